@@ -1,0 +1,31 @@
+"""Four logical CPUs before TensorFlow starts, so that replicas can be tested on one machine."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# JAX with several CPU devices, for the same reason.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+
+import pytest
+
+BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
+
+# What runs under every Keras backend; the rest of the suite is about TensorFlow.
+PORTABLE = ("test_keras.py",)
+
+
+def pytest_ignore_collect(collection_path):
+    if BACKEND != "tensorflow" and collection_path.name.startswith("test_"):
+        return collection_path.name not in PORTABLE
+    return None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def logical_devices():
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * 4
+        )

@@ -1,0 +1,31 @@
+"""Large-batch training for TensorFlow and Keras.
+
+`tf_lamb.LAMB` is an optimizer of the Keras that `tf.keras` names: Keras 3, or `tf_keras` where
+`TF_USE_LEGACY_KERAS` is set. `tf_lamb.keras.LAMB` and `tf_lamb.tf_keras.LAMB` say it outright.
+Nothing is loaded until it is used: this import costs no framework.
+"""
+
+import importlib
+import os
+
+__version__ = "0.1.0"
+
+_OPTIMIZERS = ("LAMB",)
+_ROOMS = ("core", "keras", "model_garden", "tensorflow", "tf_keras")
+
+__all__ = [*_OPTIMIZERS, *_ROOMS]
+
+
+def __getattr__(name):
+    if name in _ROOMS:
+        return importlib.import_module(f"tf_lamb.{name}")
+    if name in _OPTIMIZERS:
+        # As TensorFlow itself decides what `tf.keras` is.
+        legacy = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
+        room = "tf_lamb.tf_keras" if legacy else "tf_lamb.keras"
+        return getattr(importlib.import_module(room), name)
+    raise AttributeError(f"module 'tf_lamb' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,98 @@
+"""The half of an optimizer that needs no host: its settings, its plan, and what it tells."""
+
+import dataclasses
+import functools
+import math
+import warnings
+from collections.abc import Callable
+
+from tf_lamb.core import plan as plans
+from tf_lamb.core.settings import Settings
+
+
+class Layerwise:
+    """Mixed into the base class of each door, which owns all that touches an array.
+
+    A class of optimizers names its `rule` and its `slot_names`. The host gives `_var_key`.
+    """
+
+    rule: Callable
+    slot_names: tuple[str, ...]
+    name: str
+    _var_key: Callable
+    _settings: Settings
+    _plan: plans.Plan | None = None
+    _undecayed: tuple[tuple[object, str], ...] = ()  # keys and paths excluded by identity
+
+    def _take(self, settings: Settings):
+        """Keeps the settings; hyper-parameters are attributes, as in Keras."""
+        self._settings = settings
+        for name, value in settings.hyperparameters.items():
+            setattr(self, name, value)
+        self._bound_rule = functools.partial(type(self).rule, **settings.hyperparameters)
+
+    def exclude_from_weight_decay(self, var_list=None, var_names=None):
+        """Excludes variables from weight decay, beside the constructor argument of this name.
+
+        Args:
+            var_list: Variables to exclude.
+            var_names: Regexes, searched in the variables' paths.
+
+        Raises:
+            ValueError: after the optimizer was built, when its plan is made.
+        """
+        if self._plan is not None:
+            raise ValueError(
+                "exclude_from_weight_decay() was called on an optimizer that is built already. "
+                "Call it before the first step, or make a new optimizer."
+            )
+        self._undecayed += tuple((self._var_key(v), _path(v)) for v in var_list or ())
+        patterns = (*(self._settings.exclude_from_weight_decay or ()), *(var_names or ()))
+        self._settings = dataclasses.replace(self._settings, exclude_from_weight_decay=patterns)
+
+    def describe(self, print_fn=print):
+        """Prints the plan: each variable's weight decay, and whether it has a trust ratio."""
+        if self._plan is None:
+            raise ValueError(
+                f"{self.name} has no plan before it is built: train a step, or call "
+                "optimizer.build(model.trainable_variables)."
+            )
+        print_fn(self._plan.table())
+
+    def _make_plan(self, variables):
+        undecayed = {key for key, _ in self._undecayed}
+        self._plan = plans.plan_for(
+            [_path(v) for v in variables],
+            [math.prod(v.shape) for v in variables],
+            weight_decay=self._settings.weight_decay,
+            exclude_from_weight_decay=self._settings.exclude_from_weight_decay,
+            exclude_from_layer_adaptation=self._settings.exclude_from_layer_adaptation,
+            excluded_by_identity=[self._var_key(v) in undecayed for v in variables],
+        )
+        if message := self._plan.warning():
+            warnings.warn(message, stacklevel=3)
+
+    def _refuse_strangers(self, variables, known):
+        """An optimizer belongs to the variables it was built for."""
+        for variable in variables:
+            if self._var_key(variable) not in known:
+                raise ValueError(
+                    f"{self.name} was built for other variables than {_path(variable)!r}: its "
+                    "slots and its plan belong to them. Make a new optimizer for a new model, "
+                    f"for instance {type(self).__name__}.from_config(optimizer.get_config())."
+                )
+
+    def _config(self):
+        """The constructor's arguments but the learning rate; identities have become paths."""
+        config = self._settings.config()
+        if self._undecayed:
+            paths = [plans.exact(path) for _, path in self._undecayed]
+            config["exclude_from_weight_decay"] = [
+                *(config["exclude_from_weight_decay"] or ()), *paths
+            ]  # fmt: skip
+        return config
+
+
+def _path(variable) -> str:
+    """`variable.path` in Keras 3; of a TensorFlow variable, its name without what varies."""
+    return getattr(variable, "path", None) or plans.stable_path(variable.name)

@@ -1,0 +1,12 @@
+"""One update rule a file, each a pure function of arrays that takes the array namespace first.
+
+    rule(xp, g, w, *slots, lr, t, decay, adapt, **hyperparameters) -> w, *slots
+
+`xp` is anything with the few NumPy-named functions that rules use: `numpy` itself, `keras.ops`,
+or `tf_lamb.tensorflow.namespace`. A rule never sees a name, a regex, a dtype or a device: the
+doors cast to the compute dtype before it and back after it.
+"""
+
+from tf_lamb.core.rules.lamb import lamb
+
+__all__ = ["lamb"]

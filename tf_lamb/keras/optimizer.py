@@ -1,0 +1,210 @@
+"""What every optimizer of door 1 shares: all that Keras 3 asks of one, but the rule itself.
+
+Seams into Keras 3 (3.15.1), all in this file:
+    `_backend_apply_gradients`: clips after the aggregation over replicas, and averages weights
+        once an optimizer step; Keras clips before, and averages at every micro-step.
+    `_get_current_learning_rate`: schedules read optimizer steps, not micro-steps.
+    `build` on no variables, then `set_weights`: what Keras's HDF5 loader calls. Keras's own
+        optimizers are then built on nothing, and lose their slots.
+    `_all_reduce_sum_gradients`, `_clip_gradients`, `_get_variable_index`, `_var_key`,
+    `_iterations`, `_distribution_strategy`, `_accumulated_gradients`,
+    `_model_variables_moving_average`: used as Keras's own optimizers use them.
+"""
+
+import dataclasses
+
+import keras
+from keras import ops
+
+from tf_lamb.core import settings as settings_
+from tf_lamb.core.layerwise import Layerwise
+
+
+def _compute_dtype(dtype):
+    """Rules compute, and slots are kept, in float32; in float64 for float64 variables."""
+    return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
+
+
+def _native(variable):
+    """What TensorFlow knows of a Keras variable; a bare `tf.Variable` as it is."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def _dense(gradient):
+    """Every row of the moments decays, so the gradient of an embedding may as well be dense."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.convert_to_tensor(gradient)  # `ops` leaves `IndexedSlices` as they are
+    return ops.convert_to_tensor(gradient, sparse=False)
+
+
+class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
+    """Owns variables, casting, clipping, accumulation, averaging, distribution and config."""
+
+    def __init__(self, learning_rate, **arguments):
+        settings = settings_.Settings(**arguments)
+        steps = settings.gradient_accumulation_steps
+        super().__init__(
+            settings_.learning_rate(learning_rate),
+            gradient_accumulation_steps=None if steps == 1 else steps,
+            **settings.host(),
+        )
+        self._take(settings)
+        self._early_weights = ()
+
+    def build(self, variables):
+        """Makes the slots and the plan; warns of a pattern that matches no variable."""
+        if not variables:
+            return
+        if self.built:
+            self._refuse_strangers(variables, self._trainable_variables_indices)
+            return
+        super().build(variables)
+        slots = self.add_optimizer_variables(variables, list(self.slot_names))
+        self._slots = dict(zip(self.slot_names, slots, strict=True))
+        self._make_plan(variables)
+        if keras.backend.backend() == "tensorflow":
+            from tf_lamb.tensorflow.update import Update
+
+            self._tensorflow_update = Update(
+                self._bound_rule,
+                self._clip_gradients,
+                self.gradient_accumulation_steps,
+                self._settings.jit_compile,
+            )
+        if self._early_weights:
+            self.set_weights(self._early_weights)
+            self._early_weights = ()
+
+    def set_weights(self, weights):
+        """As in Keras, and before the optimizer is built: the weights then wait for the build."""
+        if self.built:
+            super().set_weights(weights)
+        else:
+            self._early_weights = tuple(weight[()] for weight in weights)
+
+    def add_variable(self, shape, initializer="zeros", dtype=None, **kwargs):
+        """As in Keras, but what accompanies a half-precision variable is float32."""
+        if dtype is not None and keras.backend.is_float_dtype(dtype):
+            dtype = _compute_dtype(dtype)
+        return super().add_variable(shape, initializer, dtype, **kwargs)
+
+    def update_step(self, gradient, variable, learning_rate):
+        """One step of the rule for one variable."""
+        index = self._get_variable_index(variable)
+        variables = (variable, *(self._slots[name][index] for name in self.slot_names))
+        dtype = _compute_dtype(variable.dtype)
+        g, lr, t, *values = (
+            ops.cast(x, dtype) for x in (gradient, learning_rate, self.iterations + 1, *variables)
+        )
+        treatment = dataclasses.asdict(self._plan.treatments[index])
+        new_values = self._bound_rule(ops, g, *values, lr=lr, t=t, **treatment)
+        for target, value in zip(variables, new_values, strict=True):
+            self.assign(target, ops.cast(value, target.dtype))
+
+    def _backend_apply_gradients(self, grads, trainable_variables):
+        gradients = [
+            ops.cast(_dense(g), _compute_dtype(v.dtype))
+            for g, v in zip(grads, trainable_variables, strict=True)
+        ]
+        if keras.backend.backend() == "tensorflow":
+            self._apply_on_tensorflow(gradients, trainable_variables)
+        elif self.gradient_accumulation_steps:
+            self._accumulate(gradients, trainable_variables)
+        else:
+            self._apply_once(gradients, trainable_variables)
+
+    def _scalars(self):
+        """What the step depends on besides gradients and state."""
+        iterations = self.iterations
+        t = iterations + 1
+        micro_step = self._iterations + 1
+        return {
+            "lr": self.learning_rate,
+            "t": t,
+            "is_update": ops.equal(micro_step % (self.gradient_accumulation_steps or 1), 0),
+            # As in Keras, the averages begin with the weights of the first step.
+            "ema_momentum": ops.where(iterations > 0, self.ema_momentum, 0.0),
+            "ema_overwrites": ops.equal(t % self.ema_overwrite_frequency, 0)
+            if self.ema_overwrite_frequency
+            else ops.convert_to_tensor(False),
+        }
+
+    def _averages(self):
+        """Pairs of an average and its variable."""
+        if not self.use_ema:
+            return []
+        pairs = zip(self._model_variables_moving_average, self._trainable_variables, strict=True)
+        return [(average, variable) for average, variable in pairs if average is not None]
+
+    def _apply_on_tensorflow(self, gradients, variables):
+        import tensorflow as tf
+
+        from tf_lamb.tensorflow.update import Scalars, State, update_replicas
+
+        indices = [self._get_variable_index(v) for v in variables]
+        treatments = tuple(self._plan.treatments[i] for i in indices)
+        accumulators = self._accumulated_gradients if self.gradient_accumulation_steps else None
+        state = State(
+            weights=[_native(v) for v in variables],
+            slots=[[_native(self._slots[name][i]) for name in self.slot_names] for i in indices],
+            accumulators=[_native(accumulators[i]) for i in indices] if accumulators else [],
+            averages=[(_native(average), _native(v)) for average, v in self._averages()],
+        )
+
+        def everywhere(strategy, gradients):
+            scalars = Scalars(**{k: tf.convert_to_tensor(v) for k, v in self._scalars().items()})
+            update_replicas(
+                strategy, self._tensorflow_update, treatments, gradients, state, scalars
+            )
+
+        pairs = self._all_reduce_sum_gradients(zip(gradients, state.weights, strict=True))
+        tf.__internal__.distribute.interim.maybe_merge_call(
+            everywhere, self._distribution_strategy, [gradient for gradient, _ in pairs]
+        )
+
+    def _accumulate(self, gradients, variables):
+        """Adds to the accumulators; computes the step too, and keeps it if it is due.
+
+        JAX traces both branches of a condition; a choice of values is what it compiles to.
+        """
+        indices = [self._get_variable_index(v) for v in variables]
+        accumulators = [self._accumulated_gradients[i] for i in indices]
+        totals = [a + g for a, g in zip(accumulators, gradients, strict=True)]
+        is_update = self._scalars()["is_update"]
+
+        slots = [slot for name in self.slot_names for slot in self._slots[name] if slot is not None]
+        state = [*self._trainable_variables, *slots, *(average for average, _ in self._averages())]
+        before = [ops.copy(v.value) for v in state]
+        self._apply_once([g / self.gradient_accumulation_steps for g in totals], variables)
+        for variable, value in zip(state, before, strict=True):
+            variable.assign(ops.where(is_update, variable.value, value))
+        for accumulator, total in zip(accumulators, totals, strict=True):
+            accumulator.assign(ops.where(is_update, ops.zeros_like(total), total))
+
+    def _apply_once(self, gradients, variables):
+        scalars = self._scalars()
+        for gradient, variable in zip(self._clip_gradients(gradients), variables, strict=True):
+            self.update_step(gradient, variable, scalars["lr"])
+        for average, variable in self._averages():
+            m = ops.cast(scalars["ema_momentum"], average.dtype)
+            average.assign(m * average + (1 - m) * ops.cast(variable, average.dtype))
+            averaged = ops.cast(average, variable.dtype)
+            variable.assign(ops.where(scalars["ema_overwrites"], averaged, variable.value))
+
+    def finalize_variable_values(self, var_list):
+        """At the end of training, the averages replace the weights if `use_ema`."""
+        known = {self._var_key(v) for v in var_list}
+        for average, variable in self._averages():
+            if self._var_key(variable) in known:
+                variable.assign(ops.cast(average, variable.dtype))
+
+    def _get_current_learning_rate(self):
+        if isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+            return self._learning_rate(self.iterations)
+        return super()._get_current_learning_rate()
+
+    def get_config(self):
+        """The constructor's arguments, exclusions and all."""
+        return {"learning_rate": super().get_config()["learning_rate"], **self._config()}

@@ -1,0 +1,29 @@
+"""Door 3: Model Garden experiments that train with the optimizers of this package.
+
+Nothing is registered by importing it. One call does so:
+
+    import tf_lamb.model_garden
+    tf_lamb.model_garden.register()
+
+`python -m tf_lamb.model_garden.train` makes that call, and Model Garden's own mains make it with
+`--gin_params='import tf_lamb.model_garden.registered'`.
+"""
+
+
+def register(replace_stock: bool = False) -> None:
+    """Makes our optimizers, task and experiments known to Model Garden.
+
+    May be called any number of times.
+
+    Args:
+        replace_stock: also puts our optimizers in the place of Model Garden's own of the same
+            algorithm. A stock experiment with `optimizer.type: lamb` then trains with ours, under
+            the field names that it has today (`weight_decay_rate`).
+    """
+    from tf_lamb.model_garden import configs, experiments, tasks
+
+    configs.register_optimizers()
+    tasks.register_tasks()
+    experiments.register_experiments()
+    if replace_stock:
+        configs.replace_stock_optimizers()

@@ -1,0 +1,144 @@
+"""What can be known to be wrong with a run before it starts, one sentence each.
+
+Model Garden finds most of it too: minutes later, deep inside, or after it has overwritten the
+params.yaml of another run.
+"""
+
+import tensorflow as tf
+from official.core import config_definitions, input_reader
+from official.modeling.hyperparams import base_config
+from official.modeling.optimization import OptimizerFactory
+from official.nlp.tasks import masked_lm
+
+from tf_lamb.model_garden import model_dirs, tasks
+from tf_lamb.model_garden.parsing import UserError
+
+
+def check(params, mode, model_dir, experiment=None, seed=None) -> None:
+    """Raises one `UserError` if this run cannot be, or would harm another one."""
+    training = "train" in mode
+    for complaint in (
+        _runtime(params, "eval" in mode),
+        _optimization(params) if training else None,
+        _data(params, training, "eval" in mode),
+        model_dirs.why_not_here(params, model_dir, experiment, seed) if training else None,
+    ):
+        if complaint:
+            raise UserError(complaint)
+
+
+def _runtime(params, evaluating: bool) -> str | None:
+    strategy = params.runtime.distribution_strategy
+    if not isinstance(strategy, str):
+        return (
+            f"runtime.distribution_strategy is {strategy!r}, because YAML reads a bare off as "
+            "false. Write it in quotes: 'off', on the command line "
+            "--params_override=\"runtime.distribution_strategy='off'\""
+        )
+    ema = params.trainer.optimizer_config.ema
+    if ema is not None and strategy.lower() == "off" and evaluating:
+        return (
+            "trainer.optimizer_config.ema cannot be evaluated with "
+            "runtime.distribution_strategy='off', because Model Garden swaps the averaged weights "
+            "in through a strategy. Write runtime.distribution_strategy=one_device"
+        )
+    if params.runtime.mixed_precision_dtype == "float16":
+        if ema is not None:
+            return (
+                "trainer.optimizer_config.ema cannot be combined with "
+                "runtime.mixed_precision_dtype=float16 in Model Garden, whose average cannot be "
+                "loss-scaled. Write runtime.mixed_precision_dtype=bfloat16"
+            )
+        if isinstance(params.task, masked_lm.MaskedLMConfig) and not _scales_loss(params.task):
+            return (
+                "runtime.mixed_precision_dtype=float16 would train without loss scaling, because "
+                "Model Garden's own masked-LM step has none. Write task.scale_loss=true in an "
+                "experiment of ours (lamb/...), or runtime.mixed_precision_dtype=bfloat16"
+            )
+    return None
+
+
+def _scales_loss(task) -> bool:
+    return isinstance(task, tasks.MaskedLMConfig) and task.scale_loss
+
+
+def _optimization(params) -> str | None:
+    config = params.trainer.optimizer_config
+    if params.trainer.train_steps <= 0:
+        return f"trainer.train_steps is {params.trainer.train_steps}. Set it to 1 or more"
+    for part in ("optimizer", "learning_rate"):
+        if getattr(config, part).get() is None:
+            return f"trainer.optimizer_config.{part}.type is not set"
+    for part in ("learning_rate", "warmup"):
+        choice = getattr(config, part)
+        for key, value in (choice.get().as_dict() if choice.get() else {}).items():
+            # `staircase` alone means something when it is None: false.
+            if value is None and key != "staircase":
+                return (
+                    f"trainer.optimizer_config.{part}.{choice.type}.{key} is not set and has no "
+                    f"default. Set it, e.g. for trainer.train_steps={params.trainer.train_steps}"
+                )
+    ours = str(config.optimizer.type).startswith("tf_lamb")
+    if ours and params.task.differential_privacy_config is not None:
+        return (
+            f"task.differential_privacy_config works with Model Garden's legacy optimizers only, "
+            f"not with {config.optimizer.type}. Choose trainer.optimizer_config.optimizer.type=adam"
+        )
+    if ours:
+        # The constructor knows best. It sees a constant, and makes no variable on a device: a
+        # multi-worker strategy must be the first to touch them.
+        with tf.Graph().as_default():
+            try:
+                OptimizerFactory(config).build_optimizer(1e-3)
+            except (TypeError, ValueError) as error:
+                reason = str(error).splitlines()[0]  # Gin adds where it stood in the call
+                return f"trainer.optimizer_config.optimizer.{config.optimizer.type}: {reason}"
+    return None
+
+
+def _data(params, training: bool, evaluating: bool) -> str | None:
+    for part, used in (("train_data", training), ("validation_data", evaluating)):
+        data = getattr(params.task, part, None)
+        if not used or not isinstance(data, config_definitions.DataConfig):
+            continue
+        path = data.input_path
+        if not path and not data.tfds_name and isinstance(params.task, masked_lm.MaskedLMConfig):
+            return f"task.{part}.input_path is empty. Name the TFRecord files to read"
+        if part == "train_data" and (reason := tasks.why_no_order(data)):
+            return reason
+        patterns = path.as_dict().values() if isinstance(path, base_config.Config) else [path]
+        for pattern in patterns:
+            if not pattern or pattern == "dummy":
+                continue
+            try:
+                files = input_reader.match_files(pattern)
+            except ValueError as error:
+                return f"task.{part}.input_path={pattern!r}: {error}"
+            for file in files:
+                if not tf.io.gfile.exists(file):
+                    return f"task.{part}.input_path={pattern!r}: there is no file {file}"
+                if not tf.io.gfile.isdir(file) and tf.io.gfile.stat(file).length == 0:
+                    return f"task.{part}.input_path={pattern!r}: {file} is empty"
+            if complaint := _facts_disagree(params, part, files[0]):
+                return complaint
+    return None
+
+
+def _facts_disagree(params, part: str, file: str) -> str | None:
+    """Holds what `sample_data` wrote down beside its records against the config."""
+    facts = model_dirs.read_facts(file)
+    data = getattr(params.task, part)
+    for key in ("seq_length", "max_predictions_per_seq"):
+        if key in facts and getattr(data, key, None) not in (None, facts[key]):
+            return (
+                f"task.{part}.{key} is {getattr(data, key)}, but {file} was written with "
+                f"{facts[key]}. Write task.{part}.{key}={facts[key]}"
+            )
+    encoder = getattr(getattr(params.task, "model", None), "encoder", None)
+    size = getattr(encoder.get(), "vocab_size", None) if encoder else None
+    if size is not None and size < facts.get("vocab_size", 0):
+        return (
+            f"the model's vocab_size is {size}, but {file} holds {facts['vocab_size']} tokens. "
+            f"Write task.model.encoder.{encoder.type}.vocab_size={facts['vocab_size']}"
+        )
+    return None

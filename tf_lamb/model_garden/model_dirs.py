@@ -1,0 +1,128 @@
+"""Whose folder a model_dir is: what a run may find there and go on from."""
+
+import json
+import os
+
+import tensorflow as tf
+import yaml
+from official.modeling.hyperparams import params_dict
+
+# Model Garden saves its params.yaml at every start. What it does not hold is here.
+RUN_FILE = "tf_lamb_run.json"
+
+
+def read_run(model_dir: str) -> dict:
+    """What the last run here said of itself: its experiment and its seed; {} if nothing."""
+    path = os.path.join(model_dir, RUN_FILE)
+    if not tf.io.gfile.exists(path):
+        return {}
+    with tf.io.gfile.GFile(path) as file:
+        try:
+            run = json.load(file)
+        except ValueError:
+            return {}
+    return run if isinstance(run, dict) else {}
+
+
+def write_run(model_dir: str, experiment: str, seed: int | None) -> None:
+    """Says what this run is."""
+    tf.io.gfile.makedirs(model_dir)
+    with tf.io.gfile.GFile(os.path.join(model_dir, RUN_FILE), "w") as file:
+        json.dump({"experiment": experiment, "seed": seed}, file)
+
+
+def read_params(model_dir: str) -> dict | None:
+    """The params.yaml that Model Garden saved here, or None."""
+    path = os.path.join(model_dir, "params.yaml")
+    if not tf.io.gfile.exists(path):
+        return None
+    with tf.io.gfile.GFile(path) as file:
+        try:
+            params = yaml.load(file.read(), Loader=params_dict._LOADER)
+        except yaml.YAMLError:
+            return None
+    return params if isinstance(params, dict) else None
+
+
+def why_not_here(params, model_dir: str, experiment: str | None, seed: int | None) -> str | None:
+    """Why this experiment cannot train in this folder, or None.
+
+    A folder without a checkpoint has nothing to lose.
+    """
+    way_out = (
+        "Choose another --model_dir (task.init_checkpoint takes over weights), or delete this one"
+    )
+    if tf.io.gfile.exists(model_dir) and not tf.io.gfile.isdir(model_dir):
+        return f"--model_dir={model_dir} is a file. Name a folder"
+    if tf.train.latest_checkpoint(model_dir) is None:
+        return None
+    saved = read_params(model_dir)
+    if saved is None:
+        return (
+            f"--model_dir={model_dir} holds a checkpoint but no params.yaml that says "
+            f"what it is of. {way_out}"
+        )
+    run = read_run(model_dir)
+    if experiment and run.get("experiment") not in (None, experiment):
+        return (
+            f"--model_dir={model_dir} holds the experiment {run['experiment']}, "
+            f"not {experiment}. {way_out}"
+        )
+    if seed is not None and run.get("seed") not in (None, seed):
+        return (
+            f"--model_dir={model_dir} was begun with --seed={run['seed']}, not {seed}. "
+            f"Leave --seed out to go on with it. {way_out} to begin anew"
+        )
+    old, new = _identity(saved), _identity(params.as_dict())
+    for path in old:
+        if difference := _first_difference(old[path], new[path], path):
+            return f"--model_dir={model_dir} holds another experiment: {difference}. {way_out}"
+    return None
+
+
+def _identity(params: dict) -> dict:
+    """What a checkpoint depends on.
+
+    All else may change between two starts: steps, intervals, data, learning rate, devices.
+    """
+    float16 = _at(params, "runtime.mixed_precision_dtype") == "float16"
+    averaged = _at(params, "trainer.optimizer_config.ema") is not None
+    optimizer = "trainer.optimizer_config.optimizer.type"
+    return {
+        "task.model": _at(params, "task.model"),
+        optimizer: _at(params, optimizer),
+        # Each of these wraps the optimizer, and so moves its slots to another place.
+        "trainer.optimizer_config.ema": "set" if averaged else "not set",
+        "runtime.mixed_precision_dtype": "float16" if float16 else "not float16",
+    }
+
+
+def _at(params, path: str):
+    for key in path.split("."):
+        params = params.get(key) if isinstance(params, dict) else None
+    return params
+
+
+def _first_difference(old, new, path: str) -> str | None:
+    if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)) and len(old) == len(new):
+        old, new = dict(enumerate(old)), dict(enumerate(new))
+    if isinstance(old, dict) and isinstance(new, dict):
+        # A field that only one of them has is one that another version of Model Garden added.
+        for key in (key for key in old if key in new):
+            if found := _first_difference(old[key], new[key], f"{path}.{key}"):
+                return found
+        return None
+    return None if old == new else f"its {path} is {old!r}, yours {new!r}"
+
+
+def read_facts(file: str) -> dict:
+    """The data.json beside a data file that `tf_lamb.model_garden.sample_data` wrote, or {}."""
+    path = os.path.join(os.path.dirname(file), "data.json")
+    if not tf.io.gfile.exists(path):
+        return {}
+    try:
+        with tf.io.gfile.GFile(path) as opened:
+            facts = json.load(opened)
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}

@@ -1,0 +1,9 @@
+"""Importing this module registers everything: for mains that can import but not call.
+
+    python -m official.nlp.train --gin_params='import tf_lamb.model_garden.registered' \\
+        --experiment=lamb/bert_pretraining ...
+"""
+
+from tf_lamb.model_garden import register
+
+register()

@@ -1,0 +1,104 @@
+"""What a run came to, in a few lines, read from what it left in its model_dir.
+
+python -m tf_lamb.model_garden.report --model_dir=/tmp/bert_small
+"""
+
+import glob
+import os
+import sys
+
+from absl import app, flags
+
+
+def read_scalars(folder: str) -> dict[str, dict[int, float]]:
+    """The scalars in TensorBoard's event files: tag -> step -> value.
+
+    A run that was killed and resumed leaves several files, which may overlap: the later one wins.
+    """
+    import tensorflow as tf
+
+    scalars = {}
+    for path in sorted(glob.glob(os.path.join(folder, "events.out.tfevents.*"))):
+        records = tf.data.TFRecordDataset(path).as_numpy_iterator()
+        while True:
+            try:
+                event = tf.compat.v1.Event.FromString(next(records))
+            except (StopIteration, tf.errors.DataLossError):
+                break  # the second: the writer was killed in the middle of a record
+            for value in event.summary.value:
+                array = tf.make_ndarray(value.tensor)
+                if array.ndim == 0 and array.dtype.kind == "f":
+                    scalars.setdefault(value.tag, {})[event.step] = float(array)
+    return {tag: dict(sorted(points.items())) for tag, points in scalars.items()}
+
+
+def report(model_dir: str) -> str:
+    """The report as text; raises `FileNotFoundError` if there is no run in the folder."""
+    import tensorflow as tf
+
+    from tf_lamb.model_garden import model_dirs
+
+    params = model_dirs.read_params(model_dir)
+    checkpoint = tf.train.latest_checkpoint(model_dir)
+    if params is None or checkpoint is None:
+        raise FileNotFoundError(
+            f"--model_dir={model_dir} holds no run that has saved a checkpoint. "
+            "Name the --model_dir of tf_lamb.model_garden.train"
+        )
+    step = tf.train.load_variable(checkpoint, "global_step/.ATTRIBUTES/VARIABLE_VALUE")
+    rows = [("steps", f"{step:,} of {params['trainer']['train_steps']:,}")]
+    rows.append(("global batch", _batch(params)))
+    train = read_scalars(os.path.join(model_dir, "train"))
+    if points := train.get("training_loss"):
+        (first, start), *_, (last, end) = [*points.items()] * 2
+        rows.append(("training loss", f"{start:.3f} (to step {first:,}) -> {end:.3f} ({last:,})"))
+    subdir = params["trainer"].get("validation_summary_subdir", "validation")
+    validation = read_scalars(os.path.join(model_dir, subdir))
+    if points := validation.get("validation_loss"):
+        rows.append(("validation loss", f"{list(points.values())[-1]:.3f}"))
+    if points := validation.get("masked_lm_accuracy"):
+        accuracy = f"{list(points.values())[-1]:.1%} on validation"
+        rows.append(("masked-LM accuracy", accuracy + _share(params)))
+    rows.append(("checkpoints", f"{model_dir} (latest: {os.path.basename(checkpoint)})"))
+    rows.append(("TensorBoard", f"tensorboard --logdir={model_dir}"))
+    return "\n".join(f"{name:<20}{value}" for name, value in rows)
+
+
+def _batch(params) -> str:
+    data = params["task"].get("train_data", {})
+    batch = data.get("global_batch_size", 0)
+    optimizer = params["trainer"]["optimizer_config"]["optimizer"]
+    accumulated = (optimizer.get(optimizer["type"]) or {}).get("gradient_accumulation_steps") or 1
+    if accumulated == 1:
+        return f"{batch:,}"
+    return f"{batch * accumulated:,} ({batch:,} x {accumulated} accumulated)"
+
+
+def _share(params) -> str:
+    from tf_lamb.model_garden import model_dirs
+
+    path = params["task"].get("validation_data", {}).get("input_path")
+    facts = model_dirs.read_facts(path) if isinstance(path, str) else {}
+    share = facts.get("validation_commonest_masked_share")
+    if share is None:
+        return ""
+    token = facts.get("validation_commonest_masked_token")
+    return f"; always answering {token!r}, the commonest masked token, gives {share:.1%}"
+
+
+def _run(_) -> None:
+    try:
+        print(report(flags.FLAGS.model_dir))
+    except FileNotFoundError as error:
+        sys.exit(f"tf_lamb.model_garden.report: {error}")
+
+
+def main() -> None:
+    """Defines the flag and runs."""
+    flags.DEFINE_string("model_dir", None, "The --model_dir of a run.")
+    flags.mark_flag_as_required("model_dir")
+    app.run(_run)
+
+
+if __name__ == "__main__":
+    main()

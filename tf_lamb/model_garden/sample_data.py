@@ -1,0 +1,318 @@
+"""Writes a small BERT pretraining set from text that is at hand: vocabulary, TFRecords, facts.
+
+    python -m tf_lamb.model_garden.sample_data --output_dir=DIR [--input=a.txt,b.txt] [...]
+
+Without `--input` the text is the English manual that every CPython ships (`pydoc_data.topics`), so
+nothing is downloaded. The examples are made by Model Garden's own `create_pretraining_data`.
+"""
+
+import collections
+import glob
+import hashlib
+import itertools
+import json
+import math
+import pathlib
+import random
+import re
+import tempfile
+
+from absl import app, flags, logging
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+FILES = ("vocab.txt", "train.tfrecord", "validation.tfrecord", "data.json")
+
+
+def write(
+    output_dir,
+    *,
+    input=None,
+    vocab_file=None,
+    vocab_size=2000,
+    seq_length=128,
+    max_predictions_per_seq=20,
+    dupe_factor=5,
+    do_lower_case=True,
+    seed=12345,
+    validation_fraction=0.1,
+):
+    """Writes `vocab.txt`, `train.tfrecord`, `validation.tfrecord` and, last, `data.json`.
+
+    The same text and settings give the same bytes. A second call finds them and writes nothing.
+
+    Args:
+      output_dir: local folder to write to, made if missing.
+      input: text files or globs, comma-separated (in Python also a list), with one sentence a line
+        and a blank line between documents. Default: Python's own manual.
+      vocab_file: WordPiece vocabulary to use. Default: one learned from the training documents.
+      vocab_size: tokens to learn; a short text may give fewer. Ignored with vocab_file.
+      seq_length: tokens an example, padding included.
+      max_predictions_per_seq: masked tokens an example, at most.
+      dupe_factor: passes over the text, each with other masks.
+      do_lower_case: lower the text and strip its accents.
+      seed: of the masks, the sentence pairs and the order.
+      validation_fraction: share of the documents that is kept for validation, evenly spread.
+
+    Returns:
+      The facts in `data.json`, as a dict.
+
+    Raises:
+      ValueError, OSError: for input that cannot be used, before anything is written.
+    """
+    for name, value, least in (
+        ("seq_length", seq_length, 8),
+        ("dupe_factor", dupe_factor, 1),
+        ("max_predictions_per_seq", max_predictions_per_seq, 1),
+        ("vocab_size", vocab_size, vocab_size if vocab_file else 100),
+    ):
+        if value < least:
+            raise ValueError(f"{name} is {value}; use {least} or more.")
+    if not 0 < validation_fraction < 1:
+        raise ValueError(f"validation_fraction is {validation_fraction}; use one between 0 and 1.")
+    vocab = _read_vocab(vocab_file) if vocab_file else None
+    sources = _read_sources(input)
+    settings = {
+        "text_sha256": _sha256(list(sources.values())),
+        "vocab_sha256": _sha256(vocab) if vocab else None,
+        "vocab_size_asked": None if vocab else vocab_size,
+        "seq_length": seq_length,
+        "max_predictions_per_seq": max_predictions_per_seq,
+        "dupe_factor": dupe_factor,
+        "do_lower_case": do_lower_case,
+        "seed": seed,
+        "validation_fraction": validation_fraction,
+    }
+    output_dir = pathlib.Path(output_dir)
+    facts = _find(output_dir, settings)
+    if facts:
+        print(f"reusing {output_dir}: same text, same settings")
+        return facts
+
+    parts = _split(sources, validation_fraction)
+    vocab = vocab or _learn_vocab(parts["train"], vocab_size, do_lower_case)
+    facts = {
+        **settings,
+        "fingerprint": _sha256(settings),
+        "sources": list(sources),
+        "vocab_file": vocab_file and str(vocab_file),
+        "vocab_size": len(vocab),
+    }
+    output_dir.mkdir(parents=True, exist_ok=True)
+    # An error leaves nothing; a run that is killed leaves this hidden folder at most.
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=output_dir) as partial:
+        partial = pathlib.Path(partial)
+        (partial / "vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
+        for part, documents in parts.items():
+            facts[f"{part}_documents"] = len(documents)
+            facts[f"{part}_examples"], masked = _write_part(partial, part, documents, settings)
+        # `masked` is now validation's. Always to answer its commonest token is right that often.
+        token, count = masked.most_common(1)[0]
+        facts["validation_masked_tokens"] = sum(masked.values())
+        facts["validation_commonest_masked_token"] = vocab[token]
+        facts["validation_commonest_masked_share"] = count / sum(masked.values())
+        (partial / "data.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        _find(output_dir, settings)  # raises if a run with other settings has ended meanwhile
+        for name in FILES:
+            (partial / name).replace(output_dir / name)
+    return facts
+
+
+def _sha256(value):
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _read_text(path, what):
+    if not pathlib.Path(path).is_file():
+        raise FileNotFoundError(f"{what} {str(path)!r} is not a file; check the path.")
+    try:
+        return pathlib.Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{what} {str(path)!r} is not UTF-8 text ({error}); convert it.") from None
+
+
+def _read_vocab(path):
+    # One token a line, the line number is its id: as Model Garden's load_vocab reads it.
+    vocab = [line.strip() for line in _read_text(path, "vocab_file").rstrip().split("\n")]
+    missing = ", ".join(token for token in SPECIAL_TOKENS if token not in vocab)
+    if missing:
+        raise ValueError(
+            f"vocab_file {str(path)!r} has no {missing}; give a BERT vocabulary, one "
+            "token a line, or leave vocab_file out to have one learned."
+        )
+    return vocab
+
+
+def _read_sources(patterns):
+    """Returns {source: its documents}, a document being a list of sentences."""
+    if patterns is None:
+        from pydoc_data import topics
+
+        return {
+            "pydoc_data.topics": [_sentences(text) for _, text in sorted(topics.topics.items())]
+        }
+    sources = {}
+    for pattern in patterns.split(",") if isinstance(patterns, str) else map(str, patterns):
+        paths = [pattern] if pathlib.Path(pattern).is_file() else sorted(glob.glob(pattern))
+        if not paths:
+            raise FileNotFoundError(
+                f"input {pattern!r} matches no file; check the path, or leave "
+                "input out for Python's own manual."
+            )
+        for path in paths:
+            text = "\n".join(map(str.strip, _read_text(path, "input").splitlines())).strip()
+            if not text:
+                raise ValueError(f"input {path!r} is empty; leave it out or give it text.")
+            sources[path] = [document.split("\n") for document in re.split(r"\n\n+", text)]
+    return sources
+
+
+def _sentences(text):
+    text = re.sub(r"(?m)^[*=~^-]+$", "", text).strip()  # without the underlines of titles
+    paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text)]
+    return [s for paragraph in paragraphs for s in re.split(r"(?<=[.!?]) (?=[A-Z\"(*])", paragraph)]
+
+
+def _split(sources, fraction):
+    """Returns the documents of each part: 0, 1/fraction, 2/fraction, ... are for validation."""
+    documents = [document for source in sources.values() for document in source]
+    if len(documents) < 2:
+        raise ValueError(
+            f"input {', '.join(sources)!r} is {len(documents)} document, too few for "
+            "training and validation; put blank lines between documents."
+        )
+    held = [math.ceil((i + 1) * fraction) > math.ceil(i * fraction) for i in range(len(documents))]
+    held[-1] = held[-1] and not all(held)
+    return {
+        "train": [document for i, document in enumerate(documents) if not held[i]],
+        "validation": [document for i, document in enumerate(documents) if held[i]],
+    }
+
+
+def _learn_vocab(documents, vocab_size, do_lower_case):
+    """Learns a WordPiece vocabulary, the same one in every process.
+
+    The trainer numbers single characters in the order of a hash table that differs between
+    processes, and breaks ties by those numbers. Special tokens are numbered before that.
+    """
+    import tokenizers
+
+    learner = tokenizers.BertWordPieceTokenizer(lowercase=do_lower_case)
+    lines = [line for document in documents for line in document]
+    words = [
+        word
+        for line in map(learner.normalizer.normalize_str, lines)
+        for word, _ in learner.pre_tokenizer.pre_tokenize_str(line)
+    ]
+    counts, inside = collections.Counter("".join(words)), {c for word in words for c in word[1:]}
+    alphabet = sorted(counts, key=lambda c: (-counts[c], c))[:1000]  # the learner's own limit
+    numbered = [*SPECIAL_TOKENS, *(f"##{c}" for c in alphabet if c in inside)]
+    learner.train_from_iterator(
+        lines,
+        vocab_size=vocab_size,
+        special_tokens=numbered,
+        limit_alphabet=len(alphabet),
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    ids = learner.get_vocab()
+    return sorted(ids, key=ids.get)
+
+
+def _write_part(folder, part, documents, settings):
+    """Writes the TFRecord of one part; returns (examples, {token id: how often it is masked})."""
+    import tensorflow as tf
+    import tqdm
+    from official.nlp.data import create_pretraining_data as garden  # defines absl flags
+
+    (folder / "text").write_text("\n\n".join(map("\n".join, documents)), encoding="utf-8")
+    tokenizer = garden.tokenization.FullTokenizer(f"{folder}/vocab.txt", settings["do_lower_case"])
+    seq_length, most = settings["seq_length"], settings["max_predictions_per_seq"]
+    instances = garden.create_training_instances(
+        [f"{folder}/text"],
+        tokenizer,
+        garden.get_processor_text_fn(False, False),
+        seq_length,
+        settings["dupe_factor"],
+        rng=random.Random(settings["seed"]),
+        max_predictions_per_seq=most,
+        short_seq_prob=0.1,  # this and the next: BERT's
+        masked_lm_prob=0.15,
+    )
+    if not instances:
+        raise ValueError(
+            f"The {part} part of the text ({len(documents)} documents) has no token "
+            "and gives no examples; use more text."
+        )
+    garden.write_instance_to_example_files(
+        tqdm.tqdm(instances, f"{part} examples", disable=None),
+        tokenizer,
+        seq_length,
+        most,
+        [f"{folder}/draft"],
+        gzip_compress=False,
+        use_v2_feature_names=True,
+    )
+    masked = collections.Counter()
+    # Model Garden serializes the features of an example in an order that differs between processes.
+    with tf.io.TFRecordWriter(f"{folder}/{part}.tfrecord") as writer:
+        for record in tf.data.TFRecordDataset(f"{folder}/draft").as_numpy_iterator():
+            example = tf.train.Example.FromString(record)
+            writer.write(example.SerializeToString(deterministic=True))
+            feature = example.features.feature
+            weights = feature["masked_lm_weights"].float_list.value
+            masked.update(itertools.compress(feature["masked_lm_ids"].int64_list.value, weights))
+    return len(instances), masked
+
+
+def _find(output_dir, settings):
+    """Returns the facts of the same data made before, None if the folder holds none, or raises."""
+    if output_dir.exists() and not output_dir.is_dir():
+        raise NotADirectoryError(f"output_dir {str(output_dir)!r} is a file; name a folder.")
+    present = [name for name in FILES if (output_dir / name).exists()]
+    if not present:
+        return None
+    trouble = f"has {', '.join(present)} but no complete data set"
+    if present == list(FILES):
+        facts = json.loads((output_dir / "data.json").read_text(encoding="utf-8"))
+        trouble = ", ".join(
+            f"{key} was {facts.get(key)} and is now {value}"
+            for key, value in settings.items()
+            if facts.get(key) != value
+        )
+        if not trouble:
+            return facts
+    raise FileExistsError(
+        f"output_dir {str(output_dir)!r} is taken: {trouble}. Nothing was "
+        "written; use another output_dir or delete the folder."
+    )
+
+
+def _define_flags():
+    """One flag for each argument of `write`. Only the command line calls this: flags are global."""
+    define = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float}
+    for name, default in {"output_dir": None, **write.__kwdefaults__}.items():
+        text = re.search(rf"\n +{name}: (.*?)\n\n? +\w+:", write.__doc__, re.DOTALL).group(1)
+        define.get(type(default), flags.DEFINE_string)(name, default, " ".join(text.split()))
+    flags.mark_flag_as_required("output_dir")
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected argument {argv[1]!r}; text files go into --input.")
+    values = {name: flags.FLAGS[name].value for name in ("output_dir", *write.__kwdefaults__)}
+    for name in values:
+        delattr(flags.FLAGS, name)  # create_pretraining_data defines some of the same names
+    logging.set_verbosity(logging.WARNING)  # it logs 20 whole examples a file
+    try:
+        facts = write(**values)
+    except (ValueError, OSError) as error:
+        return f"sample_data: {error}"  # to stderr, with exit status 1 and no traceback
+    print(
+        "{0}: {train_examples} training and {validation_examples} validation examples, vocabulary"
+        " of {vocab_size}".format(values["output_dir"], **facts)
+    )
+
+
+if __name__ == "__main__":
+    _define_flags()
+    app.run(main)

@@ -1,0 +1,1 @@
+"""What both TensorFlow hosts share: the compiled update of many variables."""

@@ -1,0 +1,116 @@
+"""LAMB for tf_keras."""
+
+import tf_keras
+
+from tf_lamb.core import checks, rules
+from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer
+
+
+@tf_keras.saving.register_keras_serializable(package="tf_lamb")
+class LAMB(LayerwiseOptimizer):
+    """LAMB, layer-wise adaptive moments for large batches, as its paper writes it.
+
+    Per variable, at step t = 1, 2, ...:
+
+        m <- beta_1 m + (1 - beta_1) g
+        v <- beta_2 v + (1 - beta_2) g^2
+        u  = m/(1 - beta_1^t) / (sqrt(v/(1 - beta_2^t)) + epsilon) + weight_decay w
+        w <- w - learning_rate |w|/|u| u
+
+    The trust ratio |w|/|u| is 1 where either norm is 0, and for variables excluded from layer
+    adaptation. Norms are of the whole variable, accumulated in float32 (float64 for float64
+    variables); so are the moments of float16 and bfloat16 variables.
+
+    Args:
+        learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
+            Defaults to 0.001.
+        beta_1: Decay of the first moment, in [0, 1). Defaults to 0.9 (the paper).
+        beta_2: Decay of the second moment, in [0, 1). Defaults to 0.999 (the paper).
+        epsilon: Added to the root of the second moment. Defaults to 1e-6 (the authors' code).
+        weight_decay: Decay inside the trust ratio; None is 0. Defaults to 0.0; the paper
+            trains BERT with 0.01.
+        exclude_from_weight_decay: List of regexes, searched in the variables' paths
+            (`encoder/layer_0/attention/bias`). Defaults to None: nothing is excluded.
+        exclude_from_layer_adaptation: List of regexes. Defaults to None: the variables that are
+            excluded from weight decay. An empty list excludes nothing.
+        bias_correction: Whether to divide the moments by 1 - beta^t, as version 5 of the paper
+            does; version 3 does not. Defaults to True.
+        clipnorm: The largest norm of each gradient. Defaults to None. All clipping happens
+            after the gradients of replicas and micro-batches are aggregated.
+        clipvalue: The largest absolute value in a gradient. Defaults to None.
+        global_clipnorm: The largest norm of all gradients together. Defaults to None; the
+            authors train with 1.0.
+        use_ema: Whether to keep an exponential moving average of the weights.
+            Defaults to False.
+        ema_momentum: Momentum of that average, in [0, 1]. Defaults to 0.99.
+        ema_overwrite_frequency: Steps after which the average replaces the weights. Defaults to
+            None: at the end of `fit` only.
+        gradient_accumulation_steps: Micro-batches whose mean gradient makes one step; schedules
+            and `iterations` count steps. Defaults to None: every batch is a step.
+        jit_compile: Whether XLA compiles the update on TensorFlow. Defaults to True.
+        name: Name of the optimizer. Defaults to "LAMB".
+
+    Raises:
+        ValueError, TypeError: at construction, for a hyper-parameter out of its range, a pattern
+            that is no regex, an unknown argument.
+
+    Example:
+
+    >>> import tf_keras, tf_lamb
+    >>> model = tf_keras.Sequential([tf_keras.Input((4,)), tf_keras.layers.Dense(2)])
+    >>> optimizer = tf_lamb.tf_keras.LAMB(
+    ...     1e-3, weight_decay=0.01, exclude_from_weight_decay=["bias"])
+    >>> model.compile(optimizer=optimizer, loss="mse")
+
+    References:
+        - You et al., Large Batch Optimization for Deep Learning: Training BERT in 76 minutes,
+          https://arxiv.org/abs/1904.00962v5, Algorithm 2
+    """
+
+    rule = staticmethod(rules.lamb)
+    slot_names = ("m", "v")
+
+    def __init__(
+        self,
+        learning_rate=0.001,
+        beta_1=0.9,
+        beta_2=0.999,
+        epsilon=1e-6,
+        weight_decay=0.0,
+        exclude_from_weight_decay=None,
+        exclude_from_layer_adaptation=None,
+        *,
+        bias_correction=True,
+        clipnorm=None,
+        clipvalue=None,
+        global_clipnorm=None,
+        use_ema=False,
+        ema_momentum=0.99,
+        ema_overwrite_frequency=None,
+        gradient_accumulation_steps=None,
+        jit_compile=True,
+        name="LAMB",
+        **unknown,
+    ):
+        checks.no_unknown(type(self), unknown)
+        super().__init__(
+            learning_rate,
+            hyperparameters={
+                "beta_1": beta_1,
+                "beta_2": beta_2,
+                "epsilon": epsilon,
+                "bias_correction": bias_correction,
+            },
+            weight_decay=weight_decay,
+            exclude_from_weight_decay=exclude_from_weight_decay,
+            exclude_from_layer_adaptation=exclude_from_layer_adaptation,
+            clipnorm=clipnorm,
+            clipvalue=clipvalue,
+            global_clipnorm=global_clipnorm,
+            use_ema=use_ema,
+            ema_momentum=ema_momentum,
+            ema_overwrite_frequency=ema_overwrite_frequency,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            jit_compile=jit_compile,
+            name=name,
+        )

@@ -1,0 +1,188 @@
+"""What every optimizer of door 2 shares: all that tf_keras asks of one, but the rule itself.
+
+Seams into tf_keras (2.20.1), all in this file:
+    `_clip_gradients`: waits until replicas and micro-batches are aggregated.
+    `_apply_weight_decay`: silent; the rule decays inside the trust ratio.
+    `_internal_apply_gradients`: updates all variables at once.
+    `_build_learning_rate`: takes a callable, too.
+    `_get_hyper`: asked for by the averaging wrapper of Model Garden (tf-models-official 2.20.0).
+    `_var_key`, `_index_dict`, `_built`, `_learning_rate`, `_variables`,
+    `_distribution_strategy`, `_model_variables_moving_average`, `_serialize_hyperparameter`,
+    and `_variable` of mixed precision's wrapper: used as tf_keras's own code uses them.
+"""
+
+import tensorflow as tf
+import tf_keras
+
+from tf_lamb.core import settings as settings_
+from tf_lamb.core.layerwise import Layerwise
+from tf_lamb.tensorflow.update import Scalars, State, Update, update_replicas
+
+_HALF = (tf.float16, tf.bfloat16)
+_Schedule = tf_keras.optimizers.schedules.LearningRateSchedule
+
+
+class _Callable(_Schedule):
+    """A callable without arguments as a schedule, so that every step calls it."""
+
+    def __init__(self, function):
+        super().__init__()
+        self._function = function
+
+    def __call__(self, step):
+        return tf.cast(self._function(), tf_keras.backend.floatx())
+
+    def get_config(self):
+        return {"function": self._function}
+
+
+def _native(variable):
+    """A variable without mixed precision's wrapper, which no `tf.function` takes."""
+    return getattr(variable, "_variable", variable)
+
+
+def _at_least_float32(gradient):
+    return tf.cast(gradient, tf.float32) if gradient.dtype in _HALF else gradient
+
+
+class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
+    """Owns variables, casting, clipping, accumulation, averaging, distribution and config."""
+
+    def __init__(self, learning_rate, **arguments):
+        settings = settings_.Settings(**arguments)
+        super().__init__(**settings.host())
+        self._take(settings)
+        self._learning_rate = self._build_learning_rate(settings_.learning_rate(learning_rate))
+        steps = settings.gradient_accumulation_steps
+        self.gradient_accumulation_steps = None if steps == 1 else steps
+
+    def build(self, var_list):
+        """Makes the slots and the plan; warns of a pattern that matches no variable."""
+        if getattr(self, "_built", False):
+            self._refuse_strangers(var_list, self._index_dict)
+            return
+        super().build(var_list)
+        self._slots = {
+            name: [self.add_variable_from_reference(v, name) for v in var_list]
+            for name in self.slot_names
+        }
+        if self.gradient_accumulation_steps:
+            self._micro_step = self.add_variable((), tf.int64, name="micro_step")
+            self._accumulators = [
+                self.add_variable_from_reference(v, "gradient_accumulator") for v in var_list
+            ]
+        self._make_plan(var_list)
+        self._update = Update(
+            self._bound_rule,
+            super()._clip_gradients,
+            self.gradient_accumulation_steps,
+            self._settings.jit_compile,
+        )
+        self._built = True
+
+    def add_variable_from_reference(
+        self, model_variable, variable_name, shape=None, initial_value=None
+    ):
+        """As in tf_keras, but what accompanies a half-precision variable is float32."""
+        if _native(model_variable).dtype not in _HALF:
+            return super().add_variable_from_reference(
+                model_variable, variable_name, shape, initial_value
+            )
+        if initial_value is None:
+            initial_value = tf.zeros(model_variable.shape if shape is None else shape)
+        with tf.distribute.get_strategy().extended.colocate_vars_with(model_variable):
+            variable = tf.Variable(
+                tf.cast(initial_value, tf.float32),
+                name=f"{variable_name}/{model_variable._shared_name}",
+                trainable=False,
+            )
+        self._variables.append(variable)
+        return variable
+
+    def _clip_gradients(self, grads):
+        return grads
+
+    def _apply_weight_decay(self, variables):
+        pass
+
+    def update_step(self, gradient, variable):
+        """One step of the rule for one variable, on its replica."""
+        self._update(*self._work([gradient], [variable]), self._scalars())
+
+    def _internal_apply_gradients(self, grads_and_vars):
+        gradients, variables = zip(*grads_and_vars, strict=True)
+        gradients = [_at_least_float32(tf.convert_to_tensor(g)) for g in gradients]
+
+        def everywhere(strategy, gradients):
+            treatments, gradients, state = self._work(gradients, variables)
+            scalars = self._scalars()
+            update_replicas(strategy, self._update, treatments, gradients, state, scalars)
+            if self.gradient_accumulation_steps:
+                self._micro_step.assign_add(1)
+            return self.iterations.assign_add(tf.cast(scalars.is_update, tf.int64))
+
+        return tf.__internal__.distribute.interim.maybe_merge_call(
+            everywhere, self._distribution_strategy, gradients
+        )
+
+    def _work(self, gradients, variables):
+        """What an `Update` takes besides the scalars."""
+        indices = [self._index_dict[self._var_key(v)] for v in variables]
+        state = State(
+            weights=[_native(v) for v in variables],
+            slots=[[self._slots[name][i] for name in self.slot_names] for i in indices],
+            accumulators=[self._accumulators[i] for i in indices]
+            if self.gradient_accumulation_steps
+            else [],
+            averages=[(self._model_variables_moving_average[i], _native(v))
+                      for i, v in zip(indices, variables, strict=True)]
+            if self.use_ema
+            else [],
+        )  # fmt: skip
+        return tuple(self._plan.treatments[i] for i in indices), gradients, state
+
+    def _scalars(self):
+        t = self.iterations + 1
+        steps, frequency = self.gradient_accumulation_steps, self.ema_overwrite_frequency
+        return Scalars(
+            lr=tf.convert_to_tensor(self.learning_rate),
+            t=t,
+            is_update=tf.equal((self._micro_step + 1) % steps, 0) if steps else tf.constant(True),
+            # As in tf_keras, the averages begin with the initial weights.
+            ema_momentum=tf.constant(self.ema_momentum),
+            ema_overwrites=tf.equal(t % frequency, 0) if frequency else tf.constant(False),
+        )
+
+    def _overwrite_model_variables_with_average_value(self, var_list):
+        for variable in var_list:
+            index = self._index_dict[self._var_key(variable)]
+            average, variable = self._model_variables_moving_average[index], _native(variable)
+            variable.assign(tf.cast(average, variable.dtype))
+
+    @property
+    def learning_rate(self):
+        """The learning rate of the next step; a schedule is read at the present `iterations`."""
+        if isinstance(self._learning_rate, _Schedule):
+            return self._learning_rate(self.iterations)
+        return self._learning_rate
+
+    learning_rate = learning_rate.setter(tf_keras.optimizers.Optimizer.learning_rate.fset)
+
+    def _build_learning_rate(self, learning_rate):
+        if callable(learning_rate) and not isinstance(learning_rate, _Schedule):
+            learning_rate = _Callable(learning_rate)
+        return super()._build_learning_rate(learning_rate)
+
+    def _get_hyper(self, name, dtype=None):
+        value = getattr(self, name)
+        return value if dtype is None else tf.cast(value, dtype)
+
+    def get_config(self):
+        """The constructor's arguments, exclusions and all."""
+        if isinstance(self._learning_rate, _Callable):
+            learning_rate = float(self.learning_rate)
+        else:
+            learning_rate = self._serialize_hyperparameter(self._learning_rate)
+        if not isinstance(learning_rate, dict):
+            learning_rate = float(learning_rate)
+        return {"learning_rate": learning_rate, **self._config()}
