@@ -411,6 +411,7 @@ def test_a_missing_yaml():
         ("trainer.optimizer_config.ema.average_decy=0.9", "Did you mean average_decay"),
         ("task.model.cls_heads=3", "takes settings of its own"),
         ("trainer=3", "trainer takes settings of its own"),
+        ("trainer.train_steps=many", "train_steps takes a value such as 20"),
         ("trainer.train_steps=0", "trainer.train_steps is 0"),
         ("runtime.distribution_strategy=off", "in quotes: 'off'"),
         (

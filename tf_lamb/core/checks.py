@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 # name -> (lowest, highest, whether the highest itself is allowed, an example)
-_RANGES = {
+RANGES = {
     "learning_rate": (0.0, math.inf, False, "1e-3"),
     "weight_decay": (0.0, math.inf, False, "0.01"),
     "beta_1": (0.0, 1.0, False, "0.9"),
@@ -21,7 +21,7 @@ _RANGES = {
 
 def number(name: str, value) -> float:
     """The value as a finite float in the range of its name, or an error that says which."""
-    low, high, closed, example = _RANGES[name]
+    low, high, closed, example = RANGES[name]
     interval = f"[{low:g}, {high:g}{']' if closed else ')'}"
     try:
         if isinstance(value, (str, bool)):

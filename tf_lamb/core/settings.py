@@ -66,7 +66,7 @@ class Settings:
 
 
 def _checked(name: str, value):
-    return checks.flag(name, value) if isinstance(value, bool) else checks.number(name, value)
+    return checks.number(name, value) if name in checks.RANGES else checks.flag(name, value)
 
 
 def learning_rate(value):

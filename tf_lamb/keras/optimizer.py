@@ -11,6 +11,7 @@ Seams into Keras 3 (3.15.1), all in this file:
     `_model_variables_moving_average`: used as Keras's own optimizers use them.
 """
 
+import contextlib
 import dataclasses
 
 import keras
@@ -28,6 +29,15 @@ def _compute_dtype(dtype):
 def _native(variable):
     """What TensorFlow knows of a Keras variable; a bare `tf.Variable` as it is."""
     return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def _outside_of_any_graph():
+    """`fit` may build the optimizer while TensorFlow traces the step."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.init_scope()
+    return contextlib.nullcontext()
 
 
 def _dense(gradient):
@@ -74,7 +84,8 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
                 self._settings.jit_compile,
             )
         if self._early_weights:
-            self.set_weights(self._early_weights)
+            with _outside_of_any_graph():
+                self.set_weights(self._early_weights)
             self._early_weights = ()
 
     def set_weights(self, weights):

@@ -95,27 +95,30 @@ def _override(params, settings: dict, source: str) -> None:
 
 
 def _misfits(config, settings: dict, path: str) -> Iterator[str]:
-    """Says of each key that the config does not have what it may have meant."""
+    """Says of each setting that the config cannot take what it may have meant."""
     for key, value in settings.items():
         known = sorted(set(config.__dict__) - set(config.RESERVED_ATTR))
         if key not in known:
             yield f"there is no {path}{key}. {_did_you_mean(key, known)}"
             continue
-        if key == "type" and isinstance(config, oneof.OneOfConfig):
+        if key == "type" and isinstance(config, oneof.OneOfConfig) and value is not None:
             types = [name for name in known if name != "type"]
-            if value is not None and value not in types:
+            if value not in types:
                 yield f"{path}type={value!r} is not known. {_did_you_mean(value, types)}"
         # seam: tf-models-official 2.20.0. Where the config holds None or a list, Model Garden
         # takes any key, and the typo ends in a constructor's TypeError.
-        kind = config._get_subconfig_type(key)
-        inner = config.__dict__[key]
-        if not isinstance(inner, base_config.Config) and kind is not base_config.Config:
-            inner = kind()
-        for number, entry in enumerate(value if isinstance(value, list) else [value]):
-            if isinstance(entry, dict) and isinstance(inner, base_config.Config):
-                index = f"[{number}]" if isinstance(value, list) else ""
-                yield from _misfits(inner, entry, f"{path}{key}{index}.")
-            elif isinstance(entry, dict) and kind is not base_config.Config:
-                yield f"{path}{key} takes {inner!r}, a value, but it is given {entry!r}"
+        kind, present = config._get_subconfig_type(key), config.__dict__[key]
+        inner = kind() if kind is not base_config.Config else present
+        if isinstance(value, list):
+            entries = [(f"{path}{key}[{i}]", entry) for i, entry in enumerate(value)]
+        else:
+            entries = [(f"{path}{key}", value)]
+        for name, entry in entries:
+            if isinstance(inner, base_config.Config) and isinstance(entry, dict):
+                # What is there may know more keys than its declared type does.
+                same = isinstance(present, base_config.Config)
+                yield from _misfits(present if same else inner, entry, f"{name}.")
             elif isinstance(inner, base_config.Config) and entry is not None:
-                yield f"{path}{key} takes settings of its own, but it is given {entry!r}"
+                yield f"{name} takes settings of its own, but it is given {entry!r}"
+            elif isinstance(inner, int | float) and isinstance(entry, str | dict):
+                yield f"{name} takes a value such as {inner!r}, but it is given {entry!r}"

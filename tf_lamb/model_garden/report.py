@@ -3,7 +3,6 @@
 python -m tf_lamb.model_garden.report --model_dir=/tmp/bert_small
 """
 
-import glob
 import os
 import sys
 
@@ -18,7 +17,7 @@ def read_scalars(folder: str) -> dict[str, dict[int, float]]:
     import tensorflow as tf
 
     scalars = {}
-    for path in sorted(glob.glob(os.path.join(folder, "events.out.tfevents.*"))):
+    for path in sorted(tf.io.gfile.glob(os.path.join(folder, "events.out.tfevents.*"))):
         records = tf.data.TFRecordDataset(path).as_numpy_iterator()
         while True:
             try:
