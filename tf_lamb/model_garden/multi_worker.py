@@ -18,11 +18,10 @@ class _ChiefsCheckpoint(tf.train.CheckpointManager):
         self._chief_dir = chief_dir
 
     def restore_or_initialize(self):
-        checkpoint = tf.train.latest_checkpoint(self._chief_dir)
-        if checkpoint is None:
-            return super().restore_or_initialize()
-        self.checkpoint.restore(checkpoint)
-        return checkpoint
+        # seam: tensorflow 2.20. So the base class also remembers the step of that checkpoint;
+        # workers that disagree on when to save the next one wait for each other forever.
+        self._latest_checkpoint = tf.train.latest_checkpoint(self._chief_dir)
+        return super().restore_or_initialize()
 
 
 class _Runner(train_lib.OrbitExperimentRunner):

@@ -1,0 +1,39 @@
+# make train   a small BERT on real text, from nothing
+# make test    the whole suite
+# make check   style, types, the import law
+PYTHON ?= python3
+VENV ?= .venv
+RUN = $(VENV)/bin/python
+INSTALL = $(RUN) -m pip install --quiet --constraint constraints.txt --editable
+
+.PHONY: train test check
+
+train: $(VENV)/.train
+	$(RUN) -m tf_lamb.model_garden.sample_data --output_dir=.build/data
+	$(RUN) -m tf_lamb.model_garden.train --experiment=lamb/bert_pretraining \
+	  --config_file=model_garden_configs/bert_small_cpu.yaml \
+	  --mode=train_and_eval --model_dir=.build/bert_small --seed=1
+
+# Every test on TensorFlow, then door 1 again on JAX, and on torch where it is installed.
+test: $(VENV)/.develop
+	$(RUN) -m pytest
+	KERAS_BACKEND=jax JAX_ENABLE_X64=1 $(RUN) -m pytest
+	if $(RUN) -c "import torch" 2>/dev/null; then KERAS_BACKEND=torch $(RUN) -m pytest; fi
+
+check: $(VENV)/.develop
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(RUN) -m pytest -q tests/test_architecture.py -k import_law
+
+$(VENV)/.train: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) ".[model-garden]"
+	touch $@
+
+$(VENV)/.develop: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) ".[model-garden,test,check]"
+	touch $@
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c "import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14) and 'Python 3.10 to 3.13 is needed: make PYTHON=python3.11')"
+	$(PYTHON) -m venv $(VENV)
