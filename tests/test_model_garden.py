@@ -126,7 +126,11 @@ def one_device():
 def mirrored(replicas):
     if len(tf.config.list_logical_devices("CPU")) < replicas:
         pytest.skip(f"tests/conftest.py did not configure {replicas} logical devices")
-    return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+    # Not by collectives: TensorFlow gives those of two strategies in one process the same key.
+    return tf.distribute.MirroredStrategy(
+        [f"CPU:{i}" for i in range(replicas)],
+        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+    )
 
 
 def train(params, strategy, steps, **kwargs):
@@ -233,13 +237,8 @@ def test_replace_stock_gives_stock_experiments_our_lamb(monkeypatch):
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        optimizer(clipnorm=1.0, global_clipnorm=None),
-        pytest.param(optimizer(clipvalue=0.1, global_clipnorm=None), marks=pytest.mark.slow),
-        pytest.param(optimizer(use_ema=True), marks=pytest.mark.slow),
-    ],
-    ids=["plain", "clipnorm", "clipvalue", "use_ema"],
+    [{}, optimizer(clipnorm=1.0, global_clipnorm=None)],
+    ids=["plain", "clipnorm"],
 )
 def test_a_step_moves_the_weights(records, changes):
     params = build(tiny(records, optimizer_config=changes))
@@ -317,11 +316,10 @@ def test_float16_trains_with_a_dynamic_loss_scale(records):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas", [2, 4])
-def test_replicas_equal_one_device(records, replicas):
+def test_replicas_equal_one_device(records):
     settings = tiny(records, optimizer_config=optimizer(epsilon=1e-3, global_clipnorm=0.5))
     alone, _ = train(build(settings), mirrored(1), 3)
-    together, _ = train(build(settings), mirrored(replicas), 3)
+    together, _ = train(build(settings), mirrored(2), 3)
     for a, b in zip(weights(alone), weights(together), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
 

@@ -28,8 +28,8 @@ def with_norms(**replacements):
     return mutant
 
 
-def inverted(xp, w, u):
-    return np.linalg.norm(u) / np.linalg.norm(w)
+def inverted(xp, w, u, adapt, **_):
+    return np.linalg.norm(u) / np.linalg.norm(w) if adapt else 1.0
 
 
 def changed(**changes):
@@ -58,9 +58,11 @@ def moments_swapped(xp, g, w, m, v, **rest):
 
 
 MUTANTS = {
-    "no ratio": with_norms(trust_ratio=lambda xp, w, u: 1.0),
+    "no ratio": with_norms(trust_ratio=lambda xp, w, u, **_: 1.0),
     "ratio inverted": with_norms(trust_ratio=inverted),
-    "ratio of the sums": with_norms(trust_ratio=lambda xp, w, u: np.abs(w).sum() / np.abs(u).sum()),
+    "ratio of the sums": with_norms(
+        trust_ratio=lambda xp, w, u, adapt, **_: np.abs(w).sum() / np.abs(u).sum() if adapt else 1.0
+    ),
     "decay flipped": changed(decay=lambda d: -d),
     "decay ignored": changed(decay=lambda d: 0.0),
     "decay outside the ratio": decay_outside_the_ratio,

@@ -2,12 +2,13 @@
 
 import pytest
 
-from tf_lamb.core.plan import Treatment, check_patterns, exact, plan_for, stable_path
+from tf_lamb.core.checks import patterns as check_patterns
+from tf_lamb.core.plan import Treatment, exact, plan_for, stable_path
 
 
 def plan(paths, undecayed=None, unadapted=None, weight_decay=0.1, identity=None):
     return plan_for(
-        paths, [1] * len(paths), weight_decay=weight_decay,
+        paths, [(1,)] * len(paths), weight_decay=weight_decay,
         exclude_from_weight_decay=undecayed, exclude_from_layer_adaptation=unadapted,
         excluded_by_identity=identity or [False] * len(paths),
     )  # fmt: skip
@@ -77,7 +78,7 @@ def test_a_pattern_that_matches_nothing_is_named():
 def test_the_table_has_a_line_a_variable_and_a_line_a_treatment():
     lines = plan(PATHS, ("bias", "layer_norm")).table().splitlines()
     assert [line.split() for line in lines if line] == [
-        ["variable", "parameters", "decay", "adapted"],
+        ["variable", "parameters", "decay", "adapted", "layer"],
         ["dense/kernel", "1", "0.1", "yes"],
         ["dense/bias", "1", "-", "no"],
         ["my_layer_norm/gamma", "1", "-", "no"],

@@ -14,7 +14,7 @@ tf = pytest.importorskip("tensorflow")
 
 from pydoc_data import topics  # noqa: E402
 
-from tf_lamb.model_garden import sample_data  # noqa: E402
+from tf_lamb.model_garden import sample_data, sample_text  # noqa: E402
 
 SMALL = {"vocab_size": 300, "seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 2}
 FEATURES = {
@@ -84,7 +84,7 @@ def test_vocabulary_has_the_tokens_once_and_special_tokens_first(written):
     folder, facts = written
     vocab = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
     assert len(vocab) == len(set(vocab)) == facts["vocab_size"] == 300
-    assert tuple(vocab[:5]) == sample_data.SPECIAL_TOKENS
+    assert tuple(vocab[:5]) == sample_text.SPECIAL_TOKENS
 
 
 def test_facts_are_those_of_the_files(written, text_file):
@@ -180,7 +180,7 @@ def test_given_vocabulary_is_used_as_it_is(written, text_file, tmp_path):
 
 
 def test_default_text_is_pythons_manual():
-    (documents,) = sample_data._read_sources(None).values()
+    (documents,) = sample_text.read_sources(None).values()
     assert len(documents) == len(topics.topics)
     assert all(sentence.strip() and "\n" not in sentence for d in documents for sentence in d)
 
@@ -190,7 +190,7 @@ def test_default_text_is_pythons_manual():
     [(2, 0.1, [0]), (20, 0.1, [0, 10]), (3, 0.99, [0, 1]), (10, 0.5, [0, 2, 4, 6, 8])],
 )
 def test_split_spreads_validation_evenly_and_leaves_something_to_train(count, fraction, held):
-    parts = sample_data._split({"a": [[str(i)] for i in range(count)]}, fraction)
+    parts = sample_text.split({"a": [[str(i)] for i in range(count)]}, fraction)
     assert [int(d[0]) for d in parts["validation"]] == held
     assert sorted(parts["train"] + parts["validation"]) == sorted([str(i)] for i in range(count))
 

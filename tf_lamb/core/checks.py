@@ -1,9 +1,13 @@
-"""Refuse early: what a constructor can know to be wrong, in one sentence with the way out."""
+"""Refuse early: what a constructor can know to be wrong, in one sentence with the way out.
+
+This file only asks of a regex whether it compiles; what it matches is the plan's business.
+"""
 
 import difflib
 import inspect
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
 # name -> (lowest, highest, whether the highest itself is allowed, an example)
 RANGES = {
@@ -11,12 +15,37 @@ RANGES = {
     "weight_decay": (0.0, math.inf, False, "0.01"),
     "beta_1": (0.0, 1.0, False, "0.9"),
     "beta_2": (0.0, 1.0, False, "0.999"),
+    "momentum": (0.0, 1.0, False, "0.9"),
+    "dampening": (0.0, 1.0, True, "0.0"),
     "epsilon": (0.0, math.inf, False, "1e-6"),
+    "trust_coefficient": (0.0, math.inf, False, "0.001"),
+    "delta": (0.0, math.inf, False, "0.1"),
+    "wd_ratio": (0.0, 1.0, True, "0.1"),
     "ema_momentum": (0.0, 1.0, True, "0.99"),
     "clipnorm": (0.0, math.inf, False, "1.0"),
     "clipvalue": (0.0, math.inf, False, "1.0"),
     "global_clipnorm": (0.0, math.inf, False, "1.0"),
 }
+
+CHOICES = {
+    "nesterov_moments": ("none", "first", "both"),
+    "weight_decay_mode": ("update", "gradient", "decoupled"),
+    "norm": ("l2", "l1", "linf"),
+    "momentum_form": ("inside", "outside", "mixed"),
+    "denominator": ("sum_of_norms", "norm_of_sum", "norm_of_update"),
+    "slot_dtype": ("float32", "bfloat16"),
+}
+
+BOUNDS = ("phi_bounds", "ratio_bounds")
+
+
+def hyperparameter(name: str, value):
+    """The value, checked for what its name says it is: a number, a choice, bounds or a flag."""
+    if name in RANGES:
+        return number(name, value)
+    if name in CHOICES:
+        return choice(name, value)
+    return bounds(name, value) if name in BOUNDS else flag(name, value)
 
 
 def number(name: str, value) -> float:
@@ -39,6 +68,29 @@ def number(name: str, value) -> float:
     return value_as_float
 
 
+def choice(name: str, value) -> str:
+    """The value if it is one of the choices of its name, or an error that lists them."""
+    if value not in CHOICES[name]:
+        known = ", ".join(map(repr, CHOICES[name]))
+        raise ValueError(f"{name} must be one of {known}, not {value!r}.")
+    return value
+
+
+def bounds(name: str, value) -> tuple[float, float] | None:
+    """The value as a pair of numbers, 0 <= low <= high, or None, or an error."""
+    if value is None:
+        return None
+    try:
+        low, high = (float(bound) for bound in value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{name} must be None or two numbers such as (0.01, 10.0), not {value!r}."
+        ) from error
+    if not 0 <= low <= high:
+        raise ValueError(f"{name} must satisfy 0 <= low <= high, but it is {value!r}.")
+    return low, high
+
+
 def flag(name: str, value) -> bool:
     """The value as it is if it is a bool, or an error."""
     if not isinstance(value, bool):
@@ -54,13 +106,12 @@ def at_most_one(arguments: Mapping[str, object]) -> None:
         raise ValueError(f"At most one of {', '.join(arguments)} can be set, but got {values}.")
 
 
-def steps(name: str, value, lowest: int) -> int | None:
-    """The value as a whole number of steps, None where it is not given, or an error."""
+def steps(name: str, value) -> None:
+    """The value is None or a whole number of steps, 1 or more."""
     if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-        raise ValueError(f"{name} must be None or a whole number >= {lowest}, not {value!r}.")
-    return value
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be None or a whole number >= 1, not {value!r}.")
 
 
 def text(name: str, value) -> str:
@@ -68,6 +119,54 @@ def text(name: str, value) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string, not {value!r}, a {type(value).__name__}.")
     return value
+
+
+def patterns(argument: str, value) -> tuple[str, ...] | None:
+    """The patterns as a tuple, or one error that names the argument and the pattern."""
+    if value is None:
+        return None
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TypeError(
+            f"{argument} takes a list of regexes such as ['bias', 'layer_norm'], "
+            f"not {value!r}. Did you mean [{value!r}]?"
+        )
+    for pattern in value:
+        if not isinstance(pattern, str):
+            raise TypeError(
+                f"{argument} takes a list of strings, but it holds {pattern!r}, "
+                f"a {type(pattern).__name__}. Write each regex as a string."
+            )
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(
+                f"{argument} holds {pattern!r}, which is not a regular expression: {error}. "
+                f"To match it as it stands, write {re.escape(pattern)!r}."
+            ) from error
+    return tuple(value)
+
+
+def slices(argument: str, value) -> dict[str, tuple[int, int | None]] | None:
+    """Pattern -> (axis, blocks), or one error; blocks are None for each index on the axis."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise TypeError(
+            f"{argument} takes a dict from a regex to an axis, or to an axis and a number of "
+            f"blocks, such as {{'qkv/kernel': [-1, 3]}}, not {value!r}."
+        )
+    patterns(argument, list(value))
+    result: dict[str, tuple[int, int | None]] = {}
+    for pattern, where in value.items():
+        axis, blocks = (where, None) if isinstance(where, int) else (*where, None, None)[:2]
+        if not isinstance(axis, int) or not (blocks is None or isinstance(blocks, int)):
+            raise TypeError(
+                f"{argument}[{pattern!r}] must be an axis or [axis, blocks], not {where!r}."
+            )
+        if blocks is not None and blocks < 1:
+            raise ValueError(f"{argument}[{pattern!r}] asks for {blocks} blocks; 1 is the least.")
+        result[pattern] = (axis, blocks)
+    return result
 
 
 def no_unknown(cls: type, unknown: Mapping[str, object]) -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 import warnings
 from collections.abc import Callable
 
@@ -18,6 +17,7 @@ class Layerwise:
 
     rule: Callable
     slot_names: tuple[str, ...]
+    settings_class: type[Settings] = Settings
     name: str
     _var_key: Callable
     _settings: Settings
@@ -46,7 +46,7 @@ class Layerwise:
                 "exclude_from_weight_decay() was called on an optimizer that is built already. "
                 "Call it before the first step, or make a new optimizer."
             )
-        self._undecayed += tuple((self._var_key(v), _path(v)) for v in var_list or ())
+        self._undecayed += tuple((self._var_key(v), path_of(v)) for v in var_list or ())
         patterns = (*(self._settings.exclude_from_weight_decay or ()), *(var_names or ()))
         self._settings = dataclasses.replace(self._settings, exclude_from_weight_decay=patterns)
 
@@ -62,11 +62,9 @@ class Layerwise:
     def _make_plan(self, variables):
         undecayed = {key for key, _ in self._undecayed}
         self._plan = plans.plan_for(
-            [_path(v) for v in variables],
-            [math.prod(v.shape) for v in variables],
-            weight_decay=self._settings.weight_decay,
-            exclude_from_weight_decay=self._settings.exclude_from_weight_decay,
-            exclude_from_layer_adaptation=self._settings.exclude_from_layer_adaptation,
+            [path_of(v) for v in variables],
+            [tuple(v.shape) for v in variables],
+            **self._settings.planning(),
             excluded_by_identity=[self._var_key(v) in undecayed for v in variables],
         )
         if message := self._plan.warning():
@@ -77,7 +75,7 @@ class Layerwise:
         for variable in variables:
             if self._var_key(variable) not in known:
                 raise ValueError(
-                    f"{self.name} was built for other variables than {_path(variable)!r}: its "
+                    f"{self.name} was built for other variables than {path_of(variable)!r}: its "
                     "slots and its plan belong to them. Make a new optimizer for a new model, "
                     f"for instance {type(self).__name__}.from_config(optimizer.get_config())."
                 )
@@ -93,6 +91,6 @@ class Layerwise:
         return config
 
 
-def _path(variable) -> str:
+def path_of(variable) -> str:
     """`variable.path` in Keras 3; of a TensorFlow variable, its name without what varies."""
     return getattr(variable, "path", None) or plans.stable_path(variable.name)

@@ -1,16 +1,43 @@
 """Patterns and variable paths become one `Treatment` a variable. Only this file knows regexes."""
 
 import dataclasses
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
 class Treatment:
-    """What the plan decides for one variable: its weight decay, and whether it is adapted."""
+    """What the plan decides for one variable.
+
+    Attributes:
+        decay: its weight decay.
+        adapt: whether its layer is adapted: has a trust ratio, or may be projected.
+        view: the shape in which the rule sees it, or None for its own.
+        axes: the axes over which the rule's norms run in that shape, or None for the rule's choice.
+        sliced: in words, which slices are layers of their own.
+    """
 
     decay: float
     adapt: bool
+    view: tuple[int, ...] | None = None
+    axes: tuple[int, ...] | None = None
+    sliced: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """Variables that share a trust ratio: one, unless the user joined several.
+
+    Attributes:
+        members: their positions in the list that the layer was asked for.
+        treatments: of each member.
+        number: tells this layer from every other of the model.
+    """
+
+    members: tuple[int, ...]
+    treatments: tuple[Treatment, ...]
+    number: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,9 +45,24 @@ class Plan:
     """The treatments, aligned with the order in which the optimizer was built."""
 
     paths: tuple[str, ...]
-    sizes: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
     treatments: tuple[Treatment, ...]
+    groups: tuple[str, ...]  # variables of one group are one layer; an empty name is no group
     unmatched: tuple[str, ...]
+
+    def layers(self, indices: Iterable[int]) -> tuple[Layer, ...]:
+        """The layers of these variables, as positions among the indices."""
+        members: dict = {}
+        for position, index in enumerate(indices):
+            members.setdefault(self.groups[index] or index, []).append((position, index))
+        return tuple(
+            Layer(
+                tuple(position for position, _ in pairs),
+                tuple(self.treatments[index] for _, index in pairs),
+                pairs[0][1],
+            )
+            for pairs in members.values()
+        )
 
     def warning(self) -> str | None:
         """What to tell a user whose pattern matches no variable, or None."""
@@ -29,53 +71,34 @@ class Plan:
         patterns = ", ".join(map(repr, self.unmatched))
         examples = ", ".join(map(repr, self.paths[:3]))
         return (
-            f"No variable matches the exclusion pattern {patterns}: it excludes nothing. "
+            f"No variable matches the pattern {patterns}: it has no effect. "
             f"Patterns are searched in paths such as {examples}; `describe()` shows them all."
         )
 
     def table(self) -> str:
         """The plan as a table: a line a variable, then a line a treatment."""
-        width = max([len("variable"), *map(len, self.paths)])
-        row = f"{{:{width}}}  {{:>12}}  {{:>10}}  {{:>7}}".format
-        lines = [row("variable", "parameters", "decay", "adapted")]
-        for path, size, treatment in zip(self.paths, self.sizes, self.treatments, strict=True):
-            lines.append(row(path, f"{size:,}", *_cells(treatment)))
-        lines.append("")
-        for treatment in dict.fromkeys(self.treatments):
-            sizes = [s for s, t in zip(self.sizes, self.treatments, strict=True) if t == treatment]
-            count = f"{len(sizes)} variable{'s' if len(sizes) != 1 else ''}"
-            lines.append(row(count, f"{sum(sizes):,}", *_cells(treatment)))
-        return "\n".join(lines)
+        sizes = [math.prod(shape) for shape in self.shapes]
+        rows = [("variable", "parameters", "decay", "adapted", "layer")]
+        for path, size, treatment, group in zip(
+            self.paths, sizes, self.treatments, self.groups, strict=True
+        ):
+            layer = f"joined in {group}" if group else treatment.sliced
+            rows.append((path, f"{size:,}", *_cells(treatment), layer))
+        rows.append(("",) * 5)
+        totals: dict = {}
+        for size, treatment in zip(sizes, self.treatments, strict=True):
+            totals.setdefault(_cells(treatment), []).append(size)
+        for cells, group_sizes in totals.items():
+            count = f"{len(group_sizes)} variable{'s' if len(group_sizes) != 1 else ''}"
+            rows.append((count, f"{sum(group_sizes):,}", *cells, ""))
+        width = max(len(row[0]) for row in rows)
+        line = f"{{:{width}}}  {{:>12}}  {{:>10}}  {{:>7}}  {{}}".format
+        return "\n".join(line(*row).rstrip() for row in rows)
 
 
 def _cells(treatment: Treatment) -> tuple[str, str]:
     decay = f"{treatment.decay:g}" if treatment.decay else "-"
     return decay, "yes" if treatment.adapt else "no"
-
-
-def check_patterns(argument: str, patterns) -> tuple[str, ...] | None:
-    """The patterns as a tuple, or one error that names the argument and the pattern."""
-    if patterns is None:
-        return None
-    if isinstance(patterns, str) or not isinstance(patterns, Sequence):
-        raise TypeError(
-            f"{argument} takes a list of regexes such as ['bias', 'layer_norm'], "
-            f"not {patterns!r}. Did you mean [{patterns!r}]?"
-        )
-    for pattern in patterns:
-        if not isinstance(pattern, str):
-            raise TypeError(
-                f"{argument} takes a list of strings, but it holds {pattern!r}, "
-                f"a {type(pattern).__name__}. Write each regex as a string."
-            )
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(
-                f"{argument} holds {pattern!r}, which is not a regular expression: {error}. "
-                f"To match it as it stands, write {re.escape(pattern)!r}."
-            ) from error
-    return tuple(patterns)
 
 
 def exact(path: str) -> str:
@@ -90,12 +113,15 @@ def stable_path(name: str) -> str:
 
 def plan_for(
     paths: Sequence[str],
-    sizes: Sequence[int],
+    shapes: Sequence[tuple[int, ...]],
     *,
     weight_decay: float,
-    exclude_from_weight_decay: tuple[str, ...] | None,
-    exclude_from_layer_adaptation: tuple[str, ...] | None,
+    exclude_from_weight_decay: Sequence[str] | None,
+    exclude_from_layer_adaptation: Sequence[str] | None,
     excluded_by_identity: Sequence[bool],
+    layer_groups: Sequence[str] | None = None,
+    layer_slices: Mapping[str, tuple[int, int | None]] | None = None,
+    depthwise: Sequence[str] | None = None,
 ) -> Plan:
     """Meets the patterns with the paths, once.
 
@@ -105,31 +131,81 @@ def plan_for(
 
     Args:
         paths: the stable path of each variable, in the order of the build.
-        sizes: how many parameters each has.
+        shapes: their shapes.
         weight_decay: the decay of those that are not excluded.
         exclude_from_weight_decay: patterns; None excludes nothing.
         exclude_from_layer_adaptation: patterns; None means "as for weight decay", an empty
-            tuple "exclude nothing".
+            sequence "exclude nothing".
         excluded_by_identity: of each variable, whether it was excluded from weight decay as
             an object, without a pattern.
+        layer_groups: patterns; the variables of one Keras layer that match are one layer, unless
+            the second list of exclusions was given and holds them.
+        layer_slices: pattern -> axis and number of blocks on it, or None for its whole length;
+            each block along the axis is a layer of its own.
+        depthwise: patterns of kernels whose channels lie on the last two axes; given by the
+            optimizers whose norms run within channels.
+
+    Raises:
+        ValueError: where a variable has no such axis or blocks, or is both joined and sliced.
     """
     aliases = _aliases(paths)
-    unmatched = [
-        pattern
-        for pattern in dict.fromkeys(
-            (*(exclude_from_weight_decay or ()), *(exclude_from_layer_adaptation or ()))
-        )
-        if not any(_matches((pattern,), names) for names in aliases)
-    ]
-    treatments = []
-    for names, identified in zip(aliases, excluded_by_identity, strict=True):
-        undecayed = identified or _matches(exclude_from_weight_decay or (), names)
+    treatments, groups = [], []
+    for path, shape, names, identified in zip(
+        paths, shapes, aliases, excluded_by_identity, strict=True
+    ):
+        undecayed = identified or _matches(exclude_from_weight_decay, names)
+        group = path.rpartition("/")[0] or path if _matches(layer_groups, names) else ""
         if exclude_from_layer_adaptation is None:
-            unadapted = undecayed
+            unadapted = undecayed and not group
         else:
             unadapted = _matches(exclude_from_layer_adaptation, names)
-        treatments.append(Treatment(0.0 if undecayed else weight_decay, not unadapted))
-    return Plan(tuple(paths), tuple(sizes), tuple(treatments), tuple(unmatched))
+            group = "" if unadapted else group
+        layout: dict = {}
+        pattern = next((p for p in layer_slices or () if _matches((p,), names)), None)
+        if pattern is not None and group:
+            raise ValueError(
+                f"{path} is in layer_slices ({pattern!r}) and in layer_groups ({group}): a layer "
+                "is either a slice or several variables. Narrow one of the patterns."
+            )
+        if pattern is not None and layer_slices is not None:
+            layout = _sliced(path, shape, *layer_slices[pattern])
+        elif depthwise is not None and len(shape) > 1:
+            channel_axes = 2 if _matches(depthwise, names) and len(shape) > 2 else 1
+            layout = {"axes": tuple(range(len(shape) - channel_axes))}
+        decay = 0.0 if undecayed else weight_decay
+        treatments.append(Treatment(decay, not unadapted, **layout))
+        groups.append(group)
+    given = (exclude_from_weight_decay, exclude_from_layer_adaptation, layer_groups, layer_slices)
+    unmatched = tuple(
+        pattern
+        for pattern in dict.fromkeys(p for patterns in given for p in patterns or ())
+        if not any(_matches((pattern,), names) for names in aliases)
+    )
+    return Plan(
+        tuple(paths), tuple(map(tuple, shapes)), tuple(treatments), tuple(groups), unmatched
+    )
+
+
+def _sliced(path: str, shape: Sequence[int], axis: int, blocks: int | None) -> dict:
+    """The layout in which each block along the axis is a layer of its own."""
+    rank = len(shape)
+    if not -rank <= axis < rank:
+        raise ValueError(
+            f"layer_slices asks for axis {axis} of {path}, whose shape is {tuple(shape)}. "
+            f"Its axes are 0 to {rank - 1}; narrow the pattern, or name one of them."
+            if rank
+            else f"layer_slices asks for axis {axis} of {path}, a scalar. Narrow the pattern."
+        )
+    axis %= rank
+    count = shape[axis] if blocks is None else blocks
+    if shape[axis] % count:
+        raise ValueError(
+            f"layer_slices asks for {count} blocks on axis {axis} of {path}, whose shape is "
+            f"{tuple(shape)}: {shape[axis]} is not a multiple of {count}."
+        )
+    view = (*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
+    axes = tuple(i for i in range(len(view)) if i != axis)
+    return {"view": view, "axes": axes, "sliced": f"{count} slices along axis {axis}"}
 
 
 def _aliases(paths: Sequence[str]) -> list[tuple[str, ...]]:
@@ -157,5 +233,5 @@ def _model_name(paths: Sequence[str]) -> str:
     return ""
 
 
-def _matches(patterns: Sequence[str], names: tuple[str, ...]) -> bool:
-    return any(re.search(pattern, name) for pattern in patterns for name in names)
+def _matches(patterns: Iterable[str] | None, names: tuple[str, ...]) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns or () for name in names)

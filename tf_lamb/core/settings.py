@@ -1,20 +1,21 @@
-"""The arguments that every optimizer takes in both doors, checked once."""
+"""The arguments that optimizers take in both doors, checked once."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tf_lamb.core import checks, plan
+from tf_lamb.core import checks
 
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
+_EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """What a constructor was given besides the learning rate; raises on what cannot be right.
 
     Attributes:
-        hyperparameters: what the rule takes by name: numbers in their range, and flags.
+        hyperparameters: what the rule takes by name.
         The rest: as the constructors name and document them.
     """
 
@@ -29,44 +30,141 @@ class Settings:
     ema_momentum: float
     ema_overwrite_frequency: int | None
     gradient_accumulation_steps: int | None
+    slot_dtype: str
+    master_weights: bool
     jit_compile: bool
     name: str
 
     def __post_init__(self):
-        def put(name, value):
-            object.__setattr__(self, name, value)
-
-        put("hyperparameters", {k: _checked(k, v) for k, v in self.hyperparameters.items()})
-        put("weight_decay", checks.number("weight_decay", self.weight_decay or 0.0))
-        for name in ("exclude_from_weight_decay", "exclude_from_layer_adaptation"):
-            put(name, plan.check_patterns(name, getattr(self, name)))
+        self._put(
+            hyperparameters={
+                name: checks.hyperparameter(name, value)
+                for name, value in self.hyperparameters.items()
+            },
+            weight_decay=checks.number("weight_decay", self.weight_decay or 0.0),
+            ema_momentum=checks.number("ema_momentum", self.ema_momentum),
+            **{name: checks.patterns(name, getattr(self, name)) for name in _EXCLUSIONS},
+        )
         for name in _CLIPPING:
-            value = getattr(self, name)
-            put(name, None if value is None else checks.number(name, value))
+            if (value := getattr(self, name)) is not None:
+                self._put(**{name: checks.number(name, value)})
         checks.at_most_one({name: getattr(self, name) for name in _CLIPPING})
-        checks.flag("use_ema", self.use_ema)
-        put("ema_momentum", checks.number("ema_momentum", self.ema_momentum))
-        for name, lowest in (("ema_overwrite_frequency", 1), ("gradient_accumulation_steps", 1)):
-            put(name, checks.steps(name, getattr(self, name), lowest))
-        checks.flag("jit_compile", self.jit_compile)
+        for name in ("ema_overwrite_frequency", "gradient_accumulation_steps"):
+            checks.steps(name, getattr(self, name))
+        for name in ("use_ema", "master_weights", "jit_compile"):
+            checks.flag(name, getattr(self, name))
+        checks.choice("slot_dtype", self.slot_dtype)
         checks.text("name", self.name)
+
+    def _put(self, **values):
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def config(self) -> dict[str, Any]:
         """The arguments again, as JSON can hold them: what `get_config` adds its own to."""
-        config = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        config |= config.pop("hyperparameters")
-        for name in ("exclude_from_weight_decay", "exclude_from_layer_adaptation"):
-            config[name] = None if config[name] is None else list(config[name])
-        return config
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        arguments = {**fields.pop("hyperparameters"), **fields}
+        return {name: _as_json(value) for name, value in arguments.items()}
+
+    def clipping(self) -> dict[str, float | None]:
+        """How gradients are clipped."""
+        return {name: getattr(self, name) for name in _CLIPPING}
 
     def host(self) -> dict[str, Any]:
         """The arguments that the host's own base class keeps."""
-        names = ("name", "weight_decay", *_CLIPPING, "use_ema", "ema_momentum")
-        return {name: getattr(self, name) for name in (*names, "ema_overwrite_frequency")}
+        names = ("name", "weight_decay", "use_ema", "ema_momentum", "ema_overwrite_frequency")
+        return {name: getattr(self, name) for name in names} | self.clipping()
+
+    def planning(self) -> dict[str, Any]:
+        """What the plan asks for."""
+        return {name: getattr(self, name) for name in ("weight_decay", *_EXCLUSIONS)}
 
 
-def _checked(name: str, value):
-    return checks.number(name, value) if name in checks.RANGES else checks.flag(name, value)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RatioSettings(Settings):
+    """Of the optimizers with a trust ratio, which may be told what a layer is."""
+
+    layer_groups: tuple[str, ...] | None
+    layer_slices: Mapping[str, tuple[int, int | None]] | None
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._put(
+            layer_groups=checks.patterns("layer_groups", self.layer_groups),
+            layer_slices=checks.slices("layer_slices", self.layer_slices),
+        )
+
+    def planning(self):
+        layers = {"layer_groups": self.layer_groups, "layer_slices": self.layer_slices}
+        return super().planning() | layers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LAMBSettings(RatioSettings):
+    """NVLAMB is two of the other arguments; it does not go with others of its own."""
+
+    nvlamb: bool
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not checks.flag("nvlamb", self.nvlamb):
+            return
+        if self.exclude_from_layer_adaptation:
+            raise ValueError(
+                "nvlamb=True adapts every variable, so it does not go with "
+                f"exclude_from_layer_adaptation={list(self.exclude_from_layer_adaptation)!r}. "
+                "Leave out one of the two."
+            )
+        checks.at_most_one({"nvlamb": True, **super().clipping()})
+
+    def clipping(self):
+        prenormalized = {"global_clipnorm": 1.0} if self.nvlamb else {}
+        return super().clipping() | prenormalized
+
+    def planning(self):
+        adapt_all = {"exclude_from_layer_adaptation": ()} if self.nvlamb else {}
+        return super().planning() | adapt_all
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LARSSettings(RatioSettings):
+    """The forms of LARS that contradict each other."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        given = self.hyperparameters
+        if given["clip"] and given["ratio_bounds"]:
+            raise ValueError(
+                f"clip=True (LARC) bounds the ratio by 1/learning_rate, so it does not go with "
+                f"ratio_bounds={given['ratio_bounds']!r}. Leave out one of the two."
+            )
+        if given["denominator"] == "norm_of_update" and given["momentum_form"] != "outside":
+            raise ValueError(
+                "denominator='norm_of_update' needs momentum_form='outside': with "
+                f"momentum_form={given['momentum_form']!r} the ratio is part of the update."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProjectionSettings(Settings):
+    """Of AdamP and SGDP, which look at channels."""
+
+    depthwise: tuple[str, ...]
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._put(depthwise=checks.patterns("depthwise", self.depthwise) or ())
+
+    def planning(self):
+        return super().planning() | {"depthwise": self.depthwise}
+
+
+def _as_json(value):
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, Mapping):
+        return {key: _as_json(each) for key, each in value.items()}
+    return value
 
 
 def learning_rate(value):

@@ -3,6 +3,7 @@
 import keras
 
 from tf_lamb.core import checks, rules
+from tf_lamb.core.settings import LAMBSettings
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
 
@@ -35,6 +36,25 @@ class LAMB(LayerwiseOptimizer):
             excluded from weight decay. An empty list excludes nothing.
         bias_correction: Whether to divide the moments by 1 - beta^t, as version 5 of the paper
             does; version 3 does not. Defaults to True.
+        grad_averaging: False makes the factor of g in m 1 instead of 1 - beta_1, as NVIDIA's
+            FusedLAMB can. Defaults to True (the paper).
+        nesterov_moments: "first" is the paper's N-LAMB, "both" its NN-LAMB. Defaults to "none".
+        weight_decay_mode: "update" as above; "gradient" adds weight_decay w to g before the
+            moments (FusedLAMB without `adam_w_mode`); "decoupled" subtracts
+            learning_rate weight_decay w from w first, outside the ratio (`keras.optimizers.Lamb`).
+            Defaults to "update" (the paper).
+        norm: "l2", "l1" or "linf". Defaults to "l2" (the paper).
+        phi_bounds: Smallest and largest value that |w| has in the ratio. Defaults to None: phi is
+            the identity (the authors' code).
+        ratio_bounds: Smallest and largest trust ratio; an excluded variable's 1 is held within
+            them, too. Defaults to None; DeepSpeed has (0.01, 10).
+        nvlamb: NVIDIA's variant: every variable is adapted, and the gradient of the whole model
+            is scaled down to norm 1 where it is longer. Defaults to False.
+        layer_groups: List of regexes. The variables of one Keras layer that match, say a kernel
+            and its bias, share one trust ratio. Defaults to None: each variable has its own.
+        layer_slices: Dict from a regex to an axis, or to [axis, blocks]: each slice, or each
+            block of them, has a ratio of its own. `{"qkv/kernel": [-1, 3]}` treats Q, K and V
+            apart, `{"stacked/": 0}` the layers of a scan. Defaults to None.
         clipnorm: The largest norm of each gradient. Defaults to None. All clipping happens
             after the gradients of replicas and micro-batches are aggregated.
         clipvalue: The largest absolute value in a gradient. Defaults to None.
@@ -47,6 +67,10 @@ class LAMB(LayerwiseOptimizer):
             None: at the end of `fit` only.
         gradient_accumulation_steps: Micro-batches whose mean gradient makes one step; schedules
             and `iterations` count steps. Defaults to None: every batch is a step.
+        slot_dtype: "float32", or "bfloat16" with stochastic rounding. Memory of the two moments:
+            8 bytes a parameter, or 4. Defaults to "float32".
+        master_weights: Whether float16 and bfloat16 variables have a float32 master, 4 bytes a
+            parameter more, on which the rule works. Defaults to False.
         jit_compile: Whether XLA compiles the update on TensorFlow. Defaults to True.
         name: Name of the optimizer. Defaults to "LAMB".
 
@@ -69,6 +93,7 @@ class LAMB(LayerwiseOptimizer):
 
     rule = staticmethod(rules.lamb)
     slot_names = ("m", "v")
+    settings_class = LAMBSettings
 
     def __init__(
         self,
@@ -81,6 +106,15 @@ class LAMB(LayerwiseOptimizer):
         exclude_from_layer_adaptation=None,
         *,
         bias_correction=True,
+        grad_averaging=True,
+        nesterov_moments="none",
+        weight_decay_mode="update",
+        norm="l2",
+        phi_bounds=None,
+        ratio_bounds=None,
+        nvlamb=False,
+        layer_groups=None,
+        layer_slices=None,
         clipnorm=None,
         clipvalue=None,
         global_clipnorm=None,
@@ -88,6 +122,8 @@ class LAMB(LayerwiseOptimizer):
         ema_momentum=0.99,
         ema_overwrite_frequency=None,
         gradient_accumulation_steps=None,
+        slot_dtype="float32",
+        master_weights=False,
         jit_compile=True,
         name="LAMB",
         **unknown,
@@ -100,7 +136,16 @@ class LAMB(LayerwiseOptimizer):
                 "beta_2": beta_2,
                 "epsilon": epsilon,
                 "bias_correction": bias_correction,
+                "grad_averaging": grad_averaging,
+                "nesterov_moments": nesterov_moments,
+                "weight_decay_mode": weight_decay_mode,
+                "norm": norm,
+                "phi_bounds": phi_bounds,
+                "ratio_bounds": ratio_bounds,
             },
+            nvlamb=nvlamb,
+            layer_groups=layer_groups,
+            layer_slices=layer_slices,
             weight_decay=weight_decay,
             exclude_from_weight_decay=exclude_from_weight_decay,
             exclude_from_layer_adaptation=exclude_from_layer_adaptation,
@@ -111,6 +156,8 @@ class LAMB(LayerwiseOptimizer):
             ema_momentum=ema_momentum,
             ema_overwrite_frequency=ema_overwrite_frequency,
             gradient_accumulation_steps=gradient_accumulation_steps,
+            slot_dtype=slot_dtype,
+            master_weights=master_weights,
             jit_compile=jit_compile,
             name=name,
         )

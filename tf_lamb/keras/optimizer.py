@@ -12,18 +12,22 @@ Seams into Keras 3 (3.15.1), all in this file:
 """
 
 import contextlib
-import dataclasses
 
 import keras
 from keras import ops
 
+from tf_lamb.core import layers, rounding
 from tf_lamb.core import settings as settings_
-from tf_lamb.core.layerwise import Layerwise
+from tf_lamb.core.layerwise import Layerwise, path_of
 
 
 def _compute_dtype(dtype):
     """Rules compute, and slots are kept, in float32; in float64 for float64 variables."""
     return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
+
+
+def _is_half(dtype):
+    return keras.backend.standardize_dtype(dtype) in ("float16", "bfloat16")
 
 
 def _native(variable):
@@ -53,7 +57,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
     """Owns variables, casting, clipping, accumulation, averaging, distribution and config."""
 
     def __init__(self, learning_rate, **arguments):
-        settings = settings_.Settings(**arguments)
+        settings = self.settings_class(**arguments)
         steps = settings.gradient_accumulation_steps
         super().__init__(
             settings_.learning_rate(learning_rate),
@@ -70,19 +74,22 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         if self.built:
             self._refuse_strangers(variables, self._trainable_variables_indices)
             return
-        super().build(variables)
-        slots = self.add_optimizer_variables(variables, list(self.slot_names))
-        self._slots = dict(zip(self.slot_names, slots, strict=True))
         self._make_plan(variables)
+        super().build(variables)
+        self._slots = [self._add_slots(v) for v in variables]
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow.update import Update
 
             self._tensorflow_update = Update(
                 self._bound_rule,
+                len(self.slot_names),
                 self._clip_gradients,
                 self.gradient_accumulation_steps,
                 self._settings.jit_compile,
             )
+        elif self._settings.slot_dtype == "bfloat16":
+            self._noise = keras.random.SeedGenerator(0)
+            self._track_variable(self._noise.state)
         if self._early_weights:
             with _outside_of_any_graph():
                 self.set_weights(self._early_weights)
@@ -101,18 +108,64 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
             dtype = _compute_dtype(dtype)
         return super().add_variable(shape, initializer, dtype, **kwargs)
 
+    def _add_slots(self, variable):
+        """The slots of the rule, then the float32 master if there is one."""
+        if self._overwrite_variable_with_gradient(variable):
+            return ()
+        exact = _compute_dtype(variable.dtype)
+        slots = dict.fromkeys(self.slot_names, exact)
+        if exact == "float32":
+            slots = dict.fromkeys(self.slot_names, self._settings.slot_dtype)
+        if self._settings.master_weights and _is_half(variable.dtype):
+            slots["master"] = "float32"
+        with self._beside(variable):
+            return tuple(
+                super(LayerwiseOptimizer, self).add_variable(
+                    tuple(variable.shape), dtype=dtype,
+                    name=f"{path_of(variable).replace('/', '_')}_{name}",
+                    layout=getattr(variable, "_layout", None),
+                )
+                for name, dtype in slots.items()
+            )  # fmt: skip
+
+    def _beside(self, variable):
+        if keras.backend.backend() == "tensorflow":
+            extended = self._distribution_strategy.extended
+            return extended.colocate_vars_with(_native(variable))
+        return contextlib.nullcontext()
+
     def update_step(self, gradient, variable, learning_rate):
         """One step of the rule for one variable."""
-        index = self._get_variable_index(variable)
-        variables = (variable, *(self._slots[name][index] for name in self.slot_names))
-        dtype = _compute_dtype(variable.dtype)
-        g, lr, t, *values = (
-            ops.cast(x, dtype) for x in (gradient, learning_rate, self.iterations + 1, *variables)
-        )
-        treatment = dataclasses.asdict(self._plan.treatments[index])
-        new_values = self._bound_rule(ops, g, *values, lr=lr, t=t, **treatment)
-        for target, value in zip(variables, new_values, strict=True):
-            self.assign(target, ops.cast(value, target.dtype))
+        (layer,) = self._plan.layers([self._get_variable_index(variable)])
+        self._step(layer, [gradient], [variable], learning_rate)
+
+    def _step(self, layer, gradients, variables, learning_rate):
+        """One step of the rule for one layer, on any backend."""
+        dtype = max(_compute_dtype(v.dtype) for v in variables)  # "float64" > "float32"
+        slots = [self._slots[self._get_variable_index(v)] for v in variables]
+        count = len(self.slot_names)
+        states = [
+            [self._weight(v, s, dtype), *(ops.cast(slot, dtype) for slot in s[:count])]
+            for v, s in zip(variables, slots, strict=True)
+        ]
+        new_states = layers.step(
+            ops, self._bound_rule, layer.treatments, [ops.cast(g, dtype) for g in gradients],
+            states, lr=ops.cast(learning_rate, dtype), t=ops.cast(self.iterations + 1, dtype),
+        )  # fmt: skip
+        for variable, own, (weight, *values) in zip(variables, slots, new_states, strict=True):
+            self.assign(variable, ops.cast(weight, variable.dtype))
+            for slot, value in zip(own, [*values, weight], strict=False):
+                if slot.dtype == "bfloat16":
+                    noise = keras.random.uniform(value.shape, -0.5, 0.5, seed=self._noise)
+                    value = rounding.dither(ops, value, noise)
+                self.assign(slot, ops.cast(value, slot.dtype))
+
+    def _weight(self, variable, slots, dtype):
+        weight = ops.cast(variable, dtype)
+        if len(slots) == len(self.slot_names):
+            return weight
+        kept = ops.convert_to_tensor(slots[-1])
+        return rounding.master(ops, kept, weight, ops.cast(ops.cast(kept, variable.dtype), dtype))
 
     def _backend_apply_gradients(self, grads, trainable_variables):
         gradients = [
@@ -155,20 +208,19 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         from tf_lamb.tensorflow.update import Scalars, State, update_replicas
 
         indices = [self._get_variable_index(v) for v in variables]
-        treatments = tuple(self._plan.treatments[i] for i in indices)
         accumulators = self._accumulated_gradients if self.gradient_accumulation_steps else None
         state = State(
             weights=[_native(v) for v in variables],
-            slots=[[_native(self._slots[name][i]) for name in self.slot_names] for i in indices],
+            slots=[[_native(slot) for slot in self._slots[i]] for i in indices],
             accumulators=[_native(accumulators[i]) for i in indices] if accumulators else [],
             averages=[(_native(average), _native(v)) for average, v in self._averages()],
         )
 
+        plan = self._plan.layers(indices)
+
         def everywhere(strategy, gradients):
             scalars = Scalars(**{k: tf.convert_to_tensor(v) for k, v in self._scalars().items()})
-            update_replicas(
-                strategy, self._tensorflow_update, treatments, gradients, state, scalars
-            )
+            update_replicas(strategy, self._tensorflow_update, plan, gradients, state, scalars)
 
         pairs = self._all_reduce_sum_gradients(zip(gradients, state.weights, strict=True))
         tf.__internal__.distribute.interim.maybe_merge_call(
@@ -185,7 +237,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         totals = [a + g for a, g in zip(accumulators, gradients, strict=True)]
         is_update = self._scalars()["is_update"]
 
-        slots = [slot for name in self.slot_names for slot in self._slots[name] if slot is not None]
+        slots = [slot for each in self._slots for slot in each]
         state = [*self._trainable_variables, *slots, *(average for average, _ in self._averages())]
         before = [ops.copy(v.value) for v in state]
         self._apply_once([g / self.gradient_accumulation_steps for g in totals], variables)
@@ -196,8 +248,10 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
 
     def _apply_once(self, gradients, variables):
         scalars = self._scalars()
-        for gradient, variable in zip(self._clip_gradients(gradients), variables, strict=True):
-            self.update_step(gradient, variable, scalars["lr"])
+        gradients = self._clip_gradients(gradients)
+        for layer in self._plan.layers(self._get_variable_index(v) for v in variables):
+            members = ([each[i] for i in layer.members] for each in (gradients, variables))
+            self._step(layer, *members, scalars["lr"])
         for average, variable in self._averages():
             m = ops.cast(scalars["ema_momentum"], average.dtype)
             average.assign(m * average + (1 - m) * ops.cast(variable, average.dtype))

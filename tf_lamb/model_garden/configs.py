@@ -5,6 +5,7 @@ A new optimizer is one dataclass whose fields are the arguments of its construct
 """
 
 import dataclasses
+from typing import Any
 
 from official.modeling.optimization import optimizer_factory
 from official.modeling.optimization.configs import optimization_config, optimizer_config
@@ -27,10 +28,21 @@ class LAMBConfig(optimizer_config.BaseOptimizerConfig):
     exclude_from_weight_decay: list[str] | None = None
     exclude_from_layer_adaptation: list[str] | None = None
     bias_correction: bool = True
+    grad_averaging: bool = True
+    nesterov_moments: str = "none"
+    weight_decay_mode: str = "update"
+    norm: str = "l2"
+    phi_bounds: list[float] | None = None
+    ratio_bounds: list[float] | None = None
+    nvlamb: bool = False
+    layer_groups: list[str] | None = None
+    layer_slices: dict[str, Any] | None = None
     use_ema: bool = False
     ema_momentum: float = 0.99
     ema_overwrite_frequency: int | None = None
     gradient_accumulation_steps: int | None = None
+    slot_dtype: str = "float32"
+    master_weights: bool = False
     jit_compile: bool = True
     name: str = "LAMB"
 

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_lamb.core.plan import Treatment
+from tf_lamb.core import layers, rounding
+from tf_lamb.core.plan import Layer
 from tf_lamb.tensorflow import namespace
 
 
@@ -24,7 +25,7 @@ class State(NamedTuple):
     """The variables of one replica."""
 
     weights: Sequence  # aligned with the gradients
-    slots: Sequence[Sequence]  # by weight, then in the order of the rule
+    slots: Sequence[Sequence]  # by weight, in the order of the rule; a float32 master comes last
     accumulators: Sequence  # by weight, or empty
     averages: Sequence[tuple]  # pairs of an average and its weight, or empty
 
@@ -38,12 +39,14 @@ class Update:
 
     Attributes:
         rule: the rule with its hyper-parameters bound, `rule(xp, g, w, *slots, lr=, t=, ...)`.
+        slot_count: how many slots the rule has.
         clip: takes and returns the list of gradients; it sees the whole, aggregated gradient.
         accumulation_steps: micro-steps an update takes, or None.
         jit_compile: whether XLA compiles the programs.
     """
 
     rule: Callable
+    slot_count: int
     clip: Callable
     accumulation_steps: int | None
     jit_compile: bool
@@ -52,17 +55,15 @@ class Update:
         self._programs: dict = {}
         self._traced = tf.function(self._run)
 
-    def __call__(
-        self, treatments: tuple[Treatment, ...], gradients, state: State, scalars: Scalars
-    ):
-        """One micro-step; `treatments` are aligned with the gradients."""
+    def __call__(self, plan: tuple[Layer, ...], gradients, state: State, scalars: Scalars):
+        """One micro-step; the layers of the plan hold positions among the gradients."""
         # In a user's eager loop the whole step is one call; in a graph it is part of theirs.
         run = self._traced if tf.executing_eagerly() else self._run
-        run(treatments, tuple(gradients), state, scalars)
+        run(plan, tuple(gradients), state, scalars)
 
-    def _run(self, treatments, gradients, state, scalars):
+    def _run(self, plan, gradients, state, scalars):
         if not self.accumulation_steps:
-            self._apply(treatments, gradients, state, scalars)
+            self._apply(plan, gradients, state, scalars)
             return
 
         for accumulator, gradient in zip(state.accumulators, gradients, strict=True):
@@ -70,43 +71,64 @@ class Update:
 
         def apply():
             mean = [accumulator / self.accumulation_steps for accumulator in state.accumulators]
-            self._apply(treatments, mean, state, scalars)
+            self._apply(plan, mean, state, scalars)
             for accumulator in state.accumulators:
                 accumulator.assign(tf.zeros_like(accumulator))
 
         tf.cond(scalars.is_update, apply, lambda: None)
 
-    def _apply(self, treatments, gradients, state, scalars):
+    def _apply(self, plan, gradients, state, scalars):
         gradients = self.clip(list(gradients))
-        for treatment, gradient, weight, slots in zip(
-            treatments, gradients, state.weights, state.slots, strict=True
-        ):
-            program = self._program(treatment, weight)
-            program(gradient, weight, slots, scalars.lr, scalars.t)
+        for layer in plan:
+            weights, slots = (
+                [variables[i] for i in layer.members] for variables in (state.weights, state.slots)
+            )
+            self._program(layer, weights, slots)(
+                tf.constant(layer.number),
+                [gradients[i] for i in layer.members], weights, slots, scalars.lr, scalars.t,
+            )  # fmt: skip
         if state.averages:
             self._average(state, scalars)
 
-    def _program(self, treatment, weight):
-        key = (treatment, tuple(weight.shape), weight.dtype)
+    def _program(self, layer, weights, slots):
+        variables = [*weights, *(slot for each in slots for slot in each)]
+        key = (layer.treatments, *((tuple(v.shape), v.dtype) for v in variables))
         if key not in self._programs:
 
-            def program(gradient, weight, slots, lr, t):
-                self._update_variable(treatment, gradient, weight, slots, lr, t)
+            def program(number, gradients, weights, slots, lr, t):
+                self._step(layer.treatments, number, gradients, weights, slots, lr, t)
 
             if self.jit_compile:
                 program = tf.function(program, jit_compile=True)
             self._programs[key] = program
         return self._programs[key]
 
-    def _update_variable(self, treatment, gradient, weight, slots, lr, t):
-        compute_dtype = tf.float64 if weight.dtype == tf.float64 else tf.float32
-        g, w, lr, t = (tf.cast(x, compute_dtype) for x in (gradient, weight, lr, t))
-        new = self.rule(
-            namespace, g, w, *(tf.cast(s, compute_dtype) for s in slots),
-            lr=lr, t=t, **dataclasses.asdict(treatment),
+    def _step(self, treatments, number, gradients, weights, slots, lr, t):
+        dtype = tf.float64 if any(w.dtype == tf.float64 for w in weights) else tf.float32
+        states = [
+            [self._weight(w, s, dtype), *(tf.cast(slot, dtype) for slot in s[: self.slot_count])]
+            for w, s in zip(weights, slots, strict=True)
+        ]
+        new_states = layers.step(
+            namespace, self.rule, treatments, [tf.cast(g, dtype) for g in gradients], states,
+            lr=tf.cast(lr, dtype), t=tf.cast(t, dtype),
         )  # fmt: skip
-        for variable, value in zip((weight, *slots), new, strict=True):
-            variable.assign(tf.cast(value, variable.dtype))
+        for w, s, (new_w, *new_s) in zip(weights, slots, new_states, strict=True):
+            w.assign(tf.cast(new_w, w.dtype))
+            for i, (slot, value) in enumerate(zip(s, [*new_s, new_w], strict=False)):
+                if slot.dtype == tf.bfloat16:
+                    # The same on every replica, and in a run that is resumed.
+                    seed = tf.stack([tf.cast(t, tf.int32), number * 8 + i])
+                    noise = tf.random.stateless_uniform(value.shape, seed, -0.5, 0.5)
+                    value = rounding.dither(namespace, value, noise)
+                slot.assign(tf.cast(value, slot.dtype))
+
+    def _weight(self, weight, slots, dtype):
+        value = tf.cast(weight, dtype)
+        if len(slots) == self.slot_count:
+            return value
+        kept = tf.convert_to_tensor(slots[-1])
+        return rounding.master(namespace, kept, value, tf.cast(tf.cast(kept, weight.dtype), dtype))
 
     def _average(self, state, scalars):
         for average, weight in state.averages:
@@ -120,7 +142,7 @@ class Update:
         tf.cond(scalars.ema_overwrites, overwrite, lambda: None)
 
 
-def update_replicas(strategy, update: Update, treatments, gradients, state, scalars):
+def update_replicas(strategy, update: Update, plan, gradients, state, scalars):
     """Runs the update on every replica, from a cross-replica context or without a strategy.
 
     Gradients are aggregated by now. One call hands each replica its own copy of every variable;
@@ -128,7 +150,7 @@ def update_replicas(strategy, update: Update, treatments, gradients, state, scal
     """
 
     def on_replica(_, gradients, state, scalars):
-        update(treatments, gradients, state, scalars)
+        update(plan, gradients, state, scalars)
 
     strategy.extended.update(
         state.weights[0], on_replica, args=(gradients, state, scalars), group=False

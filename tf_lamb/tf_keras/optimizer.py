@@ -49,7 +49,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     """Owns variables, casting, clipping, accumulation, averaging, distribution and config."""
 
     def __init__(self, learning_rate, **arguments):
-        settings = settings_.Settings(**arguments)
+        settings = self.settings_class(**arguments)
         super().__init__(**settings.host())
         self._take(settings)
         self._learning_rate = self._build_learning_rate(settings_.learning_rate(learning_rate))
@@ -61,24 +61,34 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         if getattr(self, "_built", False):
             self._refuse_strangers(var_list, self._index_dict)
             return
+        self._make_plan(var_list)
         super().build(var_list)
-        self._slots = {
-            name: [self.add_variable_from_reference(v, name) for v in var_list]
-            for name in self.slot_names
-        }
+        self._slots = [self._add_slots(v) for v in var_list]
         if self.gradient_accumulation_steps:
             self._micro_step = self.add_variable((), tf.int64, name="micro_step")
             self._accumulators = [
                 self.add_variable_from_reference(v, "gradient_accumulator") for v in var_list
             ]
-        self._make_plan(var_list)
         self._update = Update(
             self._bound_rule,
+            len(self.slot_names),
             super()._clip_gradients,
             self.gradient_accumulation_steps,
             self._settings.jit_compile,
         )
         self._built = True
+
+    def _add_slots(self, variable):
+        """The slots of the rule, then the float32 master if there is one."""
+        dtype = _native(variable).dtype
+        own = tf.as_dtype(self._settings.slot_dtype)
+        if own == tf.float32 or dtype == tf.float64:
+            slots = [self.add_variable_from_reference(variable, name) for name in self.slot_names]
+        else:
+            slots = [self._add_beside(variable, name, own) for name in self.slot_names]
+        if self._settings.master_weights and dtype in _HALF:
+            slots.append(self._add_beside(variable, "master", tf.float32))
+        return slots
 
     def add_variable_from_reference(
         self, model_variable, variable_name, shape=None, initial_value=None
@@ -88,12 +98,15 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
             return super().add_variable_from_reference(
                 model_variable, variable_name, shape, initial_value
             )
+        return self._add_beside(model_variable, variable_name, tf.float32, initial_value)
+
+    def _add_beside(self, model_variable, name, dtype, initial_value=None):
         if initial_value is None:
-            initial_value = tf.zeros(model_variable.shape if shape is None else shape)
+            initial_value = tf.zeros(model_variable.shape)
         with tf.distribute.get_strategy().extended.colocate_vars_with(model_variable):
             variable = tf.Variable(
-                tf.cast(initial_value, tf.float32),
-                name=f"{variable_name}/{model_variable._shared_name}",
+                tf.cast(initial_value, dtype),
+                name=f"{name}/{model_variable._shared_name}",
                 trainable=False,
             )
         self._variables.append(variable)
@@ -114,9 +127,9 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         gradients = [_at_least_float32(tf.convert_to_tensor(g)) for g in gradients]
 
         def everywhere(strategy, gradients):
-            treatments, gradients, state = self._work(gradients, variables)
+            plan, gradients, state = self._work(gradients, variables)
             scalars = self._scalars()
-            update_replicas(strategy, self._update, treatments, gradients, state, scalars)
+            update_replicas(strategy, self._update, plan, gradients, state, scalars)
             if self.gradient_accumulation_steps:
                 self._micro_step.assign_add(1)
             return self.iterations.assign_add(tf.cast(scalars.is_update, tf.int64))
@@ -130,7 +143,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         indices = [self._index_dict[self._var_key(v)] for v in variables]
         state = State(
             weights=[_native(v) for v in variables],
-            slots=[[self._slots[name][i] for name in self.slot_names] for i in indices],
+            slots=[list(self._slots[i]) for i in indices],
             accumulators=[self._accumulators[i] for i in indices]
             if self.gradient_accumulation_steps
             else [],
@@ -139,7 +152,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
             if self.use_ema
             else [],
         )  # fmt: skip
-        return tuple(self._plan.treatments[i] for i in indices), gradients, state
+        return self._plan.layers(indices), gradients, state
 
     def _scalars(self):
         t = self.iterations + 1

@@ -1,12 +1,15 @@
 """One update rule a file, each a pure function of arrays that takes the array namespace first.
 
-    rule(xp, g, w, *slots, lr, t, decay, adapt, **hyperparameters) -> w, *slots
+    rule(xp, g, w, *slots, lr, t, decay, adapt, axes, **hyperparameters) -> w, *slots
 
 `xp` is anything with the few NumPy-named functions that rules use: `numpy` itself, `keras.ops`,
 or `tf_lamb.tensorflow.namespace`. A rule never sees a name, a regex, a dtype or a device: the
 doors cast to the compute dtype before it and back after it.
 """
 
+from tf_lamb.core.rules.adamp import adamp
 from tf_lamb.core.rules.lamb import lamb
+from tf_lamb.core.rules.lars import lars
+from tf_lamb.core.rules.sgdp import sgdp
 
-__all__ = ["lamb"]
+__all__ = ["adamp", "lamb", "lars", "sgdp"]

@@ -1,44 +1,66 @@
 """LAMB: layer-wise adaptive moments for large batches."""
 
-from tf_lamb.core.rules.norms import debias, trust_ratio
+from tf_lamb.core.rules.moments import estimate
+from tf_lamb.core.rules.norms import decayed, trust_ratio
 
 
 def lamb(
-    xp, g, w, m, v, *, lr, t, decay, adapt,
-    beta_1=0.9, beta_2=0.999, epsilon=1e-6, bias_correction=True,
+    xp, g, w, m, v, *, lr, t, decay, adapt, axes=None,
+    beta_1=0.9, beta_2=0.999, epsilon=1e-6, bias_correction=True, grad_averaging=True,
+    nesterov_moments="none", weight_decay_mode="update",
+    norm="l2", phi_bounds=None, ratio_bounds=None,
 ):  # fmt: skip
     """One LAMB step.
 
         m <- b1 m + (1 - b1) g
         v <- b2 v + (1 - b2) g^2
         u  = m/(1 - b1^t) / (sqrt(v/(1 - b2^t)) + eps) + decay w
-        w <- w - lr |w|/|u| u
+        w <- w - lr phi(|w|)/|u| u
 
-    |w|/|u| is 1 where either norm is 0, and 1 throughout if not `adapt`. Without
-    `bias_correction` (version 3 of the paper) both divisors 1 - b^t are 1.
+    phi(|w|)/|u| is 1 where either norm is 0, and 1 throughout if not `adapt`.
 
     Args:
         g, w, m, v: gradient, weight and both moments, arrays of one shape.
         lr, t: scalars; t counts from 1.
-        decay: weight decay of this variable, a Python float; 0.0 where it is excluded.
-        adapt: whether this variable has a trust ratio, a Python bool.
+        decay: weight decay, a Python float, or an array where a layer's variables differ in it.
+        adapt: whether there is a trust ratio, a Python bool.
+        axes: the axes of a norm where each slice along the others has its own ratio.
+        bias_correction: False, as in version 3 of the paper, makes both divisors 1 - b^t 1.
+        grad_averaging: False makes the weight of g in m 1 (NVIDIA's FusedLAMB).
+        nesterov_moments: "first" is the paper's N-LAMB, "both" its NN-LAMB.
+        weight_decay_mode: "update" as above; "gradient": g <- g + decay w before the moments
+            (FusedLAMB without `adam_w_mode`); "decoupled": w <- w - lr decay w before all else,
+            with the ratio of what remains (`keras.optimizers.Lamb`).
+        norm, phi_bounds, ratio_bounds: see `trust_ratio`.
 
     Returns:
         The new w, m and v.
 
-    Source: You et al., "Large Batch Optimization for Deep Learning", arXiv:1904.00962v5,
-    Algorithm 2, with phi the identity as in the authors' code.
-    Beyond the paper: the two cases in which the ratio is 1.
+    Source: You et al., arXiv:1904.00962v5, Algorithm 2 and appendix; phi is the identity in the
+    authors' code. Beyond the paper: the cases in which the ratio is 1, and what is marked above.
     """
-    m = beta_1 * m + (1 - beta_1) * g
+    if weight_decay_mode == "gradient":
+        g = decayed(g, decay, w)
+    elif weight_decay_mode == "decoupled":
+        w = decayed(w, decay, -lr * w)
+
+    b3 = 1 - beta_1 if grad_averaging else 1.0
+    m = beta_1 * m + b3 * g
     v = beta_2 * v + (1 - beta_2) * xp.square(g)
-    if bias_correction:
-        m_hat, v_hat = m / debias(xp, beta_1, t), v / debias(xp, beta_2, t)
-    else:
-        m_hat, v_hat = m, v
+    m_hat = estimate(
+        xp, m, g, beta_1, t, weight=b3, correct=bias_correction, nesterov=nesterov_moments != "none"
+    )
+    v_hat = estimate(
+        xp, v, xp.square(g), beta_2, t, weight=1 - beta_2, correct=bias_correction,
+        nesterov=nesterov_moments == "both",
+    )  # fmt: skip
+    if nesterov_moments == "first":
+        v_hat = beta_2 * v_hat  # Dozat's box has this factor
     u = m_hat / (xp.sqrt(v_hat) + epsilon)
-    if decay:
-        u = u + decay * w
-    if adapt:
-        u = trust_ratio(xp, w, u) * u
-    return w - lr * u, m, v
+    if weight_decay_mode == "update":
+        u = decayed(u, decay, w)
+    ratio = trust_ratio(
+        xp, w, u, adapt=adapt, axes=axes, kind=norm, phi_bounds=phi_bounds,
+        ratio_bounds=ratio_bounds,
+    )  # fmt: skip
+    return w - lr * ratio * u, m, v

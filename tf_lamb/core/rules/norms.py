@@ -1,29 +1,54 @@
-"""What the layer-wise rules share: the norm of a layer, its trust ratio, and Adam's debiasing."""
+"""The norm of a layer and its trust ratio, which every layer-wise rule shares.
 
-import math
-
-
-def l2_norm(xp, x):
-    """The Euclidean norm of a layer, flattened to a vector."""
-    return xp.sqrt(xp.sum(xp.square(x)))
+A layer is whatever the rule is given; with `axes`, each slice along the other axes is one.
+"""
 
 
-def trust_ratio(xp, w, u):
-    """phi(|w|) / |u| with phi the identity; 1 where either norm is 0.
+def norm(xp, x, axes=None, kind="l2"):
+    """The norm of x, flattened to a vector; over `axes` alone where they are given.
+
+    Unlike `norm(x, ord=2)` of several libraries, "l2" of a matrix is not its spectral norm.
+    """
+    keepdims = axes is not None
+    if kind == "l1":
+        return xp.sum(xp.abs(x), axis=axes, keepdims=keepdims)
+    if kind == "linf":
+        return xp.max(xp.abs(x), axis=axes, keepdims=keepdims)
+    return xp.sqrt(xp.sum(xp.square(x), axis=axes, keepdims=keepdims))
+
+
+def within(xp, x, bounds):
+    """x, no smaller than the first bound and no larger than the second; None is no bounds."""
+    if bounds is None:
+        return x
+    low, high = bounds
+    if isinstance(x, float):
+        return min(max(x, low), high)
+    return xp.minimum(xp.maximum(x, low), high)
+
+
+def safe_ratio(xp, top, bottom, otherwise=1.0):
+    """top / bottom where both are above 0, and `otherwise` elsewhere.
 
     The inner `where` keeps a zero out of the division, so that no branch ever holds a NaN.
     """
-    w_norm, u_norm = l2_norm(xp, w), l2_norm(xp, u)
-    ratio = w_norm / xp.where(u_norm > 0, u_norm, 1.0)
-    return xp.where((w_norm > 0) & (u_norm > 0), ratio, 1.0)
+    positive = (top > 0) & (bottom > 0)
+    return xp.where(positive, top / xp.where(positive, bottom, 1.0), otherwise)
 
 
-def debias(xp, beta, t):
-    """1 - beta^t, to the last digit.
+def trust_ratio(xp, w, u, *, adapt, axes=None, kind="l2", phi_bounds=None, ratio_bounds=None):
+    """phi(|w|) / |u|, with phi the identity between its bounds.
 
-    Written out, the subtraction leaves float32 with five digits at t = 1 and beta = 0.999, and
-    with none in half precision.
+    It is 1 where either norm is 0 and, without `adapt`, throughout; the bounds of the ratio hold
+    then, too.
     """
-    if beta == 0:
-        return 1.0
-    return -xp.expm1(t * math.log(beta))
+    if not adapt:
+        return within(xp, 1.0, ratio_bounds)
+    w_norm, u_norm = norm(xp, w, axes, kind), norm(xp, u, axes, kind)
+    ratio = safe_ratio(xp, within(xp, w_norm, phi_bounds), u_norm)
+    return within(xp, xp.where(w_norm > 0, ratio, 1.0), ratio_bounds)
+
+
+def decayed(x, decay, w):
+    """x + decay w; x itself where decay is the number 0, so that the product is never computed."""
+    return x if isinstance(decay, float) and decay == 0 else x + decay * w

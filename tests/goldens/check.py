@@ -1,0 +1,181 @@
+"""Compares every golden with formulas in float64, and prints which one each peer follows.
+
+    .venv/bin/python tests/goldens/check.py [FOLDER]
+
+The formulas are written here once more, apart from the package and from `tests/oracle.py`, so that
+a golden is judged by neither. A figure is the largest difference of a weight after any of the ten
+steps, over the largest weight of its variable in the run; float32 alone leaves a few 1e-7. Exits
+with 1 if a peer has left its own formula by more than 1e-6.
+
+A peer's own LAMB holds the betas in float32, where 1 - beta_2 ** t loses digits: by up to 1e-5 of
+an update that no trust ratio rescales. That rounding is part of the peer's formula here, and the
+line without it says what it costs.
+"""
+
+import functools
+import sys
+
+import load
+import numpy as np
+import problem
+
+AGREE = 1e-6
+
+
+def norm(x):
+    return np.sqrt(np.sum(x * x))
+
+
+def ratio(w, u, trust=1.0):
+    return trust * norm(w) / norm(u) if norm(w) > 0 and norm(u) > 0 else 1.0
+
+
+def lamb(
+    w,
+    grads,
+    rates,
+    *,
+    decay,
+    adapt,
+    b1=0.9,
+    b2=0.999,
+    eps=1e-6,
+    decoupled=False,
+    debias=True,
+    rounded=(),
+):
+    f32 = np.float32
+    # What a peer rounds: the betas wherever they stand, or only those of the bias correction.
+    h1, h2 = (float(f32(b1)), float(f32(b2))) if "betas" in rounded else (b1, b2)
+    m = v = np.zeros_like(w)
+    for t, (g, lr) in enumerate(zip(grads, rates, strict=True), start=1):
+        if decoupled:
+            w = w - lr * decay * w
+        m, v = h1 * m + (1 - h1) * g, h2 * v + (1 - h2) * g * g
+        c1, c2 = 1 - b1**t, 1 - b2**t
+        if rounded:
+            c1, c2 = (1 - float(f32(b) ** f32(t)) for b in (b1, b2))
+        u = m / c1 / (np.sqrt(v / c2) + eps) if debias else m / (np.sqrt(v) + eps)
+        if not decoupled:
+            u = u + decay * w
+        w = w - lr * (ratio(w, u) if adapt else 1.0) * u
+        yield w
+
+
+def lars(
+    w, grads, rates, *, decay, adapt, trust, nesterov=False, form="classic", paper_norms=False
+):
+    momentum, v = 0.9, np.zeros_like(w)
+    for g, lr in zip(grads, rates, strict=True):
+        d = g + decay * w
+        local = ratio(w, d, trust) if adapt else 1.0
+        if adapt and paper_norms and norm(w) > 0 and norm(d) > 0:
+            local = trust * norm(w) / (norm(g) + decay * norm(w))
+        step = lr * local * d if form == "classic" else d
+        v = momentum * v + step
+        u = momentum * v + step if nesterov else v
+        if form == "outside":
+            u = lr * local * u
+        elif form == "update":
+            u = lr * (ratio(w, u, trust) if adapt else 1.0) * u
+        w = w - u
+        yield w
+
+
+KERAS = functools.partial(lamb, eps=1e-7, decoupled=True)
+FORMULAS = {
+    "lamb": {
+        "LAMB": lamb,
+        "LAMB, float32 betas": functools.partial(lamb, rounded=["betas", "powers"]),
+        "LAMB, float32 bias correction": functools.partial(lamb, rounded=["powers"]),
+        "LAMB, epsilon 1e-7": functools.partial(lamb, eps=1e-7),
+        "LAMB without bias correction": functools.partial(lamb, debias=False),
+        "decoupled decay, epsilon 1e-7": KERAS,
+        "decoupled decay, epsilon 1e-7, float32 bias correction": functools.partial(
+            KERAS, rounded=["powers"]
+        ),
+    },
+    "lars": {
+        "classic, norm of the sum": lars,
+        "classic, sum of the norms": functools.partial(lars, paper_norms=True),
+        "popular, norm of the update": functools.partial(lars, form="update"),
+        "popular, norm of the sum": functools.partial(lars, form="outside"),
+    },
+}
+
+
+def followed(peer, name, case):
+    """The formula that a case should follow; None where it follows none."""
+    if name == "lamb_model_sparse":
+        return None
+    if case["rule"] == "lamb":
+        return {
+            "keras": "decoupled decay, epsilon 1e-7, float32 bias correction",
+            "optax": "LAMB, float32 bias correction",
+        }.get(peer, "LAMB, float32 betas")
+    if case["arguments"].get("classic_momentum", True):
+        return "classic, norm of the sum"
+    return "popular, norm of the update"
+
+
+def distance(case, formula, start, gradients):
+    """The largest relative difference between a case and a formula."""
+    worst, more = 0.0, _named(case)
+    arguments = case["arguments"]
+    rates = arguments["learning_rate"]
+    rates = problem.SCHEDULE[case["rule"]] if rates == "schedule" else [rates] * problem.STEPS
+    decay = arguments.get("weight_decay", arguments.get("weight_decay_rate", 0.0))
+    for path, weights in case["weights"].items():
+        run = formula(
+            start[path].astype(np.float64),
+            gradients[path].astype(np.float64),
+            rates,
+            decay=decay if path in case["decayed"] else 0.0,
+            adapt=path in case["adapted"],
+            **more,
+        )
+        worst = max(worst, np.max(np.abs(weights - np.stack(list(run)))) / np.max(np.abs(weights)))
+    return worst
+
+
+def _named(case):
+    """A case's own arguments, in the words of the formulas."""
+    if case["rule"] == "lamb":
+        names = {"beta_1": "b1", "beta_2": "b2", "epsilon": "eps"}
+    else:
+        names = {"eeta": "trust", "trust_coefficient": "trust", "nesterov": "nesterov"}
+    return {names[name]: value for name, value in case["arguments"].items() if name in names}
+
+
+def table(folder):
+    """Yields (peer, case name, case, {formula name: distance})."""
+    for peer in load.PEERS:
+        for name, case in load.cases(peer, folder).items():
+            yield peer, name, case, _distances(case, problem.START, problem.GRADIENTS)
+        for name, case in load.models(peer, folder).items():
+            yield peer, name, case, _distances(case, problem.MODEL_START, case["gradients"])
+
+
+def _distances(case, start, gradients):
+    # A formula that fixes what the case sets itself says nothing about the case.
+    return {
+        name: distance(case, formula, start, gradients)
+        for name, formula in FORMULAS[case["rule"]].items()
+        if not _named(case).keys() & getattr(formula, "keywords", {}).keys()
+    }
+
+
+def main():
+    wrong = 0
+    for peer, name, case, distances in table(load.output_folder()):
+        own = followed(peer, name, case)
+        print(f"{peer} {name}")
+        for formula, value in sorted(distances.items(), key=lambda item: item[1]):
+            bad = bool(formula == own and value > AGREE)
+            wrong += bad
+            print(f"  {value:8.1e}  {formula}{' (its own)' * (formula == own)}{' WRONG' * bad}")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""AdamP: Adam that does not lengthen scale-invariant weights."""
+
+from tf_lamb.core.rules.moments import debias
+from tf_lamb.core.rules.norms import decayed
+from tf_lamb.core.rules.projection import project
+
+
+def adamp(
+    xp, g, w, m, v, *, lr, t, decay, adapt, axes=None,
+    beta_1=0.9, beta_2=0.999, epsilon=1e-8, delta=0.1, wd_ratio=0.1, nesterov=False,
+):  # fmt: skip
+    """One AdamP step.
+
+        m <- b1 m + (1 - b1) g
+        v <- b2 v + (1 - b2) g^2
+        u  = m / (sqrt(v)/sqrt(1 - b2^t) + eps)        nesterov: (b1 m + (1 - b1) g) / (...)
+        u, rho = project(w, g, u)                      if adapt, and w has two axes or more
+        w <- w (1 - lr decay rho)
+        w <- w - lr/(1 - b1^t) u
+
+    Args:
+        g, w, m, v: gradient, weight and both moments, arrays of one shape.
+        lr, t: scalars; t counts from 1.
+        decay: weight decay, a Python float.
+        adapt: whether the update may be projected, a Python bool.
+        axes: the axes within a channel; None is all but the last.
+
+    Returns:
+        The new w, m and v.
+
+    Source: Heo et al., arXiv:2006.08217, and the authors' code.
+    """
+    m = beta_1 * m + (1 - beta_1) * g
+    v = beta_2 * v + (1 - beta_2) * xp.square(g)
+    root = xp.sqrt(v / debias(xp, beta_2, t)) + epsilon
+    u = (beta_1 * m + (1 - beta_1) * g if nesterov else m) / root
+    rho = 1.0
+    if adapt and len(w.shape) > 1:
+        axes = axes or tuple(range(len(w.shape) - 1))
+        u, rho = project(xp, w, g, u, axes=axes, delta=delta, wd_ratio=wd_ratio, epsilon=epsilon)
+    w = decayed(w, decay, -lr * rho * w)
+    return w - lr / debias(xp, beta_1, t) * u, m, v

@@ -1,0 +1,69 @@
+"""LARS: layer-wise adaptive rate scaling, in each form that goes by its name."""
+
+from tf_lamb.core.rules.norms import decayed, norm, safe_ratio, within
+
+
+def lars(
+    xp, g, w, v, *, lr, t, decay, adapt, axes=None,
+    momentum=0.9, dampening=0.0, nesterov=False, trust_coefficient=0.001, epsilon=0.0,
+    momentum_form="inside", denominator="sum_of_norms", clip=False, ratio_bounds=None,
+):  # fmt: skip
+    """One LARS step.
+
+        d  = g + decay w
+        r  = eta |w| / (|g| + decay |w| + eps)
+        v <- mu v + lr r d
+        w <- w - v
+
+    r is 1 where |w| or |g| is 0, and 1 throughout if not `adapt`.
+
+    Args:
+        g, w, v: gradient, weight and velocity, arrays of one shape.
+        lr, t: scalars; t is not used.
+        decay: weight decay, a Python float, or an array where a layer's variables differ in it.
+        adapt: whether there is a trust ratio, a Python bool.
+        axes: the axes of a norm where each slice along the others has its own ratio.
+        momentum, trust_coefficient, epsilon: mu, eta and eps.
+        dampening: what enters v is 1 - dampening of it.
+        nesterov: w moves by mu v plus what entered v, instead of by v.
+        momentum_form: where lr and r stand. "inside" the velocity, as above; "outside":
+            v <- mu v + d, w <- w - lr r v; "mixed": v <- mu v + r d, w <- w - lr v.
+        denominator: of r. "sum_of_norms" as above; "norm_of_sum": |d|; "norm_of_update": |v|, or
+            what w moves by, which only the form "outside" knows in time.
+        clip: LARC's clip mode: r <- min(r/lr, 1).
+        ratio_bounds: the smallest and the largest r.
+
+    Returns:
+        The new w and v.
+
+    Source: You, Gitman and Ginsburg, arXiv:1708.03888; the forms are those of Model Garden, of the
+    TPU reference, of MLPerf and of LARC. Beyond the paper: the cases in which the ratio is 1.
+    """
+    d = decayed(g, decay, w)
+
+    def ratio(u):
+        if not adapt:
+            return within(xp, 1.0, ratio_bounds)
+        w_norm, u_norm = norm(xp, w, axes), norm(xp, u, axes)
+        bottom = u_norm + epsilon
+        if denominator == "sum_of_norms":
+            joint = not isinstance(decay, float)  # a layer of variables that differ in decay
+            bottom = bottom + (norm(xp, decay * w, axes) if joint else decay * w_norm)
+        r = safe_ratio(xp, trust_coefficient * w_norm, bottom)
+        if clip:
+            r = xp.minimum(r / lr, 1.0)
+        return within(xp, xp.where((w_norm > 0) & (u_norm > 0), r, 1.0), ratio_bounds)
+
+    # What d is multiplied by before it enters the velocity, and the velocity after.
+    before, after = 1.0, lr
+    if denominator != "norm_of_update":
+        r = ratio(d if denominator == "norm_of_sum" else g)
+        before, after = {
+            "inside": (lr * r, 1.0), "outside": (1.0, lr * r), "mixed": (r, lr),
+        }[momentum_form]  # fmt: skip
+    s = before * d
+    v = momentum * v + (1 - dampening) * s
+    u = s + momentum * v if nesterov else v
+    if denominator == "norm_of_update":
+        after = lr * ratio(u)
+    return w - after * u, v

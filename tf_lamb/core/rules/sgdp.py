@@ -1,0 +1,38 @@
+"""SGDP: SGD with momentum that does not lengthen scale-invariant weights."""
+
+from tf_lamb.core.rules.norms import decayed
+from tf_lamb.core.rules.projection import project
+
+
+def sgdp(
+    xp, g, w, v, *, lr, t, decay, adapt, axes=None,
+    momentum=0.9, dampening=0.0, nesterov=False, epsilon=1e-8, delta=0.1, wd_ratio=0.1,
+):  # fmt: skip
+    """One SGDP step.
+
+        v <- mu v + (1 - dampening) g
+        u  = v                                         nesterov: g + mu v
+        u, rho = project(w, g, u)                      if adapt, and w has two axes or more
+        w <- w (1 - lr decay rho/(1 - mu))
+        w <- w - lr u
+
+    Args:
+        g, w, v: gradient, weight and velocity, arrays of one shape.
+        lr, t: scalars; t is not used.
+        decay: weight decay, a Python float.
+        adapt: whether the update may be projected, a Python bool.
+        axes: the axes within a channel; None is all but the last.
+
+    Returns:
+        The new w and v.
+
+    Source: Heo et al., arXiv:2006.08217, and the authors' code.
+    """
+    v = momentum * v + (1 - dampening) * g
+    u = g + momentum * v if nesterov else v
+    rho = 1.0
+    if adapt and len(w.shape) > 1:
+        axes = axes or tuple(range(len(w.shape) - 1))
+        u, rho = project(xp, w, g, u, axes=axes, delta=delta, wd_ratio=wd_ratio, epsilon=epsilon)
+    w = decayed(w, decay, -lr * rho / (1 - momentum) * w)
+    return w - lr * u, v
