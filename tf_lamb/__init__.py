@@ -10,7 +10,7 @@ import os
 
 __version__ = "0.1.0"
 
-_OPTIMIZERS = ("LAMB",)
+_OPTIMIZERS = ("LAMB", "LARS", "SGDP", "AdamP")
 _ROOMS = ("core", "keras", "model_garden", "tensorflow", "tf_keras")
 
 __all__ = [*_OPTIMIZERS, *_ROOMS]

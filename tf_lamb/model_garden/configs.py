@@ -14,19 +14,31 @@ import tf_lamb.tf_keras
 
 
 @dataclasses.dataclass
-class LAMBConfig(optimizer_config.BaseOptimizerConfig):
-    """The arguments of `tf_lamb.tf_keras.LAMB`, which documents them.
+class _Config(optimizer_config.BaseOptimizerConfig):
+    """What every optimizer takes; Model Garden's base class brings the three clippings.
 
-    `learning_rate` is not among them: it comes from `optimizer_config.learning_rate`. Model
-    Garden's base class brings `clipnorm`, `clipvalue` and `global_clipnorm`.
+    `learning_rate` is not among them: it comes from `optimizer_config.learning_rate`.
     """
+
+    weight_decay: float = 0.0
+    exclude_from_weight_decay: list[str] | None = None
+    exclude_from_layer_adaptation: list[str] | None = None
+    use_ema: bool = False
+    ema_momentum: float = 0.99
+    ema_overwrite_frequency: int | None = None
+    gradient_accumulation_steps: int | None = None
+    slot_dtype: str = "float32"
+    master_weights: bool = False
+    jit_compile: bool = True
+
+
+@dataclasses.dataclass
+class LAMBConfig(_Config):
+    """The arguments of `tf_lamb.tf_keras.LAMB`, which documents them."""
 
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-6
-    weight_decay: float = 0.0
-    exclude_from_weight_decay: list[str] | None = None
-    exclude_from_layer_adaptation: list[str] | None = None
     bias_correction: bool = True
     grad_averaging: bool = True
     nesterov_moments: str = "none"
@@ -37,14 +49,53 @@ class LAMBConfig(optimizer_config.BaseOptimizerConfig):
     nvlamb: bool = False
     layer_groups: list[str] | None = None
     layer_slices: dict[str, Any] | None = None
-    use_ema: bool = False
-    ema_momentum: float = 0.99
-    ema_overwrite_frequency: int | None = None
-    gradient_accumulation_steps: int | None = None
-    slot_dtype: str = "float32"
-    master_weights: bool = False
-    jit_compile: bool = True
     name: str = "LAMB"
+
+
+@dataclasses.dataclass
+class LARSConfig(_Config):
+    """The arguments of `tf_lamb.tf_keras.LARS`, which documents them."""
+
+    momentum: float = 0.9
+    epsilon: float = 0.0
+    trust_coefficient: float = 0.001
+    nesterov: bool = False
+    momentum_form: str = "inside"
+    denominator: str = "sum_of_norms"
+    dampening: float = 0.0
+    clip: bool = False
+    ratio_bounds: list[float] | None = None
+    layer_groups: list[str] | None = None
+    layer_slices: dict[str, Any] | None = None
+    name: str = "LARS"
+
+
+@dataclasses.dataclass
+class AdamPConfig(_Config):
+    """The arguments of `tf_lamb.tf_keras.AdamP`, which documents them."""
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+    delta: float = 0.1
+    wd_ratio: float = 0.1
+    nesterov: bool = False
+    depthwise: list[str] = dataclasses.field(default_factory=lambda: ["depthwise"])
+    name: str = "AdamP"
+
+
+@dataclasses.dataclass
+class SGDPConfig(_Config):
+    """The arguments of `tf_lamb.tf_keras.SGDP`, which documents them."""
+
+    momentum: float = 0.9
+    epsilon: float = 1e-8
+    delta: float = 0.1
+    wd_ratio: float = 0.1
+    dampening: float = 0.0
+    nesterov: bool = False
+    depthwise: list[str] = dataclasses.field(default_factory=lambda: ["depthwise"])
+    name: str = "SGDP"
 
 
 @dataclasses.dataclass
@@ -52,6 +103,9 @@ class OptimizerConfig(optimization_config.OptimizerConfig):
     """Model Garden's choice of optimizers, with ours beside them."""
 
     tf_lamb: LAMBConfig = dataclasses.field(default_factory=LAMBConfig)
+    tf_lars: LARSConfig = dataclasses.field(default_factory=LARSConfig)
+    tf_adamp: AdamPConfig = dataclasses.field(default_factory=AdamPConfig)
+    tf_sgdp: SGDPConfig = dataclasses.field(default_factory=SGDPConfig)
 
 
 @dataclasses.dataclass
@@ -61,7 +115,12 @@ class OptimizationConfig(optimization_config.OptimizationConfig):
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
 
 
-_OPTIMIZERS = {"tf_lamb": tf_lamb.tf_keras.LAMB}
+_OPTIMIZERS = {
+    "tf_lamb": tf_lamb.tf_keras.LAMB,
+    "tf_lars": tf_lamb.tf_keras.LARS,
+    "tf_adamp": tf_lamb.tf_keras.AdamP,
+    "tf_sgdp": tf_lamb.tf_keras.SGDP,
+}
 
 
 def stock_lamb(weight_decay_rate=0.0, **arguments):
@@ -69,7 +128,17 @@ def stock_lamb(weight_decay_rate=0.0, **arguments):
     return tf_lamb.tf_keras.LAMB(weight_decay=weight_decay_rate, **arguments)
 
 
-_STOCK = {"lamb": stock_lamb}
+def stock_lars(weight_decay_rate=0.0, eeta=0.001, classic_momentum=True, **arguments):
+    """Our LARS under the field names of Model Garden's `LARSConfig`, with its mathematics."""
+    form = {"momentum_form": "inside", "denominator": "norm_of_sum"}
+    if not classic_momentum:
+        form = {"momentum_form": "outside", "denominator": "norm_of_update"}
+    return tf_lamb.tf_keras.LARS(
+        weight_decay=weight_decay_rate, trust_coefficient=eeta, **form, **arguments
+    )
+
+
+_STOCK = {"lamb": stock_lamb, "lars": stock_lars}
 
 
 def _tables():
