@@ -61,3 +61,104 @@ class Toy:
     def gradients(cls, weights):
         error = cls.x @ weights["kernel"] + weights["bias"] - cls.y
         return {"kernel": cls.x.T @ error / 4, "bias": error.mean(axis=0)}
+
+
+class Lars:
+    """LARS in its several forms, for one variable. `skip` moves it at the plain rate."""
+
+    def __init__(
+        self, w, *, wd=0.0, mu=0.9, eta=0.001, eps=0.0, nesterov=False, form="inside",
+        denominator="sum_of_norms", damp=0.0, larc=False, skip=False,
+    ):  # fmt: skip
+        self.w = np.array(w, np.float64)
+        self.v = np.zeros_like(self.w)
+        self.wd, self.mu, self.eta, self.eps, self.nesterov = wd, mu, eta, eps, nesterov
+        self.form, self.denominator, self.damp, self.larc, self.skip = (
+            form, denominator, damp, larc, skip,
+        )  # fmt: skip
+
+    def local_rate(self, below, lr):
+        top = frobenius(self.w)
+        if self.skip or top == 0 or frobenius(below) == 0:
+            return 1.0
+        length = frobenius(below) + self.eps
+        if self.denominator == "sum_of_norms":
+            length += self.wd * top
+        rate = self.eta * top / length
+        return min(rate / lr, 1.0) if self.larc else rate
+
+    def step(self, g, lr):
+        g = np.asarray(g, np.float64)
+        d = g + self.wd * self.w
+        if self.denominator == "norm_of_update":
+            self.v = self.mu * self.v + (1 - self.damp) * d
+            move = d + self.mu * self.v if self.nesterov else self.v
+            self.w = self.w - lr * self.local_rate(move, lr) * move
+            return self.w
+        rate = self.local_rate(d if self.denominator == "norm_of_sum" else g, lr)
+        entering = {"inside": lr * rate * d, "mixed": rate * d, "outside": d}[self.form]
+        self.v = self.mu * self.v + (1 - self.damp) * entering
+        move = entering + self.mu * self.v if self.nesterov else self.v
+        self.w = self.w - {"inside": 1.0, "mixed": lr, "outside": lr * rate}[self.form] * move
+        return self.w
+
+
+def project(w, g, u, channels, delta, wd_ratio, eps):
+    """AdamP's projection. `channels` lists the index of each channel; each view in turn."""
+    for rows in (channels, [...]):
+        cosines = []
+        for row in rows:
+            a, b = w[row], g[row]
+            cosines.append(abs(np.sum(a * b)) / (max(frobenius(a), eps) * max(frobenius(b), eps)))
+        if max(cosines) < delta / np.sqrt(w[rows[0]].size):
+            u = u.copy()
+            for row in rows:
+                n = w[row] / (frobenius(w[row]) + eps)
+                u[row] = u[row] - n * np.sum(n * u[row])
+            return u, wd_ratio
+    return u, 1.0
+
+
+def channel_indices(w, axes=1):
+    """One index for each output channel: the last axis, or the last two of a depthwise kernel."""
+    if axes == 1:
+        return [(..., i) for i in range(w.shape[-1])]
+    return [(..., i, j) for i in range(w.shape[-2]) for j in range(w.shape[-1])]
+
+
+class AdamP:
+    """AdamP for one variable; SGDP with `sgd=True`."""
+
+    def __init__(
+        self, w, *, wd=0.0, b1=0.9, b2=0.999, eps=1e-8, delta=0.1, wd_ratio=0.1, nesterov=False,
+        sgd=False, mu=0.9, damp=0.0, channel_axes=1,
+    ):  # fmt: skip
+        self.w = np.array(w, np.float64)
+        self.m, self.v = np.zeros_like(self.w), np.zeros_like(self.w)
+        self.wd, self.b1, self.b2, self.eps = wd, b1, b2, eps
+        self.delta, self.wd_ratio, self.nesterov = delta, wd_ratio, nesterov
+        self.sgd, self.mu, self.damp, self.channel_axes, self.t = sgd, mu, damp, channel_axes, 0
+        self.ratios = []
+
+    def step(self, g, lr):
+        g = np.asarray(g, np.float64)
+        self.t += 1
+        if self.sgd:
+            self.m = self.mu * self.m + (1 - self.damp) * g
+            u = g + self.mu * self.m if self.nesterov else self.m
+            rate, shrink = lr, lr * self.wd / (1 - self.mu)
+        else:
+            self.m = self.b1 * self.m + (1 - self.b1) * g
+            self.v = self.b2 * self.v + (1 - self.b2) * g * g
+            root = np.sqrt(self.v) / np.sqrt(1 - self.b2**self.t) + self.eps
+            u = (self.b1 * self.m + (1 - self.b1) * g if self.nesterov else self.m) / root
+            rate, shrink = lr / (1 - self.b1**self.t), lr * self.wd
+        rho = 1.0
+        if self.w.ndim > 1:
+            u, rho = project(
+                self.w, g, u, channel_indices(self.w, self.channel_axes), self.delta,
+                self.wd_ratio, self.eps,
+            )  # fmt: skip
+        self.ratios.append(rho)
+        self.w = self.w * (1 - shrink * rho) - rate * u
+        return self.w

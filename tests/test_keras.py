@@ -6,8 +6,9 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from cases import LAMB_CASES, WORKED_LAMB, case_id, oracle_arguments, random_problem
-from oracle import Lamb, Toy
+from cases import LAMB_CASES, case_id, oracle_arguments, random_problem
+from oracle import Lamb
+from worked import ROWS
 
 import tf_lamb.keras
 
@@ -25,18 +26,18 @@ def float32():
     keras.mixed_precision.set_dtype_policy("float32")
 
 
-def train(optimizer, start, gradients, dtype="float32"):
+def train(optimizer, start, gradients, dtype="float32", rates=()):
     """Applies fixed gradients, or those of a function, to variables that begin at `start`."""
     variables = [keras.Variable(w, dtype=dtype, name=name) for name, w in start.items()]
     for t in range(3 if callable(gradients) else len(gradients)):
+        if rates:
+            optimizer.learning_rate = rates[t]
         if callable(gradients):
-            values = {v.name: keras.ops.convert_to_numpy(v) for v in variables}
-            step = gradients(values)
+            step = gradients({v.name: keras.ops.convert_to_numpy(v.value) for v in variables})
         else:
             step = gradients[t]
-        optimizer.apply(
-            [keras.ops.convert_to_tensor(step[v.name], dtype) for v in variables], variables
-        )
+        tensors = [keras.ops.convert_to_tensor(step[v.name], dtype) for v in variables]
+        optimizer.apply(tensors, variables)
         yield {v.name: keras.ops.convert_to_numpy(v.value) for v in variables}
 
 
@@ -58,16 +59,15 @@ def test_lamb_is_the_oracle(case, dtype, tolerance):
 
 
 @needs_float64
-@pytest.mark.parametrize("row", WORKED_LAMB)
-def test_lamb_is_the_worked_example(row):
+@pytest.mark.parametrize("name", ROWS)
+def test_the_worked_examples(name):
     keras.config.set_floatx("float64")
-    arguments, steps = WORKED_LAMB[row]
-    optimizer = tf_lamb.keras.LAMB(0.1, **arguments)
-    for ours, (kernel, bias) in zip(
-        train(optimizer, Toy.start, Toy.gradients, "float64"), steps, strict=True
-    ):
-        np.testing.assert_allclose(ours["kernel"], kernel, rtol=1e-8, atol=1e-10)
-        np.testing.assert_allclose(ours["bias"], bias, rtol=1e-8, atol=1e-10)
+    row = ROWS[name].begin()
+    optimizer = getattr(tf_lamb.keras, row.optimizer)(row.rates[0], **row.arguments)
+    trained = train(optimizer, row.start, row.gradients, "float64", row.rates)
+    for ours, expected in zip(trained, row.expected, strict=True):
+        for key, value in expected.items():
+            np.testing.assert_allclose(ours[key], value, rtol=1e-8, atol=1e-9)
 
 
 # What a user does with a model.

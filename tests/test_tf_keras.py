@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from cases import LAMB_CASES, WORKED_LAMB, case_id, oracle_arguments, random_problem
-from oracle import Lamb, Toy
+from cases import LAMB_CASES, case_id, oracle_arguments, random_problem
+from oracle import Lamb
+from worked import ROWS
 
 import tf_lamb.tf_keras
 
@@ -18,10 +19,12 @@ def float32():
     tf_keras.mixed_precision.set_global_policy("float32")
 
 
-def train(optimizer, start, gradients, dtype="float32"):
+def train(optimizer, start, gradients, dtype="float32", rates=()):
     """Applies fixed gradients, or those of a function, to variables that begin at `start`."""
     variables = {name: tf.Variable(w, dtype=dtype, name=name) for name, w in start.items()}
     for t in range(3 if callable(gradients) else len(gradients)):
+        if rates:
+            optimizer.learning_rate = rates[t]
         if callable(gradients):
             step = gradients({name: v.numpy() for name, v in variables.items()})
         else:
@@ -46,14 +49,15 @@ def test_lamb_is_the_oracle(case, dtype, tolerance):
             np.testing.assert_allclose(ours[key], expected[key], rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("row", WORKED_LAMB)
-def test_lamb_is_the_worked_example(row):
+@pytest.mark.parametrize("name", ROWS)
+def test_the_worked_examples(name):
     tf_keras.backend.set_floatx("float64")
-    arguments, steps = WORKED_LAMB[row]
-    trained = train(tf_lamb.tf_keras.LAMB(0.1, **arguments), Toy.start, Toy.gradients, "float64")
-    for ours, (kernel, bias) in zip(trained, steps, strict=True):
-        np.testing.assert_allclose(ours["kernel"], kernel, rtol=1e-8, atol=1e-10)
-        np.testing.assert_allclose(ours["bias"], bias, rtol=1e-8, atol=1e-10)
+    row = ROWS[name].begin()
+    optimizer = getattr(tf_lamb.tf_keras, row.optimizer)(row.rates[0], **row.arguments)
+    trained = train(optimizer, row.start, row.gradients, "float64", row.rates)
+    for ours, expected in zip(trained, row.expected, strict=True):
+        for key, value in expected.items():
+            np.testing.assert_allclose(ours[key], value, rtol=1e-8, atol=1e-9)
 
 
 class Block(tf_keras.layers.Layer):

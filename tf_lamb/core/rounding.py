@@ -3,17 +3,19 @@
 _BFLOAT16_DIGITS = 7  # of the significand, after the leading one
 
 
-def dither(xp, x, noise):
-    """x + noise ulp(x), which rounds to a neighbour of x in bfloat16, and on average to x.
+def stochastic(xp, x, noise):
+    """One of the two neighbours of x in bfloat16, so that the mean over the noise is x.
 
     An average that decays by 0.1 % a step stands still in bfloat16 when rounded to the nearest.
 
     Args:
         x: float32.
-        noise: uniform in [-0.5, 0.5), of the shape of x.
+        noise: uniform in [0, 1), of the shape of x.
     """
     exponent = xp.floor(xp.log2(xp.where(x == 0, 1.0, xp.abs(x))))
-    return xp.where(x == 0, 0.0, x + noise * 2.0 ** (exponent - _BFLOAT16_DIGITS))
+    unit = 2.0 ** (exponent - _BFLOAT16_DIGITS)
+    lower = xp.floor(x / unit) * unit
+    return xp.where(x - lower > noise * unit, lower + unit, lower)
 
 
 def master(xp, kept, weight, weight_of_kept):

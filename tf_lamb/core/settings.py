@@ -149,14 +149,15 @@ class LARSSettings(RatioSettings):
 class ProjectionSettings(Settings):
     """Of AdamP and SGDP, which look at channels."""
 
-    depthwise: tuple[str, ...]
+    depthwise: tuple[str, ...] | None
 
     def __post_init__(self):
         super().__post_init__()
-        self._put(depthwise=checks.patterns("depthwise", self.depthwise) or ())
+        self._put(depthwise=checks.patterns("depthwise", self.depthwise))
 
     def planning(self):
-        return super().planning() | {"depthwise": self.depthwise}
+        patterns = ("depthwise",) if self.depthwise is None else self.depthwise
+        return super().planning() | {"depthwise": patterns}
 
 
 def _as_json(value):

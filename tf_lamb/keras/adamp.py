@@ -44,7 +44,7 @@ class AdamP(LayerwiseOptimizer):
             (the paper).
         nesterov: Whether beta_1 m + (1 - beta_1) g stands for m in u. Defaults to False.
         depthwise: List of regexes of depthwise kernels, whose output channels are the last two
-            axes instead of the last. Defaults to ["depthwise"], Keras's own names.
+            axes instead of the last. Defaults to None: ["depthwise"], Keras's own names.
         clipnorm: The largest norm of each gradient. Defaults to None. All clipping happens
             after the gradients of replicas and micro-batches are aggregated.
         clipvalue: The largest absolute value in a gradient. Defaults to None.
@@ -97,7 +97,7 @@ class AdamP(LayerwiseOptimizer):
         delta=0.1,
         wd_ratio=0.1,
         nesterov=False,
-        depthwise=("depthwise",),
+        depthwise=None,
         clipnorm=None,
         clipvalue=None,
         global_clipnorm=None,

@@ -156,8 +156,8 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
             self.assign(variable, ops.cast(weight, variable.dtype))
             for slot, value in zip(own, [*values, weight], strict=False):
                 if slot.dtype == "bfloat16":
-                    noise = keras.random.uniform(value.shape, -0.5, 0.5, seed=self._noise)
-                    value = rounding.dither(ops, value, noise)
+                    noise = keras.random.uniform(value.shape, seed=self._noise)
+                    value = rounding.stochastic(ops, value, noise)
                 self.assign(slot, ops.cast(value, slot.dtype))
 
     def _weight(self, variable, slots, dtype):

@@ -42,7 +42,7 @@ class SGDP(LayerwiseOptimizer):
         dampening: What enters v is 1 - dampening of g. Defaults to 0.0.
         nesterov: Whether u = g + momentum v. Defaults to False; the authors use it.
         depthwise: List of regexes of depthwise kernels, whose output channels are the last two
-            axes instead of the last. Defaults to ["depthwise"], Keras's own names.
+            axes instead of the last. Defaults to None: ["depthwise"], Keras's own names.
         clipnorm: The largest norm of each gradient. Defaults to None. All clipping happens
             after the gradients of replicas and micro-batches are aggregated.
         clipvalue: The largest absolute value in a gradient. Defaults to None.
@@ -95,7 +95,7 @@ class SGDP(LayerwiseOptimizer):
         wd_ratio=0.1,
         dampening=0.0,
         nesterov=False,
-        depthwise=("depthwise",),
+        depthwise=None,
         clipnorm=None,
         clipvalue=None,
         global_clipnorm=None,

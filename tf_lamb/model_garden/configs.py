@@ -80,7 +80,7 @@ class AdamPConfig(_Config):
     delta: float = 0.1
     wd_ratio: float = 0.1
     nesterov: bool = False
-    depthwise: list[str] = dataclasses.field(default_factory=lambda: ["depthwise"])
+    depthwise: list[str] | None = None
     name: str = "AdamP"
 
 
@@ -94,7 +94,7 @@ class SGDPConfig(_Config):
     wd_ratio: float = 0.1
     dampening: float = 0.0
     nesterov: bool = False
-    depthwise: list[str] = dataclasses.field(default_factory=lambda: ["depthwise"])
+    depthwise: list[str] | None = None
     name: str = "SGDP"
 
 

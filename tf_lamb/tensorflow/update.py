@@ -119,8 +119,8 @@ class Update:
                 if slot.dtype == tf.bfloat16:
                     # The same on every replica, and in a run that is resumed.
                     seed = tf.stack([tf.cast(t, tf.int32), number * 8 + i])
-                    noise = tf.random.stateless_uniform(value.shape, seed, -0.5, 0.5)
-                    value = rounding.dither(namespace, value, noise)
+                    noise = tf.random.stateless_uniform(value.shape, seed)
+                    value = rounding.stochastic(namespace, value, noise)
                 slot.assign(tf.cast(value, slot.dtype))
 
     def _weight(self, weight, slots, dtype):

@@ -24,14 +24,15 @@ def project(xp, w, g, u, *, axes, delta, wd_ratio, epsilon):
     Source: Heo et al., arXiv:2006.08217, and the authors' code.
     """
     whole = tuple(range(len(w.shape)))
-    projected, shrink, pending = u, 1.0, True
+    one = xp.ones_like(xp.sum(w))  # of the dtype of w
+    projected, shrink, pending = u, one, one > 0
     for view in (axes, whole):
         n = w / (norm(xp, w, view) + epsilon)
         row_length = math.prod(w.shape[axis] for axis in view)
         invariant = pending & (_largest_cosine(xp, w, g, view, epsilon) < delta / row_length**0.5)
         along = n * xp.sum(n * u, axis=view, keepdims=True)
         projected = xp.where(invariant, u - along, projected)
-        shrink = xp.where(invariant, wd_ratio, shrink)
+        shrink = xp.where(invariant, wd_ratio * one, shrink)
         pending = pending & xp.logical_not(invariant)
     return projected, shrink
 

@@ -1,0 +1,96 @@
+"""The worked examples: optimizer, arguments and numbers of each row of worked_examples.txt."""
+
+import dataclasses
+import json
+import pathlib
+import re
+from collections.abc import Callable
+
+import numpy as np
+from oracle import Toy
+
+_TEXT = pathlib.Path(__file__).with_name("worked_examples.txt").read_text()
+
+_LAMB = {"weight_decay": 0.01, "exclude_from_weight_decay": ["bias"]}
+_FUSED = {**_LAMB, "global_clipnorm": 1.0}
+_LARS = {"weight_decay": 0.1, "trust_coefficient": 0.02, "exclude_from_weight_decay": ["bias"]}
+
+# Row -> the arguments that choose its reading.
+_ARGUMENTS = {
+    "LAMB A": _LAMB,
+    "LAMB B": {**_LAMB, "bias_correction": False},
+    "LAMB C": {**_LAMB, "bias_correction": False, "exclude_from_layer_adaptation": []},
+    "LAMB D": {"weight_decay": 0.01},
+    "LAMB E": {**_LAMB, "phi_bounds": (0, 0.5)},
+    "LAMB F": {**_LAMB, "norm": "l1"},
+    "LAMB G": {**_LAMB, "norm": "linf"},
+    "LAMB H": {**_LAMB, "nesterov_moments": "first"},
+    "LAMB I": {**_LAMB, "nesterov_moments": "both"},
+    "LAMB J": {**_LAMB, "nvlamb": True},
+    "LAMB K": _FUSED,
+    "LAMB L": {**_FUSED, "grad_averaging": False},
+    "LAMB M": {**_FUSED, "weight_decay_mode": "gradient"},
+    "LAMB N": {"weight_decay": 0.01, "weight_decay_mode": "decoupled", "epsilon": 1e-7},
+    "LAMB O": {**_LAMB, "ratio_bounds": (0.01, 0.3)},
+    "LARS A": _LARS,
+    "LARS B": {**_LARS, "momentum_form": "outside"},
+    "LARS C": {**_LARS, "nesterov": True},
+    "LARS D": {**_LARS, "denominator": "norm_of_sum"},
+    "LARS E": {**_LARS, "momentum_form": "outside", "denominator": "norm_of_update"},
+    "LARS F": {
+        **_LARS, "momentum_form": "outside", "denominator": "norm_of_update", "dampening": 0.9,
+    },
+    "LARS G": {**_LARS, "momentum_form": "mixed", "clip": True},
+    "AdamP nest=0": {"weight_decay": 0.1},
+    "AdamP nest=1": {"weight_decay": 0.1, "nesterov": True},
+    "SGDP": {"weight_decay": 0.1},
+}  # fmt: skip
+
+
+def channel_gradients(weights):
+    """Gradients that are orthogonal to W: in each channel, in neither view, in the whole alone."""
+    w = weights["kernel"]
+    step = channel_gradients.step = getattr(channel_gradients, "step", 0) + 1
+    return {
+        "kernel": {
+            1: np.array([[-4.0, 2.0], [3.0, 1.0]]),
+            2: np.array([[1.0, 0.5], [0.2, -0.3]]),
+            3: np.array([[1.0, 0.0], [0.0, -w[0, 0] / w[1, 1]]]),
+        }[step]
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One row: what to build, where to start, and the weights after each of three steps."""
+
+    optimizer: str
+    arguments: dict
+    rates: tuple[float, ...]
+    start: dict
+    gradients: Callable
+    expected: list[dict]
+
+    def begin(self):
+        """Resets the gradients to step 1."""
+        channel_gradients.step = 0
+        return self
+
+
+def _row(name):
+    optimizer = name.split()[0]
+    lines = [line for line in _TEXT.splitlines() if line.startswith(name + " ")]
+    steps = []
+    for line in lines:
+        keys = {"W": "kernel", "p": "kernel", "b": "bias"}
+        found = re.findall(r"(?<!\S)(W|p|b)=(\[.*?\])(?=\s\s|$)", line)
+        steps.append({keys[key]: np.array(json.loads(value)) for key, value in found})
+    assert len(steps) == 3, name
+    toy = optimizer in ("LAMB", "LARS")
+    start = Toy.start if toy else {"kernel": np.array([[3.0, 1.0], [4.0, -2.0]])}
+    rates = (1.0, 0.5, 0.25) if optimizer == "LARS" else (0.1,) * 3
+    gradients = Toy.gradients if toy else channel_gradients
+    return Row(optimizer, _ARGUMENTS[name], rates, start, gradients, steps)
+
+
+ROWS = {name: _row(name) for name in _ARGUMENTS}
