@@ -440,3 +440,57 @@ def test_an_optimizer_belongs_to_its_model():
     optimizer.build(functional().trainable_variables)
     with pytest.raises(ValueError, match="built for other variables"):
         optimizer.build(functional().trainable_variables)
+
+
+@pytest.mark.parametrize("name", ["LAMB", "LARS", "SGDP", "AdamP"])
+@pytest.mark.parametrize(
+    "memory", [{"slot_dtype": "bfloat16"}, {"gradient_accumulation_steps": 2}], ids=str
+)
+def test_every_optimizer_fits(name, memory):
+    if name == "LARS":
+        memory = {**memory, "trust_coefficient": 0.2}
+    optimizer = getattr(tf_lamb.keras, name)(
+        0.02 if name != "LARS" else 0.1, weight_decay=1e-4, exclude_from_weight_decay=["bias", "gamma", "beta", "scale"],
+        exclude_from_layer_adaptation=[], **memory,
+    )  # fmt: skip
+    _, losses = fit(optimizer, epochs=10)
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_bfloat16_slots_follow_float32_ones():
+    one, _ = fit(tf_lamb.keras.LAMB(0.01), epochs=3)
+    other, _ = fit(tf_lamb.keras.LAMB(0.01, slot_dtype="bfloat16"), epochs=3)
+    assert_same_weights(one, other, 0.03)
+    assert {v.dtype for v in other.optimizer.variables if v.path.endswith("_m")} == {"bfloat16"}
+
+
+def test_a_master_keeps_what_half_precision_cannot():
+    def final(dtype, **arguments):
+        optimizer = tf_lamb.keras.LAMB(1e-4, exclude_from_layer_adaptation=[""], **arguments)
+        *_, last = train(optimizer, {"w": np.ones(4)}, [{"w": np.ones(4)}] * 40, dtype)
+        return np.float32(last["w"][0])
+
+    assert final("bfloat16") == 1.0  # 1e-4 is less than half a unit
+    assert final("bfloat16", master_weights=True) == pytest.approx(final("float32"), abs=2**-8)
+    assert final("bfloat16", master_weights=True) < 1.0
+
+
+def test_layers_can_be_joined_and_sliced():
+    rng = np.random.default_rng(0)
+    kernel, bias, stacked = rng.normal(size=(4, 3)), rng.normal(size=3), rng.normal(size=(2, 5))
+    with keras.name_scope("dense"):
+        variables = [keras.Variable(kernel, name="kernel"), keras.Variable(bias, name="bias")]
+    variables.append(keras.Variable(stacked, name="stacked"))
+    gradients = [rng.normal(size=v.shape) for v in variables]
+    optimizer = tf_lamb.keras.LAMB(
+        0.1, epsilon=0.0, layer_groups=["dense/"], layer_slices={"stacked": 0}
+    )
+    optimizer.apply([keras.ops.convert_to_tensor(g, "float32") for g in gradients], variables)
+    # The first direction is the sign of the gradient; its norm is the root of the size.
+    joined = np.sqrt((np.sum(kernel**2) + np.sum(bias**2)) / 15)
+    slices = np.sqrt(np.sum(stacked**2, axis=1, keepdims=True) / 5)
+    for variable, start, gradient, ratio in zip(
+        variables, (kernel, bias, stacked), gradients, (joined, joined, slices), strict=True
+    ):
+        value = keras.ops.convert_to_numpy(variable.value)
+        np.testing.assert_allclose(value, start - 0.1 * ratio * np.sign(gradient), rtol=1e-5)

@@ -1,0 +1,259 @@
+"""The way in: another optimizer's state in our words, and what changes when we continue it.
+
+Readers beside the doors fill a `Source`; `prepare` checks all of it and says what to assign, before
+any variable is touched. Arrays pass through untouched, but for a factor.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tf_lamb.core import peers
+from tf_lamb.core.layerwise import Layerwise, path_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The state of an optimizer, as a reader found it.
+
+    Attributes:
+        origin: what was read, in words.
+        family: the class of ours that continues it, such as "LAMB".
+        step: how many steps it has made.
+        slots: name of a variable -> our name of a slot -> array.
+        arguments: its arguments in our words; what the source does not say is left out.
+        unsaid: arguments that it had and the source does not say.
+        weights: name of a variable -> array, or None where the source holds no weights.
+    """
+
+    origin: str
+    family: str
+    step: int
+    slots: Mapping[str, Mapping[str, Any]]
+    arguments: Mapping[str, Any]
+    unsaid: tuple[str, ...] = ()
+    weights: Mapping[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a migration did; printed, it reads as a letter.
+
+    Attributes:
+        origin: where the state came from.
+        optimizer: the class that continues it.
+        step: the step that it continues after.
+        matched: path of a variable -> its name in the source.
+        fresh: paths that begin at zero, as they were asked to.
+        left_over: names that the source has state for and the optimizer has not.
+        changes: argument -> its value there and here; the next step differs by these.
+        keep: the arguments that would keep the behaviour.
+        unsaid: arguments that the source does not hold, to be checked by eye.
+        weights: how many weights were set, or None where they were left as they are.
+    """
+
+    origin: str
+    optimizer: str
+    step: int
+    matched: Mapping[str, str]
+    fresh: tuple[str, ...]
+    left_over: tuple[str, ...]
+    changes: Mapping[str, tuple[Any, Any]]
+    keep: Mapping[str, Any]
+    unsaid: tuple[str, ...]
+    weights: int | None
+
+    def __str__(self):
+        renamed = [f"{path} (there {name})" for path, name in self.matched.items() if path != name]
+        total = len(self.matched) + len(self.fresh)
+        weights = "left as they are" if self.weights is None else f"{self.weights} set"
+        rows = [
+            ("matched", f"{len(self.matched)} of {total} variables"),
+            *(("", line) for line in renamed),
+            ("fresh", ", ".join(self.fresh) or "none: no variable begins at zero"),
+            ("left over", ", ".join(self.left_over) or "nothing in the source"),
+            ("weights", weights),
+            *(("changes", f"{k}: {a!r} there, {b!r} here") for k, (a, b) in self.changes.items()),
+        ]
+        if not self.changes:
+            rows.append(("changes", "none that the source tells of"))
+        if self.keep:
+            pairs = ", ".join(f"{k}={v!r}" for k, v in self.keep.items())
+            rows.append(("to keep it", f"{self.optimizer}(..., {pairs})"))
+        if self.unsaid:
+            rows.append(("check", f"the source does not hold {', '.join(self.unsaid)}"))
+        head = f"{self.optimizer} continues {self.origin} after step {self.step:,}."
+        return "\n".join([head, *(f"  {label:<11} {text}" for label, text in rows)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """What the door assigns.
+
+    Attributes:
+        report: what it then returns.
+        slots: path -> slot -> array; an empty mapping for a variable that begins at zero.
+        weights: path -> array, or nothing.
+    """
+
+    report: Report
+    slots: Mapping[str, Mapping[str, Any]]
+    weights: Mapping[str, Any]
+
+
+def prepare(
+    source: Source, optimizer: Layerwise, model, *, weights=False, rename=None, fresh=()
+) -> Prepared:
+    """Checks a source against an optimizer and its model, and says what to assign.
+
+    Args:
+        source: from a reader.
+        optimizer: one of ours, built or not.
+        model: anything with `trainable_variables` and `weights`.
+        weights: whether the weights of the model are wanted, too.
+        rename: path of a variable -> its name in the source.
+        fresh: paths that may begin at zero.
+
+    Raises:
+        ValueError: where anything does not fit; nothing has been changed then.
+    """
+    family, rename = type(optimizer).__name__, dict(rename or {})
+    ours = optimizer.get_config()  # type: ignore[attr-defined]
+    if source.family != family:
+        raise ValueError(
+            f"{source.origin} is {source.family}, and the optimizer is {family}: their slots mean "
+            f"other things. Migrate it into tf_lamb's {source.family}. Nothing was changed."
+        )
+    theirs = peers.same_momentum(source.origin, source.arguments, ours)
+    shapes = {path_of(v): tuple(v.shape) for v in model.trainable_variables}
+    if len(shapes) < len(model.trainable_variables) or not shapes:
+        raise ValueError(_no_names(model))
+    wanted = {path: shape for path, shape in shapes.items() if path not in fresh}
+    _known("fresh", fresh, shapes)
+    known = shapes if not weights else {path_of(v): None for v in model.weights}
+    _known("rename", rename, known)
+    found = match(source.origin, wanted, source.slots, optimizer.slot_names, rename)
+    scale = {
+        slot: peers.slot_factor(family, slot, theirs, ours) for slot in optimizer.slot_names
+    }
+    slots: dict[str, dict] = {path: {} for path in shapes}
+    for path, name in found.items():
+        for slot, value in source.slots[name].items():
+            factor = scale.get(slot, 1.0)
+            slots[path][slot] = value if factor == 1 else value * factor
+    values: dict[str, Any] = {}
+    if weights:
+        if source.weights is None:
+            raise ValueError(
+                f"{source.origin} holds no weights, so weights=True does not go with it. Copy them "
+                "with model.set_weights(...), or leave the argument out. Nothing was changed."
+            )
+        every = {path_of(v): tuple(v.shape) for v in model.weights}
+        parts = {name: {"weight": value} for name, value in source.weights.items()}
+        names = match(source.origin, every, parts, ("weight",), rename)
+        values = {path: source.weights[name] for path, name in names.items()}
+    changes = peers.changes(theirs, ours, _defaults(type(optimizer)), source.unsaid)
+    report = Report(
+        origin=source.origin,
+        optimizer=family,
+        step=source.step,
+        matched=found,
+        fresh=tuple(path for path in shapes if path in fresh),
+        left_over=tuple(sorted(set(source.slots) - set(found.values()))),
+        changes=changes,
+        keep={k: v for k, (v, _) in changes.items() if k != "learning_rate"},
+        unsaid=tuple(name for name in source.unsaid if name in ours),
+        weights=len(values) if weights else None,
+    )
+    return Prepared(report, slots, values)
+
+
+def match(
+    origin: str,
+    wanted: Mapping[str, tuple],
+    found: Mapping[str, Mapping[str, Any]],
+    parts: Sequence[str],
+    rename: Mapping[str, str],
+) -> dict[str, str]:
+    """Path -> name in the source, for every path that is wanted, or one error.
+
+    Names are compared as they are, then without the name of the model, which differs between a
+    functional and a subclassed model. Every part must be there, in the shape of the variable.
+    """
+    short = _short(found)
+    lookup = {short[name]: name for name in found} | {name: name for name in found}
+    result = {}
+    for path, own in _short(wanted).items():
+        name = rename.get(path) or lookup.get(path) or lookup.get(own)
+        if name not in found:
+            raise ValueError(_missing(origin, path, name, wanted, found, lookup, parts))
+        for part in parts:
+            if part not in found[name]:
+                raise ValueError(
+                    f"{origin} is incomplete: it has no {part!r} of {path!r}, only "
+                    f"{', '.join(found[name]) or 'nothing'}. Save it again. Nothing was changed."
+                )
+            shape = tuple(found[name][part].shape)
+            if shape != wanted[path]:
+                raise ValueError(
+                    f"{part!r} of {path!r} has shape {shape} in {origin}, and {wanted[path]} in "
+                    "this model: it is the state of another model. Build the model as it was "
+                    "trained, or name the right variable with rename. Nothing was changed."
+                )
+        result[path] = name
+    twice = [path for path, name in result.items() if list(result.values()).count(name) > 1]
+    if twice:
+        raise ValueError(
+            f"{twice[0]!r} and {twice[1]!r} would both take {result[twice[0]]!r} of {origin}. "
+            "Say which is which with rename. Nothing was changed."
+        )
+    return result
+
+
+def _missing(origin, path, name, wanted, found, lookup, parts):
+    """Why a variable has no counterpart, and both ways out."""
+    taken = {lookup.get(other) for other in wanted}
+    alike = [
+        other
+        for other, values in found.items()
+        if other not in taken and any(tuple(v.shape) == wanted[path] for v in values.values())
+    ]
+    hint = f"pass rename={{{path!r}: {alike[0]!r}}}" if alike else "say so with rename={path: name}"
+    asked = f" under the name {name!r}" if name else ""
+    fresh = "" if parts == ("weight",) else (
+        f" If the source never updated it, pass fresh=[{path!r}]: it then begins at zero."
+    )  # fmt: skip
+    return (
+        f"{origin} holds no {parts[0]!r} of {path!r}, shape {wanted[path]}{asked}; it has "
+        f"{', '.join(map(repr, list(found)[:3]))} and so on. If the variable has another name "
+        f"there, {hint}.{fresh} Nothing was changed."
+    )
+
+
+def _no_names(model):
+    if not model.trainable_variables:
+        return "The model has no trainable variables yet: call it on a batch first."
+    paths = [path_of(v) for v in model.trainable_variables]
+    double = next(path for path in paths if paths.count(path) > 1)
+    return f"Two variables are named {double!r}: give each layer a name of its own."
+
+
+def _known(argument: str, paths: Iterable[str], known: Mapping[str, Any]):
+    for path in paths:
+        if path not in known:
+            raise ValueError(
+                f"{argument} names {path!r}, which is no variable of the model; it has "
+                f"{', '.join(map(repr, list(known)[:3]))} and so on."
+            )
+
+
+def _short(names: Iterable[str]) -> dict[str, str]:
+    """Name -> the same without its first part, if all names share that part."""
+    names = list(names)
+    shared = len({name.partition("/")[0] for name in names}) == 1
+    return {name: (shared and name.partition("/")[2]) or name for name in names}
+
+
+def _defaults(cls: type) -> dict[str, Any]:
+    return {k: p.default for k, p in inspect.signature(cls).parameters.items() if k != "unknown"}

@@ -1,0 +1,228 @@
+"""What each peer calls its slots and arguments, and with which of ours it follows one formula."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+# Their word -> ours.
+_WORDS = {"weight_decay_rate": "weight_decay", "eeta": "trust_coefficient"}
+_SHARED = (
+    "learning_rate", "beta_1", "beta_2", "epsilon", "momentum", "nesterov", "weight_decay",
+    "clipnorm", "clipvalue", "global_clipnorm",
+)  # fmt: skip
+_EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
+# No part of the formula, or the name of the thing.
+_HOST = (
+    "name", "slot_dtype", "master_weights", "jit_compile", "use_ema", "ema_momentum",
+    "ema_overwrite_frequency", "gradient_accumulation_steps",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    """One of those whose state we take in.
+
+    Attributes:
+        title: its name in words.
+        family: the class of ours that continues it.
+        slots: its name of a slot -> ours.
+        has: the arguments that it has, in our words.
+        fixed: those that it has not, where it differs from our defaults.
+    """
+
+    title: str
+    family: str
+    slots: Mapping[str, str]
+    has: tuple[str, ...]
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def arguments(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """What the peer says of its arguments, in our words."""
+        words = {_WORDS.get(name, name): value for name, value in said.items()}
+        result = {name: _plain(words[name]) for name in self.has if name in words}
+        if "classic_momentum" in said:
+            result.update(_FORMS["inside" if said["classic_momentum"] else "outside"])
+        return {**result, **self.fixed}
+
+    def unsaid(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """The arguments that it has and did not say."""
+        return tuple(name for name in self.has if name not in arguments)
+
+
+_MOMENTS = {"m": "m", "v": "v"}
+_LAMB = tuple(n for n in _SHARED if n not in ("momentum", "nesterov")) + _EXCLUSIONS
+_LARS = (
+    "learning_rate", "momentum", "weight_decay", "trust_coefficient", "nesterov", "momentum_form",
+    "denominator", "clipnorm", "clipvalue", "global_clipnorm", *_EXCLUSIONS,
+)  # fmt: skip
+ADDONS_LAMB = Peer("TensorFlow Addons LAMB", "LAMB", _MOMENTS, _LAMB)
+GARDEN_LAMB = Peer("Model Garden LAMB", "LAMB", _MOMENTS, _LAMB)
+GARDEN_LARS = Peer("Model Garden LARS", "LARS", {"momentum": "v"}, _LARS)
+KERAS_LAMB = Peer(
+    "keras.optimizers.Lamb", "LAMB", {"momentum": "m", "velocity": "v"}, _LAMB[:-1],
+    {"weight_decay_mode": "decoupled", "exclude_from_layer_adaptation": []},
+)  # fmt: skip
+
+# Where the rate stands in Model Garden's LARS, classic or popular, and what its ratio divides by.
+_FORMS = {
+    "inside": {"momentum_form": "inside", "denominator": "norm_of_sum"},
+    "outside": {"momentum_form": "outside", "denominator": "norm_of_update"},
+}
+
+
+def of_legacy(origin: str, name: str, slots, said) -> Peer:
+    """The peer that wrote these slots, or an error.
+
+    Args:
+        origin: for the error.
+        name: the optimizer's own.
+        slots: the names of its slots.
+        said: the names of the arguments that the source holds.
+    """
+    slots, said = set(slots), set(said)
+    if slots == {"m", "v"} and not name.lower().startswith("adam"):
+        if "weight_decay_rate" in said:
+            return GARDEN_LAMB
+        if "weight_decay" in said:
+            return ADDONS_LAMB
+    if slots == {"momentum"} and ("eeta" in said or "momentum" not in said):
+        return GARDEN_LARS  # legacy SGD has this slot, too, with the opposite sign
+    raise ValueError(
+        f"{origin} holds an optimizer named {name!r} with slots {sorted(slots)}, which is neither "
+        "the LAMB of TensorFlow Addons or Model Garden nor Model Garden's LARS: those can be "
+        "migrated. Start a new optimizer instead. Nothing was changed."
+    )
+
+
+def legacy_slots(named: Mapping[str, Any]) -> tuple[str, int, dict[str, dict[str, Any]]]:
+    """Name, step, and variable -> slot -> value, of names such as `LAMB/dense/kernel/m:0`."""
+    bare = {key.rpartition(":")[0] or key: value for key, value in named.items()}
+    counter = next((key for key in bare if key == "iter" or key.endswith("/iter")), None)
+    if counter is None:
+        return "", 0, {}
+    prefix = counter.removesuffix("iter")
+    slots: dict[str, dict[str, Any]] = {}
+    for key, value in bare.items():
+        if key != counter:
+            variable, _, slot = key.removeprefix(prefix).rpartition("/")
+            slots.setdefault(variable, {})[slot] = value
+    return prefix.strip("/").rpartition("/")[2], int(bare[counter]), slots
+
+
+def renamed(peer: Peer, slots: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The same slots under our names."""
+    return {
+        variable: {peer.slots[slot]: value for slot, value in values.items()}
+        for variable, values in slots.items()
+    }
+
+
+def addons_arguments(config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Our arguments from a serialized `Addons>LAMB`; a schedule stays serialized.
+
+    Raises:
+        ValueError: where it is another class, holds an argument that we do not have, or is of
+            Model Garden, which drops its exclusion lists, and they are not given.
+    """
+    name = config.get("registered_name") or config.get("class_name")
+    said = config.get("config")
+    if name != "Addons>LAMB" or not isinstance(said, Mapping):
+        raise ValueError(
+            "from_addons takes a serialized optimizer such as {'class_name': 'Addons>LAMB', "
+            f"'config': {{...}}}}, or an HDF5 file with one, but the class is {name!r}."
+        )
+    peer = GARDEN_LAMB if "weight_decay_rate" in said else ADDONS_LAMB
+    rest = {"name", "decay", "is_legacy_optimizer"}
+    if strange := sorted({_WORDS.get(key, key) for key in said} - {*peer.has, *rest}):
+        raise ValueError(f"The config holds {strange[0]!r}, which LAMB does not have. Leave it out.")
+    if peer is GARDEN_LAMB and not set(_EXCLUSIONS) <= {*said, *given}:
+        raise ValueError(
+            "Model Garden does not serialize its exclusion lists. Pass both, as they were in "
+            "training: exclude_from_weight_decay=['layer_norm', 'bias'] and "
+            "exclude_from_layer_adaptation=None, for instance; None where there was none."
+        )
+    arguments = peer.arguments(said) | {"name": said.get("name", "LAMB")} | given
+    # Addons takes an empty list for none given.
+    if "exclude_from_layer_adaptation" not in given:
+        adapted = arguments.get("exclude_from_layer_adaptation")
+        arguments["exclude_from_layer_adaptation"] = adapted or None
+    if said.get("decay") and "learning_rate" not in given:
+        arguments["learning_rate"] = _decayed(arguments["learning_rate"], said["decay"])
+    return arguments
+
+
+def _decayed(rate, decay):
+    """The legacy interface divides its rate by 1 + decay step."""
+    if isinstance(rate, Mapping):
+        raise ValueError(
+            f"The config has a schedule and decay={decay:g} besides. Write both as one schedule, "
+            "and pass it as learning_rate=."
+        )
+    config = {"initial_learning_rate": rate, "decay_steps": 1, "decay_rate": _plain(decay)}
+    return {"class_name": "InverseTimeDecay", "config": config}
+
+
+def same_momentum(origin: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]):
+    """Their arguments, with the form of momentum that a checkpoint leaves open taken from ours."""
+    form = ours.get("momentum_form")
+    if form is None:
+        return dict(theirs)
+    if theirs.get("momentum_form", form) != form or form not in {*_FORMS, *theirs.values()}:
+        known = theirs.get("momentum_form") or "inside' or 'outside"
+        raise ValueError(
+            f"The velocity of {origin} has the form {known!r}, which does not become that of "
+            f"momentum_form={form!r}: rates and ratios of the past are part of it. Pass "
+            f"momentum_form={known!r}. Nothing was changed."
+        )
+    return {**_FORMS.get(form, {}), **theirs}
+
+
+def slot_factor(family: str, slot: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]):
+    """What their slot is multiplied by, to be ours."""
+    there, here = (_weight_of_new(family, slot, each) for each in (theirs, ours))
+    return here / there if there else 1.0  # a slot into which nothing enters is zero anyway
+
+
+def _weight_of_new(family, slot, arguments):
+    """How much of a step enters a slot, over how much enters the plain one."""
+    if family == "LAMB" and slot == "m" and not arguments.get("grad_averaging", True):
+        return 1 / (1 - arguments["beta_1"])
+    if family in ("LARS", "SGDP"):
+        return 1 - arguments.get("dampening", 0.0)
+    return 1.0
+
+
+def changes(theirs, ours, defaults, unsaid) -> dict[str, tuple[Any, Any]]:
+    """Argument -> its value there and here, wherever the two behave differently.
+
+    What the peer does not have is at our default there: defaults are the published formula.
+    """
+    result = {}
+    there = {k: v for k, v in defaults.items() if k not in unsaid} | dict(theirs)
+    for name, here in ours.items():
+        if name in _HOST or name not in there:
+            continue
+        a, b = (_effect(name, value, each) for value, each in ((there[name], there), (here, ours)))
+        if not _same(a, b):
+            result[name] = (there[name], here)
+    return result
+
+
+def _effect(name, value, arguments):
+    if name == "exclude_from_layer_adaptation" and value is None:
+        value = arguments.get("exclude_from_weight_decay")
+    if name in _EXCLUSIONS:
+        return sorted(value or ())
+    return (value or 0.0) if name == "weight_decay" else value
+
+
+def _same(a, b):
+    if isinstance(a, float) and isinstance(b, float):
+        return abs(a - b) <= 1e-6 * max(abs(a), abs(b))
+    # A schedule is the user's own.
+    return a == b or isinstance(a, Mapping) or isinstance(b, Mapping)
+
+
+def _plain(value):
+    """0.9 for 0.8999999761581421: the legacy interface keeps its arguments in float32."""
+    return float(f"{value:.7g}") if isinstance(value, float) else value
