@@ -17,7 +17,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAW = {
     "": set(),
     "core": {"tf_lamb.core"},
-    "tensorflow": {"tensorflow", "tf_lamb.core", "tf_lamb.tensorflow"},
+    "tensorflow": {"h5py", "tensorflow", "tf_lamb.core", "tf_lamb.tensorflow"},
     "keras": {"keras", "tensorflow", "tf_lamb.core", "tf_lamb.tensorflow", "tf_lamb.keras"},
     "tf_keras": {
         "tf_keras", "tensorflow", "tf_lamb.core", "tf_lamb.tensorflow", "tf_lamb.tf_keras",

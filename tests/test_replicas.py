@@ -21,7 +21,7 @@ def mirrored(replicas):
 
 
 def native(variable):
-    return variable.value if isinstance(variable, keras.Variable) else variable
+    return variable if callable(variable.value) else variable.value
 
 
 def train(door, replicas, eager, steps=4, **arguments):

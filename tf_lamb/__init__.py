@@ -11,15 +11,16 @@ import os
 __version__ = "0.1.0"
 
 _OPTIMIZERS = ("LAMB", "LARS", "SGDP", "AdamP")
+_FUNCTIONS = ("from_addons", "migrate")
 _ROOMS = ("core", "keras", "model_garden", "tensorflow", "tf_keras")
 
-__all__ = [*_OPTIMIZERS, *_ROOMS]
+__all__ = [*_OPTIMIZERS, *_FUNCTIONS, *_ROOMS]
 
 
 def __getattr__(name):
     if name in _ROOMS:
         return importlib.import_module(f"tf_lamb.{name}")
-    if name in _OPTIMIZERS:
+    if name in (*_OPTIMIZERS, *_FUNCTIONS):
         # As TensorFlow itself decides what `tf.keras` is.
         legacy = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
         room = "tf_lamb.tf_keras" if legacy else "tf_lamb.keras"

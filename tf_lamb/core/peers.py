@@ -53,7 +53,7 @@ _MOMENTS = {"m": "m", "v": "v"}
 _LAMB = tuple(n for n in _SHARED if n not in ("momentum", "nesterov")) + _EXCLUSIONS
 _LARS = (
     "learning_rate", "momentum", "weight_decay", "trust_coefficient", "nesterov", "momentum_form",
-    "denominator", "clipnorm", "clipvalue", "global_clipnorm", *_EXCLUSIONS,
+    "clipnorm", "clipvalue", "global_clipnorm", *_EXCLUSIONS,
 )  # fmt: skip
 ADDONS_LAMB = Peer("TensorFlow Addons LAMB", "LAMB", _MOMENTS, _LAMB)
 GARDEN_LAMB = Peer("Model Garden LAMB", "LAMB", _MOMENTS, _LAMB)
@@ -62,6 +62,9 @@ KERAS_LAMB = Peer(
     "keras.optimizers.Lamb", "LAMB", {"momentum": "m", "velocity": "v"}, _LAMB[:-1],
     {"weight_decay_mode": "decoupled", "exclude_from_layer_adaptation": []},
 )  # fmt: skip
+
+# A legacy config leaves them out where they are None.
+NO_CLIPPING = {"clipnorm": None, "clipvalue": None, "global_clipnorm": None}
 
 # Where the rate stands in Model Garden's LARS, classic or popular, and what its ratio divides by.
 _FORMS = {
@@ -134,7 +137,9 @@ def addons_arguments(config: Mapping[str, Any], given: Mapping[str, Any]) -> dic
     peer = GARDEN_LAMB if "weight_decay_rate" in said else ADDONS_LAMB
     rest = {"name", "decay", "is_legacy_optimizer"}
     if strange := sorted({_WORDS.get(key, key) for key in said} - {*peer.has, *rest}):
-        raise ValueError(f"The config holds {strange[0]!r}, which LAMB does not have. Leave it out.")
+        raise ValueError(
+            f"The config holds {strange[0]!r}, which LAMB does not have. Leave it out."
+        )
     if peer is GARDEN_LAMB and not set(_EXCLUSIONS) <= {*said, *given}:
         raise ValueError(
             "Model Garden does not serialize its exclusion lists. Pass both, as they were in "
@@ -167,12 +172,12 @@ def same_momentum(origin: str, theirs: Mapping[str, Any], ours: Mapping[str, Any
     form = ours.get("momentum_form")
     if form is None:
         return dict(theirs)
-    if theirs.get("momentum_form", form) != form or form not in {*_FORMS, *theirs.values()}:
-        known = theirs.get("momentum_form") or "inside' or 'outside"
+    said = theirs.get("momentum_form")
+    if form != said and (said or form not in _FORMS):
+        way = f"momentum_form={said!r}" if said else "momentum_form='inside' or 'outside'"
         raise ValueError(
-            f"The velocity of {origin} has the form {known!r}, which does not become that of "
-            f"momentum_form={form!r}: rates and ratios of the past are part of it. Pass "
-            f"momentum_form={known!r}. Nothing was changed."
+            f"The velocity of {origin} cannot become that of momentum_form={form!r}: past rates "
+            f"and ratios are part of it. Pass {way}, as it was trained. Nothing was changed."
         )
     return {**_FORMS.get(form, {}), **theirs}
 

@@ -1,17 +1,4 @@
-"""What every optimizer of door 1 shares: all that Keras 3 asks of one, but the rule itself.
-
-Seams into Keras 3 (3.15.1), all in this file:
-    `_backend_apply_gradients`: clips after the aggregation over replicas, and averages weights
-        once an optimizer step; Keras clips before, and averages at every micro-step.
-    `_get_current_learning_rate`: schedules read optimizer steps, not micro-steps.
-    `build` on no variables, then `set_weights`: what Keras's HDF5 loader calls. Keras's own
-        optimizers are then built on nothing, and lose their slots.
-    `_all_reduce_sum_gradients`, `_clip_gradients`, `_get_variable_index`, `_var_key`,
-    `_iterations`, `_distribution_strategy`, `_accumulated_gradients`,
-    `_model_variables_moving_average`: used as Keras's own optimizers use them.
-"""
-
-import contextlib
+"""What every optimizer of door 1 shares: all that Keras 3 asks of one, but the rule itself."""
 
 import keras
 from keras import ops
@@ -19,41 +6,10 @@ from keras import ops
 from tf_lamb.core import layers, rounding
 from tf_lamb.core import settings as settings_
 from tf_lamb.core.layerwise import Layerwise, path_of
+from tf_lamb.keras import host
 
 
-def _compute_dtype(dtype):
-    """Rules compute, and slots are kept, in float32; in float64 for float64 variables."""
-    return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
-
-
-def _is_half(dtype):
-    return keras.backend.standardize_dtype(dtype) in ("float16", "bfloat16")
-
-
-def _native(variable):
-    """What TensorFlow knows of a Keras variable; a bare `tf.Variable` as it is."""
-    return variable.value if isinstance(variable, keras.Variable) else variable
-
-
-def _outside_of_any_graph():
-    """`fit` may build the optimizer while TensorFlow traces the step."""
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.init_scope()
-    return contextlib.nullcontext()
-
-
-def _dense(gradient):
-    """Every row of the moments decays, so the gradient of an embedding may as well be dense."""
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.convert_to_tensor(gradient)  # `ops` leaves `IndexedSlices` as they are
-    return ops.convert_to_tensor(gradient, sparse=False)
-
-
-class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
+class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     """Owns variables, casting, clipping, accumulation, averaging, distribution and config."""
 
     def __init__(self, learning_rate, **arguments):
@@ -83,7 +39,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
             self._tensorflow_update = Update(
                 self._bound_rule,
                 len(self.slot_names),
-                self._clip_gradients,
+                self.clip_aggregated,
                 self.gradient_accumulation_steps,
                 self._settings.jit_compile,
             )
@@ -91,7 +47,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
             self._noise = keras.random.SeedGenerator(0)
             self._track_variable(self._noise.state)
         if self._early_weights:
-            with _outside_of_any_graph():
+            with host.outside_of_any_graph():
                 self.set_weights(self._early_weights)
             self._early_weights = ()
 
@@ -102,37 +58,20 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         else:
             self._early_weights = tuple(weight[()] for weight in weights)
 
-    def add_variable(self, shape, initializer="zeros", dtype=None, **kwargs):
-        """As in Keras, but what accompanies a half-precision variable is float32."""
-        if dtype is not None and keras.backend.is_float_dtype(dtype):
-            dtype = _compute_dtype(dtype)
-        return super().add_variable(shape, initializer, dtype, **kwargs)
-
     def _add_slots(self, variable):
         """The slots of the rule, then the float32 master if there is one."""
-        if self._overwrite_variable_with_gradient(variable):
+        if getattr(variable, "overwrite_with_gradient", False):
             return ()
-        exact = _compute_dtype(variable.dtype)
+        exact = host.compute_dtype(variable.dtype)
         slots = dict.fromkeys(self.slot_names, exact)
         if exact == "float32":
             slots = dict.fromkeys(self.slot_names, self._settings.slot_dtype)
-        if self._settings.master_weights and _is_half(variable.dtype):
+        if self._settings.master_weights and host.is_half(variable.dtype):
             slots["master"] = "float32"
-        with self._beside(variable):
-            return tuple(
-                super(LayerwiseOptimizer, self).add_variable(
-                    tuple(variable.shape), dtype=dtype,
-                    name=f"{path_of(variable).replace('/', '_')}_{name}",
-                    layout=getattr(variable, "_layout", None),
-                )
-                for name, dtype in slots.items()
-            )  # fmt: skip
-
-    def _beside(self, variable):
-        if keras.backend.backend() == "tensorflow":
-            extended = self._distribution_strategy.extended
-            return extended.colocate_vars_with(_native(variable))
-        return contextlib.nullcontext()
+        prefix = path_of(variable).replace("/", "_")
+        return tuple(
+            self.add_beside(variable, f"{prefix}_{name}", dtype) for name, dtype in slots.items()
+        )
 
     def update_step(self, gradient, variable, learning_rate):
         """One step of the rule for one variable."""
@@ -141,7 +80,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
 
     def _step(self, layer, gradients, variables, learning_rate):
         """One step of the rule for one layer, on any backend."""
-        dtype = max(_compute_dtype(v.dtype) for v in variables)  # "float64" > "float32"
+        dtype = max(host.compute_dtype(v.dtype) for v in variables)  # "float64" > "float32"
         slots = [self._slots[self._get_variable_index(v)] for v in variables]
         count = len(self.slot_names)
         states = [
@@ -169,7 +108,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
 
     def _backend_apply_gradients(self, grads, trainable_variables):
         gradients = [
-            ops.cast(_dense(g), _compute_dtype(v.dtype))
+            ops.cast(host.dense(g), host.compute_dtype(v.dtype))
             for g, v in zip(grads, trainable_variables, strict=True)
         ]
         if keras.backend.backend() == "tensorflow":
@@ -178,6 +117,8 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
             self._accumulate(gradients, trainable_variables)
         else:
             self._apply_once(gradients, trainable_variables)
+        if host.VERSION < (3, 10):  # later, `apply` itself counts
+            self._iterations.assign_add(1)
 
     def _scalars(self):
         """What the step depends on besides gradients and state."""
@@ -210,10 +151,10 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         indices = [self._get_variable_index(v) for v in variables]
         accumulators = self._accumulated_gradients if self.gradient_accumulation_steps else None
         state = State(
-            weights=[_native(v) for v in variables],
-            slots=[[_native(slot) for slot in self._slots[i]] for i in indices],
-            accumulators=[_native(accumulators[i]) for i in indices] if accumulators else [],
-            averages=[(_native(average), _native(v)) for average, v in self._averages()],
+            weights=[host.native(v) for v in variables],
+            slots=[[host.native(slot) for slot in self._slots[i]] for i in indices],
+            accumulators=[host.native(accumulators[i]) for i in indices] if accumulators else [],
+            averages=[(host.native(average), host.native(v)) for average, v in self._averages()],
         )
 
         plan = self._plan.layers(indices)
@@ -248,7 +189,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
 
     def _apply_once(self, gradients, variables):
         scalars = self._scalars()
-        gradients = self._clip_gradients(gradients)
+        gradients = self.clip_aggregated(gradients)
         for layer in self._plan.layers(self._get_variable_index(v) for v in variables):
             members = ([each[i] for i in layer.members] for each in (gradients, variables))
             self._step(layer, *members, scalars["lr"])
@@ -264,11 +205,6 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         for average, variable in self._averages():
             if self._var_key(variable) in known:
                 variable.assign(ops.cast(average, variable.dtype))
-
-    def _get_current_learning_rate(self):
-        if isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
-            return self._learning_rate(self.iterations)
-        return super()._get_current_learning_rate()
 
     def get_config(self):
         """The constructor's arguments, exclusions and all."""

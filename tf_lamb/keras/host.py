@@ -1,0 +1,99 @@
+"""Keras 3 as the doors find it: its seams, and what differs between its versions and backends.
+
+Seams into Keras 3 (3.3.0 to 3.15.1); the rest of the room uses what is here, and these:
+    `_backend_apply_gradients`: clips after the aggregation over replicas, and averages weights
+        once an optimizer step; Keras clips before, and averages at every micro-step.
+    `build` on no variables, then `set_weights`: what Keras's HDF5 loader calls. Keras's own
+        optimizers are then built on nothing, and lose their slots.
+    `_all_reduce_sum_gradients`, `_get_variable_index`, `_var_key`, `_iterations`,
+    `_distribution_strategy`, `_accumulated_gradients`, `_model_variables_moving_average`: used
+        as Keras's own optimizers use them.
+"""
+
+import contextlib
+
+import keras
+from keras import ops
+
+VERSION = tuple(int(part) for part in keras.__version__.split(".")[:2])
+
+
+def compute_dtype(dtype):
+    """Rules compute, and slots are kept, in float32; in float64 for float64 variables."""
+    return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
+
+
+def is_half(dtype):
+    """Whether the dtype is one in which nothing may be summed."""
+    return keras.backend.standardize_dtype(dtype) in ("float16", "bfloat16")
+
+
+def native(variable):
+    """What TensorFlow knows of a Keras variable; a bare `tf.Variable` as it is."""
+    # Not `isinstance`: an optimizer's own variables are no `keras.Variable` before Keras 3.7.
+    return variable if callable(variable.value) else variable.value
+
+
+def dense(gradient):
+    """Every row of the moments decays, so the gradient of an embedding may as well be dense."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.convert_to_tensor(gradient)  # `ops` leaves `IndexedSlices` as they are
+    return ops.convert_to_tensor(gradient, sparse=False)
+
+
+def outside_of_any_graph():
+    """`fit` may build the optimizer while TensorFlow traces the step."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.init_scope()
+    return contextlib.nullcontext()
+
+
+class HostOptimizer(keras.optimizers.Optimizer):
+    """Keras's base class, with its versions evened out and its timing put right."""
+
+    if VERSION < (3, 5):  # later, Keras's own is this very property
+
+        @property
+        def iterations(self):
+            """Optimizer steps, not micro-steps."""
+            return self._iterations // (self.gradient_accumulation_steps or 1)
+
+        @iterations.setter
+        def iterations(self, variable):
+            self._iterations = variable
+
+    def _clip_gradients(self, grads):
+        """Silent: before 3.5 Keras asks too early, before replicas are summed."""
+        return grads
+
+    def clip_aggregated(self, gradients):
+        """What Keras's own clipping makes of the aggregated gradients."""
+        return super()._clip_gradients(gradients)
+
+    def _apply_weight_decay(self, variables):
+        """Silent: the rule decays inside the trust ratio."""
+
+    def _get_current_learning_rate(self):
+        # Schedules read optimizer steps; Keras gives them micro-steps.
+        if isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+            return self._learning_rate(self.iterations)
+        return super()._get_current_learning_rate()
+
+    def add_variable(self, shape, initializer="zeros", dtype=None, **kwargs):
+        """As in Keras, but what accompanies a half-precision variable is float32."""
+        if dtype is not None and keras.backend.is_float_dtype(dtype):
+            dtype = compute_dtype(dtype)
+        return super().add_variable(shape, initializer, dtype, **kwargs)
+
+    def add_beside(self, variable, name, dtype):
+        """A variable of that dtype where the given one lives, and laid out like it."""
+        layout = {"layout": getattr(variable, "_layout", None)} if VERSION >= (3, 10) else {}
+        place = contextlib.nullcontext()
+        if keras.backend.backend() == "tensorflow":
+            place = self._distribution_strategy.extended.colocate_vars_with(native(variable))
+        with place:
+            return super().add_variable(tuple(variable.shape), dtype=dtype, name=name, **layout)
