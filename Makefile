@@ -1,12 +1,15 @@
 # make train   a small BERT on real text, from nothing
 # make test    the whole suite
 # make check   style, types, the import law
+# make goldens what the peers compute, made again in environments of their own
 PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin/python
+PYTEST = $(RUN) -m pytest -q -n 2 --dist loadfile
+GOLDENS = .build/goldens
 INSTALL = $(RUN) -m pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: train test check
+.PHONY: train test check goldens
 
 train: $(VENV)/.train
 	$(RUN) -m tf_lamb.model_garden.sample_data --output_dir=.build/data
@@ -16,15 +19,28 @@ train: $(VENV)/.train
 
 # Every test on TensorFlow, then door 1 again on JAX, and on torch where it is installed.
 test: $(VENV)/.develop
-	$(RUN) -m pytest
-	KERAS_BACKEND=jax JAX_ENABLE_X64=1 $(RUN) -m pytest
-	if $(RUN) -c "import torch" 2>/dev/null; then KERAS_BACKEND=torch $(RUN) -m pytest; fi
+	$(PYTEST)
+	KERAS_BACKEND=jax JAX_ENABLE_X64=1 $(PYTEST)
+	if $(RUN) -c "import torch" 2>/dev/null; then KERAS_BACKEND=torch $(PYTEST); fi
 
 check: $(VENV)/.develop
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(RUN) -m pytest -q tests/test_architecture.py -k import_law
+
+goldens: $(VENV)/.develop $(GOLDENS)/tensorflow_addons/.ready $(GOLDENS)/optax/.ready
+	$(GOLDENS)/tensorflow_addons/bin/python tests/goldens/make_tensorflow_addons.py
+	$(GOLDENS)/optax/bin/python tests/goldens/make_optax.py
+	$(RUN) tests/goldens/make_model_garden.py
+	$(RUN) tests/goldens/make_keras.py
+	$(RUN) tests/goldens/check.py
+
+# TensorFlow 2.15, the last that TensorFlow Addons imports beside, ends with Python 3.11.
+$(GOLDENS)/%/.ready: tests/goldens/%.txt
+	python3.11 -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --requirement $<
+	touch $@
 
 $(VENV)/.train: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) ".[model-garden]"

@@ -88,6 +88,21 @@ def test_importing_the_package_loads_no_framework():
     assert not loaded & {"tensorflow", "keras", "tf_keras", "jax", "numpy", "official", "torch"}
 
 
+@pytest.mark.parametrize("host", ["keras", "tf_keras"])
+def test_a_saved_model_loads_where_only_the_package_was_imported(host, tmp_path):
+    save = (
+        f"import {host}, tf_lamb.{host}; m = {host}.Sequential([{host}.Input((2,)),"
+        f" {host}.layers.Dense(1)]); m.compile(tf_lamb.{host}.LAMB(), 'mse');"
+        f" m.save('{tmp_path}/m.keras')"
+    )
+    load = (
+        f"import {host}, tf_lamb;"
+        f" print({host}.models.load_model('{tmp_path}/m.keras').optimizer.name)"
+    )
+    run(save)
+    assert run(load).strip() == "LAMB"
+
+
 @pytest.mark.parametrize(("legacy", "module"), [("0", "tf_lamb.keras"), ("1", "tf_lamb.tf_keras")])
 def test_the_bare_name_follows_tensorflow(legacy, module):
     code = (
@@ -95,7 +110,7 @@ def test_the_bare_name_follows_tensorflow(legacy, module):
         " issubclass(tf_lamb.LAMB, tf.keras.optimizers.Optimizer))"
     )
     name, is_subclass = run(code, TF_USE_LEGACY_KERAS=legacy).split()
-    assert name == f"{module}.lamb"
+    assert name == f"{module}.family"
     assert is_subclass == "True"
 
 

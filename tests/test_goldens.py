@@ -4,7 +4,6 @@ Where a peer follows the published formula, or another that we have an argument 
 to 1e-6. Where it departs from the paper, the difference is asserted, too.
 """
 
-import functools
 import re
 
 import keras
@@ -27,6 +26,14 @@ ALL = {
     for name, case in table.items()
 }
 FOLLOWED = [key for key in ALL if not key.endswith(SPARSE)]
+
+
+@pytest.fixture(autouse=True)
+def eager():
+    """That traced, compiled and eager steps agree is tested elsewhere; this is the quickest."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 def ours(peer, case):
@@ -75,17 +82,13 @@ def follow(door, case, arguments):
     if "gradients" in case:
         start, gradients = problem.MODEL_START, case["gradients"]
     variables = {path: tf.Variable(start[path], name=path) for path in case["weights"]}
-    # That compiled and uncompiled agree is tested elsewhere; this is quicker.
     optimizer = getattr(room, case["rule"].upper())(**arguments, jit_compile=False)
     optimizer.build(list(variables.values()))
 
-    @functools.partial(tf.function, autograph=False)  # quicker to trace
-    def step(gradients):
-        optimizer.apply_gradients(zip(gradients, variables.values(), strict=True))
-
     weights = {path: [] for path in variables}
     for i in range(problem.STEPS):
-        step([tf.constant(gradients[path][i]) for path in variables])
+        step = [tf.constant(gradients[path][i]) for path in variables]
+        optimizer.apply_gradients(zip(step, variables.values(), strict=True))
         for path, variable in variables.items():
             weights[path].append(variable.numpy())
     return {path: np.stack(steps) for path, steps in weights.items()}

@@ -2,7 +2,6 @@
 
 import contextlib
 import doctest
-import functools
 import inspect
 import io
 import json
@@ -41,6 +40,14 @@ FILES = {
 SAVED = problem.SAVED_AFTER
 
 
+@pytest.fixture(autouse=True)
+def eager():
+    """Steps are few here: tracing them would take longer."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
 def build(host):
     host.backend.clear_session()
     return problem.build_model(host)
@@ -53,14 +60,10 @@ def path(variable):
 def apply(optimizer, model, gradients, steps):
     """The weights after each of the steps."""
     variables = model.trainable_variables
-
-    @functools.partial(tf.function, autograph=False)  # quicker to trace
-    def step(gradients):
-        native = [v.value if isinstance(v, keras.Variable) else v for v in variables]
-        optimizer.apply_gradients(zip(gradients, native, strict=True))
-
+    native = [v.value if isinstance(v, keras.Variable) else v for v in variables]
     for i in steps:
-        step([tf.constant(gradients[path(v)][i]) for v in variables])
+        step = [tf.constant(gradients[path(v)][i]) for v in variables]
+        optimizer.apply_gradients(zip(step, native, strict=True))
         yield {path(v): v.numpy() for v in variables}
 
 
@@ -166,7 +169,7 @@ def test_a_door_leads_to_the_other(here, there, family):
 
 
 def test_slots_are_converted_between_our_own_forms():
-    """Without gradient averaging the first moment is longer; with dampening the velocity shorter."""
+    """Without gradient averaging the first moment is longer; dampening shortens the velocity."""
     model = build(tf_keras)
     for family, slot, one, factor in (
         ("LAMB", 0, {"grad_averaging": False}, 10.0),
@@ -371,7 +374,7 @@ BAD = {
     "SGD's momentum": (of_sgd, ValueError, ["'SGD'", "['momentum']"]),
     "a .keras file": (keras_file, ValueError, [".keras", "2.15"]),
     "another model": (
-        other_shape, ValueError, ["'m' of 'dense/kernel'", "(5, 3)", "(4, 3)", "another model"],
+        other_shape, ValueError, ["'m' of", "dense/kernel'", "(5, 3)", "(4, 3)", "another model"],
     ),
     "another family": (
         lambda _: GARDEN["lars_model"]["files"]["checkpoint"], ValueError, ["is LARS", "is LAMB"],
@@ -451,7 +454,7 @@ def test_from_addons(door, name):
         if argument == "learning_rate" and value == "schedule":
             assert config["learning_rate"]["config"]["values"] == problem.SCHEDULE["lamb"]
         elif value != []:  # none given, for Addons
-            assert config[argument] == pytest.approx(value, rel=1e-6)
+            assert config[argument] == (value if isinstance(value, list) else pytest.approx(value))
     assert config["epsilon"] == case["arguments"].get("epsilon", 1e-6)
 
 
@@ -526,7 +529,7 @@ def test_a_report_reads_as_a_letter():
         "7 of 7 variables",
         "left as they are",
         "weight_decay_mode: 'decoupled' there, 'update' here",
-        "LAMB(..., epsilon=1e-07, exclude_from_layer_adaptation=[], weight_decay_mode='decoupled')",
+        "LAMB(..., epsilon=1e-07, weight_decay_mode='decoupled', exclude_from_layer_adaptation=[])",
         "the source does not hold exclude_from_weight_decay",
     ):
         assert line in text

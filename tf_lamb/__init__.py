@@ -2,11 +2,12 @@
 
 `tf_lamb.LAMB` is an optimizer of the Keras that `tf.keras` names: Keras 3, or `tf_keras` where
 `TF_USE_LEGACY_KERAS` is set. `tf_lamb.keras.LAMB` and `tf_lamb.tf_keras.LAMB` say it outright.
-Nothing is loaded until it is used: this import costs no framework.
+This import loads no framework: nothing is loaded until it is used.
 """
 
 import importlib
 import os
+import sys
 
 __version__ = "0.1.0"
 
@@ -30,3 +31,10 @@ def __getattr__(name):
 
 def __dir__():
     return sorted([*globals(), *__all__])
+
+
+# A saved model that was compiled with one of ours loads only where our classes are registered with
+# its host. A script that has imported the host by now has paid for it: open that door.
+for _room in ("keras", "tf_keras"):
+    if _room in sys.modules:
+        importlib.import_module(f"tf_lamb.{_room}")

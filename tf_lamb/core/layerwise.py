@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tf_lamb.core import plan as plans
 from tf_lamb.core.settings import Settings
@@ -23,6 +24,10 @@ class Layerwise:
     _settings: Settings
     _plan: plans.Plan | None = None
     _undecayed: tuple[tuple[object, str], ...] = ()  # keys and paths excluded by identity
+
+    if TYPE_CHECKING:  # the door's
+
+        def __init__(self, learning_rate, **arguments): ...
 
     def _take(self, settings: Settings):
         """Keeps the settings; hyper-parameters are attributes, as in Keras."""

@@ -20,7 +20,7 @@ def match(
     lookup = {short[name]: name for name in found} | {name: name for name in found}
     result = {}
     for path, own in _short(wanted).items():
-        name = rename.get(path) or lookup.get(path) or lookup.get(own)
+        name = rename.get(path) or lookup.get(path) or lookup.get(own) or ""
         if name not in found:
             raise ValueError(_missing(origin, path, name, wanted, found, lookup, parts))
         for part in parts:

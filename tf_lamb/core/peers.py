@@ -136,7 +136,7 @@ def addons_arguments(config: Mapping[str, Any], given: Mapping[str, Any]) -> dic
         )
     peer = GARDEN_LAMB if "weight_decay_rate" in said else ADDONS_LAMB
     rest = {"name", "decay", "is_legacy_optimizer"}
-    if strange := sorted({_WORDS.get(key, key) for key in said} - {*peer.has, *rest}):
+    if strange := sorted(k for k in said if _WORDS.get(k, k) not in {*peer.has, *rest}):
         raise ValueError(
             f"The config holds {strange[0]!r}, which LAMB does not have. Leave it out."
         )
@@ -146,7 +146,7 @@ def addons_arguments(config: Mapping[str, Any], given: Mapping[str, Any]) -> dic
             "training: exclude_from_weight_decay=['layer_norm', 'bias'] and "
             "exclude_from_layer_adaptation=None, for instance; None where there was none."
         )
-    arguments = peer.arguments(said) | {"name": said.get("name", "LAMB")} | given
+    arguments = {**peer.arguments(said), "name": said.get("name", "LAMB"), **given}
     # Addons takes an empty list for none given.
     if "exclude_from_layer_adaptation" not in given:
         adapted = arguments.get("exclude_from_layer_adaptation")

@@ -14,7 +14,7 @@ from keras import ops
 from tf_lamb.core import migrate as migrate_
 from tf_lamb.core import peers
 from tf_lamb.core.layerwise import Layerwise, path_of
-from tf_lamb.keras.lamb import LAMB
+from tf_lamb.keras.family import LAMB
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
 
@@ -27,9 +27,10 @@ def migrate(source, optimizer, model, *, weights=False, rename=None, fresh=()):
     Args:
         source: What to continue: the path of a `tf.train.Checkpoint` (its prefix, or its folder)
             or of an HDF5 file, written with LAMB of TensorFlow Addons, or LAMB or LARS of Model
-            Garden; a `keras.optimizers.Lamb`; or an optimizer of this package, of either door.
-        optimizer: One of this door, for instance `tf_lamb.keras.LAMB(...)`; built for the model's
-            trainable variables if it is not yet. Its arguments stay its own.
+            Garden; a `keras.optimizers.Lamb`; or an optimizer of this package, of either
+            door.
+        optimizer: One of this door, for instance `tf_lamb.keras.LAMB(...)`; built for the
+            model's trainable variables if it is not yet. Its arguments stay its own.
         model: The model that it trains, with its variables made.
         weights: Whether to set the model's weights from the file, too. Defaults to False: they
             are left as they are.

@@ -11,7 +11,7 @@ from tf_lamb.model_garden import configs, tasks
 def lamb_bert_pretraining() -> config_definitions.ExperimentConfig:
     """`bert/pretraining` with LAMB: 1,000,000 steps at batch 512.
 
-    Learning rate and warmup are those of untuned LAMB at this batch (arXiv:1904.00962v5, Table 4):
+    Learning rate and warmup are those of untuned LAMB at this batch (arXiv:1904.00962v5):
     5 / (2^3 * 10^3) = 6.25e-4, and 1/320 of the steps.
     """
     experiment = exp_factory.get_exp_config("bert/pretraining")

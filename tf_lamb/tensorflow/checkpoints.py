@@ -97,8 +97,8 @@ def _read_checkpoint(tf, prefix, paths, weights):
             for variable, table in tables[best].items()
         }
         model_weights = _weights(reader, nodes, optimizers, keys) if weights else None
-    except tf.errors.OpError as error:
-        raise _broken(origin, error.message) from error
+    except (tf.errors.OpError, IndexError, RuntimeError) as error:
+        raise _broken(origin, getattr(error, "message", error)) from error
     if "iter" not in values:
         raise _no_slots(origin, "it has no step counter.")
     name = hypers["iter"].attributes[0].full_name.rpartition("/")[0]

@@ -1,14 +1,11 @@
-"""LARS for tf_keras."""
-
-import tf_keras
+"""The face of LARS: what a user reads and types, whichever Keras it belongs to."""
 
 from tf_lamb.core import checks, rules
+from tf_lamb.core.layerwise import Layerwise
 from tf_lamb.core.settings import LARSSettings
-from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer
 
 
-@tf_keras.saving.register_keras_serializable(package="tf_lamb")
-class LARS(LayerwiseOptimizer):
+class LARS(Layerwise):
     """LARS, layer-wise adaptive rate scaling, as its paper writes it.
 
     Per variable, at every step:
@@ -79,9 +76,9 @@ class LARS(LayerwiseOptimizer):
 
     Example:
 
-    >>> import tf_keras, tf_lamb
-    >>> model = tf_keras.Sequential([tf_keras.Input((4,)), tf_keras.layers.Dense(2)])
-    >>> optimizer = tf_lamb.tf_keras.LARS(
+    >>> import tensorflow as tf, tf_lamb
+    >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+    >>> optimizer = tf_lamb.LARS(
     ...     1.0, weight_decay=0.01, exclude_from_weight_decay=["bias"])
     >>> model.compile(optimizer=optimizer, loss="mse")
 

@@ -1,23 +1,21 @@
-"""SGDP for tf_keras."""
-
-import tf_keras
+"""The face of AdamP: what a user reads and types, whichever Keras it belongs to."""
 
 from tf_lamb.core import checks, rules
+from tf_lamb.core.layerwise import Layerwise
 from tf_lamb.core.settings import ProjectionSettings
-from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer
 
 
-@tf_keras.saving.register_keras_serializable(package="tf_lamb")
-class SGDP(LayerwiseOptimizer):
-    """SGDP, SGD with momentum that does not lengthen scale-invariant weights.
+class AdamP(Layerwise):
+    """AdamP, Adam that does not lengthen scale-invariant weights.
 
-    Per variable, at every step:
+    Per variable, at step t = 1, 2, ...:
 
-        v <- momentum v + (1 - dampening) g
-        u  = v
+        m <- beta_1 m + (1 - beta_1) g
+        v <- beta_2 v + (1 - beta_2) g^2
+        u  = m / (sqrt(v)/sqrt(1 - beta_2^t) + epsilon)
         u, rho = project(w, g, u)
-        w <- w (1 - learning_rate weight_decay rho/(1 - momentum))
-        w <- w - learning_rate u
+        w <- w (1 - learning_rate weight_decay rho)
+        w <- w - learning_rate/(1 - beta_1^t) u
 
     `project` takes from u its part along w where w is scale-invariant, that is where the cosine
     between w and g is below delta / sqrt(row length): first with a row for each output channel
@@ -27,10 +25,12 @@ class SGDP(LayerwiseOptimizer):
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
-            Defaults to 0.1 (the authors' usage).
-        momentum: In [0, 1). Defaults to 0.9 (the authors' usage).
-        epsilon: Added to norms. Defaults to 1e-8 (the authors' code).
-        weight_decay: Decoupled decay; None is 0. Defaults to 0.0; the authors train with 1e-5.
+            Defaults to 0.001 (the paper).
+        beta_1: Decay of the first moment, in [0, 1). Defaults to 0.9 (the paper).
+        beta_2: Decay of the second moment, in [0, 1). Defaults to 0.999 (the paper).
+        epsilon: Added to the root of the second moment and to norms. Defaults to 1e-8 (the
+            authors' code).
+        weight_decay: Decoupled decay; None is 0. Defaults to 0.0; the authors train with 0.01.
         exclude_from_weight_decay: List of regexes, searched in the variables' paths
             (`encoder/layer_0/attention/bias`). Defaults to None: nothing is excluded.
         exclude_from_layer_adaptation: List of regexes of variables that are never projected.
@@ -39,8 +39,7 @@ class SGDP(LayerwiseOptimizer):
             row length. Defaults to 0.1 (the paper).
         wd_ratio: What is left of weight decay where the update is projected. Defaults to 0.1
             (the paper).
-        dampening: What enters v is 1 - dampening of g. Defaults to 0.0.
-        nesterov: Whether u = g + momentum v. Defaults to False; the authors use it.
+        nesterov: Whether beta_1 m + (1 - beta_1) g stands for m in u. Defaults to False.
         depthwise: List of regexes of depthwise kernels, whose output channels are the last two
             axes instead of the last. Defaults to None: ["depthwise"], Keras's own names.
         clipnorm: The largest norm of each gradient. Defaults to None. All clipping happens
@@ -54,12 +53,12 @@ class SGDP(LayerwiseOptimizer):
             None: at the end of `fit` only.
         gradient_accumulation_steps: Micro-batches whose mean gradient makes one step; schedules
             and `iterations` count steps. Defaults to None: every batch is a step.
-        slot_dtype: "float32", or "bfloat16" with stochastic rounding. Memory of the velocity:
-            4 bytes a parameter, or 2. Defaults to "float32".
+        slot_dtype: "float32", or "bfloat16" with stochastic rounding. Memory of the two moments:
+            8 bytes a parameter, or 4. Defaults to "float32".
         master_weights: Whether float16 and bfloat16 variables have a float32 master, 4 bytes a
             parameter more, on which the rule works. Defaults to False.
         jit_compile: Whether XLA compiles the update on TensorFlow. Defaults to True.
-        name: Name of the optimizer. Defaults to "SGDP".
+        name: Name of the optimizer. Defaults to "AdamP".
 
     Raises:
         ValueError, TypeError: at construction, for a hyper-parameter out of its range, a pattern
@@ -67,10 +66,10 @@ class SGDP(LayerwiseOptimizer):
 
     Example:
 
-    >>> import tf_keras, tf_lamb
-    >>> model = tf_keras.Sequential([tf_keras.Input((4,)), tf_keras.layers.Dense(2)])
-    >>> optimizer = tf_lamb.tf_keras.SGDP(
-    ...     0.1, weight_decay=0.01, exclude_from_weight_decay=["bias"])
+    >>> import tensorflow as tf, tf_lamb
+    >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+    >>> optimizer = tf_lamb.AdamP(
+    ...     1e-3, weight_decay=0.01, exclude_from_weight_decay=["bias"])
     >>> model.compile(optimizer=optimizer, loss="mse")
 
     References:
@@ -78,14 +77,15 @@ class SGDP(LayerwiseOptimizer):
           Weights, https://arxiv.org/abs/2006.08217
     """
 
-    rule = staticmethod(rules.sgdp)
-    slot_names = ("v",)
+    rule = staticmethod(rules.adamp)
+    slot_names = ("m", "v")
     settings_class = ProjectionSettings
 
     def __init__(
         self,
-        learning_rate=0.1,
-        momentum=0.9,
+        learning_rate=0.001,
+        beta_1=0.9,
+        beta_2=0.999,
         epsilon=1e-8,
         weight_decay=0.0,
         exclude_from_weight_decay=None,
@@ -93,7 +93,6 @@ class SGDP(LayerwiseOptimizer):
         *,
         delta=0.1,
         wd_ratio=0.1,
-        dampening=0.0,
         nesterov=False,
         depthwise=None,
         clipnorm=None,
@@ -106,18 +105,18 @@ class SGDP(LayerwiseOptimizer):
         slot_dtype="float32",
         master_weights=False,
         jit_compile=True,
-        name="SGDP",
+        name="AdamP",
         **unknown,
     ):
         checks.no_unknown(type(self), unknown)
         super().__init__(
             learning_rate,
             hyperparameters={
-                "momentum": momentum,
+                "beta_1": beta_1,
+                "beta_2": beta_2,
                 "epsilon": epsilon,
                 "delta": delta,
                 "wd_ratio": wd_ratio,
-                "dampening": dampening,
                 "nesterov": nesterov,
             },
             depthwise=depthwise,

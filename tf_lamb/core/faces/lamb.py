@@ -1,14 +1,11 @@
-"""LAMB for Keras 3."""
-
-import keras
+"""The face of LAMB: what a user reads and types, whichever Keras it belongs to."""
 
 from tf_lamb.core import checks, rules
+from tf_lamb.core.layerwise import Layerwise
 from tf_lamb.core.settings import LAMBSettings
-from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
 
-@keras.saving.register_keras_serializable(package="tf_lamb")
-class LAMB(LayerwiseOptimizer):
+class LAMB(Layerwise):
     """LAMB, layer-wise adaptive moments for large batches, as its paper writes it.
 
     Per variable, at step t = 1, 2, ...:
@@ -80,9 +77,9 @@ class LAMB(LayerwiseOptimizer):
 
     Example:
 
-    >>> import keras, tf_lamb
-    >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    >>> optimizer = tf_lamb.keras.LAMB(
+    >>> import tensorflow as tf, tf_lamb
+    >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+    >>> optimizer = tf_lamb.LAMB(
     ...     1e-3, weight_decay=0.01, exclude_from_weight_decay=["bias"])
     >>> model.compile(optimizer=optimizer, loss="mse")
 

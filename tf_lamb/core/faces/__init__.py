@@ -1,0 +1,13 @@
+"""One face an optimizer: signature, words, rule, slots and settings; each door adds its host.
+
+    class LAMB(faces.LAMB, LayerwiseOptimizer): ...
+
+The constructor of a face hands its arguments on to the door's base class.
+"""
+
+from tf_lamb.core.faces.adamp import AdamP
+from tf_lamb.core.faces.lamb import LAMB
+from tf_lamb.core.faces.lars import LARS
+from tf_lamb.core.faces.sgdp import SGDP
+
+__all__ = ["LAMB", "LARS", "SGDP", "AdamP"]
