@@ -75,6 +75,19 @@ def test_files_are_rooms_not_halls(path):
     assert len(path.read_text().splitlines()) <= 250
 
 
+def code_lines(function):
+    """Lines of code of a function, without its signature and its docstring."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.joinpath("core", "rules").glob("*.py")), ids=str)
+def test_a_rule_fits_on_a_screen(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            assert code_lines(node) <= 40, f"{path}: {node.name}"
+
+
 def run(code, **env):
     return subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True,

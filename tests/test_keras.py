@@ -450,7 +450,8 @@ def test_every_optimizer_fits(name, memory):
     if name == "LARS":
         memory = {**memory, "trust_coefficient": 0.2}
     optimizer = getattr(tf_lamb.keras, name)(
-        0.02 if name != "LARS" else 0.1, weight_decay=1e-4, exclude_from_weight_decay=["bias", "gamma", "beta", "scale"],
+        0.02 if name != "LARS" else 0.1, weight_decay=1e-4,
+        exclude_from_weight_decay=["bias", "gamma", "beta", "scale"],
         exclude_from_layer_adaptation=[], **memory,
     )  # fmt: skip
     _, losses = fit(optimizer, epochs=10)
