@@ -1,6 +1,6 @@
 """What `import tf_lamb` costs: a fresh interpreter with and without it, in turn, medians.
 
-    python benchmarks/import_time.py | tee benchmarks/logs/import_time.log
+python benchmarks/import_time.py | tee benchmarks/logs/import_time.log
 """
 
 import platform

@@ -200,6 +200,25 @@ def test_weights_files_keep_the_slots(tmp_path):
     assert_same_weights(unbroken, restored)
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="tf.train.Checkpoint is TensorFlow's")
+@pytest.mark.parametrize("built", [True, False])
+def test_a_tensorflow_checkpoint_keeps_the_slots(tmp_path, built):
+    import tensorflow as tf
+
+    x, y = data()
+    unbroken, _ = fit(tf_lamb.keras.LAMB(0.01), epochs=2)
+    saved, _ = fit(tf_lamb.keras.LAMB(0.01), epochs=1)
+    path = tf.train.Checkpoint(model=saved, optimizer=saved.optimizer).save(tmp_path / "ckpt")
+    restored = functional()
+    restored.compile(optimizer=tf_lamb.keras.LAMB(0.5), loss=keras.losses.MeanSquaredError())
+    if built:
+        restored.optimizer.build(restored.trainable_variables)
+    tf.train.Checkpoint(model=restored, optimizer=restored.optimizer).restore(path)
+    assert int(restored.optimizer.iterations) == 4
+    restored.fit(x, y, batch_size=16, epochs=1, shuffle=False, verbose=0)
+    assert_same_weights(unbroken, restored)
+
+
 def test_the_config_rebuilds_the_optimizer():
     optimizer = tf_lamb.keras.LAMB(
         keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9), beta_1=0.8, beta_2=0.99,

@@ -98,7 +98,9 @@ class Update:
             def program(number, gradients, weights, slots, lr, t):
                 self._step(layer.treatments, number, gradients, weights, slots, lr, t)
 
-            if self.jit_compile:
+            # On a TPU the step is one program already, and its variables are no arguments.
+            on_tpu = isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
+            if self.jit_compile and not on_tpu:
                 program = tf.function(program, jit_compile=True)
             self._programs[key] = program
         return self._programs[key]
