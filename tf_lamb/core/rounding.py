@@ -18,7 +18,7 @@ def stochastic(xp, x, noise):
     return xp.where(x - lower > noise * unit, lower + unit, lower)
 
 
-def master(xp, kept, weight, weight_of_kept):
+def master(xp, kept, weight, is_its_weight):
     """The float32 master of a half-precision weight: what was kept, unless the weight has moved.
 
     A weight that somebody loaded or set since the last step is what counts; so is the first one.
@@ -26,6 +26,6 @@ def master(xp, kept, weight, weight_of_kept):
     Args:
         kept: the master after the last step, float32; zeros before the first.
         weight: the weight, as float32.
-        weight_of_kept: `kept` in the weight's own precision, as float32.
+        is_its_weight: whether `kept`, in the weight's own precision, is the weight.
     """
-    return xp.where(weight_of_kept == weight, kept, weight)
+    return xp.where(is_its_weight, kept, weight)

@@ -104,7 +104,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if len(slots) == len(self.slot_names):
             return weight
         kept = ops.convert_to_tensor(slots[-1])
-        return rounding.master(ops, kept, weight, ops.cast(ops.cast(kept, variable.dtype), dtype))
+        rounded = ops.cast(ops.cast(kept, variable.dtype), dtype)
+        return rounding.master(ops, kept, weight, rounded == weight)
 
     def _backend_apply_gradients(self, grads, trainable_variables):
         gradients = [

@@ -130,7 +130,9 @@ class Update:
         if len(slots) == self.slot_count:
             return value
         kept = tf.convert_to_tensor(slots[-1])
-        return rounding.master(namespace, kept, value, tf.cast(tf.cast(kept, weight.dtype), dtype))
+        # As bits: XLA of TensorFlow 2.16 drops the rounding of a cast there and back.
+        rounded, now = (tf.bitcast(tf.cast(x, weight.dtype), tf.uint16) for x in (kept, weight))
+        return rounding.master(namespace, kept, value, rounded == now)
 
     def _average(self, state, scalars):
         for average, weight in state.averages:
