@@ -11,17 +11,16 @@ import sys
 
 __version__ = "0.1.0"
 
-_OPTIMIZERS = ("LAMB", "LARS", "SGDP", "AdamP")
-_FUNCTIONS = ("from_addons", "migrate")
+_OF_A_DOOR = ("LAMB", "LARS", "SGDP", "AdamP", "from_addons", "migrate", "schedules")
 _ROOMS = ("core", "keras", "model_garden", "tensorflow", "tf_keras")
 
-__all__ = [*_OPTIMIZERS, *_FUNCTIONS, *_ROOMS]
+__all__ = [*_OF_A_DOOR, *_ROOMS]
 
 
 def __getattr__(name):
     if name in _ROOMS:
         return importlib.import_module(f"tf_lamb.{name}")
-    if name in (*_OPTIMIZERS, *_FUNCTIONS):
+    if name in _OF_A_DOOR:
         # As TensorFlow itself decides what `tf.keras` is.
         legacy = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
         room = "tf_lamb.tf_keras" if legacy else "tf_lamb.keras"

@@ -5,6 +5,7 @@ import math
 import tensorflow as tf
 
 abs = tf.abs
+cos = tf.cos
 expm1 = tf.math.expm1
 floor = tf.floor
 logical_not = tf.logical_not

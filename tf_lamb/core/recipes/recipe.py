@@ -1,0 +1,245 @@
+"""What a recipe is, how it prints, and the checks that all of them share."""
+
+import dataclasses
+import math
+import operator
+import warnings
+from collections.abc import Iterator
+from fractions import Fraction
+
+DECAYS = ("constant", "exponential", "multi_step", "polynomial")
+HANDOVERS = ("continuous", "drop")
+
+# One regex for the spellings of one thing: each of them alone would match nothing in most models,
+# and an optimizer warns about such a pattern.
+BERT_EXCLUSIONS = ("LayerNorm|layer_norm", "bias")
+RESNET_EXCLUSIONS = ("batch_normalization|_bn/|LayerNorm|layer_norm", "bias")
+
+IMAGENET = 1281167  # training pictures
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Hyperparameters for one batch size, and the arithmetic that made them.
+
+    The learning rate at step s = 0, 1, ..., with W = `warmup_steps` and T = `train_steps`:
+
+        s < W:   initial + (learning_rate - initial) s/W
+        s >= W:  end + (learning_rate - end) (1 - p)^power            polynomial
+                 learning_rate decay_rate^(boundaries <= s)           multi_step
+                 learning_rate decay_rate^(s/T), or by p as above     exponential
+                 learning_rate                                        constant
+
+    where p = (s - W)/(T - W) if `handover` is "continuous", and p = s/T if it is "drop": then the
+    rate falls as warmup ends, because decay has counted from step 0. None means that the source
+    does not say, so that the baseline's own value, or the optimizer's default, stays.
+
+    Attributes:
+        title: What this is a recipe for.
+        batch_size: Examples in one optimizer step, over all replicas and micro-batches.
+        learning_rate: The peak.
+        warmup_steps: Optimizer steps of linear warmup.
+        train_steps: Optimizer steps in all, warmup included.
+        arithmetic: How the numbers above came about, a line each.
+        source: Where they come from.
+        optimizer: The name of the optimizer, such as "LAMB"; None is the baseline's own.
+        model: The model that the recipe was made for; an empty string is any.
+        initial_learning_rate: The rate at step 0 where there is warmup.
+        end_learning_rate: The rate at the last step of a polynomial decay.
+        decay: "polynomial", "multi_step", "exponential" or "constant".
+        power: Of a polynomial decay.
+        boundaries: The steps at which a multi-step decay multiplies the rate by `decay_rate`.
+        decay_rate: The factor of a multi-step decay, or the total one of an exponential decay.
+        handover: "continuous" or "drop", as above.
+        weight_decay, exclude_from_weight_decay, exclude_from_layer_adaptation, beta_1, beta_2,
+        epsilon, momentum, nesterov, trust_coefficient, global_clipnorm: The optimizer's arguments
+            of that name. `exclude_from_layer_adaptation=None`: as for weight decay.
+        label_smoothing: Of the loss.
+        batch_norm_span: Examples that share one batch-norm statistic.
+        sequence_length: In tokens.
+        examples: The size of the training set, where steps were counted in epochs.
+        epochs: Passes over it.
+        warmup_epochs: Warmup before it was rounded to steps.
+
+    Raises:
+        ValueError: where a number is out of range, or warmup is longer than training.
+    """
+
+    title: str
+    batch_size: int
+    learning_rate: float
+    warmup_steps: int
+    train_steps: int
+    arithmetic: tuple[str, ...] = ()
+    source: str = ""
+    optimizer: str | None = None
+    model: str = ""
+    initial_learning_rate: float = 0.0
+    end_learning_rate: float = 0.0
+    decay: str = "polynomial"
+    power: float = 1.0
+    boundaries: tuple[int, ...] = ()
+    decay_rate: float = 1.0
+    handover: str = "continuous"
+    weight_decay: float | None = None
+    exclude_from_weight_decay: tuple[str, ...] | None = None
+    exclude_from_layer_adaptation: tuple[str, ...] | None = None
+    beta_1: float | None = None
+    beta_2: float | None = None
+    epsilon: float | None = None
+    momentum: float | None = None
+    nesterov: bool | None = None
+    trust_coefficient: float | None = None
+    global_clipnorm: float | None = None
+    label_smoothing: float | None = None
+    batch_norm_span: int | None = None
+    sequence_length: int | None = None
+    examples: int | None = None
+    epochs: float | None = None
+    warmup_epochs: float | None = None
+
+    def __post_init__(self):
+        whole("batch_size", self.batch_size)
+        whole("train_steps", self.train_steps)
+        whole("warmup_steps", self.warmup_steps, least=0)
+        positive("learning_rate", self.learning_rate)
+        for name, choices in (("decay", DECAYS), ("handover", HANDOVERS)):
+            if getattr(self, name) not in choices:
+                known = ", ".join(map(repr, choices))
+                raise ValueError(f"{name} must be one of {known}, not {getattr(self, name)!r}.")
+        if self.warmup_steps > self.train_steps:
+            raise ValueError(
+                f"{self.title}: warmup is longer than training, {self.warmup_steps:,} > "
+                f"{self.train_steps:,} steps ({'; '.join(self.arithmetic)}). Train for longer, or "
+                "take a smaller batch."
+            )
+
+    @property
+    def examples_seen(self) -> int:
+        """Examples in all of training: steps times batch."""
+        return self.train_steps * self.batch_size
+
+    def __str__(self):
+        lines = [*self.arithmetic, self._decay_line()]
+        if self.weight_decay is not None:
+            excluded = " or ".join(map(repr, self.exclude_from_weight_decay or ()))
+            but = f", but not where a name matches {excluded}" if excluded else ""
+            lines.append(f"weight decay = {self.weight_decay:g}{but}")
+        names = (
+            "beta_1", "beta_2", "epsilon", "momentum", "nesterov", "trust_coefficient",
+            "global_clipnorm", "label_smoothing", "batch_norm_span",
+        )  # fmt: skip
+        given = [f"{n}={getattr(self, n)}" for n in names if getattr(self, n) is not None]
+        if given:
+            lines.append("with " + ", ".join(given))
+        lines.append(
+            f"examples = {self.train_steps:,} steps x {self.batch_size:,} = {self.examples_seen:,}"
+        )
+        length = f", sequence length {self.sequence_length}" if self.sequence_length else ""
+        head = f"{self.title}: {self.optimizer or 'your optimizer'} at batch {self.batch_size:,}"
+        return "\n  ".join([head + length, *lines, f"source: {self.source}"])
+
+    def _decay_line(self) -> str:
+        if self.decay == "constant":
+            return "then constant"
+        if self.decay == "multi_step":
+            steps = ", ".join(f"{step:,}" for step in self.boundaries)
+            return f"then x {self.decay_rate:g} at steps {steps}"
+        if self.decay == "exponential":
+            shape = f"exponential, x {self.decay_rate:g} in all,"
+        else:
+            shape = f"polynomial, power {self.power:g}, to {self.end_learning_rate:g}"
+        if self.handover == "continuous" or not self.warmup_steps:
+            return f"then {shape} at step {self.train_steps:,}"
+        return (
+            f"then {shape} at step {self.train_steps:,}, counted from step 0: the rate drops as "
+            "warmup ends"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StagedRecipe:
+    """Recipes that are trained one after the other, each warmed up again from its own step 0.
+
+    Attributes:
+        title: What this is a recipe for.
+        stages: One recipe each, in order; iterating over this object gives them.
+        arithmetic: What holds for all of them, a line each.
+        source: Where the numbers come from.
+    """
+
+    title: str
+    stages: tuple[Recipe, ...]
+    arithmetic: tuple[str, ...] = ()
+    source: str = ""
+
+    @property
+    def train_steps(self) -> int:
+        """Optimizer steps of all stages."""
+        return sum(stage.train_steps for stage in self.stages)
+
+    @property
+    def examples_seen(self) -> int:
+        """Examples in all of training."""
+        return sum(stage.examples_seen for stage in self.stages)
+
+    def __iter__(self) -> Iterator[Recipe]:
+        return iter(self.stages)
+
+    def __str__(self):
+        sums = " + ".join(f"{stage.train_steps:,}" for stage in self.stages)
+        head = [f"{self.title}: {sums} = {self.train_steps:,} steps", *self.arithmetic]
+        return "\n".join(["\n  ".join([*head, f"source: {self.source}"]), *map(str, self.stages)])
+
+
+def whole(name: str, value, least: int = 1) -> int:
+    """The value as an int, or an error that says what it must be."""
+    try:
+        result = operator.index(value)
+    except TypeError:
+        result = least - 1
+    if isinstance(value, bool) or result < least:
+        raise ValueError(f"{name} must be a whole number >= {least}, not {value!r}.")
+    return result
+
+
+def positive(name: str, value, or_zero: bool = False) -> float:
+    """The value if it is a finite number above 0, or an error."""
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not good or value < 0 or (value == 0 and not or_zero):
+        raise ValueError(f"{name} must be a number {'>=' if or_zero else '>'} 0, not {value!r}.")
+    return value
+
+
+def nearest(value) -> int:
+    """The nearest whole number, halves up, of an exact fraction."""
+    return math.floor(Fraction(value) + Fraction(1, 2))
+
+
+def epochs_to_steps(epochs: float, examples: int, batch_size: int) -> int:
+    """epochs x examples / batch_size, to the nearest step."""
+    return nearest(Fraction(epochs) * examples / batch_size)
+
+
+def training(epochs: float, examples: int, batch_size: int) -> int:
+    """The steps of a run in epochs, checked."""
+    positive("epochs", epochs)
+    steps = epochs_to_steps(epochs, whole("examples", examples), whole("batch_size", batch_size))
+    if steps < 1:
+        raise ValueError(
+            f"Nothing would be trained: {epochs:g} epochs x {examples:,} examples / batch_size "
+            f"{batch_size:,} = {epochs * examples / batch_size:.3g} steps. Take a smaller batch."
+        )
+    return steps
+
+
+def in_epochs(name: str, epochs: float, examples: int, batch_size: int) -> str:
+    """One line of arithmetic: epochs become steps."""
+    steps = epochs_to_steps(epochs, examples, batch_size)
+    return f"{name} = {epochs:g} epochs x {examples:,} / {batch_size:,} = {steps:,} steps"
+
+
+def warn_outside(value: float, low: float, high: float, shown: str) -> None:
+    """Warn, in the name of who called the recipe, that nobody has shown it for this batch."""
+    if not low <= value <= high:
+        warnings.warn(f"{shown} Check what it gives before you rely on it.", stacklevel=3)

@@ -1,0 +1,249 @@
+"""From a baseline that was tuned at a small batch: the rules that say what a large one needs."""
+
+import math
+from collections.abc import Sequence
+
+from tf_lamb.core.recipes.recipe import (
+    IMAGENET,
+    Recipe,
+    epochs_to_steps,
+    in_epochs,
+    positive,
+    training,
+    warn_outside,
+    whole,
+)
+
+
+def legw(
+    batch_size: int,
+    base_batch_size: int,
+    base_learning_rate: float,
+    base_warmup_epochs: float,
+    examples: int,
+    epochs: float,
+    *,
+    decay: str = "polynomial",
+    power: float = 2.0,
+    handover: str = "continuous",
+) -> Recipe:
+    """LEGW: the rate grows with the square root of the batch, warmup in epochs with the batch.
+
+        k = batch_size / base_batch_size
+        learning_rate = base_learning_rate sqrt(k)
+        warmup epochs = base_warmup_epochs k
+
+    so that warmup lasts the same number of steps at every batch. Everything else stays as it
+    was tuned, in epochs; `dataclasses.replace` puts the baseline's optimizer and weight decay in.
+
+    Args:
+        batch_size: The batch to train with.
+        base_batch_size: The batch of the tuned baseline.
+        base_learning_rate: Its peak learning rate.
+        base_warmup_epochs: Its warmup, in epochs.
+        examples: The size of the training set.
+        epochs: Passes over it, as in the baseline.
+        decay: The baseline's decay, "polynomial" or "constant". Defaults to "polynomial".
+        power: Of the polynomial. Defaults to 2 (LEGW's ResNet-50).
+        handover: "continuous", or "drop" if the baseline's decay counts from step 0.
+
+    Raises:
+        ValueError: where an argument is out of range, or warmup is longer than training.
+
+    Example:
+        >>> recipe = legw(8192, 128, 0.1, 0.2, examples=60000, epochs=25)
+        >>> recipe.learning_rate, recipe.warmup_epochs, recipe.warmup_steps
+        (0.8, 12.8, 94)
+
+    References:
+        You et al., Large-batch training for LSTM and beyond, arXiv 1901.08256.
+    """
+    train_steps = training(epochs, examples, batch_size)
+    k = batch_size / whole("base_batch_size", base_batch_size)
+    positive("base_learning_rate", base_learning_rate)
+    warmup_epochs = positive("base_warmup_epochs", base_warmup_epochs, or_zero=True) * k
+    warn_outside(
+        k, 1, 64,
+        f"LEGW was shown for batches 1 to 64 times that of the baseline, and {batch_size:,} is "
+        f"{k:g} times {base_batch_size:,}.",
+    )  # fmt: skip
+    learning_rate = base_learning_rate * math.sqrt(k)
+    return Recipe(
+        title="LEGW",
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        warmup_steps=epochs_to_steps(warmup_epochs, examples, batch_size),
+        train_steps=train_steps,
+        decay=decay,
+        power=power,
+        handover=handover,
+        examples=examples,
+        epochs=epochs,
+        warmup_epochs=warmup_epochs,
+        arithmetic=(
+            f"k = {batch_size:,} / {base_batch_size:,} = {k:g}",
+            f"learning rate = {base_learning_rate:g} x sqrt({k:g}) = {learning_rate:.4g}",
+            in_epochs("training", epochs, examples, batch_size),
+            f"warmup epochs = {base_warmup_epochs:g} x {k:g} = {warmup_epochs:g}",
+            in_epochs("warmup", warmup_epochs, examples, batch_size),
+        ),
+        source="You et al., arXiv 1901.08256 (LEGW)",
+    )
+
+
+def linear_scaling(
+    batch_size: int,
+    base_batch_size: int = 256,
+    base_learning_rate: float = 0.1,
+    examples: int = IMAGENET,
+    epochs: float = 90,
+    *,
+    warmup_epochs: float = 5.0,
+    decay_epochs: Sequence[float] | None = None,
+) -> Recipe:
+    """Linear scaling with gradual warmup, for SGD with Nesterov momentum.
+
+        k = batch_size / base_batch_size
+        learning_rate = base_learning_rate k, reached from base_learning_rate step by step
+
+    and a tenth of it from each of the decay epochs on. Scale and shift of batch norm are not
+    decayed, and the statistics of batch norm stay those of 32 examples, whatever the batch.
+
+    Args:
+        batch_size: The batch to train with.
+        base_batch_size: The batch of the tuned baseline. Defaults to 256 (the paper).
+        base_learning_rate: Its learning rate. Defaults to 0.1 (the paper).
+        examples: The size of the training set. Defaults to ImageNet's.
+        epochs: Passes over it. Defaults to 90 (the paper).
+        warmup_epochs: Defaults to 5 (the paper).
+        decay_epochs: Defaults to 1/3, 2/3 and 8/9 of the epochs: 30, 60 and 80 of 90 (the paper).
+
+    Raises:
+        ValueError: where an argument is out of range, warmup is longer than training, or a decay
+            epoch lies after the end.
+
+    Example:
+        >>> recipe = linear_scaling(8192)
+        >>> recipe.initial_learning_rate, recipe.learning_rate, recipe.boundaries
+        (0.1, 3.2, (4692, 9383, 12511))
+
+    References:
+        Goyal et al., Accurate, large minibatch SGD, arXiv 1706.02677.
+    """
+    train_steps = training(epochs, examples, batch_size)
+    k = batch_size / whole("base_batch_size", base_batch_size)
+    positive("base_learning_rate", base_learning_rate)
+    positive("warmup_epochs", warmup_epochs, or_zero=True)
+    if decay_epochs is None:
+        decay_epochs = (epochs / 3, epochs * 2 / 3, epochs * 8 / 9)
+    if list(decay_epochs) != sorted(decay_epochs) or not all(0 < e < epochs for e in decay_epochs):
+        raise ValueError(
+            f"decay_epochs must rise from above 0 to below the end of training at epoch "
+            f"{epochs:g}, not {tuple(decay_epochs)!r}."
+        )
+    warn_outside(
+        k, 1, 32,
+        "Linear scaling was shown to keep accuracy for batches 1 to 32 times that of the baseline "
+        f"(8,192 against 256), and {batch_size:,} is {k:g} times {base_batch_size:,}.",
+    )  # fmt: skip
+    learning_rate = base_learning_rate * k
+    # No warmup from above, should the batch be smaller than the baseline's.
+    initial = min(base_learning_rate, learning_rate)
+    return Recipe(
+        title="Linear scaling",
+        optimizer="SGD",
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        initial_learning_rate=initial,
+        warmup_steps=epochs_to_steps(warmup_epochs, examples, batch_size),
+        train_steps=train_steps,
+        decay="multi_step",
+        boundaries=tuple(epochs_to_steps(e, examples, batch_size) for e in decay_epochs),
+        decay_rate=0.1,
+        weight_decay=1e-4,
+        exclude_from_weight_decay=("batch_normalization|_bn/",),
+        momentum=0.9,
+        nesterov=True,
+        batch_norm_span=32,
+        examples=examples,
+        epochs=epochs,
+        warmup_epochs=warmup_epochs,
+        arithmetic=(
+            f"k = {batch_size:,} / {base_batch_size:,} = {k:g}",
+            f"learning rate = {base_learning_rate:g} x {k:g} = {learning_rate:.4g}",
+            in_epochs("training", epochs, examples, batch_size),
+            in_epochs("warmup", warmup_epochs, examples, batch_size) + f", from {initial:g}",
+        ),
+        source="Goyal et al., arXiv 1706.02677",
+    )
+
+
+def sqrt_scaling(
+    batch_size: int,
+    base_batch_size: int,
+    base_learning_rate: float,
+    examples: int,
+    epochs: float,
+    *,
+    warmup_epochs: float = 0.0,
+    decay: str = "polynomial",
+    power: float = 1.0,
+    handover: str = "continuous",
+) -> Recipe:
+    """Square-root scaling: the noise of the gradient's mean falls with the root of the batch.
+
+        learning_rate = base_learning_rate sqrt(batch_size / base_batch_size)
+
+    and everything else, warmup in epochs among it, stays as it was tuned; `legw` also lengthens
+    warmup.
+
+    Args:
+        batch_size: The batch to train with.
+        base_batch_size: The batch of the tuned baseline.
+        base_learning_rate: Its peak learning rate.
+        examples: The size of the training set.
+        epochs: Passes over it, as in the baseline.
+        warmup_epochs: As in the baseline. Defaults to 0.
+        decay, power, handover: The baseline's; see `Recipe`.
+
+    Raises:
+        ValueError: where an argument is out of range, or warmup is longer than training.
+
+    Example:
+        >>> sqrt_scaling(4096, 256, 1e-3, examples=60000, epochs=25).learning_rate
+        0.004
+
+    References:
+        Hoffer et al., Train longer, generalize better, arXiv 1705.08741; the LAMB paper, arXiv
+        1904.00962, scales its rates so.
+    """
+    train_steps = training(epochs, examples, batch_size)
+    k = batch_size / whole("base_batch_size", base_batch_size)
+    positive("base_learning_rate", base_learning_rate)
+    positive("warmup_epochs", warmup_epochs, or_zero=True)
+    warn_outside(
+        k, 1, 64,
+        "Square-root scaling was shown for batches 1 to 64 times that of the baseline (LAMB, 512 "
+        f"to 32,768), and {batch_size:,} is {k:g} times {base_batch_size:,}.",
+    )  # fmt: skip
+    learning_rate = base_learning_rate * math.sqrt(k)
+    return Recipe(
+        title="Square-root scaling",
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        warmup_steps=epochs_to_steps(warmup_epochs, examples, batch_size),
+        train_steps=train_steps,
+        decay=decay,
+        power=power,
+        handover=handover,
+        examples=examples,
+        epochs=epochs,
+        warmup_epochs=warmup_epochs,
+        arithmetic=(
+            f"k = {batch_size:,} / {base_batch_size:,} = {k:g}",
+            f"learning rate = {base_learning_rate:g} x sqrt({k:g}) = {learning_rate:.4g}",
+            in_epochs("training", epochs, examples, batch_size),
+            in_epochs("warmup", warmup_epochs, examples, batch_size),
+        ),
+        source="Hoffer et al., arXiv 1705.08741; You et al., arXiv 1904.00962",
+    )
