@@ -1,19 +1,14 @@
 """Say the batch size, get the recipe: pure functions from a batch size to plain numbers.
 
-Each returns a frozen `Recipe` (or, where training has phases, a `StagedRecipe`) that prints as the
+Each returns a frozen `Recipe` (or, where training has stages, a `StagedRecipe`) that prints as the
 calculation that made it. A step count is rounded to the nearest whole step, halves up, unless
-the source prints the whole number itself.
+the source has the whole number itself.
 """
 
-from tf_lamb.core.recipes.published import (
-    bert_mixed_batch,
-    legw_resnet50_lars,
-    nvidia_bert,
-    untuned_lamb_bert,
-    untuned_lamb_resnet50,
-)
+from tf_lamb.core.recipes.bert import bert_mixed_batch, nvidia_bert, untuned_lamb_bert
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
 from tf_lamb.core.recipes.reference import mlperf_lamb_bert, mlperf_lars
+from tf_lamb.core.recipes.resnet import legw_resnet50_lars, untuned_lamb_resnet50
 from tf_lamb.core.recipes.scaling import legw, linear_scaling, sqrt_scaling
 
 __all__ = [

@@ -1,21 +1,12 @@
-"""What a recipe is, how it prints, and the checks that all of them share."""
+"""What a recipe is, and how it prints."""
 
 import dataclasses
-import math
-import operator
-import warnings
 from collections.abc import Iterator
-from fractions import Fraction
 
-DECAYS = ("constant", "exponential", "multi_step", "polynomial")
+from tf_lamb.core.recipes.arithmetic import positive, whole
+
+DECAYS = ("constant", "multi_step", "polynomial")
 HANDOVERS = ("continuous", "drop")
-
-# One regex for the spellings of one thing: each of them alone would match nothing in most models,
-# and an optimizer warns about such a pattern.
-BERT_EXCLUSIONS = ("LayerNorm|layer_norm", "bias")
-RESNET_EXCLUSIONS = ("batch_normalization|_bn/|LayerNorm|layer_norm", "bias")
-
-IMAGENET = 1281167  # training pictures
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,7 +18,6 @@ class Recipe:
         s < W:   initial + (learning_rate - initial) s/W
         s >= W:  end + (learning_rate - end) (1 - p)^power            polynomial
                  learning_rate decay_rate^(boundaries <= s)           multi_step
-                 learning_rate decay_rate^(s/T), or by p as above     exponential
                  learning_rate                                        constant
 
     where p = (s - W)/(T - W) if `handover` is "continuous", and p = s/T if it is "drop": then the
@@ -46,10 +36,10 @@ class Recipe:
         model: The model that the recipe was made for; an empty string is any.
         initial_learning_rate: The rate at step 0 where there is warmup.
         end_learning_rate: The rate at the last step of a polynomial decay.
-        decay: "polynomial", "multi_step", "exponential" or "constant".
+        decay: "polynomial", "multi_step" or "constant".
         power: Of a polynomial decay.
         boundaries: The steps at which a multi-step decay multiplies the rate by `decay_rate`.
-        decay_rate: The factor of a multi-step decay, or the total one of an exponential decay.
+        decay_rate: That factor.
         handover: "continuous" or "drop", as above.
         weight_decay, exclude_from_weight_decay, exclude_from_layer_adaptation, beta_1, beta_2,
         epsilon, momentum, nesterov, trust_coefficient, global_clipnorm: The optimizer's arguments
@@ -99,14 +89,22 @@ class Recipe:
     warmup_epochs: float | None = None
 
     def __post_init__(self):
-        whole("batch_size", self.batch_size)
-        whole("train_steps", self.train_steps)
-        whole("warmup_steps", self.warmup_steps, least=0)
-        positive("learning_rate", self.learning_rate)
+        plain: dict[str, float] = {
+            "batch_size": whole("batch_size", self.batch_size),
+            "train_steps": whole("train_steps", self.train_steps),
+            "warmup_steps": whole("warmup_steps", self.warmup_steps, least=0),
+            "learning_rate": positive("learning_rate", self.learning_rate),
+        }
+        if self.examples is not None:
+            plain["examples"] = whole("examples", self.examples)
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
         for name, choices in (("decay", DECAYS), ("handover", HANDOVERS)):
             if getattr(self, name) not in choices:
                 known = ", ".join(map(repr, choices))
                 raise ValueError(f"{name} must be one of {known}, not {getattr(self, name)!r}.")
+        if self.decay == "multi_step" and not self.boundaries:
+            raise ValueError("decay='multi_step' needs boundaries, the steps at which to decay.")
         if self.warmup_steps > self.train_steps:
             raise ValueError(
                 f"{self.title}: warmup is longer than training, {self.warmup_steps:,} > "
@@ -145,10 +143,7 @@ class Recipe:
         if self.decay == "multi_step":
             steps = ", ".join(f"{step:,}" for step in self.boundaries)
             return f"then x {self.decay_rate:g} at steps {steps}"
-        if self.decay == "exponential":
-            shape = f"exponential, x {self.decay_rate:g} in all,"
-        else:
-            shape = f"polynomial, power {self.power:g}, to {self.end_learning_rate:g}"
+        shape = f"polynomial, power {self.power:g}, to {self.end_learning_rate:g}"
         if self.handover == "continuous" or not self.warmup_steps:
             return f"then {shape} at step {self.train_steps:,}"
         return (
@@ -190,56 +185,3 @@ class StagedRecipe:
         sums = " + ".join(f"{stage.train_steps:,}" for stage in self.stages)
         head = [f"{self.title}: {sums} = {self.train_steps:,} steps", *self.arithmetic]
         return "\n".join(["\n  ".join([*head, f"source: {self.source}"]), *map(str, self.stages)])
-
-
-def whole(name: str, value, least: int = 1) -> int:
-    """The value as an int, or an error that says what it must be."""
-    try:
-        result = operator.index(value)
-    except TypeError:
-        result = least - 1
-    if isinstance(value, bool) or result < least:
-        raise ValueError(f"{name} must be a whole number >= {least}, not {value!r}.")
-    return result
-
-
-def positive(name: str, value, or_zero: bool = False) -> float:
-    """The value if it is a finite number above 0, or an error."""
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not good or value < 0 or (value == 0 and not or_zero):
-        raise ValueError(f"{name} must be a number {'>=' if or_zero else '>'} 0, not {value!r}.")
-    return value
-
-
-def nearest(value) -> int:
-    """The nearest whole number, halves up, of an exact fraction."""
-    return math.floor(Fraction(value) + Fraction(1, 2))
-
-
-def epochs_to_steps(epochs: float, examples: int, batch_size: int) -> int:
-    """epochs x examples / batch_size, to the nearest step."""
-    return nearest(Fraction(epochs) * examples / batch_size)
-
-
-def training(epochs: float, examples: int, batch_size: int) -> int:
-    """The steps of a run in epochs, checked."""
-    positive("epochs", epochs)
-    steps = epochs_to_steps(epochs, whole("examples", examples), whole("batch_size", batch_size))
-    if steps < 1:
-        raise ValueError(
-            f"Nothing would be trained: {epochs:g} epochs x {examples:,} examples / batch_size "
-            f"{batch_size:,} = {epochs * examples / batch_size:.3g} steps. Take a smaller batch."
-        )
-    return steps
-
-
-def in_epochs(name: str, epochs: float, examples: int, batch_size: int) -> str:
-    """One line of arithmetic: epochs become steps."""
-    steps = epochs_to_steps(epochs, examples, batch_size)
-    return f"{name} = {epochs:g} epochs x {examples:,} / {batch_size:,} = {steps:,} steps"
-
-
-def warn_outside(value: float, low: float, high: float, shown: str) -> None:
-    """Warn, in the name of who called the recipe, that nobody has shown it for this batch."""
-    if not low <= value <= high:
-        warnings.warn(f"{shown} Check what it gives before you rely on it.", stacklevel=3)

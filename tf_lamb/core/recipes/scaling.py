@@ -3,9 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from tf_lamb.core.recipes.recipe import (
+from tf_lamb.core.recipes.arithmetic import (
     IMAGENET,
-    Recipe,
     epochs_to_steps,
     in_epochs,
     positive,
@@ -13,6 +12,7 @@ from tf_lamb.core.recipes.recipe import (
     warn_outside,
     whole,
 )
+from tf_lamb.core.recipes.recipe import Recipe
 
 
 def legw(
@@ -34,7 +34,8 @@ def legw(
         warmup epochs = base_warmup_epochs k
 
     so that warmup lasts the same number of steps at every batch. Everything else stays as it
-    was tuned, in epochs; `dataclasses.replace` puts the baseline's optimizer and weight decay in.
+    was tuned, in epochs: `dataclasses.replace` puts in the baseline's optimizer, its weight decay
+    or a multi-step decay.
 
     Args:
         batch_size: The batch to train with.
@@ -58,37 +59,11 @@ def legw(
     References:
         You et al., Large-batch training for LSTM and beyond, arXiv 1901.08256.
     """
-    train_steps = training(epochs, examples, batch_size)
-    k = batch_size / whole("base_batch_size", base_batch_size)
-    positive("base_learning_rate", base_learning_rate)
-    warmup_epochs = positive("base_warmup_epochs", base_warmup_epochs, or_zero=True) * k
-    warn_outside(
-        k, 1, 64,
-        f"LEGW was shown for batches 1 to 64 times that of the baseline, and {batch_size:,} is "
-        f"{k:g} times {base_batch_size:,}.",
+    return _square_root(
+        "LEGW", "You et al., arXiv 1901.08256 (LEGW)", batch_size, base_batch_size,
+        base_learning_rate, base_warmup_epochs, examples, epochs, stretch_warmup=True,
+        decay={"decay": decay, "power": power, "handover": handover},
     )  # fmt: skip
-    learning_rate = base_learning_rate * math.sqrt(k)
-    return Recipe(
-        title="LEGW",
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        warmup_steps=epochs_to_steps(warmup_epochs, examples, batch_size),
-        train_steps=train_steps,
-        decay=decay,
-        power=power,
-        handover=handover,
-        examples=examples,
-        epochs=epochs,
-        warmup_epochs=warmup_epochs,
-        arithmetic=(
-            f"k = {batch_size:,} / {base_batch_size:,} = {k:g}",
-            f"learning rate = {base_learning_rate:g} x sqrt({k:g}) = {learning_rate:.4g}",
-            in_epochs("training", epochs, examples, batch_size),
-            f"warmup epochs = {base_warmup_epochs:g} x {k:g} = {warmup_epochs:g}",
-            in_epochs("warmup", warmup_epochs, examples, batch_size),
-        ),
-        source="You et al., arXiv 1901.08256 (LEGW)",
-    )
 
 
 def linear_scaling(
@@ -125,14 +100,15 @@ def linear_scaling(
     Example:
         >>> recipe = linear_scaling(8192)
         >>> recipe.initial_learning_rate, recipe.learning_rate, recipe.boundaries
-        (0.1, 3.2, (4692, 9383, 12511))
+        (0.1, 3.2, (4692, 9384, 12511))
 
     References:
         Goyal et al., Accurate, large minibatch SGD, arXiv 1706.02677.
     """
+    batch_size = whole("batch_size", batch_size)
     train_steps = training(epochs, examples, batch_size)
     k = batch_size / whole("base_batch_size", base_batch_size)
-    positive("base_learning_rate", base_learning_rate)
+    base_learning_rate = positive("base_learning_rate", base_learning_rate)
     positive("warmup_epochs", warmup_epochs, or_zero=True)
     if decay_epochs is None:
         decay_epochs = (epochs / 3, epochs * 2 / 3, epochs * 8 / 9)
@@ -217,25 +193,38 @@ def sqrt_scaling(
         Hoffer et al., Train longer, generalize better, arXiv 1705.08741; the LAMB paper, arXiv
         1904.00962, scales its rates so.
     """
+    source = "Hoffer et al., arXiv 1705.08741; You et al., arXiv 1904.00962"
+    return _square_root(
+        "Square-root scaling", source, batch_size, base_batch_size,
+        base_learning_rate, warmup_epochs, examples, epochs, stretch_warmup=False,
+        decay={"decay": decay, "power": power, "handover": handover},
+    )  # fmt: skip
+
+
+def _square_root(
+    title, source, batch_size, base_batch_size, base_learning_rate, base_warmup_epochs, examples,
+    epochs, *, stretch_warmup, decay,
+) -> Recipe:  # fmt: skip
+    batch_size = whole("batch_size", batch_size)
     train_steps = training(epochs, examples, batch_size)
     k = batch_size / whole("base_batch_size", base_batch_size)
-    positive("base_learning_rate", base_learning_rate)
-    positive("warmup_epochs", warmup_epochs, or_zero=True)
+    base_learning_rate = positive("base_learning_rate", base_learning_rate)
+    positive("warmup epochs", base_warmup_epochs, or_zero=True)
+    warmup_epochs = base_warmup_epochs * k if stretch_warmup else base_warmup_epochs
+    learning_rate = base_learning_rate * math.sqrt(k)
     warn_outside(
         k, 1, 64,
-        "Square-root scaling was shown for batches 1 to 64 times that of the baseline (LAMB, 512 "
-        f"to 32,768), and {batch_size:,} is {k:g} times {base_batch_size:,}.",
+        f"{title} was shown for batches 1 to 64 times that of the baseline, and {batch_size:,} is "
+        f"{k:g} times {base_batch_size:,}.",
+        stacklevel=4,
     )  # fmt: skip
-    learning_rate = base_learning_rate * math.sqrt(k)
+    stretched = f"warmup epochs = {base_warmup_epochs:g} x {k:g} = {warmup_epochs:g}"
     return Recipe(
-        title="Square-root scaling",
+        title=title,
         batch_size=batch_size,
         learning_rate=learning_rate,
         warmup_steps=epochs_to_steps(warmup_epochs, examples, batch_size),
         train_steps=train_steps,
-        decay=decay,
-        power=power,
-        handover=handover,
         examples=examples,
         epochs=epochs,
         warmup_epochs=warmup_epochs,
@@ -243,7 +232,9 @@ def sqrt_scaling(
             f"k = {batch_size:,} / {base_batch_size:,} = {k:g}",
             f"learning rate = {base_learning_rate:g} x sqrt({k:g}) = {learning_rate:.4g}",
             in_epochs("training", epochs, examples, batch_size),
+            *([stretched] if stretch_warmup else []),
             in_epochs("warmup", warmup_epochs, examples, batch_size),
         ),
-        source="Hoffer et al., arXiv 1705.08741; You et al., arXiv 1904.00962",
+        source=source,
+        **decay,
     )

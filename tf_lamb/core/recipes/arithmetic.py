@@ -1,0 +1,77 @@
+"""The arithmetic and the checks that all recipes share."""
+
+import math
+import numbers
+import operator
+import warnings
+from fractions import Fraction
+from typing import Any
+
+IMAGENET = 1281167  # training pictures
+
+# One regex for the spellings of one thing: each of them alone would match nothing in most models,
+# and an optimizer warns about such a pattern.
+BERT_EXCLUSIONS = ("LayerNorm|layer_norm", "bias")
+LARS_EXCLUSIONS = ("batch_normalization|_bn/", "bias")
+RESNET_EXCLUSIONS = ("batch_normalization|_bn/|LayerNorm|layer_norm", "bias")
+
+UNTUNED_LAMB: dict[str, Any] = {
+    "optimizer": "LAMB",
+    "beta_1": 0.9,
+    "beta_2": 0.999,
+    "epsilon": 1e-6,
+    "global_clipnorm": 1.0,
+}
+
+
+def whole(name: str, value, least: int = 1) -> int:
+    """The value as an int, or an error that says what it must be."""
+    try:
+        result = operator.index(value)
+    except TypeError:
+        result = least - 1
+    if isinstance(value, bool) or result < least:
+        raise ValueError(f"{name} must be a whole number >= {least}, not {value!r}.")
+    return result
+
+
+def positive(name: str, value, or_zero: bool = False) -> float:
+    """The value if it is a finite number above 0, or an error."""
+    good = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not good or value < 0 or (value == 0 and not or_zero):
+        raise ValueError(f"{name} must be a number {'>=' if or_zero else '>'} 0, not {value!r}.")
+    return float(value)
+
+
+def nearest(value) -> int:
+    """The nearest whole number, halves up, of an exact fraction."""
+    return math.floor(Fraction(value) + Fraction(1, 2))
+
+
+def epochs_to_steps(epochs: float, examples: int, batch_size: int) -> int:
+    """epochs x examples / batch_size, to the nearest step."""
+    return nearest(Fraction(float(epochs)) * int(examples) / batch_size)
+
+
+def training(epochs: float, examples: int, batch_size: int) -> int:
+    """The steps of a run in epochs, checked."""
+    positive("epochs", epochs)
+    steps = epochs_to_steps(epochs, whole("examples", examples), whole("batch_size", batch_size))
+    if steps < 1:
+        raise ValueError(
+            f"Nothing would be trained: {epochs:g} epochs x {examples:,} examples / batch_size "
+            f"{batch_size:,} = {epochs * examples / batch_size:.3g} steps. Take a smaller batch."
+        )
+    return steps
+
+
+def in_epochs(name: str, epochs: float, examples: int, batch_size: int) -> str:
+    """One line of arithmetic: epochs become steps."""
+    steps = epochs_to_steps(epochs, examples, batch_size)
+    return f"{name} = {epochs:g} epochs x {examples:,} / {batch_size:,} = {steps:,} steps"
+
+
+def warn_outside(value: float, low: float, high: float, shown: str, stacklevel: int = 3) -> None:
+    """Warn, in the name of who called the recipe, that nobody has shown it for this batch."""
+    if not low <= value <= high:
+        warnings.warn(f"{shown} Check what it gives before you rely on it.", stacklevel=stacklevel)

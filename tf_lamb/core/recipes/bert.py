@@ -1,0 +1,173 @@
+"""What was published for BERT-large: a rule for any batch, and two runs in two stages."""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+from tf_lamb.core.recipes.arithmetic import (
+    BERT_EXCLUSIONS,
+    UNTUNED_LAMB,
+    nearest,
+    warn_outside,
+    whole,
+)
+from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
+
+_BERT: dict[str, Any] = {
+    **UNTUNED_LAMB, "model": "BERT", "weight_decay": 0.01, "handover": "drop",
+}  # fmt: skip
+_NVIDIA = "NVIDIA DeepLearningExamples, PyTorch/LanguageModeling/BERT"
+
+
+def untuned_lamb_bert(batch_size: int) -> Recipe:
+    """LAMB for BERT-large, untuned: the rate by the square root, warmup by the batch.
+
+    With j = log2(batch_size / 512):
+
+        learning_rate = 5 / (2^(3 - j/2) 1000) = 0.005 sqrt(batch_size / 32768)
+        steps         = 1000000 512 / batch_size
+        warmup        = 2^j/320 of the steps, which is 3,125 steps at every batch
+
+    Decay counts from step 0, as in the authors' BERT code, so that the rate drops as warmup ends.
+    Of the steps, 9/10 of the examples are sequences of 128 tokens and the rest of 512: at 32,768,
+    14,063 and 1,562 steps.
+
+    Args:
+        batch_size: The batch to train with; the paper has the powers of 2 from 512 to 32,768.
+
+    Raises:
+        ValueError: where the batch is no whole number, or beyond 163,840, so that warmup would be
+            longer than training.
+
+    Example:
+        >>> recipe = untuned_lamb_bert(32768)
+        >>> recipe.learning_rate, recipe.warmup_steps, recipe.train_steps
+        (0.005, 3125, 15625)
+
+    References:
+        You et al., Large batch optimization for deep learning, arXiv 1904.00962.
+    """
+    batch_size = whole("batch_size", batch_size)
+    warn_outside(
+        batch_size, 512, 32768,
+        "Untuned LAMB for BERT was shown for batches of 512 to 32,768 (and of 65,536 in the first "
+        f"stage of bert_mixed_batch), not for {batch_size:,}.",
+    )  # fmt: skip
+    learning_rate = 5e-3 * math.sqrt(batch_size / 32768)
+    steps = nearest(Fraction(1_000_000 * 512, batch_size))
+    ratio = batch_size / 512 / 320
+    return Recipe(
+        title="Untuned LAMB for BERT-large",
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        warmup_steps=3125,
+        train_steps=steps,
+        exclude_from_weight_decay=BERT_EXCLUSIONS,
+        arithmetic=(
+            f"learning rate = 0.005 x sqrt({batch_size:,} / 32,768) = {learning_rate:.4g}",
+            f"training = 1,000,000 steps x 512 / {batch_size:,} = {steps:,} steps",
+            f"warmup = {batch_size:,} / 512 / 320 = {ratio:.4g} of training = 3,125 steps",
+        ),
+        source="You et al., arXiv 1904.00962, the BERT table of untuned LAMB",
+        **_BERT,
+    )
+
+
+def bert_mixed_batch() -> StagedRecipe:
+    """BERT-large in 8,599 steps: batch 65,536 at 128 tokens, then 32,768 at 512, warmed up again.
+
+    Nine tenths of 512 million sequences at 65,536, and one tenth at 32,768, would be 7,031 and
+    1,562 steps, 8,593 in all. The paper's total is 8,599; 1,562 is its own count for stage 2
+    (of 15,625 = 14,063 + 1,562), which leaves 7,037 for stage 1. It is not known what the six
+    steps are for. Nor do we know the paper's rates for this run: peaks and warmups here are those
+    that NVIDIA trains the same stages with (`nvidia_bert`), the decay is the paper's, linear. The
+    untuned rule cannot stand in: its 3,125 steps of warmup are longer than stage 2.
+
+    Example:
+        >>> recipe = bert_mixed_batch()
+        >>> [(stage.batch_size, stage.sequence_length, stage.train_steps) for stage in recipe]
+        [(65536, 128, 7037), (32768, 512, 1562)]
+        >>> recipe.train_steps
+        8599
+
+    References:
+        You et al., Large batch optimization for deep learning, arXiv 1904.00962.
+    """
+    source = f"You et al., arXiv 1904.00962, mixed-batch BERT; rate and warmup from {_NVIDIA}"
+
+    def stage(number, batch_size, length, learning_rate, warmup, steps, share):
+        count = f"{share} x 1,000,000 x 512 / {batch_size:,}"
+        exact = share * 1_000_000 * 512 / batch_size
+        return Recipe(
+            title=f"Mixed-batch BERT-large, stage {number}",
+            batch_size=batch_size,
+            sequence_length=length,
+            learning_rate=learning_rate,
+            warmup_steps=warmup,
+            train_steps=steps,
+            exclude_from_weight_decay=BERT_EXCLUSIONS,
+            arithmetic=(
+                f"learning rate = {learning_rate:g} (NVIDIA's)",
+                f"training = {steps:,} steps, as published ({count} = {exact:,.1f})",
+                f"warmup = {warmup:,} steps from 0 (NVIDIA's)",
+            ),
+            source=source,
+            **_BERT,
+        )
+
+    return StagedRecipe(
+        title="Mixed-batch BERT-large",
+        stages=(
+            stage(1, 65536, 128, 6e-3, 2000, 7037, 0.9),
+            stage(2, 32768, 512, 4e-3, 200, 1562, 0.1),
+        ),
+        arithmetic=("stage 1 = 8,599 published in all - 1,562 of stage 2 = 7,037 steps",),
+        source=source,
+    )
+
+
+def nvidia_bert() -> StagedRecipe:
+    """NVIDIA's two phases of BERT-large: 65,536 at 128 tokens, then 32,768 at 512; 8,601 steps.
+
+    The rate falls with the square root of what is left, counted from step 0. Warmup is published
+    as a share of training, whose steps are rounded down: 0.2843 x 7,038 = 2,000.9, so that the
+    2,001st step is the first one of decay. Phase 2 keeps the moments and sets the optimizer's step
+    back to 0. Biases and norms are neither decayed nor adapted, as in NVIDIA's PyTorch code; its
+    TensorFlow code has other batches and adapts every variable.
+
+    Example:
+        >>> [(p.learning_rate, p.warmup_steps, p.train_steps) for p in nvidia_bert()]
+        [(0.006, 2000, 7038), (0.004, 200, 1563)]
+
+    References:
+        github.com/NVIDIA/DeepLearningExamples, PyTorch/LanguageModeling/BERT.
+    """
+
+    def phase(number, batch_size, length, learning_rate, share, steps):
+        warmup = math.floor(share * steps)
+        return Recipe(
+            title=f"NVIDIA BERT-large, phase {number}",
+            batch_size=batch_size,
+            sequence_length=length,
+            learning_rate=learning_rate,
+            warmup_steps=warmup,
+            train_steps=steps,
+            power=0.5,
+            exclude_from_weight_decay=("LayerNorm|layer_norm|gamma|beta", "bias"),
+            arithmetic=(
+                f"learning rate = {learning_rate:g}",
+                f"training = {steps:,} steps",
+                f"warmup = {share:g} x {steps:,} = {share * steps:,.1f}, down to {warmup:,} steps",
+            ),
+            source=_NVIDIA,
+            **_BERT,
+        )
+
+    return StagedRecipe(
+        title="NVIDIA BERT-large",
+        stages=(
+            phase(1, 65536, 128, 6e-3, 0.2843, 7038),
+            phase(2, 32768, 512, 4e-3, 0.128, 1563),
+        ),
+        source=_NVIDIA,
+    )
