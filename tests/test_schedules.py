@@ -10,6 +10,7 @@ import tf_keras
 
 import tf_lamb.keras.schedules
 import tf_lamb.tf_keras.schedules
+from tf_lamb.core import recipes
 from tf_lamb.core import schedules as core
 
 HOSTS = {
@@ -118,6 +119,64 @@ def test_an_optimizer_takes_it_and_keeps_it(host, tmp_path):
     model.save(tmp_path / "model.keras")
     restored = keras_.models.load_model(tmp_path / "model.keras")
     assert float(restored.optimizer.learning_rate) == pytest.approx(0.1 * 2 / 3)
+
+
+RECIPES = {
+    "untuned LAMB, BERT": lambda: recipes.untuned_lamb_bert(32768),
+    "untuned LAMB, ResNet-50": lambda: recipes.untuned_lamb_resnet50(8192),
+    "LEGW": lambda: recipes.legw_resnet50_lars(4096),
+    "linear scaling": lambda: recipes.linear_scaling(8192),
+    "MLPerf, from the middle of warmup": lambda: recipes.mlperf_lamb_bert(8192),
+    "without warmup": lambda: recipes.mlperf_lamb_bert(4096),
+    "two stages": recipes.bert_mixed_batch,
+}
+
+
+def rate_of(recipe, step):
+    """As the docstring of `Recipe` says it."""
+    if isinstance(recipe, recipes.StagedRecipe):
+        first, second = recipe
+        begun = step - first.train_steps
+        return rate_of(first, step) if begun < 0 else rate_of(second, begun)
+    warmup, peak = recipe.warmup_steps, recipe.learning_rate
+    if step < warmup:
+        return recipe.initial_learning_rate + (peak - recipe.initial_learning_rate) * step / warmup
+    if recipe.decay == "multi_step":
+        return peak * recipe.decay_rate ** sum(b <= step for b in recipe.boundaries)
+    p = step / recipe.train_steps
+    if recipe.handover == "continuous":
+        p = (step - warmup) / (recipe.train_steps - warmup)
+    return recipe.end_learning_rate + (peak - recipe.end_learning_rate) * (1 - p) ** recipe.power
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_its_schedule(name):
+    recipe = RECIPES[name]()
+    schedule = recipes.schedule(recipe, core)
+    steps = {0, 1, recipe.train_steps // 3, recipe.train_steps // 2, recipe.train_steps - 1}
+    for stage in [recipe] if isinstance(recipe, recipes.Recipe) else recipe:
+        joints = (stage.warmup_steps, stage.train_steps, *stage.boundaries)
+        steps |= {max(0, joint + d) for joint in joints for d in (-1, 0, 1)}
+    for step in sorted(s for s in steps if s < recipe.train_steps):
+        assert at(schedule, step) == pytest.approx([rate_of(recipe, step)], rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_an_optimizer_comes_from_its_recipe(host):
+    ours = tf_lamb.keras if host == "keras" else tf_lamb.tf_keras
+    recipe = recipes.untuned_lamb_bert(32768)
+    optimizer = ours.LAMB.from_recipe(recipe, epsilon=1e-5)
+    config = optimizer.get_config()
+    assert config["weight_decay"] == 0.01
+    assert config["global_clipnorm"] == 1.0
+    assert config["epsilon"] == 1e-5
+    assert config["exclude_from_weight_decay"] == list(recipe.exclude_from_weight_decay)
+    assert float(optimizer._learning_rate(3125)) == pytest.approx(rate_of(recipe, 3125))
+    assert type(optimizer).from_config(config).get_config() == optimizer.get_config()
+    with pytest.raises(ValueError, match=r"recipe for LAMB, not for LARS: write LAMB"):
+        ours.LARS.from_recipe(recipe)
+    staged = ours.LAMB.from_recipe(recipes.bert_mixed_batch())
+    assert float(staged._learning_rate(7037)) == 0.0  # stage 2 warms up again
 
 
 @pytest.mark.parametrize(

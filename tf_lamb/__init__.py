@@ -14,12 +14,14 @@ __version__ = "0.1.0"
 _OF_A_DOOR = ("LAMB", "LARS", "SGDP", "AdamP", "from_addons", "migrate", "schedules")
 _ROOMS = ("core", "keras", "model_garden", "tensorflow", "tf_keras")
 
-__all__ = [*_OF_A_DOOR, *_ROOMS]
+__all__ = [*_OF_A_DOOR, *_ROOMS, "recipes"]
 
 
 def __getattr__(name):
     if name in _ROOMS:
         return importlib.import_module(f"tf_lamb.{name}")
+    if name == "recipes":
+        return importlib.import_module("tf_lamb.core.recipes")
     if name in _OF_A_DOOR:
         # As TensorFlow itself decides what `tf.keras` is.
         legacy = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")

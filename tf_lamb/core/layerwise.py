@@ -4,9 +4,11 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from tf_lamb.core import plan as plans
+from tf_lamb.core import recipes
 from tf_lamb.core.settings import Settings
 
 
@@ -21,6 +23,7 @@ class Layerwise:
     settings_class: type[Settings] = Settings
     name: str
     _var_key: Callable
+    _schedules: ModuleType  # of the door
     _settings: Settings
     _plan: plans.Plan | None = None
     _undecayed: tuple[tuple[object, str], ...] = ()  # keys and paths excluded by identity
@@ -35,6 +38,29 @@ class Layerwise:
         for name, value in settings.hyperparameters.items():
             setattr(self, name, value)
         self._bound_rule = functools.partial(type(self).rule, **settings.hyperparameters)
+
+    @classmethod
+    def from_recipe(cls, recipe, **arguments):
+        """The optimizer of a recipe, with its schedule, exclusions and hyper-parameters.
+
+        Args:
+            recipe: A `Recipe`, or a `StagedRecipe` whose stages differ in the learning rate alone.
+            **arguments: Arguments of the constructor, which win over the recipe's.
+
+        Raises:
+            ValueError: for the recipe of another optimizer.
+
+        Example:
+
+        >>> import tf_lamb
+        >>> recipe = tf_lamb.recipes.untuned_lamb_bert(32768)
+        >>> optimizer = tf_lamb.LAMB.from_recipe(recipe)
+        """
+        given = {
+            "learning_rate": recipes.schedule(recipe, cls._schedules),
+            **recipes.arguments(recipe, cls.__name__),
+        }
+        return cls(**{**given, **arguments})
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
         """Excludes variables from weight decay, beside the constructor argument of this name.

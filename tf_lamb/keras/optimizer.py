@@ -6,11 +6,13 @@ from keras import ops
 from tf_lamb.core import layers, rounding
 from tf_lamb.core import settings as settings_
 from tf_lamb.core.layerwise import Layerwise, path_of
-from tf_lamb.keras import host
+from tf_lamb.keras import host, schedules
 
 
 class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     """Owns variables, casting, clipping, accumulation, averaging, distribution and config."""
+
+    _schedules = schedules
 
     def __init__(self, learning_rate, **arguments):
         settings = self.settings_class(**arguments)

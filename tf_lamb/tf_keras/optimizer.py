@@ -17,6 +17,7 @@ import tf_keras
 from tf_lamb.core import settings as settings_
 from tf_lamb.core.layerwise import Layerwise
 from tf_lamb.tensorflow.update import Scalars, State, Update, update_replicas
+from tf_lamb.tf_keras import schedules
 
 _HALF = (tf.float16, tf.bfloat16)
 _Schedule = tf_keras.optimizers.schedules.LearningRateSchedule
@@ -47,6 +48,8 @@ def _at_least_float32(gradient):
 
 class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     """Owns variables, casting, clipping, accumulation, averaging, distribution and config."""
+
+    _schedules = schedules
 
     def __init__(self, learning_rate, **arguments):
         settings = self.settings_class(**arguments)

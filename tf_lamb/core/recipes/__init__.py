@@ -6,13 +6,14 @@ the source has the whole number itself.
 """
 
 from tf_lamb.core.recipes.bert import bert_mixed_batch, nvidia_bert, untuned_lamb_bert
+from tf_lamb.core.recipes.optimizer import arguments, schedule
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
 from tf_lamb.core.recipes.reference import mlperf_lamb_bert, mlperf_lars
 from tf_lamb.core.recipes.resnet import legw_resnet50_lars, untuned_lamb_resnet50
 from tf_lamb.core.recipes.scaling import legw, linear_scaling, sqrt_scaling
 
 __all__ = [
-    "Recipe", "StagedRecipe", "bert_mixed_batch", "legw", "legw_resnet50_lars", "linear_scaling",
-    "mlperf_lamb_bert", "mlperf_lars", "nvidia_bert", "sqrt_scaling", "untuned_lamb_bert",
-    "untuned_lamb_resnet50",
+    "Recipe", "StagedRecipe", "arguments", "bert_mixed_batch", "legw", "legw_resnet50_lars",
+    "linear_scaling", "mlperf_lamb_bert", "mlperf_lars", "nvidia_bert", "schedule", "sqrt_scaling",
+    "untuned_lamb_bert", "untuned_lamb_resnet50",
 ]  # fmt: skip
