@@ -1,6 +1,7 @@
 """The XLA-compiled update of many variables: what one replica does with aggregated gradients."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -53,13 +54,17 @@ class Update:
 
     def __post_init__(self):
         self._programs: dict = {}
-        self._traced = tf.function(self._run)
+        self._steps: dict = {}  # by plan: a function would be traced anew for each equal tuple
 
     def __call__(self, plan: tuple[Layer, ...], gradients, state: State, scalars: Scalars):
         """One micro-step; the layers of the plan hold positions among the gradients."""
+        step = functools.partial(self._run, plan)
         # In a user's eager loop the whole step is one call; in a graph it is part of theirs.
-        run = self._traced if tf.executing_eagerly() else self._run
-        run(plan, tuple(gradients), state, scalars)
+        if tf.executing_eagerly():
+            if plan not in self._steps:
+                self._steps[plan] = tf.function(step)
+            step = self._steps[plan]
+        step(tuple(gradients), state, scalars)
 
     def _run(self, plan, gradients, state, scalars):
         if not self.accumulation_steps:
