@@ -51,5 +51,5 @@ $(VENV)/.develop: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c "import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14) and 'Python 3.10 to 3.13 is needed: make PYTHON=python3.11')"
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info[:2] != (3, 11) and 'constraints.txt pins packages for Python 3.11: make PYTHON=python3.11')"
 	$(PYTHON) -m venv $(VENV)
