@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tf_lamb.core.plan import model_name
+
 
 def match(
     origin: str,
@@ -67,7 +69,7 @@ def _missing(origin, path, name, wanted, found, lookup, parts):
 
 
 def _short(names: Iterable[str]) -> dict[str, str]:
-    """Name -> the same without its first part, if all names share that part."""
+    """Name -> the same without the name of the model."""
     names = list(names)
-    shared = len({name.partition("/")[0] for name in names}) == 1
-    return {name: (shared and name.partition("/")[2]) or name for name in names}
+    root = model_name(names)
+    return {name: name.removeprefix(root) for name in names}

@@ -210,14 +210,14 @@ def _sliced(path: str, shape: Sequence[int], axis: int, blocks: int | None) -> d
 
 def _aliases(paths: Sequence[str]) -> list[tuple[str, ...]]:
     """Each path as it stands, and without the model's name where there is one to drop."""
-    root = _model_name(paths)
+    root = model_name(paths)
     return [
         (path, path.removeprefix(root)) if root and path.startswith(root) else (path,)
         for path in paths
     ]
 
 
-def _model_name(paths: Sequence[str]) -> str:
+def model_name(paths: Sequence[str]) -> str:
     """The first name that all paths share, with its slash, or an empty string.
 
     A layer of a subclassed model that makes weights before the model is called leaves the model's
