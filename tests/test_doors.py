@@ -123,12 +123,8 @@ def test_a_whole_step_can_be_compiled(door):
     assert_close({k: v.numpy() for k, v in variables.items()}, expected, 1e-6)
 
 
-def update_of(optimizer):
-    return getattr(optimizer, "_tensorflow_update", None) or optimizer._update
-
-
 def programs(optimizer):
-    return update_of(optimizer)._programs
+    return optimizer._update._programs
 
 
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
@@ -139,7 +135,7 @@ def test_a_second_step_compiles_nothing(door, graph):
              for k, s in {"kernel": (4, 4), "bias": (4,)}.items()}  # fmt: skip
     _, optimizer = final_weights(door, [start] * 3, start, graph=graph)
     assert len(programs(optimizer)) == 2
-    traced = [*programs(optimizer).values(), *update_of(optimizer)._steps.values()]
+    traced = [*programs(optimizer).values(), *optimizer._update._steps.values()]
     assert [f.experimental_get_tracing_count() for f in traced] == [1, 1] + [1] * (not graph)
 
 
@@ -188,6 +184,15 @@ def test_what_cannot_be_right_is_refused(door, arguments, error, words):
         DOORS[door].LAMB(**arguments)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_the_method_refuses_a_bare_string(door):
+    """Taken letter by letter, "bias" would exclude whatever has a b, an i, an a or an s in it."""
+    optimizer = DOORS[door].LAMB(weight_decay=0.1)
+    with pytest.raises(TypeError, match=r"var_names .* Did you mean \['bias'\]"):
+        optimizer.exclude_from_weight_decay(var_names="bias")
+    assert optimizer.get_config()["exclude_from_weight_decay"] is None
 
 
 def test_no_weight_decay_may_be_written_as_none():

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from tf_lamb.core import checks, recipes
 from tf_lamb.core import plan as plans
-from tf_lamb.core import recipes
 from tf_lamb.core.settings import Settings
 
 
@@ -22,6 +22,7 @@ class Layerwise:
     slot_names: tuple[str, ...]
     settings_class: type[Settings] = Settings
     name: str
+    get_config: Callable
     _var_key: Callable
     _schedules: ModuleType  # of the door
     _settings: Settings
@@ -71,14 +72,16 @@ class Layerwise:
 
         Raises:
             ValueError: after the optimizer was built, when its plan is made.
+            ValueError, TypeError: for names that are no list of regexes.
         """
+        names = checks.patterns("var_names", var_names) or ()
         if self._plan is not None:
             raise ValueError(
                 "exclude_from_weight_decay() was called on an optimizer that is built already. "
                 "Call it before the first step, or make a new optimizer."
             )
         self._undecayed += tuple((self._var_key(v), path_of(v)) for v in var_list or ())
-        patterns = (*(self._settings.exclude_from_weight_decay or ()), *(var_names or ()))
+        patterns = (*(self._settings.exclude_from_weight_decay or ()), *names)
         self._settings = dataclasses.replace(self._settings, exclude_from_weight_decay=patterns)
 
     def describe(self, print_fn=print):

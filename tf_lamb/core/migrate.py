@@ -120,7 +120,7 @@ def prepare(
         ValueError: where anything does not fit; nothing has been changed then.
     """
     family, rename = type(optimizer).__name__, dict(rename or {})
-    ours = optimizer.get_config()  # type: ignore[attr-defined]
+    ours = optimizer.get_config()
     if source.family != family:
         raise ValueError(
             f"{source.origin} is {source.family}, and the optimizer is {family}: their slots mean "

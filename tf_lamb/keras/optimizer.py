@@ -38,7 +38,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow.update import Update
 
-            self._tensorflow_update = Update(
+            self._update = Update(
                 self._bound_rule,
                 len(self.slot_names),
                 self.clip_aggregated,
@@ -164,7 +164,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
         def everywhere(strategy, gradients):
             scalars = Scalars(**{k: tf.convert_to_tensor(v) for k, v in self._scalars().items()})
-            update_replicas(strategy, self._tensorflow_update, plan, gradients, state, scalars)
+            update_replicas(strategy, self._update, plan, gradients, state, scalars)
 
         pairs = self._all_reduce_sum_gradients(zip(gradients, state.weights, strict=True))
         tf.__internal__.distribute.interim.maybe_merge_call(
