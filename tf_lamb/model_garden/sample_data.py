@@ -7,17 +7,11 @@ nothing is downloaded. The examples are made by Model Garden's own `create_pretr
 """
 
 import collections
-import hashlib
 import itertools
-import json
 import pathlib
 import random
-import re
-import tempfile
 
-from absl import app, flags, logging
-
-from tf_lamb.model_garden import sample_text
+from tf_lamb.model_garden import data_folder, sample_text
 
 FILES = ("vocab.txt", "train.tfrecord", "validation.tfrecord", "data.json")
 
@@ -71,8 +65,8 @@ def write(
     vocab = sample_text.read_vocab(vocab_file) if vocab_file else None
     sources = sample_text.read_sources(input)
     settings = {
-        "text_sha256": _sha256(list(sources.values())),
-        "vocab_sha256": _sha256(vocab) if vocab else None,
+        "text_sha256": data_folder.sha256(list(sources.values())),
+        "vocab_sha256": data_folder.sha256(vocab) if vocab else None,
         "vocab_size_asked": None if vocab else vocab_size,
         "seq_length": seq_length,
         "max_predictions_per_seq": max_predictions_per_seq,
@@ -82,7 +76,7 @@ def write(
         "validation_fraction": validation_fraction,
     }
     output_dir = pathlib.Path(output_dir)
-    facts = _find(output_dir, settings)
+    facts = data_folder.find(output_dir, FILES, settings)
     if facts:
         print(f"reusing {output_dir}: same text, same settings")
         return facts
@@ -91,15 +85,12 @@ def write(
     vocab = vocab or sample_text.learn_vocab(parts["train"], vocab_size, do_lower_case)
     facts = {
         **settings,
-        "fingerprint": _sha256(settings),
+        "fingerprint": data_folder.sha256(settings),
         "sources": list(sources),
         "vocab_file": vocab_file and str(vocab_file),
         "vocab_size": len(vocab),
     }
-    output_dir.mkdir(parents=True, exist_ok=True)
-    # An error leaves nothing; a run that is killed leaves this hidden folder at most.
-    with tempfile.TemporaryDirectory(prefix=".partial-", dir=output_dir) as partial:
-        partial = pathlib.Path(partial)
+    with data_folder.filled(output_dir, FILES, settings, facts) as partial:
         (partial / "vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
         for part, documents in parts.items():
             facts[f"{part}_documents"] = len(documents)
@@ -109,15 +100,7 @@ def write(
         facts["validation_masked_tokens"] = sum(masked.values())
         facts["validation_commonest_masked_token"] = vocab[token]
         facts["validation_commonest_masked_share"] = count / sum(masked.values())
-        (partial / "data.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        _find(output_dir, settings)  # raises if a run with other settings has ended meanwhile
-        for name in FILES:
-            (partial / name).replace(output_dir / name)
     return facts
-
-
-def _sha256(value):
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _write_part(folder, part, documents, settings):
@@ -166,55 +149,10 @@ def _write_part(folder, part, documents, settings):
     return len(instances), masked
 
 
-def _find(output_dir, settings):
-    """Returns the facts of the same data made before, None if the folder holds none, or raises."""
-    if output_dir.exists() and not output_dir.is_dir():
-        raise NotADirectoryError(f"output_dir {str(output_dir)!r} is a file; name a folder.")
-    present = [name for name in FILES if (output_dir / name).exists()]
-    if not present:
-        return None
-    trouble = f"has {', '.join(present)} but no complete data set"
-    if present == list(FILES):
-        facts = json.loads((output_dir / "data.json").read_text(encoding="utf-8"))
-        trouble = ", ".join(
-            f"{key} was {facts.get(key)} and is now {value}"
-            for key, value in settings.items()
-            if facts.get(key) != value
-        )
-        if not trouble:
-            return facts
-    raise FileExistsError(
-        f"output_dir {str(output_dir)!r} is taken: {trouble}. Nothing was "
-        "written; use another output_dir or delete the folder."
-    )
-
-
-def _define_flags():
-    """One flag for each argument of `write`. Only the command line calls this: flags are global."""
-    define = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float}
-    for name, default in {"output_dir": None, **write.__kwdefaults__}.items():
-        text = re.search(rf"\n +{name}: (.*?)\n\n? +\w+:", write.__doc__, re.DOTALL).group(1)
-        define.get(type(default), flags.DEFINE_string)(name, default, " ".join(text.split()))
-    flags.mark_flag_as_required("output_dir")
-
-
-def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Unexpected argument {argv[1]!r}; text files go into --input.")
-    values = {name: flags.FLAGS[name].value for name in ("output_dir", *write.__kwdefaults__)}
-    for name in values:
-        delattr(flags.FLAGS, name)  # create_pretraining_data defines some of the same names
-    logging.set_verbosity(logging.WARNING)  # it logs 20 whole examples a file
-    try:
-        facts = write(**values)
-    except (ValueError, OSError) as error:
-        return f"sample_data: {error}"  # to stderr, with exit status 1 and no traceback
-    print(
-        "{0}: {train_examples} training and {validation_examples} validation examples, vocabulary"
-        " of {vocab_size}".format(values["output_dir"], **facts)
-    )
-
-
 if __name__ == "__main__":
-    _define_flags()
-    app.run(main)
+    data_folder.run(
+        "sample_data",
+        write,
+        "{train_examples} training and {validation_examples} validation examples, vocabulary"
+        " of {vocab_size}",
+    )

@@ -1,0 +1,92 @@
+"""A folder of data that a command makes once, whole or not at all, and knows again.
+
+`data.json` is the last of its files: it holds the settings and what is worth knowing of the rest.
+"""
+
+import contextlib
+import hashlib
+import json
+import pathlib
+import re
+import tempfile
+
+from absl import app, flags, logging
+
+
+def sha256(value):
+    """The hash of anything that JSON can hold."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def find(output_dir, files, settings):
+    """Returns the facts of the same data made before, None if the folder holds none, or raises."""
+    if output_dir.exists() and not output_dir.is_dir():
+        raise NotADirectoryError(f"output_dir {str(output_dir)!r} is a file; name a folder.")
+    present = [name for name in files if (output_dir / name).exists()]
+    if not present:
+        return None
+    trouble = f"has {', '.join(present)} but no complete data set"
+    if present == list(files):
+        facts = json.loads((output_dir / "data.json").read_text(encoding="utf-8"))
+        trouble = ", ".join(
+            f"{key} was {facts.get(key)} and is now {value}"
+            for key, value in settings.items()
+            if facts.get(key) != value
+        )
+        if not trouble:
+            return facts
+    raise FileExistsError(
+        f"output_dir {str(output_dir)!r} is taken: {trouble}. Nothing was "
+        "written; use another output_dir or delete the folder."
+    )
+
+
+@contextlib.contextmanager
+def filled(output_dir, files, settings, facts):
+    """A folder to write the files to, which are moved to `output_dir` if all goes well.
+
+    `data.json` is written here, from the facts as they are in the end.
+    """
+    output_dir.mkdir(parents=True, exist_ok=True)
+    # An error leaves nothing; a run that is killed leaves this hidden folder at most.
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=output_dir) as partial:
+        partial = pathlib.Path(partial)
+        yield partial
+        (partial / "data.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        find(output_dir, files, settings)  # raises if a run with other settings has ended meanwhile
+        for name in files:
+            (partial / name).replace(output_dir / name)
+
+
+def run(name, write, summary):
+    """The command line of `write`: a flag for each argument, described in its docstring.
+
+    Args:
+      name: of the command, for its errors.
+      write: makes the data. Takes `output_dir` and keywords, and returns the facts.
+      summary: what to print in the end, to be formatted with the facts.
+    """
+    values = {"output_dir": None, **write.__kwdefaults__}
+    # Only a command defines flags: they are global.
+    define = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float}
+    for key, default in values.items():
+        text = re.search(rf"\n +{key}: (.*?)\n\n? +\w+:", write.__doc__, re.DOTALL).group(1)
+        define.get(type(default), flags.DEFINE_string)(key, default, " ".join(text.split()))
+    flags.mark_flag_as_required("output_dir")
+
+    def main(argv):
+        if len(argv) > 1:
+            raise app.UsageError(
+                f"Unexpected argument {argv[1]!r}; each is --flag=value, with globs in quotes."
+            )
+        for key in values:
+            values[key] = flags.FLAGS[key].value
+            delattr(flags.FLAGS, key)  # Model Garden defines some of the same names
+        logging.set_verbosity(logging.WARNING)  # Model Garden logs whole examples
+        try:
+            facts = write(**values)
+        except (ValueError, OSError) as error:
+            return f"{name}: {error}"  # to stderr, with exit status 1 and no traceback
+        print(f"{values['output_dir']}: {summary.format(**facts)}")
+
+    app.run(main)
