@@ -8,6 +8,7 @@ import hashlib
 import json
 import pathlib
 import re
+import sys
 import tempfile
 
 from absl import app, flags, logging
@@ -72,6 +73,8 @@ def run(name, write, summary):
     for key, default in values.items():
         text = re.search(rf"\n +{key}: (.*?)\n\n? +\w+:", write.__doc__, re.DOTALL).group(1)
         define.get(type(default), flags.DEFINE_string)(key, default, " ".join(text.split()))
+        # --help lists what the command's own module defined, or what is called its own.
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[key])
     flags.mark_flag_as_required("output_dir")
 
     def main(argv):
