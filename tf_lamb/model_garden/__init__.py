@@ -11,7 +11,7 @@ Nothing is registered by importing it. One call does so:
 
 
 def register(replace_stock: bool = False) -> None:
-    """Makes our optimizers, task and experiments known to Model Garden.
+    """Makes our optimizers, schedules, task, trainer and experiments known to Model Garden.
 
     May be called any number of times.
 
@@ -20,9 +20,11 @@ def register(replace_stock: bool = False) -> None:
             algorithm. A stock experiment with `optimizer.type: lamb` then trains with ours, under
             the field names that it has today (`weight_decay_rate`).
     """
-    from tf_lamb.model_garden import configs, experiments, tasks
+    from tf_lamb.model_garden import configs, experiments, schedules, tasks, trainer
 
     configs.register_optimizers()
+    schedules.register_schedules()
+    trainer.register_trainer()
     tasks.register_tasks()
     experiments.register_experiments()
     if replace_stock:

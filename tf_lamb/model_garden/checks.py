@@ -10,7 +10,7 @@ from official.modeling.hyperparams import base_config
 from official.modeling.optimization import OptimizerFactory
 from official.nlp.tasks import masked_lm
 
-from tf_lamb.model_garden import model_dirs, tasks
+from tf_lamb.model_garden import batches, model_dirs, tasks
 from tf_lamb.model_garden.parsing import UserError
 
 
@@ -20,6 +20,8 @@ def check(params, mode, model_dir, experiment=None, seed=None) -> None:
     for complaint in (
         _runtime(params, "eval" in mode),
         _optimization(params) if training else None,
+        _batch(params) if training else None,
+        _first_stage(params, model_dir) if training else None,
         _data(params, training, "eval" in mode),
         model_dirs.why_not_here(params, model_dir, experiment, seed) if training else None,
     ):
@@ -78,6 +80,8 @@ def _optimization(params) -> str | None:
                     f"trainer.optimizer_config.{part}.{choice.type}.{key} is not set and has no "
                     f"default. Set it, e.g. for trainer.train_steps={params.trainer.train_steps}"
                 )
+    if complaint := _warmup(params):
+        return complaint
     ours = str(config.optimizer.type).startswith("tf_lamb")
     if ours and params.task.differential_privacy_config is not None:
         return (
@@ -93,6 +97,46 @@ def _optimization(params) -> str | None:
             except (TypeError, ValueError) as error:
                 reason = str(error).splitlines()[0]  # Gin adds where it stood in the call
                 return f"trainer.optimizer_config.optimizer.{config.optimizer.type}: {reason}"
+    return None
+
+
+def _warmup(params) -> str | None:
+    warmup, steps = params.trainer.optimizer_config.warmup, params.trainer.train_steps
+    length = "steps" if warmup.type == "tf_lamb" else "warmup_steps"
+    warm = getattr(warmup.get(), length, 0) if warmup.get() else 0
+    if warm > steps:
+        return (
+            f"warmup is longer than training: trainer.optimizer_config.warmup.{warmup.type}."
+            f"{length}={warm:,} > trainer.train_steps={steps:,}. Train for longer, or take a "
+            "smaller batch"
+        )
+    return None
+
+
+def _batch(params) -> str | None:
+    config = params.trainer.optimizer_config.optimizer.get()
+    accumulation = getattr(config, "gradient_accumulation_steps", None) or 1
+    batch = getattr(getattr(params.task, "train_data", None), "global_batch_size", 0)
+    try:
+        batches.split(batch, batches.replicas(params) or 1, accumulation)
+    except ValueError as error:
+        return f"task.train_data.global_batch_size={batch}: {error}"
+    return None
+
+
+def _first_stage(params, model_dir) -> str | None:
+    path = params.task.init_checkpoint
+    takes_optimizer = getattr(params.task, "init_optimizer", False)
+    if not path:
+        if takes_optimizer:
+            return "task.init_optimizer needs task.init_checkpoint: name the first stage's folder"
+        return None
+    begun = tf.io.gfile.isdir(model_dir) and tf.train.latest_checkpoint(model_dir)
+    if not begun and model_dirs.checkpoint_in(path) is None:
+        return (
+            f"task.init_checkpoint={path}: there is no checkpoint. Name the --model_dir of the "
+            "first stage, once it has trained, or a checkpoint in it"
+        )
     return None
 
 
@@ -135,6 +179,13 @@ def _facts_disagree(params, part: str, file: str) -> str | None:
                 f"{facts[key]}. Write task.{part}.{key}={facts[key]}"
             )
     encoder = getattr(getattr(params.task, "model", None), "encoder", None)
+    positions = getattr(encoder.get(), "max_position_embeddings", None) if encoder else None
+    if positions is not None and positions < (getattr(data, "seq_length", None) or 0):
+        return (
+            f"task.{part}.seq_length is {data.seq_length}, but the model has {positions} "
+            f"positions. Write task.model.encoder.{encoder.type}.max_position_embeddings="
+            f"{data.seq_length}, in an earlier stage, too"
+        )
     size = getattr(encoder.get(), "vocab_size", None) if encoder else None
     if size is not None and size < facts.get("vocab_size", 0):
         return (

@@ -11,6 +11,7 @@ from official.modeling.optimization import optimizer_factory
 from official.modeling.optimization.configs import optimization_config, optimizer_config
 
 import tf_lamb.tf_keras
+from tf_lamb.model_garden import schedules
 
 
 @dataclasses.dataclass
@@ -110,9 +111,11 @@ class OptimizerConfig(optimization_config.OptimizerConfig):
 
 @dataclasses.dataclass
 class OptimizationConfig(optimization_config.OptimizationConfig):
-    """Model Garden's optimizer, averaging, learning rate and warmup, with our choice."""
+    """Model Garden's optimizer, averaging, learning rate and warmup, with our choices."""
 
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    learning_rate: schedules.LrConfig = dataclasses.field(default_factory=schedules.LrConfig)
+    warmup: schedules.WarmupChoice = dataclasses.field(default_factory=schedules.WarmupChoice)
 
 
 _OPTIMIZERS = {

@@ -1,49 +1,66 @@
-"""Our experiments: Model Garden's, with our optimizers and numbers that come from the papers."""
+"""Our experiments: Model Garden's, with our optimizers and the numbers of a published recipe."""
 
 import functools
 
 from official.common import registry_imports  # noqa: F401  (registers the stock experiments)
 from official.core import config_definitions, exp_factory
 
+from tf_lamb.core import recipes
 from tf_lamb.model_garden import configs, tasks
+from tf_lamb.model_garden.recipes import settings
 
 
-def lamb_bert_pretraining() -> config_definitions.ExperimentConfig:
-    """`bert/pretraining` with LAMB: 1,000,000 steps at batch 512.
-
-    Learning rate and warmup are those of untuned LAMB at this batch (arXiv:1904.00962v5):
-    5 / (2^3 * 10^3) = 6.25e-4, and 1/320 of the steps.
-    """
-    experiment = exp_factory.get_exp_config("bert/pretraining")
-    task = tasks.MaskedLMConfig(experiment.task.as_dict())
-    task.scale_loss = True  # the stock default, false, came along
-    experiment.task = task
-    steps = experiment.trainer.train_steps
-    experiment.trainer.optimizer_config = configs.OptimizationConfig(
-        {
-            "optimizer": {
-                "type": "tf_lamb",
-                "tf_lamb": {
-                    "weight_decay": 0.01,
-                    "exclude_from_weight_decay": ["LayerNorm", "layer_norm", "bias"],
-                    "global_clipnorm": 1.0,
-                },
-            },
-            "learning_rate": {
-                "type": "polynomial",
-                "polynomial": {
-                    "initial_learning_rate": 6.25e-4,
-                    "end_learning_rate": 0.0,
-                    "decay_steps": steps,
-                },
-            },
-            "warmup": {"type": "linear", "linear": {"warmup_steps": steps // 320}},
-        }
-    )
+def _trained_by(recipe: recipes.Recipe, stock: str) -> config_definitions.ExperimentConfig:
+    """A stock experiment with the optimizer, the schedule and the steps of a recipe."""
+    experiment = exp_factory.get_exp_config(stock)
+    experiment.trainer.optimizer_config = configs.OptimizationConfig()
+    experiment.override(settings(recipe), is_strict=True)
     return experiment
 
 
-_EXPERIMENTS = {"lamb/bert_pretraining": lamb_bert_pretraining}
+def _bert(recipe: recipes.Recipe) -> config_definitions.ExperimentConfig:
+    experiment = _trained_by(recipe, "bert/pretraining")
+    task = tasks.MaskedLMConfig(experiment.task.as_dict())
+    task.scale_loss = True  # the stock default, false, came along
+    experiment.task = task
+    return experiment
+
+
+def lamb_bert_pretraining() -> config_definitions.ExperimentConfig:
+    """`bert/pretraining` with untuned LAMB, at the paper's smallest batch: 512."""
+    return _bert(recipes.untuned_lamb_bert(512))
+
+
+def lamb_bert_pretraining_phase2() -> config_definitions.ExperimentConfig:
+    """`bert/pretraining` as the second stage of mixed-batch BERT: 32,768 at 512 tokens.
+
+    Name the first stage's folder in `task.init_checkpoint`.
+    """
+    return _bert(recipes.bert_mixed_batch().stages[1])
+
+
+def _resnet(recipe: recipes.Recipe) -> config_definitions.ExperimentConfig:
+    experiment = _trained_by(recipe, "resnet_imagenet")
+    experiment.task.losses.l2_weight_decay = 0.0  # the optimizer decays
+    return experiment
+
+
+def lamb_resnet_imagenet() -> config_definitions.ExperimentConfig:
+    """`resnet_imagenet` with untuned LAMB, at the stock experiment's batch: 4,096."""
+    return _resnet(recipes.untuned_lamb_resnet50(4096))
+
+
+def lars_resnet_imagenet() -> config_definitions.ExperimentConfig:
+    """`resnet_imagenet` with LARS by LEGW, at the stock experiment's batch: 4,096."""
+    return _resnet(recipes.legw_resnet50_lars(4096))
+
+
+_EXPERIMENTS = {
+    "lamb/bert_pretraining": lamb_bert_pretraining,
+    "lamb/bert_pretraining_phase2": lamb_bert_pretraining_phase2,
+    "lamb/resnet_imagenet": lamb_resnet_imagenet,
+    "lars/resnet_imagenet": lars_resnet_imagenet,
+}
 
 
 @functools.cache

@@ -44,6 +44,13 @@ def read_params(model_dir: str) -> dict | None:
     return params if isinstance(params, dict) else None
 
 
+def checkpoint_in(path: str) -> str | None:
+    """The checkpoint that is meant by its own name, or by that of the folder it is in; or None."""
+    if tf.io.gfile.isdir(path):
+        return tf.train.latest_checkpoint(path)
+    return path if tf.io.gfile.exists(f"{path}.index") else None
+
+
 def why_not_here(params, model_dir: str, experiment: str | None, seed: int | None) -> str | None:
     """Why this experiment cannot train in this folder, or None.
 
@@ -77,6 +84,24 @@ def why_not_here(params, model_dir: str, experiment: str | None, seed: int | Non
     for path in old:
         if difference := _first_difference(old[path], new[path], path):
             return f"--model_dir={model_dir} holds another experiment: {difference}. {way_out}"
+    return None
+
+
+def why_no_successor(before, after, keep_moments: bool) -> str | None:
+    """Why an experiment cannot go on from the weights of the one before, or None."""
+    old, new = before.task.model.as_dict(), after.task.model.as_dict()
+    if difference := _first_difference(old, new, "task.model"):
+        return f"it cannot take over the weights of the stage before: {difference}"
+    if not keep_moments:
+        return None
+    old, new = (params.trainer.optimizer_config.optimizer.type for params in (before, after))
+    if old != new:
+        return f"--moments=keep: the stage before trains with {old}, this one with {new}"
+    if after.trainer.optimizer_config.warmup.type != "tf_lamb":
+        return (
+            "--moments=keep needs trainer.optimizer_config.warmup.type=tf_lamb, which can begin "
+            "where the optimizer's steps are"
+        )
     return None
 
 

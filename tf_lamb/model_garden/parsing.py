@@ -6,12 +6,15 @@ file where in its own code it was opened.
 
 import contextlib
 import difflib
+import json
 from collections.abc import Iterator
 
 import tensorflow as tf
 import yaml
 from official.core import config_definitions, exp_factory, train_utils
 from official.modeling.hyperparams import base_config, oneof, params_dict
+
+from tf_lamb.model_garden import batches, scaling
 
 
 class UserError(ValueError):
@@ -24,6 +27,85 @@ def parse(flags) -> config_definitions.ExperimentConfig:
     Args:
         flags: Model Garden's flags, or its `train_utils.ParseConfigOptions`.
     """
+    params = _from_files(flags)
+    if flags.params_override:
+        _override(params, _read_override(flags.params_override), "--params_override")
+    try:
+        return train_utils.parse_configuration(flags, print_return=False)
+    except (KeyError, ValueError, TypeError) as error:
+        raise UserError(f"The configuration cannot be read: {error}") from error
+
+
+def fill_in(flags) -> str:
+    """Puts what the batch flags stand for in front of `--params_override`, where the main reads it.
+
+    What `--params_override` says itself, holds.
+
+    Args:
+        flags: `global_batch_size`, `recipe` and `per_replica_batch_size`, and Model Garden's.
+
+    Returns:
+        The arithmetic, to be printed.
+    """
+    params, text, settings = _from_files(flags), "", {}
+    own = _read_override(flags.params_override) if flags.params_override else {}
+    if flags.global_batch_size:
+        try:
+            text, settings = scaling.fill_in(flags.recipe, flags.global_batch_size, params)
+        except ValueError as error:
+            raise UserError(f"--global_batch_size={flags.global_batch_size}: {error}") from error
+    for overrides, source in ((settings, "--global_batch_size"), (own, "--params_override")):
+        _override(params, overrides, source)
+    if flags.per_replica_batch_size:
+        count, line = _accumulation(params, flags.per_replica_batch_size)
+        kind = params.trainer.optimizer_config.optimizer.type
+        accumulated = {"optimizer": {kind: {"gradient_accumulation_steps": count}}}
+        settings = _merged(settings, {"trainer": {"optimizer_config": accumulated}})
+        text = f"{text}\n{line}" if text else line
+    if settings:
+        put_in_front(flags, settings)
+    return text
+
+
+def put_in_front(flags, settings: dict) -> None:
+    """Has `--params_override` say these settings, too, where it does not say otherwise."""
+    own = _read_override(flags.params_override) if flags.params_override else {}
+    flags.params_override = json.dumps(_merged(settings, own))
+
+
+def _accumulation(params, most: int) -> tuple[int, str]:
+    flag = f"--per_replica_batch_size={most}"
+    kind = params.trainer.optimizer_config.optimizer.type
+    if not str(kind).startswith("tf_lamb"):
+        raise UserError(f"{flag}: only optimizers of tf_lamb accumulate gradients, not {kind}")
+    replicas, batch = batches.replicas(params), params.task.train_data.global_batch_size
+    if replicas is None:
+        raise UserError(
+            f"{flag}: how many replicas a {params.runtime.distribution_strategy} run has is not "
+            f"known beforehand. Set trainer.optimizer_config.optimizer.{kind}."
+            "gradient_accumulation_steps instead"
+        )
+    try:
+        count = batches.accumulation(batch, replicas, most)
+    except ValueError as error:
+        raise UserError(f"{flag}: {error}") from error
+    share = batch // replicas // count
+    return count, (
+        f"batch = {share:,} examples x {replicas} replica(s) x {count:,} micro-batch(es) "
+        f"= {batch:,}"
+    )
+
+
+def _merged(first: dict, second: dict) -> dict:
+    """Two settings in one; where both say something, the second holds."""
+    both = {**first, **second}
+    for key in first.keys() & second.keys():
+        if isinstance(first[key], dict) and isinstance(second[key], dict):
+            both[key] = _merged(first[key], second[key])
+    return both
+
+
+def _from_files(flags) -> config_definitions.ExperimentConfig:
     names = sorted(_experiments())
     if flags.experiment not in names:
         hint = _did_you_mean(flags.experiment, names)
@@ -31,12 +113,7 @@ def parse(flags) -> config_definitions.ExperimentConfig:
     params = exp_factory.get_exp_config(flags.experiment)
     for path in flags.config_file or []:
         _override(params, _read_yaml(path), f"--config_file={path}")
-    if flags.params_override:
-        _override(params, _read_override(flags.params_override), "--params_override")
-    try:
-        return train_utils.parse_configuration(flags, print_return=False)
-    except (KeyError, ValueError, TypeError) as error:
-        raise UserError(f"The configuration cannot be read: {error}") from error
+    return params
 
 
 def _experiments(collection=None, prefix="") -> Iterator[str]:

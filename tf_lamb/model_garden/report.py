@@ -8,6 +8,18 @@ import sys
 
 from absl import app, flags
 
+# Tag -> the row, what an answer is, and where data.json has the commonest one and its share.
+_ACCURACIES = {
+    "masked_lm_accuracy": (
+        "masked-LM accuracy", "masked token",
+        "validation_commonest_masked_token", "validation_commonest_masked_share",
+    ),
+    "accuracy": (
+        "top-1 accuracy", "class",
+        "validation_commonest_class", "validation_commonest_class_share",
+    ),
+}  # fmt: skip
+
 
 def read_scalars(folder: str) -> dict[str, dict[int, float]]:
     """The scalars in TensorBoard's event files: tag -> step -> value.
@@ -55,9 +67,10 @@ def report(model_dir: str) -> str:
     validation = read_scalars(os.path.join(model_dir, subdir))
     if points := validation.get("validation_loss"):
         rows.append(("validation loss", f"{list(points.values())[-1]:.3f}"))
-    if points := validation.get("masked_lm_accuracy"):
-        accuracy = f"{list(points.values())[-1]:.1%} on validation"
-        rows.append(("masked-LM accuracy", accuracy + _share(params)))
+    for tag, (name, *answer) in _ACCURACIES.items():
+        if points := validation.get(tag):
+            accuracy = f"{list(points.values())[-1]:.1%} on validation"
+            rows.append((name, accuracy + _share(params, *answer)))
     rows.append(("checkpoints", f"{model_dir} (latest: {os.path.basename(checkpoint)})"))
     rows.append(("TensorBoard", f"tensorboard --logdir={model_dir}"))
     return "\n".join(f"{name:<20}{value}" for name, value in rows)
@@ -70,19 +83,18 @@ def _batch(params) -> str:
     accumulated = (optimizer.get(optimizer["type"]) or {}).get("gradient_accumulation_steps") or 1
     if accumulated == 1:
         return f"{batch:,}"
-    return f"{batch * accumulated:,} ({batch:,} x {accumulated} accumulated)"
+    return f"{batch:,} ({batch // accumulated:,} x {accumulated} accumulated)"
 
 
-def _share(params) -> str:
+def _share(params, what: str, answer_key: str, share_key: str) -> str:
     from tf_lamb.model_garden import model_dirs
 
     path = params["task"].get("validation_data", {}).get("input_path")
     facts = model_dirs.read_facts(path) if isinstance(path, str) else {}
-    share = facts.get("validation_commonest_masked_share")
-    if share is None:
+    if share_key not in facts:
         return ""
-    token = facts.get("validation_commonest_masked_token")
-    return f"; always answering {token!r}, the commonest masked token, gives {share:.1%}"
+    answer = facts.get(answer_key)
+    return f"; always answering {answer!r}, the commonest {what}, gives {facts[share_key]:.1%}"
 
 
 def _run(_) -> None:

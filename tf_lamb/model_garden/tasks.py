@@ -33,9 +33,13 @@ class MaskedLMConfig(masked_lm.MaskedLMConfig):
     Attributes:
         scale_loss: false gives Model Garden's own train step, which sums the gradients over the
             replicas and leaves float16 without loss scaling.
+        init_optimizer: whether a run that starts from `init_checkpoint` takes over the optimizer
+            as well: its slots and, so that bias correction stays right, its steps. The learning
+            rate reads those steps: have it begin at `warmup.tf_lamb.begin_step`.
     """
 
     scale_loss: bool = True
+    init_optimizer: bool = False
     train_data: PretrainDataConfig = dataclasses.field(default_factory=PretrainDataConfig)
     validation_data: PretrainDataConfig = dataclasses.field(
         default_factory=lambda: PretrainDataConfig(is_training=False)
@@ -77,13 +81,13 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
         if reason := why_no_order(params):
             raise ValueError(reason)
         steps = steps_done(self.logging_dir)
-        # An element of the dataset is the batch of one replica.
-        replicas = 1
+        # An element of the dataset is the micro-batch of one replica.
+        elements = self.task_config.train_data.global_batch_size // params.global_batch_size
         if input_context is not None:
-            replicas = input_context.num_replicas_in_sync // input_context.num_input_pipelines
+            elements *= input_context.num_replicas_in_sync // input_context.num_input_pipelines
         if steps:
             logging.info("Skipping the batches of the %d steps that are done.", steps)
-        return dataset.skip(steps * replicas)
+        return dataset.skip(steps * elements)
 
     def train_step(self, inputs, model, optimizer, metrics):
         """See base class; float16 gradients are loss-scaled, and replicas are averaged."""

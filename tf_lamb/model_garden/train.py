@@ -7,6 +7,10 @@
 The flags are those of `official.nlp.train`, and every experiment that it knows runs here too.
 Beyond it:
 
+*   `--global_batch_size` says only the batch, and a recipe fills in the rest: learning rate,
+    warmup, steps, intervals. The default recipe, LEGW, scales what the experiment says of its own
+    batch; for `lamb/bert_pretraining` and the ResNets that gives the published tables;
+*   `--per_replica_batch_size` says how many examples fit; what is left of the batch is accumulated;
 *   what can be known to be wrong is said in one line before anything is written;
 *   `--seed` starts two runs from the same weights;
 *   `--replace_stock` gives stock experiments with `optimizer.type: lamb` our LAMB;
@@ -21,23 +25,56 @@ import sys
 from absl import app, flags
 
 
-def _run(_) -> None:
+def define_flags() -> None:
+    """Model Garden's flags and ours, none of them required yet."""
+    from official.common import flags as model_garden_flags
+
+    from tf_lamb.model_garden import scaling
+
+    model_garden_flags.define_flags()
+    flags.DEFINE_integer(
+        "seed", None, "Two runs with one seed start from the same weights.", lower_bound=0
+    )
+    flags.DEFINE_integer(
+        "global_batch_size", None, "Examples an update; --recipe fills in the rest.", lower_bound=1
+    )
+    flags.DEFINE_enum(
+        "recipe", "legw", scaling.RECIPES,
+        "What fills in the rest: a rule that scales what the experiment says of its own batch "
+        "(legw, sqrt_scaling), or a published recipe.",
+    )  # fmt: skip
+    flags.DEFINE_integer(
+        "per_replica_batch_size", None,
+        "The most examples that a replica holds at once; the rest of the batch is accumulated.",
+        lower_bound=1,
+    )  # fmt: skip
+    flags.DEFINE_bool("replace_stock", False, "Whether optimizer.type=lamb means our LAMB.")
+
+
+def register() -> None:
+    """Makes all experiments known that the flags can name."""
     import gin
+
+    from tf_lamb import model_garden
+
+    model_garden.register(replace_stock=flags.FLAGS.replace_stock)
+    # Gin may import what registers more experiments. Model Garden parses it again, and locks it.
+    gin_files, gin_params = flags.FLAGS.gin_file, flags.FLAGS.gin_params
+    gin.parse_config_files_and_bindings(gin_files, gin_params, finalize_config=False)
+
+
+def run() -> None:
+    """Trains and evaluates what the flags say; raises `UserError` where that cannot be."""
     import tf_keras
     from official.nlp import train as model_garden_train
 
-    from tf_lamb import model_garden
     from tf_lamb.model_garden import checks, model_dirs, multi_worker, parsing, report
 
     args = flags.FLAGS
-    model_garden.register(replace_stock=args.replace_stock)
-    # Gin may import what registers more experiments. Model Garden parses it again, and locks it.
-    gin.parse_config_files_and_bindings(args.gin_file, args.gin_params, finalize_config=False)
-    try:
-        params = parsing.parse(args)
-        checks.check(params, args.mode, args.model_dir, args.experiment, args.seed)
-    except parsing.UserError as error:
-        sys.exit(f"tf_lamb.model_garden.train: {error}")
+    if arithmetic := parsing.fill_in(args):
+        print(arithmetic, flush=True)
+    params = parsing.parse(args)
+    checks.check(params, args.mode, args.model_dir, args.experiment, args.seed)
 
     training = "train" in args.mode
     seed = args.seed
@@ -49,20 +86,24 @@ def _run(_) -> None:
         model_dirs.write_run(args.model_dir, args.experiment, seed)
     if params.runtime.distribution_strategy.lower() == "multi_worker_mirrored":
         multi_worker.restore_from_the_chief()
-    model_garden_train.main(_)
+    model_garden_train.main(None)
     if training:
-        print(report.report(args.model_dir))
+        print(report.report(args.model_dir), flush=True)
+
+
+def _run(_) -> None:
+    from tf_lamb.model_garden import parsing
+
+    register()
+    try:
+        run()
+    except parsing.UserError as error:
+        sys.exit(f"tf_lamb.model_garden.train: {error}")
 
 
 def main() -> None:
-    """Defines Model Garden's flags and ours, and runs."""
-    from official.common import flags as model_garden_flags
-
-    model_garden_flags.define_flags()
-    flags.DEFINE_integer(
-        "seed", None, "Two runs with one seed start from the same weights.", lower_bound=0
-    )
-    flags.DEFINE_bool("replace_stock", False, "Whether optimizer.type=lamb means our LAMB.")
+    """Defines the flags and runs."""
+    define_flags()
     flags.mark_flags_as_required(["experiment", "mode", "model_dir"])
     app.run(_run)
 

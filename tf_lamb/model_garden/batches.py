@@ -1,0 +1,38 @@
+"""How one batch is dealt out: global batch = examples a replica x replicas x accumulation."""
+
+import json
+import os
+
+
+def replicas(params) -> int | None:
+    """How many replicas a run will have; None where only the TPU can say."""
+    runtime = params.runtime
+    strategy, gpus = str(runtime.distribution_strategy).lower(), max(runtime.num_gpus or 0, 1)
+    if strategy in ("off", "one_device"):
+        return 1
+    if strategy == "mirrored":
+        return gpus
+    if strategy == "multi_worker_mirrored":
+        cluster = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {})
+        return gpus * max(sum(len(cluster.get(job, ())) for job in ("chief", "worker")), 1)
+    return None
+
+
+def split(global_batch_size: int, replicas: int, accumulation: int) -> int:
+    """The examples that one replica sees at once, or a ValueError with the arithmetic."""
+    parts = replicas * accumulation
+    if global_batch_size % parts:
+        near = max(global_batch_size // parts, 1) * parts
+        raise ValueError(
+            f"A batch of {global_batch_size:,} examples cannot be dealt out to {replicas} "
+            f"replica(s) x {accumulation} micro-batch(es): {global_batch_size:,} / {parts:,} = "
+            f"{global_batch_size / parts:.6g}. Take a batch of {near:,}, or another "
+            "gradient_accumulation_steps"
+        )
+    return global_batch_size // parts
+
+
+def accumulation(global_batch_size: int, replicas: int, most: int) -> int:
+    """The fewest micro-batches of which no replica sees more than `most` examples at once."""
+    share = split(global_batch_size, replicas, 1)
+    return next(n for n in range(1, share + 1) if share % n == 0 and share // n <= most)
