@@ -23,8 +23,8 @@ LAW = {
         "tf_keras", "tensorflow", "tf_lamb.core", "tf_lamb.tensorflow", "tf_lamb.tf_keras",
     },
     "model_garden": {
-        "absl", "gin", "official", "orbit", "tensorflow", "tensorboard", "tf_keras", "tokenizers",
-        "tqdm", "yaml", "tf_lamb.core", "tf_lamb.tf_keras", "tf_lamb.model_garden",
+        "absl", "gin", "official", "orbit", "sklearn", "tensorflow", "tensorboard", "tf_keras",
+        "tokenizers", "tqdm", "yaml", "tf_lamb.core", "tf_lamb.tf_keras", "tf_lamb.model_garden",
     },
 }  # fmt: skip
 
