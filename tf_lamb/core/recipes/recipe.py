@@ -4,13 +4,14 @@ import dataclasses
 from collections.abc import Iterator
 
 from tf_lamb.core.recipes.arithmetic import positive, whole
+from tf_lamb.core.recipes.picture import Drawable
 
 DECAYS = ("constant", "multi_step", "polynomial")
 HANDOVERS = ("continuous", "drop")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(Drawable):
     """Hyperparameters for one batch size, and the arithmetic that made them.
 
     The learning rate at step s = 0, 1, ..., with W = `warmup_steps` and T = `train_steps`:
@@ -153,7 +154,7 @@ class Recipe:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StagedRecipe:
+class StagedRecipe(Drawable):
     """Recipes that are trained one after the other, each warmed up again from its own step 0.
 
     Attributes:

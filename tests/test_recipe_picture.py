@@ -1,0 +1,143 @@
+"""The picture of a recipe: what is drawn is what an optimizer is given, joints and jumps too."""
+
+import dataclasses
+import doctest
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+
+from tf_lamb.core import recipes, schedules
+from tf_lamb.core.recipes import picture
+
+matplotlib.use("agg")
+import matplotlib.pyplot as plt
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+def legw(batch_size, **arguments):
+    return recipes.legw(batch_size, 128, 0.1, 0.2, examples=60000, epochs=25, **arguments)
+
+
+RECIPES = {
+    "warmup": legw(1024),
+    "drop": recipes.untuned_lamb_bert(32768),
+    "multi-step": recipes.linear_scaling(8192),
+    "without warmup": recipes.sqrt_scaling(4096, 256, 1e-3, examples=60000, epochs=25),
+    "constant": legw(1024, decay="constant"),
+    "warmup alone": dataclasses.replace(legw(1024), train_steps=94),
+    "a boundary beyond the end": dataclasses.replace(
+        recipes.linear_scaling(8192), train_steps=10000
+    ),
+    "stages": recipes.nvidia_bert(),
+}
+
+
+def rates(recipe, steps):
+    return recipes.schedule(recipe, schedules).value(np, np.asarray(steps, float))
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_every_step_of_the_schedule_is_on_the_line(recipe):
+    (line,) = recipe.plot().lines
+    x, y = line.get_data()
+    np.testing.assert_array_equal(y, rates(recipe, x))
+    # Between its points, too, to what an eye can see.
+    steps = np.arange(recipe.train_steps)
+    drawn = np.interp(steps, x, y)
+    np.testing.assert_allclose(drawn, rates(recipe, steps), rtol=0, atol=1e-3 * y.max())
+    assert x[0] == 0 and x[-1] == pytest.approx(recipe.train_steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "jumps"),
+    [
+        ("warmup", {}),
+        ("drop", {3125: (0.005, 0.004)}),
+        ("multi-step", {4692: (3.2, 0.32), 9384: (0.32, 0.032), 12511: (0.032, 0.0032)}),
+        ("a boundary beyond the end", {4692: (3.2, 0.32), 9384: (0.32, 0.032)}),
+    ],
+)
+def test_a_jump_is_vertical(name, jumps):
+    x, y = RECIPES[name].plot().lines[0].get_data()
+    joints = np.flatnonzero(np.diff(x) < 1e-9)
+    found = {x[i + 1]: (y[i], y[i + 1]) for i in joints if abs(y[i + 1] / y[i] - 1) > 1e-9}
+    assert found == {step: pytest.approx(both) for step, both in jumps.items()}
+
+
+def test_stages_warm_up_again_and_count_examples_of_their_own():
+    recipe = recipes.nvidia_bert()
+    (line,) = recipe.plot(over="examples").lines
+    x, y = line.get_data()
+    first, second = recipe
+    begin = first.train_steps * 65536
+    peak = begin + second.warmup_steps * 32768
+    assert x[-1] == pytest.approx(recipe.examples_seen)
+    assert y[np.isclose(x, begin, rtol=1e-12)].min() == 0
+    assert y[np.isclose(x, peak, rtol=1e-12)].max() == pytest.approx(second.learning_rate)
+    assert line.get_label() == "batch 65,536, then 32,768"
+
+
+def test_a_line_and_an_entry_for_each_batch():
+    large, small = legw(1024), legw(128)
+    ax = small.plot(large)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["batch 128", "batch 1,024"]
+    for recipe, line in zip((small, large), ax.lines, strict=True):
+        x, y = line.get_data()
+        np.testing.assert_array_equal(y, rates(recipe, x))
+    assert ax.get_title() == "LEGW"
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("optimizer steps", "learning rate")
+    assert ax.get_xscale() == "linear"
+    assert small.plot(large, over="examples").get_xlabel() == "examples"
+
+
+def test_recipes_of_one_batch_are_told_apart():
+    ax = legw(1024).plot(recipes.sqrt_scaling(1024, 128, 0.1, 60000, 25))
+    assert [line.get_label() for line in ax.lines] == [
+        "LEGW, batch 1,024", "Square-root scaling, batch 1,024",
+    ]  # fmt: skip
+
+
+def test_steps_are_logarithmic_where_that_shows_the_short_run():
+    ax = legw(128).plot(legw(2048))
+    assert ax.get_xscale() == "symlog"
+    assert ax.xaxis.get_transform().linthresh == 94  # warmup, the same at every batch
+    assert ax.get_xlabel() == "optimizer steps, logarithmic from 94 on"
+    assert legw(128).plot(legw(2048), over="examples").get_xscale() == "linear"
+
+
+def test_it_draws_where_it_is_told_to():
+    _, (left, right) = plt.subplots(1, 2)
+    assert legw(128).plot(ax=right) is right
+    assert not left.lines and len(right.lines) == 1
+    assert legw(128).plot() not in (left, right)
+
+
+def test_an_unknown_axis_is_refused():
+    with pytest.raises(ValueError, match="over must be one of 'steps', 'examples', not 'epochs'"):
+        legw(128).plot(over="epochs")
+    assert not plt.get_fignums()
+
+
+def test_without_matplotlib_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "tf_lamb\[pictures\]"'):
+        legw(128).plot()
+
+
+def test_recipes_load_neither_matplotlib_nor_numpy():
+    code = "import sys, tf_lamb; print(tf_lamb.recipes.untuned_lamb_bert(512), *sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"matplotlib", "numpy"} & set(out.stdout.split())
+
+
+def test_the_example_runs():
+    found = doctest.testmod(picture)
+    assert found.failed == 0 and found.attempted > 0

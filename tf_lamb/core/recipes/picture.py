@@ -1,0 +1,108 @@
+"""A picture of recipes: the learning rate of each, in one system of coordinates."""
+
+import itertools
+from typing import Any
+
+from tf_lamb.core import schedules
+
+_OVER = {"steps": "optimizer steps", "examples": "examples"}
+_POINTS = 513  # of a piece of the line, from one joint to the next
+
+
+class Drawable:
+    """What has a learning rate to draw: a recipe, or stages of them."""
+
+    def plot(self, *others, over: str = "steps", ax=None):
+        """Draws the learning rate, and that of other recipes in the same picture.
+
+        The values are those of the schedule that an optimizer is given; where it jumps, the line
+        is vertical. Where one recipe has ten times the steps of another, the axis is linear up to
+        the first joint of the shortest one, as a rule the end of its warmup, and logarithmic from
+        there on.
+
+        Args:
+            *others: Recipes to compare with, say for other batch sizes.
+            over: What to draw it over, "steps" of the optimizer or "examples" seen.
+            ax: The matplotlib `Axes` to draw in. Defaults to None: those of a new figure.
+
+        Returns:
+            The `Axes`, with a line and an entry in the legend for each recipe. To show or to save
+            it is the caller's.
+
+        Raises:
+            ValueError: where `over` is neither of them.
+            ModuleNotFoundError: where matplotlib is not installed.
+
+        Example:
+            >>> from tf_lamb.core.recipes import untuned_lamb_bert
+            >>> small, large = untuned_lamb_bert(512), untuned_lamb_bert(32768)
+            >>> ax = large.plot(small)
+            >>> [line.get_label() for line in ax.lines]
+            ['batch 32,768', 'batch 512']
+        """
+        if over not in _OVER:
+            known = ", ".join(map(repr, _OVER))
+            raise ValueError(f"over must be one of {known}, not {over!r}.")
+        try:
+            import matplotlib.pyplot as plt
+            from matplotlib.ticker import EngFormatter
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                'A picture of a recipe needs matplotlib: pip install "tf_lamb[pictures]".'
+            ) from error
+
+        recipes: list[Any] = [self, *others]
+        titles = list(dict.fromkeys(recipe.title for recipe in recipes))
+        ax = ax or plt.subplots()[1]
+        for recipe in recipes:
+            prefix = f"{recipe.title}, " if len(titles) > 1 else ""
+            ax.plot(*_line(recipe, over), label=prefix + _batch(recipe))
+        ax.set(xlabel=_OVER[over], ylabel="learning rate")
+        ax.set_title(titles[0] if len(titles) == 1 else "Learning rates")
+        ax.legend()
+
+        short, long = (end(recipes, key=lambda recipe: recipe.train_steps) for end in (min, max))
+        if over == "steps" and long.train_steps >= 10 * short.train_steps:
+            linear = _joints(short)[1]
+            ax.set_xscale("symlog", linthresh=linear)
+            ax.set_xlabel(f"{_OVER[over]}, logarithmic from {linear:,} on")
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+        return ax
+
+
+def _stages(recipe):
+    return getattr(recipe, "stages", (recipe,))
+
+
+def _batch(recipe):
+    sizes = dict.fromkeys(stage.batch_size for stage in _stages(recipe))
+    return "batch " + ", then ".join(f"{size:,}" for size in sizes)
+
+
+def _joints(recipe):
+    """The steps between which the rate is smooth: first, last, and where warmup or a rate ends."""
+    joints, begin = {0}, 0
+    for stage in _stages(recipe):
+        inner = (begin + step for step in (stage.warmup_steps, *stage.boundaries))
+        end = begin + stage.train_steps
+        joints.update(step for step in inner if step < end)
+        joints.add(begin := end)
+    return sorted(joints)
+
+
+def _line(recipe, over):
+    """x and y of the line. Each piece ends one float before its joint: a jump has both ends."""
+    import numpy as np
+
+    from tf_lamb.core.recipes.optimizer import schedule
+
+    pieces = itertools.pairwise(_joints(recipe))
+    part = 0.5 - 0.5 * np.cos(np.linspace(0, np.pi, _POINTS))  # dense at joints: a root is steep
+    steps = np.concatenate([np.minimum(a + (b - a) * part, np.nextafter(b, a)) for a, b in pieces])
+    rates = schedule(recipe, schedules).value(np, steps)
+    if over == "steps":
+        return steps, rates
+    # Stages have batches of their own.
+    ends = np.cumsum([0, *(stage.train_steps for stage in _stages(recipe))])
+    examples = np.cumsum([0, *(stage.examples_seen for stage in _stages(recipe))])
+    return np.interp(steps, ends, examples), rates
