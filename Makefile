@@ -1,4 +1,5 @@
 # make train   a small BERT on real text, from nothing
+# make train-resnet  a small ResNet on handwritten digits, with LAMB and with LARS
 # make test    the whole suite
 # make check   style, types, the import law
 # make goldens what the peers compute, made again in environments of their own
@@ -9,13 +10,24 @@ PYTEST = $(RUN) -m pytest -q -n 2 --dist loadfile
 GOLDENS = .build/goldens
 INSTALL = $(RUN) -m pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: train test check goldens
+.PHONY: train train-resnet test check goldens
 
 train: $(VENV)/.train
 	$(RUN) -m tf_lamb.model_garden.sample_data --output_dir=.build/data
 	$(RUN) -m tf_lamb.model_garden.train --experiment=lamb/bert_pretraining \
 	  --config_file=model_garden_configs/bert_small_cpu.yaml \
 	  --mode=train_and_eval --model_dir=.build/bert_small --seed=1
+
+train-resnet: $(VENV)/.train
+	$(RUN) -m tf_lamb.model_garden.sample_pictures --output_dir=.build/pictures
+	for name in lamb lars; do \
+	  $(RUN) -m tf_lamb.model_garden.train --experiment=$$name/resnet_imagenet \
+	    --config_file=model_garden_configs/resnet_small_$${name}_cpu.yaml \
+	    --mode=train_and_eval --model_dir=.build/resnet_small_$$name --seed=1 || exit 1; \
+	done
+	for name in lamb lars; do \
+	  $(RUN) -m tf_lamb.model_garden.report --model_dir=.build/resnet_small_$$name || exit 1; \
+	done
 
 # Every test on TensorFlow, then door 1 again on JAX, and on torch where it is installed.
 test: $(VENV)/.develop

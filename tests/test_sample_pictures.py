@@ -277,3 +277,34 @@ def test_the_split_is_of_every_class():
     parts = picture_sources.split(list(range(30)), labels, 0.2, seed=1)
     assert sorted(parts["train"][0] + parts["validation"][0]) == list(range(30))
     assert collections.Counter(parts["validation"][1]) == {0: 2, 1: 4}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lamb", "lars"])
+def test_the_yaml_trains_on_digits(name, digits, tmp_path):
+    folder, _ = digits
+    overrides = {
+        "task.train_data.input_path": folder / "train.tfrecord",
+        "task.validation_data.input_path": folder / "validation.tfrecord",
+        "trainer.train_steps": 10,
+        "trainer.steps_per_loop": 5,
+        "trainer.summary_interval": 5,
+        "trainer.validation_interval": 10,
+        "trainer.optimizer_config.warmup.tf_lamb.steps": 2,
+        "trainer.optimizer_config.learning_rate.tf_lamb_polynomial.steps": 8,
+    }
+    done = run(
+        "train",
+        f"--experiment={name}/resnet_imagenet",
+        f"--config_file=model_garden_configs/resnet_small_{name}_cpu.yaml",
+        "--mode=train_and_eval",
+        f"--model_dir={tmp_path}",
+        "--seed=1",
+        "--params_override=" + ",".join(f"{key}={value}" for key, value in overrides.items()),
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = dict(line.split("  ", 1) for line in done.stdout.splitlines() if "  " in line)
+    assert rows["steps"].strip() == "10 of 10"
+    before, after = (float(part.split()[0]) for part in rows["training loss"].split("->"))
+    assert after < before
+    assert "always answering '3', the commonest class, gives 10.3%" in rows["top-1 accuracy"]
