@@ -29,3 +29,11 @@ def logical_devices():
         tf.config.set_logical_device_configuration(
             cpu, [tf.config.LogicalDeviceConfiguration()] * 4
         )
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """The data of the smallest BERT."""
+    import garden
+
+    return garden.write_records(tmp_path_factory.mktemp("data"))

@@ -17,6 +17,23 @@ pytest.importorskip("official")
 
 import tensorflow as tf
 import tf_keras
+from garden import (
+    BATCH,
+    EXPERIMENT,
+    ROOT,
+    build,
+    checkpoint,
+    environment,
+    mirrored,
+    one_device,
+    optimizer,
+    run_command,
+    tf_lamb_of,
+    tiny,
+    train,
+    trainer_of,
+    weights,
+)
 from official.core import exp_factory, task_factory, train_utils
 from official.modeling import hyperparams, optimization, performance
 from official.modeling.optimization import optimizer_factory
@@ -24,130 +41,6 @@ from official.modeling.optimization import optimizer_factory
 import tf_lamb.tf_keras
 from tf_lamb import model_garden
 from tf_lamb.model_garden import checks, configs, model_dirs, parsing, report, tasks
-
-model_garden.register()
-
-EXPERIMENT = "lamb/bert_pretraining"
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-YAMLS = sorted(glob.glob(os.path.join(ROOT, "model_garden_configs", "*.yaml")))
-EXAMPLES, LENGTH, MASKED, VOCABULARY, BATCH = 64, 16, 4, 50, 8
-
-
-def _example(random):
-    def ints(values):
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-    features = {
-        "input_word_ids": ints(random.integers(5, VOCABULARY, LENGTH)),
-        "input_type_ids": ints([0] * LENGTH),
-        "input_mask": ints([1] * LENGTH),
-        "masked_lm_positions": ints(random.choice(LENGTH, MASKED, replace=False)),
-        "masked_lm_ids": ints(random.integers(5, VOCABULARY, MASKED)),
-        "masked_lm_weights": tf.train.Feature(float_list=tf.train.FloatList(value=[1.0] * MASKED)),
-        "next_sentence_labels": ints(random.integers(0, 2, 1)),
-    }
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
-
-
-@pytest.fixture(scope="module")
-def records(tmp_path_factory):
-    path = str(tmp_path_factory.mktemp("data") / "some.tfrecord")
-    random = np.random.default_rng(1)
-    with tf.io.TFRecordWriter(path) as writer:
-        for _ in range(EXAMPLES):
-            writer.write(_example(random))
-    return path
-
-
-def tiny(records, **trainer):
-    """Settings that make the experiment so small that a step takes no time."""
-    data = {
-        "input_path": records,
-        "global_batch_size": BATCH,
-        "seq_length": LENGTH,
-        "max_predictions_per_seq": MASKED,
-        "use_v2_feature_names": True,
-        "seed": 1,
-    }
-    encoder = {
-        "vocab_size": VOCABULARY,
-        "num_layers": 1,
-        "hidden_size": 8,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-        "max_position_embeddings": LENGTH,
-        "dropout_rate": 0.0,
-        "attention_dropout_rate": 0.0,
-    }
-    head = {"inner_dim": 8, "num_classes": 2, "dropout_rate": 0.0, "name": "next_sentence"}
-    settings = {
-        "runtime": {"distribution_strategy": "one_device"},
-        "task": {
-            "model": {"encoder": {"type": "bert", "bert": encoder}, "cls_heads": [head]},
-            "train_data": data,
-            "validation_data": dict(data),
-        },
-        "trainer": {
-            "train_steps": 20,
-            "steps_per_loop": 1,
-            "optimizer_config": {
-                "learning_rate": {"polynomial": {"initial_learning_rate": 0.01, "decay_steps": 20}},
-                "warmup": {"linear": {"warmup_steps": 2}},
-            },
-        },
-    }
-    hyperparams.override_params_dict(
-        merged := hyperparams.params_dict.ParamsDict(settings), {"trainer": trainer}, False
-    )
-    return merged.as_dict()
-
-
-def optimizer(**fields):
-    return {"optimizer": {"tf_lamb": fields}}
-
-
-def build(settings, experiment=EXPERIMENT):
-    params = exp_factory.get_exp_config(experiment)
-    params.override(settings, is_strict=True)
-    return params
-
-
-def trainer_of(params, strategy, model_dir="", evaluate=False):
-    with strategy.scope():
-        tf_keras.utils.set_random_seed(1)
-        task = task_factory.get_task(params.task, logging_dir=model_dir)
-        return train_utils.create_trainer(params, task, train=True, evaluate=evaluate)
-
-
-def one_device():
-    return tf.distribute.OneDeviceStrategy("CPU:0")
-
-
-def mirrored(replicas):
-    if len(tf.config.list_logical_devices("CPU")) < replicas:
-        pytest.skip(f"tests/conftest.py did not configure {replicas} logical devices")
-    # Not by collectives: TensorFlow gives those of two strategies in one process the same key.
-    return tf.distribute.MirroredStrategy(
-        [f"CPU:{i}" for i in range(replicas)],
-        cross_device_ops=tf.distribute.ReductionToOneDevice(),
-    )
-
-
-def train(params, strategy, steps, **kwargs):
-    """The trainer after so many steps, and its last logs."""
-    trainer = trainer_of(params, strategy, **kwargs)
-    with strategy.scope():
-        logs = trainer.train(tf.constant(steps))
-    return trainer, {key: np.asarray(value) for key, value in logs.items()}
-
-
-def weights(trainer):
-    return [np.array(w) for w in trainer.model.get_weights()]
-
-
-def tf_lamb_of(settings_or_params):
-    return settings_or_params.trainer.optimizer_config.optimizer.tf_lamb
-
 
 # Registration and configuration.
 
@@ -324,23 +217,6 @@ def test_replicas_equal_one_device(records):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-@pytest.mark.parametrize("path", YAMLS, ids=[os.path.basename(path) for path in YAMLS])
-def test_every_yaml_builds_and_takes_a_step(path):
-    with open(path) as file:
-        # The first line names its experiment.
-        experiment = file.readline().removeprefix("#").split(":")[0].strip()
-    params = parsing.parse(
-        train_utils.ParseConfigOptions(experiment=experiment, config_file=[path])
-    ).replace(
-        task={
-            "train_data": {"input_path": "dummy"},
-            "validation_data": {"input_path": "dummy"},
-        }
-    )
-    _, logs = train(params, one_device(), 1)
-    assert np.isfinite(logs["training_loss"])
-
-
 # The order of the data.
 
 
@@ -423,8 +299,8 @@ def test_a_missing_yaml():
         ),
         ("runtime.mixed_precision_dtype=float16,task.scale_loss=false", "task.scale_loss=true"),
         (
-            "{trainer: {optimizer_config: {learning_rate: {polynomial: {decay_steps: null}}}}}",
-            "learning_rate.polynomial.decay_steps is not set",
+            "{trainer: {optimizer_config: {learning_rate: {tf_lamb_polynomial: {steps: null}}}}}",
+            "learning_rate.tf_lamb_polynomial.steps is not set",
         ),
         (
             "trainer.optimizer_config.optimizer.tf_lamb.weight_decay=-1",
@@ -573,34 +449,17 @@ def config_settings(records):
     return settings
 
 
-def _environment():
-    path = os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
-
-
-def _run(command):
-    return subprocess.run(
-        command, env=_environment(), capture_output=True, text=True, check=False, timeout=300
-    )
-
-
-def _checkpoint(model_dir):
-    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(model_dir)))
-    names = [n for n in reader.get_variable_to_shape_map() if n.endswith("VARIABLE_VALUE")]
-    return {name: reader.get_tensor(name) for name in names if "save_counter" not in name}
-
-
 @pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_bits(records, tmp_path):
     launch = "tf_lamb.model_garden.train"
     config = tmp_path / "config.yaml"
-    whole = _run(_command(launch, records, tmp_path / "whole", config, "--seed=1"))
+    whole = run_command(_command(launch, records, tmp_path / "whole", config, "--seed=1"))
     assert whole.returncode == 0, whole.stderr[-2000:]
     assert "steps               40 of 40" in whole.stdout
 
     command = _command(launch, records, tmp_path / "killed", config, "--seed=1")
     process = subprocess.Popen(
-        command, env=_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     done = 0
     while process.poll() is None and not 10 <= done < 40:
@@ -611,16 +470,16 @@ def test_a_killed_run_resumes_to_the_same_bits(records, tmp_path):
     killed_at = tasks.steps_done(str(tmp_path / "killed"))
     assert 10 <= killed_at < 40, "the run was over before it could be killed"
 
-    resumed = _run(_command(launch, records, tmp_path / "killed", config))
+    resumed = run_command(_command(launch, records, tmp_path / "killed", config))
     assert resumed.returncode == 0, resumed.stderr[-2000:]
     assert f"ckpt-{killed_at}" in resumed.stderr
-    a, b = _checkpoint(tmp_path / "whole"), _checkpoint(tmp_path / "killed")
+    a, b = checkpoint(tmp_path / "whole"), checkpoint(tmp_path / "killed")
     assert a.keys() == b.keys()
     assert all(np.array_equal(a[name], b[name]) for name in a)
     assert any("optimizer" in name for name in a)
     # A finished run is evaluated again, no more; another model is refused, and stays as it is.
     config_of_another = "--params_override=task.model.encoder.bert.hidden_size=16"
-    refused = _run(_command(launch, records, tmp_path / "killed", config, config_of_another))
+    refused = run_command(_command(launch, records, tmp_path / "killed", config, config_of_another))
     assert refused.returncode == 1
     assert "hidden_size is 8, yours 16" in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -629,7 +488,7 @@ def test_a_killed_run_resumes_to_the_same_bits(records, tmp_path):
 
 @pytest.mark.slow
 def test_the_stock_main_serves_too(records, tmp_path):
-    done = _run(
+    done = run_command(
         _command(
             "official.nlp.train", records, tmp_path / "model", tmp_path / "config.yaml",
             "--gin_params=import tf_lamb.model_garden.registered",

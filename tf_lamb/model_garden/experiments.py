@@ -7,12 +7,13 @@ from official.core import config_definitions, exp_factory
 
 from tf_lamb.core import recipes
 from tf_lamb.model_garden import configs, tasks
-from tf_lamb.model_garden.recipes import settings
+from tf_lamb.model_garden.recipes import intervals, settings
 
 
 def _trained_by(recipe: recipes.Recipe, stock: str) -> config_definitions.ExperimentConfig:
     """A stock experiment with the optimizer, the schedule and the steps of a recipe."""
     experiment = exp_factory.get_exp_config(stock)
+    experiment.trainer.override(intervals(experiment.trainer, recipe.train_steps))
     experiment.trainer.optimizer_config = configs.OptimizationConfig()
     experiment.override(settings(recipe), is_strict=True)
     return experiment
@@ -46,13 +47,13 @@ def _resnet(recipe: recipes.Recipe) -> config_definitions.ExperimentConfig:
 
 
 def lamb_resnet_imagenet() -> config_definitions.ExperimentConfig:
-    """`resnet_imagenet` with untuned LAMB, at the stock experiment's batch: 4,096."""
-    return _resnet(recipes.untuned_lamb_resnet50(4096))
+    """`resnet_imagenet` with untuned LAMB, at the paper's smallest batch: 512."""
+    return _resnet(recipes.untuned_lamb_resnet50(512))
 
 
 def lars_resnet_imagenet() -> config_definitions.ExperimentConfig:
-    """`resnet_imagenet` with LARS by LEGW, at the stock experiment's batch: 4,096."""
-    return _resnet(recipes.legw_resnet50_lars(4096))
+    """`resnet_imagenet` with LARS by LEGW, at the smallest batch that was reproduced: 512."""
+    return _resnet(recipes.legw_resnet50_lars(512))
 
 
 _EXPERIMENTS = {

@@ -24,6 +24,7 @@ PUBLISHED = {
         "mlperf_lars",
     )
 }  # fmt: skip
+_INTERVALS = ("summary_interval", "checkpoint_interval", "validation_interval")
 
 
 def settings(recipe: recipes.Recipe) -> dict:
@@ -58,6 +59,16 @@ def _learning_rate(schedule) -> dict:
 
 def _plain(fields: dict) -> dict:
     return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
+
+
+def intervals(trainer, train_steps: int) -> dict:
+    """Loops and intervals, at the same shares of training as before."""
+    loop = max(round(trainer.steps_per_loop * train_steps / trainer.train_steps), 1)
+    found = {"steps_per_loop": loop}
+    for name in _INTERVALS:
+        if (interval := getattr(trainer, name)) > 0:
+            found[name] = max(round(interval / trainer.steps_per_loop), 1) * loop
+    return found
 
 
 def published(name: str, batch_size: int, params) -> tuple[str, dict]:

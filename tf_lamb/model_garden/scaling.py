@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from tf_lamb.core import recipes
 from tf_lamb.core.recipes.arithmetic import nearest
-from tf_lamb.model_garden.recipes import PUBLISHED, published
+from tf_lamb.model_garden.recipes import PUBLISHED, intervals, published
 
 # Each rule, and what it calls the warmup of the baseline.
 SCALING = {
@@ -24,7 +24,6 @@ _RATES = {
 }  # fmt: skip
 _STEPS = {"steps", "decay_steps", "boundaries", "offset"}
 _SCHEDULES = ("constant", "stepwise", "polynomial", "cosine", "exponential")
-_INTERVALS = ("summary_interval", "checkpoint_interval", "validation_interval")
 
 
 def fill_in(name: str, batch_size: int, params) -> tuple[str, dict]:
@@ -35,7 +34,7 @@ def fill_in(name: str, batch_size: int, params) -> tuple[str, dict]:
             would be longer than training.
     """
     text, settings = (published if name in PUBLISHED else _scaled)(name, batch_size, params)
-    settings["trainer"].update(_intervals(params.trainer, settings["trainer"]["train_steps"]))
+    settings["trainer"].update(intervals(params.trainer, settings["trainer"]["train_steps"]))
     return text, settings
 
 
@@ -111,13 +110,3 @@ def _scaled(name: str, batch_size: int, params) -> tuple[str, dict]:
 
 def _each(scale, config) -> dict:
     return {key: scale(key, value) for key, value in config.as_dict().items()}
-
-
-def _intervals(trainer, train_steps: int) -> dict:
-    """Loops and intervals, at the same shares of training as before."""
-    loop = max(round(trainer.steps_per_loop * train_steps / trainer.train_steps), 1)
-    found = {"steps_per_loop": loop}
-    for name in _INTERVALS:
-        if (interval := getattr(trainer, name)) > 0:
-            found[name] = max(round(interval / trainer.steps_per_loop), 1) * loop
-    return found

@@ -10,6 +10,8 @@ from official.core import base_task, task_factory
 from official.nlp.data import data_loader_factory, pretrain_dataloader
 from official.nlp.tasks import masked_lm
 
+from tf_lamb.model_garden import model_dirs
+
 
 @dataclasses.dataclass
 class PretrainDataConfig(pretrain_dataloader.BertPretrainDataConfig):
@@ -72,6 +74,18 @@ def steps_done(model_dir: str) -> int:
 
 class MaskedLMTask(masked_lm.MaskedLMTask):
     """Model Garden's masked-LM task in all but its train step and where its data begins."""
+
+    def initialize(self, model):
+        """See base class; of a trainer's checkpoint, every weight is taken over."""
+        path = self.task_config.init_checkpoint
+        path = path and model_dirs.checkpoint_in(path)
+        names = [name for name, _ in tf.train.list_variables(path)] if path else []
+        if not any(name.startswith("model/") for name in names):
+            super().initialize(model)
+            return
+        # Model Garden would leave out the last layer of the next-sentence head.
+        tf.train.Checkpoint(model=model).read(path).expect_partial()
+        logging.info("Took over the weights of %s.", path)
 
     def build_inputs(self, params, input_context=None):
         """See base class; goes on after the batches that the checkpoint has seen."""

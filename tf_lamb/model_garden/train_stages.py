@@ -25,43 +25,45 @@ import sys
 from absl import app, flags
 
 
-def _stages(args) -> list:
-    """One set of flags a stage."""
-    from official.core import train_utils
+@dataclasses.dataclass
+class Stage:
+    """What the flags of `tf_lamb.model_garden.train` say of one stage."""
 
-    from tf_lamb.model_garden.parsing import UserError
+    experiment: str
+    config_file: list[str]
+    model_dir: str
+    params_override: str = ""
+    tpu: str | None = None
+    tf_data_service: str | None = None
+    global_batch_size: int | None = None
+    recipe: str = "legw"
+    per_replica_batch_size: int | None = None
 
-    @dataclasses.dataclass
-    class Stage(train_utils.ParseConfigOptions):
-        model_dir: str = ""
-        global_batch_size: int | None = None
-        recipe: str = "legw"
-        per_replica_batch_size: int | None = None
+    def __contains__(self, flag):  # asked by Model Garden
+        return hasattr(self, flag)
 
-    if args.experiment or args.config_file:
-        raise UserError("Every stage has its own: write --stage=EXPERIMENT:CONFIG_FILE")
+
+_COMMON = (
+    "params_override", "tpu", "tf_data_service", "global_batch_size", "recipe",
+    "per_replica_batch_size",
+)  # fmt: skip
+
+
+def _stages(args) -> list[Stage]:
+    common = {name: getattr(args, name) for name in _COMMON}
     stages = []
     for i, text in enumerate(args.stage, 1):
         experiment, _, files = text.partition(":")
+        files = files.split(",") if files else []
         stages.append(
-            Stage(
-                experiment=experiment,
-                config_file=files.split(",") if files else [],
-                tpu=args.tpu,
-                tf_data_service=args.tf_data_service,
-                params_override=args.params_override,
-                model_dir=os.path.join(args.model_dir, f"stage_{i}"),
-                global_batch_size=args.global_batch_size,
-                recipe=args.recipe,
-                per_replica_batch_size=args.per_replica_batch_size,
-            )
+            Stage(experiment, files, os.path.join(args.model_dir, f"stage_{i}"), **common)
         )
     return stages
 
 
-def _prepare(stages, keep_moments: bool) -> list:
-    """Parses all stages and says in each where it begins; raises where one cannot follow."""
-    from tf_lamb.model_garden import model_dirs, parsing
+def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) -> list:
+    """Parses all stages and says in each where it begins; raises where one cannot be."""
+    from tf_lamb.model_garden import checks, model_dirs, parsing
 
     parsed, begin = [], 0
     for i, stage in enumerate(stages):
@@ -77,6 +79,11 @@ def _prepare(stages, keep_moments: bool) -> list:
             params = parsing.parse(stage)
             if i and (reason := model_dirs.why_no_successor(parsed[-1], params, keep_moments)):
                 raise parsing.UserError(reason)
+            # The checkpoint that it starts from does not have to be there yet.
+            alone = params.replace(task={"init_checkpoint": None})
+            if hasattr(alone.task, "init_optimizer"):
+                alone.task.init_optimizer = False
+            checks.check(alone, mode, stage.model_dir, stage.experiment, seed)
         except parsing.UserError as error:
             raise parsing.UserError(f"stage {i + 1}: {error}") from error
         parsed.append(params)
@@ -99,8 +106,10 @@ def _run(_) -> None:
                 f"--mode={args.mode}: stages are trained. Evaluate one with "
                 "tf_lamb.model_garden.train and its folder as --model_dir"
             )
+        if args.experiment or args.config_file:
+            raise parsing.UserError("Each stage has its own: write --stage=EXPERIMENT:CONFIG_FILE")
         stages = _stages(args)
-        all_params = _prepare(stages, args.moments == "keep")
+        all_params = prepare(stages, args.moments == "keep", args.mode, args.seed)
         for i, (stage, params) in enumerate(zip(stages, all_params, strict=True), 1):
             if tasks.steps_done(stage.model_dir) >= params.trainer.train_steps:
                 continue
