@@ -178,7 +178,14 @@ def _facts_disagree(params, part: str, file: str) -> str | None:
                 f"task.{part}.{key} is {getattr(data, key)}, but {file} was written with "
                 f"{facts[key]}. Write task.{part}.{key}={facts[key]}"
             )
-    encoder = getattr(getattr(params.task, "model", None), "encoder", None)
+    model = getattr(params.task, "model", None)
+    classes = getattr(model, "num_classes", None)
+    if classes is not None and classes < facts.get("num_classes", 0):
+        return (
+            f"task.model.num_classes is {classes}, but {file} has {facts['num_classes']}. "
+            f"Write task.model.num_classes={facts['num_classes']}"
+        )
+    encoder = getattr(model, "encoder", None)
     positions = getattr(encoder.get(), "max_position_embeddings", None) if encoder else None
     if positions is not None and positions < (getattr(data, "seq_length", None) or 0):
         return (
