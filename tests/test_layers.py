@@ -13,6 +13,7 @@ import tf_lamb.tf_keras
 from tf_lamb.core import layers, rounding
 from tf_lamb.core.plan import plan_for
 from tf_lamb.core.rules import lamb, lars
+from tf_lamb.tensorflow import namespace
 
 DOORS = {"keras": tf_lamb.keras, "tf_keras": tf_lamb.tf_keras}
 PATHS = ("block/dense/kernel", "block/dense/bias", "block/stacked/kernel", "head/kernel")
@@ -343,3 +344,12 @@ def test_every_optimizer_survives_its_config(door, name):
     host = keras if door == "keras" else __import__("tf_keras")
     again = host.optimizers.get(host.optimizers.serialize(optimizer))
     assert type(again) is cls
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (0, 3), (3, 0), (7, 5), (8, 5), (19, 2), (3, 3, 4, 2)])
+def test_the_sum_over_tensorflow_is_numpys(shape):
+    """It begins with an eighth of the rows, where there are as many."""
+    x = np.random.default_rng(1).standard_normal(shape)
+    for jit_compile in (False, True):
+        total = tf.function(namespace.sum, jit_compile=jit_compile)(tf.constant(x))
+        np.testing.assert_allclose(total, np.sum(x), rtol=1e-12, atol=1e-12)

@@ -16,8 +16,24 @@ ones_like = tf.ones_like
 reshape = tf.reshape
 sqrt = tf.sqrt
 square = tf.square
-sum = tf.reduce_sum
 where = tf.where
+
+
+_PARTS = 8
+
+
+def sum(x, axis=None, keepdims=False):
+    """As NumPy's.
+
+    XLA's CPU compiler writes an array out before it sums its elements, but not before it adds it to
+    another: the sum of all elements begins as the sum of an eighth of the rows and the others.
+    """
+    if axis is not None or keepdims or x.shape.rank < 2:
+        return tf.reduce_sum(x, axis, keepdims)
+    x = tf.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
+    rows = x.shape[0] // _PARTS
+    parts = [x[i * rows : (i + 1) * rows] for i in range(_PARTS)]
+    return tf.reduce_sum(tf.add_n(parts)) + tf.reduce_sum(x[_PARTS * rows :])
 
 
 def concatenate(arrays):

@@ -28,6 +28,6 @@ def estimate(xp, moment, new, beta, t, *, weight, correct, nesterov):
     """
     now = debias(xp, beta, t) if correct else 1.0
     if not nesterov:
-        return moment / now
+        return moment * (1.0 / now)  # one division, not one for each element
     ahead = debias(xp, beta, t + 1) if correct else 1.0
     return beta * moment / ahead + weight * new / now
