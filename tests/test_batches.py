@@ -27,7 +27,7 @@ class Flags(train_utils.ParseConfigOptions):
     experiment: str = "lamb/bert_pretraining"
     config_file: list = dataclasses.field(default_factory=list)
     global_batch_size: int | None = None
-    recipe: str = "legw"
+    recipe: str | None = None
     per_replica_batch_size: int | None = None
 
 
@@ -210,6 +210,7 @@ def test_a_published_recipe_by_name():
          "untuned_lamb_resnet50 is a recipe for ResNet-50, but this experiment trains BERT"),
         ({"recipe": "mlperf_lamb_bert", "global_batch_size": 512},
          "no reference point at batch 512"),
+        ({"recipe": "sqrt_scaling"}, "--recipe=sqrt_scaling needs --global_batch_size"),
         ({"global_batch_size": 512 * 640},
          "warmup is longer than training, 3,125 > 1,563 steps"),
         ({"experiment": "bert/text_wiki_pretraining", "global_batch_size": 7,
@@ -294,6 +295,10 @@ def test_micro_batches_equal_the_batch(records, in_one_piece, accumulation):
     parts, logs = _trained(records, one_device(), accumulation)
     assert parts.global_step.numpy() == parts.optimizer.iterations.numpy() == 5
     assert logs["learning_rate"] == whole_logs["learning_rate"]
+    # One sum of gradients, whatever the number of its parts.
+    size = sum(v.numpy().size for v in parts.model.trainable_variables)
+    kept = sum(v.numpy().size for v in parts.optimizer.variables)
+    assert 3 * size < kept < 3 * size + 10
     for a, b in zip(weights(whole), weights(parts), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 

@@ -49,9 +49,12 @@ def fill_in(flags) -> str:
     """
     params, text, settings = _from_files(flags), "", {}
     own = _read_override(flags.params_override) if flags.params_override else {}
+    if flags.recipe and not flags.global_batch_size:
+        raise UserError(f"--recipe={flags.recipe} needs --global_batch_size: say for which batch")
     if flags.global_batch_size:
+        recipe = flags.recipe or scaling.DEFAULT
         try:
-            text, settings = scaling.fill_in(flags.recipe, flags.global_batch_size, params)
+            text, settings = scaling.fill_in(recipe, flags.global_batch_size, params)
         except ValueError as error:
             raise UserError(f"--global_batch_size={flags.global_batch_size}: {error}") from error
     for overrides, source in ((settings, "--global_batch_size"), (own, "--params_override")):

@@ -17,6 +17,7 @@ SCALING = {
     "sqrt_scaling": (recipes.sqrt_scaling, "warmup_epochs"),
 }
 RECIPES = (*SCALING, *PUBLISHED)
+DEFAULT = "legw"
 
 _RATES = {
     "learning_rate", "initial_learning_rate", "end_learning_rate", "learning_rates", "values",

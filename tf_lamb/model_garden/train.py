@@ -39,9 +39,9 @@ def define_flags() -> None:
         "global_batch_size", None, "Examples an update; --recipe fills in the rest.", lower_bound=1
     )
     flags.DEFINE_enum(
-        "recipe", "legw", scaling.RECIPES,
+        "recipe", None, scaling.RECIPES,
         "What fills in the rest: a rule that scales what the experiment says of its own batch "
-        "(legw, sqrt_scaling), or a published recipe.",
+        "(legw, the default, and sqrt_scaling), or a published recipe.",
     )  # fmt: skip
     flags.DEFINE_integer(
         "per_replica_batch_size", None,

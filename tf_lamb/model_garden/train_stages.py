@@ -36,7 +36,7 @@ class Stage:
     tpu: str | None = None
     tf_data_service: str | None = None
     global_batch_size: int | None = None
-    recipe: str = "legw"
+    recipe: str | None = None
     per_replica_batch_size: int | None = None
 
     def __contains__(self, flag):  # asked by Model Garden
