@@ -492,8 +492,16 @@ def test_the_stock_main_serves_too(records, tmp_path):
         _command(
             "official.nlp.train", records, tmp_path / "model", tmp_path / "config.yaml",
             "--gin_params=import tf_lamb.model_garden.registered",
-            "--params_override=trainer.train_steps=2,trainer.validation_interval=2",
+            "--params_override=trainer.train_steps=2,trainer.validation_interval=2,"
+            "trainer.optimizer_config.optimizer.tf_lamb.gradient_accumulation_steps=2",
         )
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert tasks.steps_done(str(tmp_path / "model")) == 2
+    # Our trainer came along: a step is an update, not a micro-batch.
+    (updates,) = [
+        value
+        for name, value in checkpoint(tmp_path / "model").items()
+        if name.startswith("optimizer/_iterations")
+    ]
+    assert updates == 2
