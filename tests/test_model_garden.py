@@ -217,6 +217,12 @@ def test_replicas_equal_one_device(records):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
+def test_the_heads_have_weights_before_the_first_step(records):
+    # In it each replica is a thread, which draws from Python's own random numbers: no seed holds.
+    names = {v.name for v in trainer_of(build(tiny(records)), mirrored(2)).model.weights}
+    assert {"bert/next_sentence/logits/kernel:0", "bert/cls/predictions/output_bias/bias:0"} < names
+
+
 # The order of the data.
 
 

@@ -75,6 +75,14 @@ def steps_done(model_dir: str) -> int:
 class MaskedLMTask(masked_lm.MaskedLMTask):
     """Model Garden's masked-LM task in all but its train step and where its data begins."""
 
+    def build_model(self, params=None):
+        """See base class; the heads have their weights before the first step."""
+        model = super().build_model(params)
+        # Model Garden leaves them to the first step, where each replica is a thread, and those
+        # draw from Python's own random numbers: no seed would hold.
+        model(model.inputs)
+        return model
+
     def initialize(self, model):
         """See base class; of a trainer's checkpoint, every weight is taken over."""
         path = self.task_config.init_checkpoint
