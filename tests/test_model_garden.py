@@ -211,7 +211,7 @@ def test_float16_trains_with_a_dynamic_loss_scale(records):
 @pytest.mark.slow
 def test_replicas_equal_one_device(records):
     settings = tiny(records, optimizer_config=optimizer(epsilon=1e-3, global_clipnorm=0.5))
-    alone, _ = train(build(settings), mirrored(1), 3)
+    alone, _ = train(build(settings), one_device(), 3)
     together, _ = train(build(settings), mirrored(2), 3)
     for a, b in zip(weights(alone), weights(together), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)

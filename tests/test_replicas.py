@@ -13,7 +13,12 @@ DOORS = {"keras": (keras, tf_lamb.keras), "tf_keras": (tf_keras, tf_lamb.tf_kera
 
 
 def mirrored(replicas):
-    """Collectives of two sizes do not live in one process; a reduction to one device does."""
+    """Collectives of two sizes do not live in one process; a reduction to one device does.
+
+    One device is no replica: what goes wrong under every mirrored strategy must show.
+    """
+    if replicas == 1:
+        return tf.distribute.OneDeviceStrategy("CPU:0")
     return tf.distribute.MirroredStrategy(
         [f"CPU:{i}" for i in range(replicas)],
         cross_device_ops=tf.distribute.ReductionToOneDevice(),

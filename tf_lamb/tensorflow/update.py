@@ -157,10 +157,16 @@ def update_replicas(strategy, update: Update, plan, gradients, state, scalars):
     Gradients are aggregated by now. One call hands each replica its own copy of every variable;
     the treatments were decided once, so they cannot differ between replicas.
     """
+    copies = strategy.experimental_local_results
 
-    def on_replica(_, gradients, state, scalars):
-        update(plan, gradients, state, scalars)
+    def on_replica(weight, gradients, scalars):
+        # A `tf.function` takes a replica's copy as an argument, but captures a mirrored variable:
+        # a program would then work on the variables that it was traced with, whatever it is given.
+        replica = next((i for i, w in enumerate(copies(state.weights[0])) if w is weight), None)
+        if replica is None:  # a TPU's, where nothing is traced apart
+            own = state
+        else:
+            own = tf.nest.map_structure(lambda variable: copies(variable)[replica], state)
+        update(plan, gradients, own, scalars)
 
-    strategy.extended.update(
-        state.weights[0], on_replica, args=(gradients, state, scalars), group=False
-    )
+    strategy.extended.update(state.weights[0], on_replica, args=(gradients, scalars), group=False)
