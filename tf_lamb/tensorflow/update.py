@@ -62,7 +62,7 @@ class Update:
         # In a user's eager loop the whole step is one call; in a graph it is part of theirs.
         if tf.executing_eagerly():
             if plan not in self._steps:
-                self._steps[plan] = tf.function(step)
+                self._steps[plan] = tf.function(step, autograph=False)
             step = self._steps[plan]
         step(tuple(gradients), state, scalars)
 
@@ -106,7 +106,7 @@ class Update:
             # On a TPU the step is one program already, and its variables are no arguments.
             on_tpu = isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
             if self.jit_compile and not on_tpu:
-                program = tf.function(program, jit_compile=True)
+                program = tf.function(program, jit_compile=True, autograph=False)
             self._programs[key] = program
         return self._programs[key]
 
@@ -159,6 +159,8 @@ def update_replicas(strategy, update: Update, plan, gradients, state, scalars):
     """
     copies = strategy.experimental_local_results
 
+    # Rewriting this package's own code for AutoGraph would be half of the first step.
+    @tf.autograph.experimental.do_not_convert
     def on_replica(weight, gradients, scalars):
         # A `tf.function` takes a replica's copy as an argument, but captures a mirrored variable:
         # a program would then work on the variables that it was traced with, whatever it is given.
