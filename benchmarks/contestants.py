@@ -1,0 +1,285 @@
+"""What `update.py` compares: each takes shapes, and returns a function that takes one step.
+
+A contestant makes its weights, gradients and slots itself; one whose library is not installed
+raises ModuleNotFoundError.
+"""
+
+import concurrent.futures
+import functools
+import itertools
+import math
+import os
+
+CORES = len(os.sched_getaffinity(0))
+
+
+def bert(layers, width, inner, vocabulary=30522):
+    """The shapes of a BERT's variables, in order."""
+    block = [(width, width), (width,)] * 4 + [(width,)] * 2
+    block += [(width, inner), (inner,), (inner, width), (width,), (width,), (width,)]
+    embeddings = [(vocabulary, width), (512, width), (2, width), (width,), (width,)]
+    return embeddings + block * layers + [(width, width), (width,)]
+
+
+def resnet50():
+    """The shapes of ResNet-50's variables."""
+    shapes, inputs = [(7, 7, 3, 64), (64,), (64,)], 64
+    for blocks, width in ((3, 64), (4, 128), (6, 256), (3, 512)):
+        for block in range(blocks):
+            if block == 0:
+                shapes += [(1, 1, inputs, 4 * width), (4 * width,), (4 * width,)]
+            shapes += [(1, 1, inputs, width), (width,), (width,)]
+            shapes += [(3, 3, width, width), (width,), (width,)]
+            shapes += [(1, 1, width, 4 * width), (4 * width,), (4 * width,)]
+            inputs = 4 * width
+    return [*shapes, (2048, 1000), (1000,)]
+
+
+SHAPES = {
+    "bert_base": lambda: bert(12, 768, 3072),
+    "bert_large": lambda: bert(24, 1024, 4096),
+    "bert_48_layers": lambda: bert(48, 256, 1024),
+    "bert_12_layers": lambda: bert(12, 256, 1024),
+    "resnet50": resnet50,
+    "small_400": lambda: [(64, 64 + i % 8) if i % 2 else (64 + i % 8,) for i in range(400)],
+}
+
+
+def arrays(shapes):
+    """A weight and a gradient for each shape; the same in every contestant."""
+    import numpy as np
+
+    random = np.random.default_rng(1)
+    weights = [random.standard_normal(s, np.float32) * 0.02 for s in shapes]
+    return weights, [random.standard_normal(s, np.float32) * 1e-3 for s in shapes]
+
+
+# Optimizers, each with the settings of LAMB's paper.
+
+
+def ours_tf_keras():
+    import tf_lamb.tf_keras
+
+    return tf_lamb.tf_keras.LAMB(1e-3, weight_decay=0.01)
+
+
+def ours_keras():
+    import tf_lamb.keras
+
+    return tf_lamb.keras.LAMB(1e-3, weight_decay=0.01)
+
+
+def model_garden():
+    from official.modeling.optimization import lamb
+
+    return lamb.LAMB(1e-3, weight_decay_rate=0.01)
+
+
+def keras_lamb():
+    import keras
+
+    return keras.optimizers.Lamb(1e-3, weight_decay=0.01)
+
+
+def timm(parameters):
+    import timm.optim
+
+    return timm.optim.Lamb(parameters, lr=1e-3, weight_decay=0.01, max_grad_norm=None)
+
+
+def pytorch_optimizer(parameters):
+    import pytorch_optimizer
+
+    return pytorch_optimizer.Lamb(parameters, lr=1e-3, weight_decay=0.01)
+
+
+def torch_adamw(parameters):
+    import torch
+
+    return torch.optim.AdamW(parameters, lr=1e-3, fused=True)
+
+
+# Hosts.
+
+
+def tf_variable(w, i):
+    import tensorflow as tf
+
+    return tf.Variable(w, name=f"v{i}/kernel")
+
+
+def keras_variable(w, i):
+    import keras
+
+    return keras.Variable(w, name=f"v{i}")
+
+
+def tensorflow(make_optimizer, variable, jit_compile=False, strategy=""):
+    """A `tf.function` around `apply_gradients`, as trainers have it."""
+
+    def build(shapes):
+        import tensorflow as tf
+
+        distribution = {
+            "": tf.distribute.get_strategy,
+            "Mirrored": lambda: tf.distribute.MirroredStrategy(["CPU:0"]),
+            "MultiWorkerMirrored": tf.distribute.MultiWorkerMirroredStrategy,
+        }[strategy]()
+        weights, gradients = arrays(shapes)
+        with distribution.scope():
+            optimizer = make_optimizer()
+            weights = [variable(w, i) for i, w in enumerate(weights)]
+            # Model Garden's is a legacy optimizer.
+            legacy = not hasattr(optimizer, "build")
+            (optimizer._create_all_weights if legacy else optimizer.build)(weights)
+        gradients = [tf.constant(g) for g in gradients]
+
+        def update():
+            optimizer.apply_gradients(zip(gradients, weights, strict=True))
+
+        @tf.function(jit_compile=jit_compile)
+        def step():
+            distribution.run(update)
+            return tf.convert_to_tensor(optimizer.iterations)
+
+        return lambda: step().numpy()
+
+    return build
+
+
+def optax(shapes):
+    """optax's LAMB in one jitted function that takes the weights over."""
+    import jax
+    import optax
+
+    weights, gradients = arrays(shapes)
+    optimizer = optax.lamb(1e-3, weight_decay=0.01)
+    held = [jax.device_put(weights), jax.jit(optimizer.init)(weights)]
+    gradients = jax.device_put(gradients)
+
+    @functools.partial(jax.jit, donate_argnums=(1, 2))
+    def update(gradients, weights, state):
+        updates, state = optimizer.update(gradients, state, weights)
+        return optax.apply_updates(weights, updates), state
+
+    return _held(update, gradients, held)
+
+
+def keras_on_jax(shapes):
+    """Door 1 with the JAX backend, in one jitted function that takes the weights over."""
+    import jax
+
+    optimizer = ours_keras()
+    weights, gradients = arrays(shapes)
+    variables = [keras_variable(w, i) for i, w in enumerate(weights)]
+    optimizer.build(variables)
+    held = [[v.value for v in variables], [v.value for v in optimizer.variables]]
+    gradients = jax.device_put(gradients)
+
+    @functools.partial(jax.jit, donate_argnums=(1, 2))
+    def update(gradients, weights, state):
+        return optimizer.stateless_apply(state, gradients, weights)
+
+    return _held(update, gradients, held)
+
+
+def _held(update, gradients, held):
+    def step():
+        import jax
+
+        held[:] = update(gradients, *held)
+        jax.block_until_ready(held)
+
+    return step
+
+
+def torch(make_optimizer, compiled=False):
+    """torch on the CPU, eagerly or compiled."""
+
+    def build(shapes):
+        import torch
+
+        torch.set_num_threads(CORES)
+        weights, gradients = arrays(shapes)
+        parameters = [torch.nn.Parameter(torch.from_numpy(w)) for w in weights]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = torch.from_numpy(gradient)
+        step = make_optimizer(parameters).step
+        return torch.compile(step) if compiled else step
+
+    return build
+
+
+def floor(shapes):
+    """Copies that read and write what an update must: gradient, weight and two slots are read
+    once, all but the gradient written once; 3.5 copies of the parameters."""
+    import numpy as np
+
+    size = sum(map(math.prod, shapes))
+    source, target = np.ones(size, np.float32), np.ones(size, np.float32)
+    pool = concurrent.futures.ThreadPoolExecutor(CORES)
+
+    def copy(end):
+        ends = [end * i // CORES for i in range(CORES + 1)]
+        parts = [slice(*pair) for pair in itertools.pairwise(ends)]
+        list(pool.map(lambda part: np.copyto(target[part], source[part]), parts))
+
+    def run():
+        for end in (size, size, size, size // 2):
+            copy(end)
+
+    return run
+
+
+def floor_on_jax(shapes):
+    """The same on JAX's device, where a copy is x + 1 in a buffer of its own."""
+    import jax
+
+    size = sum(map(math.prod, shapes))
+    held = [jax.numpy.ones(size, "float32")]
+    add = jax.jit(lambda x: x + 1, donate_argnums=0)
+    half = jax.jit(lambda x: x.at[: size // 2].add(1), donate_argnums=0)
+
+    def run():
+        for copy in (add, add, add, half):
+            held[0] = copy(held[0])
+        jax.block_until_ready(held[0])
+
+    return run
+
+
+CONTESTANTS = {
+    "floor": floor,
+    "tf_lamb.tf_keras": tensorflow(ours_tf_keras, tf_variable),
+    "tf_lamb.keras": tensorflow(ours_keras, keras_variable),
+    "Model Garden LAMB": tensorflow(model_garden, tf_variable),
+    "Model Garden LAMB, XLA": tensorflow(model_garden, tf_variable, jit_compile=True),
+    "Keras Lamb": tensorflow(keras_lamb, keras_variable),
+    "Keras Lamb, XLA": tensorflow(keras_lamb, keras_variable, jit_compile=True),
+    "optax lamb, jitted": optax,
+    "tf_lamb.keras on JAX, jitted": keras_on_jax,
+    "timm Lamb": torch(timm),
+    "timm Lamb, compiled": torch(timm, compiled=True),
+    "pytorch_optimizer Lamb": torch(pytorch_optimizer),
+    "torch AdamW, fused": torch(torch_adamw),
+    "tf_lamb.tf_keras, MirroredStrategy": tensorflow(
+        ours_tf_keras, tf_variable, strategy="Mirrored"
+    ),
+    "tf_lamb.tf_keras, MultiWorkerMirroredStrategy": tensorflow(
+        ours_tf_keras, tf_variable, strategy="MultiWorkerMirrored"
+    ),
+    "tf_lamb.keras, MirroredStrategy": tensorflow(ours_keras, keras_variable, strategy="Mirrored"),
+    "floor on JAX": floor_on_jax,
+}
+EVERYWHERE = [name for name in CONTESTANTS if name != "floor on JAX"]
+ON_JAX = ["floor on JAX", "optax lamb, jitted", "tf_lamb.keras on JAX, jitted"]
+
+
+def backend(name):
+    """The backend that Keras needs for a contestant."""
+    return "jax" if "JAX" in name else "tensorflow"
+
+
+def needs_torch(name):
+    """Whether the contestant runs on torch, which may have a Python of its own."""
+    return name.startswith(("timm", "pytorch_optimizer", "torch"))
