@@ -32,8 +32,8 @@ def sum(x, axis=None, keepdims=False):
         return tf.reduce_sum(x, axis, keepdims)
     x = tf.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
     rows = x.shape[0] // _PARTS
-    parts = [x[i * rows : (i + 1) * rows] for i in range(_PARTS)]
-    return tf.reduce_sum(tf.add_n(parts)) + tf.reduce_sum(x[_PARTS * rows :])
+    *parts, rest = tf.split(x, [rows] * _PARTS + [x.shape[0] - _PARTS * rows])
+    return tf.reduce_sum(tf.add_n(parts)) + tf.reduce_sum(rest)
 
 
 def concatenate(arrays):
