@@ -233,5 +233,10 @@ def model_name(paths: Sequence[str]) -> str:
     return ""
 
 
+def group_of(path: str, patterns: Sequence[str]) -> int:
+    """The position of the first pattern that the path matches; one behind the last if none does."""
+    return next((i for i, p in enumerate(patterns) if _matches([p], (path,))), len(patterns))
+
+
 def _matches(patterns: Iterable[str] | None, names: tuple[str, ...]) -> bool:
     return any(re.search(pattern, name) for pattern in patterns or () for name in names)

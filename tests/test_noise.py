@@ -1,0 +1,215 @@
+"""Gradient noise and AdaScale's gain: the arithmetic, against the worked numbers of the papers."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from tf_lamb.core import noise
+
+X = np.array([[1, 2], [-1, 0.5], [0.5, -1.5], [2, 1]])
+Y = np.array([[1, 0], [0, 1], [-1, 0.5], [0.5, 2]])
+FAR = np.array([2, -1.5])  # what the examples add to the target, so that there is a signal
+
+
+class Problem:
+    """The toy problem of the worked examples: one example of a linear regression a replica."""
+
+    def __init__(self, target=Y + FAR):
+        self.w = np.array([[0.5, -0.3], [0.2, 0.8]])
+        self.b = np.array([0.1, -0.2])
+        self.target = target
+
+    def gradients(self):
+        error = X @ self.w + self.b - self.target
+        return np.concatenate([(X[:, :, None] * error[:, None]).reshape(4, 4), error], axis=1)
+
+    def squares(self):
+        g = self.gradients()
+        return (g**2).sum(1).mean(), (g.mean(0) ** 2).sum()
+
+    def step(self, lr):
+        g = self.gradients().mean(0)
+        self.w, self.b = self.w - lr * g[:4].reshape(2, 2), self.b - lr * g[4:]
+
+
+NOTHING = noise.Averages(0.0, 0.0, 0)
+close = {"rel": 5e-10, "abs": 0}  # ten digits are printed
+
+
+def test_both_moments_without_bias():
+    variance, signal = noise.moments(*Problem().squares(), parts=4, scale=4)
+    assert variance == pytest.approx(21.406875, **close)
+    assert signal == pytest.approx(1.860625, **close)
+
+
+def test_a_scale_beside_the_number_of_parts():
+    variance, signal = noise.moments(*Problem().squares(), parts=4, scale=8)
+    assert (variance, signal) == pytest.approx((42.81375, 1.860625), **close)
+    averages = noise.Averages(variance, signal, 1)
+    assert noise.gain(np, averages, 8) == pytest.approx(6.194154986, **close)
+
+
+# By averaging: variance and signal of each step, the gain, and tau after it.
+ADASCALE = {
+    "paper": [
+        (21.406875, 1.860625, 1, 1),
+        (16.28387544, 0.3010148519, 3.440198874, 4.440198874),
+        (8.635906346, -1.295126768, 3.528139701, 7.968338575),
+    ],
+    "debiased": [
+        (21.406875, 1.860625, 3.226066423, 3.226066423),
+        (9.660793126, -1.313804972, 3.420801593, 6.646868015),
+        (8.332878163, -1.268370146, 3.524429852, 10.17129787),
+    ],
+}
+LAST_BIAS = {"paper": [0.8415117672, -0.4574066886], "debiased": [0.8664446047, -0.4611707045]}
+
+
+@pytest.mark.parametrize("averaging", ADASCALE)
+def test_adascale_step_by_step(averaging):
+    problem, averages, tau = Problem(), NOTHING, 0.0
+    paper = averaging == "paper"
+    for variance, signal, r, tau_after in ADASCALE[averaging]:
+        seen = noise.moments(*problem.squares(), parts=4, scale=4)
+        assert seen == pytest.approx((variance, signal), **close)
+        averages = noise.average(
+            np, averages, *noise.clipped(np, *seen), theta=noise.smoothing(4), mean_first=paper
+        )
+        gain = noise.gain(np, averages, 4, first_is_one=paper)
+        assert gain == pytest.approx(r, **close)
+        problem.step(gain * (0.1 if math.floor(tau) < 2 else 0.05))
+        tau += gain
+        assert tau == pytest.approx(tau_after, **close)
+    np.testing.assert_allclose(problem.b, LAST_BIAS[averaging], rtol=5e-10)
+
+
+def test_a_gradient_that_is_all_noise_gives_the_whole_scale():
+    variance, signal = noise.moments(*Problem(Y).squares(), parts=4, scale=4)
+    assert (variance, signal) == pytest.approx((14.650625, -1.0425), **close)
+    averages = noise.average(np, NOTHING, *noise.clipped(np, variance, signal), theta=0.996)
+    assert noise.gain(np, averages, 4) == 4
+
+
+@pytest.mark.parametrize(
+    ("inputs", "r"),
+    [
+        # d loss/d W = x for each output, d loss/d b = 1. |g_i|^2 = 2 (1 + 1), |g|^2 = 2 (1/2 + 1):
+        # sigma^2 = 2 (4 - 3) = 2, mu^2 = 2 3 - 4 = 2, r = (2 + 2)/(2/2 + 2).
+        ([[1, 0], [0, 1]], 4 / 3),
+        # Both the same: no variance, but for the least that is counted.
+        ([[1, 1], [1, 1]], (1e-6 + 6) / (0.5e-6 + 6)),
+        # The parts of W cancel: sigma^2 = 2 (6 - 2) = 8 and mu^2 = 2 2 - 6 < 0, so r = S.
+        ([[-1, 1], [1, -1]], 2),
+        ([[1, 4], [5, 0.5]], 1.468879668),
+        ([[-0.2, 3], [5, 0.5]], 1.847289387),
+    ],
+)
+def test_gains_that_can_be_worked_out_by_hand(inputs, r):
+    g = np.array([[*x, *x, 1, 1] for x in inputs])
+    local, total = (g**2).sum(1).mean(), (g.mean(0) ** 2).sum()
+    seen = noise.clipped(np, *noise.moments(local, total, parts=2, scale=2))
+    averages = noise.average(np, NOTHING, *seen, theta=noise.smoothing(2))
+    assert noise.gain(np, averages, 2) == pytest.approx(r, rel=1e-9)
+
+
+def test_the_step_before_as_the_second_part():
+    variance, signal = noise.moments(13.7824085, 5.644637842, parts=2, scale=2)
+    assert variance == pytest.approx(16.27554131, rel=1e-8)
+    assert signal == pytest.approx(-2.493132812, rel=1e-8)
+
+
+def test_the_noise_scale_step_by_step():
+    problem, averages = Problem(), NOTHING
+    expected = [
+        (1.860625, 21.406875, 11.50520658, 3.226066423),
+        (0.3010148519, 16.28387544, 17.99477146, 3.793447411),
+        (-0.4941241991, 13.18189148, 35.18740507, 4.529163903),
+    ]
+    for signal, variance, b_simple, _ in expected:
+        seen = noise.moments(*problem.squares(), parts=4)
+        assert (4 * seen[0], seen[1]) == pytest.approx((variance, signal), rel=1e-9)
+        averages = noise.average(np, averages, *seen, theta=0.9)
+        b = noise.noise_scale(averages.variance, averages.signal, 4)
+        assert b == pytest.approx(b_simple, **close)
+        problem.step(0.1)
+
+
+def test_the_gain_follows_from_the_noise_scale():
+    """r = (B_simple/b + 1) / (B_simple/B + 1), with B = S b."""
+    variance, signal = noise.moments(*Problem().squares(), parts=4, scale=4)
+    b_simple = noise.noise_scale(variance / 4, signal, 4)
+    r = noise.gain(np, noise.Averages(variance, signal, 1), 4)
+    assert r == pytest.approx((b_simple + 1) / (b_simple / 4 + 1), rel=1e-12)
+    assert r == pytest.approx(3.226066423, **close)
+
+
+@pytest.mark.parametrize(
+    ("batch", "steps", "examples"), [(500, 5000, 2.5e6), (2000, 2000, 4e6), (8000, 1250, 1e7)]
+)
+def test_the_cost_of_a_batch(batch, steps, examples):
+    least_steps, least_examples = 1000, 2e6
+    over_steps, over_examples = noise.cost(2000, batch)
+    assert over_steps * least_steps == pytest.approx(steps)
+    assert over_examples * least_examples == pytest.approx(examples)
+    assert (over_steps - 1) * (over_examples - 1) == pytest.approx(1)
+
+
+def test_no_signal_is_said_not_divided_by():
+    assert math.isnan(noise.noise_scale(1.0, -0.1, 4))
+    assert "undefined" in noise.advice(math.nan, 256)
+
+
+def test_advice_names_a_better_batch():
+    assert "Batch 2,048 would need" in noise.advice(2000, 256)
+    assert "fewer steps at 1.8x the examples" in noise.advice(2000, 256)
+    assert "fewer examples" in noise.advice(2000, 65536)
+    assert "balance" in noise.advice(2000, 2048)
+
+
+@pytest.mark.parametrize("mean_first", [True, False])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_step_that_is_not_finite_changes_no_average(mean_first, bad):
+    before = noise.average(np, NOTHING, 2.0, 3.0, theta=0.9, mean_first=mean_first)
+    after = noise.average(np, before, bad, 3.0, theta=0.9, mean_first=mean_first)
+    assert after == before
+
+
+def test_the_plain_mean_until_the_memory_is_full():
+    theta, averages, seen = 0.75, NOTHING, [3.0, 1.0, 4.0, 1.0, 5.0, 9.0]
+    for value in seen[:4]:
+        averages = noise.average(np, averages, value, 1.0, theta=theta, mean_first=True)
+    assert averages.variance == pytest.approx(np.mean(seen[:4]))
+    averages = noise.average(np, averages, seen[4], 1.0, theta=theta, mean_first=True)
+    assert averages.variance == pytest.approx(0.75 * np.mean(seen[:4]) + 0.25 * seen[4])
+
+
+def test_a_scale_of_1000_remembers_nothing():
+    averages = NOTHING
+    for value in (3.0, 5.0):
+        averages = noise.average(
+            np, averages, value, 1.0, theta=noise.smoothing(1000), mean_first=True
+        )
+        assert averages.variance == value
+
+
+def test_a_scale_that_changes_keeps_what_a_base_batch_is():
+    """The averages are those of a base batch: the gain of a new scale is that of the formula."""
+    averages = noise.Averages(8.0, 2.0, 10)
+    for scale in (1, 4, 16):
+        assert noise.gain(np, averages, scale) == pytest.approx(10 / (8 / scale + 2))
+
+
+def test_groups_are_counted_apart():
+    local, total = np.array([4.0, 9.0]), np.array([3.0, 5.0])
+    variance, signal = noise.moments(local, total, parts=4)
+    one = noise.moments(local.sum(), total.sum(), parts=4)
+    assert (variance.sum(), signal.sum()) == pytest.approx(one)
+
+
+def test_the_gain_lies_between_1_and_the_scale():
+    values = [0.0, 1e-6, 1.0, 1e6]
+    for variance, signal, scale in itertools.product(values, values, [1, 2, 1000]):
+        r = noise.gain(np, noise.Averages(variance, signal, 5), scale)
+        assert 1 <= r <= scale * (1 + 1e-12)

@@ -1,0 +1,141 @@
+"""What the gradients of independent parts of a batch say of its noise, and of its best size.
+
+Parts are replicas or micro-batches, n of them, with gradients g_i and their mean g. Everything here
+follows from two numbers, which are cheap to have:
+
+    local = mean of |g_i|^2        total = |g|^2
+
+and from the scale S, by how much the whole batch is larger than the base batch that training was
+tuned at. Arrays may be scalars or hold one entry for each group of variables.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+from tf_lamb.core.rules.moments import debias
+from tf_lamb.core.rules.norms import safe_ratio
+
+LEAST_VARIANCE = 1e-6  # the paper's
+
+
+class Averages(NamedTuple):
+    """Moving averages of both moments of the gradient, without bias."""
+
+    variance: Any  # sigma^2, the trace of the covariance of the gradient of one base batch
+    signal: Any  # mu^2, the squared norm of the true gradient
+    count: Any  # of the steps that they average
+
+
+def moments(local, total, *, parts, scale=1.0):
+    """Unbiased variance and signal of one step; the signal may be below 0.
+
+        sigma^2 = S (local - total) / (n - 1)
+        mu^2    = (n total - local) / (n - 1)
+
+    Source: Johnson et al., arXiv:2007.05105, section 3.2, where n = S.
+    """
+    variance = scale * (local - total) / (parts - 1)
+    signal = (parts * total - local) / (parts - 1)
+    return variance, signal
+
+
+def smoothing(scale):
+    """The paper's theta, 1 - S/1000 or 0: the larger the batch, the shorter the memory."""
+    return max(1 - scale / 1000, 0.0)
+
+
+def average(xp, averages, variance, signal, *, theta, mean_first=False, when=True):
+    """The averages with the moments of one step more.
+
+        x <- x + rate (new - x)
+
+    With `mean_first`, rate = max(1/count, 1 - theta): the plain mean of the first 1/(1 - theta)
+    steps, then an exponential average, as the paper has it. Otherwise rate =
+    (1 - theta)/(1 - theta^count), an exponential average without the bias of its start.
+
+    A step that is not finite leaves everything as it is, and so does one that is not `when`.
+    """
+    taken = xp.isfinite(xp.sum(variance) + xp.sum(signal)) & when
+    count = averages.count + 1
+    if mean_first:
+        rate = xp.maximum(1 / count, 1 - theta)
+    else:
+        rate = (1 - theta) / debias(xp, theta, count)
+
+    def mixed(old, new):
+        return xp.where(taken, old + rate * (new - old), old)
+
+    return Averages(
+        mixed(averages.variance, variance),
+        mixed(averages.signal, signal),
+        xp.where(taken, count, averages.count),
+    )
+
+
+def clipped(xp, variance, signal):
+    """Both moments as AdaScale averages them: a gain needs them positive."""
+    return xp.maximum(variance, LEAST_VARIANCE), xp.maximum(signal, 0.0)
+
+
+def gain(xp, averages, scale, *, first_is_one=False):
+    """AdaScale's gain: how many steps of the base batch a step of the whole batch is worth.
+
+        r = (sigma^2 + mu^2) / (sigma^2/S + mu^2),  in [1, S]
+
+    It is 1 as long as nothing was measured and, with `first_is_one`, at the first step, too.
+
+    Source: Johnson et al., arXiv:2007.05105, section 3.2 and Algorithm 2.
+    """
+    variance, signal, count = averages
+    r = safe_ratio(xp, variance + signal, variance / scale + signal)
+    return xp.where(count > (1 if first_is_one else 0), r, 1.0)
+
+
+def noise_scale(variance, signal, batch):
+    """The simple noise scale in examples, tr(Sigma)/|G|^2, of numbers; nan where it is undefined.
+
+    Args:
+        variance: of the gradient of a batch of `batch` examples, averaged with its sign.
+        signal: averaged with its sign. At 0 or below, noise hides the gradient altogether.
+        batch: examples.
+
+    Source: McCandlish et al., arXiv:1812.06162.
+    """
+    return batch * variance / signal if signal > 0 else math.nan
+
+
+def cost(critical, batch):
+    """Steps and examples that training takes at a batch, over the fewest of each that it can take.
+
+        S/S_min = 1 + B_crit/B        E/E_min = 1 + B/B_crit
+
+    At the critical batch size both are 2. Source: McCandlish et al., arXiv:1812.06162.
+    """
+    return 1 + critical / batch, 1 + batch / critical
+
+
+def advice(critical: float, batch: int) -> str:
+    """What the critical batch size says of the present one, and of a better one, in a sentence."""
+    if math.isnan(critical):
+        return (
+            "The noise scale is undefined so far: the mean gradient drowns in noise, as it does at "
+            "the end of training, or too few steps were measured."
+        )
+    steps, examples = cost(critical, batch)
+    here = (
+        f"Critical batch size about {critical:,.0f}. Batch {batch:,} takes {steps:.1f}x the fewest "
+        f"steps and {examples:.1f}x the fewest examples."
+    )
+    other = int(batch * 2.0 ** round(math.log2(max(critical, 1.0) / batch)))
+    if other == batch or other < 1:
+        return f"{here} That is a balance of both."
+    other_steps, other_examples = cost(critical, other)
+    if other > batch:
+        return (
+            f"{here} Batch {other:,} would need {steps / other_steps:.1f}x fewer steps at "
+            f"{other_examples / examples:.1f}x the examples."
+        )
+    return (
+        f"{here} Batch {other:,} would need {examples / other_examples:.1f}x fewer examples at "
+        f"{other_steps / steps:.1f}x the steps."
+    )
