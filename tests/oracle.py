@@ -16,15 +16,17 @@ class Lamb:
 
     def __init__(
         self, weights, *, lr, wd=0.0, b1=0.9, b2=0.999, eps=1e-6, debias=True,
-        undecayed=(), unadapted=(),
+        undecayed=(), unadapted=(), bounds=(0.0, np.inf),
     ):  # fmt: skip
         self.w = {k: np.array(x, np.float64) for k, x in weights.items()}
         self.m = {k: np.zeros_like(x) for k, x in self.w.items()}
         self.v = {k: np.zeros_like(x) for k, x in self.w.items()}
         self.lr, self.wd, self.b1, self.b2, self.eps = lr, wd, b1, b2, eps
         self.debias, self.undecayed, self.unadapted = debias, set(undecayed), set(unadapted)
+        self.bounds = bounds
         self.step_count = 0
         self.ratios = {}
+        self.seen = {}  # both norms, the ratio, and whether a bound has changed it
 
     def step(self, gradients):
         self.step_count += 1
@@ -45,6 +47,8 @@ class Lamb:
                 top, bottom = frobenius(self.w[key]), frobenius(direction)
                 if top > 0 and bottom > 0:
                     ratio = top / bottom
+                free, ratio = ratio, float(np.clip(ratio, *self.bounds))
+                self.seen[key] = (top, bottom, ratio, int(ratio != free))
             self.ratios[key] = ratio
             self.w[key] = self.w[key] - rate * ratio * direction
         return self.w
@@ -69,7 +73,9 @@ class Lars:
     def __init__(
         self, w, *, wd=0.0, mu=0.9, eta=0.001, eps=0.0, nesterov=False, form="inside",
         denominator="sum_of_norms", damp=0.0, larc=False, skip=False,
+        bounds=(0.0, np.inf),
     ):  # fmt: skip
+        self.bounds, self.seen = bounds, None
         self.w = np.array(w, np.float64)
         self.v = np.zeros_like(self.w)
         self.wd, self.mu, self.eta, self.eps, self.nesterov = wd, mu, eta, eps, nesterov
@@ -85,7 +91,10 @@ class Lars:
         if self.denominator == "sum_of_norms":
             length += self.wd * top
         rate = self.eta * top / length
-        return min(rate / lr, 1.0) if self.larc else rate
+        free = rate / lr if self.larc else rate
+        rate = min(free, 1.0) if self.larc else float(np.clip(free, *self.bounds))
+        self.seen = (top, length, rate, int(rate != free))
+        return rate
 
     def step(self, g, lr):
         g = np.asarray(g, np.float64)

@@ -1,5 +1,6 @@
 """A layer through a rule: a variable as it is, cut into slices, or joined with others."""
 
+import functools
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import prod
@@ -7,16 +8,19 @@ from math import prod
 from tf_lamb.core.plan import Treatment
 
 
-def step(xp, rule, treatments: Sequence[Treatment], gradients, states, *, lr, t):
+def step(xp, rule, treatments: Sequence[Treatment], gradients, states, *, lr, t, observe=None):
     """One step of a rule for one layer.
 
     Args:
         treatments, gradients: of each variable of the layer.
         states: of each variable, its weight and then its slots.
+        observe: None, or what a rule with a trust ratio calls once, while it is traced.
 
     Returns:
         The states after the step.
     """
+    if observe:
+        rule = functools.partial(rule, observe=observe)
     if len(states) > 1:
         return _joined(xp, rule, treatments, gradients, states, lr=lr, t=t)
     (treatment,), (state,) = treatments, states

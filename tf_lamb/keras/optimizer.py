@@ -6,10 +6,10 @@ from keras import ops
 from tf_lamb.core import layers, rounding
 from tf_lamb.core import settings as settings_
 from tf_lamb.core.layerwise import Layerwise, path_of
-from tf_lamb.keras import host, schedules
+from tf_lamb.keras import host, observing, schedules
 
 
-class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
+class LayerwiseOptimizer(Layerwise, observing.Observing, host.HostOptimizer):
     """Owns variables, casting, clipping, accumulation, averaging, distribution and config."""
 
     _schedules = schedules
@@ -35,6 +35,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         self._make_plan(variables)
         super().build(variables)
         self._slots = [self._add_slots(v) for v in variables]
+        self._make_observed()
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow.update import Update
 
@@ -92,6 +93,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         new_states = layers.step(
             ops, self._bound_rule, layer.treatments, [ops.cast(g, dtype) for g in gradients],
             states, lr=ops.cast(learning_rate, dtype), t=ops.cast(self.iterations + 1, dtype),
+            observe=self._recorder(variables),
         )  # fmt: skip
         for variable, own, (weight, *values) in zip(variables, slots, new_states, strict=True):
             self.assign(variable, ops.cast(weight, variable.dtype))
@@ -158,6 +160,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             slots=[[host.native(slot) for slot in self._slots[i]] for i in indices],
             accumulators=[host.native(accumulators[i]) for i in indices] if accumulators else [],
             averages=[(host.native(average), host.native(v)) for average, v in self._averages()],
+            observed=self._observed_of(indices),
         )
 
         plan = self._plan.layers(indices)
@@ -182,7 +185,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         is_update = self._scalars()["is_update"]
 
         slots = [slot for each in self._slots for slot in each]
-        state = [*self._trainable_variables, *slots, *(average for average, _ in self._averages())]
+        averages = (average for average, _ in self._averages())
+        state = [*self._trainable_variables, *slots, *averages, *self._observed_variables]
         before = [ops.copy(v.value) for v in state]
         self._apply_once([g / self.gradient_accumulation_steps for g in totals], variables)
         for variable, value in zip(state, before, strict=True):

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_lamb.core import layers, rounding
 from tf_lamb.core.plan import Layer
-from tf_lamb.tensorflow import namespace
+from tf_lamb.tensorflow import namespace, observing
 
 
 class Scalars(NamedTuple):
@@ -29,6 +29,7 @@ class State(NamedTuple):
     slots: Sequence[Sequence]  # by weight, in the order of the rule; a float32 master comes last
     accumulators: Sequence  # by weight, or empty
     averages: Sequence[tuple]  # pairs of an average and its weight, or empty
+    observed: Sequence[tuple] = ()  # by weight, what shows its trust ratio; empty if nobody looks
 
 
 @dataclasses.dataclass(eq=False)
@@ -55,6 +56,11 @@ class Update:
     def __post_init__(self):
         self._programs: dict = {}
         self._steps: dict = {}  # by plan: a function would be traced anew for each equal tuple
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether any step has been traced."""
+        return bool(self._programs)
 
     def __call__(self, plan: tuple[Layer, ...], gradients, state: State, scalars: Scalars):
         """One micro-step; the layers of the plan hold positions among the gradients."""
@@ -88,20 +94,21 @@ class Update:
             weights, slots = (
                 [variables[i] for i in layer.members] for variables in (state.weights, state.slots)
             )
-            self._program(layer, weights, slots)(
-                tf.constant(layer.number),
-                [gradients[i] for i in layer.members], weights, slots, scalars.lr, scalars.t,
+            observed = [state.observed[i] for i in layer.members] if state.observed else []
+            self._program(layer, weights, slots, observed)(
+                tf.constant(layer.number), [gradients[i] for i in layer.members],
+                weights, slots, observed, scalars.lr, scalars.t,
             )  # fmt: skip
         if state.averages:
             self._average(state, scalars)
 
-    def _program(self, layer, weights, slots):
-        variables = [*weights, *(slot for each in slots for slot in each)]
+    def _program(self, layer, weights, slots, observed):
+        variables = [*weights, *(each for own in (*slots, *observed) for each in own)]
         key = (layer.treatments, *((tuple(v.shape), v.dtype) for v in variables))
         if key not in self._programs:
 
-            def program(number, gradients, weights, slots, lr, t):
-                self._step(layer.treatments, number, gradients, weights, slots, lr, t)
+            def program(number, gradients, weights, slots, observed, lr, t):
+                self._step(layer.treatments, number, gradients, weights, slots, observed, lr, t)
 
             # On a TPU the step is one program already, and its variables are no arguments.
             on_tpu = isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
@@ -110,7 +117,7 @@ class Update:
             self._programs[key] = program
         return self._programs[key]
 
-    def _step(self, treatments, number, gradients, weights, slots, lr, t):
+    def _step(self, treatments, number, gradients, weights, slots, observed, lr, t):
         dtype = tf.float64 if any(w.dtype == tf.float64 for w in weights) else tf.float32
         states = [
             [self._weight(w, s, dtype), *(tf.cast(slot, dtype) for slot in s[: self.slot_count])]
@@ -118,7 +125,7 @@ class Update:
         ]
         new_states = layers.step(
             namespace, self.rule, treatments, [tf.cast(g, dtype) for g in gradients], states,
-            lr=tf.cast(lr, dtype), t=tf.cast(t, dtype),
+            lr=tf.cast(lr, dtype), t=tf.cast(t, dtype), observe=observing.recorder(observed),
         )  # fmt: skip
         for w, s, (new_w, *new_s) in zip(weights, slots, new_states, strict=True):
             w.assign(tf.cast(new_w, w.dtype))

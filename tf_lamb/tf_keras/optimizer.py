@@ -17,7 +17,7 @@ import tf_keras
 from tf_lamb.core import settings as settings_
 from tf_lamb.core.layerwise import Layerwise
 from tf_lamb.tensorflow.update import Scalars, State, Update, update_replicas
-from tf_lamb.tf_keras import schedules
+from tf_lamb.tf_keras import observing, schedules
 
 _HALF = (tf.float16, tf.bfloat16)
 _Schedule = tf_keras.optimizers.schedules.LearningRateSchedule
@@ -46,7 +46,7 @@ def _at_least_float32(gradient):
     return tf.cast(gradient, tf.float32) if gradient.dtype in _HALF else gradient
 
 
-class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
+class LayerwiseOptimizer(Layerwise, observing.Observing, tf_keras.optimizers.Optimizer):
     """Owns variables, casting, clipping, accumulation, averaging, distribution and config."""
 
     _schedules = schedules
@@ -79,6 +79,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
             self.gradient_accumulation_steps,
             self._settings.jit_compile,
         )
+        self._make_observed()
         self._built = True
 
     def _add_slots(self, variable):
@@ -154,6 +155,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
                       for i, v in zip(indices, variables, strict=True)]
             if self.use_ema
             else [],
+            observed=self._observed_of(indices),
         )  # fmt: skip
         return self._plan.layers(indices), gradients, state
 

@@ -8,7 +8,7 @@ def lamb(
     xp, g, w, m, v, *, lr, t, decay, adapt, axes=None,
     beta_1=0.9, beta_2=0.999, epsilon=1e-6, bias_correction=True, grad_averaging=True,
     nesterov_moments="none", weight_decay_mode="update",
-    norm="l2", phi_bounds=None, ratio_bounds=None,
+    norm="l2", phi_bounds=None, ratio_bounds=None, observe=None,
 ):  # fmt: skip
     """One LAMB step.
 
@@ -31,7 +31,7 @@ def lamb(
         weight_decay_mode: "update" as above; "gradient": g <- g + decay w before the moments
             (FusedLAMB without `adam_w_mode`); "decoupled": w <- w - lr decay w before all else,
             with the ratio of what remains (`keras.optimizers.Lamb`).
-        norm, phi_bounds, ratio_bounds: see `trust_ratio`.
+        norm, phi_bounds, ratio_bounds, observe: see `trust_ratio`.
 
     Returns:
         The new w, m and v.
@@ -61,6 +61,6 @@ def lamb(
         u = decayed(u, decay, w)
     ratio = trust_ratio(
         xp, w, u, adapt=adapt, axes=axes, kind=norm, phi_bounds=phi_bounds,
-        ratio_bounds=ratio_bounds,
+        ratio_bounds=ratio_bounds, observe=observe,
     )  # fmt: skip
     return w - lr * ratio * u, m, v

@@ -1,12 +1,13 @@
 """LARS: layer-wise adaptive rate scaling, in each form that goes by its name."""
 
-from tf_lamb.core.rules.norms import decayed, norm, safe_ratio, within
+from tf_lamb.core.rules.norms import decayed, differ, norm, safe_ratio, within
 
 
 def lars(
     xp, g, w, v, *, lr, t, decay, adapt, axes=None,
     momentum=0.9, dampening=0.0, nesterov=False, trust_coefficient=0.001, epsilon=0.0,
     momentum_form="inside", denominator="sum_of_norms", clip=False, ratio_bounds=None,
+    observe=None,
 ):  # fmt: skip
     """One LARS step.
 
@@ -32,6 +33,8 @@ def lars(
             what w moves by, which only the form "outside" knows in time.
         clip: LARC's clip mode: r <- min(r/lr, 1).
         ratio_bounds: the smallest and the largest r.
+        observe: None, or called with |w|, what r divides by, r and whether `clip` or a bound
+            made it another.
 
     Returns:
         The new w and v.
@@ -51,8 +54,12 @@ def lars(
             bottom = bottom + (norm(xp, decay * w, axes) if joint else decay * w_norm)
         r = safe_ratio(xp, trust_coefficient * w_norm, bottom)
         if clip:
-            r = xp.minimum(r / lr, 1.0)
-        return within(xp, xp.where((w_norm > 0) & (u_norm > 0), r, 1.0), ratio_bounds)
+            r = r / lr
+        free = xp.where((w_norm > 0) & (u_norm > 0), r, 1.0)
+        r = within(xp, xp.minimum(free, 1.0) if clip else free, ratio_bounds)
+        if observe:
+            observe(w_norm, bottom, r, differ(free, r))
+        return r
 
     # What d is multiplied by before it enters the velocity, and the velocity after.
     before, after = 1.0, lr

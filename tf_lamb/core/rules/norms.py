@@ -36,17 +36,31 @@ def safe_ratio(xp, top, bottom, otherwise=1.0):
     return xp.where(positive, top / xp.where(positive, bottom, 1.0), otherwise)
 
 
-def trust_ratio(xp, w, u, *, adapt, axes=None, kind="l2", phi_bounds=None, ratio_bounds=None):
+def trust_ratio(
+    xp, w, u, *, adapt, axes=None, kind="l2", phi_bounds=None, ratio_bounds=None, observe=None
+):
     """phi(|w|) / |u|, with phi the identity between its bounds.
 
     It is 1 where either norm is 0 and, without `adapt`, throughout; the bounds of the ratio hold
     then, too.
+
+    Args:
+        observe: None, or called with |w|, |u|, the ratio and whether a bound made it another.
     """
     if not adapt:
         return within(xp, 1.0, ratio_bounds)
     w_norm, u_norm = norm(xp, w, axes, kind), norm(xp, u, axes, kind)
-    ratio = safe_ratio(xp, within(xp, w_norm, phi_bounds), u_norm)
-    return within(xp, xp.where(w_norm > 0, ratio, 1.0), ratio_bounds)
+    phi = within(xp, w_norm, phi_bounds)
+    free = xp.where(w_norm > 0, safe_ratio(xp, phi, u_norm), 1.0)
+    ratio = within(xp, free, ratio_bounds)
+    if observe:
+        observe(w_norm, u_norm, ratio, differ(w_norm, phi) | differ(free, ratio))
+    return ratio
+
+
+def differ(x, y):
+    """Where one is larger than the other; never where one is NaN, which no bound has made."""
+    return (x < y) | (x > y)
 
 
 def decayed(x, decay, w):

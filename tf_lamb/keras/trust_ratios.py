@@ -1,0 +1,46 @@
+"""The callback that shows trust ratios: its face, before Keras 3."""
+
+import contextlib
+
+import keras
+
+from tf_lamb.core import trust_ratios
+
+
+class TrustRatios(trust_ratios.TrustRatios, keras.callbacks.Callback):
+    __doc__ = trust_ratios.TrustRatios.__doc__
+
+    def set_model(self, model):
+        """As the face says; what wraps the optimizer does not save what is on show."""
+        super().set_model(model)
+        if keras.backend.backend() != "jax":  # where it is among the variables
+            return
+        wrapper = model.optimizer
+        while wrapper is not self._watch.optimizer:
+            self._watch.optimizer.hide_from(wrapper)
+            wrapper = wrapper.inner_optimizer
+
+    def _check_directory(self):
+        try:
+            from tf_lamb.tensorflow import summaries
+        except ImportError as error:
+            raise ImportError(
+                f"TrustRatios(directory={self._directory!r}) writes TensorBoard's files with "
+                "TensorFlow, which is not installed: `pip install tensorflow`, or leave the "
+                "directory out and have the table alone."
+            ) from error
+        return summaries
+
+    def _open_writer(self, optimizer):
+        summaries = self._check_directory()
+        if keras.backend.backend() == "tensorflow":
+            return summaries.Writer(self._directory, optimizer._distribution_strategy)
+        import tensorflow as tf
+
+        # Else TensorFlow takes the memory of the GPU on which another backend trains.
+        with contextlib.suppress(RuntimeError):
+            tf.config.set_visible_devices([], "GPU")
+        return summaries.Writer(self._directory)
+
+    def _batches_a_call(self):
+        return self.model.steps_per_execution

@@ -1,0 +1,37 @@
+"""Trust ratios as TensorBoard shows them."""
+
+import math
+
+import tensorflow as tf
+
+from tf_lamb.core.observing import NORMS_AND_RATIO
+from tf_lamb.core.trust_ratios import by_layer
+
+
+class Writer:
+    """Event files in a directory; written by the chief alone where there are several workers."""
+
+    def __init__(self, directory, strategy=None):
+        if strategy is None or strategy.extended.should_save_summary:
+            self._writer = tf.summary.create_file_writer(str(directory))
+        else:
+            self._writer = tf.summary.create_noop_writer()
+
+    def write(self, step, observations):
+        """One reading: scalars by variable, histograms and the count of clipped ratios by layer."""
+        layers = by_layer(observations)
+        with self._writer.as_default(step), tf.summary.record_if(True):
+            for seen in observations:
+                if seen.trust_ratio is not None:
+                    for name in NORMS_AND_RATIO:
+                        tf.summary.scalar(f"{name}/{seen.path}", getattr(seen, name))
+            for name in NORMS_AND_RATIO:
+                values = [getattr(seen, name) for seen in layers]
+                if finite := [value for value in values if math.isfinite(value)]:
+                    tf.summary.histogram(f"{name}s", finite)
+            tf.summary.scalar("clipped_trust_ratios", sum(seen.clipped for seen in layers))
+            self._writer.flush()
+
+    def close(self):
+        """Closes the file."""
+        self._writer.close()
