@@ -11,7 +11,10 @@ import sys
 
 __version__ = "0.1.0"
 
-_OF_A_DOOR = ("LAMB", "LARS", "SGDP", "AdamP", "from_addons", "migrate", "schedules")
+_OF_A_DOOR = (
+    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "Measured", "NoiseScale",
+    "StopAtScaleInvariantStep", "TrustRatios", "from_addons", "migrate", "schedules",
+)  # fmt: skip
 _ROOMS = ("core", "keras", "model_garden", "tensorflow", "tf_keras")
 
 __all__ = [*_OF_A_DOOR, *_ROOMS, "recipes"]

@@ -25,6 +25,8 @@ RANGES = {
     "clipnorm": (0.0, math.inf, False, "1.0"),
     "clipvalue": (0.0, math.inf, False, "1.0"),
     "global_clipnorm": (0.0, math.inf, False, "1.0"),
+    "smoothing": (0.0, 1.0, False, "0.99"),
+    "scale": (1.0, math.inf, False, "8"),
 }
 
 CHOICES = {
@@ -34,6 +36,7 @@ CHOICES = {
     "momentum_form": ("inside", "outside", "mixed"),
     "denominator": ("sum_of_norms", "norm_of_sum", "norm_of_update"),
     "slot_dtype": ("float32", "bfloat16"),
+    "averaging": ("paper", "debiased"),
 }
 
 BOUNDS = ("phi_bounds", "ratio_bounds")

@@ -3,6 +3,8 @@
 import keras
 
 from tf_lamb.core import faces
+from tf_lamb.keras.adascale import ScalingOptimizer
+from tf_lamb.keras.measured import MeasuringOptimizer
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
 _registered = keras.saving.register_keras_serializable(package="tf_lamb")
@@ -26,3 +28,13 @@ class SGDP(faces.SGDP, LayerwiseOptimizer):
 @_registered
 class AdamP(faces.AdamP, LayerwiseOptimizer):
     __doc__ = faces.AdamP.__doc__
+
+
+@_registered
+class Measured(faces.Measured, MeasuringOptimizer):
+    __doc__ = faces.Measured.__doc__
+
+
+@_registered
+class AdaScale(faces.AdaScale, ScalingOptimizer):
+    __doc__ = faces.AdaScale.__doc__

@@ -5,9 +5,11 @@ import math
 import tensorflow as tf
 
 abs = tf.abs
+cast = tf.cast
 cos = tf.cos
 expm1 = tf.math.expm1
 floor = tf.floor
+isfinite = tf.math.is_finite
 logical_not = tf.logical_not
 max = tf.reduce_max
 maximum = tf.maximum
@@ -17,6 +19,7 @@ reshape = tf.reshape
 sqrt = tf.sqrt
 square = tf.square
 where = tf.where
+zeros_like = tf.zeros_like
 
 
 _PARTS = 8

@@ -1,0 +1,219 @@
+"""What Measured and AdaScale share in door 1: an optimizer that stands around another.
+
+Seams into Keras 3 (3.3.0 to 3.15.1), as its own LossScaleOptimizer has them:
+    `_all_reduce_sum_gradients` of the inner optimizer: gradients reach it summed.
+    `_variables`, `_trainable_variables`, `_iterations`, `_accumulated_gradients`,
+    `_get_variable_index`: used as Keras's own optimizers use them.
+"""
+
+import keras
+from keras import ops
+
+from tf_lamb.core.layerwise import path_of
+from tf_lamb.keras import host
+
+
+class MeasuringOptimizer(keras.optimizers.Optimizer):
+    """Owns the variables of what was measured, and hands all else on to the inner optimizer."""
+
+    def _wrap(self, inner, name):
+        refuse(type(self).__name__, inner)
+        super().__init__(learning_rate=0.0, name=name)
+        self.inner_optimizer = inner
+        if keras.backend.backend() == "tensorflow":
+            inner._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
+
+    def build(self, variables):
+        """Builds the inner optimizer, too; refuses where a step has only one part."""
+        if self.built or not variables:
+            return
+        self._replicas = 1
+        if keras.backend.backend() == "tensorflow":
+            self._replicas = self._distribution_strategy.num_replicas_in_sync
+        self._count_parts(self._replicas, self.inner_optimizer.gradient_accumulation_steps or 1)
+        if not self.inner_optimizer.built:
+            self.inner_optimizer.build(variables)
+        super().build(variables)
+        self._members_by_group = self._members([path_of(v) for v in variables])
+        self._state = {
+            name: self.add_variable(shape, initializer, dtype=dtype, name=name)
+            for name, (shape, dtype, initializer) in self._initial_state().items()
+        }
+        self._previous = []
+        if self.biased:
+            self._previous = [
+                self.add_variable_from_reference(v, "previous_gradient") for v in variables
+            ]
+
+    @property
+    def variables(self):
+        """Its own, then the inner optimizer's."""
+        return [*self._variables, *self.inner_optimizer.variables]
+
+    def set_weights(self, weights):
+        """See base class, which sets its own alone."""
+        super().set_weights(weights[: len(self._variables)])
+        self.inner_optimizer.set_weights(weights[len(self._variables) :])
+
+    @property
+    def iterations(self):
+        """Steps of the inner optimizer."""
+        return self.inner_optimizer.iterations
+
+    @iterations.setter
+    def iterations(self, variable):
+        self._iterations = variable
+
+    @property
+    def learning_rate(self):
+        """The inner optimizer's."""
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value):
+        self.inner_optimizer.learning_rate = value
+
+    def apply(self, grads, trainable_variables=None):
+        """Measures the gradients, and hands their sum over replicas to the inner optimizer."""
+        if not self.built:
+            with keras.name_scope(self.name):
+                self.build(list(trainable_variables))
+        variables = list(trainable_variables or self._trainable_variables)
+        self._check_variables_are_known(variables)
+        gradients, variables = self._filter_empty_gradients(grads, variables)
+        dense = [host.dense(g) for g in gradients]
+        summed = self._sum_over_replicas(gradients) if self._replicas > 1 else dense
+        counts = self._measure(dense, summed, variables)
+        self.inner_optimizer.apply(summed, variables)
+        self._stepped(counts)
+
+    def _stepped(self, counts):
+        """After every call; `counts` says whether it was an update, and a finite one."""
+
+    def _sum_over_replicas(self, gradients):
+        reduce = type(self.inner_optimizer)._all_reduce_sum_gradients
+        pairs = reduce(self.inner_optimizer, [(g, None) for g in gradients])
+        return [gradient for gradient, _ in pairs]
+
+    def _measure(self, gradients, summed, variables):
+        """Brings the state up to this call; says whether it was an update, and a finite one."""
+        positions = [self._get_variable_index(v) for v in variables]
+        summed = [ops.cast(host.dense(g), "float32") for g in summed]
+        state = {name: ops.convert_to_tensor(v) for name, v in self._state.items()}
+        is_update = ops.equal(state["micro_step"], self.micro_batches - 1)
+        weigh = self._preconditioner(positions)
+
+        if self.biased:
+            before = [ops.cast(self._previous[i], "float32") for i in positions]
+            local = (self._squares(before, positions, weigh)
+                     + self._squares(summed, positions, weigh)) / 2  # fmt: skip
+            mean = [(g + b) / 2 for g, b in zip(summed, before, strict=True)]
+            total = self._squares(mean, positions, weigh)
+            finite = ops.isfinite(ops.sum(total))
+            kept = [ops.where(finite, g, b) for g, b in zip(summed, before, strict=True)]
+            self._assign([self._previous[i] for i in positions], kept)
+        else:
+            local = self._mean_over_replicas(self._squares(gradients, positions, weigh))
+            total = self._squares_of_mean(summed, positions, weigh, is_update)
+        new = self._advance(ops, state, local, total, is_update, self._is_measured())
+        self._assign([self._state[name] for name in new], new.values())
+        return ops.logical_and(is_update, ops.isfinite(ops.sum(total)))
+
+    def _squares(self, gradients, positions, weigh):
+        """|g|^2 by group."""
+        squares = {i: squared_norm(weigh(g, i)) for g, i in zip(gradients, positions, strict=True)}
+        zero = ops.zeros((), "float32")
+        return ops.stack(
+            [sum((squares[i] for i in each if i in squares), zero)
+             for each in self._members_by_group]
+        )  # fmt: skip
+
+    def _squares_of_mean(self, summed, positions, weigh, is_update):
+        if self.micro_batches == 1:
+            return self._squares(summed, positions, weigh)
+        accumulated = self.inner_optimizer._accumulated_gradients
+        index = self.inner_optimizer._get_variable_index
+        variables = [self._trainable_variables[i] for i in positions]
+
+        def of_mean():
+            mean = [
+                (g + ops.cast(accumulated[index(v)], "float32")) / self.micro_batches
+                for g, v in zip(summed, variables, strict=True)
+            ]
+            return self._squares(mean, positions, weigh)
+
+        return ops.cond(is_update, of_mean, lambda: ops.zeros((len(self.group_names),), "float32"))
+
+    def _preconditioner(self, positions):
+        return lambda gradient, position: gradient
+
+    def _is_measured(self):
+        return True
+
+    def _mean_over_replicas(self, squares):
+        """Replica i has g_i/n, so that the sum is the mean: the mean of |g_i|^2 is n times it."""
+        if self._replicas == 1:
+            return squares
+        from tf_lamb.tensorflow import replicas
+
+        return self._replicas * replicas.sum_over_replicas(squares)
+
+    def _assign(self, variables, values):
+        if keras.backend.backend() != "tensorflow":
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(ops.cast(value, variable.dtype))
+            return
+        from tf_lamb.tensorflow import replicas
+
+        replicas.assign(self._distribution_strategy, [host.native(v) for v in variables], values)
+
+    def _as_numpy(self, variable):
+        return ops.convert_to_numpy(variable)
+
+    def finalize_variable_values(self, var_list):
+        """See base class."""
+        self.inner_optimizer.finalize_variable_values(var_list)
+
+    def get_config(self):
+        """The constructor's arguments, the inner optimizer as its own config."""
+        inner = keras.saving.serialize_keras_object(self.inner_optimizer)
+        return {"inner": inner, **self._arguments()}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """The optimizer again."""
+        inner = keras.saving.deserialize_keras_object(config["inner"], custom_objects)
+        return cls(**{**config, "inner": inner})
+
+
+def squared_norm(gradient):
+    """|g|^2 in float32."""
+    if keras.backend.backend() == "tensorflow":
+        from tf_lamb.tensorflow import replicas
+
+        return replicas.squared_norm(gradient)
+    return ops.sum(ops.square(ops.cast(gradient, "float32")))
+
+
+def refuse(wrapper, inner):
+    """Says why an optimizer cannot be wrapped, if it cannot."""
+    if not isinstance(inner, keras.optimizers.Optimizer):
+        raise TypeError(
+            f"{wrapper} stands around an optimizer of Keras 3, such as tf_lamb.keras.LAMB(), not "
+            f"{inner!r}."
+        )
+    if hasattr(inner, "inner_optimizer"):
+        raise ValueError(
+            f"{wrapper} cannot stand around {type(inner).__name__}, which wraps an optimizer "
+            f"itself: put {wrapper} around that optimizer, and {type(inner).__name__} outside."
+        )
+    if inner.loss_scale_factor is not None:
+        raise ValueError(
+            f"{wrapper} cannot stand around an optimizer with loss_scale_factor: leave that out, "
+            f"and put LossScaleOptimizer around {wrapper}."
+        )
+    if inner.built:
+        raise ValueError(
+            f"{wrapper} needs an optimizer that has not stepped yet, but {inner.name} is built. "
+            "Make a new one, for instance with from_config(optimizer.get_config())."
+        )
