@@ -53,7 +53,7 @@ def test_importing_registers_nothing():
 def test_registration_may_be_repeated():
     model_garden.register()
     model_garden.register()
-    assert optimizer_factory.LEGACY_OPTIMIZERS_CLS["tf_lamb"] is tf_lamb.tf_keras.LAMB
+    assert optimizer_factory.LEGACY_OPTIMIZERS_CLS["tf_lamb"].args == (tf_lamb.tf_keras.LAMB,)
 
 
 @pytest.mark.parametrize("key", configs._OPTIMIZERS)
@@ -67,7 +67,15 @@ def test_the_fields_are_the_arguments_of_the_constructor(key):
     del arguments["learning_rate"]
     config = getattr(configs.OptimizerConfig(), key)
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    around = {name: fields.pop(name) for name in ("adascale", "measured")}
+    assert fields.pop("trust_ratios_every") is None
     assert fields == arguments
+    for name, wrapper in (("adascale", "AdaScale"), ("measured", "Measured")):
+        own = dataclasses.asdict(around[name])
+        taken = inspect.signature(getattr(tf_lamb.tf_keras, wrapper)).parameters
+        assert own.keys() - {"enabled", "scale_invariant_steps"} == taken.keys() - {"inner", "name"}
+        for argument in own.keys() & taken.keys() - {"scale"}:
+            assert own[argument] == taken[argument].default, argument
 
 
 def test_an_override_takes_our_keys_and_no_others(records):

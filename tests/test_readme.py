@@ -5,6 +5,7 @@ import re
 import shlex
 
 import keras
+import numpy as np
 import pytest
 import yaml
 
@@ -21,11 +22,19 @@ def blocks(language):
 
 def test_the_one_line_change_runs():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, activation="softmax")])
-    (code,) = blocks("python")
+    code, _ = blocks("python")
     exec(code, {"model": model})
     with pytest.warns(UserWarning, match="LayerNorm"):  # this model has no such layer
         model.optimizer.build(model.trainable_variables)
     assert type(model.optimizer) is tf_lamb.LAMB
+
+
+def test_adascale_runs_as_it_stands():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    _, code = blocks("python")
+    data = {"x": np.ones((128, 4)), "y": np.ones((128, 1))}
+    exec(code, {"tf_lamb": tf_lamb, "model": model, "schedule": 0.1, "steps": 3, **data})
+    assert model.optimizer.scale_invariant_steps >= 3
 
 
 def test_what_the_commands_name_exists():

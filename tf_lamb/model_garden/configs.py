@@ -5,13 +5,44 @@ A new optimizer is one dataclass whose fields are the arguments of its construct
 """
 
 import dataclasses
+import functools
 from typing import Any
 
+from official.modeling.hyperparams import base_config
 from official.modeling.optimization import optimizer_factory
 from official.modeling.optimization.configs import optimization_config, optimizer_config
 
 import tf_lamb.tf_keras
+from tf_lamb.core.trust_ratios import interval
 from tf_lamb.model_garden import schedules
+
+
+@dataclasses.dataclass
+class AdaScaleConfig(base_config.Config):
+    """The arguments of `tf_lamb.tf_keras.AdaScale`, which documents them; off without a scale.
+
+    Attributes:
+        scale_invariant_steps: the steps that the base batch took, at which training ends if
+            `train_steps` does not end it before; None leaves that to `train_steps` alone.
+    """
+
+    scale: float | None = None
+    scale_invariant_steps: int | None = None
+    previous_gradient: bool = False
+    averaging: str = "paper"
+    preconditioned: bool | None = None
+    groups: list[str] | None = None
+    smoothing: float = 0.99
+
+
+@dataclasses.dataclass
+class MeasuredConfig(base_config.Config):
+    """The arguments of `tf_lamb.tf_keras.Measured`, which documents them; off unless `enabled`."""
+
+    enabled: bool = False
+    previous_gradient: bool = False
+    groups: list[str] | None = None
+    smoothing: float = 0.99
 
 
 @dataclasses.dataclass
@@ -19,6 +50,10 @@ class _Config(optimizer_config.BaseOptimizerConfig):
     """What every optimizer takes; Model Garden's base class brings the three clippings.
 
     `learning_rate` is not among them: it comes from `optimizer_config.learning_rate`.
+
+    Attributes:
+        adascale, measured: what stands around the optimizer.
+        trust_ratios_every: steps from one reading of the trust ratios to the next; None for none.
     """
 
     weight_decay: float = 0.0
@@ -31,6 +66,9 @@ class _Config(optimizer_config.BaseOptimizerConfig):
     slot_dtype: str = "float32"
     master_weights: bool = False
     jit_compile: bool = True
+    adascale: AdaScaleConfig = dataclasses.field(default_factory=AdaScaleConfig)
+    measured: MeasuredConfig = dataclasses.field(default_factory=MeasuredConfig)
+    trust_ratios_every: int | None = None
 
 
 @dataclasses.dataclass
@@ -126,6 +164,21 @@ _OPTIMIZERS = {
 }
 
 
+def build(cls, learning_rate, adascale, measured, trust_ratios_every, **arguments):
+    """An optimizer of ours, with what stands around it; the runner sees to the rest."""
+    optimizer = cls(learning_rate, **arguments)
+    adascale, measured = dict(adascale), dict(measured)
+    del adascale["scale_invariant_steps"]  # the runner's
+    if trust_ratios_every is not None:
+        interval(trust_ratios_every)
+        optimizer.observe_trust_ratios()  # refuses one that has none
+    if adascale["scale"] is not None:
+        return tf_lamb.tf_keras.AdaScale(optimizer, **adascale)
+    return (
+        tf_lamb.tf_keras.Measured(optimizer, **measured) if measured.pop("enabled") else optimizer
+    )
+
+
 def stock_lamb(weight_decay_rate=0.0, **arguments):
     """Our LAMB under the field names of Model Garden's `LAMBConfig`."""
     return tf_lamb.tf_keras.LAMB(weight_decay=weight_decay_rate, **arguments)
@@ -153,7 +206,7 @@ def _tables():
 def register_optimizers() -> None:
     """Registers each of our optimizers under its own key."""
     for table in _tables():
-        table.update(_OPTIMIZERS)
+        table.update({key: functools.partial(build, cls) for key, cls in _OPTIMIZERS.items()})
 
 
 def replace_stock_optimizers() -> None:

@@ -9,6 +9,8 @@ import tempfile
 import tensorflow as tf
 from official.core import train_lib
 
+from tf_lamb.model_garden import runner
+
 
 class _ChiefsCheckpoint(tf.train.CheckpointManager):
     """Saves to its own folder, and restores from the chief's."""
@@ -24,7 +26,7 @@ class _ChiefsCheckpoint(tf.train.CheckpointManager):
         return super().restore_or_initialize()
 
 
-class _Runner(train_lib.OrbitExperimentRunner):
+class _Runner(runner.Runner):
     # seam: tf-models-official 2.20.0.
     def _maybe_build_checkpoint_manager(self):
         if self.strategy.extended.should_checkpoint:

@@ -12,6 +12,7 @@ from official.core import base_trainer
 
 from tf_lamb.model_garden import batches, model_dirs
 from tf_lamb.model_garden.parsing import UserError
+from tf_lamb.model_garden.runner import measuring
 
 
 def micro_batches(optimizer) -> int:
@@ -28,6 +29,11 @@ class Trainer(base_trainer.Trainer):
     def __init__(self, config, task, model, optimizer, *args, **kwargs):
         self._micro_batches = micro_batches(optimizer)
         super().__init__(config, task, model, optimizer, *args, **kwargs)
+        if (measured := measuring(optimizer)) is not None:
+            try:  # now, where it can still refuse
+                measured.build(model.trainable_variables)
+            except ValueError as error:
+                raise UserError(str(error)) from error
 
     def distribute_dataset(self, dataset_or_fn, data, *args, **kwargs):
         """See base class; the batches of training are micro-batches."""

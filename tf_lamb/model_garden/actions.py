@@ -1,0 +1,52 @@
+"""Orbit actions: what measuring optimizers and trust ratios tell, after each loop of training.
+
+Each is called with the output of a loop, and adds to it: Orbit writes it to TensorBoard and to the
+log. `Runner` makes those that an experiment asks for; pass them as `train_actions` to another one.
+"""
+
+from tf_lamb.core import noise
+
+
+class NoiseScale:
+    """Adds the simple noise scale, in examples. See `tf_lamb.tf_keras.NoiseScale`.
+
+    Args:
+        optimizer: A `Measured` or an `AdaScale`.
+        batch_size: Examples of one update.
+    """
+
+    def __init__(self, optimizer, batch_size: int):
+        self._optimizer, self._batch_size = optimizer, batch_size
+
+    def __call__(self, output):
+        """Adds to the output of a loop."""
+        for name, value in self._optimizer.noise_of(self._batch_size).items():
+            if name != "all":
+                output["noise_scale" if name == "model" else f"noise_scale/{name}"] = value
+
+    def advice(self) -> str:
+        """The critical batch size, what the present batch costs, and a better one."""
+        critical = self._optimizer.noise_of(self._batch_size)["model"]
+        return noise.advice(critical, self._batch_size)
+
+
+class Progress:
+    """Adds AdaScale's gain, the steps of the base batch that were spent, and the learning rate.
+
+    Args:
+        optimizer: An `AdaScale`.
+        steps: The steps of the base batch; None if training does not end with them.
+    """
+
+    def __init__(self, optimizer, steps: int | None = None):
+        self._optimizer, self._steps = optimizer, steps
+
+    def __call__(self, output):
+        """Adds to the output of a loop."""
+        output["gain"] = self._optimizer.gain
+        output["scale_invariant_step"] = self._optimizer.scale_invariant_steps
+        output["scaled_learning_rate"] = self._optimizer.scaled_learning_rate
+
+    def is_spent(self) -> bool:
+        """Whether training is over."""
+        return self._steps is not None and self._optimizer.scale_invariant_steps >= self._steps

@@ -1,0 +1,112 @@
+"""Model Garden's runner and Orbit's controller, of which training can end before its last step."""
+
+import os
+
+import orbit
+import tf_keras
+from absl import logging
+from official.core import train_lib
+
+from tf_lamb.core.faces import callbacks
+from tf_lamb.core.measuring import Measuring, Scaling
+from tf_lamb.model_garden import actions
+from tf_lamb.model_garden.trust_ratios import TrustRatios
+
+
+def measuring(optimizer):
+    """The measuring optimizer among what is wrapped in each other, or None."""
+    # seam: tf-models-official 2.20.0 and tf_keras 2.20.1. Averaging and loss scaling.
+    for wrapper in ("_optimizer", "inner_optimizer"):
+        if not isinstance(optimizer, Measuring):
+            optimizer = getattr(optimizer, wrapper, optimizer)
+    return optimizer if isinstance(optimizer, Measuring) else None
+
+
+def is_synchronized(layer):
+    """Whether it is a batch normalization with statistics of all replicas together."""
+    sync = tf_keras.layers.experimental.SyncBatchNormalization
+    return getattr(layer, "synchronized", False) or isinstance(layer, sync)
+
+
+class _Spent(Exception):
+    """Leaves Orbit's loop, which knows steps only."""
+
+
+class Controller(orbit.Controller):
+    """Orbit's controller, which also ends where a `Progress` action says so."""
+
+    def _is_spent(self):
+        progress = (a for a in self.train_actions if isinstance(a, actions.Progress))
+        return any(action.is_spent() for action in progress)
+
+    def _train_n_steps(self, num_steps):
+        # seam: orbit of tf-models-official 2.20.0.
+        if self._is_spent():
+            raise _Spent
+        super()._train_n_steps(num_steps)
+
+    def train(self, steps, checkpoint_at_completion=True):
+        """See base class."""
+        try:
+            super().train(steps, checkpoint_at_completion)
+        except _Spent:
+            if checkpoint_at_completion:
+                self._save_now()
+
+    def train_and_evaluate(self, train_steps, eval_steps=-1, eval_interval=None):
+        """See base class; the loop is its own, for it has to end."""
+        output, interval = None, eval_interval or train_steps
+        while (step := int(self.global_step.numpy())) < train_steps and not self._is_spent():
+            self.train(min(step + interval, train_steps), checkpoint_at_completion=False)
+            output = self.evaluate(eval_steps)
+        self._save_now()
+        return output
+
+    def _save_now(self):
+        self.save_checkpoint()
+        self._sync_on_async_checkpointing()
+
+
+class Runner(train_lib.OrbitExperimentRunner):
+    """Model Garden's runner, with the actions that the experiment's optimizer asks for."""
+
+    _noise_scale = _trust_ratios = None
+
+    def _build_controller(self, trainer, *args, train_actions=None, **kwargs):
+        # seam: tf-models-official 2.20.0. `official.nlp.train` hands neither of them on.
+        mine = self._actions(trainer.optimizer) if trainer else []
+        kwargs["controller_cls"] = Controller
+        return super()._build_controller(
+            trainer, *args, train_actions=[*(train_actions or []), *mine], **kwargs
+        )
+
+    def _actions(self, optimizer):
+        config, mine = self.params.trainer.optimizer_config.optimizer.get(), []
+        if every := getattr(config, "trust_ratios_every", None):
+            folder = os.path.join(self.model_dir, "trust_ratios")
+            self._trust_ratios = TrustRatios(optimizer, folder, every)
+            mine.append(self._trust_ratios)
+        if (measured := measuring(optimizer)) is None:
+            return mine
+        if layers := [m.name for m in self.trainer.model.submodules if is_synchronized(m)]:
+            logging.warning(callbacks.shared_statistics(layers))
+        batch = self.params.task.train_data.global_batch_size
+        self._noise_scale = actions.NoiseScale(measured, batch)
+        mine.append(self._noise_scale)
+        if isinstance(measured, Scaling):
+            mine.append(actions.Progress(measured, config.adascale.scale_invariant_steps))
+        return mine
+
+    def run(self):
+        """See base class; ends with what was measured."""
+        result = super().run()
+        if self._trust_ratios:
+            print(self._trust_ratios.close(), flush=True)
+        if self._noise_scale:
+            print(self._noise_scale.advice(), flush=True)
+        return result
+
+
+def install() -> None:
+    """Has every run of this process use this runner."""
+    train_lib.OrbitExperimentRunner = Runner
