@@ -11,7 +11,7 @@ import pytest
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 
 # What runs under every Keras backend; the rest of the suite is about TensorFlow.
-PORTABLE = ("test_keras.py", "test_trust_ratios_keras.py")
+PORTABLE = ("test_adascale.py", "test_keras.py", "test_trust_ratios_keras.py")
 
 
 def pytest_ignore_collect(collection_path):

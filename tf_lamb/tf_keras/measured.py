@@ -187,15 +187,14 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
 
     def get_config(self):
         """The constructor's arguments, the inner optimizer as its own config."""
-        inner = tf_keras.saving.serialize_keras_object(self.inner_optimizer)
-        return {"inner": inner, **self._arguments()}
+        return {"inner": tf_keras.optimizers.serialize(self.inner_optimizer), **self._arguments()}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         """The optimizer again."""
         inner = config["inner"]
         if not isinstance(inner, tf_keras.optimizers.Optimizer):
-            inner = tf_keras.saving.deserialize_keras_object(inner, custom_objects)
+            inner = tf_keras.optimizers.deserialize(inner, custom_objects)
         return cls(**{**config, "inner": inner})
 
 

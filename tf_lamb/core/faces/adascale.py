@@ -35,8 +35,8 @@ class AdaScale(Scaling):
         scale: S, the whole batch over the base batch, at least 1.
         previous_gradient: As for `Measured`. Defaults to False.
         averaging: "paper" is the plain mean of the first steps, then an exponential average with
-            theta = 1 - S/1000, and a gain of 1 in the first step; "debiased" the exponential
-            average from the start (fairscale). Defaults to "paper".
+            theta = 1 - S/1000, and a gain of 1 in the first step that is measured; "debiased" the
+            exponential average from the start (fairscale). Defaults to "paper".
         preconditioned: Whether to measure preconditioned gradients, as above. Defaults to None: for
             optimizers that have second moments.
         groups: As for `Measured`, whose noise scales are kept too. Defaults to None.

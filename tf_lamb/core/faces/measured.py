@@ -13,8 +13,9 @@ class Measured(Measuring):
         sigma^2 = (mean of |g_i|^2 - |g|^2) / (n - 1)        of the gradient of the whole batch
         mu^2    = (n |g|^2 - mean of |g_i|^2) / (n - 1)      of the true gradient
 
-    Both are averaged over steps, and training is not touched. `NoiseScale` says what they mean for
-    the batch; `noise_of(batch_size)` gives the numbers.
+    Both are averaged over steps, and training is not touched, but for one thing: an optimizer of
+    Keras 3 that clips does so after the replicas are summed, not before. `NoiseScale` says what the
+    averages mean for the batch; `noise_of(batch_size)` gives the numbers.
 
     Args:
         inner: An optimizer of this Keras; not yet wrapped for mixed precision.
