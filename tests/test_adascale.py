@@ -308,6 +308,7 @@ def test_the_inner_optimizer_steps_at_the_scaled_rate(door, name):
     assert float(array(optimizer.learning_rate)) == pytest.approx(0.05)
 
 
+@pytest.mark.filterwarnings("ignore:AdaScale with previous_gradient")
 @pytest.mark.parametrize("averaging", ["paper", "debiased"])
 @every_door
 def test_the_step_before_as_the_second_part(door, averaging):
@@ -478,6 +479,7 @@ def test_a_callback_lowers_the_rate_of_the_base_batch(door):
     assert float(array(model.optimizer.scaled_learning_rate)) == pytest.approx(gain * 0.1 / 2**3)
 
 
+@pytest.mark.filterwarnings("ignore:AdaScale with previous_gradient")
 @pytest.mark.parametrize(
     ("biased", "scheduled"), [(False, True), (True, False)], ids=["parts", "previous gradient"]
 )
@@ -761,11 +763,11 @@ def test_readings_join_the_logs(door, capsys):
     model = regression(door, make)
     watch = ours.NoiseScale(batch_size=16, every=4)
     history = fit(model, epochs=3, callbacks=[watch]).history
-    assert watch.history["step"] == [2, 4, 4, 6, 8, 8, 10, 12, 12]
+    assert watch.history["step"] == [2, 4, 6, 8, 10, 12]
     assert set(watch.history) == {
         "step", "noise_scale", "noise_scale/bias", "noise_scale/others",
     }  # fmt: skip
-    assert history["noise_scale"] == watch.history["noise_scale"][2::3]
+    assert history["noise_scale"] == watch.history["noise_scale"][1::2]
     expected = model.optimizer.noise_of(16)
     assert history["noise_scale"][-1] == pytest.approx(expected["model"], nan_ok=True)
     assert history["noise_scale/bias"][-1] == pytest.approx(expected["bias"], nan_ok=True)
@@ -862,10 +864,10 @@ BAD = {
     "no optimizer": (lambda h, o: o.AdaScale("sgd", 2), TypeError, "stands around an optimizer"),
     "no optimizer to measure": (lambda h, o: o.Measured(3), TypeError, "stands around an optim"),
     "wrapped": (
-        lambda h, o: o.AdaScale(o.AdaScale(o.LARS(), 2), 2), ValueError, "which wraps an optimizer",
+        lambda h, o: o.AdaScale(o.AdaScale(o.LARS(), 2), 2), ValueError, "measures already",
     ),
     "measured": (
-        lambda h, o: o.AdaScale(o.Measured(o.LARS()), 2), ValueError, "which wraps an optimizer",
+        lambda h, o: o.AdaScale(o.Measured(o.LARS()), 2), ValueError, "measures already",
     ),
     "loss scale": (
         lambda h, o: o.AdaScale(h.mixed_precision.LossScaleOptimizer(h.optimizers.SGD()), 2),
@@ -891,11 +893,11 @@ BAD = {
     "a group": (lambda h, o: o.Measured(o.LARS(), groups=["("]), ValueError, "not a regular"),
     "flag": (lambda h, o: o.Measured(o.LARS(), previous_gradient=1), TypeError, "True or False"),
     "name": (lambda h, o: o.Measured(o.LARS(), name=3), TypeError, "name must be a string"),
-    "steps": (lambda h, o: o.StopAtScaleInvariantStep(0.5), ValueError, "steps must be"),
-    "no steps": (lambda h, o: o.StopAtScaleInvariantStep(None), (TypeError, ValueError), "steps"),
+    "steps": (lambda h, o: o.StopAtScaleInvariantStep(0.5), TypeError, "steps must be"),
+    "no steps": (lambda h, o: o.StopAtScaleInvariantStep(None), TypeError, "steps must be"),
     "every": (lambda h, o: o.NoiseScale(32, every=0), ValueError, "every must be"),
-    "batch": (lambda h, o: o.NoiseScale("32"), ValueError, "batch_size must be"),
-    "no batch": (lambda h, o: o.NoiseScale(None), (TypeError, ValueError), "batch_size"),
+    "batch": (lambda h, o: o.NoiseScale("32"), TypeError, "batch_size must be"),
+    "no batch": (lambda h, o: o.NoiseScale(None), TypeError, "batch_size must be"),
 }  # fmt: skip
 
 
@@ -912,6 +914,16 @@ def test_bad_input_is_refused_in_a_sentence(door, name):
     with pytest.raises(error, match=words) as caught:
         make(*DOORS[door])
     assert len(str(caught.value)) < 400
+
+
+@every_door
+def test_what_can_mislead_is_warned_of(door):
+    host, ours = DOORS[door]
+    with pytest.warns(UserWarning, match="can run away"):
+        built(host, ours.AdaScale(host.optimizers.SGD(), 2, previous_gradient=True))
+    inner = ours.LARS(gradient_accumulation_steps=2)
+    with pytest.warns(UserWarning, match="No variable is left for the group 'nothing'"):
+        built(host, ours.Measured(inner, groups=["nothing", "w"]))
 
 
 @on_tensorflow

@@ -90,6 +90,7 @@ def test_measuring_changes_no_training(records):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.filterwarnings("ignore:AdaScale with previous_gradient")
 def test_one_part_is_refused_before_the_first_step(records):
     params = build(tiny(records, optimizer_config=optimizer(adascale={"scale": 8})))
     with pytest.raises(UserError, match="previous_gradient=True"):

@@ -4,6 +4,7 @@ A measuring optimizer stands around another one, sees the gradients on their way
 what `tf_lamb.core.noise` makes of them.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,8 +56,14 @@ class Measuring:
         self.parts = 2
 
     def _members(self, paths: Sequence[str]) -> list[list[int]]:
-        """For each group, the positions of its variables."""
+        """For each group, the positions of its variables; warns of a group that has none."""
         group = [plans.group_of(path, self._groups) for path in paths]
+        if empty := [p for i, p in enumerate(self._groups) if i not in group]:
+            warnings.warn(
+                f"No variable is left for the group {', '.join(map(repr, empty))}: it measures "
+                f"nothing. Patterns are searched in paths such as {', '.join(paths[:3])}.",
+                stacklevel=3,
+            )
         return [
             [i for i, g in enumerate(group) if g == wanted]
             for wanted in range(len(self.group_names))
@@ -138,6 +145,16 @@ class Scaling(Measuring):
     _averaging: str
     _preconditioned: bool
 
+    def _count_parts(self, replicas: int, micro_batches: int):
+        super()._count_parts(replicas, micro_batches)
+        if self.biased:
+            warnings.warn(
+                "AdaScale with previous_gradient=True can run away: a step that is too long turns "
+                "the next gradient around, which counts as noise and lengthens the steps after it. "
+                "Prefer gradient_accumulation_steps=2 in the inner optimizer.",
+                stacklevel=3,
+            )
+
     def _take_scale(self, scale, averaging: str, preconditioned: bool | None):
         self.scale = scale
         self._averaging = checks.choice("averaging", averaging)
@@ -155,8 +172,9 @@ class Scaling(Measuring):
     def scale(self) -> float:
         """By how much the whole batch is larger than the base batch.
 
-        Set anew in mid-run, it holds from the next time that the step is traced; the averages stay,
-        for they are those of a base batch.
+        Set anew in mid-run, it holds from the next time that the step is traced, which
+        `model.make_train_function(force=True)` asks for; the averages stay, for they are those of a
+        base batch.
         """
         return self._scale
 
@@ -202,3 +220,17 @@ class Scaling(Measuring):
         fraction = state["fraction"] + xp.where(is_update, state["gain"], 0.0)
         whole = xp.floor(fraction)
         return {"step": state["step"] + xp.cast(whole, "int32"), "fraction": fraction - whole}
+
+
+def refuse_wrapper(wrapper: str, inner):
+    """What wraps another optimizer stays outside; what measures already is enough."""
+    if isinstance(inner, Measuring):
+        raise ValueError(
+            f"{wrapper} cannot stand around {type(inner).__name__}, which measures already. Take "
+            "one of the two: AdaScale, whose noise scale is there as well, or Measured."
+        )
+    if hasattr(inner, "inner_optimizer"):
+        raise ValueError(
+            f"{wrapper} cannot stand around {type(inner).__name__}, which wraps an optimizer "
+            f"itself: put {wrapper} around that optimizer, and {type(inner).__name__} outside."
+        )

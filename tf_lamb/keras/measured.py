@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from tf_lamb.core.layerwise import path_of
+from tf_lamb.core.measuring import refuse_wrapper
 from tf_lamb.keras import host
 
 
@@ -202,11 +203,7 @@ def refuse(wrapper, inner):
             f"{wrapper} stands around an optimizer of Keras 3, such as tf_lamb.keras.LAMB(), not "
             f"{inner!r}."
         )
-    if hasattr(inner, "inner_optimizer"):
-        raise ValueError(
-            f"{wrapper} cannot stand around {type(inner).__name__}, which wraps an optimizer "
-            f"itself: put {wrapper} around that optimizer, and {type(inner).__name__} outside."
-        )
+    refuse_wrapper(wrapper, inner)
     if inner.loss_scale_factor is not None:
         raise ValueError(
             f"{wrapper} cannot stand around an optimizer with loss_scale_factor: leave that out, "

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 from tf_lamb.core.layerwise import path_of
+from tf_lamb.core.measuring import refuse_wrapper
 from tf_lamb.tensorflow import namespace, replicas
 
 
@@ -205,11 +206,7 @@ def refuse(wrapper, inner):
             f"{wrapper} stands around an optimizer of tf_keras, such as tf_lamb.tf_keras.LAMB(), "
             f"and not a legacy one; this is {inner!r}."
         )
-    if hasattr(inner, "inner_optimizer"):
-        raise ValueError(
-            f"{wrapper} cannot stand around {type(inner).__name__}, which wraps an optimizer "
-            f"itself: put {wrapper} around that optimizer, and {type(inner).__name__} outside."
-        )
+    refuse_wrapper(wrapper, inner)
     if getattr(inner, "_built", False):
         raise ValueError(
             f"{wrapper} needs an optimizer that has not stepped yet, but {inner.name} is built. "

@@ -1,5 +1,6 @@
 """The faces of what watches a measuring optimizer during `fit`; each door adds its host."""
 
+import operator
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -50,10 +51,13 @@ class _Watching:
 
 
 def _whole(name, value) -> int:
-    if value is None:
-        raise TypeError(f"{name} must be a whole number >= 1, not None.")
-    checks.steps(name, value)
-    return value
+    try:
+        whole = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{name} must be a whole number >= 1, not {value!r}.") from error
+    if isinstance(value, bool) or whole < 1:
+        raise ValueError(f"{name} must be a whole number >= 1, not {value!r}.")
+    return whole
 
 
 def shared_statistics(layers) -> str:
@@ -116,8 +120,11 @@ class NoiseScale(_Watching):
         self.history: dict[str, list] = {"step": [], "noise_scale": []}
 
     def _read(self):
+        step = self._optimizer.updates
+        if self.history["step"][-1:] == [step]:  # the end of an epoch, and of `every` batches
+            return
         scales = self._optimizer.noise_of(self.batch_size)
-        self.history["step"].append(self._optimizer.updates)
+        self.history["step"].append(step)
         for name, value in scales.items():
             key = "noise_scale" if name == "model" else f"noise_scale/{name}"
             if name != "all":

@@ -1,0 +1,250 @@
+"""AdaScale's claim, at a size that runs here: tuned at batch 32, as good at 8, 16 and 32 times it.
+
+    apt-get download dataset-fashion-mnist && dpkg -x dataset-fashion-mnist_*.deb .build/debian
+    python benchmarks/adascale.py --draw=benchmarks/logs/adascale.png
+    python benchmarks/adascale.py --data= --steps=1600 --log=digits.jsonl    # scikit-learn's digits
+
+Fashion-MNIST, a convolutional network of 27,000 parameters, momentum 0.9, a learning rate that
+falls exponentially to a hundredth. It is tuned at batch 32 only, on one seed, by the accuracy on
+8,800 training images that are held out. Then, with S micro-batches of 32 a step:
+
+    base       S = 1
+    adascale   the same learning rate, schedule and momentum, until it has spent the steps of base
+    linear     1/S of the steps, S times the learning rate, reached in the first 5.5% of them
+    longer     the same in at least as many steps as adascale took; one seed
+
+A run is a line of the log; a command that was interrupted goes on where it stopped. `--draw` makes
+two pictures: of the accuracy, and as NAME_noise.png of gain and noise scale.
+"""
+
+import gzip
+import json
+import math
+import os
+import platform
+import statistics
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+
+import numpy as np
+from absl import app, flags
+
+import tf_lamb
+
+BATCH, MOMENTUM, DECAY, WARMUP = 32, 0.9, 0.01, 0.055
+SCALES = (8, 16, 32)
+RATES = (0.01, 0.02, 0.04, 0.08)  # tried at the base batch
+HELD_OUT = 8800 / 60000
+READINGS = 50  # of loss, gain and noise, in the time of a base run
+UNIT = READINGS * max(SCALES)  # the steps of a base run are a multiple
+
+
+def images(folder):
+    """Training, held-out and test images and labels: Fashion-MNIST, or scikit-learn's digits."""
+
+    def read(name, header):
+        with gzip.open(os.path.join(folder, f"{name}-ubyte.gz")) as file:
+            return np.frombuffer(file.read(), np.uint8, offset=header)
+
+    if folder:
+        pixels, y = (
+            np.concatenate([read(f"{part}-{what}", header) for part in ("train", "t10k")])
+            for what, header in (("images-idx3", 16), ("labels-idx1", 8))
+        )
+        x, tested = pixels.reshape(-1, 28, 28, 1), 10000
+    else:
+        from sklearn.datasets import load_digits
+
+        x, y = load_digits(return_X_y=True)
+        x, tested = x.reshape(-1, 8, 8, 1), 400
+    held_out = round(HELD_OUT * (len(x) - tested))
+    cuts = [len(x) - tested - held_out, len(x) - tested]
+    x = ((x - x[: cuts[0]].mean()) / x[: cuts[0]].std()).astype("float32")
+    return list(zip(np.split(x, cuts), np.split(y.astype("int32"), cuts), strict=True))
+
+
+def micro_batches(x, y, seed):
+    """Without end, in a new order each epoch."""
+    rng = np.random.default_rng(seed)
+    while True:
+        order = rng.permutation(len(x))
+        for i in range(0, len(x) - BATCH + 1, BATCH):
+            yield x[order[i : i + BATCH]], y[order[i : i + BATCH]]
+
+
+def network(shape):
+    """Two convolutions and two dense layers."""
+    from keras import Input, Sequential, layers
+
+    return Sequential([
+        Input(shape),
+        layers.Conv2D(8, 3, strides=2, padding="same", activation="relu"),
+        layers.Conv2D(16, 3, strides=2, padding="same", activation="relu"),
+        layers.Flatten(), layers.Dense(32, activation="relu"), layers.Dense(10),
+    ])  # fmt: skip
+
+
+def optimizer(method, scale, rate, steps):
+    """What the contestants are, as code; `steps` are those of the base batch."""
+    import keras
+
+    from tf_lamb.keras import schedules
+
+    schedule = schedules.Exponential(rate, steps, DECAY)
+    if method == "linear":  # Keras counts micro-batches where it reads a schedule
+        peak = schedules.Exponential(rate * scale, steps, DECAY)
+        schedule = schedules.Warmup(round(WARMUP * steps), peak, start=rate, handover="drop")
+    parts = scale if scale > 1 else None
+    inner = keras.optimizers.SGD(schedule, MOMENTUM, gradient_accumulation_steps=parts)
+    return tf_lamb.AdaScale(inner, scale) if method == "adascale" else inner
+
+
+def train(data, method, scale, seed, rate, steps):
+    """One run, as a dict for the log."""
+    import keras
+
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(seed)
+    model = network(data[0][0].shape[1:])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer(method, scale, rate, steps), loss, metrics=["accuracy"])
+    reading, epochs, callbacks = steps // READINGS, READINGS, []
+    if method == "adascale":
+        epochs *= scale  # if no step were worth more than one of the base batch
+        callbacks = [
+            tf_lamb.StopAtScaleInvariantStep(steps, every=scale),
+            tf_lamb.NoiseScale(BATCH * scale, every=reading, verbose=False),
+        ]
+    seen = model.fit(
+        micro_batches(*data[0], seed), steps_per_epoch=reading, epochs=epochs,
+        callbacks=callbacks, shuffle=False, verbose=0,
+    ).history  # fmt: skip
+    spent = seen.setdefault("scale_invariant_step", [reading * (i + 1) for i in range(READINGS)])
+    every = max(1, len(spent) // READINGS)
+    accuracy = {
+        name: round(100 * model.evaluate(*part, batch_size=1000, verbose=0)[1], 2)
+        for name, part in zip(("held_out", "test"), data[1:], strict=True)
+    }
+    curves = {
+        name: [float(f"{x:.4g}") if np.isfinite(x) else None for x in seen[name][::every]]
+        for name in ("scale_invariant_step", "loss", "gain", "noise_scale") if name in seen
+    }  # fmt: skip
+    return {"steps": int(model.optimizer.iterations), "tau": spent[-1], **accuracy, **curves}
+
+
+def machine():
+    """Where this runs, as a line of the log."""
+    import importlib.metadata
+
+    with open("/proc/cpuinfo") as file:
+        cpu = next((line.split(":")[1].strip() for line in file if "model name" in line), "")
+    versions = {name: importlib.metadata.version(name) for name in ("keras", "jax", "numpy")}
+    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), **versions}
+
+
+class Runs:
+    """Runs by what they are of; a run that is in the log is not made again."""
+
+    def __init__(self, args, bar):
+        self.args, self.bar, self.data, self.lines = args, bar, images(args.data), []
+        if os.path.exists(args.log):
+            with open(args.log) as file:
+                self.lines = [json.loads(line) for line in file]
+        if machine() not in self.lines:
+            self._note(machine())
+
+    def _note(self, line):
+        self.lines.append(line)
+        with open(self.args.log, "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def run(self, method, scale, seed, rate, steps=None):
+        """A run, made now if it has to be."""
+        steps = steps or self.args.steps
+        what = {
+            "data": "fashion_mnist" if self.args.data else "digits", "method": method,
+            "scale": scale, "seed": seed, "learning_rate": rate, "base_steps": steps,
+        }  # fmt: skip
+        if not any(what.items() <= line.items() for line in self.lines):
+            self._note({**what, **train(self.data, method, scale, seed, rate, steps)})
+        self.bar.update()
+        return next(line for line in self.lines if what.items() <= line.items())
+
+
+def compare(runs, seeds):
+    """All runs of the comparison: (method, scale) -> those of all seeds."""
+    rate = max(RATES, key=lambda rate: runs.run("base", 1, seeds[0], rate)["held_out"])
+    contests = [("base", 1), *((method, s) for s in SCALES for method in ("adascale", "linear"))]
+    results = {contest: [runs.run(*contest, seed, rate) for seed in seeds] for contest in contests}
+    for s in SCALES:
+        units = math.ceil(max(run["steps"] for run in results["adascale", s]) * s / UNIT)
+        results["longer", s] = [runs.run("linear", s, seeds[0], rate, units * UNIT)]
+    return results
+
+
+def table(results):
+    """A line for each contestant: means, and the accuracy of every seed."""
+    lines = [f"{'':10}{'S':>4}{'batch':>7}{'steps':>8}{'tau':>9}{'test, %':>9}    each seed"]
+    for (method, scale), made in results.items():
+        steps, tau, test = (statistics.mean(r[x] for r in made) for x in ("steps", "tau", "test"))
+        row = f"{method:10}{scale:4}{BATCH * scale:7,}{steps:8,.0f}{tau:9,.1f}{test:9.2f}    "
+        lines.append(row + "  ".join(f"{run['test']:.2f}" for run in made))
+    return "\n".join(lines)
+
+
+def draw(results, path):
+    """Accuracy against S; gain and noise scale against the steps of the base batch."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    ticks = (1, *SCALES)
+    _, ax = plt.subplots(figsize=(7, 4.5))
+    for method, label in (("adascale", "AdaScale"), ("linear", "linear scaling, warmup")):
+        runs = [results["base" if s == 1 else method, s] for s in ticks]
+        tests = [[run["test"] for run in each] for each in runs]
+        (line,) = ax.plot(ticks, [statistics.mean(each) for each in tests], label=label)
+        ax.plot(ticks, tests, "o", ms=4, color=line.get_color())
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(ticks, [f"{s}\n({BATCH * s:,})" for s in ticks])
+    ax.set(xlabel="S (batch)", ylabel="test accuracy, %", title="Tuned at S = 1; a dot a seed")
+    ax.legend()
+    plt.savefig(path, dpi=110, bbox_inches="tight")
+
+    _, axes = plt.subplots(1, 2, figsize=(10, 4))
+    titles = {"gain": "gain of a step", "noise_scale": "noise scale, examples"}
+    for ax, (name, title) in zip(axes, titles.items(), strict=True):
+        for i, scale in enumerate(SCALES):
+            for run in results["adascale", scale]:
+                ax.plot(run["scale_invariant_step"], run[name], f"C{i}", lw=1)
+            ax.lines[-1].set_label(f"S = {scale}")
+        ax.set_yscale("log", base=2)
+        ax.yaxis.set_major_formatter("{x:,.0f}")
+        ax.set(title=title, xlabel="steps of the base batch")
+    axes[0].legend()
+    plt.savefig("_noise".join(os.path.splitext(path)), dpi=110, bbox_inches="tight")
+
+
+def main(_):
+    """Makes the runs that are missing, and prints."""
+    import tqdm
+
+    args = flags.FLAGS
+    total = len(RATES) + args.seeds * (1 + 2 * len(SCALES)) + len(SCALES)
+    with tqdm.tqdm(total=total, desc="runs", disable=None) as bar:
+        results = compare(Runs(args, bar), range(1, args.seeds + 1))
+    print(table(results))
+    if args.draw:
+        draw(results, args.draw)
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("log", "benchmarks/logs/adascale.jsonl", "Where every run is a line.")
+    flags.DEFINE_string("draw", None, "The picture to write.")
+    flags.DEFINE_string("data", ".build/debian/usr/share/datasets/fashion-mnist",
+                        "The folder of Fashion-MNIST, or empty: digits.")  # fmt: skip
+    flags.DEFINE_integer("steps", 4800, "Of the base batch.")
+    flags.DEFINE_integer("seeds", 3, "Of each.")
+    flags.register_validator("steps", lambda steps: steps % UNIT == 0, f"no multiple of {UNIT}")
+    app.run(main)
