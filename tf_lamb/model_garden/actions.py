@@ -47,6 +47,12 @@ class Progress:
         output["scale_invariant_step"] = self._optimizer.scale_invariant_steps
         output["scaled_learning_rate"] = self._optimizer.scaled_learning_rate
 
+    def advice(self) -> str:
+        """How far training has come, in steps of the base batch."""
+        spent, steps = self._optimizer.scale_invariant_steps, int(self._optimizer.iterations)
+        asked = f" of {self._steps:,}" if self._steps else ""
+        return f"AdaScale: {steps:,} steps were worth {spent:,.0f}{asked} of the base batch."
+
     def is_spent(self) -> bool:
         """Whether training is over."""
         return self._steps is not None and self._optimizer.scale_invariant_steps >= self._steps

@@ -70,7 +70,8 @@ class Controller(orbit.Controller):
 class Runner(train_lib.OrbitExperimentRunner):
     """Model Garden's runner, with the actions that the experiment's optimizer asks for."""
 
-    _noise_scale = _trust_ratios = None
+    _advisers = ()
+    _trust_ratios = None
 
     def _build_controller(self, trainer, *args, train_actions=None, **kwargs):
         # seam: tf-models-official 2.20.0. `official.nlp.train` hands neither of them on.
@@ -91,19 +92,19 @@ class Runner(train_lib.OrbitExperimentRunner):
         if layers := [m.name for m in self.trainer.model.submodules if is_synchronized(m)]:
             logging.warning(callbacks.shared_statistics(layers))
         batch = self.params.task.train_data.global_batch_size
-        self._noise_scale = actions.NoiseScale(measured, batch)
-        mine.append(self._noise_scale)
+        self._advisers = [actions.NoiseScale(measured, batch)]
         if isinstance(measured, Scaling):
-            mine.append(actions.Progress(measured, config.adascale.scale_invariant_steps))
-        return mine
+            progress = actions.Progress(measured, config.adascale.scale_invariant_steps)
+            self._advisers.append(progress)
+        return [*mine, *self._advisers]
 
     def run(self):
         """See base class; ends with what was measured."""
         result = super().run()
         if self._trust_ratios:
-            print(self._trust_ratios.close(), flush=True)
-        if self._noise_scale:
-            print(self._noise_scale.advice(), flush=True)
+            self._trust_ratios.close()
+        for adviser in self._advisers:
+            print(adviser.advice(), flush=True)
         return result
 
 
