@@ -22,12 +22,19 @@ class Measuring:
     _groups: tuple[str, ...]
     _previous_gradient: bool
     _smoothing: float
-    # The door's.
+    # The door's: its array namespace, and what it knows of gradients and variables.
     name: str
+    _xp: Any
     _wrap: Callable  # takes the inner optimizer over, or refuses it
-    _state: dict[str, Any]  # name -> variable, once built
+    _state: Any = None  # name -> variable, once built
+    _previous: Sequence  # the gradient of the step before, where that is a part
+    _members_by_group: Sequence[Sequence[int]]
+    _squared_norm: Callable  # in float32
+    _mean_over_replicas: Callable  # of the squares of each
+    _accumulated: Callable  # position -> the sum of the micro-batches before
+    _second_moment_of: Callable  # a function from positions, or None
+    _assign: Callable  # variables and values, on every replica
     _as_numpy: Callable
-    _second_moment_of: Callable
 
     def _take(self, *, previous_gradient: bool, groups, smoothing: float):
         self._previous_gradient = checks.flag("previous_gradient", previous_gradient)
@@ -80,6 +87,74 @@ class Measuring:
             "signal": (by_group, "float32", "zeros"),
             "count": ((), "float32", "zeros"),
         }
+
+    def _measure(self, gradients, summed, positions):
+        """Brings the state up to this call of the optimizer.
+
+        Args:
+            gradients: of this replica.
+            summed: over the replicas.
+            positions: of their variables, among those of the build.
+
+        Returns:
+            Whether the call is an update, and a finite one.
+        """
+        xp = self._xp
+        summed = [xp.cast(g, "float32") for g in summed]
+        state = {name: xp.convert_to_tensor(v) for name, v in self._state.items()}
+        is_update = xp.equal(state["micro_step"], self.micro_batches - 1)
+        weigh = self._preconditioner(positions)
+
+        if self.biased:
+            before = [xp.cast(self._previous[i], "float32") for i in positions]
+            squares = (self._squares(each, positions, weigh) for each in (before, summed))
+            local = sum(squares) / 2
+            mean = [(g + b) / 2 for g, b in zip(summed, before, strict=True)]
+            total = self._squares(mean, positions, weigh)
+            finite = xp.isfinite(xp.sum(total))
+            kept = [xp.where(finite, g, b) for g, b in zip(summed, before, strict=True)]
+            self._assign([self._previous[i] for i in positions], kept)
+        else:
+            local = self._mean_over_replicas(self._squares(gradients, positions, weigh))
+            total = self._squares_of_mean(summed, positions, weigh, is_update)
+        new = self._advance(xp, state, local, total, is_update, self._is_measured())
+        self._assign([self._state[name] for name in new], new.values())
+        return xp.logical_and(is_update, xp.isfinite(xp.sum(total)))
+
+    def _squares(self, gradients, positions, weigh):
+        """|g|^2 by group."""
+        xp = self._xp
+        pairs = zip(gradients, positions, strict=True)
+        squares = {i: self._squared_norm(weigh(g, i)) for g, i in pairs}
+        zero = xp.zeros((), "float32")
+        members = ([i for i in group if i in squares] for group in self._members_by_group)
+        return xp.stack([sum((squares[i] for i in group), zero) for group in members])
+
+    def _squares_of_mean(self, summed, positions, weigh, is_update):
+        """|mean g|^2 by group over all micro-batches; 0 before the last."""
+        xp = self._xp
+        if self.micro_batches == 1:
+            return self._squares(summed, positions, weigh)
+
+        def of_mean():
+            sums = (
+                g + xp.cast(self._accumulated(i), "float32")
+                for g, i in zip(summed, positions, strict=True)
+            )
+            return self._squares([each / self.micro_batches for each in sums], positions, weigh)
+
+        return xp.cond(is_update, of_mean, lambda: xp.zeros((len(self.group_names),), "float32"))
+
+    def _preconditioner(self, positions):
+        """What makes of a gradient, at its position, the one that is measured."""
+        return lambda gradient, position: gradient
+
+    def _is_measured(self):
+        """Whether the averages take this step."""
+        return True
+
+    def _stepped(self, counts):
+        """After every call; `counts` is what `_measure` returned."""
 
     def _advance(self, xp, state, local, total, is_update, is_measured=True):
         """The state after one call of the optimizer.
@@ -136,90 +211,6 @@ class Measuring:
             for name, v, s in zip(self.group_names, variance, signal, strict=True)
         }
         return {"model": noise.noise_scale(sum(variance), sum(signal), batch_size), **scales}
-
-
-class Scaling(Measuring):
-    """AdaScale's half: the gain, and the steps of the base batch that were spent."""
-
-    _scale: float
-    _averaging: str
-    _preconditioned: bool
-
-    def _count_parts(self, replicas: int, micro_batches: int):
-        super()._count_parts(replicas, micro_batches)
-        if self.biased:
-            warnings.warn(
-                "AdaScale with previous_gradient=True can run away: a step that is too long turns "
-                "the next gradient around, which counts as noise and lengthens the steps after it. "
-                "Prefer gradient_accumulation_steps=2 in the inner optimizer.",
-                stacklevel=3,
-            )
-
-    def _take_scale(self, scale, averaging: str, preconditioned: bool | None):
-        self.scale = scale
-        self._averaging = checks.choice("averaging", averaging)
-        adaptive = self._second_moment_of() is not None
-        self._preconditioned = adaptive
-        if preconditioned is not None:
-            self._preconditioned = checks.flag("preconditioned", preconditioned)
-        if self._preconditioned and not adaptive:
-            raise ValueError(
-                f"preconditioned=True needs second moments, and {self.inner_optimizer.name} keeps "
-                "none. Leave the argument out."
-            )
-
-    @property
-    def scale(self) -> float:
-        """By how much the whole batch is larger than the base batch.
-
-        Set anew in mid-run, it holds from the next time that the step is traced, which
-        `model.make_train_function(force=True)` asks for; the averages stay, for they are those of a
-        base batch.
-        """
-        return self._scale
-
-    @scale.setter
-    def scale(self, value):
-        self._scale = checks.number("scale", value)
-
-    @property
-    def power(self) -> float:
-        """Of the gain, what multiplies the learning rate: its root for adaptive methods."""
-        return 0.5 if self._preconditioned else 1.0
-
-    def _initial_state(self):
-        floats = ("base_variance", "base_signal", "base_count", "fraction")
-        return {
-            **super()._initial_state(),
-            **dict.fromkeys(floats, ((), "float32", "zeros")),
-            "gain": ((), "float32", "ones"),
-            "step": ((), "int32", "zeros"),
-        }
-
-    def _averaged(self, xp, state, moments, when):
-        variance, signal = (xp.sum(each) for each in moments)
-        kept = noise.Averages(state["base_variance"], state["base_signal"], state["base_count"])
-        paper = self._averaging == "paper"
-        base = noise.average(
-            xp, kept, *noise.clipped(xp, self.scale * variance, signal),
-            theta=noise.smoothing(self.scale), mean_first=paper, when=when,
-        )  # fmt: skip
-        return {
-            **super()._averaged(xp, state, moments, when),
-            "base_variance": base.variance,
-            "base_signal": base.signal,
-            "base_count": base.count,
-            "gain": noise.gain(xp, base, self.scale, first_is_one=paper),
-        }
-
-    def _spent(self, xp, state, is_update):
-        """What the state changes by after the inner optimizer has stepped, at the worth of a gain.
-
-        Whole steps are counted apart, so that a million of them do not swallow a fraction.
-        """
-        fraction = state["fraction"] + xp.where(is_update, state["gain"], 0.0)
-        whole = xp.floor(fraction)
-        return {"step": state["step"] + xp.cast(whole, "int32"), "fraction": fraction - whole}
 
 
 def refuse_wrapper(wrapper: str, inner):

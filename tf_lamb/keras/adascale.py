@@ -9,14 +9,11 @@ Seams into Keras 3 (3.3.0 to 3.15.1):
 import keras
 from keras import ops
 
-from tf_lamb.core.rules.moments import debias
-from tf_lamb.keras import host
 from tf_lamb.keras.measured import MeasuringOptimizer
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
 _Schedule = keras.optimizers.schedules.LearningRateSchedule
 _ADAPTIVE = (keras.optimizers.Adam,)  # AdamW is one
-_UNMEASURED_STEPS = 5  # adaptdl's: before, the second moments say little
 
 
 class _Scaled(_Schedule):
@@ -76,25 +73,9 @@ class ScalingOptimizer(MeasuringOptimizer):
         return self.inner_optimizer._learning_rate
 
     @property
-    def gain(self):
-        """r of the last step, in [1, scale]."""
-        return float(self._read("gain")) if self.built else 1.0
-
-    @property
-    def scale_invariant_steps(self):
-        """tau: the steps of the base batch that training is worth so far."""
-        return float(self._read("step") + self._read("fraction")) if self.built else 0.0
-
-    @property
     def scaled_learning_rate(self):
         """The learning rate that the inner optimizer reads."""
         return self.inner_optimizer.learning_rate
-
-    def _stepped(self, counts):
-        names = ("step", "fraction", "gain")
-        state = {name: ops.convert_to_tensor(self._state[name]) for name in names}
-        spent = self._spent(ops, state, counts)
-        self._assign([self._state[name] for name in spent], spent.values())
 
     def _second_moment_of(self):
         """A function from a position to its second moment; None where there is none."""
@@ -105,23 +86,6 @@ class ScalingOptimizer(MeasuringOptimizer):
             place = inner.slot_names.index("v")
             return lambda i: inner._slots[i][place]
         return None
-
-    def _preconditioner(self, positions):
-        if not self._preconditioned:
-            return super()._preconditioner(positions)
-        inner, moment = self.inner_optimizer, self._second_moment_of()
-        t = ops.maximum(ops.cast(inner.iterations, "float32"), 1.0)
-        correction = debias(ops, inner.beta_2, t)
-        denominators = {
-            i: ops.sqrt(ops.cast(moment(i), "float32") / correction) + inner.epsilon
-            for i in positions
-        }
-        return lambda gradient, i: ops.cast(host.dense(gradient), "float32") / denominators[i]
-
-    def _is_measured(self):
-        if not self._preconditioned:
-            return True
-        return self.inner_optimizer.iterations >= _UNMEASURED_STEPS
 
     def get_config(self):
         """See base class; the inner optimizer has the base batch's learning rate."""

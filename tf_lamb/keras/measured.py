@@ -17,6 +17,8 @@ from tf_lamb.keras import host
 class MeasuringOptimizer(keras.optimizers.Optimizer):
     """Owns the variables of what was measured, and hands all else on to the inner optimizer."""
 
+    _xp = ops
+
     def _wrap(self, inner, name):
         refuse(type(self).__name__, inner)
         super().__init__(learning_rate=0.0, name=name)
@@ -84,72 +86,27 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
         gradients, variables = self._filter_empty_gradients(grads, variables)
         dense = [host.dense(g) for g in gradients]
         summed = self._sum_over_replicas(gradients) if self._replicas > 1 else dense
-        counts = self._measure(dense, summed, variables)
+        positions = [self._get_variable_index(v) for v in variables]
+        counts = self._measure(dense, [host.dense(g) for g in summed], positions)
         self.inner_optimizer.apply(summed, variables)
         self._stepped(counts)
-
-    def _stepped(self, counts):
-        """After every call; `counts` says whether it was an update, and a finite one."""
 
     def _sum_over_replicas(self, gradients):
         reduce = type(self.inner_optimizer)._all_reduce_sum_gradients
         pairs = reduce(self.inner_optimizer, [(g, None) for g in gradients])
         return [gradient for gradient, _ in pairs]
 
-    def _measure(self, gradients, summed, variables):
-        """Brings the state up to this call; says whether it was an update, and a finite one."""
-        positions = [self._get_variable_index(v) for v in variables]
-        summed = [ops.cast(host.dense(g), "float32") for g in summed]
-        state = {name: ops.convert_to_tensor(v) for name, v in self._state.items()}
-        is_update = ops.equal(state["micro_step"], self.micro_batches - 1)
-        weigh = self._preconditioner(positions)
+    def _accumulated(self, position):
+        variable = self._trainable_variables[position]
+        inner = self.inner_optimizer
+        return inner._accumulated_gradients[inner._get_variable_index(variable)]
 
-        if self.biased:
-            before = [ops.cast(self._previous[i], "float32") for i in positions]
-            local = (self._squares(before, positions, weigh)
-                     + self._squares(summed, positions, weigh)) / 2  # fmt: skip
-            mean = [(g + b) / 2 for g, b in zip(summed, before, strict=True)]
-            total = self._squares(mean, positions, weigh)
-            finite = ops.isfinite(ops.sum(total))
-            kept = [ops.where(finite, g, b) for g, b in zip(summed, before, strict=True)]
-            self._assign([self._previous[i] for i in positions], kept)
-        else:
-            local = self._mean_over_replicas(self._squares(gradients, positions, weigh))
-            total = self._squares_of_mean(summed, positions, weigh, is_update)
-        new = self._advance(ops, state, local, total, is_update, self._is_measured())
-        self._assign([self._state[name] for name in new], new.values())
-        return ops.logical_and(is_update, ops.isfinite(ops.sum(total)))
+    def _squared_norm(self, gradient):
+        if keras.backend.backend() == "tensorflow":
+            from tf_lamb.tensorflow import replicas
 
-    def _squares(self, gradients, positions, weigh):
-        """|g|^2 by group."""
-        squares = {i: squared_norm(weigh(g, i)) for g, i in zip(gradients, positions, strict=True)}
-        zero = ops.zeros((), "float32")
-        return ops.stack(
-            [sum((squares[i] for i in each if i in squares), zero)
-             for each in self._members_by_group]
-        )  # fmt: skip
-
-    def _squares_of_mean(self, summed, positions, weigh, is_update):
-        if self.micro_batches == 1:
-            return self._squares(summed, positions, weigh)
-        accumulated = self.inner_optimizer._accumulated_gradients
-        index = self.inner_optimizer._get_variable_index
-        variables = [self._trainable_variables[i] for i in positions]
-
-        def of_mean():
-            mean = [
-                (g + ops.cast(accumulated[index(v)], "float32")) / self.micro_batches
-                for g, v in zip(summed, variables, strict=True)
-            ]
-            return self._squares(mean, positions, weigh)
-
-        return ops.cond(is_update, of_mean, lambda: ops.zeros((len(self.group_names),), "float32"))
-
-    def _preconditioner(self, positions):
-        return lambda gradient, position: gradient
-
-    def _is_measured(self):
-        return True
+            return replicas.squared_norm(gradient)
+        return ops.sum(ops.square(ops.cast(gradient, "float32")))
 
     def _mean_over_replicas(self, squares):
         """Replica i has g_i/n, so that the sum is the mean: the mean of |g_i|^2 is n times it."""
@@ -185,15 +142,6 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
         """The optimizer again."""
         inner = keras.saving.deserialize_keras_object(config["inner"], custom_objects)
         return cls(**{**config, "inner": inner})
-
-
-def squared_norm(gradient):
-    """|g|^2 in float32."""
-    if keras.backend.backend() == "tensorflow":
-        from tf_lamb.tensorflow import replicas
-
-        return replicas.squared_norm(gradient)
-    return ops.sum(ops.square(ops.cast(gradient, "float32")))
 
 
 def refuse(wrapper, inner):

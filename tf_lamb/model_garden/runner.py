@@ -7,8 +7,9 @@ import tf_keras
 from absl import logging
 from official.core import train_lib
 
+from tf_lamb.core.adascale import Scaling
 from tf_lamb.core.faces import callbacks
-from tf_lamb.core.measuring import Measuring, Scaling
+from tf_lamb.core.measuring import Measuring
 from tf_lamb.model_garden import actions
 from tf_lamb.model_garden.trust_ratios import TrustRatios
 

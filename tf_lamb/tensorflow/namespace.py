@@ -6,10 +6,14 @@ import tensorflow as tf
 
 abs = tf.abs
 cast = tf.cast
+cond = tf.cond
+convert_to_tensor = tf.convert_to_tensor
 cos = tf.cos
+equal = tf.equal
 expm1 = tf.math.expm1
 floor = tf.floor
 isfinite = tf.math.is_finite
+logical_and = tf.logical_and
 logical_not = tf.logical_not
 max = tf.reduce_max
 maximum = tf.maximum
@@ -18,7 +22,9 @@ ones_like = tf.ones_like
 reshape = tf.reshape
 sqrt = tf.sqrt
 square = tf.square
+stack = tf.stack
 where = tf.where
+zeros = tf.zeros
 zeros_like = tf.zeros_like
 
 

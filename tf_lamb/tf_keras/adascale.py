@@ -9,14 +9,11 @@ Seams into tf_keras (2.20.1):
 import tensorflow as tf
 import tf_keras
 
-from tf_lamb.core.rules.moments import debias
-from tf_lamb.tensorflow import namespace
 from tf_lamb.tf_keras.measured import MeasuringOptimizer
 from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer
 
 _Schedule = tf_keras.optimizers.schedules.LearningRateSchedule
 _ADAPTIVE = (tf_keras.optimizers.Adam, tf_keras.optimizers.AdamW)
-_UNMEASURED_STEPS = 5  # adaptdl's: before, the second moments say little
 
 
 class _Scaled(_Schedule):
@@ -79,27 +76,9 @@ class ScalingOptimizer(MeasuringOptimizer):
         return self.inner_optimizer._learning_rate
 
     @property
-    def gain(self):
-        """r of the last step, in [1, scale]."""
-        return float(self._read("gain")) if getattr(self, "_built", False) else 1.0
-
-    @property
-    def scale_invariant_steps(self):
-        """tau: the steps of the base batch that training is worth so far."""
-        if not getattr(self, "_built", False):
-            return 0.0
-        return float(self._read("step") + self._read("fraction"))
-
-    @property
     def scaled_learning_rate(self):
         """The learning rate that the inner optimizer reads."""
         return self._scaled(self.iterations)
-
-    def _stepped(self, counts):
-        names = ("step", "fraction", "gain")
-        state = {name: tf.convert_to_tensor(self._state[name]) for name in names}
-        spent = self._spent(namespace, state, counts)
-        self._assign([self._state[name] for name in spent], spent.values())
 
     def _second_moment_of(self):
         """A function from a position to its second moment; None where there is none."""
@@ -110,23 +89,6 @@ class ScalingOptimizer(MeasuringOptimizer):
             place = inner.slot_names.index("v")
             return lambda i: inner._slots[i][place]
         return None
-
-    def _preconditioner(self, positions):
-        if not self._preconditioned:
-            return super()._preconditioner(positions)
-        inner, moment = self.inner_optimizer, self._second_moment_of()
-        t = tf.maximum(tf.cast(inner.iterations, tf.float32), 1.0)
-        correction = debias(namespace, inner.beta_2, t)
-        denominators = {
-            i: tf.sqrt(tf.cast(moment(i), tf.float32) / correction) + inner.epsilon
-            for i in positions
-        }
-        return lambda gradient, i: tf.cast(gradient, tf.float32) / denominators[i]
-
-    def _is_measured(self):
-        if not self._preconditioned:
-            return True
-        return self.inner_optimizer.iterations >= _UNMEASURED_STEPS
 
     def get_config(self):
         """See base class; the inner optimizer has the base batch's learning rate."""

@@ -17,6 +17,8 @@ from tf_lamb.tensorflow import namespace, replicas
 class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     """Owns the variables of what was measured, and hands all else on to the inner optimizer."""
 
+    _xp = namespace
+
     def _wrap(self, inner, name):
         refuse(type(self).__name__, inner)
         self.inner_optimizer = inner
@@ -37,7 +39,6 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
             name: self.add_variable(shape, tf.as_dtype(dtype), initializer, f"{self.name}_{name}")
             for name, (shape, dtype, initializer) in self._initial_state().items()
         }
-        self._measured_variables = list(var_list)
         self._previous = []
         if self.biased:
             self._previous = [
@@ -82,6 +83,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
 
     lr = learning_rate
 
+    @tf.autograph.experimental.do_not_convert  # rewriting this package would take seconds
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
@@ -108,69 +110,18 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
             pairs = list(self.inner_optimizer.aggregate_gradients(pairs))
         else:
             pairs = list(zip(dense, variables, strict=True))
-        counts = self._measure(dense, [g for g, _ in pairs], variables)
+        positions = [self._index_dict[self._var_key(v)] for v in variables]
+        counts = self._measure(dense, [tf.convert_to_tensor(g) for g, _ in pairs], positions)
         self.inner_optimizer.apply_gradients(
             pairs + missing, name=name, skip_gradients_aggregation=True
         )
         self._stepped(counts)
         return self.iterations
 
-    def _stepped(self, counts):
-        """After every call; `counts` says whether it was an update, and a finite one."""
+    def _accumulated(self, position):
+        return self.inner_optimizer._accumulators[position]
 
-    def _measure(self, gradients, summed, variables):
-        """Brings the state up to this call; says whether it was an update, and a finite one."""
-        positions = [self._index_dict[self._var_key(v)] for v in variables]
-        summed = [tf.cast(tf.convert_to_tensor(g), tf.float32) for g in summed]
-        state = {name: tf.convert_to_tensor(v) for name, v in self._state.items()}
-        is_update = tf.equal(state["micro_step"], self.micro_batches - 1)
-        weigh = self._preconditioner(positions)
-
-        if self.biased:
-            before = [tf.cast(self._previous[i], tf.float32) for i in positions]
-            local = (self._squares(before, positions, weigh)
-                     + self._squares(summed, positions, weigh)) / 2  # fmt: skip
-            mean = [(g + b) / 2 for g, b in zip(summed, before, strict=True)]
-            total = self._squares(mean, positions, weigh)
-            finite = tf.math.is_finite(tf.reduce_sum(total))
-            kept = [tf.where(finite, g, b) for g, b in zip(summed, before, strict=True)]
-            self._assign([self._previous[i] for i in positions], kept)
-        else:
-            local = self._mean_over_replicas(self._squares(gradients, positions, weigh))
-            total = self._squares_of_mean(summed, positions, weigh, is_update)
-        new = self._advance(namespace, state, local, total, is_update, self._is_measured())
-        self._assign([self._state[name] for name in new], new.values())
-        return is_update & tf.math.is_finite(tf.reduce_sum(total))
-
-    def _squares(self, gradients, positions, weigh):
-        """|g|^2 by group."""
-        squares = {
-            i: replicas.squared_norm(weigh(g, i)) for g, i in zip(gradients, positions, strict=True)
-        }
-        return tf.stack(
-            [sum((squares[i] for i in each if i in squares), tf.zeros(()))
-             for each in self._members_by_group]
-        )  # fmt: skip
-
-    def _squares_of_mean(self, summed, positions, weigh, is_update):
-        if self.micro_batches == 1:
-            return self._squares(summed, positions, weigh)
-        accumulated = self.inner_optimizer._accumulators
-
-        def of_mean():
-            mean = [
-                (g + tf.cast(accumulated[i], tf.float32)) / self.micro_batches
-                for g, i in zip(summed, positions, strict=True)
-            ]
-            return self._squares(mean, positions, weigh)
-
-        return tf.cond(is_update, of_mean, lambda: tf.zeros((len(self.group_names),)))
-
-    def _preconditioner(self, positions):
-        return lambda gradient, position: gradient
-
-    def _is_measured(self):
-        return True
+    _squared_norm = staticmethod(replicas.squared_norm)
 
     def _mean_over_replicas(self, squares):
         """Replica i has g_i/n, so that the sum is the mean: the mean of |g_i|^2 is n times it."""

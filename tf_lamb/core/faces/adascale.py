@@ -1,7 +1,7 @@
 """The face of AdaScale: an optimizer whose learning rate follows the noise of its gradients."""
 
 from tf_lamb.core import checks
-from tf_lamb.core.measuring import Scaling
+from tf_lamb.core.adascale import Scaling
 
 
 class AdaScale(Scaling):

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_lamb.core import checks, noise
-from tf_lamb.core.measuring import Measuring, Scaling
+from tf_lamb.core.adascale import Scaling
+from tf_lamb.core.measuring import Measuring
 
 
 class _Watching:
