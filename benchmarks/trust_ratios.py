@@ -34,7 +34,7 @@ OPTIMIZERS = {
         falling(0.01), weight_decay=0.01, exclude_from_weight_decay=EXCLUDED
     ),
     "LARS": lambda: tf_lamb.keras.LARS(
-        1.0, weight_decay=1e-4, trust_coefficient=0.02, exclude_from_weight_decay=EXCLUDED
+        falling(0.05), weight_decay=1e-4, trust_coefficient=0.1, exclude_from_weight_decay=EXCLUDED
     ),
 }
 
@@ -46,7 +46,7 @@ def network():
             keras.layers.Conv2D(
                 filters, 3, padding="same", strides=1 + i % 2, use_bias=False, name=f"conv_{i}"
             ),
-            keras.layers.BatchNormalization(),
+            keras.layers.BatchNormalization(momentum=0.9),
             keras.layers.ReLU(),
         ]
     layers += [
