@@ -14,28 +14,30 @@ from cases import random_problem
 import tf_lamb.keras
 import tf_lamb.tf_keras
 from tf_lamb.core import faces
+from tf_lamb.core.layerwise import Layerwise
 from tf_lamb.core.settings import Settings
 
 DOORS = {"keras": tf_lamb.keras, "tf_keras": tf_lamb.tf_keras}
-OPTIMIZERS = faces.__all__
+FACES = faces.__all__
+OPTIMIZERS = [name for name in FACES if issubclass(getattr(faces, name), Layerwise)]
 
 
 def test_both_doors_have_the_same_names():
     assert tf_lamb.keras.__all__ == tf_lamb.tf_keras.__all__
-    assert set(OPTIMIZERS) <= set(tf_lamb.keras.__all__) <= set(tf_lamb.__all__)
+    assert set(FACES) <= set(tf_lamb.keras.__all__) <= set(tf_lamb.__all__)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", FACES)
 def test_signatures_are_equal(name):
     one, other = (inspect.signature(getattr(door, name)) for door in DOORS.values())
     assert one == other
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", FACES)
 def test_docstrings_are_equal(name):
     one, other = (inspect.getdoc(getattr(door, name)) for door in DOORS.values())
     assert one == other
-    assert one.startswith(f"{name}, ")
+    assert one.startswith(f"{name}, ") or name not in OPTIMIZERS
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -46,7 +48,7 @@ def test_the_config_holds_every_argument(door, name):
     assert set(cls().get_config()) == arguments
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", FACES)
 @pytest.mark.parametrize("door", DOORS)
 def test_every_argument_is_documented(door, name):
     cls = getattr(DOORS[door], name)
@@ -54,7 +56,7 @@ def test_every_argument_is_documented(door, name):
         assert re.search(rf"^    {argument}: ", inspect.getdoc(cls), re.MULTILINE), argument
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", FACES)
 @pytest.mark.parametrize("door", DOORS)
 def test_the_example_runs(door, name):
     runner = doctest.DocTestRunner()
