@@ -11,7 +11,10 @@ import pytest
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 
 # What runs under every Keras backend; the rest of the suite is about TensorFlow.
-PORTABLE = ("test_adascale.py", "test_keras.py", "test_trust_ratios_keras.py")
+PORTABLE = (
+    "test_adascale.py", "test_divergence.py", "test_keras.py", "test_nonfinite.py",
+    "test_trust_ratios_keras.py",
+)  # fmt: skip
 
 
 def pytest_ignore_collect(collection_path):

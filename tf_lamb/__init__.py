@@ -12,7 +12,7 @@ import sys
 __version__ = "0.1.0"
 
 _OF_A_DOOR = (
-    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "Measured", "NoiseScale",
+    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "DivergenceReport", "Measured", "NoiseScale",
     "StopAtScaleInvariantStep", "TrustRatios", "from_addons", "migrate", "schedules",
 )  # fmt: skip
 _ROOMS = ("core", "keras", "model_garden", "tensorflow", "tf_keras")

@@ -6,6 +6,7 @@ This file only asks of a regex whether it compiles; what it matches is the plan'
 import difflib
 import inspect
 import math
+import operator
 import re
 from collections.abc import Mapping, Sequence
 
@@ -36,6 +37,7 @@ CHOICES = {
     "momentum_form": ("inside", "outside", "mixed"),
     "denominator": ("sum_of_norms", "norm_of_sum", "norm_of_update"),
     "slot_dtype": ("float32", "bfloat16"),
+    "on_nonfinite": ("skip", "raise", "propagate"),
     "averaging": ("paper", "debiased"),
 }
 
@@ -115,6 +117,17 @@ def steps(name: str, value) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be None or a whole number >= 1, not {value!r}.")
+
+
+def whole(name: str, value) -> int:
+    """The value as an int if it is a whole number, 1 or more, or an error."""
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{name} must be a whole number >= 1, not {value!r}.") from error
+    if isinstance(value, bool) or number < 1:
+        raise ValueError(f"{name} must be a whole number >= 1, not {value!r}.")
+    return number
 
 
 def text(name: str, value) -> str:

@@ -73,6 +73,10 @@ class Observing:
     _observing = False
     _observed: Vectors | None = None
 
+    def has_trust_ratios(self) -> bool:
+        """Whether its rule has any."""
+        return isinstance(self._settings, RatioSettings)
+
     def observe_trust_ratios(self):
         """Has every step from now on leave its trust ratios where `trust_ratios` reads them.
 
@@ -97,7 +101,7 @@ class Observing:
         >>> print(f"|w| = {seen.weight_norm:.1f}, ratio = {seen.trust_ratio:.3f}")
         |w| = 5.0, ratio = 5.000
         """
-        if not isinstance(self._settings, RatioSettings):
+        if not self.has_trust_ratios():
             raise TypeError(
                 f"{self.name} has no trust ratios to show: train with LAMB or LARS, or leave "
                 "TrustRatios out."
@@ -167,6 +171,11 @@ def _named(values):
     if clipped < 0:  # as it was made: the variable has seen no step
         return {}
     return {**dict(zip(NORMS_AND_RATIO, numbers, strict=True)), "clipped": int(clipped)}
+
+
+def starts_to_observe(optimizer) -> bool:
+    """Has it observe if it has trust ratios; whether a step must be traced anew for that."""
+    return optimizer.has_trust_ratios() and optimizer.observe_trust_ratios()
 
 
 def observed(optimizer):

@@ -31,11 +31,12 @@ class Layer:
 
     Attributes:
         members: their positions in the list that the layer was asked for.
-        treatments: of each member.
+        paths, treatments: of each member.
         number: tells this layer from every other of the model.
     """
 
     members: tuple[int, ...]
+    paths: tuple[str, ...]
     treatments: tuple[Treatment, ...]
     number: int
 
@@ -58,6 +59,7 @@ class Plan:
         return tuple(
             Layer(
                 tuple(position for position, _ in pairs),
+                tuple(self.paths[index] for _, index in pairs),
                 tuple(self.treatments[index] for _, index in pairs),
                 pairs[0][1],
             )

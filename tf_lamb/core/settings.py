@@ -32,6 +32,7 @@ class Settings:
     gradient_accumulation_steps: int | None
     slot_dtype: str
     master_weights: bool
+    on_nonfinite: str
     jit_compile: bool
     name: str
 
@@ -53,7 +54,8 @@ class Settings:
             checks.steps(name, getattr(self, name))
         for name in ("use_ema", "master_weights", "jit_compile"):
             checks.flag(name, getattr(self, name))
-        checks.choice("slot_dtype", self.slot_dtype)
+        for name in ("slot_dtype", "on_nonfinite"):
+            checks.choice(name, getattr(self, name))
         checks.text("name", self.name)
 
     def _put(self, **values):

@@ -5,7 +5,8 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from tf_lamb.core import checks, observing
+from tf_lamb.core import observing
+from tf_lamb.core.reading import Reading, interval, step_of
 
 
 class History:
@@ -98,14 +99,9 @@ class Watch:
         self._open_writer = open_writer
         self._writer: Any = None
 
-    def step(self) -> int:
-        """The optimizer steps done; waits for the device."""
-        iterations = self.optimizer.iterations
-        return int(iterations.numpy() if hasattr(iterations, "numpy") else iterations)
-
     def read(self):
         """Reads the latest step, unless that was done."""
-        step = self.step()
+        step = step_of(self.optimizer)
         if self.history.readings and step == self.history.step:
             return
         observations = self.optimizer.trust_ratios()
@@ -123,15 +119,7 @@ class Watch:
         self._writer = None
 
 
-def interval(every) -> int:
-    """The value as it is if it is a whole number of steps, or an error."""
-    if every is None:
-        raise ValueError("every must be a whole number >= 1, not None. Try every=100.")
-    checks.steps("every", every)
-    return every
-
-
-class TrustRatios:
+class TrustRatios(Reading):
     """TrustRatios, a callback that shows the trust ratio of every layer while it trains.
 
     Every `every` optimizer steps it reads, of each variable with a trust ratio,
@@ -177,10 +165,8 @@ class TrustRatios:
     Trust ratios of step 1
     """
 
-    model: Any  # the host's
-    _check_directory: Callable
+    _check_directory: Callable  # the door's
     _open_writer: Callable
-    _batches_a_call: Callable
     _watch: Any = None
 
     def __init__(self, directory=None, every=100, print_fn=print):
@@ -196,30 +182,15 @@ class TrustRatios:
     def set_model(self, model):
         """Has the optimizer observe, and the step traced anew if it was traced without."""
         super().set_model(model)  # type: ignore[misc]
-        optimizer = observing.observed(model.optimizer)
+        optimizer = self._watched = observing.observed(model.optimizer)
         if optimizer.observe_trust_ratios():
             model.train_function = None
         if self._watch is None or self._watch.optimizer is not optimizer:
             self._watch = Watch(optimizer, None if self._directory is None else self._open_writer)
 
-    def on_train_begin(self, logs=None):
-        """Begins to count batches."""
-        self._call = self._batches_a_call()
-        accumulated = getattr(self._watch.optimizer, "gradient_accumulation_steps", None) or 1
-        self._interval = self._every * accumulated
-        self._batches, self._due = 0, self._interval
-
-    def on_train_batch_begin(self, batch, logs=None):
-        """Reads what the batch before left, if it is time."""
-        # Not at the end of a batch: Keras waits for each loss if a callback asks for that.
-        if self._batches >= self._due:
-            self._read()
-            self._due += self._interval
-        self._batches += self._call
-
     def on_train_end(self, logs=None):
         """Reads the last step, and prints the table."""
-        self._read()
+        super().on_train_end(logs)
         self._watch.close()
         if self._print_fn:
             self._print_fn(self.table())
@@ -233,7 +204,5 @@ class TrustRatios:
         """The latest reading (`latest`, of `Observation`s), its `step`, and how many there were."""
         return self._watch.history if self._watch else History()
 
-    def _read(self):
-        self.model  # noqa: B018  # Keras on JAX hands the step's results over when it is asked
-        if self._batches:
-            self._watch.read()
+    def _read_now(self):
+        self._watch.read()

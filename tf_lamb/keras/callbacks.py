@@ -5,6 +5,17 @@ import keras
 from tf_lamb.core import faces
 
 
+class BetweenBatches(keras.callbacks.Callback):
+    """Tells how many steps lie between two calls."""
+
+    def _batches_a_call(self):
+        return self.model.steps_per_execution
+
+
+class DivergenceReport(faces.DivergenceReport, BetweenBatches):
+    __doc__ = faces.DivergenceReport.__doc__
+
+
 class NoiseScale(faces.NoiseScale, keras.callbacks.Callback):
     __doc__ = faces.NoiseScale.__doc__
 

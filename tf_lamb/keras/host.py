@@ -52,6 +52,27 @@ def outside_of_any_graph():
     return contextlib.nullcontext()
 
 
+def value_of(variable):
+    """Its value now: an array of JAX never changes, one of torch does."""
+    return variable.value if keras.backend.backend() == "jax" else ops.copy(variable.value)
+
+
+def refuse(skipped, finite, refusal, paths):
+    """Raises where a step runs, if it was skipped, with the paths of what is not finite."""
+
+    def check(skipped, finite):
+        if skipped:
+            strange = (path for path, each in zip(paths, finite, strict=True) if not each)
+            raise FloatingPointError(f"{refusal}{', '.join(strange)}.")
+
+    if keras.backend.backend() == "jax":
+        import jax
+
+        jax.debug.callback(check, skipped, finite)
+    else:
+        check(*(ops.convert_to_numpy(each) for each in (skipped, finite)))
+
+
 class HostOptimizer(keras.optimizers.Optimizer):
     """Keras's base class, with its versions evened out and its timing put right."""
 

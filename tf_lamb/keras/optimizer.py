@@ -3,13 +3,15 @@
 import keras
 from keras import ops
 
-from tf_lamb.core import layers, rounding
 from tf_lamb.core import settings as settings_
 from tf_lamb.core.layerwise import Layerwise, path_of
-from tf_lamb.keras import host, observing, schedules
+from tf_lamb.core.nonfinite import Guarded
+from tf_lamb.keras import host, observing, schedules, update
 
 
-class LayerwiseOptimizer(Layerwise, observing.Observing, host.HostOptimizer):
+class LayerwiseOptimizer(
+    Layerwise, Guarded, update.Updating, observing.Observing, host.HostOptimizer
+):
     """Owns variables, casting, clipping, accumulation, averaging, distribution and config."""
 
     _schedules = schedules
@@ -35,6 +37,8 @@ class LayerwiseOptimizer(Layerwise, observing.Observing, host.HostOptimizer):
         self._make_plan(variables)
         super().build(variables)
         self._slots = [self._add_slots(v) for v in variables]
+        if self._is_guarded:
+            self._skipped = self.add_variable((), dtype="int32", name="skipped_steps")
         self._make_observed()
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow.update import Update
@@ -45,6 +49,7 @@ class LayerwiseOptimizer(Layerwise, observing.Observing, host.HostOptimizer):
                 self.clip_aggregated,
                 self.gradient_accumulation_steps,
                 self._settings.jit_compile,
+                self._refusal(),
             )
         elif self._settings.slot_dtype == "bfloat16":
             self._noise = keras.random.SeedGenerator(0)
@@ -81,36 +86,6 @@ class LayerwiseOptimizer(Layerwise, observing.Observing, host.HostOptimizer):
         (layer,) = self._plan.layers([self._get_variable_index(variable)])
         self._step(layer, [gradient], [variable], learning_rate)
 
-    def _step(self, layer, gradients, variables, learning_rate):
-        """One step of the rule for one layer, on any backend."""
-        dtype = max(host.compute_dtype(v.dtype) for v in variables)  # "float64" > "float32"
-        slots = [self._slots[self._get_variable_index(v)] for v in variables]
-        count = len(self.slot_names)
-        states = [
-            [self._weight(v, s, dtype), *(ops.cast(slot, dtype) for slot in s[:count])]
-            for v, s in zip(variables, slots, strict=True)
-        ]
-        new_states = layers.step(
-            ops, self._bound_rule, layer.treatments, [ops.cast(g, dtype) for g in gradients],
-            states, lr=ops.cast(learning_rate, dtype), t=ops.cast(self.iterations + 1, dtype),
-            observe=self._recorder(variables),
-        )  # fmt: skip
-        for variable, own, (weight, *values) in zip(variables, slots, new_states, strict=True):
-            self.assign(variable, ops.cast(weight, variable.dtype))
-            for slot, value in zip(own, [*values, weight], strict=False):
-                if slot.dtype == "bfloat16":
-                    noise = keras.random.uniform(value.shape, seed=self._noise)
-                    value = rounding.stochastic(ops, value, noise)
-                self.assign(slot, ops.cast(value, slot.dtype))
-
-    def _weight(self, variable, slots, dtype):
-        weight = ops.cast(variable, dtype)
-        if len(slots) == len(self.slot_names):
-            return weight
-        kept = ops.convert_to_tensor(slots[-1])
-        rounded = ops.cast(ops.cast(kept, variable.dtype), dtype)
-        return rounding.master(ops, kept, weight, rounded == weight)
-
     def _backend_apply_gradients(self, grads, trainable_variables):
         gradients = [
             ops.cast(host.dense(g), host.compute_dtype(v.dtype))
@@ -118,8 +93,8 @@ class LayerwiseOptimizer(Layerwise, observing.Observing, host.HostOptimizer):
         ]
         if keras.backend.backend() == "tensorflow":
             self._apply_on_tensorflow(gradients, trainable_variables)
-        elif self.gradient_accumulation_steps:
-            self._accumulate(gradients, trainable_variables)
+        elif self.gradient_accumulation_steps or self._is_guarded:
+            self._apply_if_due(gradients, trainable_variables)
         else:
             self._apply_once(gradients, trainable_variables)
         if host.VERSION < (3, 10):  # later, `apply` itself counts
@@ -133,13 +108,17 @@ class LayerwiseOptimizer(Layerwise, observing.Observing, host.HostOptimizer):
         return {
             "lr": self.learning_rate,
             "t": t,
-            "is_update": ops.equal(micro_step % (self.gradient_accumulation_steps or 1), 0),
+            "is_update": ops.equal(micro_step % self._micro_steps, 0),
             # As in Keras, the averages begin with the weights of the first step.
             "ema_momentum": ops.where(iterations > 0, self.ema_momentum, 0.0),
             "ema_overwrites": ops.equal(t % self.ema_overwrite_frequency, 0)
             if self.ema_overwrite_frequency
             else ops.convert_to_tensor(False),
         }
+
+    @property
+    def _micro_steps(self):
+        return self.gradient_accumulation_steps or 1
 
     def _averages(self):
         """Pairs of an average and its variable."""
@@ -161,50 +140,21 @@ class LayerwiseOptimizer(Layerwise, observing.Observing, host.HostOptimizer):
             accumulators=[host.native(accumulators[i]) for i in indices] if accumulators else [],
             averages=[(host.native(average), host.native(v)) for average, v in self._averages()],
             observed=self._observed_of(indices),
+            skipped=[host.native(self._skipped)] if self._is_guarded else [],
         )
-
         plan = self._plan.layers(indices)
 
         def everywhere(strategy, gradients):
             scalars = Scalars(**{k: tf.convert_to_tensor(v) for k, v in self._scalars().items()})
-            update_replicas(strategy, self._update, plan, gradients, state, scalars)
+            skipped = update_replicas(strategy, self._update, plan, gradients, state, scalars)
+            if self._is_guarded:
+                iterations = host.native(self._iterations)
+                iterations.assign_sub(tf.cast(skipped, iterations.dtype) * self._micro_steps)
 
         pairs = self._all_reduce_sum_gradients(zip(gradients, state.weights, strict=True))
         tf.__internal__.distribute.interim.maybe_merge_call(
             everywhere, self._distribution_strategy, [gradient for gradient, _ in pairs]
         )
-
-    def _accumulate(self, gradients, variables):
-        """Adds to the accumulators; computes the step too, and keeps it if it is due.
-
-        JAX traces both branches of a condition; a choice of values is what it compiles to.
-        """
-        indices = [self._get_variable_index(v) for v in variables]
-        accumulators = [self._accumulated_gradients[i] for i in indices]
-        totals = [a + g for a, g in zip(accumulators, gradients, strict=True)]
-        is_update = self._scalars()["is_update"]
-
-        slots = [slot for each in self._slots for slot in each]
-        averages = (average for average, _ in self._averages())
-        state = [*self._trainable_variables, *slots, *averages, *self._observed_variables]
-        before = [ops.copy(v.value) for v in state]
-        self._apply_once([g / self.gradient_accumulation_steps for g in totals], variables)
-        for variable, value in zip(state, before, strict=True):
-            variable.assign(ops.where(is_update, variable.value, value))
-        for accumulator, total in zip(accumulators, totals, strict=True):
-            accumulator.assign(ops.where(is_update, ops.zeros_like(total), total))
-
-    def _apply_once(self, gradients, variables):
-        scalars = self._scalars()
-        gradients = self.clip_aggregated(gradients)
-        for layer in self._plan.layers(self._get_variable_index(v) for v in variables):
-            members = ([each[i] for i in layer.members] for each in (gradients, variables))
-            self._step(layer, *members, scalars["lr"])
-        for average, variable in self._averages():
-            m = ops.cast(scalars["ema_momentum"], average.dtype)
-            average.assign(m * average + (1 - m) * ops.cast(variable, average.dtype))
-            averaged = ops.cast(average, variable.dtype)
-            variable.assign(ops.where(scalars["ema_overwrites"], averaged, variable.value))
 
     def finalize_variable_values(self, var_list):
         """At the end of training, the averages replace the weights if `use_ema`."""
@@ -212,6 +162,13 @@ class LayerwiseOptimizer(Layerwise, observing.Observing, host.HostOptimizer):
         for average, variable in self._averages():
             if self._var_key(variable) in known:
                 variable.assign(ops.cast(average, variable.dtype))
+
+    def _are_finite(self):
+        finite = [ops.all(ops.isfinite(v)) for v in self._trainable_variables]
+        return ops.convert_to_numpy(ops.stack(finite))
+
+    def _as_numpy(self, variable):
+        return ops.convert_to_numpy(variable)
 
     def get_config(self):
         """The constructor's arguments, exclusions and all."""

@@ -5,9 +5,10 @@ import contextlib
 import keras
 
 from tf_lamb.core import trust_ratios
+from tf_lamb.keras import callbacks
 
 
-class TrustRatios(trust_ratios.TrustRatios, keras.callbacks.Callback):
+class TrustRatios(trust_ratios.TrustRatios, callbacks.BetweenBatches):
     __doc__ = trust_ratios.TrustRatios.__doc__
 
     def set_model(self, model):
@@ -41,6 +42,3 @@ class TrustRatios(trust_ratios.TrustRatios, keras.callbacks.Callback):
         with contextlib.suppress(RuntimeError):
             tf.config.set_visible_devices([], "GPU")
         return summaries.Writer(self._directory)
-
-    def _batches_a_call(self):
-        return self.model.steps_per_execution

@@ -4,7 +4,37 @@ Each is called with the output of a loop, and adds to it: Orbit writes it to Ten
 log. `Runner` makes those that an experiment asks for; pass them as `train_actions` to another one.
 """
 
+from absl import logging
+
 from tf_lamb.core import noise
+from tf_lamb.core.divergence import Readings, diagnose
+
+
+class Divergence:
+    """Ends a run that has diverged, before its checkpoint is saved.
+
+    Adds the number of skipped steps. See `tf_lamb.tf_keras.DivergenceReport`.
+
+    Args:
+        optimizer: One of this package, without its wrappers.
+        keep: Readings that the report shows; there is one after each loop.
+        patience: Steps skipped in a row that make a divergence.
+    """
+
+    def __init__(self, optimizer, keep: int = 5, patience: int = 20):
+        self._optimizer, self._readings = optimizer, Readings(keep, patience)
+        self._skipped = optimizer.skipped_steps
+
+    def __call__(self, output):
+        """Adds to the output of a loop; raises `FloatingPointError` with the report."""
+        loss = output.get("training_loss")
+        diagnose(self._readings, self._optimizer, None if loss is None else float(loss))
+        output["skipped_steps"] = skipped = self._optimizer.skipped_steps
+        if skipped > self._skipped:
+            logging.warning(
+                "%d steps were skipped: their gradients were not finite.", skipped - self._skipped
+            )
+        self._skipped = skipped
 
 
 class NoiseScale:

@@ -13,7 +13,8 @@ from official.modeling.optimization import optimizer_factory
 from official.modeling.optimization.configs import optimization_config, optimizer_config
 
 import tf_lamb.tf_keras
-from tf_lamb.core.trust_ratios import interval
+from tf_lamb.core.observing import starts_to_observe
+from tf_lamb.core.reading import interval
 from tf_lamb.model_garden import schedules
 
 
@@ -54,6 +55,8 @@ class _Config(optimizer_config.BaseOptimizerConfig):
     Attributes:
         adascale, measured: what stands around the optimizer.
         trust_ratios_every: steps from one reading of the trust ratios to the next; None for none.
+        divergence_report: whether a run that has diverged ends, before it saves a checkpoint, with
+            a report of `tf_lamb.tf_keras.DivergenceReport`.
     """
 
     weight_decay: float = 0.0
@@ -65,10 +68,12 @@ class _Config(optimizer_config.BaseOptimizerConfig):
     gradient_accumulation_steps: int | None = None
     slot_dtype: str = "float32"
     master_weights: bool = False
+    on_nonfinite: str = "skip"
     jit_compile: bool = True
     adascale: AdaScaleConfig = dataclasses.field(default_factory=AdaScaleConfig)
     measured: MeasuredConfig = dataclasses.field(default_factory=MeasuredConfig)
     trust_ratios_every: int | None = None
+    divergence_report: bool = True
 
 
 @dataclasses.dataclass
@@ -164,7 +169,9 @@ _OPTIMIZERS = {
 }
 
 
-def build(cls, learning_rate, adascale, measured, trust_ratios_every, **arguments):
+def build(
+    cls, learning_rate, adascale, measured, trust_ratios_every, divergence_report, **arguments
+):
     """An optimizer of ours, with what stands around it; the runner sees to the rest."""
     optimizer = cls(learning_rate, **arguments)
     adascale, measured = dict(adascale), dict(measured)
@@ -172,6 +179,8 @@ def build(cls, learning_rate, adascale, measured, trust_ratios_every, **argument
     if trust_ratios_every is not None:
         interval(trust_ratios_every)
         optimizer.observe_trust_ratios()  # refuses one that has none
+    if divergence_report:
+        starts_to_observe(optimizer)
     if adascale["scale"] is not None:
         return tf_lamb.tf_keras.AdaScale(optimizer, **adascale)
     return (

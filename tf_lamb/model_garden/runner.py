@@ -10,6 +10,7 @@ from official.core import train_lib
 from tf_lamb.core.adascale import Scaling
 from tf_lamb.core.faces import callbacks
 from tf_lamb.core.measuring import Measuring
+from tf_lamb.core.observing import unwrapped
 from tf_lamb.model_garden import actions
 from tf_lamb.model_garden.trust_ratios import TrustRatios
 
@@ -84,6 +85,8 @@ class Runner(train_lib.OrbitExperimentRunner):
 
     def _actions(self, optimizer):
         config, mine = self.params.trainer.optimizer_config.optimizer.get(), []
+        if getattr(config, "divergence_report", False):
+            mine.append(actions.Divergence(unwrapped(getattr(optimizer, "_optimizer", optimizer))))
         if every := getattr(config, "trust_ratios_every", None):
             folder = os.path.join(self.model_dir, "trust_ratios")
             self._trust_ratios = TrustRatios(optimizer, folder, every)

@@ -4,7 +4,7 @@ import functools
 
 from absl import logging
 
-from tf_lamb.core import observing, trust_ratios
+from tf_lamb.core import observing, reading, trust_ratios
 from tf_lamb.tf_keras.trust_ratios import open_writer
 
 
@@ -33,7 +33,7 @@ class TrustRatios:
     """
 
     def __init__(self, optimizer, directory=None, every=100):
-        self._every = trust_ratios.interval(every)
+        self._every = reading.interval(every)
         # seam: tf-models-official 2.20.0. Averaging keeps what it wraps under this name.
         optimizer = observing.observed(getattr(optimizer, "_optimizer", optimizer))
         if optimizer.observe_trust_ratios() and optimizer.has_traced_a_step():
@@ -47,7 +47,7 @@ class TrustRatios:
 
     def __call__(self, output):
         """Reads, if it is time; Orbit calls this after each loop."""
-        step = self._watch.step()
+        step = reading.step_of(self._watch.optimizer)
         if self._due is None or step >= self._due:
             self._watch.read()
             self._due = step + self._every

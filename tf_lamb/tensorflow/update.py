@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_lamb.core import layers, rounding
 from tf_lamb.core.plan import Layer
-from tf_lamb.tensorflow import namespace, observing
+from tf_lamb.tensorflow import namespace, nonfinite, observing
 
 
 class Scalars(NamedTuple):
@@ -30,6 +30,7 @@ class State(NamedTuple):
     accumulators: Sequence  # by weight, or empty
     averages: Sequence[tuple]  # pairs of an average and its weight, or empty
     observed: Sequence[tuple] = ()  # by weight, what shows its trust ratio; empty if nobody looks
+    skipped: Sequence = ()  # what counts skipped steps; empty if none is skipped
 
 
 @dataclasses.dataclass(eq=False)
@@ -45,6 +46,7 @@ class Update:
         clip: takes and returns the list of gradients; it sees the whole, aggregated gradient.
         accumulation_steps: micro-steps an update takes, or None.
         jit_compile: whether XLA compiles the programs.
+        refusal: what is raised, with names, where a gradient is not finite; None raises nothing.
     """
 
     rule: Callable
@@ -52,6 +54,7 @@ class Update:
     clip: Callable
     accumulation_steps: int | None
     jit_compile: bool
+    refusal: str | None = None
 
     def __post_init__(self):
         self._programs: dict = {}
@@ -63,30 +66,57 @@ class Update:
         return bool(self._programs)
 
     def __call__(self, plan: tuple[Layer, ...], gradients, state: State, scalars: Scalars):
-        """One micro-step; the layers of the plan hold positions among the gradients."""
+        """One micro-step; the layers of the plan hold positions among the gradients.
+
+        Returns:
+            Whether it was the last of a step that was skipped: then nothing but the count and the
+            accumulators, which begin anew, has changed.
+        """
         step = functools.partial(self._run, plan)
         # In a user's eager loop the whole step is one call; in a graph it is part of theirs.
         if tf.executing_eagerly():
             if plan not in self._steps:
                 self._steps[plan] = tf.function(step, autograph=False)
             step = self._steps[plan]
-        step(tuple(gradients), state, scalars)
+        return step(tuple(gradients), state, scalars)
 
     def _run(self, plan, gradients, state, scalars):
         if not self.accumulation_steps:
-            self._apply(plan, gradients, state, scalars)
-            return
+            return self._apply_if_finite(plan, gradients, state, scalars)
 
         for accumulator, gradient in zip(state.accumulators, gradients, strict=True):
             accumulator.assign_add(tf.cast(gradient, accumulator.dtype))
 
         def apply():
             mean = [accumulator / self.accumulation_steps for accumulator in state.accumulators]
-            self._apply(plan, mean, state, scalars)
-            for accumulator in state.accumulators:
-                accumulator.assign(tf.zeros_like(accumulator))
+            cleared = [each.assign(tf.zeros_like(each)) for each in state.accumulators]
+            with tf.control_dependencies(cleared):
+                return self._apply_if_finite(plan, mean, state, scalars)
 
-        tf.cond(scalars.is_update, apply, lambda: None)
+        return tf.cond(scalars.is_update, apply, lambda: tf.constant(False))
+
+    def _apply_if_finite(self, plan, gradients, state, scalars):
+        """One step; returns whether it was skipped."""
+        if not state.skipped:
+            self._apply(plan, gradients, state, scalars)
+            return tf.constant(False)
+        finite = nonfinite.are_finite(gradients)
+        refused = []
+        if self.refusal:
+            paths = {
+                i: p for layer in plan for i, p in zip(layer.members, layer.paths, strict=True)
+            }
+            refused = [
+                nonfinite.refuse(finite, self.refusal, [p for _, p in sorted(paths.items())])
+            ]
+        with tf.control_dependencies(refused):
+            finite = tf.reduce_all(finite)
+            tf.cond(
+                finite,
+                lambda: self._apply(plan, gradients, state, scalars),
+                lambda: nonfinite.count(*state.skipped),
+            )
+            return tf.logical_not(finite)
 
     def _apply(self, plan, gradients, state, scalars):
         gradients = self.clip(list(gradients))
@@ -162,7 +192,8 @@ def update_replicas(strategy, update: Update, plan, gradients, state, scalars):
     """Runs the update on every replica, from a cross-replica context or without a strategy.
 
     Gradients are aggregated by now. One call hands each replica its own copy of every variable;
-    the treatments were decided once, so they cannot differ between replicas.
+    the treatments were decided once, so they cannot differ between replicas, and neither can
+    what `Update` returns.
     """
     copies = strategy.experimental_local_results
 
@@ -176,6 +207,9 @@ def update_replicas(strategy, update: Update, plan, gradients, state, scalars):
             own = state
         else:
             own = tf.nest.map_structure(lambda variable: copies(variable)[replica], state)
-        update(plan, gradients, own, scalars)
+        return update(plan, gradients, own, scalars)
 
-    strategy.extended.update(state.weights[0], on_replica, args=(gradients, scalars), group=False)
+    of_replicas = strategy.extended.update(
+        state.weights[0], on_replica, args=(gradients, scalars), group=False
+    )
+    return of_replicas[0]

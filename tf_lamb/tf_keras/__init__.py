@@ -1,12 +1,12 @@
 """Door 2: the same optimizers for tf_keras, the Keras of the Model Garden."""
 
 from tf_lamb.tf_keras import schedules
-from tf_lamb.tf_keras.callbacks import NoiseScale, StopAtScaleInvariantStep
+from tf_lamb.tf_keras.callbacks import DivergenceReport, NoiseScale, StopAtScaleInvariantStep
 from tf_lamb.tf_keras.family import LAMB, LARS, SGDP, AdamP, AdaScale, Measured
 from tf_lamb.tf_keras.migrate import from_addons, migrate
 from tf_lamb.tf_keras.trust_ratios import TrustRatios
 
 __all__ = [
-    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "Measured", "NoiseScale",
+    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "DivergenceReport", "Measured", "NoiseScale",
     "StopAtScaleInvariantStep", "TrustRatios", "from_addons", "migrate", "schedules",
 ]  # fmt: skip

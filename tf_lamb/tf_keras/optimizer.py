@@ -11,11 +11,15 @@ Seams into tf_keras (2.20.1), all in this file:
     and `_variable` of mixed precision's wrapper: used as tf_keras's own code uses them.
 """
 
+import functools
+
 import tensorflow as tf
 import tf_keras
 
 from tf_lamb.core import settings as settings_
 from tf_lamb.core.layerwise import Layerwise
+from tf_lamb.core.nonfinite import Guarded
+from tf_lamb.tensorflow import nonfinite
 from tf_lamb.tensorflow.update import Scalars, State, Update, update_replicas
 from tf_lamb.tf_keras import observing, schedules
 
@@ -46,7 +50,7 @@ def _at_least_float32(gradient):
     return tf.cast(gradient, tf.float32) if gradient.dtype in _HALF else gradient
 
 
-class LayerwiseOptimizer(Layerwise, observing.Observing, tf_keras.optimizers.Optimizer):
+class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optimizers.Optimizer):
     """Owns variables, casting, clipping, accumulation, averaging, distribution and config."""
 
     _schedules = schedules
@@ -72,14 +76,19 @@ class LayerwiseOptimizer(Layerwise, observing.Observing, tf_keras.optimizers.Opt
             self._accumulators = [
                 self.add_variable_from_reference(v, "gradient_accumulator") for v in var_list
             ]
+        if self._is_guarded:
+            self._skipped = self.add_variable((), tf.int64, name="skipped_steps")
         self._update = Update(
             self._bound_rule,
             len(self.slot_names),
             super()._clip_gradients,
             self.gradient_accumulation_steps,
             self._settings.jit_compile,
+            self._refusal(),
         )
         self._make_observed()
+        # As a function: the host would take a list of the weights for state of the optimizer.
+        self._are_finite = functools.partial(nonfinite.which, [_native(v) for v in var_list])
         self._built = True
 
     def _add_slots(self, variable):
@@ -133,10 +142,11 @@ class LayerwiseOptimizer(Layerwise, observing.Observing, tf_keras.optimizers.Opt
         def everywhere(strategy, gradients):
             plan, gradients, state = self._work(gradients, variables)
             scalars = self._scalars()
-            update_replicas(strategy, self._update, plan, gradients, state, scalars)
+            skipped = update_replicas(strategy, self._update, plan, gradients, state, scalars)
             if self.gradient_accumulation_steps:
                 self._micro_step.assign_add(1)
-            return self.iterations.assign_add(tf.cast(scalars.is_update, tf.int64))
+            stepped = scalars.is_update & ~skipped
+            return self.iterations.assign_add(tf.cast(stepped, tf.int64))
 
         return tf.__internal__.distribute.interim.maybe_merge_call(
             everywhere, self._distribution_strategy, gradients
@@ -156,6 +166,7 @@ class LayerwiseOptimizer(Layerwise, observing.Observing, tf_keras.optimizers.Opt
             if self.use_ema
             else [],
             observed=self._observed_of(indices),
+            skipped=[self._skipped] if self._is_guarded else [],
         )  # fmt: skip
         return self._plan.layers(indices), gradients, state
 
@@ -190,6 +201,9 @@ class LayerwiseOptimizer(Layerwise, observing.Observing, tf_keras.optimizers.Opt
         if callable(learning_rate) and not isinstance(learning_rate, _Schedule):
             learning_rate = _Callable(learning_rate)
         return super()._build_learning_rate(learning_rate)
+
+    def _as_numpy(self, variable):
+        return variable.numpy()
 
     def _get_hyper(self, name, dtype=None):
         value = getattr(self, name)

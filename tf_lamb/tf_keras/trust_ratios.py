@@ -1,12 +1,11 @@
 """The callback that shows trust ratios: its face, before tf_keras."""
 
-import tf_keras
-
 from tf_lamb.core import trust_ratios
 from tf_lamb.tensorflow.summaries import Writer
+from tf_lamb.tf_keras import callbacks
 
 
-class TrustRatios(trust_ratios.TrustRatios, tf_keras.callbacks.Callback):
+class TrustRatios(trust_ratios.TrustRatios, callbacks.BetweenBatches):
     __doc__ = trust_ratios.TrustRatios.__doc__
 
     def _check_directory(self):
@@ -14,10 +13,6 @@ class TrustRatios(trust_ratios.TrustRatios, tf_keras.callbacks.Callback):
 
     def _open_writer(self, optimizer):
         return open_writer(self._directory, optimizer)
-
-    def _batches_a_call(self):
-        # seam: tf_keras 2.20.1. A model does not tell it otherwise.
-        return int(self.model._steps_per_execution.numpy())
 
 
 def open_writer(directory, optimizer):

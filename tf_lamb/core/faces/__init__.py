@@ -8,12 +8,13 @@ The constructor of a face hands its arguments on to the door's base class.
 from tf_lamb.core.faces.adamp import AdamP
 from tf_lamb.core.faces.adascale import AdaScale
 from tf_lamb.core.faces.callbacks import NoiseScale, StopAtScaleInvariantStep
+from tf_lamb.core.faces.divergence import DivergenceReport
 from tf_lamb.core.faces.lamb import LAMB
 from tf_lamb.core.faces.lars import LARS
 from tf_lamb.core.faces.measured import Measured
 from tf_lamb.core.faces.sgdp import SGDP
 
 __all__ = [
-    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "Measured", "NoiseScale",
+    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "DivergenceReport", "Measured", "NoiseScale",
     "StopAtScaleInvariantStep",
 ]  # fmt: skip

@@ -1,6 +1,5 @@
 """The faces of what watches a measuring optimizer during `fit`; each door adds its host."""
 
-import operator
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,7 @@ class _Watching:
     _read: Callable
 
     def _every(self, every):
-        self._batches_between, self._batches = _whole("every", every), 0
+        self._batches_between, self._batches = checks.whole("every", every), 0
         self._supports_tf_logs = True  # else tf_keras waits for the loss of every batch
 
     def set_model(self, model):
@@ -49,16 +48,6 @@ class _Watching:
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()
         self._read()
-
-
-def _whole(name, value) -> int:
-    try:
-        whole = operator.index(value)
-    except TypeError as error:
-        raise TypeError(f"{name} must be a whole number >= 1, not {value!r}.") from error
-    if isinstance(value, bool) or whole < 1:
-        raise ValueError(f"{name} must be a whole number >= 1, not {value!r}.")
-    return whole
 
 
 def shared_statistics(layers) -> str:
@@ -115,7 +104,7 @@ class NoiseScale(_Watching):
 
     def __init__(self, batch_size, *, every=100, verbose=True):
         super().__init__()
-        self.batch_size = _whole("batch_size", batch_size)
+        self.batch_size = checks.whole("batch_size", batch_size)
         self._verbose = checks.flag("verbose", verbose)
         self._every(every)
         self.history: dict[str, list] = {"step": [], "noise_scale": []}
@@ -180,7 +169,7 @@ class StopAtScaleInvariantStep(_Watching):
 
     def __init__(self, steps, *, every=1):
         super().__init__()
-        self.steps = _whole("steps", steps)
+        self.steps = checks.whole("steps", steps)
         self._every(every)
 
     def on_train_begin(self, logs=None):

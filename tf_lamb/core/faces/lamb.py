@@ -68,6 +68,11 @@ class LAMB(Layerwise):
             8 bytes a parameter, or 4. Defaults to "float32".
         master_weights: Whether float16 and bfloat16 variables have a float32 master, 4 bytes a
             parameter more, on which the rule works. Defaults to False.
+        on_nonfinite: What becomes of a step whose gradients, of all replicas and micro-batches,
+            hold a NaN or what float32 cannot square. "skip" leaves weights, slots, averages and
+            `iterations` as they are and counts it in `skipped_steps`; "raise" leaves them, too,
+            and raises the host's error, naming the variables, except in a step that XLA compiles
+            whole; "propagate" takes the step. Defaults to "skip".
         jit_compile: Whether XLA compiles the update on TensorFlow. Defaults to True.
         name: Name of the optimizer. Defaults to "LAMB".
 
@@ -121,6 +126,7 @@ class LAMB(Layerwise):
         gradient_accumulation_steps=None,
         slot_dtype="float32",
         master_weights=False,
+        on_nonfinite="skip",
         jit_compile=True,
         name="LAMB",
         **unknown,
@@ -155,6 +161,7 @@ class LAMB(Layerwise):
             gradient_accumulation_steps=gradient_accumulation_steps,
             slot_dtype=slot_dtype,
             master_weights=master_weights,
+            on_nonfinite=on_nonfinite,
             jit_compile=jit_compile,
             name=name,
         )

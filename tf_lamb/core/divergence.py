@@ -1,0 +1,108 @@
+"""When a run has diverged, and what its last readings say of it."""
+
+import collections
+import math
+
+from tf_lamb.core.nonfinite import ADVICE
+from tf_lamb.core.reading import step_of
+
+_SHOWN = 5  # variables
+
+
+class Readings:
+    """The last readings of a run.
+
+    Args:
+        keep: How many.
+        patience: Steps skipped in a row that make a divergence.
+    """
+
+    def __init__(self, keep, patience):
+        self._kept: collections.deque = collections.deque(maxlen=keep)  # (step, observations)
+        self._patience = patience
+        self._step = self._skipped = self._skipped_before = 0
+
+    def add(self, step, skipped, loss, strange, observations):
+        """One more reading.
+
+        Args:
+            step: optimizer steps taken.
+            skipped: steps skipped so far.
+            loss: of the present epoch, or None.
+            strange: paths of the variables that are not finite.
+            observations: of the optimizer; none where it has no trust ratios.
+
+        Returns:
+            The report, if training has diverged; else None.
+        """
+        if step != self._step or skipped < self._skipped:  # the second: another run
+            self._skipped_before = skipped if step == self._step else self._skipped
+        self._step, self._skipped = step, skipped
+        if self._kept and self._kept[-1][0] == step:
+            self._kept.pop()
+        self._kept.append((step, {seen.path: seen for seen in observations}))
+        if strange:
+            names = ", ".join(map(repr, strange[:_SHOWN]))
+            more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
+            return self._report(f"the weights of {names}{more} are not finite", strange)
+        if (row := skipped - self._skipped_before) >= self._patience:
+            return self._report(f"the last {row} steps were all skipped: their gradients were not "
+                                "finite", [])  # fmt: skip
+        # One skipped batch spoils the mean loss of its epoch, and nothing else.
+        if loss is not None and not math.isfinite(loss) and not skipped:
+            return self._report(f"the loss is {loss}", [])
+        return None
+
+    def _report(self, why, strange):
+        lines = [f"Training has diverged: at step {self._step:,}, {why}."]
+        if table := self._table(strange):
+            lines += ["", *table, ""]
+        return "\n".join([*lines, ADVICE])
+
+    def _table(self, strange):
+        """Norms and ratio of the variables in question, a line a reading."""
+        _, latest = self._kept[-1]
+        shown = [path for path in [*strange, *self._risen()] if path in latest]
+        shown = list(dict.fromkeys(shown))[:_SHOWN]
+        if not shown:
+            return []
+        width = max(map(len, shown))
+        line = f"{{:{width}}}  {{:>9}}  {{:>11}}  {{:>11}}  {{:>11}}".format
+        lines = [line("variable", "step", "weight norm", "update norm", "trust ratio")]
+        for path in shown:
+            for name, (step, seen) in zip(
+                [path, *[""] * len(self._kept)], self._kept, strict=False
+            ):
+                lines.append(line(name, f"{step:,}", *map(_short, seen[path][4:7])))
+        return lines
+
+    def _risen(self):
+        """The paths that have a ratio, by how much their norms have grown, the largest first."""
+        (_, first), (_, last) = self._kept[0], self._kept[-1]
+        growth = {
+            path: max(_growth(first[path].weight_norm, seen.weight_norm),
+                      _growth(first[path].update_norm, seen.update_norm))
+            for path, seen in last.items()
+            if seen.trust_ratio is not None and path in first
+        }  # fmt: skip
+        return sorted(growth, key=growth.__getitem__, reverse=True)
+
+
+def diagnose(readings, optimizer, loss):
+    """Reads the optimizer; raises `FloatingPointError`, with the report, if it has diverged."""
+    observations = optimizer.trust_ratios() if getattr(optimizer, "_observed", None) else []
+    report = readings.add(
+        step_of(optimizer), optimizer.skipped_steps, loss, optimizer.strange_weights(), observations
+    )
+    if report:
+        raise FloatingPointError(report)
+
+
+def _growth(before, after):
+    if not before or after is None or math.isnan(after):
+        return math.inf
+    return after / before
+
+
+def _short(number):
+    return "-" if number is None else f"{number:.3g}"

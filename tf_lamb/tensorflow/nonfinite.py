@@ -1,0 +1,29 @@
+"""Whether a step may be taken: one pass over its gradients."""
+
+import tensorflow as tf
+
+from tf_lamb.tensorflow import replicas
+
+
+def are_finite(gradients):
+    """By gradient, whether the sum of its squares is finite in float32.
+
+    Then each element is, and its square as well, which a second moment has to hold.
+    """
+    return tf.math.is_finite(tf.stack([replicas.squared_norm(g) for g in gradients]))
+
+
+def which(variables):
+    """By variable, whether every element is finite, large as it may be; waits for the device."""
+    return tf.stack([tf.reduce_all(tf.math.is_finite(v)) for v in variables]).numpy()
+
+
+def count(skipped):
+    """One more step was skipped."""
+    skipped.assign_add(1)
+
+
+def refuse(finite, refusal, paths):
+    """An operation that raises, unless all is finite; in a step that XLA compiles whole, none."""
+    strange = tf.boolean_mask(tf.constant(paths), tf.logical_not(finite))
+    return tf.debugging.Assert(tf.reduce_all(finite), [refusal, strange], summarize=10)
