@@ -57,16 +57,16 @@ def arrays(shapes):
 # Optimizers, each with the settings of LAMB's paper.
 
 
-def ours_tf_keras():
+def ours_tf_keras(on_nonfinite="propagate"):  # as all peers do
     import tf_lamb.tf_keras
 
-    return tf_lamb.tf_keras.LAMB(1e-3, weight_decay=0.01)
+    return tf_lamb.tf_keras.LAMB(1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite)
 
 
-def ours_keras():
+def ours_keras(on_nonfinite="propagate"):
     import tf_lamb.keras
 
-    return tf_lamb.keras.LAMB(1e-3, weight_decay=0.01)
+    return tf_lamb.keras.LAMB(1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite)
 
 
 def model_garden():
@@ -165,11 +165,11 @@ def optax(shapes):
     return _held(update, gradients, held)
 
 
-def keras_on_jax(shapes):
+def keras_on_jax(shapes, on_nonfinite="propagate"):
     """Door 1 with the JAX backend, in one jitted function that takes the weights over."""
     import jax
 
-    optimizer = ours_keras()
+    optimizer = ours_keras(on_nonfinite)
     weights, gradients = arrays(shapes)
     variables = [keras_variable(w, i) for i, w in enumerate(weights)]
     optimizer.build(variables)
@@ -269,10 +269,16 @@ CONTESTANTS = {
         ours_tf_keras, tf_variable, strategy="MultiWorkerMirrored"
     ),
     "tf_lamb.keras, MirroredStrategy": tensorflow(ours_keras, keras_variable, strategy="Mirrored"),
+    "tf_lamb.tf_keras, skipping": tensorflow(functools.partial(ours_tf_keras, "skip"), tf_variable),
+    "tf_lamb.keras, skipping": tensorflow(functools.partial(ours_keras, "skip"), keras_variable),
+    "tf_lamb.keras on JAX, skipping": functools.partial(keras_on_jax, on_nonfinite="skip"),
     "floor on JAX": floor_on_jax,
 }
 EVERYWHERE = [name for name in CONTESTANTS if name != "floor on JAX"]
-ON_JAX = ["floor on JAX", "optax lamb, jitted", "tf_lamb.keras on JAX, jitted"]
+ON_JAX = [
+    "floor on JAX", "optax lamb, jitted", "tf_lamb.keras on JAX, jitted",
+    "tf_lamb.keras on JAX, skipping",
+]  # fmt: skip
 
 
 def backend(name):
