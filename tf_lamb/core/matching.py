@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tf_lamb.core.plan import model_name
+from tf_lamb.core.paths import model_name
 
 
 def match(

@@ -1,9 +1,15 @@
-"""Patterns and variable paths become one `Treatment` a variable. Only this file knows regexes."""
+"""Patterns and variable paths become one `Treatment` a variable.
+
+Only this file knows regexes, and `searching`, which it has search them.
+"""
 
 import dataclasses
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+
+from tf_lamb.core import paths as paths_
+from tf_lamb.core import searching
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,22 +154,34 @@ def plan_for(
             optimizers whose norms run within channels.
 
     Raises:
-        ValueError: where a variable has no such axis or blocks, or is both joined and sliced.
+        ValueError: where a variable has no such axis or blocks, or is both joined and sliced, or a
+            pattern takes too long to search.
     """
-    aliases = _aliases(paths)
+    aliases = paths_.aliases(paths)
+    every_name = list(dict.fromkeys(name for names in aliases for name in names))
+    undecaying, unadapting, grouping, slicing = found = [
+        searching.search(argument, patterns or (), every_name)
+        for argument, patterns in {
+            "exclude_from_weight_decay": exclude_from_weight_decay,
+            "exclude_from_layer_adaptation": exclude_from_layer_adaptation,
+            "layer_groups": layer_groups,
+            "layer_slices": layer_slices,
+        }.items()
+    ]
+    two_channel_axes = searching.search("depthwise", depthwise or (), every_name)
     treatments, groups = [], []
     for path, shape, names, identified in zip(
         paths, shapes, aliases, excluded_by_identity, strict=True
     ):
-        undecayed = identified or _matches(exclude_from_weight_decay, names)
-        group = path.rpartition("/")[0] or path if _matches(layer_groups, names) else ""
+        undecayed = identified or _matches(undecaying, names)
+        group = path.rpartition("/")[0] or path if _matches(grouping, names) else ""
         if exclude_from_layer_adaptation is None:
             unadapted = undecayed and not group
         else:
-            unadapted = _matches(exclude_from_layer_adaptation, names)
+            unadapted = _matches(unadapting, names)
             group = "" if unadapted else group
         layout: dict = {}
-        pattern = next((p for p in layer_slices or () if _matches((p,), names)), None)
+        pattern = next((p for p, hits in slicing.items() if not hits.isdisjoint(names)), None)
         if pattern is not None and group:
             raise ValueError(
                 f"{path} is in layer_slices ({pattern!r}) and in layer_groups ({group}): a layer "
@@ -172,17 +190,13 @@ def plan_for(
         if pattern is not None and layer_slices is not None:
             layout = _sliced(path, shape, *layer_slices[pattern])
         elif depthwise is not None and len(shape) > 1:
-            channel_axes = 2 if _matches(depthwise, names) and len(shape) > 2 else 1
+            channel_axes = 2 if _matches(two_channel_axes, names) and len(shape) > 2 else 1
             layout = {"axes": tuple(range(len(shape) - channel_axes))}
         decay = 0.0 if undecayed else weight_decay
         treatments.append(Treatment(decay, not unadapted, **layout))
         groups.append(group)
-    given = (exclude_from_weight_decay, exclude_from_layer_adaptation, layer_groups, layer_slices)
-    unmatched = tuple(
-        pattern
-        for pattern in dict.fromkeys(p for patterns in given for p in patterns or ())
-        if not any(_matches((pattern,), names) for names in aliases)
-    )
+    hits_of = {pattern: hits for each in found for pattern, hits in each.items()}
+    unmatched = tuple(pattern for pattern, hits in hits_of.items() if not hits)
     return Plan(
         tuple(paths), tuple(map(tuple, shapes)), tuple(treatments), tuple(groups), unmatched
     )
@@ -210,35 +224,14 @@ def _sliced(path: str, shape: Sequence[int], axis: int, blocks: int | None) -> d
     return {"view": view, "axes": axes, "sliced": f"{count} slices along axis {axis}"}
 
 
-def _aliases(paths: Sequence[str]) -> list[tuple[str, ...]]:
-    """Each path as it stands, and without the model's name where there is one to drop."""
-    root = model_name(paths)
+def groups_of(argument: str, patterns: Sequence[str], paths: Sequence[str]) -> list[int]:
+    """Of each path the position of the first pattern that it matches, or one behind the last."""
+    found = searching.search(argument, patterns, paths)
     return [
-        (path, path.removeprefix(root)) if root and path.startswith(root) else (path,)
+        next((i for i, p in enumerate(patterns) if path in found[p]), len(patterns))
         for path in paths
     ]
 
 
-def model_name(paths: Sequence[str]) -> str:
-    """The first name that all paths share, with its slash, or an empty string.
-
-    A layer of a subclassed model that makes weights before the model is called leaves the model's
-    name out of their path: beside `my_model/encoder/dense/kernel` stands `encoder/scale`, in
-    tf_keras a bare `scale`. Such paths do not speak against the name.
-    """
-    for root in dict.fromkeys(path.partition("/")[0] for path in paths if "/" in path):
-        inside = [path.split("/") for path in paths if path.startswith(root + "/")]
-        layers = {names[1] for names in inside if len(names) > 2}
-        outside = [path.split("/") for path in paths if not path.startswith(root + "/")]
-        if all(len(names) == 1 or names[0] in layers for names in outside):
-            return root + "/"
-    return ""
-
-
-def group_of(path: str, patterns: Sequence[str]) -> int:
-    """The position of the first pattern that the path matches; one behind the last if none does."""
-    return next((i for i, p in enumerate(patterns) if _matches([p], (path,))), len(patterns))
-
-
-def _matches(patterns: Iterable[str] | None, names: tuple[str, ...]) -> bool:
-    return any(re.search(pattern, name) for pattern in patterns or () for name in names)
+def _matches(found: Mapping[str, frozenset[str]], names: tuple[str, ...]) -> bool:
+    return any(not hits.isdisjoint(names) for hits in found.values())

@@ -1,0 +1,28 @@
+"""The names that a variable answers to: its path, with the name of the model and without."""
+
+from collections.abc import Sequence
+
+
+def aliases(paths: Sequence[str]) -> list[tuple[str, ...]]:
+    """Each path as it stands, and without the model's name where there is one to drop."""
+    root = model_name(paths)
+    return [
+        (path, path.removeprefix(root)) if root and path.startswith(root) else (path,)
+        for path in paths
+    ]
+
+
+def model_name(paths: Sequence[str]) -> str:
+    """The first name that all paths share, with its slash, or an empty string.
+
+    A layer of a subclassed model that makes weights before the model is called leaves the model's
+    name out of their path: beside `my_model/encoder/dense/kernel` stands `encoder/scale`, in
+    tf_keras a bare `scale`. Such paths do not speak against the name.
+    """
+    for root in dict.fromkeys(path.partition("/")[0] for path in paths if "/" in path):
+        inside = [path.split("/") for path in paths if path.startswith(root + "/")]
+        layers = {names[1] for names in inside if len(names) > 2}
+        outside = [path.split("/") for path in paths if not path.startswith(root + "/")]
+        if all(len(names) == 1 or names[0] in layers for names in outside):
+            return root + "/"
+    return ""
