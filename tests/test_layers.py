@@ -73,6 +73,11 @@ def test_blocks_along_an_axis_are_layers_of_their_own(axis):
         np.testing.assert_allclose(fused[part], expected, rtol=1e-12)
 
 
+def test_an_empty_axis_has_no_slices():
+    empty = plan(paths=("head",), shapes=((0, 2),), layer_slices={"head": (0, None)})
+    assert empty.treatments[0].view is None
+
+
 def test_the_sizes_of_fused_blocks_no_longer_meet():
     """Block norms .04, 4 and 400 in one kernel: one ratio moves the blocks by 577, 5.8 and .06
     times themselves at rate .1; a ratio each moves each by a tenth."""

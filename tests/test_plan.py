@@ -96,6 +96,13 @@ def test_the_plan_does_not_depend_on_the_order_of_the_variables():
     assert forward == backward
 
 
+def test_of_two_names_that_a_model_could_have_the_order_chooses_none():
+    """Each of `a` and `b` could be the model, with a layer that was built early."""
+    paths = ["a/b/kernel", "b/a/kernel"]
+    forward, backward = decayed(paths, ("^a/",)), decayed(paths[::-1], ("^a/",))
+    assert forward == backward[::-1]
+
+
 def test_an_exact_pattern_matches_one_path_only():
     assert decayed(["a/b.c", "a/bxc", "a/b.c2"], (exact("a/b.c"),)) == [False, True, True]
 

@@ -17,9 +17,10 @@ def model_name(paths: Sequence[str]) -> str:
 
     A layer of a subclassed model that makes weights before the model is called leaves the model's
     name out of their path: beside `my_model/encoder/dense/kernel` stands `encoder/scale`, in
-    tf_keras a bare `scale`. Such paths do not speak against the name.
+    tf_keras a bare `scale`. Such paths do not speak against the name. Where several names would
+    do, it is the first in the alphabet: the order of the paths decides nothing.
     """
-    for root in dict.fromkeys(path.partition("/")[0] for path in paths if "/" in path):
+    for root in sorted({path.partition("/")[0] for path in paths if "/" in path}):
         inside = [path.split("/") for path in paths if path.startswith(root + "/")]
         layers = {names[1] for names in inside if len(names) > 2}
         outside = [path.split("/") for path in paths if not path.startswith(root + "/")]

@@ -214,6 +214,8 @@ def _sliced(path: str, shape: Sequence[int], axis: int, blocks: int | None) -> d
         )
     axis %= rank
     count = shape[axis] if blocks is None else blocks
+    if count == 0:  # the variable is empty, so there is nothing to slice
+        return {}
     if shape[axis] % count:
         raise ValueError(
             f"layer_slices asks for {count} blocks on axis {axis} of {path}, whose shape is "
