@@ -11,13 +11,24 @@ def frobenius(array):
     return float(np.sqrt(np.sum(np.asarray(array, np.float64) ** 2)))
 
 
+LENGTHS = {
+    "l2": frobenius,
+    "l1": lambda array: float(np.sum(np.abs(array), dtype=np.float64)),
+    "linf": lambda array: float(np.max(np.abs(array), initial=0)),
+}
+
+
 class Lamb:
     """LAMB on a dictionary of arrays. `undecayed` and `unadapted` are sets of its keys."""
 
     def __init__(
         self, weights, *, lr, wd=0.0, b1=0.9, b2=0.999, eps=1e-6, debias=True,
         undecayed=(), unadapted=(), bounds=(0.0, np.inf),
+        averaging=True, ahead=(), decay_enters="update", kind="l2", phi=(0.0, np.inf),
     ):  # fmt: skip
+        # `ahead`: the moments that look ahead, as in Nadam: none, ("m",) or ("m", "v").
+        self.share, self.ahead = (1 - b1 if averaging else 1.0), ahead
+        self.decay_enters, self.length, self.phi = decay_enters, LENGTHS[kind], phi
         self.w = {k: np.array(x, np.float64) for k, x in weights.items()}
         self.m = {k: np.zeros_like(x) for k, x in self.w.items()}
         self.v = {k: np.zeros_like(x) for k, x in self.w.items()}
@@ -32,26 +43,42 @@ class Lamb:
         self.step_count += 1
         rate = self.lr(self.step_count) if callable(self.lr) else self.lr
         for key, raw in gradients.items():
-            g = np.asarray(raw, np.float64)
-            self.m[key] = self.b1 * self.m[key] + (1 - self.b1) * g
+            g, wd = np.asarray(raw, np.float64), 0.0 if key in self.undecayed else self.wd
+            if self.decay_enters == "gradient":
+                g = g + wd * self.w[key]
+            self.m[key] = self.b1 * self.m[key] + self.share * g
             self.v[key] = self.b2 * self.v[key] + (1 - self.b2) * g**2
-            first, second = self.m[key], self.v[key]
-            if self.debias:
-                first = first / (1 - self.b1**self.step_count)
-                second = second / (1 - self.b2**self.step_count)
+            first = self.estimate(self.m[key], g, self.b1, self.share, "m" in self.ahead)
+            second = self.estimate(self.v[key], g**2, self.b2, 1 - self.b2, "v" in self.ahead)
+            if self.ahead == ("m",):
+                second = self.b2 * second  # Dozat's
             direction = first / (np.sqrt(second) + self.eps)
-            if key not in self.undecayed:
-                direction = direction + self.wd * self.w[key]
-            ratio = 1.0
-            if key not in self.unadapted:
-                top, bottom = frobenius(self.w[key]), frobenius(direction)
-                if top > 0 and bottom > 0:
-                    ratio = top / bottom
-                free, ratio = ratio, float(np.clip(ratio, *self.bounds))
-                self.seen[key] = (top, bottom, ratio, int(ratio != free))
-            self.ratios[key] = ratio
-            self.w[key] = self.w[key] - rate * ratio * direction
+            if self.decay_enters == "update":
+                direction = direction + wd * self.w[key]
+            if self.decay_enters == "decoupled":
+                self.w[key] = self.w[key] - rate * wd * self.w[key]
+            self.ratios[key] = self.ratio(key, direction)
+            self.w[key] = self.w[key] - rate * self.ratios[key] * direction
         return self.w
+
+    def estimate(self, moment, new, beta, share, ahead):
+        def divisor(t):
+            return 1 - beta**t if self.debias else 1.0
+
+        t = self.step_count
+        if not ahead:
+            return moment / divisor(t)
+        return beta * moment / divisor(t + 1) + share * new / divisor(t)
+
+    def ratio(self, key, direction):
+        if key in self.unadapted:
+            return float(np.clip(1.0, *self.bounds))
+        top, bottom = self.length(self.w[key]), self.length(direction)
+        phi = float(np.clip(top, *self.phi))
+        free = phi / bottom if top > 0 and bottom > 0 else 1.0
+        ratio = float(np.clip(free, *self.bounds))
+        self.seen[key] = (top, bottom, ratio, int(ratio != free or phi != top))
+        return ratio
 
 
 class Toy:
@@ -86,7 +113,7 @@ class Lars:
     def local_rate(self, below, lr):
         top = frobenius(self.w)
         if self.skip or top == 0 or frobenius(below) == 0:
-            return 1.0
+            return float(np.clip(1.0, *self.bounds))
         length = frobenius(below) + self.eps
         if self.denominator == "sum_of_norms":
             length += self.wd * top

@@ -25,6 +25,8 @@ def step(xp, rule, treatments: Sequence[Treatment], gradients, states, *, lr, t,
         return _joined(xp, rule, treatments, gradients, states, lr=lr, t=t)
     (treatment,), (state,) = treatments, states
     shape = state[0].shape
+    if 0 in tuple(shape):  # no norm, and nothing to step
+        return [state]
     arrays = [*gradients, *state]
     if treatment.view:
         arrays = [xp.reshape(array, treatment.view) for array in arrays]
