@@ -127,4 +127,9 @@ class Layerwise:
 
 def path_of(variable) -> str:
     """`variable.path` in Keras 3; of a TensorFlow variable, its name without what varies."""
-    return getattr(variable, "path", None) or plans.stable_path(variable.name)
+    if path := getattr(variable, "path", None):
+        return path
+    name = variable.name
+    if hasattr(variable, "_sharded_container"):  # a part, on one of several parameter servers
+        name = name.rpartition("/part_")[0]
+    return plans.stable_path(name)

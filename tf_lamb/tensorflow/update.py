@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_lamb.core import layers, rounding
 from tf_lamb.core.plan import Layer
-from tf_lamb.tensorflow import namespace, nonfinite, observing
+from tf_lamb.tensorflow import namespace, nonfinite, observing, servers
 
 
 class Scalars(NamedTuple):
@@ -125,10 +125,11 @@ class Update:
                 [variables[i] for i in layer.members] for variables in (state.weights, state.slots)
             )
             observed = [state.observed[i] for i in layer.members] if state.observed else []
-            self._program(layer, weights, slots, observed)(
-                tf.constant(layer.number), [gradients[i] for i in layer.members],
-                weights, slots, observed, scalars.lr, scalars.t,
-            )  # fmt: skip
+            with servers.beside(weights[0]):
+                self._program(layer, weights, slots, observed)(
+                    tf.constant(layer.number), [gradients[i] for i in layer.members],
+                    weights, slots, observed, scalars.lr, scalars.t,
+                )  # fmt: skip
         if state.averages:
             self._average(state, scalars)
 
@@ -140,9 +141,10 @@ class Update:
             def program(number, gradients, weights, slots, observed, lr, t):
                 self._step(layer.treatments, number, gradients, weights, slots, observed, lr, t)
 
-            # On a TPU the step is one program already, and its variables are no arguments.
+            # On a TPU the step is one program already, and its variables are no arguments. XLA
+            # takes the variables of one device, and those of a step may lie on several servers.
             on_tpu = isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
-            if self.jit_compile and not on_tpu:
+            if self.jit_compile and not on_tpu and not servers.are_used():
                 program = tf.function(program, jit_compile=True, autograph=False)
             self._programs[key] = program
         return self._programs[key]

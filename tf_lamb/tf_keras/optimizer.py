@@ -19,7 +19,7 @@ import tf_keras
 from tf_lamb.core import settings as settings_
 from tf_lamb.core.layerwise import Layerwise
 from tf_lamb.core.nonfinite import Guarded
-from tf_lamb.tensorflow import nonfinite
+from tf_lamb.tensorflow import nonfinite, servers
 from tf_lamb.tensorflow.update import Scalars, State, Update, update_replicas
 from tf_lamb.tf_keras import observing, schedules
 
@@ -69,6 +69,7 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
             self._refuse_strangers(var_list, self._index_dict)
             return
         self._make_plan(var_list)
+        servers.refuse_parts(var_list, self._plan, self.clipnorm)
         super().build(var_list)
         self._slots = [self._add_slots(v) for v in var_list]
         if self.gradient_accumulation_steps:
