@@ -338,6 +338,38 @@ def test_a_bad_setting(records, tmp_path, text, expected):
     assert expected in said, said
 
 
+def _switched(kind, **settings):
+    """Overrides that change the type of the optimizer, and what the two types hold."""
+    prefix = "trainer.optimizer_config.optimizer"
+    values = {"type": kind, **settings}
+    return ",".join(f"{prefix}.{k.replace('__', '.')}={v}" for k, v in values.items())
+
+
+FORGOTTEN = {"tf_lamb__exclude_from_weight_decay": "null", "tf_lamb__global_clipnorm": "null"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (_switched("tf_lars"), "tf_lars has no exclude_from_weight_decay, but tf_lamb, which"),
+        (_switched("tf_lars", tf_lars__exclude_from_weight_decay="[bias]"), "has no global_clip"),
+        (_switched("tf_lars", tf_lars__momentum=-1, **FORGOTTEN), "momentum must be"),
+    ],
+)
+def test_d14_a_change_of_type_leaves_nothing_behind(records, tmp_path, text, expected):
+    """Lists and clippings were written for the other type; the new one would train without."""
+    said = _refusal(tiny(records), tmp_path, text=text)
+    assert expected in said, said
+
+
+def test_d16_nothing_decays_twice(tmp_path):
+    """In the loss and in the optimizer, where it would also enter the norm of the gradient."""
+    said = _refusal(
+        {"task": {"losses": {"l2_weight_decay": 1e-4}}}, tmp_path, "lars/resnet_imagenet"
+    )
+    assert "task.losses.l2_weight_decay=0.0001 decays in the loss" in said, said
+
+
 @pytest.mark.parametrize("text", ["trainer: {train_steps: 5", "- 1\n- 2", ""])
 def test_a_yaml_that_is_none(tmp_path, text):
     assert "config.yaml" in _refusal(text, tmp_path)

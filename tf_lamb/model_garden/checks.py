@@ -10,8 +10,11 @@ from official.modeling.hyperparams import base_config
 from official.modeling.optimization import OptimizerFactory
 from official.nlp.tasks import masked_lm
 
-from tf_lamb.model_garden import batches, model_dirs, tasks
+from tf_lamb.model_garden import batches, configs, model_dirs, tasks
 from tf_lamb.model_garden.parsing import UserError
+
+_LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
+_CLIPPINGS = ("clipnorm", "global_clipnorm", "clipvalue")
 
 
 def check(params, mode, model_dir, experiment=None, seed=None) -> None:
@@ -82,7 +85,9 @@ def _optimization(params) -> str | None:
                 )
     if complaint := _warmup(params):
         return complaint
-    ours = str(config.optimizer.type).startswith("tf_lamb")
+    ours = config.optimizer.type in configs._OPTIMIZERS
+    if ours and (complaint := _left_behind(config.optimizer) or _decays_twice(params)):
+        return complaint
     if ours and params.task.differential_privacy_config is not None:
         return (
             f"task.differential_privacy_config works with Model Garden's legacy optimizers only, "
@@ -97,6 +102,35 @@ def _optimization(params) -> str | None:
             except (TypeError, ValueError) as error:
                 reason = str(error).splitlines()[0]  # Gin adds where it stood in the call
                 return f"trainer.optimizer_config.optimizer.{config.optimizer.type}: {reason}"
+    return None
+
+
+def _left_behind(optimizer) -> str | None:
+    """Settings belong to the type that they were written for: another type begins without them."""
+    chosen = optimizer.get().as_dict()
+    for other in configs._OPTIMIZERS:
+        for key in (*_LISTS, *_CLIPPINGS):
+            written = getattr(getattr(optimizer, other), key, None)
+            same = _CLIPPINGS if key in _CLIPPINGS else (key,)
+            if written and all(chosen.get(each) is None for each in same):
+                return (
+                    f"trainer.optimizer_config.optimizer.type={optimizer.type} has no {key}, but "
+                    f"{other}, which is not used, has {written}. Write it under {optimizer.type}, "
+                    f"too, or {other}.{key}=null"
+                )
+    return None
+
+
+def _decays_twice(params) -> str | None:
+    in_loss = getattr(getattr(params.task, "losses", None), "l2_weight_decay", 0)
+    optimizer = params.trainer.optimizer_config.optimizer
+    decay = optimizer.get().weight_decay
+    if in_loss and decay:
+        return (
+            f"task.losses.l2_weight_decay={in_loss} decays in the loss what trainer."
+            f"optimizer_config.optimizer.{optimizer.type}.weight_decay={decay} decays too, and "
+            "lengthens the gradient by it. Write task.losses.l2_weight_decay=0"
+        )
     return None
 
 
