@@ -10,7 +10,7 @@ from official.modeling.hyperparams import base_config
 from official.modeling.optimization import OptimizerFactory
 from official.nlp.tasks import masked_lm
 
-from tf_lamb.model_garden import batches, configs, model_dirs, tasks
+from tf_lamb.model_garden import batches, checkpoints, configs, model_dirs, tasks
 from tf_lamb.model_garden.parsing import UserError
 
 _LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
@@ -165,11 +165,18 @@ def _first_stage(params, model_dir) -> str | None:
         if takes_optimizer:
             return "task.init_optimizer needs task.init_checkpoint: name the first stage's folder"
         return None
-    begun = tf.io.gfile.isdir(model_dir) and tf.train.latest_checkpoint(model_dir)
-    if not begun and model_dirs.checkpoint_in(path) is None:
+    if checkpoints.is_begun(model_dir):
+        return None  # it goes on from its own
+    checkpoint = model_dirs.checkpoint_in(path)
+    if checkpoint is None:
         return (
             f"task.init_checkpoint={path}: there is no checkpoint. Name the --model_dir of the "
             "first stage, once it has trained, or a checkpoint in it"
+        )
+    if reason := checkpoints.why_broken(checkpoint):
+        return (
+            f"task.init_checkpoint={path} cannot be read: {reason}. Name another checkpoint in "
+            "that folder, or bring back a copy"
         )
     return None
 

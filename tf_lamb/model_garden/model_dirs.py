@@ -5,7 +5,10 @@ import os
 
 import tensorflow as tf
 import yaml
+from official.modeling import hyperparams
 from official.modeling.hyperparams import params_dict
+
+from tf_lamb.model_garden import checkpoints
 
 # Model Garden saves its params.yaml at every start. What it does not hold is here.
 RUN_FILE = "tf_lamb_run.json"
@@ -27,8 +30,16 @@ def read_run(model_dir: str) -> dict:
 def write_run(model_dir: str, experiment: str, seed: int | None) -> None:
     """Says what this run is."""
     tf.io.gfile.makedirs(model_dir)
-    with tf.io.gfile.GFile(os.path.join(model_dir, RUN_FILE), "w") as file:
+    path = os.path.join(model_dir, RUN_FILE)
+    with checkpoints.whole(path) as beside, tf.io.gfile.GFile(beside, "w") as file:
         json.dump({"experiment": experiment, "seed": seed}, file)
+
+
+def write_params(params, model_dir: str) -> None:
+    """Writes Model Garden's params.yaml, without which no one knows what a checkpoint is of."""
+    tf.io.gfile.makedirs(model_dir)
+    with checkpoints.whole(os.path.join(model_dir, "params.yaml")) as beside:
+        hyperparams.save_params_dict_to_yaml(params, beside)
 
 
 def read_params(model_dir: str) -> dict | None:
@@ -47,7 +58,7 @@ def read_params(model_dir: str) -> dict | None:
 def checkpoint_in(path: str) -> str | None:
     """The checkpoint that is meant by its own name, or by that of the folder it is in; or None."""
     if tf.io.gfile.isdir(path):
-        return tf.train.latest_checkpoint(path)
+        return checkpoints.latest(path)
     return path if tf.io.gfile.exists(f"{path}.index") else None
 
 
@@ -61,7 +72,7 @@ def why_not_here(params, model_dir: str, experiment: str | None, seed: int | Non
     )
     if tf.io.gfile.exists(model_dir) and not tf.io.gfile.isdir(model_dir):
         return f"--model_dir={model_dir} is a file. Name a folder"
-    if tf.train.latest_checkpoint(model_dir) is None:
+    if not checkpoints.is_begun(model_dir):
         return None
     saved = read_params(model_dir)
     if saved is None:

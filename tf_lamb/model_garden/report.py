@@ -47,10 +47,10 @@ def report(model_dir: str) -> str:
     """The report as text; raises `FileNotFoundError` if there is no run in the folder."""
     import tensorflow as tf
 
-    from tf_lamb.model_garden import model_dirs
+    from tf_lamb.model_garden import checkpoints, model_dirs
 
     params = model_dirs.read_params(model_dir)
-    checkpoint = tf.train.latest_checkpoint(model_dir)
+    checkpoint = checkpoints.latest(model_dir)
     if params is None or checkpoint is None:
         raise FileNotFoundError(
             f"--model_dir={model_dir} holds no run that has saved a checkpoint. "

@@ -1,17 +1,21 @@
 """Model Garden's runner and Orbit's controller, of which training can end before its last step."""
 
+import contextlib
 import os
+import tempfile
 
 import orbit
+import tensorflow as tf
 import tf_keras
 from absl import logging
-from official.core import train_lib
+from official.core import train_lib, train_utils
 
 from tf_lamb.core.adascale import Scaling
 from tf_lamb.core.faces import callbacks
 from tf_lamb.core.measuring import Measuring
 from tf_lamb.core.observing import unwrapped
-from tf_lamb.model_garden import actions
+from tf_lamb.model_garden import actions, checkpoints, model_dirs
+from tf_lamb.model_garden.parsing import UserError
 from tf_lamb.model_garden.trust_ratios import TrustRatios
 
 
@@ -68,12 +72,44 @@ class Controller(orbit.Controller):
         self.save_checkpoint()
         self._sync_on_async_checkpointing()
 
+    def _maybe_save_checkpoint(self, check_interval=True):
+        with self._saving():
+            return super()._maybe_save_checkpoint(check_interval)
+
+    def _sync_on_async_checkpointing(self):
+        with self._saving():
+            super()._sync_on_async_checkpointing()
+
+    @contextlib.contextmanager
+    def _saving(self):
+        try:
+            yield
+        except tf.errors.OpError as error:
+            folder = self.checkpoint_manager.directory
+            raise UserError(
+                f"no checkpoint can be saved to {folder}: {error.message}. Those before it are "
+                "whole: with room on the disk, give the same command again"
+            ) from error
+
 
 class Runner(train_lib.OrbitExperimentRunner):
     """Model Garden's runner, with the actions that the experiment's optimizer asks for."""
 
     _advisers = ()
     _trust_ratios = None
+
+    def _maybe_build_checkpoint_manager(self):
+        # Every worker has to save, for what they sum up together; only the chief's is kept.
+        chief = self.strategy.extended.should_checkpoint
+        return checkpoints.Manager(
+            self.trainer.checkpoint,
+            directory=self.model_dir if chief else tempfile.mkdtemp(),
+            max_to_keep=self.params.trainer.max_to_keep if chief else 1,
+            step_counter=self.trainer.global_step,
+            checkpoint_interval=self.params.trainer.checkpoint_interval,
+            init_fn=self.trainer.initialize,
+            model_dir=self.model_dir,
+        )
 
     def _build_controller(self, trainer, *args, train_actions=None, **kwargs):
         # seam: tf-models-official 2.20.0. `official.nlp.train` hands neither of them on.
@@ -113,5 +149,6 @@ class Runner(train_lib.OrbitExperimentRunner):
 
 
 def install() -> None:
-    """Has every run of this process use this runner."""
+    """Has every run of this process use this runner, and write its params.yaml whole."""
     train_lib.OrbitExperimentRunner = Runner
+    train_utils.serialize_config = model_dirs.write_params

@@ -10,7 +10,7 @@ from official.core import base_task, task_factory
 from official.nlp.data import data_loader_factory, pretrain_dataloader
 from official.nlp.tasks import masked_lm
 
-from tf_lamb.model_garden import model_dirs
+from tf_lamb.model_garden import checkpoints, model_dirs
 
 
 @dataclasses.dataclass
@@ -66,10 +66,11 @@ def why_no_order(data) -> str | None:
 
 def steps_done(model_dir: str) -> int:
     """The step of the checkpoint from which a run in this folder goes on; 0 if there is none."""
-    checkpoint = tf.train.latest_checkpoint(model_dir)
+    checkpoint = checkpoints.latest(model_dir)
     if checkpoint is None:
         return 0
-    return int(tf.train.load_variable(checkpoint, "global_step/.ATTRIBUTES/VARIABLE_VALUE"))
+    reader, step = tf.train.load_checkpoint(checkpoint), "global_step/.ATTRIBUTES/VARIABLE_VALUE"
+    return int(reader.get_tensor(step)) if reader.has_tensor(step) else 0
 
 
 class MaskedLMTask(masked_lm.MaskedLMTask):

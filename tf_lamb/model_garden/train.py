@@ -68,7 +68,7 @@ def run() -> None:
     import tf_keras
     from official.nlp import train as model_garden_train
 
-    from tf_lamb.model_garden import checks, model_dirs, multi_worker, parsing, report, runner
+    from tf_lamb.model_garden import checkpoints, checks, model_dirs, parsing, report, runner
 
     args = flags.FLAGS
     if arithmetic := parsing.fill_in(args):
@@ -83,10 +83,9 @@ def run() -> None:
     if seed is not None:
         tf_keras.utils.set_random_seed(seed)
     if training:
+        checkpoints.settle(args.model_dir)
         model_dirs.write_run(args.model_dir, args.experiment, seed)
     runner.install()
-    if params.runtime.distribution_strategy.lower() == "multi_worker_mirrored":
-        multi_worker.restore_from_the_chief()
     model_garden_train.main(None)
     if training:
         print(report.report(args.model_dir), flush=True)

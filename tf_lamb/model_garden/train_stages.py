@@ -96,7 +96,7 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
 
 
 def _run(_) -> None:
-    from tf_lamb.model_garden import parsing, tasks, train
+    from tf_lamb.model_garden import checkpoints, parsing, tasks, train
 
     args = flags.FLAGS
     train.register()
@@ -111,6 +111,7 @@ def _run(_) -> None:
         stages = _stages(args)
         all_params = prepare(stages, args.moments == "keep", args.mode, args.seed)
         for i, (stage, params) in enumerate(zip(stages, all_params, strict=True), 1):
+            checkpoints.settle(stage.model_dir)
             if tasks.steps_done(stage.model_dir) >= params.trainer.train_steps:
                 continue
             print(f"Training stage {i} of {len(stages)}.", flush=True)
