@@ -29,12 +29,13 @@ import tensorflow as tf
 from tqdm import tqdm
 
 UNBROKEN, KILLED = pathlib.Path(".build/kills/unbroken"), pathlib.Path(".build/kills/killed")
-KINDS = ["any moment"] * 22 + ["checkpoint"] * 22 + ["settings"] * 6
-SEED, STEPS, EVERY = 1, 500, 5
-# As in the config but for how often it saves, so that most kills leave some progress behind.
+KINDS = ["any moment"] * 20 + ["checkpoint"] * 24 + ["settings"] * 6
+SEED, STEPS, EVERY = 1, 300, 5
+# Shorter than in the config, and saved so often that most kills leave some progress behind.
 OVERRIDE = (
     f"trainer.train_steps={STEPS},trainer.steps_per_loop={EVERY},"
-    f"trainer.checkpoint_interval={EVERY},trainer.summary_interval=50"
+    f"trainer.checkpoint_interval={EVERY},trainer.summary_interval=50,"
+    "trainer.validation_interval=100"
 )
 # What Orbit's log says last, in the words of a user.
 PHASES = {
@@ -89,18 +90,23 @@ def step_of(folder):
 
 
 def wait_for(kind, process, moments, first_checkpoint):
-    """Returns at the moment at which to kill, or when the process has ended by itself."""
+    """Returns at the moment at which to kill, or when the process has ended by itself.
+
+    It answers with the seconds from a start to the first checkpoint as they are now, for a machine
+    with other work has its slow hours.
+    """
+    began = time.monotonic()
     if kind == "any moment":
         moment = moments.uniform(0, 1.25 * first_checkpoint)
-        began = time.monotonic()
         while process.poll() is None and time.monotonic() - began < moment:
             time.sleep(0.01)
-        return
+        return first_checkpoint
     names = ("ckpt-", "checkpoint.tmp") if kind == "checkpoint" else ("params", "tf_lamb_run")
-    writes, before = moments.randint(1, 7), contents(KILLED)
+    writes, before, seen = moments.randint(1, 5), contents(KILLED), None
     while process.poll() is None:
         now = contents(KILLED)
         if any(n.startswith(names) and now[n] != before.get(n) for n in now):
+            seen = seen or time.monotonic() - began
             writes -= 1
             if kind == "settings" or not writes:
                 break
@@ -109,6 +115,7 @@ def wait_for(kind, process, moments, first_checkpoint):
         before = now
         time.sleep(0.0005)
     time.sleep(moments.choice((0, moments.uniform(0, 0.03))))
+    return seen if kind == "checkpoint" else first_checkpoint
 
 
 def phase(log, before):
@@ -132,10 +139,10 @@ def phase(log, before):
 
 
 def kill(number, kind, moments, first_checkpoint, log):
-    """Starts the run, or goes on with it, and kills it."""
+    """Starts the run, or goes on with it, and kills it; returns when a checkpoint is due."""
     done, before = step_of(KILLED), contents(KILLED)
     began, process = time.monotonic(), start(KILLED, log)
-    wait_for(kind, process, moments, first_checkpoint)
+    first_checkpoint = wait_for(kind, process, moments, first_checkpoint)
     seconds = time.monotonic() - began
     process.send_signal(signal.SIGKILL)
     if process.wait() != -signal.SIGKILL:
@@ -145,6 +152,7 @@ def kill(number, kind, moments, first_checkpoint, log):
         f"{phase(log, before)}",
         flush=True,
     )
+    return first_checkpoint
 
 
 def variables(folder):
@@ -184,7 +192,7 @@ def main():
     moments.shuffle(kinds)
     print(" #  aimed at    after       checkpoint               while")
     for number, kind in enumerate(tqdm(kinds, desc="kills", unit="kill"), 1):
-        kill(number, kind, moments, first, log)
+        first = kill(number, kind, moments, first, log)
     if start(KILLED, log).wait():
         sys.exit(f"After {len(kinds)} kills it did not resume: {log.read_text()[-2000:]}")
     print(f"{len(kinds)} kills, {len(kinds)} resumes; the last went on to step {step_of(KILLED)}")

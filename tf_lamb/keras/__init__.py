@@ -1,12 +1,13 @@
 """Door 1: the optimizers of Keras 3, on TensorFlow, JAX or torch."""
 
 from tf_lamb.keras import schedules
+from tf_lamb.keras.backup import BackupAndRestore
 from tf_lamb.keras.callbacks import DivergenceReport, NoiseScale, StopAtScaleInvariantStep
 from tf_lamb.keras.family import LAMB, LARS, SGDP, AdamP, AdaScale, Measured
 from tf_lamb.keras.migrate import from_addons, migrate
 from tf_lamb.keras.trust_ratios import TrustRatios
 
 __all__ = [
-    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "DivergenceReport", "Measured", "NoiseScale",
-    "StopAtScaleInvariantStep", "TrustRatios", "from_addons", "migrate", "schedules",
+    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "BackupAndRestore", "DivergenceReport", "Measured",
+    "NoiseScale", "StopAtScaleInvariantStep", "TrustRatios", "from_addons", "migrate", "schedules",
 ]  # fmt: skip

@@ -1,0 +1,44 @@
+"""The backup of this door: tf_keras's, whose checkpoints no kill breaks, if read with care."""
+
+import os
+
+import tensorflow as tf
+import tf_keras
+
+from tf_lamb.core.faces import backup
+
+
+class BackupAndRestore(backup.BackupAndRestore, tf_keras.callbacks.BackupAndRestore):
+    __doc__ = backup.BackupAndRestore.__doc__
+
+    def __init__(self, backup_dir, delete_checkpoint=True):
+        super().__init__(backup_dir, delete_checkpoint=delete_checkpoint)
+
+    def on_train_begin(self, logs=None):
+        """Restores the weights, the optimizer's state and the epoch, if there is a backup."""
+        folder = os.path.join(self.backup_dir, "chief")  # seam: tf_keras 2.20
+        begun = tf.io.gfile.exists(os.path.join(folder, "checkpoint"))
+        try:
+            path = tf.train.latest_checkpoint(folder)
+            if begun and path is None:
+                # TensorFlow would begin anew.
+                raise ValueError("its file 'checkpoint' names none that is there.")
+            super().on_train_begin(logs)
+        except (tf.errors.OpError, LookupError, RuntimeError, ValueError) as error:
+            raise self._refusal(error) from error
+        if path and (missing := self._missing(path)):
+            raise self._refusal(f"it lacks {missing[0]}, which this model has.")
+
+    def _missing(self, path):
+        """What TensorFlow has silently left as it was."""
+        model = self.model
+        root = tf.train.Checkpoint(model=model)
+        needed = [*model.variables, *_variables(model.optimizer)]
+        needed = {id(variable) for variable in needed}
+        _, _, missing = tf.train.CheckpointView(path).diff(root)
+        return [variable.name for variable in missing if id(variable) in needed]
+
+
+def _variables(optimizer):
+    variables = optimizer.variables
+    return variables() if callable(variables) else variables
