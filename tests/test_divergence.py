@@ -50,10 +50,10 @@ def test_one_skipped_batch_is_no_divergence():
     readings = Readings(keep=5, patience=3)
     assert add(readings, 1) is None
     assert add(readings, 2, skipped=1, loss=np.nan) is None
-    assert add(readings, 2, skipped=2, loss=np.nan) is None  # two in a row
-    assert add(readings, 3, skipped=2) is None
-    assert add(readings, 3, skipped=4) is None
-    assert "the last 3 steps were all skipped" in add(readings, 3, skipped=5)
+    assert add(readings, 2, skipped=3, loss=np.nan) is None  # two in a row for certain
+    assert add(readings, 9, skipped=9) is None  # six, but there were steps in between
+    assert add(readings, 9, skipped=11) is None
+    assert "the last 3 steps were all skipped" in add(readings, 9, skipped=12)
 
 
 def data():

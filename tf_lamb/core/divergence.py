@@ -35,8 +35,8 @@ class Readings:
         Returns:
             The report, if training has diverged; else None.
         """
-        if step != self._step or skipped < self._skipped:  # the second: another run
-            self._skipped_before = skipped if step == self._step else self._skipped
+        if step != self._step or skipped < self._skipped:  # a step was taken; another run began
+            self._skipped_before = skipped
         self._step, self._skipped = step, skipped
         if self._kept and self._kept[-1][0] == step:
             self._kept.pop()
