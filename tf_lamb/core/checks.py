@@ -58,9 +58,7 @@ def number(name: str, value) -> float:
     low, high, closed, example = RANGES[name]
     interval = f"[{low:g}, {high:g}{']' if closed else ')'}"
     try:
-        if isinstance(value, (str, bool)):
-            raise TypeError(f"a {type(value).__name__} is no number")
-        value_as_float = float(value)
+        value_as_float = _float(value)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{name} must be a number in {interval}, not {value!r}. Try {name}={example}."
@@ -73,9 +71,19 @@ def number(name: str, value) -> float:
     return value_as_float
 
 
+def _float(value) -> float:
+    """The value as a float; what Python reads as one, but nobody means as one, is a TypeError."""
+    if isinstance(value, (str, bytes, bytearray, bool)):
+        raise TypeError(f"a {type(value).__name__} is no number")
+    try:
+        return float(value)
+    except OverflowError:  # of a whole number
+        return math.inf if value > 0 else -math.inf
+
+
 def choice(name: str, value) -> str:
     """The value if it is one of the choices of its name, or an error that lists them."""
-    if value not in CHOICES[name]:
+    if not isinstance(value, str) or value not in CHOICES[name]:
         known = ", ".join(map(repr, CHOICES[name]))
         raise ValueError(f"{name} must be one of {known}, not {value!r}.")
     return value
@@ -86,7 +94,7 @@ def bounds(name: str, value) -> tuple[float, float] | None:
     if value is None:
         return None
     try:
-        low, high = (float(bound) for bound in value)
+        low, high = (_float(bound) for bound in value)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{name} must be None or two numbers such as (0.01, 10.0), not {value!r}."
@@ -154,10 +162,10 @@ def patterns(argument: str, value) -> tuple[str, ...] | None:
             )
         try:
             re.compile(pattern)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(
-                f"{argument} holds {pattern!r}, which is not a regular expression: {error}. "
-                f"To match it as it stands, write {re.escape(pattern)!r}."
+                f"{argument} holds {repr(pattern):.200}, which is not a regular expression: "
+                f"{error}. To match it as it stands, write {repr(re.escape(pattern)):.200}."
             ) from error
     return tuple(value)
 
@@ -174,8 +182,10 @@ def slices(argument: str, value) -> dict[str, tuple[int, int | None]] | None:
     patterns(argument, list(value))
     result: dict[str, tuple[int, int | None]] = {}
     for pattern, where in value.items():
-        axis, blocks = (where, None) if isinstance(where, int) else (*where, None, None)[:2]
-        if not isinstance(axis, int) or not (blocks is None or isinstance(blocks, int)):
+        pair = list(where) if isinstance(where, (list, tuple)) else [where]
+        axis, blocks = (*pair, None, None)[:2]
+        whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (axis, blocks or 1))
+        if len(pair) > 2 or not whole:
             raise TypeError(
                 f"{argument}[{pattern!r}] must be an axis or [axis, blocks], not {where!r}."
             )

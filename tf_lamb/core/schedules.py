@@ -8,6 +8,9 @@ A schedule counts optimizer steps. `steps_per_epoch` turns what is said in epoch
 
 import dataclasses
 import math
+import numbers
+import sys
+from collections.abc import Iterable
 from typing import Any
 
 from tf_lamb.core import checks
@@ -20,7 +23,7 @@ def _rates(**values):
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{name} must be a number, not {value!r}.")
-        if not 0 <= value < math.inf:
+        if not 0 <= value <= sys.float_info.max:
             raise ValueError(f"{name} must be a finite number >= 0, but it is {value!r}.")
 
 
@@ -29,6 +32,14 @@ def _whole(**values):
         if value is None:
             raise ValueError(f"{name} must be a whole number >= 1, not None.")
         checks.steps(name, value)
+
+
+def _several(schedule, *names):
+    for name in names:
+        value = getattr(schedule, name)
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise TypeError(f"{name} must be a list, not {value!r}.")
+        object.__setattr__(schedule, name, tuple(value))
 
 
 def _at(schedule, xp, step):
@@ -120,13 +131,15 @@ class MultiStep:
     learning_rates: tuple[float, ...]
 
     def __post_init__(self):
-        object.__setattr__(self, "boundaries", tuple(self.boundaries))
-        object.__setattr__(self, "learning_rates", tuple(self.learning_rates))
+        _several(self, "boundaries", "learning_rates")
         if len(self.learning_rates) != len(self.boundaries) + 1:
             raise ValueError(
                 f"{len(self.boundaries)} boundaries need {len(self.boundaries) + 1} "
                 f"learning_rates, not {len(self.learning_rates)}: {self.learning_rates}."
             )
+        for boundary in self.boundaries:
+            if isinstance(boundary, bool) or not isinstance(boundary, numbers.Real):
+                raise TypeError(f"boundaries must be steps, but they hold {boundary!r}.")
         if list(self.boundaries) != sorted(set(self.boundaries)):
             raise ValueError(f"boundaries must rise, but they are {self.boundaries}.")
         _rates(**{f"learning_rates[{i}]": rate for i, rate in enumerate(self.learning_rates)})
@@ -209,8 +222,7 @@ class Stages:
     schedules: tuple[Any, ...]
 
     def __post_init__(self):
-        object.__setattr__(self, "lengths", tuple(self.lengths))
-        object.__setattr__(self, "schedules", tuple(self.schedules))
+        _several(self, "lengths", "schedules")
         if len(self.lengths) != len(self.schedules) or not self.lengths:
             raise ValueError(
                 f"Stages need one length each, but there are {len(self.lengths)} lengths and "

@@ -55,8 +55,9 @@ def _found(argument, pattern, names):
     except (OSError, TypeError, ValueError, subprocess.SubprocessError) as error:
         why = f"no process could be started that searches it and can be ended ({error})"
     raise ValueError(
-        f"{argument} holds {pattern!r}, which may try to match in exponentially many ways: {why}. "
-        "Write it without repeating a group, 'a+' for '(a+)+', or as several simple patterns."
+        f"{argument} holds {repr(pattern):.200}, which may try to match in exponentially many "
+        f"ways: {why}. Write it without repeating a group, 'a+' for '(a+)+', or as several simple "
+        "patterns."
     )
 
 

@@ -42,7 +42,9 @@ class Settings:
                 name: checks.hyperparameter(name, value)
                 for name, value in self.hyperparameters.items()
             },
-            weight_decay=checks.number("weight_decay", self.weight_decay or 0.0),
+            weight_decay=checks.number(
+                "weight_decay", 0.0 if self.weight_decay is None else self.weight_decay
+            ),
             ema_momentum=checks.number("ema_momentum", self.ema_momentum),
             **{name: checks.patterns(name, getattr(self, name)) for name in _EXCLUSIONS},
         )

@@ -3,6 +3,7 @@
 import math
 import numbers
 import operator
+import sys
 import warnings
 from fractions import Fraction
 from typing import Any
@@ -37,8 +38,8 @@ def whole(name: str, value, least: int = 1) -> int:
 
 def positive(name: str, value, or_zero: bool = False) -> float:
     """The value if it is a finite number above 0, or an error."""
-    good = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
-    if not good or value < 0 or (value == 0 and not or_zero):
+    good = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not good or not 0 <= value <= sys.float_info.max or (value == 0 and not or_zero):
         raise ValueError(f"{name} must be a number {'>=' if or_zero else '>'} 0, not {value!r}.")
     return float(value)
 
