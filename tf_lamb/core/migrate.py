@@ -6,7 +6,7 @@ any variable is touched. Arrays pass through untouched, but for a factor.
 
 import dataclasses
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tf_lamb.core import peers
@@ -210,3 +210,15 @@ def of_ours(optimizer) -> Source:
         slots=slots,
         arguments=optimizer.get_config(),
     )
+
+
+def schedule(deserialize: Callable, rate: Mapping[str, Any]):
+    """The schedule of the host that is serialized here, or an error."""
+    try:
+        return deserialize(rate)
+    except (TypeError, ValueError, LookupError, AttributeError, ImportError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"The learning_rate {rate!r} is no schedule that can be read: {reason} Pass another as "
+            "learning_rate=."
+        ) from error

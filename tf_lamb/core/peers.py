@@ -109,7 +109,18 @@ def legacy_slots(named: Mapping[str, Any]) -> tuple[str, int, dict[str, dict[str
         if key != counter:
             variable, _, slot = key.removeprefix(prefix).rpartition("/")
             slots.setdefault(variable, {})[slot] = value
-    return prefix.strip("/").rpartition("/")[2], int(bare[counter]), slots
+    return prefix.strip("/").rpartition("/")[2], step_of(bare[counter]), slots
+
+
+def step_of(counter) -> int:
+    """The steps that a counter in a file says."""
+    try:
+        if (step := int(counter)) >= 0:
+            return step
+    except (TypeError, ValueError):
+        pass
+    said = " ".join(repr(counter).split())
+    raise ValueError(f"The step counter is {said:.100}, no number of steps. Nothing was changed.")
 
 
 def renamed(peer: Peer, slots: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -127,12 +138,13 @@ def addons_arguments(config: Mapping[str, Any], given: Mapping[str, Any]) -> dic
         ValueError: where it is another class, holds an argument that we do not have, or is of
             Model Garden, which drops its exclusion lists, and they are not given.
     """
-    name = config.get("registered_name") or config.get("class_name")
-    said = config.get("config")
+    given_ = config if isinstance(config, Mapping) else {}
+    name = given_.get("registered_name") or given_.get("class_name")
+    said = given_.get("config")
     if name != "Addons>LAMB" or not isinstance(said, Mapping):
         raise ValueError(
             "from_addons takes a serialized optimizer such as {'class_name': 'Addons>LAMB', "
-            f"'config': {{...}}}}, or an HDF5 file with one, but the class is {name!r}."
+            f"'config': {{...}}}}, or an HDF5 file with one, not {config!r}."
         )
     peer = GARDEN_LAMB if "weight_decay_rate" in said else ADDONS_LAMB
     rest = {"name", "decay", "is_legacy_optimizer"}

@@ -157,5 +157,5 @@ def from_addons(config, **arguments):
         config = checkpoints.optimizer_config(config)
     arguments = peers.addons_arguments(config, arguments)
     if isinstance(rate := arguments.get("learning_rate"), dict):
-        arguments["learning_rate"] = keras.optimizers.schedules.deserialize(rate)
+        arguments["learning_rate"] = migrate_.schedule(keras.optimizers.schedules.deserialize, rate)
     return LAMB(**arguments)

@@ -17,6 +17,7 @@ import h5py
 from tf_lamb.core import peers
 from tf_lamb.core.migrate import Source
 
+_NUMBERS = ("f", "V")  # kinds of NumPy; bfloat16 is a V
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
@@ -103,7 +104,7 @@ def _read_checkpoint(tf, prefix, paths, weights):
         raise _no_slots(origin, "it has no step counter.")
     name = hypers["iter"].attributes[0].full_name.rpartition("/")[0]
     said = {k: float(v) for k, v in values.items() if k not in ("iter", "decay")}
-    return _source(origin, name, int(values["iter"]), slots, said, model_weights)
+    return _source(origin, name, peers.step_of(values["iter"]), slots, said, model_weights)
 
 
 def _key(node):
@@ -145,15 +146,24 @@ def _opened(path):
     try:
         with h5py.File(path) as file:
             yield file
-    except (OSError, KeyError, RuntimeError) as error:
+    except (OSError, KeyError, RuntimeError, TypeError, AttributeError) as error:
         raise _broken(f"the HDF5 file {path!r}", error) from error
 
 
 def _optimizer_config(file, path):
-    config = json.loads(file.attrs.get("training_config", "{}")).get("optimizer_config")
-    if not config:
+    if "training_config" not in file.attrs:
         raise _no_slots(f"the HDF5 file {path!r}", "the model was not compiled when it was saved.")
-    return config
+    try:
+        config = json.loads(file.attrs["training_config"])["optimizer_config"]
+        if isinstance(config["config"], dict):
+            return config
+        why = f"its optimizer has the arguments {config['config']!r}"
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}"
+    raise ValueError(
+        f"The training_config of the HDF5 file {path!r} is none that Keras writes ({why}). Save "
+        "the compiled model again where it was trained. Nothing was changed."
+    )
 
 
 def _read_hdf5(path, weights):
@@ -173,15 +183,19 @@ def _read_hdf5(path, weights):
 
 def _named(group):
     """The arrays of a group by name; a name without its array is left out."""
-    pieces = [key for key in group.attrs if key.startswith("weight_names")]
     # "weight_names", or "weight_names0", "weight_names1", ...
-    pieces.sort(key=lambda key: int(key.removeprefix("weight_names") or 0))
-    names = [name for piece in pieces for name in group.attrs[piece]]
+    numbers = (key.removeprefix("weight_names") for key in group.attrs if "weight_names" in key)
+    pieces = sorted((n for n in numbers if not n or n.isdecimal()), key=lambda n: int(n or 0))
+    names = [name for piece in pieces for name in group.attrs[f"weight_names{piece}"]]
     names = [name.decode() if isinstance(name, bytes) else name for name in names]
     return {name: group[name][()] for name in names if name in group}
 
 
 def _source(origin, name, step, slots, said, weights):
+    for variable, values in slots.items():
+        for slot, value in values.items():
+            if getattr(getattr(value, "dtype", None), "kind", "") not in _NUMBERS:
+                raise _broken(origin, f"{slot!r} of {variable!r} is no array of numbers.")
     kinds = {slot for values in slots.values() for slot in values}
     peer = peers.of_legacy(origin, name, kinds, said)
     arguments = peer.arguments(said)
