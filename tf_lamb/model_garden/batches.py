@@ -13,9 +13,19 @@ def replicas(params) -> int | None:
     if strategy == "mirrored":
         return gpus
     if strategy == "multi_worker_mirrored":
-        cluster = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {})
-        return gpus * max(sum(len(cluster.get(job, ())) for job in ("chief", "worker")), 1)
+        return gpus * max(_workers(os.environ.get("TF_CONFIG", "{}")), 1)
     return None
+
+
+def _workers(tf_config: str) -> int:
+    try:
+        cluster = json.loads(tf_config).get("cluster", {})
+        return sum(len(cluster.get(job, ())) for job in ("chief", "worker"))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"TF_CONFIG is {tf_config!r}, which describes no cluster. Write "
+            '{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
+        ) from error
 
 
 def split(global_batch_size: int, replicas: int, accumulation: int) -> int:

@@ -40,6 +40,8 @@ def _runtime(params, evaluating: bool) -> str | None:
             "false. Write it in quotes: 'off', on the command line "
             "--params_override=\"runtime.distribution_strategy='off'\""
         )
+    if not isinstance(gpus := params.runtime.num_gpus, int) or gpus < 0:
+        return f"runtime.num_gpus is {gpus}. Set it to 0 or more"
     ema = params.trainer.optimizer_config.ema
     if ema is not None and strategy.lower() == "off" and evaluating:
         return (
@@ -69,8 +71,8 @@ def _scales_loss(task) -> bool:
 
 def _optimization(params) -> str | None:
     config = params.trainer.optimizer_config
-    if params.trainer.train_steps <= 0:
-        return f"trainer.train_steps is {params.trainer.train_steps}. Set it to 1 or more"
+    if not isinstance(steps := params.trainer.train_steps, int) or steps <= 0:
+        return f"trainer.train_steps is {steps}. Set it to 1 or more"
     for part in ("optimizer", "learning_rate"):
         if getattr(config, part).get() is None:
             return f"trainer.optimizer_config.{part}.type is not set"
@@ -150,7 +152,11 @@ def _warmup(params) -> str | None:
 def _batch(params) -> str | None:
     config = params.trainer.optimizer_config.optimizer.get()
     accumulation = getattr(config, "gradient_accumulation_steps", None) or 1
-    batch = getattr(getattr(params.task, "train_data", None), "global_batch_size", 0)
+    batch = getattr(getattr(params.task, "train_data", None), "global_batch_size", None)
+    if batch is None:
+        return None
+    if not isinstance(batch, int) or batch < 1:
+        return f"task.train_data.global_batch_size is {batch}. Set it to 1 or more"
     try:
         batches.split(batch, batches.replicas(params) or 1, accumulation)
     except ValueError as error:

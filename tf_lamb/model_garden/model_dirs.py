@@ -4,11 +4,9 @@ import json
 import os
 
 import tensorflow as tf
-import yaml
 from official.modeling import hyperparams
-from official.modeling.hyperparams import params_dict
 
-from tf_lamb.model_garden import checkpoints
+from tf_lamb.model_garden import checkpoints, yamls
 
 # Model Garden saves its params.yaml at every start. What it does not hold is here.
 RUN_FILE = "tf_lamb_run.json"
@@ -47,10 +45,10 @@ def read_params(model_dir: str) -> dict | None:
     path = os.path.join(model_dir, "params.yaml")
     if not tf.io.gfile.exists(path):
         return None
-    with tf.io.gfile.GFile(path) as file:
+    with tf.io.gfile.GFile(path, "rb") as file:
         try:
-            params = yaml.load(file.read(), Loader=params_dict._LOADER)
-        except yaml.YAMLError:
+            params = yamls.read(file.read())
+        except ValueError:
             return None
     return params if isinstance(params, dict) else None
 

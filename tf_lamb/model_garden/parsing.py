@@ -10,11 +10,16 @@ import json
 from collections.abc import Iterator
 
 import tensorflow as tf
-import yaml
 from official.core import config_definitions, exp_factory, train_utils
 from official.modeling.hyperparams import base_config, oneof, params_dict
 
-from tf_lamb.model_garden import batches, scaling
+from tf_lamb.model_garden import batches, scaling, yamls
+
+# The parts without which there is no experiment; others may be null.
+_NEEDED = (
+    "runtime", "task", "trainer", "model", "optimizer_config", "optimizer", "learning_rate",
+    "warmup",
+)  # fmt: skip
 
 
 class UserError(ValueError):
@@ -81,7 +86,11 @@ def _accumulation(params, most: int) -> tuple[int, str]:
     kind = params.trainer.optimizer_config.optimizer.type
     if not str(kind).startswith("tf_lamb"):
         raise UserError(f"{flag}: only optimizers of tf_lamb accumulate gradients, not {kind}")
-    replicas, batch = batches.replicas(params), params.task.train_data.global_batch_size
+    batch = params.task.train_data.global_batch_size
+    try:
+        replicas = batches.replicas(params)
+    except ValueError as error:
+        raise UserError(f"{flag}: {error}") from error
     if replicas is None:
         raise UserError(
             f"{flag}: how many replicas a {params.runtime.distribution_strategy} run has is not "
@@ -139,7 +148,7 @@ def _did_you_mean(name, known) -> str:
 def _read_yaml(path: str) -> dict:
     if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
         raise UserError(f"--config_file={path}: there is no such file")
-    with tf.io.gfile.GFile(path) as file:
+    with tf.io.gfile.GFile(path, "rb") as file:
         return _mapping(file.read(), f"--config_file={path}")
 
 
@@ -151,12 +160,11 @@ def _read_override(text: str) -> dict:
     return _mapping(text, "--params_override")
 
 
-def _mapping(text: str, source: str) -> dict:
+def _mapping(text: str | bytes, source: str) -> dict:
     try:
-        # seam: tf-models-official 2.20.0. Its loader reads 1e-3 as a number.
-        found = yaml.load(text, Loader=params_dict._LOADER)
-    except yaml.YAMLError as error:
-        raise UserError(f"{source} is not YAML: {' '.join(str(error).split())}") from error
+        found = yamls.read(text)
+    except ValueError as error:
+        raise UserError(f"{source} is not YAML: {error}") from error
     if not isinstance(found, dict):
         raise UserError(
             f"{source} holds {found!r}, no settings. Write key: value, or on the command line "
@@ -189,7 +197,7 @@ def _misfits(config, settings: dict, path: str) -> Iterator[str]:
         # takes any key, and the typo ends in a constructor's TypeError.
         kind, present = config._get_subconfig_type(key), config.__dict__[key]
         inner = kind() if kind is not base_config.Config else present
-        if isinstance(value, list):
+        if isinstance(value, list) and not isinstance(inner, int | float):
             entries = [(f"{path}{key}[{i}]", entry) for i, entry in enumerate(value)]
         else:
             entries = [(f"{path}{key}", value)]
@@ -198,7 +206,7 @@ def _misfits(config, settings: dict, path: str) -> Iterator[str]:
                 # What is there may know more keys than its declared type does.
                 same = isinstance(present, base_config.Config)
                 yield from _misfits(present if same else inner, entry, f"{name}.")
-            elif isinstance(inner, base_config.Config) and entry is not None:
+            elif isinstance(inner, base_config.Config) and (entry is not None or key in _NEEDED):
                 yield f"{name} takes settings of its own, but it is given {entry!r}"
-            elif isinstance(inner, int | float) and isinstance(entry, str | dict):
+            elif isinstance(inner, int | float) and isinstance(entry, str | dict | list):
                 yield f"{name} takes a value such as {inner!r}, but it is given {entry!r}"
