@@ -1,0 +1,310 @@
+"""What nobody should hand to us, and what we say of it: the tables of `test_untrusted.py`."""
+
+import json
+import pathlib
+
+import h5py
+import numpy as np
+
+NAN, INF, HUGE = float("nan"), float("inf"), 10**400
+NESTED = "(" * 3000 + "a" + ")" * 3000
+
+# Class, arguments, error, what it says.
+CONSTRUCTORS = [
+    ("LAMB", {"learning_rate": NAN}, ValueError, r"learning_rate .* nan"),
+    ("LAMB", {"learning_rate": [1e-3]}, TypeError, r"learning_rate .* \[0.001\]"),
+    ("LAMB", {"learning_rate": 1j}, TypeError, r"learning_rate .* 1j"),
+    ("LAMB", {"learning_rate": HUGE}, ValueError, r"learning_rate .* 1000"),
+    ("LAMB", {"learning_rate": {"class_name": "os.system", "config": {}}}, TypeError,
+     r"learning_rate .*os.system"),
+    ("LAMB", {"beta_1": "0.9"}, TypeError, r"beta_1 .* '0.9'"),
+    ("LAMB", {"beta_1": None}, TypeError, r"beta_1 .* None"),
+    ("LAMB", {"beta_2": -HUGE}, ValueError, r"beta_2 .* -1000"),
+    ("LAMB", {"epsilon": -1e-6}, ValueError, r"epsilon .* -1e-06"),
+    ("LAMB", {"epsilon": INF}, ValueError, r"epsilon .* inf"),
+    ("LAMB", {"weight_decay": ""}, TypeError, r"weight_decay .* ''"),
+    ("LAMB", {"weight_decay": False}, TypeError, r"weight_decay .* False"),
+    ("LAMB", {"weight_decay": []}, TypeError, r"weight_decay .* \[\]"),
+    ("LAMB", {"weight_decay": np.ones(2)}, TypeError, r"weight_decay .* array"),
+    ("LAMB", {"norm": ["l2"]}, ValueError, r"norm .* \['l2'\]"),
+    ("LAMB", {"norm": np.ones(2)}, ValueError, r"norm .* array"),
+    ("LAMB", {"phi_bounds": (1, 2, 3)}, TypeError, r"phi_bounds .* \(1, 2, 3\)"),
+    ("LAMB", {"phi_bounds": (NAN, 1)}, ValueError, r"phi_bounds .*nan"),
+    ("LAMB", {"phi_bounds": (HUGE, 0)}, ValueError, r"phi_bounds .* 1000"),
+    ("LAMB", {"ratio_bounds": 3}, TypeError, r"ratio_bounds .* 3"),
+    ("LAMB", {"ratio_bounds": "01"}, TypeError, r"ratio_bounds .* '01'"),
+    ("LAMB", {"layer_slices": {"a": None}}, TypeError, r"layer_slices\['a'\] .* None"),
+    ("LAMB", {"layer_slices": {"a": 1.5}}, TypeError, r"layer_slices\['a'\] .* 1.5"),
+    ("LAMB", {"layer_slices": {"a": True}}, TypeError, r"layer_slices\['a'\] .* True"),
+    ("LAMB", {"layer_slices": {"a": []}}, TypeError, r"layer_slices\['a'\] .* \[\]"),
+    ("LAMB", {"layer_slices": {"a": [0, 1, 2]}}, TypeError, r"layer_slices\['a'\] .* \[0, 1, 2\]"),
+    ("LAMB", {"layer_slices": {"a": "01"}}, TypeError, r"layer_slices\['a'\] .* '01'"),
+    ("LAMB", {"layer_slices": {1: 0}}, TypeError, r"layer_slices .* 1"),
+    ("LAMB", {"layer_slices": ["a"]}, TypeError, r"layer_slices .* \['a'\]"),
+    ("LAMB", {"gradient_accumulation_steps": "2"}, ValueError,
+     r"gradient_accumulation_steps .* '2'"),
+    ("LAMB", {"clipnorm": [1.0]}, TypeError, r"clipnorm .* \[1.0\]"),
+    ("LAMB", {"use_ema": np.ones(2)}, TypeError, r"use_ema .* array"),
+    ("LAMB", {"slot_dtype": "float8"}, ValueError, r"slot_dtype .* 'float8'"),
+    ("LAMB", {"name": None}, TypeError, r"name .* None"),
+    ("LAMB", {"__class__": "x"}, TypeError, r"no argument '__class__'"),
+    ("LARS", {"momentum": {}}, TypeError, r"momentum .* \{\}"),
+    ("LARS", {"trust_coefficient": NAN}, ValueError, r"trust_coefficient .* nan"),
+    ("LARS", {"momentum_form": {"a": 1}}, ValueError, r"momentum_form .*'a'"),
+    ("AdamP", {"delta": b"0.1"}, TypeError, r"delta .* b'0.1'"),
+    ("AdamP", {"depthwise": {"a"}}, TypeError, r"depthwise .* \{'a'\}"),
+    ("SGDP", {"wd_ratio": 1.5}, ValueError, r"wd_ratio .* 1.5"),
+    ("Measured", {"inner": None}, TypeError, r"Measured .* None"),
+    ("Measured", {"inner": "LAMB"}, TypeError, r"Measured .* 'LAMB'"),
+    ("AdaScale", {"scale": 0.5}, ValueError, r"scale .* 0.5"),
+    ("AdaScale", {"scale": HUGE}, ValueError, r"scale .* 1000"),
+    ("AdaScale", {"smoothing": "most"}, TypeError, r"smoothing .* 'most'"),
+]  # fmt: skip
+
+# A pattern, and what is said of it.
+PATTERNS = [
+    ("((", ValueError, r"'\(\('.* not a regular expression"),
+    ("bias**", ValueError, r"'bias\*\*'.* multiple repeat"),
+    ("[", ValueError, r"'\['.* unterminated"),
+    ("(?P<a>", ValueError, r"\(\?P<a>.* missing \)"),
+    ("\\", ValueError, r"bad escape"),
+    ("(?<=a+)b", ValueError, r"look-behind"),
+    ("(?i", ValueError, r"missing"),
+    (r"\1", ValueError, r"invalid group reference"),
+    ("a{99999999999999}", ValueError, r"repetition number"),
+    (NESTED, ValueError, r"not a regular expression.* recursion"),
+    (None, TypeError, r"None"),
+    (7, TypeError, r"holds 7"),
+    (["bias"], TypeError, r"\['bias'\]"),
+    (b"bias", TypeError, r"b'bias'"),
+]
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12)
+)
+SLICES = "trainer: {optimizer_config: {optimizer: {tf_lamb: {layer_slices: %s}}}}"
+OURS = "trainer: {optimizer_config: {optimizer: {tf_lamb: {%s}}}}"
+# The contents of a --config_file, and what is said of it. TOUCH is a file that code would make.
+YAMLS = [
+    ("!!python/object/apply:os.system ['touch TOUCH']", r"is not YAML: .*python/object/apply"),
+    ("trainer: !!python/object/apply:os.system ['touch TOUCH']", r"python/object/apply"),
+    ("trainer: !!python/object/new:os.system ['touch TOUCH']", r"python/object/new"),
+    ("trainer: !!python/name:os.system", r"python/name"),
+    ("trainer: !!python/module:antigravity", r"python/module"),
+    ("trainer: !!python/tuple [1]", r"trainer takes settings of its own"),
+    ("trainer: !!timestamp now", r"is not YAML"),
+    ("trainer: !!int many", r"is not YAML"),
+    ("trainer: !!bool maybe", r"is not YAML"),
+    ("trainer: {train_steps: 1%s}" % ("0" * 5000), r"is not YAML: .*digits"),
+    ("trainer: !Ours {}", r"'!Ours'"),
+    (BOMB, r"too many values"),
+    ("trainer: &a [*a]", r"too many values"),
+    (SLICES % "&a {x: *a}", r"too many values"),
+    ("[" * 5000 + "]" * 5000, r"is not YAML: .*nested"),
+    ("trainer: {train_steps: 1", r"is not YAML"),
+    ("trainer:\n\t- a", r"is not YAML"),
+    ("a: b: c", r"is not YAML"),
+    ("*nobody", r"is not YAML: .*undefined alias"),
+    ("? [1]\n: 2", r"is not YAML: .*unhashable"),
+    ("a\0b", r"is not YAML"),
+    ("hello", r"holds 'hello', no settings"),
+    ("- trainer", r"no settings"),
+    ("", r"holds None, no settings"),
+    ("1: 2", r"there is no 1"),
+    ("null: 2", r"there is no None"),
+    ("trainer: 3", r"trainer takes settings of its own, but it is given 3"),
+    ("trainer: [1]", r"trainer\[0\] takes settings"),
+    ("trainer: null", r"trainer"),
+    ("task: null", r"task"),
+    ("runtime: null", r"runtime"),
+    ("trainer: {optimizer_config: null}", r"optimizer_config"),
+    ("trainer: {optimizer_config: {optimizer: {type: nope}}}", r"type='nope' is not known"),
+    ("trainer: {optimizer_config: {optimizer: {type: [tf_lamb]}}}", r"\['tf_lamb'\]"),
+    ("trainer: {optimizer_config: {optimizer: {type: null}}}", r"optimizer.type is not set"),
+    ("trainer: {train_steps: many}", r"train_steps takes a value such as .* 'many'"),
+    ("trainer: {train_steps: -1}", r"train_steps is -1"),
+    ("trainer: {train_steps: null}", r"train_steps"),
+    ("trainer: {train_steps: [1]}", r"train_steps"),
+    ("trainer: {train_steps: 2020-01-01}", r"is not YAML: .*2020, 1, 1"),
+    ("trainer: {train_steps: .nan}", r"train_steps"),
+    ("trainer: {train_stepz: 1}", r"no trainer.train_stepz. Did you mean train_steps"),
+    ("__class__: {}", r"there is no __class__"),
+    ("trainer: {as_dict: 1}", r"there is no trainer.as_dict"),
+    (OURS % "beta_1: 2", r"tf_lamb: beta_1 .* 2"),
+    (OURS % "norm: l3", r"norm .* 'l3'"),
+    (OURS % "exclude_from_weight_decay: bias", r"exclude_from_weight_decay .*'bias'"),
+    (OURS % "exclude_from_weight_decay: ['((']", r"'\(\('.* not a regular expression"),
+    (OURS % "gradient_accumulation_steps: 0", r"gradient_accumulation_steps.* 0"),
+    (OURS % "gradient_accumulation_steps: 2.5", r"gradient_accumulation_steps.* 2.5"),
+    (SLICES % "{a: null}", r"layer_slices"),
+    ("runtime: {distribution_strategy: off}", r"YAML reads a bare off as false"),
+    ("runtime: {num_gpus: -3}", r"num_gpus"),
+    ("task: {train_data: {global_batch_size: 0}}", r"global_batch_size"),
+    ("task: {train_data: {global_batch_size: -8}}", r"global_batch_size"),
+    ("task: {train_data: {input_path: /no/such.tfrecord}}", r"/no/such.tfrecord"),
+]  # fmt: skip
+
+# Other flags.
+FLAGS = [
+    ({"experiment": "lamb/bert"}, r"'lamb/bert' is not known. Did you mean lamb/bert_"),
+    ({"experiment": ""}, r"--experiment='' is not known"),
+    ({"config_file": ["/no/such.yaml"]}, r"/no/such.yaml: there is no such file"),
+    ({"config_file": ["/"]}, r"--config_file=/: there is no such file"),
+    ({"params_override": "trainer.train_steps"}, r"--params_override holds .* no settings"),
+    ({"params_override": "{"}, r"--params_override is not YAML"),
+    ({"params_override": "{}}"}, r"--params_override is not YAML"),
+    ({"params_override": "=3"}, r"--params_override"),
+    ({"params_override": "trainer..x=3"}, r"--params_override holds 'trainer..x=3'"),
+    ({"params_override": "trainer=3"}, r"trainer takes settings"),
+    ({"params_override": "a: !!python/object/apply:os.system ['touch TOUCH']"}, r"python/object"),
+    ({"params_override": "[1, 2]"}, r"no settings"),
+    ({"recipe": "legw"}, r"--recipe=legw needs --global_batch_size"),
+    ({"recipe": "legw", "global_batch_size": 10**30}, r"--global_batch_size=1000"),
+    ({"recipe": "mlperf_lars", "global_batch_size": 4096}, r"recipe for ResNet-50"),
+    ({"per_replica_batch_size": 8, "TF_CONFIG": "{cluster"}, r"TF_CONFIG"),
+    ({"per_replica_batch_size": 8, "TF_CONFIG": '["chief"]'}, r"TF_CONFIG"),
+]  # fmt: skip
+
+# A call of `tf_lamb.recipes` or `tf_lamb.core.schedules`.
+RECIPES = [
+    ("untuned_lamb_bert", (0,), r"batch_size .* 0"),
+    ("untuned_lamb_bert", ("32k",), r"batch_size .* '32k'"),
+    ("untuned_lamb_bert", (True,), r"batch_size .* True"),
+    ("untuned_lamb_bert", (512.5,), r"batch_size .* 512.5"),
+    ("untuned_lamb_bert", (None,), r"batch_size .* None"),
+    ("mlperf_lars", (4097,), r"4,?097"),
+    ("legw", (8192, 0, 0.1, 1.0, 60000, 25), r"base_batch_size .* 0"),
+    ("legw", (8192, 128, NAN, 1.0, 60000, 25), r"base_learning_rate .* nan"),
+    ("legw", (8192, 128, 0.1, -1.0, 60000, 25), r"warmup.* -1"),
+    ("legw", (8192, 128, 0.1, 1.0, 60000, INF), r"epochs .* inf"),
+    ("legw", (8192, 128, 0.1, 1.0, "all", 25), r"examples .* 'all'"),
+    ("legw", (8192, 128, 0.1, HUGE, 60000, 25), r"warmup.* 1000"),
+    ("linear_scaling", (8192, 256, "0.1"), r"base_learning_rate .* '0.1'"),
+    ("Polynomial", (-1.0, 10), r"initial_learning_rate .* -1"),
+    ("Polynomial", ("x", 10), r"initial_learning_rate .* 'x'"),
+    ("Polynomial", (1.0, 0), r"steps .* 0"),
+    ("MultiStep", ((1, 2), (1.0,)), r"2 boundaries need 3"),
+    ("MultiStep", (5, (1.0,)), r"boundaries .* 5"),
+    ("MultiStep", ((1,), (1.0, "x")), r"learning_rates\[1\] .* 'x'"),
+    ("MultiStep", (("a",), (1.0, 0.1)), r"boundaries.* 'a'"),
+    ("Stages", ((), ()), r"Stages"),
+    ("Stages", (3, 4), r"lengths .* 3"),
+]  # fmt: skip
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def written(name, data):
+    def make(folder):
+        path = folder / name
+        path.write_bytes(data)
+        return path
+
+    return make
+
+
+def hdf5(training_config=None, weights=None, names=None):
+    """An HDF5 file as legacy Keras lays it out, with what is given in place of what belongs."""
+
+    def make(folder):
+        path = folder / "model.h5"
+        with h5py.File(path, "w") as file:
+            if training_config is not None:
+                file.attrs["training_config"] = training_config
+            group = file.create_group("optimizer_weights")
+            for name, value in (weights or {}).items():
+                group[name] = value
+            group.attrs["weight_names"] = list(weights or ()) if names is None else names
+        return path
+
+    return make
+
+
+def config(said):
+    return json.dumps({"optimizer_config": {"class_name": "Addons>LAMB", "config": said}})
+
+
+def index_of(data):
+    def make(folder):
+        (folder / "ckpt.index").write_bytes(data)
+        (folder / "ckpt.data-00000-of-00001").write_bytes(data)
+        return folder / "ckpt"
+
+    return make
+
+
+def pointing(text):
+    def make(folder):
+        (folder / "checkpoint").write_text(text)
+        return folder
+
+    return make
+
+
+GOOD = {"weight_decay": 0.01, "name": "LAMB"}
+SLOT = np.ones((4, 3), "float32")
+# What makes the source of a migration in a folder, the error, and what it says.
+SOURCES = [
+    ("nothing in it", written("model.h5", b""), ValueError, r"cut short or damaged"),
+    ("noise", written("model.h5", bytes(range(256)) * 9), ValueError, r"cut short or damaged"),
+    ("text", written("model.txt", b"import os"), ValueError, r"cut short or damaged"),
+    ("a pickle", written("model.pkl", b"cos\nsystem\n(S'touch TOUCH'\ntR."), ValueError,
+     r"cut short or damaged"),
+    ("a zip", written("m.keras", b"PK\5\6" + bytes(18)), ValueError, r"holds no slots"),
+    ("an index of noise", index_of(bytes(range(256))), ValueError, r"cut short or damaged"),
+    ("an empty index", index_of(b""), ValueError, r"cut short or damaged"),
+    ("a pointer of noise", pointing("\0{{{"), FileNotFoundError, r"neither"),
+    ("a pointer to nothing", pointing('model_checkpoint_path: "../../etc/passwd"'),
+     FileNotFoundError, r"neither"),
+    ("a path that cannot be", lambda folder: "a\0b", FileNotFoundError, r"neither"),
+    ("no path", lambda folder: "", FileNotFoundError, r"neither"),
+    ("bytes", lambda folder: b"model.h5", TypeError, r"source must be"),
+    ("None", lambda folder: None, TypeError, r"source must be .* None"),
+    ("a config that is no JSON", hdf5("{"), ValueError, r"training_config"),
+    ("a config that is a list", hdf5("[]"), ValueError, r"training_config"),
+    ("a config that is code", hdf5("__import__('os').system('touch TOUCH')"), ValueError,
+     r"training_config"),
+    ("an optimizer that is a number", hdf5('{"optimizer_config": 3}'), ValueError,
+     r"training_config"),
+    ("an optimizer without arguments", hdf5('{"optimizer_config": {"class_name": "LAMB"}}'),
+     ValueError, r"training_config"),
+    ("arguments that are a list", hdf5(config([1])), ValueError, r"training_config"),
+    ("names that are numbers", hdf5(config(GOOD), names=[1, 2]), ValueError,
+     r"cut short or damaged"),
+    ("a name that is a group", hdf5(config(GOOD), {"LAMB/dense/m:0": SLOT}, ["LAMB/dense"]),
+     ValueError, r"cut short or damaged"),
+    ("a counter that is a text", hdf5(config(GOOD), {"LAMB/iter:0": "five"}), ValueError,
+     r"step counter"),
+    ("a counter that is an array", hdf5(config(GOOD), {"LAMB/iter:0": SLOT}), ValueError,
+     r"step counter"),
+    ("a counter that is no number", hdf5(config(GOOD), {"LAMB/iter:0": NAN}), ValueError,
+     r"step counter"),
+    ("a counter below zero",
+     hdf5(config(GOOD), {"LAMB/iter:0": -3, "LAMB/dense/kernel/m:0": SLOT,
+                         "LAMB/dense/kernel/v:0": SLOT}), ValueError, r"step counter"),
+    ("a slot that is a text",
+     hdf5(config(GOOD), {"LAMB/iter:0": 3, "LAMB/dense/kernel/m:0": "x",
+                         "LAMB/dense/kernel/v:0": "y"}), ValueError, r"no array of numbers"),
+]  # fmt: skip
+
+# What `from_addons` is given, and what it says.
+ADDONS = [
+    (None, r"Addons>LAMB.* None"),
+    ({}, r"Addons>LAMB.* \{\}"),
+    ([1], r"Addons>LAMB"),
+    ({"class_name": "Addons>LAMB"}, r"Addons>LAMB"),
+    ({"class_name": "Addons>LAMB", "config": [1]}, r"Addons>LAMB"),
+    ({"class_name": "os.system", "config": {"command": "touch TOUCH"}}, r"os.system"),
+    ({"class_name": "Addons>LAMB", "config": {"nope": 1}}, r"'nope'"),
+    ({"class_name": "Addons>LAMB", "config": {"beta_1": "high"}}, r"beta_1 .* 'high'"),
+    ({"class_name": "Addons>LAMB", "config": {"learning_rate": {
+        "module": "os", "class_name": "system", "config": "touch TOUCH",
+        "registered_name": "system"}}}, r"learning_rate .*system"),
+    ({"class_name": "Addons>LAMB", "config": {"learning_rate": {
+        "class_name": "__lambda__", "config": {"value": "x"}}}}, r"learning_rate .*__lambda__"),
+    ({"class_name": "Addons>LAMB", "config": {"learning_rate": {
+        "class_name": "PolynomialDecay", "config": {"steps": 1}}}}, r"learning_rate .*Polynomial"),
+    ({"class_name": "Addons>LAMB", "config": {"learning_rate": {}}}, r"learning_rate .*\{\}"),
+    (pathlib.Path("/no/such/model.h5"), r"/no/such/model.h5"),
+]  # fmt: skip
