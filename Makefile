@@ -3,14 +3,16 @@
 # make test    the whole suite
 # make check   style, types, the import law
 # make goldens what the peers compute, made again in environments of their own
+# make audit   known vulnerabilities of the pinned packages; asks a service on the network
 PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin/python
 PYTEST = $(RUN) -m pytest -q -n 2 --dist loadfile
 GOLDENS = .build/goldens
+AUDIT = .build/audit
 INSTALL = $(RUN) -m pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: train train-resnet test check goldens
+.PHONY: train train-resnet test check goldens audit
 
 train: $(VENV)/.train
 	$(RUN) -m tf_lamb.model_garden.sample_data --output_dir=.build/data
@@ -47,6 +49,15 @@ goldens: $(VENV)/.develop $(GOLDENS)/tensorflow_addons/.ready $(GOLDENS)/optax/.
 	$(RUN) tests/goldens/make_model_garden.py
 	$(RUN) tests/goldens/make_keras.py
 	$(RUN) tests/goldens/check.py
+
+# Strict: a package of which the service knows nothing was not audited, and that is no success.
+audit: $(AUDIT)/.ready
+	$(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --requirement constraints.txt
+
+$(AUDIT)/.ready:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet pip-audit==2.10.1
+	touch $@
 
 # TensorFlow 2.15, the last that TensorFlow Addons imports beside, ends with Python 3.11.
 $(GOLDENS)/%/.ready: tests/goldens/%.txt
