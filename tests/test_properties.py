@@ -1,6 +1,6 @@
 """Properties of any case that hypothesis finds: the oracle to the last places, and invariants.
 
-`benchmarks/properties.py` runs the same properties on a thousand times as many cases.
+`benchmarks/properties.py` runs the same properties on twenty times as many cases.
 """
 
 import contextlib
@@ -11,13 +11,13 @@ import warnings
 import hypothesis
 import keras
 import numpy as np
-import properties
+import property_cases as properties
 import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import LENGTHS
-from properties import cases
+from property_cases import cases
 from running_error import FLOAT32, FLOAT64
 
 import tf_lamb.keras
@@ -368,10 +368,15 @@ def test_an_adapted_step_has_the_length_lr_phi_of_the_weight():
     check()
 
 
-NAMES = st.lists(st.sampled_from(["a", "b", "bias", "kernel", "norm"]), min_size=1, max_size=3)
-PATH_LISTS = st.lists(NAMES.map("/".join), min_size=1, max_size=6, unique=True)
+# Few names, so that one of them may be a model's as well as a layer's.
+NAMES = st.lists(st.sampled_from(["a", "b", "bias"]), min_size=1, max_size=3)
+DOUBTFUL = st.sampled_from(["a/b/a", "a/b/bias", "b/a/b", "b/a/bias", "a/b", "bias"])
+PATH_LISTS = st.one_of(
+    st.lists(paths, min_size=1, max_size=4, unique=True)
+    for paths in (NAMES.map("/".join), DOUBTFUL)
+)
 REGEXES = st.sampled_from(
-    ["a", "^a/", "^b/", "bias$", "norm|a/b", "^kernel$", "(a|b)+/bias", "b/.*", "", "zzz", "^[ab]"]
+    ["a", "^a/", "^b/", "bias$", "zzz|a/b", "^bias$", "b/.*", "", "zzz", "^[ab]/b"]
 )
 LISTS = st.none() | st.lists(REGEXES, max_size=3)
 
@@ -389,7 +394,7 @@ def plans(draw):
 
 
 def test_the_plan_does_not_depend_on_the_order_of_variables():
-    @cases(100)
+    @cases(200)
     @given(plans(), st.randoms())
     def check(case, random):
         paths, given_ = case

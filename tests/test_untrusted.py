@@ -2,6 +2,8 @@
 
 import ast
 import functools
+import inspect
+import json
 import pathlib
 import traceback
 import warnings
@@ -12,6 +14,9 @@ import numpy as np
 import pytest
 import tf_keras
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from property_cases import cases
 
 pytest.importorskip("official")
 
@@ -78,6 +83,38 @@ def test_a_malformed_config(door, row):
     refused(lambda: cls.from_config({**cls().get_config(), **arguments}), error, words)
 
 
+JUNK = st.one_of(
+    st.none(), st.booleans(), st.integers(-(10**30), 10**30), st.integers(10**309, 10**310),
+    st.floats(width=32), st.complex_numbers(), st.text(max_size=3), st.binary(max_size=3),
+    st.just(object()), st.just(np.ones(2)), st.sets(st.integers(), max_size=2),
+    st.lists(st.one_of(st.none(), st.integers(), st.floats(), st.text(max_size=3)), max_size=3),
+    st.dictionaries(st.text(max_size=2), st.none() | st.integers() | st.lists(st.integers())),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_any_argument_is_taken_or_refused_by_us(door):
+    """What is taken can be saved, and makes the same optimizer again."""
+
+    @cases(25)
+    @given(st.data())
+    def check(data):
+        cls = getattr(DOORS[door][0], data.draw(st.sampled_from(OPTIMIZERS)))
+        name = data.draw(st.sampled_from([*inspect.signature(cls).parameters]))
+        name = "no_such_argument" if name == "unknown" else name
+        value = data.draw(JUNK)
+        try:
+            config = cls(**{name: value}).get_config()
+        except (TypeError, ValueError) as error:
+            raised_in = pathlib.Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+            assert raised_in.is_relative_to(ROOT), (raised_in, error)
+            assert name in str(error) and "\n" not in str(error)
+        else:
+            assert cls.from_config(json.loads(json.dumps(config))).get_config() == config
+
+    check()
+
+
 @pytest.mark.parametrize("row", malformed.PATTERNS, ids=ids(malformed.PATTERNS))
 @pytest.mark.parametrize("argument", [*LISTS, "var_names", "groups"])
 def test_a_malformed_pattern(argument, row):
@@ -108,7 +145,7 @@ def garden_refuses(tmp_path, records, monkeypatch):
     """Refuses flags, without a trace on the disk; the experiment they change would train."""
     monkeypatch.chdir(tmp_path)
     small = tmp_path / "small.yaml"
-    small.write_text(parsing.json.dumps(garden.tiny(records)))
+    small.write_text(json.dumps(garden.tiny(records)))
     touched = tmp_path / "touched"
 
     def call(words, text=None, **flags):
@@ -128,7 +165,7 @@ def garden_refuses(tmp_path, records, monkeypatch):
 
 def test_the_experiment_is_fine_but_for_what_is_malformed(tmp_path, records):
     small = tmp_path / "small.yaml"
-    small.write_text(parsing.json.dumps(garden.tiny(records)))
+    small.write_text(json.dumps(garden.tiny(records)))
     prepare(tmp_path / "model_dir", config_file=[str(small)])
     assert (tmp_path / "model_dir" / model_dirs.RUN_FILE).exists()
 
