@@ -111,12 +111,15 @@ class Tracked:
 
 
 def _lift(function):
-    """Elementwise or a selection: the errors of the operands, at their largest."""
+    """The larger or the smaller of two: its own error, unless it could be either."""
 
     def lifted(a, b):
         a = a if isinstance(a, Tracked) else b._of(a)
         b = a._of(b)
-        return Tracked(function(a.value, b.value), np.maximum(a.error, b.error), a.precision)
+        value, either = function(a.value, b.value), np.maximum(a.error, b.error)
+        own = np.where(value == a.value, a.error, b.error)
+        apart = np.abs(a.value - b.value) > a.error + b.error
+        return Tracked(value, np.where(apart, own, either), a.precision)
 
     return lifted
 
