@@ -1,10 +1,10 @@
-"""Four logical CPUs before TensorFlow starts, so that replicas can be tested on one machine."""
+"""Eight logical CPUs before TensorFlow starts, so that replicas can be tested on one machine."""
 
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # JAX with several CPU devices, for the same reason.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import pytest
 
@@ -13,7 +13,7 @@ BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 # What runs under every Keras backend; the rest of the suite is about TensorFlow.
 PORTABLE = (
     "test_adascale.py", "test_divergence.py", "test_keras.py", "test_nonfinite.py",
-    "test_trust_ratios_keras.py",
+    "test_sharded.py", "test_trust_ratios_keras.py",
 )  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def logical_devices():
 
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(
-            cpu, [tf.config.LogicalDeviceConfiguration()] * 4
+            cpu, [tf.config.LogicalDeviceConfiguration()] * 8
         )
 
 

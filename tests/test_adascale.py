@@ -8,9 +8,6 @@ import contextlib
 import json
 import math
 import os
-import socket
-import subprocess
-import sys
 import warnings
 
 import keras
@@ -22,9 +19,10 @@ import tf_lamb.keras
 BACKEND = keras.backend.backend()
 DOORS = {"keras": (keras, tf_lamb.keras)}
 if BACKEND == "tensorflow":
+    import clusters
     import tensorflow as tf
     import tf_keras
-    from test_replicas import mirrored, native
+    from clusters import mirrored, native
 
     import tf_lamb.tf_keras
 
@@ -128,9 +126,9 @@ def mean_of(parts):
 class Feed:
     """An optimizer beside two variables, under a strategy if there are replicas."""
 
-    def __init__(self, door, make, replicas=1, dtype="float32", graph=True):
+    def __init__(self, door, make, replicas=1, dtype="float32", graph=True, strategy=None):
         self.replicas, self.graph = replicas, graph and BACKEND == "tensorflow"
-        self.strategy = mirrored(replicas) if replicas > 1 else None
+        self.strategy = strategy or (mirrored(replicas) if replicas > 1 else None)
         with self.strategy.scope() if self.strategy else contextlib.nullcontext():
             if door == "keras":
                 self.variables = [keras.Variable(w, dtype=dtype, name=k) for k, w in START.items()]
@@ -1035,35 +1033,25 @@ def test_weights_of_the_optimizer_can_be_set(door):
         np.testing.assert_array_equal(array(v), array(w))
 
 
+def worker(strategy):
+    """What a worker of two saw of AdaScale, behind both doors: the gains, then the weights."""
+    seen = {}
+    for door in DOORS:
+        feed = Feed(door, wrapped(door, 2, 1, 2.0, "LAMB", own={"weight_decay": 0.1},
+                                  preconditioned=False), 2, strategy=strategy)  # fmt: skip
+        steps = []
+        for parts in gradients(4, 2):
+            optimizer = feed.step(parts)
+            steps.append((optimizer.gain, optimizer.scale_invariant_steps))
+        seen[door] = {"steps": steps, "weights": [w.tolist() for w in feed.weights()]}
+    return seen
+
+
 @on_tensorflow
 @pytest.mark.slow
 def test_two_processes_are_two_replicas():
     """MultiWorkerMirroredStrategy: each worker sees NumPy's gain, and the same weights."""
-    ports = []
-    for _ in range(2):
-        with socket.socket() as s:
-            s.bind(("localhost", 0))
-            ports.append(s.getsockname()[1])
-    cluster = {"worker": [f"localhost:{port}" for port in ports]}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, os.path.join(os.path.dirname(__file__), "workers.py")],
-            env={**os.environ,
-                 "TF_CONFIG": json.dumps(
-                     {"cluster": cluster, "task": {"type": "worker", "index": i}})},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for i in range(2)
-    ]  # fmt: skip
-    outputs = []
-    try:
-        for worker in workers:
-            out, err = worker.communicate(timeout=300)
-            assert worker.returncode == 0, err[-3000:]
-            outputs.append(json.loads(out.strip().splitlines()[-1]))
-    finally:
-        for worker in workers:
-            worker.kill()
+    outputs = clusters.results_of_workers("test_adascale", "worker", 2)
     assert outputs[0] == outputs[1]
     for door in DOORS:
         reference = AdaScale(2.0)

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 import watching
-from test_replicas import mirrored
+from clusters import mirrored
 
 import tf_lamb.keras
 import tf_lamb.tf_keras
