@@ -1,10 +1,18 @@
 """Door 3: killed at any moment, on a full disk, with a broken checkpoint, it ends the same."""
 
+import json
 import os
 import pathlib
+import random
 import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
 
 import pytest
+import yaml
 
 pytest.importorskip("official")
 
@@ -15,8 +23,10 @@ from garden import (
     EXPERIMENT,
     build,
     checkpoint,
+    environment,
     mirrored,
     one_device,
+    run_command,
     tiny,
 )
 from official.core import task_factory, train_utils
@@ -250,6 +260,14 @@ def test_a_checkpoint_of_weights_alone_is_refused(records, tmp_path):
         train(records, tmp_path)
 
 
+def test_half_a_note_on_the_best_checkpoint_is_refused(records, tmp_path):
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "info.json").write_text('{"validation_loss": 1.')
+    with pytest.raises(parsing.UserError, match="best/info.json cannot be read: .* Delete it"):
+        train(records, tmp_path, best_checkpoint_export_subdir="best",
+              best_checkpoint_eval_metric="validation_loss")  # fmt: skip
+
+
 def test_what_may_change_does_not_make_it_another_model(records, unbroken, tmp_path):
     folder = shutil.copytree(unbroken, tmp_path / "copy")
     rate = {"type": "constant", "constant": {"learning_rate": 0.1}}
@@ -273,3 +291,97 @@ def test_a_first_stage_that_cannot_be_read(records, unbroken, tmp_path):
         checks.check(params, "train", str(tmp_path / "second"), EXPERIMENT)
     assert f"task.init_checkpoint={folder}" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+# Whole runs, as commands.
+
+
+def command(records, model_dir, **runtime):
+    """Flags of `tf_lamb.model_garden.train`, with a config beside the folder."""
+    settings = settings_of(records)
+    settings["runtime"] |= {"distribution_strategy": "off", **runtime}
+    config = model_dir.with_suffix(".yaml")
+    config.write_text(yaml.safe_dump(settings))
+    return [
+        sys.executable, "-m", "tf_lamb.model_garden.train", f"--experiment={EXPERIMENT}",
+        f"--config_file={config}", "--mode=train", f"--model_dir={model_dir}", "--seed=1",
+    ]  # fmt: skip
+
+
+def dying_at_byte(command, limit):
+    code = (
+        "import runpy, sys; from crashing import die_at_byte; "
+        f"die_at_byte({limit}); sys.argv[:1] = []; "
+        "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+    )
+    return [sys.executable, "-c", code, *command[2:]]
+
+
+def started(command, **env):
+    path = os.pathsep.join([os.path.dirname(__file__), environment()["PYTHONPATH"]])
+    return subprocess.Popen(
+        command, env={**environment(), "PYTHONPATH": path, **env},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def wait_for_step(process, model_dir, step):
+    """Returns as soon as the folder names a checkpoint of that step."""
+    while process.poll() is None and tasks.steps_done(str(model_dir)) < step:
+        time.sleep(0.01)
+    assert process.poll() is None, "it was over before it could be killed"
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_it_ends_with_the_same_bits(records, tmp_path):
+    """`benchmarks/kills.py` at a small size."""
+    whole = run_command(command(records, tmp_path / "whole"))
+    assert whole.returncode == 0, whole.stderr[-2000:]
+
+    folder = tmp_path / "killed"
+    for byte in (2000, 20_000):  # of params.yaml, then of the first checkpoint
+        dead = started(dying_at_byte(command(records, folder), byte))
+        assert dead.wait(timeout=300) == -signal.SIGXFSZ
+        assert tasks.steps_done(str(folder)) == 0
+    assert (folder / "params.yaml").exists()
+    moments = random.Random(1)
+    for step in (2, 6):
+        process = started(command(records, folder))
+        wait_for_step(process, folder, step)
+        time.sleep(moments.uniform(0, 0.05))
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    ended = run_command(command(records, folder))
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert_same_bits(tmp_path / "whole", folder)
+
+
+def two_workers(records, folder):
+    """Both processes; the first is the chief."""
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(2)]
+    hosts = [f"localhost:{s.getsockname()[1]}" for s in sockets]
+    for held in sockets:
+        held.close()
+    line = command(records, folder, distribution_strategy="multi_worker_mirrored")
+    tasks = [{"type": "worker", "index": i} for i in range(2)]
+    return [
+        started(line, TF_CONFIG=json.dumps({"cluster": {"worker": hosts}, "task": task}))
+        for task in tasks
+    ]
+
+
+@pytest.mark.slow
+def test_either_of_two_workers_may_be_killed(records, tmp_path):
+    assert [w.wait(timeout=300) for w in two_workers(records, tmp_path / "whole")] == [0, 0]
+    folder = tmp_path / "killed"
+    for step, victim in ((2, 1), (6, 0)):
+        workers = two_workers(records, folder)
+        wait_for_step(workers[victim], folder, step)
+        workers[victim].kill()
+        try:
+            assert workers[1 - victim].wait(timeout=120) != 0  # it cannot go on alone
+        finally:
+            workers[1 - victim].kill()
+    assert 6 <= tasks.steps_done(str(folder)) < 12
+    assert [w.wait(timeout=300) for w in two_workers(records, folder)] == [0, 0]
+    assert_same_bits(tmp_path / "whole", folder)

@@ -98,6 +98,16 @@ class Runner(train_lib.OrbitExperimentRunner):
     _advisers = ()
     _trust_ratios = None
 
+    def _build_best_checkpoint_exporter(self):
+        try:
+            return super()._build_best_checkpoint_exporter()
+        except ValueError as error:  # killed while it wrote its notes
+            subdir = self.params.trainer.best_checkpoint_export_subdir
+            path = os.path.join(self.model_dir, subdir, "info.json")
+            raise UserError(
+                f"{path} cannot be read: {error}. Delete it: the next evaluation is the best one"
+            ) from error
+
     def _maybe_build_checkpoint_manager(self):
         # Every worker has to save, for what they sum up together; only the chief's is kept.
         chief = self.strategy.extended.should_checkpoint

@@ -14,7 +14,7 @@ Beyond it:
 *   what can be known to be wrong is said in one line before anything is written;
 *   `--seed` starts two runs from the same weights;
 *   `--replace_stock` gives stock experiments with `optimizer.type: lamb` our LAMB;
-*   a `multi_worker_mirrored` run resumes;
+*   it goes on from the last checkpoint that is whole, under `multi_worker_mirrored`, too;
 *   it ends with a short report, which `python -m tf_lamb.model_garden.report` prints again.
 
 To resume a run that stopped, give the same command again.
