@@ -30,7 +30,7 @@ CONSTRUCTORS = [
     ("LAMB", {"norm": np.ones(2)}, ValueError, r"norm .* array"),
     ("LAMB", {"phi_bounds": (1, 2, 3)}, TypeError, r"phi_bounds .* \(1, 2, 3\)"),
     ("LAMB", {"phi_bounds": (NAN, 1)}, ValueError, r"phi_bounds .*nan"),
-    ("LAMB", {"phi_bounds": (HUGE, 0)}, ValueError, r"phi_bounds .* 1000"),
+    ("LAMB", {"phi_bounds": (HUGE, 0)}, ValueError, r"phi_bounds .*1000"),
     ("LAMB", {"ratio_bounds": 3}, TypeError, r"ratio_bounds .* 3"),
     ("LAMB", {"ratio_bounds": "01"}, TypeError, r"ratio_bounds .* '01'"),
     ("LAMB", {"layer_slices": {"a": None}}, TypeError, r"layer_slices\['a'\] .* None"),
