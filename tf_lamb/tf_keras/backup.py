@@ -24,7 +24,7 @@ class BackupAndRestore(backup.BackupAndRestore, tf_keras.callbacks.BackupAndRest
                 # TensorFlow would begin anew.
                 raise ValueError("its file 'checkpoint' names none that is there.")
             super().on_train_begin(logs)
-        except (tf.errors.OpError, LookupError, RuntimeError, ValueError) as error:
+        except (tf.errors.OpError, LookupError, ValueError) as error:
             raise self._refusal(error) from error
         if path and (missing := self._missing(path)):
             raise self._refusal(f"it lacks {missing[0]}, which this model has.")
