@@ -69,6 +69,7 @@ def test_the_fields_are_the_arguments_of_the_constructor(key):
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     around = {name: fields.pop(name) for name in ("adascale", "measured")}
     assert fields.pop("trust_ratios_every") is None
+    assert fields.pop("divergence_report") is True
     assert fields == arguments
     for name, wrapper in (("adascale", "AdaScale"), ("measured", "Measured")):
         own = dataclasses.asdict(around[name])
