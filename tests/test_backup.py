@@ -117,6 +117,11 @@ def empty(folder, pattern):
     path.write_bytes(b"")
 
 
+def scribble(folder, pattern):
+    (path,) = folder.rglob(pattern)
+    path.write_text("no list of checkpoints")
+
+
 def remove(folder, pattern):
     (path,) = folder.rglob(pattern)
     path.unlink()
@@ -130,6 +135,7 @@ def remove(folder, pattern):
         ("tf_keras", cut, "*.index"),
         ("tf_keras", remove, "*.index"),
         ("tf_keras", empty, "checkpoint"),
+        ("tf_keras", scribble, "checkpoint"),
     ],
 )
 def test_a_broken_backup_is_refused(tmp_path, door, damage, pattern):
