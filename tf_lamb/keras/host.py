@@ -52,11 +52,6 @@ def outside_of_any_graph():
     return contextlib.nullcontext()
 
 
-def value_of(variable):
-    """Its value now: an array of JAX never changes, one of torch does."""
-    return variable.value if keras.backend.backend() == "jax" else ops.copy(variable.value)
-
-
 def refuse(skipped, finite, refusal, paths):
     """Raises where a step runs, if it was skipped, with the paths of what is not finite."""
 

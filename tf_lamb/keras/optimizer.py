@@ -84,7 +84,7 @@ class LayerwiseOptimizer(
     def update_step(self, gradient, variable, learning_rate):
         """One step of the rule for one variable."""
         (layer,) = self._plan.layers([self._get_variable_index(variable)])
-        self._step(layer, [gradient], [variable], learning_rate)
+        self._step(layer, [gradient], [variable], learning_rate, self.iterations + 1)
 
     def _backend_apply_gradients(self, grads, trainable_variables):
         gradients = [
@@ -96,7 +96,7 @@ class LayerwiseOptimizer(
         elif self.gradient_accumulation_steps or self._is_guarded:
             self._apply_if_due(gradients, trainable_variables)
         else:
-            self._apply_once(gradients, trainable_variables)
+            self._apply_once(gradients, trainable_variables, self._scalars())
         if host.VERSION < (3, 10):  # later, `apply` itself counts
             self._iterations.assign_add(1)
 
@@ -106,7 +106,7 @@ class LayerwiseOptimizer(
         t = iterations + 1
         micro_step = self._iterations + 1
         return {
-            "lr": self.learning_rate,
+            "lr": ops.convert_to_tensor(self.learning_rate),
             "t": t,
             "is_update": ops.equal(micro_step % self._micro_steps, 0),
             # As in Keras, the averages begin with the weights of the first step.

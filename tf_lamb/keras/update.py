@@ -15,30 +15,34 @@ class Updating:
     """Mixed into the optimizers of this door."""
 
     def _apply_if_due(self, gradients, variables):
-        """Computes the step, and keeps it if micro-batches are complete and gradients finite.
-
-        JAX traces both branches of a condition; a choice of values is what it compiles to.
-        """
-        is_update, totals = self._scalars()["is_update"], gradients
+        """Takes the step if micro-batches are complete and their gradients finite."""
+        scalars = self._scalars()
+        due = is_update = scalars["is_update"]
         if self.gradient_accumulation_steps:
-            accumulators = [
-                self._accumulated_gradients[self._get_variable_index(v)] for v in variables
-            ]
-            totals = [a + g for a, g in zip(accumulators, gradients, strict=True)]
-            gradients = [total / self._micro_steps for total in totals]
-            for accumulator, total in zip(accumulators, totals, strict=True):
-                accumulator.assign(ops.where(is_update, ops.zeros_like(total), total))
-        squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients]
-        finite = ops.isfinite(ops.stack(squares))
-        kept = is_update & ops.all(finite) if self._is_guarded else is_update
+            gradients = self._accumulate(gradients, variables, is_update)
+        if self._is_guarded:
+            squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients]
+            finite = ops.isfinite(ops.stack(squares))
+            due = is_update & ops.all(finite)
 
         state = self._state()
-        before = [host.value_of(v) for v in state]
-        self._apply_once(gradients, variables)
-        for variable, value in zip(state, before, strict=True):
-            variable.assign(ops.where(kept, variable.value, value))
+        values = ops.cond(
+            due,
+            lambda: self._stepped(state, gradients, variables, scalars),
+            lambda: [v.value for v in state],
+        )
+        for variable, value in zip(state, values, strict=True):
+            variable.assign(value)
         if self._is_guarded:
-            self._skip(is_update & ~kept, finite, variables)
+            self._skip(is_update & ~due, finite, variables)
+
+    def _accumulate(self, gradients, variables, is_update):
+        """The mean of the micro-batches so far; the accumulators begin anew after an update."""
+        accumulators = [self._accumulated_gradients[self._get_variable_index(v)] for v in variables]
+        totals = [a + g for a, g in zip(accumulators, gradients, strict=True)]
+        for accumulator, total in zip(accumulators, totals, strict=True):
+            accumulator.assign(ops.where(is_update, ops.zeros_like(total), total))
+        return [total / self._micro_steps for total in totals]
 
     def _state(self):
         """All that a step changes, but for the counts."""
@@ -47,6 +51,12 @@ class Updating:
         noise = [self._noise.state] if self._settings.slot_dtype == "bfloat16" else []
         return [*self._trainable_variables, *slots, *averages, *noise, *self._observed_variables]
 
+    def _stepped(self, state, gradients, variables, scalars):
+        """What the step makes of the state, as values: a branch on JAX assigns to no variable."""
+        with keras.StatelessScope([(v, v.value) for v in state]) as scope:
+            self._apply_once(gradients, variables, scalars)
+        return [scope.get_current_value(v) for v in state]
+
     def _skip(self, skipped, finite, variables):
         self._skipped.assign_add(ops.cast(skipped, self._skipped.dtype))
         steps = ops.cast(skipped, self._iterations.dtype) * self._micro_steps
@@ -54,19 +64,18 @@ class Updating:
         if refusal := self._refusal():
             host.refuse(skipped, finite, refusal, [path_of(v) for v in variables])
 
-    def _apply_once(self, gradients, variables):
-        scalars = self._scalars()
+    def _apply_once(self, gradients, variables, scalars):
         gradients = self.clip_aggregated(gradients)
         for layer in self._plan.layers(self._get_variable_index(v) for v in variables):
             members = ([each[i] for i in layer.members] for each in (gradients, variables))
-            self._step(layer, *members, scalars["lr"])
+            self._step(layer, *members, scalars["lr"], scalars["t"])
         for average, variable in self._averages():
             m = ops.cast(scalars["ema_momentum"], average.dtype)
             average.assign(m * average + (1 - m) * ops.cast(variable, average.dtype))
             averaged = ops.cast(average, variable.dtype)
             variable.assign(ops.where(scalars["ema_overwrites"], averaged, variable.value))
 
-    def _step(self, layer, gradients, variables, learning_rate):
+    def _step(self, layer, gradients, variables, learning_rate, t):
         """One step of the rule for one layer, on any backend."""
         dtype = max(host.compute_dtype(v.dtype) for v in variables)  # "float64" > "float32"
         slots = [self._slots[self._get_variable_index(v)] for v in variables]
@@ -77,7 +86,7 @@ class Updating:
         ]
         new_states = layers.step(
             ops, self._bound_rule, layer.treatments, [ops.cast(g, dtype) for g in gradients],
-            states, lr=ops.cast(learning_rate, dtype), t=ops.cast(self.iterations + 1, dtype),
+            states, lr=ops.cast(learning_rate, dtype), t=ops.cast(t, dtype),
             observe=self._recorder(variables),
         )  # fmt: skip
         for variable, own, (weight, *values) in zip(variables, slots, new_states, strict=True):
