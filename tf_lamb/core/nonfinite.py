@@ -16,7 +16,9 @@ class Guarded:
 
     name: str
     _settings: Any
-    _skipped: Any = None  # the variable that counts, once built
+    # Gives the variable that counts, once built. A function: as an attribute, the variable would
+    # stand in a checkpoint under a second name.
+    _skipped: Any = None
     _as_numpy: Callable
     _plan: Any
     _are_finite: Callable  # by weight, as the door knows
@@ -30,7 +32,7 @@ class Guarded:
     @property
     def skipped_steps(self) -> int:
         """How many steps were skipped since the first, for a gradient that was not finite."""
-        return 0 if self._skipped is None else int(self._as_numpy(self._skipped))
+        return 0 if self._skipped is None else int(self._as_numpy(self._skipped()))
 
     @property
     def _is_guarded(self):

@@ -38,7 +38,8 @@ class LayerwiseOptimizer(
         super().build(variables)
         self._slots = [self._add_slots(v) for v in variables]
         if self._is_guarded:
-            self._skipped = self.add_variable((), dtype="int32", name="skipped_steps")
+            count = self.add_variable((), dtype="int32", name="skipped_steps")
+            self._skipped = lambda: count
         self._make_observed()
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow.update import Update
@@ -140,7 +141,7 @@ class LayerwiseOptimizer(
             accumulators=[host.native(accumulators[i]) for i in indices] if accumulators else [],
             averages=[(host.native(average), host.native(v)) for average, v in self._averages()],
             observed=self._observed_of(indices),
-            skipped=[host.native(self._skipped)] if self._is_guarded else [],
+            skipped=[host.native(self._skipped())] if self._is_guarded else [],
         )
         plan = self._plan.layers(indices)
 

@@ -58,7 +58,8 @@ class Updating:
         return [scope.get_current_value(v) for v in state]
 
     def _skip(self, skipped, finite, variables):
-        self._skipped.assign_add(ops.cast(skipped, self._skipped.dtype))
+        count = self._skipped()
+        count.assign_add(ops.cast(skipped, count.dtype))
         steps = ops.cast(skipped, self._iterations.dtype) * self._micro_steps
         self._iterations.assign_sub(steps)
         if refusal := self._refusal():

@@ -78,7 +78,8 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
                 self.add_variable_from_reference(v, "gradient_accumulator") for v in var_list
             ]
         if self._is_guarded:
-            self._skipped = self.add_variable((), tf.int64, name="skipped_steps")
+            count = self.add_variable((), tf.int64, name="skipped_steps")
+            self._skipped = lambda: count
         self._update = Update(
             self._bound_rule,
             len(self.slot_names),
@@ -167,7 +168,7 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
             if self.use_ema
             else [],
             observed=self._observed_of(indices),
-            skipped=[self._skipped] if self._is_guarded else [],
+            skipped=[self._skipped()] if self._is_guarded else [],
         )  # fmt: skip
         return self._plan.layers(indices), gradients, state
 
