@@ -184,8 +184,8 @@ def slices(argument: str, value) -> dict[str, tuple[int, int | None]] | None:
     for pattern, where in value.items():
         pair = list(where) if isinstance(where, (list, tuple)) else [where]
         axis, blocks = (*pair, None, None)[:2]
-        whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (axis, blocks or 1))
-        if len(pair) > 2 or not whole:
+        numbers = all(isinstance(n, int) and not isinstance(n, bool) for n in (axis, blocks or 1))
+        if len(pair) > 2 or not numbers:
             raise TypeError(
                 f"{argument}[{pattern!r}] must be an axis or [axis, blocks], not {where!r}."
             )

@@ -4,6 +4,7 @@ import collections
 import math
 
 from tf_lamb.core.nonfinite import ADVICE
+from tf_lamb.core.observing import NORMS_AND_RATIO, short
 from tf_lamb.core.reading import step_of
 
 _SHOWN = 5  # variables
@@ -70,10 +71,9 @@ class Readings:
         line = f"{{:{width}}}  {{:>9}}  {{:>11}}  {{:>11}}  {{:>11}}".format
         lines = [line("variable", "step", "weight norm", "update norm", "trust ratio")]
         for path in shown:
-            for name, (step, seen) in zip(
-                [path, *[""] * len(self._kept)], self._kept, strict=False
-            ):
-                lines.append(line(name, f"{step:,}", *map(_short, seen[path][4:7])))
+            for i, (step, seen) in enumerate(self._kept):
+                numbers = (short(getattr(seen[path], name)) for name in NORMS_AND_RATIO)
+                lines.append(line("" if i else path, f"{step:,}", *numbers))
         return lines
 
     def _risen(self):
@@ -90,7 +90,7 @@ class Readings:
 
 def diagnose(readings, optimizer, loss):
     """Reads the optimizer; raises `FloatingPointError`, with the report, if it has diverged."""
-    observations = optimizer.trust_ratios() if getattr(optimizer, "_observed", None) else []
+    observations = optimizer.trust_ratios() if optimizer._observed else []
     report = readings.add(
         step_of(optimizer), optimizer.skipped_steps, loss, optimizer.strange_weights(), observations
     )
@@ -102,7 +102,3 @@ def _growth(before, after):
     if not before or after is None or math.isnan(after):
         return math.inf
     return after / before
-
-
-def _short(number):
-    return "-" if number is None else f"{number:.3g}"

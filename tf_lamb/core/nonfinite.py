@@ -12,14 +12,13 @@ ADVICE = (
 
 
 class Guarded:
-    """Mixed into the optimizers of both doors; the host gives `_as_numpy`."""
+    """Mixed into the optimizers of both doors; the door gives `_are_finite`."""
 
     name: str
     _settings: Any
     # Gives the variable that counts, once built. A function: as an attribute, the variable would
     # stand in a checkpoint under a second name.
     _skipped: Any = None
-    _as_numpy: Callable
     _plan: Any
     _are_finite: Callable  # by weight, as the door knows
 
@@ -32,7 +31,7 @@ class Guarded:
     @property
     def skipped_steps(self) -> int:
         """How many steps were skipped since the first, for a gradient that was not finite."""
-        return 0 if self._skipped is None else int(self._as_numpy(self._skipped()))
+        return 0 if self._skipped is None else int(self._skipped().numpy())
 
     @property
     def _is_guarded(self):

@@ -37,6 +37,11 @@ class Observation(NamedTuple):
 NORMS_AND_RATIO = ("weight_norm", "update_norm", "trust_ratio")
 
 
+def short(number) -> str:
+    """A number in three digits, for a table."""
+    return "-" if number is None else f"{number:.3g}"
+
+
 def summary(xp, weight_norm, update_norm, ratio, clipped):
     """The four scalars of a layer, or of all slices of a variable: three means and a count."""
     count = math.prod(ratio.shape)

@@ -1,7 +1,7 @@
 """What callbacks share that read an optimizer while it trains."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tf_lamb.core import checks
 
@@ -14,13 +14,22 @@ def interval(every) -> int:
     return every
 
 
-class Reading:
+class Callback:
+    """What a face knows of the host's callback that stands behind it."""
+
+    model: Any
+
+    if TYPE_CHECKING:  # the host's
+
+        def set_model(self, model): ...
+
+
+class Reading(Callback):
     """Reads every so many optimizer steps, between two batches, and after the last.
 
     A face gives `_every` and `_read_now`; the door, which is a callback, `_batches_a_call`.
     """
 
-    model: Any
     _every: int
     _read_now: Callable
     _batches_a_call: Callable  # steps that `fit` runs between two callbacks

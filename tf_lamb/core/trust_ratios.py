@@ -45,7 +45,7 @@ class History:
         line = f"{{:{width}}}" + "  {:>11}" * 3 + "  {:>9}" * 4 + "  {}"
         title = (
             f"Trust ratios of step {self.step:,}, the farthest from their median "
-            f"({_short(median)}) first; smallest, largest and clipped are of "
+            f"({observing.short(median)}) first; smallest, largest and clipped are of "
             f"{self.readings:,} reading{'s' if self.readings > 1 else ''}."
         )
         return "\n".join([title, "", *(line.format(*row).rstrip() for row in rows)])
@@ -59,9 +59,10 @@ class History:
         note = f"joined in {seen.joined}" if seen.joined else ""
         if seen.ratios > 1:
             note = f"mean of {seen.ratios} slices"
+        numbers = (getattr(seen, name) for name in observing.NORMS_AND_RATIO)
         return (
-            seen.path, *(_short(getattr(seen, name)) for name in observing.NORMS_AND_RATIO),
-            f"{of_median:.2g}x", *map(_short, self._ranges[i]), f"{clipped} of {count}", note,
+            seen.path, *map(observing.short, numbers), f"{of_median:.2g}x",
+            *map(observing.short, self._ranges[i]), f"{clipped} of {count}", note,
         )  # fmt: skip
 
 
@@ -84,10 +85,6 @@ def _strangeness(seen, median):
     if not (math.isfinite(seen.trust_ratio) and seen.trust_ratio > 0 and median > 0):
         return (0, -math.inf)
     return (0, -abs(math.log(seen.trust_ratio / median)))
-
-
-def _short(number):
-    return f"{number:.3g}"
 
 
 class Watch:
@@ -181,7 +178,7 @@ class TrustRatios(Reading):
 
     def set_model(self, model):
         """Has the optimizer observe, and the step traced anew if it was traced without."""
-        super().set_model(model)  # type: ignore[misc]
+        super().set_model(model)
         optimizer = self._watched = observing.observed(model.optimizer)
         if optimizer.observe_trust_ratios():
             model.train_function = None

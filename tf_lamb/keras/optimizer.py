@@ -168,9 +168,6 @@ class LayerwiseOptimizer(
         finite = [ops.all(ops.isfinite(v)) for v in self._trainable_variables]
         return ops.convert_to_numpy(ops.stack(finite))
 
-    def _as_numpy(self, variable):
-        return ops.convert_to_numpy(variable)
-
     def get_config(self):
         """The constructor's arguments, exclusions and all."""
         return {"learning_rate": super().get_config()["learning_rate"], **self._config()}

@@ -204,9 +204,6 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
             learning_rate = _Callable(learning_rate)
         return super()._build_learning_rate(learning_rate)
 
-    def _as_numpy(self, variable):
-        return variable.numpy()
-
     def _get_hyper(self, name, dtype=None):
         value = getattr(self, name)
         return value if dtype is None else tf.cast(value, dtype)

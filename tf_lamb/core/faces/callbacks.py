@@ -7,16 +7,16 @@ from typing import Any
 from tf_lamb.core import checks, noise
 from tf_lamb.core.adascale import Scaling
 from tf_lamb.core.measuring import Measuring
+from tf_lamb.core.reading import Callback
 
 
-class _Watching:
+class _Watching(Callback):
     """What callbacks share: they find the optimizer, and read it every so many batches."""
 
     _wanted: type
     _hint: str
     _optimizer: Any
     # The host's and the face's.
-    model: Any
     _read: Callable
 
     def _every(self, every):
@@ -25,7 +25,7 @@ class _Watching:
 
     def set_model(self, model):
         """Refuses a model whose optimizer measures nothing; warns of shared batch statistics."""
-        super().set_model(model)  # type: ignore[misc]
+        super().set_model(model)
         optimizer = model.optimizer
         while not isinstance(optimizer, self._wanted) and hasattr(optimizer, "inner_optimizer"):
             optimizer = optimizer.inner_optimizer

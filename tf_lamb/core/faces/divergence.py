@@ -65,7 +65,7 @@ class DivergenceReport(Reading):
 
     def set_model(self, model):
         """Has the optimizer observe, and the step traced anew if it was traced without."""
-        super().set_model(model)  # type: ignore[misc]
+        super().set_model(model)
         self._watched = watched(model.optimizer)
         if starts_to_observe(self._watched):
             model.train_function = None
