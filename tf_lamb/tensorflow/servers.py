@@ -13,11 +13,18 @@ def are_used():
     return isinstance(tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy)
 
 
+@contextlib.contextmanager
 def beside(variable):
     """A layer is updated by the server that holds it; elsewhere nothing is moved."""
     if not are_used():
-        return contextlib.nullcontext()
-    return tf.compat.v1.get_default_graph().colocate_with(variable.handle, ignore_existing=True)
+        yield
+        return
+    # By name: in a branch of a `tf.cond` the variable is an argument, which lies nowhere yet.
+    with (
+        tf.compat.v1.colocate_with(None, ignore_existing=True),
+        tf.device(variable.device),
+    ):
+        yield
 
 
 def refuse_parts(variables, plan, clipnorm):
