@@ -12,9 +12,11 @@ import dataclasses
 import ml_dtypes
 import numpy as np
 
+from tf_lamb.core.rules.norms import LARGEST_RATIO
+
 
 class Doubt(Exception):
-    """A branch whose condition lies within the error: either way would be right."""
+    """A branch whose condition lies within the error, or a number beyond all that is promised."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,8 +129,15 @@ def _lift(function):
 class Namespace:
     """What rules take for NumPy."""
 
-    maximum, minimum = staticmethod(_lift(np.maximum)), staticmethod(_lift(np.minimum))
+    maximum = staticmethod(_lift(np.maximum))
     logical_not = staticmethod(np.logical_not)
+
+    @staticmethod
+    def minimum(a, b):
+        """Of no ratio that float32 cannot hold: the oracle knows no such limit."""
+        if isinstance(b, float) and b == LARGEST_RATIO and np.any(a.value + a.error > b):
+            raise Doubt
+        return _lift(np.minimum)(a, b)
 
     @staticmethod
     def isfinite(x):

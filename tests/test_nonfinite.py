@@ -252,6 +252,15 @@ def test_the_ratio_is_right_where_squares_are_lost(rule, axes, weight, gradient)
     assert np.abs(exact - w).max() > 1e-5 * weight  # a ratio of 1 would leave w, or leap
 
 
+def test_a_ratio_beyond_float32_leaves_no_nan():
+    """Times a learning rate it would be infinite, and infinity times an element of 0 is none."""
+    w, g = np.full(2, 1e13), np.array([1e-28, 0.0])
+    with np.errstate(under="ignore"):
+        stepped = lars(np, *np.float32([g, w, [0, 0]]), lr=np.float32(10), t=1, decay=0.0,
+                       adapt=True, momentum=0.0, trust_coefficient=1.0)[0]  # fmt: skip
+    assert np.isfinite(stepped).all() and stepped[0] != w[0] and stepped[1] == np.float32(w[1])
+
+
 @pytest.mark.parametrize(("weight", "gradient"), RANGE[:3])
 @pytest.mark.parametrize("kind", ["LAMB", "LARS"])
 @every_door

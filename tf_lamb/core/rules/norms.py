@@ -6,7 +6,8 @@ A layer is whatever the rule is given; with `axes`, each slice along the other a
 # Powers of two, which change no digit. In float32 a square is lost below 1e-19 and overflows above
 # 1e19; scaled up, elements down to 1e-31 count, and scaled down, norms up to 1e31 are finite.
 _UP, _DOWN = 2.0**40, 2.0**-40
-_LARGEST = 3e38  # a quotient that float32 cannot hold becomes this instead of infinity
+# No ratio is larger, so that float32 can hold its product with a learning rate, too.
+LARGEST_RATIO = 1e35
 
 
 def norm(xp, x, axes=None, kind="l2"):
@@ -50,7 +51,7 @@ def safe_ratio(xp, top, bottom, otherwise=1.0):
     The inner `where` keeps a zero out of the division, so that no branch ever holds a NaN.
     """
     positive = (top > 0) & (bottom > 0)
-    quotient = xp.minimum(top / xp.where(positive, bottom, 1.0), _LARGEST)
+    quotient = xp.minimum(top / xp.where(positive, bottom, 1.0), LARGEST_RATIO)
     return xp.where(positive, quotient, otherwise)
 
 
