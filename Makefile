@@ -71,7 +71,7 @@ $(VENV)/.train: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.develop: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(INSTALL) ".[model-garden,test,check]"
+	$(INSTALL) ".[model-garden,preflight,test,check]"
 	touch $@
 
 $(VENV)/bin/python:

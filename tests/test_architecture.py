@@ -19,15 +19,18 @@ LAW = {
     "core": {"tf_lamb.core"},
     "tensorflow": {"h5py", "tensorflow", "tf_lamb.core", "tf_lamb.tensorflow"},
     "keras": {
-        "keras", "jax", "tensorflow", "tf_lamb.core", "tf_lamb.tensorflow", "tf_lamb.keras",
+        "keras", "jax", "tensorflow", "tf_lamb.core", "tf_lamb.tensorflow", "tf_lamb.tpu",
+        "tf_lamb.keras",
     },
     "tf_keras": {
         "tf_keras", "tensorflow", "tf_lamb.core", "tf_lamb.tensorflow", "tf_lamb.tf_keras",
     },
     "model_garden": {
         "absl", "gin", "official", "orbit", "sklearn", "tensorflow", "tensorboard", "tf_keras",
-        "tokenizers", "tqdm", "yaml", "tf_lamb.core", "tf_lamb.tf_keras", "tf_lamb.model_garden",
+        "tokenizers", "tqdm", "yaml", "tf_lamb.core", "tf_lamb.tensorflow", "tf_lamb.tf_keras",
+        "tf_lamb.tpu", "tf_lamb.model_garden",
     },
+    "tpu": {"jax", "jaxlib", "tf_lamb.core", "tf_lamb.tpu"},
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_lamb.core import layers, rounding
 from tf_lamb.core.plan import Layer
-from tf_lamb.tensorflow import namespace, nonfinite, observing, servers
+from tf_lamb.tensorflow import namespace, nonfinite, observing, servers, target
 
 
 class Scalars(NamedTuple):
@@ -143,8 +143,7 @@ class Update:
 
             # On a TPU the step is one program already, and its variables are no arguments. XLA
             # takes the variables of one device, and those of a step may lie on several servers.
-            on_tpu = isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
-            if self.jit_compile and not on_tpu and not servers.are_used():
+            if self.jit_compile and not target.is_tpu() and not servers.are_used():
                 program = tf.function(program, jit_compile=True, autograph=False)
             self._programs[key] = program
         return self._programs[key]

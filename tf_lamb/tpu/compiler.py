@@ -1,0 +1,165 @@
+"""libtpu through JAX's compile-only topologies: a program goes in, memory and operations come out.
+
+Seams into jax and jaxlib (0.10.2): `jax.experimental.topologies`, `jaxlib.mlir`'s
+`hlo_to_stablehlo`, `client.compile` of a compile-only device, and the wording of two refusals.
+"""
+
+import dataclasses
+import functools
+import importlib.util
+import os
+import re
+from typing import Any
+
+from tf_lamb.core.roofline import Topology
+from tf_lamb.tpu import programs
+
+# libtpu looks for the TPU of this machine unless it is told where it is.
+_NO_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v3-8", "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+}  # fmt: skip
+# Both cores of a v4 run one program, as they do for a v5p without being asked.
+_OPTIONS = {"v4": {"chip_config_name": "megacore"}}
+
+
+class Refused(ValueError):
+    """The compiler takes this program for no TPU of this kind; the message says why."""
+
+
+class TooLarge(Refused):
+    """The program needs more memory than there is.
+
+    Attributes:
+        needed, available: bytes of one replica.
+    """
+
+    def __init__(self, needed: float, available: float):
+        super().__init__(f"it needs {needed / 2**30:.2f} GiB of {available / 2**30:.2f}")
+        self.needed, self.available = needed, available
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What the compiler says of a program, for one replica.
+
+    Attributes:
+        arguments, outputs, aliased, temporaries: bytes; what is aliased is an output that takes the
+            place of an argument.
+        flops: operations.
+        text: the compiled program, in XLA's own notation.
+    """
+
+    arguments: int
+    outputs: int
+    aliased: int
+    temporaries: int
+    flops: float
+    text: str = dataclasses.field(repr=False)
+
+    @property
+    def memory(self) -> int:
+        """The bytes that it holds at once."""
+        return self.arguments + self.outputs - self.aliased + self.temporaries
+
+    @functools.cached_property
+    def bytes_moved(self) -> float:
+        """Bytes read from HBM and written to it; what stays on the chip is not counted."""
+        return programs.Text(self.text).bytes_moved()
+
+    @functools.cached_property
+    def collectives(self) -> dict[str, tuple[int, int]]:
+        """By kind, such as all-reduce: how many there are, and the bytes of their results."""
+        return programs.Text(self.text).collectives()
+
+
+def require() -> None:
+    """Raises a `ValueError`, in no time, where the compiler is not installed."""
+    missing = [name for name in ("jax", "libtpu") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"the TPU compiler needs {' and '.join(missing)}, which this environment lacks: "
+            "pip install 'tf_lamb[preflight]' (Linux on x86-64)"
+        )
+
+
+@functools.cache
+def devices(topology: Topology) -> tuple:
+    """The devices of a topology, one a replica: for compiling, not for running.
+
+    Raises:
+        ValueError: where libtpu is missing, or knows no such topology.
+    """
+    require()
+    for name, value in _NO_TPU.items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # it would look for a TPU, too
+    from jax.experimental import topologies
+
+    options = _OPTIONS.get(topology.chip.name, {})
+    try:
+        found = topologies.get_topology_desc(str(topology), "tpu", **options).devices
+    except Exception as error:
+        # The compiler's own sentence, such as "not divisible by chips_per_host_bounds 2x2x1".
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"topology '{topology}' is none for libtpu: {reason}") from error
+    return tuple(found)
+
+
+def compile_lowered(lowered: Any) -> Program:
+    """Compiles what `jax.jit(...).lower(...)` made for the devices of a topology."""
+    with _refusals():
+        compiled = lowered.compile()
+    cost = compiled.cost_analysis()
+    return _program(compiled.memory_analysis(), cost, compiled.as_text())
+
+
+def compile_hlo(hlo: bytes, device: Any) -> Program:
+    """Compiles a serialized HLO module, as TensorFlow gives it, for one device."""
+    from jaxlib import xla_client
+
+    with programs.stablehlo(hlo) as module, _refusals():
+        options = xla_client.CompileOptions()
+        options.num_replicas = options.num_partitions = 1
+        compiled = device.client.compile(module, xla_client.DeviceList((device,)), options)
+    text = compiled.hlo_modules()[0].to_string()
+    return _program(compiled.get_compiled_memory_stats(), compiled.cost_analysis(), text)
+
+
+def _program(memory, cost, text):
+    cost = cost[0] if isinstance(cost, list) else cost
+    return Program(
+        arguments=memory.argument_size_in_bytes,
+        outputs=memory.output_size_in_bytes,
+        aliased=memory.alias_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        flops=max(cost.get("flops", 0.0), 0.0),
+        text=text,
+    )
+
+
+_TOO_LARGE = re.compile(r"\(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)")
+_OPERATION = re.compile(r'%?([\w.-]+) = \S+ ([\w-]+)\(.*?op_name="([^"]*)"', re.DOTALL)
+
+
+class _refusals:
+    """Has the compiler's errors say what a person can act on."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if error is None or not isinstance(error, RuntimeError):
+            return
+        message = str(error)
+        if found := _TOO_LARGE.search(message):
+            needed, available = (_bytes(*found.group(i, i + 1)) for i in (1, 3))
+            raise TooLarge(needed, available) from error
+        if found := _OPERATION.search(message):
+            _, operation, layer = found.groups()
+            message = f"{operation} of {layer}: {message}"
+        raise Refused(message.splitlines()[0][:600]) from error
+
+
+def _bytes(number: str, unit: str) -> float:
+    return float(number) * 1024.0 ** " KMGT".index(unit or " ")

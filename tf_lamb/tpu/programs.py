@@ -1,0 +1,182 @@
+"""Programs of XLA: TensorFlow's HLO made fit for the TPU compiler, and compiled ones read."""
+
+import contextlib
+import math
+import re
+
+_COPY = "mhlo.copy"
+
+
+@contextlib.contextmanager
+def stablehlo(hlo: bytes):
+    """The module of a serialized HLO program, whose results take the place of its variables.
+
+    Two things that XLA's converter leaves are mended: an `mhlo.copy`, which a TPU does not know and
+    which means nothing here, and which results alias which arguments, which it writes down where
+    nobody reads it.
+    """
+    from jax.interpreters import mlir
+    from jaxlib import _jax
+    from jaxlib.mlir import ir
+
+    with mlir.make_ir_context(), ir.Location.unknown():
+        module = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(hlo))
+        _alias(ir, module)
+        _drop_copies(ir, module)
+        yield module
+
+
+def _alias(ir, module):
+    attributes = module.operation.attributes
+    (main,) = (f for f in module.body.operations if f.attributes["sym_name"].value == "main")
+    arguments: list[dict] = [{} for _ in main.type.inputs]
+    number = ir.IntegerType.get_signless(32)
+    known = "mhlo.input_output_alias" in attributes
+    for pair in attributes["mhlo.input_output_alias"] if known else ():
+        pair = ir.DictAttr(pair)
+        (result,) = ir.DenseI64ArrayAttr(pair["output_index"])
+        argument = ir.IntegerAttr(ir.DictAttr(pair["alias"])["parameter_number"]).value
+        arguments[argument]["tf.aliasing_output"] = ir.IntegerAttr.get(number, result)
+    main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(a) for a in arguments])
+    for name in [str(name) for name in attributes]:
+        if name.startswith("mhlo."):
+            del attributes[name]
+
+
+def _drop_copies(ir, module):
+    copies = []
+
+    def collect(op):
+        if op.name == _COPY:
+            copies.append(op.operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(collect)
+    for op in copies:
+        op.results[0].replace_all_uses_with(op.operands[0])
+        op.erase()
+
+
+_SIZES = {
+    "pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2, "s32": 4, "u32": 4,
+    "f32": 4, "s64": 8, "u64": 8, "f64": 8, "c64": 8, "c128": 16,
+}  # fmt: skip
+_ARRAY = re.compile(r"(\w+)\[([\d,]*)\](?:\{([^}]*)\})?")
+_ARRAYS = re.compile(r"\w+\[[\d,]*\](?:\{[^}]*\})?")
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
+_NAME = re.compile(r"%([\w.\-]+)")
+_CALLED = re.compile(r"(?:calls|to_apply|body)=%?([\w.\-]+)")
+_BRANCHES = re.compile(r"(?:true|false)_computation=%?([\w.\-]+)|branch_computations=\{([^}]*)\}")
+_TRIPS = re.compile(r'known_trip_count"?:\{"?n"?:"?(\d+)')
+# What moves nothing, or moves what its beginning has moved.
+_FREE = {
+    "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "opt-barrier",
+    "partition-id", "replica-id",
+}  # fmt: skip
+_PARTIAL = {"slice", "dynamic-slice", "gather"}  # reads what it results in
+_COLLECTIVES = (
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
+)  # fmt: skip
+
+
+class Text:
+    """A compiled program, read from XLA's own notation."""
+
+    def __init__(self, text: str):
+        self._computations: dict[str, dict] = {}
+        current = None
+        for line in text.splitlines():
+            if started := _COMPUTATION.match(line):
+                current = self._computations.setdefault(started[2], {})
+                self._entry = started[2] if started[1] else getattr(self, "_entry", "")
+            elif current is not None and (found := _INSTRUCTION.match(_plain(line))):
+                name, result, operation, rest = found.groups()
+                end = _closing(rest)
+                operands = _NAME.findall(rest[:end])
+                current[name] = (result, operation, operands, rest[end:], rest[:end])
+
+    def bytes_moved(self, computation: str | None = None) -> float:
+        """Bytes that its instructions read from HBM and write to it.
+
+        An instruction reads its operands and writes its results; what lies in another memory, which
+        the layout says by S(1), costs nothing. Of branches the dearest counts, and a loop as often
+        as it is known to run.
+        """
+        instructions = self._computations[computation or self._entry]
+        return sum(self._moved(instructions, name) for name in instructions)
+
+    def _moved(self, instructions, name):
+        result, operation, operands, attributes, _ = instructions[name]
+        if operation in _FREE or operation.endswith("-done"):
+            return 0
+        if operation == "conditional":
+            branches = [b for pair in _BRANCHES.findall(attributes) for b in pair if b]
+            names = [n.strip(" %") for b in branches for n in b.split(",")]
+            return max(self.bytes_moved(n) for n in names)
+        called = _CALLED.search(attributes)
+        if operation in ("while", "call"):
+            trips = _TRIPS.search(attributes)
+            return self.bytes_moved(called[1]) * (int(trips[1]) if trips else 1)
+        if operation == "copy-start":  # its results: the copy, the source, a context
+            copy = _ARRAYS.findall(result)[0]
+            return _size(copy) + _size(instructions[operands[0]][0])
+        if operation == "async-start":
+            return self.bytes_moved(called[1])
+        if operation == "slice-start":  # its results: the source, the slice, a context
+            result = "".join(_ARRAYS.findall(result)[1:2])
+        if operation in _PARTIAL or operation == "slice-start":
+            return _size(result, anywhere=True) + _size(result)
+        if operation == "dynamic-update-slice":
+            return 2 * _size(instructions[operands[1]][0])
+        inner = self._computations[called[1]] if called and operation == "fusion" else {}
+        parameters = {int(i[4]): n for n, i in inner.items() if i[1] == "parameter"}
+        moved = _size(result)
+        for position, operand in enumerate(operands):
+            if operand in instructions:
+                whole = _size(instructions[operand][0])
+                moved += min(whole, _read(inner, parameters.get(position), whole))
+        return moved
+
+    def collectives(self) -> dict[str, tuple[int, int]]:
+        """By kind: how many there are, and the bytes of their results."""
+        found: dict[str, tuple[int, int]] = {}
+        for instructions in self._computations.values():
+            for result, operation, *_ in instructions.values():
+                kind = operation.removesuffix("-start")
+                if kind in _COLLECTIVES:
+                    count, size = found.get(kind, (0, 0))
+                    found[kind] = count + 1, size + _size(result, anywhere=True)
+        return found
+
+
+def _plain(line: str) -> str:
+    return re.sub(r"/\*.*?\*/", "", line)
+
+
+def _closing(text: str) -> int:
+    """Where the parenthesis ends that was open before the text."""
+    depth = 1
+    for i, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if not depth:
+            return i
+    return len(text)
+
+
+def _size(shape: str, anywhere=False) -> int:
+    """Bytes of the arrays of a shape that lie in HBM, or in any memory."""
+    arrays = (a for a in _ARRAY.findall(shape) if a[0] in _SIZES)
+    return sum(
+        _SIZES[dtype] * math.prod(int(n) for n in lengths.split(",") if n)
+        for dtype, lengths, layout in arrays
+        if anywhere or "S(" not in layout
+    )
+
+
+def _read(inner, parameter, whole):
+    """What a fusion reads of an operand: less than the whole, if all it takes are slices."""
+    users = [i for i in inner.values() if parameter in i[2]] if parameter else []
+    if not users or any(i[1] not in _PARTIAL or i[2][0] != parameter for i in users):
+        return whole
+    return sum(_size(i[0], anywhere=True) for i in users)
