@@ -52,12 +52,13 @@ class Work:
     reduced: float
 
     def times(self, micro_batches: int) -> "Work":
-        """The step of as many micro-batches, of which the last updates."""
+        """The step of as many micro-batches: each is summed over replicas, the last updates."""
         more = micro_batches - 1
         return dataclasses.replace(
             self,
             flops=self.flops + more * (self.flops - self.update_flops),
             bytes_moved=self.bytes_moved + more * (self.bytes_moved - self.update_bytes),
+            reduced=self.reduced * micro_batches,
         )
 
 

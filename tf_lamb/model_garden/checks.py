@@ -5,12 +5,10 @@ params.yaml of another run.
 """
 
 import tensorflow as tf
-from official.core import config_definitions, input_reader
-from official.modeling.hyperparams import base_config
 from official.modeling.optimization import OptimizerFactory
 from official.nlp.tasks import masked_lm
 
-from tf_lamb.model_garden import batches, checkpoints, configs, model_dirs, tasks
+from tf_lamb.model_garden import batches, checkpoints, configs, data_checks, model_dirs, tasks
 from tf_lamb.model_garden.parsing import UserError
 
 _LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
@@ -25,11 +23,17 @@ def check(params, mode, model_dir, experiment=None, seed=None) -> None:
         _optimization(params) if training else None,
         _batch(params) if training else None,
         _first_stage(params, model_dir) if training else None,
-        _data(params, training, "eval" in mode),
+        data_checks.complaint(params, training, "eval" in mode),
         model_dirs.why_not_here(params, model_dir, experiment, seed) if training else None,
     ):
         if complaint:
             raise UserError(complaint)
+
+
+def check_program(params) -> None:
+    """Raises one `UserError` if the step of this run cannot be; looks at no file."""
+    if complaint := _runtime(params, evaluating=False) or _optimization(params):
+        raise UserError(complaint)
 
 
 def _runtime(params, evaluating: bool) -> str | None:
@@ -183,67 +187,5 @@ def _first_stage(params, model_dir) -> str | None:
         return (
             f"task.init_checkpoint={path} cannot be read: {reason}. Name another checkpoint in "
             "that folder, or bring back a copy"
-        )
-    return None
-
-
-def _data(params, training: bool, evaluating: bool) -> str | None:
-    for part, used in (("train_data", training), ("validation_data", evaluating)):
-        data = getattr(params.task, part, None)
-        if not used or not isinstance(data, config_definitions.DataConfig):
-            continue
-        path = data.input_path
-        if not path and not data.tfds_name and isinstance(params.task, masked_lm.MaskedLMConfig):
-            return f"task.{part}.input_path is empty. Name the TFRecord files to read"
-        if part == "train_data" and (reason := tasks.why_no_order(data)):
-            return reason
-        patterns = path.as_dict().values() if isinstance(path, base_config.Config) else [path]
-        for pattern in patterns:
-            if not pattern or pattern == "dummy":
-                continue
-            try:
-                files = input_reader.match_files(pattern)
-            except ValueError as error:
-                return f"task.{part}.input_path={pattern!r}: {error}"
-            for file in files:
-                if not tf.io.gfile.exists(file):
-                    return f"task.{part}.input_path={pattern!r}: there is no file {file}"
-                if not tf.io.gfile.isdir(file) and tf.io.gfile.stat(file).length == 0:
-                    return f"task.{part}.input_path={pattern!r}: {file} is empty"
-            if complaint := _facts_disagree(params, part, files[0]):
-                return complaint
-    return None
-
-
-def _facts_disagree(params, part: str, file: str) -> str | None:
-    """Holds what `sample_data` wrote down beside its records against the config."""
-    facts = model_dirs.read_facts(file)
-    data = getattr(params.task, part)
-    for key in ("seq_length", "max_predictions_per_seq"):
-        if key in facts and getattr(data, key, None) not in (None, facts[key]):
-            return (
-                f"task.{part}.{key} is {getattr(data, key)}, but {file} was written with "
-                f"{facts[key]}. Write task.{part}.{key}={facts[key]}"
-            )
-    model = getattr(params.task, "model", None)
-    classes = getattr(model, "num_classes", None)
-    if classes is not None and classes < facts.get("num_classes", 0):
-        return (
-            f"task.model.num_classes is {classes}, but {file} has {facts['num_classes']}. "
-            f"Write task.model.num_classes={facts['num_classes']}"
-        )
-    encoder = getattr(model, "encoder", None)
-    positions = getattr(encoder.get(), "max_position_embeddings", None) if encoder else None
-    if positions is not None and positions < (getattr(data, "seq_length", None) or 0):
-        return (
-            f"task.{part}.seq_length is {data.seq_length}, but the model has {positions} "
-            f"positions. Write task.model.encoder.{encoder.type}.max_position_embeddings="
-            f"{data.seq_length}, in an earlier stage, too"
-        )
-    size = getattr(encoder.get(), "vocab_size", None) if encoder else None
-    if size is not None and size < facts.get("vocab_size", 0):
-        return (
-            f"the model's vocab_size is {size}, but {file} holds {facts['vocab_size']} tokens. "
-            f"Write task.model.encoder.{encoder.type}.vocab_size={facts['vocab_size']}"
         )
     return None

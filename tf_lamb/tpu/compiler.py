@@ -6,6 +6,7 @@ Seams into jax and jaxlib (0.10.2): `jax.experimental.topologies`, `jaxlib.mlir`
 
 import dataclasses
 import functools
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -14,10 +15,11 @@ from typing import Any
 from tf_lamb.core.roofline import Topology
 from tf_lamb.tpu import programs
 
-# libtpu looks for the TPU of this machine unless it is told where it is.
+# libtpu looks for the TPU of this machine unless it is told where it is, and locks it, though it
+# compiles only.
 _NO_TPU = {
     "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v3-8", "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_WORKER_ID": "0",
+    "TPU_WORKER_ID": "0", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }  # fmt: skip
 # Both cores of a v4 run one program, as they do for a v5p without being asked.
 _OPTIONS = {"v4": {"chip_config_name": "megacore"}}
@@ -81,6 +83,12 @@ def require() -> None:
             f"the TPU compiler needs {' and '.join(missing)}, which this environment lacks: "
             "pip install 'tf_lamb[preflight]' (Linux on x86-64)"
         )
+
+
+def versions() -> str:
+    """Which compiler it is."""
+    names = ("libtpu", "jax")
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
 
 
 @functools.cache

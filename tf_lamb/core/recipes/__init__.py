@@ -5,7 +5,12 @@ calculation that made it. A step count is rounded to the nearest whole step, hal
 the source has the whole number itself.
 """
 
-from tf_lamb.core.recipes.bert import bert_mixed_batch, nvidia_bert, untuned_lamb_bert
+from tf_lamb.core.recipes.bert import (
+    bert_mixed_batch,
+    nvidia_bert,
+    published_time,
+    untuned_lamb_bert,
+)
 from tf_lamb.core.recipes.optimizer import arguments, schedule
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
 from tf_lamb.core.recipes.reference import mlperf_lamb_bert, mlperf_lars
@@ -14,6 +19,6 @@ from tf_lamb.core.recipes.scaling import legw, linear_scaling, sqrt_scaling
 
 __all__ = [
     "Recipe", "StagedRecipe", "arguments", "bert_mixed_batch", "legw", "legw_resnet50_lars",
-    "linear_scaling", "mlperf_lamb_bert", "mlperf_lars", "nvidia_bert", "schedule", "sqrt_scaling",
-    "untuned_lamb_bert", "untuned_lamb_resnet50",
+    "linear_scaling", "mlperf_lamb_bert", "mlperf_lars", "nvidia_bert", "published_time",
+    "schedule", "sqrt_scaling", "untuned_lamb_bert", "untuned_lamb_resnet50",
 ]  # fmt: skip

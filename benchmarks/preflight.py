@@ -1,0 +1,84 @@
+"""Every TPU configuration through the TPU's own compiler, at full depth, on its own topology.
+
+    python benchmarks/preflight.py --log=benchmarks/logs/preflight.jsonl
+    python benchmarks/preflight.py --search --only=bert_large_64k_32k_stage1_tpu
+
+Each is a process of its own: BERT-large has 12 MB of HLO. The topology is the one that the file's
+header names. The log has one report a line, and the table is drawn from it.
+"""
+
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+from absl import app, flags
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CONFIGS = os.path.join(ROOT, "model_garden_configs")
+
+_ONLY = flags.DEFINE_multi_string("only", [], "Files to take, without .yaml; all if none is named.")
+_TOPOLOGY = flags.DEFINE_string("topology", None, "Instead of the one that the file names.")
+_SEARCH = flags.DEFINE_bool("search", False, "Whether to look for the largest batch that fits.")
+_LOG = flags.DEFINE_string("log", None, "Where the reports go, a line each.")
+
+
+def asked_of(path):
+    """The experiment and the topology that a file's header names."""
+    with open(path) as file:
+        text = file.read()
+    width, height = re.search(r"v3-\d+ \((\d+)x(\d+) chips", text).groups()
+    return text[2:].split(":")[0], f"v3:{width}x{height}"
+
+
+def report_on(path):
+    """The report on one file, and the seconds that it took."""
+    experiment, topology = asked_of(path)
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "report.json")
+        command = [
+            sys.executable, "-m", "tf_lamb.model_garden.preflight", f"--experiment={experiment}",
+            f"--config_file={path}", f"--topology={_TOPOLOGY.value or topology}",
+            f"--report={out}", f"--{'' if _SEARCH.value else 'no'}search",
+        ]  # fmt: skip
+        begun = time.perf_counter()
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if not os.path.exists(out):
+            raise RuntimeError(done.stderr[-2000:])
+        with open(out) as file:
+            return json.load(file) | {"seconds": round(time.perf_counter() - begun, 1)}
+
+
+def row(name, report):
+    """A line of the table."""
+    if not report["fits"]:
+        return f"{name:32}{report['topology']:10} does not compile: {report['refused']}"
+    memory, bounds = report["memory"], report["bounds"]
+    kept = sum(memory[part] for part in ("weights", "slots", "rest", "temporaries"))
+    return (
+        f"{name:32}{report['topology']:10}{report['examples_a_replica']:>9}{kept / 2**30:>8.2f}"
+        f"{report['largest_examples_a_replica'] or '-':>9}{1e3 * bounds['step']:>9.1f} "
+        f"{report['binding']:8}{report['hours']:>8.2f}{report['chip_hours']:>10.0f}"
+        f"{report['seconds']:>8.0f}"
+    )
+
+
+def main(_):
+    paths = sorted(glob.glob(os.path.join(CONFIGS, "*_tpu.yaml")))
+    names = {os.path.splitext(os.path.basename(path))[0]: path for path in paths}
+    print(f"{'':32}{'topology':10}{'examples':>9}{'GiB':>8}{'at most':>9}{'ms >=':>9} "
+          f"{'takes':8}{'hours':>8}{'chip-h':>10}{'took s':>8}")  # fmt: skip
+    for name in _ONLY.value or names:
+        report = report_on(names[name])
+        print(row(name, report), flush=True)
+        if _LOG.value:
+            with open(_LOG.value, "a") as log:
+                log.write(json.dumps({"file": name, **report}) + "\n")
+
+
+if __name__ == "__main__":
+    app.run(main)
