@@ -14,12 +14,13 @@ pytest.importorskip("libtpu")
 
 import tensorflow as tf
 from garden import EXPERIMENT, ROOT, build, optimizer, tiny
-from test_configs import YAMLS, experiment_of, header, parsed
+from official.core import train_utils
+from test_configs import YAMLS, experiment_of, header
 
 from tf_lamb.core import preflight, recipes, roofline
 from tf_lamb.core.preflight import largest
+from tf_lamb.model_garden import parsing, step_programs
 from tf_lamb.model_garden import preflight as door
-from tf_lamb.model_garden import step_programs
 from tf_lamb.model_garden.parsing import UserError
 from tf_lamb.tpu import compiler, programs
 
@@ -203,6 +204,30 @@ def test_results_take_the_place_of_variables():
     assert program.memory - program.arguments < 4 * 1024 * 1024  # no second v
 
 
+@pytest.mark.parametrize(
+    ("message", "needed"),
+    [
+        ("memory required for HLO temporaries (20.50G) exceeds available HBM (15.48G).", 20.5),
+        ("Used 15.48G of 15.48G hbm. Exceeded hbm capacity by 512.00M.", 15.98),
+    ],
+)
+def test_both_ways_of_saying_that_it_is_too_large_are_read(message, needed):
+    with pytest.raises(compiler.TooLarge) as error, compiler._refusals():
+        raise RuntimeError(f"RESOURCE_EXHAUSTED: {message}")
+    assert error.value.needed == pytest.approx(needed * GIB)
+    assert error.value.available == pytest.approx(15.48 * GIB)
+
+
+def test_what_the_compiler_refuses_is_named_with_its_layer():
+    message = (
+        "UNIMPLEMENTED: too many indices. This error occurred for %scatter.1 = f32[9]{0} "
+        'scatter(%a, %b), metadata={op_name="model/embedding/Gather" source_line=3}.'
+    )
+    says = "scatter of model/embedding/Gather: UNIMPLEMENTED"
+    with pytest.raises(compiler.Refused, match=says), compiler._refusals():
+        raise RuntimeError(message)
+
+
 def test_what_xla_has_no_program_for_is_named_with_its_layer():
     @tf.function(jit_compile=True)
     def step(x):
@@ -264,8 +289,8 @@ def test_accumulation_is_in_the_report(records):
 def test_too_large_names_what_fits_and_it_does(records):
     settings = tiny(records)
     encoder = settings["task"]["model"]["encoder"]["bert"]
-    encoder |= {"hidden_size": 64, "max_position_embeddings": 512}
-    settings["task"]["train_data"] |= {"seq_length": 512, "global_batch_size": 2**16}
+    encoder |= {"intermediate_size": 2**16, "max_position_embeddings": 512}
+    settings["task"]["train_data"] |= {"seq_length": 512, "global_batch_size": 8 * 64}
     found = door.ask(build(settings), SMALL, EXPERIMENT, say=silent)
     assert not found.fits and found.needed > SMALL.chip.memory
     assert "it does not fit, by" in str(found) and "gradient_accumulation_steps=" in str(found)
@@ -288,12 +313,12 @@ def topology_of(path):
 @pytest.mark.parametrize("path", ON_TPU, ids=map(os.path.basename, ON_TPU))
 def test_every_tpu_configuration_passes_at_its_own_topology(path):
     """At a reduced depth; at full depth in benchmarks/logs/preflight.jsonl."""
-    params = parsed(path)
-    params.unlock()
-    if "bert" in path:
-        params.task.model.encoder.bert.num_layers = 1
-    else:
-        params.task.model.backbone.resnet.model_id = 18
+    bert = "task.model.encoder.bert.num_layers=1"
+    flags = train_utils.ParseConfigOptions(
+        experiment=experiment_of(path), config_file=[path],
+        params_override=bert if "bert" in path else "task.model.backbone.resnet.model_id=18",
+    )  # fmt: skip
+    params = parsing.parse(flags)
     topology = topology_of(path)
     found = door.ask(params, topology, experiment_of(path), search=False, say=silent)
     assert found.fits, found
@@ -313,7 +338,7 @@ def command(*arguments):
     return done, time.perf_counter() - begun
 
 
-def test_the_command_refuses_in_a_second_what_needs_no_framework(tmp_path):
+def test_the_command_refuses_before_it_builds_anything(tmp_path):
     taken = tmp_path / "report.json"
     taken.write_text("mine")
     done, seconds = command(f"--experiment={EXPERIMENT}", "--topology=v7:4x4")
@@ -353,9 +378,9 @@ def test_a_batch_that_the_replicas_do_not_divide_is_refused_before_the_model(rec
 
 def test_an_experiment_that_cannot_be_built_says_why(records):
     params = experiment(records)
-    params.task.model.encoder.bert.num_attention_heads = 3
-    with pytest.raises(UserError, match="the model of this experiment cannot be built: .*3"):
-        door.ask(params, SMALL, EXPERIMENT, say=silent)
+    params.task.model.encoder.bert.hidden_activation = "nonsense"
+    with pytest.raises(UserError, match="the model of this experiment cannot be built: .*nonsense"):
+        door.ask(params, SMALL, EXPERIMENT, search=False, say=silent)
 
 
 def test_the_command_prints_a_table_and_writes_a_report(records, tmp_path):

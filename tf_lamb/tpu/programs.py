@@ -149,6 +149,34 @@ class Text:
                     found[kind] = count + 1, size + _size(result, anywhere=True)
         return found
 
+    def all_reduced(self, everyone: int) -> dict[int, int]:
+        """Bytes of all-reduces, by how many replicas take part; everyone where it is not said."""
+        found: dict[int, int] = {}
+        for instructions in self._computations.values():
+            for result, operation, _, attributes, _ in instructions.values():
+                if operation.removesuffix("-start") == "all-reduce":
+                    group = _group(attributes) or everyone
+                    found[group] = found.get(group, 0) + _size(result, anywhere=True)
+        return found
+
+
+# As lists of replicas, as their shape, or as axes of a mesh.
+_LISTED = re.compile(r"replica_groups=\{\{([\d,]*)\}")
+_SHAPED = re.compile(r"replica_groups=\[\d+,(\d+)\]<=")
+_MESHED = re.compile(r"replica_groups=(mesh\[[^\]]*\].*?) \{([^}]*)\}")
+
+
+def _group(attributes: str) -> int | None:
+    """How many replicas a collective is of."""
+    if listed := _LISTED.search(attributes):
+        return len(listed[1].split(","))
+    if shaped := _SHAPED.search(attributes):
+        return int(shaped[1])
+    if meshed := _MESHED.search(attributes):
+        lengths = dict(re.findall(r"'(\w+)'=(\d+)", meshed[1]))
+        return math.prod(int(lengths[axis]) for axis in re.findall(r"'(\w+)'", meshed[2]))
+    return None
+
 
 def _plain(line: str) -> str:
     return re.sub(r"/\*.*?\*/", "", line)

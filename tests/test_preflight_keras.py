@@ -1,0 +1,378 @@
+"""`tf_lamb.keras.preflight`: what libtpu says of a Keras model's step, by hand and by XLA.
+
+No TPU is needed. The truth is on CPU: the same road, compiled for eight CPU devices, is the program
+that Keras itself ran there.
+"""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+from keras import distribution as distributions
+
+import tf_lamb.keras
+
+if keras.backend.backend() != "jax":
+    pytest.skip("Keras trains on a TPU by JAX alone", allow_module_level=True)
+pytest.importorskip("libtpu")
+
+import jax
+
+from tf_lamb.core import roofline
+from tf_lamb.keras import step_data, step_programs
+from tf_lamb.tpu import compiler, programs
+
+layers = keras.layers
+SPARSE = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+@pytest.fixture(autouse=True)
+def undistributed():
+    """Each test ends as it began."""
+    yield
+    distributions.set_distribution(None)
+
+
+def dense(dropout=0.1):
+    """60 x 128 weights and 128 + 2 x 128 beside, 128 x 32 and 32; 2 x 128 that are not trained."""
+    model = keras.Sequential([
+        layers.Input((60,)), layers.Dense(128, activation="relu", name="up"),
+        layers.BatchNormalization(name="normalization"),
+        layers.Dropout(dropout, seed=1), layers.Dense(32, name="down"),
+    ], name="model")  # fmt: skip
+    return model
+
+
+TRAINED = 60 * 128 + 128 + 2 * 128 + 128 * 32 + 32
+KEPT = 4 * (TRAINED + 2 * 128) + 2 * 4  # and the two numbers of the dropout's seed
+
+
+def transformer(dropout=0.1):
+    tokens = keras.Input((16,), dtype="int32", name="tokens")
+    x = layers.Embedding(50, 32, name="embedding")(tokens)
+    attention = layers.MultiHeadAttention(4, 8, dropout=dropout, name="attention")(x, x)
+    x = layers.LayerNormalization(name="first")(x + attention)
+    up = layers.Dense(128, activation="gelu", name="up")(x)
+    x = layers.LayerNormalization(name="second")(x + layers.Dense(32, name="down")(up))
+    return keras.Model(tokens, layers.Dense(50, name="head")(x), name="model")
+
+
+CASES = {"dense": (dense, "mse", (60,), (32,)), "transformer": (transformer, SPARSE, (16,), (16,))}
+
+
+def model_parallel(devices):
+    mesh = distributions.DeviceMesh((2, 4), ["batch", "model"], devices)
+    layouts = distributions.LayoutMap(mesh)
+    layouts["(model/)?up/kernel"] = (None, "model")
+    layouts["(model/)?up/bias"] = ("model",)
+    layouts["(model/)?down/kernel"] = ("model", None)
+    return distributions.ModelParallel(layout_map=layouts, batch_dim_name="batch")
+
+
+STRATEGIES = {"data": lambda devices: distributions.DataParallel(devices=devices),
+              "model": model_parallel}  # fmt: skip
+TPUS = [f"tpu:{i}" for i in range(8)]
+
+
+def ask(model, *, optimizer=None, loss="mse", shapes=(64, 60), topology="v3:2x2", **options):
+    optimizer = optimizer or tf_lamb.keras.LAMB(0.01)
+    return tf_lamb.keras.preflight(model, optimizer, loss, shapes, topology, **options)
+
+
+@pytest.mark.parametrize(("topology", "replicas"), [("v3:2x2", 8), ("v3:32x32", 2048)])
+def test_a_slice_of_any_size_and_memory_by_hand(topology, replicas):
+    report = ask(dense(), shapes=(4 * replicas, 60), topology=topology, steps=10)
+    memory = report.memory
+    assert report.fits and report.share == 4
+    assert memory.weights == KEPT
+    # LAMB keeps two moments; its rate and two counts are the rest, of 4 or 8 bytes each.
+    assert 2 * 4 * TRAINED < memory.slots <= 2 * 4 * TRAINED + 3 * 8
+    assert report.needed == memory.needed > memory.weights + memory.slots
+    assert memory.rest >= 4 * (60 + 32) * 4  # the batch: of floats, four examples of it
+    count, size = report.collectives["all-reduce"]
+    assert count and set(report.collectives) == {"all-reduce"}
+    # The gradients, the loss, and four sums of the batch normalization with half of them again.
+    assert 4 * TRAINED < size < 4 * TRAINED + 8 * 4 * 128
+    assert report.work.reduced == pytest.approx(size)
+    # Products of matrices: both layers forward, both weights' gradients, and the hidden layer's.
+    products = 2 * 4 * (2 * 60 * 128 + 3 * 128 * 32)
+    assert products < report.work.flops - report.work.update_flops < 2 * products
+    assert 0 < report.work.update_bytes <= report.work.bytes_moved
+    assert f"on {topology}: {replicas // 2:,} chips" in str(report)
+    assert report.as_dict()["hours"] == pytest.approx(10 * report.bounds.step / 3600)
+
+
+def test_model_parallelism_divides_the_weights_and_changes_the_collectives():
+    model = dense()
+    data = ask(model, distribution=STRATEGIES["data"](TPUS))
+    cut = ask(model, distribution=STRATEGIES["model"](TPUS))
+    sharded = 60 * 128 + 128 + 128 * 32
+    assert data.memory.weights == KEPT
+    assert cut.memory.weights == KEPT - 4 * sharded * 3 // 4
+    assert data.memory.slots - cut.memory.slots == 2 * 4 * sharded * 3 // 4
+    assert cut.collectives != data.collectives
+    # Of the gradients, that of the sharded weights is summed in parts.
+    assert cut.work.reduced < data.work.reduced
+    assert data.collectives == ask(model).collectives
+
+
+def test_layouts_of_activations_are_honoured():
+    distribution = STRATEGIES["model"](TPUS)
+    before = ask(dense(), distribution=distribution)
+    distribution._layout_map["(model/)?down/output"] = (None, "model")
+    after = ask(dense(), distribution=distribution)
+    assert after.collectives != before.collectives
+
+
+@pytest.mark.parametrize(
+    ("case", "strategy"),
+    [
+        ("dense", "data"),
+        ("dense", "model"),
+        ("transformer", "data"),
+        pytest.param("transformer", "model", marks=pytest.mark.slow),
+    ],
+)
+def test_it_is_the_program_that_keras_ran(case, strategy):
+    """For eight CPUs the same road leads to what `train_on_batch` had compiled."""
+    make, loss, shape, target = CASES[case]
+    devices = distributions.list_devices()
+    model = make()
+    inputs = step_data.inputs((64, *shape), model)
+    targets = step_data.targets_of(loss, step_programs.predictions(model, inputs))
+    assert targets.shape == (64, *target)
+    steps = step_programs.Steps(
+        model, step_programs.copy_of(tf_lamb.keras.LAMB(0.01), model), loss, inputs, targets,
+        step_programs.on_devices(STRATEGIES[strategy](TPUS), jax.devices()),
+    )  # fmt: skip
+    ours = compiler.compile_lowered(steps.step(inputs, targets))
+    theirs = keras_program(make, loss, inputs, targets, STRATEGIES[strategy](devices))
+    cost = theirs.cost_analysis()
+    assert ours.flops == pytest.approx(cost["flops"], rel=0.1)
+    assert ours.collectives == programs.Text(theirs.as_text()).collectives()
+    # XLA counts one turn of a loop, and there is one in the random numbers.
+    once = programs.Text(ours.text.replace("known_trip_count", ""))
+    assert once.bytes_moved() == pytest.approx(cost["bytes accessed"], rel=0.1)
+    assert ours.bytes_moved > once.bytes_moved()
+    memory = theirs.memory_analysis()
+    assert ours.arguments == pytest.approx(memory.argument_size_in_bytes, rel=0.1)
+    assert ours.temporaries == pytest.approx(memory.temp_size_in_bytes, rel=0.1)
+
+
+def keras_program(make, loss, inputs, targets, distribution):
+    """What Keras compiled for a batch that it trained on."""
+    rng = np.random.default_rng(0)
+    batch = [rng.integers(30, size=s.shape).astype(s.dtype) for s in (inputs, targets)]
+    distributions.set_distribution(distribution)
+    model = make()
+    model.compile(tf_lamb.keras.LAMB(0.01), loss)
+    model.train_on_batch(*batch)
+    (jitted,) = (cell.cell_contents for cell in model.train_function.__closure__)
+    state = model._get_jax_state(
+        trainable_variables=True, non_trainable_variables=True, optimizer_variables=True,
+        metrics_variables=True,
+    )  # fmt: skip
+    from keras.src.backend.jax.trainer import _distribute_data
+
+    compiled = []
+    listen = lambda event, seconds, **_: compiled.append(event)  # noqa: E731
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        lowered = jitted.lower(state, _distribute_data((*batch, None)))
+    finally:
+        jax.monitoring.clear_event_listeners()
+    # It is the very function that ran: nothing was traced again.
+    assert not [event for event in compiled if "trace" in event and "jaxpr" in event]
+    return lowered.compile()
+
+
+def test_what_does_not_fit_and_the_largest_batch_that_does():
+    model = keras.Sequential([layers.Input((2**18,)), layers.Dense(8)], name="wide")
+    wide = lambda share, **options: ask(  # noqa: E731
+        model, optimizer="sgd", shapes=(8 * share, 2**18), **options
+    )
+    report = wide(2**16)
+    available = roofline.topology("v3:2x2").chip.memory
+    assert not report.fits and report.memory is None and report.work is None
+    # The batch alone is a MiB an example.
+    assert report.needed > 2**16 * 2**20 > available
+    assert "it does not fit, by" in str(report)
+    assert report.largest == pytest.approx(available / 2**20, rel=0.1)
+    most, over = (wide(report.largest + more, search=False) for more in (0, 1))
+    assert most.fits and most.needed <= available
+    assert not over.fits and over.largest is None
+
+
+def snapshot(model, optimizer):
+    state = dict(vars(model))
+    lists = {name: list(value) for name, value in state.items() if isinstance(value, list)}
+    values = [np.array(v.value) for v in model.variables + optimizer.variables]
+    layouts = [getattr(v, "_layout", None) for v in model.variables]
+    built = [(layer.built, layer.trainable) for layer in model._flatten_layers()]
+    return state, lists, values, layouts, built, len(optimizer.variables), optimizer.built
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_model_and_the_optimizer_stay_as_they_are(compiled):
+    model, optimizer = dense(), tf_lamb.keras.LAMB(0.01)
+    if compiled:
+        own = keras.optimizers.Adam()
+        model.compile(own, "mae", metrics=["mse"])
+        model.train_on_batch(np.ones((8, 60)), np.ones((8, 32)))
+    before = snapshot(model, optimizer)
+    assert ask(model, optimizer=optimizer).fits
+    after = snapshot(model, optimizer)
+    assert after[0].keys() == before[0].keys()
+    assert all(after[0][name] is value for name, value in before[0].items())
+    assert after[1] == before[1] and after[3:] == before[3:]
+    for value, other in zip(after[2], before[2], strict=True):
+        np.testing.assert_array_equal(value, other)
+    if compiled:
+        assert model.optimizer is own
+        model.train_on_batch(np.ones((8, 60)), np.ones((8, 32)))
+    else:
+        assert not optimizer.built and not model.compiled
+
+
+def test_an_optimizer_that_trains_this_model_is_welcome():
+    model, optimizer = dense(), tf_lamb.keras.LAMB(0.01)
+    model.compile(optimizer, "mse")
+    model.train_on_batch(np.ones((8, 60)), np.ones((8, 32)))
+    assert ask(model, optimizer=optimizer).fits
+    assert int(optimizer.iterations.value) == 1
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_keeps_float32_weights(policy):
+    whole = ask(dense())
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = dense()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    half = ask(model)
+    assert half.fits and half.memory.weights == whole.memory.weights
+    # float16 comes with a loss scale, which is part of the optimizer.
+    assert (half.memory.slots > whole.memory.slots) == (policy == "mixed_float16")
+    assert half.work.bytes_moved != whole.work.bytes_moved
+
+
+def test_micro_batches_make_one_update():
+    """Keras's optimizer accumulates, so a step of `fit` is a micro-batch of an update."""
+    model = dense()
+    one = ask(model)
+    four = ask(model, optimizer=tf_lamb.keras.LAMB(0.01, gradient_accumulation_steps=4))
+    assert (four.batch_size, four.micro_batches, four.share) == (256, 4, one.share)
+    assert four.memory.slots == pytest.approx(one.memory.slots * 3 / 2, rel=0.01)
+    assert four.work.reduced == pytest.approx(4 * one.work.reduced, rel=0.01)
+    assert one.work.flops < four.work.flops < 4.5 * one.work.flops
+
+
+class Subclass(keras.Model):
+    def __init__(self):
+        super().__init__(name="model")
+        self.first, self.second = layers.Dense(8), layers.Dense(2)
+
+    def call(self, x):
+        return {"a": self.second(self.first(x["one"])), "b": self.first(x["two"])}
+
+
+def test_structures_and_a_model_that_is_built_by_the_shapes():
+    model = Subclass()
+    report = ask(
+        model, loss={"a": "mse", "b": "sparse_categorical_crossentropy"},
+        shapes={"one": (None, 4), "two": jax.ShapeDtypeStruct((64, 4), "float32")},
+        batch_size=64,
+    )  # fmt: skip
+    assert report.fits and report.memory.weights == 4 * (4 * 8 + 8 + 8 * 2 + 2)
+    assert model.first.built and not model.compiled
+
+
+def test_dtypes_come_from_the_model_or_from_the_shapes():
+    read = lambda *arguments: step_data.inputs(*arguments)  # noqa: E731
+    assert read((8, 16), transformer()).dtype == "int32"
+    assert read({"tokens": (None, 16)}, transformer(), 8)["tokens"].dtype == "int32"
+    assert read(transformer().input_shape, transformer(), 8).shape == (8, 16)
+    assert read(((8, 16), "uint8"), transformer()).dtype == "uint8"
+    assert read([(8, 16), ((8, 4), "int8")], Subclass())[1].dtype == "int8"
+    assert read(keras.KerasTensor((8, 60), "bfloat16"), dense()).dtype == "bfloat16"
+
+
+def nothing(true, predicted):
+    return keras.ops.mean(predicted)
+
+
+def built_elsewhere():
+    optimizer = tf_lamb.keras.LAMB(0.01)
+    optimizer.build(dense().trainable_variables)
+    return optimizer
+
+
+BAD = {
+    "topology": ({"topology": "v9:2x2"}, "TPU v9 is not known here. Known are v3:4x4"),
+    "topology of libtpu": (
+        {"topology": "v3:3x5", "shapes": (30, 60)}, "'v3:3x5' is none for libtpu",
+    ),
+    "batch": ({"shapes": (100, 60)}, "100 = 12 x 8 + 4. Nearest: 96 or 104"),
+    "small batch": ({"shapes": (5, 60)}, "5 = 0 x 8 + 5. Nearest: 8"),
+    "mesh": (
+        {"distribution": lambda: STRATEGIES["data"](TPUS[:4])}, "has 4 devices, and v3:2x2 has 8",
+    ),
+    "distribution": ({"distribution": "data"}, "'data' is neither"),
+    "unknown batch": ({"shapes": (None, 60)}, "(None, 60): a TPU needs every length"),
+    "unknown length": ({"shapes": (64, None)}, "(64, None): a TPU needs every length"),
+    "two batches": ({"batch_size": 32}, "(64, 60) and batch_size=32"),
+    "two lengths": ({"target_shapes": (32, 32)}, "not [32, 64]"),
+    "no batch": ({"shapes": ()}, "without a batch axis"),
+    "no shape": ({"shapes": "64"}, "input_shapes='64' is no shape"),
+    "optimizer": ({"optimizer": built_elsewhere}, "is built for other variables"),
+    "no optimizer": ({"optimizer": "lambda"}, "lambda"),
+    "loss": ({"loss": nothing}, "say target_shapes="),
+    "inputs": ({"shapes": (64, 61)}, "model 'model' takes no inputs float32[64, 61]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_is_one_error_before_anything_is_compiled(name, monkeypatch):
+    options, message = BAD[name]
+    called = lambda key: callable(options[key]) and key in ("optimizer", "distribution")  # noqa: E731
+    options = {key: each() if called(key) else each for key, each in options.items()}
+    monkeypatch.setattr(compiler, "compile_lowered", lambda lowered: pytest.fail("compiled"))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ask(dense(), **options)
+
+
+def test_a_model_that_takes_no_such_inputs_is_one_error():
+    with pytest.raises(ValueError, match="model 'model' takes no inputs"):
+        ask(Subclass(), shapes=(64, 4))
+
+
+def test_without_the_compiler_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'tf_lamb\[preflight\]'"):
+        ask(dense())
+
+
+def test_another_backend_is_one_error(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    with pytest.raises(ValueError, match="KERAS_BACKEND=jax"):
+        ask(None, optimizer="adam")
+
+
+def test_a_step_that_no_tpu_takes_is_reported_not_raised(monkeypatch):
+    def refuse(lowered):
+        raise compiler.Refused("this operation is none of a TPU's")
+
+    monkeypatch.setattr(compiler, "compile_lowered", refuse)
+    report = ask(dense())
+    assert not report.fits and report.largest is None
+    assert "the compiler refuses this step: this operation is none" in str(report)
+
+
+def test_a_layout_that_does_not_divide_a_variable_is_one_error_that_names_it():
+    distribution = STRATEGIES["model"](TPUS)
+    distribution._layout_map["(model/)?odd/kernel"] = (None, "model")
+    model = keras.Sequential([layers.Input((60,)), layers.Dense(30, name="odd")], name="model")
+    with pytest.raises(ValueError, match=r"variable '.*odd/kernel' of shape \(60, 30\) does not"):
+        ask(model, distribution=distribution)
