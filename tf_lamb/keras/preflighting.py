@@ -165,8 +165,8 @@ class _Compiled:
         replicas, available = self._topology.replicas, self._topology.chip.memory
 
         def needs(share):
-            try:
-                return self._step(share * replicas).memory
+            try:  # what compiles fits, whatever the rounding of what there is
+                return min(self._step(share * replicas).memory, available)
             except compiler.TooLarge as error:
                 return error.needed
 

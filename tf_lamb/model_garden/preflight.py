@@ -127,8 +127,8 @@ class _Compiled:
         """Bytes of a replica at this many examples, fit or not."""
         from tf_lamb.tpu import compiler
 
-        try:
-            return self.memory(self.step(examples)).needed
+        try:  # what compiles fits, whatever the rounding of what there is
+            return min(self.memory(self.step(examples)).needed, self._available)
         except compiler.TooLarge as error:
             return error.needed
 
