@@ -1,0 +1,363 @@
+"""What the update alone reads from a TPU's memory and writes to it, beside its peers and the floor.
+
+    python benchmarks/tpu_traffic.py --log=benchmarks/logs/tpu_traffic.jsonl \
+        --picture=benchmarks/logs/tpu_traffic.png
+    python benchmarks/tpu_traffic.py --shapes=resnet50 --optimizer=lars --only=optax
+
+No TPU is needed and nothing runs: libtpu compiles each update for one chip of five generations, and
+the bytes are read from the compiled program. What stays in the chip's own memory costs nothing; the
+padding of a layout is counted nowhere. Each contestant is a process of its own, which compiles for
+one chip after the other; every program is a line of the log, and one that the log has is not
+compiled again. A contestant that is not installed is skipped, and said so.
+
+The floor is float32 arrays as large as the parameters, each read or written once:
+
+    LAMB   7: g, w, m and v are read, w, m and v written
+    LARS   5: g, w and v are read, w and v written
+
+A trust ratio is known only when all of a layer's update is, and no weight can be written before.
+So a layer that the chip's own memory does not hold is passed over twice:
+
+    LAMB  10: g, w, m and v are read, m and v written; then w, m and v read, w written   10/7 = 1.43
+    LARS   7: g and w are read; then g, w and v, and w and v written                      7/5 = 1.40
+
+A program that holds the layer between the passes needs the floor alone, or an array more where it
+reads w again: 8/7 = 1.14, 6/5 = 1.20. `--shapes` has single layers that show both. XLA gives a v3
+program 16 MB of the chip's memory, in which it keeps nothing between operations, and later chips
+up to 128 MB, in which it does.
+
+Contestants have the settings of the papers: LAMB with decay 0.01, LARS with 2e-4; nobody excludes a
+variable. "skipping" is this package's default, which leaves a step out whose gradients are not
+finite, and so has to see all of them first; the others take it, as all peers do.
+"""
+
+import functools
+import importlib.metadata
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+import contestants
+from absl import app, flags
+from contestants import backend
+
+CHIPS = {"v3": "v3:2x2", "v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
+SHAPES = {
+    **{name: contestants.SHAPES[name] for name in ("resnet50", "bert_large")},
+    "layer_17mb": lambda: [(1024, 4096)],
+    "layer_125mb": lambda: [(30522, 1024)],
+}
+FLOORS = {"lamb": 7, "lars": 5}  # arrays
+TWICE = {"lamb": 10, "lars": 7}  # of a layer that is passed over twice
+GOAL = 1.15
+
+
+# Optimizers with LARS; those with LAMB are `update.py`'s.
+
+
+def lars_tf_keras(on_nonfinite="propagate"):
+    import tf_lamb.tf_keras
+
+    return tf_lamb.tf_keras.LARS(17.0, weight_decay=2e-4, on_nonfinite=on_nonfinite)
+
+
+def lars_keras(on_nonfinite="propagate"):
+    import tf_lamb.keras
+
+    return tf_lamb.keras.LARS(17.0, weight_decay=2e-4, on_nonfinite=on_nonfinite)
+
+
+def lars_model_garden():
+    from official.modeling.optimization import lars
+
+    return lars.LARS(17.0, weight_decay_rate=2e-4)
+
+
+def lamb_optax():
+    import optax
+
+    return optax.lamb(1e-3, weight_decay=0.01)
+
+
+def lars_optax():
+    import optax
+
+    return optax.lars(17.0, weight_decay=2e-4)
+
+
+# Hosts: each takes shapes, and returns a function that compiles the update for a device.
+
+
+def tensorflow(make_optimizer):
+    """One program around `apply_gradients`, traced as `TPUStrategy` has it traced."""
+
+    def build(shapes):
+        import tensorflow as tf
+
+        from tf_lamb.tensorflow import target
+        from tf_lamb.tpu import compiler
+
+        optimizer = make_optimizer()
+        weights = [contestants.tf_variable(tf.zeros(s), i) for i, s in enumerate(shapes)]
+        # Model Garden's is a legacy optimizer.
+        legacy = not hasattr(optimizer, "build")
+        (optimizer._create_all_weights if legacy else optimizer.build)(weights)
+
+        @tf.function(jit_compile=True)
+        def step(gradients):
+            optimizer.apply_gradients(zip(gradients, weights, strict=True))
+
+        with target.tpu():
+            make_hlo = step.experimental_get_compiler_ir([tf.zeros(s) for s in shapes])
+            hlo = make_hlo(stage="hlo_serialized")
+        return lambda device: compiler.compile_hlo(hlo, device)
+
+    return build
+
+
+def keras(make_optimizer):
+    """A stateless update of Keras on JAX, which takes weights and slots over."""
+
+    def build(shapes):
+        import numpy as np
+
+        optimizer = make_optimizer()
+        zeros = (np.zeros(s, np.float32) for s in shapes)
+        variables = [contestants.keras_variable(w, i) for i, w in enumerate(zeros)]
+        optimizer.build(variables)
+
+        def update(gradients, weights, state):
+            return optimizer.stateless_apply(state, gradients, weights)
+
+        weights = [v.value for v in variables]
+        return _jitted(update, weights, [v.value for v in optimizer.variables])
+
+    return build
+
+
+def optax(make_optimizer):
+    """An update of optax that takes weights and slots over."""
+
+    def build(shapes):
+        import jax
+        import optax
+
+        optimizer = make_optimizer()
+        weights = [jax.ShapeDtypeStruct(s, "float32") for s in shapes]
+
+        def update(gradients, weights, state):
+            updates, state = optimizer.update(gradients, state, weights)
+            return optax.apply_updates(weights, updates), state
+
+        return _jitted(update, weights, jax.eval_shape(optimizer.init, weights))
+
+    return build
+
+
+def _jitted(update, weights, state):
+    import jax
+
+    from tf_lamb.tpu import compiler
+
+    update = jax.jit(update, donate_argnums=(1, 2))
+
+    def compile_for(device):
+        sharding = jax.sharding.SingleDeviceSharding(device)
+        arguments = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+            (weights, weights, state),
+        )
+        return compiler.compile_lowered(update.lower(*arguments))
+
+    return compile_for
+
+
+def both(name, host, make_optimizer):
+    """This package's update as peers take it, and by default."""
+    return {
+        name: host(make_optimizer),
+        f"{name}, skipping": host(functools.partial(make_optimizer, "skip")),
+    }
+
+
+CONTESTANTS = {
+    "lamb": {
+        **both("tf_lamb.tf_keras", tensorflow, contestants.ours_tf_keras),
+        **both("tf_lamb.keras on JAX", keras, contestants.ours_keras),
+        "Model Garden": tensorflow(contestants.model_garden),
+        "keras.optimizers.Lamb on JAX": keras(contestants.keras_lamb),
+        "optax": optax(lamb_optax),
+    },
+    "lars": {
+        **both("tf_lamb.tf_keras", tensorflow, lars_tf_keras),
+        **both("tf_lamb.keras on JAX", keras, lars_keras),
+        "Model Garden": tensorflow(lars_model_garden),
+        "optax": optax(lars_optax),
+    },
+}
+NAMES = list(dict.fromkeys(name for each in CONTESTANTS.values() for name in each))
+
+
+def contest(name, optimizer, shapes, chips):
+    """What the compiler says for each chip, in this process; a line of JSON each."""
+    from tf_lamb.core import roofline
+    from tf_lamb.tpu import compiler
+
+    compile_for = CONTESTANTS[optimizer][name](SHAPES[shapes]())
+    floor = FLOORS[optimizer] * 4 * sum(map(math.prod, SHAPES[shapes]()))
+    for chip in chips:
+        device = compiler.devices(roofline.topology(CHIPS[chip]))[0]
+        start = time.perf_counter()
+        program = compile_for(device)
+        seconds = time.perf_counter() - start
+        entry = {
+            "name": name, "optimizer": optimizer, "shapes": shapes, "chip": chip,
+            "ratio": round(program.bytes_moved / floor, 4), "bytes_moved": program.bytes_moved,
+            "floor": floor, "flops": program.flops, "temporaries": program.temporaries,
+            "seconds": round(seconds, 1), "versions": versions(),
+        }  # fmt: skip
+        print(json.dumps(entry), flush=True)
+
+
+def versions():
+    """Of what had a part in any program."""
+
+    def version(name):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            return None
+
+    names = ("libtpu", "jax", "tensorflow", "keras", "tf-keras", "tf-models-official", "optax")
+    return {name: version(name) for name in names if version(name)}
+
+
+def run(name, optimizer, shapes, chips):
+    """One process, whose lines come as it compiles; none where the contestant is not installed."""
+    environment = {
+        **os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": backend(name),
+        "JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    }  # fmt: skip
+    command = [sys.executable, __file__, f"--contestant={name}", f"--optimizer={optimizer}"]
+    command += [f"--shapes={shapes}", *(f"--chips={chip}" for chip in chips)]
+    with tempfile.TemporaryFile("w+") as said:
+        child = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=said, text=True
+        )
+        with child:
+            for line in child.stdout:
+                if line.startswith("{"):
+                    yield json.loads(line)
+        said.seek(0)
+        errors = said.read()
+    if child.returncode and "ModuleNotFoundError" not in errors:
+        raise RuntimeError(f"{name}: {errors[-2000:]}")
+
+
+def key(entry):
+    """What a program is of."""
+    return entry["optimizer"], entry["shapes"], entry["name"], entry["chip"]
+
+
+def table(found, optimizer, shapes, chips):
+    """Ratios to the floor, a row a contestant."""
+    lines = [f"{optimizer.upper()}, {shapes}".ljust(34) + "".join(f"{chip:>8}" for chip in chips)]
+    for name in CONTESTANTS[optimizer]:
+        ratios = [found.get((optimizer, shapes, name, chip)) for chip in chips]
+        if any(ratios):
+            cells = (f"{ratio:8.3f}" if ratio else f"{'-':>8}" for ratio in ratios)
+            lines.append(f"{name:34}" + "".join(cells))
+    return "\n".join(lines)
+
+
+def draw(found, path):
+    """The same as a picture, a panel a table."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    panels = list(dict.fromkeys(each[:2] for each in found))
+    rows = math.ceil(len(panels) / 2)
+    figure, axes = plt.subplots(rows, 2, figsize=(11, 3.2 * rows), squeeze=False)
+    for (optimizer, shapes), ax in zip(panels, axes.flat, strict=False):
+        for i, name in enumerate(CONTESTANTS[optimizer]):
+            ratios = [found.get((optimizer, shapes, name, chip), math.nan) for chip in CHIPS]
+            places = [x + 0.11 * (i - 3) for x in range(len(CHIPS))]
+            ax.bar(places, ratios, 0.1, color=f"C{NAMES.index(name)}", label=name)
+        ax.axhline(1, color="black", linewidth=0.8)
+        ax.axhline(GOAL, color="black", linewidth=0.8, linestyle=":")
+        ax.axhline(
+            TWICE[optimizer] / FLOORS[optimizer], color="grey", linewidth=0.8, linestyle="--"
+        )
+        ax.set_xticks(range(len(CHIPS)), CHIPS)
+        ax.set_ylim(0.8)
+        ax.set_title(f"{optimizer.upper()}, {shapes}", fontsize=10)
+        ax.set_ylabel("bytes / floor")
+    for ax in list(axes.flat)[len(panels) :]:
+        ax.axis("off")
+    labels = {}
+    for ax in axes.flat:
+        labels |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+    title = f"dotted: {GOAL}; dashed: every layer passed over twice"
+    figure.legend(
+        labels.values(), labels, loc="lower center", ncols=4, fontsize=8, title=title,
+        title_fontsize=8,
+    )  # fmt: skip
+    figure.tight_layout(rect=(0, 0.6 / (3.2 * rows), 1, 1))
+    figure.savefig(path, dpi=100)
+
+
+def main(_):
+    """One contestant, or all of them in turn."""
+    args = flags.FLAGS
+    if args.contestant:
+        contest(args.contestant, args.optimizer[0], args.shapes[0], args.chips)
+        return
+    import tqdm
+
+    found = {}
+    if args.log and os.path.exists(args.log):
+        with open(args.log) as file:
+            found = {key(entry): entry["ratio"] for entry in map(json.loads, file)}
+    todo = {
+        (name, optimizer, shapes): missing
+        for shapes in args.shapes
+        for optimizer in args.optimizer
+        for name in CONTESTANTS[optimizer]
+        if not args.only or name in args.only
+        if (missing := [c for c in args.chips if (optimizer, shapes, name, c) not in found])
+    }
+    with tqdm.tqdm(total=sum(map(len, todo.values())), desc="programs", disable=None) as bar:
+        for each, chips in todo.items():
+            bar.set_postfix_str(", ".join(each))
+            compiled = 0
+            for entry in run(*each, chips):
+                found[key(entry)] = entry["ratio"]
+                if args.log:
+                    with open(args.log, "a") as file:
+                        file.write(json.dumps(entry) + "\n")
+                bar.update()
+                compiled += 1
+            if not compiled:
+                bar.write(f"skipped, not installed: {each[0]}")
+    for shapes in args.shapes:
+        for optimizer in args.optimizer:
+            print(table(found, optimizer, shapes, args.chips), end="\n\n")
+    if args.picture:
+        draw(found, args.picture)
+
+
+if __name__ == "__main__":
+    flags.DEFINE_multi_enum("shapes", list(SHAPES), list(SHAPES), "Whose variables.")
+    flags.DEFINE_multi_enum("optimizer", list(FLOORS), list(FLOORS), "Which optimizer.")
+    flags.DEFINE_multi_enum("chips", list(CHIPS), list(CHIPS), "For which TPUs.")
+    flags.DEFINE_multi_enum("only", None, NAMES, "These contestants alone.")
+    flags.DEFINE_string("log", None, "Where every program is a line.")
+    flags.DEFINE_string("picture", None, "Where the tables are drawn.")
+    flags.DEFINE_enum("contestant", None, NAMES, "Compile this one, here.")
+    app.run(main)
