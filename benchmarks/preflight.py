@@ -56,11 +56,12 @@ def report_on(path):
 def row(name, report):
     """A line of the table."""
     if not report["fits"]:
-        return f"{name:32}{report['topology']:10} does not compile: {report['refused']}"
-    memory, bounds = report["memory"], report["bounds"]
-    kept = sum(memory[part] for part in ("weights", "slots", "rest", "temporaries"))
+        why = report["refused"] or f"it needs {report['needed'] / 2**30:.2f} GiB"
+        return f"{name:32}{report['topology']:10} does not compile: {why}"
+    bounds = report["bounds"]
     return (
-        f"{name:32}{report['topology']:10}{report['examples_a_replica']:>9}{kept / 2**30:>8.2f}"
+        f"{name:32}{report['topology']:10}{report['examples_a_replica']:>9}"
+        f"{report['needed'] / 2**30:>8.2f}"
         f"{report['largest_examples_a_replica'] or '-':>9}{1e3 * bounds['step']:>9.1f} "
         f"{report['binding']:8}{report['hours']:>8.2f}{report['chip_hours']:>10.0f}"
         f"{report['seconds']:>8.0f}"

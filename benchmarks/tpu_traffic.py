@@ -98,7 +98,7 @@ def tensorflow(make_optimizer):
     def build(shapes):
         import tensorflow as tf
 
-        from tf_lamb.tensorflow import target
+        from tf_lamb.model_garden import step_programs
         from tf_lamb.tpu import compiler
 
         optimizer = make_optimizer()
@@ -111,9 +111,7 @@ def tensorflow(make_optimizer):
         def step(gradients):
             optimizer.apply_gradients(zip(gradients, weights, strict=True))
 
-        with target.tpu():
-            make_hlo = step.experimental_get_compiler_ir([tf.zeros(s) for s in shapes])
-            hlo = make_hlo(stage="hlo_serialized")
+        hlo = step_programs.hlo(step, [tf.zeros(s) for s in shapes])
         return lambda device: compiler.compile_hlo(hlo, device)
 
     return build
@@ -240,7 +238,7 @@ def run(name, optimizer, shapes, chips):
     """One process, whose lines come as it compiles; none where the contestant is not installed."""
     environment = {
         **os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": backend(name),
-        "JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "JAX_PLATFORMS": "cpu",
     }  # fmt: skip
     command = [sys.executable, __file__, f"--contestant={name}", f"--optimizer={optimizer}"]
     command += [f"--shapes={shapes}", *(f"--chips={chip}" for chip in chips)]

@@ -24,6 +24,12 @@ class Memory:
     temporaries: float
     available: float
 
+    @classmethod
+    def of(cls, program, weights: float, slots: float, available: float) -> "Memory":
+        """That of a compiled step; a variable that it does not touch is no part of its program."""
+        rest = max(program.memory - program.temporaries - weights - slots, 0)
+        return cls(weights, slots, rest, program.temporaries, available)
+
     @property
     def needed(self) -> float:
         """All of it together."""

@@ -8,7 +8,7 @@ import keras
 from tf_lamb.core import preflight as preflight_
 from tf_lamb.core import roofline
 from tf_lamb.keras import step_data, step_programs
-from tf_lamb.tpu import compiler, programs
+from tf_lamb.tpu import compiler
 
 
 def preflight(
@@ -137,13 +137,8 @@ class _Compiled:
         """The fields of a report on a step that fits."""
         step = self._step(batch)
         update = compiler.compile_lowered(self._steps.update())
-        kept = self._steps.weights + self._steps.slots
-        memory = preflight_.Memory(
-            weights=self._steps.weights,
-            slots=self._steps.slots,
-            rest=max(step.memory - step.temporaries - kept, 0),
-            temporaries=step.temporaries,
-            available=self._topology.chip.memory,
+        memory = preflight_.Memory.of(
+            step, self._steps.weights, self._steps.slots, self._topology.chip.memory
         )
         work = preflight_.Work(
             flops=step.flops,
@@ -151,7 +146,7 @@ class _Compiled:
             update_flops=update.flops,
             # Alone, it may read what the step keeps on the chip.
             update_bytes=min(update.bytes_moved, step.bytes_moved),
-            reduced=_reduced(self._topology, step.text),
+            reduced=_reduced(self._topology, step),
         )
         return {
             "memory": memory,
@@ -186,13 +181,13 @@ class _Compiled:
             raise
 
 
-def _reduced(topology, text):
+def _reduced(topology, program):
     """Bytes to all-reduce over all chips that take as long at least as the program's all-reduces.
 
     An all-reduce over c chips sends 2 (c - 1)/c of its bytes; the replicas of a chip send nothing.
     """
     total, n = 0.0, topology.chips
-    for group, size in programs.Text(text).all_reduced(topology.replicas).items():
+    for group, size in program.read.all_reduced(topology.replicas).items():
         c = math.ceil(group / topology.chip.replicas)
         total += size * ((c - 1) / c) / ((n - 1) / n) if n > 1 else size
     return total

@@ -15,6 +15,7 @@ It ends with 0 where the step fits, and with 1 where it does not or the run cann
 """
 
 import dataclasses
+import functools
 import json
 import os
 import sys
@@ -62,8 +63,6 @@ def ask(params, topology: roofline.Topology, name: str, *, search=True, say=prin
         batch = params.task.train_data.global_batch_size
         micro_batches = _micro_batches(params)
         examples = batches.split(batch, topology.replicas, micro_batches)
-    except UserError:
-        raise
     except ValueError as error:
         raise UserError(str(error)) from error
 
@@ -99,8 +98,8 @@ class _Compiled:
 
         if examples not in self._known:
             try:
-                made = lambda: self.built.step(examples)  # noqa: E731
-                self._known[examples] = self._compile(f"{examples:,} examples", made)
+                make = functools.partial(self.built.step, examples)
+                self._known[examples] = self._compile(f"{examples:,} examples", make)
             except compiler.TooLarge as error:
                 self._known[examples] = error
         found = self._known[examples]
@@ -109,15 +108,9 @@ class _Compiled:
         return found
 
     def memory(self, program):
-        """What a replica holds; a variable that no step changes is no part of its program."""
-        kept = self.built.weights + self.built.slots
-        return preflight.Memory(
-            weights=self.built.weights,
-            slots=self.built.slots,
-            rest=max(program.memory - program.temporaries - kept, 0),
-            temporaries=program.temporaries,
-            available=self._available,
-        )
+        """What a replica holds."""
+        built = self.built
+        return preflight.Memory.of(program, built.weights, built.slots, self._available)
 
     def update(self):
         """The program of the update alone."""

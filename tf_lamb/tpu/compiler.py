@@ -4,6 +4,7 @@ Seams into jax and jaxlib (0.10.2): `jax.experimental.topologies`, `jaxlib.mlir`
 `hlo_to_stablehlo`, `client.compile` of a compile-only device, and the wording of two refusals.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib.metadata
@@ -65,14 +66,19 @@ class Program:
         return self.arguments + self.outputs - self.aliased + self.temporaries
 
     @functools.cached_property
-    def bytes_moved(self) -> float:
-        """Bytes read from HBM and written to it; what stays on the chip is not counted."""
-        return programs.Text(self.text).bytes_moved()
+    def read(self) -> programs.Text:
+        """The same, to be asked what it moves."""
+        return programs.Text(self.text)
 
     @functools.cached_property
+    def bytes_moved(self) -> float:
+        """Bytes read from HBM and written to it; what stays on the chip is not counted."""
+        return self.read.bytes_moved()
+
+    @property
     def collectives(self) -> dict[str, tuple[int, int]]:
         """By kind, such as all-reduce: how many there are, and the bytes of their results."""
-        return programs.Text(self.text).collectives()
+        return self.read.collectives()
 
 
 def require() -> None:
@@ -158,15 +164,12 @@ _TOO_LARGE = re.compile(
 _OPERATION = re.compile(r'%?([\w.-]+) = \S+ ([\w-]+)\(.*?op_name="([^"]*)"', re.DOTALL)
 
 
-class _refusals:
+@contextlib.contextmanager
+def _refusals():
     """Has the compiler's errors say what a person can act on."""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        if error is None or not isinstance(error, RuntimeError):
-            return
+    try:
+        yield
+    except RuntimeError as error:
         message = str(error)
         if found := _TOO_LARGE.search(message):
             sizes = [part for part in found.groups() if part is not None]

@@ -62,7 +62,6 @@ _SIZES = {
     "f32": 4, "s64": 8, "u64": 8, "f64": 8, "c64": 8, "c128": 16,
 }  # fmt: skip
 _ARRAY = re.compile(r"(\w+)\[([\d,]*)\](?:\{([^}]*)\})?")
-_ARRAYS = re.compile(r"\w+\[[\d,]*\](?:\{[^}]*\})?")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
 _NAME = re.compile(r"%([\w.\-]+)")
@@ -119,12 +118,11 @@ class Text:
             trips = _TRIPS.search(attributes)
             return self.bytes_moved(called[1]) * (int(trips[1]) if trips else 1)
         if operation == "copy-start":  # its results: the copy, the source, a context
-            copy = _ARRAYS.findall(result)[0]
-            return _size(copy) + _size(instructions[operands[0]][0])
+            return _size(_arrays(result)[0]) + _size(instructions[operands[0]][0])
         if operation == "async-start":
             return self.bytes_moved(called[1])
         if operation == "slice-start":  # its results: the source, the slice, a context
-            result = "".join(_ARRAYS.findall(result)[1:2])
+            result = _arrays(result)[1]
         if operation in _PARTIAL or operation == "slice-start":
             return _size(result, anywhere=True) + _size(result)
         if operation == "dynamic-update-slice":
@@ -141,23 +139,26 @@ class Text:
     def collectives(self) -> dict[str, tuple[int, int]]:
         """By kind: how many there are, and the bytes of their results."""
         found: dict[str, tuple[int, int]] = {}
-        for instructions in self._computations.values():
-            for result, operation, *_ in instructions.values():
-                kind = operation.removesuffix("-start")
-                if kind in _COLLECTIVES:
-                    count, size = found.get(kind, (0, 0))
-                    found[kind] = count + 1, size + _size(result, anywhere=True)
+        for kind, size, _ in self._exchanges():
+            count, total = found.get(kind, (0, 0))
+            found[kind] = count + 1, total + size
         return found
 
     def all_reduced(self, everyone: int) -> dict[int, int]:
         """Bytes of all-reduces, by how many replicas take part; everyone where it is not said."""
         found: dict[int, int] = {}
+        for kind, size, attributes in self._exchanges():
+            if kind == "all-reduce":
+                group = _group(attributes) or everyone
+                found[group] = found.get(group, 0) + size
+        return found
+
+    def _exchanges(self):
         for instructions in self._computations.values():
             for result, operation, _, attributes, _ in instructions.values():
-                if operation.removesuffix("-start") == "all-reduce":
-                    group = _group(attributes) or everyone
-                    found[group] = found.get(group, 0) + _size(result, anywhere=True)
-        return found
+                kind = operation.removesuffix("-start")
+                if kind in _COLLECTIVES:
+                    yield kind, _size(result, anywhere=True), attributes
 
 
 # As lists of replicas, as their shape, or as axes of a mesh.
@@ -190,6 +191,11 @@ def _closing(text: str) -> int:
         if not depth:
             return i
     return len(text)
+
+
+def _arrays(shape: str) -> list[str]:
+    """The arrays of a shape, each as it is written."""
+    return [found[0] for found in _ARRAY.finditer(shape)]
 
 
 def _size(shape: str, anywhere=False) -> int:
