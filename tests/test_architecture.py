@@ -34,8 +34,11 @@ LAW = {
 }  # fmt: skip
 
 
-# Drawn only on demand: a file of this name may import them too, but inside functions.
-PICTURE = {"picture.py": {"matplotlib", "numpy"}}
+# Needed only on demand: a file of this name may import them too, but inside functions.
+ON_DEMAND = {
+    "gaussian_process.py": {"numpy", "scipy", "sklearn", "threadpoolctl"},
+    "picture.py": {"matplotlib", "numpy"},
+}
 
 
 def imports(path):
@@ -66,7 +69,7 @@ def test_the_import_law(path):
     for name, node in imports(path):
         if name.split(".")[0] in sys.stdlib_module_names:
             continue
-        on_demand = PICTURE.get(path.name, set()) if node.lineno in lazy else set()
+        on_demand = ON_DEMAND.get(path.name, set()) if node.lineno in lazy else set()
         allowed = LAW[room_of(path)] | on_demand
         permitted = any(name == package or name.startswith(package + ".") for package in allowed)
         bare = name == "tf_lamb" and isinstance(node, ast.ImportFrom)  # judged by what it takes

@@ -2,7 +2,12 @@
 
 from tf_lamb.keras import schedules
 from tf_lamb.keras.backup import BackupAndRestore
-from tf_lamb.keras.callbacks import DivergenceReport, NoiseScale, StopAtScaleInvariantStep
+from tf_lamb.keras.callbacks import (
+    AutoWarmup,
+    DivergenceReport,
+    NoiseScale,
+    StopAtScaleInvariantStep,
+)
 from tf_lamb.keras.family import LAMB, LARS, SGDP, AdamP, AdaScale, Measured
 from tf_lamb.keras.migrate import from_addons, migrate
 from tf_lamb.keras.preflighting import preflight as preflight
@@ -10,6 +15,7 @@ from tf_lamb.keras.trust_ratios import TrustRatios
 
 # What both doors have; `preflight` is of this one alone.
 __all__ = [
-    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "BackupAndRestore", "DivergenceReport", "Measured",
-    "NoiseScale", "StopAtScaleInvariantStep", "TrustRatios", "from_addons", "migrate", "schedules",
+    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
+    "DivergenceReport", "Measured", "NoiseScale", "StopAtScaleInvariantStep", "TrustRatios",
+    "from_addons", "migrate", "schedules",
 ]  # fmt: skip

@@ -12,6 +12,10 @@ class BetweenBatches(keras.callbacks.Callback):
         return self.model.steps_per_execution
 
 
+class AutoWarmup(faces.AutoWarmup, BetweenBatches):
+    __doc__ = faces.AutoWarmup.__doc__
+
+
 class DivergenceReport(faces.DivergenceReport, BetweenBatches):
     __doc__ = faces.DivergenceReport.__doc__
 

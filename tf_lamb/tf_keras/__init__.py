@@ -2,12 +2,18 @@
 
 from tf_lamb.tf_keras import schedules
 from tf_lamb.tf_keras.backup import BackupAndRestore
-from tf_lamb.tf_keras.callbacks import DivergenceReport, NoiseScale, StopAtScaleInvariantStep
+from tf_lamb.tf_keras.callbacks import (
+    AutoWarmup,
+    DivergenceReport,
+    NoiseScale,
+    StopAtScaleInvariantStep,
+)
 from tf_lamb.tf_keras.family import LAMB, LARS, SGDP, AdamP, AdaScale, Measured
 from tf_lamb.tf_keras.migrate import from_addons, migrate
 from tf_lamb.tf_keras.trust_ratios import TrustRatios
 
 __all__ = [
-    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "BackupAndRestore", "DivergenceReport", "Measured",
-    "NoiseScale", "StopAtScaleInvariantStep", "TrustRatios", "from_addons", "migrate", "schedules",
+    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
+    "DivergenceReport", "Measured", "NoiseScale", "StopAtScaleInvariantStep", "TrustRatios",
+    "from_addons", "migrate", "schedules",
 ]  # fmt: skip

@@ -13,6 +13,10 @@ class BetweenBatches(tf_keras.callbacks.Callback):
         return int(self.model._steps_per_execution.numpy())
 
 
+class AutoWarmup(faces.AutoWarmup, BetweenBatches):
+    __doc__ = faces.AutoWarmup.__doc__
+
+
 class DivergenceReport(faces.DivergenceReport, BetweenBatches):
     __doc__ = faces.DivergenceReport.__doc__
 

@@ -7,6 +7,7 @@ The constructor of a face hands its arguments on to the door's base class.
 
 from tf_lamb.core.faces.adamp import AdamP
 from tf_lamb.core.faces.adascale import AdaScale
+from tf_lamb.core.faces.autowarmup import AutoWarmup
 from tf_lamb.core.faces.callbacks import NoiseScale, StopAtScaleInvariantStep
 from tf_lamb.core.faces.divergence import DivergenceReport
 from tf_lamb.core.faces.lamb import LAMB
@@ -15,6 +16,6 @@ from tf_lamb.core.faces.measured import Measured
 from tf_lamb.core.faces.sgdp import SGDP
 
 __all__ = [
-    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "DivergenceReport", "Measured", "NoiseScale",
-    "StopAtScaleInvariantStep",
+    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "DivergenceReport", "Measured",
+    "NoiseScale", "StopAtScaleInvariantStep",
 ]  # fmt: skip

@@ -1,0 +1,109 @@
+"""The state machine of AutoWU: losses in, the learning rate out, one decision an epoch."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tf_lamb.core.autowarmup import gaussian_process
+from tf_lamb.core.autowarmup.picture import Drawable
+from tf_lamb.core.autowarmup.settings import FLOATS, Settings
+
+Judge = Callable[[Sequence[float], Sequence[float], int], Sequence[Any]]
+
+
+class Warmup(Drawable):
+    """Rises, switches and decays.
+
+    At the end of an epoch of the warmup, all losses so far stand at x_i = i/n:
+
+        the verdict    most tests say P > confidence
+        the switch     when the last `patience` verdicts all say so: back to the learning rate at
+                       the loss's minimum, mean of min (now/min)^argmin over the tests
+
+    Nothing found, the decay begins where the longest warmup ends.
+
+    Attributes:
+        points: (step, loss) of every finite loss of the warmup, step from 0.
+        verdicts: (step, whether the loss has passed its minimum) of every epoch of the warmup.
+        begin, peak: where the decay begins, and its first learning rate.
+        found: whether that is a switch, rather than the end of the longest warmup.
+
+    Args:
+        settings: what it is told.
+        judge: (x, y, tests) -> the tests.
+    """
+
+    def __init__(self, settings: Settings, judge: Judge = gaussian_process.tests):
+        self.settings, self._judge = settings, judge
+        self.points: list[tuple[float, float]] = []
+        self.verdicts: list[tuple[int, bool]] = []
+        self.begin, self.peak = settings.unfound()
+        self.found = False
+
+    def rate(self, step: float) -> float:
+        """The learning rate after this many steps."""
+        return self.settings.value(FLOATS, float(step), self.begin, self.peak)
+
+    def is_rising(self, step: float) -> bool:
+        """Whether the loss of this step matters."""
+        return step < self.begin
+
+    def record(self, step: float, loss: float) -> None:
+        """Takes the loss of a step; one that is not finite is left out."""
+        if self.is_rising(step) and math.isfinite(loss):
+            self.points.append((step, loss))
+
+    def end_epoch(self, step: int) -> None:
+        """Decides, after this many steps.
+
+        Raises:
+            FloatingPointError: where this epoch had no finite loss.
+        """
+        if not self.is_rising(step):
+            return
+        last = self.verdicts[-1][0] if self.verdicts else 0
+        if not self.points or self.points[-1][0] < last:
+            raise FloatingPointError(
+                f"No loss of the steps {last:,} to {step:,} is finite: the minimum that AutoWarmup "
+                f"waits for cannot be found. At step {step:,} the learning rate has come to "
+                f"{self.rate(step):.3g}. Go on from the last backup with a smaller "
+                "max_learning_rate, or with on_nonfinite='skip'; nothing was saved after it."
+            )
+        x, y = zip(*((at / step, loss) for at, loss in self.points), strict=True)
+        tests = self._judge(x, y, self.settings.tests)
+        votes = sum(test.probability > self.settings.confidence for test in tests)
+        self.verdicts.append((step, 2 * votes > len(tests)))
+        recent = [passed for _, passed in self.verdicts[-self.settings.patience :]]
+        if len(recent) < self.settings.patience or not all(recent):
+            return
+        now, low = self.rate(step), self.settings.min_learning_rate
+        rates = [low * (now / low) ** test.lowest for test in tests]
+        self.begin, self.peak, self.found = float(step), sum(rates) / len(rates), True
+
+    def state(self) -> dict:
+        """All that it has seen and decided, for JSON."""
+        switch = [self.begin, self.peak] if self.found else None
+        return {
+            "total_steps": self.settings.total_steps, "points": self.points,
+            "verdicts": self.verdicts, "switch": switch,
+        }  # fmt: skip
+
+    def restore(self, state: dict, step: int) -> None:
+        """Goes back to what it was after this many steps, or as near as the state comes."""
+        self.points = [(at, loss) for at, loss in state["points"] if at < step]
+        self.verdicts = [(at, passed) for at, passed in state["verdicts"] if at <= step]
+        switch = state["switch"]
+        self.found = switch is not None and switch[0] <= step
+        self.begin, self.peak = switch if self.found else self.settings.unfound()
+
+    def __str__(self):
+        if self.found:
+            return (
+                f"AutoWarmup: the loss has passed its minimum; after {self.begin:,.0f} of "
+                f"{self.settings.total_steps:,} steps the learning rate goes from "
+                f"{self.settings.warmup(self.begin):.3g} back to {self.peak:.3g} and decays."
+            )
+        return (
+            f"AutoWarmup: the loss has not passed a minimum; the warmup ends after "
+            f"{self.begin:,.0f} of {self.settings.total_steps:,} steps, at {self.peak:.3g}."
+        )
