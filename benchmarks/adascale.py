@@ -17,50 +17,25 @@ A run is a line of the log; a command that was interrupted goes on where it stop
 two pictures: of the accuracy, and as NAME_noise.png of gain and noise scale.
 """
 
-import gzip
 import json
 import math
 import os
-import platform
 import statistics
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import numpy as np
 from absl import app, flags
+from pictures import FASHION_MNIST, images, machine
 
 import tf_lamb
 
 BATCH, MOMENTUM, DECAY, WARMUP = 32, 0.9, 0.01, 0.055
 SCALES = (8, 16, 32)
 RATES = (0.01, 0.02, 0.04, 0.08)  # tried at the base batch
-HELD_OUT = 8800 / 60000
 READINGS = 50  # of loss, gain and noise, in the time of a base run
 UNIT = READINGS * max(SCALES)  # the steps of a base run are a multiple
-
-
-def images(folder):
-    """Training, held-out and test images and labels: Fashion-MNIST, or scikit-learn's digits."""
-
-    def read(name, header):
-        with gzip.open(os.path.join(folder, f"{name}-ubyte.gz")) as file:
-            return np.frombuffer(file.read(), np.uint8, offset=header)
-
-    if folder:
-        pixels, y = (
-            np.concatenate([read(f"{part}-{what}", header) for part in ("train", "t10k")])
-            for what, header in (("images-idx3", 16), ("labels-idx1", 8))
-        )
-        x, tested = pixels.reshape(-1, 28, 28, 1), 10000
-    else:
-        from sklearn.datasets import load_digits
-
-        x, y = load_digits(return_X_y=True)
-        x, tested = x.reshape(-1, 8, 8, 1), 400
-    held_out = round(HELD_OUT * (len(x) - tested))
-    cuts = [len(x) - tested - held_out, len(x) - tested]
-    x = ((x - x[: cuts[0]].mean()) / x[: cuts[0]].std()).astype("float32")
-    return list(zip(np.split(x, cuts), np.split(y.astype("int32"), cuts), strict=True))
 
 
 def micro_batches(x, y, seed):
@@ -130,16 +105,6 @@ def train(data, method, scale, seed, rate, steps):
         for name in ("scale_invariant_step", "loss", "gain", "noise_scale") if name in seen
     }  # fmt: skip
     return {"steps": int(model.optimizer.iterations), "tau": spent[-1], **accuracy, **curves}
-
-
-def machine():
-    """Where this runs, as a line of the log."""
-    import importlib.metadata
-
-    with open("/proc/cpuinfo") as file:
-        cpu = next((line.split(":")[1].strip() for line in file if "model name" in line), "")
-    versions = {name: importlib.metadata.version(name) for name in ("keras", "jax", "numpy")}
-    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), **versions}
 
 
 class Runs:
@@ -242,8 +207,7 @@ def main(_):
 if __name__ == "__main__":
     flags.DEFINE_string("log", "benchmarks/logs/adascale.jsonl", "Where every run is a line.")
     flags.DEFINE_string("draw", None, "The picture to write.")
-    flags.DEFINE_string("data", ".build/debian/usr/share/datasets/fashion-mnist",
-                        "The folder of Fashion-MNIST, or empty: digits.")  # fmt: skip
+    flags.DEFINE_string("data", FASHION_MNIST, "The folder of Fashion-MNIST, or empty: digits.")
     flags.DEFINE_integer("steps", 4800, "Of the base batch.")
     flags.DEFINE_integer("seeds", 3, "Of each.")
     flags.register_validator("steps", lambda steps: steps % UNIT == 0, f"no multiple of {UNIT}")

@@ -1,0 +1,167 @@
+"""AutoWarmup as it comes, beside a grid of nine tuned schedules, at three batch sizes.
+
+    apt-get download dataset-fashion-mnist && dpkg -x dataset-fashion-mnist_*.deb .build/debian
+    python benchmarks/autowarmup.py --draw=benchmarks/logs/autowarmup.png
+    python benchmarks/autowarmup.py --data= --batches=64 --log=digits.jsonl  # scikit-learn's digits
+
+Fashion-MNIST, two hidden layers with batch normalization, this package's LAMB with decay 0.01,
+equally many epochs for all. The contestants:
+
+    grid         linear warmup over 5% of the steps to a peak, cosine decay to 0; nine peaks from
+                 1e-4 to 1, a factor of 3.16 apart
+    autowarmup   tf_lamb.AutoWarmup() without an argument: it searches the range 1e-5 to 1
+
+Each is judged by its accuracy on the 10,000 test images, which no contestant is tuned on but the
+grid: its best is taken with them in sight. A run is a line of the log; a command that was
+interrupted goes on where it stopped. `--draw` makes a picture of all, and NAME_BATCH.png of what
+each AutoWarmup saw.
+"""
+
+import json
+import os
+import time
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+from absl import app, flags
+from pictures import FASHION_MNIST, images, machine
+
+import tf_lamb
+
+PEAKS = tuple(10.0 ** (exponent / 2) for exponent in range(-8, 1))
+WARMUP, DECAY = 0.05, 0.01
+EXCLUDED = ["bias", "gamma", "beta"]
+
+
+def network(shape):
+    """Two hidden layers, each normalized; its averages keep up with 200 steps."""
+    from keras import Input, Sequential, layers
+
+    blocks = [Input(shape), layers.Flatten()]
+    for width in (256, 128):
+        blocks += [
+            layers.Dense(width, use_bias=False),
+            layers.BatchNormalization(momentum=0.9), layers.ReLU(),
+        ]  # fmt: skip
+    return Sequential([*blocks, layers.Dense(10)])
+
+
+def train(data, batch, epochs, peak, seed):
+    """One run: the peak's, or where it is None AutoWarmup's."""
+    import keras
+
+    from tf_lamb.keras import schedules
+
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(seed)
+    x, y = data[0]
+    steps = epochs * (len(x) // batch)
+    x, y = x[: len(x) // batch * batch], y[: len(y) // batch * batch]
+    rate, callbacks = 1e-3, [tf_lamb.AutoWarmup()]
+    if peak:
+        warm = max(1, round(WARMUP * steps))
+        rate = schedules.Warmup(warm, schedules.Cosine(peak, steps - warm))
+        callbacks = []
+    model = network(x.shape[1:])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = tf_lamb.LAMB(rate, weight_decay=DECAY, exclude_from_weight_decay=EXCLUDED)
+    model.compile(optimizer, loss, metrics=["accuracy"])
+    begun = time.perf_counter()
+    model.fit(x, y, batch_size=batch, epochs=epochs, callbacks=callbacks, verbose=0)
+    seconds = time.perf_counter() - begun
+    test = 100 * model.evaluate(*data[2], batch_size=1000, verbose=0)[1]
+    line = {"steps": steps, "test": round(test, 2), "seconds": round(seconds, 1)}
+    if not peak:
+        warmup = callbacks[0].warmup
+        line |= {"found": warmup.found, "switch": warmup.begin, "switch_to": warmup.peak}
+    return line, callbacks
+
+
+def main(_):
+    """Makes the runs that are missing, and prints."""
+    import matplotlib
+    import tqdm
+
+    matplotlib.use("Agg")
+    args = flags.FLAGS
+    data, lines = images(args.data), []
+    if os.path.exists(args.log):
+        with open(args.log) as file:
+            lines = [json.loads(line) for line in file]
+
+    def note(line):
+        lines.append(line)
+        with open(args.log, "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    if machine() not in lines:
+        note(machine())
+    contests = [
+        (batch, peak, seed)
+        for batch in map(int, args.batches)
+        for peak, seeds in ((None, args.seeds), *((peak, 1) for peak in PEAKS))
+        for seed in range(1, seeds + 1)
+    ]
+    runs = []
+    for batch, peak, seed in tqdm.tqdm(contests, desc="runs", disable=None):
+        what = {
+            "data": "fashion_mnist" if args.data else "digits", "batch": batch,
+            "epochs": args.epochs, "peak": peak and float(f"{peak:.4g}"), "seed": seed,
+        }  # fmt: skip
+        if not any(what.items() <= line.items() for line in lines):
+            line, callbacks = train(data, batch, args.epochs, what["peak"], seed)
+            note({**what, **line})
+            if args.draw and callbacks and seed == 1:
+                figure = callbacks[0].plot()[0].figure
+                figure.savefig(f"_{batch}".join(os.path.splitext(args.draw)), dpi=90)
+        runs.append(next(line for line in lines if what.items() <= line.items()))
+    for batch in map(int, args.batches):
+        print(table([run for run in runs if run["batch"] == batch]))
+    if args.draw:
+        draw(runs, args.draw)
+
+
+def table(runs):
+    """The grid's accuracies, and AutoWarmup's beside the best of them."""
+    grid = {run["peak"]: run["test"] for run in runs if run["peak"]}
+    best = max(grid, key=grid.get)
+    lines = [f"batch {runs[0]['batch']:,}, {runs[0]['steps']:,} steps"]
+    lines += ["  peak " + "".join(f"{peak:>9.3g}" for peak in grid)]
+    lines += ["  test " + "".join(f"{test:>9.2f}" for test in grid.values())]
+    for run in runs:
+        if not run["peak"]:
+            end = f"switch at {run['switch'] / run['steps']:.0%} to {run['switch_to']:.3g}"
+            found = end if run["found"] else "no switch"
+            lines.append(
+                f"  autowarmup, seed {run['seed']}: {run['test']:.2f}, {found}; "
+                f"{run['test'] - grid[best]:+.2f} of the best, {best:.3g}"
+            )
+    return "\n".join(lines)
+
+
+def draw(runs, path):
+    """Accuracy over the peak, a line a batch; AutoWarmup's as stars where it went back to."""
+    import matplotlib.pyplot as plt
+
+    _, ax = plt.subplots(figsize=(7, 4.5))
+    for i, batch in enumerate(dict.fromkeys(run["batch"] for run in runs)):
+        mine = [run for run in runs if run["batch"] == batch]
+        grid = [(run["peak"], run["test"]) for run in mine if run["peak"]]
+        stars = [(run["switch_to"], run["test"]) for run in mine if not run["peak"]]
+        ax.plot(*zip(*grid, strict=True), "o-", ms=4, color=f"C{i}", label=f"batch {batch:,}")
+        ax.plot(*zip(*stars, strict=True), "*", ms=14, mec="black", color=f"C{i}")
+    ax.set(xscale="log", xlabel="peak of the learning rate", ylabel="test accuracy, %")
+    ax.set_title("Lines: nine peaks. Stars: AutoWarmup, at the rate that it went back to")
+    ax.legend()
+    plt.savefig(path, dpi=110, bbox_inches="tight")
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("log", "benchmarks/logs/autowarmup.jsonl", "Where every run is a line.")
+    flags.DEFINE_string("draw", None, "The picture to write.")
+    flags.DEFINE_string("data", FASHION_MNIST, "The folder of Fashion-MNIST, or empty: digits.")
+    flags.DEFINE_list("batches", ["256", "2048", "8192"], "Batch sizes.")
+    flags.DEFINE_integer("epochs", 30, "Of every run.")
+    flags.DEFINE_integer("seeds", 3, "Of AutoWarmup.")
+    app.run(main)

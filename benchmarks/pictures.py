@@ -1,0 +1,47 @@
+"""Pictures to train on that a package ships, and the machine on which it happens.
+
+apt-get download dataset-fashion-mnist && dpkg -x dataset-fashion-mnist_*.deb .build/debian
+"""
+
+import gzip
+import os
+import platform
+
+import numpy as np
+
+FASHION_MNIST = ".build/debian/usr/share/datasets/fashion-mnist"
+HELD_OUT = 8800 / 60000
+
+
+def images(folder):
+    """Training, held-out and test images and labels: Fashion-MNIST, or scikit-learn's digits."""
+
+    def read(name, header):
+        with gzip.open(os.path.join(folder, f"{name}-ubyte.gz")) as file:
+            return np.frombuffer(file.read(), np.uint8, offset=header)
+
+    if folder:
+        pixels, y = (
+            np.concatenate([read(f"{part}-{what}", header) for part in ("train", "t10k")])
+            for what, header in (("images-idx3", 16), ("labels-idx1", 8))
+        )
+        x, tested = pixels.reshape(-1, 28, 28, 1), 10000
+    else:
+        from sklearn.datasets import load_digits
+
+        x, y = load_digits(return_X_y=True)
+        x, tested = x.reshape(-1, 8, 8, 1), 400
+    held_out = round(HELD_OUT * (len(x) - tested))
+    cuts = [len(x) - tested - held_out, len(x) - tested]
+    x = ((x - x[: cuts[0]].mean()) / x[: cuts[0]].std()).astype("float32")
+    return list(zip(np.split(x, cuts), np.split(y.astype("int32"), cuts), strict=True))
+
+
+def machine():
+    """Where this runs, as a line of the log."""
+    import importlib.metadata
+
+    with open("/proc/cpuinfo") as file:
+        cpu = next((line.split(":")[1].strip() for line in file if "model name" in line), "")
+    versions = {name: importlib.metadata.version(name) for name in ("keras", "jax", "numpy")}
+    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), **versions}
