@@ -316,3 +316,23 @@ def test_a_loss_of_nan_ends_the_run_where_it_shows(door, digits):
             digits[0] * np.nan, digits[1], batch_size=256, epochs=4, verbose=0,
             callbacks=[ours.AutoWarmup()],
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="tf.distribute")
+def test_the_loss_is_the_mean_over_replicas(door, digits):
+    import tensorflow as tf
+
+    ours, points = importlib.import_module(f"tf_lamb.{door}"), {}
+    for replicas in (1, 2):
+        strategy = tf.distribute.MirroredStrategy(
+            [f"CPU:{i}" for i in range(replicas)],
+            cross_device_ops=tf.distribute.ReductionToOneDevice(),
+        )
+        with strategy.scope():
+            model = model_of(door)
+        warmup = ours.AutoWarmup(1e-3, 1.0, verbose=False)
+        model.fit(*digits, batch_size=256, epochs=2, shuffle=False, verbose=0, callbacks=[warmup])
+        points[replicas] = warmup.warmup.points
+    assert len(points[1]) == 6  # the warmup is half of the training
+    np.testing.assert_allclose(points[2], points[1], rtol=1e-4)

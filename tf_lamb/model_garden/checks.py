@@ -8,7 +8,15 @@ import tensorflow as tf
 from official.modeling.optimization import OptimizerFactory
 from official.nlp.tasks import masked_lm
 
-from tf_lamb.model_garden import batches, checkpoints, configs, data_checks, model_dirs, tasks
+from tf_lamb.model_garden import (
+    autowarmup,
+    batches,
+    checkpoints,
+    configs,
+    data_checks,
+    model_dirs,
+    tasks,
+)
 from tf_lamb.model_garden.parsing import UserError
 
 _LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
@@ -89,7 +97,7 @@ def _optimization(params) -> str | None:
                     f"trainer.optimizer_config.{part}.{choice.type}.{key} is not set and has no "
                     f"default. Set it, e.g. for trainer.train_steps={params.trainer.train_steps}"
                 )
-    if complaint := _warmup(params):
+    if complaint := _warmup(params) or autowarmup.complaint(config):
         return complaint
     ours = config.optimizer.type in configs._OPTIMIZERS
     if ours and (complaint := _left_behind(config.optimizer) or _decays_twice(params)):

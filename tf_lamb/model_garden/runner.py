@@ -14,7 +14,7 @@ from tf_lamb.core.adascale import Scaling
 from tf_lamb.core.faces import callbacks
 from tf_lamb.core.measuring import Measuring
 from tf_lamb.core.observing import unwrapped
-from tf_lamb.model_garden import actions, checkpoints, model_dirs
+from tf_lamb.model_garden import actions, autowarmup, checkpoints, model_dirs
 from tf_lamb.model_garden.parsing import UserError
 from tf_lamb.model_garden.trust_ratios import TrustRatios
 
@@ -96,7 +96,7 @@ class Runner(train_lib.OrbitExperimentRunner):
     """Model Garden's runner, with the actions that the experiment's optimizer asks for."""
 
     _advisers = ()
-    _trust_ratios = None
+    _trust_ratios = _warmup = None
 
     def _build_best_checkpoint_exporter(self):
         try:
@@ -125,9 +125,12 @@ class Runner(train_lib.OrbitExperimentRunner):
         # seam: tf-models-official 2.20.0. `official.nlp.train` hands neither of them on.
         mine = self._actions(trainer.optimizer) if trainer else []
         kwargs["controller_cls"] = Controller
-        return super()._build_controller(
+        controller = super()._build_controller(
             trainer, *args, train_actions=[*(train_actions or []), *mine], **kwargs
         )
+        if self._warmup:  # the controller has restored the optimizer
+            self._warmup.resume()
+        return controller
 
     def _actions(self, optimizer):
         config, mine = self.params.trainer.optimizer_config.optimizer.get(), []
@@ -137,16 +140,22 @@ class Runner(train_lib.OrbitExperimentRunner):
             folder = os.path.join(self.model_dir, "trust_ratios")
             self._trust_ratios = TrustRatios(optimizer, folder, every)
             mine.append(self._trust_ratios)
+        if autowarmup.schedule_of(optimizer):
+            chief = self.strategy.extended.should_checkpoint
+            self._warmup = autowarmup.AutoWarmup(optimizer, self.model_dir, writes=chief)
+            mine.append(self._warmup)
+            self._advisers = [self._warmup]
         if (measured := measuring(optimizer)) is None:
             return mine
         if layers := [m.name for m in self.trainer.model.submodules if is_synchronized(m)]:
             logging.warning(callbacks.shared_statistics(layers))
         batch = self.params.task.train_data.global_batch_size
-        self._advisers = [actions.NoiseScale(measured, batch)]
+        measuring_actions = [actions.NoiseScale(measured, batch)]
         if isinstance(measured, Scaling):
             progress = actions.Progress(measured, config.adascale.scale_invariant_steps)
-            self._advisers.append(progress)
-        return [*mine, *self._advisers]
+            measuring_actions.append(progress)
+        self._advisers = [*self._advisers, *measuring_actions]
+        return [*mine, *measuring_actions]
 
     def run(self):
         """See base class; ends with what was measured."""

@@ -14,6 +14,7 @@ from official.modeling.hyperparams import base_config
 from official.modeling.optimization import optimizer_factory
 from official.modeling.optimization.configs import optimization_config
 
+from tf_lamb.model_garden import autowarmup
 from tf_lamb.tf_keras import schedules
 
 
@@ -87,6 +88,9 @@ class LrConfig(optimization_config.LrConfig):
     tf_lamb_cosine: CosineConfig = dataclasses.field(default_factory=CosineConfig)
     tf_lamb_exponential: ExponentialConfig = dataclasses.field(default_factory=ExponentialConfig)
     tf_lamb_multi_step: MultiStepConfig = dataclasses.field(default_factory=MultiStepConfig)
+    tf_lamb_auto_warmup: autowarmup.AutoWarmupConfig = dataclasses.field(
+        default_factory=autowarmup.AutoWarmupConfig
+    )
 
 
 @dataclasses.dataclass
@@ -115,5 +119,6 @@ def register_schedules() -> None:
         tf_lamb_cosine=schedules.Cosine,
         tf_lamb_exponential=schedules.Exponential,
         tf_lamb_multi_step=schedules.MultiStep,
+        tf_lamb_auto_warmup=autowarmup.Schedule,
     )
     optimizer_factory.WARMUP_CLS["tf_lamb"] = warmup
