@@ -115,6 +115,10 @@ def test_model_parallelism_divides_the_weights_and_changes_the_collectives():
     # Of the gradients, that of the sharded weights is summed in parts.
     assert cut.work.reduced < data.work.reduced
     assert data.collectives == ask(model).collectives
+    # A batch of 64 is split over the 2 rows of the mesh alone.
+    assert (data.share, cut.share) == (8, 32)
+    assert "64 = 8 examples x 8 replicas x 1" in str(data)
+    assert "64 = 32 examples x 2 parts x 1" in str(cut)
 
 
 def test_layouts_of_activations_are_honoured():

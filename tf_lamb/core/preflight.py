@@ -75,11 +75,13 @@ class Report:
     Attributes:
         subject: the experiment or the model.
         topology: where it would run.
-        batch_size, micro_batches: examples an update, and how many parts a replica takes them in.
+        batch_size, micro_batches: examples an update, and in how many turns they are taken.
+        parts: how many parts a batch is split into; None for one a replica. Where a model is
+            sharded, too, several replicas share the examples of a part.
         memory: None where the compiler says only what is `needed`.
         needed: bytes of one replica.
         work: None where the step does not compile.
-        largest: the most examples that a replica can hold at once; None where nobody looked.
+        largest: the most examples of a part that fit at once; None where nobody looked.
         steps: of the whole schedule, or None.
         published: what its recipe took elsewhere, or None.
         refused: why the compiler takes it for no TPU of this kind, or None.
@@ -92,6 +94,7 @@ class Report:
     topology: Topology
     batch_size: int
     micro_batches: int = 1
+    parts: int | None = None
     memory: Memory | None = None
     needed: float | None = None
     work: Work | None = None
@@ -104,8 +107,13 @@ class Report:
 
     @property
     def share(self) -> int:
-        """The examples that a replica sees at once."""
-        return self.batch_size // self.topology.replicas // self.micro_batches
+        """The examples of a part that are seen at once."""
+        return self.batch_size // self.split // self.micro_batches
+
+    @property
+    def split(self) -> int:
+        """How many parts a batch is split into."""
+        return self.parts or self.topology.replicas
 
     @property
     def fits(self) -> bool:
@@ -124,7 +132,7 @@ class Report:
         """The fewest micro-batches of this batch that fit; None where not even one example does."""
         if not self.largest:
             return None
-        share = self.batch_size // self.topology.replicas
+        share = self.batch_size // self.split
         return next(n for n in range(1, share + 1) if share % n == 0 and share // n <= self.largest)
 
     @property
@@ -143,6 +151,7 @@ class Report:
             "chips": self.topology.chips,
             "replicas": self.topology.replicas,
             "batch_size": self.batch_size,
+            "parts": self.split,
             "examples_a_replica": self.share,
             "micro_batches": self.micro_batches,
             "fits": self.fits,

@@ -9,8 +9,8 @@ def table(report: Report) -> str:
     rows = [
         ("", f"{report.subject} on {topology}: {topology.chips:,} chips, "
              f"{topology.replicas:,} replicas"),
-        ("batch", f"{report.batch_size:,} = {report.share:,} examples x {topology.replicas:,} "
-                  f"replicas x {report.micro_batches:,} micro-batch"
+        ("batch", f"{report.batch_size:,} = {report.share:,} examples x {report.split:,} "
+                  f"{_part(report)}s x {report.micro_batches:,} micro-batch"
                   f"{'es' * (report.micro_batches != 1)}"),
         *(("memory" if i == 0 else "", line) for i, line in enumerate(_memory(report))),
         *(("step" if i == 0 else "", line) for i, line in enumerate(_step(report))),
@@ -19,6 +19,10 @@ def table(report: Report) -> str:
     ]  # fmt: skip
     return "\n".join(f"{name:<10}{text}" if name or i else text for i, (name, text) in
                      enumerate(rows) if text)  # fmt: skip
+
+
+def _part(report):
+    return "replica" if report.split == report.topology.replicas else "part"
 
 
 def _memory(report):
@@ -42,13 +46,13 @@ def _largest(report):
     if not report.largest:
         yield "not even one example fits: the weights or the slots have to shrink"
         return
-    whole = report.largest * report.topology.replicas
-    yield f"at most {report.largest:,} examples a replica fit: {whole:,} in all"
+    whole = report.largest * report.split
+    yield f"at most {report.largest:,} examples a {_part(report)} fit: {whole:,} in all"
     needed = report.needed_micro_batches
     if needed > report.micro_batches:
         yield (
             f"for a batch of {report.batch_size:,}: gradient_accumulation_steps={needed}, "
-            f"{report.batch_size // report.topology.replicas // needed:,} examples at once"
+            f"{report.batch_size // report.split // needed:,} examples at once"
         )
 
 

@@ -112,7 +112,7 @@ def preflight(
     )
     report = preflight_.Report(
         subject=model.name, topology=topology, batch_size=batch * micro_batches,
-        micro_batches=micro_batches, steps=steps, compiler=compiler.versions(),
+        micro_batches=micro_batches, parts=parts, steps=steps, compiler=compiler.versions(),
     )  # fmt: skip
     try:
         return dataclasses.replace(report, **compiled.measured(batch, micro_batches))
@@ -156,18 +156,16 @@ class _Compiled:
         }
 
     def largest(self, batch, parts):
-        """The most examples that a replica can hold at once, on average."""
-        replicas, available = self._topology.replicas, self._topology.chip.memory
+        """The most examples of a part that fit at once."""
+        available = self._topology.chip.memory
 
         def needs(share):
             try:  # what compiles fits, whatever the rounding of what there is
-                return min(self._step(share * replicas).memory, available)
+                return min(self._step(share * parts).memory, available)
             except compiler.TooLarge as error:
                 return error.needed
 
-        most = preflight_.largest(needs, available, batch // replicas)
-        # Where several replicas share a part of the batch, less than one each may fit.
-        return most or (0 if parts == replicas else None)
+        return preflight_.largest(needs, available, batch // parts)
 
     def _step(self, batch):
         if batch in self._too_large:
