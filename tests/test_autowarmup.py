@@ -336,3 +336,46 @@ def test_the_loss_is_the_mean_over_replicas(door, digits):
         points[replicas] = warmup.warmup.points
     assert len(points[1]) == 6  # the warmup is half of the training
     np.testing.assert_allclose(points[2], points[1], rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="once is enough")
+def test_untuned_it_ends_beside_the_best_of_nine_tuned_peaks():
+    import keras
+    from sklearn.datasets import load_digits
+
+    from tf_lamb import keras as ours
+
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(x))
+    x, y = (x[order] / 16).astype("float32"), y[order]
+    seen, epochs, batch = 1024, 100, 256
+    steps = epochs * seen // batch
+
+    def accuracy(rate, *callbacks):
+        keras.utils.set_random_seed(1)
+        layers = keras.layers
+        model = keras.Sequential([
+            keras.Input((64,)), layers.Dense(64, use_bias=False),
+            layers.BatchNormalization(momentum=0.9), layers.ReLU(), layers.Dense(10),
+        ])  # fmt: skip
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        undecayed = ["bias", "gamma", "beta"]
+        optimizer = ours.LAMB(rate, weight_decay=0.01, exclude_from_weight_decay=undecayed)
+        model.compile(optimizer, loss, metrics=["accuracy"])
+        model.fit(
+            x[:seen], y[:seen], batch_size=batch, epochs=epochs, verbose=0, callbacks=[*callbacks]
+        )
+        return 100 * model.evaluate(x[seen:], y[seen:], batch_size=800, verbose=0)[1]
+
+    warmup = ours.AutoWarmup(verbose=False)
+    found = accuracy(1e-3, warmup)
+    warm = steps // 20
+    grid = [
+        accuracy(ours.schedules.Warmup(warm, ours.schedules.Cosine(10 ** (i / 2), steps - warm)))
+        for i in range(-8, 1)
+    ]
+    assert warmup.warmup.found
+    assert warmup.warmup.begin <= steps / 2
+    assert max(grid) > 97 > sorted(grid)[4]  # it matters which peak
+    assert found >= max(grid) - 1
