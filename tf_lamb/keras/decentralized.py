@@ -1,0 +1,275 @@
+"""Decentralized training of a Keras model on JAX: Keras's own `fit`, of many weights at once.
+
+Seams into Keras 3 (3.15.1), all in this file:
+    `Trainer._symbolic_build`, `_make_function`, `_update_metrics_variables`: of the JAX backend, as
+        its own `fit`, `make_train_function` and `train_step` call them.
+    `EpochIterator.data_adapter`: knows the sizes of the batches before the first is drawn.
+    `SGD.momentums`: the velocities.
+"""
+
+import functools
+
+import keras
+from keras import ops
+
+from tf_lamb.core import checks, rules, topologies
+from tf_lamb.keras.workers import Workers
+
+_RULES = {
+    "decentlam": rules.decentlam,
+    "dmsgd": rules.dmsgd,
+    "dmsgd_awc": functools.partial(rules.dmsgd, order="adapt_with_combine"),
+    "dsgd": rules.dsgd,
+}
+# What an SGD may have that none of these methods has, and what to do instead.
+_FOREIGN = {
+    "nesterov": "", "clipnorm": "", "clipvalue": "", "global_clipnorm": "", "use_ema": "",
+    "gradient_accumulation_steps": "", "loss_scale_factor": "",
+    "weight_decay": " Keras decays outside of the gradient: say Decentralized(weight_decay=...)",
+}  # fmt: skip
+
+
+class Decentralized(keras.Model):
+    """Trains a compiled model on many devices that average with their neighbours alone.
+
+        x_i <- sum_j w_ij (x_j - lr g_j)        "dsgd"; the others add momentum
+
+    Each device is a worker with weights of its own, and takes its own part of every batch: the
+    first of n the first n-th. Instead of an all-reduce of the gradients, a step has one exchange
+    with each neighbour. `fit`, callbacks, metrics and the progress bar are Keras's own, with
+    `consensus_distance` in the logs of each epoch: the mean over workers of |x_i - mean x|^2.
+    What is evaluated, predicted with and saved is the model with the mean of all weights, where
+    the statistics of batch normalization, which are a worker's own too, are averaged as well.
+
+    `save_weights`, `load_weights` and the callback `tf_lamb.keras.BackupAndRestore` keep every
+    worker's weights and velocity, so that training goes on as if it had not been interrupted.
+
+    Args:
+        model: A `keras.Model` on the JAX backend, compiled with a `keras.optimizers.SGD`, which
+            says the learning rate (or schedule) and the momentum. It holds the mean weights after
+            `fit`, and whenever `average()` is called.
+        method: "decentlam", which converges to where "dsgd" does, whatever the momentum;
+            "dmsgd", momentum SGD that adapts, then combines; "dmsgd_awc", which combines while it
+            adapts; or "dsgd", without momentum. Defaults to "decentlam".
+        topology: Who averages with whom: "ring", "one_sided_ring", "exponential",
+            "symmetric_exponential", "one_peer_exponential", "grid", "full", or a doubly stochastic
+            matrix with a row for each device. Defaults to "ring".
+        weight_decay: Added to the gradient, times the weight, before anything is averaged.
+            Defaults to 0.
+        lazy: Whether a worker moves only half of the way to the neighbours' mean, by (I + W)/2:
+            theory's remedy for a symmetric W with negative eigenvalues. Defaults to False.
+        devices: One a worker. Defaults to all of `jax.devices()`.
+
+    Raises:
+        ValueError: for another backend, a model that is not compiled with a plain SGD, a method
+            that does not go with its momentum or rate, an unknown topology, or one for another
+            number of devices. From `fit`, before its first step: for a batch that the workers do
+            not divide; where only the data can tell, at that batch.
+
+    Example:
+
+    >>> import keras, numpy as np, tf_lamb
+    >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    >>> model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
+    >>> workers = tf_lamb.keras.Decentralized(model, topology="one_peer_exponential")
+    >>> x, y = np.random.normal(size=(128, 4)), np.random.normal(size=(128, 2))
+    >>> history = workers.fit(x, y, batch_size=64, epochs=2, validation_data=(x, y), verbose=0)
+    >>> sorted(history.history)
+    ['consensus_distance', 'loss', 'val_loss']
+
+    References:
+        - Yuan et al., DecentLaM, https://arxiv.org/abs/2104.11981
+        - Assran et al., Stochastic Gradient Push, https://arxiv.org/abs/1811.10792, for the
+          exponential graphs
+    """
+
+    def __init__(
+        self, model, method="decentlam", topology="ring", *, weight_decay=0.0, lazy=False,
+        devices=None, name=None,
+    ):  # fmt: skip
+        if keras.backend.backend() != "jax":
+            raise ValueError(
+                f"Keras runs on {keras.backend.backend()!r}, and decentralized training is for its "
+                "JAX backend: set KERAS_BACKEND=jax before Keras is imported."
+            )
+        checks.choice("method", method)
+        decay = checks.number("weight_decay", weight_decay)
+        devices = _devices(devices)
+        matrices = topologies.matrices(topology, len(devices), lazy=checks.flag("lazy", lazy))
+        optimizer = _own_optimizer(model, method)
+        rule = functools.partial(_RULES[method], decay=decay)
+        if method != "dsgd":
+            rule = functools.partial(rule, momentum=optimizer.momentum)
+        super().__init__(name=name or f"decentralized_{model.name}")
+        # No attribute of this object: Keras would count the model's weights among its own.
+        self._workers = Workers(model, rule, matrices, devices)
+        self.compile(
+            optimizer, steps_per_execution=model.steps_per_execution, auto_scale_loss=False
+        )
+
+    @property
+    def metrics(self):
+        """The model's."""
+        return self._workers.model.metrics
+
+    def average(self):
+        """The model, with the mean of the workers' variables."""
+        model = self._workers.model
+        if self.built:
+            self.jax_state_sync()
+            means = self._workers.means([v.value for v in self._trained + self._others])
+            variables = model.trainable_variables + model.non_trainable_variables
+            for variable, mean in zip(variables, means, strict=True):
+                variable.assign(mean)
+        return model
+
+    def consensus_distance(self):
+        """The mean over workers of |x_i - mean x|^2, x_i all trained weights of worker i."""
+        self.jax_state_sync()
+        return float(self._workers.consensus_distance([v.value for v in self._trained]))
+
+    def fit(self, *arguments, callbacks=None, **options):
+        """As `keras.Model.fit`: a batch is that of all workers together."""
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks = [_Consensus(), *keras.tree.flatten(callbacks or [])]
+        history = super().fit(*arguments, callbacks=callbacks, **options)
+        self.average()
+        return history
+
+    def evaluate(self, *arguments, _use_cached_eval_dataset=False, **options):
+        """As `keras.Model.evaluate`, of the averaged model."""
+        return self.average().evaluate(*arguments, **options)
+
+    def predict(self, *arguments, **options):
+        """As `keras.Model.predict`, of the averaged model."""
+        return self.average().predict(*arguments, **options)
+
+    def save(self, *arguments, **options):
+        """Saves the averaged model. For every worker's own weights, there is `save_weights`."""
+        return self.average().save(*arguments, **options)
+
+    def train_step(self, state, data):
+        """One step of all workers, as `fit` compiles it."""
+        weights, others, optimizer_variables, metrics = state
+        optimizer, model = self.optimizer, self._workers.model
+        data = keras.utils.unpack_x_y_sample_weight(data)
+        mapping = zip(optimizer.variables, optimizer_variables, strict=True)
+        with keras.StatelessScope(list(mapping)) as scope:
+            rate, turn = (
+                ops.convert_to_tensor(each)
+                for each in (optimizer.learning_rate, optimizer.iterations)
+            )
+            slots = [(v.value,) for v in optimizer.momentums] or [()] * len(weights)
+            loss, predictions, (weights, others, slots, metrics) = self._workers.step(
+                rate, turn, (weights, others, slots, metrics), data
+            )
+            for variable, (value,) in zip(optimizer.momentums, slots, strict=False):
+                variable.assign(value)
+            optimizer.iterations.assign_add(1)
+        optimizer_variables = [scope.get_current_value(v) for v in optimizer.variables]
+        x, y, sample_weight = data
+        logs, metrics = model._update_metrics_variables(
+            metrics, loss, x, y, predictions, sample_weight
+        )
+        return logs, (weights, others, optimizer_variables, metrics)
+
+    def make_train_function(self, force=False):
+        """Compiles the step: arrays of all workers, and the batch, lie split over the devices."""
+        if self.train_function is None or force:
+            step = self._workers.compiled(self.train_step, self.optimizer)
+
+            def checked(state, data):
+                for each in keras.tree.flatten(data):
+                    if each is not None:
+                        _check_batch(each.shape[0], self._workers.count)
+                return step(state, data)
+
+            self.train_function = self._make_function(checked)
+
+    def _symbolic_build(self, iterator=None, data_batch=None):
+        if iterator is not None and iterator.steps_per_epoch is None:
+            adapter = iterator.data_adapter
+            for size in (adapter.batch_size, adapter.partial_batch_size):
+                _check_batch(size or 0, self._workers.count)
+        self._workers.model._symbolic_build(iterator=iterator, data_batch=data_batch)
+        if not self.built:
+            self._trained, self._others = self._workers.copies()
+            self.optimizer.build(self._trained)
+            self.built = True
+
+
+class _Consensus(keras.callbacks.Callback):
+    """Adds the consensus distance to the logs of an epoch."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Measures it once an epoch: the mean of all weights takes an all-reduce."""
+        if logs is not None:
+            logs["consensus_distance"] = self.model.consensus_distance()
+
+
+def _devices(devices):
+    import jax
+
+    if jax.process_count() > 1:
+        raise ValueError(
+            f"Decentralized trains on the devices of one process, but JAX runs "
+            f"{jax.process_count()}. Start one process that sees all devices."
+        )
+    return tuple(jax.devices() if devices is None else devices)
+
+
+def _own_optimizer(model, method):
+    """An SGD with the arguments of the model's: what it says is the rate and the momentum."""
+    if not getattr(model, "compiled", False):
+        raise ValueError(
+            f"{model!r} is not compiled. First model.compile(keras.optimizers.SGD(0.05, "
+            "momentum=0.9), loss)."
+        )
+    if type(model).train_step is not keras.Model.train_step:
+        raise ValueError(
+            f"{type(model).__name__} has a train_step of its own, which Decentralized would not "
+            "run. Override compute_loss instead."
+        )
+    optimizer = model.optimizer
+    if type(optimizer) is not keras.optimizers.SGD:
+        raise ValueError(
+            f"{method!r} is a form of SGD that takes the place of the optimizer, so it cannot run "
+            f"{type(optimizer).__name__}. Compile with keras.optimizers.SGD(0.05, momentum=0.9)."
+        )
+    for name, hint in _FOREIGN.items():
+        if value := getattr(optimizer, name):
+            raise ValueError(
+                f"{method!r} has no {name}, and the optimizer has {name}={value!r}. Leave it "
+                f"out.{hint}"
+            )
+    _check_rate(optimizer, method)
+    return keras.optimizers.SGD.from_config(optimizer.get_config())
+
+
+def _check_rate(optimizer, method):
+    """That the method goes with the momentum, and with a rate that will not change."""
+    if (optimizer.momentum > 0) == (method == "dsgd"):
+        raise ValueError(
+            f"method={method!r} and momentum={optimizer.momentum!r} do not go together: 'dsgd' is "
+            "the method without momentum. Compile with keras.optimizers.SGD(0.05, momentum=0.9) "
+            "for any other."
+        )
+    rate = optimizer.get_config()["learning_rate"]
+    if isinstance(rate, float):
+        checks.number("learning_rate", rate)
+        if rate == 0 and method == "decentlam":
+            raise ValueError(
+                "'decentlam' divides by the learning rate, which is 0. Compile with one above 0, "
+                "such as keras.optimizers.SGD(0.05, momentum=0.9)."
+            )
+
+
+def _check_batch(size, workers):
+    share, rest = divmod(size, workers)
+    if rest:
+        nearest = " or ".join(str(n * workers) for n in (share, share + 1) if n)
+        raise ValueError(
+            f"a batch of {size} does not divide among {workers} workers: {size} = {share} x "
+            f"{workers} + {rest}. Make every batch, the last of an epoch too, one of {nearest} or "
+            f"another multiple of {workers}."
+        )
