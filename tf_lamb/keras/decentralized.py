@@ -13,6 +13,7 @@ import keras
 from keras import ops
 
 from tf_lamb.core import checks, rules, topologies
+from tf_lamb.keras import decentralized_checks
 from tf_lamb.keras.workers import Workers
 
 _RULES = {
@@ -21,12 +22,6 @@ _RULES = {
     "dmsgd_awc": functools.partial(rules.dmsgd, order="adapt_with_combine"),
     "dsgd": rules.dsgd,
 }
-# What an SGD may have that none of these methods has, and what to do instead.
-_FOREIGN = {
-    "nesterov": "", "clipnorm": "", "clipvalue": "", "global_clipnorm": "", "use_ema": "",
-    "gradient_accumulation_steps": "", "loss_scale_factor": "",
-    "weight_decay": " Keras decays outside of the gradient: say Decentralized(weight_decay=...)",
-}  # fmt: skip
 
 
 class Decentralized(keras.Model):
@@ -94,9 +89,9 @@ class Decentralized(keras.Model):
             )
         checks.choice("method", method)
         decay = checks.number("weight_decay", weight_decay)
-        devices = _devices(devices)
+        devices = decentralized_checks.devices_of(devices)
         matrices = topologies.matrices(topology, len(devices), lazy=checks.flag("lazy", lazy))
-        optimizer = _own_optimizer(model, method)
+        optimizer = decentralized_checks.own_optimizer(model, method)
         rule = functools.partial(_RULES[method], decay=decay)
         if method != "dsgd":
             rule = functools.partial(rule, momentum=optimizer.momentum)
@@ -148,53 +143,76 @@ class Decentralized(keras.Model):
         """Saves the averaged model. For every worker's own weights, there is `save_weights`."""
         return self.average().save(*arguments, **options)
 
-    def train_step(self, state, data):
-        """One step of all workers, as `fit` compiles it."""
+    def lower(self, x, y=None, sample_weight=None, *, devices=None):
+        """The step of `fit` on such a batch, as a `jax.stages.Lowered`; nothing runs.
+
+        Args:
+            x, y, sample_weight: A whole batch: arrays, or all that have a shape and a dtype.
+            devices: As many others to compile for, such as those of a TPU topology. Defaults to
+                those that this trains on.
+        """
+        import jax
+
+        def struct(each):
+            return None if each is None else jax.ShapeDtypeStruct(each.shape, each.dtype)
+
+        data = keras.tree.map_structure(struct, (x, y, sample_weight))
+        self._symbolic_build(data_batch=data)
+        parts = (self._trained, self._others, self.optimizer.variables, self.metrics_variables)
+        state = tuple([struct(v) for v in part] for part in parts)
+        workers = self._workers if devices is None else self._workers.on(tuple(devices))
+        return self._jitted(workers).lower(state, data)
+
+    def make_train_function(self, force=False):
+        """Compiles the step: arrays of all workers, and the batch, lie split over the devices."""
+        if self.train_function is None or force:
+            step = self._jitted(self._workers)
+
+            def placed(state, data):
+                for each in keras.tree.flatten(data):
+                    if each is not None:
+                        decentralized_checks.batch(each.shape[0], self._workers.count)
+                *own, metrics = state  # an evaluation, or their reset, leaves them on one device
+                return step((*own, self._workers.shared(metrics)), data)
+
+            self.train_function = self._make_function(placed)
+
+    def _jitted(self, workers):
+        return workers.jitted(functools.partial(self._train_step, workers), self.optimizer)
+
+    def _train_step(self, workers, state, data):
+        """One step of all workers; traced."""
         weights, others, optimizer_variables, metrics = state
-        optimizer, model = self.optimizer, self._workers.model
-        data = keras.utils.unpack_x_y_sample_weight(data)
+        optimizer = self.optimizer
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         mapping = zip(optimizer.variables, optimizer_variables, strict=True)
         with keras.StatelessScope(list(mapping)) as scope:
-            rate, turn = (
-                ops.convert_to_tensor(each)
-                for each in (optimizer.learning_rate, optimizer.iterations)
-            )
+            rate = ops.convert_to_tensor(optimizer.learning_rate)
+            turn = ops.convert_to_tensor(optimizer.iterations)
             slots = [(v.value,) for v in optimizer.momentums] or [()] * len(weights)
-            loss, predictions, (weights, others, slots, metrics) = self._workers.step(
-                rate, turn, (weights, others, slots, metrics), data
+            loss, predictions, (weights, others, slots, metrics) = workers.step(
+                rate, turn, (weights, others, slots, metrics), (x, y, sample_weight)
             )
             for variable, (value,) in zip(optimizer.momentums, slots, strict=False):
                 variable.assign(value)
             optimizer.iterations.assign_add(1)
         optimizer_variables = [scope.get_current_value(v) for v in optimizer.variables]
-        x, y, sample_weight = data
-        logs, metrics = model._update_metrics_variables(
+        logs, metrics = workers.model._update_metrics_variables(
             metrics, loss, x, y, predictions, sample_weight
         )
         return logs, (weights, others, optimizer_variables, metrics)
-
-    def make_train_function(self, force=False):
-        """Compiles the step: arrays of all workers, and the batch, lie split over the devices."""
-        if self.train_function is None or force:
-            step = self._workers.compiled(self.train_step, self.optimizer)
-
-            def checked(state, data):
-                for each in keras.tree.flatten(data):
-                    if each is not None:
-                        _check_batch(each.shape[0], self._workers.count)
-                return step(state, data)
-
-            self.train_function = self._make_function(checked)
 
     def _symbolic_build(self, iterator=None, data_batch=None):
         if iterator is not None and iterator.steps_per_epoch is None:
             adapter = iterator.data_adapter
             for size in (adapter.batch_size, adapter.partial_batch_size):
-                _check_batch(size or 0, self._workers.count)
+                decentralized_checks.batch(size or 0, self._workers.count)
         self._workers.model._symbolic_build(iterator=iterator, data_batch=data_batch)
         if not self.built:
             self._trained, self._others = self._workers.copies()
-            self.optimizer.build(self._trained)
+            optimizer = self.optimizer
+            optimizer.build(self._trained)  # the velocities lie as the weights do
+            self._workers.share(v for v in optimizer.variables if v._layout is None)
             self.built = True
 
 
@@ -205,71 +223,3 @@ class _Consensus(keras.callbacks.Callback):
         """Measures it once an epoch: the mean of all weights takes an all-reduce."""
         if logs is not None:
             logs["consensus_distance"] = self.model.consensus_distance()
-
-
-def _devices(devices):
-    import jax
-
-    if jax.process_count() > 1:
-        raise ValueError(
-            f"Decentralized trains on the devices of one process, but JAX runs "
-            f"{jax.process_count()}. Start one process that sees all devices."
-        )
-    return tuple(jax.devices() if devices is None else devices)
-
-
-def _own_optimizer(model, method):
-    """An SGD with the arguments of the model's: what it says is the rate and the momentum."""
-    if not getattr(model, "compiled", False):
-        raise ValueError(
-            f"{model!r} is not compiled. First model.compile(keras.optimizers.SGD(0.05, "
-            "momentum=0.9), loss)."
-        )
-    if type(model).train_step is not keras.Model.train_step:
-        raise ValueError(
-            f"{type(model).__name__} has a train_step of its own, which Decentralized would not "
-            "run. Override compute_loss instead."
-        )
-    optimizer = model.optimizer
-    if type(optimizer) is not keras.optimizers.SGD:
-        raise ValueError(
-            f"{method!r} is a form of SGD that takes the place of the optimizer, so it cannot run "
-            f"{type(optimizer).__name__}. Compile with keras.optimizers.SGD(0.05, momentum=0.9)."
-        )
-    for name, hint in _FOREIGN.items():
-        if value := getattr(optimizer, name):
-            raise ValueError(
-                f"{method!r} has no {name}, and the optimizer has {name}={value!r}. Leave it "
-                f"out.{hint}"
-            )
-    _check_rate(optimizer, method)
-    return keras.optimizers.SGD.from_config(optimizer.get_config())
-
-
-def _check_rate(optimizer, method):
-    """That the method goes with the momentum, and with a rate that will not change."""
-    if (optimizer.momentum > 0) == (method == "dsgd"):
-        raise ValueError(
-            f"method={method!r} and momentum={optimizer.momentum!r} do not go together: 'dsgd' is "
-            "the method without momentum. Compile with keras.optimizers.SGD(0.05, momentum=0.9) "
-            "for any other."
-        )
-    rate = optimizer.get_config()["learning_rate"]
-    if isinstance(rate, float):
-        checks.number("learning_rate", rate)
-        if rate == 0 and method == "decentlam":
-            raise ValueError(
-                "'decentlam' divides by the learning rate, which is 0. Compile with one above 0, "
-                "such as keras.optimizers.SGD(0.05, momentum=0.9)."
-            )
-
-
-def _check_batch(size, workers):
-    share, rest = divmod(size, workers)
-    if rest:
-        nearest = " or ".join(str(n * workers) for n in (share, share + 1) if n)
-        raise ValueError(
-            f"a batch of {size} does not divide among {workers} workers: {size} = {share} x "
-            f"{workers} + {rest}. Make every batch, the last of an epoch too, one of {nearest} or "
-            f"another multiple of {workers}."
-        )

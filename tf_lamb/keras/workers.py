@@ -7,6 +7,7 @@ Seams into Keras 3 (3.15.1), all in this file:
     `Trainer.compute_loss_and_updates`: of the JAX backend, as its own `train_step` calls it.
     `Trainer._compile_loss`: its metrics, one an output, are updated while the loss is computed.
     `Layer._seed_generators`: which variables are states of random generators.
+    `Variable._layout`: the sharding of whatever it is assigned.
 """
 
 import functools
@@ -39,7 +40,7 @@ class Workers:
         import jax
 
         self.model, self.count = model, len(devices)
-        self._rule = rule
+        self._rule, self._matrices = rule, matrices
         self._mixings = [Mixing.of(matrix) for matrix in matrices]
         self._mesh = jax.sharding.Mesh(devices, (AXIS,))
         # What each worker has a part of, which is arrays of all workers and batches; all the rest.
@@ -75,14 +76,12 @@ class Workers:
 
     @functools.cached_property
     def means(self):
-        """Arrays of all workers -> their means, on one device; of whole numbers, the first's."""
+        """Arrays of all workers -> their means, on the host; of whole numbers, the first's."""
         import jax
 
-        @functools.partial(jax.jit, out_shardings=self._whole)
-        def means(arrays):
-            return [_mean(array) for array in arrays]
-
-        return lambda arrays: [mean.addressable_data(0) for mean in means(arrays)]
+        means = jax.jit(lambda arrays: [_mean(array) for array in arrays])
+        # From the host, Keras puts them where it evaluates any model: on its one device.
+        return lambda arrays: jax.device_get(means(arrays))
 
     @functools.cached_property
     def consensus_distance(self):
@@ -95,15 +94,31 @@ class Workers:
 
         return distance
 
-    def compiled(self, train_step, optimizer):
-        """Keras's `train_step(state, data)` for these devices, its state donated."""
+    def share(self, variables):
+        """Has all devices hold these variables, whatever they are assigned."""
+        for variable in variables:
+            variable._layout = self._whole
+            variable.assign(variable.value)
+
+    def shared(self, values):
+        """The values, held by all devices."""
+        import jax
+
+        return jax.device_put(values, self._whole)
+
+    def on(self, devices):
+        """The same on other devices."""
+        return Workers(self.model, self._rule, self._matrices, devices)
+
+    def jitted(self, step, optimizer):
+        """A step of `fit`, (state, data) -> (logs, state), for these devices, its state donated."""
         import jax
 
         split, whole = self._split, self._whole
-        slots = [whole if v._layout is None else split for v in optimizer.variables]
+        slots = [jax.NamedSharding(self._mesh, v._layout.spec) for v in optimizer.variables]
         state = (split, split, slots, whole)
         return jax.jit(
-            train_step, donate_argnums=0, in_shardings=(state, split), out_shardings=(None, state)
+            step, donate_argnums=0, in_shardings=(state, split), out_shardings=(None, state)
         )
 
     def step(self, rate, turn, state, data):

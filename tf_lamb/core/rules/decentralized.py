@@ -6,7 +6,7 @@ array x that every worker j has. Only that communicates.
 The velocity holds the learning rate, as that of `keras.optimizers.SGD` does: it is the papers' m
 times lr. At a constant rate that is the same. After a change of it, the papers' m is so multiplied
 by the old rate over the new one, and what DecentLaM's holds of the workers' differences stays what
-it was. With `mix` the mean of all, each rule with momentum is SGD's, whatever the schedule.
+it was. With `mix` the mean of all, the mean of the workers moves as SGD's, whatever the schedule.
 """
 
 from tf_lamb.core.rules.norms import decayed
