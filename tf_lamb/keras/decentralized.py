@@ -173,7 +173,7 @@ class Decentralized(keras.Model):
                     if each is not None:
                         decentralized_checks.batch(each.shape[0], self._workers.count)
                 *own, metrics = state  # an evaluation, or their reset, leaves them on one device
-                return step((*own, self._workers.shared(metrics)), data)
+                return self._workers.waited(step((*own, self._workers.shared(metrics)), data))
 
             self.train_function = self._make_function(placed)
 

@@ -106,6 +106,17 @@ class Workers:
 
         return jax.device_put(values, self._whole)
 
+    def waited(self, results):
+        """The results; on CPUs, when they are there.
+
+        Two programs at once take each other the threads in which the devices of a CPU wait for
+        one another, and may wait for ever.
+        """
+        import jax
+
+        on_cpu = self._mesh.devices.flat[0].platform == "cpu"
+        return jax.block_until_ready(results) if on_cpu else results
+
     def on(self, devices):
         """The same on other devices."""
         return Workers(self.model, self._rule, self._matrices, devices)
