@@ -41,8 +41,8 @@ class Decentralized(keras.Model):
 
     Args:
         model: A `keras.Model` on the JAX backend, compiled with a `keras.optimizers.SGD`, which
-            says the learning rate (or schedule) and the momentum. It holds the mean weights after
-            `fit`, and whenever `average()` is called.
+            says the learning rate (or schedule) and the momentum. At the first `fit` all workers
+            begin with its weights; it holds their mean after `fit` and after `average()`.
         method: "decentlam", which converges to where "dsgd" does, whatever the momentum;
             "dmsgd", momentum SGD that adapts, then combines; "dmsgd_awc", which combines while it
             adapts; or "dsgd", without momentum. Defaults to "decentlam".
@@ -73,9 +73,8 @@ class Decentralized(keras.Model):
     ['consensus_distance', 'loss', 'val_loss']
 
     References:
-        - Yuan et al., DecentLaM, https://arxiv.org/abs/2104.11981
-        - Assran et al., Stochastic Gradient Push, https://arxiv.org/abs/1811.10792, for the
-          exponential graphs
+        - Yuan et al., DecentLaM: Decentralized Momentum SGD for Large-batch Deep Training,
+          https://arxiv.org/abs/2104.11981
     """
 
     def __init__(
@@ -203,10 +202,11 @@ class Decentralized(keras.Model):
         return logs, (weights, others, optimizer_variables, metrics)
 
     def _symbolic_build(self, iterator=None, data_batch=None):
-        if iterator is not None and iterator.steps_per_epoch is None:
-            adapter = iterator.data_adapter
-            for size in (adapter.batch_size, adapter.partial_batch_size):
-                decentralized_checks.batch(size or 0, self._workers.count)
+        adapter = getattr(iterator, "data_adapter", None)
+        if adapter is not None and adapter.batch_size:  # a generator does not know it
+            decentralized_checks.batch(adapter.batch_size, self._workers.count)
+            if iterator.steps_per_epoch is None:
+                decentralized_checks.batch(adapter.partial_batch_size or 0, self._workers.count)
         self._workers.model._symbolic_build(iterator=iterator, data_batch=data_batch)
         if not self.built:
             self._trained, self._others = self._workers.copies()

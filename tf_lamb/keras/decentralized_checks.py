@@ -21,6 +21,11 @@ def devices_of(devices):
             f"Decentralized trains on the devices of one process, but JAX runs "
             f"{jax.process_count()}. Start one process that sees all devices."
         )
+    if distribution := keras.distribution.distribution():
+        raise ValueError(
+            f"Decentralized distributes by itself, and Keras is under {type(distribution).__name__}"
+            ". First keras.distribution.set_distribution(None), and make the model after it."
+        )
     return tuple(jax.devices() if devices is None else devices)
 
 

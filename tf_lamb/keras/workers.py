@@ -90,7 +90,8 @@ class Workers:
 
         @jax.jit
         def distance(arrays):
-            return sum(ops.sum(ops.square(x - ops.mean(x, axis=0))) for x in arrays) / self.count
+            wide = [ops.cast(x, host.compute_dtype(x.dtype)) for x in arrays]
+            return sum(ops.sum(ops.square(x - ops.mean(x, axis=0))) for x in wide) / self.count
 
         return distance
 
@@ -109,8 +110,8 @@ class Workers:
     def waited(self, results):
         """The results; on CPUs, when they are there.
 
-        Two programs at once take each other the threads in which the devices of a CPU wait for
-        one another, and may wait for ever.
+        There, two programs under way may take each other's threads, in which devices wait for one
+        another, and wait for ever.
         """
         import jax
 
