@@ -435,8 +435,11 @@ def test_a_batch_is_dealt_in_order_and_neighbours_are_averaged():
     """One step of DSGD by hand: each worker's own gradient, then the ring."""
     x, y = data()
     model = compiled(momentum=0.0)
+    model.set_weights([w + 0.1 for w in model.get_weights()])  # biases too
     start = model.get_weights()
-    workers = tf_lamb.keras.Decentralized(model, "dsgd", "ring", weight_decay=0.2)
+    workers = tf_lamb.keras.Decentralized(
+        model, "dsgd", "ring", weight_decay=0.2, exclude_from_weight_decay=["bias$"]
+    )
     fit(workers, 1, x=x[:32], y=y[:32], batch_size=32)
     alone = compiled(dense(), rate=1.0, momentum=0.0)
     moved = []
@@ -444,9 +447,9 @@ def test_a_batch_is_dealt_in_order_and_neighbours_are_averaged():
         alone.set_weights(start)
         alone.train_on_batch(x[4 * i : 4 * i + 4], y[4 * i : 4 * i + 4])
         gradients = [w - v for w, v in zip(start, alone.get_weights(), strict=True)]
-        moved.append(
-            [w - 0.05 * (g + 0.2 * w) for w, g in zip(start, gradients, strict=True)]
-        )  # fmt: skip
+        moved.append([
+            w - 0.05 * (g + 0.2 * w * (w.ndim > 1)) for w, g in zip(start, gradients, strict=True)
+        ])  # fmt: skip
     ring = matrix_of("ring", WORKERS)
     for own, each in zip(own_weights(workers), zip(*moved, strict=True), strict=True):
         np.testing.assert_allclose(own, np.tensordot(ring, np.array(each), 1), atol=1e-6)
@@ -641,6 +644,7 @@ BAD = {
     "topology": (compiled, {"topology": "star"}, "topology must be one of 'ring'.*not 'star'"),
     "other number": (compiled, {"topology": np.full((4, 4), 0.25)}, "for 4 workers, .* are 8"),
     "decay": (compiled, {"weight_decay": -1}, "weight_decay must be a number in"),
+    "pattern": (compiled, {"exclude_from_weight_decay": "bias"}, r"a list of regexes such as"),
     "lazy": (compiled, {"lazy": 1}, "lazy must be True or False, not 1"),
     "not compiled": (dense, {}, "is not compiled. First model.compile"),
     "no model": (lambda: 3, {}, "3 is not compiled"),

@@ -8,11 +8,12 @@ Seams into Keras 3 (3.15.1), all in this file:
 """
 
 import functools
+import warnings
 
 import keras
 from keras import ops
 
-from tf_lamb.core import checks, rules, topologies
+from tf_lamb.core import checks, plan, rules, topologies
 from tf_lamb.keras import decentralized_checks
 from tf_lamb.keras.workers import Workers
 
@@ -51,6 +52,8 @@ class Decentralized(keras.Model):
             matrix with a row for each device. Defaults to "ring".
         weight_decay: Added to the gradient, times the weight, before anything is averaged.
             Defaults to 0.
+        exclude_from_weight_decay: Regexes, searched in the paths of variables: those that have no
+            weight decay, such as `["bias", "gamma", "beta"]`. Defaults to None.
         lazy: Whether a worker moves only half of the way to the neighbours' mean, by (I + W)/2:
             theory's remedy for a symmetric W with negative eigenvalues. Defaults to False.
         devices: One a worker. Defaults to all of `jax.devices()`.
@@ -78,8 +81,8 @@ class Decentralized(keras.Model):
     """
 
     def __init__(
-        self, model, method="decentlam", topology="ring", *, weight_decay=0.0, lazy=False,
-        devices=None, name=None,
+        self, model, method="decentlam", topology="ring", *, weight_decay=0.0,
+        exclude_from_weight_decay=None, lazy=False, devices=None, name=None,
     ):  # fmt: skip
         if keras.backend.backend() != "jax":
             raise ValueError(
@@ -88,13 +91,18 @@ class Decentralized(keras.Model):
             )
         checks.choice("method", method)
         decay = checks.number("weight_decay", weight_decay)
+        undecayed = checks.patterns("exclude_from_weight_decay", exclude_from_weight_decay)
         devices = decentralized_checks.devices_of(devices)
         matrices = topologies.matrices(topology, len(devices), lazy=checks.flag("lazy", lazy))
         optimizer = decentralized_checks.own_optimizer(model, method)
-        rule = functools.partial(_RULES[method], decay=decay)
+        rule = _RULES[method]
         if method != "dsgd":
             rule = functools.partial(rule, momentum=optimizer.momentum)
         super().__init__(name=name or f"decentralized_{model.name}")
+        self._plan_for = functools.partial(
+            plan.plan_for, weight_decay=decay, exclude_from_weight_decay=undecayed,
+            exclude_from_layer_adaptation=[""],
+        )  # fmt: skip
         # No attribute of this object: Keras would count the model's weights among its own.
         self._workers = Workers(model, rule, matrices, devices)
         self.compile(
@@ -121,6 +129,12 @@ class Decentralized(keras.Model):
         """The mean over workers of |x_i - mean x|^2, x_i all trained weights of worker i."""
         self.jax_state_sync()
         return float(self._workers.consensus_distance([v.value for v in self._trained]))
+
+    def describe(self, print_fn=print):
+        """Prints the weight decay of each variable."""
+        if not self.built:
+            raise ValueError(f"{self.name} has no plan before it has trained or been lowered.")
+        print_fn(self._plan.table())
 
     def fit(self, *arguments, callbacks=None, **options):
         """As `keras.Model.fit`: a batch is that of all workers together."""
@@ -189,8 +203,9 @@ class Decentralized(keras.Model):
             rate = ops.convert_to_tensor(optimizer.learning_rate)
             turn = ops.convert_to_tensor(optimizer.iterations)
             slots = [(v.value,) for v in optimizer.momentums] or [()] * len(weights)
+            decays = [treatment.decay for treatment in self._plan.treatments]
             loss, predictions, (weights, others, slots, metrics) = workers.step(
-                rate, turn, (weights, others, slots, metrics), (x, y, sample_weight)
+                decays, rate, turn, (weights, others, slots, metrics), (x, y, sample_weight)
             )
             for variable, (value,) in zip(optimizer.momentums, slots, strict=False):
                 variable.assign(value)
@@ -207,8 +222,16 @@ class Decentralized(keras.Model):
             decentralized_checks.batch(adapter.batch_size, self._workers.count)
             if iterator.steps_per_epoch is None:
                 decentralized_checks.batch(adapter.partial_batch_size or 0, self._workers.count)
-        self._workers.model._symbolic_build(iterator=iterator, data_batch=data_batch)
+        model = self._workers.model
+        model._symbolic_build(iterator=iterator, data_batch=data_batch)
         if not self.built:
+            trained = model.trainable_variables
+            self._plan = self._plan_for(
+                [v.path for v in trained], [v.shape for v in trained],
+                excluded_by_identity=[False] * len(trained),
+            )  # fmt: skip
+            if message := self._plan.warning():
+                warnings.warn(message, stacklevel=3)
             self._trained, self._others = self._workers.copies()
             optimizer = self.optimizer
             optimizer.build(self._trained)  # the velocities lie as the weights do

@@ -133,10 +133,11 @@ class Workers:
             step, donate_argnums=0, in_shardings=(state, split), out_shardings=(None, state)
         )
 
-    def step(self, rate, turn, state, data):
+    def step(self, decays, rate, turn, state, data):
         """One step of every worker on its part of the batch; traced, never run as it stands.
 
         Args:
+            decays: the weight decay of each weight, a Python float.
             rate, turn: the learning rate, and how many steps there were before.
             state: the weights, the other variables and, a tuple for each weight, the slots, all of
                 all workers; and the variables of the metrics.
@@ -153,8 +154,9 @@ class Workers:
             (loss, predictions, others, metrics), gradients = _gradients(
                 self.model, weights, others, metrics, data
             )
+            update = functools.partial(_update, self.model, self._rule, decays)
             branches = [
-                functools.partial(_update, self.model, self._rule, functools.partial(_mix, mixing))
+                functools.partial(update, functools.partial(_mix, mixing))
                 for mixing in self._mixings
             ]
             weights, slots = jax.lax.switch(
@@ -193,16 +195,16 @@ def _gradients(model, weights, others, metrics, data):
     return (loss, predictions, others, metrics), gradients
 
 
-def _update(model, rule, mix, rate, gradients, weights, slots):
+def _update(model, rule, decays, mix, rate, gradients, weights, slots):
     """The rule for each weight of one worker."""
     new_weights, new_slots = [], []
-    for variable, g, w, own in zip(
-        model.trainable_variables, gradients, weights, slots, strict=True
+    for variable, decay, g, w, own in zip(
+        model.trainable_variables, decays, gradients, weights, slots, strict=True
     ):
         dtype = host.compute_dtype(w.dtype)
         g, wide, *wide_slots = (ops.cast(x, dtype) for x in (g, w, *own))
         lr = ops.cast(rate, dtype)
-        wide, *wide_slots = rule(ops, g, wide, *wide_slots, lr=lr, mix=mix)
+        wide, *wide_slots = rule(ops, g, wide, *wide_slots, lr=lr, decay=decay, mix=mix)
         if variable.constraint is not None:
             wide = variable.constraint(wide)
         new_weights.append(ops.cast(wide, w.dtype))
