@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tf_lamb.keras
-from tf_lamb.core import rules, topologies
+from tf_lamb.core import consensus, rules, topologies
 
 JAX = keras.backend.backend() == "jax"
 on_jax = pytest.mark.skipif(not JAX, reason="it trains on JAX alone")
@@ -238,6 +238,50 @@ def test_what_is_no_topology_is_one_error(case):
         topologies.matrices(topology, WORKERS)
 
 
+def growth_by_eigenvalues(matrices, b):
+    """Of what is orthogonal to agreement, by the eigenvalues of the whole recursion."""
+    n = len(matrices[0])
+    whole = np.eye(2 * n)
+    for rows in matrices:
+        w = np.array(rows)
+        whole = np.block([[w, -b * np.eye(n)], [np.eye(n) - w, b * np.eye(n)]]) @ whole
+    apart = np.kron(np.eye(2), np.eye(n) - 1 / n)
+    return np.abs(np.linalg.eigvals(apart @ whole @ apart)).max() ** (1 / len(matrices))
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 8, 12])
+@pytest.mark.parametrize("name", topologies.TOPOLOGIES)
+def test_whether_decentlam_comes_together_by_eigenvalues(name, workers):
+    for lazy in (False, True):
+        found = topologies.matrices(name, workers, lazy=lazy)
+        for b in (0.3, 0.9):
+            expected, growth = growth_by_eigenvalues(found, b), consensus.growth(found, b)
+            if name == "grid":  # no circulant: it is only said to shrink
+                assert expected < 1 and growth < 1
+            else:
+                assert growth == pytest.approx(expected, abs=1e-6)
+        most = consensus.largest_momentum(found)
+        assert growth_by_eigenvalues(found, most) < 1
+        assert most == 0.99 or growth_by_eigenvalues(found, most + 0.011) >= 1
+        if name in ("ring", "symmetric_exponential", "grid", "full"):
+            assert most == 0.99
+
+
+def test_decentlam_on_an_exponential_graph_does_not_come_together():
+    """As the rule itself has it, from differences alone."""
+    found = [np.array(m) for m in topologies.matrices("one_peer_exponential", WORKERS)]
+    x, v = np.random.default_rng(0).normal(size=(WORKERS, 1)), np.zeros((WORKERS, 1))
+    sizes = []
+    for t in range(600):
+        mix = functools.partial(np.matmul, found[t % 3])
+        x, v = rules.decentlam(np, 0 * x, x, v, lr=0.1, momentum=0.9, mix=mix)
+        sizes.append(np.linalg.norm(x - x.mean()))
+    assert (sizes[599] / sizes[299]) ** (1 / 300) == pytest.approx(1.114, abs=0.002)
+    assert consensus.growth(topologies.matrices("one_peer_exponential", WORKERS), 0.9) == (
+        pytest.approx(1.114, abs=0.001)
+    )
+
+
 # From here on, Keras.
 
 
@@ -385,7 +429,7 @@ def test_the_compiled_step_exchanges_with_neighbours_alone(topology, where):
         pytest.importorskip("libtpu")
         devices = compiler.devices(roofline.topology(where))
     model = compiled(dense(normalized=True))
-    workers = tf_lamb.keras.Decentralized(model, topology=topology)
+    workers = tf_lamb.keras.Decentralized(model, "dmsgd", topology)
     collectives = lowered(workers, devices).collectives
     exchanges, size = collectives.pop("collective-permute", (0, 0))
     _, reduced = collectives.pop("all-reduce")
@@ -401,12 +445,14 @@ def test_the_compiled_step_exchanges_with_neighbours_alone(topology, where):
 
 
 @on_jax
-@pytest.mark.parametrize("topology", ["ring", "one_peer_exponential"])
-def test_a_second_step_compiles_nothing(topology):
+@pytest.mark.parametrize(
+    ("method", "topology"), [("decentlam", "ring"), ("dmsgd", "one_peer_exponential")]
+)
+def test_a_second_step_compiles_nothing(method, topology):
     import jax
 
     workers = tf_lamb.keras.Decentralized(
-        compiled(dense(0.1, normalized=True), rate=schedule()), topology=topology
+        compiled(dense(0.1, normalized=True), rate=schedule()), method, topology
     )
     compilations = []
 
@@ -504,7 +550,7 @@ def test_resumed_is_uninterrupted(tmp_path):
     """With all that a step has: velocities, turns, a schedule, statistics and random numbers."""
 
     def workers():
-        model = compiled(dense(0.2, normalized=True), rate=schedule())
+        model = compiled(dense(0.2, normalized=True), rate=schedule(), momentum=0.5)
         return tf_lamb.keras.Decentralized(model, topology="one_peer_exponential")
 
     backup = functools.partial(tf_lamb.keras.BackupAndRestore, tmp_path / "backup")
@@ -545,7 +591,7 @@ def save_weights(workers, folder):
 @on_jax
 def test_what_is_saved_is_the_averaged_model(tmp_path):
     model = compiled(dense(normalized=True))
-    workers = tf_lamb.keras.Decentralized(model, topology="exponential")
+    workers = tf_lamb.keras.Decentralized(model, topology="symmetric_exponential")
     best = keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", monitor="loss")
     fit(workers, 2, callbacks=[best])
     workers.save(tmp_path / "last.keras")
@@ -645,6 +691,14 @@ BAD = {
     "other number": (compiled, {"topology": np.full((4, 4), 0.25)}, "for 4 workers, .* are 8"),
     "decay": (compiled, {"weight_decay": -1}, "weight_decay must be a number in"),
     "pattern": (compiled, {"exclude_from_weight_decay": "bias"}, r"a list of regexes such as"),
+    "apart": (
+        compiled, {"topology": "one_peer_exponential"},
+        "drives these 8 workers apart, 1.11 times further .* or a momentum of at most 0.7",
+    ),
+    "perhaps apart": (
+        compiled, {"topology": (np.eye(8) + np.eye(8)[[1, 2, 0, 4, 5, 3, 7, 6]]) / 2},
+        r"nothing is known. Use \(W \+ W.T\)/2",
+    ),
     "lazy": (compiled, {"lazy": 1}, "lazy must be True or False, not 1"),
     "not compiled": (dense, {}, "is not compiled. First model.compile"),
     "no model": (lambda: 3, {}, "3 is not compiled"),

@@ -49,7 +49,8 @@ class Decentralized(keras.Model):
             adapts; or "dsgd", without momentum. Defaults to "decentlam".
         topology: Who averages with whom: "ring", "one_sided_ring", "exponential",
             "symmetric_exponential", "one_peer_exponential", "grid", "full", or a doubly stochastic
-            matrix with a row for each device. Defaults to "ring".
+            matrix with a row for each device. "decentlam" needs a symmetric one, unless the
+            momentum is small. Defaults to "ring".
         weight_decay: Added to the gradient, times the weight, before anything is averaged.
             Defaults to 0.
         exclude_from_weight_decay: Regexes, searched in the paths of variables: those that have no
@@ -60,16 +61,16 @@ class Decentralized(keras.Model):
 
     Raises:
         ValueError: for another backend, a model that is not compiled with a plain SGD, a method
-            that does not go with its momentum or rate, an unknown topology, or one for another
-            number of devices. From `fit`, before its first step: for a batch that the workers do
-            not divide; where only the data can tell, at that batch.
+            that does not go with its momentum, rate or topology, an unknown topology, or one for
+            another number of devices. From `fit`, before its first step: for a batch that the
+            workers do not divide; where only the data can tell, at that batch.
 
     Example:
 
     >>> import keras, numpy as np, tf_lamb
     >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     >>> model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
-    >>> workers = tf_lamb.keras.Decentralized(model, topology="one_peer_exponential")
+    >>> workers = tf_lamb.keras.Decentralized(model, topology="symmetric_exponential")
     >>> x, y = np.random.normal(size=(128, 4)), np.random.normal(size=(128, 2))
     >>> history = workers.fit(x, y, batch_size=64, epochs=2, validation_data=(x, y), verbose=0)
     >>> sorted(history.history)
@@ -95,6 +96,7 @@ class Decentralized(keras.Model):
         devices = decentralized_checks.devices_of(devices)
         matrices = topologies.matrices(topology, len(devices), lazy=checks.flag("lazy", lazy))
         optimizer = decentralized_checks.own_optimizer(model, method)
+        decentralized_checks.convergent(method, matrices, optimizer.momentum)
         rule = _RULES[method]
         if method != "dsgd":
             rule = functools.partial(rule, momentum=optimizer.momentum)

@@ -2,7 +2,7 @@
 
 import keras
 
-from tf_lamb.core import checks
+from tf_lamb.core import checks, consensus
 
 # What an SGD may have that none of these methods has, and what to do instead.
 _FOREIGN = {
@@ -73,6 +73,26 @@ def _check_rate(optimizer, method):
                 "'decentlam' divides by the learning rate, which is 0. Compile with one above 0, "
                 "such as keras.optimizers.SGD(0.05, momentum=0.9)."
             )
+
+
+def convergent(method, matrices, momentum):
+    """That DecentLaM's workers come together with this momentum."""
+    if method != "decentlam":
+        return
+    growth = consensus.growth(matrices, momentum)
+    symmetric = "a symmetric topology ('ring', 'symmetric_exponential', 'grid', 'full')"
+    if growth is None:
+        raise ValueError(
+            "'decentlam' drives workers apart with some matrices that are not symmetric, and of "
+            f"this one nothing is known. Use (W + W.T)/2, {symmetric}, or method='dmsgd'."
+        )
+    if growth >= 1:
+        most = consensus.largest_momentum(matrices)
+        raise ValueError(
+            f"'decentlam' with momentum {momentum:g} drives these {len(matrices[0])} workers "
+            f"apart, {growth:.3g} times further each step, whatever the learning rate. Use "
+            f"{symmetric}, method='dmsgd', or a momentum of at most {most:g}."
+        )
 
 
 def batch(size, workers):
