@@ -98,17 +98,23 @@ def read(path):
         return [line for line in map(json.loads, file) if "method" in line]
 
 
+def of(runs, method, topology, rate):
+    """Those of one contestant at one rate."""
+    wanted = (method, topology, rate)
+    return [r for r in runs if (r["method"], r["topology"], r["rate"]) == wanted]
+
+
 def table(runs):
-    """Prints the accuracy after the last epoch, mean and standard deviation of the seeds."""
-    for method, topology in CONTESTANTS:
-        cells = []
-        for rate in RATES:
-            last = [
-                r["accuracy"][-1] for r in runs
-                if (r["method"], r["topology"], r["rate"]) == (method, topology, rate)
-            ]  # fmt: skip
-            cells.append(f"{statistics.mean(last):.1f} ± {statistics.stdev(last):.1f}")
-        print(f"{method:10} {topology:22}", *cells, sep=" | ")
+    """Prints what the last epoch ends with: accuracy, loss and consensus distance of the seeds."""
+    for contestant, rate in itertools.product(CONTESTANTS, RATES):
+        accuracy, loss, distance = (
+            [run[name][-1] for run in of(runs, *contestant, rate)]
+            for name in ("accuracy", "loss", "consensus_distance")
+        )
+        print(
+            *contestant, rate, f"{statistics.mean(accuracy):.1f} ± {statistics.stdev(accuracy):.1f}",
+            f"{statistics.mean(loss):.3f}", f"{statistics.mean(distance):.2g}", sep=" | ",
+        )  # fmt: skip
 
 
 def draw(runs, path):
@@ -127,10 +133,7 @@ def draw(runs, path):
     ):
         axis = axes[row][column]
         for method, topology in CONTESTANTS:
-            curves = [
-                r[name] for r in runs
-                if (r["method"], r["topology"], r["rate"]) == (method, topology, rate)
-            ]  # fmt: skip
+            curves = [run[name] for run in of(runs, method, topology, rate)]
             if name == "consensus_distance" and topology == "full":
                 continue
             label = "all-reduced momentum" if topology == "full" else f"{method}, {topology}"
@@ -142,7 +145,7 @@ def draw(runs, path):
     axes[1][0].set_ylabel("consensus distance")
     for axis in axes[1]:
         axis.set_xlabel("epoch")
-    axes[0][0].set_ylim(80)
+    axes[0][0].set_ylim(80, 100)
     axes[0][0].legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=110)

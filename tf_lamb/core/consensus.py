@@ -6,8 +6,8 @@ Without gradients its step, in weights x and velocity v of all workers, is
 
 For an eigenvalue of W that is a 2 x 2 matrix. With a real one, as all of a symmetric W are, it
 shrinks whatever b < 1 is. With a complex one it may grow, and so it may where matrices take turns:
-at b = 0.9 it does for `exponential`, `one_sided_ring` and `one_peer_exponential` from four workers
-on. The other methods only ever shrink differences.
+at b = 0.9 it does for `one_sided_ring` from three workers on, and for `exponential` and
+`one_peer_exponential` from four on. The other methods only ever shrink differences.
 """
 
 import cmath
