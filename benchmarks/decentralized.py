@@ -111,10 +111,12 @@ def table(runs):
             [run[name][-1] for run in of(runs, *contestant, rate)]
             for name in ("accuracy", "loss", "consensus_distance")
         )
-        print(
-            *contestant, rate, f"{statistics.mean(accuracy):.1f} ± {statistics.stdev(accuracy):.1f}",
-            f"{statistics.mean(loss):.3f}", f"{statistics.mean(distance):.2g}", sep=" | ",
-        )  # fmt: skip
+        cells = [
+            f"{statistics.mean(accuracy):.1f} ± {statistics.stdev(accuracy):.1f}",
+            f"{statistics.mean(loss):.3f}",
+            f"{statistics.mean(distance):.2g}",
+        ]
+        print(*contestant, rate, *cells, sep=" | ")
 
 
 def draw(runs, path):
