@@ -459,6 +459,15 @@ def test_the_compiled_step_exchanges_with_neighbours_alone(topology, where):
 
 
 @on_jax
+def test_another_number_of_devices_to_compile_for_is_one_error():
+    import jax
+
+    workers = tf_lamb.keras.Decentralized(compiled())
+    with pytest.raises(ValueError, match="there are 8 workers, and 2 devices to compile for"):
+        lowered(workers, jax.devices()[:2])
+
+
+@on_jax
 @pytest.mark.parametrize(
     ("method", "topology"), [("decentlam", "ring"), ("dmsgd", "one_peer_exponential")]
 )

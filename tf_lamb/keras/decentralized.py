@@ -175,7 +175,7 @@ class Decentralized(keras.Model):
         self._symbolic_build(data_batch=data)
         parts = (self._trained, self._others, self.optimizer.variables, self.metrics_variables)
         state = tuple([struct(v) for v in part] for part in parts)
-        workers = self._workers if devices is None else self._workers.on(tuple(devices))
+        workers = self._workers if devices is None else self._workers.on(devices)
         return self._jitted(workers).lower(state, data)
 
     def make_train_function(self, force=False):

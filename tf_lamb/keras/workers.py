@@ -119,8 +119,17 @@ class Workers:
         return jax.block_until_ready(results) if on_cpu else results
 
     def on(self, devices):
-        """The same on other devices."""
-        return Workers(self.model, self._rule, self._matrices, devices)
+        """The same on as many other devices.
+
+        Raises:
+            ValueError: for another number of them.
+        """
+        if len(devices) != self.count:
+            raise ValueError(
+                f"there are {self.count} workers, and {len(devices)} devices to compile for: give "
+                "as many."
+            )
+        return Workers(self.model, self._rule, self._matrices, tuple(devices))
 
     def jitted(self, step, optimizer):
         """A step of `fit`, (state, data) -> (logs, state), for these devices, its state donated."""
