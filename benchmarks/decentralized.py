@@ -3,10 +3,10 @@
     python benchmarks/decentralized.py --draw=benchmarks/logs/decentralized.png
 
 scikit-learn's handwritten digits are sorted by label and dealt to eight workers, so that each has
-two or three of the ten digits; 360 digits are held back. A network with one hidden layer learns them
-at momentum 0.9 and a constant rate. `full` is all-reduced momentum, to which the order of the data
-is all one; DecentLaM does not go with `one_peer_exponential` at this momentum. Every run of every
-rate and seed is a line of the log; a command that was interrupted goes on where it stopped.
+two or three of the ten; 360 digits are held back. A network with one hidden layer learns them at
+momentum 0.9 and a constant rate. `full` is all-reduced momentum, to which the order of the data is
+all one; DecentLaM does not go with `one_peer_exponential` at this momentum. Every run of every rate
+and seed is a line of the log; a command that was interrupted goes on where it stopped.
 """
 
 import itertools
