@@ -39,6 +39,7 @@ CHOICES = {
     "slot_dtype": ("float32", "bfloat16"),
     "on_nonfinite": ("skip", "raise", "propagate"),
     "averaging": ("paper", "debiased"),
+    "method": ("decentlam", "dmsgd", "dmsgd_awc", "dsgd"),
 }
 
 BOUNDS = ("phi_bounds", "ratio_bounds")

@@ -8,12 +8,13 @@ from tf_lamb.keras.callbacks import (
     NoiseScale,
     StopAtScaleInvariantStep,
 )
+from tf_lamb.keras.decentralized import Decentralized as Decentralized
 from tf_lamb.keras.family import LAMB, LARS, SGDP, AdamP, AdaScale, Measured
 from tf_lamb.keras.migrate import from_addons, migrate
 from tf_lamb.keras.preflighting import preflight as preflight
 from tf_lamb.keras.trust_ratios import TrustRatios
 
-# What both doors have; `preflight` is of this one alone.
+# What both doors have; `Decentralized` and `preflight` are of this one alone.
 __all__ = [
     "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "Measured", "NoiseScale", "StopAtScaleInvariantStep", "TrustRatios",
