@@ -1,0 +1,204 @@
+"""Concurrent adversarial training at a large batch, beside the same training without it.
+
+    apt-get download dataset-fashion-mnist && dpkg -x dataset-fashion-mnist_*.deb .build/debian
+    python benchmarks/conadv.py --draw=benchmarks/logs/conadv.png
+
+Fashion-MNIST, 10,240 of its training images at batch 1,024, a small convolutional network with
+batch normalization, LARS with the same warmup, peak and cosine decay for all. The contestants:
+
+    plain         nothing else
+    sequential    tf_lamb.keras.ConcurrentAdversarial(tau=0): the attack waits for the update before
+    concurrent    tau=1, the default: it reads the parameters of a step before
+
+All see the same images in the same order, for equally many epochs. What is compared is the accuracy
+on the 10,000 clean test images, and on the same after the attack of one step of the trained model.
+Then the seconds of a step, of all three in turn. A run is a line of the log; a command that was
+interrupted goes on where it stopped.
+"""
+
+import json
+import os
+import statistics
+import time
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import numpy as np
+from absl import app, flags
+from pictures import FASHION_MNIST, images, machine
+
+import tf_lamb
+
+METHODS = {"plain": None, "sequential": 0, "concurrent": 1}
+PEAK, DECAY, WARMUP = 4.0, 1e-4, 0.1
+EPSILON = 9 / 255  # of the range of the input
+
+
+def network(shape):
+    """Three convolutions, each normalized, and a dense layer."""
+    from keras import Input, Sequential, layers
+
+    blocks = [Input(shape)]
+    for channels in (16, 32, 64):
+        blocks += [
+            layers.Conv2D(channels, 3, strides=2, padding="same", use_bias=False),
+            layers.BatchNormalization(momentum=0.9), layers.ReLU(),
+        ]  # fmt: skip
+    return Sequential([*blocks, layers.GlobalAveragePooling2D(), layers.Dense(10)])
+
+
+def training(method, data, batch, steps, seed):
+    """A compiled model."""
+    import keras
+
+    from tf_lamb.keras import schedules
+
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(seed)
+    x = data[0][0]
+    model = network(x.shape[1:])
+    if (tau := METHODS[method]) is not None:
+        range_ = (float(x.min()), float(x.max()))
+        model = tf_lamb.keras.ConcurrentAdversarial(model, input_range=range_, tau=tau, seed=seed)
+    warm = round(WARMUP * steps)
+    rate = schedules.Warmup(warm, schedules.Cosine(PEAK, steps - warm))
+    undecayed = ["bias", "gamma", "beta"]
+    optimizer = tf_lamb.keras.LARS(rate, weight_decay=DECAY, exclude_from_weight_decay=undecayed)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=["accuracy"])
+    return model
+
+
+def attacked(model, x, y):
+    """The images after one step of the sign of the gradient, each within the range."""
+    import jax
+    import keras
+
+    plain = getattr(model, "model", model)
+    state = [[v.value for v in plain.trainable_variables],
+             [v.value for v in plain.non_trainable_variables]]  # fmt: skip
+
+    def loss(x, y):
+        logits = plain.stateless_call(*state, x, training=False)[0]
+        return keras.ops.mean(
+            keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
+        )
+
+    gradient = jax.jit(jax.grad(loss))
+    low, high = x.min(), x.max()
+    parts = zip(np.split(x, 10), np.split(y, 10), strict=True)
+    sign = np.concatenate([np.sign(gradient(*part)) for part in parts])
+    return np.clip(x + EPSILON * (high - low) * sign, low, high)
+
+
+def train(data, method, seed, examples, batch, epochs):
+    """One run, as a dict for the log."""
+    x, y = (each[:examples] for each in data[0])
+    model = training(method, data, batch, epochs * examples // batch, seed)
+    seen = model.fit(x, y, batch_size=batch, epochs=epochs, verbose=0).history
+    x, y = data[2]
+    clean = model.evaluate(x, y, batch_size=1000, verbose=0)[1]
+    robust = model.evaluate(attacked(model, x, y), y, batch_size=1000, verbose=0)[1]
+    return {
+        "test": round(100 * clean, 2), "attacked": round(100 * robust, 2),
+        "train": [round(100 * each, 2) for each in seen["accuracy"]],
+    }  # fmt: skip
+
+
+def seconds(data, batch, rounds=15):
+    """Of a step of each, in turn, medians; the first of each compiles and does not count."""
+    batch = [np.array(each[:batch]) for each in data[0]]
+    models = {method: training(method, data, len(batch[0]), 100, 1) for method in METHODS}
+    taken = {method: [] for method in METHODS}
+    for _ in range(rounds + 1):
+        for method, model in models.items():
+            begun = time.perf_counter()
+            model.train_on_batch(*batch)
+            taken[method].append(time.perf_counter() - begun)
+    return {method: statistics.median(each[1:]) for method, each in taken.items()}
+
+
+def main(_):
+    """Makes the runs that are missing, and prints."""
+    import tqdm
+
+    args, lines = flags.FLAGS, []
+    data = images(args.data)
+    if os.path.exists(args.log):
+        with open(args.log) as file:
+            lines = [json.loads(line) for line in file]
+
+    def note(line):
+        lines.append(line)
+        with open(args.log, "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    if machine() not in lines:
+        note(machine())
+    runs = []
+    contests = [(seed, method) for seed in range(1, args.seeds + 1) for method in METHODS]
+    for seed, method in tqdm.tqdm(contests, desc="runs", disable=None):
+        what = {
+            "data": "fashion_mnist" if args.data else "digits", "method": method, "seed": seed,
+            "examples": args.examples, "batch": args.batch, "epochs": args.epochs,
+        }  # fmt: skip
+        if not any(what.items() <= line.items() for line in lines):
+            sizes = (args.examples, args.batch, args.epochs)
+            note({**what, **train(data, method, seed, *sizes)})
+        runs.append(next(line for line in lines if what.items() <= line.items()))
+    if not any("step_seconds" in line for line in lines):
+        note({"step_seconds": seconds(data, args.batch)})
+    timed = next(line["step_seconds"] for line in lines if "step_seconds" in line)
+    print(table(runs, timed))
+    if args.draw:
+        draw(runs, args.draw)
+
+
+def of(runs, method, name):
+    """What every seed of a method has of that name."""
+    return [run[name] for run in runs if run["method"] == method]
+
+
+def table(runs, timed):
+    """A line for each method: means, every seed, and what a step takes."""
+    lines = [f"{'':12}{'clean, %':>9}{'attacked':>10}{'a step':>9}    each seed, clean"]
+    for method in METHODS:
+        clean, robust = (of(runs, method, name) for name in ("test", "attacked"))
+        lines.append(
+            f"{method:12}{statistics.mean(clean):9.2f}{statistics.mean(robust):10.2f}"
+            f"{timed[method] / timed['plain']:8.2f}x    " + "  ".join(f"{x:.2f}" for x in clean)
+        )
+    return "\n".join(lines)
+
+
+def draw(runs, path):
+    """Clean and attacked accuracy, a bar a method and a dot a seed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    _, axes = plt.subplots(1, 2, figsize=(9, 4))
+    titles = {"test": "clean test images", "attacked": "the same after an attack"}
+    for ax, (name, title) in zip(axes, titles.items(), strict=True):
+        for i, method in enumerate(METHODS):
+            values = of(runs, method, name)
+            ax.bar(i, statistics.mean(values), color=f"C{i}", alpha=0.6)
+            ax.plot([i] * len(values), values, "ko", ms=4)
+        every = [run[name] for run in runs]
+        ax.set_ylim(min(every) - 2, max(every) + 1)
+        ax.set_xticks(range(len(METHODS)), METHODS)
+        ax.set(title=title, ylabel="accuracy, %")
+    plt.savefig(path, dpi=110, bbox_inches="tight")
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("log", "benchmarks/logs/conadv.jsonl", "Where every run is a line.")
+    flags.DEFINE_string("draw", None, "The picture to write.")
+    flags.DEFINE_string("data", FASHION_MNIST, "The folder of Fashion-MNIST, or empty: digits.")
+    flags.DEFINE_integer("examples", 10240, "Training images.")
+    flags.DEFINE_integer("batch", 1024, "Batch size.")
+    flags.DEFINE_integer("epochs", 40, "Of every run.")
+    flags.DEFINE_integer("seeds", 3, "Of each.")
+    app.run(main)
