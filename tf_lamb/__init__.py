@@ -12,8 +12,10 @@ import sys
 __version__ = "0.1.0"
 
 _OF_A_DOOR = (
-    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "BackupAndRestore", "DivergenceReport", "Measured",
-    "NoiseScale", "StopAtScaleInvariantStep", "TrustRatios", "from_addons", "migrate", "schedules",
+    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "BackupAndRestore", "DivergenceReport",
+    "GhostBatchNormalization", "Measured", "NoiseScale", "SplitBatchNormalization",
+    "StopAtScaleInvariantStep", "TrustRatios", "auxiliary_statistics", "from_addons", "migrate",
+    "replace_batch_normalization", "schedules",
 )  # fmt: skip
 _ROOMS = ("core", "keras", "model_garden", "tensorflow", "tf_keras")
 
