@@ -2,6 +2,7 @@
 
 from tf_lamb.core.faces.split import auxiliary_statistics
 from tf_lamb.keras import schedules
+from tf_lamb.keras.adversarial import ConcurrentAdversarial as ConcurrentAdversarial
 from tf_lamb.keras.backup import BackupAndRestore
 from tf_lamb.keras.callbacks import DivergenceReport, NoiseScale, StopAtScaleInvariantStep
 from tf_lamb.keras.family import LAMB, LARS, SGDP, AdamP, AdaScale, Measured
@@ -14,7 +15,7 @@ from tf_lamb.keras.migrate import from_addons, migrate
 from tf_lamb.keras.preflighting import preflight as preflight
 from tf_lamb.keras.trust_ratios import TrustRatios
 
-# What both doors have; `preflight` is of this one alone.
+# What both doors have; `preflight` and `ConcurrentAdversarial` are of this one alone.
 __all__ = [
     "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "BackupAndRestore", "DivergenceReport",
     "GhostBatchNormalization", "Measured", "NoiseScale", "SplitBatchNormalization",
