@@ -277,6 +277,7 @@ def test_metrics_are_of_the_clean_half():
     assert sorted(history) == ["accuracy", "loss"]
 
 
+@pytest.mark.slow
 def test_the_attack_raises_the_loss():
     training, (x, y) = normalized(epsilon=0.2, steps=3, step_size=0.1), pictures()
     training.fit(x, y, batch_size=16, epochs=3, verbose=0)
@@ -285,7 +286,10 @@ def test_the_attack_raises_the_loss():
     assert training.evaluate(adversarial, y, verbose=0)[0] > clean
 
 
-@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+bfloat16 = pytest.param("mixed_bfloat16", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_float16", bfloat16])
 def test_mixed_precision(dtype):
     keras.config.set_dtype_policy(dtype)
     try:

@@ -55,7 +55,6 @@ class AdversarialStep(keras.Model):
         """The batch twice, the second time with adversarial images; then the line moves on."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         adversarial_checks.image("the data", x)
-        adversarial_checks.labels(y)
         x = ops.cast(x, keras.config.floatx())
         adversarial = self.adversarial(x, y, sample_weight)
         for copies, values in zip(self._line, rule.delayed(*self._parameters()), strict=True):
@@ -80,6 +79,7 @@ class AdversarialStep(keras.Model):
         Returns:
             Images within epsilon of x, and within the input range.
         """
+        adversarial_checks.labels(y)
         of, theta = self._arguments, rule.stale(*self._parameters())
         x = ops.cast(x, keras.config.floatx())
         shape = ops.shape(x)
@@ -104,6 +104,7 @@ class AdversarialStep(keras.Model):
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Keras's; of a doubled batch, the weighted sum of both halves' losses."""
+        adversarial_checks.labels(y)
         if not _DOUBLED.get():
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         arrays = (x, y, y_pred, sample_weight)
