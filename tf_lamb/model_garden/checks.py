@@ -9,6 +9,7 @@ from official.modeling.optimization import OptimizerFactory
 from official.nlp.tasks import masked_lm
 
 from tf_lamb.model_garden import (
+    adversarial_tasks,
     batches,
     checkpoints,
     configs,
@@ -173,7 +174,7 @@ def _batch(params) -> str | None:
         examples = batches.split(batch, batches.replicas(params) or 1, accumulation)
     except ValueError as error:
         return f"task.train_data.global_batch_size={batch}: {error}"
-    return image_tasks.why_no_groups(params, examples)
+    return adversarial_tasks.why_no_attack(params) or image_tasks.why_no_groups(params, examples)
 
 
 def _first_stage(params, model_dir) -> str | None:

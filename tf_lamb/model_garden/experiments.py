@@ -6,7 +6,7 @@ from official.common import registry_imports  # noqa: F401  (registers the stock
 from official.core import config_definitions, exp_factory
 
 from tf_lamb.core import recipes
-from tf_lamb.model_garden import configs, image_tasks, tasks
+from tf_lamb.model_garden import adversarial_tasks, configs, image_tasks, tasks
 from tf_lamb.model_garden.recipes import intervals, settings
 
 
@@ -57,11 +57,19 @@ def lars_resnet_imagenet() -> config_definitions.ExperimentConfig:
     return _resnet(recipes.legw_resnet50_lars(512))
 
 
+def lars_resnet_imagenet_conadv() -> config_definitions.ExperimentConfig:
+    """`lars/resnet_imagenet`, trained on adversarial examples of each batch too."""
+    experiment = lars_resnet_imagenet()
+    experiment.task = adversarial_tasks.ConcurrentAdversarialConfig(experiment.task.as_dict())
+    return experiment
+
+
 _EXPERIMENTS = {
     "lamb/bert_pretraining": lamb_bert_pretraining,
     "lamb/bert_pretraining_phase2": lamb_bert_pretraining_phase2,
     "lamb/resnet_imagenet": lamb_resnet_imagenet,
     "lars/resnet_imagenet": lars_resnet_imagenet,
+    "lars/resnet_imagenet_conadv": lars_resnet_imagenet_conadv,
 }
 
 

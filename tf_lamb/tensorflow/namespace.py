@@ -25,6 +25,7 @@ mean = tf.reduce_mean
 minimum = tf.minimum
 ones_like = tf.ones_like
 reshape = tf.reshape
+sign = tf.sign
 sqrt = tf.sqrt
 square = tf.square
 stack = tf.stack
