@@ -176,6 +176,16 @@ def test_compiled_is_eager_and_so_is_its_gradient(door, jit):
     np.testing.assert_allclose(eager[1].ravel(), numeric, rtol=1e-4, atol=1e-4)
 
 
+@of_tensorflow
+def test_whether_it_trains_may_be_a_tensor():
+    x = np.random.default_rng(2).normal(size=(4, 3)).astype("float32")
+    layer = built("tf_keras", x.shape, group_size=2)
+    call = tf.function(lambda training: layer(x, training=training))
+    close([call(tf.constant(False))], [evaluated(x, *weights_of(3))], rtol=2e-5, atol=5e-6)
+    expected = ghost_oracle(x, *weights_of(3), size=2, momentum=0.9)
+    close([call(tf.constant(True)), layer.moving_mean, layer.moving_variance], expected, rtol=2e-5)
+
+
 # Two sets.
 
 
@@ -433,3 +443,17 @@ def test_a_last_smaller_batch_says_what_it_is(door, jit):
     with pytest.raises(Exception, match="group_size_4_must_divide_the_batch"):
         model.fit(*data, batch_size=8, verbose=0)
     model.fit(*data, batch_size=8, steps_per_epoch=1, verbose=0)  # the run can go on
+
+
+@each_door
+def test_a_split_model_is_split_already(door):
+    host, (x, y) = HOSTS[door], pictures(8)
+    rest = [host.layers.GlobalAveragePooling2D(), host.layers.Dense(2)]
+    model = host.Sequential([host.Input((6, 6, 2)), host.layers.BatchNormalization(), *rest])
+    DOORS[door].replace_batch_normalization(model, split=True)
+    model.compile("sgd", "mse")
+    model.fit(x, y, batch_size=8, verbose=0)
+    before = model.get_weights()
+    DOORS[door].replace_batch_normalization(model, split=True)
+    for one, other in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -32,8 +32,8 @@ class ConcurrentAdversarial(AdversarialStep):
             (0, 255) or (-1, 1).
         step_size: Of one step, in the same units. Defaults to None: epsilon (the authors' code).
         steps: Of one attack. Defaults to 1 (the authors' code).
-        tau: How many steps old the parameters of the attack are; each takes 4 bytes a parameter.
-            0 is the sequential form. Defaults to 1 (the paper).
+        tau: How many steps old the parameters of the attack are; each batch that is fed is a step,
+            and takes a copy of the parameters. 0 is the sequential form. Defaults to 1 (the paper).
         alpha: Weight of the adversarial loss, in [0, 1]. Defaults to 0.5 (the paper).
         clean_start: The share of images whose attack begins at the image; the others begin
             anywhere in the ball. Defaults to 0.2 (the authors' code).

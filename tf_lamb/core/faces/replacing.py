@@ -55,14 +55,15 @@ def replacing(host, ghost, split_):
         cls = split_ if split else ghost
         settings = {} if split else {"group_size": checks.whole("group_size", group_size)}
         found = _found(model, host, cls)
-        if split:
-            _refuse_late(model, found)
+        new = [layer for layer in found if type(layer) is host]
+        if split and new:
+            _refuse_late(model, new)
         for layer in found:
-            is_new = type(layer) is host
             layer.__class__ = cls
             for name, value in settings.items():
                 setattr(layer, name, value)
-            if split and is_new:
+        if split:
+            for layer in new:
                 layer._add_late()
         _forget_compiled(model)
         return model
@@ -78,7 +79,9 @@ def _found(model, host, cls):
             f"replace_batch_normalization takes a model of {host.__module__.split('.')[0]}, not "
             f"{model!r:.80}."
         )
-    found = [layer for layer in model._flatten_layers() if type(layer) in (host, cls)]
+    # A layer may be held twice.
+    layers = {id(layer): layer for layer in model._flatten_layers()}.values()
+    found = [layer for layer in layers if type(layer) in (host, cls)]
     if not found:
         raise ValueError(
             f"{model.name} has no BatchNormalization to replace. A model that makes its layers "
@@ -89,9 +92,9 @@ def _found(model, host, cls):
     return found
 
 
-def _refuse_late(model, found):
+def _refuse_late(model, layers):
     """Auxiliary weights come after the others, and before the optimizer's slots."""
-    unbuilt = [layer.name for layer in found if not layer.built]
+    unbuilt = [layer.name for layer in layers if not layer.built]
     if unbuilt:
         raise ValueError(
             f"{unbuilt[0]} has no weights yet that its auxiliary ones could begin with. Call the "
