@@ -12,9 +12,9 @@ BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 
 # What runs under every Keras backend; the rest of the suite is about TensorFlow.
 PORTABLE = (
-    "test_adascale.py", "test_autowarmup.py", "test_decentralized.py", "test_divergence.py",
-    "test_keras.py", "test_nonfinite.py", "test_preflight_keras.py", "test_sharded.py",
-    "test_trust_ratios_keras.py",
+    "test_adascale.py", "test_adversarial.py", "test_autowarmup.py", "test_decentralized.py",
+    "test_divergence.py", "test_keras.py", "test_nonfinite.py", "test_normalization.py",
+    "test_preflight_keras.py", "test_sharded.py", "test_trust_ratios_keras.py",
 )  # fmt: skip
 
 

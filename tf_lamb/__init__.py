@@ -13,8 +13,9 @@ __version__ = "0.1.0"
 
 _OF_A_DOOR = (
     "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
-    "DivergenceReport", "Measured", "NoiseScale", "StopAtScaleInvariantStep", "TrustRatios",
-    "from_addons", "migrate", "schedules",
+    "DivergenceReport", "GhostBatchNormalization", "Measured", "NoiseScale",
+    "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios", "auxiliary_statistics",
+    "from_addons", "migrate", "replace_batch_normalization", "schedules",
 )  # fmt: skip
 _ROOMS = ("core", "keras", "model_garden", "tensorflow", "tf_keras")
 

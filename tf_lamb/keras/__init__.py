@@ -1,6 +1,8 @@
 """Door 1: the optimizers of Keras 3, on TensorFlow, JAX or torch."""
 
+from tf_lamb.core.faces.split import auxiliary_statistics
 from tf_lamb.keras import schedules
+from tf_lamb.keras.adversarial import ConcurrentAdversarial as ConcurrentAdversarial
 from tf_lamb.keras.backup import BackupAndRestore
 from tf_lamb.keras.callbacks import (
     AutoWarmup,
@@ -10,13 +12,20 @@ from tf_lamb.keras.callbacks import (
 )
 from tf_lamb.keras.decentralized import Decentralized as Decentralized
 from tf_lamb.keras.family import LAMB, LARS, SGDP, AdamP, AdaScale, Measured
+from tf_lamb.keras.layers import (
+    GhostBatchNormalization,
+    SplitBatchNormalization,
+    replace_batch_normalization,
+)
 from tf_lamb.keras.migrate import from_addons, migrate
 from tf_lamb.keras.preflighting import preflight as preflight
 from tf_lamb.keras.trust_ratios import TrustRatios
 
-# What both doors have; `Decentralized` and `preflight` are of this one alone.
+# What both doors have; `ConcurrentAdversarial`, `Decentralized` and `preflight` are of this one
+# alone.
 __all__ = [
     "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
-    "DivergenceReport", "Measured", "NoiseScale", "StopAtScaleInvariantStep", "TrustRatios",
-    "from_addons", "migrate", "schedules",
+    "DivergenceReport", "GhostBatchNormalization", "Measured", "NoiseScale",
+    "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios", "auxiliary_statistics",
+    "from_addons", "migrate", "replace_batch_normalization", "schedules",
 ]  # fmt: skip

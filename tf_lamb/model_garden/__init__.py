@@ -20,12 +20,22 @@ def register(replace_stock: bool = False) -> None:
             algorithm. A stock experiment with `optimizer.type: lamb` then trains with ours, under
             the field names that it has today (`weight_decay_rate`).
     """
-    from tf_lamb.model_garden import configs, experiments, schedules, tasks, trainer
+    from tf_lamb.model_garden import (
+        adversarial_tasks,
+        configs,
+        experiments,
+        image_tasks,
+        schedules,
+        tasks,
+        trainer,
+    )
 
     configs.register_optimizers()
     schedules.register_schedules()
     trainer.register_trainer()
     tasks.register_tasks()
+    image_tasks.register_image_tasks()
+    adversarial_tasks.register_adversarial_tasks()
     experiments.register_experiments()
     if replace_stock:
         configs.replace_stock_optimizers()

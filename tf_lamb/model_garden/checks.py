@@ -9,11 +9,13 @@ from official.modeling.optimization import OptimizerFactory
 from official.nlp.tasks import masked_lm
 
 from tf_lamb.model_garden import (
+    adversarial_tasks,
     autowarmup,
     batches,
     checkpoints,
     configs,
     data_checks,
+    image_tasks,
     model_dirs,
     tasks,
 )
@@ -170,10 +172,10 @@ def _batch(params) -> str | None:
     if not isinstance(batch, int) or batch < 1:
         return f"task.train_data.global_batch_size is {batch}. Set it to 1 or more"
     try:
-        batches.split(batch, batches.replicas(params) or 1, accumulation)
+        examples = batches.split(batch, batches.replicas(params) or 1, accumulation)
     except ValueError as error:
         return f"task.train_data.global_batch_size={batch}: {error}"
-    return None
+    return adversarial_tasks.why_no_attack(params) or image_tasks.why_no_groups(params, examples)
 
 
 def _first_stage(params, model_dir) -> str | None:

@@ -6,7 +6,7 @@ from official.common import registry_imports  # noqa: F401  (registers the stock
 from official.core import config_definitions, exp_factory
 
 from tf_lamb.core import recipes
-from tf_lamb.model_garden import configs, tasks
+from tf_lamb.model_garden import adversarial_tasks, configs, image_tasks, tasks
 from tf_lamb.model_garden.recipes import intervals, settings
 
 
@@ -42,6 +42,7 @@ def lamb_bert_pretraining_phase2() -> config_definitions.ExperimentConfig:
 
 def _resnet(recipe: recipes.Recipe) -> config_definitions.ExperimentConfig:
     experiment = _trained_by(recipe, "resnet_imagenet")
+    experiment.task = image_tasks.ImageClassificationConfig(experiment.task.as_dict())
     experiment.task.losses.l2_weight_decay = 0.0  # the optimizer decays
     return experiment
 
@@ -56,11 +57,19 @@ def lars_resnet_imagenet() -> config_definitions.ExperimentConfig:
     return _resnet(recipes.legw_resnet50_lars(512))
 
 
+def lars_resnet_imagenet_conadv() -> config_definitions.ExperimentConfig:
+    """`lars/resnet_imagenet`, trained on adversarial examples of each batch too."""
+    experiment = lars_resnet_imagenet()
+    experiment.task = adversarial_tasks.ConcurrentAdversarialConfig(experiment.task.as_dict())
+    return experiment
+
+
 _EXPERIMENTS = {
     "lamb/bert_pretraining": lamb_bert_pretraining,
     "lamb/bert_pretraining_phase2": lamb_bert_pretraining_phase2,
     "lamb/resnet_imagenet": lamb_resnet_imagenet,
     "lars/resnet_imagenet": lars_resnet_imagenet,
+    "lars/resnet_imagenet_conadv": lars_resnet_imagenet_conadv,
 }
 
 

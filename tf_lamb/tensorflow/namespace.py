@@ -7,11 +7,13 @@ import tensorflow as tf
 from tf_lamb.tensorflow import target
 
 abs = tf.abs
+arange = tf.range
 cast = tf.cast
 cond = tf.cond
 convert_to_tensor = tf.convert_to_tensor
 cos = tf.cos
 equal = tf.equal
+exp = tf.exp
 expm1 = tf.math.expm1
 floor = tf.floor
 isfinite = tf.math.is_finite
@@ -19,9 +21,11 @@ logical_and = tf.logical_and
 logical_not = tf.logical_not
 max = tf.reduce_max
 maximum = tf.maximum
+mean = tf.reduce_mean
 minimum = tf.minimum
 ones_like = tf.ones_like
 reshape = tf.reshape
+sign = tf.sign
 sqrt = tf.sqrt
 square = tf.square
 stack = tf.stack
@@ -61,6 +65,11 @@ def where_or(condition, x, otherwise):
 def concatenate(arrays):
     """Along the first axis."""
     return tf.concat(arrays, 0)
+
+
+def shape(x):
+    """Of each axis its length: a number where it is known, else a scalar."""
+    return [n if n is not None else tf.shape(x)[i] for i, n in enumerate(x.shape)]
 
 
 def log2(x):

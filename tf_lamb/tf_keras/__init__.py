@@ -1,5 +1,6 @@
 """Door 2: the same optimizers for tf_keras, the Keras of the Model Garden."""
 
+from tf_lamb.core.faces.split import auxiliary_statistics
 from tf_lamb.tf_keras import schedules
 from tf_lamb.tf_keras.backup import BackupAndRestore
 from tf_lamb.tf_keras.callbacks import (
@@ -9,11 +10,17 @@ from tf_lamb.tf_keras.callbacks import (
     StopAtScaleInvariantStep,
 )
 from tf_lamb.tf_keras.family import LAMB, LARS, SGDP, AdamP, AdaScale, Measured
+from tf_lamb.tf_keras.layers import (
+    GhostBatchNormalization,
+    SplitBatchNormalization,
+    replace_batch_normalization,
+)
 from tf_lamb.tf_keras.migrate import from_addons, migrate
 from tf_lamb.tf_keras.trust_ratios import TrustRatios
 
 __all__ = [
     "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
-    "DivergenceReport", "Measured", "NoiseScale", "StopAtScaleInvariantStep", "TrustRatios",
-    "from_addons", "migrate", "schedules",
+    "DivergenceReport", "GhostBatchNormalization", "Measured", "NoiseScale",
+    "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios", "auxiliary_statistics",
+    "from_addons", "migrate", "replace_batch_normalization", "schedules",
 ]  # fmt: skip

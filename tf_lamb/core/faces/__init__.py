@@ -13,9 +13,12 @@ from tf_lamb.core.faces.divergence import DivergenceReport
 from tf_lamb.core.faces.lamb import LAMB
 from tf_lamb.core.faces.lars import LARS
 from tf_lamb.core.faces.measured import Measured
+from tf_lamb.core.faces.normalization import GhostBatchNormalization
 from tf_lamb.core.faces.sgdp import SGDP
+from tf_lamb.core.faces.split import SplitBatchNormalization
 
 __all__ = [
-    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "DivergenceReport", "Measured",
-    "NoiseScale", "StopAtScaleInvariantStep",
+    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "DivergenceReport",
+    "GhostBatchNormalization", "Measured", "NoiseScale", "SplitBatchNormalization",
+    "StopAtScaleInvariantStep",
 ]  # fmt: skip

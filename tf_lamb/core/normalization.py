@@ -1,0 +1,126 @@
+"""Batch normalization in parts: the statistics of groups, and what running averages make of them.
+
+`xp` is an array namespace such as NumPy; arrays begin with the axis of the examples.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+
+class Weights(NamedTuple):
+    """What belongs to one set of statistics; gamma and beta may be None."""
+
+    gamma: Any
+    beta: Any
+    mean: Any
+    variance: Any
+
+
+def train(xp, x, weights: Weights, *, axis, momentum, epsilon, group_size=None):
+    """Normalizes each group with statistics of its own, and averages those.
+
+        mean_k, variance_k = moments of group k
+        y = gamma (x - mean_k) / sqrt(variance_k + epsilon) + beta
+
+    Args:
+        x: (batch, ...), at least float32.
+        axis: of the features.
+        group_size: examples of one group; None makes the batch one group.
+
+    Returns:
+        y, and the running mean and variance after all groups.
+
+    Source: Hoffer et al., arXiv:1705.08741, algorithm 1; the variance is that of the group, not
+    the estimate with one degree of freedom less.
+    """
+    shape = xp.shape(x)
+    size = shape[0] if group_size is None else group_size
+    groups = 1 if group_size is None else shape[0] // group_size
+    grouped = xp.reshape(x, (groups, size, *shape[1:]))
+    feature = axis % len(shape) + 1
+    others = tuple(a for a in range(1, len(shape) + 1) if a != feature)
+    mean = xp.mean(grouped, axis=others, keepdims=True)
+    variance = xp.mean(xp.square(grouped - mean), axis=others, keepdims=True)
+    y = normalized(xp, grouped, weights._replace(mean=mean, variance=variance), feature, epsilon)
+    new = (
+        averaged(xp, old, xp.reshape(statistic, (groups, shape[axis])), momentum)
+        for old, statistic in ((weights.mean, mean), (weights.variance, variance))
+    )
+    return xp.reshape(y, shape), *new
+
+
+def normalized(xp, x, weights: Weights, axis, epsilon):
+    """gamma (x - mean) / sqrt(variance + epsilon) + beta, of vectors along the axis."""
+
+    def along(vector):
+        wide = [1] * len(x.shape)
+        wide[axis] = -1
+        return xp.reshape(vector, wide) if len(vector.shape) == 1 else vector
+
+    y = (x - along(weights.mean)) / xp.sqrt(along(weights.variance) + epsilon)
+    if weights.gamma is not None:
+        y = y * along(weights.gamma)
+    return y if weights.beta is None else y + along(weights.beta)
+
+
+def averaged(xp, old, statistics, momentum):
+    """The running average after `a <- momentum a + (1 - momentum) statistic`, group after group.
+
+        momentum^G old + (1 - momentum) sum_k momentum^(G - 1 - k) statistics_k
+
+    in one sum: a batch may have hundreds of groups. An empty batch has none, and changes nothing.
+    """
+    groups = xp.shape(statistics)[0]
+    ages = xp.arange(groups, -1, -1, dtype=statistics.dtype)
+    left = xp.exp(math.log(max(momentum, 1e-38)) * ages)
+    return left[0] * old + (1 - momentum) * xp.sum(left[1:, None] * statistics, axis=0)
+
+
+def split(xp, x, main: Weights, auxiliary: Weights, **how):
+    """The first half of the batch by the main set, the second by the auxiliary one.
+
+    Returns:
+        y, and for each set its running mean and variance.
+    """
+    half = xp.shape(x)[0] // 2
+    first, *of_main = train(xp, x[:half], main, **how)
+    second, *of_auxiliary = train(xp, x[half:], auxiliary, **how)
+    return xp.concatenate([first, second]), of_main, of_auxiliary
+
+
+def refuse_batch(name: str, batch: int, group_size: int) -> None:
+    """The groups take up the whole batch, or an error that says which would."""
+    if batch % group_size:
+        fits = math.gcd(batch, group_size)
+        near = batch // group_size * group_size
+        instead = f"or batches of {near:,}" if near else f"or at least {group_size:,} examples"
+        raise ValueError(
+            f"{name}: group_size={group_size} does not divide the {batch:,} examples that one "
+            f"replica sees at once. Take group_size={fits}, {instead}; of a data set, drop the "
+            "last, smaller batch (drop_remainder=True)."
+        )
+
+
+def refuse_half(name: str, batch: int) -> None:
+    """The batch has two halves, or an error."""
+    if batch % 2:
+        raise ValueError(
+            f"{name} gives each half of the batch statistics of its own, but it has {batch:,} "
+            "examples. Take an even number."
+        )
+
+
+def check_host(name: str, *, axis, synchronized, renorm) -> None:
+    """What the host's layer can and a layer with several statistics cannot."""
+    for argument, value in (("synchronized", synchronized), ("renorm", renorm)):
+        if value:
+            raise ValueError(
+                f"{name} cannot have {argument}=True: its statistics are those of a part of one "
+                f"replica's batch, as they are. Leave {argument} out."
+            )
+    axes = list(axis) if isinstance(axis, (list, tuple)) else [axis]
+    if len(axes) != 1 or axes[0] == 0:
+        raise ValueError(
+            f"{name} normalizes one axis of features, not axis={axis!r}; axis 0 is that of the "
+            "examples. Try axis=-1."
+        )

@@ -1,0 +1,55 @@
+"""The layers of this door: the face of each, before Keras 3's own batch normalization."""
+
+import keras
+from keras import ops
+
+from tf_lamb.core import faces
+from tf_lamb.core.faces.replacing import replacing
+
+
+class _BatchNormalization(keras.layers.BatchNormalization):
+    _xp = ops
+    _named = staticmethod(keras.name_scope)
+
+    def _trains(self, training):
+        return bool(training) and self.trainable
+
+    def _wide(self, inputs):
+        return ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
+
+    def _assign(self, variable, value):
+        variable.assign(value)
+
+    def _add_like(self, main, name):
+        return self.add_weight(
+            shape=main.shape,
+            name=name,
+            # A copy: JAX takes no buffer twice.
+            initializer=lambda shape, dtype=None: ops.copy(ops.cast(main, dtype)),
+            regularizer=main.regularizer,
+            constraint=main.constraint,
+            trainable=main.trainable,
+            autocast=False,
+        )
+
+    def _add_late(self):
+        # seam: Keras 3.15.1. A built layer is locked; `Dense.enable_lora` opens it the same way.
+        self._tracker.unlock()
+        with self._open_name_scope():
+            self._add_auxiliary()
+        self._tracker.lock()
+
+
+@keras.saving.register_keras_serializable(package="tf_lamb")
+class GhostBatchNormalization(faces.GhostBatchNormalization, _BatchNormalization):
+    __doc__ = faces.GhostBatchNormalization.__doc__
+
+
+@keras.saving.register_keras_serializable(package="tf_lamb")
+class SplitBatchNormalization(faces.SplitBatchNormalization, _BatchNormalization):
+    __doc__ = faces.SplitBatchNormalization.__doc__
+
+
+replace_batch_normalization = replacing(
+    keras.layers.BatchNormalization, GhostBatchNormalization, SplitBatchNormalization
+)

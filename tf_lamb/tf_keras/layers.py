@@ -1,0 +1,77 @@
+"""The layers of this door: the face of each, before tf_keras's own batch normalization."""
+
+import tensorflow as tf
+import tf_keras
+
+from tf_lamb.core import faces
+from tf_lamb.core.faces.replacing import replacing
+from tf_lamb.tensorflow import namespace
+
+
+class _Normalization(tf_keras.layers.BatchNormalization):
+    _xp = namespace
+    _named = staticmethod(tf.name_scope)
+
+    def _trains(self, training):
+        return training
+
+    def _wide(self, inputs):
+        return inputs if inputs.dtype == tf.float64 else tf.cast(inputs, tf.float32)
+
+    def _assign(self, variable, value):
+        # As the host: not where replicas are seen from outside.
+        self.add_update(lambda: variable.assign(tf.cast(value, variable.dtype)))
+
+    def _add_like(self, main, name):
+        return self.add_weight(
+            name=name,
+            shape=main.shape,
+            dtype=main.dtype,
+            initializer=lambda shape, dtype=None, **_: tf.cast(main, dtype),
+            regularizer=getattr(self, f"{name.removeprefix('auxiliary_')}_regularizer", None),
+            constraint=getattr(self, f"{name.removeprefix('auxiliary_')}_constraint", None),
+            trainable=name.endswith(("gamma", "beta")),
+            synchronization=main.synchronization,
+            aggregation=main.aggregation,
+            experimental_autocast=False,
+        )
+
+    def _add_late(self):
+        # Patterns are searched in names, which begin with those of the layers around.
+        with tf.name_scope(self.moving_mean.name.rpartition("/")[0] + "/"):
+            self._add_auxiliary()
+
+
+def _known(face):
+    """The face's call, where `training` may be a tensor, as tf_keras can have it."""
+
+    def call(self, inputs, training=None, mask=None):
+        # seam: tf_keras 2.20.1. The learning phase and whether the layer is frozen.
+        training = self._get_training_value(training)
+        known = tf.get_static_value(training)
+        if known is not None:
+            return face.call(self, inputs, bool(known), mask)
+        return tf.cond(
+            tf.cast(training, tf.bool),
+            lambda: face.call(self, inputs, True, mask),
+            lambda: face.call(self, inputs, False, mask),
+        )
+
+    return call
+
+
+@tf_keras.saving.register_keras_serializable(package="tf_lamb")
+class GhostBatchNormalization(faces.GhostBatchNormalization, _Normalization):
+    __doc__ = faces.GhostBatchNormalization.__doc__
+    call = _known(faces.GhostBatchNormalization)
+
+
+@tf_keras.saving.register_keras_serializable(package="tf_lamb")
+class SplitBatchNormalization(faces.SplitBatchNormalization, _Normalization):
+    __doc__ = faces.SplitBatchNormalization.__doc__
+    call = _known(faces.SplitBatchNormalization)
+
+
+replace_batch_normalization = replacing(
+    tf_keras.layers.BatchNormalization, GhostBatchNormalization, SplitBatchNormalization
+)
