@@ -153,9 +153,6 @@ class AutoWarmup:
     def advice(self) -> str:
         """What it decided; draws it, too."""
         if self._writes and self.warmup.points:
-            import matplotlib
-
-            matplotlib.use("Agg")
             above, _ = self.warmup.plot()
             with tf.io.gfile.GFile(os.path.join(self._folder, "auto_warmup.png"), "wb") as file:
                 above.figure.savefig(file, format="png", dpi=110)

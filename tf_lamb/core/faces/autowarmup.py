@@ -28,8 +28,8 @@ class AutoWarmup(Callback):
     Needs scikit-learn. `plot()` draws the loss, what the process made of it, and the rate.
 
     Args:
-        min_learning_rate, max_learning_rate: the range, in the optimizer's own unit. The defaults,
-            1e-5 and 1.0, are the authors', for AdamP.
+        min_learning_rate: where the warmup begins. Defaults to 1e-5 (the authors', for AdamP).
+        max_learning_rate: where its longest would end. Defaults to 1.0 (likewise).
         max_warmup_fraction: of all steps, the longest warmup. Defaults to 0.5.
         decay: "cosine", the default, or "constant_then_cosine": hold the peak, and fall over the
             last `cooldown_fraction` of all steps.
