@@ -162,6 +162,6 @@ if __name__ == "__main__":
     flags.DEFINE_string("draw", None, "The picture to write.")
     flags.DEFINE_string("data", FASHION_MNIST, "The folder of Fashion-MNIST, or empty: digits.")
     flags.DEFINE_list("batches", ["256", "2048", "8192"], "Batch sizes.")
-    flags.DEFINE_integer("epochs", 30, "Of every run.")
+    flags.DEFINE_integer("epochs", 60, "Of every run.")
     flags.DEFINE_integer("seeds", 3, "Of AutoWarmup.")
     app.run(main)

@@ -3,7 +3,7 @@
     apt-get download dataset-fashion-mnist && dpkg -x dataset-fashion-mnist_*.deb .build/debian
     python benchmarks/conadv.py --draw=benchmarks/logs/conadv.png
 
-Fashion-MNIST, 10,240 of its training images at batch 1,024, a small convolutional network with
+Fashion-MNIST, 8,192 of its training images at batch 1,024, a small convolutional network with
 batch normalization, LARS with the same warmup, peak and cosine decay for all. The contestants:
 
     plain         nothing else
@@ -197,8 +197,8 @@ if __name__ == "__main__":
     flags.DEFINE_string("log", "benchmarks/logs/conadv.jsonl", "Where every run is a line.")
     flags.DEFINE_string("draw", None, "The picture to write.")
     flags.DEFINE_string("data", FASHION_MNIST, "The folder of Fashion-MNIST, or empty: digits.")
-    flags.DEFINE_integer("examples", 10240, "Training images.")
+    flags.DEFINE_integer("examples", 8192, "Training images.")
     flags.DEFINE_integer("batch", 1024, "Batch size.")
-    flags.DEFINE_integer("epochs", 40, "Of every run.")
+    flags.DEFINE_integer("epochs", 25, "Of every run.")
     flags.DEFINE_integer("seeds", 3, "Of each.")
     app.run(main)

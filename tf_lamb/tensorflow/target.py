@@ -21,3 +21,14 @@ def tpu():
         yield
     finally:
         _tracing_for_tpu = before
+
+
+def zero_after(x):
+    """0.0, which XLA cannot know before it has x: what is added to it comes later.
+
+    Layers are free of each other, and libtpu may begin several at once: then none of their arrays
+    fits into the chip's own memory from the first pass over them to the second. Barriers it drops.
+    """
+    bits = tf.bitcast(tf.cast(tf.reshape(x, [-1])[0], tf.float32), tf.int32)
+    negative, other = (tf.bitwise.right_shift(b, 31) for b in (bits, tf.bitwise.invert(bits)))
+    return tf.cast(tf.bitwise.bitwise_and(negative, other), tf.float32)

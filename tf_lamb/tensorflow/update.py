@@ -120,16 +120,19 @@ class Update:
 
     def _apply(self, plan, gradients, state, scalars):
         gradients = self.clip(list(gradients))
+        last = None
         for layer in plan:
-            weights, slots = (
-                [variables[i] for i in layer.members] for variables in (state.weights, state.slots)
+            own, weights, slots = (
+                [each[i] for i in layer.members] for each in (gradients, state.weights, state.slots)
             )
             observed = [state.observed[i] for i in layer.members] if state.observed else []
+            if last is not None and target.is_tpu():
+                own = [g + tf.cast(target.zero_after(last), g.dtype) for g in own]
             with servers.beside(weights[0]):
                 self._program(layer, weights, slots, observed)(
-                    tf.constant(layer.number), [gradients[i] for i in layer.members],
-                    weights, slots, observed, scalars.lr, scalars.t,
-                )  # fmt: skip
+                    tf.constant(layer.number), own, weights, slots, observed, scalars.lr, scalars.t
+                )
+            last = weights[0]
         if state.averages:
             self._average(state, scalars)
 
