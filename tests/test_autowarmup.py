@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tf_lamb.core.autowarmup import Settings, Warmup, gaussian_process
+from tf_lamb.core.faces.autowarmup import _of_steps
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 DOORS = ["keras", "tf_keras"] if BACKEND == "tensorflow" else ["keras"]
@@ -227,6 +228,14 @@ def test_fit_has_the_rate_and_its_losses_are_those_of_the_steps(door, digits):
         above, below = warmup.plot()
         assert above.get_legend_handles_labels()[1][0] == "loss"
         assert below.get_yscale() == "log"
+
+
+def test_means_that_come_in_any_order_give_each_step_its_loss():
+    losses = [3.0, 1.0, 2.0, 6.0]
+    means = [(i + 1, np.float32(np.mean(losses[: i + 1]))) for i in range(4)]
+    found = list(_of_steps([means[2], means[0], means[3], means[1]]))
+    assert [step for step, _ in found] == [0, 1, 2, 3]
+    assert [loss for _, loss in found] == pytest.approx(losses)
 
 
 @pytest.mark.parametrize("door", DOORS)

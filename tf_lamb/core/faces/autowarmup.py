@@ -107,7 +107,7 @@ class AutoWarmup(Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         """Begins anew, or goes on after the epochs before this one."""
-        self._first, self._done = epoch * self._steps, 0
+        self._first = epoch * self._steps
         self._means: list[tuple[int, Any]] = []
         if not self._has_begun:
             self._has_begun = True
@@ -129,9 +129,10 @@ class AutoWarmup(Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         """Keeps the mean loss of the epoch so far."""
-        self._done = min(self._done + self._call, self._steps)
+        # Keras 3 may call from several threads, in any order.
+        done = min((batch // self._call + 1) * self._call, self._steps)
         if self.warmup.is_rising(self._first):
-            self._means.append((self._done, logs["loss"]))
+            self._means.append((done, logs["loss"]))
 
     def on_epoch_end(self, epoch, logs=None):
         """Decides, and saves what has been decided."""
