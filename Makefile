@@ -32,9 +32,9 @@ train-resnet: $(VENV)/.train
 	done
 
 # Every test on TensorFlow, then door 1 again on JAX, and on torch where it is installed.
-# In three parts: what TensorFlow has compiled stays in a process as long as it lives.
+# In parts: what TensorFlow has compiled stays in a process as long as it lives.
 test: $(VENV)/.develop
-	ls tests/test_*.py | xargs -n 16 $(PYTEST)
+	ls tests/test_*.py | xargs -n 12 $(PYTEST)
 	KERAS_BACKEND=jax JAX_ENABLE_X64=1 $(PYTEST)
 	if $(RUN) -c "import torch" 2>/dev/null; then KERAS_BACKEND=torch $(PYTEST); fi
 
