@@ -120,13 +120,15 @@ class Update:
 
     def _apply(self, plan, gradients, state, scalars):
         gradients = self.clip(list(gradients))
+        # Inside a conditional, libtpu would copy whatever one layer waits for.
+        one_by_one = target.is_tpu() and not (state.skipped or self.accumulation_steps)
         last = None
         for layer in plan:
             own, weights, slots = (
                 [each[i] for i in layer.members] for each in (gradients, state.weights, state.slots)
             )
             observed = [state.observed[i] for i in layer.members] if state.observed else []
-            if last is not None and target.is_tpu():
+            if one_by_one and last is not None:
                 own = [g + tf.cast(target.zero_after(last), g.dtype) for g in own]
             with servers.beside(weights[0]):
                 self._program(layer, weights, slots, observed)(
