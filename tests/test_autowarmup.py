@@ -22,6 +22,11 @@ PUBLISHED = {
     "a minimum at 13": (
         np.abs(T - 13) * 0.1 + 1, 1.0, 0.6530612245, 2.293995453, 1.659498807, 9.10298178e-4,
     ),
+    # Of this one the facts have the numbers alone; these losses give them.
+    "a late rise": (
+        np.where(T > 17, 1.15 + 0.02 * (T - 17), 2 - 0.05 * T),
+        0.8398558726, 0.8775510204, 1.996652599, 1.248847764, 4.29193426e-3,
+    ),
     "flat": (np.ones(20), 0.5, 0.0, 1.0, 1.0, 1e-5),
 }  # fmt: skip
 
