@@ -17,7 +17,6 @@ A run is a line of the log; a command that was interrupted goes on where it stop
 two pictures: of the accuracy, and as NAME_noise.png of gain and noise scale.
 """
 
-import json
 import math
 import os
 import statistics
@@ -27,7 +26,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import numpy as np
 from absl import app, flags
-from pictures import FASHION_MNIST, images, machine
+from pictures import FASHION_MNIST, images
+from run_log import Log
 
 import tf_lamb
 
@@ -108,20 +108,10 @@ def train(data, method, scale, seed, rate, steps):
 
 
 class Runs:
-    """Runs by what they are of; a run that is in the log is not made again."""
+    """Runs by what they are of."""
 
     def __init__(self, args, bar):
-        self.args, self.bar, self.data, self.lines = args, bar, images(args.data), []
-        if os.path.exists(args.log):
-            with open(args.log) as file:
-                self.lines = [json.loads(line) for line in file]
-        if machine() not in self.lines:
-            self._note(machine())
-
-    def _note(self, line):
-        self.lines.append(line)
-        with open(self.args.log, "a") as file:
-            file.write(json.dumps(line) + "\n")
+        self.args, self.bar, self.data, self.log = args, bar, images(args.data), Log(args.log)
 
     def run(self, method, scale, seed, rate, steps=None):
         """A run, made now if it has to be."""
@@ -130,10 +120,9 @@ class Runs:
             "data": "fashion_mnist" if self.args.data else "digits", "method": method,
             "scale": scale, "seed": seed, "learning_rate": rate, "base_steps": steps,
         }  # fmt: skip
-        if not any(what.items() <= line.items() for line in self.lines):
-            self._note({**what, **train(self.data, method, scale, seed, rate, steps)})
+        made = self.log.run(what, lambda: train(self.data, method, scale, seed, rate, steps))
         self.bar.update()
-        return next(line for line in self.lines if what.items() <= line.items())
+        return made
 
 
 def compare(runs, seeds):

@@ -17,7 +17,7 @@ interrupted goes on where it stopped. `--draw` makes a picture of all, and NAME_
 each AutoWarmup saw.
 """
 
-import json
+import functools
 import os
 import time
 
@@ -25,7 +25,8 @@ os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from absl import app, flags
-from pictures import FASHION_MNIST, images, machine
+from pictures import FASHION_MNIST, images
+from run_log import Log
 
 import tf_lamb
 
@@ -47,8 +48,8 @@ def network(shape):
     return Sequential([*blocks, layers.Dense(10)])
 
 
-def train(data, batch, epochs, peak, seed):
-    """One run: the peak's, or where it is None AutoWarmup's."""
+def train(data, batch, epochs, peak, seed, picture=None):
+    """One run: the peak's, or where it is None AutoWarmup's, of which there may be a picture."""
     import keras
 
     from tf_lamb.keras import schedules
@@ -75,7 +76,9 @@ def train(data, batch, epochs, peak, seed):
     if not peak:
         warmup = callbacks[0].warmup
         line |= {"found": warmup.found, "switch": warmup.begin, "switch_to": warmup.peak}
-    return line, callbacks
+        if picture:
+            warmup.plot()[0].figure.savefig(picture, dpi=90)
+    return line
 
 
 def main(_):
@@ -85,18 +88,7 @@ def main(_):
 
     matplotlib.use("Agg")
     args = flags.FLAGS
-    data, lines = images(args.data), []
-    if os.path.exists(args.log):
-        with open(args.log) as file:
-            lines = [json.loads(line) for line in file]
-
-    def note(line):
-        lines.append(line)
-        with open(args.log, "a") as file:
-            file.write(json.dumps(line) + "\n")
-
-    if machine() not in lines:
-        note(machine())
+    data, log = images(args.data), Log(args.log)
     contests = [
         (batch, peak, seed)
         for batch in map(int, args.batches)
@@ -109,13 +101,9 @@ def main(_):
             "data": "fashion_mnist" if args.data else "digits", "batch": batch,
             "epochs": args.epochs, "peak": peak and float(f"{peak:.4g}"), "seed": seed,
         }  # fmt: skip
-        if not any(what.items() <= line.items() for line in lines):
-            line, callbacks = train(data, batch, args.epochs, what["peak"], seed)
-            note({**what, **line})
-            if args.draw and callbacks and seed == 1:
-                figure = callbacks[0].plot()[0].figure
-                figure.savefig(f"_{batch}".join(os.path.splitext(args.draw)), dpi=90)
-        runs.append(next(line for line in lines if what.items() <= line.items()))
+        picture = f"_{batch}".join(os.path.splitext(args.draw)) if args.draw and seed == 1 else None
+        make = functools.partial(train, data, batch, args.epochs, what["peak"], seed, picture)
+        runs.append(log.run(what, make))
     for batch in map(int, args.batches):
         print(table([run for run in runs if run["batch"] == batch]))
     if args.draw:

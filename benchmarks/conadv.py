@@ -19,7 +19,7 @@ Then the seconds of a step, of all three in turn. A run is a line of the log; a 
 interrupted goes on where it stopped.
 """
 
-import json
+import functools
 import os
 import statistics
 import time
@@ -29,7 +29,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import numpy as np
 from absl import app, flags
-from pictures import images, machine
+from pictures import images
+from run_log import Log
 
 import tf_lamb
 
@@ -126,33 +127,18 @@ def main(_):
     """Makes the runs that are missing, and prints."""
     import tqdm
 
-    args, lines = flags.FLAGS, []
-    data = images(args.data)
-    if os.path.exists(args.log):
-        with open(args.log) as file:
-            lines = [json.loads(line) for line in file]
-
-    def note(line):
-        lines.append(line)
-        with open(args.log, "a") as file:
-            file.write(json.dumps(line) + "\n")
-
-    if machine() not in lines:
-        note(machine())
-    runs = []
+    args = flags.FLAGS
+    data, log, runs = images(args.data), Log(args.log), []
     contests = [(seed, method) for seed in range(1, args.seeds + 1) for method in METHODS]
     for seed, method in tqdm.tqdm(contests, desc="runs", disable=None):
-        what = {
-            "data": "fashion_mnist" if args.data else "digits", "method": method, "seed": seed,
-            "examples": args.examples, "batch": args.batch, "epochs": args.epochs,
-        }  # fmt: skip
-        if not any(what.items() <= line.items() for line in lines):
-            sizes = (args.examples, args.batch, args.epochs)
-            note({**what, **train(data, method, seed, *sizes)})
-        runs.append(next(line for line in lines if what.items() <= line.items()))
-    if not any("step_seconds" in line for line in lines):
-        note({"step_seconds": seconds(data, args.batch)})
-    timed = next(line["step_seconds"] for line in lines if "step_seconds" in line)
+        sizes = {"examples": args.examples, "batch": args.batch, "epochs": args.epochs}
+        name = "fashion_mnist" if args.data else "digits"
+        what = {"data": name, "method": method, "seed": seed, **sizes}
+        make = functools.partial(train, data, method, seed, **sizes)
+        runs.append(log.run(what, make))
+    if not any("step_seconds" in line for line in log.lines):
+        log.note({"step_seconds": seconds(data, args.batch)})
+    timed = next(line["step_seconds"] for line in log.lines if "step_seconds" in line)
     print(table(runs, timed))
     if args.draw:
         draw(runs, args.draw)

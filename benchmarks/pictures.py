@@ -1,11 +1,10 @@
-"""Pictures to train on that a package ships, and the machine on which it happens.
+"""Pictures to train on that a package ships.
 
 apt-get download dataset-fashion-mnist && dpkg -x dataset-fashion-mnist_*.deb .build/debian
 """
 
 import gzip
 import os
-import platform
 
 import numpy as np
 
@@ -35,13 +34,3 @@ def images(folder):
     cuts = [len(x) - tested - held_out, len(x) - tested]
     x = ((x - x[: cuts[0]].mean()) / x[: cuts[0]].std()).astype("float32")
     return list(zip(np.split(x, cuts), np.split(y.astype("int32"), cuts), strict=True))
-
-
-def machine():
-    """Where this runs, as a line of the log."""
-    import importlib.metadata
-
-    with open("/proc/cpuinfo") as file:
-        cpu = next((line.split(":")[1].strip() for line in file if "model name" in line), "")
-    versions = {name: importlib.metadata.version(name) for name in ("keras", "jax", "numpy")}
-    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), **versions}

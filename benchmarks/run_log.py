@@ -1,0 +1,39 @@
+"""The log of a benchmark that trains: a run is a line, and one that is there is not made again."""
+
+import json
+import os
+import platform
+
+
+class Log:
+    """The lines of a log, which has the machine among them."""
+
+    def __init__(self, path):
+        self.path, self.lines = path, []
+        if os.path.exists(path):
+            with open(path) as file:
+                self.lines = [json.loads(line) for line in file]
+        if machine() not in self.lines:
+            self.note(machine())
+
+    def note(self, line):
+        """One line more."""
+        self.lines.append(line)
+        with open(self.path, "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def run(self, what, make):
+        """The line of a run, which is made now if it has to be: `make` gives what it came to."""
+        if not any(what.items() <= line.items() for line in self.lines):
+            self.note({**what, **make()})
+        return next(line for line in self.lines if what.items() <= line.items())
+
+
+def machine():
+    """Where this runs, as a line of the log."""
+    import importlib.metadata
+
+    with open("/proc/cpuinfo") as file:
+        cpu = next((line.split(":")[1].strip() for line in file if "model name" in line), "")
+    versions = {name: importlib.metadata.version(name) for name in ("keras", "jax", "numpy")}
+    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), **versions}
