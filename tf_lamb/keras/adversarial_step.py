@@ -1,17 +1,15 @@
 """One step of concurrent adversarial training: attack, remember the parameters, train on both."""
 
-import contextlib
-import contextvars
-
 import keras
 from keras import ops
 
 from tf_lamb.core.faces.split import auxiliary_statistics
+from tf_lamb.core.flags import Flag
 from tf_lamb.core.rules import adversarial as rule
 from tf_lamb.keras import adversarial_checks
 
-# Whether the batch is a clean one and its adversarial one. Of a thread: a replica is one.
-_DOUBLED = contextvars.ContextVar("doubled", default=False)
+# Whether the batch is a clean one and its adversarial one.
+_DOUBLED = Flag("doubled")
 
 
 class AdversarialStep(keras.Model):
@@ -35,7 +33,7 @@ class AdversarialStep(keras.Model):
         """Keras's, on the batch and its adversarial one."""
         if keras.backend.backend() == "jax":
             return self._stateless_train_step(*arguments)
-        with _doubled():
+        with _DOUBLED.up():
             return super().train_step(self._double(*arguments))
 
     def _stateless_train_step(self, state, data):
@@ -48,7 +46,7 @@ class AdversarialStep(keras.Model):
         with keras.StatelessScope(list(zip(variables, values, strict=True))) as scope:
             data = self._double(data)
         non_trainable = [scope.get_current_value(v) for v in self.non_trainable_variables]
-        with _doubled():
+        with _DOUBLED.up():
             return super().train_step((trainable, non_trainable, optimizer, metrics), data)
 
     def _double(self, data):
@@ -105,7 +103,7 @@ class AdversarialStep(keras.Model):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Keras's; of a doubled batch, the weighted sum of both halves' losses."""
         adversarial_checks.labels(y)
-        if not _DOUBLED.get():
+        if not _DOUBLED:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         arrays = (x, y, y_pred, sample_weight)
         clean = super().compute_loss(*half(arrays, 0), training)
@@ -114,18 +112,9 @@ class AdversarialStep(keras.Model):
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """Keras's; of a doubled batch, those of its clean half."""
-        if _DOUBLED.get():
+        if _DOUBLED:
             x, y, y_pred, sample_weight = half((x, y, y_pred, sample_weight), 0)
         return super().compute_metrics(x, y, y_pred, sample_weight)
-
-
-@contextlib.contextmanager
-def _doubled():
-    token = _DOUBLED.set(True)
-    try:
-        yield
-    finally:
-        _DOUBLED.reset(token)
 
 
 def each(function, arrays):

@@ -1,7 +1,5 @@
 """Model Garden's image classification task, trained on adversarial examples too (ConAdv)."""
 
-import contextlib
-import contextvars
 import dataclasses
 import functools
 import math
@@ -13,12 +11,13 @@ from official.modeling import hyperparams
 from official.vision.ops import preprocess_ops
 
 import tf_lamb.tf_keras
+from tf_lamb.core.flags import Flag
 from tf_lamb.core.rules import adversarial as rule
 from tf_lamb.model_garden import image_tasks
 from tf_lamb.tensorflow import namespace
 
-# Whether the batch is a clean one and its adversarial one. Of a thread: a replica is one.
-_DOUBLED = contextvars.ContextVar("doubled", default=False)
+# Whether the batch is a clean one and its adversarial one.
+_DOUBLED = Flag("doubled")
 
 
 @dataclasses.dataclass
@@ -128,7 +127,7 @@ class ConcurrentAdversarialTask(image_tasks.ImageClassificationTask):
             for copy, value in zip(copies, values, strict=True):
                 copy.assign(value)
         both = tf.concat([features, tf.cast(adversarial, features.dtype)], 0)
-        with _doubled():
+        with _DOUBLED.up():
             return super().train_step((both, tf.concat([labels] * 2, 0)), model, optimizer, metrics)
 
     def adversarial(self, model, features, labels, optimizer):
@@ -164,7 +163,7 @@ class ConcurrentAdversarialTask(image_tasks.ImageClassificationTask):
     def build_losses(self, labels, model_outputs, aux_losses=None):
         """See base class; of a doubled batch, the weighted sum of both halves' losses."""
         build = super().build_losses
-        if not _DOUBLED.get():
+        if not _DOUBLED:
             return build(labels, model_outputs, aux_losses)
         halves = zip(tf.split(labels, 2), tf.split(model_outputs, 2), strict=True)
         losses = [build(*half, aux_losses) for half in halves]
@@ -172,7 +171,7 @@ class ConcurrentAdversarialTask(image_tasks.ImageClassificationTask):
 
     def process_metrics(self, metrics, labels, model_outputs, **kwargs):
         """See base class; of a doubled batch, those of its clean half."""
-        if _DOUBLED.get():
+        if _DOUBLED:
             labels, model_outputs = tf.split(labels, 2)[0], tf.split(model_outputs, 2)[0]
         super().process_metrics(metrics, labels, model_outputs, **kwargs)
 
@@ -193,15 +192,6 @@ def _line(model):
     """The variables of the last tau steps, oldest first."""
     stale = getattr(model, "stale", None)
     return [] if stale is None else [stale.model.trainable_variables, *stale.line]
-
-
-@contextlib.contextmanager
-def _doubled():
-    token = _DOUBLED.set(True)
-    try:
-        yield
-    finally:
-        _DOUBLED.reset(token)
 
 
 @functools.cache

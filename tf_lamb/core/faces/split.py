@@ -1,12 +1,10 @@
 """The face of split batch normalization; each door adds its host's `BatchNormalization`."""
 
-import contextlib
-import contextvars
-
 from tf_lamb.core import normalization
 from tf_lamb.core.faces.normalization import SET, InParts
+from tf_lamb.core.flags import Flag
 
-_BY_AUXILIARY = contextvars.ContextVar("auxiliary_statistics", default=False)
+_BY_AUXILIARY = Flag("auxiliary_statistics")
 
 
 class SplitBatchNormalization(InParts):
@@ -52,7 +50,7 @@ class SplitBatchNormalization(InParts):
         """The host's call, but in training, or by the auxiliary set where that was asked for."""
         if self._trains(training):
             return self._train(inputs, mask)
-        if not _BY_AUXILIARY.get():
+        if not _BY_AUXILIARY:
             return super().call(inputs, training=False, mask=mask)
         x, how = self._wide(inputs), self._how()
         weights = self._weights(x, "auxiliary_")
@@ -61,7 +59,7 @@ class SplitBatchNormalization(InParts):
 
     def _normalize(self, x, batch):
         auxiliary = self._weights(x, "auxiliary_")
-        if _BY_AUXILIARY.get():
+        if _BY_AUXILIARY:
             return normalization.train(self._xp, x, auxiliary, **self._how())[0]
         if batch is not None:
             normalization.refuse_half(self.name, batch)
@@ -78,14 +76,9 @@ class SplitBatchNormalization(InParts):
                 setattr(self, f"auxiliary_{name}", self._add_like(main, f"auxiliary_{name}"))
 
 
-@contextlib.contextmanager
 def auxiliary_statistics():
     """`SplitBatchNormalization` normalizes whole batches by its auxiliary set; no average moves.
 
     It holds for what is called, or traced, inside.
     """
-    token = _BY_AUXILIARY.set(True)
-    try:
-        yield
-    finally:
-        _BY_AUXILIARY.reset(token)
+    return _BY_AUXILIARY.up()
