@@ -11,6 +11,7 @@ from official.core import exp_factory, task_factory, train_utils
 from official.modeling import hyperparams
 
 from tf_lamb import model_garden
+from tf_lamb.model_garden import runner
 
 model_garden.register()
 
@@ -134,6 +135,16 @@ def weights(trainer):
 
 def tf_lamb_of(settings_or_params):
     return settings_or_params.trainer.optimizer_config.optimizer.tf_lamb
+
+
+def run(params, model_dir, mode="train_and_eval"):
+    """What `tf_lamb.model_garden.train` runs, in this process."""
+    strategy = one_device()
+    with strategy.scope():
+        task = task_factory.get_task(params.task, logging_dir=str(model_dir))
+    one = runner.Runner(strategy, task, mode, params, str(model_dir))
+    one.run()
+    return one
 
 
 def environment():

@@ -2,15 +2,15 @@
 
 import json
 
+import garden
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
 from garden import build, mirrored, one_device, tiny, train
-from official.core import task_factory
 
 from tf_lamb.core import autowarmup
-from tf_lamb.model_garden import checks, runner
+from tf_lamb.model_garden import checks
 from tf_lamb.model_garden.autowarmup import KEY, schedule_of
 from tf_lamb.model_garden.parsing import UserError
 
@@ -33,14 +33,8 @@ def params_of(records, train_steps=STEPS, **fields):
 
 
 def run(params, model_dir):
-    """What `tf_lamb.model_garden.train` runs, in this process."""
     tf_keras.utils.set_random_seed(1)
-    strategy = one_device()
-    with strategy.scope():
-        task = task_factory.get_task(params.task, logging_dir=str(model_dir))
-    one = runner.Runner(strategy, task, "train", params, str(model_dir))
-    one.run()
-    return one
+    return garden.run(params, model_dir, "train")
 
 
 @pytest.fixture
@@ -117,4 +111,11 @@ def test_two_warmups_are_one_too_many(records, tmp_path):
     params = params_of(records)
     params.trainer.optimizer_config.warmup.type = "tf_lamb"
     with pytest.raises(UserError, match="warms up itself. Write .*warmup.type=null"):
+        checks.check(params, "train", str(tmp_path / "new"))
+
+
+def test_adascale_and_it_are_two_that_set_one_rate(records, tmp_path):
+    params = params_of(records)
+    params.trainer.optimizer_config.optimizer.tf_lamb.adascale.scale = 8
+    with pytest.raises(UserError, match="finds a learning rate of its own.* adascale.scale=null"):
         checks.check(params, "train", str(tmp_path / "new"))

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from garden import build, mirrored, one_device, optimizer, tiny, train, trainer_of
-from official.core import task_factory
+from garden import build, mirrored, one_device, optimizer, run, tiny, train, trainer_of
 
 import tf_lamb.tf_keras
 from tf_lamb.model_garden import actions, runner
@@ -18,16 +17,6 @@ def adascale(**fields):
     return optimizer(
         gradient_accumulation_steps=MICRO_BATCHES, adascale={"scale": MICRO_BATCHES, **fields}
     )
-
-
-def run(params, model_dir, mode="train_and_eval"):
-    """What `tf_lamb.model_garden.train` runs, in this process."""
-    strategy = one_device()
-    with strategy.scope():
-        task = task_factory.get_task(params.task, logging_dir=str(model_dir))
-    one = runner.Runner(strategy, task, mode, params, str(model_dir))
-    one.run()
-    return one
 
 
 @pytest.mark.slow

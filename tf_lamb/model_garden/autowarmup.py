@@ -21,6 +21,7 @@ from official.modeling.hyperparams import base_config
 from tf_lamb.core import autowarmup, checks
 from tf_lamb.core.observing import unwrapped
 from tf_lamb.core.reading import step_of
+from tf_lamb.model_garden import checkpoints
 from tf_lamb.model_garden.parsing import UserError
 from tf_lamb.tensorflow import namespace
 
@@ -77,6 +78,12 @@ def complaint(config) -> str | None:
             f"trainer.optimizer_config.learning_rate.type={KEY} warms up itself. Write "
             "trainer.optimizer_config.warmup.type=null"
         )
+    adascale = getattr(config.optimizer.get(), "adascale", None)
+    if adascale is not None and adascale.scale is not None:
+        return (
+            f"trainer.optimizer_config.learning_rate.type={KEY} finds a learning rate of its own, "
+            "which AdaScale would scale unseen. Write adascale.scale=null"
+        )
     try:
         settings = rate.get().as_dict()
         checks.whole("decide_every", settings.pop("decide_every"))
@@ -90,7 +97,9 @@ def schedule_of(optimizer) -> Schedule | None:
     """The schedule inside an optimizer and what may wrap it; None where it has another."""
     # seam: tf-models-official 2.20.0 and tf_keras 2.20.1. Averaging, and either generation.
     optimizer = unwrapped(getattr(optimizer, "_optimizer", optimizer))
-    rate = getattr(optimizer, "_learning_rate", None) or optimizer.learning_rate
+    rate = getattr(optimizer, "_learning_rate", None)
+    if rate is None:
+        rate = optimizer.learning_rate
     return rate if isinstance(rate, Schedule) else None
 
 
@@ -139,16 +148,16 @@ class AutoWarmup:
     def __call__(self, output):
         """Takes the mean loss of a loop; raises `FloatingPointError` where none is finite."""
         before, self._step = self._step, step_of(self._optimizer)
+        if not self.warmup.is_rising(before):
+            return
         self.warmup.record((before + self._step - 1) / 2, float(output["training_loss"]))
         if self._step >= self._due:
             self.warmup.end_epoch(self._step)
             self._due = self._step + self._schedule.decide_every
             self._set()
         if self._writes:
-            beside = f"{self._path}.unfinished"
-            with tf.io.gfile.GFile(beside, "w") as file:
+            with checkpoints.whole(self._path) as beside, tf.io.gfile.GFile(beside, "w") as file:
                 json.dump(self.warmup.state(), file)
-            tf.io.gfile.rename(beside, self._path, overwrite=True)
 
     def advice(self) -> str:
         """What it decided; draws it, too."""
