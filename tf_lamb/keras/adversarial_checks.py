@@ -10,7 +10,7 @@ from tf_lamb.keras.layers import SplitBatchNormalization
 def backend(name: str) -> None:
     """The backend is one whose train step is known here."""
     if name not in ("tensorflow", "jax"):
-        raise NotImplementedError(
+        raise ValueError(
             f"ConcurrentAdversarial trains on TensorFlow and JAX, not on {name}. "
             "Set KERAS_BACKEND=jax before Keras is imported."
         )
