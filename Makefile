@@ -1,18 +1,19 @@
 # make train   a small BERT on real text, from nothing
 # make train-resnet  a small ResNet on handwritten digits, with LAMB and with LARS
-# make test    the whole suite
+# make test    what a change is likely to break: run it before every commit
+# make test-slow  what needs minutes: kills, clusters, the TPU's compiler, notebooks, trainings
 # make check   style, types, the import law
 # make goldens what the peers compute, made again in environments of their own
 # make audit   known vulnerabilities of the pinned packages; asks a service on the network
 PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin/python
-PYTEST = $(RUN) -m pytest -q -n 2 --dist loadfile
+PYTEST = $(RUN) -m pytest -q -n 2 --dist worksteal
 GOLDENS = .build/goldens
 AUDIT = .build/audit
 INSTALL = $(RUN) -m pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: train train-resnet test check goldens audit
+.PHONY: train train-resnet test test-slow check goldens audit
 
 train: $(VENV)/.train
 	$(RUN) -m tf_lamb.model_garden.sample_data --output_dir=.build/data
@@ -31,12 +32,15 @@ train-resnet: $(VENV)/.train
 	  $(RUN) -m tf_lamb.model_garden.report --model_dir=.build/resnet_small_$$name || exit 1; \
 	done
 
-# Every test on TensorFlow, then door 1 again on JAX, and on torch where it is installed.
-# In parts: what TensorFlow has compiled stays in a process as long as it lives.
+# On TensorFlow, then the rooms that run on every backend again on JAX, and on torch where it is.
 test: $(VENV)/.develop
-	ls tests/test_*.py | xargs -n 12 $(PYTEST)
-	KERAS_BACKEND=jax JAX_ENABLE_X64=1 $(PYTEST)
-	if $(RUN) -c "import torch" 2>/dev/null; then KERAS_BACKEND=torch $(PYTEST); fi
+	$(PYTEST) -m "not slow"
+	KERAS_BACKEND=jax $(PYTEST) -m "not slow"
+	if $(RUN) -c "import torch" 2>/dev/null; then KERAS_BACKEND=torch $(PYTEST) -m "not slow"; fi
+
+test-slow: $(VENV)/.develop
+	$(PYTEST) -m slow
+	KERAS_BACKEND=jax $(PYTEST) -m slow
 
 check: $(VENV)/.develop
 	$(VENV)/bin/ruff check .

@@ -1,4 +1,4 @@
-"""Runs the properties of `tests/test_properties.py` on more than 10,000 cases.
+"""Runs the properties of `tests/api/test_properties.py` on more than 10,000 cases.
 
     python benchmarks/properties.py | tee benchmarks/logs/properties.log
 
@@ -14,7 +14,7 @@ import sys
 import time
 
 SCALE, SEED = os.environ.setdefault("PROPERTY_SCALE", "20"), 0
-FILE = os.path.join(os.path.dirname(__file__), "..", "tests", "test_properties.py")
+FILE = os.path.join(os.path.dirname(__file__), "..", "tests", "api", "test_properties.py")
 
 import hypothesis  # noqa: E402
 import numpy as np  # noqa: E402
@@ -26,9 +26,9 @@ def main():
     quietly = ["-q", "-p", "no:cacheprovider", "-p", "no:warnings"]
     outcome = pytest.main([*quietly, f"--hypothesis-seed={SEED}", FILE])
     import keras
-    import property_cases as properties  # by now on the path, from the tests
     import tensorflow as tf
     import tf_keras
+    from support import property_cases as properties  # by now on the path, from the tests
 
     print(
         f"\nTensorFlow {tf.__version__}, Keras {keras.__version__}, tf_keras "

@@ -1,32 +1,36 @@
-"""Eight logical CPUs before TensorFlow starts, so that replicas can be tested on one machine."""
+"""What holds in every room: which tests a backend runs, on which devices, and what they leave.
 
+`KERAS_BACKEND` names the backend. On TensorFlow everything runs; elsewhere the rooms `api` and
+`keras` do, for the others have no other backend.
+"""
+
+import gc
 import os
+import pathlib
+import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# JAX with several CPU devices, for the same reason.
+# Eight devices, so that replicas can be tested on one machine; TensorFlow's are made below.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import pytest
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
-
-# What runs under every Keras backend; the rest of the suite is about TensorFlow.
-PORTABLE = (
-    "test_adascale.py", "test_adversarial.py", "test_autowarmup.py", "test_decentralized.py",
-    "test_divergence.py", "test_keras.py", "test_nonfinite.py", "test_normalization.py",
-    "test_preflight_keras.py", "test_sharded.py", "test_trust_ratios_keras.py",
-)  # fmt: skip
+if BACKEND == "jax":
+    os.environ.setdefault("JAX_ENABLE_X64", "1")  # the oracle is float64
+TESTS = pathlib.Path(__file__).parent
+ON_EVERY_BACKEND = ("api", "keras")
 
 
 def pytest_ignore_collect(collection_path):
     if BACKEND != "tensorflow" and collection_path.name.startswith("test_"):
-        return collection_path.name not in PORTABLE
+        return collection_path.relative_to(TESTS).parts[0] not in ON_EVERY_BACKEND
     return None
 
 
 @pytest.fixture(scope="session", autouse=True)
 def logical_devices():
-    if BACKEND == "tensorflow":
+    if "tensorflow" in sys.modules:
         import tensorflow as tf
 
         cpu = tf.config.list_physical_devices("CPU")[0]
@@ -35,9 +39,13 @@ def logical_devices():
         )
 
 
-@pytest.fixture(scope="module")
-def records(tmp_path_factory):
-    """The data of the smallest BERT."""
-    import garden
-
-    return garden.write_records(tmp_path_factory.mktemp("data"))
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_behind():
+    """What a host has built and compiled goes with the module that asked for it."""
+    yield
+    for host in ("keras", "tf_keras"):
+        if host in sys.modules:
+            sys.modules[host].backend.clear_session()
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+    gc.collect()

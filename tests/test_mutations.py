@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 import test_rules
-from cases import LAMB_CASES
+from support.cases import LAMB_CASES
 
 from tf_lamb.core.rules import lamb as lamb_module
 from tf_lamb.core.rules.lamb import lamb

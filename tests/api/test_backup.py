@@ -1,0 +1,158 @@
+"""Doors 1 and 2: a fit that was killed, in whatever it did, ends with the same bits."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import backing_up
+from support.backing_up import EPOCHS, STEPS, fit, new_model, state
+from support.crashing import full_disk
+
+ROOT = pathlib.Path(__file__).parents[2]
+DOORS = ("keras", "tf_keras")
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """Door -> what it ends with."""
+    ends = {}
+    for door in DOORS:
+        model = new_model(door)
+        fit(door, model, tmp_path_factory.mktemp(door))
+        ends[door] = state(model)
+    return ends
+
+
+def killed(door, folder, when, number=0, stock=False):
+    command = [sys.executable, backing_up.__file__, door, str(folder),
+               "stock" if stock else "ours", when, str(number)]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    dead = {-signal.SIGKILL, -signal.SIGXFSZ}
+    assert done.returncode in dead, done.stderr[-2000:]
+
+
+def assert_same_bits(expected, model):
+    got = state(model)
+    assert len(expected) == len(got)
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(expected, got, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("door", "when", "number", "epoch"),
+    [
+        ("keras", "batch", 2 * STEPS + 3, 2),
+        ("tf_keras", "batch", 2 * STEPS + 3, 2),
+        # In the middle of writing the backup of the third epoch.
+        ("keras", "byte", 5000, 2),
+        ("tf_keras", "byte", 700, 2),
+        # When the weights are written, but are not yet the backup.
+        ("keras", "written", 0, 2),
+    ],
+)
+def test_a_killed_fit_ends_with_the_same_bits(unbroken, tmp_path, door, when, number, epoch):
+    killed(door, tmp_path, when, number)
+    model = new_model(door)
+    assert fit(door, model, tmp_path) == [*range(epoch, EPOCHS)]
+    assert_same_bits(unbroken[door], model)
+
+
+def test_why_keras_needs_another_one(unbroken, tmp_path):
+    """The day that this fails, Keras's own is as safe."""
+    killed("keras", tmp_path / "in", "byte", 5000, stock=True)
+    with pytest.raises(OSError):
+        fit("keras", new_model("keras"), tmp_path / "in", stock=True)
+    killed("keras", tmp_path / "after", "written", stock=True)
+    model = new_model("keras")
+    fit("keras", model, tmp_path / "after", stock=True)
+    assert not np.array_equal(unbroken["keras"][0], state(model)[0])
+
+
+class Stop(Exception):
+    """Leaves a fit and its backup."""
+
+
+def stopped(door, folder, **more):
+    """A fit that left off in its third epoch."""
+    import importlib
+
+    def stop(epoch, logs=None):
+        if epoch == 2:
+            raise Stop
+
+    host = importlib.import_module(door)
+    with pytest.raises(Stop):
+        callback = host.callbacks.LambdaCallback(on_epoch_begin=stop)
+        fit(door, new_model(door, **more), folder, [callback])
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_full_disk_costs_no_backup(unbroken, tmp_path, door):
+    stopped(door, tmp_path)
+    before = contents(tmp_path)
+    with full_disk(500), pytest.raises((OSError, tf.errors.OpError), match="(?i)too large"):
+        fit(door, new_model(door), tmp_path)
+    assert before.items() <= contents(tmp_path).items()
+    model = new_model(door)
+    assert fit(door, model, tmp_path) == [2, 3]
+    assert_same_bits(unbroken[door], model)
+
+
+def cut(folder, pattern):
+    (path,) = folder.rglob(pattern)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(folder, pattern):
+    (path,) = folder.rglob(pattern)
+    path.write_bytes(b"")
+
+
+def scribble(folder, pattern):
+    (path,) = folder.rglob(pattern)
+    path.write_text("no list of checkpoints")
+
+
+def remove(folder, pattern):
+    (path,) = folder.rglob(pattern)
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("door", "damage", "pattern"),
+    [
+        ("keras", cut, "*.h5"),
+        ("tf_keras", cut, "*.data-*"),
+        ("tf_keras", cut, "*.index"),
+        ("tf_keras", remove, "*.index"),
+        ("tf_keras", empty, "checkpoint"),
+        ("tf_keras", scribble, "checkpoint"),
+    ],
+)
+def test_a_broken_backup_is_refused(tmp_path, door, damage, pattern):
+    stopped(door, tmp_path)
+    damage(tmp_path, pattern)
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="backup_dir=.* cannot be restored") as error:
+        fit(door, new_model(door), tmp_path)
+    assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("other", [{"units": 9}, {"optimizer": "LARS"}], ids=["model", "optimizer"])
+def test_a_backup_of_another_model_is_refused(tmp_path, door, other):
+    stopped(door, tmp_path, **({} if door == "keras" else other))
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="cannot be restored"):
+        fit(door, new_model(door, **(other if door == "keras" else {})), tmp_path)
+    assert contents(tmp_path) == before

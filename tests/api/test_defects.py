@@ -1,0 +1,485 @@
+"""The defects that were found in other packages, each shown to be absent here.
+
+The names are those of the survey: D1 to D37, a defect of Keras 3, Model Garden, TensorFlow Addons,
+optax, pytorch_optimizer, apex, DeepSpeed, ColossalAI, fairscale or NVIDIA's examples. A test is
+named after its defect and stands in the very situation in which it shows, behind both doors where
+both could have it. GUARDED names the tests elsewhere that do this; IMPOSSIBLE says of the others
+why they cannot be.
+"""
+
+import ast
+import inspect
+import pathlib
+import pickle
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from oracle import Lamb, Lars, frobenius
+from support.clusters import mirrored
+
+import tf_lamb.keras
+import tf_lamb.tf_keras
+
+DOORS = {"keras": (keras, tf_lamb.keras), "tf_keras": (tf_keras, tf_lamb.tf_keras)}
+every_door = pytest.mark.parametrize("door", DOORS)
+LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
+
+GUARDED = {
+    "D13": ["test_model_garden.py::test_the_fields_are_the_arguments_of_the_constructor"],
+    "D14": ["test_model_garden.py::test_d14_a_change_of_type_leaves_nothing_behind"],
+    "D15": [
+        "test_model_garden.py::test_the_loss_is_scaled_and_gradients_unscaled",
+        "test_model_garden.py::test_float16_trains_with_a_dynamic_loss_scale",
+    ],
+    "D16": [
+        "test_model_garden.py::test_d16_nothing_decays_twice",
+        "test_configs.py::test_the_file_leaves_no_l2_in_the_loss_and_can_be_checked",
+    ],
+    "D30": [
+        "test_adascale.py::test_a_variable_without_a_gradient_counts_for_nothing",
+        "test_adascale.py::test_the_step_before_as_the_second_part",
+        "test_adascale.py::test_the_whole_step_compiled_is_the_step",
+    ],
+    "D35": [
+        "test_keras.py::test_accumulated_micro_batches_are_one_large_batch",
+        "test_keras.py::test_embeddings_train",
+    ],
+}
+
+IMPOSSIBLE = {
+    "D25": "One class is the optimizer of one device and of many: no second one has defaults of "
+    "its own, and test_doors.py holds both doors to one signature.",
+}
+
+
+def optimizer_of(door, name="LAMB", rate=0.1, **arguments):
+    """An optimizer; not compiled, which takes seconds and is tested elsewhere."""
+    return getattr(DOORS[door][1], name)(rate, **{"jit_compile": False, **arguments})
+
+
+def step(optimizer, start, gradients, dtype="float32", steps=1):
+    """The weights after each step has had the same gradients, by name."""
+    variables = {k: tf.Variable(w, dtype=dtype, name=k) for k, w in start.items()}
+    for _ in range(steps):
+        optimizer.apply_gradients(
+            [(tf.constant(gradients[k], dtype), v) for k, v in variables.items()]
+        )
+    return {k: tf.cast(v, "float64").numpy() for k, v in variables.items()}
+
+
+def close(values, expected, tolerance=1e-6):
+    for key, value in values.items():
+        np.testing.assert_allclose(value, expected[key], rtol=tolerance, atol=tolerance)
+
+
+RNG = np.random.default_rng(0)
+W = {"dense/kernel": RNG.normal(size=(4, 3)), "dense/bias": RNG.normal(size=3)}
+G = {"dense/kernel": RNG.normal(size=(4, 3)), "dense/bias": RNG.normal(size=3)}
+
+
+def test_every_defect_is_accounted_for():
+    tests = {match[1] for name in globals() if (match := re.match(r"test_d(\d\d)_", name))}
+    tested = {f"D{int(number)}" for number in tests} | GUARDED.keys()
+    assert tested | IMPOSSIBLE.keys() == {f"D{i}" for i in range(1, 38)}
+    assert not tested & IMPOSSIBLE.keys()
+
+
+@pytest.mark.parametrize("where", [where for places in GUARDED.values() for where in places])
+def test_the_guards_exist(where):
+    file, name = where.split("::")
+    tree = ast.parse(pathlib.Path(__file__).with_name(file).read_text())
+    assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+@every_door
+def test_d01_weight_decay_is_inside_the_trust_ratio(door):
+    reference = Lamb(W, lr=0.1, wd=0.1)
+    for _ in range(5):
+        expected = reference.step(G)
+    close(step(optimizer_of(door, weight_decay=0.1), W, G, steps=5), expected)
+    outside = step(optimizer_of(door, weight_decay=0.1, weight_decay_mode="decoupled"), W, G,
+                   steps=5)  # fmt: skip
+    assert np.abs(outside["dense/kernel"] - expected["dense/kernel"]).max() > 1e-3
+
+
+@every_door
+def test_d02_a_bfloat16_variable_moves(door):
+    start = {"w": np.full((4, 4), 2.0)}
+    for t in (1, 5):
+        moved = step(optimizer_of(door), start, {"w": np.ones((4, 4))}, "bfloat16", steps=t)
+        np.testing.assert_allclose(moved["w"], 2.0 * 0.9**t, rtol=0.02)
+
+
+@every_door
+@pytest.mark.parametrize("name", ["LAMB", "LARS"])
+def test_d03_the_first_step_in_bfloat16_is_finite(door, name):
+    moved = step(optimizer_of(door, name), W, G, "bfloat16")
+    assert all(np.isfinite(w).all() for w in moved.values())
+
+
+@every_door
+@pytest.mark.parametrize("name", ["LAMB", "LARS"])
+def test_d04_the_norm_of_a_large_float16_variable_is_finite(door, name):
+    """4 million times 0.3 squared is more than float16 can hold."""
+    more = {"trust_coefficient": 1.0} if name == "LARS" else {}
+    start = {"w": np.full(4_000_000, 0.3, "float16")}
+    moved = step(optimizer_of(door, name, **more), start, start, "float16")
+    np.testing.assert_allclose(moved["w"], 0.27, rtol=1e-3)
+
+
+def subclassed(host):
+    class Subclassed(host.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = host.layers.Dense(3, name="dense")
+            self.norm = host.layers.LayerNormalization(name="my_layer_norm")
+
+        def call(self, x):
+            return self.norm(self.dense(x))
+
+    model = Subclassed()
+    model(np.ones((1, 2), "float32"))
+    return model
+
+
+def functional(host):
+    x = host.Input((2,))
+    y = host.layers.Dense(3, name="dense")(x)
+    return host.Model(x, host.layers.LayerNormalization(name="my_layer_norm")(y))
+
+
+@every_door
+@pytest.mark.parametrize("make", [subclassed, functional])
+def test_d05_patterns_see_the_name_of_the_layer(door, make):
+    """On JAX as well: test_keras.py::test_the_same_patterns_exclude_the_same_variables."""
+    optimizer = optimizer_of(door, weight_decay=0.1, exclude_from_weight_decay=["layer_norm"])
+    optimizer.build(make(DOORS[door][0]).trainable_variables)
+    assert [t.decay for t in optimizer._plan.treatments] == [0.1, 0.1, 0.0, 0.0]
+
+
+@every_door
+def test_d06_a_saved_model_keeps_its_exclusions(door, tmp_path):
+    host, _ = DOORS[door]
+    model = functional(host)
+    optimizer = optimizer_of(door, weight_decay=0.1, exclude_from_weight_decay=["bias"])
+    # As Keras 3 would have it, too, whose method is all that it has.
+    optimizer.exclude_from_weight_decay(var_names=["gamma"])
+    model.compile(optimizer=optimizer, loss="mse")
+    model.fit(np.ones((1, 2)), np.ones((1, 3)), verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = host.models.load_model(tmp_path / "model.keras")
+    loaded.optimizer.build(loaded.trainable_variables)
+    assert [t.decay for t in loaded.optimizer._plan.treatments] == [0.1, 0.0, 0.0, 0.1]
+
+
+@every_door
+@pytest.mark.parametrize("name", ["LAMB", "LARS"])
+def test_d07_replicas_exclude_the_same_variables(door, name):
+    """On replica 1 the variable is called `dense/bias/replica_1`, which `bias$` does not match."""
+    strategy = mirrored(2)
+    with strategy.scope():
+        variable = tf.Variable([1.0, 2.0], name="dense/bias")
+        optimizer = optimizer_of(door, name, weight_decay=0.5, exclude_from_weight_decay=["bias$"])
+        if door == "keras":  # whose optimizers build outside of a replica only
+            optimizer.build([variable])
+    for _ in range(2):
+        strategy.run(lambda: optimizer.apply_gradients([(tf.constant([0.5, 0.5]), variable)]))
+    one, other = (copy.numpy() for copy in strategy.experimental_local_results(variable))
+    np.testing.assert_array_equal(one, other)
+    alone = step(optimizer_of(door, name), {"bias": [1.0, 2.0]}, {"bias": [1.0, 1.0]}, steps=2)
+    adapted = step(optimizer_of(door, name, exclude_from_layer_adaptation=[""]),
+                   {"bias": [1.0, 2.0]}, {"bias": [1.0, 1.0]}, steps=2)  # fmt: skip
+    close({"bias": one}, adapted)
+    assert np.abs(one - alone["bias"]).max() > 1e-3
+
+
+@every_door
+@pytest.mark.parametrize("name", ["LAMB", "LARS"])
+def test_d08_the_config_has_both_lists(door, name):
+    host, ours = DOORS[door]
+    lists = dict(zip(LISTS, (["bias"], ["gamma"]), strict=True))
+    optimizer = optimizer_of(door, name, weight_decay=0.1, **lists)
+    again = host.optimizers.deserialize(host.optimizers.serialize(optimizer))
+    for each in (optimizer, again, getattr(ours, name).from_config(optimizer.get_config())):
+        assert {key: each.get_config()[key] for key in LISTS} == lists
+    again.build([tf.Variable([1.0], name=k) for k in ("kernel", "bias", "gamma")])
+    treatments = [(t.decay, t.adapt) for t in again._plan.treatments]
+    assert treatments == [(0.1, True), (0.0, True), (0.1, False)]
+
+
+@every_door
+def test_d09_a_warmup_survives_its_config(door):
+    host, ours = DOORS[door]
+    schedules = ours.schedules
+    warmup = schedules.Warmup(10, schedules.Polynomial(0.8, steps=100), start=0.1)
+    optimizer = optimizer_of(door, rate=warmup)
+    again = type(optimizer).from_config(
+        host.optimizers.deserialize(host.optimizers.serialize(optimizer)).get_config()
+    )
+    step(again, W, G)
+    for t in (0, 5, 30, 99):
+        again.iterations.assign(t)
+        assert float(again.learning_rate) == pytest.approx(float(warmup(t)), rel=1e-6)
+    assert float(warmup(5)) != float(warmup(30))
+
+
+@every_door
+@pytest.mark.parametrize("name", ["LAMB", "LARS", "AdamP", "SGDP"])
+def test_d10_an_epsilon_of_zero_is_zero(door, name):
+    optimizer = optimizer_of(door, name, epsilon=0.0)
+    assert optimizer.get_config()["epsilon"] == 0
+    moved = step(optimizer, W, G)
+    assert all(np.isfinite(w).all() for w in moved.values())
+
+
+@every_door
+@pytest.mark.parametrize("name", ["LAMB", "LARS"])
+def test_d11_an_empty_list_excludes_nothing(door, name):
+    for given, adapted in ((None, [True, False]), ([], [True, True])):
+        optimizer = optimizer_of(door, name, exclude_from_weight_decay=["bias"],
+                                 exclude_from_layer_adaptation=given)  # fmt: skip
+        again = type(optimizer).from_config(optimizer.get_config())
+        for each in (optimizer, again):
+            each.build([tf.Variable(w, name=k) for k, w in W.items()])
+            assert [t.adapt for t in each._plan.treatments] == adapted
+
+
+@every_door
+def test_d12_lars_trains_an_embedding(door):
+    """The gradient of a look-up is `IndexedSlices`."""
+    variable = tf.Variable(np.ones((5, 2)), dtype="float32")
+    optimizer = optimizer_of(door, "LARS", 1.0, trust_coefficient=0.1)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(variable, [1, 3, 1]))
+    gradient = tape.gradient(loss, variable)
+    assert isinstance(gradient, tf.IndexedSlices)
+    optimizer.apply_gradients([(gradient, variable)])
+    dense = np.zeros((5, 2))
+    dense[1], dense[3] = 2, 1
+    expected = Lars(np.ones((5, 2)), eta=0.1).step(dense, 1.0)
+    np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6)
+
+
+@every_door
+@pytest.mark.parametrize("clip", ["clipnorm", "global_clipnorm"])
+def test_d17_clipping_sees_the_aggregated_gradient(door, clip):
+    """Replica gradients [100, 0] and [0, 1], clipped to norm 1: clipped apart they would sum to
+    [1, 1] / sqrt 2 and turn the step."""
+    strategy = mirrored(2)
+    with strategy.scope():
+        variable = tf.Variable([1.0, 1.0])
+        optimizer = optimizer_of(door, rate=1.0, beta_1=0.0, beta_2=0.0, epsilon=1.0,
+                                 exclude_from_layer_adaptation=[""], **{clip: 1.0})  # fmt: skip
+
+    def on_replica():
+        here = tf.distribute.get_replica_context().replica_id_in_sync_group
+        gradient = tf.where(tf.equal(here, 0), [100.0, 0.0], [0.0, 1.0])
+        optimizer.apply_gradients([(gradient, variable)])
+
+    strategy.run(on_replica)
+    clipped = np.array([100.0, 1.0]) / np.hypot(100.0, 1.0)
+    np.testing.assert_allclose(variable.numpy(), 1 - clipped / (clipped + 1), rtol=1e-6)
+
+
+@every_door
+@pytest.mark.parametrize("name", ["LAMB", "LARS", "AdamP", "SGDP"])
+def test_d18_the_registered_name_is_enough(door, name):
+    host, ours = DOORS[door]
+    assert type(host.optimizers.get({"class_name": f"tf_lamb>{name}", "config": {}})) is getattr(
+        ours, name
+    )
+    model = functional(host)
+    model.compile(optimizer=f"tf_lamb>{name}", loss="mse")
+    assert type(model.optimizer) is getattr(ours, name)
+
+
+@every_door
+def test_d19_an_exclusion_that_comes_too_late_is_refused(door):
+    optimizer = optimizer_of(door, weight_decay=0.1)
+    step(optimizer, W, G)
+    with pytest.raises(ValueError, match="built already"):
+        optimizer.exclude_from_weight_decay(var_names=["bias"])
+
+
+@every_door
+def test_d20_exclusions_hold_inside_of_loss_scaling(door):
+    """By the constructor's argument; the method belongs to the optimizer, not to its wrapper."""
+    inner = optimizer_of(door, weight_decay=0.5, exclude_from_weight_decay=["bias$"])
+    wrapper = (
+        keras.optimizers.LossScaleOptimizer(inner)
+        if door == "keras"
+        else tf_keras.mixed_precision.LossScaleOptimizer(inner)
+    )
+    scaled = {k: np.zeros_like(g) for k, g in G.items()}
+    moved = step(wrapper, W, scaled)
+    np.testing.assert_allclose(moved["dense/bias"], W["dense/bias"], rtol=1e-6)
+    assert np.abs(moved["dense/kernel"] - W["dense/kernel"]).max() > 1e-3
+
+
+@every_door
+@pytest.mark.parametrize("how", [{"nvlamb": True}, {"global_clipnorm": 1.0}])
+def test_d21_a_gradient_of_norm_50_becomes_one_of_norm_1(door, how):
+    gradient = {"w": np.array([30.0, 40.0])}
+    optimizer = optimizer_of(door, beta_1=0.5, **how)
+    step(optimizer, {"w": np.ones(2)}, gradient)
+    first_moment = optimizer._slots[0][0].numpy()
+    np.testing.assert_allclose(first_moment, [0.3, 0.4], rtol=1e-6)
+    short = optimizer_of(door, beta_1=0.5, **how)
+    step(short, {"w": np.ones(2)}, {"w": np.array([0.3, 0.4])})
+    np.testing.assert_allclose(short._slots[0][0].numpy(), [0.15, 0.2], rtol=1e-6)
+
+
+@every_door
+def test_d22_the_first_step_of_lars_is_scaled(door):
+    """|w| = 1 at rate 1: a step of the trust coefficient, whatever the gradient's length."""
+    for length in (1.0, 1800.0):
+        moved = step(optimizer_of(door, "LARS", 1.0), {"w": [1.0, 0.0]}, {"w": [0.0, length]})
+        np.testing.assert_allclose(moved["w"], [1.0, -0.001], rtol=1e-6)
+
+
+@every_door
+@pytest.mark.parametrize("length", [1.0, 100.0])
+def test_d23_a_large_layer_has_a_large_ratio(door, length):
+    """The first step is learning_rate |w| long: no bound on |w|, and no rate ten times as high."""
+    start = {"w": np.full(4, length / 2)}
+    moved = step(optimizer_of(door), start, {"w": np.array([3.0, -1.0, 2.0, 5.0])})
+    assert frobenius(moved["w"] - start["w"]) == pytest.approx(0.1 * length, rel=1e-5)
+
+
+@every_door
+@pytest.mark.parametrize("unadapted", [[], ["dense"]])
+def test_d24_bias_correction_is_in_the_moments(door, unadapted):
+    """In the rate it would shrink the first step to 0.316, and mix with the decay."""
+    optimizer = optimizer_of(door, weight_decay=0.1, exclude_from_layer_adaptation=unadapted)
+    reference = Lamb(W, lr=0.1, wd=0.1, unadapted=W if unadapted else ())
+    close(step(optimizer, W, G), reference.step(G))
+
+
+@every_door
+def test_d26_lars_has_no_hidden_bounds(door):
+    """A ratio of 1000, and elements of the gradient beyond 10."""
+    start, gradient = {"w": np.full(4, 5e4)}, {"w": np.array([50.0, 50.0, 50.0, -50.0])}
+    moved = step(optimizer_of(door, "LARS", 1e-3, trust_coefficient=1.0), start, gradient)
+    expected = Lars(start["w"], eta=1.0).step(gradient["w"], 1e-3)
+    np.testing.assert_allclose(moved["w"], expected, rtol=1e-6)
+    assert np.abs(moved["w"] - start["w"]).max() == pytest.approx(50.0, rel=1e-4)
+
+
+@every_door
+@pytest.mark.parametrize("debias", [True, False])
+def test_d27_bias_correction_is_a_switch(door, debias):
+    optimizer = optimizer_of(door, weight_decay=0.1, bias_correction=debias)
+    reference = Lamb(W, lr=0.1, wd=0.1, debias=debias)
+    reference.step(G)
+    close(step(optimizer, W, G, steps=2), reference.step(G))
+
+
+@every_door
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_d28_no_loss_scaling_is_asked_for(door, dtype):
+    """Norms of what is sharded: test_sharded.py, and the parameter servers of
+    test_distribution.py."""
+    moved = step(optimizer_of(door), W, G, dtype)
+    close(moved, Lamb(W, lr=0.1).step(G), 1e-6 if dtype == "float32" else 0.02)
+
+
+@every_door
+@pytest.mark.parametrize("argument", [{"averaging": "debiased"}, {"preconditioned": False}])
+def test_d29_an_argument_of_adascale_sets_itself_alone(door, argument):
+    _, ours = DOORS[door]
+
+    def config(**given):
+        return ours.AdaScale(ours.LAMB(), 4.0, **given).get_config()
+
+    plain, changed = config(), config(**argument)
+    different = {k for k in plain if k != "inner" and plain[k] != changed[k]}
+    assert different == set(argument)
+    assert changed | plain == plain
+    kinds = [p.kind for p in inspect.signature(ours.AdaScale).parameters.values()]
+    assert kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD) == 2
+
+
+@every_door
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_d31_every_floating_type_takes_a_step_and_leaves_the_gradient(door, dtype):
+    variable, gradient = tf.Variable(W["dense/kernel"], dtype=dtype), tf.Variable(
+        G["dense/kernel"], dtype=dtype
+    )  # fmt: skip
+    before = gradient.numpy()
+    optimizer_of(door).apply_gradients([(tf.convert_to_tensor(gradient), variable)])
+    assert np.any(variable.numpy() != W["dense/kernel"].astype(variable.numpy().dtype))
+    np.testing.assert_array_equal(gradient.numpy(), before)
+
+
+@every_door
+def test_d32_the_norm_is_of_the_master(door):
+    """Of |w| = 2 in float32, not of what bfloat16 has left of it; clipping is D17."""
+    optimizer = optimizer_of(door, rate=1e-3, master_weights=True)
+    optimizer.observe_trust_ratios()
+    start, gradient = {"w": np.ones(4)}, {"w": np.ones(4)}
+    variables = [tf.Variable(start["w"], dtype="bfloat16", name="w")]
+    for _ in range(3):
+        optimizer.apply_gradients([(tf.constant(gradient["w"], "bfloat16"), variables[0])])
+    (seen,) = optimizer.trust_ratios()
+    assert seen.weight_norm == pytest.approx(2 * (1 - 1e-3) ** 2, rel=1e-6)
+    assert seen.weight_norm != 2.0
+
+
+@every_door
+def test_d33_rates_and_lists_are_free(door):
+    host, _ = DOORS[door]
+    rates = [0.1, lambda: 0.1, host.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)]
+    weights = [step(optimizer_of(door, "LARS", rate), W, G) for rate in rates]
+    for other in weights[1:]:
+        close(other, weights[0])
+    optimizer = optimizer_of(door, "LARS", weight_decay=0.1, exclude_from_layer_adaptation=["bias"])
+    again = type(optimizer).from_config(optimizer.get_config())
+    again.build([tf.Variable(w, name=k) for k, w in W.items()])
+    treatments = [(t.decay, t.adapt) for t in again._plan.treatments]
+    assert treatments == [(0.1, True), (0.1, False)]
+
+
+@every_door
+def test_d34_lamb_can_exclude_from_adaptation_and_more(door):
+    optimizer = optimizer_of(door, exclude_from_layer_adaptation=["bias"], phi_bounds=(0.5, 2.0),
+                             slot_dtype="bfloat16")  # fmt: skip
+    start = {"dense/kernel": np.full((2, 2), 8.0), "dense/bias": np.full(4, 8.0)}
+    ones = {k: np.ones_like(w) for k, w in start.items()}
+    moved = step(optimizer, start, ones)
+    # phi(16) = 2, over |u| = 2; and 1 for the bias, which is not adapted.
+    np.testing.assert_allclose(moved["dense/kernel"], 8.0 - 0.1 * 2.0 / 2.0, rtol=1e-3)
+    np.testing.assert_allclose(moved["dense/bias"], 8.0 - 0.1, rtol=1e-3)
+    assert {tf.as_dtype(slot.dtype) for slots in optimizer._slots for slot in slots} == {
+        tf.bfloat16
+    }
+
+
+@pytest.mark.parametrize("name", ["LAMB", "LARS", "AdamP", "SGDP"])
+def test_d35_optimizers_can_be_pickled(name):
+    """What Keras's own suite asks of its optimizers, but not of its Lamb."""
+    optimizer = optimizer_of("keras", name, weight_decay=0.1, exclude_from_weight_decay=["bias"])
+    again = pickle.loads(pickle.dumps(optimizer))
+    assert again.get_config() == optimizer.get_config()
+    close(step(again, W, G), step(optimizer, W, G), 0)
+
+
+@every_door
+def test_d36_fused_blocks_can_have_a_ratio_each(door):
+    """Block norms .04, 4 and 400 in one kernel: each moves by a tenth of itself."""
+    w = np.repeat([0.01, 1.0, 100.0], 16).reshape(1, 48)
+    for slices, expected in (({"qkv": [-1, 3]}, [0.1] * 3), (None, [577.4, 5.774, 0.05774])):
+        optimizer = optimizer_of(door, layer_slices=slices)
+        moved = step(optimizer, {"qkv/kernel": w}, {"qkv/kernel": np.ones_like(w)})["qkv/kernel"]
+        np.testing.assert_allclose(np.abs(moved - w)[0, ::16] / w[0, ::16], expected, rtol=1e-2)
+
+
+def test_d37_everything_is_imported_beside_everything():
+    """Both doors live in this very process, beside TensorFlow, Keras 3 and tf_keras."""
+    assert int(keras.__version__.split(".")[0]) == 3
+    assert int(tf_keras.__version__.split(".")[0]) == 2
+    assert issubclass(tf_lamb.keras.LAMB, keras.optimizers.Optimizer)
+    assert issubclass(tf_lamb.tf_keras.LAMB, tf_keras.optimizers.Optimizer)

@@ -1,0 +1,83 @@
+"""The rules against the oracle, in NumPy and without any framework."""
+
+import numpy as np
+import pytest
+from oracle import Lamb, Toy
+from support.cases import LAMB_CASES, case_id, oracle_arguments, random_problem
+
+from tf_lamb.core.plan import plan_for
+from tf_lamb.core.rules import lamb
+from tf_lamb.core.rules.moments import debias
+from tf_lamb.core.rules.norms import trust_ratio
+
+
+def run(start, gradients, case, lr=0.1, rule=lamb):
+    """Steps of the rule itself; `gradients` is a list, or a function of the weights."""
+    case = {"exclude_from_weight_decay": None, "exclude_from_layer_adaptation": None, **case}
+    plan = plan_for(
+        list(start), [w.shape for w in start.values()],
+        weight_decay=case["weight_decay"],
+        exclude_from_weight_decay=case["exclude_from_weight_decay"],
+        exclude_from_layer_adaptation=case["exclude_from_layer_adaptation"],
+        excluded_by_identity=[False] * len(start),
+    )  # fmt: skip
+    state = {k: (w, np.zeros_like(w), np.zeros_like(w)) for k, w in start.items()}
+    trajectory = []
+    for t in range(1, 4 if callable(gradients) else len(gradients) + 1):
+        weights = {k: s[0] for k, s in state.items()}
+        step = gradients(weights) if callable(gradients) else gradients[t - 1]
+        state = {
+            k: rule(np, step[k], *state[k], lr=lr, t=t, decay=d.decay, adapt=d.adapt,
+                    bias_correction=case.get("bias_correction", True))
+            for k, d in zip(start, plan.treatments, strict=True)
+        }  # fmt: skip
+        trajectory.append({k: s[0] for k, s in state.items()})
+    return trajectory
+
+
+@pytest.mark.parametrize("case", LAMB_CASES, ids=case_id)
+def test_lamb_is_the_oracle(case):
+    start, gradients = random_problem()
+    reference = Lamb(start, lr=0.1, **oracle_arguments(case))
+    for ours, step in zip(run(start, gradients, case), gradients, strict=True):
+        expected = reference.step(step)
+        for key in start:
+            np.testing.assert_allclose(ours[key], expected[key], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("w", "u", "ratio"),
+    [([3.0, 4.0], [0.0, 2.0], 2.5), ([0.0, 0.0], [1.0, 1.0], 1.0), ([1.0], [0.0], 1.0),
+     ([0.0], [0.0], 1.0)],
+)  # fmt: skip
+def test_the_trust_ratio_is_one_where_a_norm_is_zero(w, u, ratio):
+    with np.errstate(all="raise"):
+        assert trust_ratio(np, np.array(w), np.array(u), adapt=True) == ratio
+
+
+def test_an_adapted_step_has_the_length_lr_times_the_weight_norm():
+    start, gradients = random_problem()
+    after = run(start, gradients[:1], {"weight_decay": 0.3}, lr=0.02)[0]
+    for key, w in start.items():
+        assert np.linalg.norm(after[key] - w) == pytest.approx(0.02 * np.linalg.norm(w))
+
+
+def test_without_moments_and_decay_an_adapted_step_is_the_sign_of_the_gradient():
+    w, g = Toy.start["kernel"], np.array([[1.0, -2.0], [-3.0, 4.0]])
+    zero = np.zeros_like(w)
+    new, _, _ = lamb(
+        np, g, w, zero, zero, lr=0.1, t=1, decay=0.0, adapt=True, beta_1=0, beta_2=0, epsilon=0
+    )
+    step = -0.1 * np.linalg.norm(w) * np.sign(g) / np.sqrt(w.size)
+    np.testing.assert_allclose(new - w, step, rtol=1e-12)
+
+
+@pytest.mark.parametrize("beta", [0.9, 0.999, 0.99999])
+@pytest.mark.parametrize("t", [1, 2, 1000])
+def test_debias_keeps_its_digits_in_float32(beta, t):
+    exact = 1 - beta ** np.float64(t)
+    assert debias(np, beta, np.float32(t)) == pytest.approx(exact, rel=3e-7)
+
+
+def test_debias_of_no_moment_is_one():
+    assert debias(np, 0, 1) == 1.0

@@ -1,0 +1,81 @@
+"""The notebook: it runs, small, from its first cell to its last, and is kept with its outputs."""
+
+import pathlib
+import re
+
+import nbclient
+import nbformat
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+PATH = ROOT / "colab" / "quickstart.ipynb"
+README = (ROOT / "README.md").read_text()
+PICTURES = {"digits", "plot", "result"}
+
+
+@pytest.fixture
+def notebook():
+    return nbformat.read(PATH, as_version=4)
+
+
+def code(notebook):
+    return {cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}
+
+
+def pictures(notebook):
+    return {
+        name
+        for name, cell in code(notebook).items()
+        if any("image/png" in output.get("data", {}) for output in cell.outputs)
+    }
+
+
+def table(notebook):
+    """The rows of the sweep, a list of words each."""
+    text = "".join(output.get("text", "") for output in code(notebook)["sweep"].outputs)
+    return [line.split() for line in text.splitlines()]
+
+
+def test_it_can_be_read_where_nothing_runs(notebook):
+    nbformat.validate(notebook)
+    counts = [cell.execution_count for cell in code(notebook).values()]
+    assert counts == list(range(1, len(counts) + 1))
+    assert pictures(notebook) == PICTURES
+    assert PATH.stat().st_size < 200_000
+
+
+def test_what_is_quoted_is_what_came_out(notebook):
+    came_out = {word.rstrip("%") for row in table(notebook) for word in row}
+    (text,) = [cell.source for cell in notebook.cells if cell.id == "reading"]
+    (paragraph,) = re.findall(
+        r"^\[colab/quickstart.ipynb\].*?\n\n", README, re.DOTALL | re.MULTILINE
+    )
+    for quoting in (text, paragraph):
+        quoted = set(re.findall(r"(\d+\.\d) ?%", quoting))
+        assert quoted and quoted <= came_out
+
+
+def test_what_it_names_exists(notebook):
+    address = "colab.research.google.com/github/tf-lamb/tf_lamb/blob/main/"
+    assert address + str(PATH.relative_to(ROOT)) in notebook.cells[0].source
+    assert address + str(PATH.relative_to(ROOT)) in README
+    (text,) = [cell.source for cell in notebook.cells if cell.id == "garden"]
+    configs = re.findall(r"model_garden_configs/\w+\.yaml", text)
+    assert configs and all((ROOT / config).is_file() for config in configs)
+
+
+@pytest.mark.slow
+def test_it_runs(notebook, monkeypatch):
+    monkeypatch.setenv("TF_LAMB_QUICKSTART_EPOCHS", "2")
+    monkeypatch.setenv("TF_LAMB_QUICKSTART_SEEDS", "1")
+    monkeypatch.delenv("MPLBACKEND", raising=False)  # so that the kernel's own shows pictures
+    for cell in code(notebook).values():
+        cell.outputs, cell.execution_count = [], None
+    nbclient.NotebookClient(notebook, timeout=900, kernel_name="python3").execute()
+    assert pictures(notebook) == PICTURES
+    batches, steps, *accuracies = table(notebook)
+    assert batches == ["batch", "32", "128", "256", "512"]
+    assert steps == ["steps", "64", "16", "8", "4"]
+    assert len(accuracies) == 4
+    outputs = [output for cell in code(notebook).values() for output in cell.outputs]
+    assert not [output for output in outputs if output.output_type == "error"]

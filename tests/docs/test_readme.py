@@ -1,0 +1,52 @@
+"""The README's Python runs, and what its shell names exists."""
+
+import pathlib
+import re
+import shlex
+
+import keras
+import numpy as np
+import pytest
+import yaml
+
+import tf_lamb
+from tf_lamb.model_garden import configs, experiments
+
+README = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
+
+
+def blocks(language):
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    return [text for name, text in fences if name == language]
+
+
+def test_the_one_line_change_runs():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, activation="softmax")])
+    code, _ = blocks("python")
+    exec(code, {"model": model})
+    with pytest.warns(UserWarning, match="LayerNorm"):  # this model has no such layer
+        model.optimizer.build(model.trainable_variables)
+    assert type(model.optimizer) is tf_lamb.LAMB
+
+
+def test_adascale_runs_as_it_stands():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    _, code = blocks("python")
+    data = {"x": np.ones((128, 4)), "y": np.ones((128, 1))}
+    exec(code, {"tf_lamb": tf_lamb, "model": model, "schedule": 0.1, "steps": 3, **data})
+    assert model.optimizer.scale_invariant_steps >= 3
+
+
+def test_what_the_commands_name_exists():
+    (command,) = [text for text in blocks("") if text.startswith("python -m")]
+    commands = shlex.split(command)
+    flags = dict(word[2:].split("=", 1) for word in commands if word.startswith("--"))
+    assert flags["experiment"] in experiments._EXPERIMENTS
+    assert (pathlib.Path(__file__).parents[2] / flags["config_file"]).is_file()
+
+
+def test_the_yaml_is_a_config():
+    (text,) = blocks("yaml")
+    optimizer = yaml.safe_load(text)["trainer"]["optimizer_config"]["optimizer"]
+    config = configs.OptimizerConfig(optimizer)
+    assert config.get().weight_decay == 0.01

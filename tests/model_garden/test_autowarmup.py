@@ -1,0 +1,121 @@
+"""AutoWarmup in Model Garden: its trainer, its runner, its checkpoints."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from support import garden
+from support.garden import build, mirrored, one_device, tiny, train
+
+from tf_lamb.core import autowarmup
+from tf_lamb.model_garden import checks
+from tf_lamb.model_garden.autowarmup import KEY, schedule_of
+from tf_lamb.model_garden.parsing import UserError
+
+STEPS = 24
+
+
+def params_of(records, train_steps=STEPS, **fields):
+    told = {"total_steps": STEPS, "decide_every": 2, "min_learning_rate": 1e-3, **fields}
+    params = build(
+        tiny(
+            records, train_steps=train_steps, steps_per_loop=2, checkpoint_interval=2,
+            validation_interval=100, summary_interval=2,
+            optimizer_config={
+                "learning_rate": {"type": KEY, KEY: told}, "warmup": {"type": None},
+            },
+        )
+    )  # fmt: skip
+    params.task.train_data.resume_in_order = True
+    return params
+
+
+def run(params, model_dir):
+    tf_keras.utils.set_random_seed(1)
+    return garden.run(params, model_dir, "train")
+
+
+@pytest.fixture
+def finds_it_at_8(monkeypatch):
+    """The process is certain from step 4 on; its posterior is lowest in the middle."""
+
+    def judge(x, y, tests):
+        sure = autowarmup.gaussian_process.Test(0.99 if len(x) >= 2 else 0.1, 0.5)
+        return [sure] * tests
+
+    monkeypatch.setattr(autowarmup.Warmup.__init__, "__defaults__", (judge,))
+
+
+def state(folder):
+    return json.loads((folder / "auto_warmup.json").read_text())
+
+
+@pytest.mark.slow
+def test_a_run_switches_and_a_killed_one_ends_as_it(records, tmp_path, finds_it_at_8, capsys):
+    whole = run(params_of(records), tmp_path / "whole")
+    said = capsys.readouterr().out
+    assert "after 8 of 24 steps" in said
+    kept = state(tmp_path / "whole")
+    peak = 1e-3 * 1000 ** (8 / 12 * 0.5)
+    assert kept["switch"] == pytest.approx([8, peak])
+    assert [at for at, _ in kept["points"]] == [0.5, 2.5, 4.5, 6.5]
+    assert (tmp_path / "whole" / "auto_warmup.png").stat().st_size > 10_000
+
+    # The step itself reads the rate: what it is after the last one.
+    schedule = schedule_of(whole.trainer.optimizer)
+    for step, rate in ((0, 1e-3), (6, 1e-3 * 1000**0.5), (16, peak / 2), (24, 0.0)):
+        assert float(schedule(tf.constant(step))) == pytest.approx(rate, rel=1e-5, abs=1e-8)
+
+    run(params_of(records, train_steps=6), tmp_path / "killed")
+    run(params_of(records, train_steps=14), tmp_path / "killed")
+    again = run(params_of(records), tmp_path / "killed")
+    assert state(tmp_path / "killed") == kept
+    for one, other in zip(
+        whole.trainer.model.get_weights(), again.trainer.model.get_weights(), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+    (tmp_path / "killed" / "auto_warmup.json").unlink()
+    with pytest.raises(UserError, match=r"goes on at step 24, but .*auto_warmup.json"):
+        run(params_of(records), tmp_path / "killed")
+
+
+def test_replicas_share_the_rate_and_the_loss(records):
+    seen = {}
+    for replicas in (1, 2):
+        strategy = mirrored(replicas) if replicas > 1 else one_device()
+        params = params_of(records)
+        params.task.train_data.shuffle_buffer_size = 1
+        trainer, logs = train(params, strategy, 4)
+        seen[replicas] = float(logs["training_loss"]), float(logs["learning_rate"])
+    assert seen[1][1] == pytest.approx(1e-3 * 1000 ** (4 / 12), rel=1e-5)
+    np.testing.assert_allclose(seen[2], seen[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"total_steps": None}, "total_steps is not set"),
+        ({"decide_every": 0}, "decide_every must be a whole number >= 1"),
+        ({"max_learning_rate": 1e-4}, "needs 0 < min < max"),
+    ],
+)
+def test_what_cannot_be_is_said_before_training(records, tmp_path, fields, says):
+    with pytest.raises(UserError, match=says):
+        checks.check(params_of(records, **fields), "train", str(tmp_path / "new"))
+
+
+def test_two_warmups_are_one_too_many(records, tmp_path):
+    params = params_of(records)
+    params.trainer.optimizer_config.warmup.type = "tf_lamb"
+    with pytest.raises(UserError, match="warms up itself. Write .*warmup.type=null"):
+        checks.check(params, "train", str(tmp_path / "new"))
+
+
+def test_adascale_and_it_are_two_that_set_one_rate(records, tmp_path):
+    params = params_of(records)
+    params.trainer.optimizer_config.optimizer.tf_lamb.adascale.scale = 8
+    with pytest.raises(UserError, match="finds a learning rate of its own.* adascale.scale=null"):
+        checks.check(params, "train", str(tmp_path / "new"))

@@ -1,0 +1,355 @@
+"""Door 3: say the batch, get the rest; and deal it out to replicas and micro-batches."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("official")
+
+import tensorflow as tf
+import tf_keras
+from official.core import exp_factory, train_utils
+from official.modeling.optimization import OptimizerFactory
+from support.garden import BATCH, build, mirrored, one_device, optimizer, tiny, train, weights
+
+import tf_lamb.keras
+from tf_lamb.core import recipes, schedules
+from tf_lamb.model_garden import batches, checks, configs, parsing, scaling, tasks
+from tf_lamb.model_garden.recipes import settings
+
+
+@dataclasses.dataclass
+class Flags(train_utils.ParseConfigOptions):
+    """The flags of `tf_lamb.model_garden.train` that say what is trained."""
+
+    experiment: str = "lamb/bert_pretraining"
+    config_file: list = dataclasses.field(default_factory=list)
+    global_batch_size: int | None = None
+    recipe: str | None = None
+    per_replica_batch_size: int | None = None
+
+
+def filled(**flags):
+    flags = Flags(**flags)
+    text = parsing.fill_in(flags)
+    return parsing.parse(flags), text
+
+
+# Schedules.
+
+SCHEDULES = {
+    "drop": {
+        "learning_rate": {"type": "tf_lamb_polynomial", "tf_lamb_polynomial": {
+            "initial_learning_rate": 0.005, "steps": 1000, "power": 0.5}},
+        "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 200, "handover": "drop"}},
+    },
+    "continuous": {
+        "learning_rate": {"type": "tf_lamb_cosine", "tf_lamb_cosine": {
+            "initial_learning_rate": 2.0, "steps": 700}},
+        "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 300, "kind": "exponential",
+                                                  "start": 0.001}},
+    },
+    "multi_step": {
+        "learning_rate": {"type": "tf_lamb_multi_step", "tf_lamb_multi_step": {
+            "boundaries": [300, 600], "learning_rates": [3.2, 0.32, 0.032]}},
+        "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 100, "kind": "polynomial", "power": 2.0,
+                                                  "start": 0.1, "handover": "drop"}},
+    },
+    "exponential": {
+        "learning_rate": {"type": "tf_lamb_exponential", "tf_lamb_exponential": {
+            "initial_learning_rate": 0.1, "steps": 10, "rate": 0.97}},
+        "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 50, "kind": "constant",
+                                                  "start": 0.01}},
+    },
+    "constant": {
+        "learning_rate": {"type": "tf_lamb_constant", "tf_lamb_constant": {"learning_rate": 0.1}},
+        "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 10}},
+    },
+}  # fmt: skip
+JOINTS = {"drop": 200, "continuous": 300, "multi_step": 300, "exponential": 50, "constant": 10}
+CLASSES = {"polynomial": "Polynomial", "cosine": "Cosine", "multi_step": "MultiStep",
+           "exponential": "Exponential", "constant": "Constant"}  # fmt: skip
+
+
+def built(config):
+    return OptimizerFactory(
+        configs.OptimizationConfig({"optimizer": {"type": "tf_lamb"}, **config})
+    ).build_learning_rate()
+
+
+def by_hand(config, module):
+    """The same schedule in Python."""
+    kind = config["learning_rate"]["type"]
+    after = getattr(module, CLASSES[kind.removeprefix("tf_lamb_")])(**config["learning_rate"][kind])
+    return module.Warmup(after=after, **config["warmup"]["tf_lamb"])
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_all_doors_have_one_learning_rate_at_each_of_a_thousand_steps(name):
+    config, steps = SCHEDULES[name], np.arange(1001.0)
+    exact = by_hand(config, schedules)
+    exact = np.array([exact.value(np, step) for step in steps])
+    doors = (
+        built(config),
+        by_hand(config, tf_lamb.tf_keras.schedules),
+        by_hand(config, tf_lamb.keras.schedules),
+    )
+    rates = np.array([[float(door(step)) for step in steps] for door in doors])
+    np.testing.assert_allclose(rates, rates[[0, 0, 0]], rtol=1e-7, atol=0)
+    # In float32, of which an ulp is 1.2e-7.
+    np.testing.assert_allclose(rates[0], exact, rtol=0, atol=5e-7 * exact.max())
+    joint = JOINTS[name]
+    assert set(rates[:, joint]) == {np.float32(exact[joint])}
+
+
+def test_what_an_experiment_builds_is_serialized():
+    for name in SCHEDULES.values():
+        schedule = built(name)
+        config = tf_keras.optimizers.schedules.serialize(schedule)
+        json.dumps(config)
+        assert tf_keras.optimizers.schedules.deserialize(config) == schedule
+
+
+def test_warmup_stands_in_front_of_model_gardens_own():
+    schedule = built({
+        "learning_rate": {"type": "cosine", "cosine": {
+            "initial_learning_rate": 1.0, "decay_steps": 100}},
+        "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 10}},
+    })  # fmt: skip
+    rates = [float(schedule(step)) for step in (0, 5, 10, 60)]
+    np.testing.assert_allclose(rates, [0, 0.5, 1, 0.5], atol=1e-6)
+    constant = built({
+        "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.5}},
+        "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 10, "begin_step": 100}},
+    })  # fmt: skip
+    assert [float(constant(step)) for step in (0, 100, 105, 500)] == [0, 0, 0.25, 0.5]
+
+
+# The batch flag.
+
+
+@pytest.mark.parametrize("batch", [512, 1024, 2048, 4096, 8192, 16384, 32768])
+@pytest.mark.parametrize(
+    ("experiment", "recipe"),
+    [
+        ("lamb/bert_pretraining", recipes.untuned_lamb_bert),
+        ("lamb/resnet_imagenet", recipes.untuned_lamb_resnet50),
+        ("lars/resnet_imagenet", recipes.legw_resnet50_lars),
+    ],
+)
+def test_the_batch_alone_gives_the_published_table(experiment, recipe, batch):
+    params, text = filled(experiment=experiment, global_batch_size=batch)
+    published = exp_factory.get_exp_config(experiment)
+    published.override(settings(recipe(batch)), is_strict=True)
+    assert params.task.train_data.global_batch_size == batch
+    assert params.trainer.train_steps == published.trainer.train_steps
+    ours, theirs = params.trainer.optimizer_config, published.trainer.optimizer_config
+    for part in ("learning_rate", "warmup"):
+        assert getattr(ours, part).get().as_dict() == pytest.approx(
+            getattr(theirs, part).get().as_dict()
+        )
+    assert f"{params.trainer.train_steps:,} steps" in text
+
+
+def test_the_yamls_own_batch_is_the_baseline(records, tmp_path):
+    import yaml
+
+    config = tiny(records, train_steps=400, steps_per_loop=20, summary_interval=40,
+                  checkpoint_interval=200, validation_interval=100)  # fmt: skip
+    config["trainer"]["optimizer_config"] = {
+        "learning_rate": {"type": "polynomial", "polynomial": {
+            "initial_learning_rate": 0.01, "end_learning_rate": 0.001, "decay_steps": 400}},
+        "warmup": {"type": "linear", "linear": {"warmup_steps": 40}},
+    }  # fmt: skip
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    params, text = filled(config_file=[str(path)], global_batch_size=4 * BATCH)
+    trainer = params.trainer
+    assert (trainer.train_steps, trainer.steps_per_loop, trainer.summary_interval) == (100, 5, 10)
+    assert (trainer.checkpoint_interval, trainer.validation_interval) == (50, 25)
+    rate = trainer.optimizer_config.learning_rate.polynomial
+    assert (rate.initial_learning_rate, rate.end_learning_rate) == (0.02, 0.002)
+    assert rate.decay_steps == 100
+    assert trainer.optimizer_config.warmup.linear.warmup_steps == 40
+    assert "0.01 x sqrt(4) = 0.02" in text
+
+    root, _ = filled(config_file=[str(path)], global_batch_size=4 * BATCH, recipe="sqrt_scaling")
+    assert root.trainer.optimizer_config.warmup.linear.warmup_steps == 10
+    # What the command line says outright, holds.
+    said, _ = filled(
+        config_file=[str(path)], global_batch_size=4 * BATCH,
+        params_override="trainer.train_steps=7,runtime.num_gpus=2",
+    )  # fmt: skip
+    assert (said.trainer.train_steps, said.runtime.num_gpus) == (7, 2)
+    assert said.task.train_data.global_batch_size == 4 * BATCH
+
+
+def test_a_continuous_decay_still_ends_with_training():
+    params, _ = filled(experiment="lars/resnet_imagenet", global_batch_size=8192)
+    config = params.trainer.optimizer_config
+    ends = config.learning_rate.tf_lamb_polynomial.steps + config.warmup.tf_lamb.steps
+    assert ends == params.trainer.train_steps == 14075
+
+
+def test_a_published_recipe_by_name():
+    params, text = filled(
+        experiment="lars/resnet_imagenet", global_batch_size=32768, recipe="mlperf_lars"
+    )
+    lars = params.trainer.optimizer_config.optimizer.tf_lars
+    assert (lars.momentum, params.trainer.train_steps) == (0.94, 2267)
+    assert params.trainer.optimizer_config.learning_rate.tf_lamb_polynomial.power == 2.0
+    assert "MLPerf" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"recipe": "untuned_lamb_resnet50", "global_batch_size": 512},
+         "untuned_lamb_resnet50 is a recipe for ResNet-50, but this experiment trains BERT"),
+        ({"recipe": "mlperf_lamb_bert", "global_batch_size": 512},
+         "no reference point at batch 512"),
+        ({"recipe": "sqrt_scaling"}, "--recipe=sqrt_scaling needs --global_batch_size"),
+        ({"global_batch_size": 512 * 640},
+         "warmup is longer than training, 3,125 > 1,563 steps"),
+        ({"experiment": "bert/text_wiki_pretraining", "global_batch_size": 7,
+          "params_override": "trainer.train_stps=5"}, "no trainer.train_stps"),
+        ({"per_replica_batch_size": 8,
+          "params_override": "runtime.distribution_strategy=tpu"},
+         "how many replicas a tpu run has is not known"),
+        ({"per_replica_batch_size": 8, "params_override":
+          "trainer.optimizer_config.optimizer.type=adamw"}, "only optimizers of tf_lamb"),
+        ({"experiment": "vit_imagenet_pretrain", "global_batch_size": 1024,
+          "params_override": "trainer.optimizer_config.learning_rate.type=power"}, None),
+        ({"per_replica_batch_size": 8, "global_batch_size": 1000, "params_override":
+          "runtime.distribution_strategy=mirrored,runtime.num_gpus=3"},
+         "1,000 / 3 = 333.333. Take a batch of 999"),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_no_recipe_can_fill_in(flags, expected):
+    if expected is None:  # the type is chosen after the rule has scaled the one that was there
+        filled(**flags)
+        return
+    with pytest.raises(parsing.UserError) as error:
+        filled(**flags)
+    assert expected in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_schedule_that_cannot_be_scaled():
+    params = exp_factory.get_exp_config("lamb/bert_pretraining")
+    params.trainer.optimizer_config.learning_rate.type = "power_linear"
+    with pytest.raises(ValueError, match="cannot scale learning_rate.type=power_linear"):
+        scaling.fill_in("legw", 1024, params)
+
+
+# Micro-batches.
+
+
+def test_a_batch_is_dealt_out():
+    assert batches.split(65536, 8, 256) == 32
+    assert batches.accumulation(65536, 8, 32) == 256
+    assert batches.accumulation(65536, 8, 60) == 256
+    assert batches.accumulation(96, 2, 1000) == 1
+    params, text = filled(
+        global_batch_size=32768, per_replica_batch_size=50,
+        params_override="runtime.distribution_strategy=mirrored,runtime.num_gpus=8",
+    )  # fmt: skip
+    lamb = params.trainer.optimizer_config.optimizer.tf_lamb
+    assert lamb.gradient_accumulation_steps == 128
+    assert "32 examples x 8 replica(s) x 128 micro-batch(es) = 32,768" in text
+
+
+def test_replicas_are_counted(monkeypatch):
+    def replicas(strategy, gpus=0):
+        params = exp_factory.get_exp_config("lamb/bert_pretraining")
+        params.runtime.override({"distribution_strategy": strategy, "num_gpus": gpus})
+        return batches.replicas(params)
+
+    assert [replicas("off"), replicas("one_device", 1), replicas("mirrored", 8)] == [1, 1, 8]
+    assert replicas("mirrored") == 1
+    assert replicas("tpu") is None
+    cluster = {"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"]}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    assert replicas("multi_worker_mirrored", 4) == 12
+
+
+@pytest.fixture(scope="module")
+def in_one_piece(records):
+    return _trained(records, one_device(), None)
+
+
+def _trained(records, strategy, accumulation):
+    config = tiny(records, optimizer_config=optimizer(gradient_accumulation_steps=accumulation))
+    config["task"]["train_data"]["shuffle_buffer_size"] = 1
+    params = build(config)
+    trainer, logs = train(params, strategy, 5)
+    return trainer, logs
+
+
+@pytest.mark.parametrize("accumulation", [2, 8])
+def test_micro_batches_equal_the_batch(records, in_one_piece, accumulation):
+    whole, whole_logs = in_one_piece
+    parts, logs = _trained(records, one_device(), accumulation)
+    assert parts.global_step.numpy() == parts.optimizer.iterations.numpy() == 5
+    assert logs["learning_rate"] == whole_logs["learning_rate"]
+    # One sum of gradients, whatever the number of its parts.
+    size = sum(v.numpy().size for v in parts.model.trainable_variables)
+    kept = sum(v.numpy().size for v in parts.optimizer.variables)
+    assert 3 * size < kept < 3 * size + 10
+    for a, b in zip(weights(whole), weights(parts), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_micro_batches_on_replicas_equal_the_batch(records, in_one_piece):
+    parts, _ = _trained(records, mirrored(2), 2)
+    assert parts.global_step.numpy() == parts.optimizer.iterations.numpy() == 5
+    for a, b in zip(weights(in_one_piece[0]), weights(parts), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+def test_a_resumed_run_skips_whole_batches(records, tmp_path):
+    config = tiny(records, optimizer_config=optimizer(gradient_accumulation_steps=2))
+    config["task"]["train_data"] |= {"resume_in_order": True, "deterministic": True}
+    params = build(config)
+    step = tf.Variable(3, dtype=tf.int64)
+    tf.train.CheckpointManager(tf.train.Checkpoint(global_step=step), str(tmp_path), 1).save()
+    data = params.task.train_data
+    micro = data.replace(global_batch_size=BATCH // 2)
+
+    def first(logging_dir):
+        task = tasks.MaskedLMTask(params.task, logging_dir=str(logging_dir))
+        return [b["input_word_ids"].numpy() for b in task.build_inputs(micro).take(8)]
+
+    fresh, resumed = first(tmp_path / "empty"), first(tmp_path)
+    np.testing.assert_array_equal(resumed[:2], fresh[6:8])
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"trainer": {"optimizer_config": optimizer(gradient_accumulation_steps=3)}},
+         "task.train_data.global_batch_size=8: A batch of 8 examples cannot be dealt out to 1 "
+         "replica(s) x 3 micro-batch(es): 8 / 3 = 2.66667. Take a batch of 6"),
+        ({"runtime": {"distribution_strategy": "mirrored", "num_gpus": 5}},
+         "cannot be dealt out to 5 replica(s)"),
+        ({"trainer": {"train_steps": 1}}, "warmup is longer than training"),
+        ({"task": {"init_optimizer": True}}, "task.init_optimizer needs task.init_checkpoint"),
+        ({"task": {"init_checkpoint": "no/such/folder"}}, "no/such/folder: there is no checkpoint"),
+        ({"task": {"train_data": {"seq_length": 512}}},
+         "seq_length is 512, but the model has 16 positions"),
+    ],
+)  # fmt: skip
+def test_a_batch_or_a_stage_that_cannot_be(records, tmp_path, change, expected):
+    warmup = {"warmup": {"tf_lamb": {"steps": 2}}}
+    params = build(tiny(records, optimizer_config=warmup)).replace(**change)
+    with pytest.raises(parsing.UserError) as error:
+        checks.check(params, "train", str(tmp_path))
+    assert expected in str(error.value)
+    assert not list(tmp_path.iterdir())

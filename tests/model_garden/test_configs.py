@@ -1,0 +1,178 @@
+"""Every file in `model_garden_configs`: its arithmetic, its recipe, and one step of it."""
+
+import glob
+import os
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("official")
+
+from official.core import exp_factory, train_utils
+from official.nlp.tasks import masked_lm
+from support.garden import ROOT, one_device, train
+
+from tf_lamb.core import recipes
+from tf_lamb.model_garden import checks, experiments, parsing
+from tf_lamb.model_garden.recipes import settings
+
+YAMLS = {
+    os.path.basename(path): path
+    for path in sorted(glob.glob(os.path.join(ROOT, "model_garden_configs", "*.yaml")))
+}
+# What a file is the recipe of; the small ones are tuned by hand.
+RECIPES = {
+    "bert_large_512_tpu": recipes.untuned_lamb_bert(512),
+    "bert_large_4k_tpu": recipes.untuned_lamb_bert(4096),
+    "bert_large_32k_tpu": recipes.untuned_lamb_bert(32768),
+    "bert_large_32k_8gpu": recipes.untuned_lamb_bert(32768),
+    "bert_large_64k_32k_stage1_tpu": recipes.bert_mixed_batch().stages[0],
+    "bert_large_64k_32k_stage2_tpu": recipes.bert_mixed_batch().stages[1],
+    "resnet50_lamb_8k_tpu": recipes.untuned_lamb_resnet50(8192),
+    "resnet50_lamb_32k_tpu": recipes.untuned_lamb_resnet50(32768),
+    "resnet50_lars_8k_tpu": recipes.legw_resnet50_lars(8192),
+    "resnet50_lars_32k_tpu": recipes.legw_resnet50_lars(32768),
+    "resnet50_lars_8k_8gpu": recipes.legw_resnet50_lars(8192),
+}
+
+
+def header(path):
+    with open(path) as file:
+        return "".join(line for line in file if line.startswith("#"))
+
+
+def experiment_of(path):
+    """The first line names it."""
+    return header(path).removeprefix("#").split(":")[0].strip()
+
+
+def parsed(path):
+    flags = train_utils.ParseConfigOptions(experiment=experiment_of(path), config_file=[path])
+    return parsing.parse(flags)
+
+
+each_file = pytest.mark.parametrize("path", YAMLS.values(), ids=list(YAMLS))
+
+
+def test_the_issue_of_files_is_complete():
+    assert {f"{name}.yaml" for name in RECIPES} < set(YAMLS)
+    assert {experiment_of(path) for path in YAMLS.values()} == set(experiments._EXPERIMENTS)
+
+
+@each_file
+def test_the_header_counts_right(path):
+    params, text = parsed(path), header(path)
+    number = r"([\d,]+)"
+    batch = re.search(
+        rf"{number} examples x {number} replicas? x {number} micro-batch(?:es)? = {number} ", text
+    )
+    share, replicas, micro, total = (int(n.replace(",", "")) for n in batch.groups())
+    assert share * replicas * micro == total == params.task.train_data.global_batch_size
+    optimizer = params.trainer.optimizer_config.optimizer.get()
+    assert (optimizer.gradient_accumulation_steps or 1) == micro
+    runtime = params.runtime
+    if runtime.distribution_strategy == "mirrored":
+        assert runtime.num_gpus == replicas
+    steps = re.search(rf"{number} steps x {number} = {number} examples", text)
+    steps, again, examples = (int(n.replace(",", "")) for n in steps.groups())
+    assert again == total
+    assert steps == params.trainer.train_steps
+    assert steps * total == examples
+    assert f"model_garden_configs/{os.path.basename(path)}" in text or "stage1" in text
+    if chips := re.search(r"v3-(\d+) \((\d+)x(\d+) chips", text):
+        cores, width, height = map(int, chips.groups())
+        assert cores == 2 * width * height == replicas
+
+
+@each_file
+def test_the_file_leaves_no_l2_in_the_loss_and_can_be_checked(path):
+    params = parsed(path)
+    if isinstance(params.task, masked_lm.MaskedLMConfig):
+        assert params.task.scale_loss
+    else:
+        assert params.task.losses.l2_weight_decay == 0
+    assert checks._optimization(params) is None
+    assert checks._batch(params) is None
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_file_says_what_its_recipe_says(name):
+    path = YAMLS[f"{name}.yaml"]
+    ours = parsed(path)
+    theirs = exp_factory.get_exp_config(experiment_of(path))
+    theirs.override(settings(RECIPES[name]), is_strict=True)
+    assert ours.trainer.train_steps == theirs.trainer.train_steps
+    assert ours.task.train_data.global_batch_size == theirs.task.train_data.global_batch_size
+    ours, theirs = ours.trainer.optimizer_config, theirs.trainer.optimizer_config
+    for part in ("optimizer", "learning_rate", "warmup"):
+        mine, recipes_ = getattr(ours, part), getattr(theirs, part)
+        assert mine.type == recipes_.type
+        for key, value in recipes_.get().as_dict().items():
+            if key != "gradient_accumulation_steps":
+                found = mine.get().as_dict()[key]
+                assert found == (pytest.approx(value) if isinstance(value, float) else value), key
+
+
+def reduced(params):
+    """The same experiment, small enough for a test."""
+    batch = 4 * (params.trainer.optimizer_config.optimizer.get().gradient_accumulation_steps or 1)
+    batch = min(batch, 16)
+    train_data, validation_data = {"global_batch_size": batch}, {"global_batch_size": 4}
+    if isinstance(params.task, masked_lm.MaskedLMConfig):
+        encoder = {"num_layers": 1, "hidden_size": 8, "num_attention_heads": 2,
+                   "intermediate_size": 16, "vocab_size": 100}  # fmt: skip
+        model = {
+            "encoder": {"bert": encoder},
+            "cls_heads": [
+                {"inner_dim": 8, "num_classes": 2, "dropout_rate": 0.1, "name": "next_sentence"}
+            ],
+        }
+        train_data |= {"input_path": "dummy"}
+        validation_data |= {"input_path": "dummy"}
+    else:
+        model = {"num_classes": 10, "input_size": [32, 32, 3],
+                 "backbone": {"resnet": {"depth_multiplier": 0.125}}}  # fmt: skip
+    optimizer = params.trainer.optimizer_config.optimizer
+    accumulation = optimizer.get().gradient_accumulation_steps and 4
+    return params.replace(
+        runtime={"distribution_strategy": "one_device", "mixed_precision_dtype": "float32"},
+        task={"model": model, "train_data": train_data, "validation_data": validation_data},
+        trainer={
+            "optimizer_config": {
+                "optimizer": {optimizer.type: {"gradient_accumulation_steps": accumulation}}
+            }
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """A few noisy pictures, as Model Garden reads them."""
+    import tensorflow as tf
+
+    path = str(tmp_path_factory.mktemp("pictures") / "some.tfrecord")
+    random = np.random.default_rng(1)
+    with tf.io.TFRecordWriter(path) as writer:
+        for _ in range(16):
+            picture = tf.io.encode_jpeg(random.integers(0, 255, (32, 32, 3), np.uint8)).numpy()
+            features = {
+                "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[picture])),
+                "image/class/label": tf.train.Feature(
+                    int64_list=tf.train.Int64List(value=[int(random.integers(10))])
+                ),
+            }
+            features = tf.train.Features(feature=features)
+            writer.write(tf.train.Example(features=features).SerializeToString())
+    return path
+
+
+@each_file
+def test_every_file_builds_and_takes_a_step(path, pictures):
+    params = reduced(parsed(path))
+    if not isinstance(params.task, masked_lm.MaskedLMConfig):
+        data = {"input_path": pictures}
+        params = params.replace(task={"train_data": data, "validation_data": data})
+    trainer, logs = train(params, one_device(), 1)
+    assert np.isfinite(logs["training_loss"])
+    assert trainer.optimizer.iterations.numpy() == trainer.global_step.numpy() == 1

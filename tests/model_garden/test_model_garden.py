@@ -1,0 +1,554 @@
+"""Door 3: what a Model Garden user types, what it builds, and what it refuses."""
+
+import dataclasses
+import glob
+import inspect
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("official")
+
+import tensorflow as tf
+import tf_keras
+from official.core import exp_factory, task_factory, train_utils
+from official.modeling import hyperparams, optimization, performance
+from official.modeling.optimization import optimizer_factory
+from support.garden import (
+    BATCH,
+    EXPERIMENT,
+    ROOT,
+    build,
+    checkpoint,
+    environment,
+    mirrored,
+    one_device,
+    optimizer,
+    run_command,
+    tf_lamb_of,
+    tiny,
+    train,
+    trainer_of,
+    weights,
+)
+
+import tf_lamb.tf_keras
+from tf_lamb import model_garden
+from tf_lamb.model_garden import checks, configs, model_dirs, parsing, report, tasks
+
+# Registration and configuration.
+
+
+def test_importing_registers_nothing():
+    code = "import sys, tf_lamb.model_garden; sys.exit('official' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_registration_may_be_repeated():
+    model_garden.register()
+    model_garden.register()
+    assert optimizer_factory.LEGACY_OPTIMIZERS_CLS["tf_lamb"].args == (tf_lamb.tf_keras.LAMB,)
+
+
+@pytest.mark.parametrize("key", configs._OPTIMIZERS)
+def test_the_fields_are_the_arguments_of_the_constructor(key):
+    kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
+    arguments = {
+        name: parameter.default
+        for name, parameter in inspect.signature(configs._OPTIMIZERS[key]).parameters.items()
+        if parameter.kind not in kinds
+    }
+    del arguments["learning_rate"]
+    config = getattr(configs.OptimizerConfig(), key)
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    around = {name: fields.pop(name) for name in ("adascale", "measured")}
+    assert fields.pop("trust_ratios_every") is None
+    assert fields.pop("divergence_report") is True
+    assert fields == arguments
+    for name, wrapper in (("adascale", "AdaScale"), ("measured", "Measured")):
+        own = dataclasses.asdict(around[name])
+        taken = inspect.signature(getattr(tf_lamb.tf_keras, wrapper)).parameters
+        assert own.keys() - {"enabled", "scale_invariant_steps"} == taken.keys() - {"inner", "name"}
+        for argument in own.keys() & taken.keys() - {"scale"}:
+            assert own[argument] == taken[argument].default, argument
+
+
+def test_an_override_takes_our_keys_and_no_others(records):
+    params = build(tiny(records, optimizer_config=optimizer(beta_2=0.99)))
+    assert tf_lamb_of(params).beta_2 == 0.99
+    assert tf_lamb_of(params).weight_decay == 0.01
+    with pytest.raises(KeyError, match="weight_decya"):
+        build(tiny(records, optimizer_config=optimizer(weight_decya=0.1)))
+
+
+def test_the_saved_params_give_the_same_experiment(records, tmp_path):
+    params = build(tiny(records, optimizer_config=optimizer(exclude_from_layer_adaptation=[])))
+    train_utils.serialize_config(params, str(tmp_path))
+    again = exp_factory.get_exp_config(EXPERIMENT)
+    hyperparams.override_params_dict(again, str(tmp_path / "params.yaml"), is_strict=True)
+    assert again.as_dict() == params.as_dict()
+    assert type(again.task) is tasks.MaskedLMConfig
+    assert tf_lamb_of(again).exclude_from_layer_adaptation == []
+
+
+def test_the_experiment_has_the_numbers_of_the_paper():
+    params = exp_factory.get_exp_config(EXPERIMENT)
+    factory = optimization.OptimizerFactory(params.trainer.optimizer_config)
+    rate = factory.build_learning_rate()
+    assert params.task.train_data.global_batch_size == 512
+    assert params.task.scale_loss
+    np.testing.assert_allclose(rate(3125), 6.25e-4 * (1 - 3125 / 1e6), rtol=1e-6)
+    np.testing.assert_allclose(rate(1_000_000), 0.0, atol=1e-12)
+    assert type(factory.build_optimizer(rate)) is tf_lamb.tf_keras.LAMB
+
+
+def test_stock_experiments_stay_as_they_are():
+    params = exp_factory.get_exp_config("bert/pretraining")
+    assert params.trainer.optimizer_config.optimizer.type == "adamw"
+    assert not params.task.scale_loss
+
+
+def test_replace_stock_gives_stock_experiments_our_lamb(monkeypatch):
+    for table in configs._tables():
+        monkeypatch.setitem(table, "lamb", table["lamb"])
+    params = exp_factory.get_exp_config("bert/pretraining")
+    params.trainer.optimizer_config.override(
+        {
+            "optimizer": {"type": "lamb", "lamb": {"weight_decay_rate": 0.3, "clipnorm": 2.0}},
+            "learning_rate": {"type": "constant"},
+            "warmup": {"type": None},
+        }
+    )
+    factory = optimization.OptimizerFactory(params.trainer.optimizer_config)
+    assert not isinstance(factory.build_optimizer(0.1), tf_lamb.tf_keras.LAMB)
+    model_garden.register(replace_stock=True)
+    ours = factory.build_optimizer(0.1)
+    assert isinstance(ours, tf_lamb.tf_keras.LAMB)
+    assert ours.get_config()["weight_decay"] == 0.3
+    assert ours.get_config()["clipnorm"] == 2.0
+
+
+# Steps.
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, optimizer(clipnorm=1.0, global_clipnorm=None)],
+    ids=["plain", "clipnorm"],
+)
+def test_a_step_moves_the_weights(records, changes):
+    params = build(tiny(records, optimizer_config=changes))
+    strategy = one_device()
+    trainer = trainer_of(params, strategy, evaluate=True)
+    with strategy.scope():
+        trainer.train(tf.constant(1))  # the warmup begins at a learning rate of 0
+        before = weights(trainer)
+        logs = trainer.train(tf.constant(1))
+        assert trainer.evaluate(tf.constant(1))["validation_loss"] > 0
+    assert float(logs["training_loss"]) > 0
+    assert not all(np.array_equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
+    assert trainer.optimizer.iterations == 2
+
+
+def test_ema_is_evaluated_and_swapped_back(records):
+    params = build(tiny(records, optimizer_config={"ema": {"average_decay": 0.9}}))
+    strategy = one_device()
+    trainer = trainer_of(params, strategy, evaluate=True)
+    with strategy.scope():
+        trainer.train(tf.constant(4))
+        trained = weights(trainer)
+        trainer.eval_begin()
+        averaged = weights(trainer)
+        trainer.eval_end()
+    assert not all(np.array_equal(a, b) for a, b in zip(trained, averaged, strict=True))
+    for a, b in zip(trained, weights(trainer), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_the_log_shows_the_learning_rate_of_the_next_step(records):
+    params = build(tiny(records))
+    _, logs = train(params, one_device(), 7)
+    config = params.trainer.optimizer_config
+    rate = optimization.OptimizerFactory(config).build_learning_rate()
+    np.testing.assert_allclose(logs["learning_rate"], rate(7), rtol=1e-6)
+
+
+def _with_loss_scale(records, loss_scale):
+    settings = tiny(records)
+    settings["runtime"] |= {"mixed_precision_dtype": "float16", "loss_scale": loss_scale}
+    return build(settings)
+
+
+def test_the_loss_is_scaled_and_gradients_unscaled(records, monkeypatch):
+    host, scaled_losses = tf_keras.mixed_precision.LossScaleOptimizer, []
+    # The policy stays float32, so that only the scale differs.
+    unit, _ = train(_with_loss_scale(records, 1.0), one_device(), 3)
+    trainer = trainer_of(_with_loss_scale(records, 1024.0), one_device())
+    assert isinstance(trainer.optimizer, host)
+    get_scaled_loss = type(trainer.optimizer).get_scaled_loss
+    monkeypatch.setattr(
+        type(trainer.optimizer),
+        "get_scaled_loss",
+        lambda self, loss: scaled_losses.append(loss) or get_scaled_loss(self, loss),
+    )
+    with trainer.strategy.scope():
+        trainer.train(tf.constant(3))
+    assert scaled_losses
+    for a, b in zip(weights(unit), weights(trainer), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_float16_trains_with_a_dynamic_loss_scale(records):
+    performance.set_mixed_precision_policy("float16")
+    try:
+        trainer, logs = train(_with_loss_scale(records, None), one_device(), 3)
+    finally:
+        performance.set_mixed_precision_policy("float32")
+    assert np.isfinite(logs["training_loss"])
+    # Each finite step counts toward doubling the scale; each overflow halves it.
+    counted = int(trainer.optimizer.dynamic_counter)
+    assert counted == 3 or float(trainer.optimizer.loss_scale) < 2.0**15
+
+
+@pytest.mark.slow
+def test_replicas_equal_one_device(records):
+    settings = tiny(records, optimizer_config=optimizer(epsilon=1e-3, global_clipnorm=0.5))
+    alone, _ = train(build(settings), one_device(), 3)
+    together, _ = train(build(settings), mirrored(2), 3)
+    for a, b in zip(weights(alone), weights(together), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_the_heads_have_weights_before_the_first_step(records):
+    # In it each replica is a thread, which draws from Python's own random numbers: no seed holds.
+    names = {v.name for v in trainer_of(build(tiny(records)), mirrored(2)).model.weights}
+    assert {"bert/next_sentence/logits/kernel:0", "bert/cls/predictions/output_bias/bias:0"} < names
+
+
+# The order of the data.
+
+
+def _first_batches(params, model_dir, count, context=None):
+    task = task_factory.get_task(params.task, logging_dir=str(model_dir))
+    dataset = task.build_inputs(params.task.train_data, context)
+    return [batch["input_word_ids"].numpy() for batch in dataset.take(count)]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_resumed_run_goes_on_with_the_next_batch(records, tmp_path, replicas):
+    settings = tiny(records)
+    settings["task"]["train_data"] |= {"resume_in_order": True, "shuffle_buffer_size": 100}
+    params = build(settings)
+    context = tf.distribute.InputContext(1, 0, replicas) if replicas > 1 else None
+    fresh = _first_batches(params, tmp_path, 20, context)
+    step = tf.Variable(7, dtype=tf.int64)
+    tf.train.CheckpointManager(
+        tf.train.Checkpoint(global_step=step), str(tmp_path), max_to_keep=1
+    ).save()
+    assert tasks.steps_done(str(tmp_path)) == 7
+    resumed = _first_batches(params, tmp_path, 3, context)
+    np.testing.assert_array_equal(resumed, fresh[7 * replicas : 7 * replicas + 3])
+    assert len(fresh[0]) == BATCH // replicas
+
+
+# What is refused, before a step and before a file.
+
+
+def _refusal(settings, tmp_path, experiment=EXPERIMENT, mode="train_and_eval", text=""):
+    """What the launcher would say."""
+    import yaml
+
+    config = tmp_path / "config.yaml"
+    config.write_text(settings if isinstance(settings, str) else yaml.safe_dump(settings))
+    flags = train_utils.ParseConfigOptions(
+        experiment=experiment, config_file=[str(config)], params_override=text
+    )
+    with pytest.raises(parsing.UserError) as error:
+        checks.check(parsing.parse(flags), mode, str(tmp_path / "model"), experiment)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "model" / "params.yaml").exists()
+    return str(error.value)
+
+
+def test_an_unknown_experiment(records, tmp_path):
+    said = _refusal(tiny(records), tmp_path, experiment="lamb/bert_pretrainig")
+    assert "lamb/bert_pretrainig" in said and "Did you mean lamb/bert_pretraining" in said
+
+
+def test_a_missing_yaml():
+    flags = train_utils.ParseConfigOptions(experiment=EXPERIMENT, config_file=["no/such.yaml"])
+    with pytest.raises(parsing.UserError, match="no/such.yaml: there is no such file"):
+        parsing.parse(flags)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("trainer.trian_steps=5", "no trainer.trian_steps. Did you mean train_steps"),
+        (
+            "trainer.optimizer_config.optimizer.tf_lamb.weight_decya=1",
+            "Did you mean weight_decay",
+        ),
+        ("trainer.optimizer_config.optimizer.type=tf_lam", "'tf_lam' is not known. Did you mean"),
+        ("trainer.optimizer_config.ema.average_decy=0.9", "Did you mean average_decay"),
+        ("task.model.cls_heads=3", "takes settings of its own"),
+        ("trainer=3", "trainer takes settings of its own"),
+        ("trainer.train_steps=many", "train_steps takes a value such as 20"),
+        ("trainer.train_steps=0", "trainer.train_steps is 0"),
+        ("runtime.distribution_strategy=off", "in quotes: 'off'"),
+        (
+            "trainer.optimizer_config.ema.average_decay=0.9,runtime.distribution_strategy='off'",
+            "one_device",
+        ),
+        (
+            "trainer.optimizer_config.ema.average_decay=0.9,"
+            "runtime.mixed_precision_dtype=float16",
+            "bfloat16",
+        ),
+        ("runtime.mixed_precision_dtype=float16,task.scale_loss=false", "task.scale_loss=true"),
+        (
+            "{trainer: {optimizer_config: {learning_rate: {tf_lamb_polynomial: {steps: null}}}}}",
+            "learning_rate.tf_lamb_polynomial.steps is not set",
+        ),
+        (
+            "trainer.optimizer_config.optimizer.tf_lamb.weight_decay=-1",
+            "weight_decay must be",
+        ),
+        ("{trainer: {optimizer_config: {optimizer: {tf_lamb: {exclude_from_weight_decay: ["
+         "'(']}}}}}", "which is not a regular expression"),
+        ("task.train_data.input_path=nowhere/*.tfrecord", "does not match any files"),
+        ("task.validation_data.input_path=nowhere", "there is no file nowhere"),
+        ("task.train_data.input_path=''", "task.train_data.input_path is empty"),
+        (
+            "{task: {train_data: {resume_in_order: true, seed: null}}}",
+            "resume_in_order needs task.train_data.seed",
+        ),
+        ("task.differential_privacy_config.clipping_norm=1.0", "legacy optimizers only"),
+        ("just words", "--params_override"),
+    ],
+)  # fmt: skip
+def test_a_bad_setting(records, tmp_path, text, expected):
+    said = _refusal(tiny(records), tmp_path, text=text)
+    assert expected in said, said
+
+
+def _switched(kind, **settings):
+    """Overrides that change the type of the optimizer, and what the two types hold."""
+    prefix = "trainer.optimizer_config.optimizer"
+    values = {"type": kind, **settings}
+    return ",".join(f"{prefix}.{k.replace('__', '.')}={v}" for k, v in values.items())
+
+
+FORGOTTEN = {"tf_lamb__exclude_from_weight_decay": "null", "tf_lamb__global_clipnorm": "null"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (_switched("tf_lars"), "tf_lars has no exclude_from_weight_decay, but tf_lamb, which"),
+        (_switched("tf_lars", tf_lars__exclude_from_weight_decay="[bias]"), "has no global_clip"),
+        (_switched("tf_lars", tf_lars__momentum=-1, **FORGOTTEN), "momentum must be"),
+    ],
+)
+def test_d14_a_change_of_type_leaves_nothing_behind(records, tmp_path, text, expected):
+    """Lists and clippings were written for the other type; the new one would train without."""
+    said = _refusal(tiny(records), tmp_path, text=text)
+    assert expected in said, said
+
+
+def test_d16_nothing_decays_twice(tmp_path):
+    """In the loss and in the optimizer, where it would also enter the norm of the gradient."""
+    said = _refusal(
+        {"task": {"losses": {"l2_weight_decay": 1e-4}}}, tmp_path, "lars/resnet_imagenet"
+    )
+    assert "task.losses.l2_weight_decay=0.0001 decays in the loss" in said, said
+
+
+@pytest.mark.parametrize("text", ["trainer: {train_steps: 5", "- 1\n- 2", ""])
+def test_a_yaml_that_is_none(tmp_path, text):
+    assert "config.yaml" in _refusal(text, tmp_path)
+
+
+def test_a_list_of_settings_is_searched_too(records, tmp_path):
+    settings = tiny(records)
+    settings["task"]["model"]["cls_heads"] = [{"inner_dim": 8}, {"iner_dim": 8}]
+    assert "task.model.cls_heads[1].iner_dim. Did you mean inner_dim" in _refusal(
+        settings, tmp_path
+    )
+
+
+def test_an_empty_data_file(records, tmp_path):
+    empty = tmp_path / "empty.tfrecord"
+    empty.touch()
+    said = _refusal(tiny(records), tmp_path, text=f"task.train_data.input_path={empty}")
+    assert f"{empty} is empty" in said
+
+
+def test_data_of_another_shape(records, tmp_path):
+    copy = tmp_path / "copy.tfrecord"
+    shutil.copyfile(records, copy)
+    (tmp_path / "data.json").write_text('{"vocab_size": 51, "seq_length": 16}')
+    said = _refusal(tiny(str(copy)), tmp_path)
+    assert "vocab_size is 50" in said and "task.model.encoder.bert.vocab_size=51" in said
+    (tmp_path / "data.json").write_text('{"seq_length": 32}')
+    assert "task.train_data.seq_length=32" in _refusal(tiny(str(copy)), tmp_path)
+
+
+def test_a_good_setting_is_not_refused(records, tmp_path):
+    checks.check(build(tiny(records)), "train_and_eval", str(tmp_path / "model"), EXPERIMENT)
+    assert not (tmp_path / "model").exists()
+
+
+def _begun(params, model_dir):
+    train_utils.serialize_config(params, str(model_dir))
+    model_dirs.write_run(str(model_dir), EXPERIMENT, 1)
+    checkpoint = tf.train.Checkpoint(global_step=tf.Variable(3, dtype=tf.int64))
+    tf.train.CheckpointManager(checkpoint, str(model_dir), max_to_keep=1).save()
+
+
+def test_a_run_may_go_on_with_more_steps(records, tmp_path):
+    settings = tiny(records)
+    _begun(build(settings), tmp_path)
+    settings["trainer"] |= {"train_steps": 50, "checkpoint_interval": 7}
+    settings["task"]["train_data"]["global_batch_size"] = 16
+    checks.check(build(settings), "train", str(tmp_path), EXPERIMENT, 1)
+    checks.check(build(settings), "train", str(tmp_path), EXPERIMENT)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"task": {"model": {"encoder": {"bert": {"hidden_size": 16}}}}}, "hidden_size is 8"),
+        ({"trainer": {"optimizer_config": {"optimizer": {"type": "adamw"}}}}, "'tf_lamb', yours"),
+        ({"trainer": {"optimizer_config": {"ema": {"average_decay": 0.9}}}}, "ema is 'not set'"),
+        ({"runtime": {"mixed_precision_dtype": "float16"}}, "'not float16', yours 'float16'"),
+    ],
+)
+def test_a_model_dir_of_another_run(records, tmp_path, change, expected):
+    params = build(tiny(records))
+    _begun(params, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    params.override(change)
+    with pytest.raises(parsing.UserError, match="delete this one") as error:
+        checks.check(params, "train", str(tmp_path), EXPERIMENT)
+    assert expected in str(error.value)
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+def test_a_model_dir_of_another_experiment_or_seed(records, tmp_path):
+    params = build(tiny(records))
+    _begun(params, tmp_path)
+    with pytest.raises(parsing.UserError, match="holds the experiment lamb/bert_pretraining"):
+        checks.check(params, "train", str(tmp_path), "bert/pretraining")
+    with pytest.raises(parsing.UserError, match="begun with --seed=1, not 2"):
+        checks.check(params, "train", str(tmp_path), EXPERIMENT, 2)
+    os.remove(tmp_path / "params.yaml")
+    with pytest.raises(parsing.UserError, match="a checkpoint but no params.yaml"):
+        checks.check(params, "train", str(tmp_path), EXPERIMENT)
+
+
+def test_the_report_reads_a_run_that_was_killed(tmp_path):
+    for values in ({1: 9.0, 2: 8.0}, {2: 7.0, 3: 6.0}):
+        time.sleep(1.1)  # the name of an event file holds the second
+        with tf.summary.create_file_writer(str(tmp_path)).as_default():
+            for step, value in values.items():
+                tf.summary.scalar("training_loss", value, step=step)
+    first = sorted(glob.glob(str(tmp_path / "events*")))[0]
+    with open(first, "ab") as file:
+        file.write(b"\x10\x00\x00")  # half a record
+    assert report.read_scalars(str(tmp_path)) == {"training_loss": {1: 9.0, 2: 7.0, 3: 6.0}}
+    with pytest.raises(FileNotFoundError, match="no run that has saved a checkpoint"):
+        report.report(str(tmp_path))
+
+
+# The commands.
+
+
+def _command(module, records, model_dir, config, *more):
+    import yaml
+
+    config.write_text(yaml.safe_dump(config_settings(records)))
+    return [
+        sys.executable, "-m", module, f"--experiment={EXPERIMENT}", f"--config_file={config}",
+        "--mode=train_and_eval", f"--model_dir={model_dir}", *more,
+    ]  # fmt: skip
+
+
+def config_settings(records):
+    settings = tiny(
+        records,
+        train_steps=40,
+        steps_per_loop=5,
+        summary_interval=5,
+        checkpoint_interval=10,
+        validation_interval=40,
+        validation_steps=2,
+    )
+    settings["runtime"]["distribution_strategy"] = "off"
+    settings["task"]["train_data"] |= {"resume_in_order": True, "shuffle_buffer_size": 100}
+    return settings
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_to_the_same_bits(records, tmp_path):
+    launch = "tf_lamb.model_garden.train"
+    config = tmp_path / "config.yaml"
+    whole = run_command(_command(launch, records, tmp_path / "whole", config, "--seed=1"))
+    assert whole.returncode == 0, whole.stderr[-2000:]
+    assert "steps               40 of 40" in whole.stdout
+
+    command = _command(launch, records, tmp_path / "killed", config, "--seed=1")
+    process = subprocess.Popen(
+        command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    done = 0
+    while process.poll() is None and not 10 <= done < 40:
+        time.sleep(0.02)
+        done = tasks.steps_done(str(tmp_path / "killed"))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    killed_at = tasks.steps_done(str(tmp_path / "killed"))
+    assert 10 <= killed_at < 40, "the run was over before it could be killed"
+
+    resumed = run_command(_command(launch, records, tmp_path / "killed", config))
+    assert resumed.returncode == 0, resumed.stderr[-2000:]
+    assert f"ckpt-{killed_at}" in resumed.stderr
+    a, b = checkpoint(tmp_path / "whole"), checkpoint(tmp_path / "killed")
+    assert a.keys() == b.keys()
+    assert all(np.array_equal(a[name], b[name]) for name in a)
+    assert any("optimizer" in name for name in a)
+    # A finished run is evaluated again, no more; another model is refused, and stays as it is.
+    config_of_another = "--params_override=task.model.encoder.bert.hidden_size=16"
+    refused = run_command(_command(launch, records, tmp_path / "killed", config, config_of_another))
+    assert refused.returncode == 1
+    assert "hidden_size is 8, yours 16" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert "hidden_size: 8" in (tmp_path / "killed" / "params.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_the_stock_main_serves_too(records, tmp_path):
+    done = run_command(
+        _command(
+            "official.nlp.train", records, tmp_path / "model", tmp_path / "config.yaml",
+            "--gin_params=import tf_lamb.model_garden.registered",
+            "--params_override=trainer.train_steps=2,trainer.validation_interval=2,"
+            "trainer.optimizer_config.optimizer.tf_lamb.gradient_accumulation_steps=2",
+        )
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert tasks.steps_done(str(tmp_path / "model")) == 2
+    # Our trainer came along: a step is an update, not a micro-batch.
+    (updates,) = [
+        value
+        for name, value in checkpoint(tmp_path / "model").items()
+        if name.startswith("optimizer/_iterations")
+    ]
+    assert updates == 2

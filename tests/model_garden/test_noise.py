@@ -1,0 +1,95 @@
+"""AdaScale and the noise scale in Model Garden: its trainer, its runner, its checkpoints."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from support.garden import build, mirrored, one_device, optimizer, run, tiny, train, trainer_of
+
+import tf_lamb.tf_keras
+from tf_lamb.model_garden import actions, runner
+from tf_lamb.model_garden.parsing import UserError
+
+MICRO_BATCHES = 4
+
+
+def adascale(**fields):
+    return optimizer(
+        gradient_accumulation_steps=MICRO_BATCHES, adascale={"scale": MICRO_BATCHES, **fields}
+    )
+
+
+@pytest.mark.slow
+def test_micro_batches_and_replicas_measure_the_same(records):
+    """4 micro-batches on one device and 2 on each of 2 replicas see the same gradients."""
+    seen = {}
+    for replicas in (1, 2):
+        micro_batches = MICRO_BATCHES // replicas
+        fields = {"adascale": {"scale": 4, "preconditioned": False}}
+        fields["gradient_accumulation_steps"] = micro_batches
+        settings = tiny(records, optimizer_config=optimizer(**fields))
+        settings["task"]["train_data"] |= {"global_batch_size": 64, "shuffle_buffer_size": 1}
+        strategy = mirrored(replicas) if replicas > 1 else one_device()
+        trainer, _ = train(build(settings), strategy, 2)
+        measured = runner.measuring(trainer.optimizer)
+        assert (measured.parts, measured.micro_batches) == (4, micro_batches)
+        seen[replicas] = measured.noise_of(64)["model"], measured.gain
+    assert 1 < seen[1][1] < 4
+    np.testing.assert_allclose(seen[2], seen[1], rtol=1e-5)
+
+
+def test_training_ends_when_the_steps_of_the_base_batch_are_spent(records, tmp_path, capsys):
+    config = adascale(scale_invariant_steps=12)
+    config["optimizer"]["tf_lamb"]["trust_ratios_every"] = 2
+    params = build(tiny(records, optimizer_config=config))
+    first = run(params, tmp_path)
+    measured = runner.measuring(first.trainer.optimizer)
+    steps = int(first.trainer.global_step)
+    assert steps < 12 <= measured.scale_invariant_steps <= 12 + MICRO_BATCHES
+    said = capsys.readouterr().out
+    assert "batch 8" in said.lower() or "undefined" in said
+    assert f"AdaScale: {steps} steps were worth" in said
+    assert f"Trust ratios of step {steps}" in first._trust_ratios.table()
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith(f"ckpt-{steps}")
+    output = {}
+    for action in first.controller.train_actions:
+        if isinstance(action, actions.NoiseScale | actions.Progress):
+            action(output)
+    assert output.keys() == {"noise_scale", "gain", "scale_invariant_step", "scaled_learning_rate"}
+    events = tf.io.gfile.glob(str(tmp_path / "train" / "*events*"))
+    tags = {v.tag for path in events for e in tf.compat.v1.train.summary_iterator(path)
+            for v in e.summary.value}  # fmt: skip
+    assert output.keys() <= tags
+
+    again = run(params, tmp_path, mode="train")  # it has nothing left to do
+    assert int(again.trainer.global_step) == steps
+    assert runner.measuring(again.trainer.optimizer).gain == measured.gain
+    assert (
+        runner.measuring(again.trainer.optimizer).scale_invariant_steps
+        == measured.scale_invariant_steps
+    )
+
+
+def test_measuring_changes_no_training(records):
+    plain, _ = train(build(tiny(records, optimizer_config=optimizer(
+        gradient_accumulation_steps=2))), one_device(), 3)  # fmt: skip
+    measured, _ = train(build(tiny(records, optimizer_config=optimizer(
+        gradient_accumulation_steps=2, measured={"enabled": True}))), one_device(), 3)  # fmt: skip
+    assert isinstance(measured.optimizer, tf_lamb.tf_keras.Measured)
+    for one, other in zip(plain.model.get_weights(), measured.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.filterwarnings("ignore:AdaScale with previous_gradient")
+def test_one_part_is_refused_before_the_first_step(records):
+    params = build(tiny(records, optimizer_config=optimizer(adascale={"scale": 8})))
+    with pytest.raises(UserError, match="previous_gradient=True"):
+        trainer_of(params, one_device())
+    params.trainer.optimizer_config.optimizer.tf_lamb.adascale.previous_gradient = True
+    assert runner.measuring(trainer_of(params, one_device()).optimizer).biased
+
+
+def test_shared_batch_statistics_are_known():
+    layer = tf_keras.layers.BatchNormalization
+    assert runner.is_synchronized(layer(synchronized=True))
+    assert not runner.is_synchronized(layer())

@@ -1,0 +1,213 @@
+"""Door 3: one stage after another, at another length and batch, wherever it was interrupted."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import yaml
+
+pytest.importorskip("official")
+
+import tensorflow as tf
+from support.garden import (
+    BATCH,
+    build,
+    checkpoint,
+    environment,
+    one_device,
+    run_command,
+    tiny,
+    trainer_of,
+)
+
+from tf_lamb.model_garden import model_dirs, parsing, tasks, train_stages
+
+
+def stage_settings(records, stage):
+    """The second at half the batch of the first."""
+    settings = tiny(records, train_steps=(12, 8)[stage - 1], steps_per_loop=1,
+                    checkpoint_interval=2, validation_interval=20, validation_steps=1)  # fmt: skip
+    settings["runtime"]["distribution_strategy"] = "off"
+    settings["task"]["train_data"] |= {"resume_in_order": True, "deterministic": True}
+    settings["task"]["train_data"]["global_batch_size"] = BATCH // stage
+    return settings
+
+
+@pytest.fixture
+def files(records, tmp_path):
+    paths = []
+    for stage in (1, 2):
+        path = tmp_path / f"stage{stage}.yaml"
+        path.write_text(yaml.safe_dump(stage_settings(records, stage)))
+        paths.append(str(path))
+    return paths
+
+
+def command(files, model_dir, *more):
+    return [
+        sys.executable, "-m", "tf_lamb.model_garden.train_stages", "--mode=train", "--seed=1",
+        f"--stage=lamb/bert_pretraining:{files[0]}",
+        f"--stage=lamb/bert_pretraining_phase2:{files[1]}", f"--model_dir={model_dir}", *more,
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_killed_in_either_stage_it_ends_with_the_same_bits(files, tmp_path):
+    whole = run_command(command(files, tmp_path / "whole"))
+    assert whole.returncode == 0, whole.stderr[-2000:]
+    assert "All 2 stages are trained" in whole.stdout
+
+    killed = tmp_path / "killed"
+    for stage, enough in (("stage_1", 4), ("stage_2", 2)):
+        process = subprocess.Popen(
+            command(files, killed),
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        while process.poll() is None and tasks.steps_done(str(killed / stage)) < enough:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert tasks.steps_done(str(killed / "stage_1")) == 12
+    assert tasks.steps_done(str(killed / "stage_2")) >= 2
+    again = run_command(command(files, killed))
+    assert again.returncode == 0, again.stderr[-2000:]
+    for stage in ("stage_1", "stage_2"):
+        a, b = checkpoint(tmp_path / "whole" / stage), checkpoint(killed / stage)
+        assert a.keys() == b.keys()
+        assert all(np.array_equal(a[name], b[name]) for name in a)
+    # A finished run is told so, and trains no more.
+    done = run_command(command(files, killed))
+    assert done.returncode == 0
+    assert "Training stage" not in done.stdout
+
+
+# What a stage takes over.
+
+
+def stage_1(records, tmp_path):
+    """Weights and moments after a few steps, in a folder."""
+    params = build(tiny(records))
+    trainer = trainer_of(params, one_device())
+    trainer.train(tf.constant(3))
+    trainer.checkpoint.save(str(tmp_path / "ckpt"))
+    return trainer
+
+
+def stage_2(records, tmp_path, **task):
+    settings = tiny(
+        records,
+        optimizer_config={"warmup": {"tf_lamb": {"begin_step": 3 if task else 0}}},
+    )
+    settings["task"] |= {"init_checkpoint": str(tmp_path), **task}
+    trainer = trainer_of(build(settings), one_device())
+    trainer.initialize()
+    return trainer
+
+
+def named_weights(trainer):
+    return {w.name: w.numpy() for w in trainer.model.weights}
+
+
+def assert_same_weights(first, second):
+    """After a step at a rate of 0, for some layers are only built by it."""
+    assert float(second.optimizer.learning_rate) == 0.0
+    second.train(tf.constant(1))
+    old, new = named_weights(first), named_weights(second)
+    assert old.keys() == new.keys()
+    for name in old:
+        np.testing.assert_array_equal(old[name], new[name])
+
+
+def moments(trainer):
+    return [m.numpy() for m, _ in trainer.optimizer._slots]
+
+
+def test_moments_are_reset_or_kept_with_the_steps_of_bias_correction(records, tmp_path):
+    first = stage_1(records, tmp_path)
+    reset, kept = stage_2(records, tmp_path), stage_2(records, tmp_path, init_optimizer=True)
+    assert_same_weights(first, reset)
+    assert_same_weights(first, kept)
+    assert reset.optimizer.iterations.numpy() == reset.global_step.numpy() == 1
+    assert (kept.optimizer.iterations.numpy(), kept.global_step.numpy()) == (4, 1)
+    # From the same weights and the same batch: m = 0.9 m + 0.1 g, with and without the first m.
+    old, new, added = moments(first), moments(kept), moments(reset)
+    assert len(old) == len(new) == len(added) == len(first.model.trainable_variables)
+    for m, m_kept, m_reset in zip(old, new, added, strict=True):
+        np.testing.assert_allclose(m_kept, 0.9 * m + m_reset, rtol=1e-5, atol=1e-7)
+    assert any(np.any(m) for m in old)
+    # Both are warmed up again: half of the way after one of two steps.
+    for trainer in (reset, kept):
+        assert float(trainer.optimizer.learning_rate) == pytest.approx(0.005)
+
+
+# What is refused, before the first stage has trained a step.
+
+
+def a_stage(path, tmp_path, i, **more):
+    return train_stages.Stage(
+        experiment="lamb/bert_pretraining",
+        config_file=[path],
+        model_dir=str(tmp_path / f"stage_{i}"),
+        **more,
+    )
+
+
+def test_each_stage_says_where_it_begins(files, tmp_path):
+    stages = [a_stage(path, tmp_path, i) for i, path in enumerate(files, 1)]
+    first, second = train_stages.prepare(stages, True)
+    assert first.task.init_checkpoint in (None, "")
+    assert second.task.init_checkpoint == str(tmp_path / "stage_1")
+    assert second.task.init_optimizer
+    assert second.trainer.optimizer_config.warmup.tf_lamb.begin_step == 12
+    again = [a_stage(path, tmp_path, i) for i, path in enumerate(files, 1)]
+    _, reset = train_stages.prepare(again, False)
+    assert not reset.task.init_optimizer
+    assert reset.trainer.optimizer_config.warmup.tf_lamb.begin_step == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "keep", "expected"),
+    [
+        ("task.model.encoder.bert.max_position_embeddings=32", False,
+         "stage 2: it cannot take over the weights of the stage before: its "
+         "task.model.encoder.bert.max_position_embeddings is 16, yours 32"),
+        ("trainer.optimizer_config.optimizer.type=tf_adamp", True,
+         "the stage before trains with tf_lamb, this one with tf_adamp"),
+        ("trainer.optimizer_config.warmup.type=linear", True, "needs trainer.optimizer_config"),
+        ("task.train_data.input_path=no/such/file", False, "there is no file no/such/file"),
+        ("trainer.trian_steps=1", False, "stage 2: --params_override: there is no trainer.trian"),
+    ],
+)  # fmt: skip
+def test_a_stage_that_cannot_follow(files, tmp_path, change, keep, expected):
+    stages = [
+        a_stage(files[0], tmp_path, 1),
+        a_stage(files[1], tmp_path, 2, params_override=change),
+    ]
+    with pytest.raises(parsing.UserError) as error:
+        train_stages.prepare(stages, keep)
+    assert expected in str(error.value)
+
+
+def test_a_checkpoint_of_another_shape(records, tmp_path):
+    stage_1(records, tmp_path)
+    settings = tiny(records)
+    settings["task"]["init_checkpoint"] = str(tmp_path)
+    settings["task"]["model"]["encoder"]["bert"]["max_position_embeddings"] = 32
+    trainer = trainer_of(build(settings), one_device())
+    with pytest.raises(parsing.UserError, match="does not fit this model") as error:
+        trainer.initialize()
+    assert "(16, 8)" in str(error.value) and "(32, 8)" in str(error.value)
+
+
+def test_a_checkpoint_is_found_by_its_folder_or_its_name(records, tmp_path):
+    assert model_dirs.checkpoint_in(str(tmp_path)) is None
+    assert model_dirs.checkpoint_in(str(tmp_path / "ckpt-1")) is None
+    path = tf.train.CheckpointManager(
+        tf.train.Checkpoint(v=tf.Variable(1)), str(tmp_path), max_to_keep=1
+    ).save()
+    assert model_dirs.checkpoint_in(str(tmp_path)) == path == model_dirs.checkpoint_in(path)

@@ -1,0 +1,75 @@
+"""A fit with a backup behind either door, alone or as a process that dies: see `test_backup.py`."""
+
+import importlib
+import os
+import signal
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+from support.crashing import die_at_byte
+
+EPOCHS, STEPS = 4, 5
+WRITING = {"keras": "save_weights", "tf_keras": "save"}
+
+
+def new_model(door, optimizer="LAMB", units=16, **more):
+    host, ours = importlib.import_module(door), importlib.import_module(f"tf_lamb.{door}")
+    host.utils.set_random_seed(1)
+    layers = [host.layers.InputLayer((4,)), host.layers.Dense(units), host.layers.Dense(1)]
+    model = host.Sequential(layers)
+    model.compile(getattr(ours, optimizer)(0.01, weight_decay=0.1, **more), "mse")
+    return model
+
+
+def fit(door, model, folder, callbacks=(), stock=False, **more):
+    """Trains; returns the epochs that it began."""
+    host, ours = importlib.import_module(door), importlib.import_module(f"tf_lamb.{door}")
+    random = np.random.default_rng(1)
+    x, y = random.normal(size=(4 * STEPS, 4)), random.normal(size=(4 * STEPS, 1))
+    backup = (host.callbacks if stock else ours).BackupAndRestore(str(folder), **more)
+    history = model.fit(
+        x.astype("float32"), y.astype("float32"), batch_size=4, epochs=EPOCHS, shuffle=False,
+        verbose=0, callbacks=[backup, *callbacks],
+    )  # fmt: skip
+    return history.epoch
+
+
+def state(model):
+    """The weights, and the optimizer's variables."""
+    variables = model.optimizer.variables
+    variables = variables() if callable(variables) else variables
+    return [np.asarray(v) for v in (*model.weights, *variables)]
+
+
+def killing(door, model, when, number):
+    """A callback that ends this process as a kill does, in or after the third epoch."""
+    host = importlib.import_module(door)
+
+    def die(*_, **__):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    class Killing(host.callbacks.Callback):
+        batches = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.batches += 1
+            if when == "batch" and self.batches == number:
+                die()
+
+        def on_epoch_begin(self, epoch, logs=None):
+            if when == "byte" and epoch == 2:
+                die_at_byte(number)
+            if when == "written" and epoch == 2:
+                write = model.save_weights
+                model.save_weights = lambda *args, **kwargs: die(write(*args, **kwargs))
+
+    return Killing()
+
+
+if __name__ == "__main__":
+    door, folder, stock, when, number = sys.argv[1:]
+    model = new_model(door)
+    killer = killing(door, model, when, int(number))
+    fit(door, model, folder, [killer], stock=stock == "stock")
