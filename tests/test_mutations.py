@@ -1,99 +1,68 @@
-"""The suite kills mutants: each slip below must make the oracle's test fail."""
+"""The suite kills mutants: of each slip in `support/mutants.py`, the tests named there must fail.
 
-import functools
+A mutant is the package with one passage of one file changed. It is imported by a process of its
+own, forked from one that has loaded the frameworks (`support/killing.py`), and dies if pytest runs
+and says that a test failed: exit code 1, and not one of an error in collecting, or of no test.
+"""
 
-import numpy as np
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
 import pytest
-import test_rules
-from support.cases import LAMB_CASES
+from support import killing
+from support.mutants import MUTANTS
 
-from tf_lamb.core.rules import lamb as lamb_module
-from tf_lamb.core.rules.lamb import lamb
+import tf_lamb
 
-
-def with_norms(**replacements):
-    """LAMB with some of the functions that it calls replaced."""
-
-    def mutant(*args, **kwargs):
-        module = __import__("tf_lamb.core.rules.lamb", fromlist=["lamb"])
-        kept = {name: getattr(module, name) for name in replacements}
-        try:
-            for name, function in replacements.items():
-                setattr(module, name, function)
-            return lamb(*args, **kwargs)
-        finally:
-            for name, function in kept.items():
-                setattr(module, name, function)
-
-    return mutant
-
-
-def inverted(xp, w, u, adapt, **_):
-    return np.linalg.norm(u) / np.linalg.norm(w) if adapt else 1.0
-
-
-def changed(**changes):
-    """LAMB with some of its arguments passed through a function."""
-
-    def mutant(*args, **kwargs):
-        for name, change in changes.items():
-            kwargs[name] = change(kwargs.get(name))
-        return lamb(*args, **kwargs)
-
-    return mutant
-
-
-def decay_outside_the_ratio(xp, g, w, m, v, *, lr, decay, **rest):
-    new, m, v = lamb(xp, g, w, m, v, lr=lr, decay=0.0, **rest)
-    return new - lr * decay * w, m, v
-
-
-def decay_in_the_gradient(xp, g, w, m, v, *, decay, **rest):
-    return lamb(xp, g + decay * w, w, m, v, decay=0.0, **rest)
-
-
-def moments_swapped(xp, g, w, m, v, **rest):
-    w, m, v = lamb(xp, g, w, m, v, **rest)
-    return w, v, m
-
-
-MUTANTS = {
-    "no ratio": with_norms(trust_ratio=lambda xp, w, u, **_: 1.0),
-    "ratio inverted": with_norms(trust_ratio=inverted),
-    "ratio of the sums": with_norms(
-        trust_ratio=lambda xp, w, u, adapt, **_: np.abs(w).sum() / np.abs(u).sum() if adapt else 1.0
-    ),
-    "decay flipped": changed(decay=lambda d: -d),
-    "decay ignored": changed(decay=lambda d: 0.0),
-    "decay outside the ratio": decay_outside_the_ratio,
-    "decay in the gradient": decay_in_the_gradient,
-    "bias correction dropped": changed(bias_correction=lambda b: False),
-    "bias correction forced": changed(bias_correction=lambda b: True),
-    "beta_1 and beta_2 swapped": functools.partial(lamb, beta_1=0.999, beta_2=0.9),
-    "epsilon too large": functools.partial(lamb, epsilon=1e-3),
-    "t counts from 0": changed(t=lambda t: t - 1),
-    "t counts from 2": changed(t=lambda t: t + 1),
-    "exclusion from adaptation ignored": changed(adapt=lambda a: True),
-    "nothing is adapted": changed(adapt=lambda a: False),
-    "moments swapped": moments_swapped,
+PACKAGE = pathlib.Path(tf_lamb.__file__).parent
+TESTS = pathlib.Path(__file__).parent
+# What the process loads, and its environment.
+HOSTS = {
+    "core": (["numpy"], {}),
+    "tensorflow": (["tensorflow", "keras", "tf_keras"], {}),
+    "jax": (["jax", "keras"], {"KERAS_BACKEND": "jax"}),
 }
 
 
-@pytest.mark.parametrize("name", MUTANTS)
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_a_mutant_dies(name, monkeypatch):
-    monkeypatch.setattr(test_rules, "run", functools.partial(test_rules.run, rule=MUTANTS[name]))
-    survived = []
-    for case in LAMB_CASES:
-        try:
-            test_rules.test_lamb_is_the_oracle(case)
-            survived.append(case)
-        except AssertionError:
-            pass
-    assert len(survived) < len(LAMB_CASES), f"no test noticed: {name}"
+def job(tests, file="", before="", after=""):
+    change = {"file": str(PACKAGE / file), "before": before, "after": after} if file else {}
+    return json.dumps({"tests": [str(TESTS / test) for test in tests], **change})
 
 
-def test_the_original_lives():
-    assert lamb_module is not None
-    for case in LAMB_CASES:
-        test_rules.test_lamb_is_the_oracle(case)
+def verdicts(host, jobs):
+    """(exit code of pytest, the end of its output) of each job."""
+    frameworks, env = HOSTS[host]
+    done = subprocess.run(
+        [sys.executable, killing.__file__, *frameworks], input="\n".join(jobs), text=True,
+        stdout=subprocess.PIPE, cwd=TESTS.parent, check=True,
+        env={**os.environ, **env, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )  # fmt: skip
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_slip_is_of_a_passage_that_is_there_once():
+    mutants = [mutant for table in MUTANTS.values() for mutant in table]
+    assert len(mutants) > 100
+    for mutant in mutants:
+        assert (PACKAGE / mutant.file).read_text().count(mutant.before) == 1, mutant
+        assert mutant.before != mutant.after, mutant
+
+
+@pytest.mark.parametrize(
+    "host", ["core", "tensorflow", pytest.param("jax", marks=pytest.mark.slow)]
+)
+def test_every_mutant_dies(host):
+    mutants = MUTANTS[host]
+    killers = dict.fromkeys(test for mutant in mutants for test in mutant.tests)
+    jobs = [job(mutant.tests, mutant.file, mutant.before, mutant.after) for mutant in mutants]
+    (code, end), *mutated = verdicts(host, [job(killers), *jobs])
+    assert code == 0, f"The package as it is fails:\n{end}"
+    survivors = [
+        f"{mutant.file}, {mutant.name}: pytest ended with {code}, not 1:\n{end}"
+        for mutant, (code, end) in zip(mutants, mutated, strict=True)
+        if code != pytest.ExitCode.TESTS_FAILED
+    ]
+    assert not survivors, "\n".join(survivors)

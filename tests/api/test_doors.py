@@ -1,153 +1,100 @@
-"""What both doors promise alike: signatures, words, numbers, one compilation, early refusals."""
+"""What every door promises alike: signatures, words, examples, early refusals."""
 
 import doctest
 import inspect
 import re
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-import tf_keras
 from support.cases import random_problem
+from support.doors import DOORS, every_door, new_variable, on_jax, on_tensorflow, train, uncompiled
 
-import tf_lamb.keras
-import tf_lamb.tf_keras
+import tf_lamb
 from tf_lamb.core import faces
 from tf_lamb.core.layerwise import Layerwise
 from tf_lamb.core.settings import Settings
 
-DOORS = {"keras": tf_lamb.keras, "tf_keras": tf_lamb.tf_keras}
 FACES = faces.__all__
 OPTIMIZERS = [name for name in FACES if issubclass(getattr(faces, name), Layerwise)]
 
 
+def faces_of(door, names=FACES):
+    return {name: getattr(DOORS[door][1], name) for name in names}
+
+
+def arguments_of(cls):
+    return set(inspect.signature(cls).parameters) - {"unknown"}
+
+
+@on_tensorflow
 def test_both_doors_have_the_same_names():
-    assert tf_lamb.keras.__all__ == tf_lamb.tf_keras.__all__
-    assert set(FACES) <= set(tf_lamb.keras.__all__) <= set(tf_lamb.__all__)
+    one, other = (ours for _, ours in DOORS.values())
+    assert one.__all__ == other.__all__
+    assert set(FACES) <= set(one.__all__) <= set(tf_lamb.__all__)
 
 
-@pytest.mark.parametrize("name", FACES)
-def test_signatures_are_equal(name):
-    one, other = (inspect.signature(getattr(door, name)) for door in DOORS.values())
+@on_tensorflow
+@pytest.mark.parametrize("read", [inspect.signature, inspect.getdoc])
+def test_signatures_and_docstrings_are_equal(read):
+    one, other = (
+        {name: read(cls) for name, cls in faces_of(door).items()} for door in ("keras", "tf_keras")
+    )
     assert one == other
 
 
+def test_the_docstring_of_an_optimizer_begins_with_its_name():
+    docs = {name: inspect.getdoc(cls) for name, cls in faces_of("keras", OPTIMIZERS).items()}
+    assert not [name for name, doc in docs.items() if not doc.startswith(f"{name}, ")]
+
+
+@every_door
+def test_the_config_holds_every_argument(door):
+    for cls in faces_of(door, OPTIMIZERS).values():
+        assert set(cls().get_config()) == arguments_of(cls), cls
+
+
+@every_door
+def test_every_argument_is_documented(door):
+    assert not [
+        (name, argument)
+        for name, cls in faces_of(door).items()
+        for argument in arguments_of(cls)
+        if not re.search(rf"^    {argument}: ", inspect.getdoc(cls), re.MULTILINE)
+    ]
+
+
+@on_tensorflow
+@every_door
 @pytest.mark.parametrize("name", FACES)
-def test_docstrings_are_equal(name):
-    one, other = (inspect.getdoc(getattr(door, name)) for door in DOORS.values())
-    assert one == other
-    assert one.startswith(f"{name}, ") or name not in OPTIMIZERS
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("door", DOORS)
-def test_the_config_holds_every_argument(door, name):
-    cls = getattr(DOORS[door], name)
-    arguments = set(inspect.signature(cls).parameters) - {"unknown"}
-    assert set(cls().get_config()) == arguments
-
-
-@pytest.mark.parametrize("name", FACES)
-@pytest.mark.parametrize("door", DOORS)
-def test_every_argument_is_documented(door, name):
-    cls = getattr(DOORS[door], name)
-    for argument in set(inspect.signature(cls).parameters) - {"unknown"}:
-        assert re.search(rf"^    {argument}: ", inspect.getdoc(cls), re.MULTILINE), argument
-
-
-@pytest.mark.parametrize("name", FACES)
-@pytest.mark.parametrize("door", DOORS)
+@uncompiled(fits=True)
 def test_the_example_runs(door, name):
     runner = doctest.DocTestRunner()
-    cls = getattr(DOORS[door], name)
+    cls = getattr(DOORS[door][1], name)
     for example in doctest.DocTestFinder(recurse=False).find(cls, name, globs={}):
         runner.run(example)
     assert runner.tries >= 4
     assert not runner.failures
 
 
-def final_weights(door, gradients, start, graph=False, **arguments):
-    variables = {k: tf.Variable(w, dtype=tf.float32, name=k) for k, w in start.items()}
-    optimizer = DOORS[door].LAMB(0.1, weight_decay=0.1, exclude_from_weight_decay=["bias"],
-                                 **arguments)  # fmt: skip
-    optimizer.build(list(variables.values()))
+@on_jax
+def test_a_compiled_step_is_the_uncompiled_one():
+    import jax
 
-    def step(gradients):
-        optimizer.apply_gradients([(gradients[k], v) for k, v in variables.items()])
-
-    step = tf.function(step) if graph else step
-    for gradient in gradients:
-        step({k: tf.constant(g, tf.float32) for k, g in gradient.items()})
-    return {k: v.numpy() for k, v in variables.items()}, optimizer
-
-
-def assert_close(one, other, tolerance):
-    for key, value in one.items():
-        np.testing.assert_allclose(value, other[key], rtol=tolerance, atol=tolerance)
-
-
-def test_the_doors_are_equal():
+    _, ours = DOORS["keras"]
     start, gradients = random_problem(shape=(64, 32), steps=10)
-    one, _ = final_weights("keras", gradients, start)
-    other, _ = final_weights("tf_keras", gradients, start)
-    assert_close(one, other, 0)
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_compiled_eager_and_graph_are_equal(door):
-    start, gradients = random_problem(shape=(64, 32), steps=10)
-    compiled, _ = final_weights(door, gradients, start)
-    for settings in (
-        {"jit_compile": False},
-        {"graph": True},
-        {"graph": True, "jit_compile": False},
-    ):
-        other, _ = final_weights(door, gradients, start, **settings)
-        assert_close(compiled, other, 1e-6)
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_a_whole_step_can_be_compiled(door):
-    """Inside a user's own `jit_compile=True` function the update is part of their program."""
-    start, gradients = random_problem()
-    expected, _ = final_weights(door, gradients, start)
-    variables = {k: tf.Variable(w, dtype=tf.float32, name=k) for k, w in start.items()}
-    optimizer = DOORS[door].LAMB(0.1, weight_decay=0.1, exclude_from_weight_decay=["bias"])
-    optimizer.build(list(variables.values()))
-
-    @tf.function(jit_compile=True)
-    def step(gradients):
-        optimizer.apply_gradients([(gradients[k], v) for k, v in variables.items()])
-
+    settings = {"weight_decay": 0.1, "exclude_from_weight_decay": ["bias"]}
+    with uncompiled():
+        *_, expected = train("keras", ours.LAMB(0.1, **settings), start, gradients)
+    optimizer = ours.LAMB(0.1, **settings)
+    variables = [new_variable("keras", w, path=path) for path, w in start.items()]
+    optimizer.build(variables)
+    state = [v.value for v in variables], [v.value for v in optimizer.variables]
+    step = jax.jit(lambda state, g: optimizer.stateless_apply(state[1], g, state[0]))
     for gradient in gradients:
-        step({k: tf.constant(g, tf.float32) for k, g in gradient.items()})
-    assert_close({k: v.numpy() for k, v in variables.items()}, expected, 1e-6)
-
-
-def programs(optimizer):
-    return optimizer._update._programs
-
-
-@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
-@pytest.mark.parametrize("door", DOORS)
-def test_a_second_step_compiles_nothing(door, graph):
-    """One program a (shape, dtype, treatment), traced once whatever the number of variables."""
-    start = {f"layer_{i}/{k}": np.ones(s) for i in range(6)
-             for k, s in {"kernel": (4, 4), "bias": (4,)}.items()}  # fmt: skip
-    _, optimizer = final_weights(door, [start] * 3, start, graph=graph)
-    assert len(programs(optimizer)) == 2
-    traced = [*programs(optimizer).values(), *optimizer._update._steps.values()]
-    assert [f.experimental_get_tracing_count() for f in traced] == [1, 1] + [1] * (not graph)
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_without_jit_nothing_is_compiled(door):
-    start, gradients = random_problem()
-    _, optimizer = final_weights(door, gradients, start, jit_compile=False)
-    assert not any(
-        hasattr(p, "experimental_get_tracing_count") for p in programs(optimizer).values()
-    )
+        state = step(state, [np.float32(gradient[path]) for path in start])
+    assert step._cache_size() == 1
+    for path, value in zip(start, state[0], strict=True):
+        np.testing.assert_allclose(value, expected[path], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -180,37 +127,41 @@ def test_without_jit_nothing_is_compiled(door):
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )  # fmt: skip
-@pytest.mark.parametrize("door", DOORS)
+@every_door
 def test_what_cannot_be_right_is_refused(door, arguments, error, words):
     with pytest.raises(error) as caught:
-        DOORS[door].LAMB(**arguments)
+        DOORS[door][1].LAMB(**arguments)
     for word in words:
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("door", DOORS)
+@every_door
 def test_the_method_refuses_a_bare_string(door):
     """Taken letter by letter, "bias" would exclude whatever has a b, an i, an a or an s in it."""
-    optimizer = DOORS[door].LAMB(weight_decay=0.1)
+    optimizer = DOORS[door][1].LAMB(weight_decay=0.1)
     with pytest.raises(TypeError, match=r"var_names .* Did you mean \['bias'\]"):
         optimizer.exclude_from_weight_decay(var_names="bias")
     assert optimizer.get_config()["exclude_from_weight_decay"] is None
 
 
-def test_no_weight_decay_may_be_written_as_none():
-    assert tf_lamb.keras.LAMB(weight_decay=None).get_config()["weight_decay"] == 0.0
+@every_door
+def test_no_weight_decay_may_be_written_as_none(door):
+    assert DOORS[door][1].LAMB(weight_decay=None).get_config()["weight_decay"] == 0.0
 
 
-def test_accumulating_one_batch_is_not_accumulating():
-    assert tf_lamb.keras.LAMB(gradient_accumulation_steps=1).gradient_accumulation_steps is None
+@every_door
+def test_accumulating_one_batch_is_not_accumulating(door):
+    optimizer = DOORS[door][1].LAMB(gradient_accumulation_steps=1)
+    assert not getattr(optimizer, "gradient_accumulation_steps", None)
 
 
-def test_settings_have_no_argument_of_a_host():
+@every_door
+def test_settings_have_no_argument_of_a_host(door):
     fields = set(Settings.__dataclass_fields__) - {"hyperparameters"}
-    for door in DOORS.values():
-        assert fields <= set(inspect.signature(door.LAMB).parameters)
+    assert fields <= arguments_of(DOORS[door][1].LAMB)
 
 
-@pytest.mark.parametrize(("host", "door"), [(keras, "keras"), (tf_keras, "tf_keras")])
-def test_it_is_an_optimizer_of_its_host(host, door):
-    assert isinstance(DOORS[door].LAMB(), host.optimizers.Optimizer)
+@every_door
+def test_it_is_an_optimizer_of_its_host(door):
+    host, ours = DOORS[door]
+    assert isinstance(ours.LAMB(), host.optimizers.Optimizer)

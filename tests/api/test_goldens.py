@@ -6,17 +6,11 @@ to 1e-6. Where it departs from the paper, the difference is asserted, too.
 
 import re
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-import tf_keras
 from goldens import load, problem
+from support.doors import DOORS, every_door, train, uncompiled
 
-import tf_lamb.keras
-import tf_lamb.tf_keras
-
-DOORS = {"keras": (tf_lamb.keras, keras), "tf_keras": (tf_lamb.tf_keras, tf_keras)}
 # Its moments are others than those of the gradient that it was given.
 SPARSE = "lamb_model_sparse"
 ALL = {
@@ -26,14 +20,6 @@ ALL = {
     for name, case in table.items()
 }
 FOLLOWED = [key for key in ALL if not key.endswith(SPARSE)]
-
-
-@pytest.fixture(autouse=True)
-def eager():
-    """That traced, compiled and eager steps agree is tested elsewhere; this is the quickest."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
 
 
 def ours(peer, case):
@@ -71,7 +57,7 @@ def exactly(paths):
 
 def follow(door, case, arguments):
     """Path -> the weights of our optimizer after each step on the case's gradients."""
-    room, host = DOORS[door]
+    host, room = DOORS[door]
     arguments = dict(arguments)
     if arguments["learning_rate"] == "schedule":
         rates = problem.SCHEDULE[case["rule"]]
@@ -81,17 +67,12 @@ def follow(door, case, arguments):
     start, gradients = problem.START, problem.GRADIENTS
     if "gradients" in case:
         start, gradients = problem.MODEL_START, case["gradients"]
-    variables = {path: tf.Variable(start[path], name=path) for path in case["weights"]}
-    optimizer = getattr(room, case["rule"].upper())(**arguments, jit_compile=False)
-    optimizer.build(list(variables.values()))
-
-    weights = {path: [] for path in variables}
-    for i in range(problem.STEPS):
-        step = [tf.constant(gradients[path][i]) for path in variables]
-        optimizer.apply_gradients(zip(step, variables.values(), strict=True))
-        for path, variable in variables.items():
-            weights[path].append(variable.numpy())
-    return {path: np.stack(steps) for path, steps in weights.items()}
+    optimizer = getattr(room, case["rule"].upper())(**arguments)
+    start = {path: start[path] for path in case["weights"]}
+    steps = [{path: gradients[path][i] for path in start} for i in range(problem.STEPS)]
+    with uncompiled():
+        weights = list(train(door, optimizer, start, steps))
+    return {path: np.stack([each[path] for each in weights]) for path in start}
 
 
 def distance(case, weights):
@@ -102,8 +83,8 @@ def distance(case, weights):
     )
 
 
+@every_door
 @pytest.mark.parametrize("key", FOLLOWED)
-@pytest.mark.parametrize("door", DOORS)
 def test_ten_steps_as_the_peer_made_them(door, key):
     peer, case = ALL[key]
     weights = follow(door, case, ours(peer, case))

@@ -185,6 +185,13 @@ def test_the_plain_mean_until_the_memory_is_full():
     assert averages.variance == pytest.approx(0.75 * np.mean(seen[:4]) + 0.25 * seen[4])
 
 
+def test_an_average_without_bias_of_what_stays_the_same_is_that():
+    averages = NOTHING
+    for count in (1, 2, 3):
+        averages = noise.average(np, averages, 3.0, 2.0, theta=0.9)
+        assert averages == pytest.approx((3.0, 2.0, count))
+
+
 def test_a_scale_of_1000_remembers_nothing():
     averages = NOTHING
     for value in (3.0, 5.0):

@@ -155,6 +155,10 @@ def test_every_list_of_patterns_is_bounded(argument, monkeypatch):
     with pytest.raises(ValueError, match=argument):
         plan_for([DEEP], [(1,)], weight_decay=0.1, excluded_by_identity=[False],
                  **{**given, argument: patterns})  # fmt: skip
+
+
+def test_the_patterns_of_groups_are_bounded(monkeypatch):
+    monkeypatch.setattr(searching, "LIMIT", 0.2)
     with pytest.raises(ValueError, match="groups holds"):
         groups_of("groups", ["(a+)+$"], [DEEP])
 

@@ -3,6 +3,7 @@
 `test_distribution.py` is its half on TensorFlow.
 """
 
+import dataclasses
 import functools
 
 import keras
@@ -85,53 +86,96 @@ def make(strategy, case, **changes):
     return model
 
 
-def fit(model, epochs=2):
-    x, y = data()
-    model.fit(x, y, batch_size=16, epochs=epochs, shuffle=False, verbose=0)
-    return model
+@dataclasses.dataclass
+class Run:
+    """What there is to see of a model that has trained on eight batches."""
+
+    model: keras.Model
+    before: dict  # the weights before the last step
+    compilations: list  # in all, after each step
+    values: list
+    observed: list
 
 
-def values_of(model):
-    return [np.asarray(v.value) for v in (*model.trainable_variables, *model.optimizer.variables)]
+class Watch(keras.callbacks.Callback):
+    """Counts compilations, and keeps the weights that the last step begins with."""
+
+    def __init__(self):
+        super().__init__()
+        self.compiled, self.after, self.before = 0, [], {}
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if len(self.after) == 7:
+            self.model.jax_state_sync()
+            self.before = {v.path: np.asarray(v.value) for v in self.model.trainable_variables}
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.after.append(self.compiled)
+
+    def listen(self, event, seconds, **_):
+        self.compiled += event == "/jax/core/compile/backend_compile_duration"
 
 
-@functools.cache
-def one_device(case):
-    distribution.set_distribution(None)
-    model = fit(make(None, case))
-    ratios = model.optimizer.trust_ratios() if case != "AdamP" else []
-    return values_of(model), [seen.trust_ratio for seen in ratios]
+def trained(strategy, case):
+    model, watch, (x, y) = make(strategy, case), Watch(), data()
+    jax.monitoring.register_event_duration_secs_listener(watch.listen)
+    try:
+        model.fit(
+            x, y, batch_size=16, epochs=2, shuffle=False, verbose=0, callbacks=[watch]
+        )  # fmt: skip
+    finally:
+        jax.monitoring.clear_event_listeners()
+    values = [np.asarray(v.value) for v in (*model.trainable_variables, *model.optimizer.variables)]
+    observed = model.optimizer.trust_ratios() if case != "AdamP" else []
+    return Run(model, watch.before, watch.after, values, observed)
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Each strategy (None: one device) trains each case once."""
+    return functools.cache(trained)
 
 
 def test_there_are_eight_devices():
     assert len(distribution.list_devices()) == 8
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_fit_is_that_of_one_device(strategy, case):
+# Over rows, sums are what differs; weights in parts are what each case is about.
+FITS = [("model", case) for case in CASES]
+FITS += [("data", case) for case in ("LAMB", "LAMB averaged and accumulated", "LARS")]
+FITS += [
+    pytest.param("data", case, marks=pytest.mark.slow)
+    for case in ("LAMB clipped", "LAMB joined and sliced", "AdamP")
+]
+
+
+@pytest.mark.parametrize(("strategy", "case"), FITS)
+def test_fit_is_that_of_one_device(strategy, case, run):
     """Weights, slots, accumulators, averages, and what is on show."""
-    expected, ratios = one_device(case)
-    model = fit(make(strategy, case))
-    for value, other in zip(values_of(model), expected, strict=True):
+    expected, found = run(None, case), run(strategy, case)
+    for value, other in zip(found.values, expected.values, strict=True):
         np.testing.assert_allclose(value, other, rtol=1e-6, atol=1e-6)
-    if ratios:
-        seen = [each.trust_ratio for each in model.optimizer.trust_ratios()]
-        assert sum(ratio is not None for ratio in seen) >= 3
-        for ratio, other in zip(seen, ratios, strict=True):
+    if found.observed:
+        ratios, others = ([each.trust_ratio for each in of.observed] for of in (found, expected))
+        assert sum(ratio is not None for ratio in ratios) >= 3
+        for ratio, other in zip(ratios, others, strict=True):
             assert ratio == (other if other is None else pytest.approx(other, rel=1e-6))
 
 
 @pytest.mark.parametrize("case", ["LAMB", "LARS"])
-def test_norms_are_of_whole_variables(case):
-    model = make("model", case)
-    before = {v.path: np.asarray(v.value) for v in model.trainable_variables}
-    x, y = data()
-    model.train_on_batch(x[:16], y[:16])
-    seen = {each.path: each.weight_norm for each in model.optimizer.trust_ratios()}
+def test_norms_are_of_whole_variables(case, run):
+    found = run("model", case)
+    seen = {each.path: each.weight_norm for each in found.observed}
     for name in ("embedding/embeddings", "up/kernel", "down/kernel"):
         path = f"model/{name}"
-        assert seen[path] == pytest.approx(np.linalg.norm(before[path]), rel=1e-6)
+        assert seen[path] == pytest.approx(np.linalg.norm(found.before[path]), rel=1e-6)
+
+
+@pytest.mark.parametrize("case", ["LARS", "LAMB averaged and accumulated"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_second_step_compiles_nothing(strategy, case, run):
+    first, *rest = run(strategy, case).compilations
+    assert first > 0 and rest == [first] * 7
 
 
 def shards_of(variable):
@@ -148,13 +192,13 @@ def shards_of(variable):
         ("trained", {"gradient_accumulation_steps": 2, "use_ema": True}),
     ],
 )
-def test_what_accompanies_a_variable_is_laid_out_like_it(when, changes):
-    model = make("model", "LAMB", **changes)
-    optimizer = model.optimizer
+def test_what_accompanies_a_variable_is_laid_out_like_it(when, changes, run):
     if when == "built":
-        optimizer.build(model.trainable_variables)
+        model = make("model", "LAMB", **changes)
+        model.optimizer.build(model.trainable_variables)
     else:
-        fit(model, epochs=1)
+        model = run("model", "LAMB averaged and accumulated").model
+    optimizer = model.optimizer
     for i, variable in enumerate(model.trainable_variables):
         sharding, shapes = shards_of(variable)
         beside = [*optimizer._slots[i]]
@@ -178,26 +222,3 @@ def test_a_master_is_laid_out_like_its_variable():
         assert [slot.dtype for slot in slots] == ["float32"] * 3
         for slot in slots:
             assert shards_of(slot) == shards_of(variable)
-
-
-@pytest.mark.parametrize("case", ["LARS", "LAMB averaged and accumulated"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_second_step_compiles_nothing(strategy, case):
-    compiled = []
-
-    def count(event, seconds, **_):
-        if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(seconds)
-
-    model = make(strategy, case)
-    x, y = data()
-    jax.monitoring.register_event_duration_secs_listener(count)
-    try:
-        model.train_on_batch(x[:16], y[:16])
-        assert compiled
-        compiled.clear()
-        for start in (16, 32, 48):
-            model.train_on_batch(x[start : start + 16], y[start : start + 16])
-        assert not compiled
-    finally:
-        jax.monitoring.clear_event_listeners()

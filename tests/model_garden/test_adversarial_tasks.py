@@ -7,9 +7,8 @@ pytest.importorskip("official")
 
 import tensorflow as tf
 from official.vision.ops import preprocess_ops
-from support.garden import mirrored, one_device, trainer_of
-from test_image_tasks import pictures as pictures
-from test_image_tasks import tiny as tiny_of
+from support.clusters import mirrored
+from support.garden import tiny_resnet, trainer_of
 
 from tf_lamb.model_garden import checks, parsing
 
@@ -18,7 +17,7 @@ DEVIATION = np.array(preprocess_ops.STDDEV_RGB)
 
 
 def tiny(path, **adversarial):
-    params = tiny_of(path, None, experiment=EXPERIMENT)
+    params = tiny_resnet(path, experiment=EXPERIMENT)
     return params.replace(
         task={"adversarial": adversarial},
         trainer={"optimizer_config": {"warmup": {"tf_lamb": {"steps": 1, "start": 0.1}}}},
@@ -33,12 +32,9 @@ def equal(one, other):
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-two = pytest.param(lambda: mirrored(2), marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("strategy", [one_device, two], ids=["one", "two"])
-def test_the_line_is_as_stale_as_the_formula(pictures, strategy, tmp_path):
-    strategy = strategy()
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_line_is_as_stale_as_the_formula(pictures, eager, replicas, tmp_path):
+    strategy = mirrored(replicas)
     trainer = trainer_of(tiny(pictures, tau=2), strategy, evaluate=True)
     model = trainer.model
     history = []
@@ -66,8 +62,8 @@ def test_the_line_is_as_stale_as_the_formula(pictures, strategy, tmp_path):
 
 
 @pytest.mark.parametrize("tau", [0, 1])
-def test_the_attack(pictures, tau):
-    trainer = trainer_of(tiny(pictures, tau=tau, clean_start=1.0), one_device())
+def test_the_attack(pictures, eager, tau):
+    trainer = trainer_of(tiny(pictures, tau=tau, clean_start=1.0), mirrored(1))
     random = np.random.default_rng(1)
     pixels = random.uniform(0, 255, (4, 32, 32, 3))
     x = ((pixels - preprocess_ops.MEAN_RGB) / DEVIATION).astype("float32")

@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras
-from support import garden
-from support.garden import build, mirrored, one_device, tiny, train
+from support.clusters import mirrored
+from support.garden import build, run, tiny, train
 
 from tf_lamb.core import autowarmup
 from tf_lamb.model_garden import checks
@@ -32,11 +31,6 @@ def params_of(records, train_steps=STEPS, **fields):
     return params
 
 
-def run(params, model_dir):
-    tf_keras.utils.set_random_seed(1)
-    return garden.run(params, model_dir, "train")
-
-
 @pytest.fixture
 def finds_it_at_8(monkeypatch):
     """The process is certain from step 4 on; its posterior is lowest in the middle."""
@@ -52,25 +46,36 @@ def state(folder):
     return json.loads((folder / "auto_warmup.json").read_text())
 
 
+PEAK = 1e-3 * 1000 ** (8 / 12 * 0.5)
+
+
+def test_a_run_goes_on_with_its_warmup_and_switches(
+    records, eager, tmp_path, finds_it_at_8, capsys
+):
+    run(params_of(records, train_steps=6), tmp_path, "train")
+    run(params_of(records, train_steps=10), tmp_path, "train")
+    assert "after 8 of 24 steps" in capsys.readouterr().out
+    assert state(tmp_path)["switch"] == pytest.approx([8, PEAK])
+    assert [at for at, _ in state(tmp_path)["points"]] == [0.5, 2.5, 4.5, 6.5]
+
+
 @pytest.mark.slow
-def test_a_run_switches_and_a_killed_one_ends_as_it(records, tmp_path, finds_it_at_8, capsys):
-    whole = run(params_of(records), tmp_path / "whole")
-    said = capsys.readouterr().out
-    assert "after 8 of 24 steps" in said
+def test_a_killed_run_ends_as_one_that_was_not(records, tmp_path, finds_it_at_8, capsys):
+    whole = run(params_of(records), tmp_path / "whole", "train")
+    assert "after 8 of 24 steps" in capsys.readouterr().out
     kept = state(tmp_path / "whole")
-    peak = 1e-3 * 1000 ** (8 / 12 * 0.5)
-    assert kept["switch"] == pytest.approx([8, peak])
+    assert kept["switch"] == pytest.approx([8, PEAK])
     assert [at for at, _ in kept["points"]] == [0.5, 2.5, 4.5, 6.5]
     assert (tmp_path / "whole" / "auto_warmup.png").stat().st_size > 10_000
 
     # The step itself reads the rate: what it is after the last one.
     schedule = schedule_of(whole.trainer.optimizer)
-    for step, rate in ((0, 1e-3), (6, 1e-3 * 1000**0.5), (16, peak / 2), (24, 0.0)):
+    for step, rate in ((0, 1e-3), (6, 1e-3 * 1000**0.5), (16, PEAK / 2), (24, 0.0)):
         assert float(schedule(tf.constant(step))) == pytest.approx(rate, rel=1e-5, abs=1e-8)
 
-    run(params_of(records, train_steps=6), tmp_path / "killed")
-    run(params_of(records, train_steps=14), tmp_path / "killed")
-    again = run(params_of(records), tmp_path / "killed")
+    run(params_of(records, train_steps=6), tmp_path / "killed", "train")
+    run(params_of(records, train_steps=14), tmp_path / "killed", "train")
+    again = run(params_of(records), tmp_path / "killed", "train")
     assert state(tmp_path / "killed") == kept
     for one, other in zip(
         whole.trainer.model.get_weights(), again.trainer.model.get_weights(), strict=True
@@ -79,16 +84,15 @@ def test_a_run_switches_and_a_killed_one_ends_as_it(records, tmp_path, finds_it_
 
     (tmp_path / "killed" / "auto_warmup.json").unlink()
     with pytest.raises(UserError, match=r"goes on at step 24, but .*auto_warmup.json"):
-        run(params_of(records), tmp_path / "killed")
+        run(params_of(records), tmp_path / "killed", "train")
 
 
-def test_replicas_share_the_rate_and_the_loss(records):
+def test_replicas_share_the_rate_and_the_loss(records, eager):
     seen = {}
     for replicas in (1, 2):
-        strategy = mirrored(replicas) if replicas > 1 else one_device()
         params = params_of(records)
         params.task.train_data.shuffle_buffer_size = 1
-        trainer, logs = train(params, strategy, 4)
+        trainer, logs = train(params, mirrored(replicas), 4)
         seen[replicas] = float(logs["training_loss"]), float(logs["learning_rate"])
     assert seen[1][1] == pytest.approx(1e-3 * 1000 ** (4 / 12), rel=1e-5)
     np.testing.assert_allclose(seen[2], seen[1], rtol=1e-5)

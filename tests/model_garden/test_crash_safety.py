@@ -1,14 +1,10 @@
 """Door 3: killed at any moment, on a full disk, with a broken checkpoint, it ends the same."""
 
-import json
 import os
 import pathlib
 import random
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import time
 
 import pytest
@@ -17,19 +13,12 @@ import yaml
 pytest.importorskip("official")
 
 import tensorflow as tf
-import tf_keras
-from official.core import task_factory, train_utils
+from official.core import train_utils
+from support import clusters, commands, garden, processes
+from support.clusters import mirrored
 from support.crashing import full_disk
-from support.garden import (
-    EXPERIMENT,
-    build,
-    checkpoint,
-    environment,
-    mirrored,
-    one_device,
-    run_command,
-    tiny,
-)
+from support.doors import uncompiled
+from support.garden import EXPERIMENT, assert_same_bits, build, tiny
 
 from tf_lamb.model_garden import checkpoints, checks, model_dirs, parsing, runner, tasks
 
@@ -171,65 +160,76 @@ def test_params_are_written_whole(records, tmp_path, monkeypatch):
 
 # Whole runs, in this process.
 
+STEPS = 8
 
-def settings_of(records, **trainer):
+
+def settings_of(records, train_steps=STEPS, **trainer):
     trainer = {
-        "train_steps": 12, "steps_per_loop": 2, "checkpoint_interval": 2, "max_to_keep": 3,
-        "validation_interval": 12, "validation_steps": 1, **trainer,
+        "train_steps": train_steps, "steps_per_loop": 2, "checkpoint_interval": 2, "max_to_keep": 3,
+        "validation_interval": STEPS, "validation_steps": 1, **trainer,
     }  # fmt: skip
     settings = tiny(records, **trainer)
     settings["task"]["train_data"] |= {"resume_in_order": True, "shuffle_buffer_size": 100}
     return settings
 
 
-def train(records, model_dir, strategy=None, asynchronous=True, change=None, **trainer):
-    """What `tf_lamb.model_garden.train` does with a folder, without its start."""
-    settings = settings_of(records, **trainer)
-    params = build(settings)
+def train(records, folder, strategy=None, asynchronous=True, change=None, **trainer):
+    params = build(settings_of(records, **trainer))
     params.override(change or {})
-    strategy, model_dir = strategy or one_device(), str(model_dir)
-    checkpoints.settle(model_dir)
-    with strategy.scope():
-        tf_keras.utils.set_random_seed(1)
-        task = task_factory.get_task(params.task, logging_dir=model_dir)
-    runner.Runner(
-        strategy, task, "train", params, model_dir, save_summary=False,
+    garden.run(
+        params, folder, "train", strategy, save_summary=False,
         enable_async_checkpointing=asynchronous,
-    ).run()  # fmt: skip
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def unbroken(records, tmp_path_factory):
     folder = tmp_path_factory.mktemp("unbroken")
-    train(records, folder)
+    with uncompiled():
+        train(records, folder)
     return folder
 
 
-def assert_same_bits(one, other):
-    expected, got = checkpoint(one), checkpoint(other)
-    assert expected.keys() == got.keys()
-    different = [n for n in expected if expected[n].tobytes() != got[n].tobytes()]
-    assert not different
-    assert any(name.startswith("optimizer/_variables") for name in expected)
+@pytest.fixture(scope="module")
+def four_steps(records, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("four_steps")
+    with uncompiled():
+        train(records, folder, train_steps=4)
+    return folder
 
 
-def test_with_a_truncated_checkpoint_it_ends_with_the_same_bits(records, unbroken, tmp_path):
-    train(records, tmp_path, train_steps=8)
-    cut(tmp_path / "ckpt-8.data-00000-of-00001")
-    train(records, tmp_path)
-    assert_same_bits(unbroken, tmp_path)
+@pytest.fixture
+def begun(four_steps, tmp_path):
+    """A run that left off after 4 of its steps."""
+    return shutil.copytree(four_steps, tmp_path / "begun")
+
+
+def test_with_a_truncated_checkpoint_it_ends_with_the_same_bits(records, unbroken, begun, eager):
+    cut(begun / "ckpt-4.data-00000-of-00001")
+    train(records, begun)
+    assert_same_bits(unbroken, begun)
+
+
+def test_killed_while_it_wrote_a_checkpoint_it_ends_with_the_same_bits(
+    records, unbroken, begun, eager
+):
+    code = processes.exit_code(garden.run_until_byte, settings_of(records), begun, 20_000)
+    assert code == -signal.SIGXFSZ
+    assert tasks.steps_done(str(begun)) == 4
+    train(records, begun)
+    assert_same_bits(unbroken, begun)
 
 
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
-def test_a_full_disk_costs_no_checkpoint(records, unbroken, tmp_path, asynchronous):
-    train(records, tmp_path, train_steps=6)
-    before = contents(tmp_path)
+def test_a_full_disk_costs_no_checkpoint(records, unbroken, begun, eager, asynchronous):
+    """Two fail: TensorFlow says of a checkpoint that another thread saves when the next is due."""
+    before = contents(begun)
     with full_disk(), pytest.raises(parsing.UserError, match="no checkpoint can be saved") as error:
-        train(records, tmp_path, asynchronous=asynchronous)
-    assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
-    assert before.items() <= contents(tmp_path).items()
-    train(records, tmp_path, asynchronous=asynchronous)
-    assert_same_bits(unbroken, tmp_path)
+        train(records, begun, asynchronous=asynchronous)
+    assert str(begun) in str(error.value) and "\n" not in str(error.value)
+    assert before.items() <= contents(begun).items()
+    train(records, begun, asynchronous=asynchronous)
+    assert_same_bits(unbroken, begun)
 
 
 def of_another_model(model):
@@ -242,14 +242,13 @@ def of_another_model(model):
      (of_another_model({"hidden_size": 16}), "(16, 8)")],
     ids=["deeper", "wider"],
 )  # fmt: skip
-def test_a_checkpoint_of_another_model_is_refused(records, unbroken, tmp_path, change, expected):
-    folder = shutil.copytree(unbroken, tmp_path / "copy")
-    before = contents(folder)
+def test_a_checkpoint_of_another_model_is_refused(records, begun, change, expected):
+    before = contents(begun)
     with pytest.raises(parsing.UserError, match="not a checkpoint of this model") as error:
-        train(records, folder, change=change, train_steps=20)
-    assert expected in str(error.value) and "ckpt-12" in str(error.value)
+        train(records, begun, change=change)
+    assert expected in str(error.value) and "ckpt-4" in str(error.value)
     assert "\n" not in str(error.value)
-    assert contents(folder) == before
+    assert contents(begun) == before
 
 
 def test_a_checkpoint_of_weights_alone_is_refused(records, tmp_path):
@@ -268,28 +267,26 @@ def test_half_a_note_on_the_best_checkpoint_is_refused(records, tmp_path):
               best_checkpoint_eval_metric="validation_loss")  # fmt: skip
 
 
-def test_what_may_change_does_not_make_it_another_model(records, unbroken, tmp_path):
-    folder = shutil.copytree(unbroken, tmp_path / "copy")
+def test_what_may_change_does_not_make_it_another_model(records, begun, eager):
     rate = {"type": "constant", "constant": {"learning_rate": 0.1}}
     change = {"trainer": {"optimizer_config": {"learning_rate": rate, "warmup": {"type": None}}}}
-    train(records, folder, change=change, train_steps=14)
-    assert tasks.steps_done(str(folder)) == 14
+    train(records, begun, change=change)
+    assert tasks.steps_done(str(begun)) == STEPS
 
 
-def test_replicas_resume_too(records, tmp_path):
+def test_replicas_resume_too(records, tmp_path, eager):
     for steps in (2, 4):
         train(records, tmp_path, mirrored(2), train_steps=steps)
         assert tasks.steps_done(str(tmp_path)) == steps
 
 
-def test_a_first_stage_that_cannot_be_read(records, unbroken, tmp_path):
-    folder = shutil.copytree(unbroken, tmp_path / "copy")
-    cut(folder / "ckpt-12.data-00000-of-00001")
+def test_a_first_stage_that_cannot_be_read(records, begun, tmp_path):
+    cut(begun / "ckpt-4.data-00000-of-00001")
     params = build(tiny(records))
-    params.task.init_checkpoint = str(folder)
+    params.task.init_checkpoint = str(begun)
     with pytest.raises(parsing.UserError, match="cannot be read: .*another checkpoint") as error:
         checks.check(params, "train", str(tmp_path / "second"), EXPERIMENT)
-    assert f"task.init_checkpoint={folder}" in str(error.value)
+    assert f"task.init_checkpoint={begun}" in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -297,91 +294,78 @@ def test_a_first_stage_that_cannot_be_read(records, unbroken, tmp_path):
 
 
 def command(records, model_dir, **runtime):
-    """Flags of `tf_lamb.model_garden.train`, with a config beside the folder."""
-    settings = settings_of(records)
+    """`tf_lamb.model_garden.train` and its flags, with a config beside the folder."""
+    settings = settings_of(records, train_steps=12)
     settings["runtime"] |= {"distribution_strategy": "off", **runtime}
     config = model_dir.with_suffix(".yaml")
     config.write_text(yaml.safe_dump(settings))
-    return [
-        sys.executable, "-m", "tf_lamb.model_garden.train", f"--experiment={EXPERIMENT}",
-        f"--config_file={config}", "--mode=train", f"--model_dir={model_dir}", "--seed=1",
+    return "tf_lamb.model_garden.train", [
+        f"--experiment={EXPERIMENT}", f"--config_file={config}", "--mode=train",
+        f"--model_dir={model_dir}", "--seed=1",
     ]  # fmt: skip
-
-
-def dying_at_byte(command, limit):
-    code = (
-        "import runpy, sys; from crashing import die_at_byte; "
-        f"die_at_byte({limit}); sys.argv[:1] = []; "
-        "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
-    )
-    return [sys.executable, "-c", code, *command[2:]]
-
-
-def started(command, **env):
-    path = os.pathsep.join([os.path.dirname(__file__), environment()["PYTHONPATH"]])
-    return subprocess.Popen(
-        command, env={**environment(), "PYTHONPATH": path, **env},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-
-
-def wait_for_step(process, model_dir, step):
-    """Returns as soon as the folder names a checkpoint of that step."""
-    while process.poll() is None and tasks.steps_done(str(model_dir)) < step:
-        time.sleep(0.01)
-    assert process.poll() is None, "it was over before it could be killed"
 
 
 @pytest.mark.slow
 def test_killed_again_and_again_it_ends_with_the_same_bits(records, tmp_path):
     """`benchmarks/kills.py` at a small size."""
-    whole = run_command(command(records, tmp_path / "whole"))
-    assert whole.returncode == 0, whole.stderr[-2000:]
+    code, said = commands.run(*command(records, tmp_path / "whole"))
+    assert code == 0, said[-2000:]
+    assert "steps               12 of 12" in said
 
     folder = tmp_path / "killed"
     for byte in (2000, 20_000):  # of params.yaml, then of the first checkpoint
-        dead = started(dying_at_byte(command(records, folder), byte))
-        assert dead.wait(timeout=300) == -signal.SIGXFSZ
+        dead = commands.started(*command(records, folder), byte)
+        dead.join(300)
+        assert dead.exitcode == -signal.SIGXFSZ
         assert tasks.steps_done(str(folder)) == 0
     assert (folder / "params.yaml").exists()
     moments = random.Random(1)
     for step in (2, 6):
-        process = started(command(records, folder))
-        wait_for_step(process, folder, step)
+        process = commands.started(*command(records, folder))
+        commands.wait_for_step(process, folder, step)
         time.sleep(moments.uniform(0, 0.05))
         process.kill()
-        assert process.wait() == -signal.SIGKILL
-    ended = run_command(command(records, folder))
-    assert ended.returncode == 0, ended.stderr[-2000:]
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    killed_at = tasks.steps_done(str(folder))
+    module, flags = command(records, folder)
+    code, said = commands.run(module, flags[:-1])  # it knows its seed
+    assert code == 0, said[-2000:]
+    assert f"ckpt-{killed_at}" in said
     assert_same_bits(tmp_path / "whole", folder)
+
+    # Another model is refused, and the run stays as it is.
+    another = "--params_override=task.model.encoder.bert.hidden_size=16"
+    before = contents(folder)
+    code, said = commands.run(module, [*flags, another])
+    assert code == 1
+    assert "hidden_size is 8, yours 16" in said and "Traceback" not in said
+    assert contents(folder) == before
 
 
 def two_workers(records, folder):
     """Both processes; the first is the chief."""
-    sockets = [socket.create_server(("localhost", 0)) for _ in range(2)]
-    hosts = [f"localhost:{s.getsockname()[1]}" for s in sockets]
-    for held in sockets:
-        held.close()
     line = command(records, folder, distribution_strategy="multi_worker_mirrored")
-    tasks = [{"type": "worker", "index": i} for i in range(2)]
-    return [
-        started(line, TF_CONFIG=json.dumps({"cluster": {"worker": hosts}, "task": task}))
-        for task in tasks
-    ]
+    return [commands.started(*line, **own) for own in clusters.workers(2)]
+
+
+def ended(process):
+    process.join(300)
+    return process.exitcode
 
 
 @pytest.mark.slow
 def test_either_of_two_workers_may_be_killed(records, tmp_path):
-    assert [w.wait(timeout=300) for w in two_workers(records, tmp_path / "whole")] == [0, 0]
+    assert [*map(ended, two_workers(records, tmp_path / "whole"))] == [0, 0]
     folder = tmp_path / "killed"
     for step, victim in ((2, 1), (6, 0)):
         workers = two_workers(records, folder)
-        wait_for_step(workers[victim], folder, step)
+        commands.wait_for_step(workers[victim], folder, step)
         workers[victim].kill()
         try:
-            assert workers[1 - victim].wait(timeout=120) != 0  # it cannot go on alone
+            assert ended(workers[1 - victim]) not in (0, None)  # it cannot go on alone
         finally:
             workers[1 - victim].kill()
     assert 6 <= tasks.steps_done(str(folder)) < 12
-    assert [w.wait(timeout=300) for w in two_workers(records, folder)] == [0, 0]
+    assert [*map(ended, two_workers(records, folder))] == [0, 0]
     assert_same_bits(tmp_path / "whole", folder)

@@ -6,50 +6,12 @@ import pytest
 pytest.importorskip("official")
 
 import tensorflow as tf
-from support.garden import build, mirrored, one_device, trainer_of, weights
+from support.clusters import mirrored
+from support.garden import tiny_resnet as tiny
+from support.garden import trainer_of, weights
 
 import tf_lamb.tf_keras
 from tf_lamb.model_garden import checks, parsing
-
-EXPERIMENT = "lars/resnet_imagenet"
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    path = str(tmp_path_factory.mktemp("pictures") / "some.tfrecord")
-    random = np.random.default_rng(1)
-    with tf.io.TFRecordWriter(path) as writer:
-        for label in random.integers(10, size=16):
-            picture = tf.io.encode_jpeg(random.integers(0, 255, (32, 32, 3), np.uint8)).numpy()
-            features = {
-                "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[picture])),
-                "image/class/label": tf.train.Feature(
-                    int64_list=tf.train.Int64List(value=[int(label)])
-                ),
-            }
-            features = tf.train.Features(feature=features)
-            writer.write(tf.train.Example(features=features).SerializeToString())
-    return path
-
-
-def tiny(path, ghost_batch_size, experiment=EXPERIMENT):
-    data = {"input_path": path, "global_batch_size": 8, "seed": 1, "aug_crop": False}
-    backbone = {"type": "resnet", "resnet": {"model_id": 10, "depth_multiplier": 0.125}}
-    return build(
-        {
-            "runtime": {"distribution_strategy": "one_device"},
-            "task": {
-                "ghost_batch_size": ghost_batch_size,
-                "model": {"num_classes": 10, "input_size": [32, 32, 3], "backbone": backbone},
-                "train_data": data,
-                "validation_data": data,
-            },
-            "trainer": {"train_steps": 2, "steps_per_loop": 1,
-                        "optimizer_config": {"warmup": {"tf_lamb": {"steps": 1}},
-                                             "optimizer": {"tf_lars": {"jit_compile": False}}}},
-        },
-        experiment,
-    )  # fmt: skip
 
 
 def kind(variable):
@@ -57,12 +19,9 @@ def kind(variable):
     return variable.name.rpartition("/")[2], variable.shape
 
 
-two = pytest.param(lambda: mirrored(2), marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("strategy", [one_device, two], ids=["one", "two"])
-def test_a_resnet_trains_by_groups(pictures, strategy):
-    strategy = strategy()
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_resnet_trains_by_groups(pictures, eager, replicas):
+    strategy = mirrored(replicas)
     trainer = trainer_of(tiny(pictures, 2), strategy, evaluate=True)
     ghosts = [layer for layer in trainer.model.submodules if hasattr(layer, "moving_mean")]
     assert len(ghosts) == 13  # also in the residual blocks

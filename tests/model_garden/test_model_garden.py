@@ -1,17 +1,15 @@
 """Door 3: what a Model Garden user types, what it builds, and what it refuses."""
 
+import contextlib
 import dataclasses
-import glob
 import inspect
-import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
+import yaml
 
 pytest.importorskip("official")
 
@@ -20,17 +18,17 @@ import tf_keras
 from official.core import exp_factory, task_factory, train_utils
 from official.modeling import hyperparams, optimization, performance
 from official.modeling.optimization import optimizer_factory
+from support import commands
+from support.clusters import mirrored
+from support.doors import uncompiled
 from support.garden import (
     BATCH,
     EXPERIMENT,
     ROOT,
     build,
     checkpoint,
-    environment,
-    mirrored,
     one_device,
     optimizer,
-    run_command,
     tf_lamb_of,
     tiny,
     train,
@@ -40,7 +38,7 @@ from support.garden import (
 
 import tf_lamb.tf_keras
 from tf_lamb import model_garden
-from tf_lamb.model_garden import checks, configs, model_dirs, parsing, report, tasks
+from tf_lamb.model_garden import checks, configs, parsing, tasks
 
 # Registration and configuration.
 
@@ -137,16 +135,13 @@ def test_replace_stock_gives_stock_experiments_our_lamb(monkeypatch):
 # Steps.
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{}, optimizer(clipnorm=1.0, global_clipnorm=None)],
-    ids=["plain", "clipnorm"],
-)
-def test_a_step_moves_the_weights(records, changes):
+@pytest.mark.parametrize("traced", [True, False])
+def test_a_step_moves_the_weights(records, traced):
+    changes = {} if traced else optimizer(clipnorm=1.0, global_clipnorm=None)
     params = build(tiny(records, optimizer_config=changes))
     strategy = one_device()
     trainer = trainer_of(params, strategy, evaluate=True)
-    with strategy.scope():
+    with strategy.scope(), contextlib.nullcontext() if traced else uncompiled():
         trainer.train(tf.constant(1))  # the warmup begins at a learning rate of 0
         before = weights(trainer)
         logs = trainer.train(tf.constant(1))
@@ -156,7 +151,7 @@ def test_a_step_moves_the_weights(records, changes):
     assert trainer.optimizer.iterations == 2
 
 
-def test_ema_is_evaluated_and_swapped_back(records):
+def test_ema_is_evaluated_and_swapped_back(records, eager):
     params = build(tiny(records, optimizer_config={"ema": {"average_decay": 0.9}}))
     strategy = one_device()
     trainer = trainer_of(params, strategy, evaluate=True)
@@ -171,7 +166,7 @@ def test_ema_is_evaluated_and_swapped_back(records):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-def test_the_log_shows_the_learning_rate_of_the_next_step(records):
+def test_the_log_shows_the_learning_rate_of_the_next_step(records, eager):
     params = build(tiny(records))
     _, logs = train(params, one_device(), 7)
     config = params.trainer.optimizer_config
@@ -185,7 +180,7 @@ def _with_loss_scale(records, loss_scale):
     return build(settings)
 
 
-def test_the_loss_is_scaled_and_gradients_unscaled(records, monkeypatch):
+def test_the_loss_is_scaled_and_gradients_unscaled(records, eager, monkeypatch):
     host, scaled_losses = tf_keras.mixed_precision.LossScaleOptimizer, []
     # The policy stays float32, so that only the scale differs.
     unit, _ = train(_with_loss_scale(records, 1.0), one_device(), 3)
@@ -204,8 +199,7 @@ def test_the_loss_is_scaled_and_gradients_unscaled(records, monkeypatch):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_float16_trains_with_a_dynamic_loss_scale(records):
+def test_float16_trains_with_a_dynamic_loss_scale(records, eager):
     performance.set_mixed_precision_policy("float16")
     try:
         trainer, logs = train(_with_loss_scale(records, None), one_device(), 3)
@@ -217,11 +211,11 @@ def test_float16_trains_with_a_dynamic_loss_scale(records):
     assert counted == 3 or float(trainer.optimizer.loss_scale) < 2.0**15
 
 
-@pytest.mark.slow
-def test_replicas_equal_one_device(records):
+@pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_replicas_equal_one_device(records, eager, replicas):
     settings = tiny(records, optimizer_config=optimizer(epsilon=1e-3, global_clipnorm=0.5))
     alone, _ = train(build(settings), one_device(), 3)
-    together, _ = train(build(settings), mirrored(2), 3)
+    together, _ = train(build(settings), mirrored(replicas), 3)
     for a, b in zip(weights(alone), weights(together), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
@@ -263,8 +257,6 @@ def test_a_resumed_run_goes_on_with_the_next_batch(records, tmp_path, replicas):
 
 def _refusal(settings, tmp_path, experiment=EXPERIMENT, mode="train_and_eval", text=""):
     """What the launcher would say."""
-    import yaml
-
     config = tmp_path / "config.yaml"
     config.write_text(settings if isinstance(settings, str) else yaml.safe_dump(settings))
     flags = train_utils.ParseConfigOptions(
@@ -406,144 +398,19 @@ def test_a_good_setting_is_not_refused(records, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
-def _begun(params, model_dir):
-    train_utils.serialize_config(params, str(model_dir))
-    model_dirs.write_run(str(model_dir), EXPERIMENT, 1)
-    checkpoint = tf.train.Checkpoint(global_step=tf.Variable(3, dtype=tf.int64))
-    tf.train.CheckpointManager(checkpoint, str(model_dir), max_to_keep=1).save()
-
-
-def test_a_run_may_go_on_with_more_steps(records, tmp_path):
-    settings = tiny(records)
-    _begun(build(settings), tmp_path)
-    settings["trainer"] |= {"train_steps": 50, "checkpoint_interval": 7}
-    settings["task"]["train_data"]["global_batch_size"] = 16
-    checks.check(build(settings), "train", str(tmp_path), EXPERIMENT, 1)
-    checks.check(build(settings), "train", str(tmp_path), EXPERIMENT)
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"task": {"model": {"encoder": {"bert": {"hidden_size": 16}}}}}, "hidden_size is 8"),
-        ({"trainer": {"optimizer_config": {"optimizer": {"type": "adamw"}}}}, "'tf_lamb', yours"),
-        ({"trainer": {"optimizer_config": {"ema": {"average_decay": 0.9}}}}, "ema is 'not set'"),
-        ({"runtime": {"mixed_precision_dtype": "float16"}}, "'not float16', yours 'float16'"),
-    ],
-)
-def test_a_model_dir_of_another_run(records, tmp_path, change, expected):
-    params = build(tiny(records))
-    _begun(params, tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    params.override(change)
-    with pytest.raises(parsing.UserError, match="delete this one") as error:
-        checks.check(params, "train", str(tmp_path), EXPERIMENT)
-    assert expected in str(error.value)
-    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-
-
-def test_a_model_dir_of_another_experiment_or_seed(records, tmp_path):
-    params = build(tiny(records))
-    _begun(params, tmp_path)
-    with pytest.raises(parsing.UserError, match="holds the experiment lamb/bert_pretraining"):
-        checks.check(params, "train", str(tmp_path), "bert/pretraining")
-    with pytest.raises(parsing.UserError, match="begun with --seed=1, not 2"):
-        checks.check(params, "train", str(tmp_path), EXPERIMENT, 2)
-    os.remove(tmp_path / "params.yaml")
-    with pytest.raises(parsing.UserError, match="a checkpoint but no params.yaml"):
-        checks.check(params, "train", str(tmp_path), EXPERIMENT)
-
-
-def test_the_report_reads_a_run_that_was_killed(tmp_path):
-    for values in ({1: 9.0, 2: 8.0}, {2: 7.0, 3: 6.0}):
-        time.sleep(1.1)  # the name of an event file holds the second
-        with tf.summary.create_file_writer(str(tmp_path)).as_default():
-            for step, value in values.items():
-                tf.summary.scalar("training_loss", value, step=step)
-    first = sorted(glob.glob(str(tmp_path / "events*")))[0]
-    with open(first, "ab") as file:
-        file.write(b"\x10\x00\x00")  # half a record
-    assert report.read_scalars(str(tmp_path)) == {"training_loss": {1: 9.0, 2: 7.0, 3: 6.0}}
-    with pytest.raises(FileNotFoundError, match="no run that has saved a checkpoint"):
-        report.report(str(tmp_path))
-
-
-# The commands.
-
-
-def _command(module, records, model_dir, config, *more):
-    import yaml
-
-    config.write_text(yaml.safe_dump(config_settings(records)))
-    return [
-        sys.executable, "-m", module, f"--experiment={EXPERIMENT}", f"--config_file={config}",
-        "--mode=train_and_eval", f"--model_dir={model_dir}", *more,
-    ]  # fmt: skip
-
-
-def config_settings(records):
-    settings = tiny(
-        records,
-        train_steps=40,
-        steps_per_loop=5,
-        summary_interval=5,
-        checkpoint_interval=10,
-        validation_interval=40,
-        validation_steps=2,
-    )
-    settings["runtime"]["distribution_strategy"] = "off"
-    settings["task"]["train_data"] |= {"resume_in_order": True, "shuffle_buffer_size": 100}
-    return settings
-
-
-@pytest.mark.slow
-def test_a_killed_run_resumes_to_the_same_bits(records, tmp_path):
-    launch = "tf_lamb.model_garden.train"
-    config = tmp_path / "config.yaml"
-    whole = run_command(_command(launch, records, tmp_path / "whole", config, "--seed=1"))
-    assert whole.returncode == 0, whole.stderr[-2000:]
-    assert "steps               40 of 40" in whole.stdout
-
-    command = _command(launch, records, tmp_path / "killed", config, "--seed=1")
-    process = subprocess.Popen(
-        command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    done = 0
-    while process.poll() is None and not 10 <= done < 40:
-        time.sleep(0.02)
-        done = tasks.steps_done(str(tmp_path / "killed"))
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    killed_at = tasks.steps_done(str(tmp_path / "killed"))
-    assert 10 <= killed_at < 40, "the run was over before it could be killed"
-
-    resumed = run_command(_command(launch, records, tmp_path / "killed", config))
-    assert resumed.returncode == 0, resumed.stderr[-2000:]
-    assert f"ckpt-{killed_at}" in resumed.stderr
-    a, b = checkpoint(tmp_path / "whole"), checkpoint(tmp_path / "killed")
-    assert a.keys() == b.keys()
-    assert all(np.array_equal(a[name], b[name]) for name in a)
-    assert any("optimizer" in name for name in a)
-    # A finished run is evaluated again, no more; another model is refused, and stays as it is.
-    config_of_another = "--params_override=task.model.encoder.bert.hidden_size=16"
-    refused = run_command(_command(launch, records, tmp_path / "killed", config, config_of_another))
-    assert refused.returncode == 1
-    assert "hidden_size is 8, yours 16" in refused.stderr
-    assert "Traceback" not in refused.stderr
-    assert "hidden_size: 8" in (tmp_path / "killed" / "params.yaml").read_text()
-
-
 @pytest.mark.slow
 def test_the_stock_main_serves_too(records, tmp_path):
-    done = run_command(
-        _command(
-            "official.nlp.train", records, tmp_path / "model", tmp_path / "config.yaml",
-            "--gin_params=import tf_lamb.model_garden.registered",
-            "--params_override=trainer.train_steps=2,trainer.validation_interval=2,"
-            "trainer.optimizer_config.optimizer.tf_lamb.gradient_accumulation_steps=2",
-        )
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
+    config = tmp_path / "config.yaml"
+    settings = tiny(records, train_steps=2, checkpoint_interval=2, validation_interval=2,
+                    optimizer_config=optimizer(gradient_accumulation_steps=2))  # fmt: skip
+    settings["runtime"]["distribution_strategy"] = "off"
+    config.write_text(yaml.safe_dump(settings))
+    code, said = commands.run("official.nlp.train", [
+        f"--experiment={EXPERIMENT}", f"--config_file={config}", "--mode=train_and_eval",
+        f"--model_dir={tmp_path / 'model'}",
+        "--gin_params=import tf_lamb.model_garden.registered",
+    ])  # fmt: skip
+    assert code == 0, said[-2000:]
     assert tasks.steps_done(str(tmp_path / "model")) == 2
     # Our trainer came along: a step is an update, not a micro-batch.
     (updates,) = [

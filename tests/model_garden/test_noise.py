@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from support.garden import build, mirrored, one_device, optimizer, run, tiny, train, trainer_of
+from support.clusters import mirrored
+from support.garden import (
+    build,
+    one_device,
+    optimizer,
+    run,
+    tiny,
+    train,
+    trainer_of,
+    weights,
+)
 
 import tf_lamb.tf_keras
 from tf_lamb.model_garden import actions, runner
@@ -29,8 +39,7 @@ def test_micro_batches_and_replicas_measure_the_same(records):
         fields["gradient_accumulation_steps"] = micro_batches
         settings = tiny(records, optimizer_config=optimizer(**fields))
         settings["task"]["train_data"] |= {"global_batch_size": 64, "shuffle_buffer_size": 1}
-        strategy = mirrored(replicas) if replicas > 1 else one_device()
-        trainer, _ = train(build(settings), strategy, 2)
+        trainer, _ = train(build(settings), mirrored(replicas), 2)
         measured = runner.measuring(trainer.optimizer)
         assert (measured.parts, measured.micro_batches) == (4, micro_batches)
         seen[replicas] = measured.noise_of(64)["model"], measured.gain
@@ -70,13 +79,17 @@ def test_training_ends_when_the_steps_of_the_base_batch_are_spent(records, tmp_p
     )
 
 
-def test_measuring_changes_no_training(records):
-    plain, _ = train(build(tiny(records, optimizer_config=optimizer(
-        gradient_accumulation_steps=2))), one_device(), 3)  # fmt: skip
-    measured, _ = train(build(tiny(records, optimizer_config=optimizer(
-        gradient_accumulation_steps=2, measured={"enabled": True}))), one_device(), 3)  # fmt: skip
+@pytest.mark.parametrize(
+    ("replicas", "micro_batches"), [(2, None), pytest.param(1, 2, marks=pytest.mark.slow)]
+)
+def test_measuring_changes_no_training(records, eager, replicas, micro_batches):
+    def trained(**fields):
+        config = optimizer(gradient_accumulation_steps=micro_batches, **fields)
+        return train(build(tiny(records, optimizer_config=config)), mirrored(replicas), 3)[0]
+
+    plain, measured = trained(), trained(measured={"enabled": True})
     assert isinstance(measured.optimizer, tf_lamb.tf_keras.Measured)
-    for one, other in zip(plain.model.get_weights(), measured.model.get_weights(), strict=True):
+    for one, other in zip(weights(plain), weights(measured), strict=True):
         np.testing.assert_array_equal(one, other)
 
 

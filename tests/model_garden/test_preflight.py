@@ -1,8 +1,9 @@
-"""Preflight: its arithmetic, what it reads of compiled programs, and real experiments."""
+"""Preflight of experiments: what the TPU's compiler says of them, each program compiled once."""
 
+import functools
 import json
 import math
-import os
+import re
 import subprocess
 import sys
 
@@ -12,17 +13,16 @@ pytest.importorskip("official")
 pytest.importorskip("libtpu")
 
 import tensorflow as tf
+from official.core import train_utils
+from support.configs import YAMLS, experiment_of, header, parsed
 from support.garden import EXPERIMENT, ROOT, build, optimizer, tiny
-from test_configs import YAMLS, experiment_of, header
 
-from tf_lamb.core import preflight, recipes, roofline
-from tf_lamb.core.preflight import largest
+from tf_lamb.core import roofline
 from tf_lamb.model_garden import preflight as door
 from tf_lamb.model_garden import step_programs
 from tf_lamb.model_garden.parsing import UserError
-from tf_lamb.tpu import compiler, programs
+from tf_lamb.tpu import compiler
 
-GIB = 2**30
 SMALL = roofline.topology("v3:2x2")
 
 
@@ -30,161 +30,35 @@ def silent(_):
     pass
 
 
-# --- the arithmetic ---
+def fingerprint(hlo):
+    """XLA's own, in which names do not count; nor do numbers such as a rate."""
+    from jaxlib import _hlo, xla_client
+
+    module = xla_client.XlaComputation(hlo).get_hlo_module()
+    text = module.to_string(_hlo.HloPrintOptions.fingerprint())
+    return re.sub(r"constant\((?!(?:0|1|true|false|-?inf|nan)\))[^(){}]*\)", "constant(#)", text)
 
 
-def test_a_topology_counts_chips_and_replicas():
-    pod = roofline.topology("v3:32x32")
-    assert (pod.chips, pod.replicas, str(pod)) == (1024, 2048, "v3:32x32")
-    assert roofline.topology("v4:4x4x2").replicas == 32  # both cores are one
+@pytest.fixture(scope="module")
+def compiled():
+    """The programs that were compiled here, by fingerprint and kind of device."""
+    return {}
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("v2:2x2", "TPU v2 is not known"), ("v9:4x4x4", "TPU v9 is not known"),
-        ("v3", "GENERATION:SIZExSIZE"), ("v3:", "GENERATION:SIZExSIZE"),
-        ("v3:0x2", "GENERATION:SIZExSIZE"), ("v4:2x2", "3 dimensions"),
-        ("v3:twoxtwo", "GENERATION:SIZExSIZE"),
-    ],
-)  # fmt: skip
-def test_what_is_no_topology_lists_those_that_are(name, says):
-    with pytest.raises(ValueError, match=says) as error:
-        roofline.topology(name)
-    assert "v3:4x4, v4:4x4x4, v5e:4x4, v5p:4x4x4, v6e:4x4" in str(error.value)
+@pytest.fixture(autouse=True)
+def each_program_once(monkeypatch, compiled):
+    compile_ = compiler.compile_hlo
+
+    def once(hlo, device):
+        key = (hash(fingerprint(hlo)), device.device_kind)
+        if key not in compiled:
+            compiled[key] = compile_(hlo, device)
+        return compiled[key]
+
+    monkeypatch.setattr(compiler, "compile_hlo", once)
 
 
-def test_a_shape_that_the_compiler_does_not_know_is_refused_in_its_words():
-    with pytest.raises(ValueError, match=r"'v3:3x5' is none for libtpu: .*not divisible"):
-        compiler.devices(roofline.topology("v3:3x5"))
-
-
-@pytest.mark.parametrize("name", roofline.CHIPS)
-def test_the_compiler_knows_every_chip_as_the_table_does(name):
-    """As many replicas a chip, and as much memory: the compiler's refusal says how much it has."""
-    import jax
-
-    chip = roofline.CHIPS[name]
-    smallest = roofline.topology(f"{name}:{'x'.join(['2', '2', '1'][: chip.dimensions])}")
-    devices = compiler.devices(smallest)
-    assert len(devices) == smallest.replicas
-    place = jax.sharding.SingleDeviceSharding(devices[0])
-    x = jax.ShapeDtypeStruct((2 * int(chip.memory) // 4096, 1024), "float32", sharding=place)
-    with pytest.raises(compiler.TooLarge) as error:
-        compiler.compile_lowered(jax.jit(lambda x: (x + 1) @ x.T).lower(x))
-    assert error.value.available == pytest.approx(chip.memory, rel=1e-9)
-
-
-def test_bounds_are_those_of_a_calculator():
-    """On 4 chips of v3, each of two replicas and 123 Tops, 900 GB/s and 332 GB/s of links."""
-    found = roofline.bounds(SMALL, flops=61.5e12, bytes_moved=45e9, reduced=1e9)
-    assert found.compute == pytest.approx(1.0)
-    assert found.memory == pytest.approx(0.1)
-    assert found.network == pytest.approx(2 * 3 / 4 * 1e9 / (340e12 / 1024))
-    assert (found.step, found.binding) == (found.compute, "compute")
-
-
-def test_micro_batches_repeat_all_but_the_update():
-    work = preflight.Work(100.0, 50.0, 10.0, 20.0, 7.0).times(4)
-    assert (work.flops, work.bytes_moved, work.reduced) == (100 + 3 * 90, 50 + 3 * 30, 28)
-
-
-@pytest.mark.parametrize("again", [1.0, 1.5], ids=["line", "computed again"])
-@pytest.mark.parametrize("start", [1, 32, 500])
-@pytest.mark.parametrize("slope", [0.003, 0.7, 40.0])
-def test_the_search_ends_at_the_last_batch_that_fits(slope, start, again):
-    asked = []
-
-    def needs(batch):
-        asked.append(batch)
-        line = 10 + slope * batch
-        return 99.0 if 100 < line < 100 * again else line  # a compiler that makes it fit
-
-    found = largest(needs, 100, start)
-    assert len(asked) == len(set(asked)) <= (6 if again == 1 else 40)
-    assert needs(found + 1) > 100 and (found == 0 or needs(found) <= 100)
-    assert (found == 0) == (needs(1) > 100)
-
-
-def report(**changes):
-    memory = preflight.Memory(1 * GIB, 2 * GIB, 0, 5 * GIB, SMALL.chip.memory)
-    work = preflight.Work(6.15e12, 45e9, 1e9, 9e9, 1e9)
-    fields = {
-        "subject": "a model", "topology": SMALL, "batch_size": 1024, "memory": memory,
-        "needed": memory.needed, "work": work, "steps": 3600, "compiler": "libtpu 0",
-    }  # fmt: skip
-    return preflight.Report(**fields | changes)
-
-
-def test_a_report_is_a_table_and_json():
-    text, facts = str(report()), json.loads(json.dumps(report().as_dict()))
-    assert "1,024 = 128 examples x 8 replicas x 1 micro-batch" in text
-    assert "8.00 GiB of 15.48 GiB a replica: 7.48 GiB are left" in text
-    assert "at least 100 ms" in text and facts["binding"] in ("compute", "memory")
-    assert "the update is 0.0% of the operations and 20% of the bytes" in text
-    assert "3,686,400 examples: at least 6 minutes, 0.4 chip-hours" in text
-    assert facts["chip_hours"] == pytest.approx(0.4)
-    assert facts["examples_a_replica"] == 128
-
-
-def test_a_report_on_what_does_not_fit_says_by_how_much_and_what_does():
-    large = report(memory=None, needed=20.48 * GIB, work=None, largest=40)
-    assert "20.48 GiB of 15.48 GiB a replica: it does not fit, by 5.00 GiB" in str(large)
-    assert "at most 40 examples a replica fit: 320 in all" in str(large)
-    # 128 in as few equal parts as are no larger than 40.
-    assert "gradient_accumulation_steps=4, 32 examples at once" in str(large)
-    assert not large.fits and large.as_dict()["needed_micro_batches"] == 4
-    assert "not even one" in str(report(memory=None, needed=1e12, work=None, largest=0))
-    assert "refuses this step: no" in str(report(memory=None, needed=None, work=None, refused="no"))
-
-
-def test_the_published_time_is_of_the_published_run():
-    assert "76.19 minutes" in recipes.published_time("BERT", 65536, 7037)
-    assert "76.19 minutes" in recipes.published_time("BERT", 32768, 1562)
-    assert recipes.published_time("ResNet-50", 65536, 7037) is None
-    assert recipes.published_time("BERT", 65536, 7038) is None
-
-
-# --- reading compiled programs ---
-
-TEXT = """HloModule m
-
-%fused (p0: f32[100,8], p1: s32[]) -> f32[1,8] {
-  %p0 = f32[100,8]{1,0} parameter(0)
-  %p1 = s32[] parameter(1)
-  ROOT %d = f32[1,8]{1,0} dynamic-slice(%p0, %p1, %p1), dynamic_slice_sizes={1,8}
-}
-
-%yes (a: f32[64]) -> f32[64] {
-  %a = f32[64]{0} parameter(0)
-  ROOT %n = f32[64]{0} negate(%a)
-}
-
-%no (b: f32[64]) -> f32[64] {
-  ROOT %b = f32[64]{0} parameter(0)
-}
-
-ENTRY %main (x: f32[100,8], i: s32[], y: f32[64], q: pred[]) -> f32[64] {
-  %x = f32[100,8]{1,0} parameter(0)
-  %i = s32[] parameter(1)
-  %y = f32[64]{0} parameter(2)
-  %q = pred[] parameter(3)
-  %row = f32[1,8]{1,0} fusion(%x, %i), kind=kLoop, calls=%fused
-  %near = (f32[64]{0:S(1)}, f32[64]{0}, u32[]{:S(2)}) copy-start(%y)
-  %here = f32[64]{0:S(1)} copy-done(%near)
-  %twice = f32[64]{0:S(1)} add(%here, %here)
-  %sum = f32[64]{0} all-reduce(%y), replica_groups={}, to_apply=%no
-  ROOT %c = f32[64]{0} conditional(%q, %sum, %sum), true_computation=%yes, false_computation=%no
-}
-"""
-
-
-def test_only_what_passes_the_edge_of_the_chip_is_moved():
-    # A row of the table read and written, its index, y to the chip, the sum there and back, and
-    # the dearer branch. What is added on the chip costs nothing.
-    expected = (32 + 32 + 4) + 256 + (256 + 256) + (256 + 256)
-    assert programs.Text(TEXT).bytes_moved() == expected
-    assert programs.Text(TEXT).collectives() == {"all-reduce": (1, 256)}
+# --- programs ---
 
 
 def test_results_take_the_place_of_variables():
@@ -202,30 +76,6 @@ def test_results_take_the_place_of_variables():
     assert program.memory - program.arguments < 4 * 1024 * 1024  # no second v
 
 
-@pytest.mark.parametrize(
-    ("message", "needed"),
-    [
-        ("memory required for HLO temporaries (20.50G) exceeds available HBM (15.48G).", 20.5),
-        ("Used 15.48G of 15.48G hbm. Exceeded hbm capacity by 512.00M.", 15.98),
-    ],
-)
-def test_both_ways_of_saying_that_it_is_too_large_are_read(message, needed):
-    with pytest.raises(compiler.TooLarge) as error, compiler._refusals():
-        raise RuntimeError(f"RESOURCE_EXHAUSTED: {message}")
-    assert error.value.needed == pytest.approx(needed * GIB)
-    assert error.value.available == pytest.approx(15.48 * GIB)
-
-
-def test_what_the_compiler_refuses_is_named_with_its_layer():
-    message = (
-        "UNIMPLEMENTED: too many indices. This error occurred for %scatter.1 = f32[9]{0} "
-        'scatter(%a, %b), metadata={op_name="model/embedding/Gather" source_line=3}.'
-    )
-    says = "scatter of model/embedding/Gather: UNIMPLEMENTED"
-    with pytest.raises(compiler.Refused, match=says), compiler._refusals():
-        raise RuntimeError(message)
-
-
 def test_what_xla_has_no_program_for_is_named_with_its_layer():
     @tf.function(jit_compile=True)
     def step(x):
@@ -234,9 +84,6 @@ def test_what_xla_has_no_program_for_is_named_with_its_layer():
 
     with pytest.raises(UserError, match="AsString of my_layer/AsString"):
         step_programs.hlo(step, tf.ones([2]))
-
-
-# --- experiments ---
 
 
 def experiment(records, replicas=8, examples=4, **fields):
@@ -260,20 +107,50 @@ def test_what_an_experiment_keeps_is_counted(records):
     assert found.fits and found.memory.left == found.memory.available - found.needed > 0
 
 
-def test_on_a_cpu_the_same_road_says_what_xla_says_of_the_program_that_runs(records):
+def tiny_steps(records):
+    steps = step_programs.Steps(experiment(records))
+    return functools.partial(steps.step, 4)
+
+
+def a_product(records):
+    w = tf.Variable(tf.ones([256, 256]))
+
+    @tf.function(jit_compile=True)
+    def step(x):
+        w.assign(tf.tanh(w @ x))
+        return tf.reduce_sum(w)
+
+    return functools.partial(step_programs.hlo, step, tf.ones([256, 256]))
+
+
+@pytest.mark.parametrize("make", [a_product, pytest.param(tiny_steps, marks=pytest.mark.slow)])
+def test_on_a_cpu_the_same_road_says_what_xla_says_of_the_program_that_runs(make, records):
     """Within 10 %: operations, and bytes as this package reads them."""
     import jax
     from jaxlib import _jax, xla_client
 
-    steps = step_programs.Steps(experiment(records))
-    cpu = jax.devices("cpu")[0]
-    program = compiler.compile_hlo(steps.step(4), cpu)
-    ran = xla_client.XlaComputation(steps.step(4, stage="optimized_hlo_serialized"))
+    hlo, cpu = make(records), jax.devices("cpu")[0]
+    program = compiler.compile_hlo(hlo(), cpu)
+    ran = xla_client.XlaComputation(hlo(stage="optimized_hlo_serialized"))
     truth = _jax.hlo_module_cost_analysis(cpu.client, ran.get_hlo_module())
     assert program.flops == pytest.approx(truth["flops"], rel=0.1)
     assert program.bytes_moved == pytest.approx(truth["bytes accessed"], rel=0.1)
 
 
+@pytest.fixture(params=["built", pytest.param("compiled", marks=pytest.mark.slow)])
+def as_far_as(request, monkeypatch):
+    """Compiled, or with the numbers of no program at all."""
+    if request.param == "built":
+        monkeypatch.setattr(step_programs.Steps, "step", lambda steps, examples: b"")
+        monkeypatch.setattr(step_programs.Steps, "update", lambda steps: b"")
+        program = compiler.Program(0, 0, 0, 0, 1.0, PROGRAM)
+        monkeypatch.setattr(compiler, "compile_hlo", lambda hlo, device: program)
+
+
+PROGRAM = "ENTRY %main (x: f32[]) -> f32[] {\n  ROOT %x = f32[] parameter(0)\n}\n"
+
+
+@pytest.mark.usefixtures("as_far_as")
 def test_accumulation_is_in_the_report(records):
     found = door.ask(
         experiment(records, gradient_accumulation_steps=2), SMALL, EXPERIMENT, say=silent,
@@ -299,7 +176,22 @@ def test_too_large_names_what_fits_and_it_does(records):
         compiler.compile_hlo(steps.step(found.largest + 1), device)
 
 
-ON_TPU = [path for name, path in YAMLS.items() if name.endswith("_tpu.yaml")]
+ON_TPU = {name.removesuffix("_tpu.yaml"): path for name, path in YAMLS.items() if "_tpu" in name}
+# Files of equal program, at one depth; another batch a replica or another length is another one.
+EQUAL = {
+    "bert": [
+        ["bert_large_32k", "bert_large_4k", "bert_large_64k_32k_stage1"], ["bert_large_512"],
+        ["bert_large_64k_32k_stage2"],
+    ],
+    "resnet": [
+        ["resnet50_conadv_96k"], ["resnet50_lamb_32k", "resnet50_lamb_8k"],
+        ["resnet50_lars_32k", "resnet50_lars_8k"],
+    ],
+}  # fmt: skip
+LESS = {
+    "bert": {"encoder": {"bert": {"num_layers": 1}}},
+    "resnet": {"backbone": {"resnet": {"model_id": 18}}},
+}
 
 
 def topology_of(path):
@@ -307,49 +199,60 @@ def topology_of(path):
     return roofline.topology("v3:" + header(path).split("(", 1)[1].split(" chips")[0])
 
 
-def command(*arguments):
-    """In a process of its own, which gives back what compiling has taken."""
-    return subprocess.run(
-        [sys.executable, "-m", "tf_lamb.model_garden.preflight", *arguments],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
+def test_each_tpu_configuration_is_of_one_program():
+    names = [name for groups in EQUAL.values() for group in groups for name in group]
+    assert sorted(names) == sorted(ON_TPU)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", ON_TPU, ids=map(os.path.basename, ON_TPU))
-def test_every_tpu_configuration_passes_at_its_own_topology(path, tmp_path):
+@pytest.mark.parametrize("family", EQUAL)
+def test_every_tpu_configuration_passes_at_its_own_topology(family, monkeypatch):
     """At a reduced depth; at full depth in benchmarks/preflight.py."""
-    less = "encoder.bert.num_layers=1" if "bert" in path else "backbone.resnet.model_id=18"
-    done = command(
-        f"--experiment={experiment_of(path)}", f"--config_file={path}", "--nosearch",
-        f"--topology={topology_of(path)}", f"--params_override=task.model.{less}",
-        f"--report={tmp_path / 'report.json'}",
+    programs, lower = {}, step_programs.Steps.step
+
+    def seen(steps, examples):
+        hlo = lower(steps, examples)
+        programs.setdefault(fingerprint(hlo), []).append(name)
+        return hlo
+
+    monkeypatch.setattr(step_programs.Steps, "step", seen)
+    for name, path in ON_TPU.items():
+        if not name.startswith(family):
+            continue
+        params = parsed(path).replace(task={"model": LESS[family]})
+        report = door.ask(params, topology_of(path), experiment_of(path), search=False, say=silent)
+        found = json.loads(json.dumps(report.as_dict()))
+        assert found["fits"] and found["memory"]["temporaries"] > 0
+        assert found["examples_a_replica"] * found["replicas"] == found["batch_size"]
+        assert ("published" in str(report)) == ("64k_32k" in path)
+    assert list(programs.values()) == EQUAL[family]
+
+
+# --- the command, and bad input ---
+
+
+def run(topology, report, files=()):
+    """What the command does with its flags, in this process."""
+    flags = train_utils.ParseConfigOptions(experiment=EXPERIMENT, config_file=files)
+    vars(flags).update(
+        topology=topology, report=str(report), search=False, replace_stock=False, gin_file=[],
+        gin_params=[], recipe=None, global_batch_size=None, per_replica_batch_size=None,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    found = json.loads((tmp_path / "report.json").read_text())
-    assert found["fits"] and found["memory"]["temporaries"] > 0
-    assert found["examples_a_replica"] * found["replicas"] == found["batch_size"]
-    assert ("published" in done.stdout) == ("64k_32k" in path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(door.flags, "FLAGS", flags)
+        return door.run()
 
 
-# --- bad input ---
-
-
-def test_the_command_refuses_before_it_builds_anything(tmp_path):
+def test_it_refuses_before_it_builds_anything(tmp_path):
     taken = tmp_path / "report.json"
     taken.write_text("mine")
-    done = command(f"--experiment={EXPERIMENT}", "--topology=v7:4x4")
-    assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert "TPU v7 is not known here. Known are v3:4x4" in done.stderr
-    done = command(f"--experiment={EXPERIMENT}", "--topology=v3:4x4", f"--report={taken}")
-    assert done.returncode == 1 and "exists: name another file" in done.stderr
+    with pytest.raises(SystemExit) as refusal:
+        run("v7:4x4", taken)
+    assert "TPU v7 is not known here. Known are v3:4x4" in refusal.value.code
+    assert "\n" not in refusal.value.code
+    with pytest.raises(SystemExit, match="exists: name another file"):
+        run("v3:4x4", taken)
     assert taken.read_text() == "mine"
-
-
-def test_without_libtpu_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"jax and libtpu.*pip install 'tf_lamb\[preflight\]'"):
-        compiler.require()
 
 
 @pytest.fixture
@@ -380,15 +283,35 @@ def test_an_experiment_that_cannot_be_built_says_why(records):
         door.ask(params, SMALL, EXPERIMENT, search=False, say=silent)
 
 
-def test_the_command_prints_a_table_and_writes_a_report(records, tmp_path):
-    settings = tmp_path / "tiny.yaml"
-    settings.write_text(json.dumps(tiny(records)))
-    path = tmp_path / "report.json"
+def check_the_report(out, said, path):
+    assert "compiled 1 examples" in said
+    assert f"{EXPERIMENT} on v3:2x2: 4 chips, 8 replicas" in out
+    assert json.loads(path.read_text())["fits"] is True
+
+
+def test_it_prints_a_table_and_writes_a_report(records, tmp_path, capsys):
+    path, file = tmp_path / "report.json", tmp_path / "tiny.yaml"
+    file.write_text(json.dumps(tiny(records)))
+    assert run("v3:2x2", path, [str(file)])
+    check_the_report(*capsys.readouterr(), path)
+
+
+@pytest.mark.slow
+def test_the_command_does_as_much_and_refuses_in_one_line(records, tmp_path):
+    def command(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "tf_lamb.model_garden.preflight", *arguments],
+            cwd=ROOT, capture_output=True, text=True,
+        )  # fmt: skip
+
+    path, file = tmp_path / "report.json", tmp_path / "tiny.yaml"
+    file.write_text(json.dumps(tiny(records)))
     done = command(
-        f"--experiment={EXPERIMENT}", f"--config_file={settings}", "--topology=v3:2x2",
+        f"--experiment={EXPERIMENT}", f"--config_file={file}", "--topology=v3:2x2",
         f"--report={path}", "--nosearch",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "compiled 1 examples" in done.stderr
-    assert f"{EXPERIMENT} on v3:2x2: 4 chips, 8 replicas" in done.stdout
-    assert json.loads(path.read_text())["fits"] is True
+    check_the_report(done.stdout, done.stderr, path)
+    done = command(f"--experiment={EXPERIMENT}", "--topology=v7:4x4")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "TPU v7 is not known here" in done.stderr

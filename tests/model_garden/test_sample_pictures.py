@@ -215,6 +215,7 @@ def test_other_settings_in_the_same_folder_are_refused(digits, change, says):
     assert hashes(digits[0]) == before
 
 
+@pytest.mark.slow
 def test_another_process_writes_the_same_bytes(digits, tmp_path):
     done = run("sample_pictures", f"--output_dir={tmp_path}", PYTHONHASHSEED="123")
     assert done.returncode == 0, done.stderr

@@ -1,9 +1,6 @@
 """Door 3: one stage after another, at another length and batch, wherever it was interrupted."""
 
 import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -12,16 +9,9 @@ import yaml
 pytest.importorskip("official")
 
 import tensorflow as tf
-from support.garden import (
-    BATCH,
-    build,
-    checkpoint,
-    environment,
-    one_device,
-    run_command,
-    tiny,
-    trainer_of,
-)
+from support import commands
+from support.doors import uncompiled
+from support.garden import BATCH, assert_same_bits, build, one_device, tiny, trainer_of
 
 from tf_lamb.model_garden import model_dirs, parsing, tasks, train_stages
 
@@ -46,64 +36,56 @@ def files(records, tmp_path):
     return paths
 
 
-def command(files, model_dir, *more):
-    return [
-        sys.executable, "-m", "tf_lamb.model_garden.train_stages", "--mode=train", "--seed=1",
-        f"--stage=lamb/bert_pretraining:{files[0]}",
-        f"--stage=lamb/bert_pretraining_phase2:{files[1]}", f"--model_dir={model_dir}", *more,
-    ]  # fmt: skip
-
-
 @pytest.mark.slow
 def test_killed_in_either_stage_it_ends_with_the_same_bits(files, tmp_path):
-    whole = run_command(command(files, tmp_path / "whole"))
-    assert whole.returncode == 0, whole.stderr[-2000:]
-    assert "All 2 stages are trained" in whole.stdout
+    def command(folder):
+        return "tf_lamb.model_garden.train_stages", [
+            "--mode=train", "--seed=1", f"--stage=lamb/bert_pretraining:{files[0]}",
+            f"--stage=lamb/bert_pretraining_phase2:{files[1]}", f"--model_dir={tmp_path / folder}",
+        ]  # fmt: skip
 
+    code, said = commands.run(*command("whole"))
+    assert code == 0, said[-2000:]
+    assert "All 2 stages are trained" in said
     killed = tmp_path / "killed"
     for stage, enough in (("stage_1", 4), ("stage_2", 2)):
-        process = subprocess.Popen(
-            command(files, killed),
-            env=environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        while process.poll() is None and tasks.steps_done(str(killed / stage)) < enough:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process = commands.started(*command("killed"))
+        commands.wait_for_step(process, killed / stage, enough)
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
     assert tasks.steps_done(str(killed / "stage_1")) == 12
     assert tasks.steps_done(str(killed / "stage_2")) >= 2
-    again = run_command(command(files, killed))
-    assert again.returncode == 0, again.stderr[-2000:]
+    code, said = commands.run(*command("killed"))
+    assert code == 0, said[-2000:]
     for stage in ("stage_1", "stage_2"):
-        a, b = checkpoint(tmp_path / "whole" / stage), checkpoint(killed / stage)
-        assert a.keys() == b.keys()
-        assert all(np.array_equal(a[name], b[name]) for name in a)
+        assert_same_bits(tmp_path / "whole" / stage, killed / stage)
     # A finished run is told so, and trains no more.
-    done = run_command(command(files, killed))
-    assert done.returncode == 0
-    assert "Training stage" not in done.stdout
+    code, said = commands.run(*command("killed"))
+    assert code == 0
+    assert "Training stage" not in said
 
 
 # What a stage takes over.
 
 
-def stage_1(records, tmp_path):
-    """Weights and moments after a few steps, in a folder."""
-    params = build(tiny(records))
-    trainer = trainer_of(params, one_device())
-    trainer.train(tf.constant(3))
-    trainer.checkpoint.save(str(tmp_path / "ckpt"))
-    return trainer
+@pytest.fixture(scope="module")
+def stage_1(records, tmp_path_factory):
+    """Weights and moments after a few steps, and their folder."""
+    folder = tmp_path_factory.mktemp("stage_1")
+    trainer = trainer_of(build(tiny(records)), one_device())
+    with uncompiled():
+        trainer.train(tf.constant(3))
+    trainer.checkpoint.save(str(folder / "ckpt"))
+    return trainer, folder
 
 
-def stage_2(records, tmp_path, **task):
+def stage_2(records, folder, **task):
     settings = tiny(
         records,
         optimizer_config={"warmup": {"tf_lamb": {"begin_step": 3 if task else 0}}},
     )
-    settings["task"] |= {"init_checkpoint": str(tmp_path), **task}
+    settings["task"] |= {"init_checkpoint": str(folder), **task}
     trainer = trainer_of(build(settings), one_device())
     trainer.initialize()
     return trainer
@@ -127,9 +109,9 @@ def moments(trainer):
     return [m.numpy() for m, _ in trainer.optimizer._slots]
 
 
-def test_moments_are_reset_or_kept_with_the_steps_of_bias_correction(records, tmp_path):
-    first = stage_1(records, tmp_path)
-    reset, kept = stage_2(records, tmp_path), stage_2(records, tmp_path, init_optimizer=True)
+def test_moments_are_reset_or_kept_with_the_steps_of_bias_correction(records, stage_1, eager):
+    first, folder = stage_1
+    reset, kept = stage_2(records, folder), stage_2(records, folder, init_optimizer=True)
     assert_same_weights(first, reset)
     assert_same_weights(first, kept)
     assert reset.optimizer.iterations.numpy() == reset.global_step.numpy() == 1
@@ -193,10 +175,9 @@ def test_a_stage_that_cannot_follow(files, tmp_path, change, keep, expected):
     assert expected in str(error.value)
 
 
-def test_a_checkpoint_of_another_shape(records, tmp_path):
-    stage_1(records, tmp_path)
+def test_a_checkpoint_of_another_shape(records, stage_1):
     settings = tiny(records)
-    settings["task"]["init_checkpoint"] = str(tmp_path)
+    settings["task"]["init_checkpoint"] = str(stage_1[1])
     settings["task"]["model"]["encoder"]["bert"]["max_position_embeddings"] = 32
     trainer = trainer_of(build(settings), one_device())
     with pytest.raises(parsing.UserError, match="does not fit this model") as error:

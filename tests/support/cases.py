@@ -41,3 +41,9 @@ def random_problem(seed=0, shape=(4, 3), steps=5):
     start = {k: rng.normal(size=s) for k, s in shapes.items()}
     gradients = [{k: rng.normal(size=s) for k, s in shapes.items()} for _ in range(steps)]
     return start, gradients
+
+
+def random_steps(shape, steps=4, seed=0):
+    """One weight and a gradient a step."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=shape), rng.normal(size=(steps, *shape))

@@ -1,14 +1,12 @@
 """Replicas for tests: as logical devices of this process, and as processes of their own."""
 
 import json
-import os
+import pathlib
 import socket
-import subprocess
-import sys
+import tempfile
 
 import tensorflow as tf
-
-FOLDER = os.path.dirname(__file__)
+from support import processes
 
 
 def mirrored(replicas):
@@ -40,34 +38,32 @@ def addresses(count):
     return found
 
 
-def results_of_workers(module, function, count):
-    """What the function returns in each of the workers of one MultiWorkerMirroredStrategy."""
+def workers(count):
+    """What makes each of so many processes a worker of one cluster: its environment."""
     cluster = {"worker": addresses(count)}
-    return _run(module, function, [
+    return [
         {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}})}
         for i in range(count)
-    ])  # fmt: skip
+    ]
 
 
-def result_of_process(module, function):
-    """What the function returns in a process of its own."""
-    return _run(module, function, [{}])[0]
+def results(function, environments=({},), timeout=500):
+    """What the function returns in processes of their own, all at once: one an environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [pathlib.Path(folder, f"{i}.json") for i, _ in enumerate(environments)]
+        running = [
+            processes.started(_write, function, file, output=file.with_suffix(".log"), **own)
+            for file, own in zip(files, environments, strict=True)
+        ]
+        try:
+            for process, file in zip(running, files, strict=True):
+                process.join(timeout)
+                assert process.exitcode == 0, file.with_suffix(".log").read_text()[-3000:]
+        finally:
+            for process in running:
+                process.kill()
+        return [json.loads(file.read_text()) for file in files]
 
 
-def _run(module, function, environments):
-    command = [sys.executable, os.path.join(FOLDER, "workers.py"), module, function]
-    processes = [
-        subprocess.Popen(command, env={**os.environ, **own}, text=True,
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for own in environments
-    ]  # fmt: skip
-    results = []
-    try:
-        for process in processes:
-            out, err = process.communicate(timeout=500)
-            assert process.returncode == 0, err[-3000:]
-            results.append(json.loads(out.strip().splitlines()[-1]))
-    finally:
-        for process in processes:
-            process.kill()
-    return results
+def _write(function, file):
+    file.write_text(json.dumps(function()))

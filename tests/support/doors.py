@@ -1,5 +1,6 @@
 """Both Kerases side by side: what a test of the two is parametrized by."""
 
+import contextlib
 import importlib
 
 import keras
@@ -18,6 +19,91 @@ on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="needs Tensor
 on_jax = pytest.mark.skipif(BACKEND != "jax", reason="needs JAX")
 
 
+@contextlib.contextmanager
+def uncompiled(fits=False):
+    """Nothing is traced or compiled: the quickest way through a table of a few small steps.
+
+    Args:
+        fits: Whether it is a host's `fit` that runs; its step is quicker compiled on JAX.
+    """
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.run_functions_eagerly(True)
+        try:
+            yield
+        finally:
+            tf.config.run_functions_eagerly(False)
+    elif BACKEND == "jax" and not fits:
+        import jax
+
+        with jax.disable_jit():
+            yield
+    else:
+        yield
+
+
+@contextlib.contextmanager
+def precision(door, floatx="float32", policy=None):
+    """The host's default dtype, or the policy of its layers."""
+    host, _ = DOORS[door]
+    set_policy = host.mixed_precision.set_global_policy
+    host.backend.set_floatx(floatx)
+    set_policy(policy or floatx)
+    try:
+        yield
+    finally:
+        host.backend.set_floatx("float32")
+        set_policy("float32")
+
+
 def array(variable):
     """A variable's value, of either door and any backend."""
     return np.array(keras.ops.convert_to_numpy(variable))
+
+
+def new_variable(door, value, dtype="float32", path="variable"):
+    """A variable of the host, at this path."""
+    if door == "tf_keras":
+        import tensorflow as tf
+
+        return tf.Variable(tf.cast(value, dtype), name=path)
+    *scopes, name = path.split("/")
+    with contextlib.ExitStack() as stack:
+        for scope in scopes:
+            stack.enter_context(keras.name_scope(scope))
+        return keras.Variable(value, dtype=dtype, name=name)
+
+
+def dtype_of(variable):
+    return keras.backend.standardize_dtype(variable.dtype)
+
+
+def apply(optimizer, gradients, variables):
+    """One step; a gradient of None is none."""
+    optimizer.apply_gradients([
+        (None if g is None else keras.ops.convert_to_tensor(g, dtype_of(v)), v)
+        for g, v in zip(gradients, variables, strict=True)
+    ])  # fmt: skip
+
+
+def train(door, optimizer, start, gradients, dtype="float32", rates=(), steps=3):
+    """The weights after each step on fixed gradients, or on those of a function, by path.
+
+    Args:
+        door: Of the optimizer.
+        optimizer: One of ours.
+        start: Path -> where its variable begins.
+        gradients: A list of path -> gradient, or a function of the weights.
+        dtype: Of the variables.
+        rates: The learning rate of each step, where it changes.
+        steps: Of a function, how many.
+    """
+    variables = {path: new_variable(door, w, dtype, path) for path, w in start.items()}
+    for t in range(steps if callable(gradients) else len(gradients)):
+        if rates:
+            optimizer.learning_rate = rates[t]
+        weights = {path: array(v) for path, v in variables.items()}
+        step = gradients(weights) if callable(gradients) else gradients[t]
+        apply(optimizer, [step[path] for path in variables], variables.values())
+        yield {path: array(v) for path, v in variables.items()}

@@ -1,20 +1,26 @@
-"""What the tests of door 3 share: a BERT that takes no time, its data, and the commands."""
+"""What the tests of door 3 share: a BERT and a ResNet that take no time, and their data."""
 
-import os
+import functools
 import pathlib
-import subprocess
 
 import numpy as np
-import pytest
 import tensorflow as tf
 import tf_keras
 from official.core import exp_factory, task_factory, train_utils
 from official.modeling import hyperparams
+from official.modeling.hyperparams import base_config
+from support.clusters import mirrored
+from support.crashing import die_at_byte
+from support.doors import uncompiled
 
 from tf_lamb import model_garden
-from tf_lamb.model_garden import runner
+from tf_lamb.model_garden import checkpoints, runner
 
 model_garden.register()
+# Of a class they are always the same, and each of a config's thousands of fields asks for them.
+base_config.Config._get_annotations = classmethod(
+    functools.cache(base_config.Config._get_annotations.__func__)
+)
 
 EXPERIMENT = "lamb/bert_pretraining"
 ROOT = str(pathlib.Path(__file__).parents[2])
@@ -91,6 +97,44 @@ def tiny(records, **trainer):
     return merged.as_dict()
 
 
+def write_pictures(folder):
+    path = str(folder / "some.tfrecord")
+    random = np.random.default_rng(1)
+    with tf.io.TFRecordWriter(path) as writer:
+        for label in random.integers(10, size=16):
+            picture = tf.io.encode_jpeg(random.integers(0, 255, (32, 32, 3), np.uint8)).numpy()
+            features = {
+                "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[picture])),
+                "image/class/label": tf.train.Feature(
+                    int64_list=tf.train.Int64List(value=[int(label)])
+                ),
+            }
+            features = tf.train.Features(feature=features)
+            writer.write(tf.train.Example(features=features).SerializeToString())
+    return path
+
+
+def tiny_resnet(pictures, ghost_batch_size=None, experiment="lars/resnet_imagenet"):
+    """The experiment, so small that a step takes no time."""
+    data = {"input_path": pictures, "global_batch_size": 8, "seed": 1, "aug_crop": False}
+    backbone = {"type": "resnet", "resnet": {"model_id": 10, "depth_multiplier": 0.125}}
+    return build(
+        {
+            "runtime": {"distribution_strategy": "one_device"},
+            "task": {
+                "ghost_batch_size": ghost_batch_size,
+                "model": {"num_classes": 10, "input_size": [32, 32, 3], "backbone": backbone},
+                "train_data": data,
+                "validation_data": data,
+            },
+            "trainer": {"train_steps": 2, "steps_per_loop": 1,
+                        "optimizer_config": {"warmup": {"tf_lamb": {"steps": 1}},
+                                             "optimizer": {"tf_lars": {"jit_compile": False}}}},
+        },
+        experiment,
+    )  # fmt: skip
+
+
 def optimizer(**fields):
     return {"optimizer": {"tf_lamb": fields}}
 
@@ -109,17 +153,7 @@ def trainer_of(params, strategy, model_dir="", evaluate=False):
 
 
 def one_device():
-    return tf.distribute.OneDeviceStrategy("CPU:0")
-
-
-def mirrored(replicas):
-    if len(tf.config.list_logical_devices("CPU")) < replicas:
-        pytest.skip(f"tests/conftest.py did not configure {replicas} logical devices")
-    # Not by collectives: TensorFlow gives those of two strategies in one process the same key.
-    return tf.distribute.MirroredStrategy(
-        [f"CPU:{i}" for i in range(replicas)],
-        cross_device_ops=tf.distribute.ReductionToOneDevice(),
-    )
+    return mirrored(1)
 
 
 def train(params, strategy, steps, **kwargs):
@@ -138,28 +172,34 @@ def tf_lamb_of(settings_or_params):
     return settings_or_params.trainer.optimizer_config.optimizer.tf_lamb
 
 
-def run(params, model_dir, mode="train_and_eval"):
-    """What `tf_lamb.model_garden.train` runs, in this process."""
-    strategy = one_device()
+def run(params, model_dir, mode="train_and_eval", strategy=None, **more):
+    """What `tf_lamb.model_garden.train` runs with a folder, in this process."""
+    strategy, model_dir = strategy or one_device(), str(model_dir)
+    checkpoints.settle(model_dir)
     with strategy.scope():
-        task = task_factory.get_task(params.task, logging_dir=str(model_dir))
-    one = runner.Runner(strategy, task, mode, params, str(model_dir))
+        tf_keras.utils.set_random_seed(1)
+        task = task_factory.get_task(params.task, logging_dir=model_dir)
+    one = runner.Runner(strategy, task, mode, params, model_dir, **more)
     one.run()
     return one
 
 
-def environment():
-    path = os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
-
-
-def run_command(command):
-    return subprocess.run(
-        command, env=environment(), capture_output=True, text=True, check=False, timeout=300
-    )
+def run_until_byte(settings, model_dir, limit):
+    """In a process of its own, which dies when it writes that byte of any file."""
+    die_at_byte(limit)
+    with uncompiled():
+        run(build(settings), model_dir, "train")
 
 
 def checkpoint(model_dir):
     reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(model_dir)))
     names = [n for n in reader.get_variable_to_shape_map() if n.endswith("VARIABLE_VALUE")]
     return {name: reader.get_tensor(name) for name in names if "save_counter" not in name}
+
+
+def assert_same_bits(one, other):
+    """Of two folders, all that their last checkpoints hold, the optimizer's state included."""
+    expected, got = checkpoint(one), checkpoint(other)
+    assert expected.keys() == got.keys()
+    assert not [n for n in expected if expected[n].tobytes() != got[n].tobytes()]
+    assert any(name.startswith("optimizer/_variables") for name in expected)

@@ -1,10 +1,35 @@
-"""What nobody should hand to us, and what we say of it: the tables of `test_untrusted.py`."""
+"""What nobody should hand to us, and what we say of it: the tables of each `test_untrusted.py`."""
 
 import json
 import pathlib
+import traceback
+import warnings
 
 import h5py
 import numpy as np
+import pytest
+
+import tf_lamb
+
+PACKAGE = pathlib.Path(tf_lamb.__file__).parent
+
+
+def refused(call, error, words):
+    """One error of ours and no other, in one line that names the value and the way out."""
+    with warnings.catch_warnings(), pytest.raises((Exception, SystemExit), match=words) as caught:
+        warnings.simplefilter("ignore")
+        call()
+    assert issubclass(caught.type, error), repr(caught.value)
+    raised_in = pathlib.Path(traceback.extract_tb(caught.tb)[-1].filename)
+    assert raised_in.is_relative_to(PACKAGE), f"{caught.value!r} comes from {raised_in}"
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 2_000
+
+
+def every(rows, names=None):
+    """A test for each row of a table."""
+    return pytest.mark.parametrize("row", rows, ids=names or map(str, range(len(rows))))
+
 
 NAN, INF, HUGE = float("nan"), float("inf"), 10**400
 NESTED = "(" * 3000 + "a" + ")" * 3000

@@ -1,8 +1,7 @@
-"""What `test_properties.py` draws, and what the oracle makes of it."""
+"""What the two files `test_properties.py` draw, and what the oracle makes of it."""
 
 import collections
 import functools
-import os
 
 import hypothesis
 import numpy as np
@@ -22,19 +21,22 @@ MOST_ULPS = 2000
 # What the oracle loses of its own digits: in 1 - b^t as it stands, with b = 0.9999 and t = 1.
 ORACLE = 2.0**-38
 
-# Cases in all, as a multiple of those of every day; more than those are drawn at random.
-SCALE = int(os.environ.get("PROPERTY_SCALE", "1"))
+# The same cases every day; `benchmarks/properties.py` has a profile of its own, and a larger scale.
+SCALE = 1
+hypothesis.settings.register_profile(
+    "every day", derandomize=True, deadline=None, database=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)  # fmt: skip
+hypothesis.settings.load_profile("every day")
+
 COUNTS = collections.Counter()  # by property: the cases that held
 WORST = collections.Counter()  # by property: the largest difference, in units in the last place
 NEAREST = collections.Counter()  # by property: the largest difference, as a share of its bound
 
 
-def cases(count, **kwargs):
-    """A property with this many cases a day, the same every day."""
-    return hypothesis.settings(
-        max_examples=count * SCALE, derandomize=SCALE == 1, deadline=None, database=None,
-        suppress_health_check=list(hypothesis.HealthCheck), **kwargs,
-    )  # fmt: skip
+def cases(count):
+    """A property with this many cases a day."""
+    return hypothesis.settings(max_examples=count * SCALE)
 
 
 def held(name):
@@ -271,3 +273,16 @@ def sliced(treatment, arrays_):
     indices = [(slice(None),) * axis + (i,) for i in range(treatment.view[axis])]
     viewed = [np.reshape(array, treatment.view) for array in arrays_]
     return [([array[index] for array in viewed], index) for index in indices]
+
+
+def oracle_of(family, treatment, channel_axes, g, state, scalars):
+    """The state after a step of every layer that a treatment makes of one variable."""
+    result = [np.zeros(treatment.view or array.shape) for array in state]
+    for (g_, *state_), index in sliced(treatment, [g, *state]):
+        new = expected(
+            family, g_, state_, decay=treatment.decay, adapt=treatment.adapt,
+            channel_axes=channel_axes, **scalars,
+        )  # fmt: skip
+        for whole, part in zip(result, new, strict=True):
+            whole[index] = part
+    return [whole.reshape(g.shape) for whole in result]

@@ -3,6 +3,8 @@
 import numpy as np
 import oracle
 from oracle import Toy
+from support.doors import DOORS
+from support.tracing import as_compiled
 
 # Our arguments, then the oracle's. With and without an exclusion, a bound that clips one ratio.
 CASES = {
@@ -63,15 +65,34 @@ def expected(case, steps, start=None):
         yield {k: layer.seen for k, layer in layers.items() if layer.seen}
 
 
-def toy_model(host, optimizer, **compile_arguments):
+def optimizer_of(door, case, **changes):
+    """The optimizer of a case; not compiled apart, which takes seconds."""
+    name, ours, _ = CASES[case]
+    return getattr(DOORS[door][1], name)(**{"jit_compile": False, **ours, **changes})
+
+
+def quiet(door, **arguments):
+    """A callback that reads every step, and prints nothing."""
+    return DOORS[door][1].TrustRatios(**{"every": 1, "print_fn": None, **arguments})
+
+
+def toy_model(door, optimizer, **compile_arguments):
     """The oracle's regression: Keras's mean over rows and both outputs is its loss."""
+    host = DOORS[door][0]
     model = host.Sequential([host.layers.InputLayer((2,)), host.layers.Dense(2)])
     model.set_weights([Toy.start["kernel"], Toy.start["bias"]])
     model.compile(optimizer=optimizer, loss="mse", **compile_arguments)
     return model
 
 
-def fit(model, host, watch, steps, x=Toy.x, y=Toy.y, batch_size=4):
+def train(model, x, y, *callbacks, batch_size, epochs):
+    """Fits in the order of the data."""
+    with as_compiled(model):
+        model.fit(x, y, batch_size=batch_size, epochs=epochs, shuffle=False, verbose=0,
+                  callbacks=list(callbacks))  # fmt: skip
+
+
+def fit(model, door, watch, steps, batch_size=4):
     """Trains an epoch a step on all data; returns the reading of each step."""
     seen = []
 
@@ -79,12 +100,10 @@ def fit(model, host, watch, steps, x=Toy.x, y=Toy.y, batch_size=4):
         if watch.history.readings > len(seen):
             seen.append(watch.history.latest)
 
-    after = host.callbacks.LambdaCallback(on_train_end=keep)
+    after = DOORS[door][0].callbacks.LambdaCallback(on_train_end=keep)
     after.on_train_batch_begin = keep
-    model.fit(
-        x.astype("float32"), y.astype("float32"), batch_size=batch_size, epochs=steps,
-        shuffle=False, verbose=0, callbacks=[watch, after],
-    )  # fmt: skip
+    x, y = Toy.x.astype("float32"), Toy.y.astype("float32")
+    train(model, x, y, watch, after, batch_size=batch_size, epochs=steps)
     return seen
 
 

@@ -1,20 +1,25 @@
-"""Doors 1 and 2: a fit that was killed, in whatever it did, ends with the same bits."""
+"""Doors 1 and 2: a fit that was killed, in whatever it did, ends with the same bits.
 
-import os
-import pathlib
+Nothing is compiled: what a backup holds does not depend on it.
+"""
+
+import importlib
+import shutil
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import backing_up
+from support import backing_up, processes
 from support.backing_up import EPOCHS, STEPS, fit, new_model, state
 from support.crashing import full_disk
+from support.doors import DOORS, every_door, uncompiled
 
-ROOT = pathlib.Path(__file__).parents[2]
-DOORS = ("keras", "tf_keras")
+
+@pytest.fixture(autouse=True, scope="module")
+def eager():
+    with uncompiled():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +34,12 @@ def unbroken(tmp_path_factory):
 
 
 def killed(door, folder, when, number=0, stock=False):
-    command = [sys.executable, backing_up.__file__, door, str(folder),
-               "stock" if stock else "ours", when, str(number)]  # fmt: skip
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    dead = {-signal.SIGKILL, -signal.SIGXFSZ}
-    assert done.returncode in dead, done.stderr[-2000:]
+    folder.mkdir(exist_ok=True)
+    output = folder.with_suffix(".txt")
+    code = processes.exit_code(
+        backing_up.die_in_fit, door, str(folder), stock, when, number, output=output
+    )
+    assert code in {-signal.SIGKILL, -signal.SIGXFSZ}, output.read_text()[-2000:]
 
 
 def assert_same_bits(expected, model):
@@ -56,9 +61,10 @@ def assert_same_bits(expected, model):
     ],
 )
 def test_a_killed_fit_ends_with_the_same_bits(unbroken, tmp_path, door, when, number, epoch):
-    killed(door, tmp_path, when, number)
+    folder = tmp_path / "backup"
+    killed(door, folder, when, number)
     model = new_model(door)
-    assert fit(door, model, tmp_path) == [*range(epoch, EPOCHS)]
+    assert fit(door, model, folder) == [*range(epoch, EPOCHS)]
     assert_same_bits(unbroken[door], model)
 
 
@@ -77,17 +83,28 @@ class Stop(Exception):
     """Leaves a fit and its backup."""
 
 
-def stopped(door, folder, **more):
-    """A fit that left off in its third epoch."""
-    import importlib
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """Of a door and a model: a folder of its own, from a fit that left off in its third epoch."""
+    originals = {}
 
+    def copy(door, folder, **model):
+        key = (door, *model.items())
+        if key not in originals:
+            originals[key] = tmp_path_factory.mktemp("stopped")
+            leave_off(door, originals[key], **model)
+        shutil.copytree(originals[key], folder, dirs_exist_ok=True)
+
+    return copy
+
+
+def leave_off(door, folder, **more):
     def stop(epoch, logs=None):
         if epoch == 2:
             raise Stop
 
-    host = importlib.import_module(door)
+    callback = importlib.import_module(door).callbacks.LambdaCallback(on_epoch_begin=stop)
     with pytest.raises(Stop):
-        callback = host.callbacks.LambdaCallback(on_epoch_begin=stop)
         fit(door, new_model(door, **more), folder, [callback])
 
 
@@ -95,8 +112,8 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_a_full_disk_costs_no_backup(unbroken, tmp_path, door):
+@every_door
+def test_a_full_disk_costs_no_backup(unbroken, stopped, tmp_path, door):
     stopped(door, tmp_path)
     before = contents(tmp_path)
     with full_disk(500), pytest.raises((OSError, tf.errors.OpError), match="(?i)too large"):
@@ -138,7 +155,7 @@ def remove(folder, pattern):
         ("tf_keras", scribble, "checkpoint"),
     ],
 )
-def test_a_broken_backup_is_refused(tmp_path, door, damage, pattern):
+def test_a_broken_backup_is_refused(stopped, tmp_path, door, damage, pattern):
     stopped(door, tmp_path)
     damage(tmp_path, pattern)
     before = contents(tmp_path)
@@ -148,9 +165,9 @@ def test_a_broken_backup_is_refused(tmp_path, door, damage, pattern):
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("door", DOORS)
+@every_door
 @pytest.mark.parametrize("other", [{"units": 9}, {"optimizer": "LARS"}], ids=["model", "optimizer"])
-def test_a_backup_of_another_model_is_refused(tmp_path, door, other):
+def test_a_backup_of_another_model_is_refused(stopped, tmp_path, door, other):
     stopped(door, tmp_path, **({} if door == "keras" else other))
     before = contents(tmp_path)
     with pytest.raises(ValueError, match="cannot be restored"):

@@ -1,0 +1,92 @@
+"""Which variables the patterns and methods of a user exclude, and how they are told."""
+
+import warnings
+
+import numpy as np
+import pytest
+from support import small_model
+from support.doors import DOORS, every_door, new_variable
+from support.small_model import functional
+
+PLANS = {
+    "bias$": {"dense/bias", "head/bias"},
+    "LayerNorm": {"LayerNorm/gamma", "LayerNorm/beta"},
+    "layer_norm": {"final_layer_norm/gamma", "final_layer_norm/beta"},
+    "^encoder/.*/kernel$": {"dense/kernel"},
+}
+
+
+@every_door
+@pytest.mark.parametrize("make", ["functional", "subclassed"])
+def test_the_same_patterns_exclude_the_same_variables(door, make):
+    variables = getattr(small_model, make)(door).trainable_variables
+    for pattern, expected in PLANS.items():
+        optimizer = DOORS[door][1].LAMB(weight_decay=0.1, exclude_from_weight_decay=[pattern])
+        optimizer.build(variables)
+        excluded = {
+            "/".join(path.split("/")[-2:])
+            for path, treatment in zip(*plan_of(optimizer), strict=True)
+            if not treatment.decay and not treatment.adapt
+        }
+        assert excluded == expected, pattern
+
+
+def plan_of(optimizer):
+    return optimizer._plan.paths, optimizer._plan.treatments
+
+
+@every_door
+def test_a_pattern_that_matches_nothing_is_warned_of_once(door):
+    optimizer = DOORS[door][1].LAMB(exclude_from_weight_decay=["bias", "LayerNrom"])
+    with pytest.warns(UserWarning, match="LayerNrom") as caught:
+        optimizer.build(functional(door).trainable_variables)
+    assert len(caught) == 1
+
+
+@every_door
+def test_a_pattern_that_matches_is_not_warned_of(door):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        DOORS[door][1].LAMB(exclude_from_weight_decay=["bias"]).build(
+            functional(door).trainable_variables
+        )
+
+
+@every_door
+def test_describe_prints_the_plan(door, capsys):
+    optimizer = DOORS[door][1].LAMB(weight_decay=0.1, exclude_from_weight_decay=["bias"])
+    with pytest.raises(ValueError, match="build"):
+        optimizer.describe()
+    optimizer.build(functional(door).trainable_variables)
+    optimizer.describe()
+    table = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["head/bias", "2", "-", "no"] in table
+    assert ["head/kernel", "8", "0.1", "yes"] in table
+
+
+@every_door
+def test_the_method_of_keras_excludes_too(door):
+    model = functional(door)
+    kernel = model.get_layer("head").kernel
+    optimizer = DOORS[door][1].LAMB(weight_decay=0.1, exclude_from_weight_decay=["gamma"])
+    optimizer.exclude_from_weight_decay(var_list=[kernel], var_names=["bias"])
+    optimizer.build(model.trainable_variables)
+    undecayed = {path for path, t in zip(*plan_of(optimizer), strict=True) if not t.decay}
+    assert undecayed == {
+        "encoder/dense/bias", "encoder/LayerNorm/gamma", "final_layer_norm/gamma", "head/kernel",
+        "head/bias",
+    }  # fmt: skip
+    again = type(optimizer).from_config(optimizer.get_config())
+    again.build(model.trainable_variables)
+    assert again._plan == optimizer._plan
+    with pytest.raises(ValueError, match="built already"):
+        optimizer.exclude_from_weight_decay(var_names=["beta"])
+
+
+@every_door
+def test_the_method_excludes_by_identity(door):
+    one, other = (new_variable(door, np.ones(1)) for _ in range(2))  # both are called alike
+    optimizer = DOORS[door][1].LAMB(weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(var_list=[other])
+    optimizer.build([one, other])
+    assert [t.decay for t in optimizer._plan.treatments] == [0.5, 0.0]

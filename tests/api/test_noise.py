@@ -1,0 +1,247 @@
+"""Measured and the noise scale behind both doors, and what the callbacks make of them."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from support.doors import DOORS, every_door, on_tensorflow
+from support.feeding import START, Feed, gradients, maker, scaled
+from support.noise import noise_scale
+from support.regression import fit, regression, weights_of
+
+SETTINGS = [
+    ("LAMB", False, {"gradient_accumulation_steps": 2, "weight_decay": 0.1}),
+    ("LAMB", False, {"gradient_accumulation_steps": 2, "clipnorm": 0.5}),
+    ("LARS", False, {"gradient_accumulation_steps": 2, "use_ema": True}),
+    ("SGD", True, {"momentum": 0.9}),
+]
+every_setting = pytest.mark.parametrize(
+    ("inner", "host", "own"), SETTINGS,
+    ids=["LAMB", "LAMB, clipped", "LARS, averaged", "Keras SGD"],
+)  # fmt: skip
+
+
+def plain_and_measured(door, inner, host, own):
+    """Two functions that make the same optimizer, one measured."""
+    plain = maker(door, inner, 0.05, host, **own)
+    single = "gradient_accumulation_steps" not in own
+    return plain, lambda: DOORS[door][1].Measured(plain(), previous_gradient=single)
+
+
+@every_setting
+@every_door
+def test_measuring_changes_no_step(door, inner, host, own):
+    alone, measured = (Feed(door, make) for make in plain_and_measured(door, inner, host, own))
+    for parts in gradients(6, 2):
+        for feed in (alone, measured):
+            for part in parts:
+                feed.step([part])
+    for one, other in zip(measured.weights(), alone.weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert math.isfinite(measured.optimizer.noise_of(8)["model"])
+
+
+# As the backend compiles it, which is what takes the time.
+@pytest.mark.parametrize(
+    ("inner", "host", "own"),
+    SETTINGS[:1] + [pytest.param(*each, marks=pytest.mark.slow) for each in SETTINGS[1:]],
+    ids=["LAMB", "LAMB, clipped", "LARS, averaged", "Keras SGD"],
+)
+@every_door
+def test_measuring_changes_no_training(door, inner, host, own):
+    alone, measured = (
+        regression(door, make) for make in plain_and_measured(door, inner, host, own)
+    )
+    for model in (alone, measured):
+        fit(model, epochs=2)
+    for one, other in zip(weights_of(measured), weights_of(alone), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert math.isfinite(measured.optimizer.noise_of(8)["model"])
+
+
+@every_door
+def test_the_noise_scale_is_numpys(door):
+    ours = DOORS[door][1]
+    make = maker(door, micro=4)
+    feed = Feed(door, lambda: ours.Measured(make(), groups=["bias"], smoothing=0.9))
+    steps = gradients(6, 4)
+    assert all(math.isnan(value) for value in feed.optimizer.noise_of(32).values())
+    for parts in steps:
+        feed.step(parts)
+    seen = feed.optimizer.noise_of(32)
+    assert list(seen) == ["model", "bias", "others"]
+    for name, keys in (("model", None), ("bias", ["bias"]), ("others", ["kernel"])):
+        expected = noise_scale(steps, 32, 0.9, keys)
+        if expected > 0:
+            assert seen[name] == pytest.approx(expected, rel=1e-5)
+        else:
+            assert math.isnan(seen[name])
+    assert seen["model"] > 0
+
+
+@every_door
+def test_readings_join_the_logs(door, capsys):
+    ours = DOORS[door][1]
+    model = regression(door, scaled(door, 2, groups=["bias"]))
+    watch = ours.NoiseScale(batch_size=16, every=4)
+    history = fit(model, epochs=3, callbacks=[watch]).history
+    assert watch.history["step"] == [2, 4, 6, 8, 10, 12]
+    assert set(watch.history) == {
+        "step", "noise_scale", "noise_scale/bias", "noise_scale/others",
+    }  # fmt: skip
+    assert history["noise_scale"] == watch.history["noise_scale"][1::2]
+    expected = model.optimizer.noise_of(16)
+    assert history["noise_scale"][-1] == pytest.approx(expected["model"], nan_ok=True)
+    assert history["noise_scale/bias"][-1] == pytest.approx(expected["bias"], nan_ok=True)
+    assert capsys.readouterr().out.strip() == watch.advice()
+    fit(model, epochs=1, callbacks=[ours.NoiseScale(16, verbose=False)])
+    assert capsys.readouterr().out == ""
+
+
+@every_door
+def test_advice_says_that_it_is_biased(door):
+    ours = DOORS[door][1]
+    make = maker(door)
+    model = regression(
+        door, lambda: ours.Measured(make(), previous_gradient=True), run_eagerly=True
+    )
+    watch = ours.NoiseScale(8, verbose=False)
+    fit(model, epochs=1, callbacks=[watch])
+    assert "Biased: from successive steps." in watch.advice()
+
+
+# --- What is refused, by AdaScale and by what it shares with Measured ---
+
+
+def initial(model):
+    """Whether no step has been taken."""
+    return all(
+        (w == start.astype("float32")).all()
+        for w, start in zip(weights_of(model), START.values(), strict=True)
+    )
+
+
+@every_door
+def test_one_part_is_refused_before_any_step(door):
+    host, ours = DOORS[door]
+    for make in (scaled(door, 1), lambda: ours.Measured(host.optimizers.SGD(0.1))):
+        model = regression(door, make)
+        with pytest.raises(ValueError, match="a step has one part: one replica, and no"):
+            fit(model)
+        assert initial(model)
+
+
+BAD = {
+    "scale < 1": (lambda h, o: o.AdaScale(o.LARS(), 0.5), ValueError, "scale must be a number in"),
+    "scale nan": (lambda h, o: o.AdaScale(o.LARS(), math.nan), ValueError, "scale must be"),
+    "scale inf": (lambda h, o: o.AdaScale(o.LARS(), math.inf), ValueError, "scale must be"),
+    "scale str": (lambda h, o: o.AdaScale(o.LARS(), "8"), TypeError, "scale must be a number in"),
+    "RMSprop": (
+        lambda h, o: o.AdaScale(h.optimizers.RMSprop(), 2), ValueError, "not RMSprop: how its gain",
+    ),
+    "no optimizer": (lambda h, o: o.AdaScale("sgd", 2), TypeError, "stands around an optimizer"),
+    "no optimizer to measure": (lambda h, o: o.Measured(3), TypeError, "stands around an optim"),
+    "wrapped": (
+        lambda h, o: o.AdaScale(o.AdaScale(o.LARS(), 2), 2), ValueError, "measures already",
+    ),
+    "measured": (
+        lambda h, o: o.AdaScale(o.Measured(o.LARS()), 2), ValueError, "measures already",
+    ),
+    "loss scale": (
+        lambda h, o: o.AdaScale(h.mixed_precision.LossScaleOptimizer(h.optimizers.SGD()), 2),
+        ValueError, "put AdaScale around that optimizer, and LossScaleOptimizer.* outside",
+    ),
+    "loss_scale_factor": (
+        lambda h, o: o.Measured(DOORS["keras"][0].optimizers.SGD(loss_scale_factor=8.0)),
+        (TypeError, ValueError), "with loss_scale_factor: leave that out|of tf_keras",
+    ),
+    "built": (lambda h, o: o.AdaScale(built(h, o.LARS()), 2), ValueError, "has not stepped yet"),
+    "preconditioned": (
+        lambda h, o: o.AdaScale(h.optimizers.SGD(), 2, preconditioned=True),
+        ValueError, "needs second moments",
+    ),
+    "preconditioned LARS": (
+        lambda h, o: o.AdaScale(o.LARS(), 2, preconditioned=True), ValueError, "second moments",
+    ),
+    "averaging": (
+        lambda h, o: o.AdaScale(o.LARS(), 2, averaging="mean"), ValueError, "averaging must be one",
+    ),
+    "smoothing": (lambda h, o: o.Measured(o.LARS(), smoothing=1.0), ValueError, "smoothing must"),
+    "groups": (lambda h, o: o.Measured(o.LARS(), groups="bias"), TypeError, "Did you mean"),
+    "a group": (lambda h, o: o.Measured(o.LARS(), groups=["("]), ValueError, "not a regular"),
+    "flag": (lambda h, o: o.Measured(o.LARS(), previous_gradient=1), TypeError, "True or False"),
+    "name": (lambda h, o: o.Measured(o.LARS(), name=3), TypeError, "name must be a string"),
+    "steps": (lambda h, o: o.StopAtScaleInvariantStep(0.5), TypeError, "steps must be"),
+    "no steps": (lambda h, o: o.StopAtScaleInvariantStep(None), TypeError, "steps must be"),
+    "every": (lambda h, o: o.NoiseScale(32, every=0), ValueError, "every must be"),
+    "batch": (lambda h, o: o.NoiseScale("32"), TypeError, "batch_size must be"),
+    "no batch": (lambda h, o: o.NoiseScale(None), TypeError, "batch_size must be"),
+}  # fmt: skip
+
+
+def built(host, optimizer):
+    if host.__name__ == "keras":
+        variable = host.Variable(np.zeros(2, "float32"), name="w")
+    else:
+        variable = host.backend.variable(np.zeros(2, "float32"), name="w")
+    optimizer.build([variable])
+    return optimizer
+
+
+@pytest.mark.parametrize("name", BAD)
+@every_door
+def test_bad_input_is_refused_in_a_sentence(door, name):
+    make, error, words = BAD[name]
+    with pytest.raises(error, match=words) as caught:
+        make(*DOORS[door])
+    assert len(str(caught.value)) < 400
+
+
+@every_door
+def test_what_can_mislead_is_warned_of(door):
+    host, ours = DOORS[door]
+    with pytest.warns(UserWarning, match="can run away"):
+        built(host, ours.AdaScale(host.optimizers.SGD(), 2, previous_gradient=True))
+    inner = ours.LARS(gradient_accumulation_steps=2)
+    with pytest.warns(UserWarning, match="No variable is left for the group 'nothing'"):
+        built(host, ours.Measured(inner, groups=["nothing", "w"]))
+
+
+@on_tensorflow
+@every_door
+def test_an_optimizer_of_the_other_keras_is_refused(door):
+    (other,) = (host for name, (host, _) in DOORS.items() if name != door)
+    for make in (DOORS[door][1].Measured, lambda inner: DOORS[door][1].AdaScale(inner, 2)):
+        with pytest.raises(TypeError, match="stands around an optimizer of"):
+            make(other.optimizers.SGD())
+
+
+@every_door
+def test_callbacks_want_an_optimizer_that_measures(door):
+    ours = DOORS[door][1]
+    cases = [
+        (ours.LARS, ours.NoiseScale(8), "measures: compile with optimizer=tf_lamb.Measured"),
+        (ours.LARS, ours.StopAtScaleInvariantStep(8), "needs optimizer=tf_lamb.AdaScale"),
+        (lambda: ours.Measured(ours.LARS(gradient_accumulation_steps=2)),
+         ours.StopAtScaleInvariantStep(8), "needs optimizer=tf_lamb.AdaScale"),
+    ]  # fmt: skip
+    for make, callback, words in cases:
+        model = regression(door, make)
+        with pytest.raises(ValueError, match=words):
+            fit(model, callbacks=[callback])
+        assert initial(model)
+
+
+@on_tensorflow
+@every_door
+def test_shared_batch_statistics_are_warned_of(door):
+    host, ours = DOORS[door]
+    layer = host.layers.BatchNormalization(synchronized=True, name="shared")
+    model = regression(door, scaled(door, 2), layers=[layer])
+    with pytest.warns(UserWarning, match="'shared' normalizes with statistics of all replicas"):
+        ours.NoiseScale(8, verbose=False).set_model(model)
+    own = regression(door, scaled(door, 2), layers=[host.layers.BatchNormalization()])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours.NoiseScale(8, verbose=False).set_model(own)

@@ -1,0 +1,150 @@
+"""Half precision: what is kept in it, what is not, and what that costs of memory."""
+
+import functools
+
+import numpy as np
+import pytest
+from support.doors import (
+    DOORS,
+    apply,
+    array,
+    dtype_of,
+    every_door,
+    new_variable,
+    precision,
+    train,
+    uncompiled,
+)
+from support.small_model import fit, two_layers
+
+
+@functools.cache
+def regression_losses(door, dtype):
+    """First and last loss, in float64, of a network of one hidden layer whose variables have it."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(256, 8)).astype("float32")
+    y = x[:, :1] * 2 + 1
+    shapes = {"kernel_1": (8, 16), "bias_1": (16,), "kernel_2": (16, 1), "bias_2": (1,)}
+    start = {name: random.normal(size=shape) / 4 for name, shape in shapes.items()}
+    losses = []
+
+    def gradients(weights):
+        w, b, v, c = (weights[name].astype("float32") for name in shapes)
+        hidden = np.maximum(x @ w + b, 0)
+        error = hidden @ v + c - y
+        losses.append(np.mean(np.float64(error) ** 2))
+        below = 2 / len(x) * error
+        hidden_below = below @ v.T * (hidden > 0)
+        new = (x.T @ hidden_below, hidden_below.sum(0), hidden.T @ below, below.sum(0))
+        return dict(zip(shapes, new, strict=True))
+
+    optimizer = DOORS[door][1].LAMB(0.04, weight_decay=0.01)
+    list(train(door, optimizer, start, gradients, dtype, steps=30))
+    return losses[0], losses[-1]
+
+
+@every_door
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@uncompiled()
+def test_half_precision_variables_train(door, dtype):
+    first, last = regression_losses(door, "float32")
+    assert last < 0.1 * first
+    half_first, half_last = regression_losses(door, dtype)
+    assert (half_first - half_last) / (first - last) == pytest.approx(1, abs=0.05)
+
+
+@every_door
+@pytest.mark.parametrize("policy", ["float16", "bfloat16", "mixed_float16", "mixed_bfloat16"])
+def test_policies_train(door, policy):
+    host, ours = DOORS[door]
+    with precision(door, policy=policy):
+        model, losses = fit(door, ours.LAMB(0.02), two_layers, epochs=10)
+    assert losses[-1] < 0.5 * losses[0]
+    wrapper = (host.optimizers if door == "keras" else host.mixed_precision).LossScaleOptimizer
+    assert isinstance(model.optimizer, wrapper) == (policy == "mixed_float16")
+
+
+@every_door
+def test_slots_of_half_precision_variables_are_float32(door):
+    optimizer = DOORS[door][1].LAMB(use_ema=True, gradient_accumulation_steps=2)
+    optimizer.build([new_variable(door, np.ones(3), "bfloat16")])
+    dtypes = {dtype_of(v) for v in optimizer.variables}
+    assert {dtype for dtype in dtypes if "int" not in dtype} == {"float32"}
+
+
+@every_door
+@uncompiled()
+def test_a_master_keeps_what_half_precision_cannot(door):
+    def final(dtype, **arguments):
+        arguments = {"exclude_from_layer_adaptation": [""], **arguments}
+        variable = new_variable(door, np.ones((8, 8)), dtype)
+        optimizer = DOORS[door][1].LAMB(1e-4, **arguments)
+        for _ in range(40):
+            apply(optimizer, [np.ones((8, 8))], [variable])
+        return float(array(variable)[0, 0]), variable, optimizer
+
+    exact, *_ = final("float32")
+    without, *_ = final("bfloat16")
+    with_master, variable, optimizer = final("bfloat16", master_weights=True)
+    assert without == 1.0  # 1e-4 is less than half a unit of bfloat16
+    assert with_master == pytest.approx(exact, abs=2**-8)
+    assert with_master < 1.0
+    # A weight that somebody sets is what counts from then on.
+    variable.assign(np.full((8, 8), 2.0))
+    apply(optimizer, [np.ones((8, 8))], [variable])
+    assert float(array(variable)[0, 0]) == pytest.approx(2.0, abs=0.01)
+
+
+@every_door
+@uncompiled()
+def test_bfloat16_slots_follow_float32_ones(door):
+    random = np.random.default_rng(0)
+    w, g = random.normal(size=(2, 64, 64))
+
+    def final(**arguments):
+        optimizer = DOORS[door][1].LAMB(0.1, **arguments)
+        scaled = [{"w": g * (1 + t)} for t in range(20)]
+        *_, weights = train(door, optimizer, {"w": w}, scaled)
+        return weights["w"], {dtype_of(slot) for slot in optimizer._slots[0]}
+
+    exact, _ = final()
+    rounded, dtypes = final(slot_dtype="bfloat16")
+    again, _ = final(slot_dtype="bfloat16")
+    assert dtypes == {"bfloat16"}
+    assert 0 < np.linalg.norm(exact - rounded) < 0.01 * np.linalg.norm(exact - w)
+    np.testing.assert_array_equal(rounded, again)  # a resumed run is the same run
+
+
+@every_door
+@uncompiled()
+def test_a_moment_in_bfloat16_does_not_stand_still(door):
+    """v decays by 0.1 % a step, less than half a unit of bfloat16."""
+    variable = new_variable(door, np.ones(4096))
+    optimizer = DOORS[door][1].LAMB(1e-3, slot_dtype="bfloat16")
+    optimizer.build([variable])
+    v = optimizer._slots[0][1]
+    v.assign(np.ones(4096))
+    for _ in range(50):
+        apply(optimizer, [np.zeros(4096)], [variable])
+    mean = np.mean(array(v).astype("float64"))
+    assert mean == pytest.approx(0.999**50, rel=2e-3)
+
+
+@every_door
+@pytest.mark.parametrize("name", ["LAMB", "LARS"])
+@pytest.mark.parametrize(
+    ("arguments", "dtype", "bytes_a_parameter"),
+    [
+        ({}, "float32", 8), ({"slot_dtype": "bfloat16"}, "float32", 4),
+        ({}, "bfloat16", 8), ({"master_weights": True}, "bfloat16", 12),
+        ({"master_weights": True, "slot_dtype": "bfloat16"}, "bfloat16", 8),
+        ({"master_weights": True}, "float32", 8), ({"slot_dtype": "bfloat16"}, "float64", 16),
+    ],
+)  # fmt: skip
+def test_memory_is_what_the_docstring_says(door, name, arguments, dtype, bytes_a_parameter):
+    optimizer = getattr(DOORS[door][1], name)(**arguments)
+    optimizer.build([new_variable(door, np.ones(1000), dtype)])
+    sizes = [array(v).nbytes for v in optimizer.variables if tuple(v.shape) == (1000,)]
+    master = 4 if "master_weights" in arguments and dtype == "bfloat16" else 0
+    slots = bytes_a_parameter - master if name == "LAMB" else (bytes_a_parameter - master) / 2
+    assert sum(sizes) == 1000 * (slots + master)

@@ -1,0 +1,82 @@
+"""What was saved goes on where it stopped; a config makes the same optimizer again."""
+
+import pytest
+from support.doors import BACKEND, DOORS, every_door, uncompiled
+from support.small_model import assert_same_weights, classes, fit, functional, go_on
+
+FORMS = ["model.keras", "model.h5"]
+if BACKEND == "tensorflow":
+    # Restored before the slots exist, as a training program does, and after.
+    FORMS += ["checkpoint of an unbuilt", "checkpoint of a built"]
+
+
+def optimizer(door):
+    return DOORS[door][1].LAMB(
+        0.01, weight_decay=0.1, exclude_from_weight_decay=["bias"],
+        exclude_from_layer_adaptation=[], global_clipnorm=1.0, name="mine",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=DOORS)
+def trained(request):
+    """A door, its model after two epochs, and after one."""
+    door = request.param
+    with uncompiled(fits=True):
+        return door, *(fit(door, optimizer(door), epochs=epochs)[0] for epochs in (2, 1))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@uncompiled(fits=True)
+def test_a_saved_model_goes_on_where_it_stopped(tmp_path, trained, form):
+    door, unbroken, saved = trained
+    host, ours = DOORS[door]
+    if form.startswith("model"):
+        saved.save(tmp_path / form)
+        restored = host.models.load_model(tmp_path / form, {"Block": classes(door)[0]})
+        assert restored.optimizer.get_config() == saved.optimizer.get_config()
+    else:
+        restored, status = from_checkpoint(door, saved, tmp_path, form.endswith("a built"))
+    go_on(restored)
+    assert int(restored.optimizer.iterations) == 8
+    if not form.startswith("model"):
+        status.assert_existing_objects_matched()
+    assert_same_weights(unbroken, restored)
+    assert restored.optimizer._plan.treatments == unbroken.optimizer._plan.treatments
+
+
+def from_checkpoint(door, saved, folder, built):
+    import tensorflow as tf
+
+    path = tf.train.Checkpoint(model=saved, optimizer=saved.optimizer).save(folder / "ckpt")
+    restored = functional(door)
+    restored.compile(optimizer=optimizer(door), loss="mse")
+    if built:
+        restored.optimizer.build(restored.trainable_variables)
+    return restored, tf.train.Checkpoint(model=restored, optimizer=restored.optimizer).restore(path)
+
+
+@every_door
+def test_the_config_rebuilds_the_optimizer(door):
+    host, ours = DOORS[door]
+    first = ours.LAMB(
+        host.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9), beta_1=0.8, beta_2=0.99,
+        epsilon=1e-4, weight_decay=0.2, exclude_from_weight_decay=["bias"],
+        exclude_from_layer_adaptation=["gamma"], bias_correction=False, clipvalue=2.0, use_ema=True,
+        ema_momentum=0.5, ema_overwrite_frequency=3, gradient_accumulation_steps=4,
+        jit_compile=False, name="other",
+    )  # fmt: skip
+    again = host.optimizers.get(host.optimizers.serialize(first))
+    assert type(again) is ours.LAMB
+    assert again.get_config() == first.get_config()
+    assert host.optimizers.serialize(first)["registered_name"] == "tf_lamb>LAMB"
+
+
+@every_door
+@pytest.mark.parametrize("name", ["LARS", "SGDP", "AdamP"])
+def test_every_optimizer_survives_its_config(door, name):
+    host, ours = DOORS[door]
+    cls = getattr(ours, name)
+    extra = {"depthwise": ["dw"]} if name != "LARS" else {"layer_slices": {"a": [0, 2]}}
+    optimizer = cls(0.25, weight_decay=0.5, exclude_from_weight_decay=["bias"], **extra)
+    assert cls.from_config(optimizer.get_config()).get_config() == optimizer.get_config()
+    assert type(host.optimizers.get(host.optimizers.serialize(optimizer))) is cls

@@ -1,0 +1,145 @@
+"""Both doors: what comes from elsewhere runs no code, and what is malformed is one clear error."""
+
+import functools
+import inspect
+import json
+import pathlib
+import traceback
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import malformed
+from support.doors import DOORS, array, every_door, uncompiled
+from support.malformed import PACKAGE, every, refused
+from support.property_cases import cases
+
+OPTIMIZERS = ("LAMB", "LARS", "AdamP", "SGDP")
+LISTS = (
+    "exclude_from_weight_decay", "exclude_from_layer_adaptation", "layer_groups",
+)  # fmt: skip
+
+
+# -- constructors ---------------------------------------------------------------------------------
+
+
+@every(malformed.CONSTRUCTORS)
+@every_door
+def test_a_malformed_argument(door, row):
+    (name, arguments, error, words), (_, room) = row, DOORS[door]
+    if name == "AdaScale":
+        arguments = {"inner": room.LAMB(gradient_accumulation_steps=2), "scale": 2.0, **arguments}
+    refused(functools.partial(getattr(room, name), **arguments), error, words)
+
+
+@every([
+    (name, arguments, *rest) for name, arguments, *rest in malformed.CONSTRUCTORS
+    # What is nested, the host deserializes before we see it.
+    if name in OPTIMIZERS and not isinstance(arguments.get("learning_rate"), dict)
+])  # fmt: skip
+@every_door
+def test_a_malformed_config(door, row):
+    (name, arguments, error, words), (_, room) = row, DOORS[door]
+    cls = getattr(room, name)
+    refused(lambda: cls.from_config({**cls().get_config(), **arguments}), error, words)
+
+
+JUNK = st.one_of(
+    st.none(), st.booleans(), st.integers(-(10**30), 10**30), st.integers(10**309, 10**310),
+    st.floats(width=32), st.complex_numbers(), st.text(max_size=3), st.binary(max_size=3),
+    st.just(object()), st.just(np.ones(2)), st.sets(st.integers(), max_size=2),
+    st.lists(st.one_of(st.none(), st.integers(), st.floats(), st.text(max_size=3)), max_size=3),
+    st.dictionaries(st.text(max_size=2), st.none() | st.integers() | st.lists(st.integers())),
+)  # fmt: skip
+
+
+@every_door
+def test_any_argument_is_taken_or_refused_by_us(door):
+    """What is taken can be saved, and makes the same optimizer again."""
+
+    @cases(25)
+    @given(st.data())
+    def check(data):
+        cls = getattr(DOORS[door][1], data.draw(st.sampled_from(OPTIMIZERS)))
+        name = data.draw(st.sampled_from([*inspect.signature(cls).parameters]))
+        name = "no_such_argument" if name == "unknown" else name
+        value = data.draw(JUNK)
+        try:
+            config = cls(**{name: value}).get_config()
+        except (TypeError, ValueError) as error:
+            raised_in = pathlib.Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+            assert raised_in.is_relative_to(PACKAGE), (raised_in, error)
+            assert name in str(error) and "\n" not in str(error)
+        else:
+            assert cls.from_config(json.loads(json.dumps(config))).get_config() == config
+
+    check()
+
+
+@every(malformed.PATTERNS)
+@pytest.mark.parametrize("argument", [*LISTS, "var_names", "groups"])
+@every_door
+def test_a_malformed_pattern(door, argument, row):
+    (pattern, error, words), (_, room) = row, DOORS[door]
+    calls = {
+        "var_names": lambda: room.LAMB().exclude_from_weight_decay(var_names=["bias", pattern]),
+        "groups": lambda: room.Measured(room.LAMB(), groups=[pattern]),
+    }
+    call = calls.get(argument, lambda: room.LAMB(**{argument: ["bias", pattern]}))
+    refused(call, error, f"^{argument}.*{words}")
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+@functools.cache
+def model_of(host):
+    return host.Sequential([host.Input((4,)), host.layers.Dense(3, name="dense")])
+
+
+@every(malformed.SOURCES, [row[0] for row in malformed.SOURCES])
+@every_door
+def test_a_malformed_file(door, row, tmp_path, monkeypatch):
+    (_, make, error, words), (host, room) = row, DOORS[door]
+    monkeypatch.chdir(tmp_path)
+    source, model, optimizer = make(tmp_path), model_of(host), room.LAMB()
+    weights, before = model.get_weights(), set(tmp_path.rglob("*"))
+    refused(lambda: room.migrate(source, optimizer, model), error, words)
+    assert optimizer._plan is None and set(tmp_path.rglob("*")) == before
+    for value, same in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(value, same)
+
+
+@every(malformed.ADDONS)
+@every_door
+def test_a_malformed_serialized_optimizer(door, row, tmp_path, monkeypatch):
+    (config, words), (_, room) = row, DOORS[door]
+    monkeypatch.chdir(tmp_path)
+    refused(lambda: room.from_addons(config), (TypeError, ValueError, FileNotFoundError), words)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", [*OPTIMIZERS, "AdaScale", "Measured"])
+@every_door
+def test_a_saved_model_loads_in_safe_mode(door, name, tmp_path):
+    host, room = DOORS[door]
+    model = host.Sequential([host.Input((4,)), host.layers.Dense(3)])
+    optimizer = getattr(room, name if name in OPTIMIZERS else "LAMB")(
+        room.schedules.Polynomial(0.1, 10), exclude_from_weight_decay=["bias"],
+        gradient_accumulation_steps=2,
+    )  # fmt: skip
+    if name == "AdaScale":
+        optimizer = room.AdaScale(optimizer, scale=2.0)
+    elif name == "Measured":
+        optimizer = room.Measured(optimizer, groups=["bias"])
+    model.compile(optimizer, "mse")
+    with uncompiled():
+        model.fit(np.ones((4, 4)), np.ones((4, 3)), batch_size=2, verbose=0)
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    loaded = host.models.load_model(path, safe_mode=True)
+    assert type(loaded.optimizer) is type(model.optimizer)
+    assert loaded.optimizer.get_config() == model.optimizer.get_config()
+    for one, other in zip(loaded.optimizer.variables, model.optimizer.variables, strict=True):
+        assert array(one).tobytes() == array(other).tobytes()

@@ -1,0 +1,233 @@
+"""AutoWarmup: the published numbers, the state machine, and a whole training without a host."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from threadpoolctl import threadpool_limits
+
+from tf_lamb.core.autowarmup import Settings, Warmup, gaussian_process
+from tf_lamb.core.faces.autowarmup import _of_steps
+from tf_lamb.core.rules import lamb
+
+# facts: RBF of length 0.2, noise 1e-3, scale ln 2, 20 losses, 50 points.
+T = np.arange(20.0)
+PRIOR = gaussian_process.Prior(math.log(2), 1e-3)
+PUBLISHED = {
+    "falling": (2 - 0.05 * T, 0.3892427938, 1.0, 1.996821636, 1.025292529, 0.01),
+    "a minimum at 13": (
+        np.abs(T - 13) * 0.1 + 1, 1.0, 0.6530612245, 2.293995453, 1.659498807, 9.10298178e-4,
+    ),
+    # Of this one the facts have the numbers alone; these losses give them.
+    "a late rise": (
+        np.where(T > 17, 1.15 + 0.02 * (T - 17), 2 - 0.05 * T),
+        0.8398558726, 0.8775510204, 1.996652599, 1.248847764, 4.29193426e-3,
+    ),
+    "flat": (np.ones(20), 0.5, 0.0, 1.0, 1.0, 1e-5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_published_numbers(name):
+    losses, probability, lowest, first, last, rate = PUBLISHED[name]
+    grid, mean, covariance = gaussian_process.posterior(PRIOR, T / 20, losses, points=50)
+    found = gaussian_process.test(grid, mean, covariance)
+    np.testing.assert_allclose((mean[0], mean[-1]), (first, last), rtol=1e-9)
+    np.testing.assert_allclose(found, (probability, lowest), rtol=1e-9)
+    settings = Settings(20, 1e-5, 1e-2, patience=1, max_warmup_fraction=0.99)
+    warmup = Warmup(settings, lambda x, y, tests: [found])
+    # The switch comes when the rate has reached 1e-2, as in the published row.
+    switched = 1e-5 * (1e-2 / 1e-5) ** found.lowest
+    assert switched == pytest.approx(rate, rel=1e-8)
+    if probability > 0.95:
+        for step, loss in enumerate(losses[:19]):
+            warmup.record(step, loss)
+        warmup.end_epoch(18)
+        assert warmup.peak == pytest.approx(1e-5 * (warmup.settings.warmup(18) / 1e-5) ** lowest)
+
+
+def test_the_published_growth():
+    settings = Settings(2000, 1e-5, 1.0)
+    assert settings.longest == 1000
+    assert settings.warmup(1) / 1e-5 == pytest.approx(1.011579454, rel=1e-9)
+    assert settings.warmup(500) == pytest.approx(0.00316227766, rel=1e-9)
+
+
+def authors(settings, epochs, steps, found):
+    """The rates of a whole training, by the loop of the authors' algorithm box."""
+    total, rates, lr = settings.total_steps, [], settings.min_learning_rate
+    longest = int(settings.max_warmup_fraction * total)
+    gamma = (settings.max_learning_rate / settings.min_learning_rate) ** (1 / longest)
+    passed, switch = [], None
+    for epoch in range(epochs):
+        for _ in range(steps):
+            now = len(rates)
+            if switch is None and now == longest:
+                switch = (now, lr)
+            if switch is None:
+                rates.append(lr)
+                lr *= gamma
+                continue
+            begin, peak = switch
+            if settings.decay == "constant_then_cosine":
+                begin = max(begin, (1 - settings.cooldown_fraction) * total)
+            part = max(now - begin, 0) / (total - begin)
+            rates.append(peak * 0.5 * (1 + math.cos(math.pi * part)))
+        if switch is None:
+            tests = found(epoch)
+            votes = sum(p > settings.confidence for p, _ in tests)
+            passed.append(votes > settings.tests / 2)
+            if len(passed) >= settings.patience and all(passed[-settings.patience :]):
+                low = settings.min_learning_rate
+                switch = len(rates), np.mean([low * (lr / low) ** x for _, x in tests])
+    return rates
+
+
+def votes_of(epoch):
+    """Three of five say so from epoch 4 on, but for epoch 6."""
+    p = 0.99 if epoch >= 4 and epoch != 6 else 0.2
+    return [gaussian_process.Test(*t) for t in [(p, 0.5), (p, 0.6), (p, 0.7), (0.1, 0.8), (0.1, 1)]]
+
+
+def run(settings, epochs, steps, found):
+    seen = iter(range(epochs))
+    warmup = Warmup(settings, lambda x, y, tests: found(next(seen)))
+    rates = []
+    for epoch in range(epochs):
+        for step in range(epoch * steps, (epoch + 1) * steps):
+            rates.append(warmup.rate(step))
+            warmup.record(step, 1.0)
+        warmup.end_epoch((epoch + 1) * steps)
+    return warmup, rates
+
+
+@pytest.mark.parametrize("decay", ["cosine", "constant_then_cosine"])
+@pytest.mark.parametrize("passes", [True, False])
+def test_the_rates_of_a_whole_training_are_the_authors(decay, passes):
+    settings = Settings(24 * 7, 1e-4, 2.0, decay=decay, max_warmup_fraction=0.6)
+    found = votes_of if passes else lambda epoch: votes_of(0)
+    warmup, rates = run(settings, 24, 7, found)
+    np.testing.assert_allclose(rates, authors(settings, 24, 7, found), rtol=1e-12)
+    # Epochs 7, 8 and 9 are the first three in a row; the tenth begins at step 70.
+    assert (warmup.found, warmup.begin) == ((True, 70) if passes else (False, 100))
+    assert ("has passed" in str(warmup)) is passes
+
+
+def test_a_state_goes_back_to_any_epoch():
+    settings = Settings(24 * 7, 1e-4, 2.0)
+    whole, rates = run(settings, 24, 7, votes_of)
+    for epoch in (1, 9, 10, 15):
+        again = Warmup(settings, lambda x, y, tests, at=epoch: votes_of(at))
+        again.restore(json.loads(json.dumps(whole.state())), epoch * 7)
+        assert again.rate(epoch * 7) == (rates[epoch * 7] if epoch >= 10 else again.rate(epoch * 7))
+        assert again.found is (epoch >= 10)
+        assert len(again.points) == min(epoch, 10) * 7
+        assert len(again.verdicts) == min(epoch, 10)
+
+
+def test_losses_that_are_not_finite_are_left_out_and_an_epoch_of_them_ends_the_run():
+    warmup = Warmup(Settings(100), lambda x, y, tests: votes_of(0))
+    for step in range(10):
+        warmup.record(step, math.nan if step % 2 else 1.0)
+    warmup.end_epoch(10)
+    assert [at for at, _ in warmup.points] == [0, 2, 4, 6, 8]
+    warmup.record(12, math.inf)
+    with pytest.raises(FloatingPointError, match="No loss of the steps 10 to 20 is finite"):
+        warmup.end_epoch(20)
+
+
+def test_the_process_finds_a_minimum_under_noise_and_none_where_there_is_none():
+    rng = np.random.default_rng(0)
+    x = np.arange(600) / 600
+    noise = rng.normal(scale=0.1, size=600)
+    for losses, expected in ((3 - 2 * x, False), (1 + 8 * (x - 0.6) ** 2, True)):
+        tests = gaussian_process.tests(x, losses + noise, 5)
+        assert sum(t.probability > 0.95 for t in tests) == (5 if expected else 0)
+        assert tests[:1] == gaussian_process.tests(x, losses + noise, 1)
+    assert [t.lowest for t in tests] == pytest.approx([0.6] * 5, abs=0.05)
+    # The prior is the most probable one: scikit-learn's own likelihood falls to all sides.
+    prior = gaussian_process.fitted(x[:100], (losses + noise)[:100])
+    assert 0.05**2 < prior.noise < 0.2**2
+
+
+def test_means_that_come_in_any_order_give_each_step_its_loss():
+    losses = [3.0, 1.0, 2.0, 6.0]
+    means = [(i + 1, np.float32(np.mean(losses[: i + 1]))) for i in range(4)]
+    found = list(_of_steps([means[2], means[0], means[3], means[1]]))
+    assert [step for step, _ in found] == [0, 1, 2, 3]
+    assert [loss for _, loss in found] == pytest.approx(losses)
+
+
+# --- A whole training, by the rule of LAMB ---
+
+EPOCHS, BATCH, SEEN = 100, 256, 1024
+STEPS = EPOCHS * SEEN // BATCH
+
+
+@pytest.fixture(scope="module")
+def digits():
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(x))
+    return x[order] / 16, y[order]
+
+
+def forward(w, x):
+    """Dense, batch normalization, ReLU, dense."""
+    z = x @ w[0]
+    deviation = np.sqrt(z.var(0) + 1e-3)
+    normal = (z - z.mean(0)) / deviation
+    return np.maximum(normal, 0) @ w[1] + w[2], normal, deviation
+
+
+def loss_and_gradients(w, x, y):
+    logits, normal, deviation = forward(w, x)
+    logits -= logits.max(1, keepdims=True)
+    error = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    loss = -error[np.arange(len(y)), y].mean()
+    error = (np.exp(error) - np.eye(10)[y]) / len(y)
+    back = (error @ w[1].T) * (normal > 0)
+    back = (back - back.mean(0) - normal * (back * normal).mean(0)) / deviation
+    return loss, (x.T @ back, np.maximum(normal, 0).T @ error, error.sum(0))
+
+
+@threadpool_limits.wrap(limits=1)  # for matrices of this size threads wait for each other
+def accuracy(digits, rate, record=None, end_epoch=None):
+    """Of a training with this learning rate at a step, on the digits that it has not seen."""
+    x, y = digits
+    rng = np.random.default_rng(1)
+    w = [rng.normal(size=(64, 64)) / 8, rng.normal(size=(64, 10)) / 8, np.zeros(10)]
+    m, v = ([np.zeros_like(each) for each in w] for _ in range(2))
+    for step in range(STEPS):
+        at = step * BATCH % SEEN
+        if at == 0:
+            order = rng.permutation(SEEN)
+        batch = order[at : at + BATCH]
+        loss, gradients = loss_and_gradients(w, x[batch], y[batch])
+        for i, g in enumerate(gradients):
+            w[i], m[i], v[i] = lamb(np, g, w[i], m[i], v[i], lr=rate(step), t=step + 1,
+                                    decay=0.01 if g.ndim > 1 else 0.0, adapt=True)  # fmt: skip
+        if record:
+            record(step, loss)
+            if at + BATCH == SEEN:
+                end_epoch(step + 1)
+    return 100 * (forward(w, x[SEEN:])[0].argmax(1) == y[SEEN:]).mean()
+
+
+def test_untuned_it_ends_beside_the_best_of_nine_tuned_peaks(digits):
+    warmup = Warmup(Settings(STEPS))
+    found = accuracy(digits, warmup.rate, warmup.record, warmup.end_epoch)
+    warm = STEPS // 20
+
+    def tuned(peak, step):
+        part = (step - warm) / (STEPS - warm)
+        return peak * (step / warm if part < 0 else 0.5 * (1 + math.cos(math.pi * part)))
+
+    grid = [
+        accuracy(digits, lambda step, peak=10 ** (i / 2): tuned(peak, step)) for i in range(-8, 1)
+    ]
+    assert warmup.found
+    assert warmup.begin <= STEPS / 2
+    assert max(grid) > 97 > sorted(grid)[4]  # it matters which peak
+    assert found >= max(grid) - 1

@@ -1,0 +1,50 @@
+"""LARS against the oracle, in NumPy, in every form that goes by its name."""
+
+import itertools
+
+import numpy as np
+import pytest
+from oracle import Lars
+from support.cases import random_steps
+
+from tf_lamb.core.rules import lars
+
+_KEYS = ("wd", "nesterov", "form", "denominator", "damp", "larc", "skip")
+CASES = [
+    dict(zip(_KEYS, values, strict=True))
+    for values in itertools.product(
+        (0.0, 0.1), (False, True), ("inside", "outside", "mixed"),
+        ("sum_of_norms", "norm_of_sum", "norm_of_update"), (0.0, 0.5), (False, True), (False, True),
+    )
+    if values[3] != "norm_of_update" or values[2] == "outside"
+]  # fmt: skip
+RATES = (2.0, 1.0, 0.5, 0.25)
+
+
+def test_lars_is_the_oracle():
+    w, gradients = random_steps((4, 3))
+    for case in CASES:
+        reference = Lars(w, eta=0.02, eps=1e-3, **case)
+        state = (w, np.zeros_like(w))
+        for t, (g, lr) in enumerate(zip(gradients, RATES, strict=True), 1):
+            state = lars(
+                np, g, *state, lr=lr, t=t, decay=case["wd"], adapt=not case["skip"],
+                trust_coefficient=0.02, epsilon=1e-3, nesterov=case["nesterov"],
+                momentum_form=case["form"], denominator=case["denominator"],
+                dampening=case["damp"], clip=case["larc"],
+            )  # fmt: skip
+            expected = reference.step(g, lr)
+            np.testing.assert_allclose(state[0], expected, rtol=1e-12, err_msg=str(case))
+
+
+@pytest.mark.parametrize("adapt", [True, False])
+def test_lars_keeps_a_zero_kernel_at_the_plain_rate(adapt):
+    zero, g = np.zeros((2, 2)), np.ones((2, 2))
+    w, _ = lars(np, g, zero, zero, lr=0.1, t=1, decay=0.0, adapt=adapt)
+    np.testing.assert_allclose(w, -0.1)
+
+
+def test_the_first_step_of_lars_is_no_longer_than_its_bound():
+    w, gradients = random_steps((4, 3))
+    new, _ = lars(np, gradients[0], w, 0 * w, lr=2.0, t=1, decay=0.3, adapt=True)
+    assert np.linalg.norm(new - w) <= 2.0 * 0.001 * np.linalg.norm(w)

@@ -1,0 +1,9 @@
+"""What other packages call their slots."""
+
+from tf_lamb.core import peers
+
+
+def test_names_of_slots_are_parsed():
+    named = {"training/LAMB/iter:0": 3, "training/LAMB/a/b/m:0": 1, "training/LAMB/a/b/v:0": 2}
+    assert peers.legacy_slots(named) == ("LAMB", 3, {"a/b": {"m": 1, "v": 2}})
+    assert peers.legacy_slots({"LAMB/a/b/m:0": 1}) == ("", 0, {})

@@ -1,0 +1,72 @@
+"""AdamP and SGDP against the oracle, in NumPy: what is projected, and on which axes."""
+
+import itertools
+
+import numpy as np
+import pytest
+from oracle import AdamP
+from support.cases import random_steps
+
+from tf_lamb.core.rules import adamp, sgdp
+
+CASES = [
+    {"shape": shape, "wd": wd, "nesterov": nesterov}
+    for shape, wd, nesterov in itertools.product(
+        ((6, 3), (3, 3, 2, 4), (5,), (1, 4)), (0.0, 0.1), (False, True)
+    )
+]
+
+
+def orthogonal(w, g, view):
+    """g without its part along w: in each channel, in the whole, or as it is."""
+    if view == "channel":
+        axes = tuple(range(w.ndim - 1))
+        return g - w * np.sum(w * g, axis=axes) / np.sum(w * w, axis=axes)
+    return g - w * np.sum(w * g) / np.sum(w * w) if view == "layer" else g
+
+
+def check(rule, shape, wd, nesterov, channel_axes=1):
+    """Four steps beside the oracle's; returns by what decay shrank in each."""
+    w, gradients = random_steps(shape)
+    sgd = rule is sgdp
+    reference = AdamP(w, wd=wd, nesterov=nesterov, sgd=sgd, channel_axes=channel_axes,
+                      **({"damp": 0.25} if sgd else {}))  # fmt: skip
+    state = (w, *(np.zeros_like(w) for _ in range(1 if sgd else 2)))
+    axes = tuple(range(w.ndim - channel_axes)) if w.ndim > 1 else None
+    views = ("channel", "none", "layer", "channel")
+    for t, (g, view) in enumerate(zip(gradients, views, strict=True), 1):
+        g = orthogonal(state[0], g, view) if w.ndim > 1 and channel_axes == 1 else g
+        state = rule(
+            np, g, *state, lr=0.1, t=t, decay=wd, adapt=True, axes=axes, nesterov=nesterov,
+            **({"dampening": 0.25} if sgd else {}),
+        )  # fmt: skip
+        np.testing.assert_allclose(
+            state[0], reference.step(g, 0.1), rtol=1e-10, atol=1e-12,
+            err_msg=f"{shape}, decay {wd}, nesterov {nesterov}",
+        )  # fmt: skip
+    return reference.ratios
+
+
+@pytest.mark.parametrize("rule", [adamp, sgdp])
+def test_the_projected_rules_are_the_oracle(rule):
+    for case in CASES:
+        ratios = check(rule, **case)
+        if case["shape"] == (6, 3):  # each view has had its turn
+            assert ratios == [0.1, 1.0, 0.1, 0.1]
+
+
+@pytest.mark.parametrize("rule", [adamp, sgdp])
+def test_depthwise_kernels_have_their_channels_on_two_axes(rule):
+    check(rule, (3, 3, 2, 2), wd=0.1, nesterov=False, channel_axes=2)
+
+
+def test_without_a_projection_adamp_is_adamw():
+    w, gradients = random_steps((5,))
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    state = (w, m, v)
+    for t, g in enumerate(gradients, 1):
+        state = adamp(np, g, *state, lr=0.1, t=t, decay=0.1, adapt=True)
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        step = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        w = w * (1 - 0.1 * 0.1) - 0.1 * step
+        np.testing.assert_allclose(state[0], w, rtol=1e-12)

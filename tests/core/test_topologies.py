@@ -1,0 +1,147 @@
+"""Topologies: doubly stochastic matrices, what is exchanged, and whether workers come together."""
+
+import functools
+
+import numpy as np
+import pytest
+from support.graphs import matrix_of
+
+from tf_lamb.core import consensus, rules, topologies
+
+WORKERS = 8
+
+
+def test_the_worked_matrices():
+    third = 1 / 3
+    ring = [[third, third, 0, third], [third, third, third, 0], [0, third, third, third],
+            [third, 0, third, third]]  # fmt: skip
+    np.testing.assert_array_equal(matrix_of("ring"), ring)
+    eigenvalues = np.linalg.eigvalsh(matrix_of("ring"))
+    np.testing.assert_allclose(eigenvalues, [-third, third, third, 1], atol=1e-15)
+    static = [[third, third, third, 0], [0, third, third, third], [third, 0, third, third],
+              [third, third, 0, third]]  # fmt: skip
+    np.testing.assert_array_equal(matrix_of("exponential"), static)
+    first, second = topologies.matrices("one_peer_exponential", 4)
+    assert first == ((.5, .5, 0, 0), (0, .5, .5, 0), (0, 0, .5, .5), (.5, 0, 0, .5))  # fmt: skip
+    assert second == ((.5, 0, .5, 0), (0, .5, 0, .5), (.5, 0, .5, 0), (0, .5, 0, .5))  # fmt: skip
+    assert matrix_of("one_sided_ring")[3].tolist() == [0.5, 0, 0, 0.5]
+    symmetric = matrix_of("symmetric_exponential", 8)
+    assert np.flatnonzero(symmetric[0]).tolist() == [0, 1, 4, 7] and symmetric[0, 4] == 0.25
+    np.testing.assert_array_equal(matrix_of("full"), np.full((4, 4), 0.25))
+    assert matrix_of("ring", 2).tolist() == [[0.5, 0.5], [0.5, 0.5]]
+
+
+def test_a_grid_by_hand():
+    """Two columns and three rows: a corner has two neighbours, a middle one three."""
+    grid = matrix_of("grid", 6)
+    third, quarter = 1 / 3, 1 / 4
+    np.testing.assert_allclose(grid[0], [5 / 12, third, quarter, 0, 0, 0], rtol=1e-15)
+    np.testing.assert_allclose(grid[2], [quarter, 0, quarter, quarter, quarter, 0], rtol=1e-15)
+    # A prime number stands in one row.
+    np.testing.assert_allclose(matrix_of("grid", 3)[1], [third, third, third], rtol=1e-15)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 6, 7, 8, 12, 16, 17])
+@pytest.mark.parametrize("name", topologies.TOPOLOGIES)
+def test_every_matrix_is_doubly_stochastic_and_what_is_exchanged(name, workers):
+    x = np.random.default_rng(0).normal(size=(workers, 3))
+    for lazy in (False, True):
+        found = topologies.matrices(name, workers, lazy=lazy)
+        for rows in found:
+            matrix = np.array(rows)
+            np.testing.assert_allclose(matrix.sum(axis=0), 1, rtol=1e-14)
+            np.testing.assert_allclose(matrix.sum(axis=1), 1, rtol=1e-14)
+            assert matrix.min() >= 0 and np.diag(matrix).min() > 0
+            mixing = topologies.Mixing.of(rows)
+            total = np.array(mixing.own)[:, None] * x
+            for term in mixing.terms:
+                for places in zip(*term.pairs, strict=True):
+                    assert len(set(places)) == len(places)
+                received = np.zeros_like(x)
+                for sender, receiver in term.pairs:
+                    received[receiver] = x[sender]
+                total += np.array(term.weights)[:, None] * received
+            np.testing.assert_allclose(total, matrix @ x, atol=1e-14)
+            assert mixing.is_mean == np.allclose(matrix, 1 / workers)
+        product = functools.reduce(np.matmul, map(np.array, found))
+        if not lazy and name == "one_peer_exponential" and workers & (workers - 1) == 0:
+            np.testing.assert_array_equal(product, np.full((workers, workers), 1 / workers))
+        # Enough turns, and everyone has heard of everyone.
+        assert np.linalg.matrix_power(product, workers).min() > 0
+    if name in ("ring", "symmetric_exponential", "grid", "full"):
+        np.testing.assert_array_equal(matrix_of(name, workers), matrix_of(name, workers).T)
+
+
+BAD_TOPOLOGIES = {
+    "name": ("rings", "topology must be one of 'ring', .* or a matrix, not 'rings'"),
+    "other number": (np.full((4, 4), 0.25), "a matrix for 4 workers, but there are 8, one a dev"),
+    "not square": (np.full((8, 4), 0.25), "a matrix for 4 x 8 workers, but there are 8"),
+    "rows": (np.eye(8) + np.eye(8)[0], "row 0 of the matrix sums to 2"),
+    "columns": (np.eye(8)[[0] * 8], "column 0 of the matrix sums to 8"),
+    "unknown weight": (np.full((8, 8), np.nan), "row 0 of the matrix sums to nan"),
+    "negative": (
+        np.full((8, 8), 0.2) - 0.6 * np.eye(8),
+        "gives worker 0 the weight -0.4. Use none below 0",
+    ),
+    "two islands": (np.kron(np.eye(2), np.full((4, 4), 0.25)), "leaves worker 4 without a way"),
+    "no matrix": (3, "a name such as 'ring' or a matrix of numbers, not 3"),
+    "nothing": (None, "a name such as 'ring' or a matrix of numbers, not None"),
+}
+
+
+def test_ones_own_matrix():
+    rng = np.random.default_rng(0)
+    own = sum(w * np.eye(8)[rng.permutation(8)] for w in (0.5, 0.3, 0.2))
+    own = (own + np.eye(8)[[1, 2, 3, 4, 5, 6, 7, 0]]) / 2
+    np.testing.assert_allclose(matrix_of(own, 8), own)
+
+
+@pytest.mark.parametrize("case", BAD_TOPOLOGIES)
+def test_what_is_no_topology_is_one_error(case):
+    topology, message = BAD_TOPOLOGIES[case]
+    with pytest.raises(ValueError, match=message):
+        topologies.matrices(topology, WORKERS)
+
+
+def growth_by_eigenvalues(matrices, b):
+    """Of what is orthogonal to agreement, by the eigenvalues of the whole recursion."""
+    n = len(matrices[0])
+    whole = np.eye(2 * n)
+    for rows in matrices:
+        w = np.array(rows)
+        whole = np.block([[w, -b * np.eye(n)], [np.eye(n) - w, b * np.eye(n)]]) @ whole
+    apart = np.kron(np.eye(2), np.eye(n) - 1 / n)
+    return np.abs(np.linalg.eigvals(apart @ whole @ apart)).max() ** (1 / len(matrices))
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 8, 12])
+@pytest.mark.parametrize("name", topologies.TOPOLOGIES)
+def test_whether_decentlam_comes_together_by_eigenvalues(name, workers):
+    for lazy in (False, True):
+        found = topologies.matrices(name, workers, lazy=lazy)
+        for b in (0.3, 0.9):
+            expected, growth = growth_by_eigenvalues(found, b), consensus.growth(found, b)
+            if name == "grid":  # no circulant: it is only said to shrink
+                assert expected < 1 and growth < 1
+            else:
+                assert growth == pytest.approx(expected, abs=1e-6)
+        most = consensus.largest_momentum(found)
+        assert growth_by_eigenvalues(found, most) < 1
+        assert most == 0.99 or growth_by_eigenvalues(found, most + 0.011) >= 1
+        if name in ("ring", "symmetric_exponential", "grid", "full"):
+            assert most == 0.99
+
+
+def test_decentlam_on_an_exponential_graph_does_not_come_together():
+    """As the rule itself has it, from differences alone."""
+    found = [np.array(m) for m in topologies.matrices("one_peer_exponential", WORKERS)]
+    x, v = np.random.default_rng(0).normal(size=(WORKERS, 1)), np.zeros((WORKERS, 1))
+    sizes = []
+    for t in range(600):
+        mix = functools.partial(np.matmul, found[t % 3])
+        x, v = rules.decentlam(np, 0 * x, x, v, lr=0.1, momentum=0.9, mix=mix)
+        sizes.append(np.linalg.norm(x - x.mean()))
+    assert (sizes[599] / sizes[299]) ** (1 / 300) == pytest.approx(1.114, abs=0.002)
+    assert consensus.growth(topologies.matrices("one_peer_exponential", WORKERS), 0.9) == (
+        pytest.approx(1.114, abs=0.001)
+    )

@@ -1,0 +1,11 @@
+"""Who averages with whom, as one matrix."""
+
+import numpy as np
+
+from tf_lamb.core import topologies
+
+
+def matrix_of(topology, workers=4, **options):
+    """Of a topology that has one turn."""
+    (matrix,) = topologies.matrices(topology, workers, **options)
+    return np.array(matrix)

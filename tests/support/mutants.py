@@ -1,0 +1,305 @@
+"""Slips that somebody could make, each with the tests of `make test` that notice it.
+
+(a file of `tf_lamb`, the tests, under `tests`): of each slip its name, a passage that stands once
+in the file, and what it becomes.
+"""
+
+import dataclasses
+
+LAMB = "core/test_lamb.py::test_lamb_is_the_oracle"
+LARS = "core/test_lars.py::test_lars_is_the_oracle"
+PROJECTED = "core/test_projection.py::test_the_projected_rules_are_the_oracle"
+PLAN = "core/test_plan.py"
+NOISE = "core/test_noise.py"
+RECIPES = "core/test_recipes.py"
+PICTURE = "core/test_recipe_picture.py"
+DEFECTS = "api/test_defects.py"
+OPTIMIZERS = "api/test_optimizers.py"
+CRASHES = "model_garden/test_crash_safety.py"
+PRECISION = "api/test_precision.py"
+STEPS = "api/test_steps.py"
+GAIN = "api/test_adascale.py::test_gain_and_tau_are_the_papers[keras-paper]"
+MIGRATE = "api/test_migrate.py"
+ACCUMULATED = f"{OPTIMIZERS}::test_accumulated_micro_batches_are_one_large_batch"
+
+CORE = {
+    ("core/rules/lamb.py", LAMB): [
+        ("no decay", "u = decayed(u, decay, w)", "u = decayed(u, 0.0, w)"),
+        ("decay flipped", "u = decayed(u, decay, w)", "u = decayed(u, -decay, w)"),
+        ("decay outside the ratio", 'weight_decay_mode="update"', 'weight_decay_mode="decoupled"'),
+        ("decay in the gradient", 'weight_decay_mode="update"', 'weight_decay_mode="gradient"'),
+        ("betas swapped", "beta_1=0.9, beta_2=0.999", "beta_1=0.999, beta_2=0.9"),
+        ("epsilon too large", "epsilon=1e-6", "epsilon=1e-3"),
+        ("exclusion from adaptation ignored", "adapt=adapt", "adapt=True"),
+        ("nothing is adapted", "adapt=adapt", "adapt=False"),
+        ("moments swapped", "ratio * u, m, v", "ratio * u, v, m"),
+        ("ratio of the sums", 'norm="l2"', 'norm="l1"'),
+    ],
+    ("core/rules/norms.py", LAMB): [
+        ("no ratio", "    if not adapt:", "    if True:"),
+        ("ratio inverted", "safe_ratio(xp, phi, u_norm)", "safe_ratio(xp, u_norm, phi)"),
+    ],
+    ("core/rules/moments.py", LAMB): [
+        ("no bias correction", "debias(xp, beta, t) if correct else 1.0", "1.0"),
+        ("bias correction forced", "(xp, beta, t) if correct else 1.0", "(xp, beta, t)"),
+        ("t counts from 0", "xp.expm1(t * math", "xp.expm1((t - 1) * math"),
+        ("t counts from 2", "xp.expm1(t * math", "xp.expm1((t + 1) * math"),
+    ],
+    ("core/rules/lars.py", LARS): [
+        ("nothing is adapted", "if not adapt:", "if True:"),
+        ("exclusion ignored", "if not adapt:", "if False:"),
+        ("no decay", "d = decayed(g, decay, w)", "d = g"),
+        ("decay flipped", "d = decayed(g, decay, w)", "d = decayed(g, -decay, w)"),
+        ("no decay in the ratio", "else decay * w_norm)", "else 0.0)"),
+        ("no Nesterov", "u = s + momentum * v if nesterov else v", "u = v"),
+        ("Nesterov forced", "s + momentum * v if nesterov else v", "s + momentum * v"),
+        ("always inside", '"outside": (1.0, lr * r), "mixed": (r, lr)',
+         '"outside": (lr * r, 1.0), "mixed": (lr * r, 1.0)'),
+        ("always outside", '"inside": (lr * r, 1.0), "outside": (1.0, lr * r), "mixed": (r, lr)',
+         '"inside": (1.0, lr * r), "outside": (1.0, lr * r), "mixed": (1.0, lr * r)'),
+        ("always mixed", '"inside": (lr * r, 1.0), "outside": (1.0, lr * r)',
+         '"inside": (r, lr), "outside": (r, lr)'),
+        ("norm of the sum", 'ratio(d if denominator == "norm_of_sum" else g)', "ratio(d)"),
+        ("no dampening", "(1 - dampening) * s", "s"),
+        ("no clip", "if clip:", "if False:"),
+        ("no epsilon", "bottom = u_norm + epsilon", "bottom = u_norm"),
+        ("no trust coefficient", "trust_coefficient * w_norm", "w_norm"),
+        ("no momentum", "v = momentum * v + ", "v = "),
+    ],
+    ("core/rules/adamp.py", f"{PROJECTED}[adamp]"): [
+        ("never projected", "if adapt and", "if False and"),
+        ("no decay", "w = decayed(w, decay, -lr * rho * w)", ""),
+        ("decay flipped", "-lr * rho * w", "lr * rho * w"),
+        ("no Nesterov", "if nesterov else", "if False else"),
+        ("Nesterov forced", "if nesterov else", "if True else"),
+        ("betas swapped", "beta_1=0.9, beta_2=0.999", "beta_1=0.999, beta_2=0.9"),
+        ("t counts from 2", "debias(xp, beta_1, t)", "debias(xp, beta_1, t + 1)"),
+    ],
+    ("core/rules/sgdp.py", f"{PROJECTED}[sgdp]"): [
+        ("never projected", "if adapt and", "if False and"),
+        ("no decay", "w = decayed(w, decay, -lr * rho / (1 - momentum) * w)", ""),
+        ("decay flipped", "-lr * rho / ", "lr * rho / "),
+        ("no Nesterov", "if nesterov else", "if False else"),
+        ("Nesterov forced", "if nesterov else", "if True else"),
+        ("no dampening", "(1 - dampening) * g", "g"),
+        ("no momentum", "v = momentum * v + ", "v = "),
+    ],
+    **{
+        ("core/rules/projection.py", f"{PROJECTED}[{rule}]"): [
+            ("decay not shrunk", "xp.where(invariant, wd_ratio * one, shrink)", "shrink"),
+            ("always projected", "< delta / row_length**0.5", "< 1e9"),
+            ("threshold four times as high", "< delta / row", "< 4 * delta / row"),
+            ("channels first", "(axes, whole)", "(tuple(a + 1 for a in axes), whole)"),
+        ]
+        for rule in ("adamp", "sgdp")
+    },
+    ("core/plan.py", f"{PLAN}::test_adaptation_follows_decay_unless_told_otherwise"): [
+        ("an exclusion decays", "0.0 if undecayed else weight_decay", "weight_decay"),
+        ("adaptation never follows decay", "undecayed and not group", "False"),
+        ("an empty list is none", "if exclude_from_layer_adaptation is None",
+         "if not exclude_from_layer_adaptation"),
+    ],
+    ("core/plan.py", f"{PLAN}::test_a_variable_can_be_excluded_as_an_object"): [
+        ("no exclusion by identity", "identified or _matches", "_matches"),
+    ],
+    ("core/plan.py", f"{PLAN}::test_an_exact_pattern_matches_one_path_only"): [
+        ("an exact pattern has no end", '{re.escape(path)}$"', '{re.escape(path)}"'),
+    ],
+    ("core/plan.py", f"{PLAN}::test_a_stable_path_is_the_same_on_every_replica"): [
+        ("replicas have paths of their own", r"(/replica_\d+)?", ""),
+    ],
+    ("core/plan.py", f"{PLAN}::test_a_pattern_that_matches_nothing_is_named"): [
+        ("a pattern in vain goes unnoticed", "if not hits)", "if hits is None)"),
+    ],
+    ("core/paths.py", f"{PLAN}::test_an_anchored_pattern_may_leave_out_the_name_of_the_model"): [
+        ("the model keeps its name", "(path, path.removeprefix(root))", "(path,)"),
+        ("any first name is the model's", "names[0] in layers", "True"),
+    ],
+    ("core/paths.py",
+     f"{PLAN}::test_of_two_names_that_a_model_could_have_the_order_chooses_none"): [
+        ("the first path chooses",
+         'sorted({path.partition("/")[0] for path in paths if "/" in path})',
+         '[path.partition("/")[0] for path in paths if "/" in path]'),
+    ],
+    ("core/searching.py", f"{PLAN}::test_a_process_that_can_be_ended_finds_the_same"): [
+        ("a repeated group counts as quick", "return False", "return True"),
+    ],
+    ("core/searching.py", f"{PLAN}::test_an_everyday_pattern_starts_no_process"): [
+        ("a pattern must match the whole", "regex.search(name)", "regex.fullmatch(name)"),
+    ],
+    ("core/schedules.py", PICTURE): [
+        ("decay goes on after a continuous warmup",
+         'begun = step if self.handover == "drop" else', "begun = step if True else"),
+        ("warmup is a step longer", "xp.where(step < self.steps", "xp.where(step <= self.steps"),
+        ("stages count from the first", "own = xp.maximum(step - begin, 0.0 * step)", "own = step"),
+        ("the rate falls a step late", "step >= boundary", "step > boundary"),
+    ],
+    ("core/noise.py", NOISE): [
+        ("variance over all parts", "(local - total) / (parts - 1)", "(local - total) / parts"),
+        ("the signal keeps its noise", "(parts * total - local) / (parts - 1)", "total"),
+        ("no bias correction", "/ debias(xp, theta, count)", ""),
+        ("the scale forgotten", "variance / scale + signal", "variance + signal"),
+        ("a bad step enters the averages", "& when", "| when"),
+        ("a noise scale of no signal", "if signal > 0 else math.nan", ""),
+        ("the memory grows with the scale", "1 - scale / 1000", "scale / 1000"),
+    ],
+    ("core/recipes/arithmetic.py", RECIPES): [
+        ("steps are rounded down", "+ Fraction(1, 2)", ""),
+    ],
+    ("core/recipes/bert.py", RECIPES): [
+        ("linear scaling", "math.sqrt(batch_size / 32768)", "(batch_size / 32768)"),
+        ("a stage of the wrong length", "6e-3, 2000, 7037, 0.9", "6e-3, 2000, 7038, 0.9"),
+    ],
+    ("core/recipes/scaling.py", RECIPES): [
+        ("warmup is not stretched", "base_warmup_epochs * k if", "base_warmup_epochs if"),
+        ("warmup from above", "min(base_learning_rate, learning_rate)", "base_learning_rate"),
+    ],
+    ("core/recipes/optimizer.py", PICTURE): [
+        ("the warmup is counted twice", '(warmup if handover == "continuous" else 0)', "warmup"),
+        ("boundaries count from the peak", 'schedules.MultiStep(recipe.boundaries, rates), "drop"',
+         'schedules.MultiStep(recipe.boundaries, rates), "continuous"'),
+    ],
+}  # fmt: skip
+
+
+TENSORFLOW = {
+    ("keras/optimizer.py", f"{DEFECTS}::test_d27_bias_correction_is_a_switch"): [
+        ("t counts from 2", '"t": t,', '"t": t + 1,'),
+    ],
+    ("keras/optimizer.py", f"{OPTIMIZERS}::test_gradients_are_clipped[clipnorm-keras]"): [
+        ("no clipping", "self.clip_aggregated,", "list,"),
+    ],
+    ("keras/optimizer.py", f"{DEFECTS}::test_d32_the_norm_is_of_the_master"): [
+        ("no master", "if self._settings.master_weights and", "if False and"),
+    ],
+    ("keras/optimizer.py", f"{DEFECTS}::test_d08_the_config_has_both_lists"): [
+        ("a config of the rate alone", ", **self._config()}", "}"),
+    ],
+    ("tf_keras/optimizer.py", f"{DEFECTS}::test_d27_bias_correction_is_a_switch"): [
+        ("t counts from 2", "t = self.iterations + 1", "t = self.iterations + 2"),
+    ],
+    ("tf_keras/optimizer.py", f"{ACCUMULATED}[{{'clipnorm': 0.1}}-tf_keras]"): [
+        ("clipped before it is the mean", "return grads",
+         "return super()._clip_gradients(grads)"),
+    ],
+    ("tf_keras/optimizer.py", f"{OPTIMIZERS}::test_between_updates_nothing_moves[tf_keras]"): [
+        ("the first micro-batch moves", "(self._micro_step + 1) %", "self._micro_step %"),
+    ],
+    ("tf_keras/optimizer.py",
+     f"{OPTIMIZERS}::test_the_learning_rate_is_read_at_every_step[a callable-tf_keras]"): [
+        ("a callable is called once", "return tf.cast(self._function(), ", "return tf.cast(0.1, "),
+    ],
+    ("tf_keras/optimizer.py", f"{DEFECTS}::test_d32_the_norm_is_of_the_master"): [
+        ("no master", "if self._settings.master_weights and", "if False and"),
+    ],
+    ("tensorflow/update.py", f"{STEPS}::test_micro_batches_count_by_their_mean"): [
+        ("the sum of the micro-batches", "accumulator / self.accumulation_steps",
+         "accumulator / 1"),
+        ("accumulators are never cleared", "each.assign(tf.zeros_like(each))", "each"),
+    ],
+    ("tensorflow/update.py", f"{OPTIMIZERS}::test_averages_follow_the_weights[2-keras]"): [
+        ("averages of the last weight", "m * average + (1 - m)", "(1 - m) * average + m"),
+    ],
+    ("tensorflow/update.py", f"{STEPS}::test_variables_of_one_shape_keep_their_own_treatment"): [
+        ("one program for every treatment", "(layer.treatments, *", "(None, *"),
+    ],
+    ("tensorflow/update.py",
+     f"{PRECISION}::test_a_moment_in_bfloat16_does_not_stand_still[keras]"): [
+        ("the same noise at every step", "tf.stack([tf.cast(t, tf.int32), number * 8 + i])",
+         "[0, 0]"),
+    ],
+    ("core/layerwise.py",
+     f"{DEFECTS}::test_d05_patterns_see_the_name_of_the_layer[functional-keras]"): [
+        ("patterns see the last name", 'getattr(variable, "path", None)', "variable.name"),
+    ],
+    ("core/layerwise.py", "api/test_exclusions.py::test_the_method_of_keras_excludes_too[keras]"): [
+        ("identities are not saved", "if self._undecayed:", "if False:"),
+    ],
+    ("core/layers.py", f"{DEFECTS}::test_d36_fused_blocks_can_have_a_ratio_each[keras]"): [
+        ("one ratio for all slices", "axes=treatment.axes", "axes=None"),
+    ],
+    ("core/measuring.py", GAIN): [
+        ("the squares are summed", "squares / self.micro_batches, is_update", "squares, is_update"),
+    ],
+    ("core/adascale.py", GAIN): [
+        ("fractions of a step are lost", "fraction - whole", "0.0 * whole"),
+        ("the base batch is the whole", "self.scale * variance", "variance"),
+    ],
+    ("keras/schedules.py", f"{DEFECTS}::test_d09_a_warmup_survives_its_config[keras]"): [
+        ("what is inside stays a dict", "name: _deserialized(value)", "name: value"),
+    ],
+    ("core/migrate.py", f"{MIGRATE}::test_slots_are_converted_between_our_own_forms"): [
+        ("no factor between forms", "value if factor == 1 else value * factor", "value"),
+    ],
+    ("core/matching.py", f"{MIGRATE}::test_other_names_and_fresh_variables"): [
+        ("rename is ignored", "rename.get(path) or ", ""),
+    ],
+    ("core/matching.py", f"{MIGRATE}::test_the_name_of_the_model_does_not_matter"): [
+        ("the model's name matters", " or lookup.get(own)", ""),
+    ],
+    ("tensorflow/checkpoints.py",
+     f"{MIGRATE}::test_a_file_goes_on_as_the_peer_did[keras-Addons checkpoint]"): [
+        ("steps begin anew", 'peers.step_of(values["iter"])', "0"),
+    ],
+    ("keras/backup.py", "api/test_backup.py::test_a_broken_backup_is_refused[keras-cut-*.h5]"): [
+        ("what is broken is not said", "raise self._refusal(error) from error", "return"),
+    ],
+    ("model_garden/checkpoints.py",
+     f"{CRASHES}::test_a_run_goes_on_from_the_last_checkpoint_that_is_whole"): [
+        ("what is broken is not read", "reader.get_tensor(name)", "pass"),
+        ("the oldest first", "reverse=True", "reverse=False"),
+    ],
+    ("model_garden/model_dirs.py",
+     "model_garden/test_model_dirs.py::test_a_model_dir_of_another_experiment_or_seed"): [
+        ("the seed of another run", "if seed is not None and", "if False and"),
+    ],
+}  # fmt: skip
+JAX = {
+    ("keras/update.py", f"{OPTIMIZERS}::test_gradients_are_clipped[clipnorm-keras]"): [
+        ("no clipping", "gradients = self.clip_aggregated(gradients)", ""),
+    ],
+    ("keras/update.py", f"{STEPS}::test_micro_batches_count_by_their_mean"): [
+        ("the sum of the micro-batches", "total / self._micro_steps", "total"),
+        ("accumulators are never cleared", "ops.where(is_update, ops.zeros_like(total), total)",
+         "total"),
+    ],
+    ("keras/update.py", f"{OPTIMIZERS}::test_between_updates_nothing_moves"): [
+        ("every micro-batch moves", 'scalars["is_update"]', "True"),
+    ],
+    ("keras/update.py", f"{OPTIMIZERS}::test_averages_follow_the_weights[2-keras]"): [
+        ("averages of the last weight", "m * average + (1 - m)", "(1 - m) * average + m"),
+        ("never overwritten", 'scalars["ema_overwrites"], averaged', "False, averaged"),
+    ],
+    ("keras/update.py", f"{PRECISION}::test_a_moment_in_bfloat16_does_not_stand_still"): [
+        ("rounded to the nearest", 'if slot.dtype == "bfloat16":', "if False:"),
+    ],
+    ("keras/update.py", f"{PRECISION}::test_a_master_keeps_what_half_precision_cannot"): [
+        ("no master is kept", "[*values, weight]", "values"),
+    ],
+    ("keras/update.py", "api/test_nonfinite.py::test_every_optimizer_skips"): [
+        ("a bad step is taken", "due = is_update & ops.all(finite)", "due = is_update"),
+    ],
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """One slip: the file, the passage, what it becomes, and the tests that must then fail."""
+
+    file: str
+    name: str
+    before: str
+    after: str
+    tests: tuple[str, ...]
+
+
+def _of(table):
+    return [
+        Mutant(file, *slip, tuple(tests))
+        for (file, *tests), slips in table.items()
+        for slip in slips
+    ]
+
+
+# By what has to be loaded: nothing, both Kerases on TensorFlow, Keras 3 on JAX.
+MUTANTS = {"core": _of(CORE), "tensorflow": _of(TENSORFLOW), "jax": _of(JAX)}

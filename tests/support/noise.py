@@ -1,0 +1,75 @@
+"""AdaScale and the noise scale in float64 NumPy, written from the papers; imports nothing of ours.
+
+What the doors make of the same gradients is compared with it.
+"""
+
+import math
+
+import numpy as np
+
+
+class AdaScale:
+    """Algorithm 2 of Johnson et al.; with `previous`, adaptdl's for a step of one part."""
+
+    def __init__(self, scale, averaging="paper", previous=False, power=1.0):
+        self.scale, self.averaging, self.power = scale, averaging, power
+        self.previous = [] if previous else None
+        self.samples, self.r, self.tau = [], 1.0, 0.0
+
+    def observe(self, parts):
+        """Keeps clipped estimates of sigma^2 and mu^2."""
+        parts = [flat(p) for p in parts]
+        if self.previous is not None:
+            (now,), before = parts, self.previous
+            self.previous = [now]
+            if not before:
+                return
+            local, total = (before[0] @ before[0] + now @ now) / 2, ((before[0] + now) / 2) ** 2
+            variance = (local - total.sum()) * 2 * self.scale
+            signal = 2 * total.sum() - local
+        else:
+            n, mean = len(parts), sum(parts) / len(parts)
+            spread = sum(p @ p for p in parts) - n * (mean @ mean)
+            variance = spread / (n - 1) * self.scale / n
+            signal = mean @ mean - variance / self.scale
+        self.samples.append((max(variance, 1e-6), max(signal, 0.0)))
+
+    def averages(self):
+        theta, t = max(1 - self.scale / 1000, 0.0), len(self.samples)
+        if self.averaging == "debiased":
+            ages = np.arange(t)[::-1]
+            return np.average(self.samples, axis=0, weights=(1 - theta) * theta**ages)
+        full = math.floor(1 / (1 - theta))
+        x = np.mean(self.samples[:full], axis=0)
+        for sample in self.samples[full:]:
+            x = theta * x + (1 - theta) * np.array(sample)
+        return x
+
+    def step(self, parts, measured=True):
+        """The learning rate over that of the base batch."""
+        if measured:
+            self.observe(parts)
+        if len(self.samples) > (1 if self.averaging == "paper" else 0):
+            variance, signal = self.averages()
+            self.r = (variance + signal) / (variance / self.scale + signal)
+        self.tau += self.r
+        return self.r**self.power
+
+
+def flat(part):
+    return np.concatenate([np.ravel(part[k]).astype(np.float64) for k in sorted(part)])
+
+
+def noise_scale(steps, batch, theta=0.99, keys=None):
+    """McCandlish et al.: B_simple, both estimates averaged with their signs, then divided."""
+    both = []
+    for parts in steps:
+        parts = [flat({k: p[k] for k in keys or p}) for p in parts]
+        n, small = len(parts), batch / len(parts)
+        local = sum(p @ p for p in parts) / n
+        mean = sum(parts) / n
+        signal = (batch * (mean @ mean) - small * local) / (batch - small)
+        both.append(((local - mean @ mean) / (1 / small - 1 / batch), signal))
+    ages = np.arange(len(both))[::-1]
+    variance, signal = np.average(both, axis=0, weights=theta**ages)
+    return variance / signal

@@ -1,0 +1,236 @@
+"""AdaScale and Measured where the parts of a batch lie on replicas: the numbers do not change."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import clusters, feeding
+from support.doors import DOORS, array, every_door
+from support.feeding import Feed, close, gradients, maker, scaled
+from support.noise import AdaScale, noise_scale
+from support.regression import assert_fit_is_the_papers_loop, fit, regression, weights_of
+
+# Replicas, micro-batches.
+LAYOUTS = {"1x4": (1, 4), "4x1": (4, 1), "2x2": (2, 2)}
+
+
+@every_door
+def test_all_layouts_of_one_batch_are_the_papers(door):
+    """The same four parts, as micro-batches, as replicas and as both, which is traced, too."""
+    steps, seen = gradients(6, 4), []
+    for layout, traced in [*((layout, False) for layout in LAYOUTS), ("2x2", True)]:
+        replicas, micro = LAYOUTS[layout]
+        feed, reference = Feed(door, scaled(door, micro), replicas, traced=traced), AdaScale(4.0)
+        for parts in steps:
+            reference.step(parts)
+            optimizer = feed.step(parts)
+            assert (optimizer.parts, optimizer.biased) == (4, False)
+            close(optimizer.gain, reference.r)
+            close(optimizer.scale_invariant_steps, reference.tau)
+        assert optimizer.updates == 6
+        seen.append(feed.weights())
+    assert 1 < reference.r < 4
+    for weights in seen[1:]:
+        for value, expected in zip(weights, seen[0], strict=True):
+            close(value, expected)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "micro"), [*(pytest.param(n, 1, marks=pytest.mark.slow) for n in (2, 4)), (2, 2)]
+)
+@every_door
+def test_fit_is_the_papers_loop(door, replicas, micro):
+    """What replicas and losses are divided by is Keras's business."""
+    make = scaled(door, micro, inner="SGDP", own={"momentum": 0.0, "delta": 0.0})
+    model = regression(door, make, replicas)
+    fit(model, batch=4 * replicas, epochs=2)
+    assert_fit_is_the_papers_loop(model, micro, 2, replicas)
+
+
+@every_door
+def test_a_step_that_is_not_finite_changes_nothing(door):
+    feed = Feed(door, scaled(door, 2, averaging="debiased"), 2)
+    reference = AdaScale(4.0, "debiased")
+    for i, parts in enumerate(gradients(6, 4)):
+        before = [array(clusters.native(v)) for v in feed.optimizer._state.values()]
+        if i == 3:
+            parts[-1]["kernel"][0, 0] = np.inf
+        else:
+            reference.step(parts)
+        optimizer = feed.step(parts)
+        close(optimizer.gain, reference.r)
+        close(optimizer.scale_invariant_steps, reference.tau)
+        if i == 3:
+            for one, other in zip(before, optimizer._state.values(), strict=True):
+                np.testing.assert_array_equal(one, array(clusters.native(other)))
+    assert reference.r > 1
+
+
+class Sliced(Feed):
+    """Of an embedding of two rows, three were looked up: the second of them twice."""
+
+    def apply(self, gradients):
+        rows, bias = gradients
+        super().apply([tf.IndexedSlices(rows, tf.constant([1, 0, 1]), tf.constant([2, 2])), bias])
+
+
+@pytest.mark.parametrize("layout", ["1x4", "2x2"])
+@every_door
+def test_slices_are_their_dense_gradient(door, layout):
+    """A row that is looked up twice has the sum of both."""
+    replicas, micro = LAYOUTS[layout]
+    dense, sparse = (kind(door, scaled(door, micro), replicas) for kind in (Feed, Sliced))
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        parts, rows = [], []
+        for _ in range(replicas * micro):
+            r = rng.normal(size=(3, 2)).astype("float32") + 0.4
+            rows.append({"kernel": r, "bias": rng.normal(size=2).astype("float32")})
+            parts.append({"kernel": np.stack([r[1], r[0] + r[2]]), "bias": rows[-1]["bias"]})
+        dense.step(parts)
+        sparse.step(rows)
+        close(sparse.optimizer.gain, dense.optimizer.gain)
+    assert dense.optimizer.gain > 1
+    for one, other in zip(sparse.weights(), dense.weights(), strict=True):
+        close(one, other)
+
+
+SETTINGS = {
+    "LAMB, clipped": ("LAMB", False, {"weight_decay": 0.1, "global_clipnorm": 0.1}),
+    "LAMB": ("LAMB", False, {"gradient_accumulation_steps": 2}),
+    "Keras SGD": ("SGD", True, {"momentum": 0.9}),
+}
+
+
+@pytest.mark.parametrize(
+    "fits", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["steps", "fit"]
+)
+@pytest.mark.parametrize("setting", SETTINGS)
+@every_door
+def test_measuring_changes_no_training(door, setting, fits):
+    inner, host, own = SETTINGS[setting]
+    plain = maker(door, inner, 0.05, host, **own)
+    both = plain, lambda: DOORS[door][1].Measured(plain())
+    if fits:
+        alone, measured = (regression(door, make, 2) for make in both)
+        for model in (alone, measured):
+            fit(model, epochs=2)
+        weights = weights_of(alone), weights_of(measured)
+    else:
+        alone, measured = (Feed(door, make, 2) for make in both)
+        for feed in (alone, measured):
+            for parts in gradients(4, 4):
+                feed.step(parts)
+        weights = alone.weights(), measured.weights()
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert math.isfinite(measured.optimizer.noise_of(8)["model"])
+
+
+@every_door
+def test_the_noise_scale_is_numpys(door):
+    make = maker(door, micro=2)
+    ours = DOORS[door][1]
+    feed = Feed(door, lambda: ours.Measured(make(), groups=["bias"], smoothing=0.9), 2)
+    steps = gradients(6, 4)
+    for parts in steps:
+        feed.step(parts)
+    seen = feed.optimizer.noise_of(32)
+    for name, keys in (("model", None), ("bias", ["bias"]), ("others", ["kernel"])):
+        expected = noise_scale(steps, 32, 0.9, keys)
+        if expected > 0:
+            assert seen[name] == pytest.approx(expected, rel=1e-5)
+        else:
+            assert math.isnan(seen[name])
+    assert seen["model"] > 0
+
+
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
+@every_door
+def test_a_checkpoint_resumes(door, replicas, tmp_path):
+    make = scaled(door, 2, inner="LAMB")
+
+    def fresh():
+        model = regression(door, make, replicas)
+        return model, tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+
+    model, checkpoint = fresh()
+    fit(model, epochs=2)
+    path = checkpoint.save(str(tmp_path / "ckpt"))
+    resumed, checkpoint = fresh()
+    with resumed.distribute_strategy.scope():
+        resumed.optimizer.build(resumed.trainable_variables)
+    checkpoint.restore(path).assert_existing_objects_matched()
+    one, other = resumed.optimizer, model.optimizer
+    assert one.scale_invariant_steps == other.scale_invariant_steps > 0
+    for each in (resumed, model):
+        fit(each, epochs=2)
+    assert one.gain == other.gain > 1
+    assert one.scale_invariant_steps == other.scale_invariant_steps
+    assert one.noise_of(8) == pytest.approx(other.noise_of(8), nan_ok=True)
+    assert one.updates == other.updates
+    for w, expected in zip(weights_of(resumed), weights_of(model), strict=True):
+        np.testing.assert_array_equal(w, expected)
+
+
+@every_door
+def test_one_sum_of_scalars_more(door, monkeypatch):
+    """A step asks for the gradients' all-reduce, as ever, and for one of a number a group."""
+    calls, all_reduce = [], tf.distribute.ReplicaContext.all_reduce
+
+    def counted(self, op, value, options=None):
+        calls.append([tuple(v.shape) for v in tf.nest.flatten(value)])
+        return all_reduce(self, op, value, options)
+
+    monkeypatch.setattr(tf.distribute.ReplicaContext, "all_reduce", counted)
+
+    def count(make):
+        calls.clear()
+        feed = Feed(door, make, 2, traced=True)
+        for parts in gradients(2, 2):
+            feed.step(parts)
+        return list(calls)
+
+    make, ours = maker(door, "LAMB"), DOORS[door][1]
+    plain = count(make)
+    for measuring in (
+        lambda: ours.Measured(make(), groups=["bias"]),
+        lambda: ours.AdaScale(make(), 2.0, groups=["bias"]),
+    ):
+        watched = count(measuring)
+        for call in plain:
+            watched.remove(call)
+        assert watched == [[(2,)]] * 2  # on each replica, once: a second step traces nothing
+
+
+def test_sums_that_were_made_already_are_refused():
+    feed = Feed("tf_keras", scaled("tf_keras", 1), 2)
+
+    def apply():
+        pairs = [(tf.ones_like(v), v) for v in feed.variables]
+        feed.optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
+
+    with pytest.raises(ValueError, match="before they are summed"):
+        feed.strategy.run(apply)
+
+
+def test_an_optimizer_from_outside_of_the_strategy_is_refused():
+    """tf_keras lets it pass; its replicas would drift apart."""
+    feed = Feed("tf_keras", maker("tf_keras"), 2)
+    feed.optimizer = scaled("tf_keras", 2)()
+    with pytest.raises(ValueError, match="inside strategy.scope()"):
+        feed.step(gradients(1, 2)[0])
+
+
+@pytest.mark.slow
+def test_two_processes_are_two_replicas():
+    """MultiWorkerMirroredStrategy: each worker sees NumPy's gain, and the same weights."""
+    outputs = clusters.results(feeding.worker, clusters.workers(2))
+    assert outputs[0] == outputs[1]
+    for door in DOORS:
+        reference = AdaScale(2.0)
+        for (gain, tau), parts in zip(outputs[0][door]["steps"], gradients(4, 2), strict=True):
+            reference.step(parts)
+            close(gain, reference.r)
+            close(tau, reference.tau)

@@ -1,0 +1,90 @@
+"""What is compiled: equal to what is not, whole or in part, and once."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.cases import random_problem
+from support.doors import DOORS, every_door
+
+
+def final_weights(door, gradients, start, graph=False, **arguments):
+    variables = {k: tf.Variable(w, dtype=tf.float32, name=k) for k, w in start.items()}
+    optimizer = DOORS[door][1].LAMB(0.1, weight_decay=0.1, exclude_from_weight_decay=["bias"],
+                                 **arguments)  # fmt: skip
+    optimizer.build(list(variables.values()))
+
+    def step(gradients):
+        optimizer.apply_gradients([(gradients[k], v) for k, v in variables.items()])
+
+    step = tf.function(step) if graph else step
+    for gradient in gradients:
+        step({k: tf.constant(g, tf.float32) for k, g in gradient.items()})
+    return {k: v.numpy() for k, v in variables.items()}, optimizer
+
+
+def assert_close(one, other, tolerance):
+    for key, value in one.items():
+        np.testing.assert_allclose(value, other[key], rtol=tolerance, atol=tolerance)
+
+
+def test_the_doors_are_equal():
+    start, gradients = random_problem(shape=(64, 32), steps=10)
+    one, _ = final_weights("keras", gradients, start)
+    other, _ = final_weights("tf_keras", gradients, start)
+    assert_close(one, other, 0)
+
+
+@every_door
+def test_compiled_eager_and_graph_are_equal(door):
+    start, gradients = random_problem(shape=(64, 32), steps=10)
+    compiled, _ = final_weights(door, gradients, start)
+    for settings in (
+        {"jit_compile": False},
+        {"graph": True},
+        {"graph": True, "jit_compile": False},
+    ):
+        other, _ = final_weights(door, gradients, start, **settings)
+        assert_close(compiled, other, 1e-6)
+
+
+@every_door
+def test_a_whole_step_can_be_compiled(door):
+    """Inside a user's own `jit_compile=True` function the update is part of their program."""
+    start, gradients = random_problem()
+    expected, _ = final_weights(door, gradients, start)
+    variables = {k: tf.Variable(w, dtype=tf.float32, name=k) for k, w in start.items()}
+    optimizer = DOORS[door][1].LAMB(0.1, weight_decay=0.1, exclude_from_weight_decay=["bias"])
+    optimizer.build(list(variables.values()))
+
+    @tf.function(jit_compile=True)
+    def step(gradients):
+        optimizer.apply_gradients([(gradients[k], v) for k, v in variables.items()])
+
+    for gradient in gradients:
+        step({k: tf.constant(g, tf.float32) for k, g in gradient.items()})
+    assert_close({k: v.numpy() for k, v in variables.items()}, expected, 1e-6)
+
+
+def programs(optimizer):
+    return optimizer._update._programs
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+@every_door
+def test_a_second_step_compiles_nothing(door, graph):
+    """One program a (shape, dtype, treatment), traced once whatever the number of variables."""
+    start = {f"layer_{i}/{k}": np.ones(s) for i in range(6)
+             for k, s in {"kernel": (4, 4), "bias": (4,)}.items()}  # fmt: skip
+    _, optimizer = final_weights(door, [start] * 3, start, graph=graph)
+    assert len(programs(optimizer)) == 2
+    traced = [*programs(optimizer).values(), *optimizer._update._steps.values()]
+    assert [f.experimental_get_tracing_count() for f in traced] == [1, 1] + [1] * (not graph)
+
+
+@every_door
+def test_without_jit_nothing_is_compiled(door):
+    start, gradients = random_problem()
+    _, optimizer = final_weights(door, gradients, start, jit_compile=False)
+    assert not any(
+        hasattr(p, "experimental_get_tracing_count") for p in programs(optimizer).values()
+    )

@@ -1,0 +1,73 @@
+"""A config of TensorFlow Addons, in each of its forms, becomes one of ours, or is refused."""
+
+import json
+
+import h5py
+import keras
+import numpy as np
+import pytest
+import tf_keras
+from goldens import load, problem
+from support.doors import DOORS, every_door
+from support.migrating import ADDONS, GARDEN
+
+CASES = load.cases("tensorflow_addons")
+
+
+@pytest.mark.parametrize("name", CASES)
+@every_door
+def test_from_addons(door, name):
+    case = CASES[name]
+    config = DOORS[door][1].from_addons(case["config"]).get_config()
+    for argument, value in case["arguments"].items():
+        if argument == "learning_rate" and value == "schedule":
+            assert config["learning_rate"]["config"]["values"] == problem.SCHEDULE["lamb"]
+        elif value != []:  # none given, for Addons
+            assert config[argument] == (value if isinstance(value, list) else pytest.approx(value))
+    assert config["epsilon"] == case["arguments"].get("epsilon", 1e-6)
+
+
+@every_door
+def test_from_addons_reads_both_forms_and_the_file(door):
+    _, room = DOORS[door]
+    with h5py.File(ADDONS["files"]["hdf5"]) as file:
+        older = json.loads(file.attrs["training_config"])["optimizer_config"]
+    configs = [
+        room.from_addons(form).get_config()
+        for form in (older, ADDONS["config"], ADDONS["files"]["hdf5"])
+    ]
+    assert configs[0] == configs[1] == configs[2]
+    assert configs[0]["exclude_from_weight_decay"] == ["layer_norm", "bias"]
+
+
+@every_door
+def test_from_addons_refuses_what_it_would_have_to_guess(door):
+    _, room = DOORS[door]
+    garden = GARDEN["lamb_model"]["config"]
+    with pytest.raises(ValueError, match="exclusion lists"):
+        room.from_addons(garden)
+    lists = {"exclude_from_weight_decay": ["bias"], "exclude_from_layer_adaptation": None}
+    optimizer = room.from_addons(garden, **lists)
+    assert optimizer.get_config()["weight_decay"] == 0.01
+    assert optimizer.get_config()["exclude_from_weight_decay"] == ["bias"]
+    with pytest.raises(ValueError, match="'Adam'"):
+        room.from_addons({"class_name": "Adam", "config": {}})
+    strange = {"class_name": "Addons>LAMB", "config": {"amsgrad": True}}
+    with pytest.raises(ValueError, match="'amsgrad'"):
+        room.from_addons(strange)
+
+
+@every_door
+def test_the_legacy_decay_of_the_rate_becomes_a_schedule(door):
+    _, room = DOORS[door]
+    config = {"class_name": "Addons>LAMB", "config": {"learning_rate": 0.1, "decay": 0.5}}
+    optimizer = room.from_addons(config)
+    rates = [float(optimizer._learning_rate(step)) for step in range(3)]
+    np.testing.assert_allclose(rates, [0.1, 0.1 / 1.5, 0.1 / 2], rtol=1e-6)
+
+
+def test_we_register_nothing_of_others():
+    for host in (keras, tf_keras):
+        ours = [name for name, cls in host.saving.get_custom_objects().items()
+                if cls.__module__.startswith("tf_lamb")]  # fmt: skip
+        assert all(name.startswith("tf_lamb>") for name in ours)

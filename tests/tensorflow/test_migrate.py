@@ -1,0 +1,254 @@
+"""State of other optimizers goes on in ours: the steps after it are the peer's own."""
+
+import doctest
+import inspect
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from goldens import problem
+from official.modeling.optimization import lamb as garden_lamb
+from official.modeling.optimization import lars as garden_lars
+from support import migrating
+from support.doors import DOORS, every_door, uncompiled
+from support.migrating import ADDONS, DECAY, GARDEN, KERAS, build, renamed_model
+
+import tf_lamb.keras
+import tf_lamb.tf_keras
+
+CLASSIC = {"trust_coefficient": 0.02, "denominator": "norm_of_sum"}
+# Source -> golden, what is read, our class, our arguments.
+FILES = {
+    "Addons checkpoint": (ADDONS, "checkpoint", "LAMB", {"learning_rate": 0.02, **DECAY}),
+    "Addons HDF5": (ADDONS, "hdf5", "LAMB", {"learning_rate": 0.02, **DECAY}),
+    "Garden LAMB": (GARDEN["lamb_model"], "checkpoint", "LAMB", {"learning_rate": 0.02, **DECAY}),
+    "Garden LARS": (
+        GARDEN["lars_model"], "checkpoint", "LARS", {"learning_rate": 0.5, **DECAY, **CLASSIC},
+    ),
+}  # fmt: skip
+SAVED = problem.SAVED_AFTER
+
+
+@pytest.fixture(autouse=True)
+def eager():
+    """Steps are few here: tracing them would take longer."""
+    with uncompiled():
+        yield
+
+
+def path(variable):
+    return getattr(variable, "path", None) or variable.name.split(":")[0]
+
+
+def apply(optimizer, model, gradients, steps):
+    """The weights after each of the steps."""
+    variables = model.trainable_variables
+    native = [v.value if isinstance(v, keras.Variable) else v for v in variables]
+    for i in steps:
+        step = [tf.constant(gradients[path(v)][i]) for v in variables]
+        optimizer.apply_gradients(zip(step, native, strict=True))
+        yield {path(v): v.numpy() for v in variables}
+
+
+def go_on(optimizer, model, golden):
+    """Steps 6 to 10 are the golden's."""
+    rest = range(SAVED, problem.STEPS)
+    for i, weights in zip(rest, apply(optimizer, model, golden["gradients"], rest), strict=True):
+        for name, value in weights.items():
+            np.testing.assert_allclose(value, golden["weights"][name][i], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", FILES)
+@every_door
+def test_a_file_goes_on_as_the_peer_did(door, name):
+    host, room = DOORS[door]
+    golden, kind, family, arguments = FILES[name]
+    model = build(host)
+    optimizer = getattr(room, family)(**arguments, jit_compile=False)
+    report = room.migrate(golden["files"][kind], optimizer, model, weights=True)
+    assert (report.step, len(report.matched), report.weights) == (SAVED, 7, 7)
+    assert not (report.changes or report.left_over or report.fresh)
+    assert int(optimizer.iterations) == SAVED
+    go_on(optimizer, model, golden)
+
+
+@pytest.mark.parametrize("name", ["lamb_model", "lamb_model_decay"])
+def test_keras_lamb_goes_on(name):
+    golden = KERAS[name]
+    model = build(keras)
+    old = keras.optimizers.Lamb(**golden["arguments"])
+    old.build(model.trainable_variables)
+    for variable in old.variables:
+        variable.assign(golden["state"][variable.path])
+    for variable in model.trainable_variables:
+        variable.assign(golden["weights"][variable.path][SAVED - 1])
+    bare = {"learning_rate": 0.02, "weight_decay": golden["arguments"].get("weight_decay", 0.0)}
+    keep = tf_lamb.keras.migrate(old, tf_lamb.keras.LAMB(**bare), model).keep
+    assert keep["epsilon"] == 1e-7
+    optimizer = tf_lamb.keras.LAMB(**bare, **keep, jit_compile=False)
+    report = tf_lamb.keras.migrate(old, optimizer, model)
+    assert report.weights is None and not report.changes
+    go_on(optimizer, model, golden)
+
+
+@pytest.mark.parametrize(
+    ("peer", "family", "theirs", "ours"),
+    [
+        (garden_lamb.LAMB, "LAMB", {}, {}),
+        (garden_lars.LARS, "LARS", {"eeta": 0.02}, CLASSIC),
+        (garden_lars.LARS, "LARS", {"eeta": 0.02, "classic_momentum": False, "nesterov": True},
+         {**CLASSIC, "momentum_form": "outside", "denominator": "norm_of_update",
+          "nesterov": True}),
+    ],
+    ids=["LAMB", "LARS classic", "LARS popular"],
+)  # fmt: skip
+def test_a_garden_optimizer_goes_on(peer, family, theirs, ours):
+    model = build(tf_keras)
+    rate = problem.LEARNING_RATE[family.lower()]
+    gradients = ADDONS["gradients"]
+    decay = {"weight_decay_rate": 0.01, "exclude_from_weight_decay": ["layer_norm", "bias"]}
+    old = peer(rate, **decay, **theirs)
+    list(apply(old, model, gradients, range(SAVED)))
+    new = getattr(tf_lamb.tf_keras, family)(rate, **DECAY, **ours, jit_compile=False)
+    report = tf_lamb.tf_keras.migrate(old, new, model)
+    assert not (report.changes or report.unsaid)
+    start = model.get_weights()
+    rest = range(SAVED, problem.STEPS)
+    expected = list(apply(old, model, gradients, rest))
+    model.set_weights(start)
+    for ours_now, theirs_now in zip(apply(new, model, gradients, rest), expected, strict=True):
+        for name, value in ours_now.items():
+            np.testing.assert_allclose(value, theirs_now[name], rtol=0, atol=1e-6)
+
+
+TO_AND_FRO = {
+    "LAMB": {"learning_rate": 0.02, **DECAY},
+    "LARS": {"learning_rate": 0.5, **DECAY, **CLASSIC},
+    "SGDP": {"learning_rate": 0.02, **DECAY},
+    "AdamP": {"learning_rate": 0.02, **DECAY, "use_ema": True},
+}
+
+
+@pytest.mark.parametrize("family", TO_AND_FRO)
+@pytest.mark.parametrize(("here", "there"), [("keras", "tf_keras"), ("tf_keras", "keras")])
+def test_a_door_leads_to_the_other(here, there, family):
+    gradients, rest = ADDONS["gradients"], range(SAVED, problem.STEPS)
+    models, optimizers = {}, {}
+    for door, (host, room) in DOORS.items():
+        models[door] = build(host)
+        optimizers[door] = getattr(room, family)(**TO_AND_FRO[family], jit_compile=False)
+    list(apply(optimizers[here], models[here], gradients, range(SAVED)))
+    models[there].set_weights(models[here].get_weights())
+    report = DOORS[there][1].migrate(optimizers[here], optimizers[there], models[there])
+    assert report.step == SAVED and not (report.changes or report.unsaid)
+    one, other = (apply(optimizers[d], models[d], gradients, rest) for d in (here, there))
+    for weights, same in zip(one, other, strict=True):
+        for name, value in weights.items():
+            np.testing.assert_array_equal(value, same[name])
+    if "use_ema" in TO_AND_FRO[family]:
+        averages = [optimizers[d]._model_variables_moving_average for d in (here, there)]
+        for value, same in zip(*averages, strict=True):
+            np.testing.assert_allclose(value.numpy(), same.numpy(), rtol=1e-6)
+
+
+def test_slots_are_converted_between_our_own_forms():
+    """Without gradient averaging the first moment is longer; dampening shortens the velocity."""
+    model = build(tf_keras)
+    for family, slot, one, factor in (
+        ("LAMB", 0, {"grad_averaging": False}, 10.0),
+        ("LARS", 0, {"dampening": 0.5}, 0.5),
+    ):
+        cls = getattr(tf_lamb.tf_keras, family)
+        old, new = cls(0.1, jit_compile=False), cls(0.1, **one)
+        list(apply(old, model, ADDONS["gradients"], range(1)))
+        assert list(tf_lamb.tf_keras.migrate(old, new, model).changes) == list(one)
+        for before, after in zip(old._slots, new._slots, strict=True):
+            np.testing.assert_allclose(after[slot], factor * before[slot].numpy(), rtol=1e-6)
+
+
+@every_door
+def test_what_accompanies_the_slots(door):
+    """Averages begin with the weights, micro-steps are counted, half slots are cast."""
+    host, room = DOORS[door]
+    model = build(host)
+    optimizer = room.LAMB(
+        0.02, **DECAY, use_ema=True, gradient_accumulation_steps=3, slot_dtype="bfloat16",
+        jit_compile=False,
+    )  # fmt: skip
+    room.migrate(ADDONS["files"]["checkpoint"], optimizer, model, weights=True)
+    assert int(optimizer.iterations) == SAVED
+    averages = optimizer._model_variables_moving_average
+    for average, slots, weight in zip(
+        averages, optimizer._slots, model.trainable_variables, strict=True
+    ):
+        np.testing.assert_array_equal(average.numpy(), weight.numpy())
+        expected = ADDONS["slots"]["m"][path(weight)][SAVED - 1]
+        np.testing.assert_allclose(slots[0].numpy().astype("float32"), expected, rtol=2**-8)
+    list(apply(optimizer, model, ADDONS["gradients"], range(3)))
+    assert int(optimizer.iterations) == SAVED + 1
+
+
+def test_other_names_and_fresh_variables():
+    stepped, model = migrating.stepped(), renamed_model(tf_keras, head="logits")
+    new = tf_lamb.tf_keras.LAMB(0.1)
+    with pytest.raises(ValueError, match="rename={'logits/kernel': 'head/kernel'}.*fresh="):
+        tf_lamb.tf_keras.migrate(stepped, new, model)
+    report = tf_lamb.tf_keras.migrate(
+        stepped, new, model, rename={"logits/kernel": "head/kernel"}, fresh=["logits/bias"]
+    )
+    assert report.matched["logits/kernel"] == "head/kernel"
+    assert report.fresh == ("logits/bias",)
+    assert report.left_over == ("head/bias",)
+    for word in ("there head/kernel", "logits/bias", "head/bias", "3 of 4"):
+        assert word in str(report)
+    assert np.all(new._slots[2][0].numpy() != 0) and np.all(new._slots[3][0].numpy() == 0)
+
+
+def test_the_name_of_the_model_does_not_matter():
+    stepped = migrating.stepped()
+
+    class Mine(keras.Model):
+        def __init__(self):
+            super().__init__(name="mine")
+            self.one = keras.layers.Dense(3, name="dense")
+            self.two = keras.layers.Dense(2, name="head")
+
+        def call(self, x):
+            return self.two(self.one(x))
+
+    model = Mine()
+    with pytest.raises(ValueError, match="no trainable variables yet"):
+        tf_lamb.keras.migrate(stepped, tf_lamb.keras.LAMB(), model)
+    model(np.zeros((1, 4)))
+    report = tf_lamb.keras.migrate(stepped, tf_lamb.keras.LAMB(0.1), model)
+    assert report.matched["mine/head/kernel"] == "head/kernel"
+
+
+def test_a_report_reads_as_a_letter():
+    model = build(keras)
+    old = keras.optimizers.Lamb(0.02, weight_decay=0.01)
+    old.build(model.trainable_variables)
+    optimizer = tf_lamb.keras.LAMB(0.02, **DECAY)
+    text = str(tf_lamb.keras.migrate(old, optimizer, model))
+    for line in (
+        "LAMB continues keras.optimizers.Lamb after step 0.",
+        "7 of 7 variables",
+        "left as they are",
+        "weight_decay_mode: 'decoupled' there, 'update' here",
+        "LAMB(..., epsilon=1e-07, weight_decay_mode='decoupled', exclude_from_layer_adaptation=[])",
+        "the source does not hold exclude_from_weight_decay",
+    ):
+        assert line in text
+
+
+@pytest.mark.parametrize("name", ["migrate", "from_addons"])
+def test_both_doors_say_it_alike(name):
+    one, other = (getattr(room, name) for _, room in DOORS.values())
+    assert inspect.signature(one) == inspect.signature(other)
+    parser = doctest.DocTestParser()
+    for function in (one, other):
+        test = parser.get_doctest(inspect.getdoc(function), {}, name, None, 0)
+        result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test)
+        assert result.attempted and not result.failed

@@ -1,0 +1,204 @@
+"""What cannot be right is refused before anything of the optimizer or the model has changed."""
+
+import pathlib
+import shutil
+
+import h5py
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from official.modeling.optimization import lamb as garden_lamb
+from official.modeling.optimization import lars as garden_lars
+from support.doors import DOORS, every_door, uncompiled
+from support.migrating import ADDONS, GARDEN, build, renamed_model, stepped
+
+import tf_lamb.keras
+import tf_lamb.tf_keras
+
+
+@pytest.fixture(autouse=True)
+def eager():
+    """Steps are few here: tracing them would take longer."""
+    with uncompiled():
+        yield
+
+
+def copy_of(golden, kind, folder):
+    source = golden["files"][kind]
+    for file in source.parent.glob(source.name + "*"):
+        shutil.copy(file, folder / file.name)
+    return folder / source.name
+
+
+def cut(file, keep):
+    data = file.read_bytes()
+    file.write_bytes(data[: int(len(data) * keep)])
+
+
+def short_data(folder):
+    prefix = copy_of(ADDONS, "checkpoint", folder)
+    cut(prefix.parent / f"{prefix.name}.data-00000-of-00001", 0.7)
+    return prefix
+
+
+def short_index(folder):
+    prefix = copy_of(ADDONS, "checkpoint", folder)
+    cut(prefix.parent / f"{prefix.name}.index", 0.5)
+    return prefix
+
+
+def flipped_data(folder):
+    prefix = copy_of(ADDONS, "checkpoint", folder)
+    file = prefix.parent / f"{prefix.name}.data-00000-of-00001"
+    data = bytearray(file.read_bytes())
+    data[100] ^= 255
+    file.write_bytes(data)
+    return prefix
+
+
+def short_hdf5(folder):
+    file = copy_of(ADDONS, "hdf5", folder)
+    cut(file, 0.5)
+    return file
+
+
+def hdf5_without(name):
+    def make(folder):
+        file = copy_of(ADDONS, "hdf5", folder)
+        with h5py.File(file, "a") as opened:
+            del opened[name]
+        return file
+
+    return make
+
+
+def hdf5_uncompiled(folder):
+    file = folder / "model.h5"
+    renamed_model(tf_keras).save(file, save_format="h5")
+    return file
+
+
+def hdf5_of_adam(folder):
+    file = folder / "adam.h5"
+    model = renamed_model(tf_keras)
+    model.compile(tf_keras.optimizers.legacy.Adam(), "mse")
+    model.train_on_batch(np.ones((1, 4)), np.ones((1, 2)))
+    model.save(file, save_format="h5")
+    return file
+
+
+def without_model(folder):
+    optimizer = garden_lamb.LAMB(0.1)
+    variable = tf.Variable([1.0], name="w")
+    optimizer.apply_gradients([(tf.constant([1.0]), variable)])
+    return tf.train.Checkpoint(optimizer=optimizer).write(str(folder / "ckpt"))
+
+
+def of_sgd(folder):
+    model = renamed_model(tf_keras)
+    optimizer = tf_keras.optimizers.legacy.SGD(0.1, momentum=0.9)
+    optimizer.apply_gradients([(v, v) for v in model.trainable_variables])
+    return tf.train.Checkpoint(model=model, optimizer=optimizer).write(str(folder / "ckpt"))
+
+
+def keras_file(folder):
+    file = folder / "model.keras"
+    renamed_model(tf_keras).save(file)
+    return file
+
+
+def other_shape(folder):
+    model = tf_keras.Sequential([tf_keras.Input((5,)), tf_keras.layers.Dense(3, name="dense")])
+    optimizer = garden_lamb.LAMB(0.1)
+    optimizer.apply_gradients([(v, v) for v in model.trainable_variables])
+    return tf.train.Checkpoint(model=model, optimizer=optimizer).write(str(folder / "ckpt"))
+
+
+BAD = {
+    "data cut short": (short_data, ValueError, ["cut short or damaged", "Nothing was changed"]),
+    "index cut short": (short_index, ValueError, ["cut short or damaged"]),
+    "a byte flipped": (flipped_data, ValueError, ["cut short or damaged"]),
+    "HDF5 cut short": (short_hdf5, ValueError, ["cut short or damaged", "model.h5"]),
+    "HDF5 without a slot": (
+        hdf5_without("optimizer_weights/LAMB/dense/kernel/v:0"), ValueError,
+        ["incomplete", "'v' of 'dense/kernel'"],
+    ),
+    "HDF5 without slots": (hdf5_without("optimizer_weights"), ValueError, ["no slots", ".h5"]),
+    "HDF5 without a counter": (
+        hdf5_without("optimizer_weights/LAMB/iter:0"), ValueError, ["no slots"]
+    ),
+    "HDF5 uncompiled": (hdf5_uncompiled, ValueError, ["not compiled"]),
+    "HDF5 of Adam": (hdf5_of_adam, ValueError, ["'Adam'", "neither"]),
+    "without the model": (without_model, ValueError, ["without the model", "model=model"]),
+    "SGD's momentum": (of_sgd, ValueError, ["'SGD'", "['momentum']"]),
+    "a .keras file": (keras_file, ValueError, [".keras", "2.15"]),
+    "another model": (
+        other_shape, ValueError, ["'m' of", "dense/kernel'", "(5, 3)", "(4, 3)", "another model"],
+    ),
+    "another family": (
+        lambda _: GARDEN["lars_model"]["files"]["checkpoint"], ValueError, ["is LARS", "is LAMB"],
+    ),
+    "nothing there": (lambda folder: folder / "none", FileNotFoundError, ["ckpt-1"]),
+    "an empty folder": (lambda folder: folder, FileNotFoundError, ["prefix"]),
+    "no source at all": (lambda _: 3, TypeError, ["path", "tf_lamb"]),
+    "unbuilt": (lambda _: tf_lamb.keras.LAMB(), ValueError, ["train it first"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+@every_door
+def test_bad_sources_change_nothing(door, name, tmp_path):
+    host, room = DOORS[door]
+    make, error, words = BAD[name]
+    source = make(tmp_path)
+    host.backend.clear_session()
+    model = renamed_model(host) if name == "another model" else build(host)
+    optimizer, built = room.LAMB(0.1), room.LAMB(0.1)
+    built.build(model.trainable_variables)
+    before = model.get_weights()
+    for each in (optimizer, built):
+        with pytest.raises(error) as caught:
+            room.migrate(source, each, model, weights=isinstance(source, pathlib.Path))
+        for word in words:
+            assert word in str(caught.value)
+    assert optimizer._plan is None and int(built.iterations) == 0
+    assert not any(np.any(slot.numpy()) for slots in built._slots for slot in slots)
+    for value, same in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(value, same)
+
+
+def test_the_forms_of_momentum_do_not_mix():
+    model = renamed_model(tf_keras)
+    old = garden_lars.LARS(0.1, classic_momentum=False)
+    old.apply_gradients([(v, v) for v in model.trainable_variables])
+    with pytest.raises(ValueError, match="momentum_form='outside'"):
+        tf_lamb.tf_keras.migrate(old, tf_lamb.tf_keras.LARS(0.1), model)
+    for door, (host, room) in DOORS.items():
+        new = room.LARS(0.1, momentum_form="mixed")
+        with pytest.raises(ValueError, match="'inside' or"):
+            room.migrate(GARDEN["lars_model"]["files"]["checkpoint"], new, build(host)), door
+
+
+def test_arguments_of_migrate_that_cannot_be_right():
+    old = stepped()
+    model = renamed_model(tf_keras)
+    new = tf_lamb.tf_keras.LAMB(0.1)
+    for arguments, word in (
+        ({"fresh": ["nowhere"]}, "fresh names 'nowhere'"),
+        ({"rename": {"nowhere": "head/bias"}}, "rename names 'nowhere'"),
+        ({"rename": {"dense/kernel": "nowhere"}}, "under the name 'nowhere'"),
+        ({"rename": {"dense/bias": "head/bias"}}, r"'head/bias'.*\(2,\)|shape"),
+        ({"weights": True}, "holds no weights"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            tf_lamb.tf_keras.migrate(old, new, model, **arguments)
+    for room, stranger in (
+        (tf_lamb.keras, new),
+        (tf_lamb.tf_keras, tf_lamb.keras.LAMB()),
+        (tf_lamb.keras, keras.optimizers.Adam()),
+    ):
+        with pytest.raises(TypeError, match=r"tf_lamb\.(tf_)?keras\.migrate"):
+            room.migrate(old, stranger, model)
+    assert new._plan is None

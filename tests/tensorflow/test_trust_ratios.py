@@ -1,0 +1,149 @@
+"""Trust ratios on show under TensorFlow: replicas, graphs, checkpoints and TensorBoard's files."""
+
+import doctest
+import inspect
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import watching
+from support.clusters import mirrored
+from support.doors import DOORS, every_door
+from support.watching import optimizer_of, quiet, toy_model
+
+from tf_lamb.core import observing
+from tf_lamb.model_garden.report import read_scalars
+
+
+@pytest.mark.parametrize("name", ["TrustRatios", "LAMB.observe_trust_ratios"])
+@every_door
+def test_the_example_runs(door, name):
+    runner = doctest.DocTestRunner()
+    item = DOORS[door][1]
+    for part in name.split("."):
+        item = getattr(item, part)
+    for example in doctest.DocTestFinder(recurse=False).find(item, name, globs={}):
+        runner.run(example)
+    assert runner.tries >= 5
+    assert not runner.failures
+
+
+def test_the_doors_have_one_face():
+    one, other = (door.TrustRatios for _, door in DOORS.values())
+    assert inspect.signature(one) == inspect.signature(other)
+    assert inspect.getdoc(one) == inspect.getdoc(other)
+
+
+@pytest.mark.parametrize("case", ["LAMB clipped", "LARS"])
+@every_door
+def test_replicas_show_what_one_device_shows(door, case):
+    strategy = mirrored(2)
+    with strategy.scope():
+        model = toy_model(door, optimizer_of(door, case), run_eagerly=case == "LARS")
+    watching.assert_equal(watching.fit(model, door, quiet(door), 3), case)
+    # Each replica wrote its own copy.
+    vectors = model.optimizer._observed_variables
+    assert vectors
+    for vector in vectors:
+        one, other = (copy.numpy() for copy in strategy.experimental_local_results(vector))
+        np.testing.assert_array_equal(one, other)
+
+
+@every_door
+def test_observed_before_it_is_built_in_a_replica(door):
+    """The first step of a custom loop builds the optimizer, and then the vectors."""
+    strategy = mirrored(2)
+    with strategy.scope():
+        variable = tf.Variable([3.0, 4.0])
+        optimizer = DOORS[door][1].LAMB(0.1)
+    optimizer.observe_trust_ratios()
+    if door == "keras":  # whose optimizers build outside of a replica only
+        with strategy.scope():
+            optimizer.build([variable])
+
+    @tf.function
+    def run():
+        strategy.run(lambda: optimizer.apply_gradients([(tf.constant([0.0, 1.0]), variable)]))
+
+    run()
+    (seen,) = optimizer.trust_ratios()
+    assert seen[3:] == (1, pytest.approx(5.0), pytest.approx(1.0), pytest.approx(5.0), 0)
+
+
+def traced(door, observe):
+    """The graph of a step and of the programs in it."""
+    optimizer = DOORS[door][1].LAMB(0.1)
+    variables = [tf.Variable(tf.ones((4, 3)), name="kernel"), tf.Variable(tf.ones(3), name="bias")]
+    optimizer.build(variables)
+    if observe:
+        optimizer.observe_trust_ratios()
+
+    @tf.function
+    def step():
+        optimizer.apply_gradients([(tf.ones(v.shape), v) for v in variables])
+
+    graph = step.get_concrete_function().graph.as_graph_def()
+    return [node for part in (graph, *graph.library.function) for node in
+            (part.node if hasattr(part, "node") else part.node_def)]  # fmt: skip
+
+
+def count(nodes, op):
+    return sum(node.op == op for node in nodes)
+
+
+@every_door
+def test_unobserved_nothing_is_traced(door):
+    plain, watched = traced(door, observe=False), traced(door, observe=True)
+    # Two weights and their two moments; in Keras 3 the count of steps, too.
+    assert count(plain, "AssignVariableOp") == {"keras": 7, "tf_keras": 6}[door]
+    assert count(watched, "AssignVariableOp") == count(plain, "AssignVariableOp") + 2
+    assert count(plain, "Pack") < count(watched, "Pack")
+    assert not any("trust_ratio" in node.name for node in plain)
+
+
+@every_door
+def test_a_second_observed_step_compiles_nothing(door):
+    variables = [tf.Variable(tf.ones((4, 3)), name=f"kernel_{i}") for i in range(3)]
+    optimizer = DOORS[door][1].LAMB(0.1)
+    optimizer.observe_trust_ratios()
+    optimizer.build(variables)
+    for _ in range(3):
+        optimizer.apply_gradients([(tf.ones((4, 3)), v) for v in variables])
+    (program,) = optimizer._update._programs.values()
+    assert program.experimental_get_tracing_count() == 1
+
+
+@every_door
+def test_a_checkpoint_does_not_hold_them(door, tmp_path):
+    host, _ = DOORS[door]
+    keys = []
+    for watch in ([], [quiet(door)]):
+        host.backend.clear_session()
+        model = toy_model(door, optimizer_of(door, "LAMB"), run_eagerly=True)
+        watching.train(model, np.ones((4, 2)), np.ones((4, 2)), *watch, batch_size=4, epochs=1)
+        path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(str(tmp_path / "c"))
+        keys.append({key for key, _ in tf.train.list_variables(path)})
+        keys[-1] |= {len(model.optimizer.variables)}
+    assert keys[0] == keys[1]
+
+
+@every_door
+def test_tensorboard_has_the_histograms(door, tmp_path):
+    model = toy_model(door, optimizer_of(door, "LAMB clipped"), run_eagerly=True)
+    watching.fit(model, door, quiet(door, directory=str(tmp_path)), 3)
+    scalars = read_scalars(str(tmp_path))
+    assert scalars["clipped_trust_ratios"] == {1: 1.0, 2: 1.0, 3: 1.0}
+    steps, tags = {}, set()
+    for path in tf.io.gfile.glob(f"{tmp_path}/events*"):
+        for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+            event = tf.compat.v1.Event.FromString(record)
+            for value in event.summary.value:
+                tags.add(value.tag)
+                if value.metadata.plugin_data.plugin_name == "histograms" or value.tag in steps:
+                    steps.setdefault(value.tag, []).append(event.step)
+    assert steps == dict.fromkeys(("weight_norms", "update_norms", "trust_ratios"), [1, 2, 3])
+    kernel = next(v for v in model.trainable_variables if "kernel" in v.name)
+    path = getattr(kernel, "path", kernel.name.split(":")[0])
+    assert {f"{name}/{path}" for name in observing.NORMS_AND_RATIO} <= tags
+    (first, *_) = watching.expected("LAMB clipped", 1)
+    assert scalars[f"trust_ratio/{path}"][1] == pytest.approx(first["kernel"][2], rel=1e-5)
