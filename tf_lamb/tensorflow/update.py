@@ -37,15 +37,16 @@ class State(NamedTuple):
 class Update:
     """Applies one rule to many variables, on one replica.
 
-    XLA compiles one program a (shape, dtype, treatment), not one for the whole list: a network
-    has hundreds of variables and a dozen shapes, and compile time follows the number of programs.
+    One program is traced a (shape, dtype, treatment), not one for the whole list: a network has
+    hundreds of variables and a dozen shapes, and the first step follows the number of programs. XLA
+    compiles those that are large enough to gain by it.
 
     Attributes:
         rule: the rule with its hyper-parameters bound, `rule(xp, g, w, *slots, lr=, t=, ...)`.
         slot_count: how many slots the rule has.
         clip: takes and returns the list of gradients; it sees the whole, aggregated gradient.
         accumulation_steps: micro-steps an update takes, or None.
-        jit_compile: whether XLA compiles the programs.
+        jit_compile: whether XLA compiles the programs of large layers.
         refusal: what is raised, with names, where a gradient is not finite; None raises nothing.
     """
 
@@ -148,8 +149,10 @@ class Update:
 
             # On a TPU the step is one program already, and its variables are no arguments. XLA
             # takes the variables of one device, and those of a step may lie on several servers.
-            if self.jit_compile and not target.is_tpu() and not servers.are_used():
-                program = tf.function(program, jit_compile=True, autograph=False)
+            if not target.is_tpu() and not servers.are_used():
+                size = sum(w.shape.num_elements() for w in weights)
+                compiled = self.jit_compile and size >= target.LARGE
+                program = tf.function(program, jit_compile=compiled or None, autograph=False)
             self._programs[key] = program
         return self._programs[key]
 
