@@ -34,12 +34,12 @@ def native(variable):
     return variable if callable(variable.value) else variable.value
 
 
-def dense(gradient):
-    """Every row of the moments decays, so the gradient of an embedding may as well be dense."""
+def dense(gradient, variable):
+    """As a tensor in the shape of its variable, of an embedding, too."""
     if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
+        from tf_lamb.tensorflow import gradients
 
-        return tf.convert_to_tensor(gradient)  # `ops` leaves `IndexedSlices` as they are
+        return gradients.dense(gradient, variable)  # `ops` leaves `IndexedSlices` as they are
     return ops.convert_to_tensor(gradient, sparse=False)
 
 
@@ -52,6 +52,20 @@ def outside_of_any_graph():
     return contextlib.nullcontext()
 
 
+def known(condition):
+    """True or False where the condition has a value by now; None in a program that JAX traces.
+
+    A branch of JAX is compiled anew for each pair of functions: an eager loop would do so, and keep
+    what it compiled, in every step.
+    """
+    if keras.backend.backend() == "jax":
+        import jax
+
+        if isinstance(condition, jax.core.Tracer):
+            return None
+    return bool(ops.convert_to_numpy(condition))
+
+
 def refuse(skipped, finite, refusal, paths):
     """Raises where a step runs, if it was skipped, with the paths of what is not finite."""
 
@@ -60,7 +74,7 @@ def refuse(skipped, finite, refusal, paths):
             strange = (path for path, each in zip(paths, finite, strict=True) if not each)
             raise FloatingPointError(f"{refusal}{', '.join(strange)}.")
 
-    if keras.backend.backend() == "jax":
+    if known(skipped) is None:
         import jax
 
         jax.debug.callback(check, skipped, finite)
