@@ -84,10 +84,10 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
         variables = list(trainable_variables or self._trainable_variables)
         self._check_variables_are_known(variables)
         gradients, variables = self._filter_empty_gradients(grads, variables)
-        dense = [host.dense(g) for g in gradients]
+        dense = list(map(host.dense, gradients, variables))
         summed = self._sum_over_replicas(gradients) if self._replicas > 1 else dense
         positions = [self._get_variable_index(v) for v in variables]
-        counts = self._measure(dense, [host.dense(g) for g in summed], positions)
+        counts = self._measure(dense, list(map(host.dense, summed, variables)), positions)
         self.inner_optimizer.apply(summed, variables)
         self._stepped(counts)
 

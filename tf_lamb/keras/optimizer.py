@@ -89,7 +89,7 @@ class LayerwiseOptimizer(
 
     def _backend_apply_gradients(self, grads, trainable_variables):
         gradients = [
-            ops.cast(host.dense(g), host.compute_dtype(v.dtype))
+            ops.cast(host.dense(g, v), host.compute_dtype(v.dtype))
             for g, v in zip(grads, trainable_variables, strict=True)
         ]
         if keras.backend.backend() == "tensorflow":

@@ -2,15 +2,13 @@
 
 import tensorflow as tf
 
-from tf_lamb.tensorflow import replicas
-
 
 def are_finite(gradients):
-    """By gradient, whether the sum of its squares is finite in float32.
+    """By gradient, whether the sum of its squares is finite in the precision of the update.
 
     Then each element is, and its square as well, which a second moment has to hold.
     """
-    return tf.math.is_finite(tf.stack([replicas.squared_norm(g) for g in gradients]))
+    return tf.stack([tf.math.is_finite(tf.nn.l2_loss(g)) for g in gradients])
 
 
 def which(variables):

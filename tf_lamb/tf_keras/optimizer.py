@@ -20,6 +20,7 @@ from tf_lamb.core import settings as settings_
 from tf_lamb.core.layerwise import Layerwise
 from tf_lamb.core.nonfinite import Guarded
 from tf_lamb.tensorflow import nonfinite, servers
+from tf_lamb.tensorflow.gradients import dense
 from tf_lamb.tensorflow.update import Scalars, State, Update, update_replicas
 from tf_lamb.tf_keras import observing, schedules
 
@@ -139,7 +140,9 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
 
     def _internal_apply_gradients(self, grads_and_vars):
         gradients, variables = zip(*grads_and_vars, strict=True)
-        gradients = [_at_least_float32(tf.convert_to_tensor(g)) for g in gradients]
+        gradients = [
+            _at_least_float32(dense(g, v)) for g, v in zip(gradients, variables, strict=True)
+        ]
 
         def everywhere(strategy, gradients):
             plan, gradients, state = self._work(gradients, variables)
