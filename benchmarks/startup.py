@@ -1,4 +1,4 @@
-"""What an optimizer costs before it trains: CPU seconds of a model's first epoch, in fresh processes.
+"""What an optimizer costs before it trains: CPU seconds of a first epoch, in fresh processes.
 
     python benchmarks/startup.py --log=benchmarks/logs/startup.jsonl
 

@@ -196,10 +196,18 @@ def slices(argument: str, value) -> dict[str, tuple[int, int | None]] | None:
     return result
 
 
+# What other libraries call it.
+_OTHER_NAMES = {
+    "lr": "learning_rate", "eps": "epsilon", "eeta": "trust_coefficient", "betas": "beta_1",
+    "decay": "weight_decay", "weight_decay_rate": "weight_decay", "wd": "weight_decay",
+}  # fmt: skip
+
+
 def no_unknown(cls: type, unknown: Mapping[str, object]) -> None:
     """No argument is left over; one that is gets the nearest name that the constructor has."""
-    known = [name for name in inspect.signature(cls).parameters]
+    known = [name for name in inspect.signature(cls).parameters][:-1]
     for name, value in unknown.items():
-        near = difflib.get_close_matches(name, known[:-1], n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(known[:-1])}."
+        near = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else []
+        near = [*near, *difflib.get_close_matches(name, known, n=1)]
+        hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(known)}."
         raise TypeError(f"{cls.__name__} has no argument {name!r} (got {name}={value!r}). {hint}")

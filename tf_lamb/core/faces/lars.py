@@ -1,5 +1,7 @@
 """The face of LARS: what a user reads and types, whichever Keras it belongs to."""
 
+from typing import NoReturn
+
 from tf_lamb.core import checks, rules
 from tf_lamb.core.layerwise import Layerwise
 from tf_lamb.core.settings import LARSSettings
@@ -126,7 +128,7 @@ class LARS(Layerwise):
         on_nonfinite="skip",
         jit_compile=True,
         name="LARS",
-        **unknown,
+        **unknown: NoReturn,
     ):
         checks.no_unknown(type(self), unknown)
         super().__init__(

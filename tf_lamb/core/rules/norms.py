@@ -3,6 +3,7 @@
 A layer is whatever the rule is given; with `axes`, each slice along the other axes is one.
 """
 
+
 def norm(xp, x, axes=None, kind="l2"):
     """The norm of x, flattened to a vector; over `axes` alone where they are given.
 
