@@ -22,10 +22,10 @@ class LayerwiseOptimizer(
         super().__init__(
             settings_.learning_rate(learning_rate),
             gradient_accumulation_steps=None if steps == 1 else steps,
+            loss_scale_factor=settings.loss_scale_factor,
             **settings.host(),
         )
         self._take(settings)
-        self._early_weights = ()
 
     def build(self, variables):
         """Makes the slots and the plan; warns of a pattern that matches no variable."""
@@ -51,21 +51,12 @@ class LayerwiseOptimizer(
                 self.gradient_accumulation_steps,
                 self._settings.jit_compile,
                 self._refusal(),
+                self.assign,
             )
         elif self._settings.slot_dtype == "bfloat16":
             self._noise = keras.random.SeedGenerator(0)
             self._track_variable(self._noise.state)
-        if self._early_weights:
-            with host.outside_of_any_graph():
-                self.set_weights(self._early_weights)
-            self._early_weights = ()
-
-    def set_weights(self, weights):
-        """As in Keras, and before the optimizer is built: the weights then wait for the build."""
-        if self.built:
-            super().set_weights(weights)
-        else:
-            self._early_weights = tuple(weight[()] for weight in weights)
+        self._set_early_weights()
 
     def _add_slots(self, variable):
         """The slots of the rule, then the float32 master if there is one."""

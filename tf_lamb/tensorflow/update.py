@@ -48,6 +48,8 @@ class Update:
         accumulation_steps: micro-steps an update takes, or None.
         jit_compile: whether XLA compiles the programs of large layers.
         refusal: what is raised, with names, where a gradient is not finite; None raises nothing.
+        assign: what gives a weight or a slot its new value: in Keras 3 the optimizer's own method,
+            which a subclass may have overridden.
     """
 
     rule: Callable
@@ -56,6 +58,7 @@ class Update:
     accumulation_steps: int | None
     jit_compile: bool
     refusal: str | None = None
+    assign: Callable = lambda variable, value: variable.assign(value)
 
     def __post_init__(self):
         self._programs: dict = {}
@@ -167,14 +170,14 @@ class Update:
             lr=tf.cast(lr, dtype), t=tf.cast(t, dtype), observe=observing.recorder(observed),
         )  # fmt: skip
         for w, s, (new_w, *new_s) in zip(weights, slots, new_states, strict=True):
-            w.assign(tf.cast(new_w, w.dtype))
+            self.assign(w, tf.cast(new_w, w.dtype))
             for i, (slot, value) in enumerate(zip(s, [*new_s, new_w], strict=False)):
                 if slot.dtype == tf.bfloat16:
                     # The same on every replica, and in a run that is resumed.
                     seed = tf.stack([tf.cast(t, tf.int32), number * 8 + i])
                     noise = tf.random.stateless_uniform(value.shape, seed)
                     value = rounding.stochastic(namespace, value, noise)
-                slot.assign(tf.cast(value, slot.dtype))
+                self.assign(slot, tf.cast(value, slot.dtype))
 
     def _weight(self, weight, slots, dtype):
         value = tf.cast(weight, dtype)

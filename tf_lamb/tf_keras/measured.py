@@ -19,6 +19,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     """Owns the variables of what was measured, and hands all else on to the inner optimizer."""
 
     _xp = namespace
+    _cond = staticmethod(tf.cond)
 
     def _wrap(self, inner, name):
         refuse(type(self).__name__, inner)

@@ -58,7 +58,17 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
 
     def __init__(self, learning_rate, **arguments):
         settings = self.settings_class(**arguments)
-        super().__init__(**settings.host())
+        if settings.loss_scale_factor is not None:
+            raise ValueError(
+                f"loss_scale_factor={settings.loss_scale_factor:g} is an argument of Keras 3. In "
+                "tf_keras, put tf_keras.mixed_precision.LossScaleOptimizer around the optimizer."
+            )
+        host = settings.host()
+        if host["name"] is None:
+            name = type(self).__name__.lower()
+            uid = tf_keras.backend.get_uid(name) - 1
+            host["name"] = f"{name}_{uid}" if uid else name
+        super().__init__(**host)
         self._take(settings)
         self._learning_rate = self._build_learning_rate(settings_.learning_rate(learning_rate))
         steps = settings.gradient_accumulation_steps
