@@ -60,8 +60,10 @@ def __getattr__(name):
         legacy = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
         room = "tf_lamb.tf_keras" if legacy else "tf_lamb.keras"
         return getattr(importlib.import_module(room), name)
-    if room := _OF_ONE_DOOR.get(name):
-        raise AttributeError(f"{name} is Keras 3's alone: write tf_lamb.{room}.{name}.")
+    if name in _OF_ONE_DOOR:
+        raise AttributeError(
+            f"{name} is Keras 3's alone: write tf_lamb.{_OF_ONE_DOOR[name]}.{name}."
+        )
     raise AttributeError(f"module 'tf_lamb' has no attribute {name!r}")
 
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tf_lamb.core import checks
+from tf_lamb.core import checks, schedule_checks
 
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 _OPTIONAL = (*_CLIPPING, "loss_scale_factor")
@@ -175,6 +175,7 @@ def _as_json(value):
     return value
 
 
-def learning_rate(value):
-    """A number is checked; a schedule or a callable is left to the host."""
+def learning_rate(value, host):
+    """A number is checked, and whether a schedule is the host's; a callable is left to the host."""
+    schedule_checks.of_host("learning_rate", value, host)
     return value if callable(value) else checks.number("learning_rate", value)

@@ -6,6 +6,7 @@ from keras import ops
 from tf_lamb.core import settings as settings_
 from tf_lamb.core.layerwise import Layerwise, path_of
 from tf_lamb.core.nonfinite import Guarded
+from tf_lamb.core.recipes import overrun
 from tf_lamb.keras import host, observing, schedules, update
 
 
@@ -20,7 +21,7 @@ class LayerwiseOptimizer(
         settings = self.settings_class(**arguments)
         steps = settings.gradient_accumulation_steps
         super().__init__(
-            settings_.learning_rate(learning_rate),
+            settings_.learning_rate(learning_rate, keras.optimizers.schedules.LearningRateSchedule),
             gradient_accumulation_steps=None if steps == 1 else steps,
             loss_scale_factor=settings.loss_scale_factor,
             **settings.host(),
@@ -150,6 +151,7 @@ class LayerwiseOptimizer(
 
     def finalize_variable_values(self, var_list):
         """At the end of training, the averages replace the weights if `use_ema`."""
+        overrun.warn_if_over(self, lambda: int(ops.convert_to_tensor(self.iterations)))
         known = {self._var_key(v) for v in var_list}
         for average, variable in self._averages():
             if self._var_key(variable) in known:

@@ -19,6 +19,7 @@ import tf_keras
 from tf_lamb.core import settings as settings_
 from tf_lamb.core.layerwise import Layerwise
 from tf_lamb.core.nonfinite import Guarded
+from tf_lamb.core.recipes import overrun
 from tf_lamb.tensorflow import nonfinite, servers
 from tf_lamb.tensorflow.gradients import dense
 from tf_lamb.tensorflow.update import Scalars, State, Update, update_replicas
@@ -70,7 +71,9 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
             host["name"] = f"{name}_{uid}" if uid else name
         super().__init__(**host)
         self._take(settings)
-        self._learning_rate = self._build_learning_rate(settings_.learning_rate(learning_rate))
+        self._learning_rate = self._build_learning_rate(
+            settings_.learning_rate(learning_rate, _Schedule)
+        )
         steps = settings.gradient_accumulation_steps
         self.gradient_accumulation_steps = None if steps == 1 else steps
 
@@ -196,6 +199,11 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
             ema_momentum=tf.constant(self.ema_momentum),
             ema_overwrites=tf.equal(t % frequency, 0) if frequency else tf.constant(False),
         )
+
+    def finalize_variable_values(self, var_list):
+        """At the end of training, the averages replace the weights if `use_ema`."""
+        overrun.warn_if_over(self, lambda: int(self.iterations.numpy()))
+        super().finalize_variable_values(var_list)
 
     def _overwrite_model_variables_with_average_value(self, var_list):
         for variable in var_list:
