@@ -75,7 +75,7 @@ def child(contestant, name, loop):
 
     began = time.process_time()
     if loop == "fit":
-        model.compile(optimizer=optimizer, loss=loss, jit_compile=False)
+        model.compile(optimizer=optimizer, loss=loss)
         model.fit(x, y, batch_size=8, verbose=0)
     else:
 

@@ -55,7 +55,7 @@ def test_our_command_takes_it_and_knows_a_typo(name, yaml_file):
     params = parsing.parse(flags)
     assert checks._optimization(params) is None
     typo = "trainer.optimizer_config.optimizer.tf_lamb.bata_2=0.9"
-    flags = train_utils.ParseConfigOptions(experiment=name, params_override=typo)
+    flags = train_utils.ParseConfigOptions(name, [], params_override=typo)
     with pytest.raises(parsing.UserError, match="Did you mean beta_2"):
         parsing.parse(flags)
 
@@ -68,6 +68,19 @@ def test_a_choice_of_someone_else_knows_ours_too():
     assert config.optimizer.detr_adamw is not None
 
 
+def test_a_choice_that_is_older_than_ours_knows_ours_where_it_is_copied():
+    """Model Garden's pretraining experiments copy one that was made when they were imported."""
+    old = optimization.OptimizationConfig()
+    for choice in (old.optimizer, old.learning_rate, old.warmup):
+        for key in [key for key in choice.__dict__ if key.startswith("tf_")]:
+            del choice.__dict__[key]
+    params = exp_factory.get_exp_config("bert/pretraining")
+    params.trainer.optimizer_config = old
+    params.override({"trainer": {"optimizer_config": SETTINGS}}, is_strict=True)
+    assert params.trainer.optimizer_config.optimizer.get().beta_2 == 0.99
+
+
+@pytest.mark.slow  # a process
 def test_one_import_is_enough_after_model_gardens_own():
     """An experiment that was configured before: a main imports its experiments, then parses gin."""
     code = f"""

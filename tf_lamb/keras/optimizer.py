@@ -53,6 +53,7 @@ class LayerwiseOptimizer(
                 self._settings.jit_compile,
                 self._refusal(),
                 self.assign,
+                self._tell_row,
             )
         elif self._settings.slot_dtype == "bfloat16":
             self._noise = keras.random.SeedGenerator(0)
@@ -156,6 +157,7 @@ class LayerwiseOptimizer(
         for average, variable in self._averages():
             if self._var_key(variable) in known:
                 variable.assign(ops.cast(average, variable.dtype))
+        self._tell_skipped()
 
     def _are_finite(self):
         finite = [ops.all(ops.isfinite(v)) for v in self._trainable_variables]

@@ -66,6 +66,8 @@ class Updating:
     def _skip(self, skipped, finite, variables):
         count = self._skipped()
         count.assign_add(ops.cast(skipped, count.dtype))
+        if host.known(skipped):  # in a program that JAX traces nobody knows
+            self._tell_row(*map(ops.convert_to_numpy, (self.iterations, count)))
         steps = ops.cast(skipped, self._iterations.dtype) * self._micro_steps
         self._iterations.assign_sub(steps)
         if refusal := self._refusal():

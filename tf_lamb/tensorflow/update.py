@@ -50,6 +50,7 @@ class Update:
         refusal: what is raised, with names, where a gradient is not finite; None raises nothing.
         assign: what gives a weight or a slot its new value: in Keras 3 the optimizer's own method,
             which a subclass may have overridden.
+        tell: called by a step that is skipped, with the steps taken and how many were skipped.
     """
 
     rule: Callable
@@ -59,6 +60,7 @@ class Update:
     jit_compile: bool
     refusal: str | None = None
     assign: Callable = lambda variable, value: variable.assign(value)
+    tell: Callable | None = None
 
     def __post_init__(self):
         self._programs: dict = {}
@@ -118,7 +120,7 @@ class Update:
             tf.cond(
                 finite,
                 lambda: self._apply(plan, gradients, state, scalars),
-                lambda: nonfinite.count(*state.skipped),
+                lambda: nonfinite.count(*state.skipped, scalars.t - 1, self.tell),
             )
             return tf.logical_not(finite)
 

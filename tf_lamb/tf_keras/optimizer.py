@@ -101,6 +101,7 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
             self.gradient_accumulation_steps,
             self._settings.jit_compile,
             self._refusal(),
+            tell=self._tell_row,
         )
         self._make_observed()
         # As a function: the host would take a list of the weights for state of the optimizer.
@@ -210,6 +211,11 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
             index = self._index_dict[self._var_key(variable)]
             average, variable = self._model_variables_moving_average[index], _native(variable)
             variable.assign(tf.cast(average, variable.dtype))
+
+    def finalize_variable_values(self, var_list):
+        """As in tf_keras; `fit` calls it at its end."""
+        super().finalize_variable_values(var_list)
+        self._tell_skipped()
 
     @property
     def learning_rate(self):
