@@ -191,6 +191,18 @@ def test_sample_data_ends_with_the_command_that_trains_on_it(tmp_path, longer):
     assert params.task.validation_data.input_path == f"{tmp_path}/validation.tfrecord"
 
 
+def test_data_that_is_not_there_yet_is_refused_with_the_command_that_writes_it(records, tmp_path):
+    settings = tiny(records)
+    settings["task"]["train_data"]["input_path"] = f"{tmp_path}/data/train.tfrecord"
+    with pytest.raises(parsing.UserError) as error:
+        checks.check(build(settings), "train", str(tmp_path / "model"))
+    _, command = str(error.value).split("written by ")
+    assert command == (
+        f"python -m tf_lamb.model_garden.sample_data --output_dir={tmp_path}/data "
+        "--seq_length=16 --max_predictions_per_seq=4"
+    )
+
+
 def test_so_does_sample_pictures(tmp_path):
     facts = {"num_classes": 2, "size": 64}
     (tmp_path / "data.json").write_text(str(facts).replace("'", '"'))
