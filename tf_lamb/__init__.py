@@ -7,19 +7,47 @@ This import loads no framework: nothing is loaded until it is used.
 
 import importlib
 import os
-import sys
+from typing import TYPE_CHECKING
+
+from tf_lamb.registration import register_with_hosts
+
+if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
+    from tf_lamb import core, keras, model_garden, tensorflow, tf_keras
+    from tf_lamb.core import recipes
+    from tf_lamb.keras import (
+        LAMB,
+        LARS,
+        SGDP,
+        AdamP,
+        AdaScale,
+        AutoWarmup,
+        BackupAndRestore,
+        DivergenceReport,
+        GhostBatchNormalization,
+        Measured,
+        NoiseScale,
+        SplitBatchNormalization,
+        StopAtScaleInvariantStep,
+        TrustRatios,
+        auxiliary_statistics,
+        from_addons,
+        migrate,
+        replace_batch_normalization,
+        schedules,
+    )
 
 __version__ = "0.1.0"
 
-_OF_A_DOOR = (
+__all__ = [
     "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "Measured", "NoiseScale",
     "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios", "auxiliary_statistics",
-    "from_addons", "migrate", "replace_batch_normalization", "schedules",
-)  # fmt: skip
-_ROOMS = ("core", "keras", "model_garden", "tensorflow", "tf_keras")
-
-__all__ = [*_OF_A_DOOR, *_ROOMS, "recipes"]
+    "core", "from_addons", "keras", "migrate", "model_garden", "recipes",
+    "replace_batch_normalization", "schedules", "tensorflow", "tf_keras",
+]  # fmt: skip
+_ROOMS = {"core", "keras", "model_garden", "tensorflow", "tf_keras"}
+# What one door has and the other has not.
+_OF_ONE_DOOR = {"ConcurrentAdversarial": "keras", "Decentralized": "keras", "preflight": "keras"}
 
 
 def __getattr__(name):
@@ -27,11 +55,15 @@ def __getattr__(name):
         return importlib.import_module(f"tf_lamb.{name}")
     if name == "recipes":
         return importlib.import_module("tf_lamb.core.recipes")
-    if name in _OF_A_DOOR:
+    if name in __all__:
         # As TensorFlow itself decides what `tf.keras` is.
         legacy = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
         room = "tf_lamb.tf_keras" if legacy else "tf_lamb.keras"
         return getattr(importlib.import_module(room), name)
+    if name in _OF_ONE_DOOR:
+        raise AttributeError(
+            f"{name} is Keras 3's alone: write tf_lamb.{_OF_ONE_DOOR[name]}.{name}."
+        )
     raise AttributeError(f"module 'tf_lamb' has no attribute {name!r}")
 
 
@@ -39,8 +71,4 @@ def __dir__():
     return sorted([*globals(), *__all__])
 
 
-# A saved model that was compiled with one of ours loads only where our classes are registered with
-# its host. A script that has imported the host by now has paid for it: open that door.
-for _room in ("keras", "tf_keras"):
-    if _room in sys.modules:
-        importlib.import_module(f"tf_lamb.{_room}")
+register_with_hosts()

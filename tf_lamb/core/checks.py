@@ -10,6 +10,8 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 
+from tf_lamb.core.presets import PRESETS
+
 # name -> (lowest, highest, whether the highest itself is allowed, an example)
 RANGES = {
     "learning_rate": (0.0, math.inf, False, "1e-3"),
@@ -23,6 +25,7 @@ RANGES = {
     "delta": (0.0, math.inf, False, "0.1"),
     "wd_ratio": (0.0, 1.0, True, "0.1"),
     "ema_momentum": (0.0, 1.0, True, "0.99"),
+    "loss_scale_factor": (1e-30, math.inf, False, "1024.0"),
     "clipnorm": (0.0, math.inf, False, "1.0"),
     "clipvalue": (0.0, math.inf, False, "1.0"),
     "global_clipnorm": (0.0, math.inf, False, "1.0"),
@@ -43,6 +46,8 @@ CHOICES = {
 }
 
 BOUNDS = ("phi_bounds", "ratio_bounds")
+# Where a preset may stand in the place of a pattern, or of the whole list.
+EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation", "var_names")
 
 
 def hyperparameter(name: str, value):
@@ -139,6 +144,16 @@ def whole(name: str, value) -> int:
     return number
 
 
+def float_dtype(path: str, dtype) -> None:
+    """The dtype, of either Keras, is one in which a step can be taken."""
+    name = str(getattr(dtype, "name", dtype))
+    if "float" not in name:
+        raise TypeError(
+            f"{path} is {name}, and a step is taken in real numbers: leave it out of the variables "
+            "that are trained, or keep a complex number as its real and its imaginary part."
+        )
+
+
 def text(name: str, value) -> str:
     """The value as it is if it is a string, or an error."""
     if not isinstance(value, str):
@@ -150,6 +165,8 @@ def patterns(argument: str, value) -> tuple[str, ...] | None:
     """The patterns as a tuple, or one error that names the argument and the pattern."""
     if value is None:
         return None
+    if isinstance(value, str) and value in PRESETS and argument in EXCLUSIONS:
+        return (value,)
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise TypeError(
             f"{argument} takes a list of regexes such as ['bias', 'layer_norm'], "
@@ -196,10 +213,18 @@ def slices(argument: str, value) -> dict[str, tuple[int, int | None]] | None:
     return result
 
 
+# What other libraries call it.
+_OTHER_NAMES = {
+    "lr": "learning_rate", "eps": "epsilon", "eeta": "trust_coefficient", "betas": "beta_1",
+    "decay": "weight_decay", "weight_decay_rate": "weight_decay", "wd": "weight_decay",
+}  # fmt: skip
+
+
 def no_unknown(cls: type, unknown: Mapping[str, object]) -> None:
     """No argument is left over; one that is gets the nearest name that the constructor has."""
-    known = [name for name in inspect.signature(cls).parameters]
+    known = [name for name in inspect.signature(cls).parameters][:-1]
     for name, value in unknown.items():
-        near = difflib.get_close_matches(name, known[:-1], n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(known[:-1])}."
+        near = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else []
+        near = [*near, *difflib.get_close_matches(name, known, n=1)]
+        hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(known)}."
         raise TypeError(f"{cls.__name__} has no argument {name!r} (got {name}={value!r}). {hint}")

@@ -8,6 +8,12 @@ from tf_lamb.core.observing import NORMS_AND_RATIO, short
 from tf_lamb.core.reading import step_of
 
 _SHOWN = 5  # variables
+_UNTRAINED = (
+    "No step has made them so: a layer such as BatchNormalization averages what it sees, of a "
+    "batch whose step is skipped, too, and a NaN stays in its average. Leave such batches out, "
+    "and begin from a checkpoint of before; tf_lamb's GhostBatchNormalization and "
+    "SplitBatchNormalization (replace_batch_normalization) keep averages that are finite."
+)
 
 
 class Readings:
@@ -23,7 +29,7 @@ class Readings:
         self._patience = patience
         self._step = self._skipped = self._skipped_before = 0
 
-    def add(self, step, skipped, loss, strange, observations):
+    def add(self, step, skipped, loss, strange, observations, untrained=False):
         """One more reading.
 
         Args:
@@ -32,6 +38,7 @@ class Readings:
             loss: of the present epoch, or None.
             strange: paths of the variables that are not finite.
             observations: of the optimizer; none where it has no trust ratios.
+            untrained: whether no optimizer trains any of those that are not finite.
 
         Returns:
             The report, if training has diverged; else None.
@@ -45,7 +52,8 @@ class Readings:
         if strange:
             names = ", ".join(map(repr, strange[:_SHOWN]))
             more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
-            return self._report(f"the weights of {names}{more} are not finite", strange)
+            return self._report(f"the weights of {names}{more} are not finite", strange,
+                                _UNTRAINED if untrained else ADVICE)  # fmt: skip
         if (row := skipped - self._skipped_before) >= self._patience:
             return self._report(f"the last {row} steps were all skipped: their gradients were not "
                                 "finite", [])  # fmt: skip
@@ -54,11 +62,11 @@ class Readings:
             return self._report(f"the loss is {loss}", [])
         return None
 
-    def _report(self, why, strange):
+    def _report(self, why, strange, advice=ADVICE):
         lines = [f"Training has diverged: at step {self._step:,}, {why}."]
         if table := self._table(strange):
             lines += ["", *table, ""]
-        return "\n".join([*lines, ADVICE])
+        return "\n".join([*lines, advice])
 
     def _table(self, strange):
         """Norms and ratio of the variables in question, a line a reading."""
@@ -88,11 +96,17 @@ class Readings:
         return sorted(growth, key=growth.__getitem__, reverse=True)
 
 
-def diagnose(readings, optimizer, loss):
-    """Reads the optimizer; raises `FloatingPointError`, with the report, if it has diverged."""
+def diagnose(readings, optimizer, loss, model=None):
+    """Reads the optimizer, and all weights of the model where there is one.
+
+    Raises:
+        FloatingPointError: with the report, if training has diverged.
+    """
     observations = optimizer.trust_ratios() if optimizer._observed else []
+    strange = optimizer.strange_weights(model)
+    untrained = optimizer._plan is not None and not set(strange) & set(optimizer._plan.paths)
     report = readings.add(
-        step_of(optimizer), optimizer.skipped_steps, loss, optimizer.strange_weights(), observations
+        step_of(optimizer), optimizer.skipped_steps, loss, strange, observations, untrained
     )
     if report:
         raise FloatingPointError(report)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from tf_lamb.core import checks, recipes
 from tf_lamb.core import plan as plans
 from tf_lamb.core.settings import Settings
+from tf_lamb.core.warn import warn
 
 
 class Layerwise:
@@ -27,6 +27,7 @@ class Layerwise:
     _schedules: ModuleType  # of the door
     _settings: Settings
     _plan: plans.Plan | None = None
+    _recipe: recipes.Recipe | recipes.StagedRecipe | None = None
     _undecayed: tuple[tuple[object, str], ...] = ()  # keys and paths excluded by identity
 
     if TYPE_CHECKING:  # the door's
@@ -35,10 +36,20 @@ class Layerwise:
 
     def _take(self, settings: Settings):
         """Keeps the settings; hyper-parameters are attributes, as in Keras."""
-        self._settings = settings
         for name, value in settings.hyperparameters.items():
             setattr(self, name, value)
+        self._settings = dataclasses.replace(settings, name=self.name)
         self._bound_rule = functools.partial(type(self).rule, **settings.hyperparameters)
+
+    def __setattr__(self, name, value):
+        settings = self.__dict__.get("_settings")
+        if settings and (name == "weight_decay" or name in settings.hyperparameters):
+            raise AttributeError(
+                f"{name} of {self.name} was read when it was made, and setting it to {value!r} "
+                f"would change nothing. Make another: {type(self).__name__}.from_config("
+                f"{{**optimizer.get_config(), {name!r}: {value!r}}})."
+            )
+        super().__setattr__(name, value)
 
     @classmethod
     def from_recipe(cls, recipe, **arguments):
@@ -49,6 +60,7 @@ class Layerwise:
             **arguments: Arguments of the constructor, which win over the recipe's.
 
         Raises:
+            TypeError: for what is no recipe.
             ValueError: for the recipe of another optimizer.
 
         Example:
@@ -61,7 +73,9 @@ class Layerwise:
             "learning_rate": recipes.schedule(recipe, cls._schedules),
             **recipes.arguments(recipe, cls.__name__),
         }
-        return cls(**{**given, **arguments})
+        optimizer = cls(**{**given, **arguments})
+        optimizer._recipe = recipe
+        return optimizer
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
         """Excludes variables from weight decay, beside the constructor argument of this name.
@@ -94,6 +108,8 @@ class Layerwise:
         print_fn(self._plan.table())
 
     def _make_plan(self, variables):
+        for variable in variables:
+            checks.float_dtype(path_of(variable), variable.dtype)
         undecayed = {key for key, _ in self._undecayed}
         self._plan = plans.plan_for(
             [path_of(v) for v in variables],
@@ -102,7 +118,7 @@ class Layerwise:
             excluded_by_identity=[self._var_key(v) in undecayed for v in variables],
         )
         if message := self._plan.warning():
-            warnings.warn(message, stacklevel=3)
+            warn(message)
 
     def _refuse_strangers(self, variables, known):
         """An optimizer belongs to the variables it was built for."""

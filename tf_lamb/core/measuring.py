@@ -25,6 +25,7 @@ class Measuring:
     # The door's: its array namespace, and what it knows of gradients and variables.
     name: str
     _xp: Any
+    _cond: Callable  # a branch, as the door has it
     _wrap: Callable  # takes the inner optimizer over, or refuses it
     _state: Any = None  # name -> variable, once built
     _previous: Sequence  # the gradient of the step before, where that is a part
@@ -143,7 +144,7 @@ class Measuring:
             )
             return self._squares([each / self.micro_batches for each in sums], positions, weigh)
 
-        return xp.cond(is_update, of_mean, lambda: xp.zeros((len(self.group_names),), "float32"))
+        return self._cond(is_update, of_mean, lambda: xp.zeros((len(self.group_names),), "float32"))
 
     def _preconditioner(self, positions):
         """What makes of a gradient, at its position, the one that is measured."""

@@ -6,6 +6,8 @@
 import math
 from typing import Any, NamedTuple
 
+_MOST_LEFT = 0.05  # of the initial values, after training
+
 
 class Weights(NamedTuple):
     """What belongs to one set of statistics; gamma and beta may be None."""
@@ -28,7 +30,8 @@ def train(xp, x, weights: Weights, *, axis, momentum, epsilon, group_size=None):
         group_size: examples of one group; None makes the batch one group.
 
     Returns:
-        y, and the running mean and variance after all groups.
+        y, and the running mean and variance after all groups; as they were, where those would not
+        be finite.
 
     Source: Hoffer et al., arXiv:1705.08741, algorithm 1; the variance is that of the group, not
     the estimate with one degree of freedom less.
@@ -42,11 +45,15 @@ def train(xp, x, weights: Weights, *, axis, momentum, epsilon, group_size=None):
     mean = xp.mean(grouped, axis=others, keepdims=True)
     variance = xp.mean(xp.square(grouped - mean), axis=others, keepdims=True)
     y = normalized(xp, grouped, weights._replace(mean=mean, variance=variance), feature, epsilon)
-    new = (
-        averaged(xp, old, xp.reshape(statistic, (groups, shape[axis])), momentum)
-        for old, statistic in ((weights.mean, mean), (weights.variance, variance))
-    )
-    return xp.reshape(y, shape), *new
+    old = weights.mean, weights.variance
+    new = [
+        averaged(xp, before, xp.reshape(statistic, (groups, shape[axis])), momentum)
+        for before, statistic in zip(old, (mean, variance), strict=True)
+    ]
+    # A batch that is not finite would stay in the averages, though its step is skipped.
+    finite = xp.isfinite(sum(xp.sum(each) for each in new))
+    kept = (xp.where(finite, *each) for each in zip(new, old, strict=True))
+    return xp.reshape(y, shape), *kept
 
 
 def normalized(xp, x, weights: Weights, axis, epsilon):
@@ -74,6 +81,45 @@ def averaged(xp, old, statistics, momentum):
     ages = xp.arange(groups, -1, -1, dtype=statistics.dtype)
     left = xp.exp(math.log(max(momentum, 1e-38)) * ages)
     return left[0] * old + (1 - momentum) * xp.sum(left[1:, None] * statistics, axis=0)
+
+
+def why_averages_lag(momentum: float, steps: int) -> str | None:
+    """Why running averages are still what they began with after so many steps; None if not.
+
+    average = momentum^steps initial + (1 - momentum) sum of statistics
+    """
+    left = momentum**steps
+    if left < _MOST_LEFT:
+        return None
+    better = max(1 - 6 / max(steps, 1), 0.5)  # leaves a quarter of a percent
+    return (
+        f"after step {steps:,}, running averages of momentum {momentum:g} keep {left:.0%} of what "
+        "they began with, so that the model is evaluated with statistics that it has not trained "
+        f"with. Give BatchNormalization momentum={math.floor(100 * better) / 100:g} or less, or "
+        "train for more steps."
+    )
+
+
+def averages_that_lag(model, steps: int) -> str | None:
+    """A sentence on the batch normalization of a model that has too few steps, or None.
+
+    Args:
+        model: of either Keras. Layers that do not train, whose averages have moved, or that take
+            several groups of a batch are left out.
+        steps: batches in training.
+    """
+    lagging = {}
+    for layer in model._flatten_layers():  # seam: Keras 3.15.1, tf_keras 2.20.1
+        names = [cls.__name__ for cls in type(layer).__mro__]
+        if "BatchNormalization" not in names or hasattr(layer, "group_size") or not layer.trainable:
+            continue
+        mean = getattr(layer, "moving_mean", None)  # None before it is built
+        if (mean is None or not mean.numpy().any()) and why_averages_lag(layer.momentum, steps):
+            lagging[layer.name] = layer.momentum
+    if not lagging:
+        return None
+    shown = ", ".join(map(repr, list(lagging)[:3])) + ", ..." * (len(lagging) > 3)
+    return f"{shown}: {why_averages_lag(max(lagging.values()), steps)}"
 
 
 def split(xp, x, main: Weights, auxiliary: Weights, **how):

@@ -1,7 +1,4 @@
-"""Patterns and variable paths become one `Treatment` a variable.
-
-Only this file knows regexes, and `searching`, which it has search them.
-"""
+"""Patterns and variable paths become one `Treatment` a variable; `searching` searches regexes."""
 
 import dataclasses
 import math
@@ -10,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tf_lamb.core import paths as paths_
 from tf_lamb.core import searching
+from tf_lamb.core.presets import PRESETS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +54,7 @@ class Plan:
     treatments: tuple[Treatment, ...]
     groups: tuple[str, ...]  # variables of one group are one layer; an empty name is no group
     unmatched: tuple[str, ...]
+    presets: tuple[tuple[str, int], ...] = ()  # how many variables each stands for
 
     def layers(self, indices: Iterable[int]) -> tuple[Layer, ...]:
         """The layers of these variables, as positions among the indices."""
@@ -101,7 +100,8 @@ class Plan:
             rows.append((count, f"{sum(group_sizes):,}", *cells, ""))
         width = max(len(row[0]) for row in rows)
         line = f"{{:{width}}}  {{:>12}}  {{:>10}}  {{:>7}}  {{}}".format
-        return "\n".join(line(*row).rstrip() for row in rows)
+        notes = (f"{preset} is {count:,} of them" for preset, count in self.presets)
+        return "\n".join([*(line(*row).rstrip() for row in rows), *notes])
 
 
 def _cells(treatment: Treatment) -> tuple[str, str]:
@@ -160,7 +160,7 @@ def plan_for(
     aliases = paths_.aliases(paths)
     every_name = list(dict.fromkeys(name for names in aliases for name in names))
     undecaying, unadapting, grouping, slicing = found = [
-        searching.search(argument, patterns or (), every_name)
+        searching.search(argument, [p for p in patterns or () if p not in PRESETS], every_name)
         for argument, patterns in {
             "exclude_from_weight_decay": exclude_from_weight_decay,
             "exclude_from_layer_adaptation": exclude_from_layer_adaptation,
@@ -173,12 +173,13 @@ def plan_for(
     for path, shape, names, identified in zip(
         paths, shapes, aliases, excluded_by_identity, strict=True
     ):
-        undecayed = identified or _matches(undecaying, names)
+        own = (names, path, shape)
+        undecayed = identified or _excludes(exclude_from_weight_decay, undecaying, *own)
         group = path.rpartition("/")[0] or path if _matches(grouping, names) else ""
         if exclude_from_layer_adaptation is None:
             unadapted = undecayed and not group
         else:
-            unadapted = _matches(unadapting, names)
+            unadapted = _excludes(exclude_from_layer_adaptation, unadapting, *own)
             group = "" if unadapted else group
         layout: dict = {}
         pattern = next((p for p, hits in slicing.items() if not hits.isdisjoint(names)), None)
@@ -196,10 +197,18 @@ def plan_for(
         treatments.append(Treatment(decay, not unadapted, **layout))
         groups.append(group)
     hits_of = {pattern: hits for each in found for pattern, hits in each.items()}
-    unmatched = tuple(pattern for pattern, hits in hits_of.items() if not hits)
+    given = {*(exclude_from_weight_decay or ()), *(exclude_from_layer_adaptation or ())}
     return Plan(
-        tuple(paths), tuple(map(tuple, shapes)), tuple(treatments), tuple(groups), unmatched
-    )
+        tuple(paths), tuple(map(tuple, shapes)), tuple(treatments), tuple(groups),
+        tuple(pattern for pattern, hits in hits_of.items() if not hits),
+        tuple((p, sum(map(PRESETS[p], paths, shapes))) for p in PRESETS if p in given),
+    )  # fmt: skip
+
+
+def _excludes(patterns, found, names, path, shape):
+    """Whether a pattern matches the variable, or a preset among them stands for it."""
+    presets = (PRESETS[pattern] for pattern in patterns or () if pattern in PRESETS)
+    return _matches(found, names) or any(is_one(path, shape) for is_one in presets)
 
 
 def _sliced(path: str, shape: Sequence[int], axis: int, blocks: int | None) -> dict:

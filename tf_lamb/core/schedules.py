@@ -9,37 +9,13 @@ A schedule counts optimizer steps. `steps_per_epoch` turns what is said in epoch
 import dataclasses
 import math
 import numbers
-import sys
-from collections.abc import Iterable
 from typing import Any
 
 from tf_lamb.core import checks
+from tf_lamb.core.schedule_checks import inside, rates, several, whole
 
 _KINDS = ("linear", "polynomial", "exponential", "constant")
 _HANDOVERS = ("continuous", "drop")
-
-
-def _rates(**values):
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(f"{name} must be a number, not {value!r}.")
-        if not 0 <= value <= sys.float_info.max:
-            raise ValueError(f"{name} must be a finite number >= 0, but it is {value!r}.")
-
-
-def _whole(**values):
-    for name, value in values.items():
-        if value is None:
-            raise ValueError(f"{name} must be a whole number >= 1, not None.")
-        checks.steps(name, value)
-
-
-def _several(schedule, *names):
-    for name in names:
-        value = getattr(schedule, name)
-        if isinstance(value, str) or not isinstance(value, Iterable):
-            raise TypeError(f"{name} must be a list, not {value!r}.")
-        object.__setattr__(schedule, name, tuple(value))
 
 
 def _at(schedule, xp, step):
@@ -54,7 +30,7 @@ class Constant:
     learning_rate: float
 
     def __post_init__(self):
-        _rates(learning_rate=self.learning_rate)
+        rates(learning_rate=self.learning_rate)
 
     def value(self, xp, step):
         """The learning rate, as an array like step."""
@@ -71,9 +47,9 @@ class Polynomial:
     power: float = 1.0
 
     def __post_init__(self):
-        _rates(initial_learning_rate=self.initial_learning_rate, power=self.power,
-               end_learning_rate=self.end_learning_rate)  # fmt: skip
-        _whole(steps=self.steps)
+        rates(initial_learning_rate=self.initial_learning_rate, power=self.power,
+              end_learning_rate=self.end_learning_rate)  # fmt: skip
+        whole(steps=self.steps)
 
     def value(self, xp, step):
         """The learning rate after this many steps."""
@@ -91,9 +67,9 @@ class Cosine:
     end_learning_rate: float = 0.0
 
     def __post_init__(self):
-        _rates(initial_learning_rate=self.initial_learning_rate,
-               end_learning_rate=self.end_learning_rate)  # fmt: skip
-        _whole(steps=self.steps)
+        rates(initial_learning_rate=self.initial_learning_rate,
+              end_learning_rate=self.end_learning_rate)  # fmt: skip
+        whole(steps=self.steps)
 
     def value(self, xp, step):
         """The learning rate after this many steps."""
@@ -112,8 +88,8 @@ class Exponential:
     staircase: bool = False
 
     def __post_init__(self):
-        _rates(initial_learning_rate=self.initial_learning_rate, rate=self.rate)
-        _whole(steps=self.steps)
+        rates(initial_learning_rate=self.initial_learning_rate, rate=self.rate)
+        whole(steps=self.steps)
         checks.flag("staircase", self.staircase)
 
     def value(self, xp, step):
@@ -131,7 +107,7 @@ class MultiStep:
     learning_rates: tuple[float, ...]
 
     def __post_init__(self):
-        _several(self, "boundaries", "learning_rates")
+        several(self, "boundaries", "learning_rates")
         if len(self.learning_rates) != len(self.boundaries) + 1:
             raise ValueError(
                 f"{len(self.boundaries)} boundaries need {len(self.boundaries) + 1} "
@@ -142,7 +118,7 @@ class MultiStep:
                 raise TypeError(f"boundaries must be steps, but they hold {boundary!r}.")
         if list(self.boundaries) != sorted(set(self.boundaries)):
             raise ValueError(f"boundaries must rise, but they are {self.boundaries}.")
-        _rates(**{f"learning_rates[{i}]": rate for i, rate in enumerate(self.learning_rates)})
+        rates(**{f"learning_rates[{i}]": rate for i, rate in enumerate(self.learning_rates)})
 
     def value(self, xp, step):
         """The learning rate after this many steps."""
@@ -179,19 +155,21 @@ class Warmup:
     handover: str = "continuous"
 
     def __post_init__(self):
-        _whole(steps=self.steps)
-        _rates(start=self.start, power=self.power)
+        whole(steps=self.steps)
+        rates(start=self.start, power=self.power)
         for name, known in (("kind", _KINDS), ("handover", _HANDOVERS)):
             if getattr(self, name) not in known:
                 choices = ", ".join(map(repr, known))
                 raise ValueError(f"{name} must be one of {choices}, not {getattr(self, name)!r}.")
         if self.kind == "exponential" and self.start == 0:
             raise ValueError("kind='exponential' needs a start above 0, such as start=1e-5.")
-        length = getattr(self.after, "steps", None)
-        if self.handover == "drop" and length is not None and self.steps > length:
+        inside(self, "after", self.after)
+        ends = isinstance(self.after, (Polynomial, Cosine))  # others go on, whatever they count
+        if self.handover == "drop" and ends and self.steps > self.after.steps:
             raise ValueError(
-                f"A warmup of {self.steps} steps is longer than the {length} steps of the schedule "
-                "that it stands in front of, and with handover='drop' they begin together."
+                f"A warmup of {self.steps} steps is longer than the {self.after.steps} steps of "
+                "the schedule that it stands in front of, and with handover='drop' they begin "
+                "together."
             )
 
     def value(self, xp, step):
@@ -222,13 +200,15 @@ class Stages:
     schedules: tuple[Any, ...]
 
     def __post_init__(self):
-        _several(self, "lengths", "schedules")
+        several(self, "lengths", "schedules")
         if len(self.lengths) != len(self.schedules) or not self.lengths:
             raise ValueError(
                 f"Stages need one length each, but there are {len(self.lengths)} lengths and "
                 f"{len(self.schedules)} schedules."
             )
-        _whole(**{f"lengths[{i}]": length for i, length in enumerate(self.lengths)})
+        whole(**{f"lengths[{i}]": length for i, length in enumerate(self.lengths)})
+        for i, schedule in enumerate(self.schedules):
+            inside(self, f"schedules[{i}]", schedule)
 
     def value(self, xp, step):
         """The learning rate after this many steps."""

@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tf_lamb.core import checks
+from tf_lamb.core import checks, schedule_checks
 
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
+_OPTIONAL = (*_CLIPPING, "loss_scale_factor")
 _EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 
@@ -29,12 +30,13 @@ class Settings:
     use_ema: bool
     ema_momentum: float
     ema_overwrite_frequency: int | None
+    loss_scale_factor: float | None
     gradient_accumulation_steps: int | None
     slot_dtype: str
     master_weights: bool
     on_nonfinite: str
     jit_compile: bool
-    name: str
+    name: str | None
 
     def __post_init__(self):
         self._put(
@@ -48,7 +50,7 @@ class Settings:
             ema_momentum=checks.number("ema_momentum", self.ema_momentum),
             **{name: checks.patterns(name, getattr(self, name)) for name in _EXCLUSIONS},
         )
-        for name in _CLIPPING:
+        for name in _OPTIONAL:
             if (value := getattr(self, name)) is not None:
                 self._put(**{name: checks.number(name, value)})
         checks.at_most_one({name: getattr(self, name) for name in _CLIPPING})
@@ -58,7 +60,8 @@ class Settings:
             checks.flag(name, getattr(self, name))
         for name in ("slot_dtype", "on_nonfinite"):
             checks.choice(name, getattr(self, name))
-        checks.text("name", self.name)
+        if self.name is not None:
+            checks.text("name", self.name)
 
     def _put(self, **values):
         for name, value in values.items():
@@ -172,6 +175,7 @@ def _as_json(value):
     return value
 
 
-def learning_rate(value):
-    """A number is checked; a schedule or a callable is left to the host."""
+def learning_rate(value, host):
+    """A number is checked, and whether a schedule is the host's; a callable is left to the host."""
+    schedule_checks.of_host("learning_rate", value, host)
     return value if callable(value) else checks.number("learning_rate", value)

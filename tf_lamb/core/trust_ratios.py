@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from tf_lamb.core import observing
-from tf_lamb.core.reading import Reading, interval, step_of
+from tf_lamb.core import checks, observing
+from tf_lamb.core.reading import Reading, step_of
 
 
 class History:
@@ -148,7 +148,7 @@ class TrustRatios(Reading):
 
     Raises:
         TypeError: when training begins, for an optimizer that has no trust ratios.
-        ValueError: for an `every` that is no whole number of steps.
+        ValueError, TypeError: for an `every` that is no whole number of steps.
         ImportError: for a directory where TensorFlow, which writes it, is not installed.
 
     Example:
@@ -168,10 +168,8 @@ class TrustRatios(Reading):
 
     def __init__(self, directory=None, every=100, print_fn=print):
         super().__init__()
-        # Without it, tf_keras waits for the loss of every batch.
-        self._supports_tf_logs = True
         self._directory = directory
-        self._every = interval(every)
+        self._every = checks.whole("every", every)
         self._print_fn = print_fn
         if directory is not None:
             self._check_directory()

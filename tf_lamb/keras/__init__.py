@@ -1,5 +1,14 @@
 """Door 1: the optimizers of Keras 3, on TensorFlow, JAX or torch."""
 
+from tf_lamb.core.requirements import needed
+
+with needed(
+    "tf_lamb.keras",
+    "Keras 3 runs on the backend that KERAS_BACKEND names, on TensorFlow where it names none: set "
+    "KERAS_BACKEND=jax or KERAS_BACKEND=torch, or pip install '.[tensorflow]'.",
+):
+    import keras as _keras  # noqa: F401
+
 from tf_lamb.core.faces.split import auxiliary_statistics
 from tf_lamb.keras import schedules
 from tf_lamb.keras.adversarial import ConcurrentAdversarial as ConcurrentAdversarial

@@ -42,8 +42,9 @@ class ConcurrentAdversarial(AdversarialStep):
 
     Raises:
         ValueError, TypeError: at construction, for an argument out of its range, a model without
-            an image input or weights, or with a batch normalization that cannot be split; when a
-            step is traced, for data without labels.
+            an image input or weights, or with a batch normalization that cannot be split; from
+            `fit`, for images far beyond the input range, where it can look at some beforehand;
+            when a step is traced, for data without labels.
 
     Example:
 

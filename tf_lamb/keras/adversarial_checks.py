@@ -4,6 +4,7 @@ import math
 
 import keras
 
+from tf_lamb.core.warn import warn
 from tf_lamb.keras.layers import SplitBatchNormalization
 
 
@@ -105,6 +106,26 @@ def unfrozen(line, trainable) -> None:
                 f"The model trains {len(trainable)} variables, but {len(copies)} when "
                 "ConcurrentAdversarial was made, which keeps copies of them. Freeze layers first."
             )
+
+
+def pixels(lowest: float, highest: float, bounds) -> None:
+    """The pixels of some images lie in the input range, and fill some of it.
+
+    The attack moves whatever lies outside to the nearest bound.
+    """
+    low, high = bounds
+    beyond = max(low - lowest, highest - high) / (high - low)
+    seen = f"the images given to fit have pixels from {lowest:g} to {highest:g}"
+    advice = "Say the range of the pixels as the model is given them."
+    if not beyond < 0.5:
+        raise ValueError(f"input_range is ({low:g}, {high:g}), but {seen}. {advice}")
+    if beyond > 0.01:
+        warn(f"input_range is ({low:g}, {high:g}), and {seen}: attacks end at its bounds. {advice}")
+    elif 50 * (highest - lowest) < high - low:
+        warn(
+            f"input_range is ({low:g}, {high:g}), of which {seen}: an attack of 9/255 of the range "
+            f"would leave nothing of them. {advice}"
+        )
 
 
 def labels(y) -> None:

@@ -19,6 +19,13 @@ class AdversarialStep(keras.Model):
     oldest first. `_random`: where attacks begin. `_steps_done`: a counter.
     """
 
+    def fit(self, x=None, *arguments, **options):
+        """As Keras's; looks first whether some of the images lie in the input range."""
+        if (images := some_images(x)) is not None:
+            lowest, highest = float(ops.min(images)), float(ops.max(images))
+            adversarial_checks.pixels(lowest, highest, self._arguments["input_range"])
+        return super().fit(x, *arguments, **options)
+
     def make_train_function(self, force=False):
         """As Keras's, which every `fit` calls before its first step."""
         adversarial_checks.unfrozen(self._line, self.trainable_variables)
@@ -115,6 +122,20 @@ class AdversarialStep(keras.Model):
         if _DOUBLED:
             x, y, y_pred, sample_weight = half((x, y, y_pred, sample_weight), 0)
         return super().compute_metrics(x, y, y_pred, sample_weight)
+
+
+def some_images(data):
+    """Up to 64 images of what `fit` is given; None where they could be had only once."""
+    if hasattr(data, "take") and hasattr(data, "element_spec"):  # of tf.data
+        data = next(iter(data.take(1)), None)
+    elif isinstance(data, keras.utils.PyDataset):
+        data = data[0]
+    while isinstance(data, (tuple, list)) and data:
+        data = data[0]
+    if len(getattr(data, "shape", ())) != 4:
+        return None
+    images = ops.convert_to_tensor(data[:64])
+    return images if ops.size(images) else None
 
 
 def each(function, arrays):

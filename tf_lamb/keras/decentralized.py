@@ -57,7 +57,7 @@ class Decentralized(keras.Model):
             weight decay, such as `["bias", "gamma", "beta"]`. Defaults to None.
         lazy: Whether a worker moves only half of the way to the neighbours' mean, by (I + W)/2:
             theory's remedy for a symmetric W with negative eigenvalues. Defaults to False.
-        devices: One a worker. Defaults to all of `jax.devices()`.
+        devices: One a worker, two at least to be of use. Defaults to all of `jax.devices()`.
 
     Raises:
         ValueError: for another backend, a model that is not compiled with a plain SGD, a method

@@ -3,6 +3,7 @@
 import keras
 
 from tf_lamb.core import checks, consensus
+from tf_lamb.core.warn import warn
 
 # What an SGD may have that none of these methods has, and what to do instead.
 _FOREIGN = {
@@ -26,7 +27,19 @@ def devices_of(devices):
             f"Decentralized distributes by itself, and Keras is under {type(distribution).__name__}"
             ". First keras.distribution.set_distribution(None), and make the model after it."
         )
-    return tuple(jax.devices() if devices is None else devices)
+    devices = tuple(jax.devices() if devices is None else devices)
+    if len(set(devices)) < max(len(devices), 1):
+        raise ValueError(
+            f"devices={list(devices)!r} must be different devices, and one at least: each is a "
+            "worker. Leave devices out for all of jax.devices()."
+        )
+    if len(devices) == 1:
+        warn(
+            f"Decentralized has one worker, on {devices[0]}, and nobody to average with: this is "
+            "SGD. To try it out on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count=8 "
+            "before JAX is imported."
+        )
+    return devices
 
 
 def own_optimizer(model, method):

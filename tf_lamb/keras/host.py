@@ -34,12 +34,12 @@ def native(variable):
     return variable if callable(variable.value) else variable.value
 
 
-def dense(gradient):
-    """Every row of the moments decays, so the gradient of an embedding may as well be dense."""
+def dense(gradient, variable):
+    """As a tensor in the shape of its variable, of an embedding, too."""
     if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
+        from tf_lamb.tensorflow import gradients
 
-        return tf.convert_to_tensor(gradient)  # `ops` leaves `IndexedSlices` as they are
+        return gradients.dense(gradient, variable)  # `ops` leaves `IndexedSlices` as they are
     return ops.convert_to_tensor(gradient, sparse=False)
 
 
@@ -52,6 +52,29 @@ def outside_of_any_graph():
     return contextlib.nullcontext()
 
 
+def cond(condition, yes, no):
+    """As in `keras.ops`; the branch alone where it is known."""
+    if (due := known(condition)) is None:
+        return ops.cond(condition, yes, no)
+    return yes() if due else no()
+
+
+def known(condition):
+    """True or False where the condition has a value by now; None in a program that is traced.
+
+    A branch of JAX is compiled anew for each pair of functions: an eager loop would do so, and keep
+    what it compiled, in every step. TensorFlow sees to that by itself.
+    """
+    if keras.backend.backend() == "tensorflow":
+        return None
+    if keras.backend.backend() == "jax":
+        import jax
+
+        if isinstance(condition, jax.core.Tracer):
+            return None
+    return bool(ops.convert_to_numpy(condition))
+
+
 def refuse(skipped, finite, refusal, paths):
     """Raises where a step runs, if it was skipped, with the paths of what is not finite."""
 
@@ -60,7 +83,7 @@ def refuse(skipped, finite, refusal, paths):
             strange = (path for path, each in zip(paths, finite, strict=True) if not each)
             raise FloatingPointError(f"{refusal}{', '.join(strange)}.")
 
-    if keras.backend.backend() == "jax":
+    if known(skipped) is None:
         import jax
 
         jax.debug.callback(check, skipped, finite)
@@ -68,7 +91,31 @@ def refuse(skipped, finite, refusal, paths):
         check(*(ops.convert_to_numpy(each) for each in (skipped, finite)))
 
 
-class HostOptimizer(keras.optimizers.Optimizer):
+class WaitingWeights(keras.optimizers.Optimizer):
+    """Takes weights before it is built, from Keras's HDF5 loader; they wait for the build."""
+
+    _early_weights = ()
+
+    def set_weights(self, weights):
+        """As in Keras, and before the optimizer is built, too."""
+        if self.built:
+            super().set_weights(weights)
+        else:
+            # HDF5 has no bfloat16, and gives its bits as two bytes of nothing.
+            values = [weight[()] for weight in weights]
+            self._early_weights = tuple(
+                value.view("bfloat16") if value.dtype == "V2" else value for value in values
+            )
+
+    def _set_early_weights(self):
+        """At the end of a build."""
+        if self._early_weights:
+            with outside_of_any_graph():
+                self.set_weights(self._early_weights)
+            self._early_weights = ()
+
+
+class HostOptimizer(WaitingWeights):
     """Keras's base class, with its versions evened out and its timing put right."""
 
     if VERSION < (3, 5):  # later, Keras's own is this very property

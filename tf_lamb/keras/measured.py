@@ -14,10 +14,11 @@ from tf_lamb.core.measuring import refuse_wrapper
 from tf_lamb.keras import host
 
 
-class MeasuringOptimizer(keras.optimizers.Optimizer):
+class MeasuringOptimizer(host.WaitingWeights):
     """Owns the variables of what was measured, and hands all else on to the inner optimizer."""
 
     _xp = ops
+    _cond = staticmethod(host.cond)
 
     def _wrap(self, inner, name):
         refuse(type(self).__name__, inner)
@@ -47,6 +48,7 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
             self._previous = [
                 self.add_variable_from_reference(v, "previous_gradient") for v in variables
             ]
+        self._set_early_weights()
 
     @property
     def variables(self):
@@ -55,8 +57,10 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
 
     def set_weights(self, weights):
         """See base class, which sets its own alone."""
-        super().set_weights(weights[: len(self._variables)])
-        self.inner_optimizer.set_weights(weights[len(self._variables) :])
+        own = len(self._variables) if self.built else len(weights)
+        super().set_weights(weights[:own])
+        if self.built:
+            self.inner_optimizer.set_weights(weights[own:])
 
     @property
     def iterations(self):
@@ -84,10 +88,10 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
         variables = list(trainable_variables or self._trainable_variables)
         self._check_variables_are_known(variables)
         gradients, variables = self._filter_empty_gradients(grads, variables)
-        dense = [host.dense(g) for g in gradients]
+        dense = list(map(host.dense, gradients, variables))
         summed = self._sum_over_replicas(gradients) if self._replicas > 1 else dense
         positions = [self._get_variable_index(v) for v in variables]
-        counts = self._measure(dense, [host.dense(g) for g in summed], positions)
+        counts = self._measure(dense, list(map(host.dense, summed, variables)), positions)
         self.inner_optimizer.apply(summed, variables)
         self._stepped(counts)
 

@@ -84,6 +84,10 @@ class Observing(observing.Observing):
 
         return observe
 
+    @staticmethod
+    def _which_are_finite(variables):
+        return ops.convert_to_numpy(ops.stack([ops.all(ops.isfinite(v)) for v in variables]))
+
     def _fetch(self, vectors):
         if not vectors:
             return []

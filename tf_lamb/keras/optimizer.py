@@ -6,6 +6,7 @@ from keras import ops
 from tf_lamb.core import settings as settings_
 from tf_lamb.core.layerwise import Layerwise, path_of
 from tf_lamb.core.nonfinite import Guarded
+from tf_lamb.core.recipes import overrun
 from tf_lamb.keras import host, observing, schedules, update
 
 
@@ -20,12 +21,12 @@ class LayerwiseOptimizer(
         settings = self.settings_class(**arguments)
         steps = settings.gradient_accumulation_steps
         super().__init__(
-            settings_.learning_rate(learning_rate),
+            settings_.learning_rate(learning_rate, keras.optimizers.schedules.LearningRateSchedule),
             gradient_accumulation_steps=None if steps == 1 else steps,
+            loss_scale_factor=settings.loss_scale_factor,
             **settings.host(),
         )
         self._take(settings)
-        self._early_weights = ()
 
     def build(self, variables):
         """Makes the slots and the plan; warns of a pattern that matches no variable."""
@@ -51,21 +52,13 @@ class LayerwiseOptimizer(
                 self.gradient_accumulation_steps,
                 self._settings.jit_compile,
                 self._refusal(),
+                self.assign,
+                self._tell_row,
             )
         elif self._settings.slot_dtype == "bfloat16":
             self._noise = keras.random.SeedGenerator(0)
             self._track_variable(self._noise.state)
-        if self._early_weights:
-            with host.outside_of_any_graph():
-                self.set_weights(self._early_weights)
-            self._early_weights = ()
-
-    def set_weights(self, weights):
-        """As in Keras, and before the optimizer is built: the weights then wait for the build."""
-        if self.built:
-            super().set_weights(weights)
-        else:
-            self._early_weights = tuple(weight[()] for weight in weights)
+        self._set_early_weights()
 
     def _add_slots(self, variable):
         """The slots of the rule, then the float32 master if there is one."""
@@ -89,7 +82,7 @@ class LayerwiseOptimizer(
 
     def _backend_apply_gradients(self, grads, trainable_variables):
         gradients = [
-            ops.cast(host.dense(g), host.compute_dtype(v.dtype))
+            ops.cast(host.dense(g, v), host.compute_dtype(v.dtype))
             for g, v in zip(grads, trainable_variables, strict=True)
         ]
         if keras.backend.backend() == "tensorflow":
@@ -159,10 +152,12 @@ class LayerwiseOptimizer(
 
     def finalize_variable_values(self, var_list):
         """At the end of training, the averages replace the weights if `use_ema`."""
+        overrun.warn_if_over(self, lambda: int(ops.convert_to_tensor(self.iterations)))
         known = {self._var_key(v) for v in var_list}
         for average, variable in self._averages():
             if self._var_key(variable) in known:
                 variable.assign(ops.cast(average, variable.dtype))
+        self._tell_skipped()
 
     def _are_finite(self):
         finite = [ops.all(ops.isfinite(v)) for v in self._trainable_variables]

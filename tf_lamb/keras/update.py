@@ -21,10 +21,18 @@ class Updating:
         if self.gradient_accumulation_steps:
             gradients = self._accumulate(gradients, variables, is_update)
         if self._is_guarded:
-            squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients]
-            finite = ops.isfinite(ops.stack(squares))
+            finite = ops.stack([ops.isfinite(ops.sum(ops.square(g))) for g in gradients])
             due = is_update & ops.all(finite)
 
+        if (known := host.known(due)) is None:
+            self._apply_within(due, gradients, variables, scalars)
+        elif known:
+            self._apply_once(gradients, variables, scalars)
+        if self._is_guarded:
+            self._skip(is_update & ~due, finite, variables)
+
+    def _apply_within(self, due, gradients, variables, scalars):
+        """Takes the step in a branch of the program that is being traced."""
         state = self._state()
         values = ops.cond(
             due,
@@ -33,8 +41,6 @@ class Updating:
         )
         for variable, value in zip(state, values, strict=True):
             variable.assign(value)
-        if self._is_guarded:
-            self._skip(is_update & ~due, finite, variables)
 
     def _accumulate(self, gradients, variables, is_update):
         """The mean of the micro-batches so far; the accumulators begin anew after an update."""
@@ -60,6 +66,8 @@ class Updating:
     def _skip(self, skipped, finite, variables):
         count = self._skipped()
         count.assign_add(ops.cast(skipped, count.dtype))
+        if host.known(skipped):  # in a program that JAX traces nobody knows
+            self._tell_row(*map(ops.convert_to_numpy, (self.iterations, count)))
         steps = ops.cast(skipped, self._iterations.dtype) * self._micro_steps
         self._iterations.assign_sub(steps)
         if refusal := self._refusal():

@@ -9,6 +9,19 @@ Nothing is registered by importing it. One call does so:
 `--gin_params='import tf_lamb.model_garden.registered'`.
 """
 
+import importlib.util
+
+
+def require() -> None:
+    """Raises `ModuleNotFoundError`, with the line that installs it, where Model Garden is not."""
+    for package in ("official", "tf_keras"):
+        if importlib.util.find_spec(package) is None:
+            raise ModuleNotFoundError(
+                f"tf_lamb.model_garden needs the Model Garden; {package} is not installed. "
+                "pip install '.[model-garden]'.",
+                name=package,
+            )
+
 
 def register(replace_stock: bool = False) -> None:
     """Makes our optimizers, schedules, task, trainer and experiments known to Model Garden.
@@ -20,6 +33,7 @@ def register(replace_stock: bool = False) -> None:
             algorithm. A stock experiment with `optimizer.type: lamb` then trains with ours, under
             the field names that it has today (`weight_decay_rate`).
     """
+    require()
     from tf_lamb.model_garden import (
         adversarial_tasks,
         configs,

@@ -4,10 +4,13 @@ Each is called with the output of a loop, and adds to it: Orbit writes it to Ten
 log. `Runner` makes those that an experiment asks for; pass them as `train_actions` to another one.
 """
 
+import math
+
 from absl import logging
 
 from tf_lamb.core import noise
 from tf_lamb.core.divergence import Readings, diagnose
+from tf_lamb.core.nonfinite import ADVICE
 
 
 class Divergence:
@@ -17,24 +20,51 @@ class Divergence:
 
     Args:
         optimizer: One of this package, without its wrappers.
+        model: All of its weights are looked at; None for those that the optimizer has.
         keep: Readings that the report shows; there is one after each loop.
         patience: Steps skipped in a row that make a divergence.
+        recovery: Model Garden's action that goes back to the last checkpoint, as often as
+            `trainer.recovery_max_trials` says. The run ends when it gives up. None for none.
     """
 
-    def __init__(self, optimizer, keep: int = 5, patience: int = 20):
-        self._optimizer, self._readings = optimizer, Readings(keep, patience)
-        self._skipped = optimizer.skipped_steps
+    def __init__(self, optimizer, model=None, keep: int = 5, patience: int = 20, recovery=None):
+        self._optimizer, self._model = optimizer, model
+        self._readings, self._skipped = Readings(keep, patience), optimizer.skipped_steps
+        self.recovery = recovery
 
     def __call__(self, output):
         """Adds to the output of a loop; raises `FloatingPointError` with the report."""
-        loss = output.get("training_loss")
-        diagnose(self._readings, self._optimizer, None if loss is None else float(loss))
         output["skipped_steps"] = skipped = self._optimizer.skipped_steps
         if skipped > self._skipped:
             logging.warning(
                 "%d steps were skipped: their gradients were not finite.", skipped - self._skipped
             )
-        self._skipped = skipped
+        loss = output.get("training_loss")
+        report = self._report(None if loss is None else float(loss))
+        if self.recovery is not None:
+            self._recover(output, report)
+        elif report:
+            raise report
+        self._skipped = self._optimizer.skipped_steps  # of the checkpoint, where it went back
+
+    def _report(self, loss):
+        try:
+            diagnose(self._readings, self._optimizer, loss, self._model)
+        except FloatingPointError as report:
+            return report
+
+    def _recover(self, output, report):
+        # What diverged without a word in the loss is one trial of recovery, too.
+        try:
+            self.recovery({**output, "training_loss": math.nan} if report else output)
+        except RuntimeError as error:
+            why = str(error)
+            if skipped := output["skipped_steps"] - self._skipped:
+                why += (
+                    f" {skipped} steps were skipped, so the weights are as they were before them: "
+                    "trainer.recovery_max_trials=-1 lets the run go on."
+                )
+            raise report or RuntimeError(f"{why}\n{ADVICE}") from error
 
 
 class NoiseScale:

@@ -16,13 +16,14 @@ import os
 
 import tensorflow as tf
 import tf_keras
+from absl import logging
 from official.modeling.hyperparams import base_config
 
 from tf_lamb.core import autowarmup, checks
 from tf_lamb.core.observing import unwrapped
 from tf_lamb.core.reading import step_of
 from tf_lamb.model_garden import checkpoints
-from tf_lamb.model_garden.parsing import UserError
+from tf_lamb.model_garden.errors import UserError
 from tf_lamb.tensorflow import namespace
 
 KEY = "tf_lamb_auto_warmup"
@@ -88,7 +89,8 @@ def complaint(config) -> str | None:
         settings = rate.get().as_dict()
         checks.whole("decide_every", settings.pop("decide_every"))
         autowarmup.Settings(**settings)
-    except (TypeError, ValueError) as error:
+        autowarmup.gaussian_process.check_installed()
+    except (TypeError, ValueError, ModuleNotFoundError) as error:
         return f"trainer.optimizer_config.learning_rate.{KEY}: {error}"
     return None
 
@@ -126,6 +128,9 @@ class AutoWarmup:
         self._step = step_of(self._optimizer)
         if self._step:
             self.warmup.restore(self._saved(), self._step)
+        self._aim()
+
+    def _aim(self):
         last = self.warmup.verdicts[-1][0] if self.warmup.verdicts else 0
         self._due = last + self._schedule.decide_every
         self._set()
@@ -148,6 +153,9 @@ class AutoWarmup:
     def __call__(self, output):
         """Takes the mean loss of a loop; raises `FloatingPointError` where none is finite."""
         before, self._step = self._step, step_of(self._optimizer)
+        if self._step < before:  # Model Garden's recovery went back
+            self.warmup.restore(self.warmup.state(), self._step)
+            return self._aim()
         if not self.warmup.is_rising(before):
             return
         self.warmup.record((before + self._step - 1) / 2, float(output["training_loss"]))
@@ -155,6 +163,12 @@ class AutoWarmup:
             self.warmup.end_epoch(self._step)
             self._due = self._step + self._schedule.decide_every
             self._set()
+            if self.warmup.found:
+                logging.warning(
+                    "%s The weights stay as they are; the loss was lowest around step %d. If it "
+                    "does not fall again, begin a run from the checkpoint before that step, with "
+                    "max_learning_rate=%.2g.", self.warmup, self.warmup.lowest, self.warmup.peak,
+                )  # fmt: skip
         if self._writes:
             with checkpoints.whole(self._path) as beside, tf.io.gfile.GFile(beside, "w") as file:
                 json.dump(self.warmup.state(), file)

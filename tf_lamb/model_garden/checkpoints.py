@@ -12,7 +12,7 @@ import uuid
 import tensorflow as tf
 from absl import logging
 
-from tf_lamb.model_garden.parsing import UserError
+from tf_lamb.model_garden.errors import UserError
 
 # seam: tf-models-official 2.20.0 and tensorflow 2.20. What Orbit and TensorFlow name their files.
 _NAMING_FILE, _PREFIX, _INDEX, _UNFINISHED = "checkpoint", "ckpt-", ".index", "_temp"

@@ -19,10 +19,10 @@ from tf_lamb.model_garden import (
     model_dirs,
     tasks,
 )
-from tf_lamb.model_garden.parsing import UserError
+from tf_lamb.model_garden.entries import CLIPPINGS
+from tf_lamb.model_garden.errors import UserError
 
 _LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
-_CLIPPINGS = ("clipnorm", "global_clipnorm", "clipvalue")
 
 
 def check(params, mode, model_dir, experiment=None, seed=None) -> None:
@@ -104,17 +104,20 @@ def _optimization(params) -> str | None:
     ours = config.optimizer.type in configs._OPTIMIZERS
     if ours and (complaint := _left_behind(config.optimizer) or _decays_twice(params)):
         return complaint
-    if ours and params.task.differential_privacy_config is not None:
+    private = params.task.differential_privacy_config is not None
+    if ours and private and (config.optimizer.get().gradient_accumulation_steps or 1) > 1:
         return (
-            f"task.differential_privacy_config works with Model Garden's legacy optimizers only, "
-            f"not with {config.optimizer.type}. Choose trainer.optimizer_config.optimizer.type=adam"
+            "task.differential_privacy_config clips and adds noise once an update, and cannot be "
+            f"combined with {config.optimizer.type}.gradient_accumulation_steps. Leave one out"
         )
     if ours:
         # The constructor knows best. It sees a constant, and makes no variable on a device: a
         # multi-worker strategy must be the first to touch them.
         with tf.Graph().as_default():
             try:
-                OptimizerFactory(config).build_optimizer(1e-3)
+                OptimizerFactory(config).build_optimizer(
+                    1e-3, gradient_transformers=[tuple] if private else None
+                )
             except (TypeError, ValueError) as error:
                 reason = str(error).splitlines()[0]  # Gin adds where it stood in the call
                 return f"trainer.optimizer_config.optimizer.{config.optimizer.type}: {reason}"
@@ -125,9 +128,9 @@ def _left_behind(optimizer) -> str | None:
     """Settings belong to the type that they were written for: another type begins without them."""
     chosen = optimizer.get().as_dict()
     for other in configs._OPTIMIZERS:
-        for key in (*_LISTS, *_CLIPPINGS):
+        for key in (*_LISTS, *CLIPPINGS):
             written = getattr(getattr(optimizer, other), key, None)
-            same = _CLIPPINGS if key in _CLIPPINGS else (key,)
+            same = CLIPPINGS if key in CLIPPINGS else (key,)
             if written and all(chosen.get(each) is None for each in same):
                 return (
                     f"trainer.optimizer_config.optimizer.type={optimizer.type} has no {key}, but "

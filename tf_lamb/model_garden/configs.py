@@ -1,7 +1,7 @@
 """The optimizers as Model Garden sees them: one config dataclass each, and its key.
 
-A new optimizer is one dataclass whose fields are the arguments of its constructor, one field in
-`OptimizerConfig`, and one line in `_OPTIMIZERS`.
+A new optimizer is one dataclass whose fields are the arguments of its constructor, and one line in
+`_KINDS`.
 """
 
 import dataclasses
@@ -13,9 +13,9 @@ from official.modeling.optimization import optimizer_factory
 from official.modeling.optimization.configs import optimization_config, optimizer_config
 
 import tf_lamb.tf_keras
+from tf_lamb.core import checks
 from tf_lamb.core.observing import starts_to_observe
-from tf_lamb.core.reading import interval
-from tf_lamb.model_garden import schedules
+from tf_lamb.model_garden import choices, entries
 
 
 @dataclasses.dataclass
@@ -142,68 +142,44 @@ class SGDPConfig(_Config):
     name: str = "SGDP"
 
 
-@dataclasses.dataclass
-class OptimizerConfig(optimization_config.OptimizerConfig):
-    """Model Garden's choice of optimizers, with ours beside them."""
-
-    tf_lamb: LAMBConfig = dataclasses.field(default_factory=LAMBConfig)
-    tf_lars: LARSConfig = dataclasses.field(default_factory=LARSConfig)
-    tf_adamp: AdamPConfig = dataclasses.field(default_factory=AdamPConfig)
-    tf_sgdp: SGDPConfig = dataclasses.field(default_factory=SGDPConfig)
-
-
-@dataclasses.dataclass
-class OptimizationConfig(optimization_config.OptimizationConfig):
-    """Model Garden's optimizer, averaging, learning rate and warmup, with our choices."""
-
-    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
-    learning_rate: schedules.LrConfig = dataclasses.field(default_factory=schedules.LrConfig)
-    warmup: schedules.WarmupChoice = dataclasses.field(default_factory=schedules.WarmupChoice)
-
-
-_OPTIMIZERS = {
-    "tf_lamb": tf_lamb.tf_keras.LAMB,
-    "tf_lars": tf_lamb.tf_keras.LARS,
-    "tf_adamp": tf_lamb.tf_keras.AdamP,
-    "tf_sgdp": tf_lamb.tf_keras.SGDP,
+# Key -> its settings, and what they are the arguments of.
+_KINDS = {
+    "tf_lamb": (LAMBConfig, tf_lamb.tf_keras.LAMB),
+    "tf_lars": (LARSConfig, tf_lamb.tf_keras.LARS),
+    "tf_adamp": (AdamPConfig, tf_lamb.tf_keras.AdamP),
+    "tf_sgdp": (SGDPConfig, tf_lamb.tf_keras.SGDP),
 }
+_OPTIMIZERS = {key: cls for key, (_, cls) in _KINDS.items()}
 
 
 def build(
-    cls, learning_rate, adascale, measured, trust_ratios_every, divergence_report, **arguments
+    cls,
+    learning_rate=0.001,
+    adascale=None,
+    measured=None,
+    trust_ratios_every=None,
+    divergence_report=False,
+    **arguments,
 ):
     """An optimizer of ours, with what stands around it; the runner sees to the rest."""
-    optimizer = cls(learning_rate, **arguments)
-    adascale, measured = dict(adascale), dict(measured)
-    del adascale["scale_invariant_steps"]  # the runner's
+    optimizer = entries.transformed(cls, learning_rate, **arguments)
     if trust_ratios_every is not None:
-        interval(trust_ratios_every)
+        checks.whole("trust_ratios_every", trust_ratios_every)
         optimizer.observe_trust_ratios()  # refuses one that has none
     if divergence_report:
         starts_to_observe(optimizer)
-    if adascale["scale"] is not None:
+    adascale, measured = dict(adascale or {}), dict(measured or {})
+    adascale.pop("scale_invariant_steps", None)  # the runner's
+    if adascale.get("scale") is not None:
         return tf_lamb.tf_keras.AdaScale(optimizer, **adascale)
-    return (
-        tf_lamb.tf_keras.Measured(optimizer, **measured) if measured.pop("enabled") else optimizer
-    )
+    if measured.pop("enabled", False):
+        return tf_lamb.tf_keras.Measured(optimizer, **measured)
+    return optimizer
 
 
-def stock_lamb(weight_decay_rate=0.0, **arguments):
-    """Our LAMB under the field names of Model Garden's `LAMBConfig`."""
-    return tf_lamb.tf_keras.LAMB(weight_decay=weight_decay_rate, **arguments)
-
-
-def stock_lars(weight_decay_rate=0.0, eeta=0.001, classic_momentum=True, **arguments):
-    """Our LARS under the field names of Model Garden's `LARSConfig`, with its mathematics."""
-    form = {"momentum_form": "inside", "denominator": "norm_of_sum"}
-    if not classic_momentum:
-        form = {"momentum_form": "outside", "denominator": "norm_of_update"}
-    return tf_lamb.tf_keras.LARS(
-        weight_decay=weight_decay_rate, trust_coefficient=eeta, **form, **arguments
-    )
-
-
-_STOCK = {"lamb": stock_lamb, "lars": stock_lars}
+_ENTRIES = {
+    key: entries.entry(cls, functools.partial(build, cls)) for key, cls in _OPTIMIZERS.items()
+}
 
 
 def _tables():
@@ -213,12 +189,14 @@ def _tables():
 
 
 def register_optimizers() -> None:
-    """Registers each of our optimizers under its own key."""
+    """Registers each of our optimizers under its own key, in every experiment."""
+    kinds = {key: kind for key, (kind, _) in _KINDS.items()}
+    choices.add(optimization_config.OptimizerConfig, kinds)
     for table in _tables():
-        table.update({key: functools.partial(build, cls) for key, cls in _OPTIMIZERS.items()})
+        table.update(_ENTRIES)
 
 
 def replace_stock_optimizers() -> None:
     """Puts ours in the place of Model Garden's own keys."""
     for table in _tables():
-        table.update(_STOCK)
+        table.update(entries.STOCK)

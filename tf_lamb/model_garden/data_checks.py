@@ -1,11 +1,13 @@
 """What can be known to be wrong with a run's data before it is read, one sentence each."""
 
+import os
+
 import tensorflow as tf
 from official.core import config_definitions, input_reader
 from official.modeling.hyperparams import base_config
 from official.nlp.tasks import masked_lm
 
-from tf_lamb.model_garden import model_dirs, tasks
+from tf_lamb.model_garden import model_dirs, sample_data, tasks
 
 
 def complaint(params, training: bool, evaluating: bool) -> str | None:
@@ -29,12 +31,25 @@ def complaint(params, training: bool, evaluating: bool) -> str | None:
                 return f"task.{part}.input_path={pattern!r}: {error}"
             for file in files:
                 if not tf.io.gfile.exists(file):
-                    return f"task.{part}.input_path={pattern!r}: there is no file {file}"
+                    missing = f"task.{part}.input_path={pattern!r}: there is no file {file}"
+                    return missing + _sample(params, data, file)
                 if not tf.io.gfile.isdir(file) and tf.io.gfile.stat(file).length == 0:
                     return f"task.{part}.input_path={pattern!r}: {file} is empty"
             if disagreement := _facts_disagree(params, part, files[0]):
                 return disagreement
     return None
+
+
+def _sample(params, data, file: str) -> str:
+    """The command that writes a small data set of that name, if it is one that it writes."""
+    folder, name = os.path.split(file)
+    if not isinstance(params.task, masked_lm.MaskedLMConfig) or name not in sample_data.FILES:
+        return ""
+    return (
+        f". A small one is written by python -m tf_lamb.model_garden.sample_data --output_dir="
+        f"{folder} --seq_length={data.seq_length} --max_predictions_per_seq="
+        f"{data.max_predictions_per_seq}"
+    )
 
 
 def _facts_disagree(params, part: str, file: str) -> str | None:

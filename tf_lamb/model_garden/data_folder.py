@@ -6,8 +6,10 @@
 import contextlib
 import hashlib
 import json
+import os
 import pathlib
 import re
+import shlex
 import sys
 import tempfile
 
@@ -59,13 +61,28 @@ def filled(output_dir, files, settings, facts):
             (partial / name).replace(output_dir / name)
 
 
-def run(name, write, summary):
+def command(experiment, config_file, output_dir, **settings):
+    """The line that trains a small experiment on the data, with what its YAML says otherwise."""
+    config = pathlib.Path(__file__).parents[2] / "model_garden_configs" / config_file
+    settings = {f"{part}_data.input_path": f"{output_dir}/{part}.tfrecord"
+                for part in ("train", "validation")} | settings  # fmt: skip
+    override = ",".join(f"task.{key}={value}" for key, value in settings.items())
+    return " \\\n    ".join([
+        f"python -m tf_lamb.model_garden.train --experiment={experiment}",
+        f"--config_file={shlex.quote(os.path.relpath(config))}",
+        f"--mode=train_and_eval --model_dir={shlex.quote(f'{output_dir}/run')}",
+        f"--params_override={shlex.quote(override)}",
+    ])  # fmt: skip
+
+
+def run(name, write, summary, trained_by):
     """The command line of `write`: a flag for each argument, described in its docstring.
 
     Args:
       name: of the command, for its errors.
       write: makes the data. Takes `output_dir` and keywords, and returns the facts.
       summary: what to print in the end, to be formatted with the facts.
+      trained_by: gives the line that trains on the data, from `output_dir` and the facts.
     """
     values = {"output_dir": None, **write.__kwdefaults__}
     # Only a command defines flags: they are global.
@@ -88,8 +105,10 @@ def run(name, write, summary):
         logging.set_verbosity(logging.WARNING)  # Model Garden logs whole examples
         try:
             facts = write(**values)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, ModuleNotFoundError) as error:
             return f"{name}: {error}"  # to stderr, with exit status 1 and no traceback
-        print(f"{values['output_dir']}: {summary.format(**facts)}")
+        output_dir = values["output_dir"]
+        print(f"{output_dir}: {summary.format(**facts)}. Train on it:\n")
+        print(trained_by(output_dir, facts))
 
     app.run(main)

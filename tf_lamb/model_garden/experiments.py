@@ -1,25 +1,29 @@
-"""Our experiments: Model Garden's, with our optimizers and the numbers of a published recipe."""
+"""Our experiments: Model Garden's, with our optimizers and the numbers of a published recipe.
+
+Nothing of Model Garden is imported before one is asked for: their names are wanted at once.
+"""
 
 import functools
 
-from official.common import registry_imports  # noqa: F401  (registers the stock experiments)
-from official.core import config_definitions, exp_factory
-
 from tf_lamb.core import recipes
-from tf_lamb.model_garden import adversarial_tasks, configs, image_tasks, tasks
 from tf_lamb.model_garden.recipes import intervals, settings
 
 
-def _trained_by(recipe: recipes.Recipe, stock: str) -> config_definitions.ExperimentConfig:
+def _trained_by(recipe: recipes.Recipe, stock: str):
     """A stock experiment with the optimizer, the schedule and the steps of a recipe."""
+    from official.core import exp_factory
+    from official.modeling import optimization
+
     experiment = exp_factory.get_exp_config(stock)
     experiment.trainer.override(intervals(experiment.trainer, recipe.train_steps))
-    experiment.trainer.optimizer_config = configs.OptimizationConfig()
+    experiment.trainer.optimizer_config = optimization.OptimizationConfig()
     experiment.override(settings(recipe), is_strict=True)
     return experiment
 
 
-def _bert(recipe: recipes.Recipe) -> config_definitions.ExperimentConfig:
+def _bert(recipe: recipes.Recipe):
+    from tf_lamb.model_garden import tasks
+
     experiment = _trained_by(recipe, "bert/pretraining")
     task = tasks.MaskedLMConfig(experiment.task.as_dict())
     task.scale_loss = True  # the stock default, false, came along
@@ -27,12 +31,12 @@ def _bert(recipe: recipes.Recipe) -> config_definitions.ExperimentConfig:
     return experiment
 
 
-def lamb_bert_pretraining() -> config_definitions.ExperimentConfig:
+def lamb_bert_pretraining():
     """`bert/pretraining` with untuned LAMB, at the paper's smallest batch: 512."""
     return _bert(recipes.untuned_lamb_bert(512))
 
 
-def lamb_bert_pretraining_phase2() -> config_definitions.ExperimentConfig:
+def lamb_bert_pretraining_phase2():
     """`bert/pretraining` as the second stage of mixed-batch BERT: 32,768 at 512 tokens.
 
     Name the first stage's folder in `task.init_checkpoint`.
@@ -40,25 +44,29 @@ def lamb_bert_pretraining_phase2() -> config_definitions.ExperimentConfig:
     return _bert(recipes.bert_mixed_batch().stages[1])
 
 
-def _resnet(recipe: recipes.Recipe) -> config_definitions.ExperimentConfig:
+def _resnet(recipe: recipes.Recipe):
+    from tf_lamb.model_garden import image_tasks
+
     experiment = _trained_by(recipe, "resnet_imagenet")
     experiment.task = image_tasks.ImageClassificationConfig(experiment.task.as_dict())
     experiment.task.losses.l2_weight_decay = 0.0  # the optimizer decays
     return experiment
 
 
-def lamb_resnet_imagenet() -> config_definitions.ExperimentConfig:
+def lamb_resnet_imagenet():
     """`resnet_imagenet` with untuned LAMB, at the paper's smallest batch: 512."""
     return _resnet(recipes.untuned_lamb_resnet50(512))
 
 
-def lars_resnet_imagenet() -> config_definitions.ExperimentConfig:
+def lars_resnet_imagenet():
     """`resnet_imagenet` with LARS by LEGW, at the smallest batch that was reproduced: 512."""
     return _resnet(recipes.legw_resnet50_lars(512))
 
 
-def lars_resnet_imagenet_conadv() -> config_definitions.ExperimentConfig:
+def lars_resnet_imagenet_conadv():
     """`lars/resnet_imagenet`, trained on adversarial examples of each batch too."""
+    from tf_lamb.model_garden import adversarial_tasks
+
     experiment = lars_resnet_imagenet()
     experiment.task = adversarial_tasks.ConcurrentAdversarialConfig(experiment.task.as_dict())
     return experiment
@@ -75,6 +83,9 @@ _EXPERIMENTS = {
 
 @functools.cache
 def register_experiments() -> None:
-    """Registers each experiment under its name."""
+    """Registers each experiment under its name, beside the stock ones."""
+    from official.common import registry_imports  # noqa: F401  (registers those)
+    from official.core import exp_factory
+
     for name, factory in _EXPERIMENTS.items():
         exp_factory.register_config_factory(name)(factory)

@@ -66,7 +66,8 @@ def why_not_here(params, model_dir: str, experiment: str | None, seed: int | Non
     A folder without a checkpoint has nothing to lose.
     """
     way_out = (
-        "Choose another --model_dir (task.init_checkpoint takes over weights), or delete this one"
+        f"Choose another --model_dir (task.init_checkpoint={model_dir} begins there with these "
+        "weights), or delete this one"
     )
     if tf.io.gfile.exists(model_dir) and not tf.io.gfile.isdir(model_dir):
         return f"--model_dir={model_dir} is a file. Name a folder"
@@ -115,15 +116,17 @@ def why_no_successor(before, after, keep_moments: bool) -> str | None:
 
 
 def _identity(params: dict) -> dict:
-    """What a checkpoint depends on.
+    """What a checkpoint depends on: its variables, and what its count of steps is of.
 
     All else may change between two starts: steps, intervals, data, learning rate, devices.
     """
     float16 = _at(params, "runtime.mixed_precision_dtype") == "float16"
     averaged = _at(params, "trainer.optimizer_config.ema") is not None
     optimizer = "trainer.optimizer_config.optimizer.type"
+    batch = "task.train_data.global_batch_size"
     return {
         "task.model": _at(params, "task.model"),
+        batch: _at(params, batch),
         optimizer: _at(params, optimizer),
         # Each of these wraps the optimizer, and so moves its slots to another place.
         "trainer.optimizer_config.ema": "set" if averaged else "not set",

@@ -5,7 +5,6 @@ file where in its own code it was opened.
 """
 
 import contextlib
-import difflib
 import json
 from collections.abc import Iterator
 
@@ -13,17 +12,14 @@ import tensorflow as tf
 from official.core import config_definitions, exp_factory, train_utils
 from official.modeling.hyperparams import base_config, oneof, params_dict
 
-from tf_lamb.model_garden import batches, scaling, yamls
+from tf_lamb.model_garden import batches, early, scaling, yamls
+from tf_lamb.model_garden.errors import UserError, did_you_mean
 
 # The parts without which there is no experiment; others may be null.
 _NEEDED = (
     "runtime", "task", "trainer", "model", "optimizer_config", "optimizer", "learning_rate",
     "warmup",
 )  # fmt: skip
-
-
-class UserError(ValueError):
-    """A run that cannot be; its message is one line that names the value and the way out."""
 
 
 def parse(flags) -> config_definitions.ExperimentConfig:
@@ -102,10 +98,16 @@ def _accumulation(params, most: int) -> tuple[int, str]:
     except ValueError as error:
         raise UserError(f"{flag}: {error}") from error
     share = batch // replicas // count
-    return count, (
+    line = (
         f"batch = {share:,} examples x {replicas} replica(s) x {count:,} micro-batch(es) "
         f"= {batch:,}"
     )
+    if count > 1 and share != most:
+        line += (
+            f"\n  not {most:,} examples at once: {share:,} is the largest number up to {flag} that "
+            f"divides the {batch // replicas:,} of a replica"
+        )
+    return count, line
 
 
 def _merged(first: dict, second: dict) -> dict:
@@ -120,8 +122,7 @@ def _merged(first: dict, second: dict) -> dict:
 def _from_files(flags) -> config_definitions.ExperimentConfig:
     names = sorted(_experiments())
     if flags.experiment not in names:
-        hint = _did_you_mean(flags.experiment, names)
-        raise UserError(f"--experiment={flags.experiment!r} is not known. {hint}")
+        raise UserError(early.unknown_experiment(flags.experiment, names))
     params = exp_factory.get_exp_config(flags.experiment)
     for path in flags.config_file or []:
         _override(params, _read_yaml(path), f"--config_file={path}")
@@ -138,18 +139,11 @@ def _experiments(collection=None, prefix="") -> Iterator[str]:
             yield prefix + name
 
 
-def _did_you_mean(name, known) -> str:
-    near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
-    if near:
-        return f"Did you mean {' or '.join(near)}?"
-    return f"There is {', '.join(known)}."
-
-
 def _read_yaml(path: str) -> dict:
     if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
-        raise UserError(f"--config_file={path}: there is no such file")
+        raise UserError(yamls.missing(path))
     with tf.io.gfile.GFile(path, "rb") as file:
-        return _mapping(file.read(), f"--config_file={path}")
+        return yamls.mapping(file.read(), f"--config_file={path}")
 
 
 def _read_override(text: str) -> dict:
@@ -157,20 +151,7 @@ def _read_override(text: str) -> dict:
         text = params_dict.nested_csv_str_to_json_str(text)
     if tf.io.gfile.exists(text):
         return _read_yaml(text)
-    return _mapping(text, "--params_override")
-
-
-def _mapping(text: str | bytes, source: str) -> dict:
-    try:
-        found = yamls.read(text)
-    except ValueError as error:
-        raise UserError(f"{source} is not YAML: {error}") from error
-    if not isinstance(found, dict):
-        raise UserError(
-            f"{source} holds {found!r}, no settings. Write key: value, or on the command line "
-            "trainer.train_steps=100,runtime.num_gpus=2"
-        )
-    return found
+    return yamls.mapping(text, "--params_override")
 
 
 def _override(params, settings: dict, source: str) -> None:
@@ -187,12 +168,12 @@ def _misfits(config, settings: dict, path: str) -> Iterator[str]:
     for key, value in settings.items():
         known = sorted(set(config.__dict__) - set(config.RESERVED_ATTR))
         if key not in known:
-            yield f"there is no {path}{key}. {_did_you_mean(key, known)}"
+            yield f"there is no {path}{key}. {did_you_mean(key, known)}"
             continue
         if key == "type" and isinstance(config, oneof.OneOfConfig) and value is not None:
             types = [name for name in known if name != "type"]
             if value not in types:
-                yield f"{path}type={value!r} is not known. {_did_you_mean(value, types)}"
+                yield f"{path}type={value!r} is not known. {did_you_mean(value, types)}"
         # seam: tf-models-official 2.20.0. Where the config holds None or a list, Model Garden
         # takes any key, and the typo ends in a constructor's TypeError.
         kind, present = config._get_subconfig_type(key), config.__dict__[key]

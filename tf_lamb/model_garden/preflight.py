@@ -24,12 +24,12 @@ import time
 from absl import app, flags
 
 from tf_lamb.core import preflight, recipes, roofline
+from tf_lamb.model_garden import early, train
+from tf_lamb.model_garden.errors import UserError
 
 
 def define_flags() -> None:
     """The flags of `train` that describe an experiment, and ours."""
-    from tf_lamb.model_garden import train
-
     train.define_flags()
     flags.DEFINE_string(
         "topology", None, "The slice that it would run on: v3:32x32, v4:4x4x4, v5e:4x8, ..."
@@ -53,7 +53,6 @@ def ask(params, topology: roofline.Topology, name: str, *, search=True, say=prin
     """
     # In this order: what needs no framework, what needs no model, and the rest.
     from tf_lamb.model_garden import batches, checks
-    from tf_lamb.model_garden.parsing import UserError
     from tf_lamb.model_garden.recipes import model_of
     from tf_lamb.tpu import compiler
 
@@ -176,15 +175,16 @@ def run() -> bool:
     except ValueError as error:
         sys.exit(f"tf_lamb.model_garden.preflight: {error}")
 
-    from tf_lamb.model_garden import parsing, train
-
     try:
+        early.check(args.experiment, args.config_file)
         train.register()
+        from tf_lamb.model_garden import parsing
+
         if arithmetic := parsing.fill_in(args):
             print(arithmetic, flush=True)
         params = parsing.parse(args)
         report = ask(params, topology, args.experiment, search=args.search, say=_say)
-    except parsing.UserError as error:
+    except UserError as error:
         sys.exit(f"tf_lamb.model_garden.preflight: {error}")
     print(report)
     if args.report:
@@ -200,6 +200,7 @@ def _say(text):
 
 def main() -> None:
     """Defines the flags and runs."""
+    early.begin("preflight")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # the report is what there is to read
     define_flags()
     flags.mark_flags_as_required(["experiment", "topology"])

@@ -5,9 +5,6 @@ Settings are nested dicts, as a YAML holds them; an experiment's config is overr
 
 import dataclasses
 
-from official.nlp.tasks import masked_lm
-from official.vision.configs import image_classification
-
 from tf_lamb.core import recipes, schedules
 
 OPTIMIZERS = {"LAMB": "tf_lamb", "LARS": "tf_lars"}
@@ -88,6 +85,9 @@ def published(name: str, batch_size: int, params) -> tuple[str, dict]:
 
 def model_of(params) -> str:
     """The name of the model that an experiment trains, as recipes spell it."""
+    from official.nlp.tasks import masked_lm
+    from official.vision.configs import image_classification
+
     task = params.task
     if isinstance(task, masked_lm.MaskedLMConfig):
         return "BERT" if task.model.encoder.type.startswith("bert") else task.model.encoder.type

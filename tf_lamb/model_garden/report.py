@@ -8,6 +8,8 @@ import sys
 
 from absl import app, flags
 
+from tf_lamb.model_garden import early
+
 # Tag -> the row, what an answer is, and where data.json has the commonest one and its share.
 _ACCURACIES = {
     "masked_lm_accuracy": (
@@ -106,6 +108,7 @@ def _run(_) -> None:
 
 def main() -> None:
     """Defines the flag and runs."""
+    early.begin("report")
     flags.DEFINE_string("model_dir", None, "The --model_dir of a run.")
     flags.mark_flag_as_required("model_dir")
     app.run(_run)

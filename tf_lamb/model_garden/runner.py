@@ -8,6 +8,7 @@ import orbit
 import tensorflow as tf
 import tf_keras
 from absl import logging
+from official.core import actions as core_actions
 from official.core import train_lib, train_utils
 
 from tf_lamb.core.adascale import Scaling
@@ -15,7 +16,7 @@ from tf_lamb.core.faces import callbacks
 from tf_lamb.core.measuring import Measuring
 from tf_lamb.core.observing import unwrapped
 from tf_lamb.model_garden import actions, autowarmup, checkpoints, model_dirs
-from tf_lamb.model_garden.parsing import UserError
+from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.trust_ratios import TrustRatios
 
 
@@ -32,6 +33,19 @@ def is_synchronized(layer):
     """Whether it is a batch normalization with statistics of all replicas together."""
     sync = tf_keras.layers.experimental.SyncBatchNormalization
     return getattr(layer, "synchronized", False) or isinstance(layer, sync)
+
+
+def _let_recovery_go_first(controller):
+    """Hands Model Garden's recovery to our report, which would end the run before it."""
+    ours = [a for a in controller.train_actions if isinstance(a, actions.Divergence)]
+    # seam: tf-models-official 2.20.0, which puts it behind all other actions.
+    theirs = [
+        a for a in controller.train_actions
+        if isinstance(getattr(a, "condition", None), core_actions.RecoveryCondition)
+    ]  # fmt: skip
+    if ours and theirs:
+        ours[0].recovery = theirs[0]
+        controller.train_actions = [a for a in controller.train_actions if a is not theirs[0]]
 
 
 class _Spent(Exception):
@@ -128,6 +142,7 @@ class Runner(train_lib.OrbitExperimentRunner):
         controller = super()._build_controller(
             trainer, *args, train_actions=[*(train_actions or []), *mine], **kwargs
         )
+        _let_recovery_go_first(controller)
         if self._warmup:  # the controller has restored the optimizer
             self._warmup.resume()
         return controller
@@ -135,7 +150,8 @@ class Runner(train_lib.OrbitExperimentRunner):
     def _actions(self, optimizer):
         config, mine = self.params.trainer.optimizer_config.optimizer.get(), []
         if getattr(config, "divergence_report", False):
-            mine.append(actions.Divergence(unwrapped(getattr(optimizer, "_optimizer", optimizer))))
+            ours = unwrapped(getattr(optimizer, "_optimizer", optimizer))
+            mine.append(actions.Divergence(ours, self.trainer.model))
         if every := getattr(config, "trust_ratios_every", None):
             folder = os.path.join(self.model_dir, "trust_ratios")
             self._trust_ratios = TrustRatios(optimizer, folder, every)

@@ -11,6 +11,7 @@ import itertools
 import pathlib
 import random
 
+from tf_lamb import model_garden
 from tf_lamb.model_garden import data_folder, sample_text
 
 FILES = ("vocab.txt", "train.tfrecord", "validation.tfrecord", "data.json")
@@ -51,7 +52,9 @@ def write(
 
     Raises:
       ValueError, OSError: for input that cannot be used, before anything is written.
+      ModuleNotFoundError: where Model Garden is not installed.
     """
+    model_garden.require()
     for name, value, least in (
         ("seq_length", seq_length, 8),
         ("dupe_factor", dupe_factor, 1),
@@ -149,10 +152,28 @@ def _write_part(folder, part, documents, settings):
     return len(instances), masked
 
 
+def trained_by(output_dir, facts):
+    """The line that trains the small BERT on it."""
+    settings = {}
+    for key, usual in (("seq_length", 128), ("max_predictions_per_seq", 20)):
+        if facts[key] != usual:
+            settings |= {f"{part}_data.{key}": facts[key] for part in ("train", "validation")}
+    for key, least, found in (
+        ("max_position_embeddings", 128, facts["seq_length"]),
+        ("vocab_size", 2000, facts["vocab_size"]),
+    ):
+        if found > least:
+            settings[f"model.encoder.bert.{key}"] = found
+    return data_folder.command(
+        "lamb/bert_pretraining", "bert_small_cpu.yaml", output_dir, **settings
+    )
+
+
 if __name__ == "__main__":
     data_folder.run(
         "sample_data",
         write,
         "{train_examples} training and {validation_examples} validation examples, vocabulary"
         " of {vocab_size}",
+        trained_by,
     )

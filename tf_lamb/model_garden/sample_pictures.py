@@ -114,10 +114,23 @@ def _write_part(folder, part, pictures, labels, size):
             writer.write(example.SerializeToString(deterministic=True))
 
 
+def trained_by(output_dir, facts):
+    """The line that trains the small ResNet on them."""
+    settings = {}
+    if facts["num_classes"] != 10:
+        settings["model.num_classes"] = facts["num_classes"]
+    if (size := facts["size"]) != 32:
+        settings["model.input_size"] = f"[{size},{size},3]"
+    return data_folder.command(
+        "lamb/resnet_imagenet", "resnet_small_lamb_cpu.yaml", output_dir, **settings
+    )
+
+
 if __name__ == "__main__":
     data_folder.run(
         "sample_pictures",
         write,
         "{train_examples} training and {validation_examples} validation pictures of {num_classes}"
         " classes",
+        trained_by,
     )

@@ -8,14 +8,10 @@ import dataclasses
 from fractions import Fraction
 
 from tf_lamb.core import recipes
-from tf_lamb.core.recipes.arithmetic import nearest
+from tf_lamb.core.recipes.arithmetic import nearest, whole
 from tf_lamb.model_garden.recipes import PUBLISHED, intervals, published
 
-# Each rule, and what it calls the warmup of the baseline.
-SCALING = {
-    "legw": (recipes.legw, "base_warmup_epochs"),
-    "sqrt_scaling": (recipes.sqrt_scaling, "warmup_epochs"),
-}
+SCALING = {"legw": recipes.legw, "sqrt_scaling": recipes.sqrt_scaling}
 RECIPES = (*SCALING, *PUBLISHED)
 DEFAULT = "legw"
 
@@ -47,7 +43,8 @@ class _Baseline:
     train_steps: int
     peak: float
     warmup_steps: int
-    after_warmup: bool  # whether decay counts its steps from the end of warmup
+    # Whether decay ends so many steps after warmup. An exponential one has a period, and no end.
+    after_warmup: bool
 
 
 def _baseline(params) -> _Baseline:
@@ -70,18 +67,26 @@ def _baseline(params) -> _Baseline:
         train_steps=params.trainer.train_steps,
         peak=max(max(r) if isinstance(r, list) else r for r in rates),
         warmup_steps=steps or 0,
-        after_warmup=ours and warmup.get().handover == "continuous",
+        after_warmup=(
+            ours and warmup.get().handover == "continuous" and "exponential" not in rate.type
+        ),
     )
 
 
 def _scaled(name: str, batch_size: int, params) -> tuple[str, dict]:
     base, config = _baseline(params), params.trainer.optimizer_config
-    rule, warmup_argument = SCALING[name]
-    warmup = {warmup_argument: base.warmup_steps / base.train_steps}
-    examples = base.train_steps * base.batch_size
-    recipe = rule(batch_size, base.batch_size, base.peak, **warmup, examples=examples, epochs=1)
+    k = Fraction(whole("batch_size", batch_size), base.batch_size)
+    steps = nearest(base.train_steps / k)
+    if not steps:
+        raise ValueError(
+            f"nothing would be trained: {base.train_steps:,} steps x {base.batch_size:,} / "
+            f"{batch_size:,} = {float(base.train_steps / k):.3g} steps. Take a smaller batch"
+        )
+    examples = steps * batch_size  # Model Garden's data begin again without regard to epochs
+    warmup = base.warmup_steps * base.batch_size / examples
+    recipe = SCALING[name](batch_size, base.batch_size, base.peak, warmup, examples, epochs=1)
 
-    factor, k = recipe.learning_rate / base.peak, Fraction(batch_size, base.batch_size)
+    factor = recipe.learning_rate / base.peak
     before, after = (base.warmup_steps, recipe.warmup_steps) if base.after_warmup else (0, 0)
 
     def scale(key, value):

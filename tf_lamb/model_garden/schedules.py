@@ -14,7 +14,7 @@ from official.modeling.hyperparams import base_config
 from official.modeling.optimization import optimizer_factory
 from official.modeling.optimization.configs import optimization_config
 
-from tf_lamb.model_garden import autowarmup
+from tf_lamb.model_garden import autowarmup, choices
 from tf_lamb.tf_keras import schedules
 
 
@@ -79,27 +79,6 @@ class WarmupConfig(base_config.Config):
     begin_step: int = 0
 
 
-@dataclasses.dataclass
-class LrConfig(optimization_config.LrConfig):
-    """Model Garden's choice of learning rates, with ours beside them."""
-
-    tf_lamb_constant: ConstantConfig = dataclasses.field(default_factory=ConstantConfig)
-    tf_lamb_polynomial: PolynomialConfig = dataclasses.field(default_factory=PolynomialConfig)
-    tf_lamb_cosine: CosineConfig = dataclasses.field(default_factory=CosineConfig)
-    tf_lamb_exponential: ExponentialConfig = dataclasses.field(default_factory=ExponentialConfig)
-    tf_lamb_multi_step: MultiStepConfig = dataclasses.field(default_factory=MultiStepConfig)
-    tf_lamb_auto_warmup: autowarmup.AutoWarmupConfig = dataclasses.field(
-        default_factory=autowarmup.AutoWarmupConfig
-    )
-
-
-@dataclasses.dataclass
-class WarmupChoice(optimization_config.WarmupConfig):
-    """Model Garden's choice of warmups, with ours beside them."""
-
-    tf_lamb: WarmupConfig = dataclasses.field(default_factory=WarmupConfig)
-
-
 def warmup(after, begin_step=0, **arguments):
     """Our warmup in front of a schedule, or of the plain number that a constant rate is."""
     if not callable(after):
@@ -111,14 +90,21 @@ def warmup(after, begin_step=0, **arguments):
     return schedule
 
 
+# Key -> its settings, and what they are the arguments of.
+_LEARNING_RATES = {
+    "tf_lamb_constant": (ConstantConfig, schedules.Constant),
+    "tf_lamb_polynomial": (PolynomialConfig, schedules.Polynomial),
+    "tf_lamb_cosine": (CosineConfig, schedules.Cosine),
+    "tf_lamb_exponential": (ExponentialConfig, schedules.Exponential),
+    "tf_lamb_multi_step": (MultiStepConfig, schedules.MultiStep),
+    autowarmup.KEY: (autowarmup.AutoWarmupConfig, autowarmup.Schedule),
+}
+
+
 def register_schedules() -> None:
-    """Registers each of our schedules under its own key."""
-    optimizer_factory.LR_CLS.update(
-        tf_lamb_constant=schedules.Constant,
-        tf_lamb_polynomial=schedules.Polynomial,
-        tf_lamb_cosine=schedules.Cosine,
-        tf_lamb_exponential=schedules.Exponential,
-        tf_lamb_multi_step=schedules.MultiStep,
-        tf_lamb_auto_warmup=autowarmup.Schedule,
-    )
+    """Registers each of our schedules under its own key, in every experiment."""
+    kinds = {key: kind for key, (kind, _) in _LEARNING_RATES.items()}
+    choices.add(optimization_config.LrConfig, kinds)
+    optimizer_factory.LR_CLS.update({key: cls for key, (_, cls) in _LEARNING_RATES.items()})
+    choices.add(optimization_config.WarmupConfig, {"tf_lamb": WarmupConfig})
     optimizer_factory.WARMUP_CLS["tf_lamb"] = warmup

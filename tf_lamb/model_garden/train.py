@@ -24,6 +24,9 @@ import sys
 
 from absl import app, flags
 
+from tf_lamb.model_garden import early
+from tf_lamb.model_garden.errors import UserError
+
 
 def define_flags() -> None:
     """Model Garden's flags and ours, none of them required yet."""
@@ -32,6 +35,8 @@ def define_flags() -> None:
     from tf_lamb.model_garden import scaling
 
     model_garden_flags.define_flags()
+    known = ", ".join(early.known_experiments())
+    flags.FLAGS["experiment"].help = f"What to train, and what it begins with. There is {known}."
     flags.DEFINE_integer(
         "seed", None, "Two runs with one seed start from the same weights.", lower_bound=0
     )
@@ -49,6 +54,10 @@ def define_flags() -> None:
         lower_bound=1,
     )  # fmt: skip
     flags.DEFINE_bool("replace_stock", False, "Whether optimizer.type=lamb means our LAMB.")
+    early.show_in_help(
+        "experiment", "config_file", "mode", "model_dir", "params_override", "seed",
+        "global_batch_size", "recipe", "per_replica_batch_size", "replace_stock",
+    )  # fmt: skip
 
 
 def register() -> None:
@@ -66,6 +75,7 @@ def register() -> None:
 def run() -> None:
     """Trains and evaluates what the flags say; raises `UserError` where that cannot be."""
     import tf_keras
+    from absl import logging
     from official.nlp import train as model_garden_train
 
     from tf_lamb.model_garden import checkpoints, checks, model_dirs, parsing, report, runner
@@ -88,21 +98,22 @@ def run() -> None:
     runner.install()
     model_garden_train.main(None)
     if training:
+        logging.set_verbosity(logging.WARNING)  # TensorFlow's threads tell of their end, after it
         print(report.report(args.model_dir), flush=True)
 
 
 def _run(_) -> None:
-    from tf_lamb.model_garden import parsing
-
-    register()
     try:
+        early.check(flags.FLAGS.experiment, flags.FLAGS.config_file)
+        register()
         run()
-    except parsing.UserError as error:
+    except UserError as error:
         sys.exit(f"tf_lamb.model_garden.train: {error}")
 
 
 def main() -> None:
     """Defines the flags and runs."""
+    early.begin("train")
     define_flags()
     flags.mark_flags_as_required(["experiment", "mode", "model_dir"])
     app.run(_run)

@@ -24,6 +24,9 @@ import sys
 
 from absl import app, flags
 
+from tf_lamb.model_garden import early, train
+from tf_lamb.model_garden.errors import UserError
+
 
 @dataclasses.dataclass
 class Stage:
@@ -78,14 +81,14 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
                 parsing.put_in_front(stage, hand_over)
             params = parsing.parse(stage)
             if i and (reason := model_dirs.why_no_successor(parsed[-1], params, keep_moments)):
-                raise parsing.UserError(reason)
+                raise UserError(reason)
             # The checkpoint that it starts from does not have to be there yet.
             alone = params.replace(task={"init_checkpoint": None})
             if hasattr(alone.task, "init_optimizer"):
                 alone.task.init_optimizer = False
             checks.check(alone, mode, stage.model_dir, stage.experiment, seed)
-        except parsing.UserError as error:
-            raise parsing.UserError(f"stage {i + 1}: {error}") from error
+        except UserError as error:
+            raise UserError(f"stage {i + 1}: {error}") from error
         parsed.append(params)
         begin += params.trainer.train_steps
         print(f"Stage {i + 1} of {len(stages)}: {stage.experiment}, "
@@ -96,19 +99,24 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
 
 
 def _run(_) -> None:
-    from tf_lamb.model_garden import checkpoints, parsing, tasks, train
-
     args = flags.FLAGS
-    train.register()
     try:
         if "train" not in args.mode:
-            raise parsing.UserError(
+            raise UserError(
                 f"--mode={args.mode}: stages are trained. Evaluate one with "
                 "tf_lamb.model_garden.train and its folder as --model_dir"
             )
         if args.experiment or args.config_file:
-            raise parsing.UserError("Each stage has its own: write --stage=EXPERIMENT:CONFIG_FILE")
+            raise UserError("Each stage has its own: write --stage=EXPERIMENT:CONFIG_FILE")
         stages = _stages(args)
+        for i, stage in enumerate(stages, 1):
+            try:
+                early.check(stage.experiment, stage.config_file)
+            except UserError as error:
+                raise UserError(f"stage {i}: {error}") from error
+        train.register()
+        from tf_lamb.model_garden import checkpoints, tasks
+
         all_params = prepare(stages, args.moments == "keep", args.mode, args.seed)
         for i, (stage, params) in enumerate(zip(stages, all_params, strict=True), 1):
             checkpoints.settle(stage.model_dir)
@@ -126,15 +134,14 @@ def _run(_) -> None:
                 # A new process for the next stage: a strategy and its devices are made once only.
                 module = "tf_lamb.model_garden.train_stages"
                 os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
-    except parsing.UserError as error:
+    except UserError as error:
         sys.exit(f"tf_lamb.model_garden.train_stages: {error}")
     print(f"All {len(stages)} stages are trained: {stages[-1].model_dir}")
 
 
 def main() -> None:
     """Defines the flags and runs."""
-    from tf_lamb.model_garden import train
-
+    early.begin("train_stages")
     train.define_flags()
     flags.DEFINE_multi_string("stage", None, "EXPERIMENT:CONFIG_FILE[,CONFIG_FILE...], in order.")
     flags.DEFINE_enum("moments", "reset", ["reset", "keep"], "What becomes of them between stages.")

@@ -11,7 +11,7 @@ import tensorflow as tf
 from official.core import base_trainer
 
 from tf_lamb.model_garden import batches, model_dirs
-from tf_lamb.model_garden.parsing import UserError
+from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.runner import measuring
 
 

@@ -4,7 +4,7 @@ import functools
 
 from absl import logging
 
-from tf_lamb.core import observing, reading, trust_ratios
+from tf_lamb.core import checks, observing, reading, trust_ratios
 from tf_lamb.tf_keras.trust_ratios import open_writer
 
 
@@ -23,7 +23,8 @@ class TrustRatios:
 
     Raises:
         TypeError: for an optimizer that has no trust ratios.
-        ValueError: for an optimizer that has trained, and for an `every` that is no whole number.
+        ValueError: for an optimizer that has trained.
+        ValueError, TypeError: for an `every` that is no whole number.
 
     Example:
 
@@ -33,7 +34,7 @@ class TrustRatios:
     """
 
     def __init__(self, optimizer, directory=None, every=100):
-        self._every = reading.interval(every)
+        self._every = checks.whole("every", every)
         # seam: tf-models-official 2.20.0. Averaging keeps what it wraps under this name.
         optimizer = observing.observed(getattr(optimizer, "_optimizer", optimizer))
         if optimizer.observe_trust_ratios() and optimizer.has_traced_a_step():

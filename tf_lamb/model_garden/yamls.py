@@ -4,8 +4,11 @@ Model Garden's own loader makes Python functions of `!!python/name`, and takes w
 aliases of a file unfold to.
 """
 
+import re
+
 import yaml
-from official.modeling.hyperparams import params_dict
+
+from tf_lamb.model_garden.errors import UserError
 
 _MOST_VALUES = 100_000  # that aliases may unfold to; the largest experiment has some hundreds
 _PLAIN = (str, int, float, bool, type(None))
@@ -15,8 +18,10 @@ class _Loader(yaml.SafeLoader):
     """Plain values, and the tuples that Model Garden writes."""
 
 
-# seam: tf-models-official 2.20.0. Its loader reads 1e-3 as a number.
-_Loader.yaml_implicit_resolvers = params_dict._LOADER.yaml_implicit_resolvers
+# seam: tf-models-official 2.20.0. Its loader reads 1e-3 as a number, which YAML 1.1 does not.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"), [*"-+0123456789"]
+)
 _Loader.add_constructor(
     "tag:yaml.org,2002:python/tuple",
     lambda loader, node: tuple(loader.construct_sequence(node, deep=True)),
@@ -55,3 +60,22 @@ def _check(found) -> None:
             pending += value
         elif not isinstance(value, _PLAIN):
             raise ValueError(f"{value!r} is neither a text nor a number; write it in quotes")
+
+
+def mapping(text: str | bytes, source: str) -> dict:
+    """The settings that a YAML holds, or one `UserError` that names where it comes from."""
+    try:
+        found = read(text)
+    except ValueError as error:
+        raise UserError(f"{source} is not YAML: {error}") from error
+    if not isinstance(found, dict):
+        raise UserError(
+            f"{source} holds {found!r}, no settings. Write key: value, or on the command line "
+            "trainer.train_steps=100,runtime.num_gpus=2"
+        )
+    return found
+
+
+def missing(path: str) -> str:
+    """What to say of a config file that is not there."""
+    return f"--config_file={path}: there is no such file"

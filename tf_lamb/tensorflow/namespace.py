@@ -43,23 +43,12 @@ def sum(x, axis=None, keepdims=False):
     XLA's CPU compiler writes an array out before it sums its elements, but not before it adds it to
     another: the sum of all elements begins as the sum of an eighth of the rows and the others.
     """
-    if axis is not None or keepdims or x.shape.rank < 2 or target.is_tpu():
+    if axis is not None or keepdims or target.is_tpu() or x.shape.num_elements() < target.LARGE:
         return tf.reduce_sum(x, axis, keepdims)
     x = tf.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
     rows = x.shape[0] // _PARTS
     *parts, rest = tf.split(x, [rows] * _PARTS + [x.shape[0] - _PARTS * rows])
     return tf.reduce_sum(tf.add_n(parts)) + tf.reduce_sum(rest)
-
-
-def where_or(condition, x, otherwise):
-    """x where the condition holds, and otherwise() where not: computed only if it is needed.
-
-    XLA's CPU compiler would give it a loop of its own, an eighth of the whole update. For a TPU
-    both are one loop, which a branch would cut in two.
-    """
-    if target.is_tpu():
-        return tf.where(condition, x, otherwise())
-    return tf.cond(tf.reduce_all(condition), lambda: x, lambda: tf.where(condition, x, otherwise()))
 
 
 def concatenate(arrays):

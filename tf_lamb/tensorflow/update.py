@@ -37,16 +37,20 @@ class State(NamedTuple):
 class Update:
     """Applies one rule to many variables, on one replica.
 
-    XLA compiles one program a (shape, dtype, treatment), not one for the whole list: a network
-    has hundreds of variables and a dozen shapes, and compile time follows the number of programs.
+    One program is traced a (shape, dtype, treatment), not one for the whole list: a network has
+    hundreds of variables and a dozen shapes, and the first step follows the number of programs. XLA
+    compiles those that are large enough to gain by it.
 
     Attributes:
         rule: the rule with its hyper-parameters bound, `rule(xp, g, w, *slots, lr=, t=, ...)`.
         slot_count: how many slots the rule has.
         clip: takes and returns the list of gradients; it sees the whole, aggregated gradient.
         accumulation_steps: micro-steps an update takes, or None.
-        jit_compile: whether XLA compiles the programs.
+        jit_compile: whether XLA compiles the programs of large layers.
         refusal: what is raised, with names, where a gradient is not finite; None raises nothing.
+        assign: what gives a weight or a slot its new value: in Keras 3 the optimizer's own method,
+            which a subclass may have overridden.
+        tell: called by a step that is skipped, with the steps taken and how many were skipped.
     """
 
     rule: Callable
@@ -55,6 +59,8 @@ class Update:
     accumulation_steps: int | None
     jit_compile: bool
     refusal: str | None = None
+    assign: Callable = lambda variable, value: variable.assign(value)
+    tell: Callable | None = None
 
     def __post_init__(self):
         self._programs: dict = {}
@@ -114,7 +120,7 @@ class Update:
             tf.cond(
                 finite,
                 lambda: self._apply(plan, gradients, state, scalars),
-                lambda: nonfinite.count(*state.skipped),
+                lambda: nonfinite.count(*state.skipped, scalars.t - 1, self.tell),
             )
             return tf.logical_not(finite)
 
@@ -148,8 +154,10 @@ class Update:
 
             # On a TPU the step is one program already, and its variables are no arguments. XLA
             # takes the variables of one device, and those of a step may lie on several servers.
-            if self.jit_compile and not target.is_tpu() and not servers.are_used():
-                program = tf.function(program, jit_compile=True, autograph=False)
+            if not target.is_tpu() and not servers.are_used():
+                size = sum(w.shape.num_elements() for w in weights)
+                compiled = self.jit_compile and size >= target.LARGE
+                program = tf.function(program, jit_compile=compiled or None, autograph=False)
             self._programs[key] = program
         return self._programs[key]
 
@@ -164,14 +172,14 @@ class Update:
             lr=tf.cast(lr, dtype), t=tf.cast(t, dtype), observe=observing.recorder(observed),
         )  # fmt: skip
         for w, s, (new_w, *new_s) in zip(weights, slots, new_states, strict=True):
-            w.assign(tf.cast(new_w, w.dtype))
+            self.assign(w, tf.cast(new_w, w.dtype))
             for i, (slot, value) in enumerate(zip(s, [*new_s, new_w], strict=False)):
                 if slot.dtype == tf.bfloat16:
                     # The same on every replica, and in a run that is resumed.
                     seed = tf.stack([tf.cast(t, tf.int32), number * 8 + i])
                     noise = tf.random.stateless_uniform(value.shape, seed)
                     value = rounding.stochastic(namespace, value, noise)
-                slot.assign(tf.cast(value, slot.dtype))
+                self.assign(slot, tf.cast(value, slot.dtype))
 
     def _weight(self, weight, slots, dtype):
         value = tf.cast(weight, dtype)

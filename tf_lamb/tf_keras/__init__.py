@@ -1,5 +1,10 @@
 """Door 2: the same optimizers for tf_keras, the Keras of the Model Garden."""
 
+from tf_lamb.core.requirements import needed
+
+with needed("tf_lamb.tf_keras", "pip install '.[tf-keras]'."):
+    import tf_keras as _tf_keras  # noqa: F401
+
 from tf_lamb.core.faces.split import auxiliary_statistics
 from tf_lamb.tf_keras import schedules
 from tf_lamb.tf_keras.backup import BackupAndRestore

@@ -33,12 +33,13 @@ class BackupAndRestore(backup.BackupAndRestore, tf_keras.callbacks.BackupAndRest
         """What TensorFlow has silently left as it was."""
         model = self.model
         root = tf.train.Checkpoint(model=model)
-        needed = [*model.variables, *_variables(model.optimizer)]
+        needed = [*model.variables, *variables_of(model.optimizer)]
         needed = {id(variable) for variable in needed}
         _, _, missing = tf.train.CheckpointView(path).diff(root)
         return [variable.name for variable in missing if id(variable) in needed]
 
 
-def _variables(optimizer):
+def variables_of(optimizer):
+    """Those of either generation of tf_keras's optimizers."""
     variables = optimizer.variables
     return variables() if callable(variables) else variables

@@ -1,16 +1,32 @@
 """The callbacks of this door: the face of each, before tf_keras."""
 
+import tensorflow as tf
 import tf_keras
 
 from tf_lamb.core import faces
+from tf_lamb.tf_keras import backup
 
 
 class BetweenBatches(tf_keras.callbacks.Callback):
-    """Tells how many steps lie between two calls."""
+    """Tells how many steps lie between two calls, and waits for the loss of none."""
+
+    def __init__(self):
+        super().__init__()
+        self._supports_tf_logs = True  # else tf_keras reads each loss; seam: tf_keras 2.20.1
 
     def _batches_a_call(self):
         # seam: tf_keras 2.20.1. A model does not tell it otherwise.
         return int(self.model._steps_per_execution.numpy())
+
+    def _trained(self):
+        return [*self.model.weights, *backup.variables_of(self.model.optimizer)]
+
+    def _copies(self):
+        return [tf.convert_to_tensor(v).numpy().copy() for v in self._trained()]
+
+    def _put_back(self, arrays):
+        for variable, array in zip(self._trained(), arrays, strict=True):
+            variable.assign(array)
 
 
 class AutoWarmup(faces.AutoWarmup, BetweenBatches):
@@ -21,9 +37,9 @@ class DivergenceReport(faces.DivergenceReport, BetweenBatches):
     __doc__ = faces.DivergenceReport.__doc__
 
 
-class NoiseScale(faces.NoiseScale, tf_keras.callbacks.Callback):
+class NoiseScale(faces.NoiseScale, BetweenBatches):
     __doc__ = faces.NoiseScale.__doc__
 
 
-class StopAtScaleInvariantStep(faces.StopAtScaleInvariantStep, tf_keras.callbacks.Callback):
+class StopAtScaleInvariantStep(faces.StopAtScaleInvariantStep, BetweenBatches):
     __doc__ = faces.StopAtScaleInvariantStep.__doc__

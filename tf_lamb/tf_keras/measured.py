@@ -12,12 +12,14 @@ import tf_keras
 from tf_lamb.core.layerwise import path_of
 from tf_lamb.core.measuring import refuse_wrapper
 from tf_lamb.tensorflow import namespace, replicas
+from tf_lamb.tensorflow.gradients import dense
 
 
 class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     """Owns the variables of what was measured, and hands all else on to the inner optimizer."""
 
     _xp = namespace
+    _cond = staticmethod(tf.cond)
 
     def _wrap(self, inner, name):
         refuse(type(self).__name__, inner)
@@ -104,14 +106,14 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         pairs = [(g, v) for g, v in pairs if g is not None]
         if not pairs:
             return self.inner_optimizer.apply_gradients(missing, skip_gradients_aggregation=True)
-        dense = [tf.convert_to_tensor(g) for g, _ in pairs]
+        gradients = [dense(g, v) for g, v in pairs]
         variables = [v for _, v in pairs]
         if self._replicas > 1:
             pairs = list(self.inner_optimizer.aggregate_gradients(pairs))
         else:
-            pairs = list(zip(dense, variables, strict=True))
+            pairs = list(zip(gradients, variables, strict=True))
         positions = [self._index_dict[self._var_key(v)] for v in variables]
-        counts = self._measure(dense, [tf.convert_to_tensor(g) for g, _ in pairs], positions)
+        counts = self._measure(gradients, [dense(g, v) for g, v in pairs], positions)
         self.inner_optimizer.apply_gradients(
             pairs + missing, name=name, skip_gradients_aggregation=True
         )

@@ -1,6 +1,7 @@
 """Trust ratios on show: what door 2 adds to `tf_lamb.core.observing`."""
 
 from tf_lamb.core import observing
+from tf_lamb.tensorflow import nonfinite
 from tf_lamb.tensorflow.observing import fetch, vector_beside
 
 
@@ -11,6 +12,7 @@ class Observing(observing.Observing):
         return vector_beside(variable, self._distribution_strategy, name)
 
     _fetch = staticmethod(fetch)
+    _which_are_finite = staticmethod(nonfinite.which)
 
     def has_traced_a_step(self) -> bool:
         """Whether some step has been traced, which does not learn what it was not traced with."""

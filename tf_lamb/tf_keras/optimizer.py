@@ -19,7 +19,9 @@ import tf_keras
 from tf_lamb.core import settings as settings_
 from tf_lamb.core.layerwise import Layerwise
 from tf_lamb.core.nonfinite import Guarded
+from tf_lamb.core.recipes import overrun
 from tf_lamb.tensorflow import nonfinite, servers
+from tf_lamb.tensorflow.gradients import dense
 from tf_lamb.tensorflow.update import Scalars, State, Update, update_replicas
 from tf_lamb.tf_keras import observing, schedules
 
@@ -57,9 +59,21 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
 
     def __init__(self, learning_rate, **arguments):
         settings = self.settings_class(**arguments)
-        super().__init__(**settings.host())
+        if settings.loss_scale_factor is not None:
+            raise ValueError(
+                f"loss_scale_factor={settings.loss_scale_factor:g} is an argument of Keras 3. In "
+                "tf_keras, put tf_keras.mixed_precision.LossScaleOptimizer around the optimizer."
+            )
+        host = settings.host()
+        if host["name"] is None:
+            name = type(self).__name__.lower()
+            uid = tf_keras.backend.get_uid(name) - 1
+            host["name"] = f"{name}_{uid}" if uid else name
+        super().__init__(**host)
         self._take(settings)
-        self._learning_rate = self._build_learning_rate(settings_.learning_rate(learning_rate))
+        self._learning_rate = self._build_learning_rate(
+            settings_.learning_rate(learning_rate, _Schedule)
+        )
         steps = settings.gradient_accumulation_steps
         self.gradient_accumulation_steps = None if steps == 1 else steps
 
@@ -87,6 +101,7 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
             self.gradient_accumulation_steps,
             self._settings.jit_compile,
             self._refusal(),
+            tell=self._tell_row,
         )
         self._make_observed()
         # As a function: the host would take a list of the weights for state of the optimizer.
@@ -139,7 +154,9 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
 
     def _internal_apply_gradients(self, grads_and_vars):
         gradients, variables = zip(*grads_and_vars, strict=True)
-        gradients = [_at_least_float32(tf.convert_to_tensor(g)) for g in gradients]
+        gradients = [
+            _at_least_float32(dense(g, v)) for g, v in zip(gradients, variables, strict=True)
+        ]
 
         def everywhere(strategy, gradients):
             plan, gradients, state = self._work(gradients, variables)
@@ -184,11 +201,21 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
             ema_overwrites=tf.equal(t % frequency, 0) if frequency else tf.constant(False),
         )
 
+    def finalize_variable_values(self, var_list):
+        """At the end of training, the averages replace the weights if `use_ema`."""
+        overrun.warn_if_over(self, lambda: int(self.iterations.numpy()))
+        super().finalize_variable_values(var_list)
+
     def _overwrite_model_variables_with_average_value(self, var_list):
         for variable in var_list:
             index = self._index_dict[self._var_key(variable)]
             average, variable = self._model_variables_moving_average[index], _native(variable)
             variable.assign(tf.cast(average, variable.dtype))
+
+    def finalize_variable_values(self, var_list):
+        """As in tf_keras; `fit` calls it at its end."""
+        super().finalize_variable_values(var_list)
+        self._tell_skipped()
 
     @property
     def learning_rate(self):

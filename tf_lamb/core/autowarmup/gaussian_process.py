@@ -13,6 +13,7 @@ anew each time, where theirs takes 100 steps of Adam towards it; and the mean is
 fitted.
 """
 
+import importlib.util
 from typing import NamedTuple
 
 LENGTH_SCALE = 0.2
@@ -37,6 +38,16 @@ class Prior(NamedTuple):
 
     scale: float
     noise: float
+
+
+def check_installed() -> None:
+    """Raises, with the way out, where the test of an epoch would fail for want of a package."""
+    for name, package in (("sklearn", "scikit-learn"), ("threadpoolctl", "threadpoolctl")):
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(
+                f"AutoWarmup needs {package}, which is not installed: "
+                'pip install "tf_lamb[autowarmup]".'
+            )
 
 
 def tests(x, y, count: int) -> list[Test]:

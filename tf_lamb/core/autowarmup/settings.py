@@ -53,7 +53,7 @@ class Settings:
 
     def __post_init__(self):
         for name in ("total_steps", "patience", "tests"):
-            checks.whole(name, getattr(self, name))
+            object.__setattr__(self, name, checks.whole(name, getattr(self, name)))
         low, high = self.min_learning_rate, self.max_learning_rate
         if not 0 < low < high < math.inf:
             raise ValueError(

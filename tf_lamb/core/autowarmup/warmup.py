@@ -1,5 +1,6 @@
 """The state machine of AutoWU: losses in, the learning rate out, one decision an epoch."""
 
+import bisect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -79,6 +80,19 @@ class Warmup(Drawable):
         now, low = self.rate(step), self.settings.min_learning_rate
         rates = [low * (now / low) ** test.lowest for test in tests]
         self.begin, self.peak, self.found = float(step), sum(rates) / len(rates), True
+
+    @property
+    def lowest(self) -> int:
+        """Where to go back to: the end of the epoch in whose last quarter the loss was lowest."""
+        ends = [step for step, _ in self.verdicts]
+        tails = {end: self._tail(begin, end) for begin, end in zip([0, *ends], ends, strict=False)}
+        return min(tails, key=tails.__getitem__)
+
+    def _tail(self, begin, end):
+        first, last = (bisect.bisect_left(self.points, (at,)) for at in (begin, end))
+        losses = [loss for _, loss in self.points[first:last]]
+        losses = losses[-max(len(losses) // 4, 1) :]
+        return sum(losses) / len(losses)  # no verdict is without one
 
     def state(self) -> dict:
         """All that it has seen and decided, for JSON."""

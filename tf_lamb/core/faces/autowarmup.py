@@ -3,12 +3,12 @@
 import json
 import os
 import tempfile
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 from tf_lamb.core import autowarmup
 from tf_lamb.core.reading import Callback
+from tf_lamb.core.warn import warn
 
 
 class AutoWarmup(Callback):
@@ -18,12 +18,16 @@ class AutoWarmup(Callback):
         test      at the end of an epoch, over all losses so far: P, how probable it is that the
                   loss was lower before, by a Gaussian process over them
         switch    when most of `tests` tests say P > confidence for `patience` epochs in a row:
-                  back to the learning rate at the lowest loss, from which it decays
+                  back to the learning rate at the lowest loss, from which it decays, and to the
+                  weights and the optimizer's state at the end of the epoch that ended lowest
         decay     peak (1 + cos(pi s/S))/2 to 0 at the last step T
 
     Without a minimum of the loss, the decay begins where the longest warmup ends, from there. It
     sets the learning rate of any optimizer, before every step; give that one any number. A wide
     range from min to max costs little: the rate grows by the same factor at every step.
+
+    A rate beyond the peak may leave a network that no rate repairs, so that weights and state are
+    kept during the warmup: in the host's memory, one copy. `iterations` goes back with them.
 
     Needs scikit-learn. `plot()` draws the loss, what the process made of it, and the rate.
 
@@ -39,8 +43,9 @@ class AutoWarmup(Callback):
         tests: tests an epoch, each of other 500 losses if there are more. Defaults to 5.
         total_steps: T. Defaults to None: epochs times steps of an epoch, as `fit` says.
         state_file: a JSON file, written at the end of every epoch, from which a `fit` that begins
-            at a later epoch goes on. Defaults to None: such a `fit` is refused, unless this object
-            has seen the epochs before. Stand it before `BackupAndRestore` in the list.
+            at a later epoch goes on, with the weights that are kept beside it. Defaults to None:
+            such a `fit` is refused, unless this object has seen the epochs before. Stand it before
+            `BackupAndRestore` in the list.
         verbose: whether to print what is decided. Defaults to True.
 
     Attributes:
@@ -51,6 +56,7 @@ class AutoWarmup(Callback):
             the number of steps is not known, the optimizer has a schedule, or the state is missing
             or of another training.
         FloatingPointError: at the end of an epoch without a finite loss.
+        ModuleNotFoundError: at construction, where scikit-learn is not installed.
 
     Example:
 
@@ -69,12 +75,12 @@ class AutoWarmup(Callback):
     """
 
     warmup: Any = None
-    # Losses are looked at when the epoch ends: neither Keras has to wait for them before.
-    _supports_tf_logs = True
-    async_safe = True
+    async_safe = True  # losses are looked at when the epoch ends: Keras 3 need not wait for them
     # The host's.
     params: dict
     _batches_a_call: Callable
+    _copies: Callable  # of the model's weights and its optimizer's variables, as arrays
+    _put_back: Callable  # assigns such arrays
 
     def __init__(
         self, min_learning_rate=1e-5, max_learning_rate=1.0, *, max_warmup_fraction=0.5,
@@ -88,7 +94,9 @@ class AutoWarmup(Callback):
             "cooldown_fraction": cooldown_fraction, "confidence": confidence,
             "patience": patience, "tests": tests,
         }  # fmt: skip
+        autowarmup.gaussian_process.check_installed()
         self._total_steps, self._state_file, self._verbose = total_steps, state_file, verbose
+        self._kept = autowarmup.Kept(state_file)
         # Says now what cannot be, of a training that is long enough.
         autowarmup.Settings(total_steps or 10**9, **self._told)
 
@@ -102,6 +110,7 @@ class AutoWarmup(Callback):
             )
         total = self._total_steps or self.params["epochs"] * self._steps
         self._settings = autowarmup.Settings(total, **self._told)
+        self._warn_of_lag()
         self._call = self._batches_a_call()
         self._has_begun = False
 
@@ -143,10 +152,34 @@ class AutoWarmup(Callback):
         self.warmup.end_epoch(step)
         if logs is not None:
             logs["learning_rate"] = rate
+        decides = was_rising and (self.warmup.is_rising(step) or self.warmup.found)
+        said = self._keep_or_go_back(step) if decides else ""
         if self._state_file:
             self._save(step)
-        if self._verbose and was_rising and not self.warmup.is_rising(step):
-            print(f"\n{self.warmup}")
+        if not was_rising:  # and nobody goes on at an epoch that was
+            self._kept.drop()
+        elif self._verbose and not self.warmup.is_rising(step):
+            print(f"\n{self.warmup}{said}")
+
+    def _keep_or_go_back(self, step):
+        """Keeps the weights of the epoch that ended lowest; after the switch, has them again."""
+        lowest = self.warmup.lowest
+        if lowest == step:
+            if not self.warmup.found:
+                self._kept.keep(step, self._copies())
+            return ""
+        if not self.warmup.found:
+            return ""
+        if (arrays := self._kept.at(lowest, self._copies())) is None:
+            warn(
+                f"AutoWarmup goes back to a lower learning rate, but not to the weights of step "
+                f"{lowest:,}, where the loss was lowest: they were kept by a process that is gone. "
+                "If the loss does not fall again, begin anew, with max_learning_rate="
+                f"{self.warmup.peak:.2g}."
+            )
+            return ""
+        self._put_back(arrays)
+        return f" The weights and the optimizer are those of step {lowest:,} again."
 
     def plot(self, axes=None):
         """Draws loss, posterior, switch and learning rate; see `AutoWarmup`.
@@ -181,11 +214,10 @@ class AutoWarmup(Callback):
                 f"total_steps={state['total_steps']}."
             )
         if state["steps"] < self._first:
-            warnings.warn(
+            warn(
                 f"The state of AutoWarmup ends at step {state['steps']:,}, before step "
                 f"{self._first:,}, at which fit goes on: the losses between are missing. Put "
-                "AutoWarmup before BackupAndRestore in the list of callbacks.",
-                stacklevel=2,
+                "AutoWarmup before BackupAndRestore in the list of callbacks."
             )
         return state
 
@@ -195,6 +227,8 @@ class AutoWarmup(Callback):
         with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
             json.dump({**self.warmup.state(), "steps": step}, file)
         os.replace(file.name, self._state_file)
+        if self.warmup.is_rising(step):
+            self._kept.drop(but=self.warmup.lowest)
 
 
 def _of_steps(means):

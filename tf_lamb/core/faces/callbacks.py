@@ -1,27 +1,20 @@
 """The faces of what watches a measuring optimizer during `fit`; each door adds its host."""
 
-import warnings
-from collections.abc import Callable
 from typing import Any
 
 from tf_lamb.core import checks, noise
 from tf_lamb.core.adascale import Scaling
 from tf_lamb.core.measuring import Measuring
-from tf_lamb.core.reading import Callback
+from tf_lamb.core.reading import Reading
+from tf_lamb.core.warn import warn
 
 
-class _Watching(Callback):
+class _Watching(Reading):
     """What callbacks share: they find the optimizer, and read it every so many batches."""
 
     _wanted: type
     _hint: str
     _optimizer: Any
-    # The host's and the face's.
-    _read: Callable
-
-    def _every(self, every):
-        self._batches_between, self._batches = checks.whole("every", every), 0
-        self._supports_tf_logs = True  # else tf_keras waits for the loss of every batch
 
     def set_model(self, model):
         """Refuses a model whose optimizer measures nothing; warns of shared batch statistics."""
@@ -36,18 +29,7 @@ class _Watching(Callback):
         layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else model.layers
         shared = [layer.name for layer in layers if getattr(layer, "synchronized", False)]
         if shared:
-            warnings.warn(shared_statistics(shared), stacklevel=3)
-
-    def on_train_batch_end(self, batch, logs=None):
-        """Reads the optimizer if it is time."""
-        self._batches += 1
-        if self._batches % self._batches_between == 0:
-            self._look()
-
-    def _look(self):
-        if hasattr(self.model, "jax_state_sync"):
-            self.model.jax_state_sync()
-        self._read()
+            warn(shared_statistics(shared))
 
 
 def shared_statistics(layers) -> str:
@@ -75,7 +57,8 @@ class NoiseScale(_Watching):
 
     Args:
         batch_size: Examples of one update: of all replicas and micro-batches together.
-        every: Batches between two readings; each waits for the device. Defaults to 100.
+        every: Batches between two readings, however many of them `fit` runs in one call; each
+            reading waits for the device. Defaults to 100.
         verbose: Whether to print the advice at the end. Defaults to True.
 
     Raises:
@@ -106,10 +89,10 @@ class NoiseScale(_Watching):
         super().__init__()
         self.batch_size = checks.whole("batch_size", batch_size)
         self._verbose = checks.flag("verbose", verbose)
-        self._every(every)
+        self._every = checks.whole("every", every)
         self.history: dict[str, list] = {"step": [], "noise_scale": []}
 
-    def _read(self):
+    def _read_now(self):
         step = self._optimizer.updates
         if self.history["step"][-1:] == [step]:  # the end of an epoch, and of `every` batches
             return
@@ -122,12 +105,13 @@ class NoiseScale(_Watching):
 
     def on_epoch_end(self, epoch, logs=None):
         """Reads, and adds the reading to the logs."""
-        self._look()
+        self._read()
         if logs is not None:
             logs.update({name: seen[-1] for name, seen in self.history.items() if name != "step"})
 
     def on_train_end(self, logs=None):
-        """Says what it means."""
+        """Reads the last step; says what it means."""
+        super().on_train_end(logs)
         if self._verbose:
             print(self.advice())
 
@@ -146,7 +130,8 @@ class StopAtScaleInvariantStep(_Watching):
 
     Args:
         steps: The steps of the base batch.
-        every: Batches between two looks; each waits for the device. Defaults to 1.
+        every: Batches between two looks, however many of them `fit` runs in one call; each look
+            waits for the device. Defaults to 1.
 
     Raises:
         ValueError: when training begins, for an optimizer that is not `AdaScale`.
@@ -170,19 +155,29 @@ class StopAtScaleInvariantStep(_Watching):
     def __init__(self, steps, *, every=1):
         super().__init__()
         self.steps = checks.whole("steps", steps)
-        self._every(every)
+        self._every = checks.whole("every", every)
 
     def on_train_begin(self, logs=None):
         """Ends a run that is over already after one batch; Keras asks no earlier."""
-        self._look()
+        super().on_train_begin(logs)
+        self._read_now()
 
-    def _read(self):
+    def on_train_batch_begin(self, batch, logs=None):
+        """Counts: whether training is over is asked after a batch, before there is another."""
+        self._count(batch)
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Reads the optimizer if it is time."""
+        if self._is_due():
+            self._read()
+
+    def _read_now(self):
         if self._optimizer.scale_invariant_steps >= self.steps:
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch, logs=None):
         """Adds where training is to the logs."""
-        self._look()
+        self._read()
         if logs is not None:
             logs["gain"] = self._optimizer.gain
             logs["scale_invariant_step"] = self._optimizer.scale_invariant_steps

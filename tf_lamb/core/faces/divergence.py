@@ -6,14 +6,15 @@ from tf_lamb.core import checks
 from tf_lamb.core.divergence import Readings, diagnose
 from tf_lamb.core.nonfinite import watched
 from tf_lamb.core.observing import starts_to_observe
-from tf_lamb.core.reading import Reading, interval
+from tf_lamb.core.reading import Reading
 
 
 class DivergenceReport(Reading):
     """DivergenceReport, a callback that ends a run which has diverged, and says where and how.
 
-    Every `every` optimizer steps it looks at the weights, the loss of the epoch and the steps that
-    were skipped (`on_nonfinite="skip"`). Where weights are not finite, or `patience` steps in a row
+    Every `every` optimizer steps it looks at all weights of the model, the loss of the epoch and
+    the steps that were skipped (`on_nonfinite="skip"`). Where weights are not finite, the moving
+    averages of batch normalization among them, or `patience` steps in a row
     were skipped, or the loss is not finite although no step was skipped, it raises, and the
     message tells
 
@@ -36,7 +37,7 @@ class DivergenceReport(Reading):
     Raises:
         FloatingPointError: when training has diverged; its message is the report.
         TypeError: when training begins, for an optimizer that is not of this package.
-        ValueError: for an argument that is no whole number >= 1.
+        ValueError, TypeError: for an argument that is no whole number >= 1.
 
     Example:
 
@@ -55,11 +56,9 @@ class DivergenceReport(Reading):
 
     def __init__(self, every=10, *, keep=5, patience=20, print_fn=print):
         super().__init__()
-        # Without it, tf_keras waits for the loss of every batch.
-        self._supports_tf_logs = True
-        self._every = interval(every)
-        self._keep, self._patience = (
-            checks.whole(name, value) for name, value in (("keep", keep), ("patience", patience))
+        self._every, self._keep, self._patience = (
+            checks.whole(name, value)
+            for name, value in (("every", every), ("keep", keep), ("patience", patience))
         )
         self._print_fn = print_fn
 
@@ -73,7 +72,13 @@ class DivergenceReport(Reading):
 
     def _read_now(self):
         losses = [m for m in self.model.metrics if m.name == "loss"]
-        diagnose(self._readings, self._watched, float(losses[0].result()) if losses else None)
+        loss = float(losses[0].result()) if losses else None
+        diagnose(self._readings, self._watched, loss, self.model)
+
+    def on_train_begin(self, logs=None):
+        """Begins to count batches; tells of skipped steps in the optimizer's place."""
+        super().on_train_begin(logs)
+        self._watched._is_reported = True
 
     def on_train_end(self, logs=None):
         """Reads the last step; says how many were skipped."""

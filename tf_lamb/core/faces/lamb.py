@@ -1,5 +1,7 @@
 """The face of LAMB: what a user reads and types, whichever Keras it belongs to."""
 
+from typing import NoReturn
+
 from tf_lamb.core import checks, rules
 from tf_lamb.core.layerwise import Layerwise
 from tf_lamb.core.settings import LAMBSettings
@@ -28,7 +30,8 @@ class LAMB(Layerwise):
         weight_decay: Decay inside the trust ratio; None is 0. Defaults to 0.0; the paper
             trains BERT with 0.01.
         exclude_from_weight_decay: List of regexes, searched in the variables' paths
-            (`encoder/layer_0/attention/bias`). Defaults to None: nothing is excluded.
+            (`encoder/layer_0/attention/bias`), or "norm_and_bias": every bias, and the scale and
+            offset of every normalization. Defaults to None: nothing is excluded.
         exclude_from_layer_adaptation: List of regexes. Defaults to None: the variables that are
             excluded from weight decay. An empty list excludes nothing.
         bias_correction: Whether to divide the moments by 1 - beta^t, as version 5 of the paper
@@ -62,6 +65,8 @@ class LAMB(Layerwise):
         ema_momentum: Momentum of that average, in [0, 1]. Defaults to 0.99.
         ema_overwrite_frequency: Steps after which the average replaces the weights. Defaults to
             None: at the end of `fit` only.
+        loss_scale_factor: In Keras 3, what the loss is multiplied by and gradients are divided by,
+            as in every optimizer of Keras. Defaults to None.
         gradient_accumulation_steps: Micro-batches whose mean gradient makes one step; schedules
             and `iterations` count steps. Defaults to None: every batch is a step.
         slot_dtype: "float32", or "bfloat16" with stochastic rounding. Memory of the two moments:
@@ -123,13 +128,14 @@ class LAMB(Layerwise):
         use_ema=False,
         ema_momentum=0.99,
         ema_overwrite_frequency=None,
+        loss_scale_factor=None,
         gradient_accumulation_steps=None,
         slot_dtype="float32",
         master_weights=False,
         on_nonfinite="skip",
         jit_compile=True,
         name="LAMB",
-        **unknown,
+        **unknown: NoReturn,
     ):
         checks.no_unknown(type(self), unknown)
         super().__init__(
@@ -158,6 +164,7 @@ class LAMB(Layerwise):
             use_ema=use_ema,
             ema_momentum=ema_momentum,
             ema_overwrite_frequency=ema_overwrite_frequency,
+            loss_scale_factor=loss_scale_factor,
             gradient_accumulation_steps=gradient_accumulation_steps,
             slot_dtype=slot_dtype,
             master_weights=master_weights,

@@ -77,7 +77,8 @@ class GhostBatchNormalization(InParts):
 
     Evaluation is that of `BatchNormalization`, whose weights it has, under the same names. Groups
     are formed within a replica. Statistics are float32 whatever the precision, and the variance
-    that is averaged is the group's own, where tf_keras's fused kernel has n/(n - 1) of it.
+    that is averaged is the group's own, where tf_keras's fused kernel has n/(n - 1) of it. A batch
+    whose statistics are not finite leaves the averages as they are.
 
     Args:
         group_size: Examples that are normalized together; divides what one replica sees at once.

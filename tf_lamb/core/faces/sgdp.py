@@ -1,5 +1,7 @@
 """The face of SGDP: what a user reads and types, whichever Keras it belongs to."""
 
+from typing import NoReturn
+
 from tf_lamb.core import checks, rules
 from tf_lamb.core.layerwise import Layerwise
 from tf_lamb.core.settings import ProjectionSettings
@@ -29,7 +31,8 @@ class SGDP(Layerwise):
         epsilon: Added to norms. Defaults to 1e-8 (the authors' code).
         weight_decay: Decoupled decay; None is 0. Defaults to 0.0; the authors train with 1e-5.
         exclude_from_weight_decay: List of regexes, searched in the variables' paths
-            (`encoder/layer_0/attention/bias`). Defaults to None: nothing is excluded.
+            (`encoder/layer_0/attention/bias`), or "norm_and_bias": every bias, and the scale and
+            offset of every normalization. Defaults to None: nothing is excluded.
         exclude_from_layer_adaptation: List of regexes of variables that are never projected.
             Defaults to None: those excluded from weight decay. An empty list excludes nothing.
         delta: How small the cosine between weight and gradient must be, times the root of the
@@ -49,6 +52,8 @@ class SGDP(Layerwise):
         ema_momentum: Momentum of that average, in [0, 1]. Defaults to 0.99.
         ema_overwrite_frequency: Steps after which the average replaces the weights. Defaults to
             None: at the end of `fit` only.
+        loss_scale_factor: In Keras 3, what the loss is multiplied by and gradients are divided by,
+            as in every optimizer of Keras. Defaults to None.
         gradient_accumulation_steps: Micro-batches whose mean gradient makes one step; schedules
             and `iterations` count steps. Defaults to None: every batch is a step.
         slot_dtype: "float32", or "bfloat16" with stochastic rounding. Memory of the velocity:
@@ -104,13 +109,14 @@ class SGDP(Layerwise):
         use_ema=False,
         ema_momentum=0.99,
         ema_overwrite_frequency=None,
+        loss_scale_factor=None,
         gradient_accumulation_steps=None,
         slot_dtype="float32",
         master_weights=False,
         on_nonfinite="skip",
         jit_compile=True,
         name="SGDP",
-        **unknown,
+        **unknown: NoReturn,
     ):
         checks.no_unknown(type(self), unknown)
         super().__init__(
@@ -133,6 +139,7 @@ class SGDP(Layerwise):
             use_ema=use_ema,
             ema_momentum=ema_momentum,
             ema_overwrite_frequency=ema_overwrite_frequency,
+            loss_scale_factor=loss_scale_factor,
             gradient_accumulation_steps=gradient_accumulation_steps,
             slot_dtype=slot_dtype,
             master_weights=master_weights,

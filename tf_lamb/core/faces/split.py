@@ -13,7 +13,7 @@ class SplitBatchNormalization(InParts):
     In training, the first half of a batch, say clean images, is normalized by the main set, and
     the second, say adversarial ones, by the auxiliary set. Evaluation is by the main set. Inside
     `with tf_lamb.auxiliary_statistics():` a whole batch is normalized by the auxiliary set, and no
-    running average moves.
+    running average moves. A half whose statistics are not finite leaves its averages as they are.
 
     Args:
         kwargs: The arguments of `BatchNormalization`; `synchronized` must be False.

@@ -1,8 +1,9 @@
 """Say the batch size, get the recipe: pure functions from a batch size to plain numbers.
 
 Each returns a frozen `Recipe` (or, where training has stages, a `StagedRecipe`) that prints as the
-calculation that made it. A step count is rounded to the nearest whole step, halves up, unless
-the source has the whole number itself.
+calculation that made it. The rules for a baseline of your own count training as `fit` does; what
+was published is rounded to the nearest whole step, halves up, unless the source has the whole
+number itself.
 """
 
 from tf_lamb.core.recipes.bert import (

@@ -4,9 +4,10 @@ import math
 import numbers
 import operator
 import sys
-import warnings
 from fractions import Fraction
 from typing import Any
+
+from tf_lamb.core.warn import warn
 
 IMAGENET = 1281167  # training pictures
 
@@ -54,10 +55,15 @@ def epochs_to_steps(epochs: float, examples: int, batch_size: int) -> int:
     return nearest(Fraction(float(epochs)) * int(examples) / batch_size)
 
 
-def training(epochs: float, examples: int, batch_size: int) -> int:
+def fit_steps(epochs: float, examples: int, batch_size: int) -> int:
+    """The steps that `fit` takes: an epoch ends with a batch of what is left."""
+    return nearest(Fraction(float(epochs)) * math.ceil(Fraction(int(examples), batch_size)))
+
+
+def training(epochs: float, examples: int, batch_size: int, count=epochs_to_steps) -> int:
     """The steps of a run in epochs, checked."""
     positive("epochs", epochs)
-    steps = epochs_to_steps(epochs, whole("examples", examples), whole("batch_size", batch_size))
+    steps = count(epochs, whole("examples", examples), whole("batch_size", batch_size))
     if steps < 1:
         raise ValueError(
             f"Nothing would be trained: {epochs:g} epochs x {examples:,} examples / batch_size "
@@ -72,7 +78,16 @@ def in_epochs(name: str, epochs: float, examples: int, batch_size: int) -> str:
     return f"{name} = {epochs:g} epochs x {examples:,} / {batch_size:,} = {steps:,} steps"
 
 
-def warn_outside(value: float, low: float, high: float, shown: str, stacklevel: int = 3) -> None:
+def in_fit(epochs: float, examples: int, batch_size: int) -> str:
+    """The line of training in epochs of `fit`."""
+    part = f"{examples:,} / {batch_size:,}"
+    part = f"ceil({part})" if examples % batch_size else part
+    return (
+        f"training = {epochs:g} epochs x {part} = {fit_steps(epochs, examples, batch_size):,} steps"
+    )
+
+
+def warn_outside(value: float, low: float, high: float, shown: str) -> None:
     """Warn, in the name of who called the recipe, that nobody has shown it for this batch."""
     if not low <= value <= high:
-        warnings.warn(f"{shown} Check what it gives before you rely on it.", stacklevel=stacklevel)
+        warn(f"{shown} Check what it gives before you rely on it.")

@@ -17,9 +17,10 @@ def schedule(recipe: Recipe | StagedRecipe, schedules) -> Any:
         recipe: one recipe, or stages of them, each warmed up again.
         schedules: the module whose schedules to use: `tf_lamb.core.schedules`, or a door's.
     """
+    stages = _stages(recipe)
     if isinstance(recipe, StagedRecipe):
-        lengths = [stage.train_steps for stage in recipe]
-        return schedules.Stages(lengths, [schedule(stage, schedules) for stage in recipe])
+        lengths = [stage.train_steps for stage in stages]
+        return schedules.Stages(lengths, [schedule(stage, schedules) for stage in stages])
     peak, warmup, handover = recipe.learning_rate, recipe.warmup_steps, recipe.handover
     after: Any
     if recipe.decay == "multi_step":
@@ -40,15 +41,16 @@ def arguments(recipe: Recipe | StagedRecipe, optimizer: str) -> dict[str, Any]:
     """The arguments of the optimizer of that name; what the recipe does not say is left out.
 
     Raises:
+        TypeError: for what is no recipe.
         ValueError: where the recipe is another optimizer's, or its stages differ in an argument.
     """
-    stages = list(recipe) if isinstance(recipe, StagedRecipe) else [recipe]
+    stages = _stages(recipe)
     found = []
     for stage in stages:
         if stage.optimizer not in (None, optimizer):
             raise ValueError(
                 f"{stage.title} is a recipe for {stage.optimizer}, not for {optimizer}: "
-                f"write {stage.optimizer}.from_recipe(...)."
+                f"write {_road(stage)}."
             )
         given = {name: getattr(stage, name) for name in _ARGUMENTS}
         found.append({name: value for name, value in given.items() if value is not None})
@@ -59,3 +61,35 @@ def arguments(recipe: Recipe | StagedRecipe, optimizer: str) -> dict[str, Any]:
                 f"{others}, the first stage {found[0]}. Make one optimizer for each stage."
             )
     return found[0]
+
+
+def _stages(recipe) -> list[Recipe]:
+    """The recipes that it consists of, or an error that says what a recipe is."""
+    if isinstance(recipe, Recipe):
+        return [recipe]
+    if isinstance(recipe, StagedRecipe):
+        return list(recipe)
+    from tf_lamb.core import recipes
+
+    returned = {n: getattr(recipes, n).__annotations__.get("return") for n in recipes.__all__}
+    names = [name for name, kind in returned.items() if kind in (Recipe, StagedRecipe)]
+    raise TypeError(
+        "A recipe is what tf_lamb.recipes makes for a batch size, such as "
+        f"tf_lamb.recipes.untuned_lamb_bert(32768), and not {recipe!r}. There are "
+        f"{', '.join(names)}."
+    )
+
+
+def _road(recipe: Recipe) -> str:
+    """How its optimizer is made. SGD is Keras's own, whose weight decay is a penalty's gradient."""
+    if recipe.optimizer != "SGD":
+        return f"{recipe.optimizer}.from_recipe(...)"
+    sgd = {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
+    given = "".join(f", {name}={value}" for name, value in sgd.items() if value is not None)
+    road = f"keras.optimizers.SGD(recipe.schedule(){given})"
+    if recipe.weight_decay:
+        road += (
+            ", and for its weight decay kernel_regularizer="
+            f"keras.regularizers.L2({recipe.weight_decay / 2:g}) in the layers"
+        )
+    return road

@@ -1,5 +1,6 @@
-"""A picture of recipes: the learning rate of each, in one system of coordinates."""
+"""The learning rate of recipes: for an optimizer, and in a picture."""
 
+import importlib
 import itertools
 from typing import Any
 
@@ -10,7 +11,28 @@ _POINTS = 513  # of a piece of the line, from one joint to the next
 
 
 class Drawable:
-    """What has a learning rate to draw: a recipe, or stages of them."""
+    """What has a learning rate: a recipe, or stages of them."""
+
+    def schedule(self: Any, schedules=None) -> Any:
+        """The learning rate, step by step, as any optimizer of Keras takes it.
+
+            keras.optimizers.SGD(recipe.schedule(), momentum=0.9, nesterov=True)
+
+        Args:
+            schedules: The module whose schedules to use. Defaults to None: `tf_lamb.schedules`,
+                those of Keras 3, or of tf_keras where `TF_USE_LEGACY_KERAS` is set;
+                `tf_lamb.keras.schedules` and `tf_lamb.tf_keras.schedules` say it outright.
+
+        Example:
+            >>> from tf_lamb.core import recipes, schedules
+            >>> recipes.linear_scaling(8192).schedule(schedules).steps
+            782
+        """
+        from tf_lamb.core.recipes.optimizer import schedule
+
+        if schedules is None:  # the package itself knows which Keras is meant
+            schedules = importlib.import_module("tf_lamb").schedules
+        return schedule(self, schedules)
 
     def plot(self, *others, over: str = "steps", ax=None):
         """Draws the learning rate, and that of other recipes in the same picture.
@@ -31,6 +53,7 @@ class Drawable:
 
         Raises:
             ValueError: where `over` is neither of them.
+            TypeError: for anything but recipes in `others`.
             ModuleNotFoundError: where matplotlib is not installed.
 
         Example:
@@ -43,6 +66,12 @@ class Drawable:
         if over not in _OVER:
             known = ", ".join(map(repr, _OVER))
             raise ValueError(f"over must be one of {known}, not {over!r}.")
+        for other in others:
+            if not isinstance(other, Drawable):
+                raise TypeError(
+                    f"plot draws other recipes beside this one, and {other!r} is none. To draw in "
+                    "axes of yours: plot(ax=axes); to save: plot().figure.savefig('recipe.png')."
+                )
         try:
             import matplotlib.pyplot as plt
             from matplotlib.ticker import EngFormatter
@@ -56,7 +85,7 @@ class Drawable:
         ax = ax or plt.subplots()[1]
         for recipe in recipes:
             prefix = f"{recipe.title}, " if len(titles) > 1 else ""
-            ax.plot(*_line(recipe, over), label=prefix + _batch(recipe))
+            ax.plot(*_line(recipe, over), label=prefix + batch(recipe))
         ax.set(xlabel=_OVER[over], ylabel="learning rate")
         ax.set_title(titles[0] if len(titles) == 1 else "Learning rates")
         ax.legend()
@@ -74,7 +103,8 @@ def _stages(recipe):
     return getattr(recipe, "stages", (recipe,))
 
 
-def _batch(recipe):
+def batch(recipe) -> str:
+    """The batch of a recipe, or of each stage, in words."""
     sizes = dict.fromkeys(stage.batch_size for stage in _stages(recipe))
     return "batch " + ", then ".join(f"{size:,}" for size in sizes)
 
@@ -94,12 +124,10 @@ def _line(recipe, over):
     """x and y of the line. Each piece ends one float before its joint: a jump has both ends."""
     import numpy as np
 
-    from tf_lamb.core.recipes.optimizer import schedule
-
     pieces = itertools.pairwise(_joints(recipe))
     part = 0.5 - 0.5 * np.cos(np.linspace(0, np.pi, _POINTS))  # dense at joints: a root is steep
     steps = np.concatenate([np.minimum(a + (b - a) * part, np.nextafter(b, a)) for a, b in pieces])
-    rates = schedule(recipe, schedules).value(np, steps)
+    rates = recipe.schedule(schedules).value(np, steps)
     if over == "steps":
         return steps, rates
     # Stages have batches of their own.

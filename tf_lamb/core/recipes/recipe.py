@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from tf_lamb.core.recipes.arithmetic import positive, whole
 from tf_lamb.core.recipes.picture import Drawable
+from tf_lamb.core.warn import warn
 
 DECAYS = ("constant", "multi_step", "polynomial")
 HANDOVERS = ("continuous", "drop")
@@ -112,10 +113,16 @@ class Recipe(Drawable):
                 f"{self.train_steps:,} steps ({'; '.join(self.arithmetic)}). Train for longer, or "
                 "take a smaller batch."
             )
+        if 2 * self.warmup_steps > self.train_steps:
+            warn(
+                f"{self.title}: warmup takes {self.warmup_steps:,} of {self.train_steps:,} steps, "
+                "so that most of training is below the learning rate that it leads to. Train for "
+                "longer, or take a smaller batch."
+            )
 
     @property
     def examples_seen(self) -> int:
-        """Examples in all of training: steps times batch."""
+        """Examples in all of training: steps times batch, the short last one of an epoch too."""
         return self.train_steps * self.batch_size
 
     def __str__(self):

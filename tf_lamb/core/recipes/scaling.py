@@ -1,4 +1,8 @@
-"""From a baseline that was tuned at a small batch: the rules that say what a large one needs."""
+"""From a baseline that was tuned at a small batch: the rules that say what a large one needs.
+
+Training is as many steps as Keras's `fit` takes, ceil(examples / batch_size) an epoch, so that the
+schedule ends with it. Warmup is counted by its examples, and is the same at any rounding.
+"""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +10,9 @@ from collections.abc import Sequence
 from tf_lamb.core.recipes.arithmetic import (
     IMAGENET,
     epochs_to_steps,
+    fit_steps,
     in_epochs,
+    in_fit,
     positive,
     training,
     warn_outside,
@@ -24,7 +30,7 @@ def legw(
     epochs: float,
     *,
     decay: str = "polynomial",
-    power: float = 2.0,
+    power: float = 1.0,
     handover: str = "continuous",
 ) -> Recipe:
     """LEGW: the rate grows with the square root of the batch, warmup in epochs with the batch.
@@ -45,7 +51,7 @@ def legw(
         examples: The size of the training set.
         epochs: Passes over it, as in the baseline.
         decay: The baseline's decay, "polynomial" or "constant". Defaults to "polynomial".
-        power: Of the polynomial. Defaults to 2 (LEGW's ResNet-50).
+        power: Of the polynomial. Defaults to 1; LEGW's ResNet-50 has 2.
         handover: "continuous", or "drop" if the baseline's decay counts from step 0.
 
     Raises:
@@ -70,10 +76,10 @@ def linear_scaling(
     batch_size: int,
     base_batch_size: int = 256,
     base_learning_rate: float = 0.1,
+    warmup_epochs: float = 5.0,
     examples: int = IMAGENET,
     epochs: float = 90,
     *,
-    warmup_epochs: float = 5.0,
     decay_epochs: Sequence[float] | None = None,
 ) -> Recipe:
     """Linear scaling with gradual warmup, for SGD with Nesterov momentum.
@@ -88,9 +94,9 @@ def linear_scaling(
         batch_size: The batch to train with.
         base_batch_size: The batch of the tuned baseline. Defaults to 256 (the paper).
         base_learning_rate: Its learning rate. Defaults to 0.1 (the paper).
+        warmup_epochs: At any batch. Defaults to 5 (the paper).
         examples: The size of the training set. Defaults to ImageNet's.
         epochs: Passes over it. Defaults to 90 (the paper).
-        warmup_epochs: Defaults to 5 (the paper).
         decay_epochs: Defaults to 1/3, 2/3 and 8/9 of the epochs: 30, 60 and 80 of 90 (the paper).
 
     Raises:
@@ -100,13 +106,13 @@ def linear_scaling(
     Example:
         >>> recipe = linear_scaling(8192)
         >>> recipe.initial_learning_rate, recipe.learning_rate, recipe.boundaries
-        (0.1, 3.2, (4692, 9384, 12511))
+        (0.1, 3.2, (4710, 9420, 12560))
 
     References:
         Goyal et al., Accurate, large minibatch SGD, arXiv 1706.02677.
     """
     batch_size = whole("batch_size", batch_size)
-    train_steps = training(epochs, examples, batch_size)
+    train_steps = training(epochs, examples, batch_size, fit_steps)
     k = batch_size / whole("base_batch_size", base_batch_size)
     base_learning_rate = positive("base_learning_rate", base_learning_rate)
     positive("warmup_epochs", warmup_epochs, or_zero=True)
@@ -134,7 +140,7 @@ def linear_scaling(
         warmup_steps=epochs_to_steps(warmup_epochs, examples, batch_size),
         train_steps=train_steps,
         decay="multi_step",
-        boundaries=tuple(epochs_to_steps(e, examples, batch_size) for e in decay_epochs),
+        boundaries=tuple(fit_steps(e, examples, batch_size) for e in decay_epochs),
         decay_rate=0.1,
         weight_decay=1e-4,
         exclude_from_weight_decay=("batch_normalization|_bn/",),
@@ -147,7 +153,7 @@ def linear_scaling(
         arithmetic=(
             f"k = {batch_size:,} / {base_batch_size:,} = {k:g}",
             f"learning rate = {base_learning_rate:g} x {k:g} = {learning_rate:.4g}",
-            in_epochs("training", epochs, examples, batch_size),
+            in_fit(epochs, examples, batch_size),
             in_epochs("warmup", warmup_epochs, examples, batch_size) + f", from {initial:g}",
         ),
         source="Goyal et al., arXiv 1706.02677",
@@ -158,10 +164,10 @@ def sqrt_scaling(
     batch_size: int,
     base_batch_size: int,
     base_learning_rate: float,
+    base_warmup_epochs: float,
     examples: int,
     epochs: float,
     *,
-    warmup_epochs: float = 0.0,
     decay: str = "polynomial",
     power: float = 1.0,
     handover: str = "continuous",
@@ -177,16 +183,16 @@ def sqrt_scaling(
         batch_size: The batch to train with.
         base_batch_size: The batch of the tuned baseline.
         base_learning_rate: Its peak learning rate.
+        base_warmup_epochs: Its warmup, in epochs; 0 for none.
         examples: The size of the training set.
         epochs: Passes over it, as in the baseline.
-        warmup_epochs: As in the baseline. Defaults to 0.
-        decay, power, handover: The baseline's; see `Recipe`.
+        decay, power, handover: The baseline's; see `legw`.
 
     Raises:
         ValueError: where an argument is out of range, or warmup is longer than training.
 
     Example:
-        >>> sqrt_scaling(4096, 256, 1e-3, examples=60000, epochs=25).learning_rate
+        >>> sqrt_scaling(4096, 256, 1e-3, 0, examples=60000, epochs=25).learning_rate
         0.004
 
     References:
@@ -196,7 +202,7 @@ def sqrt_scaling(
     source = "Hoffer et al., arXiv 1705.08741; You et al., arXiv 1904.00962"
     return _square_root(
         "Square-root scaling", source, batch_size, base_batch_size,
-        base_learning_rate, warmup_epochs, examples, epochs, stretch_warmup=False,
+        base_learning_rate, base_warmup_epochs, examples, epochs, stretch_warmup=False,
         decay={"decay": decay, "power": power, "handover": handover},
     )  # fmt: skip
 
@@ -206,7 +212,7 @@ def _square_root(
     epochs, *, stretch_warmup, decay,
 ) -> Recipe:  # fmt: skip
     batch_size = whole("batch_size", batch_size)
-    train_steps = training(epochs, examples, batch_size)
+    train_steps = training(epochs, examples, batch_size, fit_steps)
     k = batch_size / whole("base_batch_size", base_batch_size)
     base_learning_rate = positive("base_learning_rate", base_learning_rate)
     positive("warmup epochs", base_warmup_epochs, or_zero=True)
@@ -216,7 +222,6 @@ def _square_root(
         k, 1, 64,
         f"{title} was shown for batches 1 to 64 times that of the baseline, and {batch_size:,} is "
         f"{k:g} times {base_batch_size:,}.",
-        stacklevel=4,
     )  # fmt: skip
     stretched = f"warmup epochs = {base_warmup_epochs:g} x {k:g} = {warmup_epochs:g}"
     return Recipe(
@@ -231,7 +236,7 @@ def _square_root(
         arithmetic=(
             f"k = {batch_size:,} / {base_batch_size:,} = {k:g}",
             f"learning rate = {base_learning_rate:g} x sqrt({k:g}) = {learning_rate:.4g}",
-            in_epochs("training", epochs, examples, batch_size),
+            in_fit(epochs, examples, batch_size),
             *([stretched] if stretch_warmup else []),
             in_epochs("warmup", warmup_epochs, examples, batch_size),
         ),

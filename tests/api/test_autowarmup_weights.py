@@ -1,0 +1,97 @@
+"""AutoWarmup has the weights again, too, of the moment whose learning rate it goes back to."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+from support.doors import DOORS, array, every_door
+
+from tf_lamb.core import autowarmup
+from tf_lamb.core.autowarmup import Kept, Settings, Warmup, gaussian_process
+
+
+def test_the_lowest_epoch_is_the_one_that_ends_lowest():
+    never = gaussian_process.Test(0.0, 1.0)
+    warmup = Warmup(Settings(100), lambda x, y, tests: [never])
+    for step, loss in enumerate([9.0, 9, 9, 5] + [1.0, 1, 1, 9] + [8.0, 8, 8, 3] + [4.0] * 4):
+        warmup.record(step, loss)
+        if step % 4 == 3:
+            warmup.end_epoch(step + 1)
+    assert warmup.lowest == 12  # the second had lower losses, and ended with a high one
+    again = Warmup(Settings(100))
+    again.restore(warmup.state(), 16)
+    assert again.lowest == 12
+
+
+def test_one_state_is_kept_and_found_again_by_another_process(tmp_path):
+    file = tmp_path / "state.json"
+    arrays = [np.arange(3, dtype="float32"), np.array(7), np.ones((2, 2), "float16")]
+    like = [np.zeros_like(array) for array in arrays]
+    kept = Kept(file)
+    for step in (4, 8):
+        kept.keep(step, arrays)
+        kept.drop(but=step)
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json.8.weights"]
+    assert kept.at(8, like) is arrays
+    assert Kept(file).at(4, like) is None
+    assert Kept(file).at(8, like[:2]) is None  # of another model
+    for one, other in zip(Kept(file).at(8, like), arrays, strict=True):
+        np.testing.assert_array_equal(one, other)
+    kept.drop()
+    assert not list(tmp_path.iterdir())
+
+
+def weights(door, seen):
+    host, ours = DOORS[door]
+
+    class Watcher(host.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            optimizer = self.model.optimizer
+            seen.append([array(v) for v in [*self.model.weights, *optimizer.variables]])
+
+    return Watcher()
+
+
+@every_door
+def test_after_the_switch_the_model_is_as_at_the_end_of_that_epoch(door, monkeypatch, capsys):
+    """A rate that destroys what was learned: the losses of the last epochs are the highest."""
+    host, ours = DOORS[door]
+    judge = lambda x, y, tests: [gaussian_process.Test(float(len(x) > 8), 0.5)]  # noqa: E731
+    monkeypatch.setattr(autowarmup.Warmup.__init__, "__defaults__", (judge,))
+    model = host.Sequential([host.layers.Input((2,)), host.layers.Dense(1)])
+    model.compile(host.optimizers.SGD(0.1, momentum=0.5), "mse", run_eagerly=True)
+    x = np.random.default_rng(0).normal(size=(16, 2)).astype("float32")
+    before, after = [], []
+    warmup = ours.AutoWarmup(1e-2, 1e3, patience=2)
+    callbacks = [weights(door, before), warmup, weights(door, after)]
+    model.fit(x, x[:, :1], batch_size=4, epochs=10, shuffle=False, verbose=0, callbacks=callbacks)
+    switch, lowest = int(warmup.warmup.begin) // 4, warmup.warmup.lowest // 4
+    assert lowest < switch == 4
+    for one, other, now in zip(
+        before[lowest - 1], after[switch - 1], before[switch - 1], strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+        assert one.ndim == 0 or (one != now).any()
+    assert f"are those of step {lowest * 4} again" in capsys.readouterr().out
+
+
+@every_door
+def test_weights_that_are_gone_are_said_at_once(door):
+    warmup = DOORS[door][1].AutoWarmup()
+    warmup.warmup = type("Warmup", (), {"lowest": 4, "found": True, "peak": 0.02})()
+    warmup._copies = list
+    with pytest.warns(UserWarning, match="not to the weights of step 4.*max_learning_rate=0.02"):
+        assert warmup._keep_or_go_back(8) == ""
+
+
+@pytest.mark.parametrize("missing", ["sklearn", "threadpoolctl"])
+@every_door
+def test_without_its_packages_it_fails_when_it_is_made(door, missing, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == missing else find(n))
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "tf_lamb\[autowarmup\]"'):
+        DOORS[door][1].AutoWarmup()
+
+
+def test_what_was_told_can_be_written(tmp_path):
+    assert type(Settings(np.int64(10)).total_steps) is int

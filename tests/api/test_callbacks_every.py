@@ -1,0 +1,68 @@
+"""`every` is one thing in every callback: steps, however many of them `fit` runs in a call."""
+
+import numpy as np
+import pytest
+from support.doors import DOORS, every_door
+
+CALLBACKS = {
+    "TrustRatios": lambda ours, every: ours.TrustRatios(every=every, print_fn=None),
+    "DivergenceReport": lambda ours, every: ours.DivergenceReport(every=every),
+    "NoiseScale": lambda ours, every: ours.NoiseScale(8, every=every, verbose=False),
+    "StopAtScaleInvariantStep": lambda ours, every: ours.StopAtScaleInvariantStep(9, every=every),
+}
+every_callback = pytest.mark.parametrize("name", CALLBACKS)
+
+
+@every_callback
+@every_door
+def test_any_whole_number_is_taken(door, name):
+    assert CALLBACKS[name](DOORS[door][1], np.int64(8))._every == 8
+
+
+@pytest.mark.parametrize(
+    ("every", "error"),
+    [("8", TypeError), (2.0, TypeError), (None, TypeError), (True, ValueError), (0, ValueError)],
+)
+@every_callback
+def test_anything_else_is_refused_in_one_way(name, every, error):
+    with pytest.raises(error, match=f"^every must be a whole number >= 1, not {every!r}.$"):
+        CALLBACKS[name](DOORS["keras"][1], every)
+
+
+class Model:
+    """As much of one as a callback asks for, of either Keras."""
+
+    metrics = ()
+    stop_training = False
+
+    def __init__(self, steps_per_execution):
+        self.steps_per_execution = steps_per_execution
+        self._steps_per_execution = self  # which tf_keras keeps in a variable
+
+    def numpy(self):
+        return self.steps_per_execution
+
+    def _flatten_layers(self):
+        return []
+
+
+@pytest.mark.parametrize("a_call", [1, 3, 4])
+@every_callback
+@every_door
+def test_it_reads_at_the_first_call_after_so_many_batches(door, name, a_call):
+    """Two epochs of 10 batches each, of which the last call of 3 or 4 has fewer."""
+    watch = CALLBACKS[name](DOORS[door][1], 8)
+    model, read, done = Model(a_call), [], 0
+    setattr(watch, "model" if door == "tf_keras" else "_model", model)
+    watch._watched = type("Optimizer", (), {"scale_invariant_steps": 0})()
+    watch._optimizer = watch._watched
+    watch.set_params({"steps": 10, "epochs": 2})
+    watch.on_train_begin()
+    watch._read_now = lambda: read.append(done)
+    for _ in range(2):
+        for batch in range(0, 10, a_call):
+            watch.on_train_batch_begin(batch)
+            done += min(a_call, 10 - batch)
+            watch.on_train_batch_end(done)
+    expected = {1: [8, 16], 3: [9, 16], 4: [8, 18]}
+    assert read == expected[a_call]

@@ -1,0 +1,140 @@
+"""What every optimizer of Keras takes, ours take: and what they cannot do they say."""
+
+import keras
+import numpy as np
+import pytest
+from support.doors import BACKEND, DOORS, array, every_door
+
+import tf_lamb.keras
+
+
+def variable(dtype="float32", name="v"):
+    return keras.Variable(np.ones(3), dtype=dtype, name=name)
+
+
+def native(door, dtype="float32"):
+    if door == "keras":
+        return variable(dtype)
+    import tensorflow as tf
+
+    return tf.Variable(tf.ones(3, tf.as_dtype(dtype)), name="v")
+
+
+@every_door
+@pytest.mark.parametrize("dtype", ["complex64", "int32"])
+def test_what_is_no_real_number_is_refused_by_name(door, dtype):
+    with pytest.raises(TypeError, match=f"v is {dtype}"):
+        DOORS[door][1].LAMB().build([native(door, dtype)])
+
+
+@every_door
+@pytest.mark.parametrize("name", ["weight_decay", "beta_1"])
+def test_what_the_plan_was_made_of_cannot_be_set_afterwards(door, name):
+    optimizer = DOORS[door][1].LAMB()
+    with pytest.raises(AttributeError, match=f"{name} of LAMB was read when it was made.*config"):
+        setattr(optimizer, name, 0.5)
+
+
+@every_door
+def test_automatic_names_are_the_hosts(door):
+    names = [DOORS[door][1].LARS(name=None).name for _ in range(2)]
+    assert names[0].startswith("lars") and names[1].startswith("lars_")
+    assert names[0] != names[1]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("lr", "learning_rate"), ("decay", "weight_decay"), ("betas", "beta_1"),
+     ("weight_decay_rate", "weight_decay")],
+)  # fmt: skip
+def test_the_words_of_others_are_answered_with_ours(theirs, ours):
+    with pytest.raises(TypeError, match=f"no argument '{theirs}'.*Did you mean '{ours}'"):
+        tf_lamb.keras.LAMB(**{theirs: 0.1})
+
+
+def test_the_config_of_keras_makes_one_of_ours():
+    config = keras.optimizers.Lamb(0.5, loss_scale_factor=8.0).get_config()
+    ours = tf_lamb.keras.LAMB.from_config(config)
+    assert ours.get_config()["loss_scale_factor"] == ours.loss_scale_factor == 8.0
+
+
+def test_gradients_are_unscaled_before_anyone_looks_at_them():
+    """Scaled, their squares are more than float32 holds."""
+    plain, scaled = variable(), variable()
+    gradient = np.array([1e15, -2e15, 3e15], "float32")
+    one = tf_lamb.keras.LAMB(0.1, on_nonfinite="raise")
+    other = tf_lamb.keras.LAMB(0.1, on_nonfinite="raise", loss_scale_factor=2.0**20)
+    one.apply([keras.ops.convert_to_tensor(gradient)], [plain])
+    other.apply([keras.ops.convert_to_tensor(gradient * 2.0**20)], [scaled])
+    np.testing.assert_array_equal(array(plain), array(scaled))
+    assert array(plain)[0] != 1
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="tf_keras is TensorFlow's")
+def test_tf_keras_scales_by_a_wrapper():
+    with pytest.raises(ValueError, match="LossScaleOptimizer"):
+        DOORS["tf_keras"][1].LAMB(loss_scale_factor=8.0)
+
+
+def test_a_float64_gradient_is_looked_at_in_float64():
+    big = keras.Variable(np.ones(2), dtype="float64", name="big")
+    if big.dtype != "float64":
+        pytest.skip("JAX_ENABLE_X64 is not set")
+    optimizer = tf_lamb.keras.LAMB(0.1)
+    optimizer.apply([keras.ops.convert_to_tensor(np.full(2, 1e25), "float64")], [big])
+    assert optimizer.skipped_steps == 0
+    np.testing.assert_allclose(array(big), 0.9)
+
+
+@every_door
+def test_a_ratio_beyond_1e35_is_a_ratio_in_float64(door):
+    if BACKEND == "jax":
+        import jax
+
+        if not jax.config.jax_enable_x64:
+            pytest.skip("JAX_ENABLE_X64 is not set")
+    _, ours = DOORS[door]
+    w = native(door, "float64")
+    optimizer = ours.LAMB(0.5, on_nonfinite="propagate")
+    gradient = keras.ops.convert_to_tensor(np.full(3, 1e-43), "float64")
+    optimizer.apply_gradients([(gradient, w)])
+    np.testing.assert_allclose(np.asarray(array(w) if door == "keras" else w.numpy()), 0.5)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the update of keras.ops assigns by it anyway")
+def test_a_subclass_may_assign_for_itself():
+    seen = []
+
+    class Counting(tf_lamb.keras.LAMB):
+        def assign(self, variable, value):
+            seen.append(variable.name)
+            super().assign(variable, value)
+
+    v = variable()
+    Counting(0.1).apply([keras.ops.ones(3)], [v])
+    assert len(seen) == 3  # the weight and two moments
+    assert array(v)[0] != 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tf_lamb.keras.AdaScale(
+            tf_lamb.keras.LAMB(0.01, gradient_accumulation_steps=2, use_ema=True), 2
+        ),
+        lambda: tf_lamb.keras.Measured(
+            keras.optimizers.SGD(0.1, momentum=0.9), previous_gradient=True
+        ),
+        lambda: tf_lamb.keras.LAMB(0.01, slot_dtype="bfloat16"),
+    ],
+    ids=["AdaScale", "Measured", "bfloat16 slots"],
+)
+def test_hdf5_keeps_all_of_a_wrapped_optimizer(make, tmp_path):
+    model = keras.Sequential([keras.layers.InputLayer((3,)), keras.layers.Dense(2)])
+    model.compile(make(), keras.losses.MeanSquaredError())
+    model.fit(np.eye(3), np.ones((3, 2)), batch_size=1, epochs=4, verbose=0)
+    model.save(tmp_path / "model.h5")
+    loaded = keras.models.load_model(tmp_path / "model.h5")
+    loaded.optimizer.build(loaded.trainable_variables)
+    for kept, restored in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
+        assert array(kept).tobytes() == array(restored).tobytes(), kept.path

@@ -1,0 +1,76 @@
+"""norm_and_bias: the exclusions of every recipe of the field, in one word."""
+
+import keras
+import numpy as np
+import pytest
+from support.doors import DOORS, every_door
+
+LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
+
+
+def model_of(host):
+    """A model whose layers bear the names that a user likes."""
+    layers = host.layers
+    return host.Sequential([
+        host.layers.InputLayer((4, 4, 1)), layers.Conv2D(2, 2, name="first"),
+        layers.BatchNormalization(name="bn1"), layers.LayerNormalization((1, 2, 3), name="ln"),
+        layers.Flatten(), layers.Dense(2, name="normal"),
+    ])  # fmt: skip
+
+
+@every_door
+def test_the_preset_is_every_bias_and_all_of_normalization(door):
+    host, ours = DOORS[door]
+    optimizer = ours.LAMB(weight_decay=0.1, exclude_from_weight_decay="norm_and_bias")
+    optimizer.build(model_of(host).trainable_variables)
+    plan = optimizer._plan
+    kept = {
+        path.rpartition("/")[2]
+        for path, treatment in zip(plan.paths, plan.treatments, strict=True)
+        if treatment.decay and treatment.adapt
+    }
+    assert kept == {"kernel"}
+    assert sum(bool(t.decay) for t in plan.treatments) == 2
+    lines = []
+    optimizer.describe(lines.append)
+    assert lines[0].endswith("norm_and_bias is 6 of them")
+
+
+@every_door
+def test_it_is_serialized_as_what_it_is_and_stands_among_patterns(door):
+    _, ours = DOORS[door]
+    for given in ("norm_and_bias", ["norm_and_bias", "embedding"]):
+        config = ours.LAMB(exclude_from_weight_decay=given).get_config()
+        assert config[LISTS[0]] == ([given] if isinstance(given, str) else given)
+        assert ours.LAMB.from_config(config).get_config() == config
+
+
+@pytest.mark.skipif(not hasattr(keras.layers, "RMSNormalization"), reason="since Keras 3.9")
+def test_rms_normalization_has_a_scale():
+    layer = keras.layers.RMSNormalization(name="r")
+    layer.build((None, 3))
+    optimizer = DOORS["keras"][1].LAMB(exclude_from_layer_adaptation="norm_and_bias")
+    optimizer.build([*layer.trainable_variables, keras.Variable(np.ones((2, 2)), name="scale")])
+    assert [t.adapt for t in optimizer._plan.treatments] == [False, True]
+
+
+@every_door
+def test_a_preset_that_stands_for_nothing_is_no_mistake_and_a_pattern_is(door, recwarn):
+    host, ours = DOORS[door]
+    kernel = host.Variable(np.ones((2, 2)), name="kernel") if door == "keras" else None
+    if kernel is None:
+        import tensorflow as tf
+
+        kernel = tf.Variable(np.ones((2, 2)), name="kernel")
+    ours.LAMB(exclude_from_weight_decay="norm_and_bias").build([kernel])
+    assert not recwarn.list
+    ours.LAMB(exclude_from_weight_decay=["bias"]).build([kernel])
+    (warning,) = recwarn.list
+    assert "No variable matches the pattern 'bias'" in str(warning.message)
+    assert warning.filename == __file__  # the user's line, not ours
+
+
+@every_door
+def test_another_word_is_no_preset(door):
+    with pytest.raises(TypeError, match=r"Did you mean \['bias'\]"):
+        DOORS[door][1].LAMB(exclude_from_weight_decay="bias")

@@ -1,0 +1,96 @@
+"""A run that skips its steps says so, without a callback and without waiting in every step."""
+
+import warnings
+
+import numpy as np
+import pytest
+from support.doors import BACKEND, DOORS, every_door
+
+BAD = np.full((4, 3), np.nan, "float32")
+
+
+def optimizer(door, **arguments):
+    host, ours = DOORS[door]
+    made = ours.LAMB(0.01, name="it", **arguments)
+    if host.__name__ == "keras":
+        variable = host.Variable(np.ones((4, 3), "float32"), name="w")
+    else:
+        import tensorflow as tf
+
+        variable = tf.Variable(np.ones((4, 3), "float32"), name="w")
+    made.build([variable])
+    return made, variable
+
+
+def step(made, variable, gradient=BAD):
+    if BACKEND != "tensorflow":
+        made.apply([DOORS["keras"][0].ops.convert_to_tensor(gradient)], [variable])
+        return
+    import tensorflow as tf
+
+    made.apply_gradients([(tf.constant(gradient), variable)])
+
+
+@every_door
+def test_the_end_of_fit_says_how_many_steps_were_skipped(door):
+    host, ours = DOORS[door]
+    model = host.Sequential([host.layers.Input((3,)), host.layers.Dense(1)])
+    model.compile(ours.LAMB(0.01, name="it"), "mse", run_eagerly=BACKEND == "tensorflow")
+    with pytest.warns(UserWarning, match="it: of 3 steps, 3 have been skipped") as w:
+        model.fit(BAD, np.ones((4, 1)), batch_size=4, epochs=3, verbose=0)
+    assert [each.filename for each in w if "it: of" in str(each.message)] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        model.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)  # none more
+
+
+@every_door
+def test_what_a_report_tells_is_not_told_twice(door):
+    made, variable = optimizer(door)
+    made.finalize_variable_values([variable])
+    step(made, variable)
+    made._is_reported = True
+    made.finalize_variable_values([variable])
+    step(made, variable)
+    with pytest.warns(UserWarning, match="of 2 steps, 2 have been skipped"):
+        made.finalize_variable_values([variable])
+
+
+@every_door
+def test_a_wrapper_hands_it_on(door):
+    ours = DOORS[door][1]
+    made, variable = optimizer(door)
+    del made
+    outer = ours.Measured(ours.LAMB(0.01), previous_gradient=True)
+    outer.build([variable])
+    step(outer, variable)
+    with pytest.warns(UserWarning, match="of 1 steps, 1 have been skipped"):
+        outer.finalize_variable_values([variable])
+
+
+@every_door
+def test_many_in_a_row_are_told_at_once_and_once(door):
+    made, variable = optimizer(door, jit_compile=False)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        step(made, variable)
+        step(made, variable, np.ones((4, 3), "float32"))
+        for _ in range(19):
+            step(made, variable)
+        assert not [w for w in seen if "in a row" in str(w.message) or "last" in str(w.message)]
+        for _ in range(6):
+            step(made, variable)
+    (told,) = [str(w.message) for w in seen if "the last" in str(w.message)]
+    assert "it: the last 20 steps were all skipped" in told
+    assert "since step 1 nothing is trained" in told
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="XLA by TensorFlow")
+def test_a_program_of_xla_skips_and_is_told_at_the_end():
+    import tensorflow as tf
+
+    made, variable = optimizer("tf_keras")
+    compiled = tf.function(lambda g: made.apply_gradients([(g, variable)]), jit_compile=True)
+    compiled(tf.constant(BAD))
+    with pytest.warns(UserWarning, match="of 1 steps, 1 have been skipped"):
+        made.finalize_variable_values([variable])

@@ -1,0 +1,54 @@
+"""What is not finite is found in all weights, and our batch normalization keeps out of it."""
+
+import numpy as np
+import pytest
+from support.doors import DOORS, array, every_door
+
+X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
+
+
+def spoiled():
+    x = X.copy()
+    x[3, 1] = np.nan
+    return x
+
+
+def model_of(door, layer):
+    host, ours = DOORS[door]
+    made = getattr(ours, layer, None) or getattr(host.layers, layer)
+    model = host.Sequential([host.layers.Input((3,)), made(name="norm"), host.layers.Dense(1)])
+    model.compile(ours.LAMB(0.01), "mse", run_eagerly=True)
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+@every_door
+def test_the_moving_averages_of_a_skipped_batch_are_found_by_name(door):
+    model = model_of(door, "BatchNormalization")
+    model(spoiled(), training=True)
+    assert model.optimizer.strange_weights() == []
+    strange = model.optimizer.strange_weights(model)
+    assert [path.split("norm/")[1] for path in strange] == ["moving_mean", "moving_variance"]
+
+
+@every_door
+def test_the_report_ends_the_run_and_says_that_no_step_did_it(door):
+    model = model_of(door, "BatchNormalization")
+    report = DOORS[door][1].DivergenceReport(every=1, print_fn=None)
+    with pytest.raises(FloatingPointError, match="(?s)norm/moving_mean.*No step has made them so"):
+        model.fit(spoiled(), np.ones((8, 1)), verbose=0, callbacks=[report])
+
+
+@pytest.mark.parametrize("layer", ["GhostBatchNormalization", "SplitBatchNormalization"])
+@every_door
+def test_ours_keep_averages_that_are_finite(door, layer):
+    host, ours = DOORS[door]
+    norm = getattr(ours, layer)(**({"group_size": 4} if layer[0] == "G" else {}))
+    norm(X, training=True)
+    before = [array(w) for w in norm.weights]
+    out = norm(spoiled(), training=True)
+    assert np.isnan(array(out)).any()  # the step has to see it
+    for one, other in zip(before, norm.weights, strict=True):
+        if "auxiliary" not in getattr(other, "path", other.name):  # its half is a good one
+            np.testing.assert_array_equal(one, array(other))
+        assert np.isfinite(array(other)).all()

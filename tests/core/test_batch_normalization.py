@@ -1,0 +1,53 @@
+"""Running averages that training is too short for, and batches that are not finite."""
+
+import numpy as np
+import pytest
+
+from tf_lamb.core import normalization
+
+
+@pytest.mark.parametrize(("momentum", "steps"), [(0.9, 60), (0.99, 300), (0.0, 1), (0.999, 3000)])
+def test_averages_that_keep_little_of_what_they_began_with_are_no_matter(momentum, steps):
+    assert normalization.why_averages_lag(momentum, steps) is None
+
+
+def test_the_sentence_has_a_momentum_that_would_do():
+    why = normalization.why_averages_lag(0.99, 60)
+    assert "after step 60, running averages of momentum 0.99 keep 55% of what they" in why
+    assert "momentum=0.9 or less" in why
+    for steps in range(1, 400):
+        why = normalization.why_averages_lag(0.999, steps)
+        better = float(why.partition("momentum=")[2].split()[0])
+        assert steps < 6 or normalization.why_averages_lag(better, steps) is None
+
+
+class BatchNormalization:
+    def __init__(self, name, momentum, mean=0.0, trainable=True, **more):
+        self.name, self.momentum, self.trainable = name, momentum, trainable
+        self.moving_mean = type("Variable", (), {"numpy": lambda self: np.full(3, mean)})()
+        self.__dict__.update(more)
+
+
+def test_layers_that_are_trained_already_frozen_or_in_groups_are_left_out():
+    made = BatchNormalization
+    layers = [
+        made("new", 0.99), made("quick", 0.5), made("loaded", 0.99, mean=1.0),
+        made("frozen", 0.99, trainable=False), made("groups", 0.99, group_size=8), object(),
+    ]  # fmt: skip
+    model = type("Model", (), {"_flatten_layers": lambda self: layers})()
+    assert normalization.averages_that_lag(model, 60).startswith("'new': after step 60")
+    assert normalization.averages_that_lag(model, 600) is None
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])
+def test_a_batch_that_is_not_finite_leaves_the_averages(bad):
+    x = np.ones((4, 3), "float32")
+    x[1, 2] = bad
+    weights = normalization.Weights(None, None, np.full(3, 0.5, "float32"), np.ones(3, "float32"))
+    with np.errstate(all="ignore"):
+        y, mean, variance = normalization.train(
+            np, x, weights, axis=-1, momentum=0.9, epsilon=1e-3, group_size=2
+        )
+    np.testing.assert_array_equal(mean, weights.mean)
+    np.testing.assert_array_equal(variance, weights.variance)
+    assert y.shape == x.shape

@@ -1,0 +1,55 @@
+"""A user's own eager loop on JAX: the steady state compiles nothing."""
+
+import keras
+import numpy as np
+import pytest
+
+import tf_lamb.keras
+
+if keras.backend.backend() != "jax":
+    pytest.skip("JAX compiles each eager operation", allow_module_level=True)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tf_lamb.keras.LAMB(0.1),
+        lambda: tf_lamb.keras.LAMB(0.1, gradient_accumulation_steps=2, use_ema=True),
+        lambda: tf_lamb.keras.LARS(0.1, on_nonfinite="raise"),
+        lambda: tf_lamb.keras.AdaScale(tf_lamb.keras.LARS(0.1, gradient_accumulation_steps=2), 2),
+    ],
+    ids=["skip", "accumulated", "raise", "AdaScale"],
+)
+def test_an_eager_loop_compiles_nothing(make):
+    from jax._src import monitoring  # what `jax.monitoring` has no reader for
+
+    optimizer, w = make(), keras.Variable(np.ones((3, 2)))
+    gradient = keras.ops.ones((3, 2))
+    for _ in range(4):
+        optimizer.apply([gradient], [w])
+    compiled = []
+
+    def listen(event, duration, **_):
+        if "compile" in event:
+            compiled.append(event)
+
+    monitoring.register_event_duration_secs_listener(listen)
+    try:
+        for _ in range(4):
+            optimizer.apply([gradient], [w])
+    finally:
+        monitoring.unregister_event_duration_listener(listen)
+    assert not compiled
+
+
+def test_an_eager_step_that_is_not_finite_raises_or_never_was():
+    for choice in ("skip", "raise"):
+        optimizer, w = tf_lamb.keras.LAMB(0.1, on_nonfinite=choice), keras.Variable(np.ones(2))
+        bad = keras.ops.convert_to_tensor([1.0, np.inf])
+        if choice == "raise":
+            with pytest.raises(FloatingPointError, match="not finite"):
+                optimizer.apply([bad], [w])
+        else:
+            optimizer.apply([bad], [w])
+            assert optimizer.skipped_steps == 1 and int(optimizer.iterations) == 0
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(w.value), 1)

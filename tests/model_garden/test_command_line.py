@@ -1,0 +1,228 @@
+"""Model Garden's commands before they import it: their help, and what they refuse at once."""
+
+import importlib.util
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import types
+
+import pytest
+
+pytest.importorskip("official")
+
+import yaml
+from absl import flags as absl_flags
+from official.modeling.hyperparams import params_dict
+from support.garden import BATCH, EXPERIMENT, build, environment, tiny
+
+from tf_lamb import model_garden
+from tf_lamb.model_garden import (
+    batches,
+    checks,
+    early,
+    parsing,
+    sample_data,
+    sample_pictures,
+    yamls,
+)
+
+# Runs a command, and ends with a traceback if it has imported what takes seconds.
+WITHOUT_TENSORFLOW = """
+import runpy, sys
+module, *sys.argv[1:] = sys.argv[1:]
+try:
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+finally:
+    assert not {"tensorflow", "tf_keras", "keras", "numpy"} & set(sys.modules)
+"""
+
+
+def run(command, *args):
+    module = f"tf_lamb.model_garden.{command}"
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_TENSORFLOW, module, *args],
+        env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_help_lists_the_flags_and_the_experiments_at_once():
+    text = run("train", "--help").stdout
+    for flag in ("experiment", "config_file", "mode", "model_dir", "params_override", "seed"):
+        assert f"  --{flag}:" in text
+    for name in ("lamb/bert_pretraining", "bert/pretraining", "resnet_imagenet"):
+        assert re.search(rf"\s{name},\s", text)
+    text = run("train_stages", "--help").stdout
+    for flag in ("stage", "moments", "mode", "model_dir"):
+        assert f"  --{flag}:" in text
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("train --experiment=bert/pretrainin --mode=train --model_dir=x",
+         "train: --experiment='bert/pretrainin' is not known. Did you mean bert/pretraining"),
+        ("train --experiment=bert/pretraining --mode=train --model_dir=x --config_file=/no.yaml",
+         "train: --config_file=/no.yaml: there is no such file"),
+        ("train_stages --mode=train --model_dir=x --stage=lamb/bert_pretraining "
+         "--stage=lamb/bert_pretraining_phase2:/no.yaml",
+         "train_stages: stage 2: --config_file=/no.yaml: there is no such file"),
+        ("train_stages --mode=eval --model_dir=x --stage=lamb/bert_pretraining",
+         "train_stages: --mode=eval: stages are trained"),
+        ("train --experiment=bert/pretraining --mode=train", "--model_dir must have a value"),
+    ],
+    ids=["experiment", "file", "stage", "mode", "required"],
+)  # fmt: skip
+def test_what_needs_no_experiment_is_refused_at_once(command, says):
+    done = run(*shlex.split(command))
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert says in " ".join((done.stdout + done.stderr).split())
+
+
+def test_the_names_are_those_that_model_garden_registers():
+    assert set(early.known_experiments()) <= set(parsing._experiments())
+    ours_or_theirs = {n for n in parsing._experiments() if not n.startswith("test")}
+    assert set(early.known_experiments()) == ours_or_theirs
+
+
+def test_numbers_are_read_as_model_gardens_loader_reads_them():
+    for text in ("1e-3", "1E5", "-2e+3", "1_0e2", "1.5", "1.5e-3", "1.5e3", ".5", "1", "e3", "1e",
+                 "0x1e3", "1:30", "~", "off", "2e-3x", ".inf", "1__0e1"):  # fmt: skip
+        theirs = yaml.load(text, Loader=params_dict._LOADER)
+        assert yamls.read(text) == theirs and type(yamls.read(text)) is type(theirs), text
+
+
+def test_gin_may_register_what_is_not_known_yet(monkeypatch):
+    flags = types.SimpleNamespace(gin_file=None, gin_params=None)
+    monkeypatch.setattr(absl_flags, "FLAGS", flags)
+    with pytest.raises(parsing.UserError, match="not known"):
+        early.check("mine", None)
+    flags.gin_params = ["import mine"]
+    early.check("mine", None)
+
+
+# Without Model Garden.
+
+
+@pytest.fixture
+def no_model_garden(monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda n, *a: None if n == "official" else find_spec(n, *a)
+    )
+
+
+def test_without_model_garden_commands_say_the_pip_line(no_model_garden, tmp_path):
+    line = r"needs the Model Garden; official is not installed. pip install '.\[model-garden\]'"
+    with pytest.raises(ModuleNotFoundError, match=line):
+        model_garden.register()
+    with pytest.raises(SystemExit, match=f"tf_lamb.model_garden.train: .*{line}"):
+        early.begin("train")
+    with pytest.raises(ModuleNotFoundError, match=line):
+        sample_data.write(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "train_stages", "preflight", "report"])
+def test_every_command_asks_first(command, monkeypatch):
+    module = importlib.import_module(f"tf_lamb.model_garden.{command}")
+
+    def begin(name):
+        raise SystemExit(name)
+
+    monkeypatch.setattr(early, "begin", begin)
+    with pytest.raises(SystemExit, match=command):
+        module.main()
+
+
+# What a command says.
+
+
+@pytest.mark.parametrize(
+    ("most", "share", "said"), [(7, 4, True), (4, 4, False), (50, 8, False)]
+)  # fmt: skip
+def test_a_batch_that_is_split_otherwise_than_asked_is_said(records, most, share, said):
+    params = build(tiny(records))
+    count, line = parsing._accumulation(params, most)
+    assert BATCH // count == share == batches.split(BATCH, 1, count)
+    assert f"batch = {share} examples x 1 replica(s) x {count} micro-batch(es) = {BATCH}" in line
+    assert ("--per_replica_batch_size=7 that divides the 8 of a replica" in line) == said
+    assert ("\n" in line) == said
+
+
+def trains(line, tmp_path):
+    """What the printed line says, as `tf_lamb.model_garden.train` reads it."""
+    words = shlex.split(line.replace("\\\n", " "))
+    assert words[:3] == ["python", "-m", "tf_lamb.model_garden.train"]
+    given = dict(word[2:].split("=", 1) for word in words[3:])
+    assert given["mode"] == "train_and_eval" and given["model_dir"] == f"{tmp_path}/run"
+    assert pathlib.Path(given["config_file"]).is_file()
+    flags = types.SimpleNamespace(
+        experiment=given["experiment"], config_file=[given["config_file"]],
+        params_override=given["params_override"], tpu="", tf_data_service="",
+    )  # fmt: skip
+    flags = Flags(flags)
+    params = parsing.parse(flags)
+    for part in ("train", "validation"):
+        (tmp_path / f"{part}.tfrecord").write_bytes(b"some")
+    checks.check(params, given["mode"], given["model_dir"], given["experiment"])
+    return params
+
+
+class Flags:
+    def __init__(self, values):
+        self.__dict__.update(vars(values))
+
+    def __contains__(self, name):
+        return hasattr(self, name)
+
+
+@pytest.mark.parametrize("longer", [False, True])
+def test_sample_data_ends_with_the_command_that_trains_on_it(tmp_path, longer):
+    facts = {"seq_length": 128, "max_predictions_per_seq": 20, "vocab_size": 1900}
+    if longer:
+        facts = {"seq_length": 256, "max_predictions_per_seq": 40, "vocab_size": 3000}
+    (tmp_path / "data.json").write_text(str(facts).replace("'", '"'))
+    line = sample_data.trained_by(tmp_path, facts)
+    assert ("vocab_size" in line) == longer
+    params = trains(line, tmp_path)
+    assert params.task.train_data.seq_length == facts["seq_length"]
+    assert params.task.validation_data.input_path == f"{tmp_path}/validation.tfrecord"
+
+
+def test_data_that_is_not_there_yet_is_refused_with_the_command_that_writes_it(records, tmp_path):
+    settings = tiny(records)
+    settings["task"]["train_data"]["input_path"] = f"{tmp_path}/data/train.tfrecord"
+    with pytest.raises(parsing.UserError) as error:
+        checks.check(build(settings), "train", str(tmp_path / "model"))
+    _, command = str(error.value).split("written by ")
+    assert command == (
+        f"python -m tf_lamb.model_garden.sample_data --output_dir={tmp_path}/data "
+        "--seq_length=16 --max_predictions_per_seq=4"
+    )
+
+
+def test_so_does_sample_pictures(tmp_path):
+    facts = {"num_classes": 2, "size": 64}
+    (tmp_path / "data.json").write_text(str(facts).replace("'", '"'))
+    params = trains(sample_pictures.trained_by(tmp_path, facts), tmp_path)
+    assert params.task.model.num_classes == 2 and params.task.model.input_size == [64, 64, 3]
+
+
+def test_another_batch_in_a_folder_is_another_experiment(records, tmp_path):
+    """Its count of steps is of the first one."""
+    import tensorflow as tf
+    from official.core import train_utils
+
+    settings = tiny(records)
+    train_utils.serialize_config(build(settings), str(tmp_path))
+    checkpoint = tf.train.Checkpoint(global_step=tf.Variable(3, dtype=tf.int64))
+    tf.train.CheckpointManager(checkpoint, str(tmp_path), max_to_keep=1).save()
+    checks.check(build(settings), "train", str(tmp_path), EXPERIMENT)
+    settings["task"]["train_data"]["global_batch_size"] = 2 * BATCH
+    with pytest.raises(parsing.UserError) as error:
+        checks.check(build(settings), "train", str(tmp_path), EXPERIMENT)
+    (line,) = str(error.value).splitlines()
+    assert f"its task.train_data.global_batch_size is {BATCH}, yours {2 * BATCH}" in line
+    assert f"another --model_dir (task.init_checkpoint={tmp_path} begins there" in line

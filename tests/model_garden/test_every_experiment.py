@@ -1,0 +1,100 @@
+"""Our optimizers and schedules in every experiment that Model Garden registers."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("official")
+
+import yaml
+from official.core import exp_factory, train_utils
+from official.modeling import hyperparams, optimization
+from support.garden import environment
+
+import tf_lamb.tf_keras
+from tf_lamb.model_garden import checks, configs, early, parsing
+
+SETTINGS = {
+    "optimizer": {"type": "tf_lamb", "tf_lamb": {"beta_2": 0.99}},
+    "learning_rate": {
+        "type": "tf_lamb_polynomial",
+        "tf_lamb_polynomial": {"initial_learning_rate": 0.1, "steps": 90},
+    },
+    "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 10}},
+}
+YAML = yaml.safe_dump({"trainer": {"train_steps": 100, "optimizer_config": SETTINGS}})
+EXPERIMENTS = early.known_experiments()
+
+
+@pytest.fixture
+def yaml_file(tmp_path):
+    (tmp_path / "some.yaml").write_text(YAML)
+    return str(tmp_path / "some.yaml")
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_yaml_names_ours(name, yaml_file):
+    params = exp_factory.get_exp_config(name)
+    # As Model Garden's mains read a YAML.
+    hyperparams.override_params_dict(params, yaml_file, is_strict=True)
+    config = params.trainer.optimizer_config
+    assert isinstance(config.optimizer.get(), configs.LAMBConfig)
+    assert config.optimizer.get().beta_2 == 0.99
+    assert config.as_dict()["optimizer"].keys() == {"type", "tf_lamb"}
+    config.ema = None
+    factory = optimization.OptimizerFactory(config)
+    rate = factory.build_learning_rate()
+    assert float(rate(5)) == pytest.approx(0.05)
+    assert type(factory.build_optimizer(rate)) is tf_lamb.tf_keras.LAMB
+
+
+@pytest.mark.parametrize("name", ["bert/pretraining", "resnet_imagenet"])
+def test_our_command_takes_it_and_knows_a_typo(name, yaml_file):
+    flags = train_utils.ParseConfigOptions(experiment=name, config_file=[yaml_file])
+    params = parsing.parse(flags)
+    assert checks._optimization(params) is None
+    typo = "trainer.optimizer_config.optimizer.tf_lamb.bata_2=0.9"
+    flags = train_utils.ParseConfigOptions(name, [], params_override=typo)
+    with pytest.raises(parsing.UserError, match="Did you mean beta_2"):
+        parsing.parse(flags)
+
+
+def test_a_choice_of_someone_else_knows_ours_too():
+    from official.projects.detr import optimization as detr
+
+    config = detr.OptimizationConfig(SETTINGS)
+    assert config.optimizer.get().beta_2 == 0.99
+    assert config.optimizer.detr_adamw is not None
+
+
+def test_a_choice_that_is_older_than_ours_knows_ours_where_it_is_copied():
+    """Model Garden's pretraining experiments copy one that was made when they were imported."""
+    old = optimization.OptimizationConfig()
+    for choice in (old.optimizer, old.learning_rate, old.warmup):
+        for key in [key for key in choice.__dict__ if key.startswith("tf_")]:
+            del choice.__dict__[key]
+    params = exp_factory.get_exp_config("bert/pretraining")
+    params.trainer.optimizer_config = old
+    params.override({"trainer": {"optimizer_config": SETTINGS}}, is_strict=True)
+    assert params.trainer.optimizer_config.optimizer.get().beta_2 == 0.99
+
+
+@pytest.mark.slow  # a process
+def test_one_import_is_enough_after_model_gardens_own():
+    """An experiment that was configured before: a main imports its experiments, then parses gin."""
+    code = f"""
+from official.common import registry_imports
+from official.core import exp_factory
+import gin
+early = exp_factory.get_exp_config("bert/pretraining")
+gin.parse_config("import tf_lamb.model_garden.registered")
+params = exp_factory.get_exp_config("bert/pretraining")
+import yaml
+params.override(yaml.safe_load({YAML!r}), is_strict=True)
+assert params.trainer.optimizer_config.optimizer.get().beta_2 == 0.99
+assert early.trainer.optimizer_config.optimizer.type == "adamw"
+from tf_lamb.model_garden import early, parsing
+assert early.known_experiments() == sorted(parsing._experiments())
+"""
+    subprocess.run([sys.executable, "-c", code], env=environment(), check=True)

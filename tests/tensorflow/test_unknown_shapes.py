@@ -1,0 +1,31 @@
+"""A data set that does not say its shapes hides those of gradients, too."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.doors import DOORS, every_door
+
+
+@every_door
+@pytest.mark.parametrize("name", ["LAMB", "LARS", "AdamP", "SGDP", "AdaScale", "Measured"])
+def test_a_step_on_gradients_of_unknown_shape(door, name):
+    host, ours = DOORS[door]
+    if name in ("AdaScale", "Measured"):
+        inner = ours.LAMB(0.1, gradient_accumulation_steps=2, jit_compile=False)
+        optimizer = ours.AdaScale(inner, 2) if name == "AdaScale" else ours.Measured(inner)
+    else:
+        optimizer = getattr(ours, name)(0.1, jit_compile=False)
+    w = (
+        host.Variable(np.ones((3, 2)), name="w")
+        if door == "keras"
+        else tf.Variable(np.ones((3, 2)))
+    )
+    optimizer.build([w])
+
+    @tf.function(input_signature=[tf.TensorSpec(None, tf.float32)])
+    def step(gradient):
+        optimizer.apply_gradients([(gradient, w)])
+
+    for _ in range(2):
+        step(tf.reshape(tf.range(6.0), (3, 2)))
+    assert np.isfinite(np.asarray(w)).all() and (np.asarray(w) != 1).any()

@@ -1,0 +1,31 @@
+"""Model Garden's choices (of an optimizer, a learning rate, a warmup), with ours among them."""
+
+from official.modeling.hyperparams import oneof
+
+
+def add(choice: type[oneof.OneOfConfig], kinds: dict[str, type]) -> None:
+    """Has a choice know our keys, in every experiment.
+
+    A subclass would serve those experiments alone that are made with it.
+
+    Args:
+        choice: Model Garden's class; what derives from it knows our keys, too.
+        kinds: key -> the class of its settings.
+    """
+    # seam: tf-models-official 2.20.0. A config reads the type of a field from the annotations, and
+    # takes overrides of what is in its dict. Some experiments copy one that is older than ours.
+    choice.__annotations__.update(kinds)
+
+    def complete(self):
+        for key, kind in kinds.items():
+            self.__dict__.setdefault(key, kind())
+
+    def __post_init__(self, *args):
+        complete(self)
+        oneof.OneOfConfig.__post_init__(self, *args)
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        complete(self)
+
+    choice.__post_init__, choice.__setstate__ = __post_init__, __setstate__
