@@ -8,8 +8,7 @@ import json
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
-from support.doors import BACKEND, DOORS, every_door, on_tensorflow
-from support.tracing import as_compiled
+from support.doors import BACKEND, DOORS, as_compiled, every_door, on_tensorflow
 
 from tf_lamb.core.autowarmup import Warmup, gaussian_process
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from support.doors import BACKEND, DOORS, every_door
-from support.tracing import as_compiled
+from support.doors import BACKEND, DOORS, as_compiled, every_door
 
 
 def data():

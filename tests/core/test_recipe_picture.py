@@ -30,7 +30,7 @@ RECIPES = {
     "warmup": legw(1024),
     "drop": recipes.untuned_lamb_bert(32768),
     "multi-step": recipes.linear_scaling(8192),
-    "without warmup": recipes.sqrt_scaling(4096, 256, 1e-3, examples=60000, epochs=25),
+    "without warmup": recipes.sqrt_scaling(4096, 256, 1e-3, 0, examples=60000, epochs=25),
     "constant": legw(1024, decay="constant"),
     "warmup alone": dataclasses.replace(legw(1024), train_steps=94),
     "a boundary beyond the end": dataclasses.replace(
@@ -61,8 +61,8 @@ def test_every_step_of_the_schedule_is_on_the_line(recipe):
     [
         ("warmup", {}),
         ("drop", {3125: (0.005, 0.004)}),
-        ("multi-step", {4692: (3.2, 0.32), 9384: (0.32, 0.032), 12511: (0.032, 0.0032)}),
-        ("a boundary beyond the end", {4692: (3.2, 0.32), 9384: (0.32, 0.032)}),
+        ("multi-step", {4710: (3.2, 0.32), 9420: (0.32, 0.032), 12560: (0.032, 0.0032)}),
+        ("a boundary beyond the end", {4710: (3.2, 0.32), 9420: (0.32, 0.032)}),
     ],
 )
 def test_a_jump_is_vertical(name, jumps):
@@ -99,7 +99,7 @@ def test_a_line_and_an_entry_for_each_batch():
 
 
 def test_recipes_of_one_batch_are_told_apart():
-    ax = legw(1024).plot(recipes.sqrt_scaling(1024, 128, 0.1, 60000, 25))
+    ax = legw(1024).plot(recipes.sqrt_scaling(1024, 128, 0.1, 0.2, 60000, 25))
     assert [line.get_label() for line in ax.lines] == [
         "LEGW, batch 1,024", "Square-root scaling, batch 1,024",
     ]  # fmt: skip

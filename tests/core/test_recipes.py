@@ -135,6 +135,10 @@ def test_a_batch_between_the_rows_follows_the_rule(batch_size):
     assert resnet.warmup_steps == 782
 
 
+def fit_steps_of(epochs, batch_size, examples):
+    return epochs * math.ceil(examples / batch_size)
+
+
 def legw_baseline(batch_size):
     return recipes.legw(batch_size, 128, 0.1, 0.2, examples=60000, epochs=25)
 
@@ -144,7 +148,7 @@ def test_legw(batch_size):
     recipe = legw_baseline(batch_size)
     assert (recipe.learning_rate, recipe.warmup_epochs) == ten_digits(LEGW[batch_size])
     assert recipe.warmup_steps == 94  # 0.2 x 60,000 / 128 = 93.75 at every batch
-    assert recipe.train_steps == steps_of(25, batch_size, 60000)
+    assert recipe.train_steps == fit_steps_of(25, batch_size, 60000)
 
 
 @pytest.mark.parametrize("batch_size", LEGW_RESNET50)
@@ -156,17 +160,17 @@ def test_legw_for_resnet50(batch_size):
     assert (recipe.weight_decay, recipe.momentum, recipe.epsilon) == (1e-4, 0.9, 1e-5)
     assert recipe.label_smoothing == 0.1
     if batch_size >= 1024:
-        rule = recipes.legw(batch_size, 1024, 2**2.5, 10 / 2**5, examples=1281167, epochs=90)
+        rule = recipes.legw(batch_size, 1024, 2**2.5, 10 / 2**5, 1281167, 90, power=2.0)
         assert recipe.learning_rate == ten_digits(rule.learning_rate)
-        for field in ("warmup_epochs", "warmup_steps", "train_steps", "power", "handover"):
+        for field in ("warmup_epochs", "warmup_steps", "power", "handover"):
             assert getattr(recipe, field) == getattr(rule, field)
 
 
 @pytest.mark.parametrize("batch_size", BATCHES)
 def test_untuned_lamb_is_legw(batch_size):
-    rule = recipes.legw(batch_size, 512, 0.005, 0.3125, examples=1281167, epochs=90, power=1.0)
+    rule = recipes.legw(batch_size, 512, 0.005, 0.3125, examples=1281167, epochs=90)
     untuned = recipes.untuned_lamb_resnet50(batch_size)
-    for field in ("learning_rate", "warmup_epochs", "warmup_steps", "train_steps", "power"):
+    for field in ("learning_rate", "warmup_epochs", "warmup_steps", "power"):
         assert getattr(untuned, field) == ten_digits(getattr(rule, field))
 
 
@@ -188,10 +192,10 @@ def test_linear_scaling_with_gradual_warmup(step, rate):
 
 def test_linear_scaling_is_the_papers():
     recipe = recipes.linear_scaling(8192)
-    assert (recipe.warmup_steps, recipe.train_steps) == (782, steps_of(90, 8192))
-    assert recipe.boundaries == tuple(steps_of(epoch, 8192) for epoch in (30, 60, 80))
+    assert (recipe.warmup_steps, recipe.train_steps) == (782, 90 * 157)
+    assert recipe.boundaries == tuple(epoch * 157 for epoch in (30, 60, 80))
     assert (recipe.weight_decay, recipe.momentum, recipe.nesterov) == (1e-4, 0.9, True)
-    assert recipes.linear_scaling(512, examples=10000, epochs=9).boundaries == (59, 117, 156)
+    assert recipes.linear_scaling(512, examples=10000, epochs=18).boundaries == (120, 240, 320)
     assert recipes.linear_scaling(1024, 256, 0.05).learning_rate == 0.2
 
 
@@ -204,12 +208,12 @@ def test_a_batch_below_the_baseline_has_no_warmup_from_above():
 def test_sqrt_scaling():
     # Graphcore's BERT-large: NVIDIA's rate at half the batch, by the square root of 2.
     nvidia = recipes.nvidia_bert().stages[1]
-    recipe = recipes.sqrt_scaling(16384 * 2, 16384, 4e-3 / math.sqrt(2), 51_200_000, 1)
+    recipe = recipes.sqrt_scaling(16384 * 2, 16384, 4e-3 / math.sqrt(2), 0, 51_200_000, 1)
     assert recipe.learning_rate == ten_digits(nvidia.learning_rate)
     with pytest.warns(UserWarning, match="1 to 64 times"):
-        half = recipes.sqrt_scaling(16384, 32768, 4e-3, 51_200_000, 1)
+        half = recipes.sqrt_scaling(16384, 32768, 4e-3, 0, 51_200_000, 1)
     assert half.learning_rate == pytest.approx(0.002828, abs=5e-7)
-    kept = recipes.sqrt_scaling(1024, 256, 1e-3, 10240, 9, warmup_epochs=2)
+    kept = recipes.sqrt_scaling(1024, 256, 1e-3, 2, 10240, 9)
     assert (kept.learning_rate, kept.warmup_steps, kept.train_steps) == (2e-3, 20, 90)
 
 

@@ -29,11 +29,12 @@ def uncompiled(fits=False):
     if BACKEND == "tensorflow":
         import tensorflow as tf
 
+        before = tf.config.functions_run_eagerly()
         tf.config.run_functions_eagerly(True)
         try:
             yield
         finally:
-            tf.config.run_functions_eagerly(False)
+            tf.config.run_functions_eagerly(before)
     elif BACKEND == "jax" and not fits:
         import jax
 
@@ -41,6 +42,11 @@ def uncompiled(fits=False):
             yield
     else:
         yield
+
+
+def as_compiled(model):
+    """`fit` inside runs operation by operation where the model runs eagerly."""
+    return uncompiled() if model.run_eagerly else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -8,8 +8,7 @@ import contextlib
 
 import keras
 import numpy as np
-from support.doors import BACKEND, DOORS, array
-from support.tracing import uncompiled
+from support.doors import BACKEND, DOORS, array, uncompiled
 
 if BACKEND == "tensorflow":
     import tensorflow as tf

@@ -3,10 +3,9 @@
 import contextlib
 
 import numpy as np
-from support.doors import BACKEND, DOORS
+from support.doors import BACKEND, DOORS, as_compiled
 from support.feeding import START, close, mean_of
 from support.noise import AdaScale
-from support.tracing import as_compiled
 
 if BACKEND == "tensorflow":
     from support.clusters import mirrored

@@ -12,8 +12,6 @@ import dataclasses
 import ml_dtypes
 import numpy as np
 
-from tf_lamb.core.rules.norms import LARGEST_RATIO
-
 
 class Doubt(Exception):
     """A branch whose condition lies within the error, or a number beyond all that is promised."""
@@ -130,14 +128,8 @@ class Namespace:
     """What rules take for NumPy."""
 
     maximum = staticmethod(_lift(np.maximum))
+    minimum = staticmethod(_lift(np.minimum))
     logical_not = staticmethod(np.logical_not)
-
-    @staticmethod
-    def minimum(a, b):
-        """Of no ratio that float32 cannot hold: the oracle knows no such limit."""
-        if isinstance(b, float) and b == LARGEST_RATIO and np.any(a.value + a.error > b):
-            raise Doubt
-        return _lift(np.minimum)(a, b)
 
     @staticmethod
     def isfinite(x):

@@ -3,8 +3,7 @@
 import numpy as np
 import oracle
 from oracle import Toy
-from support.doors import DOORS
-from support.tracing import as_compiled
+from support.doors import DOORS, as_compiled
 
 # Our arguments, then the oracle's. With and without an exclusion, a bound that clips one ratio.
 CASES = {

@@ -34,10 +34,10 @@ def _memory(report):
     verdict = f"it does not fit, by {gib(over)}" if over > 0 else f"{gib(-over)} are left"
     yield f"{gib(report.needed)} of {gib(available)} a replica: {verdict}"
     if memory := report.memory:
-        rest = gib(memory.rest)
+        rest = f", the rest {gib(memory.rest)}" if gib(memory.rest) != gib(0) else ""
         yield (
             f"weights {gib(memory.weights)}, slots {gib(memory.slots)}, activations and "
-            f"temporaries {gib(memory.temporaries)}" + (f", the rest {rest}" if rest != gib(0) else "")
+            f"temporaries {gib(memory.temporaries)}{rest}"
         )
     if report.largest is not None:
         yield from _largest(report)

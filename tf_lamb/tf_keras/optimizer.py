@@ -205,17 +205,13 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
         """At the end of training, the averages replace the weights if `use_ema`."""
         overrun.warn_if_over(self, lambda: int(self.iterations.numpy()))
         super().finalize_variable_values(var_list)
+        self._tell_skipped()
 
     def _overwrite_model_variables_with_average_value(self, var_list):
         for variable in var_list:
             index = self._index_dict[self._var_key(variable)]
             average, variable = self._model_variables_moving_average[index], _native(variable)
             variable.assign(tf.cast(average, variable.dtype))
-
-    def finalize_variable_values(self, var_list):
-        """As in tf_keras; `fit` calls it at its end."""
-        super().finalize_variable_values(var_list)
-        self._tell_skipped()
 
     @property
     def learning_rate(self):
