@@ -9,8 +9,8 @@ from tf_lamb.core.rules import lamb, lars
 def one_step(rule, dtype, w, g, **arguments):
     slots = [np.zeros_like(w, dtype)] * (2 if rule is lamb else 1)
     with np.errstate(over="ignore", under="ignore"):
-        return rule(np, g.astype(dtype), w.astype(dtype), *slots, lr=dtype(0.1), t=dtype(1), decay=0.0,
-                    adapt=True, **arguments)[0]  # fmt: skip
+        return rule(np, g.astype(dtype), w.astype(dtype), *slots, lr=dtype(0.1), t=dtype(1),
+                    decay=0.0, adapt=True, **arguments)[0]  # fmt: skip
 
 
 RANGE = [(1e15, 1e-15), (1.0, 1e15), (1e-15, 1.0), (1e12, 1e-12), (1.0, 1e-12)]

@@ -74,7 +74,9 @@ def test_a_warmup_of_most_of_training_is_said():
 
 
 @pytest.mark.parametrize(
-    "wrong", ["untuned_lamb_bert", 32768, None, recipes.untuned_lamb_bert, ("a", "b")], ids=repr
+    "wrong",
+    ["untuned_lamb_bert", 32768, None, recipes.untuned_lamb_bert, ("a", "b")],
+    ids=["name", "batch", "none", "function", "pair"],
 )
 def test_what_is_no_recipe_is_told_what_one_is(wrong):
     for ask in (

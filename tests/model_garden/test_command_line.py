@@ -15,7 +15,7 @@ pytest.importorskip("official")
 import yaml
 from absl import flags as absl_flags
 from official.modeling.hyperparams import params_dict
-from support.garden import BATCH, EXPERIMENT, build, environment, tiny
+from support.garden import BATCH, EXPERIMENT, ROOT, build, tiny
 
 from tf_lamb import model_garden
 from tf_lamb.model_garden import (
@@ -43,7 +43,7 @@ def run(command, *args):
     module = f"tf_lamb.model_garden.{command}"
     return subprocess.run(
         [sys.executable, "-c", WITHOUT_TENSORFLOW, module, *args],
-        env=environment(), capture_output=True, text=True, check=False,
+        cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ pytest.importorskip("official")
 import yaml
 from official.core import exp_factory, train_utils
 from official.modeling import hyperparams, optimization
-from support.garden import environment
+from support.garden import ROOT
 
 import tf_lamb.tf_keras
 from tf_lamb.model_garden import checks, configs, early, parsing
@@ -97,4 +97,4 @@ assert early.trainer.optimizer_config.optimizer.type == "adamw"
 from tf_lamb.model_garden import early, parsing
 assert early.known_experiments() == sorted(parsing._experiments())
 """
-    subprocess.run([sys.executable, "-c", code], env=environment(), check=True)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

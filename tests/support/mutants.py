@@ -19,7 +19,7 @@ CRASHES = "model_garden/test_crash_safety.py"
 PRECISION = "api/test_precision.py"
 STEPS = "api/test_steps.py"
 GAIN = "api/test_adascale.py::test_gain_and_tau_are_the_papers[keras-paper]"
-MIGRATE = "api/test_migrate.py"
+MIGRATE = "tensorflow/test_migrate.py"
 ACCUMULATED = f"{OPTIMIZERS}::test_accumulated_micro_batches_are_one_large_batch"
 
 CORE = {
@@ -100,7 +100,7 @@ CORE = {
          "if not exclude_from_layer_adaptation"),
     ],
     ("core/plan.py", f"{PLAN}::test_a_variable_can_be_excluded_as_an_object"): [
-        ("no exclusion by identity", "identified or _matches", "_matches"),
+        ("no exclusion by identity", "identified or _excludes", "_matches"),
     ],
     ("core/plan.py", f"{PLAN}::test_an_exact_pattern_matches_one_path_only"): [
         ("an exact pattern has no end", '{re.escape(path)}$"', '{re.escape(path)}"'),
@@ -241,7 +241,7 @@ TENSORFLOW = {
      f"{MIGRATE}::test_a_file_goes_on_as_the_peer_did[keras-Addons checkpoint]"): [
         ("steps begin anew", 'peers.step_of(values["iter"])', "0"),
     ],
-    ("keras/backup.py", "api/test_backup.py::test_a_broken_backup_is_refused[keras-cut-*.h5]"): [
+    ("keras/backup.py", "tensorflow/test_backup.py::test_a_broken_backup_is_refused[keras-cut-*.h5]"): [
         ("what is broken is not said", "raise self._refusal(error) from error", "return"),
     ],
     ("model_garden/checkpoints.py",
