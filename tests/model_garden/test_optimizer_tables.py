@@ -60,10 +60,11 @@ def test_so_is_one_in_the_place_of_stock(replaced, key):
     entry = optimizer_factory.LEGACY_OPTIMIZERS_CLS[key]
     assert isinstance(built(key), entry)
     assert isinstance(built(key), getattr(tf_lamb.tf_keras, key.upper()))
-    assert entry().get_config() == {
-        **built(key).get_config(),
-        "learning_rate": pytest.approx(0.001),
-    }
+    default = {"learning_rate": pytest.approx({"lamb": 0.001, "lars": 0.01}[key])}
+    assert entry().get_config() == {**built(key).get_config(), **default}
+    config = entry(0.5, weight_decay_rate=0.25).get_config()
+    assert config["learning_rate"] == 0.5 and config["weight_decay"] == 0.25
+    assert entry.from_config(config).get_config() == config
 
 
 @pytest.mark.parametrize("key", ["tf_lamb", "lamb"])

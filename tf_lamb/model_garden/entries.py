@@ -36,11 +36,12 @@ def transformed(
     if gradient_aggregator:
         optimizer.aggregate_gradients = _where_there_are_any(gradient_aggregator)
     if gradient_transformers:
-        if any(getattr(optimizer, name) for name in CLIPPINGS):
-            raise ValueError(
-                f"{', '.join(CLIPPINGS)} cannot be set beside gradient_transformers, of which one "
-                "may clip"
-            )
+        for name in CLIPPINGS:
+            if norm := getattr(optimizer, name):
+                raise ValueError(
+                    f"{name}={norm:g} cannot be set beside gradient_transformers, such as those of "
+                    "task.differential_privacy_config, which clip themselves"
+                )
         apply = optimizer.apply_gradients
 
         def apply_gradients(grads_and_vars, name=None, skip_gradients_aggregation=False,
@@ -66,18 +67,21 @@ def _where_there_are_any(change):
     return changed
 
 
-def stock_lamb(weight_decay_rate=0.0, **arguments):
+def stock_lamb(learning_rate=0.001, weight_decay_rate=0.0, **arguments):
     """Our LAMB under the field names of Model Garden's `LAMBConfig`."""
-    return transformed(tf_lamb.tf_keras.LAMB, weight_decay=weight_decay_rate, **arguments)
+    arguments = {"weight_decay": weight_decay_rate, **arguments}
+    return transformed(tf_lamb.tf_keras.LAMB, learning_rate, **arguments)
 
 
-def stock_lars(weight_decay_rate=0.0, eeta=0.001, classic_momentum=True, **arguments):
+def stock_lars(
+    learning_rate=0.01, weight_decay_rate=0.0, eeta=0.001, classic_momentum=True, **arguments
+):
     """Our LARS under the field names of Model Garden's `LARSConfig`, with its mathematics."""
     form = {"momentum_form": "inside", "denominator": "norm_of_sum"}
     if not classic_momentum:
         form = {"momentum_form": "outside", "denominator": "norm_of_update"}
     arguments = {"weight_decay": weight_decay_rate, "trust_coefficient": eeta, **form, **arguments}
-    return transformed(tf_lamb.tf_keras.LARS, **arguments)
+    return transformed(tf_lamb.tf_keras.LARS, learning_rate, **arguments)
 
 
 STOCK = {
