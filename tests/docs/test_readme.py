@@ -8,9 +8,11 @@ import keras
 import numpy as np
 import pytest
 import yaml
+from official.modeling import optimization
 
 import tf_lamb
-from tf_lamb.model_garden import configs, experiments
+from tf_lamb import model_garden
+from tf_lamb.model_garden import experiments
 
 README = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
 
@@ -48,5 +50,6 @@ def test_what_the_commands_name_exists():
 def test_the_yaml_is_a_config():
     (text,) = blocks("yaml")
     optimizer = yaml.safe_load(text)["trainer"]["optimizer_config"]["optimizer"]
-    config = configs.OptimizerConfig(optimizer)
+    model_garden.register()
+    config = optimization.OptimizerConfig(optimizer)
     assert config.get().weight_decay == 0.01

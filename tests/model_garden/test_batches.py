@@ -11,6 +11,7 @@ pytest.importorskip("official")
 import tensorflow as tf
 import tf_keras
 from official.core import exp_factory, train_utils
+from official.modeling import optimization
 from official.modeling.optimization import OptimizerFactory
 from support.clusters import mirrored
 from support.doors import uncompiled
@@ -18,7 +19,7 @@ from support.garden import BATCH, build, one_device, optimizer, tiny, train, wei
 
 import tf_lamb.keras
 from tf_lamb.core import recipes, schedules
-from tf_lamb.model_garden import batches, checks, configs, parsing, scaling, tasks
+from tf_lamb.model_garden import batches, checks, parsing, scaling, tasks
 from tf_lamb.model_garden.recipes import settings
 
 
@@ -77,7 +78,7 @@ CLASSES = {"polynomial": "Polynomial", "cosine": "Cosine", "multi_step": "MultiS
 
 def built(config):
     return OptimizerFactory(
-        configs.OptimizationConfig({"optimizer": {"type": "tf_lamb"}, **config})
+        optimization.OptimizationConfig({"optimizer": {"type": "tf_lamb"}, **config})
     ).build_learning_rate()
 
 

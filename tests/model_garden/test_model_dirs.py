@@ -26,7 +26,6 @@ def test_a_run_may_go_on_with_more_steps(records, tmp_path):
     settings = tiny(records)
     _begun(build(settings), tmp_path)
     settings["trainer"] |= {"train_steps": 50, "checkpoint_interval": 7}
-    settings["task"]["train_data"]["global_batch_size"] = 16
     checks.check(build(settings), "train", str(tmp_path), EXPERIMENT, 1)
     checks.check(build(settings), "train", str(tmp_path), EXPERIMENT)
 
