@@ -230,7 +230,7 @@ def test_adascale_measures_no_skipped_step(door, layout):
 # --- Norms; their arithmetic is `core/test_norms.py` ---
 
 
-@pytest.mark.parametrize(("weight", "gradient"), [(1e25, 1.0), (1.0, 1e-30), (1e-25, 1.0)])
+@pytest.mark.parametrize(("weight", "gradient"), [(1e12, 1.0), (1.0, 1e-12), (1e-12, 1.0)])
 @pytest.mark.parametrize("kind", ["LAMB", "LARS"])
 @every_door
 def test_the_doors_have_the_right_ratio(door, kind, weight, gradient):

@@ -262,7 +262,8 @@ def test_an_optimizer_without_trust_ratios_is_refused(door, make, words):
 @pytest.mark.parametrize("every", [0, -1, 1.5, True, None, "often"])
 @every_door
 def test_a_wrong_interval_is_refused(door, every):
-    with pytest.raises(ValueError, match=f"every must be .*whole number >= 1, not {every!r}"):
+    words = f"every must be a whole number >= 1, not {every!r}"
+    with pytest.raises((TypeError, ValueError), match=words):
         DOORS[door][1].TrustRatios(every=every)
 
 

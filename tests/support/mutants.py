@@ -20,6 +20,7 @@ PRECISION = "api/test_precision.py"
 STEPS = "api/test_steps.py"
 GAIN = "api/test_adascale.py::test_gain_and_tau_are_the_papers[keras-paper]"
 MIGRATE = "tensorflow/test_migrate.py"
+BACKUP = "tensorflow/test_backup.py"
 ACCUMULATED = f"{OPTIMIZERS}::test_accumulated_micro_batches_are_one_large_batch"
 
 CORE = {
@@ -241,7 +242,7 @@ TENSORFLOW = {
      f"{MIGRATE}::test_a_file_goes_on_as_the_peer_did[keras-Addons checkpoint]"): [
         ("steps begin anew", 'peers.step_of(values["iter"])', "0"),
     ],
-    ("keras/backup.py", "tensorflow/test_backup.py::test_a_broken_backup_is_refused[keras-cut-*.h5]"): [
+    ("keras/backup.py", f"{BACKUP}::test_a_broken_backup_is_refused[keras-cut-*.h5]"): [
         ("what is broken is not said", "raise self._refusal(error) from error", "return"),
     ],
     ("model_garden/checkpoints.py",

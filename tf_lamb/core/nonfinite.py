@@ -5,7 +5,7 @@ from typing import Any
 
 from tf_lamb.core.layerwise import path_of
 from tf_lamb.core.observing import unwrapped
-from tf_lamb.core.reading import step_of
+from tf_lamb.core.reading import as_int, step_of
 from tf_lamb.core.warn import warn
 
 ADVICE = (
@@ -50,7 +50,7 @@ class Guarded:
     @property
     def skipped_steps(self) -> int:
         """How many steps were skipped since the first, for a gradient that was not finite."""
-        return 0 if self._skipped is None else int(self._skipped().numpy())
+        return 0 if self._skipped is None else as_int(self._skipped())
 
     def _tell_skipped(self):
         """Warns of skipped steps, unless that was done: called at the end of `fit`."""

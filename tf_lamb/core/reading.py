@@ -76,5 +76,11 @@ class Reading(Callback):
 
 def step_of(optimizer) -> int:
     """The optimizer steps done; waits for the device."""
-    iterations = optimizer.iterations
-    return int(iterations.numpy() if hasattr(iterations, "numpy") else iterations)
+    return as_int(optimizer.iterations)
+
+
+def as_int(scalar) -> int:
+    """The number in a scalar, or in a variable of either Keras; waits for the device."""
+    inner = getattr(scalar, "value", None)  # of Keras 3's variable what its backend holds
+    value = scalar if inner is None or callable(inner) else inner
+    return int(value.numpy() if hasattr(value, "numpy") else value)

@@ -6,6 +6,7 @@ from keras import ops
 from tf_lamb.core import settings as settings_
 from tf_lamb.core.layerwise import Layerwise, path_of
 from tf_lamb.core.nonfinite import Guarded
+from tf_lamb.core.reading import step_of
 from tf_lamb.core.recipes import overrun
 from tf_lamb.keras import host, observing, schedules, update
 
@@ -152,7 +153,7 @@ class LayerwiseOptimizer(
 
     def finalize_variable_values(self, var_list):
         """At the end of training, the averages replace the weights if `use_ema`."""
-        overrun.warn_if_over(self, lambda: int(ops.convert_to_tensor(self.iterations)))
+        overrun.warn_if_over(self, lambda: step_of(self))
         known = {self._var_key(v) for v in var_list}
         for average, variable in self._averages():
             if self._var_key(variable) in known:

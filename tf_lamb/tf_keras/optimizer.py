@@ -19,6 +19,7 @@ import tf_keras
 from tf_lamb.core import settings as settings_
 from tf_lamb.core.layerwise import Layerwise
 from tf_lamb.core.nonfinite import Guarded
+from tf_lamb.core.reading import step_of
 from tf_lamb.core.recipes import overrun
 from tf_lamb.tensorflow import nonfinite, servers
 from tf_lamb.tensorflow.gradients import dense
@@ -203,7 +204,7 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
 
     def finalize_variable_values(self, var_list):
         """At the end of training, the averages replace the weights if `use_ema`."""
-        overrun.warn_if_over(self, lambda: int(self.iterations.numpy()))
+        overrun.warn_if_over(self, lambda: step_of(self))
         super().finalize_variable_values(var_list)
         self._tell_skipped()
 
