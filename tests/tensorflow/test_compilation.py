@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.cases import random_problem
+from support.clusters import mirrored
 from support.doors import DOORS, every_door
+
+from tf_lamb.tensorflow import target
 
 
 def final_weights(door, gradients, start, graph=False, **arguments):
@@ -27,7 +30,13 @@ def assert_close(one, other, tolerance):
         np.testing.assert_allclose(value, other[key], rtol=tolerance, atol=tolerance)
 
 
-def test_the_doors_are_equal():
+@pytest.fixture
+def all_compiled(monkeypatch):
+    """As if every layer were large."""
+    monkeypatch.setattr(target, "LARGE", 1)
+
+
+def test_the_doors_are_equal(all_compiled):
     start, gradients = random_problem(shape=(64, 32), steps=10)
     one, _ = final_weights("keras", gradients, start)
     other, _ = final_weights("tf_keras", gradients, start)
@@ -35,7 +44,7 @@ def test_the_doors_are_equal():
 
 
 @every_door
-def test_compiled_eager_and_graph_are_equal(door):
+def test_compiled_eager_and_graph_are_equal(door, all_compiled):
     start, gradients = random_problem(shape=(64, 32), steps=10)
     compiled, _ = final_weights(door, gradients, start)
     for settings in (
@@ -69,6 +78,11 @@ def programs(optimizer):
     return optimizer._update._programs
 
 
+def is_compiled(optimizer):
+    """Whether XLA compiles it, of each program."""
+    return [bool(program._jit_compile) for program in programs(optimizer).values()]
+
+
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
 @every_door
 def test_a_second_step_compiles_nothing(door, graph):
@@ -85,6 +99,20 @@ def test_a_second_step_compiles_nothing(door, graph):
 def test_without_jit_nothing_is_compiled(door):
     start, gradients = random_problem()
     _, optimizer = final_weights(door, gradients, start, jit_compile=False)
-    assert not any(
-        hasattr(p, "experimental_get_tracing_count") for p in programs(optimizer).values()
-    )
+    assert not any(is_compiled(optimizer))
+
+
+@every_door
+def test_small_layers_are_not_compiled_but_on_replicas(door, monkeypatch):
+    """Theirs must be equal to the last bit."""
+    start = {"small": np.ones((4, 4)), "large": np.ones((4, 5))}
+    monkeypatch.setattr(target, "LARGE", 20)
+    _, optimizer = final_weights(door, [start], start)
+    assert is_compiled(optimizer) == [False, True]
+    strategy = mirrored(2)
+    with strategy.scope():
+        variable = tf.Variable(np.ones(3, "float32"))
+        optimizer = DOORS[door][1].LAMB()
+        optimizer.build([variable])
+    strategy.run(lambda: optimizer.apply_gradients([(tf.ones(3), variable)]))
+    assert is_compiled(optimizer) == [True]

@@ -156,7 +156,10 @@ class Update:
             # takes the variables of one device, and those of a step may lie on several servers.
             if not target.is_tpu() and not servers.are_used():
                 size = sum(w.shape.num_elements() for w in weights)
-                compiled = self.jit_compile and size >= target.LARGE
+                # TensorFlow's own kernels may add in another order on each replica, whose copies
+                # would part by a last bit.
+                replicas = tf.distribute.get_strategy().num_replicas_in_sync
+                compiled = self.jit_compile and (size >= target.LARGE or replicas > 1)
                 program = tf.function(program, jit_compile=compiled or None, autograph=False)
             self._programs[key] = program
         return self._programs[key]
