@@ -43,7 +43,8 @@ def sum(x, axis=None, keepdims=False):
     XLA's CPU compiler writes an array out before it sums its elements, but not before it adds it to
     another: the sum of all elements begins as the sum of an eighth of the rows and the others.
     """
-    if axis is not None or keepdims or target.is_tpu() or x.shape.num_elements() < target.LARGE:
+    plain = axis is not None or keepdims or target.is_tpu()
+    if plain or x.shape.rank < 2 or x.shape.num_elements() < target.LARGE:
         return tf.reduce_sum(x, axis, keepdims)
     x = tf.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
     rows = x.shape[0] // _PARTS
