@@ -1,100 +1,22 @@
-"""Concurrent adversarial training: the worked numbers, staleness by the formula, and refusals."""
+"""Concurrent adversarial training of Keras models: by the formula, and what is refused."""
 
+import dataclasses
 import doctest
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
+from support.adversarial import B0, W0, WORKED, X, Y, trained
+from support.doors import on_tensorflow
 
 import tf_lamb.keras
-from tf_lamb.core.rules import adversarial as rule
 from tf_lamb.keras import ConcurrentAdversarial
 
 if keras.backend.backend() not in ("tensorflow", "jax"):
     pytest.skip("it trains on TensorFlow and JAX", allow_module_level=True)
 
-# facts: Appendix A, part 8. loss = mean over rows of 0.5 |xW + b - y|^2, plain gradient descent.
-X = np.array([[1, 2], [-1, 0.5], [0.5, -1.5], [2, 1]])
-Y = np.array([[1, 0], [0, 1], [-1, 0.5], [0.5, 2]])
-W0, B0 = np.array([[0.5, -0.3], [0.2, 0.8]]), np.array([0.1, -0.2])
-TOY = {"epsilon": 0.1, "step_size": 0.1, "steps": 1, "input_range": (-3, 3)}
-WORKED = [
-    ([[0.43505, -0.206775], [0.2264625, 0.7137125]], [0.06175, -0.11175]),
-    ([[0.3813805672, -0.1287281141], [0.2537995312, 0.6339085594]],
-     [0.03012740625, -0.03405290625]),
-    ([[0.3382604617, -0.06183392806], [0.2804227605, 0.5609401389]],
-     [0.002769451023, 0.03510905522]),
-]  # fmt: skip
-
-
-def errors(w, b, x, y):
-    return x @ w + b - y
-
-
-def gradients(w, b, x, y):
-    e = errors(w, b, x, y)
-    return x.T @ e / len(x), e.mean(0)
-
-
-def trained(batches, *, tau, steps=1, alpha=0.5, rate=0.1, epsilon=0.1, step_size=0.1):
-    """The formula, with every parameter that ever was; the attack written out once more."""
-    history = [(W0, B0)]
-    for t, (x, y) in enumerate(batches):
-        old_w, old_b = history[max(t - tau, 0)]
-        adversarial = x
-        for _ in range(steps):
-            sign = np.sign(errors(old_w, old_b, adversarial, y) @ old_w.T)
-            moved = adversarial + step_size * sign
-            adversarial = np.clip(np.clip(moved, x - epsilon, x + epsilon), -3, 3)
-        w, b = history[-1]
-        clean, wrong = gradients(w, b, x, y), gradients(w, b, adversarial, y)
-        history.append(tuple(
-            p - rate * ((1 - alpha) * g + alpha * h)
-            for p, g, h in zip((w, b), clean, wrong, strict=True)
-        ))  # fmt: skip
-    return history[1:]
-
-
-# The rule.
-
-
-def test_the_worked_numbers_in_float64():
-    line, (w, b) = [(W0, B0)], (W0, B0)
-    for expected_w, expected_b in WORKED:
-        old_w, old_b = rule.stale(line, (w, b))
-        adversarial = rule.attack(
-            np, lambda x, w=old_w, b=old_b: errors(w, b, x, Y) @ w.T, X, X, **TOY
-        )
-        line = rule.delayed(line, (w, b))
-        clean, wrong = gradients(w, b, X, Y), gradients(w, b, adversarial, Y)
-        w = w - 0.1 * rule.weighted(clean[0], wrong[0], 0.5)
-        b = b - 0.1 * rule.weighted(clean[1], wrong[1], 0.5)
-        np.testing.assert_allclose(w, expected_w, rtol=1e-9)
-        np.testing.assert_allclose(b, expected_b, rtol=1e-9)
-    # Between t = 1 and 2 the sign of one pixel turns, as the parameters of t = 1 have it.
-    assert adversarial[1, 0] == -0.9
-
-
-def test_an_attack_stays_in_the_ball_and_in_the_range():
-    random = np.random.default_rng(1)
-    x = random.uniform(0, 1, (8, 4, 4, 3))
-    begin = rule.start(np, x, random.uniform(-1, 1, x.shape), np.zeros((8, 1, 1, 1), bool), 0.2)
-    assert np.abs(begin - x).max() > 0.19
-    direction = random.normal(size=x.shape)
-    settings = {"epsilon": 0.2, "step_size": 0.15, "input_range": (0, 1)}
-    found = rule.attack(np, lambda _: direction, x, begin, steps=4, **settings)
-    expected = np.clip(x + 0.2 * np.sign(direction), 0, 1)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
-    still = rule.attack(np, np.zeros_like, x, x, steps=4, **settings)
-    np.testing.assert_array_equal(still, x)  # sign(0) = 0
-
-
-def test_an_attack_begins_at_the_image_where_it_is_told_to():
-    x, noise = np.zeros((2, 1, 1, 1)), np.ones((2, 1, 1, 1))
-    begin = rule.start(np, x, noise, np.array([True, False]).reshape(2, 1, 1, 1), 0.3)
-    assert begin.ravel().tolist() == [0, 0.3]
-
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 # The model.
 
@@ -183,7 +105,7 @@ def test_what_could_run_concurrently_does_not_read_the_current_weights(tau):
     np.testing.assert_allclose(np.abs(before - image(x)), 0.1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("tau", [0, 1, 2])
+@pytest.mark.parametrize("tau", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_restored_run_is_the_uninterrupted_one(tau, tmp_path):
     data = batches(8)
 
@@ -243,22 +165,46 @@ def pictures(n=16):
     return x, random.integers(4, size=n)
 
 
-def test_each_kind_of_image_has_statistics_of_its_own():
+@dataclasses.dataclass
+class Step:
+    """One step on all pictures."""
+
+    training: ConcurrentAdversarial
+    adversarial: np.ndarray
+    statistics: list
+    history: dict
+
+
+@pytest.fixture(scope="module")
+def one_step():
     training, (x, y) = normalized(), pictures()
-    first = training.model.layers[0]
     adversarial = ops.convert_to_numpy(training.adversarial(x, y))
+    history = training.fit(
+        x, y, batch_size=16, sample_weight=np.ones(16), shuffle=False, verbose=0
+    ).history
+    first = training.model.layers[0]
+    statistics = [first.moving_mean, first.auxiliary_moving_mean, first.moving_variance]
+    return Step(training, adversarial, [ops.convert_to_numpy(v) for v in statistics], history)
+
+
+def test_each_kind_of_image_has_statistics_of_its_own(one_step):
+    x, adversarial = pictures()[0], one_step.adversarial
     assert np.abs(adversarial - x).max() == pytest.approx(9 / 255, rel=1e-4)
-    training.train_on_batch(x, y)
-    for images, mean in ((x, first.moving_mean), (adversarial, first.auxiliary_moving_mean)):
+    *means, variance = one_step.statistics
+    for images, mean in zip((x, adversarial), means, strict=True):
         expected = 0.1 * images.astype(float).mean((0, 1, 2))  # once: the attack moves nothing
-        np.testing.assert_allclose(ops.convert_to_numpy(mean), expected, rtol=1e-5)
-    variance = ops.convert_to_numpy(first.moving_variance)
+        np.testing.assert_allclose(mean, expected, rtol=1e-5)
     np.testing.assert_allclose(variance, 0.9 + 0.1 * x.astype(float).var((0, 1, 2)), rtol=1e-5)
 
 
-def test_evaluation_is_by_the_clean_set():
-    training, (x, y) = normalized(), pictures()
-    training.fit(x, y, batch_size=8, epochs=2, verbose=0)
+def test_metrics_are_of_the_clean_half(one_step):
+    accuracy = one_step.history["accuracy"][0] * 16
+    assert accuracy == pytest.approx(round(accuracy), abs=1e-4)  # of 16 images, and not of 32
+    assert sorted(one_step.history) == ["accuracy", "loss"]
+
+
+def test_evaluation_is_by_the_clean_set(one_step):
+    training, (x, y) = one_step.training, pictures()
     predicted, evaluated = training.predict(x, verbose=0), training.evaluate(x, y, verbose=0)
     np.testing.assert_array_equal(predicted, training.model.predict(x, verbose=0))
     for layer in training.model.layers:
@@ -267,14 +213,6 @@ def test_evaluation_is_by_the_clean_set():
                 getattr(layer, f"auxiliary_{name}").assign(np.full(layer.gamma.shape, 7.0))
     np.testing.assert_array_equal(training.predict(x, verbose=0), predicted)
     assert training.evaluate(x, y, verbose=0) == evaluated
-
-
-def test_metrics_are_of_the_clean_half():
-    training, (x, y) = normalized(), pictures()
-    history = training.fit(x, y, batch_size=16, sample_weight=np.ones(16), verbose=0).history
-    accuracy = history["accuracy"][0] * 16
-    assert accuracy == pytest.approx(round(accuracy), abs=1e-4)  # of 16 images, and not of 32
-    assert sorted(history) == ["accuracy", "loss"]
 
 
 @pytest.mark.slow
@@ -302,9 +240,9 @@ def test_mixed_precision(dtype):
     assert all(np.isfinite(w).all() for w in training.get_weights())
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of TensorFlow alone")
+@on_tensorflow
 def test_replicas_train_as_one():
-    from support.garden import mirrored
+    from support.clusters import mirrored
 
     data = batches(4)
     x, y = (np.concatenate(part) for part in zip(*data, strict=True))

@@ -18,6 +18,8 @@ if keras.backend.backend() != "jax":
 
 import jax
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
 CASES = {
     "LAMB": ("LAMB", {}),
     "LAMB clipped": ("LAMB", {"global_clipnorm": 0.1}),

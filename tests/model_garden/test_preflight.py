@@ -3,7 +3,6 @@
 import functools
 import json
 import math
-import re
 import subprocess
 import sys
 
@@ -14,7 +13,7 @@ pytest.importorskip("libtpu")
 
 import tensorflow as tf
 from official.core import train_utils
-from support.configs import YAMLS, experiment_of, header, parsed
+from support import clusters, on_tpu
 from support.garden import EXPERIMENT, ROOT, build, optimizer, tiny
 
 from tf_lamb.core import roofline
@@ -30,32 +29,15 @@ def silent(_):
     pass
 
 
-def fingerprint(hlo):
-    """XLA's own, in which names do not count; nor do numbers such as a rate."""
-    from jaxlib import _hlo, xla_client
-
-    module = xla_client.XlaComputation(hlo).get_hlo_module()
-    text = module.to_string(_hlo.HloPrintOptions.fingerprint())
-    return re.sub(r"constant\((?!(?:0|1|true|false|-?inf|nan)\))[^(){}]*\)", "constant(#)", text)
-
-
 @pytest.fixture(scope="module")
-def compiled():
-    """The programs that were compiled here, by fingerprint and kind of device."""
+def known():
     return {}
 
 
 @pytest.fixture(autouse=True)
-def each_program_once(monkeypatch, compiled):
-    compile_ = compiler.compile_hlo
-
-    def once(hlo, device):
-        key = (hash(fingerprint(hlo)), device.device_kind)
-        if key not in compiled:
-            compiled[key] = compile_(hlo, device)
-        return compiled[key]
-
-    monkeypatch.setattr(compiler, "compile_hlo", once)
+def each_program_once(known):
+    with on_tpu.each_once(known):
+        yield
 
 
 # --- programs ---
@@ -86,11 +68,15 @@ def test_what_xla_has_no_program_for_is_named_with_its_layer():
         step_programs.hlo(step, tf.ones([2]))
 
 
-def experiment(records, replicas=8, examples=4, **fields):
+def settings_of(records, replicas=8, examples=4, **fields):
     settings = tiny(records)
     settings["task"]["train_data"]["global_batch_size"] = replicas * examples
     settings["trainer"]["optimizer_config"].update(optimizer(**fields))
-    return build(settings)
+    return settings
+
+
+def experiment(records, **fields):
+    return build(settings_of(records, **fields))
 
 
 def test_what_an_experiment_keeps_is_counted(records):
@@ -166,66 +152,29 @@ def test_too_large_names_what_fits_and_it_does(records):
     encoder = settings["task"]["model"]["encoder"]["bert"]
     encoder |= {"intermediate_size": 2**16, "max_position_embeddings": 512}
     settings["task"]["train_data"] |= {"seq_length": 512, "global_batch_size": 8 * 100}
-    found = door.ask(build(settings), SMALL, EXPERIMENT, say=silent)
-    assert not found.fits and found.needed > SMALL.chip.memory
-    assert "it does not fit, by" in str(found) and "gradient_accumulation_steps=" in str(found)
-    steps = step_programs.Steps(build(settings))
-    device = compiler.devices(SMALL)[0]
-    assert compiler.compile_hlo(steps.step(found.largest), device).memory <= SMALL.chip.memory
-    with pytest.raises(compiler.TooLarge):
-        compiler.compile_hlo(steps.step(found.largest + 1), device)
+    ask = functools.partial(on_tpu.too_large, settings, EXPERIMENT)
+    ((fits, needed, text, memory, one_more_is_too_large),) = clusters.results(ask)
+    assert not fits and needed > SMALL.chip.memory
+    assert "it does not fit, by" in text and "gradient_accumulation_steps=" in text
+    assert memory <= SMALL.chip.memory
+    assert one_more_is_too_large
 
 
-ON_TPU = {name.removesuffix("_tpu.yaml"): path for name, path in YAMLS.items() if "_tpu" in name}
-# Files of equal program, at one depth; another batch a replica or another length is another one.
-EQUAL = {
-    "bert": [
-        ["bert_large_32k", "bert_large_4k", "bert_large_64k_32k_stage1"], ["bert_large_512"],
-        ["bert_large_64k_32k_stage2"],
-    ],
-    "resnet": [
-        ["resnet50_conadv_96k"], ["resnet50_lamb_32k", "resnet50_lamb_8k"],
-        ["resnet50_lars_32k", "resnet50_lars_8k"],
-    ],
-}  # fmt: skip
-LESS = {
-    "bert": {"encoder": {"bert": {"num_layers": 1}}},
-    "resnet": {"backbone": {"resnet": {"model_id": 18}}},
-}
-
-
-def topology_of(path):
-    """The one that its header names: v3-2048 (32x32 chips)."""
-    return roofline.topology("v3:" + header(path).split("(", 1)[1].split(" chips")[0])
-
-
-def test_each_tpu_configuration_is_of_one_program():
-    names = [name for groups in EQUAL.values() for group in groups for name in group]
-    assert sorted(names) == sorted(ON_TPU)
+def test_every_tpu_configuration_is_of_one_program():
+    assert sorted(name for names in on_tpu.EQUAL for name in names) == sorted(on_tpu.FILES)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", EQUAL)
-def test_every_tpu_configuration_passes_at_its_own_topology(family, monkeypatch):
+@pytest.mark.parametrize("names", on_tpu.EQUAL, ids=lambda names: names[0])
+def test_every_tpu_configuration_passes_at_its_own_topology(names):
     """At a reduced depth; at full depth in benchmarks/preflight.py."""
-    programs, lower = {}, step_programs.Steps.step
-
-    def seen(steps, examples):
-        hlo = lower(steps, examples)
-        programs.setdefault(fingerprint(hlo), []).append(name)
-        return hlo
-
-    monkeypatch.setattr(step_programs.Steps, "step", seen)
-    for name, path in ON_TPU.items():
-        if not name.startswith(family):
-            continue
-        params = parsed(path).replace(task={"model": LESS[family]})
-        report = door.ask(params, topology_of(path), experiment_of(path), search=False, say=silent)
-        found = json.loads(json.dumps(report.as_dict()))
+    ask = functools.partial(on_tpu.reports, names)
+    ((programs, reports),) = clusters.results(ask, timeout=1000)
+    assert programs == 2  # the step and its update, of all of these files
+    for name, (found, text) in zip(names, reports, strict=True):
         assert found["fits"] and found["memory"]["temporaries"] > 0
         assert found["examples_a_replica"] * found["replicas"] == found["batch_size"]
-        assert ("published" in str(report)) == ("64k_32k" in path)
-    assert list(programs.values()) == EQUAL[family]
+        assert ("published" in text) == ("64k_32k" in name)
 
 
 # --- the command, and bad input ---
@@ -284,14 +233,14 @@ def test_an_experiment_that_cannot_be_built_says_why(records):
 
 
 def check_the_report(out, said, path):
-    assert "compiled 1 examples" in said
+    assert "compiled 4 examples" in said
     assert f"{EXPERIMENT} on v3:2x2: 4 chips, 8 replicas" in out
     assert json.loads(path.read_text())["fits"] is True
 
 
 def test_it_prints_a_table_and_writes_a_report(records, tmp_path, capsys):
     path, file = tmp_path / "report.json", tmp_path / "tiny.yaml"
-    file.write_text(json.dumps(tiny(records)))
+    file.write_text(json.dumps(settings_of(records)))
     assert run("v3:2x2", path, [str(file)])
     check_the_report(*capsys.readouterr(), path)
 
@@ -305,7 +254,7 @@ def test_the_command_does_as_much_and_refuses_in_one_line(records, tmp_path):
         )  # fmt: skip
 
     path, file = tmp_path / "report.json", tmp_path / "tiny.yaml"
-    file.write_text(json.dumps(tiny(records)))
+    file.write_text(json.dumps(settings_of(records)))
     done = command(
         f"--experiment={EXPERIMENT}", f"--config_file={file}", "--topology=v3:2x2",
         f"--report={path}", "--nosearch",

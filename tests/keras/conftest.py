@@ -1,0 +1,17 @@
+"""On JAX, what a room asks of XLA."""
+
+import keras
+import pytest
+
+
+@pytest.fixture(scope="module")
+def quickly_compiled():
+    """Programs that nobody times: without LLVM's optimizations, which take longer than the rest."""
+    if keras.backend.backend() != "jax":
+        yield
+        return
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

@@ -1,0 +1,88 @@
+"""The files of `model_garden_configs` for TPUs, as the TPU's compiler sees them: no TPU is needed.
+
+What compiles large programs runs in a process of its own, which gives back what that has taken.
+"""
+
+import contextlib
+import hashlib
+import re
+from unittest import mock
+
+from support import garden
+from support.configs import YAMLS, experiment_of, header, parsed
+
+from tf_lamb.core import roofline
+from tf_lamb.model_garden import preflight, step_programs
+from tf_lamb.tpu import compiler
+
+FILES = {name.removesuffix("_tpu.yaml"): path for name, path in YAMLS.items() if "_tpu" in name}
+# Of equal program at one depth; another batch a replica or another length is another program.
+EQUAL = [
+    ["bert_large_32k", "bert_large_4k", "bert_large_64k_32k_stage1"],
+    ["bert_large_512"],
+    ["bert_large_64k_32k_stage2"],
+    ["resnet50_conadv_96k"],
+    ["resnet50_lamb_32k", "resnet50_lamb_8k"],
+    ["resnet50_lars_32k", "resnet50_lars_8k"],
+]
+_LESS = {
+    "bert": {"encoder": {"bert": {"num_layers": 1}}},
+    "resn": {"backbone": {"resnet": {"model_id": 18}}},
+}
+
+
+def fingerprint(hlo):
+    """Of XLA's own text for that, in which names do not count; nor do numbers such as a rate."""
+    from jaxlib import _hlo, xla_client
+
+    module = xla_client.XlaComputation(hlo).get_hlo_module()
+    text = module.to_string(_hlo.HloPrintOptions.fingerprint())
+    text = re.sub(r"constant\((?!(?:0|1|true|false|-?inf|nan)\))[^(){}]*\)", "constant(#)", text)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def each_once(known):
+    """Has the compiler compile what is not known yet, by fingerprint and kind of device."""
+    compile_ = compiler.compile_hlo
+
+    def once(hlo, device):
+        key = fingerprint(hlo), device.device_kind
+        if key not in known:
+            known[key] = compile_(hlo, device)
+        return known[key]
+
+    with mock.patch.object(compiler, "compile_hlo", once):
+        yield
+
+
+def _topology_of(path):
+    """The one that its header names: v3-2048 (32x32 chips)."""
+    return roofline.topology("v3:" + header(path).split("(", 1)[1].split(" chips")[0])
+
+
+def reports(names):
+    """How many programs were compiled for these files, at a reduced depth; each one's report."""
+    known, found = {}, []
+    with each_once(known):
+        for name in names:
+            path = FILES[name]
+            params = parsed(path).replace(task={"model": _LESS[name[:4]]})
+            report = preflight.ask(
+                params, _topology_of(path), experiment_of(path), search=False, say=lambda _: None
+            )
+            found.append((report.as_dict(), str(report)))
+    return len(known), found
+
+
+def too_large(settings, experiment):
+    """A report on a batch that does not fit, and whether the largest that it names does, alone."""
+    params, topology = garden.build(settings, experiment), roofline.topology("v3:2x2")
+    report = preflight.ask(params, topology, experiment, say=lambda _: None)
+    steps, device = step_programs.Steps(params), compiler.devices(topology)[0]
+    memory = compiler.compile_hlo(steps.step(report.largest), device).memory
+    try:
+        compiler.compile_hlo(steps.step(report.largest + 1), device)
+    except compiler.TooLarge:
+        return report.fits, report.needed, str(report), memory, True
+    return report.fits, report.needed, str(report), memory, False
