@@ -6,7 +6,6 @@ import shlex
 
 import keras
 import numpy as np
-import pytest
 import yaml
 from official.modeling import optimization
 
@@ -26,8 +25,7 @@ def test_the_one_line_change_runs():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, activation="softmax")])
     code, _ = blocks("python")
     exec(code, {"model": model})
-    with pytest.warns(UserWarning, match="LayerNorm"):  # this model has no such layer
-        model.optimizer.build(model.trainable_variables)
+    model.optimizer.build(model.trainable_variables)  # a warning would be an error
     assert type(model.optimizer) is tf_lamb.LAMB
 
 
