@@ -3,6 +3,7 @@
 import pathlib
 import re
 import shlex
+import warnings
 
 import keras
 import numpy as np
@@ -25,7 +26,9 @@ def test_the_one_line_change_runs():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, activation="softmax")])
     code, _ = blocks("python")
     exec(code, {"model": model})
-    model.optimizer.build(model.trainable_variables)  # a warning would be an error
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.optimizer.build(model.trainable_variables)
     assert type(model.optimizer) is tf_lamb.LAMB
 
 

@@ -27,7 +27,7 @@ EQUAL = [
 ]
 _LESS = {
     "bert": {"encoder": {"bert": {"num_layers": 1}}},
-    "resn": {"backbone": {"resnet": {"model_id": 18}}},
+    "resn": {"backbone": {"resnet": {"model_id": 10}}},
 }
 
 
