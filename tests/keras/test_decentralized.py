@@ -8,45 +8,16 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from support.doors import on_jax
+from support.decentralized import WORKERS, compiled, data, dense, fit
 from support.graphs import matrix_of
 
 import tf_lamb.keras
 from tf_lamb.core import topologies
 
-JAX = keras.backend.backend() == "jax"
-WORKERS = 8
+if keras.backend.backend() != "jax":
+    pytest.skip("it trains on JAX alone", allow_module_level=True)
+
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
-
-def dense(dropout=0.0, normalized=False, **options):
-    keras.utils.set_random_seed(3)
-    layers = [keras.Input((6,)), keras.layers.Dense(16, activation="tanh", **options)]
-    if normalized:
-        layers.append(keras.layers.BatchNormalization(momentum=0.5))
-    if dropout:
-        layers.append(keras.layers.Dropout(dropout, seed=1))
-    return keras.Sequential([*layers, keras.layers.Dense(3)], name="model")
-
-
-def compiled(model=None, rate=0.05, momentum=0.9, **options):
-    model = model or dense()
-    options = {"loss": "mse", "metrics": ["mae"], **options}
-    model.compile(keras.optimizers.SGD(rate, momentum=momentum), **options)
-    return model
-
-
-@functools.cache
-def data(examples=64, seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(examples, 6)).astype("float32")
-    return x, np.stack([x[:, 0], x[:, 1] * x[:, 2], np.sin(x[:, 3])], axis=1)
-
-
-def fit(trainer, epochs=3, **options):
-    options = {"batch_size": 16, "shuffle": False, "verbose": 0, **options}
-    x, y = options.pop("x", data()[0]), options.pop("y", data()[1])
-    return trainer.fit(x, y, epochs=epochs, **options).history
 
 
 def own_weights(workers):
@@ -54,17 +25,10 @@ def own_weights(workers):
     return [np.array(v.value) for v in workers.variables]
 
 
-@pytest.mark.skipif(JAX, reason="about other backends")
-def test_another_backend_is_one_error():
-    with pytest.raises(ValueError, match="runs on 'tensorflow'.* set KERAS_BACKEND=jax"):
-        tf_lamb.keras.Decentralized(compiled())
-
-
 def schedule():
     return keras.optimizers.schedules.PolynomialDecay(0.1, 12, end_learning_rate=0.01)
 
 
-@on_jax
 @pytest.mark.parametrize("rate", [0.05, schedule])
 def test_full_with_equal_starts_is_all_reduced_momentum(rate):
     rate = rate() if callable(rate) else rate
@@ -104,7 +68,6 @@ def fixed_point(curvature, slope, matrix, rate, *, awc=False):
     return np.linalg.solve(left, rate * pulled @ slope.ravel()).reshape(n, k)
 
 
-@on_jax
 def test_on_a_ring_decentlam_ends_nearer_by_the_factor_of_theory():
     x, y, curvature, slope, optimum = quadratics()
     rate, momentum, ring = 0.004, 0.9, matrix_of("ring", WORKERS)
@@ -150,7 +113,6 @@ ARRAYS = 6
 EXCHANGES = {"ring": 2, "exponential": 3, "one_peer_exponential": 3, "grid": 4, "full": 0}
 
 
-@on_jax
 @pytest.mark.parametrize("topology", EXCHANGES)
 def test_the_compiled_step_exchanges_with_neighbours_alone(topology):
     model = compiled(dense(normalized=True))
@@ -177,7 +139,6 @@ def check_exchanges(topology, collectives, beside):
         assert reduced <= 32  # loss and metrics: a few sums
 
 
-@on_jax
 def test_another_number_of_devices_to_compile_for_is_one_error():
     import jax
 
@@ -186,7 +147,6 @@ def test_another_number_of_devices_to_compile_for_is_one_error():
         lowered(workers, jax.devices()[:2])
 
 
-@on_jax
 @pytest.mark.parametrize(
     ("method", "topology"),
     [
@@ -222,7 +182,6 @@ def test_a_second_step_compiles_nothing(method, topology):
     assert not compilations
 
 
-@on_jax
 def test_a_batch_is_dealt_in_order_and_neighbours_are_averaged():
     """One step of DSGD by hand: each worker's own gradient, then the ring."""
     x, y = data()
@@ -247,7 +206,6 @@ def test_a_batch_is_dealt_in_order_and_neighbours_are_averaged():
         np.testing.assert_allclose(own, np.tensordot(ring, np.array(each), 1), atol=1e-6)
 
 
-@on_jax
 @pytest.mark.parametrize(("topology", "lazy"), [("one_peer_exponential", False), ("grid", True)])
 def test_turns_and_weights_by_worker_are_those_of_the_matrices(topology, lazy):
     """Workers far apart that do not learn: what a step does is the matrix alone."""
@@ -265,7 +223,6 @@ def test_turns_and_weights_by_worker_are_those_of_the_matrices(topology, lazy):
         np.testing.assert_allclose(after, before, atol=1e-6)
 
 
-@on_jax
 def test_the_distance_and_the_averaged_model():
     model = compiled(dense(0.1, normalized=True))
     workers = tf_lamb.keras.Decentralized(model, "dmsgd", "ring")
@@ -291,7 +248,6 @@ def test_the_distance_and_the_averaged_model():
     np.testing.assert_allclose(workers.predict(x, verbose=0), model(x), rtol=1e-5, atol=1e-6)
 
 
-@on_jax
 def test_resumed_is_uninterrupted(tmp_path):
     """With all that a step has: velocities, turns, a schedule, statistics and random numbers."""
 
@@ -332,7 +288,6 @@ def save_weights(workers, folder):
     return path
 
 
-@on_jax
 def test_what_is_saved_is_the_averaged_model(tmp_path):
     model = compiled(dense(normalized=True))
     workers = tf_lamb.keras.Decentralized(model, topology="symmetric_exponential")
@@ -345,7 +300,6 @@ def test_what_is_saved_is_the_averaged_model(tmp_path):
             np.testing.assert_array_equal(variable.numpy(), own.numpy())
 
 
-@on_jax
 def test_what_fit_takes_it_takes(capsys):
     """Callbacks that set the rate, weights of classes, constraints, several outputs, executions."""
     inputs = keras.Input((6,))
@@ -384,7 +338,6 @@ def test_what_fit_takes_it_takes(capsys):
         np.testing.assert_allclose(own, other, atol=1e-5)
 
 
-@on_jax
 def test_the_page_runs_as_it_stands(tmp_path, monkeypatch):
     page = pathlib.Path(tf_lamb.keras.__file__).parents[2] / "docs" / "decentralized.md"
     monkeypatch.chdir(tmp_path)
@@ -398,7 +351,6 @@ def test_the_page_runs_as_it_stands(tmp_path, monkeypatch):
     assert (tmp_path / "trained.keras").exists()
 
 
-@on_jax
 def test_half_precision_variables_and_a_subclass_that_data_builds():
     class Own(keras.Model):
         def __init__(self):
@@ -414,7 +366,6 @@ def test_half_precision_variables_and_a_subclass_that_data_builds():
     assert {v.dtype for v in model.weights} == {"bfloat16"}
 
 
-@on_jax
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_some_of_the_devices(workers):
     import jax
@@ -426,75 +377,6 @@ def test_some_of_the_devices(workers):
     assert trainer.variables[0].value.sharding.device_set == set(chosen)
 
 
-class Custom(keras.Sequential):
-    def train_step(self, *arguments):
-        return super().train_step(*arguments)
-
-
-def with_optimizer(optimizer, model=None):
-    model = model or dense()
-    model.compile(optimizer, "mse")
-    return model
-
-
-def distributed():
-    keras.distribution.set_distribution(keras.distribution.DataParallel())
-    return compiled()
-
-
-BAD = {
-    "distribution": (distributed, {}, "under DataParallel.*set_distribution\\(None\\)"),
-    "method": (compiled, {"method": "adam"}, "method must be one of 'decentlam', 'dmsgd'"),
-    "topology": (compiled, {"topology": "star"}, "topology must be one of 'ring'.*not 'star'"),
-    "other number": (compiled, {"topology": np.full((4, 4), 0.25)}, "for 4 workers, .* are 8"),
-    "decay": (compiled, {"weight_decay": -1}, "weight_decay must be a number in"),
-    "pattern": (compiled, {"exclude_from_weight_decay": "bias"}, r"a list of regexes such as"),
-    "apart": (
-        compiled, {"topology": "one_peer_exponential"},
-        "drives these 8 workers apart, 1.11 times further .* or a momentum of at most 0.7",
-    ),
-    "perhaps apart": (
-        compiled, {"topology": (np.eye(8) + np.eye(8)[[1, 2, 4, 0, 5, 6, 7, 3]]) / 2},
-        r"nothing is known. Use \(W \+ W.T\)/2",
-    ),
-    "lazy": (compiled, {"lazy": 1}, "lazy must be True or False, not 1"),
-    "not compiled": (dense, {}, "is not compiled. First model.compile"),
-    "no model": (lambda: 3, {}, "3 is not compiled"),
-    "train_step": (lambda: compiled(Custom([keras.layers.Dense(3)])), {}, "Custom has a train_st"),
-    "optimizer": (lambda: with_optimizer(keras.optimizers.Adam()), {}, "it cannot run Adam"),
-    "float16": (
-        lambda: with_optimizer(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())), {},
-        "it cannot run LossScaleOptimizer",
-    ),
-    "nesterov": (
-        lambda: with_optimizer(keras.optimizers.SGD(0.1, 0.9, nesterov=True)), {},
-        "'decentlam' has no nesterov, and the optimizer has nesterov=True",
-    ),
-    "clipnorm": (lambda: with_optimizer(keras.optimizers.SGD(0.1, 0.9, clipnorm=1.0)), {},
-                 "no clipnorm"),
-    "decoupled decay": (
-        lambda: with_optimizer(keras.optimizers.SGD(0.1, 0.9, weight_decay=0.1)), {},
-        r"no weight_decay.*say Decentralized\(weight_decay=",
-    ),
-    "no momentum": (lambda: with_optimizer("sgd"), {}, "momentum=0.0 do not go together"),
-    "momentum": (compiled, {"method": "dsgd"}, "momentum=0.9 do not go together"),
-    "rate": (lambda: compiled(rate=0.0), {}, "'decentlam' divides by the learning rate, which is"),
-    "negative rate": (lambda: compiled(rate=-0.1), {"method": "dmsgd"}, "learning_rate must be a"),
-}  # fmt: skip
-
-
-@on_jax
-@pytest.mark.parametrize("case", BAD)
-def test_what_cannot_train_is_one_error(case):
-    make, options, message = BAD[case]
-    try:
-        with pytest.raises((ValueError, TypeError), match=message):
-            tf_lamb.keras.Decentralized(make(), **options)
-    finally:
-        keras.distribution.set_distribution(None)
-
-
-@on_jax
 def test_a_rate_of_0_trains_by_what_needs_no_division_and_a_schedule_may_end_at_0():
     keras.utils.set_random_seed(0)
     tf_lamb.keras.Decentralized(compiled(rate=0.0), "dmsgd")
@@ -505,25 +387,3 @@ def test_a_rate_of_0_trains_by_what_needs_no_division_and_a_schedule_may_end_at_
     fit(workers, 1)
     for own, other in zip(own_weights(workers), before, strict=True):
         np.testing.assert_array_equal(own, other)
-
-
-@on_jax
-def test_a_batch_that_workers_do_not_divide_is_one_error_before_the_first_step():
-    x, y = data(60)
-    workers = tf_lamb.keras.Decentralized(compiled())
-    with pytest.raises(ValueError, match=r"a batch of 12 .* 8 workers: 12 = 1 x 8 \+ 4.* 8 or 16"):
-        fit(workers, 1, x=x, y=y, batch_size=12)
-    with pytest.raises(ValueError, match="a batch of 28 does not divide"):  # the last one
-        fit(workers, 1, x=x, y=y, batch_size=32)
-    assert not workers.built
-    # Where the last is never reached, it does not matter.
-    fit(workers, 1, x=x, y=y, batch_size=32, steps_per_epoch=1)
-
-    def batches():
-        yield x[:16], y[:16]
-        yield x[:5], y[:5]
-
-    with pytest.raises(ValueError, match="a batch of 5 does not divide"):
-        workers.fit(batches(), verbose=0)
-    assert workers.optimizer.iterations.numpy() == 2  # and the run goes on from there
-    fit(workers, 1)

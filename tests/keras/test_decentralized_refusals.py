@@ -1,0 +1,105 @@
+"""What decentralized training refuses, each in one error before it trains."""
+
+import keras
+import numpy as np
+import pytest
+from support.decentralized import compiled, data, dense, fit
+from support.doors import BACKEND, on_jax
+
+import tf_lamb.keras
+
+
+@pytest.mark.skipif(BACKEND == "jax", reason="about other backends")
+def test_another_backend_is_one_error():
+    with pytest.raises(ValueError, match="runs on 'tensorflow'.* set KERAS_BACKEND=jax"):
+        tf_lamb.keras.Decentralized(compiled())
+
+
+class Custom(keras.Sequential):
+    def train_step(self, *arguments):
+        return super().train_step(*arguments)
+
+
+def with_optimizer(optimizer, model=None):
+    model = model or dense()
+    model.compile(optimizer, "mse")
+    return model
+
+
+def distributed():
+    keras.distribution.set_distribution(keras.distribution.DataParallel())
+    return compiled()
+
+
+BAD = {
+    "distribution": (distributed, {}, "under DataParallel.*set_distribution\\(None\\)"),
+    "method": (compiled, {"method": "adam"}, "method must be one of 'decentlam', 'dmsgd'"),
+    "topology": (compiled, {"topology": "star"}, "topology must be one of 'ring'.*not 'star'"),
+    "other number": (compiled, {"topology": np.full((4, 4), 0.25)}, "for 4 workers, .* are 8"),
+    "decay": (compiled, {"weight_decay": -1}, "weight_decay must be a number in"),
+    "pattern": (compiled, {"exclude_from_weight_decay": "bias"}, r"a list of regexes such as"),
+    "apart": (
+        compiled, {"topology": "one_peer_exponential"},
+        "drives these 8 workers apart, 1.11 times further .* or a momentum of at most 0.7",
+    ),
+    "perhaps apart": (
+        compiled, {"topology": (np.eye(8) + np.eye(8)[[1, 2, 4, 0, 5, 6, 7, 3]]) / 2},
+        r"nothing is known. Use \(W \+ W.T\)/2",
+    ),
+    "lazy": (compiled, {"lazy": 1}, "lazy must be True or False, not 1"),
+    "not compiled": (dense, {}, "is not compiled. First model.compile"),
+    "no model": (lambda: 3, {}, "3 is not compiled"),
+    "train_step": (lambda: compiled(Custom([keras.layers.Dense(3)])), {}, "Custom has a train_st"),
+    "optimizer": (lambda: with_optimizer(keras.optimizers.Adam()), {}, "it cannot run Adam"),
+    "float16": (
+        lambda: with_optimizer(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())), {},
+        "it cannot run LossScaleOptimizer",
+    ),
+    "nesterov": (
+        lambda: with_optimizer(keras.optimizers.SGD(0.1, 0.9, nesterov=True)), {},
+        "'decentlam' has no nesterov, and the optimizer has nesterov=True",
+    ),
+    "clipnorm": (lambda: with_optimizer(keras.optimizers.SGD(0.1, 0.9, clipnorm=1.0)), {},
+                 "no clipnorm"),
+    "decoupled decay": (
+        lambda: with_optimizer(keras.optimizers.SGD(0.1, 0.9, weight_decay=0.1)), {},
+        r"no weight_decay.*say Decentralized\(weight_decay=",
+    ),
+    "no momentum": (lambda: with_optimizer("sgd"), {}, "momentum=0.0 do not go together"),
+    "momentum": (compiled, {"method": "dsgd"}, "momentum=0.9 do not go together"),
+    "rate": (lambda: compiled(rate=0.0), {}, "'decentlam' divides by the learning rate, which is"),
+    "negative rate": (lambda: compiled(rate=-0.1), {"method": "dmsgd"}, "learning_rate must be a"),
+}  # fmt: skip
+
+
+@on_jax
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_train_is_one_error(case):
+    make, options, message = BAD[case]
+    try:
+        with pytest.raises((ValueError, TypeError), match=message):
+            tf_lamb.keras.Decentralized(make(), **options)
+    finally:
+        keras.distribution.set_distribution(None)
+
+
+@on_jax
+def test_a_batch_that_workers_do_not_divide_is_one_error_before_the_first_step():
+    x, y = data(60)
+    workers = tf_lamb.keras.Decentralized(compiled())
+    with pytest.raises(ValueError, match=r"a batch of 12 .* 8 workers: 12 = 1 x 8 \+ 4.* 8 or 16"):
+        fit(workers, 1, x=x, y=y, batch_size=12)
+    with pytest.raises(ValueError, match="a batch of 28 does not divide"):  # the last one
+        fit(workers, 1, x=x, y=y, batch_size=32)
+    assert not workers.built
+    # Where the last is never reached, it does not matter.
+    fit(workers, 1, x=x, y=y, batch_size=32, steps_per_epoch=1)
+
+    def batches():
+        yield x[:16], y[:16]
+        yield x[:5], y[:5]
+
+    with pytest.raises(ValueError, match="a batch of 5 does not divide"):
+        workers.fit(batches(), verbose=0)
+    assert workers.optimizer.iterations.numpy() == 2  # and the run goes on from there
+    fit(workers, 1)
