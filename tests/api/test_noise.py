@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.doors import DOORS, every_door, on_tensorflow
 from support.feeding import START, Feed, gradients, maker, scaled
-from support.noise import noise_scale
+from support.noise import assert_noise
 from support.regression import fit, regression, weights_of
 
 SETTINGS = [
@@ -71,13 +71,7 @@ def test_the_noise_scale_is_numpys(door):
         feed.step(parts)
     seen = feed.optimizer.noise_of(32)
     assert list(seen) == ["model", "bias", "others"]
-    for name, keys in (("model", None), ("bias", ["bias"]), ("others", ["kernel"])):
-        expected = noise_scale(steps, 32, 0.9, keys)
-        if expected > 0:
-            assert seen[name] == pytest.approx(expected, rel=1e-5)
-        else:
-            assert math.isnan(seen[name])
-    assert seen["model"] > 0
+    assert_noise(seen, steps)
 
 
 @every_door

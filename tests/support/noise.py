@@ -6,6 +6,7 @@ What the doors make of the same gradients is compared with it.
 import math
 
 import numpy as np
+import pytest
 
 
 class AdaScale:
@@ -73,3 +74,14 @@ def noise_scale(steps, batch, theta=0.99, keys=None):
     ages = np.arange(len(both))[::-1]
     variance, signal = np.average(both, axis=0, weights=theta**ages)
     return variance / signal
+
+
+def assert_noise(seen, steps):
+    """What was measured at a batch of 32, of the bias and of the rest, is NumPy's."""
+    for name, keys in (("model", None), ("bias", ["bias"]), ("others", ["kernel"])):
+        expected = noise_scale(steps, 32, 0.9, keys)
+        if expected > 0:
+            assert seen[name] == pytest.approx(expected, rel=1e-5)
+        else:
+            assert math.isnan(seen[name])
+    assert seen["model"] > 0

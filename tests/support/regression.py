@@ -3,6 +3,7 @@
 import contextlib
 
 import numpy as np
+import pytest
 from support.doors import BACKEND, DOORS, as_compiled
 from support.feeding import START, close, mean_of
 from support.noise import AdaScale
@@ -68,3 +69,14 @@ def assert_fit_is_the_papers_loop(model, micro, epochs, replicas=1, size=4, scal
     close(optimizer.scale_invariant_steps, reference.tau, 5e-6)
     for ours, expected in zip(weights_of(model), w, strict=True):
         close(ours, expected, 5e-6)
+
+
+def assert_same(resumed, model):
+    """Two regressions under AdaScale, and what it has measured, to the last bit."""
+    one, other = resumed.optimizer, model.optimizer
+    assert one.gain == other.gain > 1
+    assert one.scale_invariant_steps == other.scale_invariant_steps
+    assert one.noise_of(8) == pytest.approx(other.noise_of(8), nan_ok=True)
+    assert one.updates == other.updates
+    for w, expected in zip(weights_of(resumed), weights_of(model), strict=True):
+        np.testing.assert_array_equal(w, expected)

@@ -8,8 +8,14 @@ import tensorflow as tf
 from support import clusters, feeding
 from support.doors import DOORS, array, every_door
 from support.feeding import Feed, close, gradients, maker, scaled
-from support.noise import AdaScale, noise_scale
-from support.regression import assert_fit_is_the_papers_loop, fit, regression, weights_of
+from support.noise import AdaScale, assert_noise
+from support.regression import (
+    assert_fit_is_the_papers_loop,
+    assert_same,
+    fit,
+    regression,
+    weights_of,
+)
 
 # Replicas, micro-batches.
 LAYOUTS = {"1x4": (1, 4), "4x1": (4, 1), "2x2": (2, 2)}
@@ -137,13 +143,7 @@ def test_the_noise_scale_is_numpys(door):
     for parts in steps:
         feed.step(parts)
     seen = feed.optimizer.noise_of(32)
-    for name, keys in (("model", None), ("bias", ["bias"]), ("others", ["kernel"])):
-        expected = noise_scale(steps, 32, 0.9, keys)
-        if expected > 0:
-            assert seen[name] == pytest.approx(expected, rel=1e-5)
-        else:
-            assert math.isnan(seen[name])
-    assert seen["model"] > 0
+    assert_noise(seen, steps)
 
 
 @pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -166,12 +166,7 @@ def test_a_checkpoint_resumes(door, replicas, tmp_path):
     assert one.scale_invariant_steps == other.scale_invariant_steps > 0
     for each in (resumed, model):
         fit(each, epochs=2)
-    assert one.gain == other.gain > 1
-    assert one.scale_invariant_steps == other.scale_invariant_steps
-    assert one.noise_of(8) == pytest.approx(other.noise_of(8), nan_ok=True)
-    assert one.updates == other.updates
-    for w, expected in zip(weights_of(resumed), weights_of(model), strict=True):
-        np.testing.assert_array_equal(w, expected)
+    assert_same(resumed, model)
 
 
 @every_door

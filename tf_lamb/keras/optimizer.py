@@ -161,8 +161,7 @@ class LayerwiseOptimizer(
         self._tell_skipped()
 
     def _are_finite(self):
-        finite = [ops.all(ops.isfinite(v)) for v in self._trainable_variables]
-        return ops.convert_to_numpy(ops.stack(finite))
+        return self._which_are_finite(self._trainable_variables)
 
     def get_config(self):
         """The constructor's arguments, exclusions and all."""
