@@ -13,6 +13,7 @@ from tf_lamb.core.layerwise import path_of
 from tf_lamb.core.measuring import refuse_wrapper
 from tf_lamb.tensorflow import namespace, replicas
 from tf_lamb.tensorflow.gradients import dense
+from tf_lamb.tf_keras import saved
 
 
 class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
@@ -73,6 +74,12 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     def variables(self):
         """Its own, then the inner optimizer's."""
         return tf_keras.optimizers.Optimizer.variables.fget(self) + self.inner_optimizer.variables
+
+    def set_weights(self, weights):
+        """See base class, which sets its own alone."""
+        own = len(self._variables)
+        super().set_weights(weights[:own])
+        self.inner_optimizer.set_weights(weights[own:])
 
     @property
     def learning_rate(self):
@@ -148,6 +155,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         """The optimizer again."""
         inner = config["inner"]
         if not isinstance(inner, tf_keras.optimizers.Optimizer):
+            inner = saved.by_registered_name(inner)
             inner = tf_keras.optimizers.deserialize(inner, custom_objects)
         return cls(**{**config, "inner": inner})
 

@@ -24,7 +24,7 @@ from tf_lamb.core.recipes import overrun
 from tf_lamb.tensorflow import nonfinite, servers
 from tf_lamb.tensorflow.gradients import dense
 from tf_lamb.tensorflow.update import Scalars, State, Update, update_replicas
-from tf_lamb.tf_keras import observing, schedules
+from tf_lamb.tf_keras import observing, saved, schedules
 
 _HALF = (tf.float16, tf.bfloat16)
 _Schedule = tf_keras.optimizers.schedules.LearningRateSchedule
@@ -241,3 +241,17 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
         if not isinstance(learning_rate, dict):
             learning_rate = float(learning_rate)
         return {"learning_rate": learning_rate, **self._config()}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """The optimizer again."""
+        learning_rate = saved.by_registered_name(config["learning_rate"])
+        return super().from_config({**config, "learning_rate": learning_rate}, custom_objects)
+
+    def set_weights(self, weights):
+        """As in tf_keras."""
+        super().set_weights([saved.value(weight) for weight in weights])
+
+    def load_own_variables(self, store):
+        """As in tf_keras."""
+        super().load_own_variables({key: saved.value(store[key]) for key in store.keys()})

@@ -7,6 +7,7 @@ import tf_keras
 
 from tf_lamb.core import schedules
 from tf_lamb.tensorflow import namespace
+from tf_lamb.tf_keras import saved
 
 _Host = tf_keras.optimizers.schedules.LearningRateSchedule
 _registered = tf_keras.saving.register_keras_serializable(package="tf_lamb")
@@ -38,7 +39,9 @@ def _serialized(value):
 def _deserialized(value):
     if isinstance(value, list):
         return tuple(_deserialized(each) for each in value)
-    return tf_keras.optimizers.schedules.deserialize(value) if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return tf_keras.optimizers.schedules.deserialize(saved.by_registered_name(value))
+    return value
 
 
 @_registered

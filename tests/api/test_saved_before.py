@@ -1,0 +1,39 @@
+"""Files that version 0.1.0 wrote before its rooms were moved load, bit for bit."""
+
+import numpy as np
+import pytest
+from goldens import make_saved
+from support.doors import BACKEND, DOORS
+
+FILES = sorted(
+    path
+    for path in make_saved.FOLDER.iterdir()
+    if path.suffix in (".keras", ".h5", ".index") and path.stem.startswith(tuple(DOORS))
+)
+if BACKEND != "tensorflow":
+    # A checkpoint is TensorFlow's; of half precision, JAX keeps the state of its noise as well.
+    FILES = [path for path in FILES if path.suffix != ".index" and "half" not in path.stem]
+    FILES = [path for path in FILES if path.stem.startswith("keras")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_it_holds_what_was_saved(path):
+    door = "tf_keras" if path.stem.startswith("tf_keras") else "keras"
+    host, ours = DOORS[door]
+    expected = np.load(path.with_suffix(".npz"))
+    if path.suffix == ".index":
+        import tensorflow as tf
+
+        model = make_saved.built(host, ours, path.stem.removeprefix(f"{door}_"))
+        model.optimizer.build(model.trainable_variables)
+        checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+        checkpoint.read(str(path.with_suffix(""))).assert_existing_objects_matched()
+    else:
+        model = host.models.load_model(path)
+        model.optimizer.build(model.trainable_variables)  # Keras 3 leaves it unbuilt after HDF5
+    found = make_saved.values(model)
+    assert len(found) == len(expected) > 6
+    for place, value in found.items():
+        np.testing.assert_array_equal(value, expected[place], err_msg=place)
+    kind = type(make_saved.optimizers(ours)[path.stem.removeprefix(f"{door}_")])
+    assert type(model.optimizer) is kind

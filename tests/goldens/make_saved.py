@@ -1,0 +1,83 @@
+"""What version 0.1.0 saved, before the rooms of the package were moved: read back for ever.
+
+    python tests/goldens/make_saved.py
+
+Writes `tests/goldens/saved/`: of each host a model and optimizer in every form that it saves, and
+the values that stood in them. Run it at the commit whose files are to be read, and at no later one.
+"""
+
+import pathlib
+
+import keras
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+import tf_lamb.keras
+import tf_lamb.tf_keras
+
+FOLDER = pathlib.Path(__file__).parent / "saved"
+HOSTS = {"keras": (keras, tf_lamb.keras), "tf_keras": (tf_keras, tf_lamb.tf_keras)}
+
+
+def optimizers(ours):
+    """By name; together they hold every kind of variable and of schedule that can be saved."""
+    s = ours.schedules
+    warm = s.Warmup(2, s.Polynomial(0.1, 10, power=2.0))
+    return {
+        "lamb": ours.LAMB(
+            warm, weight_decay=0.01, exclude_from_weight_decay="norm_and_bias", use_ema=True,
+            gradient_accumulation_steps=2, layer_slices={"first/kernel": [-1, 2]},
+        ),
+        "lamb_half": ours.LAMB(0.1, slot_dtype="bfloat16", master_weights=True),
+        "lars": ours.LARS(s.Cosine(0.1, 10), exclude_from_layer_adaptation=["bias"]),
+        "adascale": ours.AdaScale(
+            ours.SGDP(0.1, gradient_accumulation_steps=2), scale=2, groups=["kernel"]
+        ),
+        "measured": ours.Measured(ours.AdamP(s.Exponential(0.1, 4, 0.5)), previous_gradient=True),
+    }  # fmt: skip
+
+
+def built(host, ours, name):
+    """A compiled model of three weights and of batch normalization, not trained."""
+    host.utils.set_random_seed(1)
+    host.backend.clear_session()
+    half = name == "lamb_half"
+    layers = [
+        host.Input((3,)), host.layers.Dense(4, activation="tanh", name="first"),
+        ours.GhostBatchNormalization(2, name="ghost"), host.layers.Dense(2, name="last"),
+    ]  # fmt: skip
+    host.mixed_precision.set_global_policy("float16" if half else "float32")
+    if half:
+        layers = [host.Input((3,)), host.layers.Dense(4, name="first")]
+    model = host.Sequential(layers, name="model")
+    host.mixed_precision.set_global_policy("float32")
+    model.compile(optimizer=optimizers(ours)[name], loss=host.losses.MeanSquaredError())
+    return model
+
+
+def values(model):
+    """Every number that a model and its optimizer hold, by position."""
+    held = model.optimizer.variables
+    held = [*model.weights, *(held() if callable(held) else held)]
+    return {f"{i:02}": np.asarray(tf.cast(np.asarray(v), tf.float64)) for i, v in enumerate(held)}
+
+
+def main():
+    FOLDER.mkdir(exist_ok=True)
+    random = np.random.default_rng(1)
+    x, y = random.normal(size=(12, 3)), random.normal(size=(12, 2))
+    for room, (host, ours) in HOSTS.items():
+        for name in optimizers(ours):
+            model = built(host, ours, name)
+            targets = np.concatenate([y, y], 1) if name == "lamb_half" else y
+            model.fit(x, targets, batch_size=2, shuffle=False, verbose=0)
+            path = FOLDER / f"{room}_{name}"
+            model.save(path.with_suffix(".keras"))
+            model.save(path.with_suffix(".h5"))
+            tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(path)
+            np.savez_compressed(path.with_suffix(".npz"), **values(model))
+
+
+if __name__ == "__main__":
+    main()
