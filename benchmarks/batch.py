@@ -33,7 +33,7 @@ EXCLUDED = ["LayerNorm", "layer_norm", "bias"]
 
 def experiment(optimizer, learning_rate, data):
     """The small BERT at the baseline's batch."""
-    from tf_lamb.model_garden import parsing
+    from tf_lamb.model_garden.checks import parsing
     from tf_lamb.model_garden.train_stages import Stage
 
     steps = EXAMPLES // BASE
@@ -70,7 +70,7 @@ def validation_loss(optimizer, learning_rate, factor, seed, data):
     import tf_keras
     from official.core import task_factory, train_utils
 
-    from tf_lamb.model_garden import scaling
+    from tf_lamb.model_garden.experiments import scaling
 
     params = experiment(optimizer, learning_rate, data)
     if factor > 1:

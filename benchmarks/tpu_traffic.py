@@ -98,7 +98,7 @@ def tensorflow(make_optimizer):
     def build(shapes):
         import tensorflow as tf
 
-        from tf_lamb.model_garden import step_programs
+        from tf_lamb.model_garden.running import step_programs
         from tf_lamb.tpu import compiler
 
         optimizer = make_optimizer()
@@ -202,8 +202,7 @@ NAMES = list(dict.fromkeys(name for each in CONTESTANTS.values() for name in eac
 
 def contest(name, optimizer, shapes, chips):
     """What the compiler says for each chip, in this process; a line of JSON each."""
-    from tf_lamb.core import roofline
-    from tf_lamb.tpu import compiler
+    from tf_lamb.tpu import compiler, roofline
 
     compile_for = CONTESTANTS[optimizer][name](SHAPES[shapes]())
     floor = FLOORS[optimizer] * 4 * sum(map(math.prod, SHAPES[shapes]()))

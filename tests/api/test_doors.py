@@ -10,9 +10,9 @@ from support.cases import random_problem
 from support.doors import DOORS, every_door, new_variable, on_jax, on_tensorflow, train, uncompiled
 
 import tf_lamb
-from tf_lamb.core import faces
-from tf_lamb.core.layerwise import Layerwise
-from tf_lamb.core.settings import Settings
+from tf_lamb.api import faces
+from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.optimizers.settings import Settings
 
 FACES = faces.__all__
 OPTIMIZERS = [name for name in FACES if issubclass(getattr(faces, name), Layerwise)]

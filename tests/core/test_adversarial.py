@@ -3,7 +3,7 @@
 import numpy as np
 from support.adversarial import B0, W0, WORKED, X, Y, errors, gradients
 
-from tf_lamb.core.rules import adversarial as rule
+from tf_lamb.core import adversarial as rule
 
 TOY = {"epsilon": 0.1, "step_size": 0.1, "steps": 1, "input_range": (-3, 3)}
 

@@ -8,8 +8,8 @@ import pytest
 from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
+from tf_lamb.api.callbacks.autowarmup import _of_steps
 from tf_lamb.core.autowarmup import Settings, Warmup, gaussian_process
-from tf_lamb.core.faces.autowarmup import _of_steps
 from tf_lamb.core.rules import lamb
 
 # facts: RBF of length 0.2, noise 1e-3, scale ln 2, 20 losses, 50 points.

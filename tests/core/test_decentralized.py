@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.graphs import matrix_of
 
-from tf_lamb.core import rules
+from tf_lamb.core.decentralized import rules
 
 # The worked problem: f_i(x) = 0.5 sum a_i (x - c_i)^2 on four nodes, rate 0.05, momentum 0.9.
 CURVATURE = np.array([[1.0, 0.5], [2.0, 1.0], [0.5, 2.0], [1.5, 1.0]])

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from tf_lamb.core.divergence import Readings
-from tf_lamb.core.observing import Observation
+from tf_lamb.api.callbacks.diagnosis import Readings
+from tf_lamb.api.optimizers.observation import Observation
 
 
 def seen(path, *numbers):

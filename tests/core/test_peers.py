@@ -1,6 +1,6 @@
 """What other packages call their slots."""
 
-from tf_lamb.core import peers
+from tf_lamb.api.migration import peers
 
 
 def test_names_of_slots_are_parsed():

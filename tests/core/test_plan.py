@@ -3,10 +3,10 @@
 import re
 
 import pytest
-
-from tf_lamb.core import searching
 from tf_lamb.core.checks import patterns as check_patterns
-from tf_lamb.core.plan import Treatment, exact, groups_of, plan_for, stable_path
+
+from tf_lamb.core.plan import searching
+from tf_lamb.core.plan.plan import Treatment, exact, groups_of, plan_for, stable_path
 
 
 def plan(paths, undecayed=None, unadapted=None, weight_decay=0.1, identity=None):

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from tf_lamb.core import preflight, recipes, roofline
-from tf_lamb.core.preflight import largest
+from tf_lamb.core import recipes
+from tf_lamb.tpu import report as preflight
+from tf_lamb.tpu import roofline
+from tf_lamb.tpu.report import largest
 
 GIB = 2**30
 SMALL = roofline.topology("v3:2x2")

@@ -7,8 +7,8 @@ import warnings
 
 import pytest
 
+from tf_lamb.api.optimizers import overrun
 from tf_lamb.core import recipes, schedules
-from tf_lamb.core.recipes import overrun
 
 # The rules for a baseline of one's own, called alike: rate 0.1 at 128, a fifth of an epoch.
 RULES = {"legw": recipes.legw, "sqrt_scaling": recipes.sqrt_scaling}

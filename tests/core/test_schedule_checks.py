@@ -3,7 +3,7 @@
 import pytest
 
 from tf_lamb.core import schedules
-from tf_lamb.core.schedule_checks import of_host
+from tf_lamb.core.checks.schedules import of_host
 
 
 @pytest.mark.parametrize(

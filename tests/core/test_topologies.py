@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.graphs import matrix_of
 
-from tf_lamb.core import consensus, rules, topologies
+from tf_lamb.core.decentralized import consensus, rules, topologies
 
 WORKERS = 8
 

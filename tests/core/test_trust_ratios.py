@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from tf_lamb.core import observing
-from tf_lamb.core.observing import Observation
+from tf_lamb.api.callbacks.trust_ratios import History
+from tf_lamb.api.optimizers import observation as observing
+from tf_lamb.api.optimizers.observation import Observation
 from tf_lamb.core.rules import lamb, lars
-from tf_lamb.core.trust_ratios import History
 
 
 def seen_by(rule, w, u, **arguments):

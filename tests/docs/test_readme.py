@@ -12,7 +12,7 @@ from official.modeling import optimization
 
 import tf_lamb
 from tf_lamb import model_garden
-from tf_lamb.model_garden import experiments
+from tf_lamb.model_garden.experiments import experiments
 
 README = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
 

@@ -12,7 +12,7 @@ from support.decentralized import WORKERS, compiled, data, dense, fit
 from support.graphs import matrix_of
 
 import tf_lamb.keras
-from tf_lamb.core import topologies
+from tf_lamb.core.decentralized import topologies
 
 if keras.backend.backend() != "jax":
     pytest.skip("it trains on JAX alone", allow_module_level=True)
@@ -119,8 +119,7 @@ def test_the_compiled_step_exchanges_with_neighbours_alone(topology):
     workers = tf_lamb.keras.Decentralized(model, "dmsgd", topology)
     check_exchanges(topology, lowered(workers).collectives, beside=1)
     pytest.importorskip("libtpu")
-    from tf_lamb.core import roofline
-    from tf_lamb.tpu import compiler
+    from tf_lamb.tpu import compiler, roofline
 
     devices = compiler.devices(roofline.topology("v4:2x2x2"))
     # A TPU's exchange has what it sends and two flags beside what it receives.

@@ -8,7 +8,8 @@ import pytest
 from support.doors import on_jax
 
 import tf_lamb.keras
-from tf_lamb.keras import adversarial_checks, adversarial_step
+from tf_lamb.keras.adversarial import checks as adversarial_checks
+from tf_lamb.keras.adversarial import step as adversarial_step
 
 RANGE = "input_range is \\(0, 1\\)"
 

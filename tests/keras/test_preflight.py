@@ -19,9 +19,9 @@ pytest.importorskip("libtpu")
 
 import jax
 
-from tf_lamb.core import roofline
-from tf_lamb.keras import step_data, step_programs
-from tf_lamb.tpu import compiler, programs
+from tf_lamb.keras.preflight import data as step_data
+from tf_lamb.keras.preflight import programs as step_programs
+from tf_lamb.tpu import compiler, programs, roofline
 
 layers = keras.layers
 SPARSE = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

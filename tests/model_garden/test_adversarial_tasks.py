@@ -10,7 +10,8 @@ from official.vision.ops import preprocess_ops
 from support.clusters import mirrored
 from support.garden import tiny_resnet, trainer_of
 
-from tf_lamb.model_garden import checks, parsing
+from tf_lamb.model_garden.checks import parsing
+from tf_lamb.model_garden.checks import runs as checks
 
 EXPERIMENT = "lars/resnet_imagenet_conadv"
 DEVIATION = np.array(preprocess_ops.STDDEV_RGB)

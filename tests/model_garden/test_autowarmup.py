@@ -9,9 +9,9 @@ from support.clusters import mirrored
 from support.garden import build, run, tiny, train
 
 from tf_lamb.core import autowarmup
-from tf_lamb.model_garden import checks
-from tf_lamb.model_garden.autowarmup import KEY, schedule_of
-from tf_lamb.model_garden.parsing import UserError
+from tf_lamb.model_garden.checks import runs as checks
+from tf_lamb.model_garden.checks.parsing import UserError
+from tf_lamb.model_garden.running.autowarmup import KEY, schedule_of
 
 STEPS = 24
 

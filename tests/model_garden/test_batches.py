@@ -19,8 +19,11 @@ from support.garden import BATCH, build, one_device, optimizer, tiny, train, wei
 
 import tf_lamb.keras
 from tf_lamb.core import recipes, schedules
-from tf_lamb.model_garden import batches, checks, parsing, scaling, tasks
-from tf_lamb.model_garden.recipes import settings
+from tf_lamb.model_garden.checks import parsing
+from tf_lamb.model_garden.checks import runs as checks
+from tf_lamb.model_garden.experiments import batches, scaling
+from tf_lamb.model_garden.experiments.recipes import settings
+from tf_lamb.model_garden.tasks import masked_lm as tasks
 
 
 @dataclasses.dataclass

@@ -18,15 +18,10 @@ from official.modeling.hyperparams import params_dict
 from support.garden import BATCH, EXPERIMENT, ROOT, build, tiny
 
 from tf_lamb import model_garden
-from tf_lamb.model_garden import (
-    batches,
-    checks,
-    early,
-    parsing,
-    sample_data,
-    sample_pictures,
-    yamls,
-)
+from tf_lamb.model_garden import sample_data, sample_pictures
+from tf_lamb.model_garden.checks import early, parsing, yamls
+from tf_lamb.model_garden.checks import runs as checks
+from tf_lamb.model_garden.experiments import batches
 
 # Runs a command, and ends with a traceback if it has imported what takes seconds.
 WITHOUT_TENSORFLOW = """

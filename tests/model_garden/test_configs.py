@@ -15,8 +15,9 @@ from support.configs import YAMLS, experiment_of, header, parsed
 from support.garden import one_device, train
 
 from tf_lamb.core import recipes
-from tf_lamb.model_garden import checks, experiments
-from tf_lamb.model_garden.recipes import settings
+from tf_lamb.model_garden.checks import runs as checks
+from tf_lamb.model_garden.experiments import experiments
+from tf_lamb.model_garden.experiments.recipes import settings
 
 # What a file is the recipe of; the small ones are tuned by hand.
 RECIPES = {

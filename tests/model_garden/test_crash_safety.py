@@ -20,7 +20,11 @@ from support.crashing import full_disk
 from support.doors import uncompiled
 from support.garden import EXPERIMENT, assert_same_bits, build, tiny
 
-from tf_lamb.model_garden import checkpoints, checks, model_dirs, parsing, runner, tasks
+from tf_lamb.model_garden.checks import parsing
+from tf_lamb.model_garden.checks import runs as checks
+from tf_lamb.model_garden.folders import checkpoints, model_dirs
+from tf_lamb.model_garden.running import runner
+from tf_lamb.model_garden.tasks import masked_lm as tasks
 
 
 def contents(folder):

@@ -13,7 +13,9 @@ from official.modeling import hyperparams, optimization
 from support.garden import ROOT
 
 import tf_lamb.tf_keras
-from tf_lamb.model_garden import checks, configs, early, parsing
+from tf_lamb.model_garden.checks import early, parsing
+from tf_lamb.model_garden.checks import runs as checks
+from tf_lamb.model_garden.experiments import optimizers as configs
 
 SETTINGS = {
     "optimizer": {"type": "tf_lamb", "tf_lamb": {"beta_2": 0.99}},

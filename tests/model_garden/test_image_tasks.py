@@ -11,7 +11,8 @@ from support.garden import tiny_resnet as tiny
 from support.garden import trainer_of, weights
 
 import tf_lamb.tf_keras
-from tf_lamb.model_garden import checks, parsing
+from tf_lamb.model_garden.checks import parsing
+from tf_lamb.model_garden.checks import runs as checks
 
 
 def kind(variable):

@@ -12,7 +12,10 @@ import tensorflow as tf
 from official.core import train_utils
 from support.garden import EXPERIMENT, build, tiny
 
-from tf_lamb.model_garden import checks, model_dirs, parsing, report
+from tf_lamb.model_garden import report
+from tf_lamb.model_garden.checks import parsing
+from tf_lamb.model_garden.checks import runs as checks
+from tf_lamb.model_garden.folders import model_dirs
 
 
 def _begun(params, model_dir):

@@ -38,7 +38,10 @@ from support.garden import (
 
 import tf_lamb.tf_keras
 from tf_lamb import model_garden
-from tf_lamb.model_garden import checks, configs, parsing, tasks
+from tf_lamb.model_garden.checks import parsing
+from tf_lamb.model_garden.checks import runs as checks
+from tf_lamb.model_garden.experiments import optimizers as configs
+from tf_lamb.model_garden.tasks import masked_lm as tasks
 
 # Registration and configuration.
 

@@ -17,8 +17,8 @@ from support.garden import (
 )
 
 import tf_lamb.tf_keras
-from tf_lamb.model_garden import actions, runner
-from tf_lamb.model_garden.parsing import UserError
+from tf_lamb.model_garden.checks.parsing import UserError
+from tf_lamb.model_garden.running import actions, runner
 
 MICRO_BATCHES = 4
 

@@ -15,7 +15,8 @@ from official.modeling.privacy import configs as privacy
 
 import tf_lamb.tf_keras
 from tf_lamb import model_garden
-from tf_lamb.model_garden import checks, configs
+from tf_lamb.model_garden.checks import runs as checks
+from tf_lamb.model_garden.experiments import optimizers as configs
 
 KEYS = {"tf_lamb": "LAMB", "tf_lars": "LARS", "tf_adamp": "AdamP", "tf_sgdp": "SGDP"}
 CONSTANT = {"type": "constant", "constant": {"learning_rate": 0.1}}

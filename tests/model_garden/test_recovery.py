@@ -11,7 +11,7 @@ import tensorflow as tf
 from official.core import actions as core_actions
 
 import tf_lamb.tf_keras
-from tf_lamb.model_garden import actions, autowarmup, runner
+from tf_lamb.model_garden.running import actions, autowarmup, runner
 
 
 class Run:

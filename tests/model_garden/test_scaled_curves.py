@@ -7,7 +7,7 @@ pytest.importorskip("official")
 from official.core import exp_factory
 
 from tf_lamb import model_garden
-from tf_lamb.model_garden import scaling
+from tf_lamb.model_garden.experiments import scaling
 
 model_garden.register()
 

@@ -13,7 +13,10 @@ from support import commands
 from support.doors import uncompiled
 from support.garden import BATCH, assert_same_bits, build, one_device, tiny, trainer_of
 
-from tf_lamb.model_garden import model_dirs, parsing, tasks, train_stages
+from tf_lamb.model_garden import train_stages
+from tf_lamb.model_garden.checks import parsing
+from tf_lamb.model_garden.folders import model_dirs
+from tf_lamb.model_garden.tasks import masked_lm as tasks
 
 
 def stage_settings(records, stage):

@@ -11,7 +11,9 @@ pytest.importorskip("official")
 from support import garden, malformed
 from support.malformed import every, refused
 
-from tf_lamb.model_garden import checks, model_dirs, parsing, yamls
+from tf_lamb.model_garden.checks import parsing, yamls
+from tf_lamb.model_garden.checks import runs as checks
+from tf_lamb.model_garden.folders import model_dirs
 from tf_lamb.model_garden.train_stages import Stage
 
 

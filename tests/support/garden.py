@@ -14,7 +14,8 @@ from support.crashing import die_at_byte
 from support.doors import uncompiled
 
 from tf_lamb import model_garden
-from tf_lamb.model_garden import checkpoints, runner
+from tf_lamb.model_garden.folders import checkpoints
+from tf_lamb.model_garden.running import runner
 
 model_garden.register()
 # Of a class they are always the same, and each of a config's thousands of fields asks for them.

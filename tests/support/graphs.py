@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tf_lamb.core import topologies
+from tf_lamb.core.decentralized import topologies
 
 
 def matrix_of(topology, workers=4, **options):

@@ -94,38 +94,41 @@ CORE = {
         ]
         for rule in ("adamp", "sgdp")
     },
-    ("core/plan.py", f"{PLAN}::test_adaptation_follows_decay_unless_told_otherwise"): [
+    ("core/plan/plan.py", f"{PLAN}::test_adaptation_follows_decay_unless_told_otherwise"): [
         ("an exclusion decays", "0.0 if undecayed else weight_decay", "weight_decay"),
         ("adaptation never follows decay", "undecayed and not group", "False"),
         ("an empty list is none", "if exclude_from_layer_adaptation is None",
          "if not exclude_from_layer_adaptation"),
     ],
-    ("core/plan.py", f"{PLAN}::test_a_variable_can_be_excluded_as_an_object"): [
+    ("core/plan/plan.py", f"{PLAN}::test_a_variable_can_be_excluded_as_an_object"): [
         ("no exclusion by identity", "identified or _excludes", "_matches"),
     ],
-    ("core/plan.py", f"{PLAN}::test_an_exact_pattern_matches_one_path_only"): [
+    ("core/plan/plan.py", f"{PLAN}::test_an_exact_pattern_matches_one_path_only"): [
         ("an exact pattern has no end", '{re.escape(path)}$"', '{re.escape(path)}"'),
     ],
-    ("core/plan.py", f"{PLAN}::test_a_stable_path_is_the_same_on_every_replica"): [
+    ("core/plan/plan.py", f"{PLAN}::test_a_stable_path_is_the_same_on_every_replica"): [
         ("replicas have paths of their own", r"(/replica_\d+)?", ""),
     ],
-    ("core/plan.py", f"{PLAN}::test_a_pattern_that_matches_nothing_is_named"): [
+    ("core/plan/plan.py", f"{PLAN}::test_a_pattern_that_matches_nothing_is_named"): [
         ("a pattern in vain goes unnoticed", "if not hits)", "if hits is None)"),
     ],
-    ("core/paths.py", f"{PLAN}::test_an_anchored_pattern_may_leave_out_the_name_of_the_model"): [
+    (
+        "core/plan/paths.py",
+        f"{PLAN}::test_an_anchored_pattern_may_leave_out_the_name_of_the_model",
+    ): [
         ("the model keeps its name", "(path, path.removeprefix(root))", "(path,)"),
         ("any first name is the model's", "names[0] in layers", "True"),
     ],
-    ("core/paths.py",
+    ("core/plan/paths.py",
      f"{PLAN}::test_of_two_names_that_a_model_could_have_the_order_chooses_none"): [
         ("the first path chooses",
          'sorted({path.partition("/")[0] for path in paths if "/" in path})',
          '[path.partition("/")[0] for path in paths if "/" in path]'),
     ],
-    ("core/searching.py", f"{PLAN}::test_a_process_that_can_be_ended_finds_the_same"): [
+    ("core/plan/searching.py", f"{PLAN}::test_a_process_that_can_be_ended_finds_the_same"): [
         ("a repeated group counts as quick", "return False", "return True"),
     ],
-    ("core/searching.py", f"{PLAN}::test_an_everyday_pattern_starts_no_process"): [
+    ("core/plan/searching.py", f"{PLAN}::test_an_everyday_pattern_starts_no_process"): [
         ("a pattern must match the whole", "regex.search(name)", "regex.fullmatch(name)"),
     ],
     ("core/schedules.py", PICTURE): [
@@ -209,33 +212,36 @@ TENSORFLOW = {
         ("the same noise at every step", "tf.stack([tf.cast(t, tf.int32), number * 8 + i])",
          "[0, 0]"),
     ],
-    ("core/layerwise.py",
+    ("api/optimizers/layerwise.py",
      f"{DEFECTS}::test_d05_patterns_see_the_name_of_the_layer[functional-keras]"): [
         ("patterns see the last name", 'getattr(variable, "path", None)', "variable.name"),
     ],
-    ("core/layerwise.py", "api/test_exclusions.py::test_the_method_of_keras_excludes_too[keras]"): [
+    (
+        "api/optimizers/layerwise.py",
+        "api/test_exclusions.py::test_the_method_of_keras_excludes_too[keras]",
+    ): [
         ("identities are not saved", "if self._undecayed:", "if False:"),
     ],
     ("core/layers.py", f"{DEFECTS}::test_d36_fused_blocks_can_have_a_ratio_each[keras]"): [
         ("one ratio for all slices", "axes=treatment.axes", "axes=None"),
     ],
-    ("core/measuring.py", GAIN): [
+    ("api/noise/measuring.py", GAIN): [
         ("the squares are summed", "squares / self.micro_batches, is_update", "squares, is_update"),
     ],
-    ("core/adascale.py", GAIN): [
+    ("api/noise/scaling.py", GAIN): [
         ("fractions of a step are lost", "fraction - whole", "0.0 * whole"),
         ("the base batch is the whole", "self.scale * variance", "variance"),
     ],
     ("keras/schedules.py", f"{DEFECTS}::test_d09_a_warmup_survives_its_config[keras]"): [
         ("what is inside stays a dict", "name: _deserialized(value)", "name: value"),
     ],
-    ("core/migrate.py", f"{MIGRATE}::test_slots_are_converted_between_our_own_forms"): [
+    ("api/migration/source.py", f"{MIGRATE}::test_slots_are_converted_between_our_own_forms"): [
         ("no factor between forms", "value if factor == 1 else value * factor", "value"),
     ],
-    ("core/matching.py", f"{MIGRATE}::test_other_names_and_fresh_variables"): [
+    ("api/migration/matching.py", f"{MIGRATE}::test_other_names_and_fresh_variables"): [
         ("rename is ignored", "rename.get(path) or ", ""),
     ],
-    ("core/matching.py", f"{MIGRATE}::test_the_name_of_the_model_does_not_matter"): [
+    ("api/migration/matching.py", f"{MIGRATE}::test_the_name_of_the_model_does_not_matter"): [
         ("the model's name matters", " or lookup.get(own)", ""),
     ],
     ("tensorflow/checkpoints.py",
@@ -245,12 +251,12 @@ TENSORFLOW = {
     ("keras/backup.py", f"{BACKUP}::test_a_broken_backup_is_refused[keras-cut-*.h5]"): [
         ("what is broken is not said", "raise self._refusal(error) from error", "return"),
     ],
-    ("model_garden/checkpoints.py",
+    ("model_garden/folders/checkpoints.py",
      f"{CRASHES}::test_a_run_goes_on_from_the_last_checkpoint_that_is_whole"): [
         ("what is broken is not read", "reader.get_tensor(name)", "pass"),
         ("the oldest first", "reverse=True", "reverse=False"),
     ],
-    ("model_garden/model_dirs.py",
+    ("model_garden/folders/model_dirs.py",
      "model_garden/test_model_dirs.py::test_a_model_dir_of_another_experiment_or_seed"): [
         ("the seed of another run", "if seed is not None and", "if False and"),
     ],

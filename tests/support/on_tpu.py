@@ -11,9 +11,9 @@ from unittest import mock
 from support import garden
 from support.configs import YAMLS, experiment_of, header, parsed
 
-from tf_lamb.core import roofline
-from tf_lamb.model_garden import preflight, step_programs
-from tf_lamb.tpu import compiler
+from tf_lamb.model_garden import preflight
+from tf_lamb.model_garden.running import step_programs
+from tf_lamb.tpu import compiler, roofline
 
 FILES = {name.removesuffix("_tpu.yaml"): path for name, path in YAMLS.items() if "_tpu" in name}
 # Of equal program at one depth; another batch a replica or another length is another program.

@@ -18,7 +18,7 @@ from support.doors import DOORS, every_door, new_variable, uncompiled
 from support.property_cases import cases
 from support.running_error import FLOAT32, FLOAT64
 
-from tf_lamb.core.plan import Treatment
+from tf_lamb.core.plan.plan import Treatment
 from tf_lamb.tensorflow import target
 
 PATHS = (

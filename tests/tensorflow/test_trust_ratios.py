@@ -11,7 +11,7 @@ from support.clusters import mirrored
 from support.doors import DOORS, every_door
 from support.watching import optimizer_of, quiet, toy_model
 
-from tf_lamb.core import observing
+from tf_lamb.api.optimizers import observation as observing
 from tf_lamb.model_garden.report import read_scalars
 
 

@@ -4,8 +4,7 @@ import pytest
 
 pytest.importorskip("libtpu")
 
-from tf_lamb.core import roofline
-from tf_lamb.tpu import compiler
+from tf_lamb.tpu import compiler, roofline
 
 GIB = 2**30
 

@@ -12,10 +12,9 @@ pytest.importorskip("libtpu")
 import tensorflow as tf
 
 import tf_lamb.tf_keras
-from tf_lamb.core import roofline
-from tf_lamb.model_garden import step_programs
+from tf_lamb.model_garden.running import step_programs
 from tf_lamb.tensorflow import target
-from tf_lamb.tpu import compiler
+from tf_lamb.tpu import compiler, roofline
 
 SHAPES = [(64, 32), (32,), (32, 48), (48,)]
 

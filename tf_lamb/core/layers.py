@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import prod
 
-from tf_lamb.core.plan import Treatment
+from tf_lamb.core.plan.plan import Treatment
 
 
 def step(xp, rule, treatments: Sequence[Treatment], gradients, states, *, lr, t, observe=None):

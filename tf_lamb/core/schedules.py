@@ -12,7 +12,7 @@ import numbers
 from typing import Any
 
 from tf_lamb.core import checks
-from tf_lamb.core.schedule_checks import inside, rates, several, whole
+from tf_lamb.core.checks.schedules import inside, rates, several, whole
 
 _KINDS = ("linear", "polynomial", "exponential", "constant")
 _HANDOVERS = ("continuous", "drop")

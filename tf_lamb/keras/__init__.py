@@ -1,6 +1,6 @@
 """Door 1: the optimizers of Keras 3, on TensorFlow, JAX or torch."""
 
-from tf_lamb.core.requirements import needed
+from tf_lamb.core.checks.installed import needed
 
 with needed(
     "tf_lamb.keras",
@@ -9,9 +9,9 @@ with needed(
 ):
     import keras as _keras  # noqa: F401
 
-from tf_lamb.core.faces.split import auxiliary_statistics
+from tf_lamb.api.layers.split import auxiliary_statistics
 from tf_lamb.keras import schedules
-from tf_lamb.keras.adversarial import ConcurrentAdversarial as ConcurrentAdversarial
+from tf_lamb.keras.adversarial.model import ConcurrentAdversarial as ConcurrentAdversarial
 from tf_lamb.keras.backup import BackupAndRestore
 from tf_lamb.keras.callbacks import (
     AutoWarmup,
@@ -19,7 +19,7 @@ from tf_lamb.keras.callbacks import (
     NoiseScale,
     StopAtScaleInvariantStep,
 )
-from tf_lamb.keras.decentralized import Decentralized as Decentralized
+from tf_lamb.keras.decentralized.training import Decentralized as Decentralized
 from tf_lamb.keras.family import LAMB, LARS, SGDP, AdamP, AdaScale, Measured
 from tf_lamb.keras.layers import (
     GhostBatchNormalization,
@@ -27,7 +27,7 @@ from tf_lamb.keras.layers import (
     replace_batch_normalization,
 )
 from tf_lamb.keras.migrate import from_addons, migrate
-from tf_lamb.keras.preflighting import preflight as preflight
+from tf_lamb.keras.preflight.preflight import preflight as preflight
 from tf_lamb.keras.trust_ratios import TrustRatios
 
 # What both doors have; `ConcurrentAdversarial`, `Decentralized` and `preflight` are of this one

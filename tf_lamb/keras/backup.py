@@ -6,7 +6,7 @@ import warnings
 
 import keras
 
-from tf_lamb.core.faces import backup
+from tf_lamb.api.callbacks import backup
 
 _BEFORE, _AFTER = "after_epoch_", ".weights.h5"
 

@@ -2,7 +2,7 @@
 
 import keras
 
-from tf_lamb.core import faces
+from tf_lamb.api import callbacks
 
 
 class BetweenBatches(keras.callbacks.Callback):
@@ -22,17 +22,17 @@ class BetweenBatches(keras.callbacks.Callback):
             variable.assign(array)
 
 
-class AutoWarmup(faces.AutoWarmup, BetweenBatches):
-    __doc__ = faces.AutoWarmup.__doc__
+class AutoWarmup(callbacks.AutoWarmup, BetweenBatches):
+    __doc__ = callbacks.AutoWarmup.__doc__
 
 
-class DivergenceReport(faces.DivergenceReport, BetweenBatches):
-    __doc__ = faces.DivergenceReport.__doc__
+class DivergenceReport(callbacks.DivergenceReport, BetweenBatches):
+    __doc__ = callbacks.DivergenceReport.__doc__
 
 
-class NoiseScale(faces.NoiseScale, BetweenBatches):
-    __doc__ = faces.NoiseScale.__doc__
+class NoiseScale(callbacks.NoiseScale, BetweenBatches):
+    __doc__ = callbacks.NoiseScale.__doc__
 
 
-class StopAtScaleInvariantStep(faces.StopAtScaleInvariantStep, BetweenBatches):
-    __doc__ = faces.StopAtScaleInvariantStep.__doc__
+class StopAtScaleInvariantStep(callbacks.StopAtScaleInvariantStep, BetweenBatches):
+    __doc__ = callbacks.StopAtScaleInvariantStep.__doc__

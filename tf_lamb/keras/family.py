@@ -2,7 +2,7 @@
 
 import keras
 
-from tf_lamb.core import faces
+from tf_lamb.api import noise, optimizers
 from tf_lamb.keras.adascale import ScalingOptimizer
 from tf_lamb.keras.measured import MeasuringOptimizer
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
@@ -11,30 +11,30 @@ _registered = keras.saving.register_keras_serializable(package="tf_lamb")
 
 
 @_registered
-class LAMB(faces.LAMB, LayerwiseOptimizer):
-    __doc__ = faces.LAMB.__doc__
+class LAMB(optimizers.LAMB, LayerwiseOptimizer):
+    __doc__ = optimizers.LAMB.__doc__
 
 
 @_registered
-class LARS(faces.LARS, LayerwiseOptimizer):
-    __doc__ = faces.LARS.__doc__
+class LARS(optimizers.LARS, LayerwiseOptimizer):
+    __doc__ = optimizers.LARS.__doc__
 
 
 @_registered
-class SGDP(faces.SGDP, LayerwiseOptimizer):
-    __doc__ = faces.SGDP.__doc__
+class SGDP(optimizers.SGDP, LayerwiseOptimizer):
+    __doc__ = optimizers.SGDP.__doc__
 
 
 @_registered
-class AdamP(faces.AdamP, LayerwiseOptimizer):
-    __doc__ = faces.AdamP.__doc__
+class AdamP(optimizers.AdamP, LayerwiseOptimizer):
+    __doc__ = optimizers.AdamP.__doc__
 
 
 @_registered
-class Measured(faces.Measured, MeasuringOptimizer):
-    __doc__ = faces.Measured.__doc__
+class Measured(noise.Measured, MeasuringOptimizer):
+    __doc__ = noise.Measured.__doc__
 
 
 @_registered
-class AdaScale(faces.AdaScale, ScalingOptimizer):
-    __doc__ = faces.AdaScale.__doc__
+class AdaScale(noise.AdaScale, ScalingOptimizer):
+    __doc__ = noise.AdaScale.__doc__

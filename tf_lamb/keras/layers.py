@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
-from tf_lamb.core import faces
-from tf_lamb.core.faces.replacing import replacing
+from tf_lamb.api import layers
+from tf_lamb.api.layers.replacing import replacing
 
 
 class _BatchNormalization(keras.layers.BatchNormalization):
@@ -41,13 +41,13 @@ class _BatchNormalization(keras.layers.BatchNormalization):
 
 
 @keras.saving.register_keras_serializable(package="tf_lamb")
-class GhostBatchNormalization(faces.GhostBatchNormalization, _BatchNormalization):
-    __doc__ = faces.GhostBatchNormalization.__doc__
+class GhostBatchNormalization(layers.GhostBatchNormalization, _BatchNormalization):
+    __doc__ = layers.GhostBatchNormalization.__doc__
 
 
 @keras.saving.register_keras_serializable(package="tf_lamb")
-class SplitBatchNormalization(faces.SplitBatchNormalization, _BatchNormalization):
-    __doc__ = faces.SplitBatchNormalization.__doc__
+class SplitBatchNormalization(layers.SplitBatchNormalization, _BatchNormalization):
+    __doc__ = layers.SplitBatchNormalization.__doc__
 
 
 replace_batch_normalization = replacing(

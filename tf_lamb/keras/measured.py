@@ -9,8 +9,8 @@ Seams into Keras 3 (3.3.0 to 3.15.1), as its own LossScaleOptimizer has them:
 import keras
 from keras import ops
 
-from tf_lamb.core.layerwise import path_of
-from tf_lamb.core.measuring import refuse_wrapper
+from tf_lamb.api.noise.measuring import refuse_wrapper
+from tf_lamb.api.variables import path_of
 from tf_lamb.keras import host
 
 

@@ -11,9 +11,10 @@ import os
 import keras
 from keras import ops
 
-from tf_lamb.core import migrate as migrate_
-from tf_lamb.core import peers
-from tf_lamb.core.layerwise import Layerwise, path_of
+from tf_lamb.api.migration import peers
+from tf_lamb.api.migration import source as migrate_
+from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.variables import path_of
 from tf_lamb.keras.family import LAMB
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 

@@ -1,4 +1,4 @@
-"""Trust ratios on show: what door 1 adds to `tf_lamb.core.observing`, on any backend.
+"""Trust ratios on show: what door 1 adds to `tf_lamb.api.optimizers.observation`, on any backend.
 
 Seams into Keras 3 (3.15.1): `_distribution_strategy`; an optimizer's state is what its `variables`
 and those of its wrapper list.
@@ -9,7 +9,7 @@ import contextlib
 import keras
 from keras import ops
 
-from tf_lamb.core import observing
+from tf_lamb.api.optimizers import observation as observing
 from tf_lamb.keras import host
 
 

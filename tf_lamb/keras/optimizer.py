@@ -3,11 +3,11 @@
 import keras
 from keras import ops
 
-from tf_lamb.core import settings as settings_
-from tf_lamb.core.layerwise import Layerwise, path_of
-from tf_lamb.core.nonfinite import Guarded
-from tf_lamb.core.reading import step_of
-from tf_lamb.core.recipes import overrun
+from tf_lamb.api.optimizers import overrun
+from tf_lamb.api.optimizers import settings as settings_
+from tf_lamb.api.optimizers.guard import Guarded
+from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.variables import path_of, step_of
 from tf_lamb.keras import host, observing, schedules, update
 
 

@@ -4,7 +4,7 @@ import contextlib
 
 import keras
 
-from tf_lamb.core import trust_ratios
+from tf_lamb.api.callbacks import trust_ratios
 from tf_lamb.keras import callbacks
 
 

@@ -6,8 +6,8 @@ On TensorFlow, `tf_lamb.tensorflow.update` stands in its place.
 import keras
 from keras import ops
 
+from tf_lamb.api.variables import path_of
 from tf_lamb.core import layers, rounding
-from tf_lamb.core.layerwise import path_of
 from tf_lamb.keras import host
 
 

@@ -34,15 +34,12 @@ def register(replace_stock: bool = False) -> None:
             the field names that it has today (`weight_decay_rate`).
     """
     require()
-    from tf_lamb.model_garden import (
-        adversarial_tasks,
-        configs,
-        experiments,
-        image_tasks,
-        schedules,
-        tasks,
-        trainer,
-    )
+    from tf_lamb.model_garden.experiments import experiments, schedules
+    from tf_lamb.model_garden.experiments import optimizers as configs
+    from tf_lamb.model_garden.running import trainer
+    from tf_lamb.model_garden.tasks import adversarial as adversarial_tasks
+    from tf_lamb.model_garden.tasks import images as image_tasks
+    from tf_lamb.model_garden.tasks import masked_lm as tasks
 
     configs.register_optimizers()
     schedules.register_schedules()

@@ -23,9 +23,12 @@ import time
 
 from absl import app, flags
 
-from tf_lamb.core import preflight, recipes, roofline
-from tf_lamb.model_garden import early, train
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.core import recipes
+from tf_lamb.model_garden import train
+from tf_lamb.model_garden.checks import early
+from tf_lamb.model_garden.checks.errors import UserError
+from tf_lamb.tpu import report as preflight
+from tf_lamb.tpu import roofline
 
 
 def define_flags() -> None:
@@ -52,8 +55,9 @@ def ask(params, topology: roofline.Topology, name: str, *, search=True, say=prin
         UserError: where the run cannot be; before the model is built where that can be known.
     """
     # In this order: what needs no framework, what needs no model, and the rest.
-    from tf_lamb.model_garden import batches, checks
-    from tf_lamb.model_garden.recipes import model_of
+    from tf_lamb.model_garden.checks import runs as checks
+    from tf_lamb.model_garden.experiments import batches
+    from tf_lamb.model_garden.experiments.recipes import model_of
     from tf_lamb.tpu import compiler
 
     try:
@@ -85,7 +89,7 @@ class _Compiled:
     """An experiment's programs, each compiled once, and said so."""
 
     def __init__(self, params, device, available, say):
-        from tf_lamb.model_garden import step_programs
+        from tf_lamb.model_garden.running import step_programs
 
         self._device, self._available, self._say, self._known = device, available, say, {}
         say("building the model ...")
@@ -178,7 +182,7 @@ def run() -> bool:
     try:
         early.check(args.experiment, args.config_file)
         train.register()
-        from tf_lamb.model_garden import parsing
+        from tf_lamb.model_garden.checks import parsing
 
         if arithmetic := parsing.fill_in(args):
             print(arithmetic, flush=True)

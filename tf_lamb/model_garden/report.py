@@ -8,7 +8,7 @@ import sys
 
 from absl import app, flags
 
-from tf_lamb.model_garden import early
+from tf_lamb.model_garden.checks import early
 
 # Tag -> the row, what an answer is, and where data.json has the commonest one and its share.
 _ACCURACIES = {
@@ -49,7 +49,7 @@ def report(model_dir: str) -> str:
     """The report as text; raises `FileNotFoundError` if there is no run in the folder."""
     import tensorflow as tf
 
-    from tf_lamb.model_garden import checkpoints, model_dirs
+    from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
     params = model_dirs.read_params(model_dir)
     checkpoint = checkpoints.latest(model_dir)
@@ -89,7 +89,7 @@ def _batch(params) -> str:
 
 
 def _share(params, what: str, answer_key: str, share_key: str) -> str:
-    from tf_lamb.model_garden import model_dirs
+    from tf_lamb.model_garden.folders import model_dirs
 
     path = params["task"].get("validation_data", {}).get("input_path")
     facts = model_dirs.read_facts(path) if isinstance(path, str) else {}

@@ -12,7 +12,8 @@ import pathlib
 import random
 
 from tf_lamb import model_garden
-from tf_lamb.model_garden import data_folder, sample_text
+from tf_lamb.model_garden.folders import data_folder
+from tf_lamb.model_garden.samples import text as sample_text
 
 FILES = ("vocab.txt", "train.tfrecord", "validation.tfrecord", "data.json")
 

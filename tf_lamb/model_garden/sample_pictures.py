@@ -10,7 +10,8 @@ import collections
 import hashlib
 import pathlib
 
-from tf_lamb.model_garden import data_folder, picture_sources
+from tf_lamb.model_garden.folders import data_folder
+from tf_lamb.model_garden.samples import pictures as picture_sources
 
 FILES = ("train.tfrecord", "validation.tfrecord", "data.json")
 

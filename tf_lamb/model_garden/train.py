@@ -24,15 +24,15 @@ import sys
 
 from absl import app, flags
 
-from tf_lamb.model_garden import early
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.checks import early
+from tf_lamb.model_garden.checks.errors import UserError
 
 
 def define_flags() -> None:
     """Model Garden's flags and ours, none of them required yet."""
     from official.common import flags as model_garden_flags
 
-    from tf_lamb.model_garden import scaling
+    from tf_lamb.model_garden.experiments import scaling
 
     model_garden_flags.define_flags()
     known = ", ".join(early.known_experiments())
@@ -78,7 +78,11 @@ def run() -> None:
     from absl import logging
     from official.nlp import train as model_garden_train
 
-    from tf_lamb.model_garden import checkpoints, checks, model_dirs, parsing, report, runner
+    from tf_lamb.model_garden import report
+    from tf_lamb.model_garden.checks import parsing
+    from tf_lamb.model_garden.checks import runs as checks
+    from tf_lamb.model_garden.folders import checkpoints, model_dirs
+    from tf_lamb.model_garden.running import runner
 
     args = flags.FLAGS
     if arithmetic := parsing.fill_in(args):

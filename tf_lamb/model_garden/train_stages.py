@@ -24,8 +24,9 @@ import sys
 
 from absl import app, flags
 
-from tf_lamb.model_garden import early, train
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden import train
+from tf_lamb.model_garden.checks import early
+from tf_lamb.model_garden.checks.errors import UserError
 
 
 @dataclasses.dataclass
@@ -66,7 +67,9 @@ def _stages(args) -> list[Stage]:
 
 def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) -> list:
     """Parses all stages and says in each where it begins; raises where one cannot be."""
-    from tf_lamb.model_garden import checks, model_dirs, parsing
+    from tf_lamb.model_garden.checks import parsing
+    from tf_lamb.model_garden.checks import runs as checks
+    from tf_lamb.model_garden.folders import model_dirs
 
     parsed, begin = [], 0
     for i, stage in enumerate(stages):
@@ -115,7 +118,8 @@ def _run(_) -> None:
             except UserError as error:
                 raise UserError(f"stage {i}: {error}") from error
         train.register()
-        from tf_lamb.model_garden import checkpoints, tasks
+        from tf_lamb.model_garden.folders import checkpoints
+        from tf_lamb.model_garden.tasks import masked_lm as tasks
 
         all_params = prepare(stages, args.moments == "keep", args.mode, args.seed)
         for i, (stage, params) in enumerate(zip(stages, all_params, strict=True), 1):

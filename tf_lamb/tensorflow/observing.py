@@ -4,7 +4,7 @@ import contextlib
 
 import tensorflow as tf
 
-from tf_lamb.core import observing
+from tf_lamb.api.optimizers import observation as observing
 from tf_lamb.tensorflow import namespace
 
 

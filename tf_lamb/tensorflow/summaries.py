@@ -4,8 +4,8 @@ import math
 
 import tensorflow as tf
 
-from tf_lamb.core.observing import NORMS_AND_RATIO
-from tf_lamb.core.trust_ratios import by_layer
+from tf_lamb.api.callbacks.trust_ratios import by_layer
+from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO
 
 
 class Writer:

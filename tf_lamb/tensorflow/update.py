@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_lamb.core import layers, rounding
-from tf_lamb.core.plan import Layer
+from tf_lamb.core.plan.plan import Layer
 from tf_lamb.tensorflow import namespace, nonfinite, observing, servers, target
 
 

@@ -1,11 +1,11 @@
 """Door 2: the same optimizers for tf_keras, the Keras of the Model Garden."""
 
-from tf_lamb.core.requirements import needed
+from tf_lamb.core.checks.installed import needed
 
 with needed("tf_lamb.tf_keras", "pip install '.[tf-keras]'."):
     import tf_keras as _tf_keras  # noqa: F401
 
-from tf_lamb.core.faces.split import auxiliary_statistics
+from tf_lamb.api.layers.split import auxiliary_statistics
 from tf_lamb.tf_keras import schedules
 from tf_lamb.tf_keras.backup import BackupAndRestore
 from tf_lamb.tf_keras.callbacks import (

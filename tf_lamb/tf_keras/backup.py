@@ -5,7 +5,7 @@ import os
 import tensorflow as tf
 import tf_keras
 
-from tf_lamb.core.faces import backup
+from tf_lamb.api.callbacks import backup
 
 
 class BackupAndRestore(backup.BackupAndRestore, tf_keras.callbacks.BackupAndRestore):

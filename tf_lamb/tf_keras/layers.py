@@ -3,8 +3,8 @@
 import tensorflow as tf
 import tf_keras
 
-from tf_lamb.core import faces
-from tf_lamb.core.faces.replacing import replacing
+from tf_lamb.api import layers
+from tf_lamb.api.layers.replacing import replacing
 from tf_lamb.tensorflow import namespace
 
 
@@ -61,15 +61,15 @@ def _known(face):
 
 
 @tf_keras.saving.register_keras_serializable(package="tf_lamb")
-class GhostBatchNormalization(faces.GhostBatchNormalization, _Normalization):
-    __doc__ = faces.GhostBatchNormalization.__doc__
-    call = _known(faces.GhostBatchNormalization)
+class GhostBatchNormalization(layers.GhostBatchNormalization, _Normalization):
+    __doc__ = layers.GhostBatchNormalization.__doc__
+    call = _known(layers.GhostBatchNormalization)
 
 
 @tf_keras.saving.register_keras_serializable(package="tf_lamb")
-class SplitBatchNormalization(faces.SplitBatchNormalization, _Normalization):
-    __doc__ = faces.SplitBatchNormalization.__doc__
-    call = _known(faces.SplitBatchNormalization)
+class SplitBatchNormalization(layers.SplitBatchNormalization, _Normalization):
+    __doc__ = layers.SplitBatchNormalization.__doc__
+    call = _known(layers.SplitBatchNormalization)
 
 
 replace_batch_normalization = replacing(

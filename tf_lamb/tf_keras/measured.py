@@ -9,8 +9,8 @@ Seams into tf_keras (2.20.1), as its own LossScaleOptimizer has them:
 import tensorflow as tf
 import tf_keras
 
-from tf_lamb.core.layerwise import path_of
-from tf_lamb.core.measuring import refuse_wrapper
+from tf_lamb.api.noise.measuring import refuse_wrapper
+from tf_lamb.api.variables import path_of
 from tf_lamb.tensorflow import namespace, replicas
 from tf_lamb.tensorflow.gradients import dense
 from tf_lamb.tf_keras import saved

@@ -1,6 +1,6 @@
-"""Trust ratios on show: what door 2 adds to `tf_lamb.core.observing`."""
+"""Trust ratios on show: what door 2 adds to `tf_lamb.api.optimizers.observation`."""
 
-from tf_lamb.core import observing
+from tf_lamb.api.optimizers import observation as observing
 from tf_lamb.tensorflow import nonfinite
 from tf_lamb.tensorflow.observing import fetch, vector_beside
 

@@ -16,11 +16,11 @@ import functools
 import tensorflow as tf
 import tf_keras
 
-from tf_lamb.core import settings as settings_
-from tf_lamb.core.layerwise import Layerwise
-from tf_lamb.core.nonfinite import Guarded
-from tf_lamb.core.reading import step_of
-from tf_lamb.core.recipes import overrun
+from tf_lamb.api.optimizers import overrun
+from tf_lamb.api.optimizers import settings as settings_
+from tf_lamb.api.optimizers.guard import Guarded
+from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.variables import step_of
 from tf_lamb.tensorflow import nonfinite, servers
 from tf_lamb.tensorflow.gradients import dense
 from tf_lamb.tensorflow.update import Scalars, State, Update, update_replicas
@@ -254,4 +254,4 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
 
     def load_own_variables(self, store):
         """As in tf_keras."""
-        super().load_own_variables({key: saved.value(store[key]) for key in store.keys()})
+        super().load_own_variables({key: saved.value(store[key]) for key in store})

@@ -1,6 +1,6 @@
 """The callback that shows trust ratios: its face, before tf_keras."""
 
-from tf_lamb.core import trust_ratios
+from tf_lamb.api.callbacks import trust_ratios
 from tf_lamb.tensorflow.summaries import Writer
 from tf_lamb.tf_keras import callbacks
 

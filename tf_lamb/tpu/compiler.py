@@ -13,8 +13,8 @@ import os
 import re
 from typing import Any
 
-from tf_lamb.core.roofline import Topology
 from tf_lamb.tpu import programs
+from tf_lamb.tpu.roofline import Topology
 
 # libtpu looks for the TPU of this machine unless it is told where it is, and locks it, though it
 # compiles only.

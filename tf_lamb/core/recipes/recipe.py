@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Iterator
 
+from tf_lamb.core.checks.warn import warn
 from tf_lamb.core.recipes.arithmetic import positive, whole
 from tf_lamb.core.recipes.picture import Drawable
-from tf_lamb.core.warn import warn
 
 DECAYS = ("constant", "multi_step", "polynomial")
 HANDOVERS = ("continuous", "drop")

@@ -4,14 +4,12 @@
 
 `xp` is anything with the few NumPy-named functions that rules use: `numpy` itself, `keras.ops`,
 or `tf_lamb.tensorflow.namespace`. A rule never sees a name, a regex, a dtype or a device: the
-doors cast to the compute dtype before it and back after it. The decentralized rules take `mix`,
-which asks the neighbours, in place of `t`, `adapt` and `axes`.
+doors cast to the compute dtype before it and back after it.
 """
 
 from tf_lamb.core.rules.adamp import adamp
-from tf_lamb.core.rules.decentralized import decentlam, dmsgd, dsgd
 from tf_lamb.core.rules.lamb import lamb
 from tf_lamb.core.rules.lars import lars
 from tf_lamb.core.rules.sgdp import sgdp
 
-__all__ = ["adamp", "decentlam", "dmsgd", "dsgd", "lamb", "lars", "sgdp"]
+__all__ = ["adamp", "lamb", "lars", "sgdp"]

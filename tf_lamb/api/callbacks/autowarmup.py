@@ -1,0 +1,240 @@
+"""The face of the automatic warmup, whichever Keras it belongs to."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from tf_lamb.api.callbacks.callback import Callback
+from tf_lamb.core import autowarmup
+from tf_lamb.core.checks.warn import warn
+
+
+class AutoWarmup(Callback):
+    """AutoWarmup, a callback that finds the peak of the learning rate while it warms up (AutoWU).
+
+        warmup    lr = min (max/min)^(step/longest), longest = max_warmup_fraction T
+        test      at the end of an epoch, over all losses so far: P, how probable it is that the
+                  loss was lower before, by a Gaussian process over them
+        switch    when most of `tests` tests say P > confidence for `patience` epochs in a row:
+                  back to the learning rate at the lowest loss, from which it decays, and to the
+                  weights and the optimizer's state at the end of the epoch that ended lowest
+        decay     peak (1 + cos(pi s/S))/2 to 0 at the last step T
+
+    Without a minimum of the loss, the decay begins where the longest warmup ends, from there. It
+    sets the learning rate of any optimizer, before every step; give that one any number. A wide
+    range from min to max costs little: the rate grows by the same factor at every step.
+
+    A rate beyond the peak may leave a network that no rate repairs, so that weights and state are
+    kept during the warmup: in the host's memory, one copy. `iterations` goes back with them.
+
+    Needs scikit-learn. `plot()` draws the loss, what the process made of it, and the rate.
+
+    Args:
+        min_learning_rate: where the warmup begins. Defaults to 1e-5 (the authors', for AdamP).
+        max_learning_rate: where its longest would end. Defaults to 1.0 (likewise).
+        max_warmup_fraction: of all steps, the longest warmup. Defaults to 0.5.
+        decay: "cosine", the default, or "constant_then_cosine": hold the peak, and fall over the
+            last `cooldown_fraction` of all steps.
+        cooldown_fraction: see decay. Defaults to 0.2.
+        confidence: what P has to exceed. Defaults to 0.95.
+        patience: epochs in a row. Defaults to 3.
+        tests: tests an epoch, each of other 500 losses if there are more. Defaults to 5.
+        total_steps: T. Defaults to None: epochs times steps of an epoch, as `fit` says.
+        state_file: a JSON file, written at the end of every epoch, from which a `fit` that begins
+            at a later epoch goes on, with the weights that are kept beside it. Defaults to None:
+            such a `fit` is refused, unless this object has seen the epochs before. Stand it before
+            `BackupAndRestore` in the list.
+        verbose: whether to print what is decided. Defaults to True.
+
+    Attributes:
+        warmup: what it has seen and decided: `points`, `verdicts`, `begin`, `peak`, `found`.
+
+    Raises:
+        ValueError: for a range, a fraction or a decay that cannot be; when training begins, where
+            the number of steps is not known, the optimizer has a schedule, or the state is missing
+            or of another training.
+        FloatingPointError: at the end of an epoch without a finite loss.
+        ModuleNotFoundError: at construction, where scikit-learn is not installed.
+
+    Example:
+
+    >>> import numpy as np, tensorflow as tf, tf_lamb
+    >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+    >>> model.compile(optimizer=tf_lamb.LAMB(1e-3), loss="mse")
+    >>> x, y = np.random.normal(size=(64, 4)), np.random.normal(size=(64, 2))
+    >>> warmup = tf_lamb.AutoWarmup(1e-4, 1.0, verbose=False)
+    >>> _ = model.fit(x, y, batch_size=8, epochs=10, callbacks=[warmup], verbose=0)
+    >>> warmup.warmup.settings.total_steps
+    80
+
+    References:
+        - Kim et al., Automated Learning Rate Scheduler for Large-batch Training,
+          https://arxiv.org/abs/2107.05855
+    """
+
+    warmup: Any = None
+    async_safe = True  # losses are looked at when the epoch ends: Keras 3 need not wait for them
+    # The host's.
+    params: dict
+    _batches_a_call: Callable
+    _copies: Callable  # of the model's weights and its optimizer's variables, as arrays
+    _put_back: Callable  # assigns such arrays
+
+    def __init__(
+        self, min_learning_rate=1e-5, max_learning_rate=1.0, *, max_warmup_fraction=0.5,
+        decay="cosine", cooldown_fraction=0.2, confidence=0.95, patience=3, tests=5,
+        total_steps=None, state_file=None, verbose=True,
+    ):  # fmt: skip
+        super().__init__()
+        self._told = {
+            "min_learning_rate": min_learning_rate, "max_learning_rate": max_learning_rate,
+            "max_warmup_fraction": max_warmup_fraction, "decay": decay,
+            "cooldown_fraction": cooldown_fraction, "confidence": confidence,
+            "patience": patience, "tests": tests,
+        }  # fmt: skip
+        autowarmup.gaussian_process.check_installed()
+        self._total_steps, self._state_file, self._verbose = total_steps, state_file, verbose
+        self._kept = autowarmup.Kept(state_file)
+        # Says now what cannot be, of a training that is long enough.
+        autowarmup.Settings(total_steps or 10**9, **self._told)
+
+    def on_train_begin(self, logs=None):
+        """Learns the length of the training."""
+        self._steps = self.params.get("steps")
+        if not self._steps:
+            raise ValueError(
+                "AutoWarmup needs to know how many steps an epoch has, and this data does not "
+                "say: give fit steps_per_epoch=..."
+            )
+        total = self._total_steps or self.params["epochs"] * self._steps
+        self._settings = autowarmup.Settings(total, **self._told)
+        self._warn_of_lag()
+        self._call = self._batches_a_call()
+        self._has_begun = False
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Begins anew, or goes on after the epochs before this one."""
+        self._first = epoch * self._steps
+        self._means: list[tuple[int, Any]] = []
+        if not self._has_begun:
+            self._has_begun = True
+            state = self._state_before(epoch) if epoch else None
+            self.warmup = autowarmup.Warmup(self._settings)
+            if state:
+                self.warmup.restore(state, self._first)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """Sets the learning rate."""
+        rate = self.warmup.rate(self._first + batch)
+        try:
+            self.model.optimizer.learning_rate = rate
+        except TypeError as error:
+            raise ValueError(
+                "AutoWarmup sets the learning rate itself, but this optimizer has a schedule of "
+                "its own: give the optimizer a number instead."
+            ) from error
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Keeps the mean loss of the epoch so far."""
+        # Keras 3 may call from several threads, in any order.
+        done = min((batch // self._call + 1) * self._call, self._steps)
+        if self.warmup.is_rising(self._first):
+            self._means.append((done, logs["loss"]))
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Decides, and saves what has been decided."""
+        for step, loss in _of_steps(self._means):
+            self.warmup.record(self._first + step, loss)
+        step = self._first + self._steps
+        was_rising, rate = self.warmup.is_rising(self._first), self.warmup.rate(step - 1)
+        self.warmup.end_epoch(step)
+        if logs is not None:
+            logs["learning_rate"] = rate
+        decides = was_rising and (self.warmup.is_rising(step) or self.warmup.found)
+        said = self._keep_or_go_back(step) if decides else ""
+        if self._state_file:
+            self._save(step)
+        if not was_rising:  # and nobody goes on at an epoch that was
+            self._kept.drop()
+        elif self._verbose and not self.warmup.is_rising(step):
+            print(f"\n{self.warmup}{said}")
+
+    def _keep_or_go_back(self, step):
+        """Keeps the weights of the epoch that ended lowest; after the switch, has them again."""
+        lowest = self.warmup.lowest
+        if lowest == step:
+            if not self.warmup.found:
+                self._kept.keep(step, self._copies())
+            return ""
+        if not self.warmup.found:
+            return ""
+        if (arrays := self._kept.at(lowest, self._copies())) is None:
+            warn(
+                f"AutoWarmup goes back to a lower learning rate, but not to the weights of step "
+                f"{lowest:,}, where the loss was lowest: they were kept by a process that is gone. "
+                "If the loss does not fall again, begin anew, with max_learning_rate="
+                f"{self.warmup.peak:.2g}."
+            )
+            return ""
+        self._put_back(arrays)
+        return f" The weights and the optimizer are those of step {lowest:,} again."
+
+    def plot(self, axes=None):
+        """Draws loss, posterior, switch and learning rate; see `AutoWarmup`.
+
+        Args:
+            axes: Two matplotlib `Axes`. Defaults to None: those of a new figure.
+
+        Returns:
+            The two `Axes`. To show or to save them is the caller's.
+        """
+        if self.warmup is None:
+            raise ValueError("There is nothing to draw yet: plot() is for after fit.")
+        return self.warmup.plot(axes)
+
+    def _state_before(self, epoch):
+        path = self._state_file
+        if self.warmup is not None:
+            state = {**self.warmup.state(), "steps": self._first}
+        elif path and os.path.exists(path):
+            with open(path) as file:
+                state = json.load(file)
+        else:
+            where = f"and there is no state_file={path!r}" if path else "and has no state_file"
+            raise ValueError(
+                f"fit begins at epoch {epoch}, but this AutoWarmup has not seen the ones before, "
+                f"{where}: give the state_file of that training, or begin at epoch 0."
+            )
+        if state["total_steps"] != self._settings.total_steps:
+            raise ValueError(
+                f"AutoWarmup was begun for {state['total_steps']:,} steps, and fit has "
+                f"{self._settings.total_steps:,}: keep epochs and steps_per_epoch, or say "
+                f"total_steps={state['total_steps']}."
+            )
+        if state["steps"] < self._first:
+            warn(
+                f"The state of AutoWarmup ends at step {state['steps']:,}, before step "
+                f"{self._first:,}, at which fit goes on: the losses between are missing. Put "
+                "AutoWarmup before BackupAndRestore in the list of callbacks."
+            )
+        return state
+
+    def _save(self, step):
+        folder = os.path.dirname(os.path.abspath(self._state_file))
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
+            json.dump({**self.warmup.state(), "steps": step}, file)
+        os.replace(file.name, self._state_file)
+        if self.warmup.is_rising(step):
+            self._kept.drop(but=self.warmup.lowest)
+
+
+def _of_steps(means):
+    """Step and loss, from the means of all steps so far."""
+    done, total = 0, 0.0
+    for count, mean in sorted(means, key=lambda each: each[0]):
+        so_far = count * float(mean)
+        yield (done + count - 1) / 2, (so_far - total) / (count - done)
+        done, total = count, so_far

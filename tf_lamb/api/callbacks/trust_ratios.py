@@ -1,0 +1,205 @@
+"""Who watches trust ratios during training: readings, their table, and the face of the callback."""
+
+import math
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from tf_lamb.api.callbacks.callback import Reading
+from tf_lamb.api.optimizers import observation as observing
+from tf_lamb.api.variables import step_of
+from tf_lamb.core import checks
+
+
+class History:
+    """Readings of one run: the latest, and what each ratio has been before."""
+
+    def __init__(self):
+        self.readings = 0
+        self.step = 0
+        self.latest = []
+        self._ranges: dict = {}  # position -> smallest and largest ratio
+        self._clipped: dict = {}  # position -> ratios clipped, ratios seen
+
+    def add(self, step, observations):
+        """One more reading."""
+        self.readings += 1
+        self.step, self.latest = step, list(observations)
+        for i, seen in enumerate(self.latest):
+            ratio = seen.trust_ratio
+            if ratio is None:
+                continue
+            smallest, largest = self._ranges.get(i, (ratio, ratio))
+            self._ranges[i] = (min(smallest, ratio), max(largest, ratio))
+            clipped, count = self._clipped.get(i, (0, 0))
+            self._clipped[i] = (clipped + seen.clipped, count + seen.ratios)
+
+    def table(self):
+        """The latest reading, a line a variable, the ratio farthest from the median first."""
+        if not self.readings:
+            return "No trust ratios have been read: no step has been trained."
+        median = _median(self.latest)
+        order = sorted(enumerate(self.latest), key=lambda pair: _strangeness(pair[1], median))
+        header = ("variable", "weight norm", "update norm", "trust ratio", "of median",
+                  "smallest", "largest", "clipped", "")  # fmt: skip
+        rows = [header, *(self._row(i, seen, median) for i, seen in order)]
+        width = max(len(row[0]) for row in rows)
+        line = f"{{:{width}}}" + "  {:>11}" * 3 + "  {:>9}" * 4 + "  {}"
+        title = (
+            f"Trust ratios of step {self.step:,}, the farthest from their median "
+            f"({observing.short(median)}) first; smallest, largest and clipped are of "
+            f"{self.readings:,} reading{'s' if self.readings > 1 else ''}."
+        )
+        return "\n".join([title, "", *(line.format(*row).rstrip() for row in rows)])
+
+    def _row(self, i, seen, median):
+        if seen.trust_ratio is None:
+            why = "no step yet" if seen.ratios else "excluded"
+            return (seen.path, "-", "-", why, *"----", "")
+        of_median = seen.trust_ratio / median if median else math.nan
+        clipped, count = self._clipped[i]
+        note = f"joined in {seen.joined}" if seen.joined else ""
+        if seen.ratios > 1:
+            note = f"mean of {seen.ratios} slices"
+        numbers = (getattr(seen, name) for name in observing.NORMS_AND_RATIO)
+        return (
+            seen.path, *map(observing.short, numbers), f"{of_median:.2g}x",
+            *map(observing.short, self._ranges[i]), f"{clipped} of {count}", note,
+        )  # fmt: skip
+
+
+def by_layer(observations):
+    """One observation a layer of those that have been seen."""
+    layers = {seen.layer: seen for seen in observations if seen.trust_ratio is not None}
+    return list(layers.values())
+
+
+def _median(observations):
+    ratios = [seen.trust_ratio for seen in by_layer(observations)]
+    finite = [ratio for ratio in ratios if math.isfinite(ratio)]
+    return statistics.median(finite) if finite else math.nan
+
+
+def _strangeness(seen, median):
+    """A key that sorts outliers first, and what has no ratio last."""
+    if seen.trust_ratio is None:
+        return (1, 0.0)
+    if not (math.isfinite(seen.trust_ratio) and seen.trust_ratio > 0 and median > 0):
+        return (0, -math.inf)
+    return (0, -abs(math.log(seen.trust_ratio / median)))
+
+
+class Watch:
+    """Reads an optimizer's trust ratios, keeps their history, and writes them for TensorBoard."""
+
+    def __init__(self, optimizer, open_writer: Callable | None):
+        self.optimizer = optimizer
+        self.history = History()
+        self._open_writer = open_writer
+        self._writer: Any = None
+
+    def read(self):
+        """Reads the latest step, unless that was done."""
+        step = step_of(self.optimizer)
+        if self.history.readings and step == self.history.step:
+            return
+        observations = self.optimizer.trust_ratios()
+        self.history.add(step, observations)
+        if self._open_writer is None:
+            return
+        if self._writer is None:
+            self._writer = self._open_writer(self.optimizer)
+        self._writer.write(step, observations)
+
+    def close(self):
+        """Closes the files; the next reading opens new ones."""
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+
+class TrustRatios(Reading):
+    """TrustRatios, a callback that shows the trust ratio of every layer while it trains.
+
+    Every `every` optimizer steps it reads, of each variable with a trust ratio,
+
+        weight_norm   |w|, before the step
+        update_norm   |u|, what the ratio divides by: of LARS, its whole denominator
+        trust_ratio   the ratio by which the layer moves, within its bounds
+
+    and how many ratios a bound has clipped. The step itself leaves these numbers on the device,
+    so it waits for nobody; training is the same with the callback and without it. What is read is
+    in no checkpoint.
+
+    TensorBoard gets the scalars `weight_norm/PATH`, `update_norm/PATH` and `trust_ratio/PATH`, the
+    histograms `weight_norms`, `update_norms` and `trust_ratios` over all layers, and the scalar
+    `clipped_trust_ratios`. At the end of training a table is printed, the ratio farthest from the
+    median first.
+
+    A variable that is excluded from layer adaptation has no ratio, and the table says so. Variables
+    that `layer_groups` joins have one, reported under each of them; of a variable that
+    `layer_slices` cuts, the means over its slices are reported. With gradient accumulation a step
+    is an update. The optimizer may stand in a wrapper such as `LossScaleOptimizer`.
+
+    Args:
+        directory: Where TensorBoard's files go, say "logs/trust_ratios". Defaults to None: no
+            files, only the table.
+        every: Optimizer steps from one reading to the next; the last step is read, too.
+            Defaults to 100.
+        print_fn: What prints the table, or None for nothing. Defaults to `print`.
+
+    Raises:
+        TypeError: when training begins, for an optimizer that has no trust ratios.
+        ValueError, TypeError: for an `every` that is no whole number of steps.
+        ImportError: for a directory where TensorFlow, which writes it, is not installed.
+
+    Example:
+
+    >>> import tensorflow as tf, tf_lamb
+    >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+    >>> model.compile(optimizer=tf_lamb.LAMB(0.01), loss="mse")
+    >>> watch = tf_lamb.TrustRatios(every=1, print_fn=None)
+    >>> _ = model.fit(tf.ones((8, 4)), tf.ones((8, 2)), verbose=0, callbacks=[watch])
+    >>> print(watch.table().splitlines()[0].partition(",")[0])
+    Trust ratios of step 1
+    """
+
+    _check_directory: Callable  # the door's
+    _open_writer: Callable
+    _watch: Any = None
+
+    def __init__(self, directory=None, every=100, print_fn=print):
+        super().__init__()
+        self._directory = directory
+        self._every = checks.whole("every", every)
+        self._print_fn = print_fn
+        if directory is not None:
+            self._check_directory()
+
+    def set_model(self, model):
+        """Has the optimizer observe, and the step traced anew if it was traced without."""
+        super().set_model(model)
+        optimizer = self._watched = observing.observed(model.optimizer)
+        if optimizer.observe_trust_ratios():
+            model.train_function = None
+        if self._watch is None or self._watch.optimizer is not optimizer:
+            self._watch = Watch(optimizer, None if self._directory is None else self._open_writer)
+
+    def on_train_end(self, logs=None):
+        """Reads the last step, and prints the table."""
+        super().on_train_end(logs)
+        self._watch.close()
+        if self._print_fn:
+            self._print_fn(self.table())
+
+    def table(self):
+        """The latest reading as text, a line a variable, outliers first."""
+        return (self._watch.history if self._watch else History()).table()
+
+    @property
+    def history(self):
+        """The latest reading (`latest`, of `Observation`s), its `step`, and how many there were."""
+        return self._watch.history if self._watch else History()
+
+    def _read_now(self):
+        self._watch.read()

@@ -1,0 +1,6 @@
+"""Batch normalization in parts, and what puts it into a model."""
+
+from tf_lamb.api.layers.ghost import GhostBatchNormalization
+from tf_lamb.api.layers.split import SplitBatchNormalization
+
+__all__ = ["GhostBatchNormalization", "SplitBatchNormalization"]

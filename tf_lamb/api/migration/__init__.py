@@ -1,0 +1,1 @@
+"""The way in: state and arguments of other optimizers, in our words."""

@@ -1,0 +1,225 @@
+"""The way in: another optimizer's state in our words, and what changes when we continue it.
+
+Readers beside the doors fill a `Source`; `prepare` checks all of it and says what to assign, before
+any variable is touched. Arrays pass through untouched, but for a factor.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tf_lamb.api.migration import peers
+from tf_lamb.api.migration.matching import match
+from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.variables import path_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The state of an optimizer, as a reader found it.
+
+    Attributes:
+        origin: what was read, in words.
+        family: the class of ours that continues it, such as "LAMB".
+        step: how many steps it has made.
+        slots: name of a variable -> our name of a slot -> array.
+        arguments: its arguments in our words; what the source does not say is left out.
+        unsaid: arguments that it had and the source does not say.
+        weights: name of a variable -> array, or None where the source holds no weights.
+    """
+
+    origin: str
+    family: str
+    step: int
+    slots: Mapping[str, Mapping[str, Any]]
+    arguments: Mapping[str, Any]
+    unsaid: tuple[str, ...] = ()
+    weights: Mapping[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a migration did; printed, it reads as a letter.
+
+    Attributes:
+        origin: where the state came from.
+        optimizer: the class that continues it.
+        step: the step that it continues after.
+        matched: path of a variable -> its name in the source.
+        fresh: paths that begin at zero, as they were asked to.
+        left_over: names that the source has state for and the optimizer has not.
+        changes: argument -> its value there and here; the next step differs by these.
+        keep: the arguments that would keep the behaviour.
+        unsaid: arguments that the source does not hold, to be checked by eye.
+        weights: how many weights were set, or None where they were left as they are.
+    """
+
+    origin: str
+    optimizer: str
+    step: int
+    matched: Mapping[str, str]
+    fresh: tuple[str, ...]
+    left_over: tuple[str, ...]
+    changes: Mapping[str, tuple[Any, Any]]
+    keep: Mapping[str, Any]
+    unsaid: tuple[str, ...]
+    weights: int | None
+
+    def __str__(self):
+        renamed = [f"{path} (there {name})" for path, name in self.matched.items() if path != name]
+        total = len(self.matched) + len(self.fresh)
+        weights = "left as they are" if self.weights is None else f"{self.weights} set"
+        rows = [
+            ("matched", f"{len(self.matched)} of {total} variables"),
+            *(("", line) for line in renamed),
+            ("fresh", ", ".join(self.fresh) or "none: no variable begins at zero"),
+            ("left over", ", ".join(self.left_over) or "nothing in the source"),
+            ("weights", weights),
+            *(("changes", f"{k}: {a!r} there, {b!r} here") for k, (a, b) in self.changes.items()),
+        ]
+        if not self.changes:
+            rows.append(("changes", "none that the source tells of"))
+        if self.keep:
+            pairs = ", ".join(f"{k}={v!r}" for k, v in self.keep.items())
+            rows.append(("to keep it", f"{self.optimizer}(..., {pairs})"))
+        if self.unsaid:
+            rows.append(("check", f"the source does not hold {', '.join(self.unsaid)}"))
+        head = f"{self.optimizer} continues {self.origin} after step {self.step:,}."
+        return "\n".join([head, *(f"  {label:<11} {text}" for label, text in rows)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """What the door assigns.
+
+    Attributes:
+        report: what it then returns.
+        slots: path -> slot -> array; an empty mapping for a variable that begins at zero.
+        weights: path -> array, or nothing.
+    """
+
+    report: Report
+    slots: Mapping[str, Mapping[str, Any]]
+    weights: Mapping[str, Any]
+
+
+def prepare(
+    source: Source, optimizer: Layerwise, model, *, weights=False, rename=None, fresh=()
+) -> Prepared:
+    """Checks a source against an optimizer and its model, and says what to assign.
+
+    Args:
+        source: from a reader.
+        optimizer: one of ours, built or not.
+        model: anything with `trainable_variables` and `weights`.
+        weights: whether the weights of the model are wanted, too.
+        rename: path of a variable -> its name in the source.
+        fresh: paths that may begin at zero.
+
+    Raises:
+        ValueError: where anything does not fit; nothing has been changed then.
+    """
+    family, rename = type(optimizer).__name__, dict(rename or {})
+    ours = optimizer.get_config()
+    if source.family != family:
+        raise ValueError(
+            f"{source.origin} is {source.family}, and the optimizer is {family}: their slots mean "
+            f"other things. Migrate it into tf_lamb's {source.family}. Nothing was changed."
+        )
+    theirs = peers.same_momentum(source.origin, source.arguments, ours)
+    shapes = {path_of(v): tuple(v.shape) for v in model.trainable_variables}
+    if len(shapes) < len(model.trainable_variables) or not shapes:
+        raise ValueError(_no_names(model))
+    wanted = {path: shape for path, shape in shapes.items() if path not in fresh}
+    _known("fresh", fresh, shapes)
+    known = shapes if not weights else {path_of(v): None for v in model.weights}
+    _known("rename", rename, known)
+    found = match(source.origin, wanted, source.slots, optimizer.slot_names, rename)
+    scale = {slot: peers.slot_factor(family, slot, theirs, ours) for slot in optimizer.slot_names}
+    slots: dict[str, dict] = {path: {} for path in shapes}
+    for path, name in found.items():
+        for slot, value in source.slots[name].items():
+            factor = scale.get(slot, 1.0)
+            slots[path][slot] = value if factor == 1 else value * factor
+    values: dict[str, Any] = {}
+    if weights:
+        if source.weights is None:
+            raise ValueError(
+                f"{source.origin} holds no weights, so weights=True does not go with it. Copy them "
+                "with model.set_weights(...), or leave the argument out. Nothing was changed."
+            )
+        every = {path_of(v): tuple(v.shape) for v in model.weights}
+        parts = {name: {"weight": value} for name, value in source.weights.items()}
+        names = match(source.origin, every, parts, ("weight",), rename)
+        values = {path: source.weights[name] for path, name in names.items()}
+    changes = peers.changes(theirs, ours, _defaults(type(optimizer)), source.unsaid)
+    report = Report(
+        origin=source.origin,
+        optimizer=family,
+        step=source.step,
+        matched=found,
+        fresh=tuple(path for path in shapes if path in fresh),
+        left_over=tuple(sorted(set(source.slots) - set(found.values()))),
+        changes=changes,
+        keep={k: v for k, (v, _) in changes.items() if k != "learning_rate"},
+        unsaid=tuple(name for name in source.unsaid if name in ours),
+        weights=len(values) if weights else None,
+    )
+    return Prepared(report, slots, values)
+
+
+def _no_names(model):
+    if not model.trainable_variables:
+        return "The model has no trainable variables yet: call it on a batch first."
+    paths = [path_of(v) for v in model.trainable_variables]
+    double = next(path for path in paths if paths.count(path) > 1)
+    return f"Two variables are named {double!r}: give each layer a name of its own."
+
+
+def _known(argument: str, paths: Iterable[str], known: Mapping[str, Any]):
+    for path in paths:
+        if path not in known:
+            raise ValueError(
+                f"{argument} names {path!r}, which is no variable of the model; it has "
+                f"{', '.join(map(repr, list(known)[:3]))} and so on."
+            )
+
+
+def _defaults(cls: type) -> dict[str, Any]:
+    return {k: p.default for k, p in inspect.signature(cls).parameters.items() if k != "unknown"}
+
+
+def of_ours(optimizer) -> Source:
+    """The source that an optimizer of this package is, of either door."""
+    name = f"{type(optimizer).__module__.rpartition('.')[0]}.{type(optimizer).__name__}"
+    if optimizer._plan is None:
+        raise ValueError(f"{name} has no slots before it is built: train it first.")
+    averages = optimizer._model_variables_moving_average if optimizer.use_ema else None
+    slots = {}
+    for index, path in enumerate(optimizer._plan.paths):
+        # A master may come after the rule's own.
+        own = zip(optimizer.slot_names, optimizer._slots[index], strict=False)
+        slots[path] = {slot: variable.numpy() for slot, variable in own}
+        if averages and averages[index] is not None:
+            slots[path]["average"] = averages[index].numpy()
+    step = optimizer.iterations
+    return Source(
+        origin=name,
+        family=type(optimizer).__name__,
+        step=int(step.numpy() if hasattr(step, "numpy") else step),
+        slots=slots,
+        arguments=optimizer.get_config(),
+    )
+
+
+def schedule(deserialize: Callable, rate: Mapping[str, Any]):
+    """The schedule of the host that is serialized here, or an error."""
+    try:
+        return deserialize(rate)
+    except (TypeError, ValueError, LookupError, AttributeError, ImportError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"The learning_rate {rate!r} is no schedule that can be read: {reason} Pass another as "
+            "learning_rate=."
+        ) from error

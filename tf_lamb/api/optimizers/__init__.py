@@ -1,0 +1,8 @@
+"""One optimizer a file: its signature, its words, its rule, its slots and its settings."""
+
+from tf_lamb.api.optimizers.adamp import AdamP
+from tf_lamb.api.optimizers.lamb import LAMB
+from tf_lamb.api.optimizers.lars import LARS
+from tf_lamb.api.optimizers.sgdp import SGDP
+
+__all__ = ["LAMB", "LARS", "SGDP", "AdamP"]

@@ -1,0 +1,151 @@
+"""The face of AdamP: what a user reads and types, whichever Keras it belongs to."""
+
+from typing import NoReturn
+
+from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.optimizers.settings import ProjectionSettings
+from tf_lamb.core import checks, rules
+
+
+class AdamP(Layerwise):
+    """AdamP, Adam that does not lengthen scale-invariant weights.
+
+    Per variable, at step t = 1, 2, ...:
+
+        m <- beta_1 m + (1 - beta_1) g
+        v <- beta_2 v + (1 - beta_2) g^2
+        u  = m / (sqrt(v)/sqrt(1 - beta_2^t) + epsilon)
+        u, rho = project(w, g, u)
+        w <- w (1 - learning_rate weight_decay rho)
+        w <- w - learning_rate/(1 - beta_1^t) u
+
+    `project` takes from u its part along w where w is scale-invariant, that is where the cosine
+    between w and g is below delta / sqrt(row length): first with a row for each output channel
+    (Keras keeps them on the last axis), else with the whole variable as one row. rho is then
+    wd_ratio, and 1 otherwise. Variables of one axis are never projected, nor are those excluded
+    from layer adaptation.
+
+    Args:
+        learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
+            Defaults to 0.001 (the paper).
+        beta_1: Decay of the first moment, in [0, 1). Defaults to 0.9 (the paper).
+        beta_2: Decay of the second moment, in [0, 1). Defaults to 0.999 (the paper).
+        epsilon: Added to the root of the second moment and to norms. Defaults to 1e-8 (the
+            authors' code).
+        weight_decay: Decoupled decay; None is 0. Defaults to 0.0; the authors train with 0.01.
+        exclude_from_weight_decay: List of regexes, searched in the variables' paths
+            (`encoder/layer_0/attention/bias`), or "norm_and_bias": every bias, and the scale and
+            offset of every normalization. Defaults to None: nothing is excluded.
+        exclude_from_layer_adaptation: List of regexes of variables that are never projected.
+            Defaults to None: those excluded from weight decay. An empty list excludes nothing.
+        delta: How small the cosine between weight and gradient must be, times the root of the
+            row length. Defaults to 0.1 (the paper).
+        wd_ratio: What is left of weight decay where the update is projected. Defaults to 0.1
+            (the paper).
+        nesterov: Whether beta_1 m + (1 - beta_1) g stands for m in u. Defaults to False.
+        depthwise: List of regexes of depthwise kernels, whose output channels are the last two
+            axes instead of the last. Defaults to None: ["depthwise"], Keras's own names.
+        clipnorm: The largest norm of each gradient. Defaults to None. All clipping happens
+            after the gradients of replicas and micro-batches are aggregated.
+        clipvalue: The largest absolute value in a gradient. Defaults to None.
+        global_clipnorm: The largest norm of all gradients together. Defaults to None.
+        use_ema: Whether to keep an exponential moving average of the weights.
+            Defaults to False.
+        ema_momentum: Momentum of that average, in [0, 1]. Defaults to 0.99.
+        ema_overwrite_frequency: Steps after which the average replaces the weights. Defaults to
+            None: at the end of `fit` only.
+        loss_scale_factor: In Keras 3, what the loss is multiplied by and gradients are divided by,
+            as in every optimizer of Keras. Defaults to None.
+        gradient_accumulation_steps: Micro-batches whose mean gradient makes one step; schedules
+            and `iterations` count steps. Defaults to None: every batch is a step.
+        slot_dtype: "float32", or "bfloat16" with stochastic rounding. Memory of the two moments:
+            8 bytes a parameter, or 4. Defaults to "float32".
+        master_weights: Whether float16 and bfloat16 variables have a float32 master, 4 bytes a
+            parameter more, on which the rule works. Defaults to False.
+        on_nonfinite: What becomes of a step whose gradients, of all replicas and micro-batches,
+            hold a NaN or what float32 cannot square. "skip" leaves weights, slots, averages and
+            `iterations` as they are and counts it in `skipped_steps`; "raise" leaves them, too,
+            and raises the host's error, naming the variables, except in a step that XLA compiles
+            whole; "propagate" takes the step. Defaults to "skip".
+        jit_compile: Whether XLA compiles the update on TensorFlow. Defaults to True.
+        name: Name of the optimizer. Defaults to "AdamP".
+
+    Raises:
+        ValueError, TypeError: at construction, for a hyper-parameter out of its range, a pattern
+            that is no regex, an unknown argument.
+
+    Example:
+
+    >>> import tensorflow as tf, tf_lamb
+    >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+    >>> optimizer = tf_lamb.AdamP(
+    ...     1e-3, weight_decay=0.01, exclude_from_weight_decay=["bias"])
+    >>> model.compile(optimizer=optimizer, loss="mse")
+
+    References:
+        - Heo et al., AdamP: Slowing Down the Slowdown for Momentum Optimizers on Scale-invariant
+          Weights, https://arxiv.org/abs/2006.08217
+    """
+
+    rule = staticmethod(rules.adamp)
+    slot_names = ("m", "v")
+    settings_class = ProjectionSettings
+
+    def __init__(
+        self,
+        learning_rate=0.001,
+        beta_1=0.9,
+        beta_2=0.999,
+        epsilon=1e-8,
+        weight_decay=0.0,
+        exclude_from_weight_decay=None,
+        exclude_from_layer_adaptation=None,
+        *,
+        delta=0.1,
+        wd_ratio=0.1,
+        nesterov=False,
+        depthwise=None,
+        clipnorm=None,
+        clipvalue=None,
+        global_clipnorm=None,
+        use_ema=False,
+        ema_momentum=0.99,
+        ema_overwrite_frequency=None,
+        loss_scale_factor=None,
+        gradient_accumulation_steps=None,
+        slot_dtype="float32",
+        master_weights=False,
+        on_nonfinite="skip",
+        jit_compile=True,
+        name="AdamP",
+        **unknown: NoReturn,
+    ):
+        checks.no_unknown(type(self), unknown)
+        super().__init__(
+            learning_rate,
+            hyperparameters={
+                "beta_1": beta_1,
+                "beta_2": beta_2,
+                "epsilon": epsilon,
+                "delta": delta,
+                "wd_ratio": wd_ratio,
+                "nesterov": nesterov,
+            },
+            depthwise=depthwise,
+            weight_decay=weight_decay,
+            exclude_from_weight_decay=exclude_from_weight_decay,
+            exclude_from_layer_adaptation=exclude_from_layer_adaptation,
+            clipnorm=clipnorm,
+            clipvalue=clipvalue,
+            global_clipnorm=global_clipnorm,
+            use_ema=use_ema,
+            ema_momentum=ema_momentum,
+            ema_overwrite_frequency=ema_overwrite_frequency,
+            loss_scale_factor=loss_scale_factor,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            slot_dtype=slot_dtype,
+            master_weights=master_weights,
+            on_nonfinite=on_nonfinite,
+            jit_compile=jit_compile,
+            name=name,
+        )

@@ -1,0 +1,174 @@
+"""The face of LAMB: what a user reads and types, whichever Keras it belongs to."""
+
+from typing import NoReturn
+
+from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.optimizers.settings import LAMBSettings
+from tf_lamb.core import checks, rules
+
+
+class LAMB(Layerwise):
+    """LAMB, layer-wise adaptive moments for large batches, as its paper writes it.
+
+    Per variable, at step t = 1, 2, ...:
+
+        m <- beta_1 m + (1 - beta_1) g
+        v <- beta_2 v + (1 - beta_2) g^2
+        u  = m/(1 - beta_1^t) / (sqrt(v/(1 - beta_2^t)) + epsilon) + weight_decay w
+        w <- w - learning_rate |w|/|u| u
+
+    The trust ratio |w|/|u| is 1 where either norm is 0, and for variables excluded from layer
+    adaptation. Norms are of the whole variable, accumulated in float32 (float64 for float64
+    variables); so are the moments of float16 and bfloat16 variables.
+
+    Args:
+        learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
+            Defaults to 0.001.
+        beta_1: Decay of the first moment, in [0, 1). Defaults to 0.9 (the paper).
+        beta_2: Decay of the second moment, in [0, 1). Defaults to 0.999 (the paper).
+        epsilon: Added to the root of the second moment. Defaults to 1e-6 (the authors' code).
+        weight_decay: Decay inside the trust ratio; None is 0. Defaults to 0.0; the paper
+            trains BERT with 0.01.
+        exclude_from_weight_decay: List of regexes, searched in the variables' paths
+            (`encoder/layer_0/attention/bias`), or "norm_and_bias": every bias, and the scale and
+            offset of every normalization. Defaults to None: nothing is excluded.
+        exclude_from_layer_adaptation: List of regexes. Defaults to None: the variables that are
+            excluded from weight decay. An empty list excludes nothing.
+        bias_correction: Whether to divide the moments by 1 - beta^t, as version 5 of the paper
+            does; version 3 does not. Defaults to True.
+        grad_averaging: False makes the factor of g in m 1 instead of 1 - beta_1, as NVIDIA's
+            FusedLAMB can. Defaults to True (the paper).
+        nesterov_moments: "first" is the paper's N-LAMB, "both" its NN-LAMB. Defaults to "none".
+        weight_decay_mode: "update" as above; "gradient" adds weight_decay w to g before the
+            moments (FusedLAMB without `adam_w_mode`); "decoupled" subtracts
+            learning_rate weight_decay w from w first, outside the ratio (`keras.optimizers.Lamb`).
+            Defaults to "update" (the paper).
+        norm: "l2", "l1" or "linf". Defaults to "l2" (the paper).
+        phi_bounds: Smallest and largest value that |w| has in the ratio. Defaults to None: phi is
+            the identity (the authors' code).
+        ratio_bounds: Smallest and largest trust ratio; an excluded variable's 1 is held within
+            them, too. Defaults to None; DeepSpeed has (0.01, 10).
+        nvlamb: NVIDIA's variant: every variable is adapted, and the gradient of the whole model
+            is scaled down to norm 1 where it is longer. Defaults to False.
+        layer_groups: List of regexes. The variables of one Keras layer that match, say a kernel
+            and its bias, share one trust ratio. Defaults to None: each variable has its own.
+        layer_slices: Dict from a regex to an axis, or to [axis, blocks]: each slice, or each
+            block of them, has a ratio of its own. `{"qkv/kernel": [-1, 3]}` treats Q, K and V
+            apart, `{"stacked/": 0}` the layers of a scan. Defaults to None.
+        clipnorm: The largest norm of each gradient. Defaults to None. All clipping happens
+            after the gradients of replicas and micro-batches are aggregated.
+        clipvalue: The largest absolute value in a gradient. Defaults to None.
+        global_clipnorm: The largest norm of all gradients together. Defaults to None; the
+            authors train with 1.0.
+        use_ema: Whether to keep an exponential moving average of the weights.
+            Defaults to False.
+        ema_momentum: Momentum of that average, in [0, 1]. Defaults to 0.99.
+        ema_overwrite_frequency: Steps after which the average replaces the weights. Defaults to
+            None: at the end of `fit` only.
+        loss_scale_factor: In Keras 3, what the loss is multiplied by and gradients are divided by,
+            as in every optimizer of Keras. Defaults to None.
+        gradient_accumulation_steps: Micro-batches whose mean gradient makes one step; schedules
+            and `iterations` count steps. Defaults to None: every batch is a step.
+        slot_dtype: "float32", or "bfloat16" with stochastic rounding. Memory of the two moments:
+            8 bytes a parameter, or 4. Defaults to "float32".
+        master_weights: Whether float16 and bfloat16 variables have a float32 master, 4 bytes a
+            parameter more, on which the rule works. Defaults to False.
+        on_nonfinite: What becomes of a step whose gradients, of all replicas and micro-batches,
+            hold a NaN or what float32 cannot square. "skip" leaves weights, slots, averages and
+            `iterations` as they are and counts it in `skipped_steps`; "raise" leaves them, too,
+            and raises the host's error, naming the variables, except in a step that XLA compiles
+            whole; "propagate" takes the step. Defaults to "skip".
+        jit_compile: Whether XLA compiles the update on TensorFlow. Defaults to True.
+        name: Name of the optimizer. Defaults to "LAMB".
+
+    Raises:
+        ValueError, TypeError: at construction, for a hyper-parameter out of its range, a pattern
+            that is no regex, an unknown argument.
+
+    Example:
+
+    >>> import tensorflow as tf, tf_lamb
+    >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+    >>> optimizer = tf_lamb.LAMB(
+    ...     1e-3, weight_decay=0.01, exclude_from_weight_decay=["bias"])
+    >>> model.compile(optimizer=optimizer, loss="mse")
+
+    References:
+        - You et al., Large Batch Optimization for Deep Learning: Training BERT in 76 minutes,
+          https://arxiv.org/abs/1904.00962v5, Algorithm 2
+    """
+
+    rule = staticmethod(rules.lamb)
+    slot_names = ("m", "v")
+    settings_class = LAMBSettings
+
+    def __init__(
+        self,
+        learning_rate=0.001,
+        beta_1=0.9,
+        beta_2=0.999,
+        epsilon=1e-6,
+        weight_decay=0.0,
+        exclude_from_weight_decay=None,
+        exclude_from_layer_adaptation=None,
+        *,
+        bias_correction=True,
+        grad_averaging=True,
+        nesterov_moments="none",
+        weight_decay_mode="update",
+        norm="l2",
+        phi_bounds=None,
+        ratio_bounds=None,
+        nvlamb=False,
+        layer_groups=None,
+        layer_slices=None,
+        clipnorm=None,
+        clipvalue=None,
+        global_clipnorm=None,
+        use_ema=False,
+        ema_momentum=0.99,
+        ema_overwrite_frequency=None,
+        loss_scale_factor=None,
+        gradient_accumulation_steps=None,
+        slot_dtype="float32",
+        master_weights=False,
+        on_nonfinite="skip",
+        jit_compile=True,
+        name="LAMB",
+        **unknown: NoReturn,
+    ):
+        checks.no_unknown(type(self), unknown)
+        super().__init__(
+            learning_rate,
+            hyperparameters={
+                "beta_1": beta_1,
+                "beta_2": beta_2,
+                "epsilon": epsilon,
+                "bias_correction": bias_correction,
+                "grad_averaging": grad_averaging,
+                "nesterov_moments": nesterov_moments,
+                "weight_decay_mode": weight_decay_mode,
+                "norm": norm,
+                "phi_bounds": phi_bounds,
+                "ratio_bounds": ratio_bounds,
+            },
+            nvlamb=nvlamb,
+            layer_groups=layer_groups,
+            layer_slices=layer_slices,
+            weight_decay=weight_decay,
+            exclude_from_weight_decay=exclude_from_weight_decay,
+            exclude_from_layer_adaptation=exclude_from_layer_adaptation,
+            clipnorm=clipnorm,
+            clipvalue=clipvalue,
+            global_clipnorm=global_clipnorm,
+            use_ema=use_ema,
+            ema_momentum=ema_momentum,
+            ema_overwrite_frequency=ema_overwrite_frequency,
+            loss_scale_factor=loss_scale_factor,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            slot_dtype=slot_dtype,
+            master_weights=master_weights,
+            on_nonfinite=on_nonfinite,
+            jit_compile=jit_compile,
+            name=name,
+        )

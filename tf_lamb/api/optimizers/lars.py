@@ -1,0 +1,169 @@
+"""The face of LARS: what a user reads and types, whichever Keras it belongs to."""
+
+from typing import NoReturn
+
+from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.optimizers.settings import LARSSettings
+from tf_lamb.core import checks, rules
+
+
+class LARS(Layerwise):
+    """LARS, layer-wise adaptive rate scaling, as its paper writes it.
+
+    Per variable, at every step:
+
+        d  = g + weight_decay w
+        r  = trust_coefficient |w| / (|g| + weight_decay |w| + epsilon)
+        v <- momentum v + learning_rate r d
+        w <- w - v
+
+    The trust ratio r is 1 where |w| or |g| is 0, and for variables excluded from layer adaptation,
+    which then move at the full learning rate: exclude biases and norms, and keep that in mind for
+    kernels that start at zero. Norms are of the whole variable, accumulated in float32 (float64
+    for float64 variables).
+
+    Args:
+        learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
+            Defaults to 0.01. A model with LARS takes a rate of order 10: MLPerf trains ResNet-50
+            at batch 8,192 with 17.
+        momentum: In [0, 1). Defaults to 0.9 (the paper).
+        epsilon: Added to the denominator of r. Defaults to 0.0 (the paper).
+        weight_decay: Decay, also part of the denominator; None is 0. Defaults to 0.0; MLPerf has
+            2e-4 at batch 8,192.
+        exclude_from_weight_decay: List of regexes, searched in the variables' paths
+            (`encoder/layer_0/attention/bias`), or "norm_and_bias": every bias, and the scale and
+            offset of every normalization. Defaults to None: nothing is excluded.
+        exclude_from_layer_adaptation: List of regexes. Defaults to None: the variables that are
+            excluded from weight decay. An empty list excludes nothing.
+        trust_coefficient: The paper's eta, `eeta` elsewhere. Defaults to 0.001 (the paper).
+        nesterov: Whether w moves by momentum v plus what entered v. Defaults to False.
+        momentum_form: Where learning_rate and r stand: "inside" the velocity as above (Model
+            Garden's `classic_momentum`, optax, MLPerf); "outside": v <- momentum v + d and
+            w <- w - learning_rate r v (the TPU reference); "mixed": v <- momentum v + r d and
+            w <- w - learning_rate v (LARC, timm). Defaults to "inside" (the paper).
+        denominator: Of r: "sum_of_norms" as above; "norm_of_sum", |d| (Model Garden's classic,
+            optax); "norm_of_update", |v|, with momentum_form="outside" (Model Garden's popular).
+            Defaults to "sum_of_norms" (the paper).
+        dampening: What enters v is 1 - dampening of it; the LAMB paper writes LARS with
+            dampening = momentum. Defaults to 0.0.
+        clip: LARC's clip mode, r <- min(r / learning_rate, 1); its authors take momentum_form
+            "mixed" and trust_coefficient 0.02. Defaults to False.
+        ratio_bounds: Smallest and largest r; an excluded variable's 1 is held within them, too.
+            Defaults to None; the TPU reference has (0, 50).
+        layer_groups: List of regexes. The variables of one Keras layer that match, say a kernel
+            and its bias, share one trust ratio. Defaults to None: each variable has its own.
+        layer_slices: Dict from a regex to an axis, or to [axis, blocks]: each slice, or each
+            block of them, has a ratio of its own. `{"qkv/kernel": [-1, 3]}` treats Q, K and V
+            apart, `{"stacked/": 0}` the layers of a scan. Defaults to None.
+        clipnorm: The largest norm of each gradient. Defaults to None. All clipping happens
+            after the gradients of replicas and micro-batches are aggregated.
+        clipvalue: The largest absolute value in a gradient. Defaults to None.
+        global_clipnorm: The largest norm of all gradients together. Defaults to None.
+        use_ema: Whether to keep an exponential moving average of the weights.
+            Defaults to False.
+        ema_momentum: Momentum of that average, in [0, 1]. Defaults to 0.99.
+        ema_overwrite_frequency: Steps after which the average replaces the weights. Defaults to
+            None: at the end of `fit` only.
+        loss_scale_factor: In Keras 3, what the loss is multiplied by and gradients are divided by,
+            as in every optimizer of Keras. Defaults to None.
+        gradient_accumulation_steps: Micro-batches whose mean gradient makes one step; schedules
+            and `iterations` count steps. Defaults to None: every batch is a step.
+        slot_dtype: "float32", or "bfloat16" with stochastic rounding. Memory of the velocity:
+            4 bytes a parameter, or 2. Defaults to "float32".
+        master_weights: Whether float16 and bfloat16 variables have a float32 master, 4 bytes a
+            parameter more, on which the rule works. Defaults to False.
+        on_nonfinite: What becomes of a step whose gradients, of all replicas and micro-batches,
+            hold a NaN or what float32 cannot square. "skip" leaves weights, slots, averages and
+            `iterations` as they are and counts it in `skipped_steps`; "raise" leaves them, too,
+            and raises the host's error, naming the variables, except in a step that XLA compiles
+            whole; "propagate" takes the step. Defaults to "skip".
+        jit_compile: Whether XLA compiles the update on TensorFlow. Defaults to True.
+        name: Name of the optimizer. Defaults to "LARS".
+
+    Raises:
+        ValueError, TypeError: at construction, for a hyper-parameter out of its range, a pattern
+            that is no regex, an unknown argument.
+
+    Example:
+
+    >>> import tensorflow as tf, tf_lamb
+    >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+    >>> optimizer = tf_lamb.LARS(
+    ...     1.0, weight_decay=0.01, exclude_from_weight_decay=["bias"])
+    >>> model.compile(optimizer=optimizer, loss="mse")
+
+    References:
+        - You, Gitman and Ginsburg, Large Batch Training of Convolutional Networks,
+          https://arxiv.org/abs/1708.03888
+    """
+
+    rule = staticmethod(rules.lars)
+    slot_names = ("v",)
+    settings_class = LARSSettings
+
+    def __init__(
+        self,
+        learning_rate=0.01,
+        momentum=0.9,
+        epsilon=0.0,
+        weight_decay=0.0,
+        exclude_from_weight_decay=None,
+        exclude_from_layer_adaptation=None,
+        *,
+        trust_coefficient=0.001,
+        nesterov=False,
+        momentum_form="inside",
+        denominator="sum_of_norms",
+        dampening=0.0,
+        clip=False,
+        ratio_bounds=None,
+        layer_groups=None,
+        layer_slices=None,
+        clipnorm=None,
+        clipvalue=None,
+        global_clipnorm=None,
+        use_ema=False,
+        ema_momentum=0.99,
+        ema_overwrite_frequency=None,
+        loss_scale_factor=None,
+        gradient_accumulation_steps=None,
+        slot_dtype="float32",
+        master_weights=False,
+        on_nonfinite="skip",
+        jit_compile=True,
+        name="LARS",
+        **unknown: NoReturn,
+    ):
+        checks.no_unknown(type(self), unknown)
+        super().__init__(
+            learning_rate,
+            hyperparameters={
+                "momentum": momentum,
+                "epsilon": epsilon,
+                "trust_coefficient": trust_coefficient,
+                "nesterov": nesterov,
+                "momentum_form": momentum_form,
+                "denominator": denominator,
+                "dampening": dampening,
+                "clip": clip,
+                "ratio_bounds": ratio_bounds,
+            },
+            layer_groups=layer_groups,
+            layer_slices=layer_slices,
+            weight_decay=weight_decay,
+            exclude_from_weight_decay=exclude_from_weight_decay,
+            exclude_from_layer_adaptation=exclude_from_layer_adaptation,
+            clipnorm=clipnorm,
+            clipvalue=clipvalue,
+            global_clipnorm=global_clipnorm,
+            use_ema=use_ema,
+            ema_momentum=ema_momentum,
+            ema_overwrite_frequency=ema_overwrite_frequency,
+            loss_scale_factor=loss_scale_factor,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            slot_dtype=slot_dtype,
+            master_weights=master_weights,
+            on_nonfinite=on_nonfinite,
+            jit_compile=jit_compile,
+            name=name,
+        )

@@ -1,0 +1,182 @@
+"""The arguments that optimizers take in both doors, checked once."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tf_lamb.core import checks
+from tf_lamb.core.checks import schedules as schedule_checks
+
+_CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
+_OPTIONAL = (*_CLIPPING, "loss_scale_factor")
+_EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a constructor was given besides the learning rate; raises on what cannot be right.
+
+    Attributes:
+        hyperparameters: what the rule takes by name.
+        The rest: as the constructors name and document them.
+    """
+
+    hyperparameters: Mapping[str, Any]
+    weight_decay: float
+    exclude_from_weight_decay: tuple[str, ...] | None
+    exclude_from_layer_adaptation: tuple[str, ...] | None
+    clipnorm: float | None
+    clipvalue: float | None
+    global_clipnorm: float | None
+    use_ema: bool
+    ema_momentum: float
+    ema_overwrite_frequency: int | None
+    loss_scale_factor: float | None
+    gradient_accumulation_steps: int | None
+    slot_dtype: str
+    master_weights: bool
+    on_nonfinite: str
+    jit_compile: bool
+    name: str | None
+
+    def __post_init__(self):
+        self._put(
+            hyperparameters={
+                name: checks.hyperparameter(name, value)
+                for name, value in self.hyperparameters.items()
+            },
+            weight_decay=checks.number(
+                "weight_decay", 0.0 if self.weight_decay is None else self.weight_decay
+            ),
+            ema_momentum=checks.number("ema_momentum", self.ema_momentum),
+            **{name: checks.patterns(name, getattr(self, name)) for name in _EXCLUSIONS},
+        )
+        for name in _OPTIONAL:
+            if (value := getattr(self, name)) is not None:
+                self._put(**{name: checks.number(name, value)})
+        checks.at_most_one({name: getattr(self, name) for name in _CLIPPING})
+        for name in ("ema_overwrite_frequency", "gradient_accumulation_steps"):
+            checks.steps(name, getattr(self, name))
+        for name in ("use_ema", "master_weights", "jit_compile"):
+            checks.flag(name, getattr(self, name))
+        for name in ("slot_dtype", "on_nonfinite"):
+            checks.choice(name, getattr(self, name))
+        if self.name is not None:
+            checks.text("name", self.name)
+
+    def _put(self, **values):
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def config(self) -> dict[str, Any]:
+        """The arguments again, as JSON can hold them: what `get_config` adds its own to."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        arguments = {**fields.pop("hyperparameters"), **fields}
+        return {name: _as_json(value) for name, value in arguments.items()}
+
+    def clipping(self) -> dict[str, float | None]:
+        """How gradients are clipped."""
+        return {name: getattr(self, name) for name in _CLIPPING}
+
+    def host(self) -> dict[str, Any]:
+        """The arguments that the host's own base class keeps."""
+        names = ("name", "weight_decay", "use_ema", "ema_momentum", "ema_overwrite_frequency")
+        return {name: getattr(self, name) for name in names} | self.clipping()
+
+    def planning(self) -> dict[str, Any]:
+        """What the plan asks for."""
+        return {name: getattr(self, name) for name in ("weight_decay", *_EXCLUSIONS)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RatioSettings(Settings):
+    """Of the optimizers with a trust ratio, which may be told what a layer is."""
+
+    layer_groups: tuple[str, ...] | None
+    layer_slices: Mapping[str, tuple[int, int | None]] | None
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._put(
+            layer_groups=checks.patterns("layer_groups", self.layer_groups),
+            layer_slices=checks.slices("layer_slices", self.layer_slices),
+        )
+
+    def planning(self):
+        layers = {"layer_groups": self.layer_groups, "layer_slices": self.layer_slices}
+        return super().planning() | layers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LAMBSettings(RatioSettings):
+    """NVLAMB is two of the other arguments; it does not go with others of its own."""
+
+    nvlamb: bool
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not checks.flag("nvlamb", self.nvlamb):
+            return
+        if self.exclude_from_layer_adaptation:
+            raise ValueError(
+                "nvlamb=True adapts every variable, so it does not go with "
+                f"exclude_from_layer_adaptation={list(self.exclude_from_layer_adaptation)!r}. "
+                "Leave out one of the two."
+            )
+        checks.at_most_one({"nvlamb": True, **super().clipping()})
+
+    def clipping(self):
+        prenormalized = {"global_clipnorm": 1.0} if self.nvlamb else {}
+        return super().clipping() | prenormalized
+
+    def planning(self):
+        adapt_all = {"exclude_from_layer_adaptation": ()} if self.nvlamb else {}
+        return super().planning() | adapt_all
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LARSSettings(RatioSettings):
+    """The forms of LARS that contradict each other."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        given = self.hyperparameters
+        if given["clip"] and given["ratio_bounds"]:
+            raise ValueError(
+                f"clip=True (LARC) bounds the ratio by 1/learning_rate, so it does not go with "
+                f"ratio_bounds={given['ratio_bounds']!r}. Leave out one of the two."
+            )
+        if given["denominator"] == "norm_of_update" and given["momentum_form"] != "outside":
+            raise ValueError(
+                "denominator='norm_of_update' needs momentum_form='outside': with "
+                f"momentum_form={given['momentum_form']!r} the ratio is part of the update."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProjectionSettings(Settings):
+    """Of AdamP and SGDP, which look at channels."""
+
+    depthwise: tuple[str, ...] | None
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._put(depthwise=checks.patterns("depthwise", self.depthwise))
+
+    def planning(self):
+        patterns = ("depthwise",) if self.depthwise is None else self.depthwise
+        return super().planning() | {"depthwise": patterns}
+
+
+def _as_json(value):
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, Mapping):
+        return {key: _as_json(each) for key, each in value.items()}
+    return value
+
+
+def learning_rate(value, host):
+    """A number is checked, and whether a schedule is the host's; a callable is left to the host."""
+    schedule_checks.of_host("learning_rate", value, host)
+    return value if callable(value) else checks.number("learning_rate", value)

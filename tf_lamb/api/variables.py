@@ -1,0 +1,25 @@
+"""What is read of a variable or an optimizer, whichever Keras it is of."""
+
+from tf_lamb.core import plan
+
+
+def path_of(variable) -> str:
+    """`variable.path` in Keras 3; of a TensorFlow variable, its name without what varies."""
+    if path := getattr(variable, "path", None):
+        return path
+    name = variable.name
+    if hasattr(variable, "_sharded_container"):  # a part, on one of several parameter servers
+        name = name.rpartition("/part_")[0]
+    return plan.stable_path(name)
+
+
+def step_of(optimizer) -> int:
+    """The optimizer steps done; waits for the device."""
+    return as_int(optimizer.iterations)
+
+
+def as_int(scalar) -> int:
+    """The number in a scalar, or in a variable of either Keras; waits for the device."""
+    inner = getattr(scalar, "value", None)  # of Keras 3's variable what its backend holds
+    value = scalar if inner is None or callable(inner) else inner
+    return int(value.numpy() if hasattr(value, "numpy") else value)

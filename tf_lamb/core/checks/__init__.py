@@ -1,0 +1,230 @@
+"""Refuse early: what a constructor can know to be wrong, in one sentence with the way out.
+
+This file only asks of a regex whether it compiles; what it matches is the plan's business.
+"""
+
+import difflib
+import inspect
+import math
+import operator
+import re
+from collections.abc import Mapping, Sequence
+
+from tf_lamb.core.plan.presets import PRESETS
+
+# name -> (lowest, highest, whether the highest itself is allowed, an example)
+RANGES = {
+    "learning_rate": (0.0, math.inf, False, "1e-3"),
+    "weight_decay": (0.0, math.inf, False, "0.01"),
+    "beta_1": (0.0, 1.0, False, "0.9"),
+    "beta_2": (0.0, 1.0, False, "0.999"),
+    "momentum": (0.0, 1.0, False, "0.9"),
+    "dampening": (0.0, 1.0, True, "0.0"),
+    "epsilon": (0.0, math.inf, False, "1e-6"),
+    "trust_coefficient": (0.0, math.inf, False, "0.001"),
+    "delta": (0.0, math.inf, False, "0.1"),
+    "wd_ratio": (0.0, 1.0, True, "0.1"),
+    "ema_momentum": (0.0, 1.0, True, "0.99"),
+    "loss_scale_factor": (1e-30, math.inf, False, "1024.0"),
+    "clipnorm": (0.0, math.inf, False, "1.0"),
+    "clipvalue": (0.0, math.inf, False, "1.0"),
+    "global_clipnorm": (0.0, math.inf, False, "1.0"),
+    "smoothing": (0.0, 1.0, False, "0.99"),
+    "scale": (1.0, math.inf, False, "8"),
+}
+
+CHOICES = {
+    "nesterov_moments": ("none", "first", "both"),
+    "weight_decay_mode": ("update", "gradient", "decoupled"),
+    "norm": ("l2", "l1", "linf"),
+    "momentum_form": ("inside", "outside", "mixed"),
+    "denominator": ("sum_of_norms", "norm_of_sum", "norm_of_update"),
+    "slot_dtype": ("float32", "bfloat16"),
+    "on_nonfinite": ("skip", "raise", "propagate"),
+    "averaging": ("paper", "debiased"),
+    "method": ("decentlam", "dmsgd", "dmsgd_awc", "dsgd"),
+}
+
+BOUNDS = ("phi_bounds", "ratio_bounds")
+# Where a preset may stand in the place of a pattern, or of the whole list.
+EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation", "var_names")
+
+
+def hyperparameter(name: str, value):
+    """The value, checked for what its name says it is: a number, a choice, bounds or a flag."""
+    if name in RANGES:
+        return number(name, value)
+    if name in CHOICES:
+        return choice(name, value)
+    return bounds(name, value) if name in BOUNDS else flag(name, value)
+
+
+def number(name: str, value) -> float:
+    """The value as a finite float in the range of its name, or an error that says which."""
+    low, high, closed, example = RANGES[name]
+    interval = f"[{low:g}, {high:g}{']' if closed else ')'}"
+    try:
+        value_as_float = _float(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{name} must be a number in {interval}, not {value!r}. Try {name}={example}."
+        ) from error
+    inside = low <= value_as_float < high or (closed and value_as_float == high)
+    if not inside:
+        raise ValueError(
+            f"{name} must be a number in {interval}, but it is {value!r}. Try {name}={example}."
+        )
+    return value_as_float
+
+
+def _float(value) -> float:
+    """The value as a float; what Python reads as one, but nobody means as one, is a TypeError."""
+    if isinstance(value, (str, bytes, bytearray, bool)):
+        raise TypeError(f"a {type(value).__name__} is no number")
+    try:
+        return float(value)
+    except OverflowError:  # of a whole number
+        return math.inf if value > 0 else -math.inf
+
+
+def choice(name: str, value) -> str:
+    """The value if it is one of the choices of its name, or an error that lists them."""
+    if not isinstance(value, str) or value not in CHOICES[name]:
+        known = ", ".join(map(repr, CHOICES[name]))
+        raise ValueError(f"{name} must be one of {known}, not {value!r}.")
+    return value
+
+
+def bounds(name: str, value) -> tuple[float, float] | None:
+    """The value as a pair of numbers, 0 <= low <= high, or None, or an error."""
+    if value is None:
+        return None
+    try:
+        low, high = (_float(bound) for bound in value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{name} must be None or two numbers such as (0.01, 10.0), not {value!r}."
+        ) from error
+    if not 0 <= low <= high:
+        raise ValueError(f"{name} must satisfy 0 <= low <= high, but it is {value!r}.")
+    return low, high
+
+
+def flag(name: str, value) -> bool:
+    """The value as it is if it is a bool, or an error."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {value!r}.")
+    return value
+
+
+def at_most_one(arguments: Mapping[str, object]) -> None:
+    """At most one of these arguments is given."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    if len(given) > 1:
+        values = " and ".join(f"{name}={value!r}" for name, value in given.items())
+        raise ValueError(f"At most one of {', '.join(arguments)} can be set, but got {values}.")
+
+
+def steps(name: str, value) -> None:
+    """The value is None or a whole number of steps, 1 or more."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be None or a whole number >= 1, not {value!r}.")
+
+
+def whole(name: str, value) -> int:
+    """The value as an int if it is a whole number, 1 or more, or an error."""
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{name} must be a whole number >= 1, not {value!r}.") from error
+    if isinstance(value, bool) or number < 1:
+        raise ValueError(f"{name} must be a whole number >= 1, not {value!r}.")
+    return number
+
+
+def float_dtype(path: str, dtype) -> None:
+    """The dtype, of either Keras, is one in which a step can be taken."""
+    name = str(getattr(dtype, "name", dtype))
+    if "float" not in name:
+        raise TypeError(
+            f"{path} is {name}, and a step is taken in real numbers: leave it out of the variables "
+            "that are trained, or keep a complex number as its real and its imaginary part."
+        )
+
+
+def text(name: str, value) -> str:
+    """The value as it is if it is a string, or an error."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string, not {value!r}, a {type(value).__name__}.")
+    return value
+
+
+def patterns(argument: str, value) -> tuple[str, ...] | None:
+    """The patterns as a tuple, or one error that names the argument and the pattern."""
+    if value is None:
+        return None
+    if isinstance(value, str) and value in PRESETS and argument in EXCLUSIONS:
+        return (value,)
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TypeError(
+            f"{argument} takes a list of regexes such as ['bias', 'layer_norm'], "
+            f"not {value!r}. Did you mean [{value!r}]?"
+        )
+    for pattern in value:
+        if not isinstance(pattern, str):
+            raise TypeError(
+                f"{argument} takes a list of strings, but it holds {pattern!r}, "
+                f"a {type(pattern).__name__}. Write each regex as a string."
+            )
+        try:
+            re.compile(pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(
+                f"{argument} holds {repr(pattern):.200}, which is not a regular expression: "
+                f"{error}. To match it as it stands, write {repr(re.escape(pattern)):.200}."
+            ) from error
+    return tuple(value)
+
+
+def slices(argument: str, value) -> dict[str, tuple[int, int | None]] | None:
+    """Pattern -> (axis, blocks), or one error; blocks are None for each index on the axis."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise TypeError(
+            f"{argument} takes a dict from a regex to an axis, or to an axis and a number of "
+            f"blocks, such as {{'qkv/kernel': [-1, 3]}}, not {value!r}."
+        )
+    patterns(argument, list(value))
+    result: dict[str, tuple[int, int | None]] = {}
+    for pattern, where in value.items():
+        pair = list(where) if isinstance(where, (list, tuple)) else [where]
+        axis, blocks = (*pair, None, None)[:2]
+        numbers = all(isinstance(n, int) and not isinstance(n, bool) for n in (axis, blocks or 1))
+        if len(pair) > 2 or not numbers:
+            raise TypeError(
+                f"{argument}[{pattern!r}] must be an axis or [axis, blocks], not {where!r}."
+            )
+        if blocks is not None and blocks < 1:
+            raise ValueError(f"{argument}[{pattern!r}] asks for {blocks} blocks; 1 is the least.")
+        result[pattern] = (axis, blocks)
+    return result
+
+
+# What other libraries call it.
+_OTHER_NAMES = {
+    "lr": "learning_rate", "eps": "epsilon", "eeta": "trust_coefficient", "betas": "beta_1",
+    "decay": "weight_decay", "weight_decay_rate": "weight_decay", "wd": "weight_decay",
+}  # fmt: skip
+
+
+def no_unknown(cls: type, unknown: Mapping[str, object]) -> None:
+    """No argument is left over; one that is gets the nearest name that the constructor has."""
+    known = [name for name in inspect.signature(cls).parameters][:-1]
+    for name, value in unknown.items():
+        near = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else []
+        near = [*near, *difflib.get_close_matches(name, known, n=1)]
+        hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(known)}."
+        raise TypeError(f"{cls.__name__} has no argument {name!r} (got {name}={value!r}). {hint}")

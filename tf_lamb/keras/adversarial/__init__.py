@@ -1,0 +1,1 @@
+"""Training on adversarial examples of older weights (ConAdv)."""

@@ -1,0 +1,146 @@
+"""What can be known to be wrong with concurrent adversarial training, one sentence each."""
+
+import math
+
+import keras
+
+from tf_lamb.core.checks.warn import warn
+from tf_lamb.keras.layers import SplitBatchNormalization
+
+
+def backend(name: str) -> None:
+    """The backend is one whose train step is known here."""
+    if name not in ("tensorflow", "jax"):
+        raise ValueError(
+            f"ConcurrentAdversarial trains on TensorFlow and JAX, not on {name}. "
+            "Set KERAS_BACKEND=jax before Keras is imported."
+        )
+
+
+def _number(name, value, example):
+    if isinstance(value, (str, bytes, bool)):
+        raise TypeError(f"{name} must be a number, not {value!r}. Try {name}={example}.")
+    try:
+        value = float(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be a number, not {value!r}. Try {name}={example}.") from error
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, but it is {value!r}. Try {name}={example}.")
+    return value
+
+
+def input_range(value) -> tuple[float, float]:
+    """The lowest and the highest value of a pixel."""
+    try:
+        low, high = value
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"input_range must be two numbers such as (0, 255), not {value!r}."
+        ) from error
+    low, high = (_number("each bound of input_range", bound, "(0, 255)") for bound in (low, high))
+    if low >= high:
+        raise ValueError(f"input_range must be (lowest, highest), but it is {value!r}.")
+    return low, high
+
+
+def size(name: str, value, default: float, width: float) -> float:
+    """A distance within the input range, or its default where it is None."""
+    if value is None:
+        return default
+    number = _number(name, value, f"{9 / 255 * width:.3g}")
+    if not 0 < number <= width:
+        raise ValueError(
+            f"{name}={value!r} is not within (0, {width:g}], the width of input_range: it is in "
+            f"the units of the images. 9/255 of the range is {9 / 255 * width:.3g}."
+        )
+    return number
+
+
+def share(name: str, value) -> float:
+    """A number in [0, 1]."""
+    number = _number(name, value, "0.5")
+    if not 0 <= number <= 1:
+        raise ValueError(f"{name} must be within [0, 1], but it is {value!r}. Try {name}=0.5.")
+    return number
+
+
+def tau(value) -> int:
+    """A number of steps, 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(
+            f"tau must be a whole number of steps >= 0, not {value!r}. 1 is the paper's, 0 the "
+            "sequential form."
+        )
+    return value
+
+
+def model(candidate) -> None:
+    """A built image model with one input."""
+    if not isinstance(candidate, keras.Model):
+        raise TypeError(f"model must be a keras.Model, not {candidate!r:.80}.")
+    if not candidate.built or not candidate.trainable_variables:
+        raise ValueError(
+            f"{candidate.name} has no weights to train yet. Give it an Input, or call it once."
+        )
+    inputs = getattr(candidate, "inputs", None)
+    if inputs:
+        image(candidate.name, inputs if len(inputs) > 1 else inputs[0])
+
+
+def image(name: str, x) -> None:
+    """One batch of images, (batch, height, width, channels)."""
+    shape = getattr(x, "shape", None)
+    if shape is None or len(shape) != 4:
+        found = f"inputs {x!r:.60}" if shape is None else f"an input of shape {tuple(shape)}"
+        raise ValueError(
+            f"ConcurrentAdversarial perturbs the pixels of one image input, (batch, height, width, "
+            f"channels), but {name} has {found}."
+        )
+
+
+def unfrozen(line, trainable) -> None:
+    """What is trained is what there are copies of."""
+    for copies in line:
+        if len(copies) != len(trainable):
+            raise ValueError(
+                f"The model trains {len(trainable)} variables, but {len(copies)} when "
+                "ConcurrentAdversarial was made, which keeps copies of them. Freeze layers first."
+            )
+
+
+def pixels(lowest: float, highest: float, bounds) -> None:
+    """The pixels of some images lie in the input range, and fill some of it.
+
+    The attack moves whatever lies outside to the nearest bound.
+    """
+    low, high = bounds
+    beyond = max(low - lowest, highest - high) / (high - low)
+    seen = f"the images given to fit have pixels from {lowest:g} to {highest:g}"
+    advice = "Say the range of the pixels as the model is given them."
+    if not beyond < 0.5:
+        raise ValueError(f"input_range is ({low:g}, {high:g}), but {seen}. {advice}")
+    if beyond > 0.01:
+        warn(f"input_range is ({low:g}, {high:g}), and {seen}: attacks end at its bounds. {advice}")
+    elif 50 * (highest - lowest) < high - low:
+        warn(
+            f"input_range is ({low:g}, {high:g}), of which {seen}: an attack of 9/255 of the range "
+            f"would leave nothing of them. {advice}"
+        )
+
+
+def labels(y) -> None:
+    """There is something to be wrong about."""
+    if y is None:
+        raise ValueError(
+            "ConcurrentAdversarial needs labels, whose loss the attack raises: fit(x, y)."
+        )
+
+
+def normalization(layers) -> None:
+    """No layer mixes clean and adversarial images."""
+    for layer in layers:
+        if type(layer) not in (keras.layers.BatchNormalization, SplitBatchNormalization):
+            raise ValueError(
+                f"{layer.name}, a {type(layer).__name__}, would mix the statistics of clean and "
+                "adversarial images. Use keras.layers.BatchNormalization, which is split."
+            )

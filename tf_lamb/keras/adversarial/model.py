@@ -1,0 +1,140 @@
+"""Concurrent adversarial training of a Keras 3 image model, on TensorFlow or JAX."""
+
+import keras
+from keras import ops
+
+from tf_lamb.core import checks
+from tf_lamb.keras.adversarial import checks as adversarial_checks
+from tf_lamb.keras.adversarial.step import AdversarialStep
+from tf_lamb.keras.layers import replace_batch_normalization
+
+
+@keras.saving.register_keras_serializable(package="tf_lamb")
+class ConcurrentAdversarial(AdversarialStep):
+    """Trains an image model on each batch and on adversarial examples of it (ConAdv).
+
+        delta_t = argmax over |d| <= epsilon of L(theta_{t-tau}; x_t + d, y_t)
+        loss_t  = (1 - alpha) L(theta_t; x_t, y_t) + alpha L(theta_t; x_t + delta_t, y_t)
+
+    The argmax is approximated by steps of the sign of the gradient, in training mode. It reads
+    parameters that are tau steps old, so that it need not wait for the update before; the last tau
+    parameters are weights of this model, and saved with it. `compile`, `fit`, `evaluate` and
+    `predict` are those of any model; metrics are of the clean images.
+
+    Each `BatchNormalization` of the model becomes, in place, a `SplitBatchNormalization`: its main
+    set is of the clean images and of evaluation, its auxiliary set of the adversarial ones.
+
+    Args:
+        model: A built image model, (batch, height, width, channels) or channels first.
+        epsilon: The largest change of a pixel, in the model's own input units. Defaults to None:
+            9/255 of the input range (the authors' code).
+        input_range: The lowest and the highest value of a pixel that the model is given, such as
+            (0, 255) or (-1, 1).
+        step_size: Of one step, in the same units. Defaults to None: epsilon (the authors' code).
+        steps: Of one attack. Defaults to 1 (the authors' code).
+        tau: How many steps old the parameters of the attack are; each batch that is fed is a step,
+            and takes a copy of the parameters. 0 is the sequential form. Defaults to 1 (the paper).
+        alpha: Weight of the adversarial loss, in [0, 1]. Defaults to 0.5 (the paper).
+        clean_start: The share of images whose attack begins at the image; the others begin
+            anywhere in the ball. Defaults to 0.2 (the authors' code).
+        seed: Of those beginnings. Defaults to None.
+        name: Name of the model. Defaults to "concurrent_adversarial".
+
+    Raises:
+        ValueError, TypeError: at construction, for an argument out of its range, a model without
+            an image input or weights, or with a batch normalization that cannot be split; from
+            `fit`, for images far beyond the input range, where it can look at some beforehand;
+            when a step is traced, for data without labels.
+
+    Example:
+
+    >>> import keras, numpy as np, tf_lamb.keras
+    >>> layers = [keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization()]
+    >>> head = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2)]
+    >>> model = keras.Sequential([keras.Input((8, 8, 1)), *layers, *head])
+    >>> training = tf_lamb.keras.ConcurrentAdversarial(model, input_range=(0, 1))
+    >>> training.compile(tf_lamb.keras.LARS(0.1), "mse")
+    >>> x, y = np.random.uniform(size=(16, 8, 8, 1)), np.zeros((16, 2))
+    >>> sorted(training.fit(x, y, batch_size=8, verbose=0).history)
+    ['loss']
+
+    References:
+        - Liu et al., Concurrent Adversarial Learning for Large-Batch Training,
+          https://arxiv.org/abs/2106.00221
+    """
+
+    def __init__(
+        self,
+        model,
+        epsilon=None,
+        *,
+        input_range,
+        step_size=None,
+        steps=1,
+        tau=1,
+        alpha=0.5,
+        clean_start=0.2,
+        seed=None,
+        name="concurrent_adversarial",
+    ):
+        adversarial_checks.backend(keras.backend.backend())
+        low, high = adversarial_checks.input_range(input_range)
+        size = adversarial_checks.size
+        epsilon = size("epsilon", epsilon, 9 / 255 * (high - low), high - low)
+        arguments = {
+            "epsilon": epsilon,
+            "input_range": (low, high),
+            "step_size": size("step_size", step_size, epsilon, high - low),
+            "steps": checks.whole("steps", steps),
+            "tau": adversarial_checks.tau(tau),
+            "alpha": adversarial_checks.share("alpha", alpha),
+            "clean_start": adversarial_checks.share("clean_start", clean_start),
+            "seed": seed,
+        }
+        adversarial_checks.model(model)
+        super().__init__(name=name)
+        self._arguments = arguments
+        self.model = split(model)
+        self._random = keras.random.SeedGenerator(seed)
+        self._line = [self._copies(age) for age in range(tau, 0, -1)]
+        self._steps_done = self.add_weight(
+            shape=(), dtype="int32", initializer="zeros", trainable=False, name="steps_done"
+        )
+        self.built = True
+
+    def _copies(self, age):
+        """The parameters of so many steps ago, which before the first step are those of now."""
+        return [
+            self.add_weight(
+                shape=v.shape,
+                dtype=v.dtype,
+                initializer=lambda shape, dtype=None, v=v: ops.copy(v.value),
+                trainable=False,
+                autocast=False,
+                name=f"stale_{age}_{i}",
+            )
+            for i, v in enumerate(self.model.trainable_variables)
+        ]
+
+    def call(self, inputs, training=None):
+        """The model's outputs."""
+        return self.model(inputs, training=training)
+
+    def get_config(self):
+        """The arguments and the model."""
+        model = keras.saving.serialize_keras_object(self.model)
+        return {"model": model, **self._arguments, "name": self.name}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """From what `get_config` gave."""
+        model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
+        return cls(**{**config, "model": model})
+
+
+def split(model):
+    """The model, with a set of statistics for the clean images and one for the adversarial."""
+    layers = model._flatten_layers()  # seam: Keras 3.15.1, as in `faces.replacing`
+    found = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
+    adversarial_checks.normalization(found)
+    return replace_batch_normalization(model, split=True) if found else model

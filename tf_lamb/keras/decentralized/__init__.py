@@ -1,0 +1,1 @@
+"""Training in which each worker averages with its neighbours alone."""

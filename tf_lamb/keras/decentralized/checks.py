@@ -1,0 +1,121 @@
+"""What decentralized training refuses before its first step, in one sentence with the way out."""
+
+import keras
+
+from tf_lamb.core import checks
+from tf_lamb.core.checks.warn import warn
+from tf_lamb.core.decentralized import consensus
+
+# What an SGD may have that none of these methods has, and what to do instead.
+_FOREIGN = {
+    "nesterov": "", "clipnorm": "", "clipvalue": "", "global_clipnorm": "", "use_ema": "",
+    "gradient_accumulation_steps": "", "loss_scale_factor": "",
+    "weight_decay": " Keras decays outside of the gradient: say Decentralized(weight_decay=...)",
+}  # fmt: skip
+
+
+def devices_of(devices):
+    """The devices as a tuple, and all of them for None."""
+    import jax
+
+    if jax.process_count() > 1:
+        raise ValueError(
+            f"Decentralized trains on the devices of one process, but JAX runs "
+            f"{jax.process_count()}. Start one process that sees all devices."
+        )
+    if distribution := keras.distribution.distribution():
+        raise ValueError(
+            f"Decentralized distributes by itself, and Keras is under {type(distribution).__name__}"
+            ". First keras.distribution.set_distribution(None), and make the model after it."
+        )
+    devices = tuple(jax.devices() if devices is None else devices)
+    if len(set(devices)) < max(len(devices), 1):
+        raise ValueError(
+            f"devices={list(devices)!r} must be different devices, and one at least: each is a "
+            "worker. Leave devices out for all of jax.devices()."
+        )
+    if len(devices) == 1:
+        warn(
+            f"Decentralized has one worker, on {devices[0]}, and nobody to average with: this is "
+            "SGD. To try it out on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count=8 "
+            "before JAX is imported."
+        )
+    return devices
+
+
+def own_optimizer(model, method):
+    """An SGD with the arguments of the model's: what it says is the rate and the momentum."""
+    if not getattr(model, "compiled", False):
+        raise ValueError(
+            f"{model!r} is not compiled. First model.compile(keras.optimizers.SGD(0.05, "
+            "momentum=0.9), loss)."
+        )
+    if type(model).train_step is not keras.Model.train_step:
+        raise ValueError(
+            f"{type(model).__name__} has a train_step of its own, which Decentralized would not "
+            "run. Override compute_loss instead."
+        )
+    optimizer = model.optimizer
+    if type(optimizer) is not keras.optimizers.SGD:
+        raise ValueError(
+            f"{method!r} is a form of SGD that takes the place of the optimizer, so it cannot run "
+            f"{type(optimizer).__name__}. Compile with keras.optimizers.SGD(0.05, momentum=0.9)."
+        )
+    for name, hint in _FOREIGN.items():
+        if value := getattr(optimizer, name):
+            raise ValueError(
+                f"{method!r} has no {name}, and the optimizer has {name}={value!r}. Leave it "
+                f"out.{hint}"
+            )
+    _check_rate(optimizer, method)
+    return keras.optimizers.SGD.from_config(optimizer.get_config())
+
+
+def _check_rate(optimizer, method):
+    """That the method goes with the momentum, and with a rate that will not change."""
+    if (optimizer.momentum > 0) == (method == "dsgd"):
+        raise ValueError(
+            f"method={method!r} and momentum={optimizer.momentum!r} do not go together: 'dsgd' is "
+            "the method without momentum. Compile with keras.optimizers.SGD(0.05, momentum=0.9) "
+            "for any other."
+        )
+    rate = optimizer.get_config()["learning_rate"]
+    if isinstance(rate, float):
+        checks.number("learning_rate", rate)
+        if rate == 0 and method == "decentlam":
+            raise ValueError(
+                "'decentlam' divides by the learning rate, which is 0. Compile with one above 0, "
+                "such as keras.optimizers.SGD(0.05, momentum=0.9)."
+            )
+
+
+def convergent(method, matrices, momentum):
+    """That DecentLaM's workers come together with this momentum."""
+    if method != "decentlam":
+        return
+    growth = consensus.growth(matrices, momentum)
+    symmetric = "a symmetric topology ('ring', 'symmetric_exponential', 'grid', 'full')"
+    if growth is None:
+        raise ValueError(
+            "'decentlam' drives workers apart with some matrices that are not symmetric, and of "
+            f"this one nothing is known. Use (W + W.T)/2, {symmetric}, or method='dmsgd'."
+        )
+    if growth >= 1:
+        most = consensus.largest_momentum(matrices)
+        raise ValueError(
+            f"'decentlam' with momentum {momentum:g} drives these {len(matrices[0])} workers "
+            f"apart, {growth:.3g} times further each step, whatever the learning rate. Use "
+            f"{symmetric}, method='dmsgd', or a momentum of at most {most:g}."
+        )
+
+
+def batch(size, workers):
+    """That the workers divide a batch of this size."""
+    share, rest = divmod(size, workers)
+    if rest:
+        nearest = " or ".join(str(n * workers) for n in (share, share + 1) if n)
+        raise ValueError(
+            f"a batch of {size} does not divide among {workers} workers: {size} = {share} x "
+            f"{workers} + {rest}. Make every batch, the last of an epoch too, one of {nearest} or "
+            f"another multiple of {workers}."
+        )

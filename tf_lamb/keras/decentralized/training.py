@@ -1,0 +1,251 @@
+"""Decentralized training of a Keras model on JAX: Keras's own `fit`, of many weights at once.
+
+Seams into Keras 3 (3.15.1), all in this file:
+    `Trainer._symbolic_build`, `_make_function`, `_update_metrics_variables`: of the JAX backend, as
+        its own `fit`, `make_train_function` and `train_step` call them.
+    `EpochIterator.data_adapter`: knows the sizes of the batches before the first is drawn.
+    `SGD.momentums`: the velocities.
+"""
+
+import functools
+import warnings
+
+import keras
+from keras import ops
+
+from tf_lamb.core import checks, plan
+from tf_lamb.core.decentralized import rules, topologies
+from tf_lamb.keras.decentralized import checks as decentralized_checks
+from tf_lamb.keras.decentralized.workers import Workers
+
+_RULES = {
+    "decentlam": rules.decentlam,
+    "dmsgd": rules.dmsgd,
+    "dmsgd_awc": functools.partial(rules.dmsgd, order="adapt_with_combine"),
+    "dsgd": rules.dsgd,
+}
+
+
+class Decentralized(keras.Model):
+    """Trains a compiled model on many devices that average with their neighbours alone.
+
+        x_i <- sum_j w_ij (x_j - lr g_j)        "dsgd"; the others add momentum
+
+    Each device is a worker with weights of its own, and takes its own part of every batch: the
+    first of n the first n-th. Instead of an all-reduce of the gradients, a step has one exchange
+    with each neighbour. `fit`, callbacks, metrics and the progress bar are Keras's own, with
+    `consensus_distance` in the logs of each epoch: the mean over workers of |x_i - mean x|^2.
+    What is evaluated, predicted with and saved is the model with the mean of all weights, where
+    the statistics of batch normalization, which are a worker's own too, are averaged as well.
+
+    `save_weights`, `load_weights` and the callback `tf_lamb.keras.BackupAndRestore` keep every
+    worker's weights and velocity, so that training goes on as if it had not been interrupted.
+
+    Args:
+        model: A `keras.Model` on the JAX backend, compiled with a `keras.optimizers.SGD`, which
+            says the learning rate (or schedule) and the momentum. At the first `fit` all workers
+            begin with its weights; it holds their mean after `fit` and after `average()`.
+        method: "decentlam", which converges to where "dsgd" does, whatever the momentum;
+            "dmsgd", momentum SGD that adapts, then combines; "dmsgd_awc", which combines while it
+            adapts; or "dsgd", without momentum. Defaults to "decentlam".
+        topology: Who averages with whom: "ring", "one_sided_ring", "exponential",
+            "symmetric_exponential", "one_peer_exponential", "grid", "full", or a doubly stochastic
+            matrix with a row for each device. "decentlam" needs a symmetric one, unless the
+            momentum is small. Defaults to "ring".
+        weight_decay: Added to the gradient, times the weight, before anything is averaged.
+            Defaults to 0.
+        exclude_from_weight_decay: Regexes, searched in the paths of variables: those that have no
+            weight decay, such as `["bias", "gamma", "beta"]`. Defaults to None.
+        lazy: Whether a worker moves only half of the way to the neighbours' mean, by (I + W)/2:
+            theory's remedy for a symmetric W with negative eigenvalues. Defaults to False.
+        devices: One a worker, two at least to be of use. Defaults to all of `jax.devices()`.
+
+    Raises:
+        ValueError: for another backend, a model that is not compiled with a plain SGD, a method
+            that does not go with its momentum, rate or topology, an unknown topology, or one for
+            another number of devices. From `fit`, before its first step: for a batch that the
+            workers do not divide; where only the data can tell, at that batch.
+
+    Example:
+
+    >>> import keras, numpy as np, tf_lamb
+    >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    >>> model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
+    >>> workers = tf_lamb.keras.Decentralized(model, topology="symmetric_exponential")
+    >>> x, y = np.random.normal(size=(128, 4)), np.random.normal(size=(128, 2))
+    >>> history = workers.fit(x, y, batch_size=64, epochs=2, validation_data=(x, y), verbose=0)
+    >>> sorted(history.history)
+    ['consensus_distance', 'loss', 'val_loss']
+
+    References:
+        - Yuan et al., DecentLaM: Decentralized Momentum SGD for Large-batch Deep Training,
+          https://arxiv.org/abs/2104.11981
+    """
+
+    def __init__(
+        self, model, method="decentlam", topology="ring", *, weight_decay=0.0,
+        exclude_from_weight_decay=None, lazy=False, devices=None, name=None,
+    ):  # fmt: skip
+        if keras.backend.backend() != "jax":
+            raise ValueError(
+                f"Keras runs on {keras.backend.backend()!r}, and decentralized training is for its "
+                "JAX backend: set KERAS_BACKEND=jax before Keras is imported."
+            )
+        checks.choice("method", method)
+        decay = checks.number("weight_decay", weight_decay)
+        undecayed = checks.patterns("exclude_from_weight_decay", exclude_from_weight_decay)
+        devices = decentralized_checks.devices_of(devices)
+        matrices = topologies.matrices(topology, len(devices), lazy=checks.flag("lazy", lazy))
+        optimizer = decentralized_checks.own_optimizer(model, method)
+        decentralized_checks.convergent(method, matrices, optimizer.momentum)
+        rule = _RULES[method]
+        if method != "dsgd":
+            rule = functools.partial(rule, momentum=optimizer.momentum)
+        super().__init__(name=name or f"decentralized_{model.name}")
+        self._plan_for = functools.partial(
+            plan.plan_for, weight_decay=decay, exclude_from_weight_decay=undecayed,
+            exclude_from_layer_adaptation=[""],
+        )  # fmt: skip
+        # No attribute of this object: Keras would count the model's weights among its own.
+        self._workers = Workers(model, rule, matrices, devices)
+        self.compile(
+            optimizer, steps_per_execution=model.steps_per_execution, auto_scale_loss=False
+        )
+
+    @property
+    def metrics(self):
+        """The model's."""
+        return self._workers.model.metrics
+
+    def average(self):
+        """The model, with the mean of the workers' variables."""
+        model = self._workers.model
+        if self.built:
+            self.jax_state_sync()
+            means = self._workers.means([v.value for v in self._trained + self._others])
+            variables = model.trainable_variables + model.non_trainable_variables
+            for variable, mean in zip(variables, means, strict=True):
+                variable.assign(mean)
+        return model
+
+    def consensus_distance(self):
+        """The mean over workers of |x_i - mean x|^2, x_i all trained weights of worker i."""
+        self.jax_state_sync()
+        return float(self._workers.consensus_distance([v.value for v in self._trained]))
+
+    def describe(self, print_fn=print):
+        """Prints the weight decay of each variable."""
+        if not self.built:
+            raise ValueError(f"{self.name} has no plan before it has trained or been lowered.")
+        print_fn(self._plan.table())
+
+    def fit(self, *arguments, callbacks=None, **options):
+        """As `keras.Model.fit`: a batch is that of all workers together."""
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks = [_Consensus(), *keras.tree.flatten(callbacks or [])]
+        history = super().fit(*arguments, callbacks=callbacks, **options)
+        self.average()
+        return history
+
+    def evaluate(self, *arguments, _use_cached_eval_dataset=False, **options):
+        """As `keras.Model.evaluate`, of the averaged model."""
+        return self.average().evaluate(*arguments, **options)
+
+    def predict(self, *arguments, **options):
+        """As `keras.Model.predict`, of the averaged model."""
+        return self.average().predict(*arguments, **options)
+
+    def save(self, *arguments, **options):
+        """Saves the averaged model. For every worker's own weights, there is `save_weights`."""
+        return self.average().save(*arguments, **options)
+
+    def lower(self, x, y=None, sample_weight=None, *, devices=None):
+        """The step of `fit` on such a batch, as a `jax.stages.Lowered`; nothing runs.
+
+        Args:
+            x, y, sample_weight: A whole batch: arrays, or all that have a shape and a dtype.
+            devices: As many others to compile for, such as those of a TPU topology. Defaults to
+                those that this trains on.
+        """
+        import jax
+
+        def struct(each):
+            return None if each is None else jax.ShapeDtypeStruct(each.shape, each.dtype)
+
+        data = keras.tree.map_structure(struct, (x, y, sample_weight))
+        self._symbolic_build(data_batch=data)
+        parts = (self._trained, self._others, self.optimizer.variables, self.metrics_variables)
+        state = tuple([struct(v) for v in part] for part in parts)
+        workers = self._workers if devices is None else self._workers.on(devices)
+        return self._jitted(workers).lower(state, data)
+
+    def make_train_function(self, force=False):
+        """Compiles the step: arrays of all workers, and the batch, lie split over the devices."""
+        if self.train_function is None or force:
+            step = self._jitted(self._workers)
+
+            def placed(state, data):
+                for each in keras.tree.flatten(data):
+                    if each is not None:
+                        decentralized_checks.batch(each.shape[0], self._workers.count)
+                *own, metrics = state  # an evaluation, or their reset, leaves them on one device
+                return self._workers.waited(step((*own, self._workers.shared(metrics)), data))
+
+            self.train_function = self._make_function(placed)
+
+    def _jitted(self, workers):
+        return workers.jitted(functools.partial(self._train_step, workers), self.optimizer)
+
+    def _train_step(self, workers, state, data):
+        """One step of all workers; traced."""
+        weights, others, optimizer_variables, metrics = state
+        optimizer = self.optimizer
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        mapping = zip(optimizer.variables, optimizer_variables, strict=True)
+        with keras.StatelessScope(list(mapping)) as scope:
+            rate = ops.convert_to_tensor(optimizer.learning_rate)
+            turn = ops.convert_to_tensor(optimizer.iterations)
+            slots = [(v.value,) for v in optimizer.momentums] or [()] * len(weights)
+            decays = [treatment.decay for treatment in self._plan.treatments]
+            loss, predictions, (weights, others, slots, metrics) = workers.step(
+                decays, rate, turn, (weights, others, slots, metrics), (x, y, sample_weight)
+            )
+            for variable, (value,) in zip(optimizer.momentums, slots, strict=False):
+                variable.assign(value)
+            optimizer.iterations.assign_add(1)
+        optimizer_variables = [scope.get_current_value(v) for v in optimizer.variables]
+        logs, metrics = workers.model._update_metrics_variables(
+            metrics, loss, x, y, predictions, sample_weight
+        )
+        return logs, (weights, others, optimizer_variables, metrics)
+
+    def _symbolic_build(self, iterator=None, data_batch=None):
+        adapter = getattr(iterator, "data_adapter", None)
+        if adapter is not None and adapter.batch_size:  # a generator does not know it
+            decentralized_checks.batch(adapter.batch_size, self._workers.count)
+            if iterator.steps_per_epoch is None:
+                decentralized_checks.batch(adapter.partial_batch_size or 0, self._workers.count)
+        model = self._workers.model
+        model._symbolic_build(iterator=iterator, data_batch=data_batch)
+        if not self.built:
+            trained = model.trainable_variables
+            self._plan = self._plan_for(
+                [v.path for v in trained], [v.shape for v in trained],
+                excluded_by_identity=[False] * len(trained),
+            )  # fmt: skip
+            if message := self._plan.warning():
+                warnings.warn(message, stacklevel=3)
+            self._trained, self._others = self._workers.copies()
+            optimizer = self.optimizer
+            optimizer.build(self._trained)  # the velocities lie as the weights do
+            self._workers.share(v for v in optimizer.variables if v._layout is None)
+            self.built = True
+
+
+class _Consensus(keras.callbacks.Callback):
+    """Adds the consensus distance to the logs of an epoch."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Measures it once an epoch: the mean of all weights takes an all-reduce."""
+        if logs is not None:
+            logs["consensus_distance"] = self.model.consensus_distance()

@@ -1,0 +1,66 @@
+"""What a command says before it imports TensorFlow and Model Garden, which takes seconds."""
+
+import importlib.util
+import os
+import pathlib
+import re
+import sys
+
+from absl import flags
+
+from tf_lamb.model_garden import require
+from tf_lamb.model_garden.checks.errors import UserError, did_you_mean
+from tf_lamb.model_garden.experiments import experiments
+
+_REGISTERS = re.compile(r"""register_config_factory\(\s*["']([^"']+)["']""")
+
+
+def begin(command: str) -> None:
+    """Ends the process with one line if Model Garden is not installed."""
+    try:
+        require()
+    except ModuleNotFoundError as error:
+        sys.exit(f"tf_lamb.model_garden.{command}: {error}")
+    # Model Garden is of tf_keras; without this, TensorFlow imports Keras 3 as well.
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+
+
+def show_in_help(*names: str) -> None:
+    """Has `--help` list these flags; it lists only what the command's own module has defined."""
+    for name in names:
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
+
+
+def known_experiments() -> list[str]:
+    """The names of all experiments, ours and Model Garden's, read from its source."""
+    # seam: tf-models-official 2.20.0. What `official.common.registry_imports` imports.
+    (root,) = importlib.util.find_spec("official").submodule_search_locations
+    found = set(experiments._EXPERIMENTS)
+    for folder in ("nlp/configs", "vision/configs", "utils/testing"):
+        for path in pathlib.Path(root, folder).glob("*.py"):
+            found.update(_REGISTERS.findall(path.read_text(encoding="utf-8")))
+    return sorted(found)
+
+
+def check(experiment: str, config_file: list[str] | None) -> None:
+    """Raises `UserError` for an experiment or a file that is not there, or is no YAML.
+
+    Args:
+        experiment: its name; Gin may import what registers more of them.
+        config_file: the paths of its YAMLs; those that are not local are left for later.
+    """
+    from tf_lamb.model_garden.checks import yamls
+
+    names, gin = known_experiments(), flags.FLAGS.gin_file or flags.FLAGS.gin_params
+    if experiment not in names and not gin:
+        raise UserError(unknown_experiment(experiment, names))
+    for path in config_file or []:
+        if "://" not in path:
+            if not os.path.isfile(path):
+                raise UserError(yamls.missing(path))
+            yamls.mapping(pathlib.Path(path).read_bytes(), f"--config_file={path}")
+
+
+def unknown_experiment(name: str, names: list[str]) -> str:
+    """What to say of an experiment that is not known."""
+    return f"--experiment={name!r} is not known. {did_you_mean(name, names)}"

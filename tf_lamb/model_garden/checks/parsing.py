@@ -1,0 +1,194 @@
+"""From flags to an experiment, with one sentence for whatever cannot be read.
+
+Model Garden reads the same flags; it says of a misspelt key which class lacks it, and of a missing
+file where in its own code it was opened.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator
+
+import tensorflow as tf
+from official.core import config_definitions, exp_factory, train_utils
+from official.modeling.hyperparams import base_config, oneof, params_dict
+
+from tf_lamb.model_garden.checks import early, yamls
+from tf_lamb.model_garden.checks.errors import UserError, did_you_mean
+from tf_lamb.model_garden.experiments import batches, scaling
+
+# The parts without which there is no experiment; others may be null.
+_NEEDED = (
+    "runtime", "task", "trainer", "model", "optimizer_config", "optimizer", "learning_rate",
+    "warmup",
+)  # fmt: skip
+
+
+def parse(flags) -> config_definitions.ExperimentConfig:
+    """The experiment that these flags describe, or one `UserError`.
+
+    Args:
+        flags: Model Garden's flags, or its `train_utils.ParseConfigOptions`.
+    """
+    params = _from_files(flags)
+    if flags.params_override:
+        _override(params, _read_override(flags.params_override), "--params_override")
+    try:
+        return train_utils.parse_configuration(flags, print_return=False)
+    except (KeyError, ValueError, TypeError) as error:
+        raise UserError(f"The configuration cannot be read: {error}") from error
+
+
+def fill_in(flags) -> str:
+    """Puts what the batch flags stand for in front of `--params_override`, where the main reads it.
+
+    What `--params_override` says itself, holds.
+
+    Args:
+        flags: `global_batch_size`, `recipe` and `per_replica_batch_size`, and Model Garden's.
+
+    Returns:
+        The arithmetic, to be printed.
+    """
+    params, text, settings = _from_files(flags), "", {}
+    own = _read_override(flags.params_override) if flags.params_override else {}
+    if flags.recipe and not flags.global_batch_size:
+        raise UserError(f"--recipe={flags.recipe} needs --global_batch_size: say for which batch")
+    if flags.global_batch_size:
+        recipe = flags.recipe or scaling.DEFAULT
+        try:
+            text, settings = scaling.fill_in(recipe, flags.global_batch_size, params)
+        except ValueError as error:
+            raise UserError(f"--global_batch_size={flags.global_batch_size}: {error}") from error
+    for overrides, source in ((settings, "--global_batch_size"), (own, "--params_override")):
+        _override(params, overrides, source)
+    if flags.per_replica_batch_size:
+        count, line = _accumulation(params, flags.per_replica_batch_size)
+        kind = params.trainer.optimizer_config.optimizer.type
+        accumulated = {"optimizer": {kind: {"gradient_accumulation_steps": count}}}
+        settings = _merged(settings, {"trainer": {"optimizer_config": accumulated}})
+        text = f"{text}\n{line}" if text else line
+    if settings:
+        put_in_front(flags, settings)
+    return text
+
+
+def put_in_front(flags, settings: dict) -> None:
+    """Has `--params_override` say these settings, too, where it does not say otherwise."""
+    own = _read_override(flags.params_override) if flags.params_override else {}
+    flags.params_override = json.dumps(_merged(settings, own))
+
+
+def _accumulation(params, most: int) -> tuple[int, str]:
+    flag = f"--per_replica_batch_size={most}"
+    kind = params.trainer.optimizer_config.optimizer.type
+    if not str(kind).startswith("tf_lamb"):
+        raise UserError(f"{flag}: only optimizers of tf_lamb accumulate gradients, not {kind}")
+    batch = params.task.train_data.global_batch_size
+    try:
+        replicas = batches.replicas(params)
+    except ValueError as error:
+        raise UserError(f"{flag}: {error}") from error
+    if replicas is None:
+        raise UserError(
+            f"{flag}: how many replicas a {params.runtime.distribution_strategy} run has is not "
+            f"known beforehand. Set trainer.optimizer_config.optimizer.{kind}."
+            "gradient_accumulation_steps instead"
+        )
+    try:
+        count = batches.accumulation(batch, replicas, most)
+    except ValueError as error:
+        raise UserError(f"{flag}: {error}") from error
+    share = batch // replicas // count
+    line = (
+        f"batch = {share:,} examples x {replicas} replica(s) x {count:,} micro-batch(es) "
+        f"= {batch:,}"
+    )
+    if count > 1 and share != most:
+        line += (
+            f"\n  not {most:,} examples at once: {share:,} is the largest number up to {flag} that "
+            f"divides the {batch // replicas:,} of a replica"
+        )
+    return count, line
+
+
+def _merged(first: dict, second: dict) -> dict:
+    """Two settings in one; where both say something, the second holds."""
+    both = {**first, **second}
+    for key in first.keys() & second.keys():
+        if isinstance(first[key], dict) and isinstance(second[key], dict):
+            both[key] = _merged(first[key], second[key])
+    return both
+
+
+def _from_files(flags) -> config_definitions.ExperimentConfig:
+    names = sorted(_experiments())
+    if flags.experiment not in names:
+        raise UserError(early.unknown_experiment(flags.experiment, names))
+    params = exp_factory.get_exp_config(flags.experiment)
+    for path in flags.config_file or []:
+        _override(params, _read_yaml(path), f"--config_file={path}")
+    return params
+
+
+def _experiments(collection=None, prefix="") -> Iterator[str]:
+    # seam: tf-models-official 2.20.0. The registry has no public listing.
+    collection = exp_factory._REGISTERED_CONFIGS if collection is None else collection
+    for name, entry in collection.items():
+        if isinstance(entry, dict):
+            yield from _experiments(entry, f"{prefix}{name}/")
+        else:
+            yield prefix + name
+
+
+def _read_yaml(path: str) -> dict:
+    if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
+        raise UserError(yamls.missing(path))
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return yamls.mapping(file.read(), f"--config_file={path}")
+
+
+def _read_override(text: str) -> dict:
+    with contextlib.suppress(ValueError):  # else JSON, YAML or the name of a file
+        text = params_dict.nested_csv_str_to_json_str(text)
+    if tf.io.gfile.exists(text):
+        return _read_yaml(text)
+    return yamls.mapping(text, "--params_override")
+
+
+def _override(params, settings: dict, source: str) -> None:
+    for complaint in _misfits(params, settings, ""):
+        raise UserError(f"{source}: {complaint}")
+    try:
+        params.override(settings, is_strict=True)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{source} cannot be applied: {error}") from error
+
+
+def _misfits(config, settings: dict, path: str) -> Iterator[str]:
+    """Says of each setting that the config cannot take what it may have meant."""
+    for key, value in settings.items():
+        known = sorted(set(config.__dict__) - set(config.RESERVED_ATTR))
+        if key not in known:
+            yield f"there is no {path}{key}. {did_you_mean(key, known)}"
+            continue
+        if key == "type" and isinstance(config, oneof.OneOfConfig) and value is not None:
+            types = [name for name in known if name != "type"]
+            if value not in types:
+                yield f"{path}type={value!r} is not known. {did_you_mean(value, types)}"
+        # seam: tf-models-official 2.20.0. Where the config holds None or a list, Model Garden
+        # takes any key, and the typo ends in a constructor's TypeError.
+        kind, present = config._get_subconfig_type(key), config.__dict__[key]
+        inner = kind() if kind is not base_config.Config else present
+        if isinstance(value, list) and not isinstance(inner, int | float):
+            entries = [(f"{path}{key}[{i}]", entry) for i, entry in enumerate(value)]
+        else:
+            entries = [(f"{path}{key}", value)]
+        for name, entry in entries:
+            if isinstance(inner, base_config.Config) and isinstance(entry, dict):
+                # What is there may know more keys than its declared type does.
+                same = isinstance(present, base_config.Config)
+                yield from _misfits(present if same else inner, entry, f"{name}.")
+            elif isinstance(inner, base_config.Config) and (entry is not None or key in _NEEDED):
+                yield f"{name} takes settings of its own, but it is given {entry!r}"
+            elif isinstance(inner, int | float) and isinstance(entry, str | dict | list):
+                yield f"{name} takes a value such as {inner!r}, but it is given {entry!r}"

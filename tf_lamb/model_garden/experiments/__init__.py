@@ -1,0 +1,1 @@
+"""Our experiments, and what their settings may be made of."""

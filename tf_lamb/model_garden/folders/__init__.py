@@ -1,0 +1,1 @@
+"""The folders of runs and of data: what is in them, whole or not at all."""

@@ -1,0 +1,163 @@
+"""Which checkpoint a run goes on from: the last one of its folder that is whole.
+
+TensorFlow writes a checkpoint beside the others, then names it in the folder's file `checkpoint`:
+whoever is killed in between goes on from the one before. That file may be damaged all the same, by
+a disk or by a hand, and so may what it names. TensorFlow would then begin anew, over what is there.
+"""
+
+import contextlib
+import os
+import uuid
+
+import tensorflow as tf
+from absl import logging
+
+from tf_lamb.model_garden.checks.errors import UserError
+
+# seam: tf-models-official 2.20.0 and tensorflow 2.20. What Orbit and TensorFlow name their files.
+_NAMING_FILE, _PREFIX, _INDEX, _UNFINISHED = "checkpoint", "ckpt-", ".index", "_temp"
+
+
+@contextlib.contextmanager
+def whole(path: str):
+    """A name to write to, beside a file that it then replaces.
+
+    So the file is the old one or the new one, whenever the process is killed.
+    """
+    beside = f"{path}.{uuid.uuid4().hex}.tmp"  # each worker has its own
+    try:
+        yield beside
+        tf.io.gfile.rename(beside, path, overwrite=True)
+    except tf.errors.OpError as error:
+        raise UserError(f"{path} cannot be written: {error.message}") from error
+
+
+def latest(folder: str) -> str | None:
+    """The checkpoint that the folder's file `checkpoint` names, if there is such a one."""
+    try:
+        return tf.train.latest_checkpoint(folder)
+    except ValueError:  # the file is empty, or no text
+        return None
+
+
+def is_begun(folder: str) -> bool:
+    """Whether there is a checkpoint in the folder, be it broken."""
+    return bool(_newest_first(folder)) or _is_named(folder)
+
+
+def why_broken(checkpoint: str) -> str | None:
+    """Why a checkpoint cannot be read to its end, or None. Compares all checksums."""
+    try:
+        reader = tf.train.load_checkpoint(checkpoint)
+        for name in reader.get_variable_to_shape_map():
+            reader.get_tensor(name)
+    except (tf.errors.OpError, LookupError, RuntimeError, ValueError) as error:
+        return f"{checkpoint}: {str(error).splitlines()[0]}"
+    return None
+
+
+def settle(folder: str) -> None:
+    """Has the folder's file `checkpoint` name one that is whole; raises where none is.
+
+    Also removes what a killed process has left of a checkpoint that it was writing.
+    """
+    _remove_unfinished(folder)
+    named, broken = latest(folder), []
+    for checkpoint in dict.fromkeys([*([named] if named else []), *_newest_first(folder)]):
+        if not (reason := why_broken(checkpoint)):
+            break
+        broken.append(reason)
+    else:
+        if _is_named(folder):  # else none was ever finished
+            raise UserError(
+                f"--model_dir={folder} holds no checkpoint that can be read: {_why(broken)}. Bring "
+                "back a copy, choose another --model_dir, or delete this one to begin anew"
+            )
+        return
+    if checkpoint != named:
+        _name(folder, checkpoint)
+        name = os.path.basename(checkpoint)
+        logging.warning("--model_dir=%s: %s. Going on from %s.", folder, _why(broken), name)
+
+
+def _why(broken: list[str]) -> str:
+    return "; ".join(broken) or "its file 'checkpoint' names none that is there"
+
+
+def _name(folder: str, checkpoint: str) -> None:
+    """Names the older ones, too, so that TensorFlow removes them in their time."""
+    paths = _newest_first(folder)
+    lines = [f'model_checkpoint_path: "{os.path.basename(checkpoint)}"']
+    for path in reversed(paths[paths.index(checkpoint) :]):
+        seconds = tf.io.gfile.stat(path + _INDEX).mtime_nsec / 1e9
+        lines.append(f'all_model_checkpoint_paths: "{os.path.basename(path)}"')
+        lines.append(f"all_model_checkpoint_timestamps: {seconds}")
+    path = os.path.join(folder, _NAMING_FILE)
+    with whole(path) as beside, tf.io.gfile.GFile(beside, "w") as file:
+        file.write("\n".join(lines) + "\n")
+
+
+def _remove_unfinished(folder: str) -> None:
+    for name in _names(folder):
+        if name.startswith(_PREFIX) and name.endswith(_UNFINISHED):
+            with contextlib.suppress(tf.errors.NotFoundError):  # another worker was faster
+                tf.io.gfile.rmtree(os.path.join(folder, name))
+
+
+def _names(folder: str) -> list[str]:
+    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+    return [name.rstrip("/") for name in names]  # as the names of remote folders end
+
+
+def _is_named(folder: str) -> bool:
+    return tf.io.gfile.exists(os.path.join(folder, _NAMING_FILE))
+
+
+def _newest_first(folder: str) -> list[str]:
+    names = (name.removesuffix(_INDEX) for name in _names(folder) if name.endswith(_INDEX))
+    steps = (name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX))
+    newest = sorted((int(step) for step in steps if step.isdecimal()), reverse=True)
+    return [os.path.join(folder, f"{_PREFIX}{step}") for step in newest]
+
+
+class Manager(tf.train.CheckpointManager):
+    """Restores from the chief's folder, wherever it saves, and only what is of this model.
+
+    Model Garden gives every worker but the chief a fresh temporary folder to save to, and restores
+    from it as well: the chief goes on from its checkpoint, the others begin at step 0, and the job
+    dies.
+    """
+
+    def __init__(self, *args, model_dir: str, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._model_dir = model_dir
+
+    def restore_or_initialize(self):
+        """See base class."""
+        # seam: tensorflow 2.20. So the base class also remembers the step of that checkpoint;
+        # workers that disagree on when to save the next one wait for each other forever.
+        self._latest_checkpoint = path = tf.train.latest_checkpoint(self._model_dir)
+        if path is None:
+            return super().restore_or_initialize()
+        if missing := self._missing(path):
+            lacks = f"it lacks {len(missing)} variables of it, {missing[0]} for one"
+            raise UserError(self._foreign(path, lacks))
+        try:
+            return super().restore_or_initialize()
+        except ValueError as error:  # of another shape
+            raise UserError(self._foreign(path, str(error))) from error
+
+    def _missing(self, path) -> list[str]:
+        """What TensorFlow would silently leave as it is. The optimizer's settings may change."""
+        mine = self.checkpoint
+        needed = [mine.global_step, mine.optimizer.iterations, *mine.model.variables]
+        needed = {id(variable) for variable in needed}
+        _, _, missing = tf.train.CheckpointView(path).diff(mine)
+        return [variable.name for variable in missing if id(variable) in needed]
+
+    @staticmethod
+    def _foreign(path, reason) -> str:
+        return (
+            f"{path} is not a checkpoint of this model: {reason}. Bring back the right one, or "
+            "choose another --model_dir"
+        )

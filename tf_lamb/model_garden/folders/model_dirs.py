@@ -1,0 +1,166 @@
+"""Whose folder a model_dir is: what a run may find there and go on from."""
+
+import json
+import os
+
+import tensorflow as tf
+from official.modeling import hyperparams
+
+from tf_lamb.model_garden.checks import yamls
+from tf_lamb.model_garden.folders import checkpoints
+
+# Model Garden saves its params.yaml at every start. What it does not hold is here.
+RUN_FILE = "tf_lamb_run.json"
+
+
+def read_run(model_dir: str) -> dict:
+    """What the last run here said of itself: its experiment and its seed; {} if nothing."""
+    path = os.path.join(model_dir, RUN_FILE)
+    if not tf.io.gfile.exists(path):
+        return {}
+    with tf.io.gfile.GFile(path) as file:
+        try:
+            run = json.load(file)
+        except ValueError:
+            return {}
+    return run if isinstance(run, dict) else {}
+
+
+def write_run(model_dir: str, experiment: str, seed: int | None) -> None:
+    """Says what this run is."""
+    tf.io.gfile.makedirs(model_dir)
+    path = os.path.join(model_dir, RUN_FILE)
+    with checkpoints.whole(path) as beside, tf.io.gfile.GFile(beside, "w") as file:
+        json.dump({"experiment": experiment, "seed": seed}, file)
+
+
+def write_params(params, model_dir: str) -> None:
+    """Writes Model Garden's params.yaml, without which no one knows what a checkpoint is of."""
+    tf.io.gfile.makedirs(model_dir)
+    with checkpoints.whole(os.path.join(model_dir, "params.yaml")) as beside:
+        hyperparams.save_params_dict_to_yaml(params, beside)
+
+
+def read_params(model_dir: str) -> dict | None:
+    """The params.yaml that Model Garden saved here, or None."""
+    path = os.path.join(model_dir, "params.yaml")
+    if not tf.io.gfile.exists(path):
+        return None
+    with tf.io.gfile.GFile(path, "rb") as file:
+        try:
+            params = yamls.read(file.read())
+        except ValueError:
+            return None
+    return params if isinstance(params, dict) else None
+
+
+def checkpoint_in(path: str) -> str | None:
+    """The checkpoint that is meant by its own name, or by that of the folder it is in; or None."""
+    if tf.io.gfile.isdir(path):
+        return checkpoints.latest(path)
+    return path if tf.io.gfile.exists(f"{path}.index") else None
+
+
+def why_not_here(params, model_dir: str, experiment: str | None, seed: int | None) -> str | None:
+    """Why this experiment cannot train in this folder, or None.
+
+    A folder without a checkpoint has nothing to lose.
+    """
+    way_out = (
+        f"Choose another --model_dir (task.init_checkpoint={model_dir} begins there with these "
+        "weights), or delete this one"
+    )
+    if tf.io.gfile.exists(model_dir) and not tf.io.gfile.isdir(model_dir):
+        return f"--model_dir={model_dir} is a file. Name a folder"
+    if not checkpoints.is_begun(model_dir):
+        return None
+    saved = read_params(model_dir)
+    if saved is None:
+        return (
+            f"--model_dir={model_dir} holds a checkpoint but no params.yaml that says "
+            f"what it is of. {way_out}"
+        )
+    run = read_run(model_dir)
+    if experiment and run.get("experiment") not in (None, experiment):
+        return (
+            f"--model_dir={model_dir} holds the experiment {run['experiment']}, "
+            f"not {experiment}. {way_out}"
+        )
+    if seed is not None and run.get("seed") not in (None, seed):
+        return (
+            f"--model_dir={model_dir} was begun with --seed={run['seed']}, not {seed}. "
+            f"Leave --seed out to go on with it. {way_out} to begin anew"
+        )
+    old, new = _identity(saved), _identity(params.as_dict())
+    for path in old:
+        if difference := _first_difference(old[path], new[path], path):
+            return f"--model_dir={model_dir} holds another experiment: {difference}. {way_out}"
+    return None
+
+
+def why_no_successor(before, after, keep_moments: bool) -> str | None:
+    """Why an experiment cannot go on from the weights of the one before, or None."""
+    old, new = before.task.model.as_dict(), after.task.model.as_dict()
+    if difference := _first_difference(old, new, "task.model"):
+        return f"it cannot take over the weights of the stage before: {difference}"
+    if not keep_moments:
+        return None
+    old, new = (params.trainer.optimizer_config.optimizer.type for params in (before, after))
+    if old != new:
+        return f"--moments=keep: the stage before trains with {old}, this one with {new}"
+    if after.trainer.optimizer_config.warmup.type != "tf_lamb":
+        return (
+            "--moments=keep needs trainer.optimizer_config.warmup.type=tf_lamb, which can begin "
+            "where the optimizer's steps are"
+        )
+    return None
+
+
+def _identity(params: dict) -> dict:
+    """What a checkpoint depends on: its variables, and what its count of steps is of.
+
+    All else may change between two starts: steps, intervals, data, learning rate, devices.
+    """
+    float16 = _at(params, "runtime.mixed_precision_dtype") == "float16"
+    averaged = _at(params, "trainer.optimizer_config.ema") is not None
+    optimizer = "trainer.optimizer_config.optimizer.type"
+    batch = "task.train_data.global_batch_size"
+    return {
+        "task.model": _at(params, "task.model"),
+        batch: _at(params, batch),
+        optimizer: _at(params, optimizer),
+        # Each of these wraps the optimizer, and so moves its slots to another place.
+        "trainer.optimizer_config.ema": "set" if averaged else "not set",
+        "runtime.mixed_precision_dtype": "float16" if float16 else "not float16",
+    }
+
+
+def _at(params, path: str):
+    for key in path.split("."):
+        params = params.get(key) if isinstance(params, dict) else None
+    return params
+
+
+def _first_difference(old, new, path: str) -> str | None:
+    if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)) and len(old) == len(new):
+        old, new = dict(enumerate(old)), dict(enumerate(new))
+    if isinstance(old, dict) and isinstance(new, dict):
+        # A field that only one of them has is one that another version of Model Garden added.
+        for key in (key for key in old if key in new):
+            if found := _first_difference(old[key], new[key], f"{path}.{key}"):
+                return found
+        return None
+    return None if old == new else f"its {path} is {old!r}, yours {new!r}"
+
+
+def read_facts(file: str) -> dict:
+    """The data.json beside a data file that `tf_lamb.model_garden.sample_data` wrote, or {}."""
+    path = os.path.join(os.path.dirname(file), "data.json")
+    if not tf.io.gfile.exists(path):
+        return {}
+    try:
+        with tf.io.gfile.GFile(path) as opened:
+            facts = json.load(opened)
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}

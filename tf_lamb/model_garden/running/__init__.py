@@ -1,0 +1,1 @@
+"""A run: its trainer, its loop, and what is read while it trains."""

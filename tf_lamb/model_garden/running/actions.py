@@ -1,0 +1,118 @@
+"""Orbit actions: what measuring optimizers and trust ratios tell, after each loop of training.
+
+Each is called with the output of a loop, and adds to it: Orbit writes it to TensorBoard and to the
+log. `Runner` makes those that an experiment asks for; pass them as `train_actions` to another one.
+"""
+
+import math
+
+from absl import logging
+
+from tf_lamb.api.callbacks.diagnosis import Readings, diagnose
+from tf_lamb.api.optimizers.guard import ADVICE
+from tf_lamb.core import noise
+
+
+class Divergence:
+    """Ends a run that has diverged, before its checkpoint is saved.
+
+    Adds the number of skipped steps. See `tf_lamb.tf_keras.DivergenceReport`.
+
+    Args:
+        optimizer: One of this package, without its wrappers.
+        model: All of its weights are looked at; None for those that the optimizer has.
+        keep: Readings that the report shows; there is one after each loop.
+        patience: Steps skipped in a row that make a divergence.
+        recovery: Model Garden's action that goes back to the last checkpoint, as often as
+            `trainer.recovery_max_trials` says. The run ends when it gives up. None for none.
+    """
+
+    def __init__(self, optimizer, model=None, keep: int = 5, patience: int = 20, recovery=None):
+        self._optimizer, self._model = optimizer, model
+        self._readings, self._skipped = Readings(keep, patience), optimizer.skipped_steps
+        self.recovery = recovery
+
+    def __call__(self, output):
+        """Adds to the output of a loop; raises `FloatingPointError` with the report."""
+        output["skipped_steps"] = skipped = self._optimizer.skipped_steps
+        if skipped > self._skipped:
+            logging.warning(
+                "%d steps were skipped: their gradients were not finite.", skipped - self._skipped
+            )
+        loss = output.get("training_loss")
+        report = self._report(None if loss is None else float(loss))
+        if self.recovery is not None:
+            self._recover(output, report)
+        elif report:
+            raise report
+        self._skipped = self._optimizer.skipped_steps  # of the checkpoint, where it went back
+
+    def _report(self, loss):
+        try:
+            diagnose(self._readings, self._optimizer, loss, self._model)
+        except FloatingPointError as report:
+            return report
+
+    def _recover(self, output, report):
+        # What diverged without a word in the loss is one trial of recovery, too.
+        try:
+            self.recovery({**output, "training_loss": math.nan} if report else output)
+        except RuntimeError as error:
+            why = str(error)
+            if skipped := output["skipped_steps"] - self._skipped:
+                why += (
+                    f" {skipped} steps were skipped, so the weights are as they were before them: "
+                    "trainer.recovery_max_trials=-1 lets the run go on."
+                )
+            raise report or RuntimeError(f"{why}\n{ADVICE}") from error
+
+
+class NoiseScale:
+    """Adds the simple noise scale, in examples. See `tf_lamb.tf_keras.NoiseScale`.
+
+    Args:
+        optimizer: A `Measured` or an `AdaScale`.
+        batch_size: Examples of one update.
+    """
+
+    def __init__(self, optimizer, batch_size: int):
+        self._optimizer, self._batch_size = optimizer, batch_size
+
+    def __call__(self, output):
+        """Adds to the output of a loop."""
+        for name, value in self._optimizer.noise_of(self._batch_size).items():
+            if name != "all":
+                output["noise_scale" if name == "model" else f"noise_scale/{name}"] = value
+
+    def advice(self) -> str:
+        """The critical batch size, what the present batch costs, and a better one."""
+        critical = self._optimizer.noise_of(self._batch_size)["model"]
+        return noise.advice(critical, self._batch_size)
+
+
+class Progress:
+    """Adds AdaScale's gain, the steps of the base batch that were spent, and the learning rate.
+
+    Args:
+        optimizer: An `AdaScale`.
+        steps: The steps of the base batch; None if training does not end with them.
+    """
+
+    def __init__(self, optimizer, steps: int | None = None):
+        self._optimizer, self._steps = optimizer, steps
+
+    def __call__(self, output):
+        """Adds to the output of a loop."""
+        output["gain"] = self._optimizer.gain
+        output["scale_invariant_step"] = self._optimizer.scale_invariant_steps
+        output["scaled_learning_rate"] = self._optimizer.scaled_learning_rate
+
+    def advice(self) -> str:
+        """How far training has come, in steps of the base batch."""
+        spent, steps = self._optimizer.scale_invariant_steps, int(self._optimizer.iterations)
+        asked = f" of {self._steps:,}" if self._steps else ""
+        return f"AdaScale: {steps:,} steps were worth {spent:,.0f}{asked} of the base batch."
+
+    def is_spent(self) -> bool:
+        """Whether training is over."""
+        return self._steps is not None and self._optimizer.scale_invariant_steps >= self._steps

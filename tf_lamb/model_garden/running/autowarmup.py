@@ -1,0 +1,182 @@
+"""AutoWarmup in a run of the Model Garden: a learning rate, and an action that sees to it.
+
+    learning_rate:
+      type: tf_lamb_auto_warmup
+      tf_lamb_auto_warmup: {total_steps: 30000, decide_every: 312}
+
+The rate is computed within the step. After a loop of steps the action reads their mean loss, which
+all replicas and workers share, and every `decide_every` steps it asks whether the loss has passed
+its minimum. What it has seen stands in `auto_warmup.json` beside the checkpoints, where a run that
+goes on finds it, and the end of training draws it as `auto_warmup.png`.
+"""
+
+import dataclasses
+import json
+import os
+
+import tensorflow as tf
+import tf_keras
+from absl import logging
+from official.modeling.hyperparams import base_config
+
+from tf_lamb.api.variables import step_of
+from tf_lamb.api.wrappers import unwrapped
+from tf_lamb.core import autowarmup, checks
+from tf_lamb.model_garden.checks.errors import UserError
+from tf_lamb.model_garden.folders import checkpoints
+from tf_lamb.tensorflow import namespace
+
+KEY = "tf_lamb_auto_warmup"
+
+
+@dataclasses.dataclass
+class AutoWarmupConfig(base_config.Config):
+    """The arguments of `tf_lamb.tf_keras.AutoWarmup`, which documents them, and one more.
+
+    Attributes:
+        decide_every: steps from one decision to the next, as a rule those of an epoch; `patience`
+            counts decisions. It is rounded up to whole loops (`trainer.steps_per_loop`).
+    """
+
+    total_steps: int | None = None
+    decide_every: int | None = None
+    min_learning_rate: float = 1e-5
+    max_learning_rate: float = 1.0
+    max_warmup_fraction: float = 0.5
+    decay: str = "cosine"
+    cooldown_fraction: float = 0.2
+    confidence: float = 0.95
+    patience: int = 3
+    tests: int = 5
+
+
+class Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
+    """The learning rate, whose switch an action moves between two loops."""
+
+    def __init__(self, decide_every, **settings):
+        super().__init__()
+        self.settings, self.decide_every = autowarmup.Settings(**settings), decide_every
+        self.switch = [
+            tf.Variable(value, trainable=False, name=name, dtype="float32")
+            for name, value in zip(("begin", "peak"), self.settings.unfound(), strict=True)
+        ]
+
+    def __call__(self, step):
+        return self.settings.value(namespace, tf.cast(step, "float32"), *self.switch)
+
+    def get_config(self):
+        """What it was told."""
+        return {"decide_every": self.decide_every, **dataclasses.asdict(self.settings)}
+
+
+def complaint(config) -> str | None:
+    """What cannot be about the learning rate of an optimizer's config, or None."""
+    rate = config.learning_rate
+    if rate.type != KEY:
+        return None
+    if config.warmup.get():
+        return (
+            f"trainer.optimizer_config.learning_rate.type={KEY} warms up itself. Write "
+            "trainer.optimizer_config.warmup.type=null"
+        )
+    adascale = getattr(config.optimizer.get(), "adascale", None)
+    if adascale is not None and adascale.scale is not None:
+        return (
+            f"trainer.optimizer_config.learning_rate.type={KEY} finds a learning rate of its own, "
+            "which AdaScale would scale unseen. Write adascale.scale=null"
+        )
+    try:
+        settings = rate.get().as_dict()
+        checks.whole("decide_every", settings.pop("decide_every"))
+        autowarmup.Settings(**settings)
+        autowarmup.gaussian_process.check_installed()
+    except (TypeError, ValueError, ModuleNotFoundError) as error:
+        return f"trainer.optimizer_config.learning_rate.{KEY}: {error}"
+    return None
+
+
+def schedule_of(optimizer) -> Schedule | None:
+    """The schedule inside an optimizer and what may wrap it; None where it has another."""
+    # seam: tf-models-official 2.20.0 and tf_keras 2.20.1. Averaging, and either generation.
+    optimizer = unwrapped(getattr(optimizer, "_optimizer", optimizer))
+    rate = getattr(optimizer, "_learning_rate", None)
+    if rate is None:
+        rate = optimizer.learning_rate
+    return rate if isinstance(rate, Schedule) else None
+
+
+class AutoWarmup:
+    """The action: reads the loss after each loop, and decides when it is time.
+
+    Args:
+        optimizer: The trainer's, with a `Schedule`, in whatever wrapper.
+        model_dir: Where the state is kept.
+        writes: Whether this process writes it; all of them read it.
+    """
+
+    def __init__(self, optimizer, model_dir, writes: bool = True):
+        self._optimizer, self._schedule = optimizer, schedule_of(optimizer)
+        self._folder, self._writes = model_dir, writes
+        self.warmup = autowarmup.Warmup(self._schedule.settings)
+
+    @property
+    def _path(self):
+        return os.path.join(self._folder, "auto_warmup.json")
+
+    def resume(self):
+        """Goes on where the optimizer is, which has its checkpoint by now."""
+        self._step = step_of(self._optimizer)
+        if self._step:
+            self.warmup.restore(self._saved(), self._step)
+        self._aim()
+
+    def _aim(self):
+        last = self.warmup.verdicts[-1][0] if self.warmup.verdicts else 0
+        self._due = last + self._schedule.decide_every
+        self._set()
+
+    def _saved(self):
+        try:
+            with tf.io.gfile.GFile(self._path) as file:
+                return json.load(file)
+        except (tf.errors.NotFoundError, ValueError) as error:
+            raise UserError(
+                f"the run goes on at step {self._step:,}, but {self._path}, which keeps the losses "
+                f"before it, cannot be read: {error}. Bring back a copy, or begin in a new folder"
+            ) from error
+
+    def _set(self):
+        values = self.warmup.begin, self.warmup.peak
+        for variable, value in zip(self._schedule.switch, values, strict=True):
+            variable.assign(value)
+
+    def __call__(self, output):
+        """Takes the mean loss of a loop; raises `FloatingPointError` where none is finite."""
+        before, self._step = self._step, step_of(self._optimizer)
+        if self._step < before:  # Model Garden's recovery went back
+            self.warmup.restore(self.warmup.state(), self._step)
+            return self._aim()
+        if not self.warmup.is_rising(before):
+            return
+        self.warmup.record((before + self._step - 1) / 2, float(output["training_loss"]))
+        if self._step >= self._due:
+            self.warmup.end_epoch(self._step)
+            self._due = self._step + self._schedule.decide_every
+            self._set()
+            if self.warmup.found:
+                logging.warning(
+                    "%s The weights stay as they are; the loss was lowest around step %d. If it "
+                    "does not fall again, begin a run from the checkpoint before that step, with "
+                    "max_learning_rate=%.2g.", self.warmup, self.warmup.lowest, self.warmup.peak,
+                )  # fmt: skip
+        if self._writes:
+            with checkpoints.whole(self._path) as beside, tf.io.gfile.GFile(beside, "w") as file:
+                json.dump(self.warmup.state(), file)
+
+    def advice(self) -> str:
+        """What it decided; draws it, too."""
+        if self._writes and self.warmup.points:
+            above, _ = self.warmup.plot()
+            with tf.io.gfile.GFile(os.path.join(self._folder, "auto_warmup.png"), "wb") as file:
+                above.figure.savefig(file, format="png", dpi=110)
+        return str(self.warmup)

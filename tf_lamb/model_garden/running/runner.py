@@ -1,0 +1,190 @@
+"""Model Garden's runner and Orbit's controller, of which training can end before its last step."""
+
+import contextlib
+import os
+import tempfile
+
+import orbit
+import tensorflow as tf
+import tf_keras
+from absl import logging
+from official.core import actions as core_actions
+from official.core import train_lib, train_utils
+
+from tf_lamb.api.callbacks import noise_scale as callbacks
+from tf_lamb.api.noise.measuring import Measuring
+from tf_lamb.api.noise.scaling import Scaling
+from tf_lamb.api.wrappers import unwrapped
+from tf_lamb.model_garden.checks.errors import UserError
+from tf_lamb.model_garden.folders import checkpoints, model_dirs
+from tf_lamb.model_garden.running import actions, autowarmup
+from tf_lamb.model_garden.running.trust_ratios import TrustRatios
+
+
+def measuring(optimizer):
+    """The measuring optimizer among what is wrapped in each other, or None."""
+    # seam: tf-models-official 2.20.0 and tf_keras 2.20.1. Averaging and loss scaling.
+    for wrapper in ("_optimizer", "inner_optimizer"):
+        if not isinstance(optimizer, Measuring):
+            optimizer = getattr(optimizer, wrapper, optimizer)
+    return optimizer if isinstance(optimizer, Measuring) else None
+
+
+def is_synchronized(layer):
+    """Whether it is a batch normalization with statistics of all replicas together."""
+    sync = tf_keras.layers.experimental.SyncBatchNormalization
+    return getattr(layer, "synchronized", False) or isinstance(layer, sync)
+
+
+def _let_recovery_go_first(controller):
+    """Hands Model Garden's recovery to our report, which would end the run before it."""
+    ours = [a for a in controller.train_actions if isinstance(a, actions.Divergence)]
+    # seam: tf-models-official 2.20.0, which puts it behind all other actions.
+    theirs = [
+        a for a in controller.train_actions
+        if isinstance(getattr(a, "condition", None), core_actions.RecoveryCondition)
+    ]  # fmt: skip
+    if ours and theirs:
+        ours[0].recovery = theirs[0]
+        controller.train_actions = [a for a in controller.train_actions if a is not theirs[0]]
+
+
+class _Spent(Exception):
+    """Leaves Orbit's loop, which knows steps only."""
+
+
+class Controller(orbit.Controller):
+    """Orbit's controller, which also ends where a `Progress` action says so."""
+
+    def _is_spent(self):
+        progress = (a for a in self.train_actions if isinstance(a, actions.Progress))
+        return any(action.is_spent() for action in progress)
+
+    def _train_n_steps(self, num_steps):
+        # seam: orbit of tf-models-official 2.20.0.
+        if self._is_spent():
+            raise _Spent
+        super()._train_n_steps(num_steps)
+
+    def train(self, steps, checkpoint_at_completion=True):
+        """See base class."""
+        try:
+            super().train(steps, checkpoint_at_completion)
+        except _Spent:
+            if checkpoint_at_completion:
+                self._save_now()
+
+    def train_and_evaluate(self, train_steps, eval_steps=-1, eval_interval=None):
+        """See base class; the loop is its own, for it has to end."""
+        output, interval = None, eval_interval or train_steps
+        while (step := int(self.global_step.numpy())) < train_steps and not self._is_spent():
+            self.train(min(step + interval, train_steps), checkpoint_at_completion=False)
+            output = self.evaluate(eval_steps)
+        self._save_now()
+        return output
+
+    def _save_now(self):
+        self.save_checkpoint()
+        self._sync_on_async_checkpointing()
+
+    def _maybe_save_checkpoint(self, check_interval=True):
+        with self._saving():
+            return super()._maybe_save_checkpoint(check_interval)
+
+    def _sync_on_async_checkpointing(self):
+        with self._saving():
+            super()._sync_on_async_checkpointing()
+
+    @contextlib.contextmanager
+    def _saving(self):
+        try:
+            yield
+        except tf.errors.OpError as error:
+            folder = self.checkpoint_manager.directory
+            raise UserError(
+                f"no checkpoint can be saved to {folder}: {error.message}. Those before it are "
+                "whole: with room on the disk, give the same command again"
+            ) from error
+
+
+class Runner(train_lib.OrbitExperimentRunner):
+    """Model Garden's runner, with the actions that the experiment's optimizer asks for."""
+
+    _advisers = ()
+    _trust_ratios = _warmup = None
+
+    def _build_best_checkpoint_exporter(self):
+        try:
+            return super()._build_best_checkpoint_exporter()
+        except ValueError as error:  # killed while it wrote its notes
+            subdir = self.params.trainer.best_checkpoint_export_subdir
+            path = os.path.join(self.model_dir, subdir, "info.json")
+            raise UserError(
+                f"{path} cannot be read: {error}. Delete it: the next evaluation is the best one"
+            ) from error
+
+    def _maybe_build_checkpoint_manager(self):
+        # Every worker has to save, for what they sum up together; only the chief's is kept.
+        chief = self.strategy.extended.should_checkpoint
+        return checkpoints.Manager(
+            self.trainer.checkpoint,
+            directory=self.model_dir if chief else tempfile.mkdtemp(),
+            max_to_keep=self.params.trainer.max_to_keep if chief else 1,
+            step_counter=self.trainer.global_step,
+            checkpoint_interval=self.params.trainer.checkpoint_interval,
+            init_fn=self.trainer.initialize,
+            model_dir=self.model_dir,
+        )
+
+    def _build_controller(self, trainer, *args, train_actions=None, **kwargs):
+        # seam: tf-models-official 2.20.0. `official.nlp.train` hands neither of them on.
+        mine = self._actions(trainer.optimizer) if trainer else []
+        kwargs["controller_cls"] = Controller
+        controller = super()._build_controller(
+            trainer, *args, train_actions=[*(train_actions or []), *mine], **kwargs
+        )
+        _let_recovery_go_first(controller)
+        if self._warmup:  # the controller has restored the optimizer
+            self._warmup.resume()
+        return controller
+
+    def _actions(self, optimizer):
+        config, mine = self.params.trainer.optimizer_config.optimizer.get(), []
+        if getattr(config, "divergence_report", False):
+            ours = unwrapped(getattr(optimizer, "_optimizer", optimizer))
+            mine.append(actions.Divergence(ours, self.trainer.model))
+        if every := getattr(config, "trust_ratios_every", None):
+            folder = os.path.join(self.model_dir, "trust_ratios")
+            self._trust_ratios = TrustRatios(optimizer, folder, every)
+            mine.append(self._trust_ratios)
+        if autowarmup.schedule_of(optimizer):
+            chief = self.strategy.extended.should_checkpoint
+            self._warmup = autowarmup.AutoWarmup(optimizer, self.model_dir, writes=chief)
+            mine.append(self._warmup)
+            self._advisers = [self._warmup]
+        if (measured := measuring(optimizer)) is None:
+            return mine
+        if layers := [m.name for m in self.trainer.model.submodules if is_synchronized(m)]:
+            logging.warning(callbacks.shared_statistics(layers))
+        batch = self.params.task.train_data.global_batch_size
+        measuring_actions = [actions.NoiseScale(measured, batch)]
+        if isinstance(measured, Scaling):
+            progress = actions.Progress(measured, config.adascale.scale_invariant_steps)
+            measuring_actions.append(progress)
+        self._advisers = [*self._advisers, *measuring_actions]
+        return [*mine, *measuring_actions]
+
+    def run(self):
+        """See base class; ends with what was measured."""
+        result = super().run()
+        if self._trust_ratios:
+            self._trust_ratios.close()
+        for adviser in self._advisers:
+            print(adviser.advice(), flush=True)
+        return result
+
+
+def install() -> None:
+    """Has every run of this process use this runner, and write its params.yaml whole."""
+    train_lib.OrbitExperimentRunner = Runner
+    train_utils.serialize_config = model_dirs.write_params

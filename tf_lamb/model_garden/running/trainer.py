@@ -1,0 +1,82 @@
+"""Model Garden's trainer, of which one step is one update of the weights.
+
+Under `gradient_accumulation_steps: N` an optimizer updates every N-th time it is called. This
+trainer calls it N times a step, with an N-th of the batch each time, so that steps, intervals and
+the learning rate count updates, and `task.train_data.global_batch_size` is the batch of an update,
+on a pod and on one device alike.
+"""
+
+import gin
+import tensorflow as tf
+from official.core import base_trainer
+
+from tf_lamb.model_garden.checks.errors import UserError
+from tf_lamb.model_garden.experiments import batches
+from tf_lamb.model_garden.folders import model_dirs
+from tf_lamb.model_garden.running.runner import measuring
+
+
+def micro_batches(optimizer) -> int:
+    """How often an optimizer is called for one update; seen through what may wrap it."""
+    # seam: tf-models-official 2.20.0 and tf_keras 2.20.1. Averaging and loss scaling.
+    for wrapped in ("_optimizer", "inner_optimizer"):
+        optimizer = getattr(optimizer, wrapped, optimizer)
+    return getattr(optimizer, "gradient_accumulation_steps", None) or 1
+
+
+class Trainer(base_trainer.Trainer):
+    """Model Garden's trainer in all but how often a step calls the task's."""
+
+    def __init__(self, config, task, model, optimizer, *args, **kwargs):
+        self._micro_batches = micro_batches(optimizer)
+        super().__init__(config, task, model, optimizer, *args, **kwargs)
+        if (measured := measuring(optimizer)) is not None:
+            try:  # now, where it can still refuse
+                measured.build(model.trainable_variables)
+            except ValueError as error:
+                raise UserError(str(error)) from error
+
+    def distribute_dataset(self, dataset_or_fn, data, *args, **kwargs):
+        """See base class; the batches of training are micro-batches."""
+        if data is self.config.task.train_data and self._micro_batches > 1:
+            # Only now does a TPU say how many replicas it has.
+            replicas = self.strategy.num_replicas_in_sync
+            batches.split(data.global_batch_size, replicas, self._micro_batches)
+            data = data.replace(global_batch_size=data.global_batch_size // self._micro_batches)
+        return super().distribute_dataset(dataset_or_fn, data, *args, **kwargs)
+
+    def initialize(self):
+        """See base class; an earlier stage may hand on its optimizer, too."""
+        config = self.task.task_config
+        try:
+            super().initialize()
+            if getattr(config, "init_optimizer", False):
+                path = model_dirs.checkpoint_in(config.init_checkpoint)
+                status = tf.train.Checkpoint(optimizer=self.optimizer).read(path)
+                status.expect_partial().assert_existing_objects_matched()
+        except ValueError as error:
+            raise UserError(
+                f"task.init_checkpoint={config.init_checkpoint} does not fit this model: {error}"
+            ) from error
+
+    def train_step(self, iterator):
+        """See base class; as many micro-batches as the optimizer makes one update of."""
+        if self._micro_batches == 1:
+            return super().train_step(iterator)
+
+        done = tf.identity(self.global_step)
+        step = base_trainer.Trainer.train_step
+
+        def micro_step(i):
+            step(self, iterator)
+            return i + 1
+
+        tf.while_loop(lambda i: i < self._micro_batches, micro_step, [0], parallel_iterations=1)
+        self.global_step.assign(done + 1)  # which each of them has counted
+
+
+def register_trainer() -> None:
+    """Has Model Garden's `train_lib` make this trainer, unless gin is told to make another."""
+    # seam: tf-models-official 2.20.0. An experiment has no other way to choose its trainer.
+    with gin.unlock_config():
+        gin.bind_parameter("create_trainer.trainer_cls", Trainer)

@@ -1,0 +1,1 @@
+"""Text and pictures that are at hand, for a first run."""

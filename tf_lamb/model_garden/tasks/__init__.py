@@ -1,0 +1,1 @@
+"""Model Garden's tasks, with what large batches add to them."""

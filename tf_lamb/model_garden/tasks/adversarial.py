@@ -1,0 +1,200 @@
+"""Model Garden's image classification task, trained on adversarial examples too (ConAdv)."""
+
+import dataclasses
+import functools
+import math
+
+import tensorflow as tf
+import tf_keras
+from official.core import task_factory
+from official.modeling import hyperparams
+from official.vision.ops import preprocess_ops
+
+import tf_lamb.tf_keras
+from tf_lamb.api.layers.flag import Flag
+from tf_lamb.core import adversarial as rule
+from tf_lamb.model_garden.tasks import images as image_tasks
+from tf_lamb.tensorflow import namespace
+
+# Whether the batch is a clean one and its adversarial one.
+_DOUBLED = Flag("doubled")
+
+
+@dataclasses.dataclass
+class AdversarialConfig(hyperparams.Config):
+    """The attack, as `tf_lamb.keras.ConcurrentAdversarial` documents it.
+
+    Attributes:
+        epsilon, step_size: in pixel units, 0 to 255; a `step_size` of None is `epsilon`.
+    """
+
+    epsilon: float = 9.0
+    step_size: float | None = None
+    steps: int = 1
+    tau: int = 1
+    alpha: float = 0.5
+    clean_start: float = 0.2
+
+
+@dataclasses.dataclass
+class ConcurrentAdversarialConfig(image_tasks.ImageClassificationConfig):
+    """Our image classification config, with the attack."""
+
+    adversarial: AdversarialConfig = dataclasses.field(default_factory=AdversarialConfig)
+
+
+def why_no_attack(params) -> str | None:
+    """Why this attack cannot be, or None."""
+    task, attack = params.task, getattr(params.task, "adversarial", None)
+    if attack is None:
+        return None
+    for name, low, high, whole in (
+        ("epsilon", 1e-9, 255, False), ("step_size", 1e-9, 255, False), ("alpha", 0, 1, False),
+        ("clean_start", 0, 1, False), ("steps", 1, math.inf, True), ("tau", 0, math.inf, True),
+    ):  # fmt: skip
+        value = getattr(attack, name)
+        if value is None and name == "step_size":
+            continue
+        is_number = isinstance(value, int if whole else (int, float))
+        if not is_number or isinstance(value, bool) or not low <= value <= high:
+            kind = "a whole number" if whole else "a number"
+            most = "" if high == math.inf else f" and at most {high}"
+            least = "above 0" if low == 1e-9 else f"at least {low}"
+            return f"task.adversarial.{name} is {value}. Set it to {kind} {least}{most}"
+    if task.model.input_size[-1:] != [3]:
+        return (
+            f"task.adversarial attacks pixels of 3 colours, but task.model.input_size is "
+            f"{task.model.input_size}. Write [height, width, 3]"
+        )
+    if task.ghost_batch_size is not None or task.model.norm_activation.use_sync_bn:
+        return (
+            "task.adversarial gives clean and adversarial images statistics of their own, within "
+            "a replica: set task.ghost_batch_size to null and use_sync_bn to false"
+        )
+    if task.losses.use_binary_cross_entropy or task.losses.soft_labels:
+        return (
+            "task.adversarial needs one label an image: set task.losses.use_binary_cross_entropy "
+            "and task.losses.soft_labels to false"
+        )
+    optimizer = params.trainer.optimizer_config.optimizer.get()
+    if attack.tau and (getattr(optimizer, "gradient_accumulation_steps", None) or 1) > 1:
+        return (
+            f"task.adversarial.tau={attack.tau} counts updates, of which gradient_accumulation_"
+            "steps makes several calls: set it to null, or tau to 0"
+        )
+    return None
+
+
+class ConcurrentAdversarialTask(image_tasks.ImageClassificationTask):
+    """Our image classification task in all but what a step trains on.
+
+    The parameters of tau steps ago are the variables of a model of their own, `model.stale.model`,
+    and those between are in `model.stale.line`; all are saved with the model.
+    """
+
+    def build_model(self):
+        """See base class; with two sets of statistics, and the stale parameters."""
+        model = self._build_split()
+        if tau := self.task_config.adversarial.tau:
+            # Not a Keras model's own attribute, else the optimizer would train them.
+            model.stale = tf.train.Checkpoint(
+                model=self._build_split(),
+                line=[_copies(model.trainable_variables) for _ in range(tau - 1)],
+            )
+            self._begin_line(model)
+        return model
+
+    def _build_split(self):
+        return tf_lamb.tf_keras.replace_batch_normalization(super().build_model(), split=True)
+
+    def initialize(self, model):
+        """See base class; before the first step all stale parameters are those of now."""
+        super().initialize(model)
+        self._begin_line(model)
+
+    def _begin_line(self, model):
+        for copies in _line(model):
+            for copy, variable in zip(copies, model.trainable_variables, strict=True):
+                copy.assign(variable)
+
+    def train_step(self, inputs, model, optimizer, metrics=None):
+        """See base class; on the batch and its adversarial one."""
+        features, labels = inputs
+        adversarial = tf.stop_gradient(self.adversarial(model, features, labels, optimizer))
+        theta = [tf.convert_to_tensor(v) for v in model.trainable_variables]
+        line = _line(model)
+        for copies, values in zip(line, rule.delayed(line, theta), strict=True):
+            for copy, value in zip(copies, values, strict=True):
+                copy.assign(value)
+        both = tf.concat([features, tf.cast(adversarial, features.dtype)], 0)
+        with _DOUBLED.up():
+            return super().train_step((both, tf.concat([labels] * 2, 0)), model, optimizer, metrics)
+
+    def adversarial(self, model, features, labels, optimizer):
+        """The adversarial images of the next step, which do not depend on its weights."""
+        of = self.task_config.adversarial
+        x = tf.cast(features, tf.float32)
+        noise = tf.random.uniform(tf.shape(x), -1, 1)
+        is_clean = tf.random.uniform((tf.shape(x)[0], 1, 1, 1)) < of.clean_start
+        deviation = tf.constant(preprocess_ops.STDDEV_RGB, tf.float32)
+        mean = tf.constant(preprocess_ops.MEAN_RGB, tf.float32)
+        epsilon = of.epsilon / deviation
+        if self.task_config.losses.one_hot and not self.task_config.train_data.is_multilabel:
+            labels = tf.one_hot(labels, self.task_config.model.num_classes)
+        stale = model.stale.model if of.tau else model
+
+        def gradient(images):
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(images)
+                with tf_lamb.tf_keras.auxiliary_statistics():
+                    outputs = tf.cast(stale(images, training=True), tf.float32)
+                loss = self.build_losses(labels, outputs)
+                if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
+                    loss = optimizer.get_scaled_loss(loss)  # else small ones are 0 in float16
+            return tape.gradient(loss, images)
+
+        return rule.attack(
+            namespace, gradient, x, rule.start(namespace, x, noise, is_clean, epsilon),
+            epsilon=epsilon, steps=of.steps,
+            step_size=(of.epsilon if of.step_size is None else of.step_size) / deviation,
+            input_range=(-mean / deviation, (255 - mean) / deviation),
+        )  # fmt: skip
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        """See base class; of a doubled batch, the weighted sum of both halves' losses."""
+        build = super().build_losses
+        if not _DOUBLED:
+            return build(labels, model_outputs, aux_losses)
+        halves = zip(tf.split(labels, 2), tf.split(model_outputs, 2), strict=True)
+        losses = [build(*half, aux_losses) for half in halves]
+        return rule.weighted(*losses, self.task_config.adversarial.alpha)
+
+    def process_metrics(self, metrics, labels, model_outputs, **kwargs):
+        """See base class; of a doubled batch, those of its clean half."""
+        if _DOUBLED:
+            labels, model_outputs = tf.split(labels, 2)[0], tf.split(model_outputs, 2)[0]
+        super().process_metrics(metrics, labels, model_outputs, **kwargs)
+
+
+def _copies(variables):
+    return [
+        tf.Variable(
+            v,
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+        for v in variables
+    ]
+
+
+def _line(model):
+    """The variables of the last tau steps, oldest first."""
+    stale = getattr(model, "stale", None)
+    return [] if stale is None else [stale.model.trainable_variables, *stale.line]
+
+
+@functools.cache
+def register_adversarial_tasks() -> None:
+    """Registers the task for our config class."""
+    task_factory.register_task_cls(ConcurrentAdversarialConfig)(ConcurrentAdversarialTask)

@@ -1,0 +1,134 @@
+"""Model Garden's masked-LM task, with loss scaling and with an order of data that survives."""
+
+import dataclasses
+import functools
+import types
+
+import tensorflow as tf
+from absl import logging
+from official.core import base_task, task_factory
+from official.nlp.data import data_loader_factory, pretrain_dataloader
+from official.nlp.tasks import masked_lm
+
+from tf_lamb.model_garden.folders import checkpoints, model_dirs
+
+
+@dataclasses.dataclass
+class PretrainDataConfig(pretrain_dataloader.BertPretrainDataConfig):
+    """Model Garden's pretraining data, and one field more.
+
+    Attributes:
+        resume_in_order: whether a run that goes on from a checkpoint goes on with the batch after
+            the last one that the checkpoint has seen, rather than with the first. Needs `seed`.
+            Model Garden does not save the position of the data, so the batches are read and
+            thrown away: half a second for a thousand small ones, but a restart late in a long
+            run reads everything again. Keep `global_batch_size` and the number of replicas.
+    """
+
+    resume_in_order: bool = False
+
+
+@dataclasses.dataclass
+class MaskedLMConfig(masked_lm.MaskedLMConfig):
+    """Model Garden's masked-LM config, with gradients that are averaged over replicas.
+
+    Attributes:
+        scale_loss: false gives Model Garden's own train step, which sums the gradients over the
+            replicas and leaves float16 without loss scaling.
+        init_optimizer: whether a run that starts from `init_checkpoint` takes over the optimizer
+            as well: its slots and, so that bias correction stays right, its steps. The learning
+            rate reads those steps: have it begin at `warmup.tf_lamb.begin_step`.
+    """
+
+    scale_loss: bool = True
+    init_optimizer: bool = False
+    train_data: PretrainDataConfig = dataclasses.field(default_factory=PretrainDataConfig)
+    validation_data: PretrainDataConfig = dataclasses.field(
+        default_factory=lambda: PretrainDataConfig(is_training=False)
+    )
+
+
+def why_no_order(data) -> str | None:
+    """Why `resume_in_order` cannot be kept with this data config, or None."""
+    if not getattr(data, "resume_in_order", False):
+        return None
+    if data.seed is None:
+        return "task.train_data.resume_in_order needs task.train_data.seed: set it to any number"
+    if data.deterministic is False:
+        return "task.train_data.resume_in_order needs task.train_data.deterministic: true"
+    if data.enable_tf_data_service:
+        return (
+            "task.train_data.resume_in_order cannot hold with enable_tf_data_service, "
+            "which deals batches out in no fixed order: set one of the two to false"
+        )
+    return None
+
+
+def steps_done(model_dir: str) -> int:
+    """The step of the checkpoint from which a run in this folder goes on; 0 if there is none."""
+    checkpoint = checkpoints.latest(model_dir)
+    if checkpoint is None:
+        return 0
+    reader, step = tf.train.load_checkpoint(checkpoint), "global_step/.ATTRIBUTES/VARIABLE_VALUE"
+    return int(reader.get_tensor(step)) if reader.has_tensor(step) else 0
+
+
+class MaskedLMTask(masked_lm.MaskedLMTask):
+    """Model Garden's masked-LM task in all but its train step and where its data begins."""
+
+    def build_model(self, params=None):
+        """See base class; the heads have their weights before the first step."""
+        model = super().build_model(params)
+        # Model Garden leaves them to the first step, where each replica is a thread, and those
+        # draw from Python's own random numbers: no seed would hold.
+        model(model.inputs)
+        return model
+
+    def initialize(self, model):
+        """See base class; of a trainer's checkpoint, every weight is taken over."""
+        path = self.task_config.init_checkpoint
+        path = path and model_dirs.checkpoint_in(path)
+        names = [name for name, _ in tf.train.list_variables(path)] if path else []
+        if not any(name.startswith("model/") for name in names):
+            super().initialize(model)
+            return
+        # Model Garden would leave out the last layer of the next-sentence head.
+        tf.train.Checkpoint(model=model).read(path).expect_partial()
+        logging.info("Took over the weights of %s.", path)
+
+    def build_inputs(self, params, input_context=None):
+        """See base class; goes on after the batches that the checkpoint has seen."""
+        dataset = super().build_inputs(params, input_context)
+        if not (params.is_training and getattr(params, "resume_in_order", False)):
+            return dataset
+        if reason := why_no_order(params):
+            raise ValueError(reason)
+        steps = steps_done(self.logging_dir)
+        # An element of the dataset is the micro-batch of one replica.
+        elements = self.task_config.train_data.global_batch_size // params.global_batch_size
+        if input_context is not None:
+            elements *= input_context.num_replicas_in_sync // input_context.num_input_pipelines
+        if steps:
+            logging.info("Skipping the batches of the %d steps that are done.", steps)
+        return dataset.skip(steps * elements)
+
+    def train_step(self, inputs, model, optimizer, metrics):
+        """See base class; float16 gradients are loss-scaled, and replicas are averaged."""
+        if not self.task_config.scale_loss:
+            return super().train_step(inputs, model, optimizer, metrics)
+        # seam: tf-models-official 2.20.0. The step of the base task does both, but calls
+        # `build_losses` without the metrics that this task's losses want.
+        task = types.SimpleNamespace(
+            loss=self.loss,
+            build_losses=functools.partial(self.build_losses, metrics=metrics),
+            process_metrics=self.process_metrics,
+        )
+        return base_task.Task.train_step(task, inputs, model, optimizer, metrics)
+
+
+@functools.cache
+def register_tasks() -> None:
+    """Registers the task and the data loader for our config classes."""
+    task_factory.register_task_cls(MaskedLMConfig)(MaskedLMTask)
+    register_loader = data_loader_factory.register_data_loader_cls(PretrainDataConfig)
+    register_loader(pretrain_dataloader.BertPretrainDataLoader)

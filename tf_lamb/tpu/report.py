@@ -1,0 +1,230 @@
+"""What a compiled step says of a run before it: whether it fits, and the least that it costs."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+from tf_lamb.tpu.roofline import GIB, Bounds, Topology, bounds
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes of one replica, and what it may have.
+
+    Attributes:
+        weights, slots: what training keeps; slots are all that the optimizer keeps.
+        rest: the other arguments and results of a step: a batch of data, metrics.
+        temporaries: activations, gradients and what else lives within a step.
+        available: what a program may have.
+    """
+
+    weights: float
+    slots: float
+    rest: float
+    temporaries: float
+    available: float
+
+    @classmethod
+    def of(cls, program, weights: float, slots: float, available: float) -> "Memory":
+        """That of a compiled step; a variable that it does not touch is no part of its program."""
+        rest = max(program.memory - program.temporaries - weights - slots, 0)
+        return cls(weights, slots, rest, program.temporaries, available)
+
+    @property
+    def needed(self) -> float:
+        """All of it together."""
+        return self.weights + self.slots + self.rest + self.temporaries
+
+    @property
+    def left(self) -> float:
+        """What is left; below 0, what is missing."""
+        return self.available - self.needed
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What one replica does in one step, an update of the weights.
+
+    Attributes:
+        flops, bytes_moved: of the whole step.
+        update_flops, update_bytes: of the optimizer's update, which is part of it.
+        reduced: bytes to all-reduce.
+    """
+
+    flops: float
+    bytes_moved: float
+    update_flops: float
+    update_bytes: float
+    reduced: float
+
+    def times(self, micro_batches: int) -> "Work":
+        """The step of as many micro-batches: each is summed over replicas, the last updates."""
+        more = micro_batches - 1
+        return dataclasses.replace(
+            self,
+            flops=self.flops + more * (self.flops - self.update_flops),
+            bytes_moved=self.bytes_moved + more * (self.bytes_moved - self.update_bytes),
+            reduced=self.reduced * micro_batches,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What is known of a run before it. `print` shows a table, `as_dict` is for JSON.
+
+    Attributes:
+        subject: the experiment or the model.
+        topology: where it would run.
+        batch_size, micro_batches: examples an update, and in how many turns they are taken.
+        parts: how many parts a batch is split into; None for one a replica. Where a model is
+            sharded, too, several replicas share the examples of a part.
+        memory: None where the compiler says only what is `needed`.
+        needed: bytes of one replica.
+        work: None where the step does not compile.
+        largest: the most examples of a part that fit at once; None where nobody looked.
+        steps: of the whole schedule, or None.
+        published: what its recipe took elsewhere, or None.
+        refused: why the compiler takes it for no TPU of this kind, or None.
+        collectives: by kind, how many the compiled program has and their bytes; None where a
+            replica was compiled alone.
+        compiler: its version.
+    """
+
+    subject: str
+    topology: Topology
+    batch_size: int
+    micro_batches: int = 1
+    parts: int | None = None
+    memory: Memory | None = None
+    needed: float | None = None
+    work: Work | None = None
+    largest: int | None = None
+    steps: int | None = None
+    published: str | None = None
+    refused: str | None = None
+    collectives: dict[str, tuple[int, int]] | None = None
+    compiler: str = ""
+
+    @property
+    def share(self) -> int:
+        """The examples of a part that are seen at once."""
+        return self.batch_size // self.split // self.micro_batches
+
+    @property
+    def split(self) -> int:
+        """How many parts a batch is split into."""
+        return self.parts or self.topology.replicas
+
+    @property
+    def fits(self) -> bool:
+        """Whether this step compiles for this topology."""
+        return self.work is not None
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """The least seconds of a step."""
+        if self.work is None:
+            return None
+        return bounds(self.topology, self.work.flops, self.work.bytes_moved, self.work.reduced)
+
+    @property
+    def needed_micro_batches(self) -> int | None:
+        """The fewest micro-batches of this batch that fit; None where not even one example does."""
+        if not self.largest:
+            return None
+        share = self.batch_size // self.split
+        return next(n for n in range(1, share + 1) if share % n == 0 and share // n <= self.largest)
+
+    @property
+    def hours(self) -> float | None:
+        """The least hours of the whole schedule."""
+        if self.bounds is None or self.steps is None:
+            return None
+        return self.steps * self.bounds.step / 3600
+
+    def as_dict(self) -> dict:
+        """Plain numbers and words: bytes, operations, seconds, hours."""
+        chip, hours = self.topology.chip, self.hours
+        return {
+            "subject": self.subject,
+            "topology": str(self.topology),
+            "chips": self.topology.chips,
+            "replicas": self.topology.replicas,
+            "batch_size": self.batch_size,
+            "parts": self.split,
+            "examples_a_replica": self.share,
+            "micro_batches": self.micro_batches,
+            "fits": self.fits,
+            "memory": dataclasses.asdict(self.memory) if self.memory else None,
+            "needed": self.needed,
+            "available": chip.memory,
+            "largest_examples_a_replica": self.largest,
+            "needed_micro_batches": self.needed_micro_batches,
+            "work": dataclasses.asdict(self.work) if self.work else None,
+            "bounds": self.bounds and {**dataclasses.asdict(self.bounds), "step": self.bounds.step},
+            "binding": self.bounds and self.bounds.binding,
+            "steps": self.steps,
+            "examples": self.steps and self.steps * self.batch_size,
+            "hours": hours,
+            "chip_hours": hours and hours * self.topology.chips,
+            "published": self.published,
+            "refused": self.refused,
+            "collectives": self.collectives,
+            "chip_source": chip.source,
+            "compiler": self.compiler,
+        }
+
+    def __str__(self):
+        from tf_lamb.tpu.table import table
+
+        return table(self)
+
+
+def largest(needs: Callable[[int], float], available: float, start: int) -> int:
+    """The largest batch that fits: it does, and the next one does not.
+
+    Memory grows about as the batch does, so a guess is where the line through what is known meets
+    what there is. Near it a compiler may compute again what it cannot keep: where a line gains
+    little, the next guess is twice as large, or in the middle.
+
+    Args:
+        needs: bytes at a batch; asked once for each that is tried.
+        available: bytes.
+        start: the first batch to try.
+
+    Returns:
+        0 where not even one example fits.
+    """
+    known: dict[int, float] = {}
+    fits, fails, guess = 0, math.inf, max(start, 1)
+    while fails - fits > 1:
+        before = fails - fits
+        known[guess] = needs(guess)
+        if known[guess] <= available:
+            fits = guess
+        else:
+            fails = guess
+        guess = _guess(known, available, fits, fails, gained=fails - fits <= before / 2)
+    return fits
+
+
+def _guess(known, available, fits, fails, gained):
+    if math.isinf(fails):
+        if len(known) == 2:
+            return max(_line(known, available) + 1, fits + 1)  # what is found must fail above
+        return 2 * fits
+    if not gained or len(known) == 1:
+        return (fits + int(fails)) // 2
+    return min(max(_line(known, available), fits + 1), int(fails) - 1)
+
+
+def _line(known, available):
+    """Where the line through the two batches nearest to what there is meets it."""
+    one, other = sorted(known, key=lambda batch: abs(known[batch] - available))[:2]
+    slope = (known[other] - known[one]) / (other - one)
+    return math.floor(one + (available - known[one]) / slope) if slope > 0 else 2 * max(one, other)
+
+
+def gib(size: float) -> str:
+    """Bytes as a person reads them."""
+    return f"{size / GIB:.2f} GiB"

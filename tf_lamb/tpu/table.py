@@ -1,0 +1,96 @@
+"""A preflight's report, as a table that a person reads in ten seconds."""
+
+from tf_lamb.tpu.report import Report, gib
+
+
+def table(report: Report) -> str:
+    """The rows that there is something to say in."""
+    topology = report.topology
+    rows = [
+        ("", f"{report.subject} on {topology}: {topology.chips:,} chips, "
+             f"{topology.replicas:,} replicas"),
+        ("batch", f"{report.batch_size:,} = {report.share:,} examples x {report.split:,} "
+                  f"{_part(report)}s x {report.micro_batches:,} micro-batch"
+                  f"{'es' * (report.micro_batches != 1)}"),
+        *(("memory" if i == 0 else "", line) for i, line in enumerate(_memory(report))),
+        *(("step" if i == 0 else "", line) for i, line in enumerate(_step(report))),
+        *(("schedule" if i == 0 else "", line) for i, line in enumerate(_schedule(report))),
+        ("compiler", report.compiler),
+    ]  # fmt: skip
+    return "\n".join(f"{name:<10}{text}" if name or i else text for i, (name, text) in
+                     enumerate(rows) if text)  # fmt: skip
+
+
+def _part(report):
+    return "replica" if report.split == report.topology.replicas else "part"
+
+
+def _memory(report):
+    if report.refused:
+        yield f"the compiler refuses this step: {report.refused}"
+        return
+    available = report.topology.chip.memory
+    over = report.needed - available
+    verdict = f"it does not fit, by {gib(over)}" if over > 0 else f"{gib(-over)} are left"
+    yield f"{gib(report.needed)} of {gib(available)} a replica: {verdict}"
+    if memory := report.memory:
+        rest = f", the rest {gib(memory.rest)}" if gib(memory.rest) != gib(0) else ""
+        yield (
+            f"weights {gib(memory.weights)}, slots {gib(memory.slots)}, activations and "
+            f"temporaries {gib(memory.temporaries)}{rest}"
+        )
+    if report.largest is not None:
+        yield from _largest(report)
+
+
+def _largest(report):
+    if not report.largest:
+        yield "not even one example fits: the weights or the slots have to shrink"
+        return
+    whole = report.largest * report.split
+    yield f"at most {report.largest:,} examples a {_part(report)} fit: {whole:,} in all"
+    needed = report.needed_micro_batches
+    if needed > report.micro_batches:
+        yield (
+            f"for a batch of {report.batch_size:,}: gradient_accumulation_steps={needed}, "
+            f"{report.batch_size // report.split // needed:,} examples at once"
+        )
+
+
+def _step(report):
+    if report.work is None:
+        return
+    work, least = report.work, report.bounds
+    yield f"at least {_seconds(least.step)}, which {least.binding} takes"
+    yield (
+        f"compute {_seconds(least.compute)} ({work.flops:.3g} operations), memory "
+        f"{_seconds(least.memory)} ({work.bytes_moved / 1e9:.3g} GB moved), network "
+        f"{_seconds(least.network)} ({work.reduced / 1e9:.3g} GB to all-reduce)"
+    )
+    yield (
+        f"the update is {work.update_flops / work.flops:.1%} of the operations and "
+        f"{work.update_bytes / work.bytes_moved:.0%} of the bytes"
+    )
+    for kind, (count, size) in (report.collectives or {}).items():
+        yield f"{count} {kind}, {size / 1e9:.3g} GB"
+
+
+def _schedule(report):
+    if report.steps is None:
+        return
+    examples = f"{report.steps:,} steps, {report.steps * report.batch_size:,} examples"
+    if report.hours is None:
+        yield examples
+    else:
+        chip_hours = report.hours * report.topology.chips
+        yield f"{examples}: at least {_hours(report.hours)}, {chip_hours:,.3g} chip-hours"
+    if report.published:
+        yield f"published: {report.published}"
+
+
+def _seconds(seconds):
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def _hours(hours):
+    return f"{60 * hours:.3g} minutes" if hours < 1 else f"{hours:.3g} hours"
