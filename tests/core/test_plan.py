@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from tf_lamb.core.checks import patterns as check_patterns
 
+from tf_lamb.core.checks import patterns as check_patterns
 from tf_lamb.core.plan import searching
 from tf_lamb.core.plan.plan import Treatment, exact, groups_of, plan_for, stable_path
 
