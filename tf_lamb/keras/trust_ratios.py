@@ -18,7 +18,7 @@ class TrustRatios(trust_ratios.TrustRatios, callbacks.BetweenBatches):
             return
         wrapper = model.optimizer
         while wrapper is not self._watch.optimizer:
-            self._watch.optimizer.hide_from(wrapper)
+            _hide(self._watch.optimizer, wrapper)
             wrapper = wrapper.inner_optimizer
 
     def _check_directory(self):
@@ -42,3 +42,18 @@ class TrustRatios(trust_ratios.TrustRatios, callbacks.BetweenBatches):
         with contextlib.suppress(RuntimeError):
             tf.config.set_visible_devices([], "GPU")
         return summaries.Writer(self._directory)
+
+
+def _hide(optimizer, wrapper):
+    """Has a wrapper of the optimizer, which lists its variables, not save what is on show."""
+
+    def without(method):
+        def wrapped(store):
+            with optimizer.without_observed():
+                method(store)
+
+        return wrapped
+
+    for name in ("save_own_variables", "load_own_variables"):
+        if name not in vars(wrapper):
+            setattr(wrapper, name, without(getattr(wrapper, name)))

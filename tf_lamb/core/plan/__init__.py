@@ -6,8 +6,18 @@ from tf_lamb.core.plan.plan import (
     Treatment,
     exact,
     groups_of,
+    paths_of,
     plan_for,
     stable_path,
 )
 
-__all__ = ["Layer", "Plan", "Treatment", "exact", "groups_of", "plan_for", "stable_path"]
+__all__ = [
+    "Layer",
+    "Plan",
+    "Treatment",
+    "exact",
+    "groups_of",
+    "paths_of",
+    "plan_for",
+    "stable_path",
+]
