@@ -235,7 +235,7 @@ def test_unobserved_there_is_nothing(door):
     trained(model)
     plain.build(model.trainable_variables)
     assert len(optimizer.variables) == len(plain.variables)
-    assert optimizer._observed is None
+    assert not optimizer._observer.vectors
     with pytest.raises(ValueError, match=r"call observe_trust_ratios\(\) before the first step"):
         optimizer.trust_ratios()
 
