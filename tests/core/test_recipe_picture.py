@@ -127,8 +127,8 @@ def test_an_unknown_axis_is_refused():
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(ModuleNotFoundError, match=r'pip install "tf_lamb\[pictures\]"'):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "\.\[pictures\]"'):
         legw(128).plot()
 
 

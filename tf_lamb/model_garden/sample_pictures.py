@@ -10,6 +10,7 @@ import collections
 import hashlib
 import pathlib
 
+from tf_lamb.core import requirements
 from tf_lamb.model_garden import data_folder, picture_sources
 
 FILES = ("train.tfrecord", "validation.tfrecord", "data.json")
@@ -43,7 +44,11 @@ def write(
 
     Raises:
       ValueError, OSError: for input that cannot be used, before anything is written.
+      ModuleNotFoundError: where a package that it reads or writes with is not installed.
     """
+    read_by = ["sklearn"] if source in ("digits", "photographs") else []
+    room = "tf_lamb.model_garden.sample_pictures"
+    requirements.require(room, "tensorflow", "tqdm", *read_by, extra="model-garden")
     if size < 8:
         raise ValueError(f"size is {size}; use 8 or more.")
     if not 0 < validation_fraction < 1:

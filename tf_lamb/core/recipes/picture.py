@@ -4,7 +4,7 @@ import importlib
 import itertools
 from typing import Any
 
-from tf_lamb.core import schedules
+from tf_lamb.core import requirements, schedules
 
 _OVER = {"steps": "optimizer steps", "examples": "examples"}
 _POINTS = 513  # of a piece of the line, from one joint to the next
@@ -72,13 +72,9 @@ class Drawable:
                     f"plot draws other recipes beside this one, and {other!r} is none. To draw in "
                     "axes of yours: plot(ax=axes); to save: plot().figure.savefig('recipe.png')."
                 )
-        try:
-            import matplotlib.pyplot as plt
-            from matplotlib.ticker import EngFormatter
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                'A picture of a recipe needs matplotlib: pip install "tf_lamb[pictures]".'
-            ) from error
+        requirements.require("A picture of a recipe", "matplotlib", extra="pictures")
+        import matplotlib.pyplot as plt
+        from matplotlib.ticker import EngFormatter
 
         recipes: list[Any] = [self, *others]
         titles = list(dict.fromkeys(recipe.title for recipe in recipes))
