@@ -176,7 +176,7 @@ def test_norms_are_of_whole_variables(case, run):
 @pytest.mark.parametrize("case", ["LARS", "LAMB averaged and accumulated"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_second_step_compiles_nothing(strategy, case, run):
-    """But for what Keras divides about the end of the first epoch, of four steps, for its metrics."""
+    """But for what Keras divides at the end of the first epoch, of four steps, for its metrics."""
     first, second = run(strategy, case).compilations[:3], run(strategy, case).compilations[4:]
     assert first[0] > 0 and len(set(first)) == 1
     assert len(second) == 4 and len(set(second)) == 1

@@ -8,12 +8,12 @@ Seams into Keras 3 (3.15.1), all in this file:
 """
 
 import functools
-import warnings
 
 import keras
 from keras import ops
 
 from tf_lamb.core import checks, plan, rules, topologies
+from tf_lamb.core.warn import warn
 from tf_lamb.keras import decentralized_checks
 from tf_lamb.keras.workers import Workers
 
@@ -233,7 +233,7 @@ class Decentralized(keras.Model):
                 excluded_by_identity=[False] * len(trained),
             )  # fmt: skip
             if message := self._plan.warning():
-                warnings.warn(message, stacklevel=3)
+                warn(message)
             self._trained, self._others = self._workers.copies()
             optimizer = self.optimizer
             optimizer.build(self._trained)  # the velocities lie as the weights do
