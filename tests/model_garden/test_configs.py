@@ -201,8 +201,8 @@ def takes_a_step(name, pictures, **model):
     assert trainer.optimizer.iterations.numpy() == trainer.global_step.numpy() == 1
 
 
-# The loop over micro-batches is one of TensorFlow's, which does not run eagerly.
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if not name.endswith("8gpu")])
+# One loop over micro-batches is enough: BERT's, which is quick.
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "resnet50_lars_8k_8gpu"])
 def test_every_program_builds_and_takes_a_step(name, pictures):
     """Eagerly; compiled below."""
     tf.config.run_functions_eagerly(True)
