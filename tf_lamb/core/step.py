@@ -91,14 +91,14 @@ def recorder(xp, observed, assign) -> Callable | None:
         return None
 
     def observe(*seen):
-        values = xp.stack([xp.cast(scalar, "float32") for scalar in _summary(xp, *seen)])
+        values = xp.stack([xp.cast(scalar, "float32") for scalar in summary(xp, *seen)])
         for vector in vectors:
             assign(vector, values)
 
     return observe
 
 
-def _summary(xp, weight_norm, update_norm, ratio, clipped):
+def summary(xp, weight_norm, update_norm, ratio, clipped):
     """The four scalars of a layer, or of all slices of a variable: three means and a count."""
     count = prod(ratio.shape)
     clipped = xp.sum(xp.where(clipped, 1.0, 0.0))

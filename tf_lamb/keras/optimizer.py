@@ -26,13 +26,15 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def __init__(self, learning_rate, **arguments):
         settings = self._settings_of(arguments)
         steps = settings.gradient_accumulation_steps
+        schedule = keras.optimizers.schedules.LearningRateSchedule
+        learning_rate = settings_.learning_rate(learning_rate, schedule)
         super().__init__(
-            settings_.learning_rate(learning_rate, keras.optimizers.schedules.LearningRateSchedule),
+            learning_rate,
             gradient_accumulation_steps=None if steps == 1 else steps,
             loss_scale_factor=settings.loss_scale_factor,
             **settings.host(),
         )
-        self._take(settings)
+        self._take(settings, learning_rate)
 
     def build(self, variables):
         """Makes the slots and the plan; warns of a pattern that matches no variable."""
@@ -180,7 +182,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def get_config(self):
         """The constructor's arguments, exclusions and all."""
-        return {"learning_rate": super().get_config()["learning_rate"], **self._config()}
+        return self._config(super().get_config()["learning_rate"])
 
     @staticmethod
     def _which_are_finite(variables):

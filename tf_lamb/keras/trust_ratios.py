@@ -5,6 +5,7 @@ import contextlib
 import keras
 
 from tf_lamb.api.callbacks import trust_ratios
+from tf_lamb.core.checks.installed import needed
 from tf_lamb.keras import callbacks
 
 
@@ -22,14 +23,11 @@ class TrustRatios(trust_ratios.TrustRatios, callbacks.BetweenBatches):
             wrapper = wrapper.inner_optimizer
 
     def _check_directory(self):
-        try:
+        with needed(
+            f"TrustRatios(directory={self._directory!r}), which writes TensorBoard's files,",
+            "tensorflow", "leave the directory out and have the table alone, or ",
+        ):  # fmt: skip
             from tf_lamb.tensorflow import summaries
-        except ImportError as error:
-            raise ImportError(
-                f"TrustRatios(directory={self._directory!r}) writes TensorBoard's files with "
-                "TensorFlow, which is not installed: `pip install tensorflow`, or leave the "
-                "directory out and have the table alone."
-            ) from error
         return summaries
 
     def _open_writer(self, optimizer):

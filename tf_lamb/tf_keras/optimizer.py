@@ -71,10 +71,9 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
             uid = tf_keras.backend.get_uid(name) - 1
             host["name"] = f"{name}_{uid}" if uid else name
         super().__init__(**host)
-        self._take(settings)
-        self._learning_rate = self._build_learning_rate(
-            settings_.learning_rate(learning_rate, _Schedule)
-        )
+        learning_rate = settings_.learning_rate(learning_rate, _Schedule)
+        self._take(settings, learning_rate)
+        self._learning_rate = self._build_learning_rate(learning_rate)
         steps = settings.gradient_accumulation_steps
         self.gradient_accumulation_steps = None if steps == 1 else steps
 
@@ -250,7 +249,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
             learning_rate = self._serialize_hyperparameter(self._learning_rate)
         if not isinstance(learning_rate, dict):
             learning_rate = float(learning_rate)
-        return {"learning_rate": learning_rate, **self._config()}
+        return self._config(learning_rate)
 
     @classmethod
     def from_config(cls, config, custom_objects=None):

@@ -1,7 +1,9 @@
 """The half of an optimizer that needs no host: its settings, its plan, and what it tells."""
 
+import ctypes
 import dataclasses
 import functools
+import numbers
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -41,6 +43,7 @@ class Layerwise:
     _observer: Observer
     _plan: plans.Plan | None = None
     _slots: Any = None  # by variable, in the order of the rule, once the optimizer is built
+    _given_rate: float | None = None
     _recipe: recipes.Recipe | recipes.StagedRecipe | None = None
     _undecayed: tuple[tuple[object, str], ...] = ()  # keys and paths excluded by identity
 
@@ -54,8 +57,9 @@ class Layerwise:
         own = {name: arguments.pop(name) for name in hyperparameters(cls.rule)}
         return cls.settings_class(hyperparameters=own, **arguments)
 
-    def _take(self, settings: Settings):
+    def _take(self, settings: Settings, rate):
         """Keeps the settings; hyper-parameters are attributes, as in Keras."""
+        self._given_rate = None if callable(rate) else rate
         for name, value in settings.hyperparameters.items():
             setattr(self, name, value)
         self._settings = dataclasses.replace(settings, name=self.name)
@@ -71,6 +75,8 @@ class Layerwise:
                 f"would change nothing. Make another: {type(self).__name__}.from_config("
                 f"{{**optimizer.get_config(), {name!r}: {value!r}}})."
             )
+        if name == "learning_rate":
+            self._given_rate = float(value) if isinstance(value, numbers.Real) else None
         super().__setattr__(name, value)
 
     @classmethod
@@ -231,9 +237,17 @@ class Layerwise:
                     f"for instance {type(self).__name__}.from_config(optimizer.get_config())."
                 )
 
-    def _config(self):
-        """The constructor's arguments but the learning rate; identities have become paths."""
-        config = self._settings.config()
+    def _config(self, rate):
+        """The constructor's arguments; identities have become paths.
+
+        Args:
+            rate: Of the host's config. Of what a variable holds, it is the number that was given,
+                as long as the variable holds its rounding to float32.
+        """
+        given = self._given_rate
+        if given is not None and ctypes.c_float(given).value == rate:
+            rate = given
+        config = {"learning_rate": rate, **self._settings.config()}
         if self._undecayed:
             paths = [plans.exact(path) for _, path in self._undecayed]
             config["exclude_from_weight_decay"] = [

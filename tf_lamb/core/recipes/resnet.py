@@ -4,8 +4,7 @@ import math
 
 from tf_lamb.core.recipes.arithmetic import (
     IMAGENET,
-    LARS_EXCLUSIONS,
-    RESNET_EXCLUSIONS,
+    NORM_AND_BIAS,
     UNTUNED_LAMB,
     epochs_to_steps,
     in_epochs,
@@ -27,7 +26,7 @@ def untuned_lamb_resnet50(batch_size: int, examples: int = IMAGENET, epochs: flo
     then linearly to 0, from the peak on. Weight decay is 1.5, since the trust ratio divides it
     out. Batch norm and biases are excluded, as in the paper and the PyTorch reproduction; the first
     author's own run at 32,768 (76.3 % top-1) decays and adapts the bias of the last layer:
-    `dataclasses.replace(recipe, exclude_from_weight_decay=recipe.exclude_from_weight_decay[:1])`.
+    `dataclasses.replace(recipe, exclude_from_weight_decay=("gamma", "beta"))`.
 
     Args:
         batch_size: The batch to train with; the paper has the powers of 2 from 512 to 32,768.
@@ -63,7 +62,7 @@ def untuned_lamb_resnet50(batch_size: int, examples: int = IMAGENET, epochs: flo
         warmup_steps=epochs_to_steps(warmup_epochs, examples, batch_size),
         train_steps=train_steps,
         weight_decay=1.5,
-        exclude_from_weight_decay=RESNET_EXCLUSIONS,
+        exclude_from_weight_decay=NORM_AND_BIAS,
         label_smoothing=0.1,
         examples=examples,
         epochs=epochs,
@@ -123,7 +122,7 @@ def legw_resnet50_lars(batch_size: int, examples: int = IMAGENET, epochs: float 
         train_steps=train_steps,
         power=2.0,
         weight_decay=1e-4,
-        exclude_from_weight_decay=LARS_EXCLUSIONS,
+        exclude_from_weight_decay=NORM_AND_BIAS,
         momentum=0.9,
         epsilon=1e-5,
         trust_coefficient=0.001,
