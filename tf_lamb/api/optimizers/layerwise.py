@@ -1,6 +1,5 @@
 """The half of an optimizer that needs no host: its settings, its plan, and what it tells."""
 
-import ctypes
 import dataclasses
 import functools
 import numbers
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tf_lamb.api.optimizers.guard import Guard
 from tf_lamb.api.optimizers.observation import Observer
-from tf_lamb.api.optimizers.settings import RatioSettings, Settings, hyperparameters
+from tf_lamb.api.optimizers.settings import RatioSettings, Settings, as_given, hyperparameters
 from tf_lamb.api.variables import path_of
 from tf_lamb.core import checks, recipes
 from tf_lamb.core import plan as plans
@@ -238,15 +237,8 @@ class Layerwise:
                 )
 
     def _config(self, rate):
-        """The constructor's arguments; identities have become paths.
-
-        Args:
-            rate: Of the host's config. Of what a variable holds, it is the number that was given,
-                as long as the variable holds its rounding to float32.
-        """
-        given = self._given_rate
-        if given is not None and ctypes.c_float(given).value == rate:
-            rate = given
+        """The constructor's arguments, the rate from the host's; identities have become paths."""
+        rate = as_given(rate, self._given_rate)
         config = {"learning_rate": rate, **self._settings.config()}
         if self._undecayed:
             paths = [plans.exact(path) for _, path in self._undecayed]

@@ -1,5 +1,6 @@
 """The arguments that optimizers take in both doors, checked once."""
 
+import ctypes
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
@@ -202,3 +203,9 @@ def learning_rate(value, host):
     """A number is checked, and whether a schedule is the host's; a callable is left to the host."""
     schedule_checks.of_host("learning_rate", value, host)
     return value if callable(value) else checks.number("learning_rate", value)
+
+
+def as_given(rate, given):
+    """The number that was given, as long as a variable holds its rounding to float32."""
+    is_given = given is not None and ctypes.c_float(given).value == rate
+    return given if is_given else rate
