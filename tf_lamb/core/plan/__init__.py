@@ -1,13 +1,7 @@
 """Patterns meet the paths of variables: one treatment a variable."""
 
-from tf_lamb.core.plan.plan import (
-    Layer,
-    Plan,
-    Treatment,
-    exact,
-    groups_of,
-    plan_for,
-    stable_path,
-)
+from tf_lamb.core.plan.paths import stable_path
+from tf_lamb.core.plan.patterns import exact, groups_of
+from tf_lamb.core.plan.plan import Layer, Plan, Treatment, plan_for
 
 __all__ = ["Layer", "Plan", "Treatment", "exact", "groups_of", "plan_for", "stable_path"]
