@@ -3,12 +3,10 @@
 import dataclasses
 from collections.abc import Iterator
 
+from tf_lamb.core import checks
 from tf_lamb.core.checks.warn import warn
 from tf_lamb.core.recipes.arithmetic import positive, whole
 from tf_lamb.core.recipes.picture import Drawable
-
-DECAYS = ("constant", "multi_step", "polynomial")
-HANDOVERS = ("continuous", "drop")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,10 +99,8 @@ class Recipe(Drawable):
             plain["examples"] = whole("examples", self.examples)
         for name, value in plain.items():
             object.__setattr__(self, name, value)
-        for name, choices in (("decay", DECAYS), ("handover", HANDOVERS)):
-            if getattr(self, name) not in choices:
-                known = ", ".join(map(repr, choices))
-                raise ValueError(f"{name} must be one of {known}, not {getattr(self, name)!r}.")
+        for name in ("decay", "handover"):
+            checks.choice(name, getattr(self, name))
         if self.decay == "multi_step" and not self.boundaries:
             raise ValueError("decay='multi_step' needs boundaries, the steps at which to decay.")
         if self.warmup_steps > self.train_steps:
@@ -119,6 +115,11 @@ class Recipe(Drawable):
                 "so that most of training is below the learning rate that it leads to. Train for "
                 "longer, or take a smaller batch."
             )
+
+    @property
+    def stages(self) -> tuple["Recipe", ...]:
+        """This recipe alone, as a `StagedRecipe` has several."""
+        return (self,)
 
     @property
     def examples_seen(self) -> int:
