@@ -162,7 +162,7 @@ def table(runs, timed):
 
 
 def draw(runs, path):
-    """Clean and attacked accuracy, a bar a method and a dot a seed."""
+    """Clean and attacked accuracy, a dot a seed and a line at the mean."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -170,14 +170,14 @@ def draw(runs, path):
 
     _, axes = plt.subplots(1, 2, figsize=(9, 4))
     titles = {"test": "clean test images", "attacked": "the same after an attack"}
+    labels = ["plain" if tau is None else f"tau={tau}" for tau in METHODS.values()]
     for ax, (name, title) in zip(axes, titles.items(), strict=True):
         for i, method in enumerate(METHODS):
             values = of(runs, method, name)
-            ax.bar(i, statistics.mean(values), color=f"C{i}", alpha=0.6)
+            ax.hlines(statistics.mean(values), i - 0.3, i + 0.3, color=f"C{i}", lw=3)
             ax.plot([i] * len(values), values, "ko", ms=4)
-        every = [run[name] for run in runs]
-        ax.set_ylim(min(every) - 2, max(every) + 1)
-        ax.set_xticks(range(len(METHODS)), METHODS)
+        ax.set_xticks(range(len(METHODS)), labels)
+        ax.margins(0.15)
         ax.set(title=title, ylabel="accuracy, %")
     plt.savefig(path, dpi=110, bbox_inches="tight")
 

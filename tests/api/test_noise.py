@@ -195,11 +195,12 @@ def test_bad_input_is_refused_in_a_sentence(door, name):
 @every_door
 def test_what_can_mislead_is_warned_of(door):
     host, ours = DOORS[door]
-    with pytest.warns(UserWarning, match="can run away"):
+    with pytest.warns(UserWarning, match="can run away") as runaway:
         built(host, ours.AdaScale(host.optimizers.SGD(), 2, previous_gradient=True))
     inner = ours.LARS(gradient_accumulation_steps=2)
-    with pytest.warns(UserWarning, match="No variable is left for the group 'nothing'"):
+    with pytest.warns(UserWarning, match="No variable is left for the group 'nothing'") as none:
         built(host, ours.Measured(inner, groups=["nothing", "w"]))
+    assert {warning.filename for warning in (*runaway, *none)} == {__file__}  # the user's line
 
 
 @on_tensorflow

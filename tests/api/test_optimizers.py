@@ -89,6 +89,17 @@ def test_the_learning_rate_is_read_at_every_step(door, kind):
     assert isinstance(optimizer.get_config()["learning_rate"], (float, dict))
 
 
+@every_door
+def test_the_config_has_the_learning_rate_that_was_given(door):
+    optimizer = DOORS[door][1].LAMB(0.1)
+    rate = lambda: optimizer.get_config()["learning_rate"]  # noqa: E731
+    assert rate() == 0.1  # and not 0.10000000149, which the variable holds
+    optimizer.learning_rate = 1 / 3
+    assert rate() == 1 / 3
+    optimizer._learning_rate.assign(0.7)  # by who does not tell the optimizer
+    assert rate() == float(np.float32(0.7))
+
+
 def norm(arrays):
     return np.sqrt(sum(np.sum(a**2) for a in arrays))
 

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from support.doors import DOORS, every_door
 
+from tf_lamb.core import recipes
+
 LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 
@@ -43,6 +45,19 @@ def test_it_is_serialized_as_what_it_is_and_stands_among_patterns(door):
         config = ours.LAMB(exclude_from_weight_decay=given).get_config()
         assert config[LISTS[0]] == ([given] if isinstance(given, str) else given)
         assert ours.LAMB.from_config(config).get_config() == config
+
+
+@every_door
+def test_a_recipe_excludes_by_it_whatever_the_layers_are_called(door, recwarn):
+    host, ours = DOORS[door]
+    optimizer = ours.LAMB.from_recipe(recipes.untuned_lamb_bert(4096))
+    optimizer.build(model_of(host).trainable_variables)
+    assert [t.adapt for t in optimizer._plan.treatments].count(True) == 2
+    assert optimizer.get_config()[LISTS[0]] == ["norm_and_bias"]
+    lines = []
+    optimizer.describe(lines.append)
+    assert lines[0].endswith("norm_and_bias is 6 of them")
+    assert not recwarn.list
 
 
 @pytest.mark.skipif(not hasattr(keras.layers, "RMSNormalization"), reason="since Keras 3.9")

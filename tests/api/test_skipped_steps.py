@@ -49,7 +49,7 @@ def test_what_a_report_tells_is_not_told_twice(door):
     made, variable = optimizer(door)
     made.finalize_variable_values([variable])
     step(made, variable)
-    made._is_reported = True
+    made._guard.is_reported = True
     made.finalize_variable_values([variable])
     step(made, variable)
     with pytest.warns(UserWarning, match="of 2 steps, 2 have been skipped"):

@@ -235,7 +235,7 @@ def test_unobserved_there_is_nothing(door):
     trained(model)
     plain.build(model.trainable_variables)
     assert len(optimizer.variables) == len(plain.variables)
-    assert optimizer._observed is None
+    assert not optimizer._observer.vectors
     with pytest.raises(ValueError, match=r"call observe_trust_ratios\(\) before the first step"):
         optimizer.trust_ratios()
 
@@ -302,7 +302,9 @@ def test_without_tensorflow_a_directory_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     ours = DOORS["keras"][1]
     ours.TrustRatios()
-    with pytest.raises(ImportError, match="directory='logs'.* TensorBoard's files with TensorFlow"):
+    with pytest.raises(
+        ImportError, match="directory='logs'.* TensorBoard's files, needs TensorFlow"
+    ):
         ours.TrustRatios("logs")
 
 
@@ -320,5 +322,8 @@ def test_where_tensorflow_is_not_installed_a_directory_is_refused():
         [sys.executable, "-c", code], env=dict(os.environ), capture_output=True, text=True,
         check=True,
     ).stdout  # fmt: skip
-    assert "TrustRatios(directory='logs') writes TensorBoard's files with TensorFlow" in output
+    assert (
+        "TrustRatios(directory='logs'), which writes TensorBoard's files, needs TensorFlow"
+        in output
+    )
     assert "leave the directory out" in output

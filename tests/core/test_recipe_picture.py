@@ -105,12 +105,23 @@ def test_recipes_of_one_batch_are_told_apart():
     ]  # fmt: skip
 
 
-def test_steps_are_logarithmic_where_that_shows_the_short_run():
-    ax = legw(128).plot(legw(2048))
-    assert ax.get_xscale() == "symlog"
-    assert ax.xaxis.get_transform().linthresh == 94  # warmup, the same at every batch
-    assert ax.get_xlabel() == "optimizer steps, logarithmic from 94 on"
-    assert legw(128).plot(legw(2048), over="examples").get_xscale() == "linear"
+def test_what_is_straight_is_drawn_so_unless_the_short_run_would_not_be_seen():
+    assert legw(128).plot(legw(2048)).get_xscale() == "linear"  # 16 times the steps
+    small, large = (recipes.untuned_lamb_bert(batch) for batch in (512, 32768))
+    ax = small.plot(large)
+    assert ax.get_xscale() == "log"
+    assert ax.get_xlabel().startswith("optimizer steps, logarithmic")
+    assert small.plot(large, over="examples").get_xscale() == "linear"
+
+
+def test_the_legend_covers_nothing():
+    ax = legw(128).plot(legw(512), legw(2048))
+    ax.figure.draw_without_rendering()
+    legend, title, label = (
+        each.get_window_extent() for each in (ax.get_legend(), ax.title, ax.xaxis.label)
+    )
+    assert legend.y0 >= 0 and legend.y1 <= label.y0 < ax.bbox.y0  # below all, and not cut off
+    assert title.y1 <= ax.figure.bbox.y1
 
 
 def test_it_draws_where_it_is_told_to():
@@ -127,8 +138,8 @@ def test_an_unknown_axis_is_refused():
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(ModuleNotFoundError, match=r'pip install "tf_lamb\[pictures\]"'):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "\.\[pictures\]"'):
         legw(128).plot()
 
 

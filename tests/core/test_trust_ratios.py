@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tf_lamb.api.callbacks.trust_ratios import History
-from tf_lamb.api.optimizers import observation as observing
 from tf_lamb.api.optimizers.observation import Observation
+from tf_lamb.core import step
 from tf_lamb.core.rules import lamb, lars
 
 
@@ -16,7 +16,7 @@ def seen_by(rule, w, u, **arguments):
     rule(np, u, w, *arguments.pop("slots"), t=1, adapt=True, decay=0.0,
          observe=lambda *seen: calls.append(seen), **arguments)  # fmt: skip
     (seen,) = calls
-    return tuple(float(x) for x in observing.summary(np, *seen))
+    return tuple(float(x) for x in step.summary(np, *seen))
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,14 @@ def test_a_batch_is_dealt_in_order_and_neighbours_are_averaged():
         np.testing.assert_allclose(own, np.tensordot(ring, np.array(each), 1), atol=1e-6)
 
 
+def test_a_pattern_that_matches_nothing_is_warned_of_at_the_users_line():
+    options = {"weight_decay": 0.2, "exclude_from_weight_decay": ["bais"]}
+    workers = tf_lamb.keras.Decentralized(compiled(momentum=0.0), "dsgd", "ring", **options)
+    with pytest.warns(UserWarning, match="matches the pattern 'bais'") as caught:
+        workers.lower(*data())
+    assert caught[0].filename == __file__
+
+
 @pytest.mark.parametrize(("topology", "lazy"), [("one_peer_exponential", False), ("grid", True)])
 def test_turns_and_weights_by_worker_are_those_of_the_matrices(topology, lazy):
     """Workers far apart that do not learn: what a step does is the matrix alone."""

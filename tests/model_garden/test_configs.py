@@ -9,12 +9,12 @@ import pytest
 pytest.importorskip("official")
 
 import tensorflow as tf
-from official.core import exp_factory
+from official.core import exp_factory, task_factory
 from official.nlp.tasks import masked_lm
 from support.configs import YAMLS, experiment_of, header, parsed
-from support.garden import one_device, train
+from support.garden import build, one_device, tiny, tiny_resnet, train
 
-from tf_lamb.core import recipes
+from tf_lamb.core import plan, recipes
 from tf_lamb.model_garden.checks import runs as checks
 from tf_lamb.model_garden.experiments import experiments
 from tf_lamb.model_garden.experiments.recipes import settings
@@ -202,8 +202,8 @@ def takes_a_step(name, pictures, **model):
     assert trainer.optimizer.iterations.numpy() == trainer.global_step.numpy() == 1
 
 
-# The loop over micro-batches is one of TensorFlow's, which does not run eagerly.
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if not name.endswith("8gpu")])
+# One loop over micro-batches is enough: BERT's, which is quick.
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "resnet50_lars_8k_8gpu"])
 def test_every_program_builds_and_takes_a_step(name, pictures):
     """Eagerly; compiled below."""
     tf.config.run_functions_eagerly(True)
@@ -218,3 +218,31 @@ def test_every_program_builds_and_takes_a_step(name, pictures):
 def test_every_program_is_compiled_and_takes_a_step(name, pictures):
     """ResNets at the least depth."""
     takes_a_step(name, pictures, backbone={"resnet": {"model_id": 10}})
+
+
+@pytest.mark.parametrize(
+    ("params", "recipe", "listed"),
+    [
+        (lambda: build(tiny("")), recipes.untuned_lamb_bert(512), ["LayerNorm|layer_norm", "bias"]),
+        (
+            lambda: tiny_resnet(""), recipes.untuned_lamb_resnet50(512),
+            ["batch_normalization|_bn/", "bias"],
+        ),
+    ],
+    ids=["bert", "resnet"],
+)  # fmt: skip
+def test_norm_and_bias_is_what_the_sources_list(params, recipe, listed):
+    variables = task_factory.get_task(params().task).build_model().trainable_variables
+    arguments = {
+        "paths": [plan.stable_path(v.name) for v in variables],
+        "shapes": [tuple(v.shape) for v in variables],
+        "weight_decay": recipe.weight_decay,
+        "exclude_from_layer_adaptation": recipe.exclude_from_layer_adaptation,
+        "excluded_by_identity": [False] * len(variables),
+    }
+    word, lists = (
+        plan.plan_for(exclude_from_weight_decay=excluded, **arguments)
+        for excluded in (recipe.exclude_from_weight_decay, listed)
+    )
+    assert word.treatments == lists.treatments
+    assert 0 < sum(treatment.adapt for treatment in word.treatments) < len(variables)

@@ -236,6 +236,26 @@ def test_a_full_disk_costs_no_checkpoint(records, unbroken, begun, eager, asynch
     assert_same_bits(unbroken, begun)
 
 
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
+def test_a_full_disk_at_the_last_checkpoint_is_said(tmp_path, asynchronous):
+    step, weights = tf.Variable(0, dtype=tf.int64), tf.Variable(tf.zeros(4096))
+    manager = tf.train.CheckpointManager(
+        tf.train.Checkpoint(global_step=step, weights=weights), str(tmp_path), max_to_keep=1,
+        step_counter=step, checkpoint_interval=1,
+    )  # fmt: skip
+    controller = runner.Controller(
+        global_step=step, evaluator=object(), checkpoint_manager=manager,
+        enable_async_checkpointing=asynchronous,
+    )  # fmt: skip
+    step.assign(2)
+    with full_disk(), pytest.raises(parsing.UserError, match="no checkpoint can be saved") as error:
+        controller._save_now()
+    assert str(tmp_path) in str(error.value)
+    step.assign(3)
+    controller._save_now()
+    assert not checkpoints.why_broken(str(tmp_path / "ckpt-3"))
+
+
 def of_another_model(model):
     return {"task": {"model": {"encoder": {"bert": model}}}}
 

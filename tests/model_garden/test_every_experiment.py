@@ -96,7 +96,7 @@ import yaml
 params.override(yaml.safe_load({YAML!r}), is_strict=True)
 assert params.trainer.optimizer_config.optimizer.get().beta_2 == 0.99
 assert early.trainer.optimizer_config.optimizer.type == "adamw"
-from tf_lamb.model_garden import early, parsing
+from tf_lamb.model_garden.checks import early, parsing
 assert early.known_experiments() == sorted(parsing._experiments())
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

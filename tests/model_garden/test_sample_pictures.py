@@ -56,6 +56,17 @@ def nearest(pictures, originals):
     return index, np.abs(a - b[index]).max()
 
 
+def test_without_scikit_learn_it_says_the_pip_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    line = r'needs scikit-learn, which this .* lacks: pip install "\.\[model-garden\]"'
+    for source in ("digits", "photographs"):
+        with pytest.raises(ModuleNotFoundError, match=line):
+            sample_pictures.write(tmp_path / "out", source=source)
+    with pytest.raises(FileNotFoundError, match="Fashion-MNIST is not in"):  # which needs none
+        sample_pictures.write(tmp_path / "out", source="fashion_mnist", fashion_mnist_dir="none")
+    assert not (tmp_path / "out").exists()
+
+
 def hashes(folder):
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from support.running_error import FLOAT32, Doubt, Namespace, Tracked, ulps
 
-from tf_lamb.core import layers, rules
+from tf_lamb.core import rules, step
 from tf_lamb.core.plan.plan import Treatment
 
 # Magnitudes in float32, whose squares and quotients it can hold.
@@ -200,7 +200,7 @@ def one_step(xp, family, treatment, g, state, *, lr, t, opts):
     """Ours: one step of a rule, as the doors call it."""
     rule = functools.partial(RULES[family], **opts)
     with np.errstate(all="ignore"):
-        (new,) = layers.step(xp, rule, [treatment], [g], [state], lr=lr, t=t)
+        (new,) = step.apply_rule(xp, rule, [treatment], [g], [state], lr=lr, t=t)
     return new
 
 

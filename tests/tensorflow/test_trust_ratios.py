@@ -42,7 +42,7 @@ def test_replicas_show_what_one_device_shows(door, case):
         model = toy_model(door, optimizer_of(door, case), run_eagerly=case == "LARS")
     watching.assert_equal(watching.fit(model, door, quiet(door), 3), case)
     # Each replica wrote its own copy.
-    vectors = model.optimizer._observed_variables
+    vectors = model.optimizer._observer.variables
     assert vectors
     for vector in vectors:
         one, other = (copy.numpy() for copy in strategy.experimental_local_results(vector))

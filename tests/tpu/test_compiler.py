@@ -1,5 +1,7 @@
 """libtpu: what it knows of each chip, and what a person is told of its refusals."""
 
+import sys
+
 import pytest
 
 pytest.importorskip("libtpu")
@@ -56,6 +58,8 @@ def test_what_the_compiler_refuses_is_named_with_its_layer():
 
 
 def test_without_libtpu_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"jax and libtpu.*pip install 'tf_lamb\[preflight\]'"):
+    for name in ("jax", "libtpu"):
+        monkeypatch.setitem(sys.modules, name, None)
+    line = r'needs jax and libtpu, which this .* lacks: pip install "\.\[preflight\]"'
+    with pytest.raises(ModuleNotFoundError, match=line):
         compiler.require()

@@ -4,8 +4,9 @@ from tf_lamb.core.checks.installed import needed
 
 with needed(
     "tf_lamb.keras",
-    "Keras 3 runs on the backend that KERAS_BACKEND names, on TensorFlow where it names none: set "
-    "KERAS_BACKEND=jax or KERAS_BACKEND=torch, or pip install '.[tensorflow]'.",
+    "tensorflow",
+    "Keras 3 runs on the backend that KERAS_BACKEND names, on TensorFlow where it names none; set "
+    "KERAS_BACKEND=jax or KERAS_BACKEND=torch, or ",
 ):
     import keras as _keras  # noqa: F401
 

@@ -29,7 +29,9 @@ def is_half(dtype):
 
 
 def native(variable):
-    """What TensorFlow knows of a Keras variable; a bare `tf.Variable` as it is."""
+    """What an update works on: on TensorFlow, what that knows of a Keras variable."""
+    if variable is None or keras.backend.backend() != "tensorflow":
+        return variable
     # Not `isinstance`: an optimizer's own variables are no `keras.Variable` before Keras 3.7.
     return variable if callable(variable.value) else variable.value
 
@@ -91,10 +93,10 @@ def refuse(skipped, finite, refusal, paths):
         check(*(ops.convert_to_numpy(each) for each in (skipped, finite)))
 
 
-class WaitingWeights(keras.optimizers.Optimizer):
-    """Takes weights before it is built, from Keras's HDF5 loader; they wait for the build."""
+class HostOptimizer(keras.optimizers.Optimizer):
+    """Keras's base class, with its versions evened out and its timing put right."""
 
-    _early_weights = ()
+    _early_weights = ()  # from Keras's HDF5 loader, which sets them before the build
 
     def set_weights(self, weights):
         """As in Keras, and before the optimizer is built, too."""
@@ -113,10 +115,6 @@ class WaitingWeights(keras.optimizers.Optimizer):
             with outside_of_any_graph():
                 self.set_weights(self._early_weights)
             self._early_weights = ()
-
-
-class HostOptimizer(WaitingWeights):
-    """Keras's base class, with its versions evened out and its timing put right."""
 
     if VERSION < (3, 5):  # later, Keras's own is this very property
 

@@ -14,7 +14,7 @@ from tf_lamb.api.variables import path_of
 from tf_lamb.keras import host
 
 
-class MeasuringOptimizer(host.WaitingWeights):
+class MeasuringOptimizer(host.HostOptimizer):
     """Owns the variables of what was measured, and hands all else on to the inner optimizer."""
 
     _xp = ops

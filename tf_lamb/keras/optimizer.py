@@ -1,33 +1,40 @@
-"""What every optimizer of door 1 shares: all that Keras 3 asks of one, but the rule itself."""
+"""What every optimizer of Keras 3 shares: all that Keras asks of one, but the rule itself.
+
+Seams into Keras 3 (3.15.1): `_distribution_strategy`; an optimizer's state is what its `variables`
+and those of its wrapper list.
+"""
+
+import contextlib
 
 import keras
 from keras import ops
 
 from tf_lamb.api.optimizers import overrun
 from tf_lamb.api.optimizers import settings as settings_
-from tf_lamb.api.optimizers.guard import Guarded
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import path_of, step_of
-from tf_lamb.keras import host, observing, schedules, update
+from tf_lamb.core.step import Scalars, State, Stored
+from tf_lamb.keras import host, schedules, update
 
 
-class LayerwiseOptimizer(
-    Layerwise, Guarded, update.Updating, observing.Observing, host.HostOptimizer
-):
-    """Owns variables, casting, clipping, accumulation, averaging, distribution and config."""
+class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
+    """Owns variables, casting, clipping, distribution and config."""
 
     _schedules = schedules
+    _hides_observed = False
 
     def __init__(self, learning_rate, **arguments):
-        settings = self.settings_class(**arguments)
+        settings = self._settings_of(arguments)
         steps = settings.gradient_accumulation_steps
+        schedule = keras.optimizers.schedules.LearningRateSchedule
+        learning_rate = settings_.learning_rate(learning_rate, schedule)
         super().__init__(
-            settings_.learning_rate(learning_rate, keras.optimizers.schedules.LearningRateSchedule),
+            learning_rate,
             gradient_accumulation_steps=None if steps == 1 else steps,
             loss_scale_factor=settings.loss_scale_factor,
             **settings.host(),
         )
-        self._take(settings)
+        self._take(settings, learning_rate)
 
     def build(self, variables):
         """Makes the slots and the plan; warns of a pattern that matches no variable."""
@@ -38,78 +45,120 @@ class LayerwiseOptimizer(
             return
         self._make_plan(variables)
         super().build(variables)
-        self._slots = [self._add_slots(v) for v in variables]
-        if self._is_guarded:
-            count = self.add_variable((), dtype="int32", name="skipped_steps")
-            self._skipped = lambda: count
+        beside = [(self._add_slots(v), self._add_master(v)) for v in variables]
+        self._slots, self._masters = map(list, zip(*beside, strict=True))
+        if self._guard.is_on:
+            self._guard.counter = self.add_variable((), dtype="int32", name="skipped_steps")
         self._make_observed()
-        if keras.backend.backend() == "tensorflow":
-            from tf_lamb.tensorflow.update import Update
-
-            self._update = Update(
-                self._bound_rule,
-                len(self.slot_names),
-                self.clip_aggregated,
-                self.gradient_accumulation_steps,
-                self._settings.jit_compile,
-                self._refusal(),
-                self.assign,
-                self._tell_row,
-            )
-        elif self._settings.slot_dtype == "bfloat16":
-            self._noise = keras.random.SeedGenerator(0)
-            self._track_variable(self._noise.state)
+        self._update = self._make_update()
         self._set_early_weights()
 
     def _add_slots(self, variable):
-        """The slots of the rule, then the float32 master if there is one."""
         if getattr(variable, "overwrite_with_gradient", False):
             return ()
-        exact = host.compute_dtype(variable.dtype)
-        slots = dict.fromkeys(self.slot_names, exact)
-        if exact == "float32":
-            slots = dict.fromkeys(self.slot_names, self._settings.slot_dtype)
+        dtype = host.compute_dtype(variable.dtype)
+        if dtype == "float32":
+            dtype = self._settings.slot_dtype
+        return tuple(self._add_beside(variable, name, dtype) for name in self.slot_names)
+
+    def _add_master(self, variable):
         if self._settings.master_weights and host.is_half(variable.dtype):
-            slots["master"] = "float32"
-        prefix = path_of(variable).replace("/", "_")
-        return tuple(
-            self.add_beside(variable, f"{prefix}_{name}", dtype) for name, dtype in slots.items()
-        )
+            return self._add_beside(variable, "master", "float32")
+        return None
+
+    def _add_beside(self, variable, name, dtype):
+        return self.add_beside(variable, f"{path_of(variable).replace('/', '_')}_{name}", dtype)
+
+    def _make_update(self):
+        arguments = {
+            "rule": self._bound_rule,
+            "clip": self.clip_aggregated,
+            "accumulation_steps": self.gradient_accumulation_steps,
+            "refusal": self._guard.refusal,
+            "assign": self.assign,
+            "tell": self._guard.tell_row,
+        }
+        if keras.backend.backend() == "tensorflow":
+            from tf_lamb.tensorflow.update import Update
+
+            return Update(jit_compile=self._settings.jit_compile, **arguments)
+        noise = None
+        if self._settings.slot_dtype == "bfloat16":
+            noise = keras.random.SeedGenerator(0)
+            self._track_variable(noise.state)
+        return update.Update(noise=noise, **arguments)
 
     def update_step(self, gradient, variable, learning_rate):
         """One step of the rule for one variable."""
-        (layer,) = self._plan.layers([self._get_variable_index(variable)])
-        self._step(layer, [gradient], [variable], learning_rate, self.iterations + 1)
+        (layer,), state = self._work([variable])
+        scalars = self._scalars()._replace(lr=learning_rate)
+        self._update.step_layer(layer, [gradient], state, scalars)
 
     def _backend_apply_gradients(self, grads, trainable_variables):
         gradients = [
             ops.cast(host.dense(g, v), host.compute_dtype(v.dtype))
             for g, v in zip(grads, trainable_variables, strict=True)
         ]
+        plan, state = self._work(trainable_variables)
         if keras.backend.backend() == "tensorflow":
-            self._apply_on_tensorflow(gradients, trainable_variables)
-        elif self.gradient_accumulation_steps or self._is_guarded:
-            self._apply_if_due(gradients, trainable_variables)
+            self._apply_on_tensorflow(plan, gradients, state)
         else:
-            self._apply_once(gradients, trainable_variables, self._scalars())
+            self._uncount(self._update(plan, gradients, state, self._scalars()))
         if host.VERSION < (3, 10):  # later, `apply` itself counts
             self._iterations.assign_add(1)
 
+    def _work(self, variables):
+        """What an update takes besides gradients and scalars."""
+        indices = [self._get_variable_index(v) for v in variables]
+        own = host.native
+        accumulators = self._accumulated_gradients if self.gradient_accumulation_steps else None
+        state = State(
+            [
+                Stored(own(v), [own(slot) for slot in self._slots[i]], own(self._masters[i]))
+                for i, v in zip(indices, variables, strict=True)
+            ],
+            [own(accumulators[i]) for i in indices] if accumulators else [],
+            [(own(average), own(v)) for average, v in self._averages()],
+            self._observer.of(indices),
+            [own(counter) for counter in self._guard.counters],
+        )
+        return self._plan.layers(indices), state
+
+    def _apply_on_tensorflow(self, plan, gradients, state):
+        import tensorflow as tf
+
+        from tf_lamb.tensorflow.update import update_replicas
+
+        def everywhere(strategy, gradients):
+            scalars = Scalars(*map(tf.convert_to_tensor, self._scalars()))
+            self._uncount(update_replicas(strategy, self._update, plan, gradients, state, scalars))
+
+        weights = [each.weight for each in state.stored]
+        pairs = self._all_reduce_sum_gradients(zip(gradients, weights, strict=True))
+        tf.__internal__.distribute.interim.maybe_merge_call(
+            everywhere, self._distribution_strategy, [gradient for gradient, _ in pairs]
+        )
+
+    def _uncount(self, skipped):
+        """A step that was skipped is not counted."""
+        if self._guard.is_on:
+            iterations = host.native(self._iterations)
+            iterations.assign_sub(ops.cast(skipped, iterations.dtype) * self._micro_steps)
+
     def _scalars(self):
         """What the step depends on besides gradients and state."""
-        iterations = self.iterations
+        iterations, frequency = self.iterations, self.ema_overwrite_frequency
         t = iterations + 1
-        micro_step = self._iterations + 1
-        return {
-            "lr": ops.convert_to_tensor(self.learning_rate),
-            "t": t,
-            "is_update": ops.equal(micro_step % self._micro_steps, 0),
+        return Scalars(
+            lr=ops.convert_to_tensor(self.learning_rate),
+            t=t,
+            is_update=ops.equal((self._iterations + 1) % self._micro_steps, 0),
             # As in Keras, the averages begin with the weights of the first step.
-            "ema_momentum": ops.where(iterations > 0, self.ema_momentum, 0.0),
-            "ema_overwrites": ops.equal(t % self.ema_overwrite_frequency, 0)
-            if self.ema_overwrite_frequency
+            ema_momentum=ops.where(iterations > 0, self.ema_momentum, 0.0),
+            ema_overwrites=ops.equal(t % frequency, 0)
+            if frequency
             else ops.convert_to_tensor(False),
-        }
+        )
 
     @property
     def _micro_steps(self):
@@ -122,35 +171,6 @@ class LayerwiseOptimizer(
         pairs = zip(self._model_variables_moving_average, self._trainable_variables, strict=True)
         return [(average, variable) for average, variable in pairs if average is not None]
 
-    def _apply_on_tensorflow(self, gradients, variables):
-        import tensorflow as tf
-
-        from tf_lamb.tensorflow.update import Scalars, State, update_replicas
-
-        indices = [self._get_variable_index(v) for v in variables]
-        accumulators = self._accumulated_gradients if self.gradient_accumulation_steps else None
-        state = State(
-            weights=[host.native(v) for v in variables],
-            slots=[[host.native(slot) for slot in self._slots[i]] for i in indices],
-            accumulators=[host.native(accumulators[i]) for i in indices] if accumulators else [],
-            averages=[(host.native(average), host.native(v)) for average, v in self._averages()],
-            observed=self._observed_of(indices),
-            skipped=[host.native(self._skipped())] if self._is_guarded else [],
-        )
-        plan = self._plan.layers(indices)
-
-        def everywhere(strategy, gradients):
-            scalars = Scalars(**{k: tf.convert_to_tensor(v) for k, v in self._scalars().items()})
-            skipped = update_replicas(strategy, self._update, plan, gradients, state, scalars)
-            if self._is_guarded:
-                iterations = host.native(self._iterations)
-                iterations.assign_sub(tf.cast(skipped, iterations.dtype) * self._micro_steps)
-
-        pairs = self._all_reduce_sum_gradients(zip(gradients, state.weights, strict=True))
-        tf.__internal__.distribute.interim.maybe_merge_call(
-            everywhere, self._distribution_strategy, [gradient for gradient, _ in pairs]
-        )
-
     def finalize_variable_values(self, var_list):
         """At the end of training, the averages replace the weights if `use_ema`."""
         overrun.warn_if_over(self, lambda: step_of(self))
@@ -158,11 +178,56 @@ class LayerwiseOptimizer(
         for average, variable in self._averages():
             if self._var_key(variable) in known:
                 variable.assign(ops.cast(average, variable.dtype))
-        self._tell_skipped()
-
-    def _are_finite(self):
-        return self._which_are_finite(self._trainable_variables)
+        self._guard.tell(step_of(self))
 
     def get_config(self):
         """The constructor's arguments, exclusions and all."""
-        return {"learning_rate": super().get_config()["learning_rate"], **self._config()}
+        return self._config(super().get_config()["learning_rate"])
+
+    @staticmethod
+    def _which_are_finite(variables):
+        return ops.convert_to_numpy(ops.stack([ops.all(ops.isfinite(v)) for v in variables]))
+
+    # -- trust ratios on show ----------------------------------------------------------------------
+
+    @property
+    def variables(self):
+        """As in Keras; while trust ratios are observed on JAX, followed by what shows them.
+
+        A step on JAX is a pure function: it can only leave what it was handed.
+        """
+        own = super().variables
+        if self._hides_observed or keras.backend.backend() != "jax":
+            return own
+        return [*own, *self._observer.variables]
+
+    def save_own_variables(self, store):
+        """As in Keras: what is on show is not saved."""
+        with self.without_observed():
+            super().save_own_variables(store)
+
+    def load_own_variables(self, store):
+        """As in Keras: what is on show is not loaded."""
+        with self.without_observed():
+            super().load_own_variables(store)
+
+    @contextlib.contextmanager
+    def without_observed(self):
+        """Inside it, what is on show is not among the variables: for whatever saves them."""
+        self._hides_observed = True
+        try:
+            yield
+        finally:
+            self._hides_observed = False
+
+    def _vector_beside(self, variable, name):
+        if keras.backend.backend() == "tensorflow":
+            from tf_lamb.tensorflow.observing import vector_beside
+
+            with host.outside_of_any_graph():
+                return vector_beside(host.native(variable), self._distribution_strategy, name)
+        return keras.Variable(ops.full((4,), -1.0), dtype="float32", trainable=False, name=name)
+
+    def _fetch(self, vectors):
+        values = ops.stack([ops.convert_to_tensor(vector) for vector in vectors])
+        return ops.convert_to_numpy(values).tolist()

@@ -5,6 +5,7 @@ import contextlib
 import keras
 
 from tf_lamb.api.callbacks import trust_ratios
+from tf_lamb.core.checks.installed import needed
 from tf_lamb.keras import callbacks
 
 
@@ -18,18 +19,15 @@ class TrustRatios(trust_ratios.TrustRatios, callbacks.BetweenBatches):
             return
         wrapper = model.optimizer
         while wrapper is not self._watch.optimizer:
-            self._watch.optimizer.hide_from(wrapper)
+            _hide(self._watch.optimizer, wrapper)
             wrapper = wrapper.inner_optimizer
 
     def _check_directory(self):
-        try:
+        with needed(
+            f"TrustRatios(directory={self._directory!r}), which writes TensorBoard's files,",
+            "tensorflow", "leave the directory out and have the table alone, or ",
+        ):  # fmt: skip
             from tf_lamb.tensorflow import summaries
-        except ImportError as error:
-            raise ImportError(
-                f"TrustRatios(directory={self._directory!r}) writes TensorBoard's files with "
-                "TensorFlow, which is not installed: `pip install tensorflow`, or leave the "
-                "directory out and have the table alone."
-            ) from error
         return summaries
 
     def _open_writer(self, optimizer):
@@ -42,3 +40,18 @@ class TrustRatios(trust_ratios.TrustRatios, callbacks.BetweenBatches):
         with contextlib.suppress(RuntimeError):
             tf.config.set_visible_devices([], "GPU")
         return summaries.Writer(self._directory)
+
+
+def _hide(optimizer, wrapper):
+    """Has a wrapper of the optimizer, which lists its variables, not save what is on show."""
+
+    def without(method):
+        def wrapped(store):
+            with optimizer.without_observed():
+                method(store)
+
+        return wrapped
+
+    for name in ("save_own_variables", "load_own_variables"):
+        if name not in vars(wrapper):
+            setattr(wrapper, name, without(getattr(wrapper, name)))

@@ -3,113 +3,120 @@
 On TensorFlow, `tf_lamb.tensorflow.update` stands in its place.
 """
 
+import dataclasses
+import functools
+from collections.abc import Callable
+
 import keras
 from keras import ops
 
-from tf_lamb.api.variables import path_of
-from tf_lamb.core import layers, rounding
+from tf_lamb.core import step
+from tf_lamb.core.plan import paths_of
 from tf_lamb.keras import host
 
 
-class Updating:
-    """Mixed into the optimizers of this door."""
+@dataclasses.dataclass(eq=False)
+class Update:
+    """Applies one rule to many variables.
 
-    def _apply_if_due(self, gradients, variables):
-        """Takes the step if micro-batches are complete and their gradients finite."""
-        scalars = self._scalars()
-        due = is_update = scalars["is_update"]
-        if self.gradient_accumulation_steps:
-            gradients = self._accumulate(gradients, variables, is_update)
-        if self._is_guarded:
+    Attributes:
+        rule: the rule with its hyper-parameters bound, `rule(xp, g, w, *slots, lr=, t=, ...)`.
+        clip: takes and returns the list of gradients; it sees the whole, aggregated gradient.
+        accumulation_steps: micro-steps an update takes, or None.
+        refusal: what is raised, with names, where a gradient is not finite; None raises nothing.
+        assign: what gives a weight or a slot its new value: the optimizer's own method, which a
+            subclass may have overridden.
+        tell: called by a step that is skipped, with the steps taken and how many were skipped.
+        noise: what rounding draws from; None where no slot is bfloat16.
+    """
+
+    rule: Callable
+    clip: Callable
+    accumulation_steps: int | None
+    refusal: str | None
+    assign: Callable
+    tell: Callable
+    noise: keras.random.SeedGenerator | None = None
+
+    def __call__(self, plan, gradients, state, scalars):
+        """One micro-step; the layers of the plan hold positions among the gradients.
+
+        Returns:
+            Whether it was the last of a step that was skipped.
+        """
+        apply = functools.partial(self._apply, plan, state=state, scalars=scalars)
+        if not (state.accumulators or state.skipped):
+            apply(gradients)
+            return False
+        due = is_update = scalars.is_update
+        if state.accumulators:
+            gradients = self._accumulate(gradients, state.accumulators, is_update)
+        if state.skipped:
             finite = ops.stack([ops.isfinite(ops.sum(ops.square(g))) for g in gradients])
             due = is_update & ops.all(finite)
-
         if (known := host.known(due)) is None:
-            self._apply_within(due, gradients, variables, scalars)
+            self._within(due, functools.partial(apply, gradients), self._changed_by(state))
         elif known:
-            self._apply_once(gradients, variables, scalars)
-        if self._is_guarded:
-            self._skip(is_update & ~due, finite, variables)
+            apply(gradients)
+        skipped = is_update & ~due
+        if state.skipped:
+            self._skip(skipped, finite, state, scalars, paths_of(plan))
+        return skipped
 
-    def _apply_within(self, due, gradients, variables, scalars):
-        """Takes the step in a branch of the program that is being traced."""
-        state = self._state()
-        values = ops.cond(
-            due,
-            lambda: self._stepped(state, gradients, variables, scalars),
-            lambda: [v.value for v in state],
-        )
-        for variable, value in zip(state, values, strict=True):
-            variable.assign(value)
-
-    def _accumulate(self, gradients, variables, is_update):
+    def _accumulate(self, gradients, accumulators, is_update):
         """The mean of the micro-batches so far; the accumulators begin anew after an update."""
-        accumulators = [self._accumulated_gradients[self._get_variable_index(v)] for v in variables]
         totals = [a + g for a, g in zip(accumulators, gradients, strict=True)]
         for accumulator, total in zip(accumulators, totals, strict=True):
             accumulator.assign(ops.where(is_update, ops.zeros_like(total), total))
-        return [total / self._micro_steps for total in totals]
+        return [total / self.accumulation_steps for total in totals]
 
-    def _state(self):
+    def _changed_by(self, state):
         """All that a step changes, but for the counts."""
-        slots = (slot for each in self._slots for slot in each)
-        averages = (average for average, _ in self._averages())
-        noise = [self._noise.state] if self._settings.slot_dtype == "bfloat16" else []
-        return [*self._trainable_variables, *slots, *averages, *noise, *self._observed_variables]
+        noise = [self.noise.state] if self.noise else []
+        stored = [v for each in state.stored for v in (each.weight, *each.slots, each.master)]
+        averages = [variable for pair in state.averages for variable in pair]
+        vectors = [vector for own in state.observed for vector in own]
+        every = [*stored, *averages, *noise, *vectors]
+        return list({id(v): v for v in every if v is not None}.values())
 
-    def _stepped(self, state, gradients, variables, scalars):
-        """What the step makes of the state, as values: a branch on JAX assigns to no variable."""
-        with keras.StatelessScope([(v, v.value) for v in state]) as scope:
-            self._apply_once(gradients, variables, scalars)
-        return [scope.get_current_value(v) for v in state]
+    @staticmethod
+    def _within(due, apply, variables):
+        """Takes the step in a branch of the program that is being traced."""
 
-    def _skip(self, skipped, finite, variables):
-        count = self._skipped()
+        def stepped():  # as values: a branch on JAX assigns to no variable
+            with keras.StatelessScope([(v, v.value) for v in variables]) as scope:
+                apply()
+            return [scope.get_current_value(v) for v in variables]
+
+        values = ops.cond(due, stepped, lambda: [v.value for v in variables])
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
+    def _skip(self, skipped, finite, state, scalars, paths):
+        (count,) = state.skipped
         count.assign_add(ops.cast(skipped, count.dtype))
         if host.known(skipped):  # in a program that JAX traces nobody knows
-            self._tell_row(*map(ops.convert_to_numpy, (self.iterations, count)))
-        steps = ops.cast(skipped, self._iterations.dtype) * self._micro_steps
-        self._iterations.assign_sub(steps)
-        if refusal := self._refusal():
-            host.refuse(skipped, finite, refusal, [path_of(v) for v in variables])
+            self.tell(*map(ops.convert_to_numpy, (scalars.t - 1, count)))
+        if self.refusal:
+            host.refuse(skipped, finite, self.refusal, paths)
 
-    def _apply_once(self, gradients, variables, scalars):
-        gradients = self.clip_aggregated(gradients)
-        for layer in self._plan.layers(self._get_variable_index(v) for v in variables):
-            members = ([each[i] for i in layer.members] for each in (gradients, variables))
-            self._step(layer, *members, scalars["lr"], scalars["t"])
-        for average, variable in self._averages():
-            m = ops.cast(scalars["ema_momentum"], average.dtype)
-            average.assign(m * average + (1 - m) * ops.cast(variable, average.dtype))
-            averaged = ops.cast(average, variable.dtype)
-            variable.assign(ops.where(scalars["ema_overwrites"], averaged, variable.value))
+    def _apply(self, plan, gradients, *, state, scalars):
+        gradients = self.clip(gradients)
+        for layer in plan:
+            own = [gradients[i] for i in layer.members]
+            self.step_layer(layer, own, state, scalars)
+        for average, weight in state.averages:
+            average.assign(step.averaged(ops, average, weight, scalars.ema_momentum))
+            new = ops.cast(average, weight.dtype)
+            weight.assign(ops.where(scalars.ema_overwrites, new, weight.value))
 
-    def _step(self, layer, gradients, variables, learning_rate, t):
-        """One step of the rule for one layer, on any backend."""
-        dtype = max(host.compute_dtype(v.dtype) for v in variables)  # "float64" > "float32"
-        slots = [self._slots[self._get_variable_index(v)] for v in variables]
-        count = len(self.slot_names)
-        states = [
-            [self._weight(v, s, dtype), *(ops.cast(slot, dtype) for slot in s[:count])]
-            for v, s in zip(variables, slots, strict=True)
-        ]
-        new_states = layers.step(
-            ops, self._bound_rule, layer.treatments, [ops.cast(g, dtype) for g in gradients],
-            states, lr=ops.cast(learning_rate, dtype), t=ops.cast(t, dtype),
-            observe=self._recorder(variables),
+    def step_layer(self, layer, gradients, state, scalars):
+        """One step of the rule for one layer, whose gradients these are; on any backend."""
+        stored, observed = state.of(layer)
+        new = step.step(
+            ops, self.rule, layer.treatments, gradients, stored, lr=scalars.lr, t=scalars.t,
+            rounds_to=lambda wide, half: ops.cast(wide, half.dtype) == half,
+            noise=lambda i, shape: keras.random.uniform(shape, seed=self.noise),
+            observe=step.recorder(ops, observed, self.assign),
         )  # fmt: skip
-        for variable, own, (weight, *values) in zip(variables, slots, new_states, strict=True):
-            self.assign(variable, ops.cast(weight, variable.dtype))
-            for slot, value in zip(own, [*values, weight], strict=False):
-                if slot.dtype == "bfloat16":
-                    noise = keras.random.uniform(value.shape, seed=self._noise)
-                    value = rounding.stochastic(ops, value, noise)
-                self.assign(slot, ops.cast(value, slot.dtype))
-
-    def _weight(self, variable, slots, dtype):
-        weight = ops.cast(variable, dtype)
-        if len(slots) == len(self.slot_names):
-            return weight
-        kept = ops.convert_to_tensor(slots[-1])
-        rounded = ops.cast(ops.cast(kept, variable.dtype), dtype)
-        return rounding.master(ops, kept, weight, rounded == weight)
+        step.assign(self.assign, stored, new)

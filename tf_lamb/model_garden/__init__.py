@@ -9,18 +9,12 @@ Nothing is registered by importing it. One call does so:
 `--gin_params='import tf_lamb.model_garden.registered'`.
 """
 
-import importlib.util
+from tf_lamb.core.checks import installed
 
 
 def require() -> None:
     """Raises `ModuleNotFoundError`, with the line that installs it, where Model Garden is not."""
-    for package in ("official", "tf_keras"):
-        if importlib.util.find_spec(package) is None:
-            raise ModuleNotFoundError(
-                f"tf_lamb.model_garden needs the Model Garden; {package} is not installed. "
-                "pip install '.[model-garden]'.",
-                name=package,
-            )
+    installed.require("tf_lamb.model_garden", "official", "tf_keras", extra="model-garden")
 
 
 def register(replace_stock: bool = False) -> None:

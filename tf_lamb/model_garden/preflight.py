@@ -5,7 +5,7 @@
         --topology=v3:32x32
 
 The experiment's own model, task, optimizer and schedule are built as training would build them, and
-one replica's step is compiled by libtpu, which runs on a CPU: `pip install 'tf_lamb[preflight]'`.
+one replica's step is compiled by libtpu, which runs on a CPU: `pip install ".[preflight]"`.
 It says whether the step fits, the largest batch that does, the least time that a step and the whole
 schedule can take, or what the compiler refuses. Nothing is trained, and nothing is written but the
 report that `--report` asks for. BERT-large takes some minutes on two cores, most of them for the
@@ -176,7 +176,7 @@ def run() -> bool:
         topology = roofline.topology(args.topology)
         if args.report and os.path.exists(args.report):
             raise ValueError(f"--report={args.report} exists: name another file, or delete it")
-    except ValueError as error:
+    except (ValueError, ModuleNotFoundError) as error:
         sys.exit(f"tf_lamb.model_garden.preflight: {error}")
 
     try:

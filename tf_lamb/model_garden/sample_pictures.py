@@ -10,6 +10,7 @@ import collections
 import hashlib
 import pathlib
 
+from tf_lamb.core.checks import installed
 from tf_lamb.model_garden.folders import data_folder
 from tf_lamb.model_garden.samples import pictures as picture_sources
 
@@ -44,7 +45,11 @@ def write(
 
     Raises:
       ValueError, OSError: for input that cannot be used, before anything is written.
+      ModuleNotFoundError: where a package that it reads or writes with is not installed.
     """
+    read_by = ["sklearn"] if source in ("digits", "photographs") else []
+    room = "tf_lamb.model_garden.sample_pictures"
+    installed.require(room, "tensorflow", "tqdm", *read_by, extra="model-garden")
     if size < 8:
         raise ValueError(f"size is {size}; use 8 or more.")
     if not 0 < validation_fraction < 1:

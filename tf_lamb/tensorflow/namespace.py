@@ -65,3 +65,12 @@ def shape(x):
 def log2(x):
     """The binary logarithm."""
     return tf.math.log(x) / math.log(2)
+
+
+def rounds_to(wide, half):
+    """Where a float32 array, in the precision of another, is that other.
+
+    As bits: XLA of TensorFlow 2.16 drops the rounding of a cast there and back.
+    """
+    rounded, now = (tf.bitcast(tf.cast(x, half.dtype), tf.uint16) for x in (wide, half))
+    return rounded == now

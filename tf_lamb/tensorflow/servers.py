@@ -1,6 +1,6 @@
 """What `ParameterServerStrategy` asks of an update, whose variables lie on several servers.
 
-Seam into TensorFlow (2.20): `_sharded_container` of a part, which `core.layerwise` asks for, too.
+Seam into TensorFlow (2.20): `_sharded_container` of a part, which `api.variables` asks for, too.
 """
 
 import contextlib

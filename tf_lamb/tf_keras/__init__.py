@@ -2,7 +2,7 @@
 
 from tf_lamb.core.checks.installed import needed
 
-with needed("tf_lamb.tf_keras", "pip install '.[tf-keras]'."):
+with needed("tf_lamb.tf_keras", "tf-keras"):
     import tf_keras as _tf_keras  # noqa: F401
 
 from tf_lamb.api.layers.split import auxiliary_statistics

@@ -11,20 +11,19 @@ Seams into tf_keras (2.20.1), all in this file:
     and `_variable` of mixed precision's wrapper: used as tf_keras's own code uses them.
 """
 
-import functools
-
 import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api.optimizers import overrun
 from tf_lamb.api.optimizers import settings as settings_
-from tf_lamb.api.optimizers.guard import Guarded
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import step_of
+from tf_lamb.core.step import Scalars, State, Stored
 from tf_lamb.tensorflow import nonfinite, servers
 from tf_lamb.tensorflow.gradients import dense
-from tf_lamb.tensorflow.update import Scalars, State, Update, update_replicas
-from tf_lamb.tf_keras import observing, saved, schedules
+from tf_lamb.tensorflow.observing import fetch, vector_beside
+from tf_lamb.tensorflow.update import Update, update_replicas
+from tf_lamb.tf_keras import saved, schedules
 
 _HALF = (tf.float16, tf.bfloat16)
 _Schedule = tf_keras.optimizers.schedules.LearningRateSchedule
@@ -53,13 +52,14 @@ def _at_least_float32(gradient):
     return tf.cast(gradient, tf.float32) if gradient.dtype in _HALF else gradient
 
 
-class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optimizers.Optimizer):
+class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     """Owns variables, casting, clipping, accumulation, averaging, distribution and config."""
 
     _schedules = schedules
+    _fetch = staticmethod(fetch)
 
     def __init__(self, learning_rate, **arguments):
-        settings = self.settings_class(**arguments)
+        settings = self._settings_of(arguments)
         if settings.loss_scale_factor is not None:
             raise ValueError(
                 f"loss_scale_factor={settings.loss_scale_factor:g} is an argument of Keras 3. In "
@@ -71,10 +71,9 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
             uid = tf_keras.backend.get_uid(name) - 1
             host["name"] = f"{name}_{uid}" if uid else name
         super().__init__(**host)
-        self._take(settings)
-        self._learning_rate = self._build_learning_rate(
-            settings_.learning_rate(learning_rate, _Schedule)
-        )
+        learning_rate = settings_.learning_rate(learning_rate, _Schedule)
+        self._take(settings, learning_rate)
+        self._learning_rate = self._build_learning_rate(learning_rate)
         steps = settings.gradient_accumulation_steps
         self.gradient_accumulation_steps = None if steps == 1 else steps
 
@@ -86,40 +85,37 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
         self._make_plan(var_list)
         servers.refuse_parts(var_list, self._plan, self.clipnorm)
         super().build(var_list)
-        self._slots = [self._add_slots(v) for v in var_list]
+        beside = [(self._add_slots(v), self._add_master(v)) for v in var_list]
+        self._slots, self._masters = map(list, zip(*beside, strict=True))
         if self.gradient_accumulation_steps:
             self._micro_step = self.add_variable((), tf.int64, name="micro_step")
             self._accumulators = [
                 self.add_variable_from_reference(v, "gradient_accumulator") for v in var_list
             ]
-        if self._is_guarded:
-            count = self.add_variable((), tf.int64, name="skipped_steps")
-            self._skipped = lambda: count
+        if self._guard.is_on:
+            self._guard.counter = self.add_variable((), tf.int64, name="skipped_steps")
         self._update = Update(
-            self._bound_rule,
-            len(self.slot_names),
-            super()._clip_gradients,
-            self.gradient_accumulation_steps,
-            self._settings.jit_compile,
-            self._refusal(),
-            tell=self._tell_row,
+            rule=self._bound_rule,
+            clip=super()._clip_gradients,
+            accumulation_steps=self.gradient_accumulation_steps,
+            jit_compile=self._settings.jit_compile,
+            refusal=self._guard.refusal,
+            tell=self._guard.tell_row,
         )
         self._make_observed()
-        # As a function: the host would take a list of the weights for state of the optimizer.
-        self._are_finite = functools.partial(nonfinite.which, [_native(v) for v in var_list])
         self._built = True
 
     def _add_slots(self, variable):
-        """The slots of the rule, then the float32 master if there is one."""
         dtype = _native(variable).dtype
         own = tf.as_dtype(self._settings.slot_dtype)
         if own == tf.float32 or dtype == tf.float64:
-            slots = [self.add_variable_from_reference(variable, name) for name in self.slot_names]
-        else:
-            slots = [self._add_beside(variable, name, own) for name in self.slot_names]
-        if self._settings.master_weights and dtype in _HALF:
-            slots.append(self._add_beside(variable, "master", tf.float32))
-        return slots
+            return [self.add_variable_from_reference(variable, name) for name in self.slot_names]
+        return [self._add_beside(variable, name, own) for name in self.slot_names]
+
+    def _add_master(self, variable):
+        if self._settings.master_weights and _native(variable).dtype in _HALF:
+            return self._add_beside(variable, "master", tf.float32)
+        return None
 
     def add_variable_from_reference(
         self, model_variable, variable_name, shape=None, initial_value=None
@@ -151,7 +147,8 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
 
     def update_step(self, gradient, variable):
         """One step of the rule for one variable, on its replica."""
-        self._update(*self._work([gradient], [variable]), self._scalars())
+        plan, state = self._work([variable])
+        self._update(plan, [gradient], state, self._scalars())
 
     def _internal_apply_gradients(self, grads_and_vars):
         gradients, variables = zip(*grads_and_vars, strict=True)
@@ -160,7 +157,7 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
         ]
 
         def everywhere(strategy, gradients):
-            plan, gradients, state = self._work(gradients, variables)
+            plan, state = self._work(variables)
             scalars = self._scalars()
             skipped = update_replicas(strategy, self._update, plan, gradients, state, scalars)
             if self.gradient_accumulation_steps:
@@ -172,23 +169,23 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
             everywhere, self._distribution_strategy, gradients
         )
 
-    def _work(self, gradients, variables):
-        """What an `Update` takes besides the scalars."""
+    def _work(self, variables):
+        """What an update takes besides gradients and scalars."""
         indices = [self._index_dict[self._var_key(v)] for v in variables]
+        weights = [_native(v) for v in variables]
+        averages = self._model_variables_moving_average if self.use_ema else None
+        accumulators = self._accumulators if self.gradient_accumulation_steps else None
         state = State(
-            weights=[_native(v) for v in variables],
-            slots=[list(self._slots[i]) for i in indices],
-            accumulators=[self._accumulators[i] for i in indices]
-            if self.gradient_accumulation_steps
-            else [],
-            averages=[(self._model_variables_moving_average[i], _native(v))
-                      for i, v in zip(indices, variables, strict=True)]
-            if self.use_ema
-            else [],
-            observed=self._observed_of(indices),
-            skipped=[self._skipped()] if self._is_guarded else [],
-        )  # fmt: skip
-        return self._plan.layers(indices), gradients, state
+            [
+                Stored(w, list(self._slots[i]), self._masters[i])
+                for i, w in zip(indices, weights, strict=True)
+            ],
+            [accumulators[i] for i in indices] if accumulators else [],
+            [(averages[i], w) for i, w in zip(indices, weights, strict=True)] if averages else [],
+            self._observer.of(indices),
+            self._guard.counters,
+        )
+        return self._plan.layers(indices), state
 
     def _scalars(self):
         t = self.iterations + 1
@@ -202,11 +199,23 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
             ema_overwrites=tf.equal(t % frequency, 0) if frequency else tf.constant(False),
         )
 
+    def _vector_beside(self, variable, name):
+        return vector_beside(variable, self._distribution_strategy, name)
+
+    @staticmethod
+    def _which_are_finite(variables):
+        return nonfinite.which([_native(v) for v in variables])
+
+    def has_traced_a_step(self) -> bool:
+        """Whether some step has been traced, which does not learn what it was not traced with."""
+        update = getattr(self, "_update", None)
+        return update is not None and update.is_traced
+
     def finalize_variable_values(self, var_list):
         """At the end of training, the averages replace the weights if `use_ema`."""
         overrun.warn_if_over(self, lambda: step_of(self))
         super().finalize_variable_values(var_list)
-        self._tell_skipped()
+        self._guard.tell(step_of(self))
 
     def _overwrite_model_variables_with_average_value(self, var_list):
         for variable in var_list:
@@ -240,7 +249,7 @@ class LayerwiseOptimizer(Layerwise, Guarded, observing.Observing, tf_keras.optim
             learning_rate = self._serialize_hyperparameter(self._learning_rate)
         if not isinstance(learning_rate, dict):
             learning_rate = float(learning_rate)
-        return {"learning_rate": learning_rate, **self._config()}
+        return self._config(learning_rate)
 
     @classmethod
     def from_config(cls, config, custom_objects=None):

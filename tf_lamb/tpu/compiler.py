@@ -8,11 +8,11 @@ import contextlib
 import dataclasses
 import functools
 import importlib.metadata
-import importlib.util
 import os
 import re
 from typing import Any
 
+from tf_lamb.core.checks import installed
 from tf_lamb.tpu import programs
 from tf_lamb.tpu.roofline import Topology
 
@@ -82,13 +82,8 @@ class Program:
 
 
 def require() -> None:
-    """Raises a `ValueError`, in no time, where the compiler is not installed."""
-    missing = [name for name in ("jax", "libtpu") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ValueError(
-            f"the TPU compiler needs {' and '.join(missing)}, which this environment lacks: "
-            "pip install 'tf_lamb[preflight]' (Linux on x86-64)"
-        )
+    """Raises, in no time, where the compiler is not installed."""
+    installed.require("the TPU's compiler, of Linux on x86-64,", "jax", "libtpu", extra="preflight")
 
 
 def versions() -> str:
@@ -102,7 +97,8 @@ def devices(topology: Topology) -> tuple:
     """The devices of a topology, one a replica: for compiling, not for running.
 
     Raises:
-        ValueError: where libtpu is missing, or knows no such topology.
+        ModuleNotFoundError: where libtpu is missing.
+        ValueError: where it knows no such topology.
     """
     require()
     for name, value in _NO_TPU.items():

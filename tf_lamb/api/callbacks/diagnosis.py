@@ -102,7 +102,7 @@ def diagnose(readings, optimizer, loss, model=None):
     Raises:
         FloatingPointError: with the report, if training has diverged.
     """
-    observations = optimizer.trust_ratios() if optimizer._observed else []
+    observations = optimizer.trust_ratios() if optimizer._observer.vectors else []
     strange = optimizer.strange_weights(model)
     untrained = optimizer._plan is not None and not set(strange) & set(optimizer._plan.paths)
     report = readings.add(

@@ -4,7 +4,7 @@ from typing import Any
 
 from tf_lamb.api.callbacks.callback import Reading
 from tf_lamb.api.callbacks.diagnosis import Readings, diagnose
-from tf_lamb.api.optimizers.guard import watched
+from tf_lamb.api.optimizers.guard import guarded
 from tf_lamb.api.optimizers.observation import starts_to_observe
 from tf_lamb.core import checks
 
@@ -65,7 +65,7 @@ class DivergenceReport(Reading):
     def set_model(self, model):
         """Has the optimizer observe, and the step traced anew if it was traced without."""
         super().set_model(model)
-        self._watched = watched(model.optimizer)
+        self._watched = guarded(model.optimizer)
         if starts_to_observe(self._watched):
             model.train_function = None
         self._readings = Readings(self._keep, self._patience)
@@ -78,7 +78,7 @@ class DivergenceReport(Reading):
     def on_train_begin(self, logs=None):
         """Begins to count batches; tells of skipped steps in the optimizer's place."""
         super().on_train_begin(logs)
-        self._watched._is_reported = True
+        self._watched._guard.is_reported = True
 
     def on_train_end(self, logs=None):
         """Reads the last step; says how many were skipped."""

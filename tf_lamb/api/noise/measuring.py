@@ -4,12 +4,12 @@ A measuring optimizer stands around another one, sees the gradients on their way
 what `tf_lamb.core.noise` makes of them.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_lamb.core import checks, noise
 from tf_lamb.core import plan as plans
+from tf_lamb.core.checks.warn import warn
 
 
 class Measuring:
@@ -67,10 +67,9 @@ class Measuring:
         """For each group, the positions of its variables; warns of a group that has none."""
         group = plans.groups_of(self._groups, paths)
         if empty := [p for i, p in enumerate(self._groups) if i not in group]:
-            warnings.warn(
+            warn(
                 f"No variable is left for the group {', '.join(map(repr, empty))}: it measures "
-                f"nothing. Patterns are searched in paths such as {', '.join(paths[:3])}.",
-                stacklevel=3,
+                f"nothing. Patterns are searched in paths such as {', '.join(paths[:3])}."
             )
         return [
             [i for i, g in enumerate(group) if g == wanted]

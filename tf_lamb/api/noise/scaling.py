@@ -1,9 +1,8 @@
 """AdaScale's half that needs no host: the gain, and the steps of the base batch that were spent."""
 
-import warnings
-
 from tf_lamb.api.noise.measuring import Measuring
 from tf_lamb.core import checks, noise
+from tf_lamb.core.checks.warn import warn
 from tf_lamb.core.rules.moments import debias
 
 UNMEASURED_STEPS = 5  # adaptdl's: before, the second moments say little
@@ -19,11 +18,10 @@ class Scaling(Measuring):
     def _count_parts(self, replicas: int, micro_batches: int):
         super()._count_parts(replicas, micro_batches)
         if self.biased:
-            warnings.warn(
+            warn(
                 "AdaScale with previous_gradient=True can run away: a step that is too long turns "
                 "the next gradient around, which counts as noise and lengthens the steps after it. "
-                "Prefer gradient_accumulation_steps=2 in the inner optimizer.",
-                stacklevel=3,
+                "Prefer gradient_accumulation_steps=2 in the inner optimizer."
             )
 
     def _take_scale(self, scale, averaging: str, preconditioned: bool | None):

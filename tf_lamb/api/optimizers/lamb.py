@@ -2,9 +2,9 @@
 
 from typing import NoReturn
 
+from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.optimizers.settings import LAMBSettings
-from tf_lamb.core import checks, rules
+from tf_lamb.core import rules
 
 
 class LAMB(Layerwise):
@@ -100,7 +100,7 @@ class LAMB(Layerwise):
 
     rule = staticmethod(rules.lamb)
     slot_names = ("m", "v")
-    settings_class = LAMBSettings
+    settings_class = settings.LAMBSettings
 
     def __init__(
         self,
@@ -137,38 +137,4 @@ class LAMB(Layerwise):
         name="LAMB",
         **unknown: NoReturn,
     ):
-        checks.no_unknown(type(self), unknown)
-        super().__init__(
-            learning_rate,
-            hyperparameters={
-                "beta_1": beta_1,
-                "beta_2": beta_2,
-                "epsilon": epsilon,
-                "bias_correction": bias_correction,
-                "grad_averaging": grad_averaging,
-                "nesterov_moments": nesterov_moments,
-                "weight_decay_mode": weight_decay_mode,
-                "norm": norm,
-                "phi_bounds": phi_bounds,
-                "ratio_bounds": ratio_bounds,
-            },
-            nvlamb=nvlamb,
-            layer_groups=layer_groups,
-            layer_slices=layer_slices,
-            weight_decay=weight_decay,
-            exclude_from_weight_decay=exclude_from_weight_decay,
-            exclude_from_layer_adaptation=exclude_from_layer_adaptation,
-            clipnorm=clipnorm,
-            clipvalue=clipvalue,
-            global_clipnorm=global_clipnorm,
-            use_ema=use_ema,
-            ema_momentum=ema_momentum,
-            ema_overwrite_frequency=ema_overwrite_frequency,
-            loss_scale_factor=loss_scale_factor,
-            gradient_accumulation_steps=gradient_accumulation_steps,
-            slot_dtype=slot_dtype,
-            master_weights=master_weights,
-            on_nonfinite=on_nonfinite,
-            jit_compile=jit_compile,
-            name=name,
-        )
+        super().__init__(**settings.given(locals()))

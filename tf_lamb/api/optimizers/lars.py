@@ -2,9 +2,9 @@
 
 from typing import NoReturn
 
+from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.optimizers.settings import LARSSettings
-from tf_lamb.core import checks, rules
+from tf_lamb.core import rules
 
 
 class LARS(Layerwise):
@@ -99,7 +99,7 @@ class LARS(Layerwise):
 
     rule = staticmethod(rules.lars)
     slot_names = ("v",)
-    settings_class = LARSSettings
+    settings_class = settings.LARSSettings
 
     def __init__(
         self,
@@ -134,36 +134,4 @@ class LARS(Layerwise):
         name="LARS",
         **unknown: NoReturn,
     ):
-        checks.no_unknown(type(self), unknown)
-        super().__init__(
-            learning_rate,
-            hyperparameters={
-                "momentum": momentum,
-                "epsilon": epsilon,
-                "trust_coefficient": trust_coefficient,
-                "nesterov": nesterov,
-                "momentum_form": momentum_form,
-                "denominator": denominator,
-                "dampening": dampening,
-                "clip": clip,
-                "ratio_bounds": ratio_bounds,
-            },
-            layer_groups=layer_groups,
-            layer_slices=layer_slices,
-            weight_decay=weight_decay,
-            exclude_from_weight_decay=exclude_from_weight_decay,
-            exclude_from_layer_adaptation=exclude_from_layer_adaptation,
-            clipnorm=clipnorm,
-            clipvalue=clipvalue,
-            global_clipnorm=global_clipnorm,
-            use_ema=use_ema,
-            ema_momentum=ema_momentum,
-            ema_overwrite_frequency=ema_overwrite_frequency,
-            loss_scale_factor=loss_scale_factor,
-            gradient_accumulation_steps=gradient_accumulation_steps,
-            slot_dtype=slot_dtype,
-            master_weights=master_weights,
-            on_nonfinite=on_nonfinite,
-            jit_compile=jit_compile,
-            name=name,
-        )
+        super().__init__(**settings.given(locals()))

@@ -1,12 +1,16 @@
 """The half of an optimizer that needs no host: its settings, its plan, and what it tells."""
 
+import ctypes
 import dataclasses
 import functools
+import numbers
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tf_lamb.api.optimizers.settings import Settings
+from tf_lamb.api.optimizers.guard import Guard
+from tf_lamb.api.optimizers.observation import Observer
+from tf_lamb.api.optimizers.settings import RatioSettings, Settings, hyperparameters
 from tf_lamb.api.variables import path_of
 from tf_lamb.core import checks, recipes
 from tf_lamb.core import plan as plans
@@ -14,9 +18,14 @@ from tf_lamb.core.checks.warn import warn
 
 
 class Layerwise:
-    """Mixed into the base class of each door, which owns all that touches an array.
+    """Between the class that a user types and the base class of each Keras.
 
-    A class of optimizers names its `rule` and its `slot_names`. The host gives `_var_key`.
+    A class of optimizers names its `rule` and its `slot_names`. The door gives `_var_key`,
+    `_which_are_finite(variables)`, `_vector_beside(variable, name)`, which makes a vector of four
+    numbers, all -1, and `_fetch(vectors)`, which reads many as a list of lists.
+
+    The plan, the guard and the observer are plain objects: what they hold no host takes for state
+    of the optimizer, and no checkpoint has it twice.
     """
 
     rule: Callable
@@ -25,9 +34,16 @@ class Layerwise:
     name: str
     get_config: Callable
     _var_key: Callable
+    _which_are_finite: Callable
+    _vector_beside: Callable
+    _fetch: Callable
     _schedules: ModuleType  # of the door
     _settings: Settings
+    _guard: Guard
+    _observer: Observer
     _plan: plans.Plan | None = None
+    _slots: Any = None  # by variable, in the order of the rule, once the optimizer is built
+    _given_rate: float | None = None
     _recipe: recipes.Recipe | recipes.StagedRecipe | None = None
     _undecayed: tuple[tuple[object, str], ...] = ()  # keys and paths excluded by identity
 
@@ -35,12 +51,21 @@ class Layerwise:
 
         def __init__(self, learning_rate, **arguments): ...
 
-    def _take(self, settings: Settings):
+    @classmethod
+    def _settings_of(cls, arguments) -> Settings:
+        """The arguments of the constructor, checked; what the rule takes by name apart."""
+        own = {name: arguments.pop(name) for name in hyperparameters(cls.rule)}
+        return cls.settings_class(hyperparameters=own, **arguments)
+
+    def _take(self, settings: Settings, rate):
         """Keeps the settings; hyper-parameters are attributes, as in Keras."""
+        self._given_rate = None if callable(rate) else rate
         for name, value in settings.hyperparameters.items():
             setattr(self, name, value)
         self._settings = dataclasses.replace(settings, name=self.name)
         self._bound_rule = functools.partial(type(self).rule, **settings.hyperparameters)
+        self._guard = Guard(self.name, settings.on_nonfinite)
+        self._observer = Observer()
 
     def __setattr__(self, name, value):
         settings = self.__dict__.get("_settings")
@@ -50,6 +75,8 @@ class Layerwise:
                 f"would change nothing. Make another: {type(self).__name__}.from_config("
                 f"{{**optimizer.get_config(), {name!r}: {value!r}}})."
             )
+        if name == "learning_rate":
+            self._given_rate = float(value) if isinstance(value, numbers.Real) else None
         super().__setattr__(name, value)
 
     @classmethod
@@ -108,6 +135,84 @@ class Layerwise:
             )
         print_fn(self._plan.table())
 
+    def has_trust_ratios(self) -> bool:
+        """Whether its rule has any."""
+        return isinstance(self._settings, RatioSettings)
+
+    def observe_trust_ratios(self):
+        """Has every step from now on leave its trust ratios where `trust_ratios` reads them.
+
+        Call it before the step is traced; `TrustRatios` does so for `fit`. It costs a vector of
+        four numbers for each variable, which no checkpoint holds.
+
+        Returns:
+            Whether this is new, so that a step traced before has to be traced anew.
+
+        Raises:
+            TypeError: for an optimizer without trust ratios.
+
+        Example:
+
+        >>> import tensorflow as tf, tf_lamb
+        >>> variable = tf.Variable([3.0, 4.0])
+        >>> optimizer = tf_lamb.LAMB(0.1)
+        >>> optimizer.observe_trust_ratios()
+        True
+        >>> _ = optimizer.apply_gradients([(tf.constant([0.0, 2.0]), variable)])
+        >>> (seen,) = optimizer.trust_ratios()
+        >>> print(f"|w| = {seen.weight_norm:.1f}, ratio = {seen.trust_ratio:.3f}")
+        |w| = 5.0, ratio = 5.000
+        """
+        if not self.has_trust_ratios():
+            raise TypeError(
+                f"{self.name} has no trust ratios to show: train with LAMB or LARS, or leave "
+                "TrustRatios out."
+            )
+        fresh, self._observer.is_on = not self._observer.is_on, True
+        if fresh and self._slots is not None:
+            self._make_observed()
+        return fresh
+
+    def trust_ratios(self):
+        """Reads the trust ratios of the latest step: waits for the device.
+
+        Returns:
+            An `Observation` a variable, in the order of the build.
+
+        Raises:
+            ValueError: before the optimizer observes and is built.
+        """
+        if not self._observer.vectors:
+            raise ValueError(
+                f"{self.name} has no trust ratios on show: call observe_trust_ratios() before the "
+                "first step, and train a step."
+            )
+        return self._observer.read(self._plan, self._fetch)
+
+    def _make_observed(self):
+        """Called at the end of the build, and by whoever begins to observe after it."""
+        if self._observer.is_on:
+            self._observer.make(self._plan, self._slots, self._vector_beside)
+
+    @property
+    def skipped_steps(self) -> int:
+        """How many steps were skipped since the first, for a gradient that was not finite."""
+        return self._guard.skipped
+
+    def strange_weights(self, model=None) -> list[str]:
+        """The paths of the weights that are not finite: waits for the device.
+
+        Args:
+            model: All weights of it are looked at. Defaults to None: those that this optimizer
+                trains, which leaves out what layers keep by themselves, such as the moving averages
+                of batch normalization.
+        """
+        weights = self._guard.weights
+        if model is not None:
+            weights = [v for v in model.weights if "float" in str(v.dtype)]
+        finite = self._which_are_finite(weights) if weights else []
+        return [path_of(v) for v, ok in zip(weights, finite, strict=True) if not ok]
+
     def _make_plan(self, variables):
         for variable in variables:
             checks.float_dtype(path_of(variable), variable.dtype)
@@ -118,6 +223,7 @@ class Layerwise:
             **self._settings.planning(),
             excluded_by_identity=[self._var_key(v) in undecayed for v in variables],
         )
+        self._guard.weights = tuple(variables)
         if message := self._plan.warning():
             warn(message)
 
@@ -131,9 +237,17 @@ class Layerwise:
                     f"for instance {type(self).__name__}.from_config(optimizer.get_config())."
                 )
 
-    def _config(self):
-        """The constructor's arguments but the learning rate; identities have become paths."""
-        config = self._settings.config()
+    def _config(self, rate):
+        """The constructor's arguments; identities have become paths.
+
+        Args:
+            rate: Of the host's config. Of what a variable holds, it is the number that was given,
+                as long as the variable holds its rounding to float32.
+        """
+        given = self._given_rate
+        if given is not None and ctypes.c_float(given).value == rate:
+            rate = given
+        config = {"learning_rate": rate, **self._settings.config()}
         if self._undecayed:
             paths = [plans.exact(path) for _, path in self._undecayed]
             config["exclude_from_weight_decay"] = [

@@ -1,7 +1,8 @@
 """The arguments that optimizers take in both doors, checked once."""
 
 import dataclasses
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tf_lamb.api.schedules import check_host
@@ -10,6 +11,27 @@ from tf_lamb.core import checks
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 _OPTIONAL = (*_CLIPPING, "loss_scale_factor")
 _EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
+
+
+# What a rule is given at each step; all else that it takes by name is a hyper-parameter.
+_OF_THE_STEP = {"lr", "t", "decay", "adapt", "axes", "observe"}
+
+
+def given(constructor: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a constructor, which hands over its `locals()`.
+
+    Raises:
+        TypeError: for an argument that it does not know.
+    """
+    arguments = {k: v for k, v in constructor.items() if k not in ("self", "__class__")}
+    checks.no_unknown(type(constructor["self"]), arguments.pop("unknown"))
+    return arguments
+
+
+def hyperparameters(rule: Callable) -> list[str]:
+    """What a rule takes by name, but for what each step gives it."""
+    parameters = inspect.signature(rule).parameters.values()
+    return [p.name for p in parameters if p.kind == p.KEYWORD_ONLY and p.name not in _OF_THE_STEP]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

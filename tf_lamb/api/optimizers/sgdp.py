@@ -2,9 +2,9 @@
 
 from typing import NoReturn
 
+from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.optimizers.settings import ProjectionSettings
-from tf_lamb.core import checks, rules
+from tf_lamb.core import rules
 
 
 class SGDP(Layerwise):
@@ -87,7 +87,7 @@ class SGDP(Layerwise):
 
     rule = staticmethod(rules.sgdp)
     slot_names = ("v",)
-    settings_class = ProjectionSettings
+    settings_class = settings.ProjectionSettings
 
     def __init__(
         self,
@@ -118,32 +118,4 @@ class SGDP(Layerwise):
         name="SGDP",
         **unknown: NoReturn,
     ):
-        checks.no_unknown(type(self), unknown)
-        super().__init__(
-            learning_rate,
-            hyperparameters={
-                "momentum": momentum,
-                "epsilon": epsilon,
-                "delta": delta,
-                "wd_ratio": wd_ratio,
-                "dampening": dampening,
-                "nesterov": nesterov,
-            },
-            depthwise=depthwise,
-            weight_decay=weight_decay,
-            exclude_from_weight_decay=exclude_from_weight_decay,
-            exclude_from_layer_adaptation=exclude_from_layer_adaptation,
-            clipnorm=clipnorm,
-            clipvalue=clipvalue,
-            global_clipnorm=global_clipnorm,
-            use_ema=use_ema,
-            ema_momentum=ema_momentum,
-            ema_overwrite_frequency=ema_overwrite_frequency,
-            loss_scale_factor=loss_scale_factor,
-            gradient_accumulation_steps=gradient_accumulation_steps,
-            slot_dtype=slot_dtype,
-            master_weights=master_weights,
-            on_nonfinite=on_nonfinite,
-            jit_compile=jit_compile,
-            name=name,
-        )
+        super().__init__(**settings.given(locals()))

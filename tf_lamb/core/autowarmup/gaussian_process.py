@@ -13,8 +13,9 @@ anew each time, where theirs takes 100 steps of Adam towards it; and the mean is
 fitted.
 """
 
-import importlib.util
 from typing import NamedTuple
+
+from tf_lamb.core.checks import installed
 
 LENGTH_SCALE = 0.2
 _FITTED, _SEEN, _GRID = 100, 500, 500
@@ -42,12 +43,7 @@ class Prior(NamedTuple):
 
 def check_installed() -> None:
     """Raises, with the way out, where the test of an epoch would fail for want of a package."""
-    for name, package in (("sklearn", "scikit-learn"), ("threadpoolctl", "threadpoolctl")):
-        if importlib.util.find_spec(name) is None:
-            raise ModuleNotFoundError(
-                f"AutoWarmup needs {package}, which is not installed: "
-                'pip install "tf_lamb[autowarmup]".'
-            )
+    installed.require("AutoWarmup", "sklearn", "threadpoolctl", extra="autowarmup")
 
 
 def tests(x, y, count: int) -> list[Test]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from tf_lamb.core.autowarmup import gaussian_process
+from tf_lamb.core.checks import installed
 
 
 class Drawable:
@@ -30,12 +31,8 @@ class Drawable:
         """
         if not self.points:
             raise ValueError("There is no loss to draw yet: plot() is for after the first epoch.")
-        try:
-            import matplotlib.pyplot as plt
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                'A picture of a warmup needs matplotlib: pip install "tf_lamb[pictures]".'
-            ) from error
+        installed.require("A picture of a warmup", "matplotlib", extra="pictures")
+        import matplotlib.pyplot as plt
         import numpy as np
 
         if axes is None:

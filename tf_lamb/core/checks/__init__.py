@@ -232,4 +232,6 @@ def no_unknown(cls: type, unknown: Mapping[str, object]) -> None:
         near = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else []
         near = [*near, *difflib.get_close_matches(name, known, n=1)]
         hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(known)}."
+        if name == "decay":  # in TensorFlow Addons and legacy Keras it is the rate's
+            hint += f" The rate decays by a schedule: InverseTimeDecay(rate, 1, {value!r})."
         raise TypeError(f"{cls.__name__} has no argument {name!r} (got {name}={value!r}). {hint}")

@@ -1,17 +1,42 @@
 """What is not installed is named, with the line that installs it."""
 
 import contextlib
-from collections.abc import Iterator
+import importlib.util
+from collections.abc import Iterator, Sequence
+
+_CALLED = {
+    "official": "the Model Garden", "sklearn": "scikit-learn", "tensorflow": "TensorFlow",
+    "tf_keras": "tf-keras",
+}  # fmt: skip
+
+
+def require(room: str, *packages: str, extra: str) -> None:
+    """Raises, in no time, where one of the packages is not installed.
+
+    Args:
+        room: whom they are needed by, as the user knows it.
+        *packages: as they are imported.
+        extra: of this package, that brings them.
+    """
+    if lacking := [name for name in packages if importlib.util.find_spec(name) is None]:
+        raise _lack(room, lacking, extra)
 
 
 @contextlib.contextmanager
-def needed(room: str, way_out: str) -> Iterator[None]:
-    """Imports inside it say what they lack, whom it is needed by, and what to do."""
+def needed(room: str, extra: str, before: str = "") -> Iterator[None]:
+    """Imports inside it say the same of what they lack; `before` is a way out to try first."""
     try:
         yield
     except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] == "tf_lamb":
+        name = str(error.name).partition(".")[0]
+        if name == "tf_lamb":
             raise
-        raise ModuleNotFoundError(
-            f"{room} needs {error.name}, which is not installed. {way_out}", name=error.name
-        ) from error
+        raise _lack(room, [name], extra, before) from error
+
+
+def _lack(room: str, names: Sequence[str], extra: str, before: str = "") -> ModuleNotFoundError:
+    called = " and ".join(_CALLED.get(name, name) for name in names)
+    return ModuleNotFoundError(
+        f'{room} needs {called}, which this environment lacks: {before}pip install ".[{extra}]".',
+        name=names[0],
+    )

@@ -43,6 +43,12 @@ class Layer:
     number: int
 
 
+def paths_of(layers: Iterable[Layer]) -> list[str]:
+    """The path of each variable, in the order of the list that the layers were asked for."""
+    members = (pair for each in layers for pair in zip(each.members, each.paths, strict=True))
+    return [path for _, path in sorted(members)]
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """The treatments, aligned with the order in which the optimizer was built."""

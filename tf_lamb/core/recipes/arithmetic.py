@@ -11,11 +11,7 @@ from tf_lamb.core.checks.warn import warn
 
 IMAGENET = 1281167  # training pictures
 
-# One regex for the spellings of one thing: each of them alone would match nothing in most models,
-# and an optimizer warns about such a pattern.
-BERT_EXCLUSIONS = ("LayerNorm|layer_norm", "bias")
-LARS_EXCLUSIONS = ("batch_normalization|_bn/", "bias")
-RESNET_EXCLUSIONS = ("batch_normalization|_bn/|LayerNorm|layer_norm", "bias")
+NORM_AND_BIAS = ("norm_and_bias",)  # a preset of the plan's, whatever the layers are called
 
 UNTUNED_LAMB: dict[str, Any] = {
     "optimizer": "LAMB",

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 from tf_lamb.core.recipes.arithmetic import (
-    BERT_EXCLUSIONS,
+    NORM_AND_BIAS,
     UNTUNED_LAMB,
     nearest,
     warn_outside,
@@ -62,7 +62,7 @@ def untuned_lamb_bert(batch_size: int) -> Recipe:
         learning_rate=learning_rate,
         warmup_steps=3125,
         train_steps=steps,
-        exclude_from_weight_decay=BERT_EXCLUSIONS,
+        exclude_from_weight_decay=NORM_AND_BIAS,
         arithmetic=(
             f"learning rate = 0.005 x sqrt({batch_size:,} / 32,768) = {learning_rate:.4g}",
             f"training = 1,000,000 steps x 512 / {batch_size:,} = {steps:,} steps",
@@ -105,7 +105,7 @@ def bert_mixed_batch() -> StagedRecipe:
             learning_rate=learning_rate,
             warmup_steps=warmup,
             train_steps=steps,
-            exclude_from_weight_decay=BERT_EXCLUSIONS,
+            exclude_from_weight_decay=NORM_AND_BIAS,
             arithmetic=(
                 f"learning rate = {learning_rate:g} (NVIDIA's)",
                 f"training = {steps:,} steps, as published ({count} = {exact:,.1f})",
@@ -153,7 +153,7 @@ def nvidia_bert() -> StagedRecipe:
             warmup_steps=warmup,
             train_steps=steps,
             power=0.5,
-            exclude_from_weight_decay=("LayerNorm|layer_norm|gamma|beta", "bias"),
+            exclude_from_weight_decay=NORM_AND_BIAS,
             arithmetic=(
                 f"learning rate = {learning_rate:g}",
                 f"training = {steps:,} steps",

@@ -5,8 +5,10 @@ import itertools
 from typing import Any
 
 from tf_lamb.core import schedules
+from tf_lamb.core.checks import installed
 
 _OVER = {"steps": "optimizer steps", "examples": "examples"}
+_ENDS = {"steps": "train_steps", "examples": "examples_seen"}
 _POINTS = 513  # of a piece of the line, from one joint to the next
 
 
@@ -38,9 +40,9 @@ class Drawable:
         """Draws the learning rate, and that of other recipes in the same picture.
 
         The values are those of the schedule that an optimizer is given; where it jumps, the line
-        is vertical. Where one recipe has ten times the steps of another, the axis is linear up to
-        the first joint of the shortest one, as a rule the end of its warmup, and logarithmic from
-        there on.
+        is vertical. The axes are linear, so that what is straight is drawn so; only where one
+        recipe has more than 20 times the steps (or examples) of another, whose line would be a
+        stroke at the left edge, is that axis logarithmic, as its label says.
 
         Args:
             *others: Recipes to compare with, say for other batch sizes.
@@ -72,30 +74,26 @@ class Drawable:
                     f"plot draws other recipes beside this one, and {other!r} is none. To draw in "
                     "axes of yours: plot(ax=axes); to save: plot().figure.savefig('recipe.png')."
                 )
-        try:
-            import matplotlib.pyplot as plt
-            from matplotlib.ticker import EngFormatter
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                'A picture of a recipe needs matplotlib: pip install "tf_lamb[pictures]".'
-            ) from error
+        installed.require("A picture of a recipe", "matplotlib", extra="pictures")
+        import matplotlib.pyplot as plt
+        from matplotlib.ticker import EngFormatter
 
         recipes: list[Any] = [self, *others]
         titles = list(dict.fromkeys(recipe.title for recipe in recipes))
-        ax = ax or plt.subplots()[1]
+        ax = ax or plt.subplots(layout="constrained")[1]
         for recipe in recipes:
             prefix = f"{recipe.title}, " if len(titles) > 1 else ""
             ax.plot(*_line(recipe, over), label=prefix + batch(recipe))
         ax.set(xlabel=_OVER[over], ylabel="learning rate")
         ax.set_title(titles[0] if len(titles) == 1 else "Learning rates")
-        ax.legend()
-
-        short, long = (end(recipes, key=lambda recipe: recipe.train_steps) for end in (min, max))
-        if over == "steps" and long.train_steps >= 10 * short.train_steps:
-            linear = _joints(short)[1]
-            ax.set_xscale("symlog", linthresh=linear)
-            ax.set_xlabel(f"{_OVER[over]}, logarithmic from {linear:,} on")
+        ends = [getattr(recipe, _ENDS[over]) for recipe in recipes]
+        if max(ends) > 20 * min(ends):
+            ax.set(xscale="log", xlim=(1, None))
+            ax.set_xlabel(f"{_OVER[over]}, logarithmic: straight warmup and decay look bent")
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 3.6}
+        # Where a layout makes room for it; elsewhere it would be cut off.
+        ax.legend(**below if ax.figure.get_layout_engine() else {})
         return ax
 
 

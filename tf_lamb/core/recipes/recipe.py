@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from tf_lamb.core import checks
 from tf_lamb.core.checks.warn import warn
+from tf_lamb.core.plan.patterns import PRESETS
 from tf_lamb.core.recipes.arithmetic import positive, whole
 from tf_lamb.core.recipes.picture import Drawable
 
@@ -129,8 +130,11 @@ class Recipe(Drawable):
     def __str__(self):
         lines = [*self.arithmetic, self._decay_line()]
         if self.weight_decay is not None:
-            excluded = " or ".join(map(repr, self.exclude_from_weight_decay or ()))
-            but = f", but not where a name matches {excluded}" if excluded else ""
+            excluded = " or ".join(
+                f"for {pattern}" if pattern in PRESETS else f"where a name matches {pattern!r}"
+                for pattern in self.exclude_from_weight_decay or ()
+            )
+            but = f", but not {excluded}" if excluded else ""
             lines.append(f"weight decay = {self.weight_decay:g}{but}")
         names = (
             "beta_1", "beta_2", "epsilon", "momentum", "nesterov", "trust_coefficient",

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
 from tf_lamb.core.recipes.arithmetic import (
-    BERT_EXCLUSIONS,
     IMAGENET,
-    LARS_EXCLUSIONS,
+    NORM_AND_BIAS,
     epochs_to_steps,
     in_epochs,
     whole,
@@ -133,7 +132,7 @@ def mlperf_lars(batch_size: int) -> Recipe:
         train_steps=train_steps,
         power=2.0,
         weight_decay=point.weight_decay,
-        exclude_from_weight_decay=LARS_EXCLUSIONS,
+        exclude_from_weight_decay=NORM_AND_BIAS,
         momentum=point.momentum,
         epsilon=0.0,
         trust_coefficient=0.001,
@@ -196,7 +195,7 @@ def mlperf_lamb_bert(batch_size: int) -> Recipe:
         train_steps=point.train_steps,
         handover="drop",
         weight_decay=point.weight_decay,
-        exclude_from_weight_decay=BERT_EXCLUSIONS,
+        exclude_from_weight_decay=NORM_AND_BIAS,
         beta_1=point.beta_1,
         beta_2=point.beta_2,
         epsilon=1e-6,

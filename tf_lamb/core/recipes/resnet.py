@@ -4,8 +4,7 @@ import math
 
 from tf_lamb.core.recipes.arithmetic import (
     IMAGENET,
-    LARS_EXCLUSIONS,
-    RESNET_EXCLUSIONS,
+    NORM_AND_BIAS,
     UNTUNED_LAMB,
     epochs_to_steps,
     in_epochs,
@@ -27,7 +26,7 @@ def untuned_lamb_resnet50(batch_size: int, examples: int = IMAGENET, epochs: flo
     then linearly to 0, from the peak on. Weight decay is 1.5, since the trust ratio divides it
     out. Batch norm and biases are excluded, as in the paper and the PyTorch reproduction; the first
     author's own run at 32,768 (76.3 % top-1) decays and adapts the bias of the last layer:
-    `dataclasses.replace(recipe, exclude_from_weight_decay=recipe.exclude_from_weight_decay[:1])`.
+    `dataclasses.replace(recipe, exclude_from_weight_decay=("gamma", "beta"))`.
 
     Args:
         batch_size: The batch to train with; the paper has the powers of 2 from 512 to 32,768.
@@ -53,7 +52,7 @@ def untuned_lamb_resnet50(batch_size: int, examples: int = IMAGENET, epochs: flo
         rate=(0.005, "0.04 x sqrt({:,} / 32,768)"),
         warmup=(0.3125, "0.3125 x {:,} / 512"),
         weight_decay=1.5,
-        exclude_from_weight_decay=RESNET_EXCLUSIONS,
+        exclude_from_weight_decay=NORM_AND_BIAS,
         source="You et al., arXiv 1904.00962, the ResNet-50 table of untuned LAMB",
         **UNTUNED_LAMB,
     )  # fmt: skip
@@ -94,7 +93,7 @@ def legw_resnet50_lars(batch_size: int, examples: int = IMAGENET, epochs: float 
         warmup=(10 / 2**6, "10 / 2^5 x {:,} / 1,024"),
         power=2.0,
         weight_decay=1e-4,
-        exclude_from_weight_decay=LARS_EXCLUSIONS,
+        exclude_from_weight_decay=NORM_AND_BIAS,
         momentum=0.9,
         epsilon=1e-5,
         trust_coefficient=0.001,

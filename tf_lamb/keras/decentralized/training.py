@@ -8,12 +8,12 @@ Seams into Keras 3 (3.15.1), all in this file:
 """
 
 import functools
-import warnings
 
 import keras
 from keras import ops
 
 from tf_lamb.core import checks, plan
+from tf_lamb.core.checks.warn import warn
 from tf_lamb.core.decentralized import rules, topologies
 from tf_lamb.keras.decentralized import checks as decentralized_checks
 from tf_lamb.keras.decentralized.workers import Workers
@@ -234,7 +234,7 @@ class Decentralized(keras.Model):
                 excluded_by_identity=[False] * len(trained),
             )  # fmt: skip
             if message := self._plan.warning():
-                warnings.warn(message, stacklevel=3)
+                warn(message)
             self._trained, self._others = self._workers.copies()
             optimizer = self.optimizer
             optimizer.build(self._trained)  # the velocities lie as the weights do

@@ -27,7 +27,7 @@ def preflight(
     """Asks the TPU's compiler about a model's train step; no TPU is needed, and nothing runs.
 
     The step that `fit` would run on Keras's JAX backend is compiled for the whole slice, sharded,
-    by libtpu, which runs on a CPU: `pip install 'tf_lamb[preflight]'`. The report says whether it
+    by libtpu, which runs on a CPU: `pip install ".[preflight]"`. The report says whether it
     fits, how its memory splits, which collectives the compiled program has, and the least time
     that it can take. The model's weights and compile state and the optimizer stay as they are; an
     unbuilt model is built, as its first step would.
@@ -63,10 +63,11 @@ def preflight(
         examples of a replica are the batch over all replicas, on average.
 
     Raises:
-        ValueError: for all that can be known before anything is compiled: no libtpu, another
-            backend, an unknown topology, a mesh of another size, shapes that are incomplete or
-            that the model does not take, a batch that does not split, or an optimizer that is
-            built for something else.
+        ModuleNotFoundError: where libtpu is not installed.
+        ValueError: for all else that can be known before anything is compiled: another backend,
+            an unknown topology, a mesh of another size, shapes that are incomplete or that the
+            model does not take, a batch that does not split, or an optimizer that is built for
+            something else.
 
     Example:
 

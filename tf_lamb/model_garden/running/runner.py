@@ -94,6 +94,11 @@ class Controller(orbit.Controller):
     def _sync_on_async_checkpointing(self):
         with self._saving():
             super()._sync_on_async_checkpointing()
+            # seam: tensorflow 2.20. It says of a checkpoint that its thread could not write when
+            # the next is due: never, of the last.
+            saver = getattr(self.checkpoint_manager, "checkpoint", None)
+            if thread := getattr(saver, "_async_checkpointer_impl", None):
+                thread._check_async_thread_error()
 
     @contextlib.contextmanager
     def _saving(self):

@@ -69,7 +69,7 @@ class Trainer(base_trainer.Trainer):
 
         def micro_step(i):
             step(self, iterator)
-            return i + 1
+            return [i + 1]
 
         tf.while_loop(lambda i: i < self._micro_batches, micro_step, [0], parallel_iterations=1)
         self.global_step.assign(done + 1)  # which each of them has counted

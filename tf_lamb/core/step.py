@@ -1,0 +1,201 @@
+"""One step of one layer, on what is stored: cast, master weight, rule, rounding; and the average.
+
+A layer is a variable as it is, cut into slices, or joined with others. A host reads, draws the
+noise for rounding, and assigns.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from math import prod
+from typing import Any, NamedTuple
+
+_BFLOAT16_DIGITS = 7  # of the significand, after the leading one
+
+
+class Scalars(NamedTuple):
+    """What changes from step to step, as tensors: a step compiles nothing new."""
+
+    lr: Any
+    t: Any  # the number of the optimizer step, from 1
+    is_update: Any  # False while gradients only accumulate
+    ema_momentum: Any
+    ema_overwrites: Any  # whether the averages replace the weights after this step
+
+
+class Stored(NamedTuple):
+    """What is kept of one variable."""
+
+    weight: Any
+    slots: Sequence  # in the order of the rule
+    master: Any = None  # the weight in float32, beside one in half precision
+
+
+class State(NamedTuple):
+    """The variables that a step changes."""
+
+    stored: Sequence[Stored]  # aligned with the gradients
+    accumulators: Sequence = ()  # by gradient, or empty
+    averages: Sequence[tuple] = ()  # pairs of an average and its weight, or empty
+    observed: Sequence[tuple] = ()  # by gradient, what shows its trust ratio; empty if nobody looks
+    skipped: Sequence = ()  # what counts skipped steps; empty if none is skipped
+
+    def of(self, layer) -> tuple[list[Stored], list[tuple]]:
+        """What is stored and what is observed of the variables of a layer."""
+        stored = [self.stored[i] for i in layer.members]
+        return stored, [self.observed[i] for i in layer.members] if self.observed else []
+
+
+def step(
+    xp, rule, treatments, gradients, stored, *, lr, t, rounds_to, noise, observe=None
+) -> list[Stored]:
+    """One step of a rule for one layer.
+
+    Args:
+        rule: with its hyper-parameters bound, `rule(xp, g, w, *slots, lr=, t=, ...)`.
+        treatments, gradients, stored: of each variable of the layer.
+        rounds_to: of a float32 array and one in half precision, where the first is the second.
+        noise: from the position of a slot and its shape, uniform numbers in [0, 1).
+        observe: None, or what a rule with a trust ratio calls once, while it is traced.
+
+    Returns:
+        What is to be stored.
+    """
+    dtype = "float64" if any(each.weight.dtype == "float64" for each in stored) else "float32"
+
+    def wide(array):
+        return xp.cast(array, dtype)
+
+    states = [
+        [_weight(xp, each, wide, rounds_to), *(wide(slot) for slot in each.slots)]
+        for each in stored
+    ]
+    new_states = apply_rule(
+        xp, rule, treatments, [wide(g) for g in gradients], states,
+        lr=wide(lr), t=wide(t), observe=observe,
+    )  # fmt: skip
+    return [
+        _to_store(xp, old, *new, noise=noise) for old, new in zip(stored, new_states, strict=True)
+    ]
+
+
+def recorder(xp, observed, assign) -> Callable | None:
+    """What a rule calls to leave its ratio in the vectors of a layer's variables, or None.
+
+    Args:
+        observed: of each variable of the layer, a tuple of its vector, or an empty one.
+        assign: gives a vector its value.
+    """
+    vectors = [vector for own in observed for vector in own]
+    if not vectors:
+        return None
+
+    def observe(*seen):
+        values = xp.stack([xp.cast(scalar, "float32") for scalar in summary(xp, *seen)])
+        for vector in vectors:
+            assign(vector, values)
+
+    return observe
+
+
+def summary(xp, weight_norm, update_norm, ratio, clipped):
+    """The four scalars of a layer, or of all slices of a variable: three means and a count."""
+    count = prod(ratio.shape)
+    clipped = xp.sum(xp.where(clipped, 1.0, 0.0))
+    if count == 1:
+        return *(xp.reshape(x, ()) for x in (weight_norm, update_norm, ratio)), clipped
+    return *(xp.sum(x) / count for x in (weight_norm, update_norm, ratio)), clipped
+
+
+def assign(assign: Callable, stored: Sequence[Stored], new: Sequence[Stored]) -> None:
+    """Has each variable of a layer take its new value."""
+    for old, each in zip(stored, new, strict=True):
+        assign(old.weight, each.weight)
+        for slot, value in zip(old.slots, each.slots, strict=True):
+            assign(slot, value)
+        if old.master is not None:
+            assign(old.master, each.master)
+
+
+def averaged(xp, average, weight, momentum):
+    """The moving average of a weight after a step."""
+    m = xp.cast(momentum, average.dtype)
+    return m * average + (1 - m) * xp.cast(weight, average.dtype)
+
+
+def _weight(xp, stored, wide, rounds_to):
+    """What the rule steps: the master, unless somebody has loaded or set the weight since."""
+    weight = wide(stored.weight)
+    if stored.master is None:
+        return weight
+    master = xp.convert_to_tensor(stored.master)  # zeros before the first step
+    return xp.where(rounds_to(master, stored.weight), master, weight)
+
+
+def _to_store(xp, old, weight, *slots, noise):
+    kept = []
+    for i, (slot, value) in enumerate(zip(old.slots, slots, strict=True)):
+        if slot.dtype == "bfloat16":
+            value = stochastic(xp, value, noise(i, value.shape))
+        kept.append(xp.cast(value, slot.dtype))
+    return Stored(
+        xp.cast(weight, old.weight.dtype), kept, None if old.master is None else weight
+    )  # fmt: skip
+
+
+def stochastic(xp, x, noise):
+    """One of the two neighbours of x in bfloat16, so that the mean over the noise is x.
+
+    An average that decays by 0.1 % a step stands still in bfloat16 when rounded to the nearest.
+
+    Args:
+        x: float32.
+        noise: uniform in [0, 1), of the shape of x.
+    """
+    exponent = xp.floor(xp.log2(xp.where(x == 0, 1.0, xp.abs(x))))
+    unit = 2.0 ** (exponent - _BFLOAT16_DIGITS)
+    lower = xp.floor(x / unit) * unit
+    return xp.where(x - lower > noise * unit, lower + unit, lower)
+
+
+def apply_rule(xp, rule, treatments, gradients, states, *, lr, t, observe=None):
+    """The states of a layer's variables, each its weight and then its slots, after the rule."""
+    if observe:
+        rule = functools.partial(rule, observe=observe)
+    if len(states) > 1:
+        return _joined(xp, rule, treatments, gradients, states, lr=lr, t=t)
+    (treatment,), (state,) = treatments, states
+    shape = state[0].shape
+    if 0 in tuple(shape):  # no norm, and nothing to step
+        return [state]
+    arrays = [*gradients, *state]
+    if treatment.view:
+        arrays = [xp.reshape(array, treatment.view) for array in arrays]
+    new = rule(
+        xp, *arrays, lr=lr, t=t,
+        decay=treatment.decay, adapt=treatment.adapt, axes=treatment.axes,
+    )  # fmt: skip
+    return [[xp.reshape(array, shape) for array in new] if treatment.view else new]
+
+
+def _joined(xp, rule, treatments, gradients, states, *, lr, t):
+    """Rules are elementwise but for their norms, so a layer of several is one long vector."""
+
+    def join(arrays):
+        return xp.concatenate([xp.reshape(array, (-1,)) for array in arrays])
+
+    weights = [state[0] for state in states]
+    decay = treatments[0].decay
+    if any(treatment.decay != decay for treatment in treatments):
+        decay = join(
+            [each.decay * xp.ones_like(w) for each, w in zip(treatments, weights, strict=True)]
+        )
+    new = rule(
+        xp, join(gradients), *(join(column) for column in zip(*states, strict=True)),
+        lr=lr, t=t, decay=decay, adapt=treatments[0].adapt,
+    )  # fmt: skip
+    ends = accumulate((prod(w.shape) for w in weights), initial=0)
+    return [
+        [xp.reshape(array[start:end], w.shape) for array in new]
+        for w, (start, end) in zip(weights, pairwise(ends), strict=True)
+    ]
