@@ -90,16 +90,11 @@ class Recipe(Drawable):
     warmup_epochs: float | None = None
 
     def __post_init__(self):
-        plain: dict[str, float] = {
-            "batch_size": whole("batch_size", self.batch_size),
-            "train_steps": whole("train_steps", self.train_steps),
-            "warmup_steps": whole("warmup_steps", self.warmup_steps, least=0),
-            "learning_rate": positive("learning_rate", self.learning_rate),
-        }
+        for name, least in (("batch_size", 1), ("train_steps", 1), ("warmup_steps", 0)):
+            object.__setattr__(self, name, whole(name, getattr(self, name), least))
+        object.__setattr__(self, "learning_rate", positive("learning_rate", self.learning_rate))
         if self.examples is not None:
-            plain["examples"] = whole("examples", self.examples)
-        for name, value in plain.items():
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, "examples", whole("examples", self.examples))
         for name in ("decay", "handover"):
             checks.choice(name, getattr(self, name))
         if self.decay == "multi_step" and not self.boundaries:

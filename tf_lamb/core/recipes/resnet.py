@@ -52,7 +52,6 @@ def untuned_lamb_resnet50(batch_size: int, examples: int = IMAGENET, epochs: flo
         rate=(0.005, "0.04 x sqrt({:,} / 32,768)"),
         warmup=(0.3125, "0.3125 x {:,} / 512"),
         weight_decay=1.5,
-        exclude_from_weight_decay=NORM_AND_BIAS,
         source="You et al., arXiv 1904.00962, the ResNet-50 table of untuned LAMB",
         **UNTUNED_LAMB,
     )  # fmt: skip
