@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import graphlib
 import os
 import pathlib
 import subprocess
@@ -21,7 +22,8 @@ LAW = {
     "": {"tf_lamb.registration"},
     "core": {"tf_lamb.core"},
     "api": {"tf_lamb.api", "tf_lamb.core"},
-    "tensorflow": {"h5py", "tensorflow", "tf_lamb.api", "tf_lamb.core", "tf_lamb.tensorflow"},
+    "tensorflow": {"tensorflow", "tf_lamb.core", "tf_lamb.tensorflow"},
+    "tpu": {"jax", "jaxlib", "tf_lamb.core", "tf_lamb.tpu"},
     "keras": {
         "keras", "jax", "tensorflow", "tf_lamb.api", "tf_lamb.core", "tf_lamb.tensorflow",
         "tf_lamb.tpu", "tf_lamb.keras",
@@ -35,14 +37,21 @@ LAW = {
         "tokenizers", "tqdm", "yaml", "tf_lamb.api", "tf_lamb.core", "tf_lamb.tensorflow",
         "tf_lamb.tf_keras", "tf_lamb.tpu", "tf_lamb.model_garden",
     },
-    "tpu": {"jax", "jaxlib", "tf_lamb.core", "tf_lamb.tpu"},
 }  # fmt: skip
 
-# Needed only on demand: a file of this name may import them too, but inside functions.
-ON_DEMAND = {
-    "gaussian_process.py": {"numpy", "scipy", "sklearn", "threadpoolctl"},
-    "picture.py": {"matplotlib", "numpy"},
+# What one file may import besides.
+BEYOND = {
+    "tensorflow/checkpoints.py": {"h5py", "tf_lamb.api.migration"},  # reads what others saved
+    "tensorflow/summaries.py": {"tf_lamb.api.callbacks", "tf_lamb.api.optimizers"},  # their words
 }
+# And what only inside functions, on demand.
+ON_DEMAND = {
+    "core/autowarmup/gaussian_process.py": {"numpy", "scipy", "sklearn", "threadpoolctl"},
+    "core/autowarmup/picture.py": {"matplotlib", "numpy"},
+    "core/recipes/picture.py": {"matplotlib", "numpy"},
+}
+# room -> packages that its files import inside functions alone: the backend may be another one.
+LAZY = {"keras": {"jax", "tensorflow", "tf_lamb.tensorflow"}, "tpu": {"jax", "jaxlib"}}
 # What `pytest tests/core` never loads.
 HOSTS = {"jax", "keras", "official", "tensorflow", "tf_keras", "torch"}
 
@@ -61,10 +70,7 @@ def imports(path):
             found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             name = "." * node.level + (node.module or "")
-            if name in ("tf_lamb", "support"):  # judged by what is taken from them
-                found += [(f"{name}.{alias.name}", node.lineno) for alias in node.names]
-            else:
-                found.append((name, node.lineno))
+            found += [(f"{name}.{alias.name}", node.lineno) for alias in node.names]
     return found
 
 
@@ -88,7 +94,8 @@ def lines_for_editors(path):
 
 
 def is_of(name, packages):
-    return any(name == package or name.startswith(package + ".") for package in packages)
+    parts = name.split(".")
+    return any(".".join(parts[:end]) in packages for end in range(1, len(parts) + 1))
 
 
 def room_of(path, root=ROOT):
@@ -106,11 +113,12 @@ def assert_none(offenders):
 
 def test_the_import_law():
     def is_allowed(path, name, line):
-        lazy = path.name in ON_DEMAND and line in lazy_lines(path)
-        on_demand = ON_DEMAND[path.name] if lazy else set()
         if path == ROOT / "__init__.py" and line in lines_for_editors(path):
             return is_of(name, {"tf_lamb"})
-        return is_of(name, sys.stdlib_module_names | LAW[room_of(path)] | on_demand)
+        file = path.relative_to(ROOT).as_posix()
+        lazy = file in ON_DEMAND and line in lazy_lines(path)
+        allowed = LAW[room_of(path)] | BEYOND.get(file, set())
+        return is_of(name, sys.stdlib_module_names | allowed | (ON_DEMAND[file] if lazy else set()))
 
     assert_none(
         f"{path}:{line} imports {name}"
@@ -118,17 +126,58 @@ def test_the_import_law():
         for name, line in imports(path)
         if not is_allowed(path, name, line)
     )
+    assert_none(file for file in {**BEYOND, **ON_DEMAND} if not ROOT.joinpath(file).exists())
 
 
-def test_door_1_loads_a_backend_only_where_keras_does():
-    """In `keras`, a backend is imported inside functions only: it may be another one."""
+@pytest.mark.parametrize("room", LAZY)
+def test_a_backend_is_loaded_on_demand(room):
     assert_none(
         f"{path}:{line} imports {name}"
-        for path in ROOT.joinpath("keras").rglob("*.py")
+        for path in ROOT.joinpath(room).rglob("*.py")
         for name, line in imports(path)
-        if is_of(name, ("jax", "tensorflow", "tf_lamb.tensorflow"))
-        if line not in lazy_lines(path)
+        if is_of(name, LAZY[room]) and line not in lazy_lines(path)
     )
+
+
+def module_of(path):
+    return ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+@functools.cache
+def arrows():
+    """(file, file that it imports) within the package, wherever in it, as names of modules."""
+    modules = {module_of(path) for path in FILES}
+    found = set()
+    for path in FILES:
+        for name, _ in imports(path):
+            taken = name if name in modules else name.rpartition(".")[0]
+            if taken in modules:
+                found.add((module_of(path), taken))
+    return found
+
+
+# The folders of the Model Garden's room meet; its files do not.
+PLACES = {
+    "files": lambda module: module,
+    "rooms": lambda module: ".".join(module.split(".")[:2]),
+    "folders": lambda module: ".".join(module.split(".")[: 2 + (".model_garden" not in module)]),
+}
+
+
+@pytest.mark.parametrize("places", PLACES)
+def test_no_circle_between(places):
+    graph, place = {}, PLACES[places]
+    for here, there in arrows():
+        if place(here) != place(there) and here != "tf_lamb":  # which opens its rooms on demand
+            graph.setdefault(place(here), set()).add(place(there))
+    assert len(graph) > 5
+    graphlib.TopologicalSorter(graph).prepare()  # names the circle
+
+
+@pytest.mark.parametrize(("room", "most"), [("core", 12), ("model_garden", 18)])
+def test_a_room_is_seen_at_a_glance(room, most):
+    inside = {path.relative_to(ROOT / room).parts[0] for path in FILES if room_of(path) == room}
+    assert 1 < len(inside - {"__init__.py"}) <= most, sorted(inside)
 
 
 def test_files_are_rooms_not_halls():
@@ -169,7 +218,9 @@ def test_importing_the_package_loads_no_framework():
     assert not {name.split(".")[0] for name in run(code).split()} & (HOSTS | {"numpy"})
 
 
-@pytest.mark.parametrize(("host", "legacy"), [("keras", "0"), ("tf_keras", "1")])
+@pytest.mark.parametrize(
+    ("host", "legacy"), [("keras", "0"), pytest.param("tf_keras", "1", marks=pytest.mark.slow)]
+)
 def test_the_package_alone_opens_the_door_of_its_host(host, legacy, tmp_path):
     """One process: a saved model loads, and the bare name is of what `tf.keras` is."""
     out = run(
@@ -192,6 +243,7 @@ def test_the_package_alone_opens_the_door_of_its_host(host, legacy, tmp_path):
     assert out.split()[-1:] == ["both"]
 
 
+@pytest.mark.slow  # its cheap half is `test_a_backend_is_loaded_on_demand`
 def test_door_1_on_jax_loads_no_tensorflow_room():
     code = "import sys, tf_lamb.keras; print('tf_lamb.tensorflow' in sys.modules)"
     assert run(code, KERAS_BACKEND="jax").strip() == "False"

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from tf_lamb.core.checks import patterns as check_patterns
-from tf_lamb.core.plan import searching
-from tf_lamb.core.plan.plan import Treatment, exact, groups_of, plan_for, stable_path
+from tf_lamb.core.plan import Treatment, exact, groups_of, plan_for, stable_path
+from tf_lamb.core.plan.patterns import LONGEST_PATH, LONGEST_PATTERN
 
 
 def plan(paths, undecayed=None, unadapted=None, weight_decay=0.1, identity=None):
@@ -125,77 +125,54 @@ def test_patterns_that_cannot_be_right_are_refused(patterns, error, words):
         assert word in str(caught.value)
 
 
-# -- in bounded time -------------------------------------------------------------------------------
+# -- what is searched ------------------------------------------------------------------------------
 
-DEEP = "/".join(["encoder"] * 10 + ["a" * 60 + "!"])
-ENDLESS = [
-    "(a+)+$", "(a|aa)+$", "(a*)*$", "(?:a?){40}a{40}$", "((a{1,30}){1,30}){1,30}$", "(a|a)*$",
-    r"(\w+\s?)+$", r"([a-z]+)+$", "(?x) (a +) + $", "(?#[)(a+)+$|]", "a?" * 60 + "a" * 60 + "b",
-    r"(a+)+\1$", "(?=(a+)+$)a", "(?:a+)+?$", ".*" * 12 + "=",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("pattern", ENDLESS)
-def test_a_pattern_that_would_hang_is_refused(pattern, monkeypatch):
-    monkeypatch.setattr(searching, "LIMIT", 0.2)
-    with pytest.raises(ValueError, match="^layer_groups .* 0.2 seconds .* Write it") as caught:
-        searching.search("layer_groups", [pattern], [DEEP])
-    assert repr(pattern) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "argument",
-    ["exclude_from_weight_decay", "exclude_from_layer_adaptation", "layer_groups", "layer_slices",
-     "depthwise"],
-)  # fmt: skip
-def test_every_list_of_patterns_is_bounded(argument, monkeypatch):
-    monkeypatch.setattr(searching, "LIMIT", 0.2)
-    given = {"exclude_from_weight_decay": None, "exclude_from_layer_adaptation": None}
-    patterns = {"(a+)+$": (0, None)} if argument == "layer_slices" else ["(a+)+$"]
-    with pytest.raises(ValueError, match=argument):
-        plan_for([DEEP], [(1,)], weight_decay=0.1, excluded_by_identity=[False],
-                 **{**given, argument: patterns})  # fmt: skip
-
-
-def test_the_patterns_of_groups_are_bounded(monkeypatch):
-    monkeypatch.setattr(searching, "LIMIT", 0.2)
-    with pytest.raises(ValueError, match="groups holds"):
-        groups_of("groups", ["(a+)+$"], [DEEP])
-
-
-SLOW_LOOKING = [
-    "(dense|bias)+", "(layer_)?norm", r"(?:\w+/)+bias$", "(?x) dense # a comment", "(a+)+b|kernel",
-    "(?P<name>dense)(?:_(?P<number>[0-9]+))?/(kernel|bias)$", ".*d.*n.*s.*e.*k.*l$",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("pattern", SLOW_LOOKING)
-def test_a_process_that_can_be_ended_finds_the_same(pattern):
-    names = [*PATHS, "layer_norm/bias", "encoder/dense_2/kernel", ""]
-    assert not searching.is_quick(pattern, names * 100)
-    (found,) = searching.search("groups", [pattern], names).values()
-    assert found == {name for name in names if re.search(pattern, name)}
-
-
-QUICK = [
+FOUND = [
     "bias", "layer_norm|LayerNorm", "^encoder/.*/kernel$", r"layer_\d+/", "(gamma|beta)$",
     exact("model.a/dense_(1)/kernel+"), "(?i)LAYERNORM", "[*+?|(){}]", r"\(a+\)\+$", "[]*+]+",
-    "batch_normalization|_bn/|LayerNorm|layer_norm", r"(^|/)bias$", r"(.)\1+",
-    "(?:attention|output)/.*/bias$",
+    "(dense|bias)+", "(layer_)?norm", r"(?:\w+/)+bias$", "(?x) dense # a comment", r"(.)\1+",
+    "(?P<name>dense)(?:_(?P<number>[0-9]+))?/(kernel|bias)$", "norm_and_bias", "(a+)+b|kernel",
     "|".join(f"block_{i}/.*bias" for i in range(40)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("pattern", QUICK)
-def test_an_everyday_pattern_starts_no_process(pattern, monkeypatch):
-    monkeypatch.setattr(searching.subprocess, "run", None)
-    names = [f"encoder/layer_{i}/attention/output/kernel" for i in range(400)]
-    found = searching.search("groups", [pattern], names)[pattern]
-    assert found == {name for name in names if re.search(pattern, name)}
+@pytest.mark.parametrize("pattern", FOUND)
+def test_a_pattern_is_found_where_re_finds_it(pattern):
+    paths = [*PATHS, "layer_norm/bias", "encoder/dense_2/kernel", "encoder/layer_1/b/norm_and_bias"]
+    groups = groups_of([pattern], paths)
+    assert groups == [0 if re.search(pattern, path) else 1 for path in paths]
+    assert groups_of(["nothing", pattern, pattern], paths) == [1 if g == 0 else 3 for g in groups]
 
 
-@pytest.mark.parametrize("python", [None, "/no/such/python", "/bin/false", "/bin/echo"])
-def test_without_a_process_a_pattern_that_may_hang_is_refused(python, monkeypatch):
-    monkeypatch.setattr(searching.sys, "executable", python)
-    with pytest.raises(ValueError, match=r"holds '\(a\+\)\+\$', .* no process could be started"):
-        searching.search("groups", ["(a+)+$"], [DEEP])
+LISTS = [
+    "exclude_from_weight_decay", "exclude_from_layer_adaptation", "layer_groups", "layer_slices",
+    "depthwise",
+]  # fmt: skip
+
+
+def test_a_pattern_that_nobody_meant_is_refused():
+    longest = "a" * LONGEST_PATTERN
+    assert check_patterns("layer_groups", [longest]) == (longest,)
+    with pytest.raises(ValueError, match="^layer_groups holds 'aaaa.* 4,001 characters, .* 4,000"):
+        check_patterns("layer_groups", ["bias", longest + "a"])
+
+
+@pytest.mark.parametrize("argument", LISTS)
+def test_a_path_that_nobody_meant_is_refused(argument):
+    lists = {"exclude_from_weight_decay": None, "exclude_from_layer_adaptation": None}
+    lists[argument] = {"a!": (0, None)} if argument == "layer_slices" else ["a!"]
+    path = "encoder/" + "a" * LONGEST_PATH + "!"
+    with pytest.raises(ValueError, match="^The path 'encoder/a.* 1,009 characters, .* 1,000"):
+        plan_for([path], [(1,)], weight_decay=0.1, excluded_by_identity=[False], **lists)
+
+
+def test_a_preset_is_one_in_the_exclusions_alone():
+    found = plan(PATHS, ("norm_and_bias",))
+    assert [t.decay for t in found.treatments] == [0.1, 0.0, 0.0]
+    assert found.presets == (("norm_and_bias", 2),) and not found.unmatched
+    joined = plan_for(
+        PATHS, [(1,)] * 3, weight_decay=0.1, exclude_from_weight_decay=None,
+        exclude_from_layer_adaptation=None, excluded_by_identity=[False] * 3,
+        layer_groups=["norm_and_bias"],
+    )  # fmt: skip
+    assert joined.unmatched == ("norm_and_bias",) and not joined.presets

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tf_lamb.api.schedules import check_host
 from tf_lamb.core import schedules
-from tf_lamb.core.checks.schedules import of_host
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,10 @@ def test_a_schedule_of_the_other_keras_is_refused():
     mine.__module__, other.__module__ = "keras.src.schedules", "tf_keras.src.schedules"
     cosine = type("CosineDecay", (other,), {})()
     for fine in (cosine, schedules.Constant(0.1), 0.1, lambda: 0.1):
-        of_host("learning_rate", fine, other)
+        check_host("learning_rate", fine, other)
     with pytest.raises(
         TypeError,
         match="learning_rate is a CosineDecay of tf_keras, and what reads it is of keras: "
         "take one of keras.optimizers.schedules or tf_lamb.keras.schedules",
     ):
-        of_host("learning_rate", cosine, mine)
+        check_host("learning_rate", cosine, mine)

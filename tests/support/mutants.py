@@ -95,22 +95,22 @@ CORE = {
         for rule in ("adamp", "sgdp")
     },
     ("core/plan/plan.py", f"{PLAN}::test_adaptation_follows_decay_unless_told_otherwise"): [
-        ("an exclusion decays", "0.0 if undecayed else weight_decay", "weight_decay"),
-        ("adaptation never follows decay", "undecayed and not group", "False"),
+        ("an exclusion decays", "0.0 if i in undecayed else weight_decay", "weight_decay"),
+        ("adaptation never follows decay", "unadapted = undecayed - joined", "pass"),
         ("an empty list is none", "if exclude_from_layer_adaptation is None",
          "if not exclude_from_layer_adaptation"),
     ],
     ("core/plan/plan.py", f"{PLAN}::test_a_variable_can_be_excluded_as_an_object"): [
-        ("no exclusion by identity", "identified or _excludes", "_matches"),
+        ("no exclusion by identity", "if excluded}", "if False}"),
     ],
-    ("core/plan/plan.py", f"{PLAN}::test_an_exact_pattern_matches_one_path_only"): [
+    ("core/plan/patterns.py", f"{PLAN}::test_an_exact_pattern_matches_one_path_only"): [
         ("an exact pattern has no end", '{re.escape(path)}$"', '{re.escape(path)}"'),
     ],
-    ("core/plan/plan.py", f"{PLAN}::test_a_stable_path_is_the_same_on_every_replica"): [
+    ("core/plan/paths.py", f"{PLAN}::test_a_stable_path_is_the_same_on_every_replica"): [
         ("replicas have paths of their own", r"(/replica_\d+)?", ""),
     ],
     ("core/plan/plan.py", f"{PLAN}::test_a_pattern_that_matches_nothing_is_named"): [
-        ("a pattern in vain goes unnoticed", "if not hits)", "if hits is None)"),
+        ("a pattern in vain goes unnoticed", "if not count and", "if count is None and"),
     ],
     (
         "core/plan/paths.py",
@@ -125,11 +125,18 @@ CORE = {
          'sorted({path.partition("/")[0] for path in paths if "/" in path})',
          '[path.partition("/")[0] for path in paths if "/" in path]'),
     ],
-    ("core/plan/searching.py", f"{PLAN}::test_a_process_that_can_be_ended_finds_the_same"): [
-        ("a repeated group counts as quick", "return False", "return True"),
+    ("core/plan/plan.py", f"{PLAN}::test_a_preset_is_one_in_the_exclusions_alone"): [
+        ("a preset in vain goes unnoticed", "and not preset)", "and p != 'norm_and_bias')"),
     ],
-    ("core/plan/searching.py", f"{PLAN}::test_an_everyday_pattern_starts_no_process"): [
-        ("a pattern must match the whole", "regex.search(name)", "regex.fullmatch(name)"),
+    ("core/plan/patterns.py", f"{PLAN}::test_a_pattern_is_found_where_re_finds_it"): [
+        ("a pattern must match the whole", "regex.search, names", "regex.fullmatch, names"),
+        ("a preset stands for groups", "argument in EXCLUSIONS and", ""),
+    ],
+    ("core/plan/patterns.py", f"{PLAN}::test_a_path_that_nobody_meant_is_refused"): [
+        ("a path of any length", "if len(names[0]) > LONGEST_PATH", "if not names[0]"),
+    ],
+    ("core/checks/__init__.py", f"{PLAN}::test_a_pattern_that_nobody_meant_is_refused"): [
+        ("a pattern of any length", "if len(pattern) > LONGEST_PATTERN", "if not argument"),
     ],
     ("core/schedules.py", PICTURE): [
         ("decay goes on after a continuous warmup",

@@ -9,13 +9,53 @@ A schedule counts optimizer steps. `steps_per_epoch` turns what is said in epoch
 import dataclasses
 import math
 import numbers
+import sys
+from collections.abc import Iterable
 from typing import Any
 
 from tf_lamb.core import checks
-from tf_lamb.core.checks.schedules import inside, rates, several, whole
 
-_KINDS = ("linear", "polynomial", "exponential", "constant")
-_HANDOVERS = ("continuous", "drop")
+
+def _rate(name, value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, not {value!r}.")
+    if not 0 <= value <= sys.float_info.max:
+        raise ValueError(f"{name} must be a finite number >= 0, but it is {value!r}.")
+
+
+def _count(name, value):
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a whole number >= 1, not {value!r}.")
+
+
+_CHECKS = {float: _rate, int: _count, bool: checks.flag, str: checks.choice}
+
+
+class Schedule:
+    """What a schedule is: fields that are checked for what their types say they are, and a value.
+
+    Lists become tuples. What stands inside a schedule is one, too: of ours, or a function of the
+    step, as the host's own are.
+    """
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if field.type in _CHECKS:
+                _CHECKS[field.type](field.name, value)
+            elif field.type is Any:
+                self.check_inside(field.name, value)
+            elif isinstance(value, str) or not isinstance(value, Iterable):
+                raise TypeError(f"{field.name} must be a list, not {value!r}.")
+            else:
+                object.__setattr__(self, field.name, tuple(value))
+
+    def check_inside(self, name: str, value) -> None:
+        """Refuses what is no schedule; a host's base class adds those that it cannot call."""
+        if not callable(value) and not hasattr(value, "value"):
+            raise TypeError(
+                f"{name} must be a schedule, such as Constant({value!r}), not {value!r}."
+            )
 
 
 def _at(schedule, xp, step):
@@ -24,13 +64,10 @@ def _at(schedule, xp, step):
 
 
 @dataclasses.dataclass(frozen=True)
-class Constant:
+class Constant(Schedule):
     """The same learning rate throughout."""
 
     learning_rate: float
-
-    def __post_init__(self):
-        rates(learning_rate=self.learning_rate)
 
     def value(self, xp, step):
         """The learning rate, as an array like step."""
@@ -38,18 +75,13 @@ class Constant:
 
 
 @dataclasses.dataclass(frozen=True)
-class Polynomial:
+class Polynomial(Schedule):
     """(initial - end) (1 - step/steps)^power + end."""
 
     initial_learning_rate: float
     steps: int
     end_learning_rate: float = 0.0
     power: float = 1.0
-
-    def __post_init__(self):
-        rates(initial_learning_rate=self.initial_learning_rate, power=self.power,
-              end_learning_rate=self.end_learning_rate)  # fmt: skip
-        whole(steps=self.steps)
 
     def value(self, xp, step):
         """The learning rate after this many steps."""
@@ -59,17 +91,12 @@ class Polynomial:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cosine:
+class Cosine(Schedule):
     """(initial - end) (1 + cos(pi step/steps))/2 + end."""
 
     initial_learning_rate: float
     steps: int
     end_learning_rate: float = 0.0
-
-    def __post_init__(self):
-        rates(initial_learning_rate=self.initial_learning_rate,
-              end_learning_rate=self.end_learning_rate)  # fmt: skip
-        whole(steps=self.steps)
 
     def value(self, xp, step):
         """The learning rate after this many steps."""
@@ -79,18 +106,13 @@ class Cosine:
 
 
 @dataclasses.dataclass(frozen=True)
-class Exponential:
+class Exponential(Schedule):
     """initial rate^(step/steps); with `staircase` the exponent is a whole number."""
 
     initial_learning_rate: float
     steps: int
     rate: float
     staircase: bool = False
-
-    def __post_init__(self):
-        rates(initial_learning_rate=self.initial_learning_rate, rate=self.rate)
-        whole(steps=self.steps)
-        checks.flag("staircase", self.staircase)
 
     def value(self, xp, step):
         """The learning rate after this many steps."""
@@ -100,14 +122,14 @@ class Exponential:
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiStep:
+class MultiStep(Schedule):
     """learning_rates[i] from boundaries[i - 1] on; there is one rate more than boundaries."""
 
     boundaries: tuple[int, ...]
     learning_rates: tuple[float, ...]
 
     def __post_init__(self):
-        several(self, "boundaries", "learning_rates")
+        super().__post_init__()
         if len(self.learning_rates) != len(self.boundaries) + 1:
             raise ValueError(
                 f"{len(self.boundaries)} boundaries need {len(self.boundaries) + 1} "
@@ -118,7 +140,8 @@ class MultiStep:
                 raise TypeError(f"boundaries must be steps, but they hold {boundary!r}.")
         if list(self.boundaries) != sorted(set(self.boundaries)):
             raise ValueError(f"boundaries must rise, but they are {self.boundaries}.")
-        rates(**{f"learning_rates[{i}]": rate for i, rate in enumerate(self.learning_rates)})
+        for i, rate in enumerate(self.learning_rates):
+            _rate(f"learning_rates[{i}]", rate)
 
     def value(self, xp, step):
         """The learning rate after this many steps."""
@@ -129,7 +152,7 @@ class MultiStep:
 
 
 @dataclasses.dataclass(frozen=True)
-class Warmup:
+class Warmup(Schedule):
     """A rise to the first value of another schedule, in front of it.
 
         kind          at step s of the warmup's S, to the peak p = after(0)
@@ -155,15 +178,9 @@ class Warmup:
     handover: str = "continuous"
 
     def __post_init__(self):
-        whole(steps=self.steps)
-        rates(start=self.start, power=self.power)
-        for name, known in (("kind", _KINDS), ("handover", _HANDOVERS)):
-            if getattr(self, name) not in known:
-                choices = ", ".join(map(repr, known))
-                raise ValueError(f"{name} must be one of {choices}, not {getattr(self, name)!r}.")
+        super().__post_init__()
         if self.kind == "exponential" and self.start == 0:
             raise ValueError("kind='exponential' needs a start above 0, such as start=1e-5.")
-        inside(self, "after", self.after)
         ends = isinstance(self.after, (Polynomial, Cosine))  # others go on, whatever they count
         if self.handover == "drop" and ends and self.steps > self.after.steps:
             raise ValueError(
@@ -188,7 +205,7 @@ class Warmup:
 
 
 @dataclasses.dataclass(frozen=True)
-class Stages:
+class Stages(Schedule):
     """One schedule after another, each counted from its own step 0: re-warmup between stages.
 
     Attributes:
@@ -200,15 +217,15 @@ class Stages:
     schedules: tuple[Any, ...]
 
     def __post_init__(self):
-        several(self, "lengths", "schedules")
+        super().__post_init__()
         if len(self.lengths) != len(self.schedules) or not self.lengths:
             raise ValueError(
                 f"Stages need one length each, but there are {len(self.lengths)} lengths and "
                 f"{len(self.schedules)} schedules."
             )
-        whole(**{f"lengths[{i}]": length for i, length in enumerate(self.lengths)})
-        for i, schedule in enumerate(self.schedules):
-            inside(self, f"schedules[{i}]", schedule)
+        for i, (length, schedule) in enumerate(zip(self.lengths, self.schedules, strict=True)):
+            _count(f"lengths[{i}]", length)
+            self.check_inside(f"schedules[{i}]", schedule)
 
     def value(self, xp, step):
         """The learning rate after this many steps."""

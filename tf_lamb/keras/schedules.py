@@ -5,13 +5,14 @@ import dataclasses
 import keras
 from keras import ops
 
+from tf_lamb.api.schedules import check_host
 from tf_lamb.core import schedules
 
 _Host = keras.optimizers.schedules.LearningRateSchedule
 _registered = keras.saving.register_keras_serializable(package="tf_lamb")
 
 
-class _Schedule(_Host):
+class _Schedule(schedules.Schedule, _Host):
     """A schedule of the core as a schedule of the host; the host's own may stand inside it."""
 
     def __call__(self, step):
@@ -21,6 +22,11 @@ class _Schedule(_Host):
         """The fields, as JSON can hold them."""
         fields = (field.name for field in dataclasses.fields(self))
         return {name: _serialized(getattr(self, name)) for name in fields}
+
+    def check_inside(self, name, value):
+        """Refuses what is no schedule, or one of the other Keras."""
+        super().check_inside(name, value)
+        check_host(name, value, _Host)
 
     @classmethod
     def from_config(cls, config):

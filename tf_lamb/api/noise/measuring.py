@@ -65,7 +65,7 @@ class Measuring:
 
     def _members(self, paths: Sequence[str]) -> list[list[int]]:
         """For each group, the positions of its variables; warns of a group that has none."""
-        group = plans.groups_of("groups", self._groups, paths)
+        group = plans.groups_of(self._groups, paths)
         if empty := [p for i, p in enumerate(self._groups) if i not in group]:
             warn(
                 f"No variable is left for the group {', '.join(map(repr, empty))}: it measures "

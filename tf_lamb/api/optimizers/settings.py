@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tf_lamb.api.schedules import check_host
 from tf_lamb.core import checks
-from tf_lamb.core.checks import schedules as schedule_checks
 
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 _OPTIONAL = (*_CLIPPING, "loss_scale_factor")
@@ -201,7 +201,7 @@ def _as_json(value):
 
 def learning_rate(value, host):
     """A number is checked, and whether a schedule is the host's; a callable is left to the host."""
-    schedule_checks.of_host("learning_rate", value, host)
+    check_host("learning_rate", value, host)
     return value if callable(value) else checks.number("learning_rate", value)
 
 

@@ -1,6 +1,7 @@
 """Refuse early: what a constructor can know to be wrong, in one sentence with the way out.
 
-This file only asks of a regex whether it compiles; what it matches is the plan's business.
+Called by the name of the module, `checks.number(...)`: each raises, or gives the value as it is to
+be kept. Of a regex this asks whether it compiles; what it matches is the plan's business.
 """
 
 import difflib
@@ -10,7 +11,7 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 
-from tf_lamb.core.plan.presets import PRESETS
+from tf_lamb.core.plan.patterns import EXCLUSIONS, LONGEST_PATTERN, PRESETS
 
 # name -> (lowest, highest, whether the highest itself is allowed, an example)
 RANGES = {
@@ -43,11 +44,10 @@ CHOICES = {
     "on_nonfinite": ("skip", "raise", "propagate"),
     "averaging": ("paper", "debiased"),
     "method": ("decentlam", "dmsgd", "dmsgd_awc", "dsgd"),
+    "kind": ("linear", "polynomial", "exponential", "constant"),
+    "handover": ("continuous", "drop"),
+    "decay": ("constant", "multi_step", "polynomial"),
 }
-
-BOUNDS = ("phi_bounds", "ratio_bounds")
-# Where a preset may stand in the place of a pattern, or of the whole list.
-EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation", "var_names")
 
 
 def hyperparameter(name: str, value):
@@ -56,7 +56,7 @@ def hyperparameter(name: str, value):
         return number(name, value)
     if name in CHOICES:
         return choice(name, value)
-    return bounds(name, value) if name in BOUNDS else flag(name, value)
+    return bounds(name, value) if name.endswith("_bounds") else flag(name, value)
 
 
 def number(name: str, value) -> float:
@@ -145,7 +145,7 @@ def whole(name: str, value) -> int:
 
 
 def float_dtype(path: str, dtype) -> None:
-    """The dtype, of either Keras, is one in which a step can be taken."""
+    """The dtype is one in which a step can be taken."""
     name = str(getattr(dtype, "name", dtype))
     if "float" not in name:
         raise TypeError(
@@ -185,6 +185,11 @@ def patterns(argument: str, value) -> tuple[str, ...] | None:
                 f"{argument} holds {repr(pattern):.200}, which is not a regular expression: "
                 f"{error}. To match it as it stands, write {repr(re.escape(pattern)):.200}."
             ) from error
+        if len(pattern) > LONGEST_PATTERN:
+            raise ValueError(
+                f"{argument} holds {pattern[:60]!r}... of {len(pattern):,} characters, and a "
+                f"pattern has {LONGEST_PATTERN:,} at most: write it as several."
+            )
     return tuple(value)
 
 

@@ -1,6 +1,12 @@
 """The names that a variable answers to: its path, with the name of the model and without."""
 
+import re
 from collections.abc import Sequence
+
+
+def stable_path(name: str) -> str:
+    """A TensorFlow variable's name without what differs between replicas: `:0`, `/replica_1`."""
+    return re.sub(r"(/replica_\d+)?(:\d+)?$", "", name)
 
 
 def aliases(paths: Sequence[str]) -> list[tuple[str, ...]]:

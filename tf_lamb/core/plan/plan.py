@@ -1,13 +1,11 @@
-"""Patterns and variable paths become one `Treatment` a variable; `searching` searches regexes."""
+"""Patterns and variable paths become one `Treatment` a variable."""
 
 import dataclasses
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
-from tf_lamb.core.plan import paths as paths_
-from tf_lamb.core.plan import searching
-from tf_lamb.core.plan.presets import PRESETS
+from tf_lamb.core.plan.paths import aliases
+from tf_lamb.core.plan.patterns import is_preset, search
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,16 +113,6 @@ def _cells(treatment: Treatment) -> tuple[str, str]:
     return decay, "yes" if treatment.adapt else "no"
 
 
-def exact(path: str) -> str:
-    """The pattern that matches this path and no other."""
-    return f"^{re.escape(path)}$"
-
-
-def stable_path(name: str) -> str:
-    """A TensorFlow variable's name without what differs between replicas: `:0`, `/replica_1`."""
-    return re.sub(r"(/replica_\d+)?(:\d+)?$", "", name)
-
-
 def plan_for(
     paths: Sequence[str],
     shapes: Sequence[tuple[int, ...]],
@@ -137,7 +125,7 @@ def plan_for(
     layer_slices: Mapping[str, tuple[int, int | None]] | None = None,
     depthwise: Sequence[str] | None = None,
 ) -> Plan:
-    """Meets the patterns with the paths, once.
+    """Meets the patterns with the paths, once: match, exclude, group, lay out.
 
     A pattern is searched (`re.search`) in the path of each variable, and in the path without the
     name of the model where the variables share one: the functional `encoder/dense/kernel` and the
@@ -160,65 +148,69 @@ def plan_for(
             optimizers whose norms run within channels.
 
     Raises:
-        ValueError: where a variable has no such axis or blocks, or is both joined and sliced, or a
-            pattern takes too long to search.
+        ValueError: where a variable has no such axis or blocks, or is both joined and sliced.
     """
-    aliases = paths_.aliases(paths)
-    every_name = list(dict.fromkeys(name for names in aliases for name in names))
-    undecaying, unadapting, grouping, slicing = found = [
-        searching.search(argument, [p for p in patterns or () if p not in PRESETS], every_name)
-        for argument, patterns in {
-            "exclude_from_weight_decay": exclude_from_weight_decay,
-            "exclude_from_layer_adaptation": exclude_from_layer_adaptation,
-            "layer_groups": layer_groups,
-            "layer_slices": layer_slices,
-        }.items()
-    ]
-    two_channel_axes = searching.search("depthwise", depthwise or (), every_name)
-    treatments, groups = [], []
-    for path, shape, names, identified in zip(
-        paths, shapes, aliases, excluded_by_identity, strict=True
-    ):
-        own = (names, path, shape)
-        undecayed = identified or _excludes(exclude_from_weight_decay, undecaying, *own)
-        group = path.rpartition("/")[0] or path if _matches(grouping, names) else ""
-        if exclude_from_layer_adaptation is None:
-            unadapted = undecayed and not group
-        else:
-            unadapted = _excludes(exclude_from_layer_adaptation, unadapting, *own)
-            group = "" if unadapted else group
+    variables = tuple(zip(aliases(paths), shapes, strict=True))
+    lists = {
+        "exclude_from_weight_decay": exclude_from_weight_decay,
+        "exclude_from_layer_adaptation": exclude_from_layer_adaptation,
+        "layer_groups": layer_groups,
+        "layer_slices": layer_slices,
+    }
+    found = {name: search(name, given or (), variables) for name, given in lists.items()}
+    undecayed, unadapted, joined, _ = map(_all_of, found.values())
+    two_channel_axes = _all_of(search("depthwise", depthwise or (), variables))
+
+    undecayed |= {i for i, excluded in enumerate(excluded_by_identity) if excluded}
+    if exclude_from_layer_adaptation is None:
+        unadapted = undecayed - joined
+    groups = _group(paths, joined - unadapted)
+    treatments = []
+    for i, (path, shape, group) in enumerate(zip(paths, shapes, groups, strict=True)):
+        pattern = next((p for p, hits in found["layer_slices"].items() if i in hits), None)
         layout: dict = {}
-        pattern = next((p for p, hits in slicing.items() if not hits.isdisjoint(names)), None)
-        if pattern is not None and group:
-            raise ValueError(
-                f"{path} is in layer_slices ({pattern!r}) and in layer_groups ({group}): a layer "
-                "is either a slice or several variables. Narrow one of the patterns."
-            )
-        if pattern is not None and layer_slices is not None:
-            layout = _sliced(path, shape, *layer_slices[pattern])
-        elif depthwise is not None and len(shape) > 1:
-            channel_axes = 2 if _matches(two_channel_axes, names) and len(shape) > 2 else 1
-            layout = {"axes": tuple(range(len(shape) - channel_axes))}
-        decay = 0.0 if undecayed else weight_decay
-        treatments.append(Treatment(decay, not unadapted, **layout))
-        groups.append(group)
-    hits_of = {pattern: hits for each in found for pattern, hits in each.items()}
-    given = {*(exclude_from_weight_decay or ()), *(exclude_from_layer_adaptation or ())}
+        if layer_slices and pattern is not None:
+            layout = _slices(path, shape, group, pattern, *layer_slices[pattern])
+        elif depthwise is not None:
+            layout = _channels(shape, 2 if i in two_channel_axes else 1)
+        decay = 0.0 if i in undecayed else weight_decay
+        treatments.append(Treatment(decay, i not in unadapted, **layout))
+    counts = {
+        (pattern, is_preset(name, pattern)): len(hits)
+        for name, each in found.items()
+        for pattern, hits in each.items()
+    }
     return Plan(
-        tuple(paths), tuple(map(tuple, shapes)), tuple(treatments), tuple(groups),
-        tuple(pattern for pattern, hits in hits_of.items() if not hits),
-        tuple((p, sum(map(PRESETS[p], paths, shapes))) for p in PRESETS if p in given),
+        tuple(paths), tuple(map(tuple, shapes)), tuple(treatments), groups,
+        tuple(p for (p, preset), count in counts.items() if not count and not preset),
+        tuple((p, count) for (p, preset), count in counts.items() if preset),
     )  # fmt: skip
 
 
-def _excludes(patterns, found, names, path, shape):
-    """Whether a pattern matches the variable, or a preset among them stands for it."""
-    presets = (PRESETS[pattern] for pattern in patterns or () if pattern in PRESETS)
-    return _matches(found, names) or any(is_one(path, shape) for is_one in presets)
+def _all_of(found: Mapping[str, frozenset[int]]) -> frozenset[int]:
+    return frozenset().union(*found.values())
 
 
-def _sliced(path: str, shape: Sequence[int], axis: int, blocks: int | None) -> dict:
+def _group(paths: Sequence[str], joined: Set[int]) -> tuple[str, ...]:
+    """Of each variable the Keras layer that it is joined in, or an empty name."""
+    layers = (path.rpartition("/")[0] or path for path in paths)
+    return tuple(layer if i in joined else "" for i, layer in enumerate(layers))
+
+
+def _channels(shape: Sequence[int], axes: int) -> dict:
+    """The layout in which norms run over all but the last axes, and over one at least."""
+    return {"axes": tuple(range(max(len(shape) - axes, 1)))} if len(shape) > 1 else {}
+
+
+def _slices(
+    path: str, shape: Sequence[int], group: str, pattern: str, axis: int, blocks: int | None
+) -> dict:
     """The layout in which each block along the axis is a layer of its own."""
+    if group:
+        raise ValueError(
+            f"{path} is in layer_slices ({pattern!r}) and in layer_groups ({group}): a layer "
+            "is either a slice or several variables. Narrow one of the patterns."
+        )
     rank = len(shape)
     if not -rank <= axis < rank:
         raise ValueError(
@@ -239,16 +231,3 @@ def _sliced(path: str, shape: Sequence[int], axis: int, blocks: int | None) -> d
     view = (*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
     axes = tuple(i for i in range(len(view)) if i != axis)
     return {"view": view, "axes": axes, "sliced": f"{count} slices along axis {axis}"}
-
-
-def groups_of(argument: str, patterns: Sequence[str], paths: Sequence[str]) -> list[int]:
-    """Of each path the position of the first pattern that it matches, or one behind the last."""
-    found = searching.search(argument, patterns, paths)
-    return [
-        next((i for i, p in enumerate(patterns) if path in found[p]), len(patterns))
-        for path in paths
-    ]
-
-
-def _matches(found: Mapping[str, frozenset[str]], names: tuple[str, ...]) -> bool:
-    return any(not hits.isdisjoint(names) for hits in found.values())

@@ -14,12 +14,9 @@ IMAGENET = 1281167  # training pictures
 NORM_AND_BIAS = ("norm_and_bias",)  # a preset of the plan's, whatever the layers are called
 
 UNTUNED_LAMB: dict[str, Any] = {
-    "optimizer": "LAMB",
-    "beta_1": 0.9,
-    "beta_2": 0.999,
-    "epsilon": 1e-6,
-    "global_clipnorm": 1.0,
-}
+    "optimizer": "LAMB", "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-6, "global_clipnorm": 1.0,
+    "exclude_from_weight_decay": NORM_AND_BIAS,
+}  # fmt: skip
 
 
 def whole(name: str, value, least: int = 1) -> int:

@@ -4,13 +4,7 @@ import math
 from fractions import Fraction
 from typing import Any
 
-from tf_lamb.core.recipes.arithmetic import (
-    NORM_AND_BIAS,
-    UNTUNED_LAMB,
-    nearest,
-    warn_outside,
-    whole,
-)
+from tf_lamb.core.recipes.arithmetic import UNTUNED_LAMB, nearest, warn_outside, whole
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
 
 _BERT: dict[str, Any] = {
@@ -62,7 +56,6 @@ def untuned_lamb_bert(batch_size: int) -> Recipe:
         learning_rate=learning_rate,
         warmup_steps=3125,
         train_steps=steps,
-        exclude_from_weight_decay=NORM_AND_BIAS,
         arithmetic=(
             f"learning rate = 0.005 x sqrt({batch_size:,} / 32,768) = {learning_rate:.4g}",
             f"training = 1,000,000 steps x 512 / {batch_size:,} = {steps:,} steps",
@@ -105,7 +98,6 @@ def bert_mixed_batch() -> StagedRecipe:
             learning_rate=learning_rate,
             warmup_steps=warmup,
             train_steps=steps,
-            exclude_from_weight_decay=NORM_AND_BIAS,
             arithmetic=(
                 f"learning rate = {learning_rate:g} (NVIDIA's)",
                 f"training = {steps:,} steps, as published ({count} = {exact:,.1f})",
@@ -153,7 +145,6 @@ def nvidia_bert() -> StagedRecipe:
             warmup_steps=warmup,
             train_steps=steps,
             power=0.5,
-            exclude_from_weight_decay=NORM_AND_BIAS,
             arithmetic=(
                 f"learning rate = {learning_rate:g}",
                 f"training = {steps:,} steps",

@@ -1,8 +1,7 @@
 """What an optimizer is given by a recipe: its learning rate as a schedule, and its arguments."""
 
+import importlib
 from typing import Any
-
-from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
 
 _ARGUMENTS = (
     "weight_decay", "exclude_from_weight_decay", "exclude_from_layer_adaptation", "beta_1",
@@ -10,7 +9,7 @@ _ARGUMENTS = (
 )  # fmt: skip
 
 
-def schedule(recipe: Recipe | StagedRecipe, schedules) -> Any:
+def schedule(recipe, schedules) -> Any:
     """The learning rate of the recipe, step by step.
 
     Args:
@@ -18,7 +17,7 @@ def schedule(recipe: Recipe | StagedRecipe, schedules) -> Any:
         schedules: the module whose schedules to use: `tf_lamb.core.schedules`, or a door's.
     """
     stages = _stages(recipe)
-    if isinstance(recipe, StagedRecipe):
+    if stages[0] is not recipe:
         lengths = [stage.train_steps for stage in stages]
         return schedules.Stages(lengths, [schedule(stage, schedules) for stage in stages])
     peak, warmup, handover = recipe.learning_rate, recipe.warmup_steps, recipe.handover
@@ -37,7 +36,7 @@ def schedule(recipe: Recipe | StagedRecipe, schedules) -> Any:
     return schedules.Warmup(warmup, after, start=start, handover=handover)
 
 
-def arguments(recipe: Recipe | StagedRecipe, optimizer: str) -> dict[str, Any]:
+def arguments(recipe, optimizer: str) -> dict[str, Any]:
     """The arguments of the optimizer of that name; what the recipe does not say is left out.
 
     Raises:
@@ -63,16 +62,13 @@ def arguments(recipe: Recipe | StagedRecipe, optimizer: str) -> dict[str, Any]:
     return found[0]
 
 
-def _stages(recipe) -> list[Recipe]:
+def _stages(recipe) -> tuple:
     """The recipes that it consists of, or an error that says what a recipe is."""
-    if isinstance(recipe, Recipe):
-        return [recipe]
-    if isinstance(recipe, StagedRecipe):
-        return list(recipe)
-    from tf_lamb.core import recipes
-
+    if stages := getattr(recipe, "stages", ()):
+        return stages
+    recipes = importlib.import_module(__package__)  # whose files stand on this one
     returned = {n: getattr(recipes, n).__annotations__.get("return") for n in recipes.__all__}
-    names = [name for name, kind in returned.items() if kind in (Recipe, StagedRecipe)]
+    names = [n for n, kind in returned.items() if kind in (recipes.Recipe, recipes.StagedRecipe)]
     raise TypeError(
         "A recipe is what tf_lamb.recipes makes for a batch size, such as "
         f"tf_lamb.recipes.untuned_lamb_bert(32768), and not {recipe!r}. There are "
@@ -80,7 +76,7 @@ def _stages(recipe) -> list[Recipe]:
     )
 
 
-def _road(recipe: Recipe) -> str:
+def _road(recipe) -> str:
     """How its optimizer is made. SGD is Keras's own, whose weight decay is a penalty's gradient."""
     if recipe.optimizer != "SGD":
         return f"{recipe.optimizer}.from_recipe(...)"

@@ -97,20 +97,16 @@ class Drawable:
         return ax
 
 
-def _stages(recipe):
-    return getattr(recipe, "stages", (recipe,))
-
-
 def batch(recipe) -> str:
     """The batch of a recipe, or of each stage, in words."""
-    sizes = dict.fromkeys(stage.batch_size for stage in _stages(recipe))
+    sizes = dict.fromkeys(stage.batch_size for stage in recipe.stages)
     return "batch " + ", then ".join(f"{size:,}" for size in sizes)
 
 
 def _joints(recipe):
     """The steps between which the rate is smooth: first, last, and where warmup or a rate ends."""
     joints, begin = {0}, 0
-    for stage in _stages(recipe):
+    for stage in recipe.stages:
         inner = (begin + step for step in (stage.warmup_steps, *stage.boundaries))
         end = begin + stage.train_steps
         joints.update(step for step in inner if step < end)
@@ -129,6 +125,6 @@ def _line(recipe, over):
     if over == "steps":
         return steps, rates
     # Stages have batches of their own.
-    ends = np.cumsum([0, *(stage.train_steps for stage in _stages(recipe))])
-    examples = np.cumsum([0, *(stage.examples_seen for stage in _stages(recipe))])
+    ends = np.cumsum([0, *(stage.train_steps for stage in recipe.stages)])
+    examples = np.cumsum([0, *(stage.examples_seen for stage in recipe.stages)])
     return np.interp(steps, ends, examples), rates

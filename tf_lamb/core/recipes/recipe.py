@@ -3,13 +3,11 @@
 import dataclasses
 from collections.abc import Iterator
 
+from tf_lamb.core import checks
 from tf_lamb.core.checks.warn import warn
-from tf_lamb.core.plan.presets import PRESETS
+from tf_lamb.core.plan.patterns import PRESETS
 from tf_lamb.core.recipes.arithmetic import positive, whole
 from tf_lamb.core.recipes.picture import Drawable
-
-DECAYS = ("constant", "multi_step", "polynomial")
-HANDOVERS = ("continuous", "drop")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,20 +90,13 @@ class Recipe(Drawable):
     warmup_epochs: float | None = None
 
     def __post_init__(self):
-        plain: dict[str, float] = {
-            "batch_size": whole("batch_size", self.batch_size),
-            "train_steps": whole("train_steps", self.train_steps),
-            "warmup_steps": whole("warmup_steps", self.warmup_steps, least=0),
-            "learning_rate": positive("learning_rate", self.learning_rate),
-        }
+        for name, least in (("batch_size", 1), ("train_steps", 1), ("warmup_steps", 0)):
+            object.__setattr__(self, name, whole(name, getattr(self, name), least))
+        object.__setattr__(self, "learning_rate", positive("learning_rate", self.learning_rate))
         if self.examples is not None:
-            plain["examples"] = whole("examples", self.examples)
-        for name, value in plain.items():
-            object.__setattr__(self, name, value)
-        for name, choices in (("decay", DECAYS), ("handover", HANDOVERS)):
-            if getattr(self, name) not in choices:
-                known = ", ".join(map(repr, choices))
-                raise ValueError(f"{name} must be one of {known}, not {getattr(self, name)!r}.")
+            object.__setattr__(self, "examples", whole("examples", self.examples))
+        for name in ("decay", "handover"):
+            checks.choice(name, getattr(self, name))
         if self.decay == "multi_step" and not self.boundaries:
             raise ValueError("decay='multi_step' needs boundaries, the steps at which to decay.")
         if self.warmup_steps > self.train_steps:
@@ -120,6 +111,11 @@ class Recipe(Drawable):
                 "so that most of training is below the learning rate that it leads to. Train for "
                 "longer, or take a smaller batch."
             )
+
+    @property
+    def stages(self) -> tuple["Recipe", ...]:
+        """This recipe alone, as a `StagedRecipe` has several."""
+        return (self,)
 
     @property
     def examples_seen(self) -> int:

@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar
 from tf_lamb.core.recipes.arithmetic import (
     IMAGENET,
     NORM_AND_BIAS,
+    UNTUNED_LAMB,
     epochs_to_steps,
     in_epochs,
     whole,
@@ -187,7 +188,6 @@ def mlperf_lamb_bert(batch_size: int) -> Recipe:
     return Recipe(
         title="MLPerf BERT-large, from its checkpoint",
         model="BERT",
-        optimizer="LAMB",
         batch_size=batch_size,
         learning_rate=rate,
         initial_learning_rate=first,
@@ -195,11 +195,7 @@ def mlperf_lamb_bert(batch_size: int) -> Recipe:
         train_steps=point.train_steps,
         handover="drop",
         weight_decay=point.weight_decay,
-        exclude_from_weight_decay=NORM_AND_BIAS,
-        beta_1=point.beta_1,
-        beta_2=point.beta_2,
-        epsilon=1e-6,
-        global_clipnorm=1.0,
         arithmetic=tuple(lines),
         source="mlcommons/logging, reference convergence points of BERT, v1.0 to v5.1",
+        **{**UNTUNED_LAMB, "beta_1": point.beta_1, "beta_2": point.beta_2},
     )

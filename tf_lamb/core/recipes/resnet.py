@@ -45,37 +45,16 @@ def untuned_lamb_resnet50(batch_size: int, examples: int = IMAGENET, epochs: flo
         You et al., Large batch optimization for deep learning, arXiv 1904.00962; github.com/
         fastalgo/imagenet_resnet50_lamb; github.com/NUS-HPC-AI-Lab/pytorch-lamb.
     """
-    batch_size = whole("batch_size", batch_size)
-    train_steps = training(epochs, examples, batch_size)
-    warn_outside(
-        batch_size, 512, 32768,
-        "Untuned LAMB for ResNet-50 was shown for batches of 512 to 32,768, not for "
-        f"{batch_size:,}.",
-    )  # fmt: skip
-    learning_rate = 4e-2 * math.sqrt(batch_size / 32768)
-    warmup_epochs = 0.3125 * batch_size / 512
-    return Recipe(
+    return _by_the_root(
+        batch_size, examples, epochs,
         title="Untuned LAMB for ResNet-50",
-        model="ResNet-50",
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        warmup_steps=epochs_to_steps(warmup_epochs, examples, batch_size),
-        train_steps=train_steps,
+        shown="Untuned LAMB for ResNet-50",
+        rate=(0.005, "0.04 x sqrt({:,} / 32,768)"),
+        warmup=(0.3125, "0.3125 x {:,} / 512"),
         weight_decay=1.5,
-        exclude_from_weight_decay=NORM_AND_BIAS,
-        label_smoothing=0.1,
-        examples=examples,
-        epochs=epochs,
-        warmup_epochs=warmup_epochs,
-        arithmetic=(
-            f"learning rate = 0.04 x sqrt({batch_size:,} / 32,768) = {learning_rate:.4g}",
-            in_epochs("training", epochs, examples, batch_size),
-            f"warmup epochs = 0.3125 x {batch_size:,} / 512 = {warmup_epochs:g}",
-            in_epochs("warmup", warmup_epochs, examples, batch_size),
-        ),
         source="You et al., arXiv 1904.00962, the ResNet-50 table of untuned LAMB",
         **UNTUNED_LAMB,
-    )
+    )  # fmt: skip
 
 
 def legw_resnet50_lars(batch_size: int, examples: int = IMAGENET, epochs: float = 90) -> Recipe:
@@ -104,37 +83,48 @@ def legw_resnet50_lars(batch_size: int, examples: int = IMAGENET, epochs: float 
         You et al., Large-batch training for LSTM and beyond, arXiv 1901.08256; github.com/
         NUS-HPC-AI-Lab/LARS-ImageNet-PyTorch.
     """
-    batch_size = whole("batch_size", batch_size)
-    train_steps = training(epochs, examples, batch_size)
-    warn_outside(
-        batch_size, 512, 32768,
-        f"LARS by LEGW was shown for batches of 512 to 32,768, not for {batch_size:,}.",
-    )  # fmt: skip
-    learning_rate = 4 * math.sqrt(batch_size / 512)  # the same, exact at powers of 4
-    warmup_epochs = 10 / 2**5 * batch_size / 1024
-    return Recipe(
+    return _by_the_root(
+        batch_size, examples, epochs,
         title="LEGW for ResNet-50",
-        model="ResNet-50",
+        shown="LARS by LEGW",
         optimizer="LARS",
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        warmup_steps=epochs_to_steps(warmup_epochs, examples, batch_size),
-        train_steps=train_steps,
+        rate=(4.0, "2^2.5 x sqrt({:,} / 1,024)"),
+        warmup=(10 / 2**6, "10 / 2^5 x {:,} / 1,024"),
         power=2.0,
         weight_decay=1e-4,
         exclude_from_weight_decay=NORM_AND_BIAS,
         momentum=0.9,
         epsilon=1e-5,
         trust_coefficient=0.001,
+        source="You et al., arXiv 1901.08256 (LEGW); NUS-HPC-AI-Lab/LARS-ImageNet-PyTorch",
+    )  # fmt: skip
+
+
+def _by_the_root(batch_size, examples, epochs, *, shown, rate, warmup, **given) -> Recipe:
+    """The rate and the epochs of warmup: each at batch 512, and in the words of the source."""
+    batch_size = whole("batch_size", batch_size)
+    train_steps = training(epochs, examples, batch_size)
+    warn_outside(
+        batch_size, 512, 32768,
+        f"{shown} was shown for batches of 512 to 32,768, not for {batch_size:,}.",
+    )  # fmt: skip
+    learning_rate = rate[0] * math.sqrt(batch_size / 512)
+    warmup_epochs = warmup[0] * batch_size / 512
+    return Recipe(
+        model="ResNet-50",
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        warmup_steps=epochs_to_steps(warmup_epochs, examples, batch_size),
+        train_steps=train_steps,
         label_smoothing=0.1,
         examples=examples,
         epochs=epochs,
         warmup_epochs=warmup_epochs,
         arithmetic=(
-            f"learning rate = 2^2.5 x sqrt({batch_size:,} / 1,024) = {learning_rate:.4g}",
+            f"learning rate = {rate[1].format(batch_size)} = {learning_rate:.4g}",
             in_epochs("training", epochs, examples, batch_size),
-            f"warmup epochs = 10 / 2^5 x {batch_size:,} / 1,024 = {warmup_epochs:g}",
+            f"warmup epochs = {warmup[1].format(batch_size)} = {warmup_epochs:g}",
             in_epochs("warmup", warmup_epochs, examples, batch_size),
         ),
-        source="You et al., arXiv 1901.08256 (LEGW); NUS-HPC-AI-Lab/LARS-ImageNet-PyTorch",
+        **given,
     )

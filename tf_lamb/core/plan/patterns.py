@@ -1,0 +1,79 @@
+"""Patterns: regexes, and words that stand in the place of one, searched in the paths of variables.
+
+Whoever writes a regex runs it: it is searched as `re.search` finds it, by no clock. The bounds on
+lengths catch what was never meant as a pattern or a path; a repeat inside a repeat, `(a+)+$` where
+`a+$` would do, can still try to match in more ways than anybody waits for.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+LONGEST_PATTERN, LONGEST_PATH = 4_000, 1_000  # characters
+
+
+def is_norm_or_bias(path: str, shape: Sequence[int]) -> bool:
+    """Whether it is a bias, or a scale or an offset of a normalization.
+
+    An optimizer is given variables, not layers: `bias`, `gamma` and `beta` are what Keras's layers
+    name theirs, whatever the user names the layer; of what has one axis, a `scale` is RMS
+    normalization's, and all of a layer that has `norm` in its name.
+    """
+    *layers, name = path.lower().split("/")
+    if name in ("bias", "gamma", "beta"):
+        return True
+    return len(shape) < 2 and (name == "scale" or any("norm" in layer for layer in layers[-1:]))
+
+
+PRESETS: dict[str, Callable[[str, Sequence[int]], bool]] = {"norm_and_bias": is_norm_or_bias}
+# Where a preset may stand in the place of a pattern, or of the whole list.
+EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation", "var_names")
+
+
+def exact(path: str) -> str:
+    """The pattern that matches this path and no other."""
+    return f"^{re.escape(path)}$"
+
+
+def is_preset(argument: str, pattern: str) -> bool:
+    """Whether this argument takes the pattern for a preset."""
+    return argument in EXCLUSIONS and pattern in PRESETS
+
+
+def search(
+    argument: str,
+    patterns: Iterable[str],
+    variables: Sequence[tuple[Sequence[str], Sequence[int]]],
+) -> dict[str, frozenset[int]]:
+    """Pattern -> the positions of the variables that it is found in, or that a preset stands for.
+
+    Args:
+        argument: whose patterns they are.
+        patterns: regexes that compile, and presets.
+        variables: the names that each answers to, its path before the others, and its shape.
+
+    Raises:
+        ValueError: where a path is longer than any that was meant.
+    """
+    found = {}
+    for pattern in patterns:
+        regex, hits = re.compile(pattern), set()
+        for i, (names, shape) in enumerate(variables):
+            if len(names[0]) > LONGEST_PATH:
+                raise ValueError(
+                    f"The path {names[0][:60]!r}... has {len(names[0]):,} characters, and patterns "
+                    f"are searched in {LONGEST_PATH:,} at the most: give layers shorter names."
+                )
+            preset = is_preset(argument, pattern)
+            if PRESETS[pattern](names[0], shape) if preset else any(map(regex.search, names)):
+                hits.add(i)
+        found[pattern] = frozenset(hits)
+    return found
+
+
+def groups_of(patterns: Sequence[str], paths: Sequence[str]) -> list[int]:
+    """Of each path the position of the first pattern that it matches, or one behind the last."""
+    found = search("groups", patterns, [((path,), ()) for path in paths])
+    return [
+        next((k for k, p in enumerate(patterns) if i in found[p]), len(patterns))
+        for i in range(len(paths))
+    ]
