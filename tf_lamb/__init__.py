@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
     from tf_lamb.core import recipes
     from tf_lamb.keras import (
         LAMB,
+        LANS,
         LARS,
         SGDP,
         AdamP,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
 __version__ = "0.1.0"
 
 __all__ = [
-    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
+    "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "Measured", "NoiseScale",
     "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios", "auxiliary_statistics",
     "core", "from_addons", "keras", "migrate", "model_garden", "recipes",

@@ -7,7 +7,7 @@ from support.doors import DOORS, every_door
 
 
 @every_door
-@pytest.mark.parametrize("name", ["LAMB", "LARS", "AdamP", "SGDP", "AdaScale", "Measured"])
+@pytest.mark.parametrize("name", ["LAMB", "LANS", "LARS", "AdamP", "SGDP", "AdaScale", "Measured"])
 def test_a_step_on_gradients_of_unknown_shape(door, name):
     host, ours = DOORS[door]
     if name in ("AdaScale", "Measured"):

@@ -21,7 +21,7 @@ from tf_lamb.keras.callbacks import (
     StopAtScaleInvariantStep,
 )
 from tf_lamb.keras.decentralized.training import Decentralized as Decentralized
-from tf_lamb.keras.family import LAMB, LARS, SGDP, AdamP, AdaScale, Measured
+from tf_lamb.keras.family import LAMB, LANS, LARS, SGDP, AdamP, AdaScale, Measured
 from tf_lamb.keras.layers import (
     GhostBatchNormalization,
     SplitBatchNormalization,
@@ -34,7 +34,7 @@ from tf_lamb.keras.trust_ratios import TrustRatios
 # What both doors have; `ConcurrentAdversarial`, `Decentralized` and `preflight` are of this one
 # alone.
 __all__ = [
-    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
+    "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "Measured", "NoiseScale",
     "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios", "auxiliary_statistics",
     "from_addons", "migrate", "replace_batch_normalization", "schedules",

@@ -14,7 +14,7 @@ from tf_lamb.tf_keras.callbacks import (
     NoiseScale,
     StopAtScaleInvariantStep,
 )
-from tf_lamb.tf_keras.family import LAMB, LARS, SGDP, AdamP, AdaScale, Measured
+from tf_lamb.tf_keras.family import LAMB, LANS, LARS, SGDP, AdamP, AdaScale, Measured
 from tf_lamb.tf_keras.layers import (
     GhostBatchNormalization,
     SplitBatchNormalization,
@@ -24,7 +24,7 @@ from tf_lamb.tf_keras.migrate import from_addons, migrate
 from tf_lamb.tf_keras.trust_ratios import TrustRatios
 
 __all__ = [
-    "LAMB", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
+    "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "Measured", "NoiseScale",
     "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios", "auxiliary_statistics",
     "from_addons", "migrate", "replace_batch_normalization", "schedules",

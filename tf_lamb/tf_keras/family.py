@@ -16,6 +16,11 @@ class LAMB(optimizers.LAMB, LayerwiseOptimizer):
 
 
 @_registered
+class LANS(optimizers.LANS, LayerwiseOptimizer):
+    __doc__ = optimizers.LANS.__doc__
+
+
+@_registered
 class LARS(optimizers.LARS, LayerwiseOptimizer):
     __doc__ = optimizers.LARS.__doc__
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tf_lamb.api.schedules import check_host
 from tf_lamb.core import checks
+from tf_lamb.core.checks.warn import warn
 
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 _OPTIONAL = (*_CLIPPING, "loss_scale_factor")
@@ -155,6 +156,26 @@ class LAMBSettings(RatioSettings):
     def planning(self):
         adapt_all = {"exclude_from_layer_adaptation": ()} if self.nvlamb else {}
         return super().planning() | adapt_all
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LANSSettings(RatioSettings):
+    """A gradient that is normalized has one norm, clipped or not."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        given = self.hyperparameters
+        if given["weight_decay_mode"] == "decoupled":
+            raise ValueError(
+                "weight_decay_mode='decoupled' is not LANS's, whose decay is in both of its "
+                "updates: take 'update' or 'gradient'."
+            )
+        for name in ("clipnorm", "global_clipnorm"):
+            if given["normalize_gradients"] and (value := getattr(self, name)) is not None:
+                warn(
+                    f"{name}={value:g} has no effect on LANS, which divides each gradient by its "
+                    "norm: leave it out, or set normalize_gradients=False."
+                )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

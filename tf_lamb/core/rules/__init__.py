@@ -9,7 +9,8 @@ doors cast to the compute dtype before it and back after it.
 
 from tf_lamb.core.rules.adamp import adamp
 from tf_lamb.core.rules.lamb import lamb
+from tf_lamb.core.rules.lans import lans
 from tf_lamb.core.rules.lars import lars
 from tf_lamb.core.rules.sgdp import sgdp
 
-__all__ = ["adamp", "lamb", "lars", "sgdp"]
+__all__ = ["adamp", "lamb", "lans", "lars", "sgdp"]

@@ -1,0 +1,60 @@
+"""LANS behind every door: the oracle's numbers, and what does not go with it."""
+
+import numpy as np
+import pytest
+from oracle import Lans
+from support.cases import random_problem
+from support.doors import DOORS, every_door, precision, train, uncompiled
+
+
+@every_door
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, {}),
+        ({"beta_1": 0.8, "normalize_gradients": False, "grad_averaging": False},
+         {"b1": 0.8, "normalize": False, "averaging": False}),
+        ({"weight_decay_mode": "gradient", "bias_correction": False, "ratio_bounds": (0.1, 0.9)},
+         {"decay_enters": "gradient", "debias": False, "bounds": (0.1, 0.9)}),
+    ],
+)  # fmt: skip
+@uncompiled()
+def test_lans_is_the_oracle(door, arguments, words, dtype, tolerance):
+    start, gradients = random_problem()
+    words = {"kernel": {"wd": 0.1, **words}, "bias": {"skip": True, **words}}
+    references = {key: Lans(w, lr=0.125, **words[key]) for key, w in start.items()}
+    with precision(door, dtype):
+        optimizer = DOORS[door][1].LANS(
+            0.125, weight_decay=0.1, exclude_from_weight_decay=["bias"], **arguments
+        )
+        trained = train(door, optimizer, start, gradients, dtype)
+        for ours, step in zip(trained, gradients, strict=True):
+            for key, reference in references.items():
+                expected = reference.step(step[key])
+                np.testing.assert_allclose(ours[key], expected, rtol=tolerance, atol=tolerance)
+
+
+@every_door
+@pytest.mark.parametrize("name", ["clipnorm", "global_clipnorm"])
+def test_clipping_a_norm_is_said_to_have_no_effect(door, name):
+    LANS = DOORS[door][1].LANS
+    with pytest.warns(UserWarning, match=f"{name}=1 has no effect on LANS"):
+        LANS(**{name: 1.0})
+    LANS(**{name: 1.0}, normalize_gradients=False)
+    LANS(clipvalue=1.0)
+
+
+@every_door
+def test_its_decay_is_in_its_updates(door):
+    with pytest.raises(ValueError, match="'decoupled' is not LANS's.*take 'update' or 'gradient'"):
+        DOORS[door][1].LANS(weight_decay_mode="decoupled")
+
+
+@every_door
+def test_its_schedule_is_constant_between_warmup_and_decay(door):
+    s = DOORS[door][1].schedules
+    schedule = s.Warmup(4, s.Stages((3, 5), (s.Constant(0.5), s.Polynomial(0.5, 5))))
+    rates = [float(schedule(step)) for step in range(13)]
+    expected = [0.125 * i for i in range(4)] + [0.5] * 4 + [0.4, 0.3, 0.2, 0.1, 0.0]
+    np.testing.assert_allclose(rates, expected, atol=1e-7)

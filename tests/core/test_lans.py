@@ -1,0 +1,86 @@
+"""LANS against the oracle, in NumPy, in every form of its authors' kernel."""
+
+import itertools
+
+import numpy as np
+import pytest
+from oracle import Lans
+from support.cases import random_steps
+
+from tf_lamb.core.rules import lans
+
+_KEYS = ("wd", "debias", "averaging", "normalize", "decay_enters", "skip")
+CASES = [
+    dict(zip(_KEYS, values, strict=True))
+    for values in itertools.product(
+        (0.0, 0.3), (True, False), (True, False), (True, False), ("update", "gradient"),
+        (False, True),
+    )
+]  # fmt: skip
+
+
+def steps(w, gradients, *, wd=0.0, debias=True, averaging=True, normalize=True,
+          decay_enters="update", skip=False, **arguments):  # fmt: skip
+    """The weights after each step."""
+    state = (w, np.zeros_like(w), np.zeros_like(w))
+    for t, g in enumerate(gradients, 1):
+        state = lans(
+            np, g, *state, lr=0.1, t=t, decay=wd, adapt=not skip, bias_correction=debias,
+            grad_averaging=averaging, normalize_gradients=normalize,
+            weight_decay_mode=decay_enters, **arguments,
+        )  # fmt: skip
+        yield state[0]
+
+
+def test_lans_is_the_oracle():
+    w, gradients = random_steps((4, 3), steps=5)
+    for case in CASES:
+        reference = Lans(w, lr=0.1, **case)
+        for ours, g in zip(steps(w, gradients, **case), gradients, strict=True):
+            np.testing.assert_allclose(
+                ours, reference.step(g), rtol=1e-12, atol=1e-14, err_msg=str(case)
+            )
+
+
+def test_the_bounds_are_those_of_the_oracle():
+    w, gradients = random_steps((4, 3), steps=5)
+    reference = Lans(w, lr=0.1, wd=0.3, phi=(0.5, 2.0), bounds=(0.1, 0.9), b1=0.8, b2=0.95)
+    found = steps(w, gradients, wd=0.3, phi_bounds=(0.5, 2.0), ratio_bounds=(0.1, 0.9),
+                  beta_1=0.8, beta_2=0.95)  # fmt: skip
+    for ours, g in zip(found, gradients, strict=True):
+        np.testing.assert_allclose(ours, reference.step(g), rtol=1e-12)
+
+
+def test_the_length_of_a_gradient_is_nothing():
+    w, gradients = random_steps((4, 3))
+    plain, scaled = (
+        list(steps(w, factor * gradients, wd=0.3, epsilon=1e-30)) for factor in (1.0, 1e5)
+    )
+    np.testing.assert_allclose(scaled, plain, rtol=1e-12)
+
+
+def test_a_gradient_of_zeros_moves_what_decays_alone():
+    w, _ = random_steps((4, 3))
+    zeros = np.zeros((1, 4, 3))
+    with np.errstate(all="raise"):
+        (still,), (decayed,) = (list(steps(w, zeros, wd=wd)) for wd in (0.0, 0.3))
+    np.testing.assert_array_equal(still, w)
+    np.testing.assert_allclose(decayed, 0.9 * w)
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_a_slice_is_a_layer(cut):
+    w, gradients = random_steps((4, 3))
+    whole = list(steps(w, gradients, wd=0.3, axes=(1 - cut,)))[-1]
+    for i in range(w.shape[cut]):
+        alone = list(steps(w.take(i, cut), gradients.take(i, cut + 1), wd=0.3))[-1]
+        np.testing.assert_allclose(whole.take(i, cut), alone, rtol=1e-12)
+
+
+def test_the_ratio_on_show_is_of_the_momentum():
+    w, gradients = random_steps((4, 3), steps=2)
+    seen, reference = [], Lans(w, lr=0.1, wd=0.3)
+    list(steps(w, gradients, wd=0.3, observe=lambda *each: seen.append(each)))
+    for shown, g in zip(seen, gradients, strict=True):
+        reference.step(g)
+        np.testing.assert_allclose(shown[:3], reference.seen, rtol=1e-12)

@@ -1,0 +1,143 @@
+"""LANS: what a user reads and types, whichever Keras it belongs to."""
+
+from typing import NoReturn
+
+from tf_lamb.api.optimizers import settings
+from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.core import rules
+
+
+class LANS(Layerwise):
+    """LANS, LAMB on normalized gradients with a trust ratio for each part of its Nesterov step.
+
+    Per variable, at step t = 1, 2, ...:
+
+        g  <- g / (|g| + epsilon)
+        m  <- beta_1 m + (1 - beta_1) g
+        v  <- beta_2 v + (1 - beta_2) g^2
+        d   = sqrt(v/(1 - beta_2^t)) + epsilon
+        um  = m/(1 - beta_1^t) / d + weight_decay w
+        ug  = g / d + weight_decay w
+        w  <- w - learning_rate (beta_1 |w|/|um| um + (1 - beta_1) |w|/|ug| ug)
+
+    A gradient of norm 0 stays; a ratio is 1 where either of its norms is 0, and for variables
+    excluded from layer adaptation. Norms are of the whole variable, accumulated in float32 (float64
+    for float64 variables); so are the moments of float16 and bfloat16 variables. The trust ratio
+    that `TrustRatios` shows is that of um.
+
+    Its authors trained BERT with it at batch 96K, with the rate constant between warmup and decay:
+
+        s = tf_lamb.schedules
+        s.Warmup(w, s.Stages((c, d), (s.Constant(rate), s.Polynomial(rate, d))))
+
+    Args:
+        learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
+            Defaults to 0.001.
+        beta_1: Decay of the first moment, in [0, 1). Defaults to 0.9 (the paper).
+        beta_2: Decay of the second moment, in [0, 1). Defaults to 0.999 (the paper).
+        epsilon: Added to the root of the second moment. Defaults to 1e-6 (the authors' code).
+        weight_decay: Decay inside both trust ratios; None is 0. Defaults to 0.0; the authors'
+            code has 0.01.
+        exclude_from_weight_decay: List of regexes, searched in the variables' paths
+            (`encoder/layer_0/attention/bias`), or "norm_and_bias": every bias, and the scale and
+            offset of every normalization. Defaults to None: nothing is excluded.
+        exclude_from_layer_adaptation: List of regexes. Defaults to None: the variables that are
+            excluded from weight decay. An empty list excludes nothing.
+        bias_correction: Whether to divide the moments by 1 - beta^t. Defaults to True (the paper).
+        grad_averaging: False makes 1 - beta_1 1, in m and in the step, as the authors' kernel can.
+            Defaults to True.
+        normalize_gradients: Whether each layer's gradient is divided by its norm. Defaults to True
+            (the paper).
+        weight_decay_mode: "update" as above; "gradient" adds weight_decay w to the normalized g
+            before the moments (the kernel without `adam_w_mode`). Defaults to "update".
+        phi_bounds: Smallest and largest value that |w| has in the ratio. Defaults to None: phi is
+            the identity (the authors' code).
+        ratio_bounds: Smallest and largest trust ratio; an excluded variable's 1 is held within
+            them, too. Defaults to None; DeepSpeed has (0.01, 10).
+        layer_groups: List of regexes. The variables of one Keras layer that match, say a kernel
+            and its bias, share one trust ratio. Defaults to None: each variable has its own.
+        layer_slices: Dict from a regex to an axis, or to [axis, blocks]: each slice, or each
+            block of them, has a ratio of its own. `{"qkv/kernel": [-1, 3]}` treats Q, K and V
+            apart, `{"stacked/": 0}` the layers of a scan. Defaults to None.
+        clipnorm: The largest norm of each gradient; of no effect on one that is normalized, and
+            warned of. Defaults to None. All clipping happens after the gradients of replicas and
+            micro-batches are aggregated.
+        clipvalue: The largest absolute value in a gradient. Defaults to None.
+        global_clipnorm: The largest norm of all gradients together; as for `clipnorm`. Defaults to
+            None.
+        use_ema: Whether to keep an exponential moving average of the weights.
+            Defaults to False.
+        ema_momentum: Momentum of that average, in [0, 1]. Defaults to 0.99.
+        ema_overwrite_frequency: Steps after which the average replaces the weights. Defaults to
+            None: at the end of `fit` only.
+        loss_scale_factor: In Keras 3, what the loss is multiplied by and gradients are divided by,
+            as in every optimizer of Keras. Defaults to None.
+        gradient_accumulation_steps: Micro-batches whose mean gradient makes one step; schedules
+            and `iterations` count steps. Defaults to None: every batch is a step.
+        slot_dtype: "float32", or "bfloat16" with stochastic rounding. Memory of the two moments:
+            8 bytes a parameter, or 4. Defaults to "float32".
+        master_weights: Whether float16 and bfloat16 variables have a float32 master, 4 bytes a
+            parameter more, on which the rule works. Defaults to False.
+        on_nonfinite: What becomes of a step whose gradients, of all replicas and micro-batches,
+            hold a NaN or what float32 cannot square. "skip" leaves weights, slots, averages and
+            `iterations` as they are and counts it in `skipped_steps`; "raise" leaves them, too,
+            and raises the host's error, naming the variables, except in a step that XLA compiles
+            whole; "propagate" takes the step. Defaults to "skip".
+        jit_compile: Whether XLA compiles the update on TensorFlow. Defaults to True.
+        name: Name of the optimizer. Defaults to "LANS".
+
+    Raises:
+        ValueError, TypeError: at construction, for a hyper-parameter out of its range, a pattern
+            that is no regex, an unknown argument.
+
+    Example:
+
+    >>> import tensorflow as tf, tf_lamb
+    >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+    >>> optimizer = tf_lamb.LANS(
+    ...     1e-3, weight_decay=0.01, exclude_from_weight_decay=["bias"])
+    >>> model.compile(optimizer=optimizer, loss="mse")
+
+    References:
+        - Zheng et al., Accelerated Large Batch Optimization of BERT Pretraining in 54 minutes,
+          https://arxiv.org/abs/2006.13484, Algorithm 2
+    """
+
+    rule = staticmethod(rules.lans)
+    slot_names = ("m", "v")
+    settings_class = settings.LANSSettings
+
+    def __init__(
+        self,
+        learning_rate=0.001,
+        beta_1=0.9,
+        beta_2=0.999,
+        epsilon=1e-6,
+        weight_decay=0.0,
+        exclude_from_weight_decay=None,
+        exclude_from_layer_adaptation=None,
+        *,
+        bias_correction=True,
+        grad_averaging=True,
+        normalize_gradients=True,
+        weight_decay_mode="update",
+        phi_bounds=None,
+        ratio_bounds=None,
+        layer_groups=None,
+        layer_slices=None,
+        clipnorm=None,
+        clipvalue=None,
+        global_clipnorm=None,
+        use_ema=False,
+        ema_momentum=0.99,
+        ema_overwrite_frequency=None,
+        loss_scale_factor=None,
+        gradient_accumulation_steps=None,
+        slot_dtype="float32",
+        master_weights=False,
+        on_nonfinite="skip",
+        jit_compile=True,
+        name="LANS",
+        **unknown: NoReturn,
+    ):
+        super().__init__(**settings.given(locals()))
