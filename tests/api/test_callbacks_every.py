@@ -1,5 +1,7 @@
 """`every` is one thing in every callback: steps, however many of them `fit` runs in a call."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from support.doors import DOORS, every_door
@@ -54,8 +56,7 @@ def test_it_reads_at_the_first_call_after_so_many_batches(door, name, a_call):
     watch = CALLBACKS[name](DOORS[door][1], 8)
     model, read, done = Model(a_call), [], 0
     setattr(watch, "model" if door == "tf_keras" else "_model", model)
-    watch._watched = type("Optimizer", (), {"scale_invariant_steps": 0})()
-    watch._optimizer = watch._watched
+    watch._optimizer = SimpleNamespace(scale_invariant_steps=0, _guard=SimpleNamespace())
     watch.set_params({"steps": 10, "epochs": 2})
     watch.on_train_begin()
     watch._read_now = lambda: read.append(done)

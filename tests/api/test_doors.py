@@ -10,12 +10,12 @@ from support.cases import random_problem
 from support.doors import DOORS, every_door, new_variable, on_jax, on_tensorflow, train, uncompiled
 
 import tf_lamb
-from tf_lamb.api import faces
-from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api import callbacks, layers, noise, optimizers
 from tf_lamb.api.optimizers.settings import Settings
 
-FACES = faces.__all__
-OPTIMIZERS = [name for name in FACES if issubclass(getattr(faces, name), Layerwise)]
+ROOMS = (optimizers, noise, callbacks, layers)
+FACES = [name for room in ROOMS for name in room.__all__ if name != "BackupAndRestore"]
+OPTIMIZERS = optimizers.__all__
 
 
 def faces_of(door, names=FACES):

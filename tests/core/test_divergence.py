@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tf_lamb.api.callbacks.diagnosis import Readings
+from tf_lamb.api.callbacks.divergence import Diagnosis
 from tf_lamb.api.optimizers.observation import Observation
 
 
@@ -10,15 +10,15 @@ def seen(path, *numbers):
     return Observation(path, 0, "", 1, *numbers)
 
 
-def add(readings, step, skipped=0, loss=1.0, strange=(), observations=()):
-    return readings.add(step, skipped, loss, list(strange), observations)
+def add(diagnosis, step, skipped=0, loss=1.0, strange=(), observations=()):
+    return diagnosis.add(step, skipped, loss, list(strange), observations)
 
 
 def test_the_report_names_the_variable_its_step_and_its_last_norms():
-    readings = Readings(keep=2, patience=20)
+    diagnosis = Diagnosis(keep=2, patience=20)
     for step, update in ((10, 1.0), (20, 8.0), (30, np.nan)):
         observations = [seen("a/kernel", 3.0, 1.0, 3.0), seen("b/kernel", 4.0, update, 0.5)]
-        report = add(readings, step, strange=["b/kernel"] * (step == 30),
+        report = add(diagnosis, step, strange=["b/kernel"] * (step == 30),
                      observations=observations)  # fmt: skip
         assert (report is None) == (step < 30)
     title, _, header, *rows = report.splitlines()
@@ -36,19 +36,19 @@ def test_the_report_names_the_variable_its_step_and_its_last_norms():
 
 
 def test_what_has_risen_most_comes_first_where_all_weights_are_finite():
-    readings = Readings(keep=5, patience=20)
+    diagnosis = Diagnosis(keep=5, patience=20)
     for step, norm in ((1, 1.0), (2, 9.0)):
         observations = [seen("calm", 1.0, 1.0, 1.0), seen("wild", 1.0, norm, 1.0)]
-        report = add(readings, step, loss=np.inf if step == 2 else 1.0, observations=observations)
+        report = add(diagnosis, step, loss=np.inf if step == 2 else 1.0, observations=observations)
     assert "at step 2, the loss is inf." in report
     assert report.index("wild") < report.index("calm")
 
 
 def test_one_skipped_batch_is_no_divergence():
-    readings = Readings(keep=5, patience=3)
-    assert add(readings, 1) is None
-    assert add(readings, 2, skipped=1, loss=np.nan) is None
-    assert add(readings, 2, skipped=3, loss=np.nan) is None  # two in a row for certain
-    assert add(readings, 9, skipped=9) is None  # six, but there were steps in between
-    assert add(readings, 9, skipped=11) is None
-    assert "the last 3 steps were all skipped" in add(readings, 9, skipped=12)
+    diagnosis = Diagnosis(keep=5, patience=3)
+    assert add(diagnosis, 1) is None
+    assert add(diagnosis, 2, skipped=1, loss=np.nan) is None
+    assert add(diagnosis, 2, skipped=3, loss=np.nan) is None  # two in a row for certain
+    assert add(diagnosis, 9, skipped=9) is None  # six, but there were steps in between
+    assert add(diagnosis, 9, skipped=11) is None
+    assert "the last 3 steps were all skipped" in add(diagnosis, 9, skipped=12)

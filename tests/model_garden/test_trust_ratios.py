@@ -55,6 +55,6 @@ def test_an_action_that_comes_too_late_is_refused():
 def test_averaging_of_the_model_garden_is_seen_through():
     inner = LAMB(0.1)
     action = TrustRatios(optimization.ExponentialMovingAverage(inner))
-    assert action._watch.optimizer is inner
+    assert action.history.optimizer is inner
     with pytest.raises(TypeError, match="not those of .*SGD"):
         TrustRatios(tf_keras.optimizers.SGD(0.1))

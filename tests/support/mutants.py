@@ -167,9 +167,11 @@ CORE = {
         ("variance over all parts", "(local - total) / (parts - 1)", "(local - total) / parts"),
         ("the signal keeps its noise", "(parts * total - local) / (parts - 1)", "total"),
         ("no bias correction", "/ debias(xp, theta, count)", ""),
-        ("the scale forgotten", "variance / scale + signal", "variance + signal"),
         ("a bad step enters the averages", "& when", "| when"),
         ("a noise scale of no signal", "if signal > 0 else math.nan", ""),
+    ],
+    ("core/adascale.py", NOISE): [
+        ("the scale forgotten", "variance / scale + signal", "variance + signal"),
         ("the memory grows with the scale", "1 - scale / 1000", "scale / 1000"),
     ],
     ("core/recipes/arithmetic.py", RECIPES): [
@@ -258,15 +260,15 @@ TENSORFLOW = {
     ("core/step.py", f"{DEFECTS}::test_d36_fused_blocks_can_have_a_ratio_each[keras]"): [
         ("one ratio for all slices", "axes=treatment.axes", "axes=None"),
     ],
-    ("api/noise/measuring.py", GAIN): [
-        ("the squares are summed", "squares / self.micro_batches, is_update", "squares, is_update"),
+    ("core/noise.py", GAIN): [
+        ("the squares are summed", "squares / micro_batches, is_update", "squares, is_update"),
     ],
-    ("api/noise/scaling.py", GAIN): [
+    ("core/adascale.py", GAIN): [
         ("fractions of a step are lost", "fraction - whole", "0.0 * whole"),
-        ("the base batch is the whole", "self.scale * variance", "variance"),
+        ("the base batch is the whole", "scale * variance, signal", "variance, signal"),
     ],
-    ("keras/schedules.py", f"{DEFECTS}::test_d09_a_warmup_survives_its_config[keras]"): [
-        ("what is inside stays a dict", "name: _deserialized(value)", "name: value"),
+    ("api/schedules.py", f"{DEFECTS}::test_d09_a_warmup_survives_its_config[keras]"): [
+        ("what is inside stays a dict", "name: cls._deserialized(value)", "name: value"),
     ],
     ("api/migration/source.py", f"{MIGRATE}::test_slots_are_converted_between_our_own_forms"): [
         ("no factor between forms", "value if factor == 1 else value * factor", "value"),

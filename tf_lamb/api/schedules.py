@@ -1,4 +1,52 @@
-"""Of schedules what needs no host: that they are of the Keras that reads them."""
+"""Schedules of the core as those of a host: how they are called, and how they are saved."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from tf_lamb.core import schedules
+
+
+class Schedule(schedules.Schedule):
+    """Stands before the host's class of schedules; one of the host's own may be inside."""
+
+    value: Callable
+    # The door's.
+    _host: ClassVar[type]
+    _xp: ClassVar[Any]
+    _floatx: Callable
+    _serialize: Callable
+    _deserialize: Callable
+
+    def __call__(self, step):
+        return self.value(self._xp, self._xp.cast(step, self._floatx()))
+
+    def check_inside(self, name, value):
+        """Refuses what is no schedule, or one of the other Keras."""
+        super().check_inside(name, value)
+        check_host(name, value, self._host)
+
+    def get_config(self):
+        """The fields, as JSON can hold them."""
+        fields = (field.name for field in dataclasses.fields(self))  # type: ignore[arg-type]
+        return {name: self._serialized(getattr(self, name)) for name in fields}
+
+    @classmethod
+    def from_config(cls, config):
+        """The schedule again."""
+        return cls(**{name: cls._deserialized(value) for name, value in config.items()})
+
+    @classmethod
+    def _serialized(cls, value):
+        if isinstance(value, tuple):
+            return [cls._serialized(each) for each in value]
+        return cls._serialize(value) if isinstance(value, cls._host) else value
+
+    @classmethod
+    def _deserialized(cls, value):
+        if isinstance(value, list):
+            return tuple(cls._deserialized(each) for each in value)
+        return cls._deserialize(value) if isinstance(value, dict) else value
 
 
 def check_host(name, value, host):

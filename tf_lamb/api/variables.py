@@ -13,6 +13,12 @@ def path_of(variable) -> str:
     return plan.stable_path(name)
 
 
+def variables_of(optimizer) -> list:
+    """Its variables; those of tf_keras's wrappers and legacy optimizers are a method."""
+    variables = optimizer.variables
+    return variables() if callable(variables) else variables
+
+
 def step_of(optimizer) -> int:
     """The optimizer steps done; waits for the device."""
     return as_int(optimizer.iterations)

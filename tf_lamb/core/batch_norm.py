@@ -100,28 +100,6 @@ def why_averages_lag(momentum: float, steps: int) -> str | None:
     )
 
 
-def averages_that_lag(model, steps: int) -> str | None:
-    """A sentence on the batch normalization of a model that has too few steps, or None.
-
-    Args:
-        model: of either Keras. Layers that do not train, whose averages have moved, or that take
-            several groups of a batch are left out.
-        steps: batches in training.
-    """
-    lagging = {}
-    for layer in model._flatten_layers():  # seam: Keras 3.15.1, tf_keras 2.20.1
-        names = [cls.__name__ for cls in type(layer).__mro__]
-        if "BatchNormalization" not in names or hasattr(layer, "group_size") or not layer.trainable:
-            continue
-        mean = getattr(layer, "moving_mean", None)  # None before it is built
-        if (mean is None or not mean.numpy().any()) and why_averages_lag(layer.momentum, steps):
-            lagging[layer.name] = layer.momentum
-    if not lagging:
-        return None
-    shown = ", ".join(map(repr, list(lagging)[:3])) + ", ..." * (len(lagging) > 3)
-    return f"{shown}: {why_averages_lag(max(lagging.values()), steps)}"
-
-
 def split(xp, x, main: Weights, auxiliary: Weights, **how):
     """The first half of the batch by the main set, the second by the auxiliary one.
 
@@ -134,7 +112,7 @@ def split(xp, x, main: Weights, auxiliary: Weights, **how):
     return xp.concatenate([first, second]), of_main, of_auxiliary
 
 
-def refuse_batch(name: str, batch: int, group_size: int) -> None:
+def check_batch(name: str, batch: int, group_size: int) -> None:
     """The groups take up the whole batch, or an error that says which would."""
     if batch % group_size:
         fits = math.gcd(batch, group_size)
@@ -147,7 +125,7 @@ def refuse_batch(name: str, batch: int, group_size: int) -> None:
         )
 
 
-def refuse_half(name: str, batch: int) -> None:
+def check_half(name: str, batch: int) -> None:
     """The batch has two halves, or an error."""
     if batch % 2:
         raise ValueError(

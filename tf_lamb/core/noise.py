@@ -13,9 +13,6 @@ import math
 from typing import Any, NamedTuple
 
 from tf_lamb.core.rules.moments import debias
-from tf_lamb.core.rules.norms import safe_ratio
-
-LEAST_VARIANCE = 1e-6  # the paper's
 
 
 class Averages(NamedTuple):
@@ -24,6 +21,25 @@ class Averages(NamedTuple):
     variance: Any  # sigma^2, the trace of the covariance of the gradient of one base batch
     signal: Any  # mu^2, the squared norm of the true gradient
     count: Any  # of the steps that they average
+
+
+def parts_of_step(xp, before, local, total, *, micro_batches, is_update, successive):
+    """The mean square over the parts of a step, of which one call of the optimizer sees some.
+
+    Args:
+        before: the squares of the micro-batches so far; of the step before if `successive`.
+        local: of this call; over this step and the one before if `successive`.
+        total: over all parts.
+        successive: whether the parts are this step and the one before.
+
+    Returns:
+        The mean of |g_i|^2, whether that is of a whole step, and what is `before` in the next call.
+    """
+    if successive:  # the first step has none before it
+        finite = xp.isfinite(xp.sum(total))
+        return local, xp.sum(before) > 0, xp.where(finite, local, before)
+    squares = before + local
+    return squares / micro_batches, is_update, xp.where(is_update, xp.zeros_like(squares), squares)
 
 
 def moments(local, total, *, parts, scale=1.0):
@@ -37,11 +53,6 @@ def moments(local, total, *, parts, scale=1.0):
     variance = scale * (local - total) / (parts - 1)
     signal = (parts * total - local) / (parts - 1)
     return variance, signal
-
-
-def smoothing(scale):
-    """The paper's theta, 1 - S/1000 or 0: the larger the batch, the shorter the memory."""
-    return max(1 - scale / 1000, 0.0)
 
 
 def average(xp, averages, variance, signal, *, theta, mean_first=False, when=True):
@@ -70,25 +81,6 @@ def average(xp, averages, variance, signal, *, theta, mean_first=False, when=Tru
         mixed(averages.signal, signal),
         xp.where(taken, count, averages.count),
     )
-
-
-def clipped(xp, variance, signal):
-    """Both moments as AdaScale averages them: a gain needs them positive."""
-    return xp.maximum(variance, LEAST_VARIANCE), xp.maximum(signal, 0.0)
-
-
-def gain(xp, averages, scale, *, first_is_one=False):
-    """AdaScale's gain: how many steps of the base batch a step of the whole batch is worth.
-
-        r = (sigma^2 + mu^2) / (sigma^2/S + mu^2),  in [1, S]
-
-    It is 1 as long as nothing was measured and, with `first_is_one`, at the first step, too.
-
-    Source: Johnson et al., arXiv:2007.05105, section 3.2 and Algorithm 2.
-    """
-    variance, signal, count = averages
-    r = safe_ratio(xp, variance + signal, variance / scale + signal)
-    return xp.where(count > (1 if first_is_one else 0), r, 1.0)
 
 
 def noise_scale(variance, signal, batch):
@@ -130,12 +122,7 @@ def advice(critical: float, batch: int) -> str:
     if other == batch or other < 1:
         return f"{here} That is a balance of both."
     other_steps, other_examples = cost(critical, other)
-    if other > batch:
-        return (
-            f"{here} Batch {other:,} would need {steps / other_steps:.1f}x fewer steps at "
-            f"{other_examples / examples:.1f}x the examples."
-        )
-    return (
-        f"{here} Batch {other:,} would need {examples / other_examples:.1f}x fewer examples at "
-        f"{other_steps / steps:.1f}x the steps."
-    )
+    fewer = ("steps", steps / other_steps), ("examples", examples / other_examples)
+    (saved, gain), (spent, loss) = fewer if other > batch else fewer[::-1]
+    cost_of_it = f"{gain:.1f}x fewer {saved} at {1 / loss:.1f}x the {spent}"
+    return f"{here} Batch {other:,} would need {cost_of_it}."

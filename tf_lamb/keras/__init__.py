@@ -19,6 +19,7 @@ from tf_lamb.keras.callbacks import (
     DivergenceReport,
     NoiseScale,
     StopAtScaleInvariantStep,
+    TrustRatios,
 )
 from tf_lamb.keras.decentralized.training import Decentralized as Decentralized
 from tf_lamb.keras.family import LAMB, LANS, LARS, SGDP, AdamP, AdaScale, Measured
@@ -29,7 +30,6 @@ from tf_lamb.keras.layers import (
 )
 from tf_lamb.keras.migrate import from_addons, migrate
 from tf_lamb.keras.preflight.preflight import preflight as preflight
-from tf_lamb.keras.trust_ratios import TrustRatios
 
 # What both doors have; `ConcurrentAdversarial`, `Decentralized` and `preflight` are of this one
 # alone.

@@ -1,25 +1,18 @@
 """The callbacks of this door: the face of each, before Keras 3."""
 
+import contextlib
+
 import keras
 
 from tf_lamb.api import callbacks
+from tf_lamb.core.checks.installed import needed
 
 
 class BetweenBatches(keras.callbacks.Callback):
-    """Tells how many steps lie between two calls, and keeps what is trained."""
+    """Tells how many steps lie between two calls."""
 
     def _batches_a_call(self):
         return self.model.steps_per_execution
-
-    def _trained(self):
-        return [*self.model.weights, *self.model.optimizer.variables]
-
-    def _copies(self):
-        return [keras.ops.convert_to_numpy(v).copy() for v in self._trained()]
-
-    def _put_back(self, arrays):
-        for variable, array in zip(self._trained(), arrays, strict=True):
-            variable.assign(array)
 
 
 class AutoWarmup(callbacks.AutoWarmup, BetweenBatches):
@@ -36,3 +29,47 @@ class NoiseScale(callbacks.NoiseScale, BetweenBatches):
 
 class StopAtScaleInvariantStep(callbacks.StopAtScaleInvariantStep, BetweenBatches):
     __doc__ = callbacks.StopAtScaleInvariantStep.__doc__
+
+
+class TrustRatios(callbacks.TrustRatios, BetweenBatches):
+    __doc__ = callbacks.TrustRatios.__doc__
+
+    def _find(self, model):
+        """As the face says; what wraps the optimizer does not save what is on show."""
+        optimizer, wrapper = super()._find(model), model.optimizer
+        while wrapper is not optimizer and keras.backend.backend() == "jax":  # among the variables
+            _hide(optimizer, wrapper)
+            wrapper = wrapper.inner_optimizer
+        return optimizer
+
+    def _check_directory(self):
+        with needed(
+            f"TrustRatios(directory={self._directory!r}), which writes TensorBoard's files,",
+            "tensorflow", "leave the directory out and have the table alone, or ",
+        ):  # fmt: skip
+            from tf_lamb.tensorflow import summaries
+        return summaries.Writer
+
+    def _writer(self, directory, optimizer):
+        if keras.backend.backend() != "tensorflow":
+            import tensorflow as tf
+
+            # Else TensorFlow takes the memory of the GPU on which another backend trains.
+            with contextlib.suppress(RuntimeError):
+                tf.config.set_visible_devices([], "GPU")
+        return self._check_directory()(directory, optimizer)
+
+
+def _hide(optimizer, wrapper):
+    """Has a wrapper of the optimizer, which lists its variables, not save what is on show."""
+
+    def without(method):
+        def wrapped(store):
+            with optimizer.without_observed():
+                method(store)
+
+        return wrapped
+
+    for name in ("save_own_variables", "load_own_variables"):
+        if name not in vars(wrapper):
+            setattr(wrapper, name, without(getattr(wrapper, name)))

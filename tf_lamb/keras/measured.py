@@ -9,8 +9,6 @@ Seams into Keras 3 (3.3.0 to 3.15.1), as its own LossScaleOptimizer has them:
 import keras
 from keras import ops
 
-from tf_lamb.api.noise.measuring import refuse_wrapper
-from tf_lamb.api.variables import path_of
 from tf_lamb.keras import host
 
 
@@ -19,9 +17,11 @@ class MeasuringOptimizer(host.HostOptimizer):
 
     _xp = ops
     _cond = staticmethod(host.cond)
+    _host = keras.optimizers.Optimizer, "Keras 3, such as tf_lamb.keras.LAMB(), not"
+    _serialize = staticmethod(keras.saving.serialize_keras_object)
+    _deserialize = staticmethod(keras.saving.deserialize_keras_object)
 
     def _wrap(self, inner, name):
-        refuse(type(self).__name__, inner)
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = inner
         if keras.backend.backend() == "tensorflow":
@@ -38,17 +38,11 @@ class MeasuringOptimizer(host.HostOptimizer):
         if not self.inner_optimizer.built:
             self.inner_optimizer.build(variables)
         super().build(variables)
-        self._members_by_group = self._members([path_of(v) for v in variables])
-        self._state = {
-            name: self.add_variable(shape, initializer, dtype=dtype, name=name)
-            for name, (shape, dtype, initializer) in self._initial_state().items()
-        }
-        self._previous = []
-        if self.biased:
-            self._previous = [
-                self.add_variable_from_reference(v, "previous_gradient") for v in variables
-            ]
+        self._make_state(variables)
         self._set_early_weights()
+
+    def _add(self, name, shape, dtype, initializer):
+        return self.add_variable(shape, initializer, dtype=dtype, name=name)
 
     @property
     def variables(self):
@@ -70,15 +64,6 @@ class MeasuringOptimizer(host.HostOptimizer):
     @iterations.setter
     def iterations(self, variable):
         self._iterations = variable
-
-    @property
-    def learning_rate(self):
-        """The inner optimizer's."""
-        return self.inner_optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, value):
-        self.inner_optimizer.learning_rate = value
 
     def apply(self, grads, trainable_variables=None):
         """Measures the gradients, and hands their sum over replicas to the inner optimizer."""
@@ -128,41 +113,3 @@ class MeasuringOptimizer(host.HostOptimizer):
         from tf_lamb.tensorflow import replicas
 
         replicas.assign(self._distribution_strategy, [host.native(v) for v in variables], values)
-
-    def _as_numpy(self, variable):
-        return ops.convert_to_numpy(variable)
-
-    def finalize_variable_values(self, var_list):
-        """See base class."""
-        self.inner_optimizer.finalize_variable_values(var_list)
-
-    def get_config(self):
-        """The constructor's arguments, the inner optimizer as its own config."""
-        inner = keras.saving.serialize_keras_object(self.inner_optimizer)
-        return {"inner": inner, **self._arguments()}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        """The optimizer again."""
-        inner = keras.saving.deserialize_keras_object(config["inner"], custom_objects)
-        return cls(**{**config, "inner": inner})
-
-
-def refuse(wrapper, inner):
-    """Says why an optimizer cannot be wrapped, if it cannot."""
-    if not isinstance(inner, keras.optimizers.Optimizer):
-        raise TypeError(
-            f"{wrapper} stands around an optimizer of Keras 3, such as tf_lamb.keras.LAMB(), not "
-            f"{inner!r}."
-        )
-    refuse_wrapper(wrapper, inner)
-    if inner.loss_scale_factor is not None:
-        raise ValueError(
-            f"{wrapper} cannot stand around an optimizer with loss_scale_factor: leave that out, "
-            f"and put LossScaleOptimizer around {wrapper}."
-        )
-    if inner.built:
-        raise ValueError(
-            f"{wrapper} needs an optimizer that has not stepped yet, but {inner.name} is built. "
-            "Make a new one, for instance with from_config(optimizer.get_config())."
-        )

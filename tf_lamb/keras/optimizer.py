@@ -231,3 +231,22 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def _fetch(self, vectors):
         values = ops.stack([ops.convert_to_tensor(vector) for vector in vectors])
         return ops.convert_to_numpy(values).tolist()
+
+    def state_of(self, index):
+        """By name the slots of a variable of the build, and its "average" if there is one."""
+        averages = self._model_variables_moving_average if self.use_ema else {index: None}
+        average = {} if averages[index] is None else {"average": averages[index]}
+        return dict(zip(self.slot_names, self._slots[index], strict=False)) | average
+
+    def continue_from(self, model, step, states, weights):
+        """Goes on after these steps, with path -> slot or "average" -> array, path -> weight."""
+        self.build(model.trainable_variables)
+        for variable in model.weights:
+            variable.assign(weights.get(path_of(variable), variable))
+        for variable in model.trainable_variables:
+            values = {"average": variable, **states[path_of(variable)]}
+            for name, own in self.state_of(self._get_variable_index(variable)).items():
+                own.assign(ops.cast(values.get(name, ops.zeros(own.shape)), own.dtype))
+        for own in self._accumulated_gradients if self.gradient_accumulation_steps else ():
+            own.assign(ops.zeros(own.shape, own.dtype))
+        self._iterations.assign(step * self._micro_steps)

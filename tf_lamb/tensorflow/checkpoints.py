@@ -198,13 +198,5 @@ def _source(origin, name, step, slots, said, weights):
                 raise _broken(origin, f"{slot!r} of {variable!r} is no array of numbers.")
     kinds = {slot for values in slots.values() for slot in values}
     peer = peers.of_legacy(origin, name, kinds, said)
-    arguments = peer.arguments(said)
-    return Source(
-        origin=f"{peer.title} from {origin}",
-        family=peer.family,
-        step=step,
-        slots=peers.renamed(peer, slots),
-        arguments=arguments,
-        unsaid=peer.unsaid(arguments),
-        weights=weights,
-    )
+    origin = f"{peer.title} from {origin}"
+    return Source.of_peer(peer, step, slots, said, origin=origin, weights=weights)

@@ -16,7 +16,7 @@ def sum_over_replicas(tensor):
     return context.all_reduce(tf.distribute.ReduceOp.SUM, tensor)
 
 
-def refuse_other(strategy, name):
+def check_strategy(strategy, name):
     """Gradients of replicas that an optimizer knows nothing of would never be summed."""
     context = tf.distribute.get_replica_context()
     if context and context.num_replicas_in_sync != strategy.num_replicas_in_sync:

@@ -11,7 +11,9 @@ from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO
 class Writer:
     """Event files in a directory; written by the chief alone where there are several workers."""
 
-    def __init__(self, directory, strategy=None):
+    def __init__(self, directory, optimizer):
+        # seam: tf_keras 2.20.1 and Keras 3.15.1, where TensorFlow trains.
+        strategy = getattr(optimizer, "_distribution_strategy", None)
         if strategy is None or strategy.extended.should_save_summary:
             self._writer = tf.summary.create_file_writer(str(directory))
         else:

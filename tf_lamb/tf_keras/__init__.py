@@ -13,6 +13,7 @@ from tf_lamb.tf_keras.callbacks import (
     DivergenceReport,
     NoiseScale,
     StopAtScaleInvariantStep,
+    TrustRatios,
 )
 from tf_lamb.tf_keras.family import LAMB, LANS, LARS, SGDP, AdamP, AdaScale, Measured
 from tf_lamb.tf_keras.layers import (
@@ -21,7 +22,6 @@ from tf_lamb.tf_keras.layers import (
     replace_batch_normalization,
 )
 from tf_lamb.tf_keras.migrate import from_addons, migrate
-from tf_lamb.tf_keras.trust_ratios import TrustRatios
 
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",

@@ -6,6 +6,7 @@ import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api.callbacks import backup
+from tf_lamb.api.variables import variables_of
 
 
 class BackupAndRestore(backup.BackupAndRestore, tf_keras.callbacks.BackupAndRestore):
@@ -37,9 +38,3 @@ class BackupAndRestore(backup.BackupAndRestore, tf_keras.callbacks.BackupAndRest
         needed = {id(variable) for variable in needed}
         _, _, missing = tf.train.CheckpointView(path).diff(root)
         return [variable.name for variable in missing if id(variable) in needed]
-
-
-def variables_of(optimizer):
-    """Those of either generation of tf_keras's optimizers."""
-    variables = optimizer.variables
-    return variables() if callable(variables) else variables

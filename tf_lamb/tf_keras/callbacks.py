@@ -1,10 +1,9 @@
 """The callbacks of this door: the face of each, before tf_keras."""
 
-import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api import callbacks
-from tf_lamb.tf_keras import backup
+from tf_lamb.tensorflow import summaries
 
 
 class BetweenBatches(tf_keras.callbacks.Callback):
@@ -17,16 +16,6 @@ class BetweenBatches(tf_keras.callbacks.Callback):
     def _batches_a_call(self):
         # seam: tf_keras 2.20.1. A model does not tell it otherwise.
         return int(self.model._steps_per_execution.numpy())
-
-    def _trained(self):
-        return [*self.model.weights, *backup.variables_of(self.model.optimizer)]
-
-    def _copies(self):
-        return [tf.convert_to_tensor(v).numpy().copy() for v in self._trained()]
-
-    def _put_back(self, arrays):
-        for variable, array in zip(self._trained(), arrays, strict=True):
-            variable.assign(array)
 
 
 class AutoWarmup(callbacks.AutoWarmup, BetweenBatches):
@@ -43,3 +32,8 @@ class NoiseScale(callbacks.NoiseScale, BetweenBatches):
 
 class StopAtScaleInvariantStep(callbacks.StopAtScaleInvariantStep, BetweenBatches):
     __doc__ = callbacks.StopAtScaleInvariantStep.__doc__
+
+
+class TrustRatios(callbacks.TrustRatios, BetweenBatches):
+    __doc__ = callbacks.TrustRatios.__doc__
+    _writer = summaries.Writer

@@ -9,7 +9,6 @@ Seams into tf_keras (2.20.1), as its own LossScaleOptimizer has them:
 import tensorflow as tf
 import tf_keras
 
-from tf_lamb.api.noise.measuring import refuse_wrapper
 from tf_lamb.api.variables import path_of
 from tf_lamb.tensorflow import namespace, replicas
 from tf_lamb.tensorflow.gradients import dense
@@ -21,9 +20,14 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
 
     _xp = namespace
     _cond = staticmethod(tf.cond)
+    _host = (
+        tf_keras.optimizers.Optimizer,
+        "tf_keras, such as tf_lamb.tf_keras.LAMB(), and not a legacy one; this is",
+    )
+    _serialize = staticmethod(tf_keras.optimizers.serialize)
+    _squared_norm = staticmethod(replicas.squared_norm)
 
     def _wrap(self, inner, name):
-        refuse(type(self).__name__, inner)
         self.inner_optimizer = inner
         super().__init__(name=name, jit_compile=False)
 
@@ -37,17 +41,11 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         self._count_parts(self._replicas, steps or 1)
         self.inner_optimizer.build(var_list)
         super().build(var_list)
-        self._members_by_group = self._members([path_of(v) for v in var_list])
-        self._state = {
-            name: self.add_variable(shape, tf.as_dtype(dtype), initializer, f"{self.name}_{name}")
-            for name, (shape, dtype, initializer) in self._initial_state().items()
-        }
-        self._previous = []
-        if self.biased:
-            self._previous = [
-                self.add_variable_from_reference(v, "previous_gradient") for v in var_list
-            ]
+        self._make_state(var_list)
         self._built = True
+
+    def _add(self, name, shape, dtype, initializer):
+        return self.add_variable(shape, tf.as_dtype(dtype), initializer, f"{self.name}_{name}")
 
     def _refuse_strangers(self, variables):
         for variable in variables:
@@ -81,24 +79,13 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         super().set_weights(weights[:own])
         self.inner_optimizer.set_weights(weights[own:])
 
-    @property
-    def learning_rate(self):
-        """The inner optimizer's."""
-        return self.inner_optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, value):
-        self.inner_optimizer.learning_rate = value
-
-    lr = learning_rate
-
     @tf.autograph.experimental.do_not_convert  # rewriting this package would take seconds
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
         """Measures the gradients, and hands their sum over replicas to the inner optimizer."""
         pairs = list(grads_and_vars)
-        replicas.refuse_other(self.inner_optimizer._distribution_strategy, type(self).__name__)
+        replicas.check_strategy(self.inner_optimizer._distribution_strategy, type(self).__name__)
         with tf.init_scope():
             self.build([v for _, v in pairs])
         aggregate = kwargs.pop("experimental_aggregate_gradients", True)
@@ -130,8 +117,6 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     def _accumulated(self, position):
         return self.inner_optimizer._accumulators[position]
 
-    _squared_norm = staticmethod(replicas.squared_norm)
-
     def _mean_over_replicas(self, squares):
         """Replica i has g_i/n, so that the sum is the mean: the mean of |g_i|^2 is n times it."""
         return self._replicas * replicas.sum_over_replicas(squares)
@@ -139,37 +124,8 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     def _assign(self, variables, values):
         replicas.assign(self.inner_optimizer._distribution_strategy, variables, values)
 
-    def _as_numpy(self, variable):
-        return variable.numpy()
-
-    def finalize_variable_values(self, var_list):
-        """See base class."""
-        self.inner_optimizer.finalize_variable_values(var_list)
-
-    def get_config(self):
-        """The constructor's arguments, the inner optimizer as its own config."""
-        return {"inner": tf_keras.optimizers.serialize(self.inner_optimizer), **self._arguments()}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        """The optimizer again."""
-        inner = config["inner"]
-        if not isinstance(inner, tf_keras.optimizers.Optimizer):
-            inner = saved.by_registered_name(inner)
-            inner = tf_keras.optimizers.deserialize(inner, custom_objects)
-        return cls(**{**config, "inner": inner})
-
-
-def refuse(wrapper, inner):
-    """Says why an optimizer cannot be wrapped, if it cannot."""
-    if not isinstance(inner, tf_keras.optimizers.Optimizer):
-        raise TypeError(
-            f"{wrapper} stands around an optimizer of tf_keras, such as tf_lamb.tf_keras.LAMB(), "
-            f"and not a legacy one; this is {inner!r}."
-        )
-    refuse_wrapper(wrapper, inner)
-    if getattr(inner, "_built", False):
-        raise ValueError(
-            f"{wrapper} needs an optimizer that has not stepped yet, but {inner.name} is built. "
-            "Make a new one, for instance with from_config(optimizer.get_config())."
-        )
+    @staticmethod
+    def _deserialize(inner, custom_objects):
+        if isinstance(inner, tf_keras.optimizers.Optimizer):
+            return inner
+        return tf_keras.optimizers.deserialize(saved.by_registered_name(inner), custom_objects)

@@ -17,7 +17,7 @@ import tf_keras
 from tf_lamb.api.optimizers import overrun
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import step_of
+from tf_lamb.api.variables import path_of, step_of
 from tf_lamb.core.step import Scalars, State, Stored
 from tf_lamb.tensorflow import nonfinite, servers
 from tf_lamb.tensorflow.gradients import dense
@@ -264,3 +264,24 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     def load_own_variables(self, store):
         """As in tf_keras."""
         super().load_own_variables({key: saved.value(store[key]) for key in store})
+
+    def state_of(self, index):
+        """By name the slots of a variable of the build, and its "average" if there is one."""
+        averages = self._model_variables_moving_average if self.use_ema else None
+        average = {"average": averages[index]} if averages else {}
+        return dict(zip(self.slot_names, self._slots[index], strict=True)) | average
+
+    def continue_from(self, model, step, states, weights):
+        """Goes on after these steps, with path -> slot or "average" -> array, path -> weight."""
+        self.build(model.trainable_variables)
+        for variable in map(_native, model.weights):
+            variable.assign(tf.cast(weights.get(path_of(variable), variable), variable.dtype))
+        for variable in map(_native, model.trainable_variables):
+            values = {"average": variable, **states[path_of(variable)]}
+            state = self.state_of(self._index_dict[self._var_key(variable)])
+            for name, own in state.items():
+                own.assign(tf.cast(values.get(name, tf.zeros(own.shape)), own.dtype))
+        if self.gradient_accumulation_steps:
+            for own in [self._micro_step, *self._accumulators]:
+                own.assign(tf.zeros_like(own))
+        self.iterations.assign(step)

@@ -3,10 +3,10 @@
 import json
 import os
 import tempfile
-from collections.abc import Callable
 from typing import Any
 
 from tf_lamb.api.callbacks.callback import Callback
+from tf_lamb.api.variables import variables_of
 from tf_lamb.core import autowarmup
 from tf_lamb.core.checks.warn import warn
 
@@ -76,11 +76,6 @@ class AutoWarmup(Callback):
 
     warmup: Any = None
     async_safe = True  # losses are looked at when the epoch ends: Keras 3 need not wait for them
-    # The host's.
-    params: dict
-    _batches_a_call: Callable
-    _copies: Callable  # of the model's weights and its optimizer's variables, as arrays
-    _put_back: Callable  # assigns such arrays
 
     def __init__(
         self, min_learning_rate=1e-5, max_learning_rate=1.0, *, max_warmup_fraction=0.5,
@@ -110,8 +105,7 @@ class AutoWarmup(Callback):
             )
         total = self._total_steps or self.params["epochs"] * self._steps
         self._settings = autowarmup.Settings(total, **self._told)
-        self._warn_of_lag()
-        self._call = self._batches_a_call()
+        super().on_train_begin(logs)
         self._has_begun = False
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -178,8 +172,15 @@ class AutoWarmup(Callback):
                 f"{self.warmup.peak:.2g}."
             )
             return ""
-        self._put_back(arrays)
+        for variable, array in zip(self._trained(), arrays, strict=True):
+            variable.assign(array)
         return f" The weights and the optimizer are those of step {lowest:,} again."
+
+    def _trained(self):
+        return [*self.model.weights, *variables_of(self.model.optimizer)]
+
+    def _copies(self):
+        return [variable.numpy().copy() for variable in self._trained()]
 
     def plot(self, axes=None):
         """Draws loss, posterior, switch and learning rate; see `AutoWarmup`.

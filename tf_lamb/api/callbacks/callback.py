@@ -1,48 +1,49 @@
-"""What callbacks share that read an optimizer while it trains."""
+"""What all callbacks share: which optimizer they read, how they count, and what they warn of."""
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tf_lamb.core.batch_norm import averages_that_lag
+from tf_lamb.core import checks
+from tf_lamb.core.batch_norm import why_averages_lag
 from tf_lamb.core.checks.warn import warn
 
 
 class Callback:
-    """What a face knows of the host's callback that stands behind it."""
+    """Reads an optimizer every so many of its steps, between two batches, and after the last.
+
+    A face gives `_read_now` and `_find`; the door, which is a callback, `_batches_a_call`. A step
+    of an optimizer that stands around another is a batch.
+    """
 
     model: Any
     params: dict
+    _batches_a_call: Callable  # steps that `fit` runs between two callbacks
+    _read_now: Callable
+    _optimizer: Any = None  # the one that is read, once the model is known
+    _batches = 0
 
-    if TYPE_CHECKING:  # the host's
+    def __init__(self, every=1):
+        super().__init__()
+        self._every = checks.whole("every", every)
 
-        def set_model(self, model): ...
+    def _find(self, model):
+        """The optimizer to read; raises where the model has none that fits."""
+        return model.optimizer
 
-    def _warn_of_lag(self):
-        """Of batch normalization that has too few batches, where their number is known."""
+    def set_model(self, model):
+        """Finds the optimizer, and makes the model ready for being read."""
+        super().set_model(model)  # type: ignore[misc]  # the host's
+        self._optimizer = self._find(model)
+
+    def on_train_begin(self, logs=None):
+        """Begins to count batches; warns of batch normalization that has too few of them."""
         params = self.params or {}
         steps = (params.get("epochs") or 0) * (params.get("steps") or 0)
         if steps and (lag := averages_that_lag(self.model, steps)):
             warn(lag)
-
-
-class Reading(Callback):
-    """Reads every so many optimizer steps, between two batches, and after the last.
-
-    A face gives `_every` and `_read_now`; the door, which is a callback, `_batches_a_call`. A face
-    without a `_watched` counts batches.
-    """
-
-    _every: int
-    _read_now: Callable
-    _batches_a_call: Callable  # steps that `fit` runs between two callbacks
-    _watched: Any = None  # the optimizer inside its wrappers, once the model is known
-
-    def on_train_begin(self, logs=None):
-        """Begins to count batches."""
-        self._warn_of_lag()
         self._call = self._batches_a_call()
-        accumulated = getattr(self._watched, "gradient_accumulation_steps", None) or 1
+        accumulated = getattr(self._optimizer, "gradient_accumulation_steps", None) or 1
         self._interval = self._every * accumulated
         self._batches, self._due = 0, self._interval
 
@@ -72,3 +73,25 @@ class Reading(Callback):
         self.model  # noqa: B018  # Keras on JAX hands the step's results over when it is asked
         if self._batches:
             self._read_now()
+
+
+def averages_that_lag(model, steps: int) -> str | None:
+    """A sentence on the batch normalization of a model that has too few steps, or None.
+
+    Args:
+        model: of either Keras. Layers that do not train, whose averages have moved, or that take
+            several groups of a batch are left out.
+        steps: batches in training.
+    """
+    lagging = {}
+    for layer in model._flatten_layers():  # seam: Keras 3.15.1, tf_keras 2.20.1
+        names = [cls.__name__ for cls in type(layer).__mro__]
+        if "BatchNormalization" not in names or hasattr(layer, "group_size") or not layer.trainable:
+            continue
+        mean = getattr(layer, "moving_mean", None)  # None before it is built
+        if (mean is None or not mean.numpy().any()) and why_averages_lag(layer.momentum, steps):
+            lagging[layer.name] = layer.momentum
+    if not lagging:
+        return None
+    shown = ", ".join(map(repr, list(lagging)[:3])) + ", ..." * (len(lagging) > 3)
+    return f"{shown}: {why_averages_lag(max(lagging.values()), steps)}"

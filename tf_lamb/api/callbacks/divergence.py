@@ -1,15 +1,127 @@
-"""The face of the divergence report, whichever Keras it belongs to."""
+"""When a run has diverged, what its last steps say of it, and the face of the callback."""
 
+import collections
+import math
 from typing import Any
 
-from tf_lamb.api.callbacks.callback import Reading
-from tf_lamb.api.callbacks.diagnosis import Readings, diagnose
-from tf_lamb.api.optimizers.guard import guarded
-from tf_lamb.api.optimizers.observation import starts_to_observe
+from tf_lamb.api.callbacks.callback import Callback
+from tf_lamb.api.optimizers.guard import ADVICE, guarded
+from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, short, starts_to_observe
+from tf_lamb.api.variables import step_of
 from tf_lamb.core import checks
 
+_SHOWN = 5  # variables
+_UNTRAINED = (
+    "No step has made them so: a layer such as BatchNormalization averages what it sees, of a "
+    "batch whose step is skipped, too, and a NaN stays in its average. Leave such batches out, "
+    "and begin from a checkpoint of before; tf_lamb's GhostBatchNormalization and "
+    "SplitBatchNormalization (replace_batch_normalization) keep averages that are finite."
+)
 
-class DivergenceReport(Reading):
+
+class Diagnosis:
+    """Whether a run has diverged, from what was read of it now and then.
+
+    Args:
+        keep: How many of the last readings the report shows.
+        patience: Steps skipped in a row that make a divergence.
+    """
+
+    def __init__(self, keep, patience):
+        self._kept: collections.deque = collections.deque(maxlen=keep)  # (step, observations)
+        self._patience = patience
+        self._step = self._skipped = self._skipped_before = 0
+
+    def add(self, step, skipped, loss, strange, observations, untrained=False):
+        """One more reading.
+
+        Args:
+            step: optimizer steps taken.
+            skipped: steps skipped so far.
+            loss: of the present epoch, or None.
+            strange: paths of the variables that are not finite.
+            observations: of the optimizer; none where it has no trust ratios.
+            untrained: whether no optimizer trains any of those that are not finite.
+
+        Returns:
+            The report, if training has diverged; else None.
+        """
+        if step != self._step or skipped < self._skipped:  # a step was taken; another run began
+            self._skipped_before = skipped
+        self._step, self._skipped = step, skipped
+        if self._kept and self._kept[-1][0] == step:
+            self._kept.pop()
+        self._kept.append((step, {seen.path: seen for seen in observations}))
+        if strange:
+            names = ", ".join(map(repr, strange[:_SHOWN]))
+            more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
+            return self._report(f"the weights of {names}{more} are not finite", strange,
+                                _UNTRAINED if untrained else ADVICE)  # fmt: skip
+        if (row := skipped - self._skipped_before) >= self._patience:
+            return self._report(f"the last {row} steps were all skipped: their gradients were not "
+                                "finite", [])  # fmt: skip
+        # One skipped batch spoils the mean loss of its epoch, and nothing else.
+        if loss is not None and not math.isfinite(loss) and not skipped:
+            return self._report(f"the loss is {loss}", [])
+        return None
+
+    def check(self, optimizer, loss, model=None):
+        """Reads the optimizer, and all weights of the model where there is one.
+
+        Raises:
+            FloatingPointError: with the report, if training has diverged.
+        """
+        try:
+            observations = optimizer.trust_ratios()
+        except ValueError:  # it has none on show
+            observations = []
+        strange, plan = optimizer.strange_weights(model), optimizer._plan
+        untrained = plan is not None and not set(strange) & set(plan.paths)
+        skipped = optimizer.skipped_steps
+        if report := self.add(step_of(optimizer), skipped, loss, strange, observations, untrained):
+            raise FloatingPointError(report)
+
+    def _report(self, why, strange, advice=ADVICE):
+        lines = [f"Training has diverged: at step {self._step:,}, {why}."]
+        if table := self._table(strange):
+            lines += ["", *table, ""]
+        return "\n".join([*lines, advice])
+
+    def _table(self, strange):
+        """Norms and ratio of the variables in question, a line a reading."""
+        _, latest = self._kept[-1]
+        shown = [path for path in [*strange, *self._risen()] if path in latest]
+        shown = list(dict.fromkeys(shown))[:_SHOWN]
+        if not shown:
+            return []
+        width = max(map(len, shown))
+        line = f"{{:{width}}}  {{:>9}}  {{:>11}}  {{:>11}}  {{:>11}}".format
+        lines = [line("variable", "step", "weight norm", "update norm", "trust ratio")]
+        for path in shown:
+            for i, (step, seen) in enumerate(self._kept):
+                numbers = (short(getattr(seen[path], name)) for name in NORMS_AND_RATIO)
+                lines.append(line("" if i else path, f"{step:,}", *numbers))
+        return lines
+
+    def _risen(self):
+        """The paths that have a ratio, by how much their norms have grown, the largest first."""
+        (_, first), (_, last) = self._kept[0], self._kept[-1]
+        growth = {
+            path: max(_growth(first[path].weight_norm, seen.weight_norm),
+                      _growth(first[path].update_norm, seen.update_norm))
+            for path, seen in last.items()
+            if seen.trust_ratio is not None and path in first
+        }  # fmt: skip
+        return sorted(growth, key=growth.__getitem__, reverse=True)
+
+
+def _growth(before, after):
+    if not before or after is None or math.isnan(after):
+        return math.inf
+    return after / before
+
+
+class DivergenceReport(Callback):
     """DivergenceReport, a callback that ends a run which has diverged, and says where and how.
 
     Every `every` optimizer steps it looks at all weights of the model, the loss of the epoch and
@@ -52,37 +164,34 @@ class DivergenceReport(Reading):
     Training has diverged: at step 1
     """
 
-    _readings: Any = None
+    _diagnosis: Any = None
 
     def __init__(self, every=10, *, keep=5, patience=20, print_fn=print):
-        super().__init__()
-        self._every, self._keep, self._patience = (
-            checks.whole(name, value)
-            for name, value in (("every", every), ("keep", keep), ("patience", patience))
-        )
+        super().__init__(every)
+        self._keep, self._patience = checks.whole("keep", keep), checks.whole("patience", patience)
         self._print_fn = print_fn
 
-    def set_model(self, model):
+    def _find(self, model):
         """Has the optimizer observe, and the step traced anew if it was traced without."""
-        super().set_model(model)
-        self._watched = guarded(model.optimizer)
-        if starts_to_observe(self._watched):
+        optimizer = guarded(model.optimizer)
+        if starts_to_observe(optimizer):
             model.train_function = None
-        self._readings = Readings(self._keep, self._patience)
+        self._diagnosis = Diagnosis(self._keep, self._patience)
+        return optimizer
 
     def _read_now(self):
         losses = [m for m in self.model.metrics if m.name == "loss"]
         loss = float(losses[0].result()) if losses else None
-        diagnose(self._readings, self._watched, loss, self.model)
+        self._diagnosis.check(self._optimizer, loss, self.model)
 
     def on_train_begin(self, logs=None):
         """Begins to count batches; tells of skipped steps in the optimizer's place."""
         super().on_train_begin(logs)
-        self._watched._guard.is_reported = True
+        self._optimizer._guard.is_reported = True
 
     def on_train_end(self, logs=None):
         """Reads the last step; says how many were skipped."""
         super().on_train_end(logs)
-        skipped = self._watched.skipped_steps
+        skipped = self._optimizer.skipped_steps
         if skipped and self._print_fn:
             self._print_fn(f"{skipped:,} steps were skipped: their gradients were not finite.")

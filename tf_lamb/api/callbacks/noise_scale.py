@@ -1,35 +1,26 @@
-"""The faces of what watches a measuring optimizer during `fit`; each door adds its host."""
+"""The face of what reads the noise of gradients during `fit`; each door adds its host."""
 
-from typing import Any
-
-from tf_lamb.api.callbacks.callback import Reading
-from tf_lamb.api.noise.measuring import Measuring
-from tf_lamb.api.noise.scaling import Scaling
+from tf_lamb.api.callbacks.callback import Callback
+from tf_lamb.api.noise.measured import Measured
+from tf_lamb.api.wrappers import unwrapped
 from tf_lamb.core import checks, noise
 from tf_lamb.core.checks.warn import warn
 
 
-class _Watching(Reading):
-    """What callbacks share: they find the optimizer, and read it every so many batches."""
+def find(callback, model, kind, hint: str):
+    """The measuring optimizer of a model; warns of batch statistics that parts share.
 
-    _wanted: type
-    _hint: str
-    _optimizer: Any
-
-    def set_model(self, model):
-        """Refuses a model whose optimizer measures nothing; warns of shared batch statistics."""
-        super().set_model(model)
-        optimizer = model.optimizer
-        while not isinstance(optimizer, self._wanted) and hasattr(optimizer, "inner_optimizer"):
-            optimizer = optimizer.inner_optimizer
-        if not isinstance(optimizer, self._wanted):
-            name = type(model.optimizer).__name__
-            raise ValueError(f"{type(self).__name__} {self._hint}, but it is {name}.")
-        self._optimizer = optimizer
-        layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else model.layers
-        shared = [layer.name for layer in layers if getattr(layer, "synchronized", False)]
-        if shared:
-            warn(shared_statistics(shared))
+    Raises:
+        ValueError: with the hint, where the model has no optimizer of that kind.
+    """
+    optimizer = unwrapped(model.optimizer, kind)
+    if not isinstance(optimizer, kind):
+        given = type(model.optimizer).__name__
+        raise ValueError(f"{type(callback).__name__} {hint}, but it is {given}.")
+    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else model.layers
+    if shared := [layer.name for layer in layers if getattr(layer, "synchronized", False)]:
+        warn(shared_statistics(shared))
+    return optimizer
 
 
 def shared_statistics(layers) -> str:
@@ -41,7 +32,14 @@ def shared_statistics(layers) -> str:
     )
 
 
-class NoiseScale(_Watching):
+def scales(optimizer, batch_size) -> dict[str, float]:
+    """What `noise_of` says, by the names that logs have for it."""
+    said = optimizer.noise_of(batch_size)
+    named = {f"noise_scale/{name}": said[name] for name in optimizer.group_names if name != "all"}
+    return {"noise_scale": said["model"], **named}
+
+
+class NoiseScale(Callback):
     """Tells how large the batch should be, from the noise of the gradients. Changes no training.
 
         B_simple = tr(Sigma) / |G|^2
@@ -82,26 +80,23 @@ class NoiseScale(_Watching):
           https://arxiv.org/abs/1812.06162
     """
 
-    _wanted = Measuring
-    _hint = "needs an optimizer that measures: compile with optimizer=tf_lamb.Measured(optimizer)"
-
     def __init__(self, batch_size, *, every=100, verbose=True):
-        super().__init__()
+        super().__init__(every)
         self.batch_size = checks.whole("batch_size", batch_size)
         self._verbose = checks.flag("verbose", verbose)
-        self._every = checks.whole("every", every)
         self.history: dict[str, list] = {"step": [], "noise_scale": []}
+
+    def _find(self, model):
+        how = "compile with optimizer=tf_lamb.Measured(optimizer)"
+        return find(self, model, Measured, f"needs an optimizer that measures: {how}")
 
     def _read_now(self):
         step = self._optimizer.updates
         if self.history["step"][-1:] == [step]:  # the end of an epoch, and of `every` batches
             return
-        scales = self._optimizer.noise_of(self.batch_size)
         self.history["step"].append(step)
-        for name, value in scales.items():
-            key = "noise_scale" if name == "model" else f"noise_scale/{name}"
-            if name != "all":
-                self.history.setdefault(key, []).append(value)
+        for name, value in scales(self._optimizer, self.batch_size).items():
+            self.history.setdefault(name, []).append(value)
 
     def on_epoch_end(self, epoch, logs=None):
         """Reads, and adds the reading to the logs."""
@@ -120,64 +115,3 @@ class NoiseScale(_Watching):
         seen = self.history["noise_scale"]
         text = noise.advice(seen[-1] if seen else float("nan"), self.batch_size)
         return f"{text} (Biased: from successive steps.)" if self._optimizer.biased else text
-
-
-class StopAtScaleInvariantStep(_Watching):
-    """Ends `fit` when AdaScale has spent the steps that the base batch took.
-
-    `gain` and `scale_invariant_step` join the logs of each epoch. Give `fit` more epochs than are
-    needed: at most as many as the base batch took, times the scale.
-
-    Args:
-        steps: The steps of the base batch.
-        every: Batches between two looks, however many of them `fit` runs in one call; each look
-            waits for the device. Defaults to 1.
-
-    Raises:
-        ValueError: when training begins, for an optimizer that is not `AdaScale`.
-
-    Example:
-
-    >>> import numpy as np, tensorflow as tf, tf_lamb
-    >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
-    >>> inner = tf_lamb.LARS(0.1, gradient_accumulation_steps=4)
-    >>> model.compile(optimizer=tf_lamb.AdaScale(inner, scale=4), loss="mse")
-    >>> x, y = np.random.normal(size=(64, 4)), np.random.normal(size=(64, 2))
-    >>> stop = tf_lamb.StopAtScaleInvariantStep(8)
-    >>> _ = model.fit(x, y, batch_size=8, epochs=4, callbacks=[stop], verbose=0)
-    >>> model.optimizer.scale_invariant_steps >= 8
-    True
-    """
-
-    _wanted = Scaling
-    _hint = "needs optimizer=tf_lamb.AdaScale(...)"
-
-    def __init__(self, steps, *, every=1):
-        super().__init__()
-        self.steps = checks.whole("steps", steps)
-        self._every = checks.whole("every", every)
-
-    def on_train_begin(self, logs=None):
-        """Ends a run that is over already after one batch; Keras asks no earlier."""
-        super().on_train_begin(logs)
-        self._read_now()
-
-    def on_train_batch_begin(self, batch, logs=None):
-        """Counts: whether training is over is asked after a batch, before there is another."""
-        self._count(batch)
-
-    def on_train_batch_end(self, batch, logs=None):
-        """Reads the optimizer if it is time."""
-        if self._is_due():
-            self._read()
-
-    def _read_now(self):
-        if self._optimizer.scale_invariant_steps >= self.steps:
-            self.model.stop_training = True
-
-    def on_epoch_end(self, epoch, logs=None):
-        """Adds where training is to the logs."""
-        self._read()
-        if logs is not None:
-            logs["gain"] = self._optimizer.gain
-            logs["scale_invariant_step"] = self._optimizer.scale_invariant_steps

@@ -1,25 +1,49 @@
-"""Who watches trust ratios during training: readings, their table, and the face of the callback."""
+"""What trust ratios have been in a run, their table, and the face of the callback."""
 
+import functools
 import math
 import statistics
 from collections.abc import Callable
 from typing import Any
 
-from tf_lamb.api.callbacks.callback import Reading
-from tf_lamb.api.optimizers import observation as observing
+from tf_lamb.api.callbacks.callback import Callback
+from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, observed, short
 from tf_lamb.api.variables import step_of
-from tf_lamb.core import checks
 
 
 class History:
-    """Readings of one run: the latest, and what each ratio has been before."""
+    """The trust ratios of one run: the latest, and what each has been before.
 
-    def __init__(self):
+    Args:
+        optimizer: The one that is read.
+        open_writer: Makes what writes each reading for TensorBoard; None for no files.
+    """
+
+    def __init__(self, optimizer=None, open_writer: Callable | None = None):
+        self.optimizer = optimizer
         self.readings = 0
         self.step = 0
-        self.latest = []
+        self.latest: list = []
+        self._open_writer = open_writer
+        self._writer: Any = None
         self._ranges: dict = {}  # position -> smallest and largest ratio
         self._clipped: dict = {}  # position -> ratios clipped, ratios seen
+
+    def read(self):
+        """Reads the latest step, unless that was done."""
+        step = step_of(self.optimizer)
+        if self.readings and step == self.step:
+            return
+        self.add(step, self.optimizer.trust_ratios())
+        if self._open_writer is not None:
+            self._writer = self._writer or self._open_writer()
+            self._writer.write(step, self.latest)
+
+    def close(self):
+        """Closes the files; the next reading opens new ones."""
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
 
     def add(self, step, observations):
         """One more reading."""
@@ -47,7 +71,7 @@ class History:
         line = f"{{:{width}}}" + "  {:>11}" * 3 + "  {:>9}" * 4 + "  {}"
         title = (
             f"Trust ratios of step {self.step:,}, the farthest from their median "
-            f"({observing.short(median)}) first; smallest, largest and clipped are of "
+            f"({short(median)}) first; smallest, largest and clipped are of "
             f"{self.readings:,} reading{'s' if self.readings > 1 else ''}."
         )
         return "\n".join([title, "", *(line.format(*row).rstrip() for row in rows)])
@@ -61,10 +85,10 @@ class History:
         note = f"joined in {seen.joined}" if seen.joined else ""
         if seen.ratios > 1:
             note = f"mean of {seen.ratios} slices"
-        numbers = (getattr(seen, name) for name in observing.NORMS_AND_RATIO)
+        numbers = (getattr(seen, name) for name in NORMS_AND_RATIO)
         return (
-            seen.path, *map(observing.short, numbers), f"{of_median:.2g}x",
-            *map(observing.short, self._ranges[i]), f"{clipped} of {count}", note,
+            seen.path, *map(short, numbers), f"{of_median:.2g}x",
+            *map(short, self._ranges[i]), f"{clipped} of {count}", note,
         )  # fmt: skip
 
 
@@ -89,36 +113,7 @@ def _strangeness(seen, median):
     return (0, -abs(math.log(seen.trust_ratio / median)))
 
 
-class Watch:
-    """Reads an optimizer's trust ratios, keeps their history, and writes them for TensorBoard."""
-
-    def __init__(self, optimizer, open_writer: Callable | None):
-        self.optimizer = optimizer
-        self.history = History()
-        self._open_writer = open_writer
-        self._writer: Any = None
-
-    def read(self):
-        """Reads the latest step, unless that was done."""
-        step = step_of(self.optimizer)
-        if self.history.readings and step == self.history.step:
-            return
-        observations = self.optimizer.trust_ratios()
-        self.history.add(step, observations)
-        if self._open_writer is None:
-            return
-        if self._writer is None:
-            self._writer = self._open_writer(self.optimizer)
-        self._writer.write(step, observations)
-
-    def close(self):
-        """Closes the files; the next reading opens new ones."""
-        if self._writer is not None:
-            self._writer.close()
-        self._writer = None
-
-
-class TrustRatios(Reading):
+class TrustRatios(Callback):
     """TrustRatios, a callback that shows the trust ratio of every layer while it trains.
 
     Every `every` optimizer steps it reads, of each variable with a trust ratio,
@@ -148,6 +143,10 @@ class TrustRatios(Reading):
             Defaults to 100.
         print_fn: What prints the table, or None for nothing. Defaults to `print`.
 
+    Attributes:
+        history: the latest reading (`latest`, of `Observation`s), its `step`, and how many there
+            were (`readings`).
+
     Raises:
         TypeError: when training begins, for an optimizer that has no trust ratios.
         ValueError, TypeError: for an `every` that is no whole number of steps.
@@ -164,42 +163,39 @@ class TrustRatios(Reading):
     Trust ratios of step 1
     """
 
-    _check_directory: Callable  # the door's
-    _open_writer: Callable
-    _watch: Any = None
+    _writer: Callable  # the door's: from the directory and the optimizer what writes to it
 
     def __init__(self, directory=None, every=100, print_fn=print):
-        super().__init__()
+        super().__init__(every)
         self._directory = directory
-        self._every = checks.whole("every", every)
         self._print_fn = print_fn
+        self.history = History()
         if directory is not None:
             self._check_directory()
 
-    def set_model(self, model):
+    def _check_directory(self):
+        """Raises where nothing can be written."""
+
+    def _find(self, model):
         """Has the optimizer observe, and the step traced anew if it was traced without."""
-        super().set_model(model)
-        optimizer = self._watched = observing.observed(model.optimizer)
+        optimizer = observed(model.optimizer)
         if optimizer.observe_trust_ratios():
             model.train_function = None
-        if self._watch is None or self._watch.optimizer is not optimizer:
-            self._watch = Watch(optimizer, None if self._directory is None else self._open_writer)
+        if self.history.optimizer is not optimizer:
+            opener = functools.partial(self._writer, self._directory, optimizer)
+            self.history = History(optimizer, None if self._directory is None else opener)
+        return optimizer
 
     def on_train_end(self, logs=None):
         """Reads the last step, and prints the table."""
         super().on_train_end(logs)
-        self._watch.close()
+        self.history.close()
         if self._print_fn:
             self._print_fn(self.table())
 
     def table(self):
         """The latest reading as text, a line a variable, outliers first."""
-        return (self._watch.history if self._watch else History()).table()
-
-    @property
-    def history(self):
-        """The latest reading (`latest`, of `Observation`s), its `step`, and how many there were."""
-        return self._watch.history if self._watch else History()
+        return self.history.table()
 
     def _read_now(self):
-        self._watch.read()
+        self.history.read()

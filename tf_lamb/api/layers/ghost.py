@@ -33,14 +33,12 @@ class InParts:
         def build(self, input_shape): ...
         def get_config(self): ...
 
-    def __init__(self, **arguments):
-        self._check(
-            arguments.get("axis", -1), arguments.get("synchronized"), arguments.get("renorm")
-        )
-        super().__init__(**arguments)
+    def __init__(self, **kwargs):
+        self._check(**kwargs)
+        super().__init__(**kwargs)
 
     @classmethod
-    def _check(cls, axis, synchronized, renorm):
+    def _check(cls, axis=-1, synchronized=False, renorm=False, **others):
         normalization.check_host(cls.__name__, axis=axis, synchronized=synchronized, renorm=renorm)
 
     def _train(self, inputs, mask):
@@ -120,42 +118,14 @@ class GhostBatchNormalization(InParts):
     """
 
     def __init__(
-        self,
-        group_size=128,
-        axis=-1,
-        momentum=0.99,
-        epsilon=1e-3,
-        center=True,
-        scale=True,
-        beta_initializer="zeros",
-        gamma_initializer="ones",
-        moving_mean_initializer="zeros",
-        moving_variance_initializer="ones",
-        beta_regularizer=None,
-        gamma_regularizer=None,
-        beta_constraint=None,
-        gamma_constraint=None,
-        synchronized=False,
-        **kwargs,
-    ):
-        group_size = checks.whole("group_size", group_size)
-        super().__init__(
-            axis=axis,
-            momentum=momentum,
-            epsilon=epsilon,
-            center=center,
-            scale=scale,
-            beta_initializer=beta_initializer,
-            gamma_initializer=gamma_initializer,
-            moving_mean_initializer=moving_mean_initializer,
-            moving_variance_initializer=moving_variance_initializer,
-            beta_regularizer=beta_regularizer,
-            gamma_regularizer=gamma_regularizer,
-            beta_constraint=beta_constraint,
-            gamma_constraint=gamma_constraint,
-            synchronized=synchronized,
-            **kwargs,
-        )
+        self, group_size=128, axis=-1, momentum=0.99, epsilon=1e-3, center=True, scale=True,
+        beta_initializer="zeros", gamma_initializer="ones", moving_mean_initializer="zeros",
+        moving_variance_initializer="ones", beta_regularizer=None, gamma_regularizer=None,
+        beta_constraint=None, gamma_constraint=None, synchronized=False, **kwargs,
+    ):  # fmt: skip
+        given = {k: v for k, v in locals().items() if k not in ("self", "kwargs", "__class__")}
+        group_size = checks.whole("group_size", given.pop("group_size"))
+        super().__init__(**given, **kwargs)
         self.group_size = group_size
 
     def call(self, inputs, training=None, mask=None):
@@ -170,7 +140,7 @@ class GhostBatchNormalization(InParts):
 
     def _normalize(self, x, batch):
         if batch is not None:
-            normalization.refuse_batch(self.name, batch, self.group_size)
+            normalization.check_batch(self.name, batch, self.group_size)
         # XLA drops assertions. Whoever runs the step says which operation failed, by its name.
         with self._named(f"group_size_{self.group_size}_must_divide_the_batch"):
             y, *averages = normalization.train(

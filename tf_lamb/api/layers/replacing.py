@@ -57,7 +57,7 @@ def replacing(host, ghost, split_):
         found = _found(model, host, cls)
         new = [layer for layer in found if type(layer) is host]
         if split and new:
-            _refuse_late(model, new)
+            _check_unbuilt(model, new)
         for layer in found:
             layer.__class__ = cls
             for name, value in settings.items():
@@ -92,7 +92,7 @@ def _found(model, host, cls):
     return found
 
 
-def _refuse_late(model, layers):
+def _check_unbuilt(model, layers):
     """Auxiliary weights come after the others, and before the optimizer's slots."""
     unbuilt = [layer.name for layer in layers if not layer.built]
     if unbuilt:

@@ -38,9 +38,6 @@ class SplitBatchNormalization(InParts):
           https://arxiv.org/abs/1911.09665
     """
 
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-
     def build(self, input_shape):
         """The host's weights, and the auxiliary ones."""
         super().build(input_shape)
@@ -62,7 +59,7 @@ class SplitBatchNormalization(InParts):
         if _BY_AUXILIARY:
             return normalization.train(self._xp, x, auxiliary, **self._how())[0]
         if batch is not None:
-            normalization.refuse_half(self.name, batch)
+            normalization.check_half(self.name, batch)
         y, of_main, of_auxiliary = normalization.split(
             self._xp, x, self._weights(x), auxiliary, **self._how()
         )

@@ -123,14 +123,6 @@ def step_of(counter) -> int:
     raise ValueError(f"The step counter is {said:.100}, no number of steps. Nothing was changed.")
 
 
-def renamed(peer: Peer, slots: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The same slots under our names."""
-    return {
-        variable: {peer.slots[slot]: value for slot, value in values.items()}
-        for variable, values in slots.items()
-    }
-
-
 def addons_arguments(config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Our arguments from a serialized `Addons>LAMB`; a schedule stays serialized.
 

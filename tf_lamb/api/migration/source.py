@@ -1,12 +1,12 @@
 """The way in: another optimizer's state in our words, and what changes when we continue it.
 
-Readers beside the doors fill a `Source`; `prepare` checks all of it and says what to assign, before
+Readers fill a `Source`; `prepare` checks all of it and says what to assign, before
 any variable is touched. Arrays pass through untouched, but for a factor.
 """
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_lamb.api.migration import peers
@@ -36,6 +36,18 @@ class Source:
     arguments: Mapping[str, Any]
     unsaid: tuple[str, ...] = ()
     weights: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of_peer(cls, peer: peers.Peer, step: int, slots, said, **more):
+        """What a peer says in its own words; `more` are attributes that are as they are."""
+        arguments = peer.arguments(said)
+        ours = {
+            variable: {peer.slots[slot]: value for slot, value in values.items()}
+            for variable, values in slots.items()
+        }
+        unsaid = peer.unsaid(arguments)
+        found = cls(peer.title, peer.family, step, ours, arguments, unsaid)
+        return dataclasses.replace(found, **more)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,24 +101,7 @@ class Report:
         return "\n".join([head, *(f"  {label:<11} {text}" for label, text in rows)])
 
 
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """What the door assigns.
-
-    Attributes:
-        report: what it then returns.
-        slots: path -> slot -> array; an empty mapping for a variable that begins at zero.
-        weights: path -> array, or nothing.
-    """
-
-    report: Report
-    slots: Mapping[str, Mapping[str, Any]]
-    weights: Mapping[str, Any]
-
-
-def prepare(
-    source: Source, optimizer: Layerwise, model, *, weights=False, rename=None, fresh=()
-) -> Prepared:
+def prepare(source: Source, optimizer: Layerwise, model, *, weights=False, rename=None, fresh=()):
     """Checks a source against an optimizer and its model, and says what to assign.
 
     Args:
@@ -116,6 +111,10 @@ def prepare(
         weights: whether the weights of the model are wanted, too.
         rename: path of a variable -> its name in the source.
         fresh: paths that may begin at zero.
+
+    Returns:
+        The report, path -> slot -> array, which is empty for a variable that begins at zero, and
+        path -> array, the weights to set.
 
     Raises:
         ValueError: where anything does not fit; nothing has been changed then.
@@ -166,7 +165,7 @@ def prepare(
         unsaid=tuple(name for name in source.unsaid if name in ours),
         weights=len(values) if weights else None,
     )
-    return Prepared(report, slots, values)
+    return report, slots, values
 
 
 def _no_names(model):
@@ -188,38 +187,3 @@ def _known(argument: str, paths: Iterable[str], known: Mapping[str, Any]):
 
 def _defaults(cls: type) -> dict[str, Any]:
     return {k: p.default for k, p in inspect.signature(cls).parameters.items() if k != "unknown"}
-
-
-def of_ours(optimizer) -> Source:
-    """The source that an optimizer of this package is, of either door."""
-    name = f"{type(optimizer).__module__.rpartition('.')[0]}.{type(optimizer).__name__}"
-    if optimizer._plan is None:
-        raise ValueError(f"{name} has no slots before it is built: train it first.")
-    averages = optimizer._model_variables_moving_average if optimizer.use_ema else None
-    slots = {}
-    for index, path in enumerate(optimizer._plan.paths):
-        # A master may come after the rule's own.
-        own = zip(optimizer.slot_names, optimizer._slots[index], strict=False)
-        slots[path] = {slot: variable.numpy() for slot, variable in own}
-        if averages and averages[index] is not None:
-            slots[path]["average"] = averages[index].numpy()
-    step = optimizer.iterations
-    return Source(
-        origin=name,
-        family=type(optimizer).__name__,
-        step=int(step.numpy() if hasattr(step, "numpy") else step),
-        slots=slots,
-        arguments=optimizer.get_config(),
-    )
-
-
-def schedule(deserialize: Callable, rate: Mapping[str, Any]):
-    """The schedule of the host that is serialized here, or an error."""
-    try:
-        return deserialize(rate)
-    except (TypeError, ValueError, LookupError, AttributeError, ImportError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"The learning_rate {rate!r} is no schedule that can be read: {reason} Pass another as "
-            "learning_rate=."
-        ) from error

@@ -1,10 +1,16 @@
-"""The face of AdaScale: an optimizer whose learning rate follows the noise of its gradients."""
+"""AdaScale: an optimizer whose learning rate follows the noise of its gradients."""
 
-from tf_lamb.api.noise.scaling import Scaling
-from tf_lamb.core import checks
+from tf_lamb.api.noise.measured import Measured
+from tf_lamb.api.noise.rate import Rate
+from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.core import adascale, checks, noise
+from tf_lamb.core.checks.warn import warn
+from tf_lamb.core.rules.moments import debias
+
+UNMEASURED_STEPS = 5  # adaptdl's: before, the second moments say little
 
 
-class AdaScale(Scaling):
+class AdaScale(Measured):
     """AdaScale: the learning rate and schedule of a small batch, at a large one.
 
     With S times the batch, a step is worth between 1 and S steps of the base batch: 1 where all
@@ -60,30 +66,164 @@ class AdaScale(Scaling):
           https://arxiv.org/abs/2007.05105; the preconditioned form is adaptdl's AdamScale.
     """
 
-    def __init__(
-        self,
-        inner,
-        scale,
-        *,
-        previous_gradient=False,
-        averaging="paper",
-        preconditioned=None,
-        groups=None,
-        smoothing=0.99,
-        name="adascale",
-    ):
-        self._wrap(inner, checks.text("name", name))
-        self._take(previous_gradient=previous_gradient, groups=groups, smoothing=smoothing)
-        self._take_scale(scale, averaging, preconditioned)
+    _stands_around: tuple[type, ...]  # the door's
+    _adaptive: tuple[type, ...]  # of them the host's that keep second moments
 
-    def _arguments(self):
-        """The constructor's arguments but the inner optimizer."""
+    def __init__(
+        self, inner, scale, *, previous_gradient=False, averaging="paper", preconditioned=None,
+        groups=None, smoothing=0.99, name="adascale",
+    ):  # fmt: skip
+        super().__init__(
+            inner, previous_gradient=previous_gradient, groups=groups, smoothing=smoothing,
+            name=name,
+        )  # fmt: skip
+        self.scale = scale
+        self._averaging = checks.choice("averaging", averaging)
+        adaptive = self._second_moment_of() is not None
+        self._preconditioned = adaptive
+        if preconditioned is not None:
+            self._preconditioned = checks.flag("preconditioned", preconditioned)
+        if self._preconditioned and not adaptive:
+            raise ValueError(
+                f"preconditioned=True needs second moments, and {self.inner_optimizer.name} keeps "
+                "none. Leave the argument out."
+            )
+
+    def _check_inner(self, inner):
+        super()._check_inner(inner)
+        if not isinstance(inner, self._stands_around):
+            raise ValueError(
+                f"AdaScale stands around SGD, Adam and AdamW and the optimizers of tf_lamb, not "
+                f"{type(inner).__name__}: how its gain would enter is not known."
+            )
+
+    def _count_parts(self, replicas: int, micro_batches: int):
+        super()._count_parts(replicas, micro_batches)
+        if self.biased:
+            warn(
+                "AdaScale with previous_gradient=True can run away: a step that is too long turns "
+                "the next gradient around, which counts as noise and lengthens the steps after it. "
+                "Prefer gradient_accumulation_steps=2 in the inner optimizer."
+            )
+
+    # seam: Keras 3.15.1 and tf_keras 2.20.1, here and in `_learning_rate`, `_velocities` below.
+    @property
+    def _rate(self) -> Rate:
+        return self.inner_optimizer._learning_rate
+
+    @property
+    def learning_rate(self):
+        """The base batch's, at the next of its steps; without the gain."""
+        return self._rate.at(self._xp.convert_to_tensor(self._state["step"]) if self._state else 0)
+
+    @learning_rate.setter
+    def learning_rate(self, value):
+        if callable(value):
+            self._rate.base = value
+        elif callable(self._rate.base):
+            raise TypeError(
+                "The learning rate of this AdaScale is a schedule; a number cannot be put in its "
+                "place. Give the inner optimizer a number at first."
+            )
+        else:
+            self._rate.base.assign(value)
+
+    @property
+    def scaled_learning_rate(self):
+        """The learning rate that the inner optimizer reads."""
+        return self._rate(self.inner_optimizer.iterations)
+
+    def get_config(self):
+        """See base class; the inner optimizer has the base batch's learning rate."""
+        rate = self._rate
+        self.inner_optimizer._learning_rate = rate.base
+        try:
+            config = super().get_config()
+        finally:
+            self.inner_optimizer._learning_rate = rate
         return {
+            **config,
             "scale": self.scale,
-            "previous_gradient": self._previous_gradient,
             "averaging": self._averaging,
             "preconditioned": self._preconditioned,
-            "groups": list(self._groups) or None,
-            "smoothing": self._smoothing,
-            "name": self.name,
         }
+
+    @property
+    def scale(self) -> float:
+        """By how much the whole batch is larger than the base batch.
+
+        Set anew in mid-run, it holds from the next time that the step is traced, which
+        `model.make_train_function(force=True)` asks for; the averages stay, for they are those of a
+        base batch.
+        """
+        return self._scale
+
+    @scale.setter
+    def scale(self, value):
+        self._scale = checks.number("scale", value)
+
+    @property
+    def power(self) -> float:
+        """Of the gain, what multiplies the learning rate: its root for adaptive methods."""
+        return 0.5 if self._preconditioned else 1.0
+
+    def _initial_state(self):
+        floats = ("base_variance", "base_signal", "base_count", "fraction")
+        return {
+            **super()._initial_state(),
+            **dict.fromkeys(floats, ((), "float32", "zeros")),
+            "gain": ((), "float32", "ones"),
+            "step": ((), "int32", "zeros"),
+        }
+
+    def _averaged(self, xp, state, moments, when):
+        kept = noise.Averages(*(state[f"base_{name}"] for name in noise.Averages._fields))
+        base, gain = adascale.measured(
+            xp, kept, *(xp.sum(each) for each in moments),
+            scale=self.scale, averaging=self._averaging, when=when,
+        )  # fmt: skip
+        named = {f"base_{name}": value for name, value in base._asdict().items()}
+        return {**super()._averaged(xp, state, moments, when), **named, "gain": gain}
+
+    def _second_moment_of(self):
+        """A function from a position to its second moment; None where there is none."""
+        inner = self.inner_optimizer
+        if isinstance(inner, self._adaptive):
+            return lambda i: self.inner_optimizer._velocities[i]
+        if isinstance(inner, Layerwise) and "m" in inner.slot_names:
+            return lambda i: self.inner_optimizer.state_of(i)["v"]
+        return None
+
+    def _preconditioner(self, positions):
+        if not self._preconditioned:
+            return super()._preconditioner(positions)
+        xp, inner, moment = self._xp, self.inner_optimizer, self._second_moment_of()
+        t = xp.maximum(xp.cast(inner.iterations, "float32"), 1.0)
+        correction = debias(xp, inner.beta_2, t)
+        denominators = {
+            i: xp.sqrt(xp.cast(moment(i), "float32") / correction) + inner.epsilon
+            for i in positions
+        }
+        return lambda gradient, i: xp.cast(gradient, "float32") / denominators[i]
+
+    def _is_measured(self):
+        return not self._preconditioned or self.inner_optimizer.iterations >= UNMEASURED_STEPS
+
+    def _stepped(self, counts):
+        step, fraction, gain = (
+            self._xp.convert_to_tensor(self._state[name]) for name in ("step", "fraction", "gain")
+        )
+        spent = adascale.spent(self._xp, step, fraction, gain, counts)
+        self._assign([self._state["step"], self._state["fraction"]], spent)
+
+    @property
+    def gain(self) -> float:
+        """r of the last step, in [1, scale]."""
+        return float(self._state["gain"].numpy()) if self._state else 1.0
+
+    @property
+    def scale_invariant_steps(self) -> float:
+        """tau: the steps of the base batch that training is worth so far."""
+        if not self._state:
+            return 0.0
+        return float(sum(self._state[name].numpy() for name in ("step", "fraction")))

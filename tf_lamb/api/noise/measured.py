@@ -1,10 +1,20 @@
-"""The face of Measured: an optimizer, with an eye on the noise of its gradients."""
+"""Measured: an optimizer, with an eye on the noise of its gradients.
 
-from tf_lamb.api.noise.measuring import Measuring
-from tf_lamb.core import checks
+It stands around another one, sees the gradients on their way to it, and keeps what
+`tf_lamb.core.noise` makes of them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tf_lamb.api.noise.wrapper import Wrapper
+from tf_lamb.api.variables import path_of
+from tf_lamb.core import checks, noise
+from tf_lamb.core import plan as plans
+from tf_lamb.core.checks.warn import warn
 
 
-class Measured(Measuring):
+class Measured(Wrapper):
     """Steps as the inner optimizer does, and measures the noise of the gradients meanwhile.
 
     Replicas, or the micro-batches of an accumulated step, are n independent samples g_i of the
@@ -44,23 +54,190 @@ class Measured(Measuring):
           https://arxiv.org/abs/1812.06162
     """
 
-    def __init__(
-        self,
-        inner,
-        *,
-        previous_gradient=False,
-        groups=None,
-        smoothing=0.99,
-        name="measured",
-    ):
-        self._wrap(inner, checks.text("name", name))
-        self._take(previous_gradient=previous_gradient, groups=groups, smoothing=smoothing)
+    parts: int
+    micro_batches: int
+    biased: bool
+    # The door's: its array namespace, and what it knows of gradients and variables.
+    _xp: Any
+    _cond: Callable  # a branch, as the door has it
+    _add: Callable  # name, shape, dtype, initializer -> a variable
+    add_variable_from_reference: Callable
+    _state: Any = None  # name -> variable, once built
+    _previous: Sequence  # the gradient of the step before, where that is a part
+    _members_by_group: Sequence[Sequence[int]]
+    _squared_norm: Callable  # in float32
+    _mean_over_replicas: Callable  # of the squares of each
+    _accumulated: Callable  # position -> the sum of the micro-batches before
+    _assign: Callable  # variables and values, on every replica
 
-    def _arguments(self):
-        """The constructor's arguments but the inner optimizer."""
+    def __init__(
+        self, inner, *, previous_gradient=False, groups=None, smoothing=0.99, name="measured"
+    ):
+        super().__init__(inner, name)
+        self._previous_gradient = checks.flag("previous_gradient", previous_gradient)
+        self._groups = checks.patterns("groups", groups) or ()
+        self._smoothing = checks.number("smoothing", smoothing)
+
+    def get_config(self):
+        """The constructor's arguments."""
         return {
+            **super().get_config(),
             "previous_gradient": self._previous_gradient,
             "groups": list(self._groups) or None,
             "smoothing": self._smoothing,
-            "name": self.name,
         }
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """What `noise_of` counts apart: a pattern each, and what matches none."""
+        return (*self._groups, "others") if self._groups else ("all",)
+
+    def _count_parts(self, replicas: int, micro_batches: int):
+        """How many independent gradients a step has; refuses where there is only one."""
+        self.parts, self.micro_batches = replicas * micro_batches, micro_batches
+        self.biased = self.parts == 1
+        if self.parts > 1:
+            return
+        if not self._previous_gradient:
+            raise ValueError(
+                f"{type(self).__name__} measures how the gradients of parts of a batch differ, but "
+                "here a step has one part: one replica, and no gradient_accumulation_steps. Give "
+                "the inner optimizer gradient_accumulation_steps=2 or more, train under a "
+                "tf.distribute strategy of several replicas, or pass previous_gradient=True to "
+                "compare with the gradient of the step before, which is biased."
+            )
+        self.parts = 2
+
+    def _members(self, paths: Sequence[str]) -> list[list[int]]:
+        """For each group, the positions of its variables; warns of a group that has none."""
+        group = plans.groups_of(self._groups, paths)
+        if empty := [p for i, p in enumerate(self._groups) if i not in group]:
+            warn(
+                f"No variable is left for the group {', '.join(map(repr, empty))}: it measures "
+                f"nothing. Patterns are searched in paths such as {', '.join(paths[:3])}."
+            )
+        return [
+            [i for i, g in enumerate(group) if g == wanted]
+            for wanted in range(len(self.group_names))
+        ]
+
+    def _make_state(self, variables):
+        """At the end of a build."""
+        self._members_by_group = self._members([path_of(v) for v in variables])
+        self._state = {name: self._add(name, *kind) for name, kind in self._initial_state().items()}
+        beside = variables if self.biased else ()
+        self._previous = [self.add_variable_from_reference(v, "previous_gradient") for v in beside]
+
+    def _initial_state(self) -> dict[str, tuple[tuple[int, ...], str, str]]:
+        """Name -> shape, dtype and initializer."""
+        by_group = (len(self.group_names),)
+        return {
+            "micro_step": ((), "int32", "zeros"),
+            # Of the micro-batches so far, or of the last step.
+            "squares": (by_group, "float32", "zeros"),
+            "variance": (by_group, "float32", "zeros"),
+            "signal": (by_group, "float32", "zeros"),
+            "count": ((), "float32", "zeros"),
+        }
+
+    def _measure(self, gradients, summed, positions):
+        """Brings the state up to this call of the optimizer.
+
+        Args:
+            gradients: of this replica.
+            summed: over the replicas.
+            positions: of their variables, among those of the build.
+
+        Returns:
+            Whether the call is an update, and a finite one.
+        """
+        xp = self._xp
+        summed = [xp.cast(g, "float32") for g in summed]
+        state = {name: xp.convert_to_tensor(v) for name, v in self._state.items()}
+        is_update = xp.equal(state["micro_step"], self.micro_batches - 1)
+        weigh = self._preconditioner(positions)
+
+        if self.biased:
+            before = [xp.cast(self._previous[i], "float32") for i in positions]
+            squares = (self._squares(each, positions, weigh) for each in (before, summed))
+            local = sum(squares) / 2
+            mean = [(g + b) / 2 for g, b in zip(summed, before, strict=True)]
+            total = self._squares(mean, positions, weigh)
+            finite = xp.isfinite(xp.sum(total))
+            kept = [xp.where(finite, g, b) for g, b in zip(summed, before, strict=True)]
+            self._assign([self._previous[i] for i in positions], kept)
+        else:
+            local = self._mean_over_replicas(self._squares(gradients, positions, weigh))
+            total = self._squares_of_mean(summed, positions, weigh, is_update)
+        mean, when, left = noise.parts_of_step(
+            xp, state["squares"], local, total,
+            micro_batches=self.micro_batches, is_update=is_update, successive=self.biased,
+        )  # fmt: skip
+        scale = 2.0 if self.biased else 1.0  # where the parts are whole batches
+        moments = noise.moments(mean, total, parts=self.parts, scale=scale)
+        new = {
+            "micro_step": (state["micro_step"] + 1) % self.micro_batches,
+            "squares": left,
+            **self._averaged(xp, state, moments, when & self._is_measured()),
+        }
+        self._assign([self._state[name] for name in new], new.values())
+        return xp.logical_and(is_update, xp.isfinite(xp.sum(total)))
+
+    def _squares(self, gradients, positions, weigh):
+        """|g|^2 by group."""
+        xp = self._xp
+        pairs = zip(gradients, positions, strict=True)
+        squares = {i: self._squared_norm(weigh(g, i)) for g, i in pairs}
+        zero = xp.zeros((), "float32")
+        members = ([i for i in group if i in squares] for group in self._members_by_group)
+        return xp.stack([sum((squares[i] for i in group), zero) for group in members])
+
+    def _squares_of_mean(self, summed, positions, weigh, is_update):
+        """|mean g|^2 by group over all micro-batches; 0 before the last."""
+        xp = self._xp
+        if self.micro_batches == 1:
+            return self._squares(summed, positions, weigh)
+
+        def of_mean():
+            sums = (
+                g + xp.cast(self._accumulated(i), "float32")
+                for g, i in zip(summed, positions, strict=True)
+            )
+            return self._squares([each / self.micro_batches for each in sums], positions, weigh)
+
+        return self._cond(is_update, of_mean, lambda: xp.zeros((len(self.group_names),), "float32"))
+
+    def _preconditioner(self, positions):
+        """What makes of a gradient, at its position, the one that is measured."""
+        return lambda gradient, position: gradient
+
+    def _is_measured(self):
+        """Whether the averages take this step."""
+        return True
+
+    def _stepped(self, counts):
+        """After every call; `counts` is what `_measure` returned."""
+
+    def _averaged(self, xp, state, moments, when):
+        """The averages of the state, with the moments of one step more."""
+        kept = noise.Averages(state["variance"], state["signal"], state["count"])
+        new = noise.average(xp, kept, *moments, theta=self._smoothing, when=when)
+        return new._asdict()
+
+    def noise_of(self, batch_size: int) -> dict[str, float]:
+        """The simple noise scale in examples, of the model ("model") and of each group.
+
+        Args:
+            batch_size: Examples of one update.
+
+        Returns:
+            nan where the gradient drowned in noise, or nothing was measured yet.
+        """
+        variance, signal = (
+            [float(x) for x in self._state[name].numpy()] for name in ("variance", "signal")
+        )
+        scales = {
+            name: noise.noise_scale(v, s, batch_size)
+            for name, v, s in zip(self.group_names, variance, signal, strict=True)
+        }
+        return {"model": noise.noise_scale(sum(variance), sum(signal), batch_size), **scales}

@@ -8,7 +8,8 @@ import math
 
 from absl import logging
 
-from tf_lamb.api.callbacks.diagnosis import Readings, diagnose
+from tf_lamb.api.callbacks.divergence import Diagnosis
+from tf_lamb.api.callbacks.noise_scale import scales
 from tf_lamb.api.optimizers.guard import ADVICE
 from tf_lamb.core import noise
 
@@ -29,7 +30,7 @@ class Divergence:
 
     def __init__(self, optimizer, model=None, keep: int = 5, patience: int = 20, recovery=None):
         self._optimizer, self._model = optimizer, model
-        self._readings, self._skipped = Readings(keep, patience), optimizer.skipped_steps
+        self._diagnosis, self._skipped = Diagnosis(keep, patience), optimizer.skipped_steps
         self.recovery = recovery
 
     def __call__(self, output):
@@ -49,7 +50,7 @@ class Divergence:
 
     def _report(self, loss):
         try:
-            diagnose(self._readings, self._optimizer, loss, self._model)
+            self._diagnosis.check(self._optimizer, loss, self._model)
         except FloatingPointError as report:
             return report
 
@@ -80,9 +81,7 @@ class NoiseScale:
 
     def __call__(self, output):
         """Adds to the output of a loop."""
-        for name, value in self._optimizer.noise_of(self._batch_size).items():
-            if name != "all":
-                output["noise_scale" if name == "model" else f"noise_scale/{name}"] = value
+        output.update(scales(self._optimizer, self._batch_size))
 
     def advice(self) -> str:
         """The critical batch size, what the present batch costs, and a better one."""

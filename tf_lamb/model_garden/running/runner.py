@@ -11,9 +11,8 @@ from absl import logging
 from official.core import actions as core_actions
 from official.core import train_lib, train_utils
 
-from tf_lamb.api.callbacks import noise_scale as callbacks
-from tf_lamb.api.noise.measuring import Measuring
-from tf_lamb.api.noise.scaling import Scaling
+from tf_lamb.api.callbacks.noise_scale import shared_statistics
+from tf_lamb.api.noise import AdaScale, Measured
 from tf_lamb.api.wrappers import unwrapped
 from tf_lamb.model_garden.checks.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
@@ -23,11 +22,8 @@ from tf_lamb.model_garden.running.trust_ratios import TrustRatios
 
 def measuring(optimizer):
     """The measuring optimizer among what is wrapped in each other, or None."""
-    # seam: tf-models-official 2.20.0 and tf_keras 2.20.1. Averaging and loss scaling.
-    for wrapper in ("_optimizer", "inner_optimizer"):
-        if not isinstance(optimizer, Measuring):
-            optimizer = getattr(optimizer, wrapper, optimizer)
-    return optimizer if isinstance(optimizer, Measuring) else None
+    found = unwrapped(optimizer, Measured)
+    return found if isinstance(found, Measured) else None
 
 
 def is_synchronized(layer):
@@ -156,8 +152,7 @@ class Runner(train_lib.OrbitExperimentRunner):
     def _actions(self, optimizer):
         config, mine = self.params.trainer.optimizer_config.optimizer.get(), []
         if getattr(config, "divergence_report", False):
-            ours = unwrapped(getattr(optimizer, "_optimizer", optimizer))
-            mine.append(actions.Divergence(ours, self.trainer.model))
+            mine.append(actions.Divergence(unwrapped(optimizer), self.trainer.model))
         if every := getattr(config, "trust_ratios_every", None):
             folder = os.path.join(self.model_dir, "trust_ratios")
             self._trust_ratios = TrustRatios(optimizer, folder, every)
@@ -170,10 +165,10 @@ class Runner(train_lib.OrbitExperimentRunner):
         if (measured := measuring(optimizer)) is None:
             return mine
         if layers := [m.name for m in self.trainer.model.submodules if is_synchronized(m)]:
-            logging.warning(callbacks.shared_statistics(layers))
+            logging.warning(shared_statistics(layers))
         batch = self.params.task.train_data.global_batch_size
         measuring_actions = [actions.NoiseScale(measured, batch)]
-        if isinstance(measured, Scaling):
+        if isinstance(measured, AdaScale):
             progress = actions.Progress(measured, config.adascale.scale_invariant_steps)
             measuring_actions.append(progress)
         self._advisers = [*self._advisers, *measuring_actions]

@@ -4,11 +4,11 @@ import functools
 
 from absl import logging
 
-from tf_lamb.api.callbacks import callback as reading
-from tf_lamb.api.callbacks import trust_ratios
-from tf_lamb.api.optimizers import observation as observing
+from tf_lamb.api.callbacks.trust_ratios import History
+from tf_lamb.api.optimizers.observation import observed
+from tf_lamb.api.variables import step_of
 from tf_lamb.core import checks
-from tf_lamb.tf_keras.trust_ratios import open_writer
+from tf_lamb.tensorflow.summaries import Writer
 
 
 class TrustRatios:
@@ -24,6 +24,9 @@ class TrustRatios:
         directory: Where TensorBoard's files go, say `MODEL_DIR/trust_ratios`; None for no files.
         every: Optimizer steps from one reading to the next. Defaults to 100.
 
+    Attributes:
+        history: as there.
+
     Raises:
         TypeError: for an optimizer that has no trust ratios.
         ValueError: for an optimizer that has trained.
@@ -38,36 +41,30 @@ class TrustRatios:
 
     def __init__(self, optimizer, directory=None, every=100):
         self._every = checks.whole("every", every)
-        # seam: tf-models-official 2.20.0. Averaging keeps what it wraps under this name.
-        optimizer = observing.observed(getattr(optimizer, "_optimizer", optimizer))
+        optimizer = observed(optimizer)
         if optimizer.observe_trust_ratios() and optimizer.has_traced_a_step():
             raise ValueError(
                 "TrustRatios was made after the first step, which does not leave its trust ratios "
                 "and is not traced again: make it before the training begins."
             )
-        opener = None if directory is None else functools.partial(open_writer, directory)
-        self._watch = trust_ratios.Watch(optimizer, opener)
+        opener = None if directory is None else functools.partial(Writer, directory, optimizer)
+        self.history = History(optimizer, opener)
         self._due = None
 
     def __call__(self, output):
         """Reads, if it is time; Orbit calls this after each loop."""
-        step = reading.step_of(self._watch.optimizer)
+        step = step_of(self.history.optimizer)
         if self._due is None or step >= self._due:
-            self._watch.read()
+            self.history.read()
             self._due = step + self._every
 
     def table(self):
         """The latest reading as text, a line a variable, outliers first."""
-        return self._watch.history.table()
-
-    @property
-    def history(self):
-        """The latest reading (`latest`, of `Observation`s), its `step`, and how many there were."""
-        return self._watch.history
+        return self.history.table()
 
     def close(self):
         """Reads the last step, closes the files, logs the table and returns it."""
-        self._watch.read()
-        self._watch.close()
+        self.history.read()
+        self.history.close()
         logging.info("%s", self.table())
         return self.table()

@@ -1,0 +1,138 @@
+"""The face of the way in: state and configs of other optimizers, continued by ours."""
+
+import os
+
+from tf_lamb.api.migration import peers
+from tf_lamb.api.migration.source import Source, prepare
+from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.variables import path_of, step_of
+from tf_lamb.api.wrappers import unwrapped
+
+
+def way_in(own, lamb, elsewhere, read, checkpoints, deserialize):
+    """The public functions of a door, `migrate` and `from_addons`.
+
+    Args:
+        own: the class of its optimizers.
+        lamb: its `LAMB`.
+        elsewhere: what an optimizer of the other door is told.
+        read: the `Source` that an optimizer of the host is; raises for what is none.
+        checkpoints: loads what reads files.
+        deserialize: makes a schedule of the host.
+    """
+
+    def migrate(source, optimizer, model, *, weights=False, rename=None, fresh=()):
+        """Continues the state of another optimizer: its moments and its step.
+
+        Everything is read and checked first. Where something does not fit, one error names the
+        variable and the way out, and nothing has been changed.
+
+        Args:
+            source: What to continue: the path of a `tf.train.Checkpoint` (its prefix, or its
+                folder) or of an HDF5 file, written with LAMB of TensorFlow Addons, or LAMB or LARS
+                of Model Garden; in tf_keras such a legacy optimizer itself, in Keras 3 a
+                `keras.optimizers.Lamb`; or an optimizer of this package, of either door.
+            optimizer: One of this door, for instance `tf_lamb.LAMB(...)`; built for the model's
+                trainable variables if it is not yet. Its arguments stay its own.
+            model: The model that it trains, with its variables made.
+            weights: Whether to set the model's weights from the file, too. Defaults to False: they
+                are left as they are.
+            rename: Dict from the path of a variable to its name in the source, where names differ
+                by more than the name of the model. Defaults to None.
+            fresh: Paths of variables that the source never updated, whose state begins at zero.
+                Defaults to none.
+
+        Returns:
+            A report; print it. It says what matched and what did not, and which arguments would
+            keep the behaviour where it changes.
+
+        Raises:
+            ValueError: where the source is damaged, holds no slots, or is of another model or
+                family.
+            FileNotFoundError: where there is nothing at the path.
+            TypeError: for another kind of source or optimizer.
+
+        Example:
+
+        >>> import tensorflow as tf, tf_lamb
+        >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+        >>> old, new = tf_lamb.LARS(0.1, momentum=0.9), tf_lamb.LARS(0.1, momentum=0.8)
+        >>> old.build(model.trainable_variables)
+        >>> print(tf_lamb.migrate(old, new, model))
+        LARS continues tf_lamb.keras.LARS after step 0...
+        """
+        door, optimizer = own.__module__.rpartition(".")[0], unwrapped(optimizer)
+        if not isinstance(optimizer, own):
+            raise TypeError(
+                f"{door}.migrate continues with an optimizer of {door}, not with a "
+                f"{type(optimizer).__module__}.{type(optimizer).__name__}. {elsewhere}"
+            )
+        if isinstance(source, (str, os.PathLike)):
+            paths = [path_of(v) for v in model.trainable_variables]
+            found = checkpoints().read(source, paths, weights)
+        else:
+            source = unwrapped(source)
+            found = _of_ours(source) if isinstance(source, Layerwise) else read(source)
+        report, states, values = prepare(
+            found, optimizer, model, weights=weights, rename=rename, fresh=fresh
+        )
+        optimizer.continue_from(model, found.step, states, values)
+        return report
+
+    def from_addons(config, **arguments):
+        """The LAMB that a serialized `Addons>LAMB` asks for.
+
+        Both forms are read, of TensorFlow Addons (`exclude_from_layer_adaptation` and all) and of
+        Model Garden, which registers its LAMB under the same name and drops its exclusion lists.
+        The name is not registered: whoever loads a model with it says so, by calling this.
+
+        Args:
+            config: What `serialize` returned, `{"class_name": "Addons>LAMB", "config": {...}}` or
+                the newer form with "registered_name"; or the path of an HDF5 file that holds it.
+            **arguments: Of `LAMB`, instead of the config's or beside them.
+
+        Returns:
+            A `LAMB` of this door.
+
+        Raises:
+            ValueError: for another class; for an argument that LAMB does not have; for a config of
+                Model Garden, if both exclusion lists are not given.
+
+        Example:
+
+        >>> import tf_lamb
+        >>> config = {"class_name": "Addons>LAMB", "config": {"weight_decay": 0.01}}
+        >>> optimizer = tf_lamb.from_addons(config, learning_rate=1e-3)
+        """
+        if isinstance(config, (str, os.PathLike)):
+            config = checkpoints().optimizer_config(config)
+        arguments = peers.addons_arguments(config, arguments)
+        if isinstance(rate := arguments.get("learning_rate"), dict):
+            try:
+                arguments["learning_rate"] = deserialize(rate)
+            except (TypeError, ValueError, LookupError, AttributeError, ImportError) as error:
+                reason = str(error).partition("\n")[0]
+                raise ValueError(
+                    f"The learning_rate {rate!r} is no schedule that can be read: {reason} Pass "
+                    "another as learning_rate=."
+                ) from error
+        return lamb(**arguments)
+
+    return migrate, from_addons
+
+
+def _of_ours(optimizer) -> Source:
+    """The source that an optimizer of this package is, of either door."""
+    name = f"{type(optimizer).__module__.rpartition('.')[0]}.{type(optimizer).__name__}"
+    if optimizer._plan is None:
+        raise ValueError(f"{name} has no slots before it is built: train it first.")
+    return Source(
+        origin=name,
+        family=type(optimizer).__name__,
+        step=step_of(optimizer),
+        slots={
+            path: {name: variable.numpy() for name, variable in optimizer.state_of(i).items()}
+            for i, path in enumerate(optimizer._plan.paths)
+        },
+        arguments=optimizer.get_config(),
+    )
