@@ -209,14 +209,14 @@ TENSORFLOW = {
     ("tf_keras/optimizer.py", f"{DEFECTS}::test_d27_bias_correction_is_a_switch"): [
         ("t counts from 2", "t = self.iterations + 1", "t = self.iterations + 2"),
     ],
-    ("tf_keras/optimizer.py", f"{ACCUMULATED}[{{'clipnorm': 0.1}}-tf_keras]"): [
+    ("tf_keras/host.py", f"{ACCUMULATED}[{{'clipnorm': 0.1}}-tf_keras]"): [
         ("clipped before it is the mean", "return grads",
          "return super()._clip_gradients(grads)"),
     ],
     ("tf_keras/optimizer.py", f"{OPTIMIZERS}::test_between_updates_nothing_moves[tf_keras]"): [
         ("the first micro-batch moves", "(self._micro_step + 1) %", "self._micro_step %"),
     ],
-    ("tf_keras/optimizer.py",
+    ("tf_keras/host.py",
      f"{OPTIMIZERS}::test_the_learning_rate_is_read_at_every_step[a callable-tf_keras]"): [
         ("a callable is called once", "return tf.cast(self._function(), ", "return tf.cast(0.1, "),
     ],

@@ -157,7 +157,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             ema_momentum=ops.where(iterations > 0, self.ema_momentum, 0.0),
             ema_overwrites=ops.equal(t % frequency, 0)
             if frequency
-            else ops.convert_to_tensor(False),
+            else ops.full((), False, "bool"),
         )
 
     @property
@@ -229,8 +229,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         return keras.Variable(ops.full((4,), -1.0), dtype="float32", trainable=False, name=name)
 
     def _fetch(self, vectors):
-        values = ops.stack([ops.convert_to_tensor(vector) for vector in vectors])
-        return ops.convert_to_numpy(values).tolist()
+        return ops.convert_to_numpy(ops.stack(list(map(ops.convert_to_tensor, vectors)))).tolist()
 
     def state_of(self, index):
         """By name the slots of a variable of the build, and its "average" if there is one."""

@@ -1,15 +1,4 @@
-"""What every optimizer of door 2 shares: all that tf_keras asks of one, but the rule itself.
-
-Seams into tf_keras (2.20.1), all in this file:
-    `_clip_gradients`: waits until replicas and micro-batches are aggregated.
-    `_apply_weight_decay`: silent; the rule decays inside the trust ratio.
-    `_internal_apply_gradients`: updates all variables at once.
-    `_build_learning_rate`: takes a callable, too.
-    `_get_hyper`: asked for by the averaging wrapper of Model Garden (tf-models-official 2.20.0).
-    `_var_key`, `_index_dict`, `_built`, `_learning_rate`, `_variables`,
-    `_distribution_strategy`, `_model_variables_moving_average`, `_serialize_hyperparameter`,
-    and `_variable` of mixed precision's wrapper: used as tf_keras's own code uses them.
-"""
+"""What every optimizer of door 2 shares: all that tf_keras asks of one, but the rule itself."""
 
 import tensorflow as tf
 import tf_keras
@@ -23,36 +12,10 @@ from tf_lamb.tensorflow import nonfinite, servers
 from tf_lamb.tensorflow.gradients import dense
 from tf_lamb.tensorflow.observing import fetch, vector_beside
 from tf_lamb.tensorflow.update import Update, update_replicas
-from tf_lamb.tf_keras import saved, schedules
-
-_HALF = (tf.float16, tf.bfloat16)
-_Schedule = tf_keras.optimizers.schedules.LearningRateSchedule
+from tf_lamb.tf_keras import host, schedules
 
 
-class _Callable(_Schedule):
-    """A callable without arguments as a schedule, so that every step calls it."""
-
-    def __init__(self, function):
-        super().__init__()
-        self._function = function
-
-    def __call__(self, step):
-        return tf.cast(self._function(), tf_keras.backend.floatx())
-
-    def get_config(self):
-        return {"function": self._function}
-
-
-def _native(variable):
-    """A variable without mixed precision's wrapper, which no `tf.function` takes."""
-    return getattr(variable, "_variable", variable)
-
-
-def _at_least_float32(gradient):
-    return tf.cast(gradient, tf.float32) if gradient.dtype in _HALF else gradient
-
-
-class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
+class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     """Owns variables, casting, clipping, accumulation, averaging, distribution and config."""
 
     _schedules = schedules
@@ -65,13 +28,13 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
                 f"loss_scale_factor={settings.loss_scale_factor:g} is an argument of Keras 3. In "
                 "tf_keras, put tf_keras.mixed_precision.LossScaleOptimizer around the optimizer."
             )
-        host = settings.host()
-        if host["name"] is None:
+        own = settings.host()
+        if own["name"] is None:
             name = type(self).__name__.lower()
             uid = tf_keras.backend.get_uid(name) - 1
-            host["name"] = f"{name}_{uid}" if uid else name
-        super().__init__(**host)
-        learning_rate = settings_.learning_rate(learning_rate, _Schedule)
+            own["name"] = f"{name}_{uid}" if uid else name
+        super().__init__(**own)
+        learning_rate = settings_.learning_rate(learning_rate, host.Schedule)
         self._take(settings, learning_rate)
         self._learning_rate = self._build_learning_rate(learning_rate)
         steps = settings.gradient_accumulation_steps
@@ -96,7 +59,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
             self._guard.counter = self.add_variable((), tf.int64, name="skipped_steps")
         self._update = Update(
             rule=self._bound_rule,
-            clip=super()._clip_gradients,
+            clip=self.clip_aggregated,
             accumulation_steps=self.gradient_accumulation_steps,
             jit_compile=self._settings.jit_compile,
             refusal=self._guard.refusal,
@@ -106,44 +69,16 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         self._built = True
 
     def _add_slots(self, variable):
-        dtype = _native(variable).dtype
+        dtype = host.native(variable).dtype
         own = tf.as_dtype(self._settings.slot_dtype)
         if own == tf.float32 or dtype == tf.float64:
             return [self.add_variable_from_reference(variable, name) for name in self.slot_names]
-        return [self._add_beside(variable, name, own) for name in self.slot_names]
+        return [self.add_beside(variable, name, own) for name in self.slot_names]
 
     def _add_master(self, variable):
-        if self._settings.master_weights and _native(variable).dtype in _HALF:
-            return self._add_beside(variable, "master", tf.float32)
+        if self._settings.master_weights and host.native(variable).dtype in host.HALF:
+            return self.add_beside(variable, "master", tf.float32)
         return None
-
-    def add_variable_from_reference(
-        self, model_variable, variable_name, shape=None, initial_value=None
-    ):
-        """As in tf_keras, but what accompanies a half-precision variable is float32."""
-        if _native(model_variable).dtype not in _HALF:
-            return super().add_variable_from_reference(
-                model_variable, variable_name, shape, initial_value
-            )
-        return self._add_beside(model_variable, variable_name, tf.float32, initial_value)
-
-    def _add_beside(self, model_variable, name, dtype, initial_value=None):
-        if initial_value is None:
-            initial_value = tf.zeros(model_variable.shape)
-        with tf.distribute.get_strategy().extended.colocate_vars_with(model_variable):
-            variable = tf.Variable(
-                tf.cast(initial_value, dtype),
-                name=f"{name}/{model_variable._shared_name}",
-                trainable=False,
-            )
-        self._variables.append(variable)
-        return variable
-
-    def _clip_gradients(self, grads):
-        return grads
-
-    def _apply_weight_decay(self, variables):
-        pass
 
     def update_step(self, gradient, variable):
         """One step of the rule for one variable, on its replica."""
@@ -153,7 +88,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     def _internal_apply_gradients(self, grads_and_vars):
         gradients, variables = zip(*grads_and_vars, strict=True)
         gradients = [
-            _at_least_float32(dense(g, v)) for g, v in zip(gradients, variables, strict=True)
+            host.at_least_float32(dense(g, v)) for g, v in zip(gradients, variables, strict=True)
         ]
 
         def everywhere(strategy, gradients):
@@ -172,7 +107,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     def _work(self, variables):
         """What an update takes besides gradients and scalars."""
         indices = [self._index_dict[self._var_key(v)] for v in variables]
-        weights = [_native(v) for v in variables]
+        weights = [host.native(v) for v in variables]
         averages = self._model_variables_moving_average if self.use_ema else None
         accumulators = self._accumulators if self.gradient_accumulation_steps else None
         state = State(
@@ -204,7 +139,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
 
     @staticmethod
     def _which_are_finite(variables):
-        return nonfinite.which([_native(v) for v in variables])
+        return nonfinite.which([host.native(v) for v in variables])
 
     def has_traced_a_step(self) -> bool:
         """Whether some step has been traced, which does not learn what it was not traced with."""
@@ -217,53 +152,9 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         super().finalize_variable_values(var_list)
         self._guard.tell(step_of(self))
 
-    def _overwrite_model_variables_with_average_value(self, var_list):
-        for variable in var_list:
-            index = self._index_dict[self._var_key(variable)]
-            average, variable = self._model_variables_moving_average[index], _native(variable)
-            variable.assign(tf.cast(average, variable.dtype))
-
-    @property
-    def learning_rate(self):
-        """The learning rate of the next step; a schedule is read at the present `iterations`."""
-        if isinstance(self._learning_rate, _Schedule):
-            return self._learning_rate(self.iterations)
-        return self._learning_rate
-
-    learning_rate = learning_rate.setter(tf_keras.optimizers.Optimizer.learning_rate.fset)
-
-    def _build_learning_rate(self, learning_rate):
-        if callable(learning_rate) and not isinstance(learning_rate, _Schedule):
-            learning_rate = _Callable(learning_rate)
-        return super()._build_learning_rate(learning_rate)
-
-    def _get_hyper(self, name, dtype=None):
-        value = getattr(self, name)
-        return value if dtype is None else tf.cast(value, dtype)
-
     def get_config(self):
         """The constructor's arguments, exclusions and all."""
-        if isinstance(self._learning_rate, _Callable):
-            learning_rate = float(self.learning_rate)
-        else:
-            learning_rate = self._serialize_hyperparameter(self._learning_rate)
-        if not isinstance(learning_rate, dict):
-            learning_rate = float(learning_rate)
-        return self._config(learning_rate)
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        """The optimizer again."""
-        learning_rate = saved.by_registered_name(config["learning_rate"])
-        return super().from_config({**config, "learning_rate": learning_rate}, custom_objects)
-
-    def set_weights(self, weights):
-        """As in tf_keras."""
-        super().set_weights([saved.value(weight) for weight in weights])
-
-    def load_own_variables(self, store):
-        """As in tf_keras."""
-        super().load_own_variables({key: saved.value(store[key]) for key in store})
+        return self._config(self._host_learning_rate())
 
     def state_of(self, index):
         """By name the slots of a variable of the build, and its "average" if there is one."""
@@ -274,9 +165,9 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     def continue_from(self, model, step, states, weights):
         """Goes on after these steps, with path -> slot or "average" -> array, path -> weight."""
         self.build(model.trainable_variables)
-        for variable in map(_native, model.weights):
+        for variable in map(host.native, model.weights):
             variable.assign(tf.cast(weights.get(path_of(variable), variable), variable.dtype))
-        for variable in map(_native, model.trainable_variables):
+        for variable in map(host.native, model.trainable_variables):
             values = {"average": variable, **states[path_of(variable)]}
             state = self.state_of(self._index_dict[self._var_key(variable)])
             for name, own in state.items():

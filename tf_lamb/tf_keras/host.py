@@ -1,0 +1,126 @@
+"""tf_keras as this room finds it: its seams, and what its base class lacks.
+
+Seams into tf_keras (2.20.1); the rest of the room uses what is here, and these:
+    `_clip_gradients`: waits until replicas and micro-batches are aggregated.
+    `_apply_weight_decay`: silent; the rule decays inside the trust ratio.
+    `_build_learning_rate`: takes a callable, too.
+    `_get_hyper`: asked for by the averaging wrapper of Model Garden (tf-models-official 2.20.0).
+    `_internal_apply_gradients`, `_var_key`, `_index_dict`, `_built`, `_learning_rate`,
+    `_variables`, `_distribution_strategy`, `_model_variables_moving_average`,
+    `_serialize_hyperparameter`, and `_variable` of mixed precision's wrapper: used as tf_keras's
+        own code uses them.
+"""
+
+import tensorflow as tf
+import tf_keras
+
+from tf_lamb.tf_keras import saved
+
+HALF = (tf.float16, tf.bfloat16)
+Schedule = tf_keras.optimizers.schedules.LearningRateSchedule
+
+
+class _Callable(Schedule):
+    """A callable without arguments as a schedule, so that every step calls it."""
+
+    def __init__(self, function):
+        super().__init__()
+        self._function = function
+
+    def __call__(self, step):
+        return tf.cast(self._function(), tf_keras.backend.floatx())
+
+    def get_config(self):
+        return {"function": self._function}
+
+
+def native(variable):
+    """A variable without mixed precision's wrapper, which no `tf.function` takes."""
+    return getattr(variable, "_variable", variable)
+
+
+def at_least_float32(gradient):
+    return tf.cast(gradient, tf.float32) if gradient.dtype in HALF else gradient
+
+
+class HostOptimizer(tf_keras.optimizers.Optimizer):
+    """tf_keras's base class, with its timing and its learning rate put right."""
+
+    def add_variable_from_reference(
+        self, model_variable, variable_name, shape=None, initial_value=None
+    ):
+        """As in tf_keras, but what accompanies a half-precision variable is float32."""
+        if native(model_variable).dtype not in HALF:
+            return super().add_variable_from_reference(
+                model_variable, variable_name, shape, initial_value
+            )
+        return self.add_beside(model_variable, variable_name, tf.float32, initial_value)
+
+    def add_beside(self, model_variable, name, dtype, initial_value=None):
+        """A variable of that dtype where the given one lives."""
+        if initial_value is None:
+            initial_value = tf.zeros(model_variable.shape)
+        with tf.distribute.get_strategy().extended.colocate_vars_with(model_variable):
+            variable = tf.Variable(
+                tf.cast(initial_value, dtype),
+                name=f"{name}/{model_variable._shared_name}",
+                trainable=False,
+            )
+        self._variables.append(variable)
+        return variable
+
+    def _clip_gradients(self, grads):
+        """Silent: gradients are not yet aggregated."""
+        return grads
+
+    def clip_aggregated(self, gradients):
+        """What tf_keras's own clipping makes of the aggregated gradients."""
+        return super()._clip_gradients(gradients)
+
+    def _apply_weight_decay(self, variables):
+        """Silent: the rule decays inside the trust ratio."""
+
+    def _overwrite_model_variables_with_average_value(self, var_list):
+        for variable in var_list:
+            index = self._index_dict[self._var_key(variable)]
+            average, variable = self._model_variables_moving_average[index], native(variable)
+            variable.assign(tf.cast(average, variable.dtype))
+
+    @property
+    def learning_rate(self):
+        """The learning rate of the next step; a schedule is read at the present `iterations`."""
+        if isinstance(self._learning_rate, Schedule):
+            return self._learning_rate(self.iterations)
+        return self._learning_rate
+
+    learning_rate = learning_rate.setter(tf_keras.optimizers.Optimizer.learning_rate.fset)
+
+    def _build_learning_rate(self, learning_rate):
+        if callable(learning_rate) and not isinstance(learning_rate, Schedule):
+            learning_rate = _Callable(learning_rate)
+        return super()._build_learning_rate(learning_rate)
+
+    def _get_hyper(self, name, dtype=None):
+        value = getattr(self, name)
+        return value if dtype is None else tf.cast(value, dtype)
+
+    def _host_learning_rate(self):
+        """What a config has of it: a number, or a schedule as it is serialized."""
+        if isinstance(self._learning_rate, _Callable):
+            return float(self.learning_rate)
+        rate = self._serialize_hyperparameter(self._learning_rate)
+        return rate if isinstance(rate, dict) else float(rate)
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """The optimizer again."""
+        learning_rate = saved.by_registered_name(config["learning_rate"])
+        return super().from_config({**config, "learning_rate": learning_rate}, custom_objects)
+
+    def set_weights(self, weights):
+        """As in tf_keras."""
+        super().set_weights([saved.value(weight) for weight in weights])
+
+    def load_own_variables(self, store):
+        """As in tf_keras."""
+        super().load_own_variables({key: saved.value(store[key]) for key in store})
