@@ -1,10 +1,9 @@
 """What a compiled step says of a run before it: whether it fits, and the least that it costs."""
 
 import dataclasses
-import math
-from collections.abc import Callable
 
-from tf_lamb.tpu.roofline import GIB, Bounds, Topology, bounds
+from tf_lamb.tpu.roofline import Bounds, Topology, bounds
+from tf_lamb.tpu.table import table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,56 +174,4 @@ class Report:
         }
 
     def __str__(self):
-        from tf_lamb.tpu.table import table
-
         return table(self)
-
-
-def largest(needs: Callable[[int], float], available: float, start: int) -> int:
-    """The largest batch that fits: it does, and the next one does not.
-
-    Memory grows about as the batch does, so a guess is where the line through what is known meets
-    what there is. Near it a compiler may compute again what it cannot keep: where a line gains
-    little, the next guess is twice as large, or in the middle.
-
-    Args:
-        needs: bytes at a batch; asked once for each that is tried.
-        available: bytes.
-        start: the first batch to try.
-
-    Returns:
-        0 where not even one example fits.
-    """
-    known: dict[int, float] = {}
-    fits, fails, guess = 0, math.inf, max(start, 1)
-    while fails - fits > 1:
-        before = fails - fits
-        known[guess] = needs(guess)
-        if known[guess] <= available:
-            fits = guess
-        else:
-            fails = guess
-        guess = _guess(known, available, fits, fails, gained=fails - fits <= before / 2)
-    return fits
-
-
-def _guess(known, available, fits, fails, gained):
-    if math.isinf(fails):
-        if len(known) == 2:
-            return max(_line(known, available) + 1, fits + 1)  # what is found must fail above
-        return 2 * fits
-    if not gained or len(known) == 1:
-        return (fits + int(fails)) // 2
-    return min(max(_line(known, available), fits + 1), int(fails) - 1)
-
-
-def _line(known, available):
-    """Where the line through the two batches nearest to what there is meets it."""
-    one, other = sorted(known, key=lambda batch: abs(known[batch] - available))[:2]
-    slope = (known[other] - known[one]) / (other - one)
-    return math.floor(one + (available - known[one]) / slope) if slope > 0 else 2 * max(one, other)
-
-
-def gib(size: float) -> str:
-    """Bytes as a person reads them."""
-    return f"{size / GIB:.2f} GiB"

@@ -1,9 +1,9 @@
 """A preflight's report, as a table that a person reads in ten seconds."""
 
-from tf_lamb.tpu.report import Report, gib
+from tf_lamb.tpu.roofline import gib
 
 
-def table(report: Report) -> str:
+def table(report) -> str:
     """The rows that there is something to say in."""
     topology = report.topology
     rows = [

@@ -149,18 +149,13 @@ _KINDS = {
     "tf_adamp": (AdamPConfig, tf_lamb.tf_keras.AdamP),
     "tf_sgdp": (SGDPConfig, tf_lamb.tf_keras.SGDP),
 }
-_OPTIMIZERS = {key: cls for key, (_, cls) in _KINDS.items()}
+OPTIMIZERS = {key: cls for key, (_, cls) in _KINDS.items()}
 
 
 def build(
-    cls,
-    learning_rate=0.001,
-    adascale=None,
-    measured=None,
-    trust_ratios_every=None,
-    divergence_report=False,
-    **arguments,
-):
+    cls, learning_rate=0.001, adascale=None, measured=None, trust_ratios_every=None,
+    divergence_report=False, **arguments,
+):  # fmt: skip
     """An optimizer of ours, with what stands around it; the runner sees to the rest."""
     optimizer = entries.transformed(cls, learning_rate, **arguments)
     if trust_ratios_every is not None:
@@ -170,16 +165,10 @@ def build(
         starts_to_observe(optimizer)
     adascale, measured = dict(adascale or {}), dict(measured or {})
     adascale.pop("scale_invariant_steps", None)  # the runner's
+    is_measured = measured.pop("enabled", False)
     if adascale.get("scale") is not None:
         return tf_lamb.tf_keras.AdaScale(optimizer, **adascale)
-    if measured.pop("enabled", False):
-        return tf_lamb.tf_keras.Measured(optimizer, **measured)
-    return optimizer
-
-
-_ENTRIES = {
-    key: entries.entry(cls, functools.partial(build, cls)) for key, cls in _OPTIMIZERS.items()
-}
+    return tf_lamb.tf_keras.Measured(optimizer, **measured) if is_measured else optimizer
 
 
 def _tables():
@@ -193,7 +182,8 @@ def register_optimizers() -> None:
     kinds = {key: kind for key, (kind, _) in _KINDS.items()}
     choices.add(optimization_config.OptimizerConfig, kinds)
     for table in _tables():
-        table.update(_ENTRIES)
+        for key, cls in OPTIMIZERS.items():
+            table[key] = entries.entry(cls, functools.partial(build, cls))
 
 
 def replace_stock_optimizers() -> None:

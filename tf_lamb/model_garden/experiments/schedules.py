@@ -15,7 +15,7 @@ from official.modeling.optimization import optimizer_factory
 from official.modeling.optimization.configs import optimization_config
 
 from tf_lamb.model_garden.experiments import choices
-from tf_lamb.model_garden.running import autowarmup
+from tf_lamb.model_garden.running.autowarmup import KEY, Schedule
 from tf_lamb.tf_keras import schedules
 
 
@@ -64,6 +64,27 @@ class MultiStepConfig(base_config.Config):
 
 
 @dataclasses.dataclass
+class AutoWarmupConfig(base_config.Config):
+    """The arguments of `tf_lamb.tf_keras.AutoWarmup`, which documents them, and one more.
+
+    Attributes:
+        decide_every: steps from one decision to the next, as a rule those of an epoch; `patience`
+            counts decisions. It is rounded up to whole loops (`trainer.steps_per_loop`).
+    """
+
+    total_steps: int | None = None
+    decide_every: int | None = None
+    min_learning_rate: float = 1e-5
+    max_learning_rate: float = 1.0
+    max_warmup_fraction: float = 0.5
+    decay: str = "cosine"
+    cooldown_fraction: float = 0.2
+    confidence: float = 0.95
+    patience: int = 3
+    tests: int = 5
+
+
+@dataclasses.dataclass
 class WarmupConfig(base_config.Config):
     """The arguments of `tf_lamb.schedules.Warmup`, which documents them, and one more.
 
@@ -85,10 +106,9 @@ def warmup(after, begin_step=0, **arguments):
     if not callable(after):
         after = schedules.Constant(after)
     schedule = schedules.Warmup(after=after, **arguments)
-    if begin_step:
-        before = schedules.Constant(0.0)
-        return schedules.Stages((begin_step, 1), (before, schedule))
-    return schedule
+    if not begin_step:
+        return schedule
+    return schedules.Stages((begin_step, 1), (schedules.Constant(0.0), schedule))
 
 
 # Key -> its settings, and what they are the arguments of.
@@ -98,14 +118,13 @@ _LEARNING_RATES = {
     "tf_lamb_cosine": (CosineConfig, schedules.Cosine),
     "tf_lamb_exponential": (ExponentialConfig, schedules.Exponential),
     "tf_lamb_multi_step": (MultiStepConfig, schedules.MultiStep),
-    autowarmup.KEY: (autowarmup.AutoWarmupConfig, autowarmup.Schedule),
+    KEY: (AutoWarmupConfig, Schedule),
 }
 
 
 def register_schedules() -> None:
     """Registers each of our schedules under its own key, in every experiment."""
-    kinds = {key: kind for key, (kind, _) in _LEARNING_RATES.items()}
-    choices.add(optimization_config.LrConfig, kinds)
+    choices.add(optimization_config.LrConfig, {k: kind for k, (kind, _) in _LEARNING_RATES.items()})
     optimizer_factory.LR_CLS.update({key: cls for key, (_, cls) in _LEARNING_RATES.items()})
     choices.add(optimization_config.WarmupConfig, {"tf_lamb": WarmupConfig})
     optimizer_factory.WARMUP_CLS["tf_lamb"] = warmup

@@ -6,8 +6,7 @@ import os
 import tensorflow as tf
 from official.modeling import hyperparams
 
-from tf_lamb.model_garden.checks import yamls
-from tf_lamb.model_garden.folders import checkpoints
+from tf_lamb.model_garden.folders import checkpoints, yamls
 
 # Model Garden saves its params.yaml at every start. What it does not hold is here.
 RUN_FILE = "tf_lamb_run.json"

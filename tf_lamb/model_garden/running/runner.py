@@ -15,7 +15,7 @@ from tf_lamb.api.callbacks import noise_scale as callbacks
 from tf_lamb.api.noise.measuring import Measuring
 from tf_lamb.api.noise.scaling import Scaling
 from tf_lamb.api.wrappers import unwrapped
-from tf_lamb.model_garden.checks.errors import UserError
+from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.running import actions, autowarmup
 from tf_lamb.model_garden.running.trust_ratios import TrustRatios

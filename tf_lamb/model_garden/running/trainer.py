@@ -10,9 +10,9 @@ import gin
 import tensorflow as tf
 from official.core import base_trainer
 
-from tf_lamb.model_garden.checks.errors import UserError
-from tf_lamb.model_garden.experiments import batches
+from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import model_dirs
+from tf_lamb.model_garden.running import batches
 from tf_lamb.model_garden.running.runner import measuring
 
 

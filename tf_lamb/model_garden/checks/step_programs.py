@@ -15,7 +15,7 @@ import tf_keras
 from official.core import task_factory
 from official.modeling import performance
 
-from tf_lamb.model_garden.checks.errors import UserError
+from tf_lamb.model_garden.errors import UserError
 from tf_lamb.tensorflow import target
 
 
