@@ -7,7 +7,7 @@ import dataclasses
 
 from tf_lamb.core import recipes, schedules
 
-OPTIMIZERS = {"LAMB": "tf_lamb", "LARS": "tf_lars"}
+_OPTIMIZERS = {"LAMB": "tf_lamb", "LARS": "tf_lars"}
 _SCHEDULES = {
     schedules.Constant: "tf_lamb_constant",
     schedules.Polynomial: "tf_lamb_polynomial",
@@ -26,7 +26,7 @@ _INTERVALS = ("summary_interval", "checkpoint_interval", "validation_interval")
 
 def settings(recipe: recipes.Recipe) -> dict:
     """All that a recipe says, as settings."""
-    kind = OPTIMIZERS[recipe.optimizer]
+    kind = _OPTIMIZERS[recipe.optimizer]
     arguments = recipes.arguments(recipe, recipe.optimizer)
     task = {"train_data": {"global_batch_size": recipe.batch_size}}
     if recipe.label_smoothing is not None:
