@@ -42,7 +42,7 @@ def test_a_yaml_names_ours(name, yaml_file):
     # As Model Garden's mains read a YAML.
     hyperparams.override_params_dict(params, yaml_file, is_strict=True)
     config = params.trainer.optimizer_config
-    assert isinstance(config.optimizer.get(), optimizers.LAMBConfig)
+    assert isinstance(config.optimizer.get(), optimizers.SETTINGS["tf_lamb"])
     assert config.optimizer.get().beta_2 == 0.99
     assert config.as_dict()["optimizer"].keys() == {"type", "tf_lamb"}
     config.ema = None

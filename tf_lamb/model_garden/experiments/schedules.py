@@ -4,8 +4,8 @@
     warmup:        {type: tf_lamb, tf_lamb: {steps: 3125, handover: drop}}
 
 `warmup: tf_lamb` stands in front of any learning rate, ours or Model Garden's own. Settings are the
-arguments of the schedule, which documents them. A number that has no default is None here, so that
-an experiment may leave it to its YAML; to leave it out there as well is an error before training.
+arguments of the schedule, which documents them. To leave a number that has no default out of a
+YAML is an error before training.
 
 Two have one setting more: `warmup.tf_lamb.begin_step`, the optimizer's step at which the schedule
 begins: 0, unless the optimizer comes with the steps of an earlier stage (`task.init_optimizer`);
@@ -13,9 +13,6 @@ and `tf_lamb_auto_warmup.decide_every`, the steps from one decision to the next,
 an epoch; `patience` counts decisions. It is rounded up to whole loops (`trainer.steps_per_loop`).
 """
 
-import dataclasses
-
-from official.modeling.hyperparams import base_config
 from official.modeling.optimization import optimizer_factory
 from official.modeling.optimization.configs import optimization_config
 
@@ -23,17 +20,6 @@ from tf_lamb.core import autowarmup
 from tf_lamb.model_garden.experiments import choices
 from tf_lamb.model_garden.running.autowarmup import KEY, Schedule
 from tf_lamb.tf_keras import schedules
-
-
-def _settings(arguments: type, **more) -> type[base_config.Config]:
-    """The fields of a dataclass as settings, and more."""
-    fields = [
-        (f.name, f.type | None, None if f.default is dataclasses.MISSING else f.default)
-        for f in dataclasses.fields(arguments) if f.name != "after"  # the learning rate itself
-    ]  # fmt: skip
-    fields += [(name, int | None, default) for name, default in more.items()]
-    name, bases = f"{arguments.__name__}Config", (base_config.Config,)
-    return dataclasses.make_dataclass(name, fields, bases=bases)
 
 
 def warmup(after, begin_step=0, **arguments):
@@ -57,10 +43,10 @@ _LEARNING_RATES = {
 
 
 _KINDS = {
-    **{key: _settings(cls) for key, cls in _LEARNING_RATES.items()},
-    KEY: _settings(autowarmup.Settings, decide_every=None),
+    **{key: choices.settings(cls) for key, cls in _LEARNING_RATES.items()},
+    KEY: choices.settings(autowarmup.Settings, decide_every=None),
 }
-_WARMUPS = {"tf_lamb": _settings(schedules.Warmup, begin_step=0)}
+_WARMUPS = {"tf_lamb": choices.settings(schedules.Warmup, "after", begin_step=0)}
 
 
 def register_schedules() -> None:
