@@ -6,7 +6,6 @@ A new optimizer is one line in `OPTIMIZERS`.
 import dataclasses
 import functools
 
-from official.modeling.hyperparams import base_config
 from official.modeling.optimization import optimizer_factory
 from official.modeling.optimization.configs import optimization_config, optimizer_config
 
@@ -15,33 +14,10 @@ from tf_lamb.api.optimizers.observation import starts_to_observe
 from tf_lamb.core import checks
 from tf_lamb.model_garden.experiments import choices, entries
 
-
-@dataclasses.dataclass
-class AdaScaleConfig(base_config.Config):
-    """The arguments of `tf_lamb.tf_keras.AdaScale`, which documents them; off without a scale.
-
-    Attributes:
-        scale_invariant_steps: the steps that the base batch took, at which training ends if
-            `train_steps` does not end it before; None leaves that to `train_steps` alone.
-    """
-
-    scale: float | None = None
-    scale_invariant_steps: int | None = None
-    previous_gradient: bool = False
-    averaging: str = "paper"
-    preconditioned: bool | None = None
-    groups: list[str] | None = None
-    smoothing: float = 0.99
-
-
-@dataclasses.dataclass
-class MeasuredConfig(base_config.Config):
-    """The arguments of `tf_lamb.tf_keras.Measured`, which documents them; off unless `enabled`."""
-
-    enabled: bool = False
-    previous_gradient: bool = False
-    groups: list[str] | None = None
-    smoothing: float = 0.99
+_AdaScale = choices.settings(
+    tf_lamb.tf_keras.AdaScale, "inner", "name", scale=None, scale_invariant_steps=None
+)
+_Measured = choices.settings(tf_lamb.tf_keras.Measured, "inner", "name", enabled=False)
 
 
 @dataclasses.dataclass
@@ -51,14 +27,17 @@ class _Config(optimizer_config.BaseOptimizerConfig):
     `learning_rate` is not among those: it comes from `optimizer_config.learning_rate`.
 
     Attributes:
-        adascale, measured: what stands around the optimizer.
+        adascale: the arguments of `tf_lamb.tf_keras.AdaScale`, which documents them, off without a
+            scale; and `scale_invariant_steps`, the steps that the base batch took, at which
+            training ends if `train_steps` does not end it before. None leaves it to those alone.
+        measured: the arguments of `tf_lamb.tf_keras.Measured`, off unless `enabled`.
         trust_ratios_every: steps from one reading of the trust ratios to the next; None for none.
         divergence_report: whether a run that has diverged ends, before it saves a checkpoint, with
             a report of `tf_lamb.tf_keras.DivergenceReport`.
     """
 
-    adascale: AdaScaleConfig = dataclasses.field(default_factory=AdaScaleConfig)
-    measured: MeasuredConfig = dataclasses.field(default_factory=MeasuredConfig)
+    adascale: _AdaScale = dataclasses.field(default_factory=_AdaScale)
+    measured: _Measured = dataclasses.field(default_factory=_Measured)
     trust_ratios_every: int | None = None
     divergence_report: bool = True
 
