@@ -59,12 +59,10 @@ class Work:
     def times(self, micro_batches: int) -> "Work":
         """The step of as many micro-batches: each is summed over replicas, the last updates."""
         more = micro_batches - 1
-        return dataclasses.replace(
-            self,
-            flops=self.flops + more * (self.flops - self.update_flops),
-            bytes_moved=self.bytes_moved + more * (self.bytes_moved - self.update_bytes),
-            reduced=self.reduced * micro_batches,
-        )
+        flops = self.flops + more * (self.flops - self.update_flops)
+        moved = self.bytes_moved + more * (self.bytes_moved - self.update_bytes)
+        reduced = self.reduced * micro_batches
+        return dataclasses.replace(self, flops=flops, bytes_moved=moved, reduced=reduced)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,35 +141,23 @@ class Report:
 
     def as_dict(self) -> dict:
         """Plain numbers and words: bytes, operations, seconds, hours."""
-        chip, hours = self.topology.chip, self.hours
+        topology, hours, least = self.topology, self.hours, self.bounds
         return {
-            "subject": self.subject,
-            "topology": str(self.topology),
-            "chips": self.topology.chips,
-            "replicas": self.topology.replicas,
-            "batch_size": self.batch_size,
-            "parts": self.split,
-            "examples_a_replica": self.share,
-            "micro_batches": self.micro_batches,
-            "fits": self.fits,
-            "memory": dataclasses.asdict(self.memory) if self.memory else None,
-            "needed": self.needed,
-            "available": chip.memory,
+            "subject": self.subject, "topology": str(topology), "chips": topology.chips,
+            "replicas": topology.replicas, "batch_size": self.batch_size, "parts": self.split,
+            "examples_a_replica": self.share, "micro_batches": self.micro_batches,
+            "fits": self.fits, "memory": self.memory and dataclasses.asdict(self.memory),
+            "needed": self.needed, "available": topology.chip.memory,
             "largest_examples_a_replica": self.largest,
             "needed_micro_batches": self.needed_micro_batches,
-            "work": dataclasses.asdict(self.work) if self.work else None,
-            "bounds": self.bounds and {**dataclasses.asdict(self.bounds), "step": self.bounds.step},
-            "binding": self.bounds and self.bounds.binding,
-            "steps": self.steps,
-            "examples": self.steps and self.steps * self.batch_size,
-            "hours": hours,
-            "chip_hours": hours and hours * self.topology.chips,
-            "published": self.published,
-            "refused": self.refused,
-            "collectives": self.collectives,
-            "chip_source": chip.source,
-            "compiler": self.compiler,
-        }
+            "work": self.work and dataclasses.asdict(self.work),
+            "bounds": least and {**dataclasses.asdict(least), "step": least.step},
+            "binding": least and least.binding, "steps": self.steps,
+            "examples": self.steps and self.steps * self.batch_size, "hours": hours,
+            "chip_hours": hours and hours * topology.chips, "published": self.published,
+            "refused": self.refused, "collectives": self.collectives,
+            "chip_source": topology.chip.source, "compiler": self.compiler,
+        }  # fmt: skip
 
     def __str__(self):
         return table(self)

@@ -43,17 +43,14 @@ def asked(report: Report, steps: Any, search: Callable[[Report], bool]) -> Repor
         else:
             memory = Memory.of(program, steps.weights, steps.slots, available)
             update, (reduced, collectives) = steps.update(), steps.network(program)
-            work = Work(
-                flops=program.flops,
-                bytes_moved=program.bytes_moved,
-                update_flops=update.flops,
-                # Alone, it may read what the step keeps on the chip.
-                update_bytes=min(update.bytes_moved, program.bytes_moved),
-                reduced=reduced,
-            ).times(report.micro_batches)
+            # Alone, the update may read what the step keeps on the chip.
+            moved = program.bytes_moved
+            update_moved = min(update.bytes_moved, moved)
+            work = Work(program.flops, moved, update.flops, update_moved, reduced)
             report = dataclasses.replace(
-                report, memory=memory, needed=memory.needed, work=work, collectives=collectives
-            )
+                report, memory=memory, needed=memory.needed, collectives=collectives,
+                work=work.times(report.micro_batches),
+            )  # fmt: skip
         if search(report):
             report = dataclasses.replace(report, largest=largest(needs, available, report.share))
     except Refused as refusal:

@@ -82,15 +82,12 @@ class ConcurrentAdversarial(AdversarialStep):
         size = checks.size
         epsilon = size("epsilon", epsilon, 9 / 255 * (high - low), high - low)
         arguments = {
-            "epsilon": epsilon,
-            "input_range": (low, high),
+            "epsilon": epsilon, "input_range": (low, high),
             "step_size": size("step_size", step_size, epsilon, high - low),
-            "steps": whole("steps", steps),
-            "tau": checks.tau(tau),
+            "steps": whole("steps", steps), "tau": checks.tau(tau),
             "alpha": checks.share("alpha", alpha),
-            "clean_start": checks.share("clean_start", clean_start),
-            "seed": seed,
-        }
+            "clean_start": checks.share("clean_start", clean_start), "seed": seed,
+        }  # fmt: skip
         checks.check_model(model)
         super().__init__(name=name)
         self._arguments = arguments
@@ -106,15 +103,12 @@ class ConcurrentAdversarial(AdversarialStep):
         """The parameters of so many steps ago, which before the first step are those of now."""
         return [
             self.add_weight(
-                shape=v.shape,
-                dtype=v.dtype,
+                shape=v.shape, dtype=v.dtype, trainable=False, autocast=False,
                 initializer=lambda shape, dtype=None, v=v: ops.copy(v.value),
-                trainable=False,
-                autocast=False,
                 name=f"stale_{age}_{i}",
             )
             for i, v in enumerate(self.model.trainable_variables)
-        ]
+        ]  # fmt: skip
 
     def call(self, inputs, training=None):
         """The model's outputs."""

@@ -88,9 +88,7 @@ def preflight(
     compiler.require()
     _check_mesh(distribution, topology)
     inputs = shapes.inputs(input_shapes, model, batch_size)
-    targets = None
-    if target_shapes is not None:
-        targets = shapes.targets(target_shapes, batch_size)
+    targets = None if target_shapes is None else shapes.targets(target_shapes, batch_size)
     batch = shapes.batch_of(inputs if targets is None else [inputs, targets])
     parts = _parts(distribution, topology)
     _check_split(batch, parts, topology)

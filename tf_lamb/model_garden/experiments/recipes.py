@@ -31,16 +31,13 @@ def settings(recipe: recipes.Recipe) -> dict:
     task = {"train_data": {"global_batch_size": recipe.batch_size}}
     if recipe.label_smoothing is not None:
         task["losses"] = {"one_hot": True, "label_smoothing": recipe.label_smoothing}
-    return {
-        "task": task,
-        "trainer": {
-            "train_steps": recipe.train_steps,
-            "optimizer_config": {
-                "optimizer": {"type": kind, kind: _plain(arguments)},
-                **_learning_rate(recipes.schedule(recipe, schedules)),
-            },
-        },
+    config = {
+        "optimizer": {"type": kind, kind: _plain(arguments)},
+        **_learning_rate(recipes.schedule(recipe, schedules)),
     }
+    return {
+        "task": task, "trainer": {"train_steps": recipe.train_steps, "optimizer_config": config},
+    }  # fmt: skip
 
 
 def _learning_rate(schedule) -> dict:

@@ -49,17 +49,16 @@ def write(
     folder.check_least("size", size, 8)
     folder.check_fraction(validation_fraction)
     classes, parts = read(source, size, fashion_mnist_dir)
+    is_split = "validation" in parts
     settings = {
-        "source": source,
-        "pictures_sha256": _sha256(parts),
-        "size": size,
-        "validation_fraction": None if "validation" in parts else validation_fraction,
-        "seed": None if "validation" in parts else seed,
-    }
+        "source": source, "pictures_sha256": _sha256(parts), "size": size,
+        "validation_fraction": None if is_split else validation_fraction,
+        "seed": None if is_split else seed,
+    }  # fmt: skip
     if facts := folder.found(output_dir, FILES, settings, "pictures"):
         return facts
 
-    if "validation" not in parts:
+    if not is_split:
         parts = split(*parts["train"], validation_fraction, seed)
     more = {"classes": classes, "num_classes": len(classes)}
     with folder.filled(output_dir, FILES, settings, more) as (partial, facts):
@@ -94,11 +93,8 @@ def _write_part(partial, part, pictures, labels, size):
 
     jpegs = tf.data.Dataset.from_tensor_slices(pictures).map(encode, tf.data.AUTOTUNE)
     with tf.io.TFRecordWriter(f"{partial}/{part}.tfrecord") as writer:
-        for jpeg, label in zip(
-            tqdm.tqdm(jpegs.as_numpy_iterator(), f"{part} examples", len(labels), disable=None),
-            labels,
-            strict=True,
-        ):
+        seen = tqdm.tqdm(jpegs.as_numpy_iterator(), f"{part} examples", len(labels), disable=None)
+        for jpeg, label in zip(seen, labels, strict=True):
             example = tf.train.Example()
             feature = example.features.feature
             feature["image/encoded"].bytes_list.value.append(jpeg)
@@ -122,10 +118,8 @@ def _digits():
     from sklearn import datasets
 
     digits = datasets.load_digits()
-    pictures = (digits.images * (255 / 16) + 0.5).astype("uint8")
-    return [str(name) for name in digits.target_names], {
-        "train": (pictures[..., None], digits.target)
-    }
+    pictures = (digits.images * (255 / 16) + 0.5).astype("uint8")[..., None]
+    return [str(name) for name in digits.target_names], {"train": (pictures, digits.target)}
 
 
 def _photographs(size):

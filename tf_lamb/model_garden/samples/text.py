@@ -64,14 +64,10 @@ def write(
     settings = {
         "text_sha256": folder.sha256(list(sources.values())),
         "vocab_sha256": folder.sha256(vocab) if vocab else None,
-        "vocab_size_asked": None if vocab else vocab_size,
-        "seq_length": seq_length,
-        "max_predictions_per_seq": max_predictions_per_seq,
-        "dupe_factor": dupe_factor,
-        "do_lower_case": do_lower_case,
-        "seed": seed,
-        "validation_fraction": validation_fraction,
-    }
+        "vocab_size_asked": None if vocab else vocab_size, "seq_length": seq_length,
+        "max_predictions_per_seq": max_predictions_per_seq, "dupe_factor": dupe_factor,
+        "do_lower_case": do_lower_case, "seed": seed, "validation_fraction": validation_fraction,
+    }  # fmt: skip
     if facts := folder.found(output_dir, FILES, settings, "text"):
         return facts
 
@@ -105,30 +101,19 @@ def _write_part(partial, part, documents, settings):
     tokenizer = garden.tokenization.FullTokenizer(f"{partial}/vocab.txt", settings["do_lower_case"])
     seq_length, most = settings["seq_length"], settings["max_predictions_per_seq"]
     instances = garden.create_training_instances(
-        [f"{partial}/text"],
-        tokenizer,
-        garden.get_processor_text_fn(False, False),
-        seq_length,
-        settings["dupe_factor"],
-        rng=random.Random(settings["seed"]),
-        max_predictions_per_seq=most,
-        short_seq_prob=0.1,  # this and the next: BERT's
-        masked_lm_prob=0.15,
-    )
+        [f"{partial}/text"], tokenizer, garden.get_processor_text_fn(False, False), seq_length,
+        settings["dupe_factor"], rng=random.Random(settings["seed"]), max_predictions_per_seq=most,
+        short_seq_prob=0.1, masked_lm_prob=0.15,  # BERT's
+    )  # fmt: skip
     if not instances:
         raise ValueError(
             f"The {part} part of the text ({len(documents)} documents) has no token "
             "and gives no examples; use more text."
         )
     garden.write_instance_to_example_files(
-        tqdm.tqdm(instances, f"{part} examples", disable=None),
-        tokenizer,
-        seq_length,
-        most,
-        [f"{partial}/draft"],
-        gzip_compress=False,
-        use_v2_feature_names=True,
-    )
+        tqdm.tqdm(instances, f"{part} examples", disable=None), tokenizer, seq_length, most,
+        [f"{partial}/draft"], gzip_compress=False, use_v2_feature_names=True,
+    )  # fmt: skip
     masked = collections.Counter()
     # Model Garden serializes the features of an example in an order that differs between processes.
     with tf.io.TFRecordWriter(f"{partial}/{part}.tfrecord") as writer:
@@ -168,9 +153,8 @@ def read_sources(patterns):
     if patterns is None:
         from pydoc_data import topics
 
-        return {
-            "pydoc_data.topics": [_sentences(text) for _, text in sorted(topics.topics.items())]
-        }
+        texts = [text for _, text in sorted(topics.topics.items())]
+        return {"pydoc_data.topics": [_sentences(text) for text in texts]}
     sources = {}
     for pattern in patterns.split(",") if isinstance(patterns, str) else map(str, patterns):
         paths = [pattern] if pathlib.Path(pattern).is_file() else sorted(glob.glob(pattern))
@@ -219,21 +203,14 @@ def learn_vocab(documents, vocab_size, do_lower_case):
 
     learner = tokenizers.BertWordPieceTokenizer(lowercase=do_lower_case)
     lines = [line for document in documents for line in document]
-    words = [
-        word
-        for line in map(learner.normalizer.normalize_str, lines)
-        for word, _ in learner.pre_tokenizer.pre_tokenize_str(line)
-    ]
+    pieces = learner.pre_tokenizer.pre_tokenize_str
+    words = [w for s in map(learner.normalizer.normalize_str, lines) for w, _ in pieces(s)]
     counts, inside = collections.Counter("".join(words)), {c for word in words for c in word[1:]}
     alphabet = sorted(counts, key=lambda c: (-counts[c], c))[:1000]  # the learner's own limit
     numbered = [*SPECIAL_TOKENS, *(f"##{c}" for c in alphabet if c in inside)]
     learner.train_from_iterator(
-        lines,
-        vocab_size=vocab_size,
-        special_tokens=numbered,
-        limit_alphabet=len(alphabet),
-        initial_alphabet=alphabet,
-        show_progress=False,
-    )
+        lines, vocab_size=vocab_size, special_tokens=numbered, limit_alphabet=len(alphabet),
+        initial_alphabet=alphabet, show_progress=False,
+    )  # fmt: skip
     ids = learner.get_vocab()
     return sorted(ids, key=ids.get)
