@@ -295,6 +295,19 @@ class Subclass(keras.Model):
         return {"a": self.second(self.first(x["one"])), "b": self.first(x["two"])}
 
 
+@pytest.mark.parametrize(
+    ("loss", "shape", "dtype"),
+    [
+        ("binary_crossentropy", (64, 5), "float32"), ("kl_divergence", (64, 5), "float32"),
+        (keras.losses.MeanSquaredError(), (64, 5), "float32"), (SPARSE, (64,), "int32"),
+        (keras.losses.Circle(), (64,), "int32"),
+    ],
+)  # fmt: skip
+def test_keras_is_asked_which_targets_a_loss_takes(loss, shape, dtype):
+    target = shapes.targets_of(loss, jax.ShapeDtypeStruct((64, 5), "float32"))
+    assert (target.shape, target.dtype) == (shape, dtype)
+
+
 def test_structures_and_a_model_that_is_built_by_the_shapes():
     model = Subclass()
     report = ask(
