@@ -33,7 +33,7 @@ EXCLUDED = ["LayerNorm", "layer_norm", "bias"]
 
 def experiment(optimizer, learning_rate, data):
     """The small BERT at the baseline's batch."""
-    from tf_lamb.model_garden.checks import parsing
+    from tf_lamb.model_garden.experiments import parsing
     from tf_lamb.model_garden.train_stages import Stage
 
     steps = EXAMPLES // BASE

@@ -98,7 +98,7 @@ def tensorflow(make_optimizer):
     def build(shapes):
         import tensorflow as tf
 
-        from tf_lamb.model_garden.running import step_programs
+        from tf_lamb.model_garden.checks import step_programs
         from tf_lamb.tpu import compiler
 
         optimizer = make_optimizer()

@@ -28,7 +28,7 @@ def garden(optimizer, strategy="none", xla=False, **fields):
     import tensorflow as tf
     from official.core import task_factory, train_utils
 
-    from tf_lamb.model_garden.checks import parsing
+    from tf_lamb.model_garden.experiments import parsing
     from tf_lamb.model_garden.train_stages import Stage
 
     kind = "tf_lamb" if optimizer == "none" else optimizer

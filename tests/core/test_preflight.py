@@ -7,7 +7,7 @@ import pytest
 from tf_lamb.core import recipes
 from tf_lamb.tpu import report as preflight
 from tf_lamb.tpu import roofline
-from tf_lamb.tpu.report import largest
+from tf_lamb.tpu.search import largest
 
 GIB = 2**30
 SMALL = roofline.topology("v3:2x2")

@@ -12,7 +12,7 @@ from official.modeling import optimization
 
 import tf_lamb
 from tf_lamb import model_garden
-from tf_lamb.model_garden.experiments import experiments
+from tf_lamb.model_garden.checks import early
 
 README = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
 
@@ -44,7 +44,7 @@ def test_what_the_commands_name_exists():
     (command,) = [text for text in blocks("") if text.startswith("python -m")]
     commands = shlex.split(command)
     flags = dict(word[2:].split("=", 1) for word in commands if word.startswith("--"))
-    assert flags["experiment"] in experiments._EXPERIMENTS
+    assert flags["experiment"] in early.registered_in(early.OURS)
     assert (pathlib.Path(__file__).parents[2] / flags["config_file"]).is_file()
 
 

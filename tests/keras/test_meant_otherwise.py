@@ -17,7 +17,7 @@ RANGE = "input_range is \\(0, 1\\)"
 @pytest.mark.parametrize("pixels", [(0, 255), (-1, 1), (-2.1, 2.6), (float("nan"), 1)])
 def test_pixels_far_beyond_the_range_are_refused(pixels):
     with pytest.raises(ValueError, match=RANGE):
-        adversarial_checks.pixels(*pixels, (0.0, 1.0))
+        adversarial_checks.check_pixels(*pixels, (0.0, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -25,14 +25,14 @@ def test_pixels_far_beyond_the_range_are_refused(pixels):
 )
 def test_pixels_a_little_beyond_it_or_lost_in_it_are_said(pixels, bounds):
     with pytest.warns(UserWarning, match="input_range is"):
-        adversarial_checks.pixels(*pixels, bounds)
+        adversarial_checks.check_pixels(*pixels, bounds)
 
 
 @pytest.mark.parametrize("pixels", [(0, 255), (3, 250.5), (0, 256), (0, 30)])
 def test_pixels_within_it_are_not(pixels):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        adversarial_checks.pixels(*pixels, (0, 255))
+        adversarial_checks.check_pixels(*pixels, (0, 255))
 
 
 class Batches(keras.utils.PyDataset):

@@ -20,8 +20,7 @@ pytest.importorskip("libtpu")
 
 import jax
 
-from tf_lamb.keras.preflight import data as step_data
-from tf_lamb.keras.preflight import programs as step_programs
+from tf_lamb.keras.preflight import shapes, step_programs
 from tf_lamb.tpu import compiler, programs, roofline
 
 layers = keras.layers
@@ -158,8 +157,8 @@ def test_it_is_the_program_that_keras_ran(case, strategy):
     make, loss, shape, target = CASES[case]
     devices = distributions.list_devices()
     model = make()
-    inputs = step_data.inputs((64, *shape), model)
-    targets = step_data.targets_of(loss, step_programs.predictions(model, inputs))
+    inputs = shapes.inputs((64, *shape), model)
+    targets = shapes.targets_of(loss, step_programs.predictions(model, inputs))
     assert targets.shape == (64, *target)
     steps = step_programs.Steps(
         model, step_programs.copy_of(tf_lamb.keras.LAMB(0.01), model), loss, inputs, targets,
@@ -297,6 +296,19 @@ class Subclass(keras.Model):
         return {"a": self.second(self.first(x["one"])), "b": self.first(x["two"])}
 
 
+@pytest.mark.parametrize(
+    ("loss", "shape", "dtype"),
+    [
+        ("binary_crossentropy", (64, 5), "float32"), ("kl_divergence", (64, 5), "float32"),
+        (keras.losses.MeanSquaredError(), (64, 5), "float32"), (SPARSE, (64,), "int32"),
+        (keras.losses.Circle(), (64,), "int32"),
+    ],
+)  # fmt: skip
+def test_keras_is_asked_which_targets_a_loss_takes(loss, shape, dtype):
+    target = shapes.targets_of(loss, jax.ShapeDtypeStruct((64, 5), "float32"))
+    assert (target.shape, target.dtype) == (shape, dtype)
+
+
 def test_structures_and_a_model_that_is_built_by_the_shapes():
     model = Subclass()
     report = ask(
@@ -309,7 +321,7 @@ def test_structures_and_a_model_that_is_built_by_the_shapes():
 
 
 def test_dtypes_come_from_the_model_or_from_the_shapes():
-    read, tokens = step_data.inputs, keras.Input((16,), dtype="int32", name="tokens")
+    read, tokens = shapes.inputs, keras.Input((16,), dtype="int32", name="tokens")
     tokens = keras.Model(tokens, layers.Embedding(4, 2)(tokens))
     assert read((8, 16), tokens).dtype == "int32"
     assert read({"tokens": (None, 16)}, tokens, 8)["tokens"].dtype == "int32"

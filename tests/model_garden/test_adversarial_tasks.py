@@ -10,8 +10,8 @@ from official.vision.ops import preprocess_ops
 from support.clusters import mirrored
 from support.garden import tiny_resnet, trainer_of
 
-from tf_lamb.model_garden.checks import parsing
-from tf_lamb.model_garden.checks import runs as checks
+from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden.errors import UserError
 
 EXPERIMENT = "lars/resnet_imagenet_conadv"
 DEVIATION = np.array(preprocess_ops.STDDEV_RGB)
@@ -97,13 +97,13 @@ def test_the_attack(pictures, eager, tau):
     ],
 )
 def test_an_attack_that_cannot_be(pictures, tmp_path, change, expected):
-    with pytest.raises(parsing.UserError) as error:
-        checks.check(tiny(pictures).replace(task=change), "train", str(tmp_path))
+    with pytest.raises(UserError) as error:
+        check_run(tiny(pictures).replace(task=change), "train", str(tmp_path))
     assert expected in str(error.value)
 
 
 def test_staleness_counts_updates(pictures, tmp_path):
     optimizer = {"optimizer": {"tf_lars": {"gradient_accumulation_steps": 2}}}
     params = tiny(pictures).replace(trainer={"optimizer_config": optimizer})
-    with pytest.raises(parsing.UserError, match="tau=1 counts updates"):
-        checks.check(params, "train", str(tmp_path))
+    with pytest.raises(UserError, match="tau=1 counts updates"):
+        check_run(params, "train", str(tmp_path))

@@ -9,8 +9,8 @@ from support.clusters import mirrored
 from support.garden import build, run, tiny, train
 
 from tf_lamb.core import autowarmup
-from tf_lamb.model_garden.checks import runs as checks
-from tf_lamb.model_garden.checks.parsing import UserError
+from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.running.autowarmup import KEY, schedule_of
 
 STEPS = 24
@@ -108,18 +108,18 @@ def test_replicas_share_the_rate_and_the_loss(records, eager):
 )
 def test_what_cannot_be_is_said_before_training(records, tmp_path, fields, says):
     with pytest.raises(UserError, match=says):
-        checks.check(params_of(records, **fields), "train", str(tmp_path / "new"))
+        check_run(params_of(records, **fields), "train", str(tmp_path / "new"))
 
 
 def test_two_warmups_are_one_too_many(records, tmp_path):
     params = params_of(records)
     params.trainer.optimizer_config.warmup.type = "tf_lamb"
     with pytest.raises(UserError, match="warms up itself. Write .*warmup.type=null"):
-        checks.check(params, "train", str(tmp_path / "new"))
+        check_run(params, "train", str(tmp_path / "new"))
 
 
 def test_adascale_and_it_are_two_that_set_one_rate(records, tmp_path):
     params = params_of(records)
     params.trainer.optimizer_config.optimizer.tf_lamb.adascale.scale = 8
     with pytest.raises(UserError, match="finds a learning rate of its own.* adascale.scale=null"):
-        checks.check(params, "train", str(tmp_path / "new"))
+        check_run(params, "train", str(tmp_path / "new"))

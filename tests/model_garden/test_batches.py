@@ -19,11 +19,12 @@ from support.garden import BATCH, build, one_device, optimizer, tiny, train, wei
 
 import tf_lamb.keras
 from tf_lamb.core import recipes, schedules
-from tf_lamb.model_garden.checks import parsing
-from tf_lamb.model_garden.checks import runs as checks
-from tf_lamb.model_garden.experiments import batches, scaling
+from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.experiments import parsing, scaling
 from tf_lamb.model_garden.experiments.recipes import settings
-from tf_lamb.model_garden.tasks import masked_lm as tasks
+from tf_lamb.model_garden.running import batches
+from tf_lamb.model_garden.tasks import masked_lm
 
 
 @dataclasses.dataclass
@@ -245,7 +246,7 @@ def test_what_no_recipe_can_fill_in(flags, expected):
     if expected is None:  # the type is chosen after the rule has scaled the one that was there
         filled(**flags)
         return
-    with pytest.raises(parsing.UserError) as error:
+    with pytest.raises(UserError) as error:
         filled(**flags)
     assert expected in str(error.value)
     assert "\n" not in str(error.value)
@@ -335,7 +336,7 @@ def test_a_resumed_run_skips_whole_batches(records, tmp_path):
     micro = data.replace(global_batch_size=BATCH // 2)
 
     def first(logging_dir):
-        task = tasks.MaskedLMTask(params.task, logging_dir=str(logging_dir))
+        task = masked_lm.MaskedLMTask(params.task, logging_dir=str(logging_dir))
         return [b["input_word_ids"].numpy() for b in task.build_inputs(micro).take(8)]
 
     fresh, resumed = first(tmp_path / "empty"), first(tmp_path)
@@ -363,7 +364,7 @@ def test_a_resumed_run_skips_whole_batches(records, tmp_path):
 def test_a_batch_or_a_stage_that_cannot_be(records, tmp_path, change, expected):
     warmup = {"warmup": {"tf_lamb": {"steps": 2}}}
     params = build(tiny(records, optimizer_config=warmup)).replace(**change)
-    with pytest.raises(parsing.UserError) as error:
-        checks.check(params, "train", str(tmp_path))
+    with pytest.raises(UserError) as error:
+        check_run(params, "train", str(tmp_path))
     assert expected in str(error.value)
     assert not list(tmp_path.iterdir())

@@ -19,9 +19,12 @@ from support.garden import BATCH, EXPERIMENT, ROOT, build, tiny
 
 from tf_lamb import model_garden
 from tf_lamb.model_garden import sample_data, sample_pictures
-from tf_lamb.model_garden.checks import early, parsing, yamls
-from tf_lamb.model_garden.checks import runs as checks
-from tf_lamb.model_garden.experiments import batches
+from tf_lamb.model_garden.checks import early
+from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.experiments import parsing
+from tf_lamb.model_garden.folders import yamls
+from tf_lamb.model_garden.running import batches
 
 # Runs a command, and ends with a traceback if it has imported what takes seconds.
 WITHOUT_TENSORFLOW = """
@@ -91,10 +94,10 @@ def test_numbers_are_read_as_model_gardens_loader_reads_them():
 def test_gin_may_register_what_is_not_known_yet(monkeypatch):
     flags = types.SimpleNamespace(gin_file=None, gin_params=None)
     monkeypatch.setattr(absl_flags, "FLAGS", flags)
-    with pytest.raises(parsing.UserError, match="not known"):
-        early.check("mine", None)
+    with pytest.raises(UserError, match="not known"):
+        early.check_names("mine", None)
     flags.gin_params = ["import mine"]
-    early.check("mine", None)
+    early.check_names("mine", None)
 
 
 # Without Model Garden.
@@ -158,7 +161,7 @@ def trains(line, tmp_path):
     params = parsing.parse(flags)
     for part in ("train", "validation"):
         (tmp_path / f"{part}.tfrecord").write_bytes(b"some")
-    checks.check(params, given["mode"], given["model_dir"], given["experiment"])
+    check_run(params, given["mode"], given["model_dir"], given["experiment"])
     return params
 
 
@@ -186,8 +189,8 @@ def test_sample_data_ends_with_the_command_that_trains_on_it(tmp_path, longer):
 def test_data_that_is_not_there_yet_is_refused_with_the_command_that_writes_it(records, tmp_path):
     settings = tiny(records)
     settings["task"]["train_data"]["input_path"] = f"{tmp_path}/data/train.tfrecord"
-    with pytest.raises(parsing.UserError) as error:
-        checks.check(build(settings), "train", str(tmp_path / "model"))
+    with pytest.raises(UserError) as error:
+        check_run(build(settings), "train", str(tmp_path / "model"))
     _, command = str(error.value).split("written by ")
     assert command == (
         f"python -m tf_lamb.model_garden.sample_data --output_dir={tmp_path}/data "
@@ -211,10 +214,10 @@ def test_another_batch_in_a_folder_is_another_experiment(records, tmp_path):
     train_utils.serialize_config(build(settings), str(tmp_path))
     checkpoint = tf.train.Checkpoint(global_step=tf.Variable(3, dtype=tf.int64))
     tf.train.CheckpointManager(checkpoint, str(tmp_path), max_to_keep=1).save()
-    checks.check(build(settings), "train", str(tmp_path), EXPERIMENT)
+    check_run(build(settings), "train", str(tmp_path), EXPERIMENT)
     settings["task"]["train_data"]["global_batch_size"] = 2 * BATCH
-    with pytest.raises(parsing.UserError) as error:
-        checks.check(build(settings), "train", str(tmp_path), EXPERIMENT)
+    with pytest.raises(UserError) as error:
+        check_run(build(settings), "train", str(tmp_path), EXPERIMENT)
     (line,) = str(error.value).splitlines()
     assert f"its task.train_data.global_batch_size is {BATCH}, yours {2 * BATCH}" in line
     assert f"another --model_dir (task.init_checkpoint={tmp_path} begins there" in line

@@ -15,8 +15,8 @@ from support.configs import YAMLS, experiment_of, header, parsed
 from support.garden import build, one_device, tiny, tiny_resnet, train
 
 from tf_lamb.core import plan, recipes
-from tf_lamb.model_garden.checks import runs as checks
-from tf_lamb.model_garden.experiments import experiments
+from tf_lamb.model_garden.checks import early
+from tf_lamb.model_garden.checks.experiment import why_no_batch, why_no_optimizer
 from tf_lamb.model_garden.experiments.recipes import settings
 
 # What a file is the recipe of; the small ones are tuned by hand.
@@ -40,7 +40,7 @@ each_file = pytest.mark.parametrize("path", YAMLS.values(), ids=list(YAMLS))
 
 def test_the_issue_of_files_is_complete():
     assert {f"{name}.yaml" for name in RECIPES} < set(YAMLS)
-    assert {experiment_of(path) for path in YAMLS.values()} == set(experiments._EXPERIMENTS)
+    assert {experiment_of(path) for path in YAMLS.values()} == early.registered_in(early.OURS)
 
 
 @each_file
@@ -75,8 +75,8 @@ def test_the_file_leaves_no_l2_in_the_loss_and_can_be_checked(path):
         assert params.task.scale_loss
     else:
         assert params.task.losses.l2_weight_decay == 0
-    assert checks._optimization(params) is None
-    assert checks._batch(params) is None
+    assert why_no_optimizer(params) is None
+    assert why_no_batch(params) is None
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -20,11 +20,10 @@ from support.crashing import full_disk
 from support.doors import uncompiled
 from support.garden import EXPERIMENT, assert_same_bits, build, tiny
 
-from tf_lamb.model_garden.checks import parsing
-from tf_lamb.model_garden.checks import runs as checks
+from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.running import runner
-from tf_lamb.model_garden.tasks import masked_lm as tasks
 
 
 def contents(folder):
@@ -82,7 +81,7 @@ def test_a_run_goes_on_from_the_last_checkpoint_that_is_whole(three, name, damag
     damage(three / name)
     before = contents(three)
     checkpoints.settle(str(three))
-    assert tasks.steps_done(str(three)) == step
+    assert checkpoints.steps_done(str(three)) == step
     after = contents(three)
     assert {path for path in before if before[path] != after[path]} <= {three / NAMES}
     # TensorFlow takes it from there, and removes in time what is older.
@@ -102,7 +101,7 @@ def test_a_folder_of_which_nothing_can_be_read_is_refused(three):
     for path in three.glob("ckpt-*.data*"):
         cut(path)
     before = contents(three)
-    with pytest.raises(parsing.UserError, match="no checkpoint that can be read") as error:
+    with pytest.raises(UserError, match="no checkpoint that can be read") as error:
         checkpoints.settle(str(three))
     assert str(three) in str(error.value) and "ckpt-6" in str(error.value)
     assert "\n" not in str(error.value)
@@ -112,7 +111,7 @@ def test_a_folder_of_which_nothing_can_be_read_is_refused(three):
 def test_a_folder_whose_checkpoint_is_gone_is_refused(three):
     for path in three.glob("ckpt-*"):
         path.unlink()
-    with pytest.raises(parsing.UserError, match="names none that is there"):
+    with pytest.raises(UserError, match="names none that is there"):
         checkpoints.settle(str(three))
 
 
@@ -124,7 +123,7 @@ def test_killed_while_it_wrote_its_first_checkpoint_a_run_begins_anew(three):
     (three / "ckpt-8_temp").mkdir()
     (three / "ckpt-8_temp" / "part-00000-of-00001.data-00000-of-00001").write_bytes(b"half")
     checkpoints.settle(str(three))
-    assert tasks.steps_done(str(three)) == 0
+    assert checkpoints.steps_done(str(three)) == 0
     assert not (three / "ckpt-8_temp").exists()  # the size of a checkpoint for each kill
 
 
@@ -157,7 +156,7 @@ def test_params_are_written_whole(records, tmp_path, monkeypatch):
     old = (tmp_path / "params.yaml").read_bytes()
     assert model_dirs.read_params(str(tmp_path)) == params.as_dict()
     params.trainer.train_steps = 77
-    with full_disk(100), pytest.raises(parsing.UserError, match="params.yaml cannot be written"):
+    with full_disk(100), pytest.raises(UserError, match="params.yaml cannot be written"):
         train_utils.serialize_config(params, str(tmp_path))
     assert (tmp_path / "params.yaml").read_bytes() == old
 
@@ -219,7 +218,7 @@ def test_killed_while_it_wrote_a_checkpoint_it_ends_with_the_same_bits(
 ):
     code = processes.exit_code(garden.run_until_byte, settings_of(records), begun, 20_000)
     assert code == -signal.SIGXFSZ
-    assert tasks.steps_done(str(begun)) == 4
+    assert checkpoints.steps_done(str(begun)) == 4
     train(records, begun)
     assert_same_bits(unbroken, begun)
 
@@ -228,7 +227,7 @@ def test_killed_while_it_wrote_a_checkpoint_it_ends_with_the_same_bits(
 def test_a_full_disk_costs_no_checkpoint(records, unbroken, begun, eager, asynchronous):
     """Two fail: TensorFlow says of a checkpoint that another thread saves when the next is due."""
     before = contents(begun)
-    with full_disk(), pytest.raises(parsing.UserError, match="no checkpoint can be saved") as error:
+    with full_disk(), pytest.raises(UserError, match="no checkpoint can be saved") as error:
         train(records, begun, asynchronous=asynchronous)
     assert str(begun) in str(error.value) and "\n" not in str(error.value)
     assert before.items() <= contents(begun).items()
@@ -248,7 +247,7 @@ def test_a_full_disk_at_the_last_checkpoint_is_said(tmp_path, asynchronous):
         enable_async_checkpointing=asynchronous,
     )  # fmt: skip
     step.assign(2)
-    with full_disk(), pytest.raises(parsing.UserError, match="no checkpoint can be saved") as error:
+    with full_disk(), pytest.raises(UserError, match="no checkpoint can be saved") as error:
         controller._save_now()
     assert str(tmp_path) in str(error.value)
     step.assign(3)
@@ -268,7 +267,7 @@ def of_another_model(model):
 )  # fmt: skip
 def test_a_checkpoint_of_another_model_is_refused(records, begun, change, expected):
     before = contents(begun)
-    with pytest.raises(parsing.UserError, match="not a checkpoint of this model") as error:
+    with pytest.raises(UserError, match="not a checkpoint of this model") as error:
         train(records, begun, change=change)
     assert expected in str(error.value) and "ckpt-4" in str(error.value)
     assert "\n" not in str(error.value)
@@ -279,14 +278,14 @@ def test_a_checkpoint_of_weights_alone_is_refused(records, tmp_path):
     tf.train.CheckpointManager(
         tf.train.Checkpoint(v=tf.Variable(1.0)), str(tmp_path), max_to_keep=1
     ).save()
-    with pytest.raises(parsing.UserError, match="it lacks .*, .* for one"):
+    with pytest.raises(UserError, match="it lacks .*, .* for one"):
         train(records, tmp_path)
 
 
 def test_half_a_note_on_the_best_checkpoint_is_refused(records, tmp_path):
     (tmp_path / "best").mkdir()
     (tmp_path / "best" / "info.json").write_text('{"validation_loss": 1.')
-    with pytest.raises(parsing.UserError, match="best/info.json cannot be read: .* Delete it"):
+    with pytest.raises(UserError, match="best/info.json cannot be read: .* Delete it"):
         train(records, tmp_path, best_checkpoint_export_subdir="best",
               best_checkpoint_eval_metric="validation_loss")  # fmt: skip
 
@@ -295,21 +294,21 @@ def test_what_may_change_does_not_make_it_another_model(records, begun, eager):
     rate = {"type": "constant", "constant": {"learning_rate": 0.1}}
     change = {"trainer": {"optimizer_config": {"learning_rate": rate, "warmup": {"type": None}}}}
     train(records, begun, change=change)
-    assert tasks.steps_done(str(begun)) == STEPS
+    assert checkpoints.steps_done(str(begun)) == STEPS
 
 
 def test_replicas_resume_too(records, tmp_path, eager):
     for steps in (2, 4):
         train(records, tmp_path, mirrored(2), train_steps=steps)
-        assert tasks.steps_done(str(tmp_path)) == steps
+        assert checkpoints.steps_done(str(tmp_path)) == steps
 
 
 def test_a_first_stage_that_cannot_be_read(records, begun, tmp_path):
     cut(begun / "ckpt-4.data-00000-of-00001")
     params = build(tiny(records))
     params.task.init_checkpoint = str(begun)
-    with pytest.raises(parsing.UserError, match="cannot be read: .*another checkpoint") as error:
-        checks.check(params, "train", str(tmp_path / "second"), EXPERIMENT)
+    with pytest.raises(UserError, match="cannot be read: .*another checkpoint") as error:
+        check_run(params, "train", str(tmp_path / "second"), EXPERIMENT)
     assert f"task.init_checkpoint={begun}" in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -341,7 +340,7 @@ def test_killed_again_and_again_it_ends_with_the_same_bits(records, tmp_path):
         dead = commands.started(*command(records, folder), byte)
         dead.join(300)
         assert dead.exitcode == -signal.SIGXFSZ
-        assert tasks.steps_done(str(folder)) == 0
+        assert checkpoints.steps_done(str(folder)) == 0
     assert (folder / "params.yaml").exists()
     moments = random.Random(1)
     for step in (2, 6):
@@ -351,7 +350,7 @@ def test_killed_again_and_again_it_ends_with_the_same_bits(records, tmp_path):
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL
-    killed_at = tasks.steps_done(str(folder))
+    killed_at = checkpoints.steps_done(str(folder))
     module, flags = command(records, folder)
     code, said = commands.run(module, flags[:-1])  # it knows its seed
     assert code == 0, said[-2000:]
@@ -390,6 +389,6 @@ def test_either_of_two_workers_may_be_killed(records, tmp_path):
             assert ended(workers[1 - victim]) not in (0, None)  # it cannot go on alone
         finally:
             workers[1 - victim].kill()
-    assert 6 <= tasks.steps_done(str(folder)) < 12
+    assert 6 <= checkpoints.steps_done(str(folder)) < 12
     assert [*map(ended, two_workers(records, folder))] == [0, 0]
     assert_same_bits(tmp_path / "whole", folder)

@@ -13,9 +13,10 @@ from official.modeling import hyperparams, optimization
 from support.garden import ROOT
 
 import tf_lamb.tf_keras
-from tf_lamb.model_garden.checks import early, parsing
-from tf_lamb.model_garden.checks import runs as checks
-from tf_lamb.model_garden.experiments import optimizers as configs
+from tf_lamb.model_garden.checks import early
+from tf_lamb.model_garden.checks.experiment import why_no_optimizer
+from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.experiments import optimizers, parsing
 
 SETTINGS = {
     "optimizer": {"type": "tf_lamb", "tf_lamb": {"beta_2": 0.99}},
@@ -41,7 +42,7 @@ def test_a_yaml_names_ours(name, yaml_file):
     # As Model Garden's mains read a YAML.
     hyperparams.override_params_dict(params, yaml_file, is_strict=True)
     config = params.trainer.optimizer_config
-    assert isinstance(config.optimizer.get(), configs.LAMBConfig)
+    assert isinstance(config.optimizer.get(), optimizers.SETTINGS["tf_lamb"])
     assert config.optimizer.get().beta_2 == 0.99
     assert config.as_dict()["optimizer"].keys() == {"type", "tf_lamb"}
     config.ema = None
@@ -55,10 +56,10 @@ def test_a_yaml_names_ours(name, yaml_file):
 def test_our_command_takes_it_and_knows_a_typo(name, yaml_file):
     flags = train_utils.ParseConfigOptions(experiment=name, config_file=[yaml_file])
     params = parsing.parse(flags)
-    assert checks._optimization(params) is None
+    assert why_no_optimizer(params) is None
     typo = "trainer.optimizer_config.optimizer.tf_lamb.bata_2=0.9"
     flags = train_utils.ParseConfigOptions(name, [], params_override=typo)
-    with pytest.raises(parsing.UserError, match="Did you mean beta_2"):
+    with pytest.raises(UserError, match="Did you mean beta_2"):
         parsing.parse(flags)
 
 
@@ -96,7 +97,8 @@ import yaml
 params.override(yaml.safe_load({YAML!r}), is_strict=True)
 assert params.trainer.optimizer_config.optimizer.get().beta_2 == 0.99
 assert early.trainer.optimizer_config.optimizer.type == "adamw"
-from tf_lamb.model_garden.checks import early, parsing
+from tf_lamb.model_garden.checks import early
+from tf_lamb.model_garden.experiments import parsing
 assert early.known_experiments() == sorted(parsing._experiments())
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

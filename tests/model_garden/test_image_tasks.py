@@ -11,8 +11,8 @@ from support.garden import tiny_resnet as tiny
 from support.garden import trainer_of, weights
 
 import tf_lamb.tf_keras
-from tf_lamb.model_garden.checks import parsing
-from tf_lamb.model_garden.checks import runs as checks
+from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden.errors import UserError
 
 
 def kind(variable):
@@ -58,10 +58,10 @@ def test_a_resnet_trains_by_groups(pictures, eager, replicas):
 )
 def test_groups_that_cannot_be(pictures, tmp_path, size, change, expected):
     params = tiny(pictures, size).replace(**change)
-    with pytest.raises(parsing.UserError) as error:
-        checks.check(params, "train", str(tmp_path))
+    with pytest.raises(UserError) as error:
+        check_run(params, "train", str(tmp_path))
     assert expected in str(error.value)
 
 
 def test_groups_that_can_be(pictures, tmp_path):
-    checks.check(tiny(pictures, 4), "train", str(tmp_path))
+    check_run(tiny(pictures, 4), "train", str(tmp_path))

@@ -13,8 +13,8 @@ from official.core import train_utils
 from support.garden import EXPERIMENT, build, tiny
 
 from tf_lamb.model_garden import report
-from tf_lamb.model_garden.checks import parsing
-from tf_lamb.model_garden.checks import runs as checks
+from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import model_dirs
 
 
@@ -29,8 +29,8 @@ def test_a_run_may_go_on_with_more_steps(records, tmp_path):
     settings = tiny(records)
     _begun(build(settings), tmp_path)
     settings["trainer"] |= {"train_steps": 50, "checkpoint_interval": 7}
-    checks.check(build(settings), "train", str(tmp_path), EXPERIMENT, 1)
-    checks.check(build(settings), "train", str(tmp_path), EXPERIMENT)
+    check_run(build(settings), "train", str(tmp_path), EXPERIMENT, 1)
+    check_run(build(settings), "train", str(tmp_path), EXPERIMENT)
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_a_model_dir_of_another_run(records, tmp_path, change, expected):
     _begun(params, tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     params.override(change)
-    with pytest.raises(parsing.UserError, match="delete this one") as error:
-        checks.check(params, "train", str(tmp_path), EXPERIMENT)
+    with pytest.raises(UserError, match="delete this one") as error:
+        check_run(params, "train", str(tmp_path), EXPERIMENT)
     assert expected in str(error.value)
     assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
@@ -56,13 +56,13 @@ def test_a_model_dir_of_another_run(records, tmp_path, change, expected):
 def test_a_model_dir_of_another_experiment_or_seed(records, tmp_path):
     params = build(tiny(records))
     _begun(params, tmp_path)
-    with pytest.raises(parsing.UserError, match="holds the experiment lamb/bert_pretraining"):
-        checks.check(params, "train", str(tmp_path), "bert/pretraining")
-    with pytest.raises(parsing.UserError, match="begun with --seed=1, not 2"):
-        checks.check(params, "train", str(tmp_path), EXPERIMENT, 2)
+    with pytest.raises(UserError, match="holds the experiment lamb/bert_pretraining"):
+        check_run(params, "train", str(tmp_path), "bert/pretraining")
+    with pytest.raises(UserError, match="begun with --seed=1, not 2"):
+        check_run(params, "train", str(tmp_path), EXPERIMENT, 2)
     os.remove(tmp_path / "params.yaml")
-    with pytest.raises(parsing.UserError, match="a checkpoint but no params.yaml"):
-        checks.check(params, "train", str(tmp_path), EXPERIMENT)
+    with pytest.raises(UserError, match="a checkpoint but no params.yaml"):
+        check_run(params, "train", str(tmp_path), EXPERIMENT)
 
 
 def test_the_report_reads_a_run_that_was_killed(tmp_path):

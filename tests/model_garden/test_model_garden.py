@@ -38,10 +38,11 @@ from support.garden import (
 
 import tf_lamb.tf_keras
 from tf_lamb import model_garden
-from tf_lamb.model_garden.checks import parsing
-from tf_lamb.model_garden.checks import runs as checks
-from tf_lamb.model_garden.experiments import optimizers as configs
-from tf_lamb.model_garden.tasks import masked_lm as tasks
+from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.experiments import optimizers, parsing
+from tf_lamb.model_garden.folders import checkpoints
+from tf_lamb.model_garden.tasks import masked_lm
 
 # Registration and configuration.
 
@@ -57,12 +58,12 @@ def test_registration_may_be_repeated():
     assert issubclass(optimizer_factory.LEGACY_OPTIMIZERS_CLS["tf_lamb"], tf_lamb.tf_keras.LAMB)
 
 
-@pytest.mark.parametrize("key", configs._OPTIMIZERS)
+@pytest.mark.parametrize("key", optimizers.OPTIMIZERS)
 def test_the_fields_are_the_arguments_of_the_constructor(key):
     kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
     arguments = {
         name: parameter.default
-        for name, parameter in inspect.signature(configs._OPTIMIZERS[key]).parameters.items()
+        for name, parameter in inspect.signature(optimizers.OPTIMIZERS[key]).parameters.items()
         if parameter.kind not in kinds
     }
     del arguments["learning_rate"], arguments["loss_scale_factor"]  # which is Keras 3's
@@ -94,7 +95,7 @@ def test_the_saved_params_give_the_same_experiment(records, tmp_path):
     again = exp_factory.get_exp_config(EXPERIMENT)
     hyperparams.override_params_dict(again, str(tmp_path / "params.yaml"), is_strict=True)
     assert again.as_dict() == params.as_dict()
-    assert type(again.task) is tasks.MaskedLMConfig
+    assert type(again.task) is masked_lm.MaskedLMConfig
     assert tf_lamb_of(again).exclude_from_layer_adaptation == []
 
 
@@ -116,7 +117,7 @@ def test_stock_experiments_stay_as_they_are():
 
 
 def test_replace_stock_gives_stock_experiments_our_lamb(monkeypatch):
-    for table in configs._tables():
+    for table in optimizers._tables():
         monkeypatch.setitem(table, "lamb", table["lamb"])
     params = exp_factory.get_exp_config("bert/pretraining")
     params.trainer.optimizer_config.override(
@@ -249,7 +250,7 @@ def test_a_resumed_run_goes_on_with_the_next_batch(records, tmp_path, replicas):
     tf.train.CheckpointManager(
         tf.train.Checkpoint(global_step=step), str(tmp_path), max_to_keep=1
     ).save()
-    assert tasks.steps_done(str(tmp_path)) == 7
+    assert checkpoints.steps_done(str(tmp_path)) == 7
     resumed = _first_batches(params, tmp_path, 3, context)
     np.testing.assert_array_equal(resumed, fresh[7 * replicas : 7 * replicas + 3])
     assert len(fresh[0]) == BATCH // replicas
@@ -265,8 +266,8 @@ def _refusal(settings, tmp_path, experiment=EXPERIMENT, mode="train_and_eval", t
     flags = train_utils.ParseConfigOptions(
         experiment=experiment, config_file=[str(config)], params_override=text
     )
-    with pytest.raises(parsing.UserError) as error:
-        checks.check(parsing.parse(flags), mode, str(tmp_path / "model"), experiment)
+    with pytest.raises(UserError) as error:
+        check_run(parsing.parse(flags), mode, str(tmp_path / "model"), experiment)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "model" / "params.yaml").exists()
     return str(error.value)
@@ -279,7 +280,7 @@ def test_an_unknown_experiment(records, tmp_path):
 
 def test_a_missing_yaml():
     flags = train_utils.ParseConfigOptions(experiment=EXPERIMENT, config_file=["no/such.yaml"])
-    with pytest.raises(parsing.UserError, match="no/such.yaml: there is no such file"):
+    with pytest.raises(UserError, match="no/such.yaml: there is no such file"):
         parsing.parse(flags)
 
 
@@ -397,7 +398,7 @@ def test_data_of_another_shape(records, tmp_path):
 
 
 def test_a_good_setting_is_not_refused(records, tmp_path):
-    checks.check(build(tiny(records)), "train_and_eval", str(tmp_path / "model"), EXPERIMENT)
+    check_run(build(tiny(records)), "train_and_eval", str(tmp_path / "model"), EXPERIMENT)
     assert not (tmp_path / "model").exists()
 
 
@@ -414,7 +415,7 @@ def test_the_stock_main_serves_too(records, tmp_path):
         "--gin_params=import tf_lamb.model_garden.registered",
     ])  # fmt: skip
     assert code == 0, said[-2000:]
-    assert tasks.steps_done(str(tmp_path / "model")) == 2
+    assert checkpoints.steps_done(str(tmp_path / "model")) == 2
     # Our trainer came along: a step is an update, not a micro-batch.
     (updates,) = [
         value

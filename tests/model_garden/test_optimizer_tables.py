@@ -15,8 +15,8 @@ from official.modeling.privacy import configs as privacy
 
 import tf_lamb.tf_keras
 from tf_lamb import model_garden
-from tf_lamb.model_garden.checks import runs as checks
-from tf_lamb.model_garden.experiments import optimizers as configs
+from tf_lamb.model_garden.checks.experiment import why_no_optimizer
+from tf_lamb.model_garden.experiments import optimizers
 
 KEYS = {"tf_lamb": "LAMB", "tf_lars": "LARS", "tf_adamp": "AdamP", "tf_sgdp": "SGDP"}
 CONSTANT = {"type": "constant", "constant": {"learning_rate": 0.1}}
@@ -24,7 +24,7 @@ CONSTANT = {"type": "constant", "constant": {"learning_rate": 0.1}}
 
 @pytest.fixture
 def replaced(monkeypatch):
-    for table in configs._tables():
+    for table in optimizers._tables():
         for key in ("lamb", "lars"):
             monkeypatch.setitem(table, key, table[key])
     model_garden.register(replace_stock=True)
@@ -38,7 +38,7 @@ def built(key, **kwargs):
 
 
 def is_as_model_gardens(key, cls):
-    for table in configs._tables():
+    for table in optimizers._tables():
         entry = table[key]
         expected = entry().get_config()
         expected["learning_rate"] = pytest.approx(0.1)
@@ -120,11 +120,11 @@ def test_differential_privacy_trains_with_ours():
 
     params = exp_factory.get_exp_config("lamb/bert_pretraining")
     params.task.differential_privacy_config = noisy
-    assert "beside gradient_transformers" in checks._optimization(params)
+    assert "beside gradient_transformers" in why_no_optimizer(params)
     params.trainer.optimizer_config.optimizer.tf_lamb.global_clipnorm = None
-    assert checks._optimization(params) is None
+    assert why_no_optimizer(params) is None
     params.trainer.optimizer_config.optimizer.tf_lamb.gradient_accumulation_steps = 2
-    assert "once an update" in checks._optimization(params)
+    assert "once an update" in why_no_optimizer(params)
 
 
 def test_loss_scaling_stands_around_it():

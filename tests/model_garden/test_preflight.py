@@ -17,8 +17,8 @@ from support import clusters, on_tpu
 from support.garden import EXPERIMENT, ROOT, build, optimizer, tiny
 
 from tf_lamb.model_garden import preflight as door
-from tf_lamb.model_garden.checks.parsing import UserError
-from tf_lamb.model_garden.running import step_programs
+from tf_lamb.model_garden.checks import step_programs
+from tf_lamb.model_garden.errors import UserError
 from tf_lamb.tpu import compiler, roofline
 
 SMALL = roofline.topology("v3:2x2")

@@ -66,7 +66,7 @@ def hashes(folder):
 
 
 def test_folder_holds_the_files_and_nothing_else(written):
-    assert sorted(p.name for p in written[0].iterdir()) == sorted(sample_data.FILES)
+    assert sorted(p.name for p in written[0].iterdir()) == sorted(sample_text.FILES)
 
 
 def test_records_have_the_features_that_model_garden_reads(written):

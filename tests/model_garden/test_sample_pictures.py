@@ -102,7 +102,7 @@ def fashion(tmp_path):
 
 
 def test_folder_holds_the_files_and_nothing_else(digits):
-    assert sorted(p.name for p in digits[0].iterdir()) == sorted(sample_pictures.FILES)
+    assert sorted(p.name for p in digits[0].iterdir()) == sorted(picture_sources.FILES)
 
 
 def test_digits_are_all_there_each_in_one_part(tmp_path):

@@ -14,9 +14,8 @@ from support.doors import uncompiled
 from support.garden import BATCH, assert_same_bits, build, one_device, tiny, trainer_of
 
 from tf_lamb.model_garden import train_stages
-from tf_lamb.model_garden.checks import parsing
-from tf_lamb.model_garden.folders import model_dirs
-from tf_lamb.model_garden.tasks import masked_lm as tasks
+from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
 
 def stage_settings(records, stage):
@@ -57,8 +56,8 @@ def test_killed_in_either_stage_it_ends_with_the_same_bits(files, tmp_path):
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL
-    assert tasks.steps_done(str(killed / "stage_1")) == 12
-    assert tasks.steps_done(str(killed / "stage_2")) >= 2
+    assert checkpoints.steps_done(str(killed / "stage_1")) == 12
+    assert checkpoints.steps_done(str(killed / "stage_2")) >= 2
     code, said = commands.run(*command("killed"))
     assert code == 0, said[-2000:]
     for stage in ("stage_1", "stage_2"):
@@ -173,7 +172,7 @@ def test_a_stage_that_cannot_follow(files, tmp_path, change, keep, expected):
         a_stage(files[0], tmp_path, 1),
         a_stage(files[1], tmp_path, 2, params_override=change),
     ]
-    with pytest.raises(parsing.UserError) as error:
+    with pytest.raises(UserError) as error:
         train_stages.prepare(stages, keep)
     assert expected in str(error.value)
 
@@ -183,7 +182,7 @@ def test_a_checkpoint_of_another_shape(records, stage_1):
     settings["task"]["init_checkpoint"] = str(stage_1[1])
     settings["task"]["model"]["encoder"]["bert"]["max_position_embeddings"] = 32
     trainer = trainer_of(build(settings), one_device())
-    with pytest.raises(parsing.UserError, match="does not fit this model") as error:
+    with pytest.raises(UserError, match="does not fit this model") as error:
         trainer.initialize()
     assert "(16, 8)" in str(error.value) and "(32, 8)" in str(error.value)
 

@@ -11,9 +11,10 @@ pytest.importorskip("official")
 from support import garden, malformed
 from support.malformed import every, refused
 
-from tf_lamb.model_garden.checks import parsing, yamls
-from tf_lamb.model_garden.checks import runs as checks
-from tf_lamb.model_garden.folders import model_dirs
+from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.experiments import parsing
+from tf_lamb.model_garden.folders import model_dirs, yamls
 from tf_lamb.model_garden.train_stages import Stage
 
 
@@ -22,7 +23,7 @@ def prepare(model_dir, experiment=garden.EXPERIMENT, config_file=(), **flags):
     flags = Stage(experiment, list(config_file), str(model_dir), **flags)
     parsing.fill_in(flags)
     params = parsing.parse(flags)
-    checks.check(params, "train_and_eval", flags.model_dir, experiment, None)
+    check_run(params, "train_and_eval", flags.model_dir, experiment, None)
     model_dirs.write_run(flags.model_dir, experiment, None)
 
 
@@ -42,7 +43,7 @@ def garden_refuses(tmp_path, records, monkeypatch):
             files.append(str(path))
         before = set(tmp_path.rglob("*"))
         flags = {"config_file": files, **flags}
-        refused(functools.partial(prepare, model_dir, **flags), parsing.UserError, words)
+        refused(functools.partial(prepare, model_dir, **flags), UserError, words)
         assert not touched.exists() and set(tmp_path.rglob("*")) == before
 
     call.touched = str(touched)

@@ -23,7 +23,7 @@ def run(module, flags, **environment):
 
 def wait_for_step(process, model_dir, step):
     """Returns as soon as the folder names a checkpoint of that step."""
-    from tf_lamb.model_garden.tasks.masked_lm import steps_done
+    from tf_lamb.model_garden.folders.checkpoints import steps_done
 
     while process.exitcode is None and steps_done(str(model_dir)) < step:
         time.sleep(0.01)

@@ -7,7 +7,7 @@ import os
 from official.core import train_utils
 from support.garden import ROOT
 
-from tf_lamb.model_garden.checks import parsing
+from tf_lamb.model_garden.experiments import parsing
 
 YAMLS = {
     os.path.basename(path): path

@@ -12,7 +12,7 @@ from support import garden
 from support.configs import YAMLS, experiment_of, header, parsed
 
 from tf_lamb.model_garden import preflight
-from tf_lamb.model_garden.running import step_programs
+from tf_lamb.model_garden.checks import step_programs
 from tf_lamb.tpu import compiler, roofline
 
 FILES = {name.removesuffix("_tpu.yaml"): path for name, path in YAMLS.items() if "_tpu" in name}

@@ -12,7 +12,7 @@ pytest.importorskip("libtpu")
 import tensorflow as tf
 
 import tf_lamb.tf_keras
-from tf_lamb.model_garden.running import step_programs
+from tf_lamb.model_garden.checks import step_programs
 from tf_lamb.tensorflow import target
 from tf_lamb.tpu import compiler, roofline
 

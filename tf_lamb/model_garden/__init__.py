@@ -9,12 +9,7 @@ Nothing is registered by importing it. One call does so:
 `--gin_params='import tf_lamb.model_garden.registered'`.
 """
 
-from tf_lamb.core.checks import installed
-
-
-def require() -> None:
-    """Raises `ModuleNotFoundError`, with the line that installs it, where Model Garden is not."""
-    installed.require("tf_lamb.model_garden", "official", "tf_keras", extra="model-garden")
+from tf_lamb.model_garden.errors import require
 
 
 def register(replace_stock: bool = False) -> None:
@@ -28,19 +23,13 @@ def register(replace_stock: bool = False) -> None:
             the field names that it has today (`weight_decay_rate`).
     """
     require()
-    from tf_lamb.model_garden.experiments import experiments, schedules
-    from tf_lamb.model_garden.experiments import optimizers as configs
+    from tf_lamb.model_garden.experiments import optimizers, schedules
     from tf_lamb.model_garden.running import trainer
-    from tf_lamb.model_garden.tasks import adversarial as adversarial_tasks
-    from tf_lamb.model_garden.tasks import images as image_tasks
-    from tf_lamb.model_garden.tasks import masked_lm as tasks
 
-    configs.register_optimizers()
+    optimizers.register_optimizers()
     schedules.register_schedules()
     trainer.register_trainer()
-    tasks.register_tasks()
-    image_tasks.register_image_tasks()
-    adversarial_tasks.register_adversarial_tasks()
-    experiments.register_experiments()
+    from tf_lamb.model_garden.experiments import named  # noqa: F401  (registers, with their tasks)
+
     if replace_stock:
-        configs.replace_stock_optimizers()
+        optimizers.replace_stock_optimizers()

@@ -4,11 +4,11 @@ python -m tf_lamb.model_garden.report --model_dir=/tmp/bert_small
 """
 
 import os
-import sys
 
 from absl import app, flags
 
 from tf_lamb.model_garden.checks import early
+from tf_lamb.model_garden.errors import one_line
 
 # Tag -> the row, what an answer is, and where data.json has the commonest one and its share.
 _ACCURACIES = {
@@ -47,8 +47,6 @@ def read_scalars(folder: str) -> dict[str, dict[int, float]]:
 
 def report(model_dir: str) -> str:
     """The report as text; raises `FileNotFoundError` if there is no run in the folder."""
-    import tensorflow as tf
-
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
     params = model_dirs.read_params(model_dir)
@@ -58,9 +56,11 @@ def report(model_dir: str) -> str:
             f"--model_dir={model_dir} holds no run that has saved a checkpoint. "
             "Name the --model_dir of tf_lamb.model_garden.train"
         )
-    step = tf.train.load_variable(checkpoint, "global_step/.ATTRIBUTES/VARIABLE_VALUE")
-    rows = [("steps", f"{step:,} of {params['trainer']['train_steps']:,}")]
-    rows.append(("global batch", _batch(params)))
+    steps = checkpoints.steps_done(model_dir)
+    rows = [
+        ("steps", f"{steps:,} of {params['trainer']['train_steps']:,}"),
+        ("global batch", _batch(params)),
+    ]
     train = read_scalars(os.path.join(model_dir, "train"))
     if points := train.get("training_loss"):
         (first, start), *_, (last, end) = [*points.items()] * 2
@@ -100,10 +100,8 @@ def _share(params, what: str, answer_key: str, share_key: str) -> str:
 
 
 def _run(_) -> None:
-    try:
+    with one_line("report", FileNotFoundError):
         print(report(flags.FLAGS.model_dir))
-    except FileNotFoundError as error:
-        sys.exit(f"tf_lamb.model_garden.report: {error}")
 
 
 def main() -> None:

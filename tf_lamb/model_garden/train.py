@@ -20,12 +20,10 @@ Beyond it:
 To resume a run that stopped, give the same command again.
 """
 
-import sys
-
 from absl import app, flags
 
 from tf_lamb.model_garden.checks import early
-from tf_lamb.model_garden.checks.errors import UserError
+from tf_lamb.model_garden.errors import one_line
 
 
 def define_flags() -> None:
@@ -72,6 +70,15 @@ def register() -> None:
     gin.parse_config_files_and_bindings(gin_files, gin_params, finalize_config=False)
 
 
+def read(args):
+    """The experiment that the flags say; prints what the batch flags stand for."""
+    from tf_lamb.model_garden.experiments import parsing
+
+    if arithmetic := parsing.fill_in(args):
+        print(arithmetic, flush=True)
+    return parsing.parse(args)
+
+
 def run() -> None:
     """Trains and evaluates what the flags say; raises `UserError` where that cannot be."""
     import tf_keras
@@ -79,20 +86,15 @@ def run() -> None:
     from official.nlp import train as model_garden_train
 
     from tf_lamb.model_garden import report
-    from tf_lamb.model_garden.checks import parsing
-    from tf_lamb.model_garden.checks import runs as checks
+    from tf_lamb.model_garden.checks.experiment import check_run
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
     from tf_lamb.model_garden.running import runner
 
     args = flags.FLAGS
-    if arithmetic := parsing.fill_in(args):
-        print(arithmetic, flush=True)
-    params = parsing.parse(args)
-    checks.check(params, args.mode, args.model_dir, args.experiment, args.seed)
+    check_run(read(args), args.mode, args.model_dir, args.experiment, args.seed)
 
     training = "train" in args.mode
-    seed = args.seed
-    if seed is None:
+    if (seed := args.seed) is None:
         seed = model_dirs.read_run(args.model_dir).get("seed")
     if seed is not None:
         tf_keras.utils.set_random_seed(seed)
@@ -107,12 +109,10 @@ def run() -> None:
 
 
 def _run(_) -> None:
-    try:
-        early.check(flags.FLAGS.experiment, flags.FLAGS.config_file)
+    with one_line("train"):
+        early.check_names(flags.FLAGS.experiment, flags.FLAGS.config_file)
         register()
         run()
-    except UserError as error:
-        sys.exit(f"tf_lamb.model_garden.train: {error}")
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ those of `tf_lamb.model_garden.train` and hold for every stage.
 To resume a run that stopped, in whatever stage, give the same command again.
 """
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -26,7 +27,7 @@ from absl import app, flags
 
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.checks import early
-from tf_lamb.model_garden.checks.errors import UserError
+from tf_lamb.model_garden.errors import UserError, one_line
 
 
 @dataclasses.dataclass
@@ -47,33 +48,34 @@ class Stage:
         return hasattr(self, flag)
 
 
-_COMMON = (
-    "params_override", "tpu", "tf_data_service", "global_batch_size", "recipe",
-    "per_replica_batch_size",
-)  # fmt: skip
-
-
 def _stages(args) -> list[Stage]:
-    common = {name: getattr(args, name) for name in _COMMON}
+    _, _, _, *common = (field.name for field in dataclasses.fields(Stage))
     stages = []
     for i, text in enumerate(args.stage, 1):
         experiment, _, files = text.partition(":")
-        files = files.split(",") if files else []
-        stages.append(
-            Stage(experiment, files, os.path.join(args.model_dir, f"stage_{i}"), **common)
-        )
+        folder = os.path.join(args.model_dir, f"stage_{i}")
+        same = {name: getattr(args, name) for name in common}
+        stages.append(Stage(experiment, files.split(",") if files else [], folder, **same))
     return stages
+
+
+@contextlib.contextmanager
+def _named(i):
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"stage {i}: {error}") from error
 
 
 def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) -> list:
     """Parses all stages and says in each where it begins; raises where one cannot be."""
-    from tf_lamb.model_garden.checks import parsing
-    from tf_lamb.model_garden.checks import runs as checks
+    from tf_lamb.model_garden.checks.experiment import check_run
+    from tf_lamb.model_garden.experiments import parsing
     from tf_lamb.model_garden.folders import model_dirs
 
     parsed, begin = [], 0
     for i, stage in enumerate(stages):
-        try:
+        with _named(i + 1):
             arithmetic = parsing.fill_in(stage)
             if i:
                 hand_over = {"task": {"init_checkpoint": stages[i - 1].model_dir}}
@@ -89,9 +91,7 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
             alone = params.replace(task={"init_checkpoint": None})
             if hasattr(alone.task, "init_optimizer"):
                 alone.task.init_optimizer = False
-            checks.check(alone, mode, stage.model_dir, stage.experiment, seed)
-        except UserError as error:
-            raise UserError(f"stage {i + 1}: {error}") from error
+            check_run(alone, mode, stage.model_dir, stage.experiment, seed)
         parsed.append(params)
         begin += params.trainer.train_steps
         print(f"Stage {i + 1} of {len(stages)}: {stage.experiment}, "
@@ -101,46 +101,44 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
     return parsed
 
 
-def _run(_) -> None:
-    args = flags.FLAGS
-    try:
-        if "train" not in args.mode:
-            raise UserError(
-                f"--mode={args.mode}: stages are trained. Evaluate one with "
-                "tf_lamb.model_garden.train and its folder as --model_dir"
-            )
-        if args.experiment or args.config_file:
-            raise UserError("Each stage has its own: write --stage=EXPERIMENT:CONFIG_FILE")
-        stages = _stages(args)
-        for i, stage in enumerate(stages, 1):
-            try:
-                early.check(stage.experiment, stage.config_file)
-            except UserError as error:
-                raise UserError(f"stage {i}: {error}") from error
-        train.register()
-        from tf_lamb.model_garden.folders import checkpoints
-        from tf_lamb.model_garden.tasks import masked_lm as tasks
+def _train(args) -> None:
+    if "train" not in args.mode:
+        raise UserError(
+            f"--mode={args.mode}: stages are trained. Evaluate one with "
+            "tf_lamb.model_garden.train and its folder as --model_dir"
+        )
+    if args.experiment or args.config_file:
+        raise UserError("Each stage has its own: write --stage=EXPERIMENT:CONFIG_FILE")
+    stages = _stages(args)
+    for i, stage in enumerate(stages, 1):
+        with _named(i):
+            early.check_names(stage.experiment, stage.config_file)
+    train.register()
+    from tf_lamb.model_garden.folders import checkpoints
 
-        all_params = prepare(stages, args.moments == "keep", args.mode, args.seed)
-        for i, (stage, params) in enumerate(zip(stages, all_params, strict=True), 1):
-            checkpoints.settle(stage.model_dir)
-            if tasks.steps_done(stage.model_dir) >= params.trainer.train_steps:
-                continue
-            print(f"Training stage {i} of {len(stages)}.", flush=True)
-            for field in dataclasses.fields(stage):
-                setattr(args, field.name, getattr(stage, field.name))
-            args.global_batch_size = args.per_replica_batch_size = None  # filled in by now
-            train.run()
-            done = tasks.steps_done(stage.model_dir)
-            if done < params.trainer.train_steps:
-                sys.exit(f"Stage {i} ended at step {done:,} of {params.trainer.train_steps:,}.")
-            if i < len(stages):
-                # A new process for the next stage: a strategy and its devices are made once only.
-                module = "tf_lamb.model_garden.train_stages"
-                os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
-    except UserError as error:
-        sys.exit(f"tf_lamb.model_garden.train_stages: {error}")
+    all_params = prepare(stages, args.moments == "keep", args.mode, args.seed)
+    for i, (stage, params) in enumerate(zip(stages, all_params, strict=True), 1):
+        checkpoints.settle(stage.model_dir)
+        if checkpoints.steps_done(stage.model_dir) >= params.trainer.train_steps:
+            continue
+        print(f"Training stage {i} of {len(stages)}.", flush=True)
+        for name, value in vars(stage).items():
+            setattr(args, name, value)
+        args.global_batch_size = args.per_replica_batch_size = None  # filled in by now
+        train.run()
+        done = checkpoints.steps_done(stage.model_dir)
+        if done < params.trainer.train_steps:
+            sys.exit(f"Stage {i} ended at step {done:,} of {params.trainer.train_steps:,}.")
+        if i < len(stages):
+            # A new process for the next stage: a strategy and its devices are made once only.
+            module = "tf_lamb.model_garden.train_stages"
+            os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
     print(f"All {len(stages)} stages are trained: {stages[-1].model_dir}")
+
+
+def _run(_) -> None:
+    with one_line("train_stages"):
+        _train(flags.FLAGS)
 
 
 def main() -> None:

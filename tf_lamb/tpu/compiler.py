@@ -88,8 +88,7 @@ def require() -> None:
 
 def versions() -> str:
     """Which compiler it is."""
-    names = ("libtpu", "jax")
-    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("libtpu", "jax"))
 
 
 @functools.cache
@@ -120,8 +119,7 @@ def compile_lowered(lowered: Any) -> Program:
     """Compiles what `jax.jit(...).lower(...)` made for the devices of a topology."""
     with _refusals():
         compiled = lowered.compile()
-    cost = compiled.cost_analysis()
-    return _program(compiled.memory_analysis(), cost, compiled.as_text())
+    return _program(compiled.memory_analysis(), compiled.cost_analysis(), compiled.as_text())
 
 
 def compile_hlo(hlo: bytes, device: Any) -> Program:
@@ -142,13 +140,10 @@ def compile_hlo(hlo: bytes, device: Any) -> Program:
 def _program(memory, cost, text):
     cost = cost[0] if isinstance(cost, list) else cost
     return Program(
-        arguments=memory.argument_size_in_bytes,
-        outputs=memory.output_size_in_bytes,
-        aliased=memory.alias_size_in_bytes,
-        temporaries=memory.temp_size_in_bytes,
-        flops=max(cost.get("flops", 0.0), 0.0),
-        text=text,
-    )
+        arguments=memory.argument_size_in_bytes, outputs=memory.output_size_in_bytes,
+        aliased=memory.alias_size_in_bytes, temporaries=memory.temp_size_in_bytes,
+        flops=max(cost.get("flops", 0.0), 0.0), text=text,
+    )  # fmt: skip
 
 
 _SIZE = r"([\d.]+)([KMGTP]?)"

@@ -84,11 +84,11 @@ class Text:
 
     def __init__(self, text: str):
         self._computations: dict[str, dict] = {}
-        current = None
+        current, self._entry = None, ""
         for line in text.splitlines():
             if started := _COMPUTATION.match(line):
                 current = self._computations.setdefault(started[2], {})
-                self._entry = started[2] if started[1] else getattr(self, "_entry", "")
+                self._entry = started[2] if started[1] else self._entry
             elif current is not None and (found := _INSTRUCTION.match(_plain(line))):
                 name, result, operation, rest = found.groups()
                 end = _closing(rest)

@@ -1,10 +1,9 @@
 """What a compiled step says of a run before it: whether it fits, and the least that it costs."""
 
 import dataclasses
-import math
-from collections.abc import Callable
 
-from tf_lamb.tpu.roofline import GIB, Bounds, Topology, bounds
+from tf_lamb.tpu.roofline import Bounds, Topology, bounds
+from tf_lamb.tpu.table import table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,12 +59,10 @@ class Work:
     def times(self, micro_batches: int) -> "Work":
         """The step of as many micro-batches: each is summed over replicas, the last updates."""
         more = micro_batches - 1
-        return dataclasses.replace(
-            self,
-            flops=self.flops + more * (self.flops - self.update_flops),
-            bytes_moved=self.bytes_moved + more * (self.bytes_moved - self.update_bytes),
-            reduced=self.reduced * micro_batches,
-        )
+        flops = self.flops + more * (self.flops - self.update_flops)
+        moved = self.bytes_moved + more * (self.bytes_moved - self.update_bytes)
+        reduced = self.reduced * micro_batches
+        return dataclasses.replace(self, flops=flops, bytes_moved=moved, reduced=reduced)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,87 +141,23 @@ class Report:
 
     def as_dict(self) -> dict:
         """Plain numbers and words: bytes, operations, seconds, hours."""
-        chip, hours = self.topology.chip, self.hours
+        topology, hours, least = self.topology, self.hours, self.bounds
         return {
-            "subject": self.subject,
-            "topology": str(self.topology),
-            "chips": self.topology.chips,
-            "replicas": self.topology.replicas,
-            "batch_size": self.batch_size,
-            "parts": self.split,
-            "examples_a_replica": self.share,
-            "micro_batches": self.micro_batches,
-            "fits": self.fits,
-            "memory": dataclasses.asdict(self.memory) if self.memory else None,
-            "needed": self.needed,
-            "available": chip.memory,
+            "subject": self.subject, "topology": str(topology), "chips": topology.chips,
+            "replicas": topology.replicas, "batch_size": self.batch_size, "parts": self.split,
+            "examples_a_replica": self.share, "micro_batches": self.micro_batches,
+            "fits": self.fits, "memory": self.memory and dataclasses.asdict(self.memory),
+            "needed": self.needed, "available": topology.chip.memory,
             "largest_examples_a_replica": self.largest,
             "needed_micro_batches": self.needed_micro_batches,
-            "work": dataclasses.asdict(self.work) if self.work else None,
-            "bounds": self.bounds and {**dataclasses.asdict(self.bounds), "step": self.bounds.step},
-            "binding": self.bounds and self.bounds.binding,
-            "steps": self.steps,
-            "examples": self.steps and self.steps * self.batch_size,
-            "hours": hours,
-            "chip_hours": hours and hours * self.topology.chips,
-            "published": self.published,
-            "refused": self.refused,
-            "collectives": self.collectives,
-            "chip_source": chip.source,
-            "compiler": self.compiler,
-        }
+            "work": self.work and dataclasses.asdict(self.work),
+            "bounds": least and {**dataclasses.asdict(least), "step": least.step},
+            "binding": least and least.binding, "steps": self.steps,
+            "examples": self.steps and self.steps * self.batch_size, "hours": hours,
+            "chip_hours": hours and hours * topology.chips, "published": self.published,
+            "refused": self.refused, "collectives": self.collectives,
+            "chip_source": topology.chip.source, "compiler": self.compiler,
+        }  # fmt: skip
 
     def __str__(self):
-        from tf_lamb.tpu.table import table
-
         return table(self)
-
-
-def largest(needs: Callable[[int], float], available: float, start: int) -> int:
-    """The largest batch that fits: it does, and the next one does not.
-
-    Memory grows about as the batch does, so a guess is where the line through what is known meets
-    what there is. Near it a compiler may compute again what it cannot keep: where a line gains
-    little, the next guess is twice as large, or in the middle.
-
-    Args:
-        needs: bytes at a batch; asked once for each that is tried.
-        available: bytes.
-        start: the first batch to try.
-
-    Returns:
-        0 where not even one example fits.
-    """
-    known: dict[int, float] = {}
-    fits, fails, guess = 0, math.inf, max(start, 1)
-    while fails - fits > 1:
-        before = fails - fits
-        known[guess] = needs(guess)
-        if known[guess] <= available:
-            fits = guess
-        else:
-            fails = guess
-        guess = _guess(known, available, fits, fails, gained=fails - fits <= before / 2)
-    return fits
-
-
-def _guess(known, available, fits, fails, gained):
-    if math.isinf(fails):
-        if len(known) == 2:
-            return max(_line(known, available) + 1, fits + 1)  # what is found must fail above
-        return 2 * fits
-    if not gained or len(known) == 1:
-        return (fits + int(fails)) // 2
-    return min(max(_line(known, available), fits + 1), int(fails) - 1)
-
-
-def _line(known, available):
-    """Where the line through the two batches nearest to what there is meets it."""
-    one, other = sorted(known, key=lambda batch: abs(known[batch] - available))[:2]
-    slope = (known[other] - known[one]) / (other - one)
-    return math.floor(one + (available - known[one]) / slope) if slope > 0 else 2 * max(one, other)
-
-
-def gib(size: float) -> str:
-    """Bytes as a person reads them."""
-    return f"{size / GIB:.2f} GiB"

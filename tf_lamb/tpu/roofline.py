@@ -15,6 +15,11 @@ import math
 GIB = 2.0**30
 
 
+def gib(size: float) -> str:
+    """Bytes as a person reads them."""
+    return f"{size / GIB:.2f} GiB"
+
+
 @dataclasses.dataclass(frozen=True)
 class Chip:
     """A generation of TPU. All but the memory are a whole chip's, as published.

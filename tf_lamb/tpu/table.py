@@ -1,24 +1,25 @@
 """A preflight's report, as a table that a person reads in ten seconds."""
 
-from tf_lamb.tpu.report import Report, gib
+from tf_lamb.tpu.roofline import gib
 
 
-def table(report: Report) -> str:
+def table(report) -> str:
     """The rows that there is something to say in."""
     topology = report.topology
+    head = (f"{report.subject} on {topology}: {topology.chips:,} chips, {topology.replicas:,} "
+            "replicas")  # fmt: skip
+    batch = (f"{report.batch_size:,} = {report.share:,} examples x {report.split:,} "
+             f"{_part(report)}s x {report.micro_batches:,} micro-batch"
+             f"{'es' * (report.micro_batches != 1)}")  # fmt: skip
+    parts = {
+        "batch": [batch], "memory": _memory(report), "step": _step(report),
+        "schedule": _schedule(report), "compiler": [report.compiler],
+    }  # fmt: skip
     rows = [
-        ("", f"{report.subject} on {topology}: {topology.chips:,} chips, "
-             f"{topology.replicas:,} replicas"),
-        ("batch", f"{report.batch_size:,} = {report.share:,} examples x {report.split:,} "
-                  f"{_part(report)}s x {report.micro_batches:,} micro-batch"
-                  f"{'es' * (report.micro_batches != 1)}"),
-        *(("memory" if i == 0 else "", line) for i, line in enumerate(_memory(report))),
-        *(("step" if i == 0 else "", line) for i, line in enumerate(_step(report))),
-        *(("schedule" if i == 0 else "", line) for i, line in enumerate(_schedule(report))),
-        ("compiler", report.compiler),
+        f"{'' if i else name:<10}{line}"
+        for name, lines in parts.items() for i, line in enumerate(lines) if line
     ]  # fmt: skip
-    return "\n".join(f"{name:<10}{text}" if name or i else text for i, (name, text) in
-                     enumerate(rows) if text)  # fmt: skip
+    return "\n".join([head, *rows])
 
 
 def _part(report):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import types
 from typing import Any
 
 from tf_lamb.core import checks
@@ -9,19 +10,10 @@ from tf_lamb.core import checks
 DECAYS = ("cosine", "constant_then_cosine")
 
 
-class _Floats:
-    """The functions that `Settings.value` uses, over Python's own numbers."""
-
-    cos = staticmethod(math.cos)
-    maximum = staticmethod(max)
-    minimum = staticmethod(min)
-
-    @staticmethod
-    def where(condition, x, otherwise):
-        return x if condition else otherwise
-
-
-FLOATS = _Floats()
+# The functions that `Settings.value` uses, over Python's own numbers.
+FLOATS = types.SimpleNamespace(
+    cos=math.cos, maximum=max, minimum=min, where=lambda holds, x, other: x if holds else other
+)
 
 
 @dataclasses.dataclass(frozen=True)

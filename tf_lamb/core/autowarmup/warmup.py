@@ -5,14 +5,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_lamb.core.autowarmup import gaussian_process
-from tf_lamb.core.autowarmup.picture import Drawable
+from tf_lamb.core.autowarmup import gaussian_process, picture
 from tf_lamb.core.autowarmup.settings import FLOATS, Settings
 
 Judge = Callable[[Sequence[float], Sequence[float], int], Sequence[Any]]
 
 
-class Warmup(Drawable):
+class Warmup:
     """Rises, switches and decays.
 
     At the end of an epoch of the warmup, all losses so far stand at x_i = i/n:
@@ -40,6 +39,8 @@ class Warmup(Drawable):
         self.verdicts: list[tuple[int, bool]] = []
         self.begin, self.peak = settings.unfound()
         self.found = False
+
+    plot = picture.plot
 
     def rate(self, step: float) -> float:
         """The learning rate after this many steps."""

@@ -67,15 +67,15 @@ def _radius(eigenvalues, b):
 
 
 def _is_circulant(matrix):
-    first = matrix[0]
-    return all(
-        math.isclose(weight, first[(j - i) % len(first)], abs_tol=1e-9)
-        for i, row in enumerate(matrix) for j, weight in enumerate(row)
-    )  # fmt: skip
+    return _is(matrix, lambda i, j: matrix[0][(j - i) % len(matrix)])
 
 
 def _is_symmetric(matrix):
+    return _is(matrix, lambda i, j: matrix[j][i])
+
+
+def _is(matrix, expected):
     return all(
-        math.isclose(matrix[j][i], weight, abs_tol=1e-9)
+        math.isclose(weight, expected(i, j), abs_tol=1e-9)
         for i, row in enumerate(matrix) for j, weight in enumerate(row)
     )  # fmt: skip

@@ -156,32 +156,7 @@ def _powers(base: int, below: int) -> list[int]:
     return powers
 
 
-def _ring(workers):
-    return (_uniform(workers, [1, -1]),)
-
-
-def _one_sided_ring(workers):
-    return (_uniform(workers, [1]),)
-
-
-def _exponential(workers):
-    return (_uniform(workers, _powers(2, workers)),)
-
-
-def _symmetric_exponential(workers):
-    near = _powers(4, workers // 2 + 1)
-    return (_uniform(workers, [*near, *(-offset for offset in near)]),)
-
-
-def _one_peer_exponential(workers):
-    return tuple(_uniform(workers, [offset]) for offset in _powers(2, workers))
-
-
-def _full(workers):
-    return (_uniform(workers, range(workers)),)
-
-
-def _grid(workers):
+def _grid(workers: int) -> Matrix:
     """w_ij = 1/(1 + the larger number of neighbours of i and j), and i keeps the rest."""
     columns = next(c for c in range(math.isqrt(workers), 0, -1) if workers % c == 0)
     place = [divmod(i, columns) for i in range(workers)]
@@ -195,11 +170,18 @@ def _grid(workers):
         for j in near:
             matrix[i][j] = 1 / (1 + max(len(near), len(neighbours[j])))
         matrix[i][i] = 1 - sum(matrix[i])
-    return (tuple(map(tuple, matrix)),)
+    return tuple(map(tuple, matrix))
 
 
+# name -> the matrices that take turns, of n workers
 TOPOLOGIES: dict[str, Callable[[int], tuple[Matrix, ...]]] = {
-    "ring": _ring, "one_sided_ring": _one_sided_ring, "exponential": _exponential,
-    "symmetric_exponential": _symmetric_exponential, "one_peer_exponential": _one_peer_exponential,
-    "grid": _grid, "full": _full,
-}  # fmt: skip
+    "ring": lambda n: (_uniform(n, [1, -1]),),
+    "one_sided_ring": lambda n: (_uniform(n, [1]),),
+    "exponential": lambda n: (_uniform(n, _powers(2, n)),),
+    "symmetric_exponential": lambda n: (
+        _uniform(n, [sign * hops for hops in _powers(4, n // 2 + 1) for sign in (1, -1)]),
+    ),
+    "one_peer_exponential": lambda n: tuple(_uniform(n, [hops]) for hops in _powers(2, n)),
+    "grid": lambda n: (_grid(n),),
+    "full": lambda n: (_uniform(n, range(n)),),
+}

@@ -8,9 +8,9 @@ from tf_lamb.core.checks.warn import warn
 from tf_lamb.keras.layers import SplitBatchNormalization
 
 
-def backend(name: str) -> None:
-    """The backend is one whose train step is known here."""
-    if name not in ("tensorflow", "jax"):
+def check_backend() -> None:
+    """Keras runs on a backend whose train step is known here."""
+    if (name := keras.backend.backend()) not in ("tensorflow", "jax"):
         raise ValueError(
             f"ConcurrentAdversarial trains on TensorFlow and JAX, not on {name}. "
             "Set KERAS_BACKEND=jax before Keras is imported."
@@ -74,7 +74,7 @@ def tau(value) -> int:
     return value
 
 
-def model(candidate) -> None:
+def check_model(candidate) -> None:
     """A built image model with one input."""
     if not isinstance(candidate, keras.Model):
         raise TypeError(f"model must be a keras.Model, not {candidate!r:.80}.")
@@ -84,10 +84,10 @@ def model(candidate) -> None:
         )
     inputs = getattr(candidate, "inputs", None)
     if inputs:
-        image(candidate.name, inputs if len(inputs) > 1 else inputs[0])
+        check_image(candidate.name, inputs if len(inputs) > 1 else inputs[0])
 
 
-def image(name: str, x) -> None:
+def check_image(name: str, x) -> None:
     """One batch of images, (batch, height, width, channels)."""
     shape = getattr(x, "shape", None)
     if shape is None or len(shape) != 4:
@@ -98,7 +98,7 @@ def image(name: str, x) -> None:
         )
 
 
-def unfrozen(line, trainable) -> None:
+def check_unfrozen(line, trainable) -> None:
     """What is trained is what there are copies of."""
     for copies in line:
         if len(copies) != len(trainable):
@@ -108,7 +108,7 @@ def unfrozen(line, trainable) -> None:
             )
 
 
-def pixels(lowest: float, highest: float, bounds) -> None:
+def check_pixels(lowest: float, highest: float, bounds) -> None:
     """The pixels of some images lie in the input range, and fill some of it.
 
     The attack moves whatever lies outside to the nearest bound.
@@ -128,7 +128,7 @@ def pixels(lowest: float, highest: float, bounds) -> None:
         )
 
 
-def labels(y) -> None:
+def check_labels(y) -> None:
     """There is something to be wrong about."""
     if y is None:
         raise ValueError(
@@ -136,7 +136,7 @@ def labels(y) -> None:
         )
 
 
-def normalization(layers) -> None:
+def check_normalization(layers) -> None:
     """No layer mixes clean and adversarial images."""
     for layer in layers:
         if type(layer) not in (keras.layers.BatchNormalization, SplitBatchNormalization):

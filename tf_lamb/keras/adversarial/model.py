@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
-from tf_lamb.core import checks
-from tf_lamb.keras.adversarial import checks as adversarial_checks
+from tf_lamb.core.checks import whole
+from tf_lamb.keras.adversarial import checks
 from tf_lamb.keras.adversarial.step import AdversarialStep
 from tf_lamb.keras.layers import replace_batch_normalization
 
@@ -77,21 +77,18 @@ class ConcurrentAdversarial(AdversarialStep):
         seed=None,
         name="concurrent_adversarial",
     ):
-        adversarial_checks.backend(keras.backend.backend())
-        low, high = adversarial_checks.input_range(input_range)
-        size = adversarial_checks.size
+        checks.check_backend()
+        low, high = checks.input_range(input_range)
+        size = checks.size
         epsilon = size("epsilon", epsilon, 9 / 255 * (high - low), high - low)
         arguments = {
-            "epsilon": epsilon,
-            "input_range": (low, high),
+            "epsilon": epsilon, "input_range": (low, high),
             "step_size": size("step_size", step_size, epsilon, high - low),
-            "steps": checks.whole("steps", steps),
-            "tau": adversarial_checks.tau(tau),
-            "alpha": adversarial_checks.share("alpha", alpha),
-            "clean_start": adversarial_checks.share("clean_start", clean_start),
-            "seed": seed,
-        }
-        adversarial_checks.model(model)
+            "steps": whole("steps", steps), "tau": checks.tau(tau),
+            "alpha": checks.share("alpha", alpha),
+            "clean_start": checks.share("clean_start", clean_start), "seed": seed,
+        }  # fmt: skip
+        checks.check_model(model)
         super().__init__(name=name)
         self._arguments = arguments
         self.model = split(model)
@@ -106,15 +103,12 @@ class ConcurrentAdversarial(AdversarialStep):
         """The parameters of so many steps ago, which before the first step are those of now."""
         return [
             self.add_weight(
-                shape=v.shape,
-                dtype=v.dtype,
+                shape=v.shape, dtype=v.dtype, trainable=False, autocast=False,
                 initializer=lambda shape, dtype=None, v=v: ops.copy(v.value),
-                trainable=False,
-                autocast=False,
                 name=f"stale_{age}_{i}",
             )
             for i, v in enumerate(self.model.trainable_variables)
-        ]
+        ]  # fmt: skip
 
     def call(self, inputs, training=None):
         """The model's outputs."""
@@ -136,5 +130,5 @@ def split(model):
     """The model, with a set of statistics for the clean images and one for the adversarial."""
     layers = model._flatten_layers()  # seam: Keras 3.15.1, as in `faces.replacing`
     found = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
-    adversarial_checks.normalization(found)
+    checks.check_normalization(found)
     return replace_batch_normalization(model, split=True) if found else model

@@ -6,8 +6,9 @@ from keras import ops
 from tf_lamb.api.layers.flag import Flag
 from tf_lamb.api.layers.split import auxiliary_statistics
 from tf_lamb.core import adversarial as rule
-from tf_lamb.keras.adversarial import checks as adversarial_checks
+from tf_lamb.keras.adversarial import checks
 
+_ATTACK = ("epsilon", "step_size", "steps", "input_range")
 # Whether the batch is a clean one and its adversarial one.
 _DOUBLED = Flag("doubled")
 
@@ -23,12 +24,12 @@ class AdversarialStep(keras.Model):
         """As Keras's; looks first whether some of the images lie in the input range."""
         if (images := some_images(x)) is not None:
             lowest, highest = float(ops.min(images)), float(ops.max(images))
-            adversarial_checks.pixels(lowest, highest, self._arguments["input_range"])
+            checks.check_pixels(lowest, highest, self._arguments["input_range"])
         return super().fit(x, *arguments, **options)
 
     def make_train_function(self, force=False):
         """As Keras's, which every `fit` calls before its first step."""
-        adversarial_checks.unfrozen(self._line, self.trainable_variables)
+        checks.check_unfrozen(self._line, self.trainable_variables)
         if int(ops.convert_to_numpy(self._steps_done)) == 0:
             # Weights may have been loaded since this model was made.
             for copies in self._line:
@@ -59,7 +60,7 @@ class AdversarialStep(keras.Model):
     def _double(self, data):
         """The batch twice, the second time with adversarial images; then the line moves on."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        adversarial_checks.image("the data", x)
+        checks.check_image("the data", x)
         x = ops.cast(x, keras.config.floatx())
         adversarial = self.adversarial(x, y, sample_weight)
         for copies, values in zip(self._line, rule.delayed(*self._parameters()), strict=True):
@@ -84,13 +85,15 @@ class AdversarialStep(keras.Model):
         Returns:
             Images within epsilon of x, and within the input range.
         """
-        adversarial_checks.labels(y)
-        of, theta = self._arguments, rule.stale(*self._parameters())
+        checks.check_labels(y)
+        theta = rule.stale(*self._parameters())
+        attack = {key: self._arguments[key] for key in _ATTACK}
         x = ops.cast(x, keras.config.floatx())
         shape = ops.shape(x)
         noise = keras.random.uniform(shape, -1, 1, x.dtype, self._random)
         drawn = keras.random.uniform((shape[0], 1, 1, 1), 0, 1, x.dtype, self._random)
-        begin = rule.start(ops, x, noise, drawn < of["clean_start"], of["epsilon"])
+        is_clean = drawn < self._arguments["clean_start"]
+        begin = rule.start(ops, x, noise, is_clean, attack["epsilon"])
         rest = [ops.convert_to_tensor(v) for v in self.non_trainable_variables]
         known = [(v, v.value) for v in (*self.metrics_variables, *self.optimizer.variables)]
 
@@ -101,15 +104,11 @@ class AdversarialStep(keras.Model):
                 plain = super(AdversarialStep, self).compute_loss(images, y, outputs, sample_weight)
                 return self.optimizer.scale_loss(plain)  # else small ones are 0 in float16
 
-        return rule.attack(
-            ops, lambda images: gradient(loss, images), x, begin,
-            epsilon=of["epsilon"], step_size=of["step_size"], steps=of["steps"],
-            input_range=of["input_range"],
-        )  # fmt: skip
+        return rule.attack(ops, lambda images: gradient(loss, images), x, begin, **attack)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Keras's; of a doubled batch, the weighted sum of both halves' losses."""
-        adversarial_checks.labels(y)
+        checks.check_labels(y)
         if not _DOUBLED:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         arrays = (x, y, y_pred, sample_weight)

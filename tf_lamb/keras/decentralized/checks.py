@@ -14,6 +14,15 @@ _FOREIGN = {
 }  # fmt: skip
 
 
+def check_backend():
+    """That Keras runs on JAX."""
+    if (name := keras.backend.backend()) != "jax":
+        raise ValueError(
+            f"Keras runs on {name!r}, and decentralized training is for its JAX backend: set "
+            "KERAS_BACKEND=jax before Keras is imported."
+        )
+
+
 def devices_of(devices):
     """The devices as a tuple, and all of them for None."""
     import jax
@@ -89,7 +98,7 @@ def _check_rate(optimizer, method):
             )
 
 
-def convergent(method, matrices, momentum):
+def check_convergence(method, matrices, momentum):
     """That DecentLaM's workers come together with this momentum."""
     if method != "decentlam":
         return
@@ -109,7 +118,7 @@ def convergent(method, matrices, momentum):
         )
 
 
-def batch(size, workers):
+def check_batch(size, workers):
     """That the workers divide a batch of this size."""
     share, rest = divmod(size, workers)
     if rest:

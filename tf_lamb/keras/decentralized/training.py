@@ -12,10 +12,11 @@ import functools
 import keras
 from keras import ops
 
-from tf_lamb.core import checks, plan
+from tf_lamb.core import plan
+from tf_lamb.core.checks import choice, flag, number, patterns
 from tf_lamb.core.checks.warn import warn
 from tf_lamb.core.decentralized import rules, topologies
-from tf_lamb.keras.decentralized import checks as decentralized_checks
+from tf_lamb.keras.decentralized import checks
 from tf_lamb.keras.decentralized.workers import Workers
 
 _RULES = {
@@ -86,18 +87,14 @@ class Decentralized(keras.Model):
         self, model, method="decentlam", topology="ring", *, weight_decay=0.0,
         exclude_from_weight_decay=None, lazy=False, devices=None, name=None,
     ):  # fmt: skip
-        if keras.backend.backend() != "jax":
-            raise ValueError(
-                f"Keras runs on {keras.backend.backend()!r}, and decentralized training is for its "
-                "JAX backend: set KERAS_BACKEND=jax before Keras is imported."
-            )
-        checks.choice("method", method)
-        decay = checks.number("weight_decay", weight_decay)
-        undecayed = checks.patterns("exclude_from_weight_decay", exclude_from_weight_decay)
-        devices = decentralized_checks.devices_of(devices)
-        matrices = topologies.matrices(topology, len(devices), lazy=checks.flag("lazy", lazy))
-        optimizer = decentralized_checks.own_optimizer(model, method)
-        decentralized_checks.convergent(method, matrices, optimizer.momentum)
+        checks.check_backend()
+        choice("method", method)
+        decay = number("weight_decay", weight_decay)
+        undecayed = patterns("exclude_from_weight_decay", exclude_from_weight_decay)
+        devices = checks.devices_of(devices)
+        matrices = topologies.matrices(topology, len(devices), lazy=flag("lazy", lazy))
+        optimizer = checks.own_optimizer(model, method)
+        checks.check_convergence(method, matrices, optimizer.momentum)
         rule = _RULES[method]
         if method != "dsgd":
             rule = functools.partial(rule, momentum=optimizer.momentum)
@@ -108,9 +105,8 @@ class Decentralized(keras.Model):
         )  # fmt: skip
         # No attribute of this object: Keras would count the model's weights among its own.
         self._workers = Workers(model, rule, matrices, devices)
-        self.compile(
-            optimizer, steps_per_execution=model.steps_per_execution, auto_scale_loss=False
-        )
+        steps = model.steps_per_execution
+        self.compile(optimizer, steps_per_execution=steps, auto_scale_loss=False)
 
     @property
     def metrics(self):
@@ -187,7 +183,7 @@ class Decentralized(keras.Model):
             def placed(state, data):
                 for each in keras.tree.flatten(data):
                     if each is not None:
-                        decentralized_checks.batch(each.shape[0], self._workers.count)
+                        checks.check_batch(each.shape[0], self._workers.count)
                 *own, metrics = state  # an evaluation, or their reset, leaves them on one device
                 return self._workers.waited(step((*own, self._workers.shared(metrics)), data))
 
@@ -222,17 +218,15 @@ class Decentralized(keras.Model):
     def _symbolic_build(self, iterator=None, data_batch=None):
         adapter = getattr(iterator, "data_adapter", None)
         if adapter is not None and adapter.batch_size:  # a generator does not know it
-            decentralized_checks.batch(adapter.batch_size, self._workers.count)
-            if iterator.steps_per_epoch is None:
-                decentralized_checks.batch(adapter.partial_batch_size or 0, self._workers.count)
+            last = adapter.partial_batch_size if iterator.steps_per_epoch is None else None
+            for size in (adapter.batch_size, last or 0):
+                checks.check_batch(size, self._workers.count)
         model = self._workers.model
         model._symbolic_build(iterator=iterator, data_batch=data_batch)
         if not self.built:
             trained = model.trainable_variables
-            self._plan = self._plan_for(
-                [v.path for v in trained], [v.shape for v in trained],
-                excluded_by_identity=[False] * len(trained),
-            )  # fmt: skip
+            paths, shapes = [v.path for v in trained], [v.shape for v in trained]
+            self._plan = self._plan_for(paths, shapes, excluded_by_identity=[False] * len(paths))
             if message := self._plan.warning():
                 warn(message)
             self._trained, self._others = self._workers.copies()

@@ -1,14 +1,14 @@
 """What the TPU's own compiler says of a model's train step, before a TPU is rented."""
 
-import dataclasses
 import math
 
 import keras
 
-from tf_lamb.keras.preflight import data as step_data
-from tf_lamb.keras.preflight import programs as step_programs
+from tf_lamb.api.wrappers import unwrapped
+from tf_lamb.keras.preflight import shapes, step_programs
 from tf_lamb.tpu import compiler, roofline
-from tf_lamb.tpu import report as preflight_
+from tf_lamb.tpu.report import Report
+from tf_lamb.tpu.search import asked
 
 
 def preflight(
@@ -88,11 +88,9 @@ def preflight(
         )
     compiler.require()
     _check_mesh(distribution, topology)
-    inputs = step_data.inputs(input_shapes, model, batch_size)
-    targets = None
-    if target_shapes is not None:
-        targets = step_data.targets(target_shapes, batch_size)
-    batch = step_data.batch_of(inputs if targets is None else [inputs, targets])
+    inputs = shapes.inputs(input_shapes, model, batch_size)
+    targets = None if target_shapes is None else shapes.targets(target_shapes, batch_size)
+    batch = shapes.batch_of(inputs if targets is None else [inputs, targets])
     parts = _parts(distribution, topology)
     _check_split(batch, parts, topology)
     optimizer = step_programs.copy_of(optimizer, model)
@@ -100,84 +98,40 @@ def preflight(
 
     predictions = step_programs.predictions(model, inputs)
     if targets is None:
-        targets = step_data.targets_of(loss, predictions)
-    compiled = _Compiled(
-        step_programs.Steps(
-            model, optimizer, loss, inputs, targets,
-            step_programs.on_devices(distribution, devices),
-        ),
-        inputs, targets, topology,
-    )  # fmt: skip
-    micro_batches = (
-        getattr(optimizer, "inner_optimizer", optimizer).gradient_accumulation_steps or 1
-    )
-    report = preflight_.Report(
+        targets = shapes.targets_of(loss, predictions)
+    distribution = step_programs.on_devices(distribution, devices)
+    programs = step_programs.Steps(model, optimizer, loss, inputs, targets, distribution)
+    micro_batches = unwrapped(optimizer).gradient_accumulation_steps or 1
+    report = Report(
         subject=model.name, topology=topology, batch_size=batch * micro_batches,
         micro_batches=micro_batches, parts=parts, steps=steps, compiler=compiler.versions(),
     )  # fmt: skip
-    try:
-        return dataclasses.replace(report, **compiled.measured(batch, micro_batches))
-    except compiler.TooLarge as error:
-        report = dataclasses.replace(report, needed=error.needed)
-    except compiler.Refused as refusal:
-        return dataclasses.replace(report, refused=str(refusal))
-    if search:
-        report = dataclasses.replace(report, largest=compiled.largest(batch, parts))
-    return report
+    compiled = _Compiled(programs, inputs, targets, topology, parts)
+    return asked(report, compiled, lambda found: search and not found.fits)
 
 
 class _Compiled:
-    """A model's programs, and what the compiler says of them."""
+    """A model's programs, compiled."""
 
-    def __init__(self, steps, inputs, targets, topology):
-        self._steps, self._topology = steps, topology
+    def __init__(self, programs, inputs, targets, topology, parts):
+        self._programs, self._topology, self._parts = programs, topology, parts
         self._inputs, self._targets = inputs, targets
-        self._too_large = {}
+        self.weights, self.slots = programs.weights, programs.slots
 
-    def measured(self, batch, micro_batches):
-        """The fields of a report on a step that fits."""
-        step = self._step(batch)
-        update = compiler.compile_lowered(self._steps.update())
-        memory = preflight_.Memory.of(
-            step, self._steps.weights, self._steps.slots, self._topology.chip.memory
-        )
-        work = preflight_.Work(
-            flops=step.flops,
-            bytes_moved=step.bytes_moved,
-            update_flops=update.flops,
-            # Alone, it may read what the step keeps on the chip.
-            update_bytes=min(update.bytes_moved, step.bytes_moved),
-            reduced=_reduced(self._topology, step),
-        )
-        return {
-            "memory": memory,
-            "needed": memory.needed,
-            "work": work.times(micro_batches),
-            "collectives": step.collectives,
-        }
+    def step(self, share):
+        """The program of a step, at so many examples a part."""
+        batch = share * self._parts
+        inputs = shapes.resized(self._inputs, batch)
+        targets = None if self._targets is None else shapes.resized(self._targets, batch)
+        return compiler.compile_lowered(self._programs.step(inputs, targets))
 
-    def largest(self, batch, parts):
-        """The most examples of a part that fit at once."""
-        available = self._topology.chip.memory
+    def update(self):
+        """The program of the update alone."""
+        return compiler.compile_lowered(self._programs.update())
 
-        def needs(share):
-            try:  # what compiles fits, whatever the rounding of what there is
-                return min(self._step(share * parts).memory, available)
-            except compiler.TooLarge as error:
-                return error.needed
-
-        return preflight_.largest(needs, available, batch // parts)
-
-    def _step(self, batch):
-        if batch in self._too_large:
-            raise self._too_large[batch]
-        inputs = step_data.resized(self._inputs, batch)
-        targets = None if self._targets is None else step_data.resized(self._targets, batch)
-        try:
-            return compiler.compile_lowered(self._steps.step(inputs, targets))
-        except compiler.TooLarge as error:
-            self._too_large[batch] = error
-            raise
+    def network(self, program):
+        """The bytes to all-reduce, and the collectives by kind."""
+        return _reduced(self._topology, program), program.collectives
 
 
 def _reduced(topology, program):

@@ -7,12 +7,12 @@ from official.core import config_definitions, input_reader
 from official.modeling.hyperparams import base_config
 from official.nlp.tasks import masked_lm
 
-from tf_lamb.model_garden import sample_data
 from tf_lamb.model_garden.folders import model_dirs
-from tf_lamb.model_garden.tasks import masked_lm as tasks
+from tf_lamb.model_garden.samples.text import FILES
+from tf_lamb.model_garden.tasks.masked_lm import why_no_order
 
 
-def complaint(params, training: bool, evaluating: bool) -> str | None:
+def why_no_data(params, training: bool, evaluating: bool) -> str | None:
     """The first thing that is wrong with the files and sizes that a run names, or None."""
     for part, used in (("train_data", training), ("validation_data", evaluating)):
         data = getattr(params.task, part, None)
@@ -21,32 +21,35 @@ def complaint(params, training: bool, evaluating: bool) -> str | None:
         path = data.input_path
         if not path and not data.tfds_name and isinstance(params.task, masked_lm.MaskedLMConfig):
             return f"task.{part}.input_path is empty. Name the TFRecord files to read"
-        if part == "train_data" and (reason := tasks.why_no_order(data)):
+        if part == "train_data" and (reason := why_no_order(data)):
             return reason
         patterns = path.as_dict().values() if isinstance(path, base_config.Config) else [path]
         for pattern in patterns:
-            if not pattern or pattern == "dummy":
-                continue
-            try:
-                files = input_reader.match_files(pattern)
-            except ValueError as error:
-                return f"task.{part}.input_path={pattern!r}: {error}"
-            for file in files:
-                if not tf.io.gfile.exists(file):
-                    missing = f"task.{part}.input_path={pattern!r}: there is no file {file}"
-                    return missing + _sample(params, data, file)
-                if not tf.io.gfile.isdir(file) and tf.io.gfile.stat(file).length == 0:
-                    return f"task.{part}.input_path={pattern!r}: {file} is empty"
-            if disagreement := _facts_disagree(params, part, files[0]):
-                return disagreement
+            if pattern and pattern != "dummy" and (reason := _why_no_files(params, part, pattern)):
+                return reason
     return None
 
 
-def _sample(params, data, file: str) -> str:
+def _why_no_files(params, part: str, pattern) -> str | None:
+    given = f"task.{part}.input_path={pattern!r}"
+    try:
+        files = input_reader.match_files(pattern)
+    except ValueError as error:
+        return f"{given}: {error}"
+    for file in files:
+        if not tf.io.gfile.exists(file):
+            return f"{given}: there is no file {file}{_sample(params, part, file)}"
+        if not tf.io.gfile.isdir(file) and tf.io.gfile.stat(file).length == 0:
+            return f"{given}: {file} is empty"
+    return _why_not_those(params, part, files[0])
+
+
+def _sample(params, part: str, file: str) -> str:
     """The command that writes a small data set of that name, if it is one that it writes."""
     folder, name = os.path.split(file)
-    if not isinstance(params.task, masked_lm.MaskedLMConfig) or name not in sample_data.FILES:
+    if not isinstance(params.task, masked_lm.MaskedLMConfig) or name not in FILES:
         return ""
+    data = getattr(params.task, part)
     return (
         f". A small one is written by python -m tf_lamb.model_garden.sample_data --output_dir="
         f"{folder} --seq_length={data.seq_length} --max_predictions_per_seq="
@@ -54,10 +57,9 @@ def _sample(params, data, file: str) -> str:
     )
 
 
-def _facts_disagree(params, part: str, file: str) -> str | None:
+def _why_not_those(params, part: str, file: str) -> str | None:
     """Holds what `sample_data` wrote down beside its records against the config."""
-    facts = model_dirs.read_facts(file)
-    data = getattr(params.task, part)
+    facts, data = model_dirs.read_facts(file), getattr(params.task, part)
     for key in ("seq_length", "max_predictions_per_seq"):
         if key in facts and getattr(data, key, None) not in (None, facts[key]):
             return (
@@ -71,18 +73,20 @@ def _facts_disagree(params, part: str, file: str) -> str | None:
             f"task.model.num_classes is {classes}, but {file} has {facts['num_classes']}. "
             f"Write task.model.num_classes={facts['num_classes']}"
         )
-    encoder = getattr(model, "encoder", None)
-    positions = getattr(encoder.get(), "max_position_embeddings", None) if encoder else None
+    if (encoder := getattr(model, "encoder", None)) is None:
+        return None
+    chosen, setting = encoder.get(), f"Write task.model.encoder.{encoder.type}."
+    positions = getattr(chosen, "max_position_embeddings", None)
     if positions is not None and positions < (getattr(data, "seq_length", None) or 0):
         return (
             f"task.{part}.seq_length is {data.seq_length}, but the model has {positions} "
-            f"positions. Write task.model.encoder.{encoder.type}.max_position_embeddings="
-            f"{data.seq_length}, in an earlier stage, too"
+            f"positions. {setting}max_position_embeddings={data.seq_length}, in an earlier stage, "
+            "too"
         )
-    size = getattr(encoder.get(), "vocab_size", None) if encoder else None
+    size = getattr(chosen, "vocab_size", None)
     if size is not None and size < facts.get("vocab_size", 0):
         return (
             f"the model's vocab_size is {size}, but {file} holds {facts['vocab_size']} tokens. "
-            f"Write task.model.encoder.{encoder.type}.vocab_size={facts['vocab_size']}"
+            f"{setting}vocab_size={facts['vocab_size']}"
         )
     return None

@@ -8,19 +8,16 @@ import sys
 
 from absl import flags
 
-from tf_lamb.model_garden import require
-from tf_lamb.model_garden.checks.errors import UserError, did_you_mean
-from tf_lamb.model_garden.experiments import experiments
+from tf_lamb.model_garden.errors import UserError, one_line, require, unknown
 
+OURS = pathlib.Path(__file__).parents[1] / "experiments"
 _REGISTERS = re.compile(r"""register_config_factory\(\s*["']([^"']+)["']""")
 
 
 def begin(command: str) -> None:
     """Ends the process with one line if Model Garden is not installed."""
-    try:
+    with one_line(command, ModuleNotFoundError):
         require()
-    except ModuleNotFoundError as error:
-        sys.exit(f"tf_lamb.model_garden.{command}: {error}")
     # Model Garden is of tf_keras; without this, TensorFlow imports Keras 3 as well.
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
@@ -31,36 +28,34 @@ def show_in_help(*names: str) -> None:
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
 
 
+def registered_in(folder: pathlib.Path) -> set[str]:
+    """The names of the experiments that the files of a folder register, read from their source."""
+    sources = (path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+    return {name for source in sources for name in _REGISTERS.findall(source)}
+
+
 def known_experiments() -> list[str]:
-    """The names of all experiments, ours and Model Garden's, read from its source."""
+    """The names of all experiments, ours and Model Garden's."""
     # seam: tf-models-official 2.20.0. What `official.common.registry_imports` imports.
     (root,) = importlib.util.find_spec("official").submodule_search_locations
-    found = set(experiments._EXPERIMENTS)
-    for folder in ("nlp/configs", "vision/configs", "utils/testing"):
-        for path in pathlib.Path(root, folder).glob("*.py"):
-            found.update(_REGISTERS.findall(path.read_text(encoding="utf-8")))
-    return sorted(found)
+    theirs = (pathlib.Path(root, f) for f in ("nlp/configs", "vision/configs", "utils/testing"))
+    return sorted(set().union(*map(registered_in, (OURS, *theirs))))
 
 
-def check(experiment: str, config_file: list[str] | None) -> None:
+def check_names(experiment: str, config_file: list[str] | None) -> None:
     """Raises `UserError` for an experiment or a file that is not there, or is no YAML.
 
     Args:
         experiment: its name; Gin may import what registers more of them.
         config_file: the paths of its YAMLs; those that are not local are left for later.
     """
-    from tf_lamb.model_garden.checks import yamls
+    from tf_lamb.model_garden.folders import yamls
 
     names, gin = known_experiments(), flags.FLAGS.gin_file or flags.FLAGS.gin_params
     if experiment not in names and not gin:
-        raise UserError(unknown_experiment(experiment, names))
+        raise UserError(unknown("--experiment", experiment, names))
     for path in config_file or []:
         if "://" not in path:
             if not os.path.isfile(path):
                 raise UserError(yamls.missing(path))
             yamls.mapping(pathlib.Path(path).read_bytes(), f"--config_file={path}")
-
-
-def unknown_experiment(name: str, names: list[str]) -> str:
-    """What to say of an experiment that is not known."""
-    return f"--experiment={name!r} is not known. {did_you_mean(name, names)}"

@@ -1,6 +1,24 @@
 """Model Garden's choices (of an optimizer, a learning rate, a warmup), with ours among them."""
 
-from official.modeling.hyperparams import oneof
+import dataclasses
+import inspect
+from typing import Any
+
+from official.modeling.hyperparams import base_config, oneof
+
+
+def settings(cls, *without: str, base=base_config.Config, **more) -> type[base_config.Config]:
+    """The arguments of a class as a class of settings: without some, and with more.
+
+    One that has no default is None here, so that an experiment may leave it to its YAML.
+    """
+    arguments = {
+        name: None if argument.default is argument.empty else argument.default
+        for name, argument in inspect.signature(cls).parameters.items()
+        if name not in without and argument.kind is not argument.VAR_KEYWORD
+    }
+    fields = [(name, Any, default) for name, default in {**arguments, **more}.items()]
+    return dataclasses.make_dataclass(f"{cls.__name__}Config", fields, bases=(base,))
 
 
 def add(choice: type[oneof.OneOfConfig], kinds: dict[str, type]) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 
 from tf_lamb.core import recipes, schedules
 
-OPTIMIZERS = {"LAMB": "tf_lamb", "LARS": "tf_lars"}
+_OPTIMIZERS = {"LAMB": "tf_lamb", "LARS": "tf_lars"}
 _SCHEDULES = {
     schedules.Constant: "tf_lamb_constant",
     schedules.Polynomial: "tf_lamb_polynomial",
@@ -26,21 +26,18 @@ _INTERVALS = ("summary_interval", "checkpoint_interval", "validation_interval")
 
 def settings(recipe: recipes.Recipe) -> dict:
     """All that a recipe says, as settings."""
-    kind = OPTIMIZERS[recipe.optimizer]
+    kind = _OPTIMIZERS[recipe.optimizer]
     arguments = recipes.arguments(recipe, recipe.optimizer)
     task = {"train_data": {"global_batch_size": recipe.batch_size}}
     if recipe.label_smoothing is not None:
         task["losses"] = {"one_hot": True, "label_smoothing": recipe.label_smoothing}
-    return {
-        "task": task,
-        "trainer": {
-            "train_steps": recipe.train_steps,
-            "optimizer_config": {
-                "optimizer": {"type": kind, kind: _plain(arguments)},
-                **_learning_rate(recipes.schedule(recipe, schedules)),
-            },
-        },
+    config = {
+        "optimizer": {"type": kind, kind: _plain(arguments)},
+        **_learning_rate(recipes.schedule(recipe, schedules)),
     }
+    return {
+        "task": task, "trainer": {"train_steps": recipe.train_steps, "optimizer_config": config},
+    }  # fmt: skip
 
 
 def _learning_rate(schedule) -> dict:

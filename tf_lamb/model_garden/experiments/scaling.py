@@ -4,7 +4,6 @@ The whole curve of the learning rate is multiplied by one factor and stretched o
 of steps; warmup has a length of its own. What is in an experiment's config needs no other name.
 """
 
-import dataclasses
 from fractions import Fraction
 
 from tf_lamb.core import recipes
@@ -35,21 +34,8 @@ def fill_in(name: str, batch_size: int, params) -> tuple[str, dict]:
     return text, settings
 
 
-@dataclasses.dataclass(frozen=True)
-class _Baseline:
-    """What an experiment says of the batch at which it was tuned."""
-
-    batch_size: int
-    train_steps: int
-    peak: float
-    warmup_steps: int
-    # Whether decay ends so many steps after warmup. An exponential one has a period, and no end.
-    after_warmup: bool
-
-
-def _baseline(params) -> _Baseline:
-    config = params.trainer.optimizer_config
-    rate, warmup = config.learning_rate, config.warmup
+def _peak(rate) -> float:
+    """The largest rate of a schedule."""
     if rate.type not in _SCHEDULES and not str(rate.type).startswith("tf_lamb_"):
         raise ValueError(
             f"--global_batch_size cannot scale learning_rate.type={rate.type}, only "
@@ -60,34 +46,33 @@ def _baseline(params) -> _Baseline:
         raise ValueError(
             f"trainer.optimizer_config.learning_rate.{rate.type} names no rate to scale"
         )
-    ours = warmup.type == "tf_lamb"
-    steps = warmup.get() and (warmup.get().steps if ours else warmup.get().warmup_steps)
-    return _Baseline(
-        batch_size=params.task.train_data.global_batch_size,
-        train_steps=params.trainer.train_steps,
-        peak=max(max(r) if isinstance(r, list) else r for r in rates),
-        warmup_steps=steps or 0,
-        after_warmup=(
-            ours and warmup.get().handover == "continuous" and "exponential" not in rate.type
-        ),
-    )
+    return max(max(r) if isinstance(r, list) else r for r in rates)
 
 
 def _scaled(name: str, batch_size: int, params) -> tuple[str, dict]:
-    base, config = _baseline(params), params.trainer.optimizer_config
-    k = Fraction(whole("batch_size", batch_size), base.batch_size)
-    steps = nearest(base.train_steps / k)
+    # What the experiment says of the batch at which it was tuned.
+    tuned, train_steps = params.task.train_data.global_batch_size, params.trainer.train_steps
+    rate, config = params.trainer.optimizer_config.learning_rate, params.trainer.optimizer_config
+    peak, warmup = _peak(rate), config.warmup.get()
+    length = "steps" if config.warmup.type == "tf_lamb" else "warmup_steps"
+    warmup_steps = getattr(warmup, length, None) or 0
+
+    k = Fraction(whole("batch_size", batch_size), tuned)
+    steps = nearest(train_steps / k)
     if not steps:
         raise ValueError(
-            f"nothing would be trained: {base.train_steps:,} steps x {base.batch_size:,} / "
-            f"{batch_size:,} = {float(base.train_steps / k):.3g} steps. Take a smaller batch"
+            f"nothing would be trained: {train_steps:,} steps x {tuned:,} / {batch_size:,} = "
+            f"{float(train_steps / k):.3g} steps. Take a smaller batch"
         )
     examples = steps * batch_size  # Model Garden's data begin again without regard to epochs
-    warmup = base.warmup_steps * base.batch_size / examples
-    recipe = SCALING[name](batch_size, base.batch_size, base.peak, warmup, examples, epochs=1)
+    share = warmup_steps * tuned / examples
+    recipe = SCALING[name](batch_size, tuned, peak, share, examples, epochs=1)
 
-    factor = recipe.learning_rate / base.peak
-    before, after = (base.warmup_steps, recipe.warmup_steps) if base.after_warmup else (0, 0)
+    factor = recipe.learning_rate / peak
+    # Decay may end so many steps after warmup. An exponential one has a period, and no end.
+    ours = config.warmup.type == "tf_lamb" and warmup.handover == "continuous"
+    after_warmup = ours and "exponential" not in rate.type
+    before, after = (warmup_steps, recipe.warmup_steps) if after_warmup else (0, 0)
 
     def scale(key, value):
         if isinstance(value, list):
@@ -96,14 +81,12 @@ def _scaled(name: str, batch_size: int, params) -> tuple[str, dict]:
             return max(nearest((value + before) / k) - after, 1)
         return value * factor if value and key in _RATES else value
 
-    rate = config.learning_rate
     found = {"learning_rate": {rate.type: _each(scale, rate.get())}}
-    if (warmup := config.warmup.get()) and base.warmup_steps:
-        length = "steps" if config.warmup.type == "tf_lamb" else "warmup_steps"
+    if warmup_steps:
         new = {**_each(scale, warmup), length: recipe.warmup_steps}
         found["warmup"] = {config.warmup.type: new}
     text = "\n  ".join([
-        f"{recipe.title} from batch {base.batch_size:,}, at which this experiment was tuned, to "
+        f"{recipe.title} from batch {tuned:,}, at which this experiment was tuned, to "
         f"{batch_size:,}",
         *recipe.arithmetic,
         f"source: {recipe.source}",

@@ -12,7 +12,7 @@ import uuid
 import tensorflow as tf
 from absl import logging
 
-from tf_lamb.model_garden.checks.errors import UserError
+from tf_lamb.model_garden.errors import UserError
 
 # seam: tf-models-official 2.20.0 and tensorflow 2.20. What Orbit and TensorFlow name their files.
 _NAMING_FILE, _PREFIX, _INDEX, _UNFINISHED = "checkpoint", "ckpt-", ".index", "_temp"
@@ -38,6 +38,13 @@ def latest(folder: str) -> str | None:
         return tf.train.latest_checkpoint(folder)
     except ValueError:  # the file is empty, or no text
         return None
+
+
+def steps_done(folder: str) -> int:
+    """The step of the checkpoint from which a run in this folder goes on; 0 if there is none."""
+    checkpoint, step = latest(folder), "global_step/.ATTRIBUTES/VARIABLE_VALUE"
+    reader = checkpoint and tf.train.load_checkpoint(checkpoint)
+    return int(reader.get_tensor(step)) if reader and reader.has_tensor(step) else 0
 
 
 def is_begun(folder: str) -> bool:

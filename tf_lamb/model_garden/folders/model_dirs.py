@@ -6,24 +6,28 @@ import os
 import tensorflow as tf
 from official.modeling import hyperparams
 
-from tf_lamb.model_garden.checks import yamls
-from tf_lamb.model_garden.folders import checkpoints
+from tf_lamb.model_garden.folders import checkpoints, yamls
 
 # Model Garden saves its params.yaml at every start. What it does not hold is here.
 RUN_FILE = "tf_lamb_run.json"
+_OPTIMIZER = "trainer.optimizer_config.optimizer.type"
+
+
+def _read(path: str, load) -> dict | None:
+    """What a file holds, if it is there and a mapping."""
+    if not tf.io.gfile.exists(path):
+        return None
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            found = load(file.read())
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def read_run(model_dir: str) -> dict:
     """What the last run here said of itself: its experiment and its seed; {} if nothing."""
-    path = os.path.join(model_dir, RUN_FILE)
-    if not tf.io.gfile.exists(path):
-        return {}
-    with tf.io.gfile.GFile(path) as file:
-        try:
-            run = json.load(file)
-        except ValueError:
-            return {}
-    return run if isinstance(run, dict) else {}
+    return _read(os.path.join(model_dir, RUN_FILE), json.loads) or {}
 
 
 def write_run(model_dir: str, experiment: str, seed: int | None) -> None:
@@ -43,15 +47,12 @@ def write_params(params, model_dir: str) -> None:
 
 def read_params(model_dir: str) -> dict | None:
     """The params.yaml that Model Garden saved here, or None."""
-    path = os.path.join(model_dir, "params.yaml")
-    if not tf.io.gfile.exists(path):
-        return None
-    with tf.io.gfile.GFile(path, "rb") as file:
-        try:
-            params = yamls.read(file.read())
-        except ValueError:
-            return None
-    return params if isinstance(params, dict) else None
+    return _read(os.path.join(model_dir, "params.yaml"), yamls.read)
+
+
+def read_facts(file: str) -> dict:
+    """The data.json beside a data file that `tf_lamb.model_garden.sample_data` wrote, or {}."""
+    return _read(os.path.join(os.path.dirname(file), "data.json"), json.loads) or {}
 
 
 def checkpoint_in(path: str) -> str | None:
@@ -123,12 +124,9 @@ def _identity(params: dict) -> dict:
     """
     float16 = _at(params, "runtime.mixed_precision_dtype") == "float16"
     averaged = _at(params, "trainer.optimizer_config.ema") is not None
-    optimizer = "trainer.optimizer_config.optimizer.type"
-    batch = "task.train_data.global_batch_size"
+    same = "task.model", "task.train_data.global_batch_size", _OPTIMIZER
     return {
-        "task.model": _at(params, "task.model"),
-        batch: _at(params, batch),
-        optimizer: _at(params, optimizer),
+        **{path: _at(params, path) for path in same},
         # Each of these wraps the optimizer, and so moves its slots to another place.
         "trainer.optimizer_config.ema": "set" if averaged else "not set",
         "runtime.mixed_precision_dtype": "float16" if float16 else "not float16",
@@ -151,16 +149,3 @@ def _first_difference(old, new, path: str) -> str | None:
                 return found
         return None
     return None if old == new else f"its {path} is {old!r}, yours {new!r}"
-
-
-def read_facts(file: str) -> dict:
-    """The data.json beside a data file that `tf_lamb.model_garden.sample_data` wrote, or {}."""
-    path = os.path.join(os.path.dirname(file), "data.json")
-    if not tf.io.gfile.exists(path):
-        return {}
-    try:
-        with tf.io.gfile.GFile(path) as opened:
-            facts = json.load(opened)
-    except ValueError:
-        return {}
-    return facts if isinstance(facts, dict) else {}

@@ -17,37 +17,15 @@ import os
 import tensorflow as tf
 import tf_keras
 from absl import logging
-from official.modeling.hyperparams import base_config
 
 from tf_lamb.api.variables import step_of
 from tf_lamb.api.wrappers import unwrapped
-from tf_lamb.core import autowarmup, checks
-from tf_lamb.model_garden.checks.errors import UserError
+from tf_lamb.core import autowarmup
+from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints
 from tf_lamb.tensorflow import namespace
 
 KEY = "tf_lamb_auto_warmup"
-
-
-@dataclasses.dataclass
-class AutoWarmupConfig(base_config.Config):
-    """The arguments of `tf_lamb.tf_keras.AutoWarmup`, which documents them, and one more.
-
-    Attributes:
-        decide_every: steps from one decision to the next, as a rule those of an epoch; `patience`
-            counts decisions. It is rounded up to whole loops (`trainer.steps_per_loop`).
-    """
-
-    total_steps: int | None = None
-    decide_every: int | None = None
-    min_learning_rate: float = 1e-5
-    max_learning_rate: float = 1.0
-    max_warmup_fraction: float = 0.5
-    decay: str = "cosine"
-    cooldown_fraction: float = 0.2
-    confidence: float = 0.95
-    patience: int = 3
-    tests: int = 5
 
 
 class Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
@@ -69,39 +47,12 @@ class Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
         return {"decide_every": self.decide_every, **dataclasses.asdict(self.settings)}
 
 
-def complaint(config) -> str | None:
-    """What cannot be about the learning rate of an optimizer's config, or None."""
-    rate = config.learning_rate
-    if rate.type != KEY:
-        return None
-    if config.warmup.get():
-        return (
-            f"trainer.optimizer_config.learning_rate.type={KEY} warms up itself. Write "
-            "trainer.optimizer_config.warmup.type=null"
-        )
-    adascale = getattr(config.optimizer.get(), "adascale", None)
-    if adascale is not None and adascale.scale is not None:
-        return (
-            f"trainer.optimizer_config.learning_rate.type={KEY} finds a learning rate of its own, "
-            "which AdaScale would scale unseen. Write adascale.scale=null"
-        )
-    try:
-        settings = rate.get().as_dict()
-        checks.whole("decide_every", settings.pop("decide_every"))
-        autowarmup.Settings(**settings)
-        autowarmup.gaussian_process.check_installed()
-    except (TypeError, ValueError, ModuleNotFoundError) as error:
-        return f"trainer.optimizer_config.learning_rate.{KEY}: {error}"
-    return None
-
-
 def schedule_of(optimizer) -> Schedule | None:
     """The schedule inside an optimizer and what may wrap it; None where it has another."""
     # seam: tf-models-official 2.20.0 and tf_keras 2.20.1. Averaging, and either generation.
     optimizer = unwrapped(getattr(optimizer, "_optimizer", optimizer))
     rate = getattr(optimizer, "_learning_rate", None)
-    if rate is None:
-        rate = optimizer.learning_rate
+    rate = optimizer.learning_rate if rate is None else rate
     return rate if isinstance(rate, Schedule) else None
 
 
@@ -117,11 +68,8 @@ class AutoWarmup:
     def __init__(self, optimizer, model_dir, writes: bool = True):
         self._optimizer, self._schedule = optimizer, schedule_of(optimizer)
         self._folder, self._writes = model_dir, writes
+        self._path = os.path.join(model_dir, "auto_warmup.json")
         self.warmup = autowarmup.Warmup(self._schedule.settings)
-
-    @property
-    def _path(self):
-        return os.path.join(self._folder, "auto_warmup.json")
 
     def resume(self):
         """Goes on where the optimizer is, which has its checkpoint by now."""
@@ -133,7 +81,9 @@ class AutoWarmup:
     def _aim(self):
         last = self.warmup.verdicts[-1][0] if self.warmup.verdicts else 0
         self._due = last + self._schedule.decide_every
-        self._set()
+        begin, peak = self._schedule.switch
+        begin.assign(self.warmup.begin)
+        peak.assign(self.warmup.peak)
 
     def _saved(self):
         try:
@@ -144,11 +94,6 @@ class AutoWarmup:
                 f"the run goes on at step {self._step:,}, but {self._path}, which keeps the losses "
                 f"before it, cannot be read: {error}. Bring back a copy, or begin in a new folder"
             ) from error
-
-    def _set(self):
-        values = self.warmup.begin, self.warmup.peak
-        for variable, value in zip(self._schedule.switch, values, strict=True):
-            variable.assign(value)
 
     def __call__(self, output):
         """Takes the mean loss of a loop; raises `FloatingPointError` where none is finite."""
@@ -161,8 +106,7 @@ class AutoWarmup:
         self.warmup.record((before + self._step - 1) / 2, float(output["training_loss"]))
         if self._step >= self._due:
             self.warmup.end_epoch(self._step)
-            self._due = self._step + self._schedule.decide_every
-            self._set()
+            self._aim()
             if self.warmup.found:
                 logging.warning(
                     "%s The weights stay as they are; the loss was lowest around step %d. If it "

@@ -10,25 +10,17 @@ import gin
 import tensorflow as tf
 from official.core import base_trainer
 
-from tf_lamb.model_garden.checks.errors import UserError
-from tf_lamb.model_garden.experiments import batches
+from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import model_dirs
+from tf_lamb.model_garden.running import batches
 from tf_lamb.model_garden.running.runner import measuring
-
-
-def micro_batches(optimizer) -> int:
-    """How often an optimizer is called for one update; seen through what may wrap it."""
-    # seam: tf-models-official 2.20.0 and tf_keras 2.20.1. Averaging and loss scaling.
-    for wrapped in ("_optimizer", "inner_optimizer"):
-        optimizer = getattr(optimizer, wrapped, optimizer)
-    return getattr(optimizer, "gradient_accumulation_steps", None) or 1
 
 
 class Trainer(base_trainer.Trainer):
     """Model Garden's trainer in all but how often a step calls the task's."""
 
     def __init__(self, config, task, model, optimizer, *args, **kwargs):
-        self._micro_batches = micro_batches(optimizer)
+        self._micro_batches = batches.micro_batches(config)
         super().__init__(config, task, model, optimizer, *args, **kwargs)
         if (measured := measuring(optimizer)) is not None:
             try:  # now, where it can still refuse

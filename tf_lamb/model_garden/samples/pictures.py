@@ -1,15 +1,110 @@
-"""Pictures with labels, from what is installed: read, and split for training and validation.
+"""Pictures with labels, from what is installed: read, split and written.
 
 A part is (pictures, labels): uint8 arrays of height x width x channels, and whole numbers.
 """
 
+import collections
 import gzip
+import hashlib
 import os
 import pathlib
 
+from tf_lamb.core.checks import installed
+from tf_lamb.model_garden.samples import folder
+
+FILES = ("train.tfrecord", "validation.tfrecord", "data.json")
 FASHION_MNIST = "/usr/share/datasets/fashion-mnist"
 _FASHION_MNIST_FILES = {"train": "train", "validation": "t10k"}
 _CLOTHES = "T-shirt/top, Trouser, Pullover, Dress, Coat, Sandal, Shirt, Sneaker, Bag, Ankle boot"
+
+
+def write(
+    output_dir,
+    *,
+    source="digits",
+    size=32,
+    validation_fraction=0.2,
+    seed=12345,
+    fashion_mnist_dir=FASHION_MNIST,
+):
+    """Writes `train.tfrecord`, `validation.tfrecord` and, last, `data.json`.
+
+    The same pictures and settings give the same bytes. A second call finds them and writes nothing.
+
+    Args:
+      output_dir: local folder to write to, made if missing.
+      source: digits (1,797 handwritten ones of 8 x 8 pixels, enlarged), photographs (patches of
+        two; the class is the photograph) or fashion_mnist (70,000 articles of clothing).
+      size: height and width of the pictures in pixels.
+      validation_fraction: share of each class that is kept for validation. Ignored with
+        fashion_mnist, which comes with a test set.
+      seed: of the choice of what is kept for validation. Ignored with fashion_mnist.
+      fashion_mnist_dir: folder with the four files of Fashion-MNIST. Ignored with the others.
+
+    Returns:
+      The facts in `data.json`, as a dict.
+
+    Raises:
+      ValueError, OSError: for input that cannot be used, before anything is written.
+      ModuleNotFoundError: where a package that it reads or writes with is not installed.
+    """
+    read_by = ["sklearn"] if source in ("digits", "photographs") else []
+    room = "tf_lamb.model_garden.sample_pictures"
+    installed.require(room, "tensorflow", "tqdm", *read_by, extra="model-garden")
+    folder.check_least("size", size, 8)
+    folder.check_fraction(validation_fraction)
+    classes, parts = read(source, size, fashion_mnist_dir)
+    is_split = "validation" in parts
+    settings = {
+        "source": source, "pictures_sha256": _sha256(parts), "size": size,
+        "validation_fraction": None if is_split else validation_fraction,
+        "seed": None if is_split else seed,
+    }  # fmt: skip
+    if facts := folder.found(output_dir, FILES, settings, "pictures"):
+        return facts
+
+    if not is_split:
+        parts = split(*parts["train"], validation_fraction, seed)
+    more = {"classes": classes, "num_classes": len(classes)}
+    with folder.filled(output_dir, FILES, settings, more) as (partial, facts):
+        for part, (pictures, labels) in parts.items():
+            facts[f"{part}_examples"] = len(labels)
+            _write_part(partial, part, pictures, labels, size)
+        # `labels` are now validation's. Always to answer the commonest is right that often.
+        label, count = collections.Counter(map(int, labels)).most_common(1)[0]
+        facts["validation_commonest_class"] = classes[label]
+        facts["validation_commonest_class_share"] = count / len(labels)
+    return facts
+
+
+def _sha256(parts):
+    digest = hashlib.sha256()
+    for pictures, labels in parts.values():
+        for picture, label in zip(pictures, labels, strict=True):
+            digest.update(bytes([label]) + picture.tobytes())
+    return digest.hexdigest()
+
+
+def _write_part(partial, part, pictures, labels, size):
+    import tensorflow as tf
+    import tqdm
+
+    def encode(picture):
+        picture = tf.cast(tf.round(tf.image.resize(picture, (size, size))), tf.uint8)
+        if picture.shape[-1] == 1:
+            picture = tf.image.grayscale_to_rgb(picture)
+        # Chroma at half the resolution would lose more than the quality says.
+        return tf.io.encode_jpeg(picture, quality=100, chroma_downsampling=False)
+
+    jpegs = tf.data.Dataset.from_tensor_slices(pictures).map(encode, tf.data.AUTOTUNE)
+    with tf.io.TFRecordWriter(f"{partial}/{part}.tfrecord") as writer:
+        seen = tqdm.tqdm(jpegs.as_numpy_iterator(), f"{part} examples", len(labels), disable=None)
+        for jpeg, label in zip(seen, labels, strict=True):
+            example = tf.train.Example()
+            feature = example.features.feature
+            feature["image/encoded"].bytes_list.value.append(jpeg)
+            feature["image/class/label"].int64_list.value.append(int(label))
+            writer.write(example.SerializeToString(deterministic=True))
 
 
 def read(source, size, fashion_mnist_dir):
@@ -28,10 +123,8 @@ def _digits():
     from sklearn import datasets
 
     digits = datasets.load_digits()
-    pictures = (digits.images * (255 / 16) + 0.5).astype("uint8")
-    return [str(name) for name in digits.target_names], {
-        "train": (pictures[..., None], digits.target)
-    }
+    pictures = (digits.images * (255 / 16) + 0.5).astype("uint8")[..., None]
+    return [str(name) for name in digits.target_names], {"train": (pictures, digits.target)}
 
 
 def _photographs(size):
@@ -54,19 +147,19 @@ def _photographs(size):
     return names, {"train": (patches, labels)}
 
 
-def _fashion_mnist(folder):
-    if not folder.is_dir():
+def _fashion_mnist(path):
+    if not path.is_dir():
         raise FileNotFoundError(
-            f"Fashion-MNIST is not in {str(folder)!r}; install it (Debian and Ubuntu: apt-get "
+            f"Fashion-MNIST is not in {str(path)!r}; install it (Debian and Ubuntu: apt-get "
             "install dataset-fashion-mnist) or name its folder as fashion_mnist_dir."
         )
     parts = {}
     for part, name in _FASHION_MNIST_FILES.items():
-        pictures = _idx(folder / f"{name}-images-idx3-ubyte.gz", rank=3)
-        labels = _idx(folder / f"{name}-labels-idx1-ubyte.gz", rank=1)
+        pictures = _idx(path / f"{name}-images-idx3-ubyte.gz", rank=3)
+        labels = _idx(path / f"{name}-labels-idx1-ubyte.gz", rank=1)
         if len(pictures) != len(labels):
             raise ValueError(
-                f"{str(folder)!r} has {len(pictures)} {part} pictures and {len(labels)} labels; "
+                f"{str(path)!r} has {len(pictures)} {part} pictures and {len(labels)} labels; "
                 "install it again."
             )
         parts[part] = pictures[..., None], labels

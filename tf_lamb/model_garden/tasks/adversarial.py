@@ -1,7 +1,6 @@
 """Model Garden's image classification task, trained on adversarial examples too (ConAdv)."""
 
 import dataclasses
-import functools
 import math
 
 import tensorflow as tf
@@ -13,7 +12,8 @@ from official.vision.ops import preprocess_ops
 import tf_lamb.tf_keras
 from tf_lamb.api.layers.flag import Flag
 from tf_lamb.core import adversarial as rule
-from tf_lamb.model_garden.tasks import images as image_tasks
+from tf_lamb.model_garden.running import batches
+from tf_lamb.model_garden.tasks import images
 from tf_lamb.tensorflow import namespace
 
 # Whether the batch is a clean one and its adversarial one.
@@ -37,7 +37,7 @@ class AdversarialConfig(hyperparams.Config):
 
 
 @dataclasses.dataclass
-class ConcurrentAdversarialConfig(image_tasks.ImageClassificationConfig):
+class ConcurrentAdversarialConfig(images.ImageClassificationConfig):
     """Our image classification config, with the attack."""
 
     adversarial: AdversarialConfig = dataclasses.field(default_factory=AdversarialConfig)
@@ -76,8 +76,7 @@ def why_no_attack(params) -> str | None:
             "task.adversarial needs one label an image: set task.losses.use_binary_cross_entropy "
             "and task.losses.soft_labels to false"
         )
-    optimizer = params.trainer.optimizer_config.optimizer.get()
-    if attack.tau and (getattr(optimizer, "gradient_accumulation_steps", None) or 1) > 1:
+    if attack.tau and batches.micro_batches(params) > 1:
         return (
             f"task.adversarial.tau={attack.tau} counts updates, of which gradient_accumulation_"
             "steps makes several calls: set it to null, or tau to 0"
@@ -85,7 +84,8 @@ def why_no_attack(params) -> str | None:
     return None
 
 
-class ConcurrentAdversarialTask(image_tasks.ImageClassificationTask):
+@task_factory.register_task_cls(ConcurrentAdversarialConfig)
+class ConcurrentAdversarialTask(images.ImageClassificationTask):
     """Our image classification task in all but what a step trains on.
 
     The parameters of tau steps ago are the variables of a model of their own, `model.stale.model`,
@@ -132,16 +132,16 @@ class ConcurrentAdversarialTask(image_tasks.ImageClassificationTask):
 
     def adversarial(self, model, features, labels, optimizer):
         """The adversarial images of the next step, which do not depend on its weights."""
-        of = self.task_config.adversarial
+        attack = self.task_config.adversarial
         x = tf.cast(features, tf.float32)
         noise = tf.random.uniform(tf.shape(x), -1, 1)
-        is_clean = tf.random.uniform((tf.shape(x)[0], 1, 1, 1)) < of.clean_start
+        is_clean = tf.random.uniform((tf.shape(x)[0], 1, 1, 1)) < attack.clean_start
         deviation = tf.constant(preprocess_ops.STDDEV_RGB, tf.float32)
         mean = tf.constant(preprocess_ops.MEAN_RGB, tf.float32)
-        epsilon = of.epsilon / deviation
+        epsilon = attack.epsilon / deviation
         if self.task_config.losses.one_hot and not self.task_config.train_data.is_multilabel:
             labels = tf.one_hot(labels, self.task_config.model.num_classes)
-        stale = model.stale.model if of.tau else model
+        stale = model.stale.model if attack.tau else model
 
         def gradient(images):
             with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -155,8 +155,8 @@ class ConcurrentAdversarialTask(image_tasks.ImageClassificationTask):
 
         return rule.attack(
             namespace, gradient, x, rule.start(namespace, x, noise, is_clean, epsilon),
-            epsilon=epsilon, steps=of.steps,
-            step_size=(of.epsilon if of.step_size is None else of.step_size) / deviation,
+            epsilon=epsilon, steps=attack.steps,
+            step_size=epsilon if attack.step_size is None else attack.step_size / deviation,
             input_range=(-mean / deviation, (255 - mean) / deviation),
         )  # fmt: skip
 
@@ -177,24 +177,14 @@ class ConcurrentAdversarialTask(image_tasks.ImageClassificationTask):
 
 
 def _copies(variables):
-    return [
-        tf.Variable(
-            v,
-            trainable=False,
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        )
-        for v in variables
-    ]
+    options = {
+        "synchronization": tf.VariableSynchronization.ON_READ,
+        "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    }
+    return [tf.Variable(v, trainable=False, **options) for v in variables]
 
 
 def _line(model):
     """The variables of the last tau steps, oldest first."""
     stale = getattr(model, "stale", None)
     return [] if stale is None else [stale.model.trainable_variables, *stale.line]
-
-
-@functools.cache
-def register_adversarial_tasks() -> None:
-    """Registers the task for our config class."""
-    task_factory.register_task_cls(ConcurrentAdversarialConfig)(ConcurrentAdversarialTask)

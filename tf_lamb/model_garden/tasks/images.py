@@ -1,14 +1,13 @@
 """Model Garden's image classification task, with batch normalization by groups."""
 
 import dataclasses
-import functools
 
 from official.core import task_factory
 from official.vision.configs import image_classification as configs
 from official.vision.tasks import image_classification
 
 import tf_lamb.tf_keras
-from tf_lamb.model_garden.experiments import batches
+from tf_lamb.model_garden.running import batches
 
 
 @dataclasses.dataclass
@@ -24,6 +23,7 @@ class ImageClassificationConfig(configs.ImageClassificationTask):
     ghost_batch_size: int | None = None
 
 
+@task_factory.register_task_cls(ImageClassificationConfig)
 class ImageClassificationTask(image_classification.ImageClassificationTask):
     """Model Garden's image classification task in all but its batch normalization."""
 
@@ -55,9 +55,3 @@ def why_no_groups(params, examples) -> str | None:
             "Take one that does, or another task.train_data.global_batch_size"
         )
     return None
-
-
-@functools.cache
-def register_image_tasks() -> None:
-    """Registers the task for our config class."""
-    task_factory.register_task_cls(ImageClassificationConfig)(ImageClassificationTask)

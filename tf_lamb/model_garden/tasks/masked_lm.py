@@ -48,6 +48,10 @@ class MaskedLMConfig(masked_lm.MaskedLMConfig):
     )
 
 
+_of_our_data = data_loader_factory.register_data_loader_cls(PretrainDataConfig)
+_of_our_data(pretrain_dataloader.BertPretrainDataLoader)
+
+
 def why_no_order(data) -> str | None:
     """Why `resume_in_order` cannot be kept with this data config, or None."""
     if not getattr(data, "resume_in_order", False):
@@ -64,15 +68,7 @@ def why_no_order(data) -> str | None:
     return None
 
 
-def steps_done(model_dir: str) -> int:
-    """The step of the checkpoint from which a run in this folder goes on; 0 if there is none."""
-    checkpoint = checkpoints.latest(model_dir)
-    if checkpoint is None:
-        return 0
-    reader, step = tf.train.load_checkpoint(checkpoint), "global_step/.ATTRIBUTES/VARIABLE_VALUE"
-    return int(reader.get_tensor(step)) if reader.has_tensor(step) else 0
-
-
+@task_factory.register_task_cls(MaskedLMConfig)
 class MaskedLMTask(masked_lm.MaskedLMTask):
     """Model Garden's masked-LM task in all but its train step and where its data begins."""
 
@@ -103,7 +99,7 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
             return dataset
         if reason := why_no_order(params):
             raise ValueError(reason)
-        steps = steps_done(self.logging_dir)
+        steps = checkpoints.steps_done(self.logging_dir)
         # An element of the dataset is the micro-batch of one replica.
         elements = self.task_config.train_data.global_batch_size // params.global_batch_size
         if input_context is not None:
@@ -124,11 +120,3 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
             process_metrics=self.process_metrics,
         )
         return base_task.Task.train_step(task, inputs, model, optimizer, metrics)
-
-
-@functools.cache
-def register_tasks() -> None:
-    """Registers the task and the data loader for our config classes."""
-    task_factory.register_task_cls(MaskedLMConfig)(MaskedLMTask)
-    register_loader = data_loader_factory.register_data_loader_cls(PretrainDataConfig)
-    register_loader(pretrain_dataloader.BertPretrainDataLoader)

@@ -21,8 +21,27 @@ def sha256(value):
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def find(output_dir, files, settings):
-    """Returns the facts of the same data made before, None if the folder holds none, or raises."""
+def check_least(name, value, least):
+    """Raises where a number is too small."""
+    if value < least:
+        raise ValueError(f"{name} is {value}; use {least} or more.")
+
+
+def check_fraction(fraction):
+    """Raises where the share for validation is none."""
+    if not 0 < fraction < 1:
+        raise ValueError(f"validation_fraction is {fraction}; use one between 0 and 1.")
+
+
+def found(output_dir, files, settings, what):
+    """Returns the facts of the same data made before, and says so, or None."""
+    if facts := _find(pathlib.Path(output_dir), files, settings):
+        print(f"reusing {output_dir}: same {what}, same settings")
+    return facts
+
+
+def _find(output_dir, files, settings):
+    """Likewise, in silence; raises where the folder holds anything else."""
     if output_dir.exists() and not output_dir.is_dir():
         raise NotADirectoryError(f"output_dir {str(output_dir)!r} is a file; name a folder.")
     present = [name for name in files if (output_dir / name).exists()]
@@ -45,25 +64,29 @@ def find(output_dir, files, settings):
 
 
 @contextlib.contextmanager
-def filled(output_dir, files, settings, facts):
-    """A folder to write the files to, which are moved to `output_dir` if all goes well.
+def filled(output_dir, files, settings, more):
+    """Facts, and a folder to write the files to, which are moved on if all goes well.
 
     `data.json` is written here, from the facts as they are in the end.
     """
+    output_dir = pathlib.Path(output_dir)
+    facts = {**settings, "fingerprint": sha256(settings), **more}
     output_dir.mkdir(parents=True, exist_ok=True)
     # An error leaves nothing; a run that is killed leaves this hidden folder at most.
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=output_dir) as partial:
         partial = pathlib.Path(partial)
-        yield partial
+        yield partial, facts
         (partial / "data.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        find(output_dir, files, settings)  # raises if a run with other settings has ended meanwhile
+        _find(
+            output_dir, files, settings
+        )  # raises if a run with other settings has ended meanwhile
         for name in files:
             (partial / name).replace(output_dir / name)
 
 
 def command(experiment, config_file, output_dir, **settings):
     """The line that trains a small experiment on the data, with what its YAML says otherwise."""
-    config = pathlib.Path(__file__).parents[2] / "model_garden_configs" / config_file
+    config = pathlib.Path(__file__).parents[3] / "model_garden_configs" / config_file
     settings = {f"{part}_data.input_path": f"{output_dir}/{part}.tfrecord"
                 for part in ("train", "validation")} | settings  # fmt: skip
     override = ",".join(f"task.{key}={value}" for key, value in settings.items())

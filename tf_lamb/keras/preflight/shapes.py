@@ -1,18 +1,9 @@
 """A batch of data by its shapes alone: what a model takes, and what its loss compares with."""
 
+import contextlib
 import numbers
 
 import keras
-
-# Of Keras's own losses: the targets of the first have the shape of the predictions, those of the
-# second are numbers of classes, without the last axis. Of any other loss nothing is known.
-_ALIKE = {
-    "binary_crossentropy", "binary_focal_crossentropy", "categorical_crossentropy",
-    "categorical_focal_crossentropy", "categorical_hinge", "cosine_similarity", "dice", "hinge",
-    "huber", "kl_divergence", "log_cosh", "mean_absolute_error", "mean_absolute_percentage_error",
-    "mean_squared_error", "mean_squared_logarithmic_error", "poisson", "squared_hinge", "tversky",
-}  # fmt: skip
-_CLASSES = {"sparse_categorical_crossentropy"}
 
 
 def inputs(shapes, model, batch_size=None):
@@ -54,13 +45,20 @@ def targets_of(loss, predictions):
     if isinstance(loss, (list, tuple)) and len(loss) == len(keras.tree.flatten(predictions)):
         each = zip(loss, keras.tree.flatten(predictions), strict=True)
         return [targets_of(one, prediction) for one, prediction in each]
-    name = _name_of(loss)
-    if name in _ALIKE:
-        floats = keras.config.floatx()
-        return keras.tree.map_structure(lambda p: keras.KerasTensor(p.shape, floats), predictions)
-    if name in _CLASSES:
-        classes = lambda p: keras.KerasTensor(p.shape[:-1], "int32")  # noqa: E731
-        return keras.tree.map_structure(classes, predictions)
+    return keras.tree.map_structure(lambda each: _target_of(loss, each), predictions)
+
+
+def _target_of(loss, prediction):
+    """The first that one of Keras's own losses takes: what is like it, or numbers of classes."""
+    import jax
+
+    own = keras.losses.get(loss) if isinstance(loss, str) else loss
+    if str(getattr(getattr(own, "fn", own), "__module__", None)).startswith("keras."):
+        shape = prediction.shape
+        for target in ((shape, keras.config.floatx()), (shape[:-1], "int32")):
+            with contextlib.suppress(Exception):
+                jax.eval_shape(own, jax.ShapeDtypeStruct(*target), prediction)
+                return keras.KerasTensor(*target)
     raise ValueError(
         f"which targets the loss {loss!r} takes is not known: say target_shapes=..., whole batches "
         "as in input_shapes"
@@ -152,13 +150,3 @@ def _filled(read, dtypes, batch_size, name):
 
     leaves = zip(keras.tree.flatten(read), dtypes, strict=True)
     return keras.tree.pack_sequence_as(read, [fill(*each) for each in leaves])
-
-
-def _name_of(loss):
-    """The name of Keras's own loss, or None."""
-    if isinstance(loss, str):
-        loss = keras.losses.get(loss)
-    function = getattr(loss, "fn", loss)
-    if getattr(function, "__module__", "").startswith("keras."):
-        return getattr(function, "__name__", None)
-    return None

@@ -28,6 +28,12 @@ def _workers(tf_config: str) -> int:
         ) from error
 
 
+def micro_batches(params) -> int:
+    """How often the optimizer is called for one update."""
+    config = params.trainer.optimizer_config.optimizer.get()
+    return getattr(config, "gradient_accumulation_steps", None) or 1
+
+
 def split(global_batch_size: int, replicas: int, accumulation: int) -> int:
     """The examples that one replica sees at once, or a ValueError with the arithmetic."""
     parts = replicas * accumulation

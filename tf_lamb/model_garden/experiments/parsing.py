@@ -12,9 +12,10 @@ import tensorflow as tf
 from official.core import config_definitions, exp_factory, train_utils
 from official.modeling.hyperparams import base_config, oneof, params_dict
 
-from tf_lamb.model_garden.checks import early, yamls
-from tf_lamb.model_garden.checks.errors import UserError, did_you_mean
-from tf_lamb.model_garden.experiments import batches, scaling
+from tf_lamb.model_garden.errors import UserError, did_you_mean, unknown
+from tf_lamb.model_garden.experiments import scaling
+from tf_lamb.model_garden.folders import yamls
+from tf_lamb.model_garden.running import batches
 
 # The parts without which there is no experiment; others may be null.
 _NEEDED = (
@@ -30,8 +31,7 @@ def parse(flags) -> config_definitions.ExperimentConfig:
         flags: Model Garden's flags, or its `train_utils.ParseConfigOptions`.
     """
     params = _from_files(flags)
-    if flags.params_override:
-        _override(params, _read_override(flags.params_override), "--params_override")
+    _override(params, _own(flags), "--params_override")
     try:
         return train_utils.parse_configuration(flags, print_return=False)
     except (KeyError, ValueError, TypeError) as error:
@@ -50,7 +50,6 @@ def fill_in(flags) -> str:
         The arithmetic, to be printed.
     """
     params, text, settings = _from_files(flags), "", {}
-    own = _read_override(flags.params_override) if flags.params_override else {}
     if flags.recipe and not flags.global_batch_size:
         raise UserError(f"--recipe={flags.recipe} needs --global_batch_size: say for which batch")
     if flags.global_batch_size:
@@ -59,8 +58,8 @@ def fill_in(flags) -> str:
             text, settings = scaling.fill_in(recipe, flags.global_batch_size, params)
         except ValueError as error:
             raise UserError(f"--global_batch_size={flags.global_batch_size}: {error}") from error
-    for overrides, source in ((settings, "--global_batch_size"), (own, "--params_override")):
-        _override(params, overrides, source)
+    _override(params, settings, "--global_batch_size")
+    _override(params, _own(flags), "--params_override")
     if flags.per_replica_batch_size:
         count, line = _accumulation(params, flags.per_replica_batch_size)
         kind = params.trainer.optimizer_config.optimizer.type
@@ -74,8 +73,7 @@ def fill_in(flags) -> str:
 
 def put_in_front(flags, settings: dict) -> None:
     """Has `--params_override` say these settings, too, where it does not say otherwise."""
-    own = _read_override(flags.params_override) if flags.params_override else {}
-    flags.params_override = json.dumps(_merged(settings, own))
+    flags.params_override = json.dumps(_merged(settings, _own(flags)))
 
 
 def _accumulation(params, most: int) -> tuple[int, str]:
@@ -85,16 +83,12 @@ def _accumulation(params, most: int) -> tuple[int, str]:
         raise UserError(f"{flag}: only optimizers of tf_lamb accumulate gradients, not {kind}")
     batch = params.task.train_data.global_batch_size
     try:
-        replicas = batches.replicas(params)
-    except ValueError as error:
-        raise UserError(f"{flag}: {error}") from error
-    if replicas is None:
-        raise UserError(
-            f"{flag}: how many replicas a {params.runtime.distribution_strategy} run has is not "
-            f"known beforehand. Set trainer.optimizer_config.optimizer.{kind}."
-            "gradient_accumulation_steps instead"
-        )
-    try:
+        if (replicas := batches.replicas(params)) is None:
+            raise ValueError(
+                f"how many replicas a {params.runtime.distribution_strategy} run has is not known "
+                f"beforehand. Set trainer.optimizer_config.optimizer.{kind}."
+                "gradient_accumulation_steps instead"
+            )
         count = batches.accumulation(batch, replicas, most)
     except ValueError as error:
         raise UserError(f"{flag}: {error}") from error
@@ -123,7 +117,7 @@ def _merged(first: dict, second: dict) -> dict:
 def _from_files(flags) -> config_definitions.ExperimentConfig:
     names = sorted(_experiments())
     if flags.experiment not in names:
-        raise UserError(early.unknown_experiment(flags.experiment, names))
+        raise UserError(unknown("--experiment", flags.experiment, names))
     params = exp_factory.get_exp_config(flags.experiment)
     for path in flags.config_file or []:
         _override(params, _read_yaml(path), f"--config_file={path}")
@@ -147,7 +141,10 @@ def _read_yaml(path: str) -> dict:
         return yamls.mapping(file.read(), f"--config_file={path}")
 
 
-def _read_override(text: str) -> dict:
+def _own(flags) -> dict:
+    """What `--params_override` says."""
+    if not (text := flags.params_override):
+        return {}
     with contextlib.suppress(ValueError):  # else JSON, YAML or the name of a file
         text = params_dict.nested_csv_str_to_json_str(text)
     if tf.io.gfile.exists(text):
@@ -174,7 +171,7 @@ def _misfits(config, settings: dict, path: str) -> Iterator[str]:
         if key == "type" and isinstance(config, oneof.OneOfConfig) and value is not None:
             types = [name for name in known if name != "type"]
             if value not in types:
-                yield f"{path}type={value!r} is not known. {did_you_mean(value, types)}"
+                yield unknown(f"{path}type", value, types)
         # seam: tf-models-official 2.20.0. Where the config holds None or a list, Model Garden
         # takes any key, and the typo ends in a constructor's TypeError.
         kind, present = config._get_subconfig_type(key), config.__dict__[key]

@@ -6,44 +6,45 @@ params.yaml of another run.
 
 import tensorflow as tf
 from official.modeling.optimization import OptimizerFactory
-from official.nlp.tasks import masked_lm
+from official.nlp.tasks.masked_lm import MaskedLMConfig
 
-from tf_lamb.model_garden.checks import data as data_checks
-from tf_lamb.model_garden.checks.errors import UserError
-from tf_lamb.model_garden.experiments import batches
-from tf_lamb.model_garden.experiments import optimizers as configs
+from tf_lamb.core import autowarmup, checks
+from tf_lamb.model_garden.checks.data import why_no_data
+from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.experiments.entries import CLIPPINGS
+from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
-from tf_lamb.model_garden.running import autowarmup
-from tf_lamb.model_garden.tasks import adversarial as adversarial_tasks
-from tf_lamb.model_garden.tasks import images as image_tasks
-from tf_lamb.model_garden.tasks import masked_lm as tasks
+from tf_lamb.model_garden.running import batches
+from tf_lamb.model_garden.running.autowarmup import KEY
+from tf_lamb.model_garden.tasks import masked_lm
+from tf_lamb.model_garden.tasks.adversarial import why_no_attack
+from tf_lamb.model_garden.tasks.images import why_no_groups
 
 _LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 
-def check(params, mode, model_dir, experiment=None, seed=None) -> None:
+def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
     """Raises one `UserError` if this run cannot be, or would harm another one."""
-    training = "train" in mode
-    for complaint in (
-        _runtime(params, "eval" in mode),
-        _optimization(params) if training else None,
-        _batch(params) if training else None,
-        _first_stage(params, model_dir) if training else None,
-        data_checks.complaint(params, training, "eval" in mode),
-        model_dirs.why_not_here(params, model_dir, experiment, seed) if training else None,
-    ):
-        if complaint:
-            raise UserError(complaint)
+    training, evaluating = "train" in mode, "eval" in mode
+    reason = why_no_runtime(params, evaluating)
+    if training:
+        reason = reason or why_no_optimizer(params) or why_no_batch(params)
+        reason = reason or _why_no_first_stage(params, model_dir)
+    reason = reason or why_no_data(params, training, evaluating)
+    if training:
+        reason = reason or model_dirs.why_not_here(params, model_dir, experiment, seed)
+    if reason:
+        raise UserError(reason)
 
 
 def check_program(params) -> None:
     """Raises one `UserError` if the step of this run cannot be; looks at no file."""
-    if complaint := _runtime(params, evaluating=False) or _optimization(params):
-        raise UserError(complaint)
+    if reason := why_no_runtime(params, evaluating=False) or why_no_optimizer(params):
+        raise UserError(reason)
 
 
-def _runtime(params, evaluating: bool) -> str | None:
+def why_no_runtime(params, evaluating: bool) -> str | None:
+    """Why a run cannot be on these devices, in this precision, or None."""
     strategy = params.runtime.distribution_strategy
     if not isinstance(strategy, str):
         return (
@@ -67,7 +68,8 @@ def _runtime(params, evaluating: bool) -> str | None:
                 "runtime.mixed_precision_dtype=float16 in Model Garden, whose average cannot be "
                 "loss-scaled. Write runtime.mixed_precision_dtype=bfloat16"
             )
-        if isinstance(params.task, masked_lm.MaskedLMConfig) and not _scales_loss(params.task):
+        scaled = isinstance(params.task, masked_lm.MaskedLMConfig) and params.task.scale_loss
+        if isinstance(params.task, MaskedLMConfig) and not scaled:
             return (
                 "runtime.mixed_precision_dtype=float16 would train without loss scaling, because "
                 "Model Garden's own masked-LM step has none. Write task.scale_loss=true in an "
@@ -76,11 +78,8 @@ def _runtime(params, evaluating: bool) -> str | None:
     return None
 
 
-def _scales_loss(task) -> bool:
-    return isinstance(task, tasks.MaskedLMConfig) and task.scale_loss
-
-
-def _optimization(params) -> str | None:
+def why_no_optimizer(params) -> str | None:
+    """Why an experiment's optimizer and schedule cannot be, or None."""
     config = params.trainer.optimizer_config
     if not isinstance(steps := params.trainer.train_steps, int) or steps <= 0:
         return f"trainer.train_steps is {steps}. Set it to 1 or more"
@@ -96,35 +95,37 @@ def _optimization(params) -> str | None:
                     f"trainer.optimizer_config.{part}.{choice.type}.{key} is not set and has no "
                     f"default. Set it, e.g. for trainer.train_steps={params.trainer.train_steps}"
                 )
-    if complaint := _warmup(params) or autowarmup.complaint(config):
-        return complaint
-    ours = config.optimizer.type in configs._OPTIMIZERS
-    if ours and (complaint := _left_behind(config.optimizer) or _decays_twice(params)):
-        return complaint
+    if reason := _why_no_warmup(params) or _why_no_auto_warmup(config):
+        return reason
+    return _why_not_ours(params) if config.optimizer.type in OPTIMIZERS else None
+
+
+def _why_not_ours(params) -> str | None:
+    config = params.trainer.optimizer_config
+    if reason := _why_left_behind(config.optimizer) or _why_decayed_twice(params):
+        return reason
     private = params.task.differential_privacy_config is not None
-    if ours and private and (config.optimizer.get().gradient_accumulation_steps or 1) > 1:
+    if private and batches.micro_batches(params) > 1:
         return (
             "task.differential_privacy_config clips and adds noise once an update, and cannot be "
             f"combined with {config.optimizer.type}.gradient_accumulation_steps. Leave one out"
         )
-    if ours:
-        # The constructor knows best. It sees a constant, and makes no variable on a device: a
-        # multi-worker strategy must be the first to touch them.
-        with tf.Graph().as_default():
-            try:
-                OptimizerFactory(config).build_optimizer(
-                    1e-3, gradient_transformers=[tuple] if private else None
-                )
-            except (TypeError, ValueError) as error:
-                reason = str(error).splitlines()[0]  # Gin adds where it stood in the call
-                return f"trainer.optimizer_config.optimizer.{config.optimizer.type}: {reason}"
+    # The constructor knows best. It sees a constant, and makes no variable on a device: a
+    # multi-worker strategy must be the first to touch them.
+    with tf.Graph().as_default():
+        try:
+            transformers = [tuple] if private else None
+            OptimizerFactory(config).build_optimizer(1e-3, gradient_transformers=transformers)
+        except (TypeError, ValueError) as error:
+            reason = str(error).splitlines()[0]  # Gin adds where it stood in the call
+            return f"trainer.optimizer_config.optimizer.{config.optimizer.type}: {reason}"
     return None
 
 
-def _left_behind(optimizer) -> str | None:
+def _why_left_behind(optimizer) -> str | None:
     """Settings belong to the type that they were written for: another type begins without them."""
     chosen = optimizer.get().as_dict()
-    for other in configs._OPTIMIZERS:
+    for other in OPTIMIZERS:
         for key in (*_LISTS, *CLIPPINGS):
             written = getattr(getattr(optimizer, other), key, None)
             same = CLIPPINGS if key in CLIPPINGS else (key,)
@@ -137,7 +138,7 @@ def _left_behind(optimizer) -> str | None:
     return None
 
 
-def _decays_twice(params) -> str | None:
+def _why_decayed_twice(params) -> str | None:
     in_loss = getattr(getattr(params.task, "losses", None), "l2_weight_decay", 0)
     optimizer = params.trainer.optimizer_config.optimizer
     decay = optimizer.get().weight_decay
@@ -150,7 +151,7 @@ def _decays_twice(params) -> str | None:
     return None
 
 
-def _warmup(params) -> str | None:
+def _why_no_warmup(params) -> str | None:
     warmup, steps = params.trainer.optimizer_config.warmup, params.trainer.train_steps
     length = "steps" if warmup.type == "tf_lamb" else "warmup_steps"
     warm = getattr(warmup.get(), length, 0) if warmup.get() else 0
@@ -163,22 +164,48 @@ def _warmup(params) -> str | None:
     return None
 
 
-def _batch(params) -> str | None:
-    config = params.trainer.optimizer_config.optimizer.get()
-    accumulation = getattr(config, "gradient_accumulation_steps", None) or 1
+def _why_no_auto_warmup(config) -> str | None:
+    rate = config.learning_rate
+    if rate.type != KEY:
+        return None
+    if config.warmup.get():
+        return (
+            f"trainer.optimizer_config.learning_rate.type={KEY} warms up itself. Write "
+            "trainer.optimizer_config.warmup.type=null"
+        )
+    adascale = getattr(config.optimizer.get(), "adascale", None)
+    if adascale is not None and adascale.scale is not None:
+        return (
+            f"trainer.optimizer_config.learning_rate.type={KEY} finds a learning rate of its own, "
+            "which AdaScale would scale unseen. Write adascale.scale=null"
+        )
+    try:
+        settings = rate.get().as_dict()
+        checks.whole("decide_every", settings.pop("decide_every"))
+        autowarmup.Settings(**settings)
+        autowarmup.gaussian_process.check_installed()
+    except (TypeError, ValueError, ModuleNotFoundError) as error:
+        return f"trainer.optimizer_config.learning_rate.{KEY}: {error}"
+    return None
+
+
+def why_no_batch(params) -> str | None:
+    """Why the batch cannot be dealt out, or what a replica sees of it cannot be used, or None."""
     batch = getattr(getattr(params.task, "train_data", None), "global_batch_size", None)
     if batch is None:
         return None
     if not isinstance(batch, int) or batch < 1:
         return f"task.train_data.global_batch_size is {batch}. Set it to 1 or more"
     try:
-        examples = batches.split(batch, batches.replicas(params) or 1, accumulation)
+        examples = batches.split(
+            batch, batches.replicas(params) or 1, batches.micro_batches(params)
+        )
     except ValueError as error:
         return f"task.train_data.global_batch_size={batch}: {error}"
-    return adversarial_tasks.why_no_attack(params) or image_tasks.why_no_groups(params, examples)
+    return why_no_attack(params) or why_no_groups(params, examples)
 
 
-def _first_stage(params, model_dir) -> str | None:
+def _why_no_first_stage(params, model_dir) -> str | None:
     path = params.task.init_checkpoint
     takes_optimizer = getattr(params.task, "init_optimizer", False)
     if not path:

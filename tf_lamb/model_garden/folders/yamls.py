@@ -8,7 +8,7 @@ import re
 
 import yaml
 
-from tf_lamb.model_garden.checks.errors import UserError
+from tf_lamb.model_garden.errors import UserError
 
 _MOST_VALUES = 100_000  # that aliases may unfold to; the largest experiment has some hundreds
 _PLAIN = (str, int, float, bool, type(None))

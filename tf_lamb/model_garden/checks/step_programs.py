@@ -15,7 +15,7 @@ import tf_keras
 from official.core import task_factory
 from official.modeling import performance
 
-from tf_lamb.model_garden.checks.errors import UserError
+from tf_lamb.model_garden.errors import UserError
 from tf_lamb.tensorflow import target
 
 
@@ -24,6 +24,9 @@ class Steps:
 
     Args:
         params: the experiment.
+
+    Attributes:
+        weights, gradients, slots: bytes; slots are all that the optimizer keeps.
 
     Raises:
         UserError: where one of them cannot be built.
@@ -45,22 +48,9 @@ class Steps:
             legacy = not hasattr(self._optimizer, "build")
             (self._optimizer._create_all_weights if legacy else self._optimizer.build)(weights)
         self._metrics = self._task.build_metrics(training=True)
-
-    @property
-    def weights(self) -> int:
-        """Bytes of the model's variables."""
-        return _bytes(self._model.variables)
-
-    @property
-    def gradients(self) -> int:
-        """Bytes of all gradients."""
-        return _bytes(self._model.trainable_variables)
-
-    @property
-    def slots(self) -> int:
-        """Bytes of all that the optimizer keeps."""
-        variables = self._optimizer.variables
-        return _bytes(variables() if callable(variables) else variables)
+        kept = self._optimizer.variables
+        self.slots = _bytes(kept() if callable(kept) else kept)
+        self.weights, self.gradients = _bytes(self._model.variables), _bytes(weights)
 
     def step(self, examples: int, stage: str = "hlo_serialized") -> bytes:
         """A replica's step at this many examples, as a serialized HLO program; see `hlo`.

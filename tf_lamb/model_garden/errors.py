@@ -1,0 +1,38 @@
+"""What a user did not mean, in one line."""
+
+import contextlib
+import difflib
+import sys
+from collections.abc import Iterator
+
+from tf_lamb.core.checks import installed
+
+
+class UserError(ValueError):
+    """A run that cannot be; its message is one line that names the value and the way out."""
+
+
+def unknown(what: str, name, known) -> str:
+    """What to say of a name that is not known: what may have been meant instead, or all that is."""
+    return f"{what}={name!r} is not known. {did_you_mean(name, known)}"
+
+
+def did_you_mean(name, known) -> str:
+    """What may have been meant instead of a name that is not known, or all that is."""
+    if near := difflib.get_close_matches(str(name), known, n=3, cutoff=0.5):
+        return f"Did you mean {' or '.join(near)}?"
+    return f"There is {', '.join(known)}."
+
+
+@contextlib.contextmanager
+def one_line(command: str, kind=UserError) -> Iterator[None]:
+    """Ends the process with one line for an error of this kind, or of one of these."""
+    try:
+        yield
+    except kind as error:
+        sys.exit(f"tf_lamb.model_garden.{command}: {error}")
+
+
+def require() -> None:
+    """Raises `ModuleNotFoundError`, with the line that installs it, where Model Garden is not."""
+    installed.require("tf_lamb.model_garden", "official", "tf_keras", extra="model-garden")

@@ -1,0 +1,68 @@
+"""Our experiments: Model Garden's, with our optimizers and the numbers of a published recipe.
+
+To import this file registers them, beside the stock ones.
+"""
+
+from official.common import registry_imports  # noqa: F401  (registers those)
+from official.core import exp_factory
+from official.modeling import optimization
+
+from tf_lamb.core import recipes
+from tf_lamb.model_garden.experiments.recipes import intervals, settings
+from tf_lamb.model_garden.tasks import adversarial, images, masked_lm
+
+
+def _trained_by(recipe: recipes.Recipe, stock: str):
+    """A stock experiment with the optimizer, the schedule and the steps of a recipe."""
+    experiment = exp_factory.get_exp_config(stock)
+    experiment.trainer.override(intervals(experiment.trainer, recipe.train_steps))
+    experiment.trainer.optimizer_config = optimization.OptimizationConfig()
+    experiment.override(settings(recipe), is_strict=True)
+    return experiment
+
+
+def _bert(recipe: recipes.Recipe):
+    experiment = _trained_by(recipe, "bert/pretraining")
+    experiment.task = masked_lm.MaskedLMConfig(experiment.task.as_dict())
+    experiment.task.scale_loss = True  # the stock default, false, came along
+    return experiment
+
+
+def _resnet(recipe: recipes.Recipe, config=images.ImageClassificationConfig):
+    experiment = _trained_by(recipe, "resnet_imagenet")
+    experiment.task = config(experiment.task.as_dict())
+    experiment.task.losses.l2_weight_decay = 0.0  # the optimizer decays
+    return experiment
+
+
+@exp_factory.register_config_factory("lamb/bert_pretraining")
+def lamb_bert_pretraining():
+    """`bert/pretraining` with untuned LAMB, at the paper's smallest batch: 512."""
+    return _bert(recipes.untuned_lamb_bert(512))
+
+
+@exp_factory.register_config_factory("lamb/bert_pretraining_phase2")
+def lamb_bert_pretraining_phase2():
+    """`bert/pretraining` as the second stage of mixed-batch BERT: 32,768 at 512 tokens.
+
+    Name the first stage's folder in `task.init_checkpoint`.
+    """
+    return _bert(recipes.bert_mixed_batch().stages[1])
+
+
+@exp_factory.register_config_factory("lamb/resnet_imagenet")
+def lamb_resnet_imagenet():
+    """`resnet_imagenet` with untuned LAMB, at the paper's smallest batch: 512."""
+    return _resnet(recipes.untuned_lamb_resnet50(512))
+
+
+@exp_factory.register_config_factory("lars/resnet_imagenet")
+def lars_resnet_imagenet():
+    """`resnet_imagenet` with LARS by LEGW, at the smallest batch that was reproduced: 512."""
+    return _resnet(recipes.legw_resnet50_lars(512))
+
+
+@exp_factory.register_config_factory("lars/resnet_imagenet_conadv")
+def lars_resnet_imagenet_conadv():
+    """`lars/resnet_imagenet`, trained on adversarial examples of each batch too."""
+    return _resnet(recipes.legw_resnet50_lars(512), adversarial.ConcurrentAdversarialConfig)
