@@ -1,10 +1,8 @@
 """What the pages say is held by a test is held by a test that is there."""
 
-import pathlib
 import re
 
-ROOT = pathlib.Path(__file__).parents[2]
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+from support.pages import PAGES, ROOT
 
 
 def test_the_files_and_tests_that_pages_name_exist():
