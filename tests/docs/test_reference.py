@@ -20,7 +20,7 @@ COMMANDS = [
 
 
 def documented():
-    directive = r"^\.\. auto(?:class|function|module):: (\S+)$"
+    directive = r"^\.\. (?:autoclass|autofunction|automodule|py:module):: (\S+)$"
     return collections.Counter(re.findall(directive, "\n".join(REFERENCE.values()), re.MULTILINE))
 
 
