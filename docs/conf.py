@@ -21,7 +21,6 @@ version = release = tf_lamb.__version__
 extensions = [
     "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode",
 ]  # fmt: skip
-exclude_patterns = []
 html_theme = "furo"
 html_title = f"tf_lamb {version}"
 html_copy_source = False
