@@ -9,13 +9,16 @@ from support.pages import ROOT
 
 import tf_lamb
 from tf_lamb.core import recipes, schedules
-from tf_lamb.model_garden.experiments import experiments, optimizers
+from tf_lamb.model_garden.checks import early
+from tf_lamb.model_garden.experiments import optimizers
 from tf_lamb.model_garden.experiments import schedules as garden_schedules
 
 REFERENCE = {path.stem: path.read_text() for path in ROOT.glob("docs/reference/*.md")}
 ROOMS = tf_lamb._ROOMS | {"recipes", "schedules"}
 COMMANDS = [
-    path.stem for path in sorted(ROOT.glob("tf_lamb/model_garden/*.py")) if path.stem != "__init__"
+    path.stem
+    for path in sorted(ROOT.glob("tf_lamb/model_garden/*.py"))
+    if path.stem not in ("__init__", "errors")
 ]
 
 
@@ -59,7 +62,7 @@ def test_every_flag_of_ours_is_there():
 
 
 def test_every_name_in_a_yaml_is_there():
-    names = [*experiments._EXPERIMENTS, *garden_schedules._LEARNING_RATES]
-    names += optimizers._KINDS
+    names = [*early.registered_in(early.OURS), *garden_schedules._LEARNING_RATES]
+    names += optimizers.OPTIMIZERS
     for name in names:
         assert f"`{name}`" in REFERENCE["model_garden"]
