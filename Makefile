@@ -3,6 +3,7 @@
 # make test    what a change is likely to break: run it before every commit
 # make test-slow  what needs minutes: kills, clusters, the TPU's compiler, notebooks, trainings
 # make check   style, types, the import law
+# make docs    the site, in .build/site
 # make goldens what the peers compute, made again in environments of their own
 # make audit   known vulnerabilities of the pinned packages; asks a service on the network
 PYTHON ?= python3
@@ -13,7 +14,7 @@ GOLDENS = .build/goldens
 AUDIT = .build/audit
 INSTALL = $(RUN) -m pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: train train-resnet test test-slow check goldens audit
+.PHONY: train train-resnet test test-slow check docs goldens audit
 
 train: $(VENV)/.train
 	$(RUN) -m tf_lamb.model_garden.sample_data --output_dir=.build/data
@@ -48,6 +49,9 @@ check: $(VENV)/.develop
 	$(VENV)/bin/mypy
 	$(RUN) -m pytest -q tests/test_architecture.py -k import_law
 
+docs: $(VENV)/.docs
+	$(RUN) -m sphinx -q -W --keep-going -d .build/doctrees docs .build/site
+
 goldens: $(VENV)/.develop $(GOLDENS)/tensorflow_addons/.ready $(GOLDENS)/optax/.ready
 	$(GOLDENS)/tensorflow_addons/bin/python tests/goldens/make_tensorflow_addons.py
 	$(GOLDENS)/optax/bin/python tests/goldens/make_optax.py
@@ -76,6 +80,10 @@ $(VENV)/.train: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.develop: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) ".[model-garden,preflight,test,check]"
+	touch $@
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) ".[docs]"
 	touch $@
 
 $(VENV)/bin/python:

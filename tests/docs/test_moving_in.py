@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import pathlib
 import shutil
 
 import keras
@@ -11,27 +10,11 @@ import pytest
 import tf_keras
 from goldens import problem
 from support.migrating import ADDONS, GARDEN
+from support.pages import ROOT, blocks
 
-DOCS = pathlib.Path(__file__).parents[2] / "docs" / "moving_in.md"
-
-
-def code_blocks():
-    """Heading -> the Python under it, in order; blocks marked `before` are not ours to run."""
-    blocks, heading, lines = [], "", None
-    for line in DOCS.read_text().splitlines():
-        if lines is not None and line.startswith("```"):
-            blocks.append((heading, "\n".join(lines)))
-            lines = None
-        elif lines is not None:
-            lines.append(line)
-        elif line.startswith("#"):
-            heading = line.strip("# ")
-        elif line == "```python":
-            lines = []
-    return blocks
-
-
-AFTER = [block for block in code_blocks() if not block[1].startswith("# before")]
+BLOCKS = blocks(ROOT / "docs" / "moving_in.md", "python")
+# What is marked `before` is not ours to run.
+AFTER = [block for block in BLOCKS if not block[1].startswith("# before")]
 
 
 @pytest.mark.parametrize(("heading", "code"), AFTER, ids=[heading for heading, _ in AFTER])
@@ -49,10 +32,9 @@ def test_what_the_docs_show_runs(heading, code, tmp_path, monkeypatch):
 
 
 def test_a_port_is_three_lines():
-    blocks = code_blocks()
-    befores = [(h, code) for h, code in blocks if code.startswith("# before")]
+    befores = [(h, code) for h, code in BLOCKS if code.startswith("# before")]
     assert len(befores) == 3
     for heading, before in befores:
-        after = next(c for h, c in blocks if h == heading and c.startswith("# after"))
+        after = next(c for h, c in BLOCKS if h == heading and c.startswith("# after"))
         new = set(after.splitlines()) - set(before.splitlines()) - {"# after"}
         assert len(new) <= 3, new

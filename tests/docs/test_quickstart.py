@@ -56,22 +56,44 @@ def test_what_is_quoted_is_what_came_out(notebook):
         assert quoted and quoted <= came_out
 
 
-def test_what_it_names_exists(notebook):
-    address = "colab.research.google.com/github/tf-lamb/tf_lamb/blob/main/"
-    assert address + str(PATH.relative_to(ROOT)) in notebook.cells[0].source
-    assert address + str(PATH.relative_to(ROOT)) in README
+def test_the_files_that_it_names_exist(notebook):
     (text,) = [cell.source for cell in notebook.cells if cell.id == "garden"]
     configs = re.findall(r"model_garden_configs/\w+\.yaml", text)
     assert configs and all((ROOT / config).is_file() for config in configs)
 
 
-def test_what_could_not_be_installed_is_said(notebook, monkeypatch):
-    cell = code(notebook)["install"].source
-    offline = re.sub(r"%pip .*", "pass", cell)
-    assert offline != cell
+@pytest.fixture
+def installing(notebook, monkeypatch):
+    """The cell that installs, on a machine without scikit-learn; and what it gives to pip."""
+    asked = []
+    cell = re.sub(r"%pip (.*)", r"asked.append(f'\1')", code(notebook)["install"].source)
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(ModuleNotFoundError, match="sklearn could not be installed.*pip install"):
-        exec(offline, {})
+
+    def run():
+        with pytest.raises(ModuleNotFoundError, match="sklearn could not.*pip install"):
+            exec(cell, {"asked": asked})
+        return asked
+
+    return run
+
+
+def test_a_wheel_beside_it_is_installed(installing, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wheel = tmp_path / "tf_lamb-0.1.0-py3-none-any.whl"
+    wheel.touch()
+    (asked,) = installing()
+    assert asked.endswith(f'"{wheel}[tensorflow,pictures]"')
+
+
+def test_else_the_clone_that_it_lies_in(installing, monkeypatch):
+    monkeypatch.chdir(PATH.parent)
+    (asked,) = installing()
+    assert asked.endswith(f'"{ROOT}[tensorflow,pictures]"')
+
+
+def test_without_either_it_asks_nobody(installing, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert not installing()
 
 
 @pytest.mark.slow

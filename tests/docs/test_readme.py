@@ -1,7 +1,5 @@
 """The README's Python runs, and what its shell names exists."""
 
-import pathlib
-import re
 import shlex
 import warnings
 
@@ -9,22 +7,22 @@ import keras
 import numpy as np
 import yaml
 from official.modeling import optimization
+from support.pages import ROOT, blocks
 
 import tf_lamb
 from tf_lamb import model_garden
 from tf_lamb.model_garden.checks import early
 
-README = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
+README = ROOT / "README.md"
 
 
-def blocks(language):
-    fences = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-    return [text for name, text in fences if name == language]
+def texts(language):
+    return [text for _, text in blocks(README, language)]
 
 
 def test_the_one_line_change_runs():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, activation="softmax")])
-    code, _ = blocks("python")
+    code, _ = texts("python")
     exec(code, {"model": model})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -34,22 +32,22 @@ def test_the_one_line_change_runs():
 
 def test_adascale_runs_as_it_stands():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    _, code = blocks("python")
+    _, code = texts("python")
     data = {"x": np.ones((128, 4)), "y": np.ones((128, 1))}
     exec(code, {"tf_lamb": tf_lamb, "model": model, "schedule": 0.1, "steps": 3, **data})
     assert model.optimizer.scale_invariant_steps >= 3
 
 
 def test_what_the_commands_name_exists():
-    (command,) = [text for text in blocks("") if text.startswith("python -m")]
+    (command,) = [text for text in texts("") if text.startswith("python -m")]
     commands = shlex.split(command)
     flags = dict(word[2:].split("=", 1) for word in commands if word.startswith("--"))
     assert flags["experiment"] in early.registered_in(early.OURS)
-    assert (pathlib.Path(__file__).parents[2] / flags["config_file"]).is_file()
+    assert (ROOT / flags["config_file"]).is_file()
 
 
 def test_the_yaml_is_a_config():
-    (text,) = blocks("yaml")
+    (text,) = texts("yaml")
     optimizer = yaml.safe_load(text)["trainer"]["optimizer_config"]["optimizer"]
     model_garden.register()
     config = optimization.OptimizerConfig(optimizer)

@@ -1,10 +1,9 @@
 """What the pages say is held by a test is held by a test that is there."""
 
-import pathlib
 import re
 
-ROOT = pathlib.Path(__file__).parents[2]
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+from support.pages import PAGES, ROOT
+
 TOP = r"(?<![\w/.-])(?:tests|benchmarks|tf_lamb|docs)/[\w/]+(?:\.\w+|/)"  # a file or a folder
 ROOM = r"(?<![\w/.-])(?:core|api|tensorflow|tpu|keras|tf_keras|model_garden)/[\w/]+(?:\.py\b|/`)"
 

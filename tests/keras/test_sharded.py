@@ -222,7 +222,9 @@ def test_a_master_is_laid_out_like_its_variable():
         model.optimizer.build(model.trainable_variables)
     finally:
         keras.config.set_dtype_policy("float32")
-    for variable, slots in zip(model.trainable_variables, model.optimizer._slots, strict=True):
+    stored = zip(model.optimizer._slots, model.optimizer._masters, strict=True)
+    for variable, (slots, master) in zip(model.trainable_variables, stored, strict=True):
+        slots = [*slots, master]
         assert [slot.dtype for slot in slots] == ["float32"] * 3
         for slot in slots:
             assert shards_of(slot) == shards_of(variable)

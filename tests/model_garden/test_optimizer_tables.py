@@ -18,7 +18,13 @@ from tf_lamb import model_garden
 from tf_lamb.model_garden.checks.experiment import why_no_optimizer
 from tf_lamb.model_garden.experiments import optimizers
 
-KEYS = {"tf_lamb": "LAMB", "tf_lars": "LARS", "tf_adamp": "AdamP", "tf_sgdp": "SGDP"}
+KEYS = {
+    "tf_lamb": "LAMB",
+    "tf_lans": "LANS",
+    "tf_lars": "LARS",
+    "tf_adamp": "AdamP",
+    "tf_sgdp": "SGDP",
+}
 CONSTANT = {"type": "constant", "constant": {"learning_rate": 0.1}}
 
 

@@ -56,7 +56,7 @@ CORE = {
         ("the parts change places", "beta_1 * of_momentum * um + b3 * of_gradient * ug",
          "b3 * of_momentum * um + beta_1 * of_gradient * ug"),
         ("b3 is always 1 - b1", "b3 = 1 - beta_1 if grad_averaging else 1.0", "b3 = 1 - beta_1"),
-        ("the gradient is debiased", "g / d", "g / (1 - beta_1) / d"),
+        ("the gradient is debiased", "m_hat / d, g / d", "m_hat / d, g / (1 - beta_1) / d"),
         ("no bias correction", "correct=bias_correction", "correct=False"),
         ("betas swapped", "((m, beta_1), (v, beta_2))", "((m, beta_2), (v, beta_1))"),
         ("exclusion ignored", "adapt=adapt", "adapt=True"),

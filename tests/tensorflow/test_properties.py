@@ -97,14 +97,23 @@ def built(door, run, jit_compile=False):
     return optimizer, variables
 
 
+def arrays_of(optimizer, variables):
+    """Path -> weight, slots, and the master if there is one."""
+    return {
+        path: [np.asarray(v.numpy()) for v in (weight, *slots, master) if v is not None]
+        for (path, weight), slots, master in zip(
+            variables.items(), optimizer._slots, optimizer._masters, strict=True
+        )
+    }
+
+
 def state_of(optimizer, variables):
     """Path -> the arrays from which the next step begins, the master in the place of its weight."""
-    count, result = len(optimizer.slot_names), {}
-    for path, slots in zip(variables, optimizer._slots, strict=True):
-        weight, *arrays = (np.asarray(v.numpy()) for v in (variables[path], *slots))
-        if len(arrays) > count and optimizer.iterations.numpy() and np.any(arrays[-1]):
+    count, result = 1 + len(optimizer.slot_names), {}
+    for path, (weight, *arrays) in arrays_of(optimizer, variables).items():
+        if len(arrays) == count and optimizer.iterations.numpy() and np.any(arrays[-1]):
             weight = arrays.pop()
-        result[path] = [weight, *arrays[:count]]
+        result[path] = [weight, *arrays[: count - 1]]
     return result
 
 
@@ -131,10 +140,7 @@ def check_step(name, run, optimizer, variables, step):
         return
     before = state_of(optimizer, variables)
     apply(optimizer, variables, gradients, run["order"])
-    after = {
-        path: [np.asarray(v.numpy()) for v in (variables[path], *slots)]
-        for path, slots in zip(variables, optimizer._slots, strict=True)
-    }
+    after = arrays_of(optimizer, variables)
     assert int(optimizer.iterations) == t
     for path, g in gradients.items():
         if g is None:

@@ -15,6 +15,8 @@ import contextlib
 import keras
 from keras import ops
 
+from tf_lamb.api.variables import path_of
+
 VERSION = tuple(int(part) for part in keras.__version__.split(".")[:2])
 
 
@@ -157,4 +159,7 @@ class HostOptimizer(keras.optimizers.Optimizer):
         if keras.backend.backend() == "tensorflow":
             place = self._distribution_strategy.extended.colocate_vars_with(native(variable))
         with place:
-            return super().add_variable(tuple(variable.shape), dtype=dtype, name=name, **layout)
+            return super().add_variable(
+                tuple(variable.shape), dtype=dtype, **layout,
+                name=f"{path_of(variable).replace('/', '_')}_{name}",
+            )  # fmt: skip

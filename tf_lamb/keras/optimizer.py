@@ -59,15 +59,12 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         dtype = host.compute_dtype(variable.dtype)
         if dtype == "float32":
             dtype = self._settings.slot_dtype
-        return tuple(self._add_beside(variable, name, dtype) for name in self.slot_names)
+        return tuple(self.add_beside(variable, name, dtype) for name in self.slot_names)
 
     def _add_master(self, variable):
         if self._settings.master_weights and host.is_half(variable.dtype):
-            return self._add_beside(variable, "master", "float32")
+            return self.add_beside(variable, "master", "float32")
         return None
-
-    def _add_beside(self, variable, name, dtype):
-        return self.add_beside(variable, f"{path_of(variable).replace('/', '_')}_{name}", dtype)
 
     def _make_update(self):
         arguments = {

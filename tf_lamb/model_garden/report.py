@@ -1,6 +1,8 @@
 """What a run came to, in a few lines and a picture, from what it left in its model_dir.
 
-python -m tf_lamb.model_garden.report --model_dir=/tmp/bert_small
+    python -m tf_lamb.model_garden.report --model_dir=/tmp/bert_small
+
+Training ends with it, too.
 """
 
 import os

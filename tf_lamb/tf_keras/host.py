@@ -114,8 +114,10 @@ class HostOptimizer(tf_keras.optimizers.Optimizer):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         """The optimizer again."""
-        learning_rate = saved.by_registered_name(config["learning_rate"])
-        return super().from_config({**config, "learning_rate": learning_rate}, custom_objects)
+        if "learning_rate" in config:
+            rate = saved.by_registered_name(config["learning_rate"])
+            config = {**config, "learning_rate": rate}
+        return super().from_config(config, custom_objects)
 
     def set_weights(self, weights):
         """As in tf_keras."""

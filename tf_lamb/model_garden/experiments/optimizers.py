@@ -44,6 +44,7 @@ class _Config(optimizer_config.BaseOptimizerConfig):
 
 OPTIMIZERS = {
     "tf_lamb": tf_lamb.tf_keras.LAMB,
+    "tf_lans": tf_lamb.tf_keras.LANS,
     "tf_lars": tf_lamb.tf_keras.LARS,
     "tf_adamp": tf_lamb.tf_keras.AdamP,
     "tf_sgdp": tf_lamb.tf_keras.SGDP,

@@ -1,0 +1,122 @@
+"""Every Python block of every page runs, in the order of the page.
+
+Where a page shows a part of a program, the test gives it what went before; the pages that begin
+anew are given nothing. What would take hours is made short, by `SHORTER`.
+"""
+
+import os
+import subprocess
+import sys
+
+import keras
+import matplotlib
+import numpy as np
+import pytest
+from support.pages import PAGES, ROOT, blocks
+
+import tf_lamb
+
+matplotlib.use("Agg")
+ELSEWHERE = {"README.md", "moving_in.md"}  # each has a test of its own
+ON_JAX = {"decentralized.md", "preflight.md"}
+SLOW = {*ON_JAX, "adversarial.md", "noise.md"}
+
+DATA = """
+import numpy as np
+x = np.random.default_rng(0).normal(size=(256, 64)).astype("float32")
+y = np.random.default_rng(1).integers(0, 10, 256)
+"""
+SHORTER = {
+    "adversarial.md": [("batch_size=8192, epochs=90", "batch_size=4, epochs=1")],
+    "automatic_warmup.md": [("batch_size=8192, epochs=60", "batch_size=64, epochs=8")],
+    "noise.md": [("steps = 4800 ", "steps = 3 ")],
+    "preflight.md": [('(4096, 64), "v3:4x4"', '(64, 64), "v3:2x2"')],
+}
+
+
+def regression():
+    layers = [keras.layers.Dense(4), keras.layers.LayerNormalization(), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    x = np.random.default_rng(0).normal(size=(512, 4)).astype("float32")
+    return {"model": model, "x": x, "y": x[:, :1], "schedule": 0.1, "tf_lamb": tf_lamb}
+
+
+def compiled():
+    names = regression()
+    names["model"].compile(tf_lamb.LAMB(1e-3), "mse")
+    return names
+
+
+def classes():
+    layers = [keras.layers.Dense(4, "relu"), keras.layers.Dense(3, "softmax")]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    x = np.random.default_rng(0).normal(size=(512, 4)).astype("float32")
+    return {"model": model, "x": x, "y": np.argmax(x[:, :3], axis=1), "tf_lamb": tf_lamb}
+
+
+def pictures():
+    layers = [
+        keras.layers.Conv2D(2, 3), keras.layers.BatchNormalization(), keras.layers.Flatten(),
+        keras.layers.Dense(2, "softmax"),
+    ]  # fmt: skip
+    model = keras.Sequential([keras.Input((6, 6, 1)), *layers])
+    x, y = np.random.default_rng(0).uniform(0, 255, (8, 6, 6, 1)), np.arange(8) % 2
+    data = {"x": x, "y": y, "x_test": x, "y_test": y}
+    return {"model": model, "schedule": 0.1, "tf_lamb": tf_lamb, **data}
+
+
+BEFORE = {
+    "index.md": classes, "adversarial.md": pictures, "automatic_warmup.md": classes,
+    "noise.md": regression, "reliability.md": compiled,
+}  # fmt: skip
+
+
+def name_of(page):
+    return str(page.relative_to(ROOT)).removeprefix("docs/")
+
+
+def code(page):
+    """The blocks of a page, made short."""
+    found = [text for _, text in blocks(page, "python")]
+    for before, after in SHORTER.get(name_of(page), ()):
+        assert sum(before in text for text in found) == 1, before
+        found = [text.replace(before, after) for text in found]
+    return found
+
+
+WITH_CODE = [page for page in PAGES if blocks(page, "python") and name_of(page) not in ELSEWHERE]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if name_of(page) in SLOW else [])
+        for page in WITH_CODE
+    ],
+    ids=name_of,
+)
+def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    keras.utils.set_random_seed(0)
+    if name_of(page) in ON_JAX:
+        script = "\n".join([DATA, *code(page)])
+        environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)}
+        subprocess.run([sys.executable, "-c", script], check=True, env=environment)
+        return
+    names = {}
+    for text in code(page):
+        names.update(BEFORE.get(name_of(page), dict)())
+        exec(text, names)
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+def test_what_a_page_shows_is_python(page):
+    for text in code(page):
+        compile(text, page.name, "exec")
+
+
+def test_python_is_marked_as_python():
+    for page in PAGES:
+        for _, text in blocks(page, ""):
+            first = text.strip().splitlines()[0]
+            assert not first.startswith(("import ", "model", "tf_lamb.")), (page.name, first)

@@ -1,0 +1,39 @@
+"""The Markdown that people read, as tests need it."""
+
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def blocks(page, language):
+    """(heading, text) of each block of code in a language, in order; "" is none."""
+    found, heading, fence, lines = [], "", None, []
+    for line in page.read_text().splitlines():
+        if fence is None and line.startswith("```"):
+            fence, lines = line[3:].strip(), []
+        elif line.startswith("```"):
+            found += [(heading, "\n".join(lines))] if fence == language else []
+            fence = None
+        elif fence is not None:
+            lines.append(line)
+        elif line.startswith("#"):
+            heading = line.strip("# ")
+    return found
+
+
+def prose(page):
+    """The text without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page):
+    """What `#...` may name: each heading in lower case, spaces as hyphens, without punctuation."""
+    seen = []
+    for heading in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        again = sum(name == slug for name, _ in seen)
+        seen.append((slug, f"{slug}-{again}" if again else slug))
+    return {anchor for _, anchor in seen}
