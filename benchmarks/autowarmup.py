@@ -77,7 +77,7 @@ def train(data, batch, epochs, peak, seed, picture=None):
         warmup = callbacks[0].warmup
         line |= {"found": warmup.found, "switch": warmup.begin, "switch_to": warmup.peak}
         if picture:
-            warmup.plot()[0].figure.savefig(picture, dpi=90)
+            callbacks[0].plot()[0].figure.savefig(picture, dpi=110)
     return line
 
 

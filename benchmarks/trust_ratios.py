@@ -2,12 +2,9 @@
 
     python benchmarks/trust_ratios.py --draw=benchmarks/logs/trust_ratios.png
 
-A convolutional network learns scikit-learn's handwritten digits with LAMB and with LARS; the
-figure is drawn from the scalars that TrustRatios wrote for TensorBoard.
+A convolutional network learns scikit-learn's handwritten digits with LAMB and with LARS; what each
+TrustRatios has read is a line of the log, and drawn by its `plot()`.
 """
-
-import os
-import tempfile
 
 import keras
 import matplotlib
@@ -16,10 +13,11 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from absl import app, flags
+from run_log import Log
 from sklearn.datasets import load_digits
 
 import tf_lamb.keras
-from tf_lamb.model_garden.report import read_scalars
+from tf_lamb.api import pictures
 
 BATCH, EPOCHS, EXCLUDED = 256, 60, ["bias", "gamma", "beta"]
 STEPS = 6 * EPOCHS  # 1,437 examples
@@ -57,8 +55,8 @@ def network():
     return keras.Sequential(layers)
 
 
-def train(optimizer, folder):
-    """Returns the accuracy on data kept back; prints the table."""
+def train(optimizer):
+    """The line of a run: the accuracy on data kept back, and all ratios; prints the table."""
     digits = load_digits()
     x, y = digits.images[..., None] / 16.0, digits.target
     order = np.random.default_rng(0).permutation(len(x))
@@ -67,35 +65,31 @@ def train(optimizer, folder):
     model = network()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])
-    watch = tf_lamb.keras.TrustRatios(directory=folder, every=5)
+    watch = tf_lamb.keras.TrustRatios(every=5)
     model.fit(x[rest], y[rest], batch_size=BATCH, epochs=EPOCHS, verbose=0, callbacks=[watch])
-    return model.evaluate(x[kept], y[kept], verbose=0)[1]
+    curves = {
+        name: {step: float(f"{ratio:.4g}") for step, ratio in curve.items()}
+        for name, curve in watch.history.curves().items()
+    }
+    return {"accuracy": model.evaluate(x[kept], y[kept], verbose=0)[1], "trust_ratios": curves}
 
 
 def main(_):
-    """Both optimizers, a picture, and each one's table on the console."""
-    figure, axes = plt.subplots(1, len(OPTIMIZERS), figsize=(11, 4.2), sharex=True)
+    """Makes the runs that are missing, and draws one below the other."""
+    log = Log(flags.FLAGS.log)
+    figure, axes = plt.subplots(len(OPTIMIZERS), figsize=(7, 8.5), layout="constrained")
     for axis, (name, make) in zip(axes, OPTIMIZERS.items(), strict=True):
-        with tempfile.TemporaryDirectory() as folder:
-            accuracy = train(make(), folder)
-            scalars = read_scalars(folder)
-        for tag, points in scalars.items():
-            kind, _, path = tag.partition("/")
-            if kind == "trust_ratio":
-                label = os.path.dirname(path).partition("/")[2] or path
-                axis.plot(list(points), list(points.values()), label=label)
-        axis.set(
-            yscale="log",
-            xlabel="step",
-            ylabel="trust ratio",
-            title=f"{name}: {accuracy:.1%} of unseen digits",
-        )
-        axis.grid(alpha=0.3, which="both")
-    axes[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.02, 0.5))
-    figure.tight_layout()
-    figure.savefig(flags.FLAGS.draw, dpi=120)
+        run = log.run({"optimizer": name}, lambda make=make: train(make()))
+        curves = {  # JSON has made texts of the steps
+            layer: {int(step): ratio for step, ratio in curve.items()}
+            for layer, curve in run["trust_ratios"].items()
+        }
+        pictures.trust_ratios(curves, axis)
+        axis.set_title(f"{name}: {run['accuracy']:.1%} of unseen digits")
+    figure.savefig(flags.FLAGS.draw, dpi=110)
 
 
 if __name__ == "__main__":
+    flags.DEFINE_string("log", "benchmarks/logs/trust_ratios.jsonl", "Where every run is a line.")
     flags.DEFINE_string("draw", "trust_ratios.png", "The picture to write.")
     app.run(main)

@@ -47,8 +47,9 @@ BEYOND = {
 # And what only inside functions, on demand.
 ON_DEMAND = {
     "core/autowarmup/gaussian_process.py": {"numpy", "scipy", "sklearn", "threadpoolctl"},
-    "core/autowarmup/picture.py": {"matplotlib", "numpy"},
-    "core/recipes/picture.py": {"matplotlib", "numpy"},
+    "core/recipes/axes.py": {"matplotlib"},
+    "core/recipes/picture.py": {"numpy"},
+    "api/pictures.py": {"numpy"},
 }
 # room -> packages that its files import inside functions alone: the backend may be another one.
 LAZY = {"keras": {"jax", "tensorflow", "tf_lamb.tensorflow"}, "tpu": {"jax", "jaxlib"}}

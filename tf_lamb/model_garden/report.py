@@ -1,16 +1,19 @@
-"""What a run came to, in a few lines, read from what it left in its model_dir.
+"""What a run came to, in a few lines and a picture, from what it left in its model_dir.
 
     python -m tf_lamb.model_garden.report --model_dir=/tmp/bert_small
 
-Training ends with it, too.
+Training ends with it, too. The picture is report.png in that folder: loss, learning rate and, where
+they were observed, noise scale and trust ratios over the steps.
 """
 
 import os
 
 from absl import app, flags
 
+from tf_lamb.api import pictures
+from tf_lamb.core.recipes import axes as shared
 from tf_lamb.model_garden.checks import early
-from tf_lamb.model_garden.errors import one_line
+from tf_lamb.model_garden.errors import UserError, one_line
 
 # Tag -> the row, what an answer is, and where data.json has the commonest one and its share.
 _ACCURACIES = {
@@ -48,7 +51,11 @@ def read_scalars(folder: str) -> dict[str, dict[int, float]]:
 
 
 def report(model_dir: str) -> str:
-    """The report as text; raises `FileNotFoundError` if there is no run in the folder."""
+    """The report as text; writes its picture, report.png, into the folder.
+
+    Raises:
+        FileNotFoundError: if there is no run in the folder.
+    """
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
     params = model_dirs.read_params(model_dir)
@@ -76,13 +83,60 @@ def report(model_dir: str) -> str:
             accuracy = f"{list(points.values())[-1]:.1%} on validation"
             rows.append((name, accuracy + _share(params, *answer)))
     rows.append(("checkpoints", f"{model_dir} (latest: {os.path.basename(checkpoint)})"))
+    rows.append(("picture", _drawn(model_dir, params, train, validation)))
     rows.append(("TensorBoard", f"tensorboard --logdir={model_dir}"))
     return "\n".join(f"{name:<20}{value}" for name, value in rows)
 
 
+def _drawn(model_dir: str, params, train, validation) -> str:
+    """Draws what there is of loss, learning rate, noise scale and trust ratios, as report.png.
+
+    Returns where it is, or why there is none.
+    """
+    import tensorflow as tf
+
+    from tf_lamb.model_garden.folders import checkpoints
+
+    watched = read_scalars(os.path.join(model_dir, "trust_ratios"))
+    losses = _named(train, training_loss="training")
+    losses |= _named(validation, validation_loss="validation")
+    rates = _named(train, learning_rate="learning rate", scaled_learning_rate="AdaScale's rate")
+    noise = {tag: curve for tag, curve in train.items() if tag.split("/")[0] == "noise_scale"}
+    ratios = {
+        tag.removeprefix("trust_ratio/"): curve
+        for tag, curve in watched.items() if tag.startswith("trust_ratio/")
+    }  # fmt: skip
+    panels = [
+        (losses, lambda ax: pictures.lines(ax, "loss", losses)),
+        (rates, lambda ax: pictures.lines(ax, "learning rate", rates)),
+        (noise, lambda ax: pictures.noise_scale(noise, _batch_size(params), ax)),
+        (ratios, lambda ax: pictures.trust_ratios(ratios, ax)),
+    ]
+    drawing = [draw for curves, draw in panels if pictures.has_points(curves)]
+    if not drawing:
+        return "none: TensorBoard's files hold no scalars"
+    path = os.path.join(model_dir, "report.png")
+    try:
+        axes = shared.given_or_new("a run", rows=len(drawing), shown=False)
+        for draw, ax in zip(drawing, axes, strict=True):
+            draw(ax)
+        with checkpoints.whole(path) as beside, tf.io.gfile.GFile(beside, "wb") as file:
+            axes[0].figure.savefig(file, format="png", dpi=110)
+    except (ModuleNotFoundError, UserError) as why:
+        return f"none: {why}"
+    return path
+
+
+def _named(scalars, **labels: str) -> pictures.Curves:
+    return {label: scalars[tag] for tag, label in labels.items() if tag in scalars}
+
+
+def _batch_size(params) -> int:
+    return params["task"].get("train_data", {}).get("global_batch_size", 0)
+
+
 def _batch(params) -> str:
-    data = params["task"].get("train_data", {})
-    batch = data.get("global_batch_size", 0)
+    batch = _batch_size(params)
     optimizer = params["trainer"]["optimizer_config"]["optimizer"]
     accumulated = (optimizer.get(optimizer["type"]) or {}).get("gradient_accumulation_steps") or 1
     if accumulated == 1:

@@ -5,6 +5,7 @@ import os
 import tempfile
 from typing import Any
 
+from tf_lamb.api import pictures
 from tf_lamb.api.callbacks.callback import Callback
 from tf_lamb.api.variables import variables_of
 from tf_lamb.core import autowarmup
@@ -190,10 +191,12 @@ class AutoWarmup(Callback):
 
         Returns:
             The two `Axes`. To show or to save them is the caller's.
+
+        Raises:
+            ValueError: before there is a loss.
+            ModuleNotFoundError: where matplotlib is not installed.
         """
-        if self.warmup is None:
-            raise ValueError("There is nothing to draw yet: plot() is for after fit.")
-        return self.warmup.plot(axes)
+        return pictures.warmup(self.warmup, axes)
 
     def _state_before(self, epoch):
         path = self._state_file

@@ -1,5 +1,6 @@
 """The face of what reads the noise of gradients during `fit`; each door adds its host."""
 
+from tf_lamb.api import pictures
 from tf_lamb.api.callbacks.callback import Callback
 from tf_lamb.api.noise.measured import Measured
 from tf_lamb.api.wrappers import unwrapped
@@ -51,7 +52,8 @@ class NoiseScale(Callback):
         S/S_min = 1 + B_crit/B        E/E_min = 1 + B/B_crit
 
     It grows during training. `noise_scale` joins the logs of each epoch, for `History` and
-    TensorBoard; `history` holds every reading; the last line of training says what it means.
+    TensorBoard; `history` holds every reading, which `plot()` draws; the last line of training says
+    what it means.
 
     Args:
         batch_size: Examples of one update: of all replicas and micro-batches together.
@@ -109,6 +111,26 @@ class NoiseScale(Callback):
         super().on_train_end(logs)
         if self._verbose:
             print(self.advice())
+
+    def plot(self, axes=None):
+        """Draws the noise scale over the steps, of groups of variables, too, and the batch size.
+
+        Args:
+            axes: A matplotlib `Axes`. Defaults to None: that of a new figure.
+
+        Returns:
+            The `Axes`. To show or to save it is the caller's.
+
+        Raises:
+            ValueError: before there is a noise scale.
+            ModuleNotFoundError: where matplotlib is not installed.
+        """
+        steps = self.history["step"]
+        curves = {
+            name: dict(zip(steps, seen, strict=True))
+            for name, seen in self.history.items() if name != "step"
+        }  # fmt: skip
+        return pictures.noise_scale(curves, self.batch_size, axes)
 
     def advice(self) -> str:
         """The critical batch size, what the present batch costs, and a better one."""

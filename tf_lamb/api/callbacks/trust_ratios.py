@@ -1,14 +1,19 @@
 """What trust ratios have been in a run, their table, and the face of the callback."""
 
+import array
 import functools
+import itertools
 import math
 import statistics
 from collections.abc import Callable
 from typing import Any
 
+from tf_lamb.api import pictures
 from tf_lamb.api.callbacks.callback import Callback
-from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, observed, short
+from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, distance, observed, short
 from tf_lamb.api.variables import step_of
+
+_MOST_KEPT = 512  # readings, for a picture; of more, every second one goes
 
 
 class History:
@@ -28,6 +33,8 @@ class History:
         self._writer: Any = None
         self._ranges: dict = {}  # position -> smallest and largest ratio
         self._clipped: dict = {}  # position -> ratios clipped, ratios seen
+        self._kept: dict = {}  # step -> the ratio of each layer
+        self._keeps_every = 1
 
     def read(self):
         """Reads the latest step, unless that was done."""
@@ -57,6 +64,20 @@ class History:
             self._ranges[i] = (min(smallest, ratio), max(largest, ratio))
             clipped, count = self._clipped.get(i, (0, 0))
             self._clipped[i] = (clipped + seen.clipped, count + seen.ratios)
+        if (self.readings - 1) % self._keeps_every == 0:
+            self._kept[step] = _ratios(self.latest)
+        if len(self._kept) > _MOST_KEPT:
+            self._kept = dict(itertools.islice(self._kept.items(), None, None, 2))
+            self._keeps_every *= 2
+
+    def curves(self) -> pictures.Curves:
+        """The ratio of each layer over the steps; of a long run, at 256 to 513 of the readings."""
+        kept = {**self._kept, self.step: _ratios(self.latest)}
+        names = {seen.layer: seen.joined or seen.path for seen in self.latest if seen.ratios}
+        return {
+            name: {step: kept[step][i] for step in sorted(kept)}
+            for i, name in enumerate(names.values())
+        }
 
     def table(self):
         """The latest reading, a line a variable, the ratio farthest from the median first."""
@@ -98,6 +119,12 @@ def by_layer(observations):
     return list(layers.values())
 
 
+def _ratios(observations):
+    """One ratio a layer, as 8 bytes; nan before its first step."""
+    layers = {seen.layer: seen.trust_ratio for seen in observations if seen.ratios}
+    return array.array("d", (math.nan if ratio is None else ratio for ratio in layers.values()))
+
+
 def _median(observations):
     ratios = [seen.trust_ratio for seen in by_layer(observations)]
     finite = [ratio for ratio in ratios if math.isfinite(ratio)]
@@ -108,9 +135,7 @@ def _strangeness(seen, median):
     """A key that sorts outliers first, and what has no ratio last."""
     if seen.trust_ratio is None:
         return (1, 0.0)
-    if not (math.isfinite(seen.trust_ratio) and seen.trust_ratio > 0 and median > 0):
-        return (0, -math.inf)
-    return (0, -abs(math.log(seen.trust_ratio / median)))
+    return (0, -distance(seen.trust_ratio, median))
 
 
 class TrustRatios(Callback):
@@ -135,6 +160,8 @@ class TrustRatios(Callback):
     that `layer_groups` joins have one, reported under each of them; of a variable that
     `layer_slices` cuts, the means over its slices are reported. With gradient accumulation a step
     is an update. The optimizer may stand in a wrapper such as `LossScaleOptimizer`.
+
+    `plot()` draws the ratios over the steps.
 
     Args:
         directory: Where TensorBoard's files go, say "logs/trust_ratios". Defaults to None: no
@@ -196,6 +223,24 @@ class TrustRatios(Callback):
     def table(self):
         """The latest reading as text, a line a variable, outliers first."""
         return self.history.table()
+
+    def plot(self, axes=None):
+        """Draws median and range of the ratios of all layers over the steps, and three layers.
+
+        These are the layers whose ratios are the farthest from the median in the latest reading,
+        as in the table.
+
+        Args:
+            axes: A matplotlib `Axes`. Defaults to None: that of a new figure.
+
+        Returns:
+            The `Axes`. To show or to save it is the caller's.
+
+        Raises:
+            ValueError: before there is a trust ratio.
+            ModuleNotFoundError: where matplotlib is not installed.
+        """
+        return pictures.trust_ratios(self.history.curves(), axes)
 
     def _read_now(self):
         self.history.read()

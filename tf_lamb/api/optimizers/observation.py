@@ -42,6 +42,13 @@ def short(number) -> str:
     return "-" if number is None else f"{number:.3g}"
 
 
+def distance(ratio: float, median: float) -> float:
+    """How far a ratio is from the median, in factors; infinite where it is none to step by."""
+    if not (math.isfinite(ratio) and ratio > 0 and median > 0):
+        return math.inf
+    return abs(math.log(ratio / median))
+
+
 class Observer:
     """Where the steps of an optimizer leave their trust ratios, if somebody looks.
 

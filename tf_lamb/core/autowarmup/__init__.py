@@ -4,7 +4,6 @@ settings.py          the learning rate at a step, and the numbers that it depend
 warmup.py            the state machine: losses in, one decision at the end of an epoch
 gaussian_process.py  the decision: has the loss passed its minimum? scikit-learn's part
 keeping.py           the weights of the moment to which it goes back
-picture.py           what it saw and did
 """
 
 from tf_lamb.core.autowarmup import gaussian_process

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_lamb.core.autowarmup import gaussian_process, picture
+from tf_lamb.core.autowarmup import gaussian_process
 from tf_lamb.core.autowarmup.settings import FLOATS, Settings
 
 Judge = Callable[[Sequence[float], Sequence[float], int], Sequence[Any]]
@@ -39,8 +39,6 @@ class Warmup:
         self.verdicts: list[tuple[int, bool]] = []
         self.begin, self.peak = settings.unfound()
         self.found = False
-
-    plot = picture.plot
 
     def rate(self, step: float) -> float:
         """The learning rate after this many steps."""

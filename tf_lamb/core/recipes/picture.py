@@ -5,7 +5,7 @@ import itertools
 from typing import Any
 
 from tf_lamb.core import schedules
-from tf_lamb.core.checks import installed
+from tf_lamb.core.recipes import axes
 
 _OVER = {"steps": "optimizer steps", "examples": "examples"}
 _ENDS = {"steps": "train_steps", "examples": "examples_seen"}
@@ -74,26 +74,20 @@ class Drawable:
                     f"plot draws other recipes beside this one, and {other!r} is none. To draw in "
                     "axes of yours: plot(ax=axes); to save: plot().figure.savefig('recipe.png')."
                 )
-        installed.require("A picture of a recipe", "matplotlib", extra="pictures")
-        import matplotlib.pyplot as plt
-        from matplotlib.ticker import EngFormatter
-
+        (ax,) = axes.given_or_new("a recipe", ax)
         recipes: list[Any] = [self, *others]
         titles = list(dict.fromkeys(recipe.title for recipe in recipes))
-        ax = ax or plt.subplots(layout="constrained")[1]
         for recipe in recipes:
             prefix = f"{recipe.title}, " if len(titles) > 1 else ""
             ax.plot(*_line(recipe, over), label=prefix + batch(recipe))
-        ax.set(xlabel=_OVER[over], ylabel="learning rate")
         ax.set_title(titles[0] if len(titles) == 1 else "Learning rates")
+        label = _OVER[over]
         ends = [getattr(recipe, _ENDS[over]) for recipe in recipes]
         if max(ends) > 20 * min(ends):
             ax.set(xscale="log", xlim=(1, None))
-            ax.set_xlabel(f"{_OVER[over]}, logarithmic: straight warmup and decay look bent")
-        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-        below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 3.6}
-        # Where a layout makes room for it; elsewhere it would be cut off.
-        ax.legend(**below if ax.figure.get_layout_engine() else {})
+            label += ", logarithmic: straight warmup and decay look bent"
+        axes.name(ax, "learning rate", label)
+        axes.legend(ax)
         return ax
 
 

@@ -18,6 +18,7 @@ import tensorflow as tf
 import tf_keras
 from absl import logging
 
+from tf_lamb.api import pictures
 from tf_lamb.api.variables import step_of
 from tf_lamb.api.wrappers import unwrapped
 from tf_lamb.core import autowarmup
@@ -120,7 +121,7 @@ class AutoWarmup:
     def advice(self) -> str:
         """What it decided; draws it, too."""
         if self._writes and self.warmup.points:
-            above, _ = self.warmup.plot()
+            above, _ = pictures.warmup(self.warmup)
             with tf.io.gfile.GFile(os.path.join(self._folder, "auto_warmup.png"), "wb") as file:
                 above.figure.savefig(file, format="png", dpi=110)
         return str(self.warmup)

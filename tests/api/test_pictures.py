@@ -1,0 +1,175 @@
+"""What each `plot()` draws: fed by hand, for what a training feeds them is tested elsewhere."""
+
+import math
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+
+from tf_lamb.api.callbacks import AutoWarmup, NoiseScale, TrustRatios
+from tf_lamb.api.optimizers.observation import Observation
+from tf_lamb.core import recipes
+from tf_lamb.core.autowarmup import Settings, Warmup
+
+matplotlib.use("agg")
+import matplotlib.pyplot as plt
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+def noise_scale():
+    watch = NoiseScale(batch_size=2048)
+    watch.history = {
+        "step": [10, 20, 30], "noise_scale": [math.nan, 50.0, 4000.0],
+        "noise_scale/bias": [1.0, 2.0, 3.0],
+    }  # fmt: skip
+    return watch
+
+
+# A ratio at steps 1, 2, 3; "bias" is excluded, and "a" and "b" are one layer.
+RATIOS = {
+    "net/one/kernel": [1.0, 1.0, 1.0],
+    "net/far/kernel": [1.0, 1.0, 100.0],
+    "net/near/kernel": [9.0, 9.0, 1.5],
+    "net/low/kernel": [0.5, 0.5, 0.02],
+    "net/broken/kernel": [2.0, 2.0, math.nan],
+    "net/late/kernel": [None, 2.0, 2.0],
+}
+
+
+def trust_ratios():
+    watch = TrustRatios(print_fn=None)
+    for i in range(3):
+        seen = [
+            Observation(path, at, "", 1, 1.0, 1.0, series[i])
+            for at, (path, series) in enumerate(RATIOS.items())
+        ]
+        joined = [Observation(path, 7, "a and b", 1, 1.0, 1.0, 1.25) for path in ("a", "b")]
+        watch.history.add(i + 1, [*seen, Observation("bias", 6, "", 0), *joined])
+    return watch
+
+
+def auto_warmup():
+    watch = AutoWarmup(verbose=False)
+    watch.warmup = Warmup(Settings(100, 1e-5, 1.0))
+    for step in range(30):
+        watch.warmup.record(step, 2 - 0.05 * step)
+    return watch
+
+
+def recipe():
+    return recipes.legw(1024, 128, 0.1, 0.2, examples=60000, epochs=25)
+
+
+FULL = [noise_scale, trust_ratios, auto_warmup, recipe]
+EMPTY = [lambda: NoiseScale(8), lambda: TrustRatios(print_fn=None), AutoWarmup]
+
+
+def drawn(watch, *given):
+    """The axes, as a list, of what was drawn."""
+    made = watch.plot(*given)
+    return list(made) if isinstance(made, tuple) else [made]
+
+
+def of_label(ax, label):
+    (line,) = (line for line in ax.lines if line.get_label() == label)
+    return line
+
+
+def test_the_noise_scale_and_the_batch():
+    ax = noise_scale().plot()
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("optimizer steps", "noise scale, examples")
+    assert ax.get_yscale() == "log"
+    assert list(of_label(ax, "batch size: 2,048").get_ydata()) == [2048, 2048]
+    model = of_label(ax, "noise scale (undefined in 1 of 3 readings)")
+    np.testing.assert_array_equal(model.get_data(), [[10, 20, 30], [math.nan, 50, 4000]])
+    assert list(of_label(ax, "noise scale of bias").get_ydata()) == [1, 2, 3]
+
+
+def test_trust_ratios_their_median_their_range_and_the_outliers_of_the_table():
+    watch = trust_ratios()
+    ax = watch.plot()
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("optimizer steps", "trust ratio")
+    assert ax.get_yscale() == "log"
+    # Seven layers: what is excluded is none, and what is joined is one.
+    median = of_label(ax, "their median")
+    np.testing.assert_allclose(median.get_data(), [[1, 2, 3], [1.125, 1.25, 1.375]])
+    (band,) = ax.collections
+    assert band.get_label() == "all 7 layers"
+    (vertices,) = (path.vertices for path in band.get_paths())
+    for step, low, high in ((1, 0.5, 9.0), (2, 0.5, 9.0), (3, 0.02, 100.0)):
+        ends = vertices[vertices[:, 0] == step, 1]
+        assert (ends.min(), ends.max()) == (low, high)
+    layers = [line.get_label() for line in ax.lines if line is not median]
+    assert layers == ["net/broken/kernel", "net/far/kernel", "net/low/kernel"]
+    first = [row.split()[0] for row in watch.table().splitlines()[3:6]]
+    assert first == layers
+    assert list(of_label(ax, "net/far/kernel").get_ydata()) == [1, 1, 100]
+
+
+def test_names_lose_the_folders_that_all_share():
+    watch = TrustRatios(print_fn=None)
+    paths = ["net/block/one/kernel", "net/block/two/kernel", f"net/block/{'x' * 60}/kernel"]
+    watch.history.add(
+        1, [Observation(path, i, "", 1, 1.0, 1.0, i + 1.0) for i, path in enumerate(paths)]
+    )
+    labels = {line.get_label() for line in watch.plot().lines}
+    long = "..." + "x" * 38 + "/kernel"
+    assert labels == {"their median", "one/kernel", "two/kernel", long}
+
+
+@pytest.mark.parametrize("readings", [512, 513, 5000])
+def test_a_long_run_keeps_a_bounded_number_of_readings_evenly(readings):
+    history = TrustRatios().history
+    for step in range(1, readings + 1):
+        history.add(10 * step, [Observation("kernel", 0, "", 1, 1.0, 1.0, float(step))])
+    (curve,) = history.curves().values()
+    steps = list(curve)
+    assert 256 <= len(steps) <= 513 and len(history._kept) <= 512
+    assert (steps[0], steps[-1]) == (10, 10 * readings)
+    assert len(set(np.diff(steps[:-1]))) == 1
+    assert all(ratio == step / 10 for step, ratio in curve.items())
+
+
+@pytest.mark.parametrize("make", FULL)
+def test_axes_are_named_and_legends_cover_nothing(make):
+    axes = drawn(make())
+    figure = axes[0].figure
+    figure.draw_without_rendering()
+    boxes = [ax.bbox for ax in axes] + [axes[-1].xaxis.label.get_window_extent()]
+    assert axes[-1].get_xlabel() == "optimizer steps"
+    for ax in axes:
+        assert ax.get_ylabel()
+        legend = ax.get_legend().get_window_extent()
+        assert not any(legend.overlaps(box) for box in boxes)
+        assert legend.y0 >= 0 and legend.x0 >= 0 and legend.x1 <= figure.bbox.x1
+
+
+@pytest.mark.parametrize(("make", "rows"), [(noise_scale, 1), (trust_ratios, 1), (auto_warmup, 2)])
+def test_it_draws_where_it_is_told_to(make, rows):
+    axes = plt.subplots(rows)[1]
+    assert drawn(make(), axes) == list(np.atleast_1d(axes))
+    assert all(ax.lines for ax in np.atleast_1d(axes)) and len(plt.get_fignums()) == 1
+
+
+@pytest.mark.parametrize("make", EMPTY)
+def test_with_nothing_to_draw_yet_all_say_the_same(make):
+    words = (
+        r"^There is nothing to draw yet: plot\(\) is for after fit, once a reading is a number.$"
+    )
+    with pytest.raises(ValueError, match=words):
+        make().plot()
+    assert not plt.get_fignums()
+
+
+@pytest.mark.parametrize("make", FULL)
+def test_without_matplotlib_all_say_what_to_install(make, monkeypatch):
+    watch = make()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ModuleNotFoundError, match=r'^A picture of .* pip install "\.\[pictures\]"'):
+        watch.plot()

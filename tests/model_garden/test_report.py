@@ -1,0 +1,137 @@
+"""Door 3: the report of a run, of a folder whose files are written here; nothing is trained."""
+
+import json
+import sys
+import types
+
+import pytest
+
+pytest.importorskip("official")
+
+import matplotlib.image
+import numpy as np
+import tensorflow as tf
+import yaml
+
+from tf_lamb.model_garden import report
+
+BLUE = np.array([31, 119, 180]) / 255  # of the first curve of each panel
+
+
+def scalars(folder, points):
+    """An event file with tag -> step -> value."""
+    with tf.summary.create_file_writer(str(folder)).as_default():
+        for tag, curve in points.items():
+            for step, value in curve.items():
+                tf.summary.scalar(tag, value, step=step)
+
+
+@pytest.fixture
+def model_dir(tmp_path):
+    """A run of 30 of 40 steps."""
+    lamb = {"type": "tf_lamb", "tf_lamb": {"gradient_accumulation_steps": 4}}
+    params = {
+        "task": {
+            "train_data": {"global_batch_size": 64},
+            "validation_data": {"input_path": str(tmp_path / "data" / "validation")},
+        },
+        "trainer": {"train_steps": 40, "optimizer_config": {"optimizer": lamb}},
+    }
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+    (tmp_path / "data").mkdir()
+    facts = {"validation_commonest_masked_token": "the", "validation_commonest_masked_share": 0.05}
+    (tmp_path / "data" / "data.json").write_text(json.dumps(facts))
+    checkpoint = tf.train.Checkpoint(global_step=tf.Variable(30, dtype=tf.int64))
+    tf.train.CheckpointManager(checkpoint, str(folder), max_to_keep=1).save(30)
+    return folder
+
+
+def curves(folder):
+    """What every run writes."""
+    loss, rate = {10: 9.0, 20: 8.0, 30: 7.0}, {10: 0.1, 20: 0.2, 30: 0.1}
+    scalars(folder / "train", {"training_loss": loss, "learning_rate": rate})
+    validation = {"validation_loss": {30: 7.5}, "masked_lm_accuracy": {30: 0.25}}
+    scalars(folder / "validation", validation)
+
+
+def panels(path, count):
+    """The picture, cut into its panels."""
+    image = matplotlib.image.imread(path)[..., :3]
+    assert image.shape[1] == 704 and abs(len(image) - 308 * count) <= 1
+    return np.array_split(image, count)
+
+
+def is_drawn(panel):
+    return (np.abs(panel - BLUE) < 0.01).all(-1).sum() > 50
+
+
+def table(folder, picture):
+    return [
+        "steps               30 of 40",
+        "global batch        64 (16 x 4 accumulated)",
+        "training loss       9.000 (to step 10) -> 7.000 (30)",
+        "validation loss     7.500",
+        "masked-LM accuracy  25.0% on validation; always answering 'the', the commonest masked "
+        "token, gives 5.0%",
+        f"checkpoints         {folder} (latest: ckpt-30)",
+        f"picture             {picture}",
+        f"TensorBoard         tensorboard --logdir={folder}",
+    ]
+
+
+def test_the_table_and_the_picture_beside_it(model_dir):
+    curves(model_dir)
+    path = model_dir / "report.png"
+    assert report.report(str(model_dir)).splitlines() == table(model_dir, path)
+    assert all(map(is_drawn, panels(path, 2)))
+
+
+def test_what_was_observed_is_in_the_picture(model_dir):
+    curves(model_dir)
+    noise = {"noise_scale": {10: 9.0, 20: 90.0, 30: 900.0}}
+    scalars(model_dir / "train", noise)
+    ratios = {10: 1.0, 20: 3.0, 30: 9.0}
+    scalars(
+        model_dir / "trust_ratios",
+        {"trust_ratio/net/kernel": ratios, "weight_norm/net/kernel": ratios},
+    )
+    report.report(str(model_dir))
+    assert all(map(is_drawn, panels(model_dir / "report.png", 4)))
+
+
+def test_without_matplotlib_the_table_is_there_and_says_so(model_dir, monkeypatch):
+    curves(model_dir)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    why = "A picture of a run needs matplotlib, which this environment lacks: pip install "
+    said = report.report(str(model_dir)).splitlines()
+    assert said == table(model_dir, f'none: {why}".[pictures]".')
+    assert not (model_dir / "report.png").exists()
+
+
+def test_a_picture_that_cannot_be_written_is_said_in_its_line(model_dir):
+    curves(model_dir)
+    (model_dir / "report.png").mkdir()
+    said = report.report(str(model_dir)).splitlines()
+    assert len(said) == 8
+    assert said[6].startswith(f"picture             none: {model_dir}/report.png cannot be written")
+
+
+def test_a_run_without_scalars_has_no_picture(model_dir):
+    said = report.report(str(model_dir)).splitlines()
+    assert said[3] == "picture             none: TensorBoard's files hold no scalars"
+    assert not (model_dir / "report.png").exists()
+
+
+def command(monkeypatch, folder):
+    flags = types.SimpleNamespace(FLAGS=types.SimpleNamespace(model_dir=str(folder)))
+    monkeypatch.setattr(report, "flags", flags)
+    report._run(None)
+
+
+def test_the_command_prints_it_or_one_line(model_dir, tmp_path, monkeypatch, capsys):
+    command(monkeypatch, model_dir)
+    assert capsys.readouterr().out.startswith("steps               30 of 40\n")
+    with pytest.raises(SystemExit, match=r"^tf_lamb\.model_garden\.report: --model_dir=.* no run"):
+        command(monkeypatch, tmp_path / "other")
