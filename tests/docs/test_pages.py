@@ -7,6 +7,7 @@ anew are given nothing. What would take hours is made short, by `SHORTER`.
 import os
 import subprocess
 import sys
+import warnings
 
 import keras
 import matplotlib
@@ -21,6 +22,8 @@ ELSEWHERE = {"README.md", "moving_in.md"}  # each has a test of its own
 ON_JAX = {"decentralized.md", "preflight.md"}
 SLOW = {*ON_JAX, "adversarial.md", "noise.md"}
 
+# A warning that nobody caused, of Keras's or ours, is an error.
+WARNINGS = "import warnings; warnings.simplefilter('error', UserWarning)"
 DATA = """
 import numpy as np
 x = np.random.default_rng(0).normal(size=(256, 64)).astype("float32")
@@ -99,14 +102,16 @@ def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     keras.utils.set_random_seed(0)
     if name_of(page) in ON_JAX:
-        script = "\n".join([DATA, *code(page)])
+        script = "\n".join([WARNINGS, DATA, *code(page)])
         environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)}
         subprocess.run([sys.executable, "-c", script], check=True, env=environment)
         return
     names = {}
-    for text in code(page):
-        names.update(BEFORE.get(name_of(page), dict)())
-        exec(text, names)
+    with warnings.catch_warnings():
+        exec(WARNINGS)
+        for text in code(page):
+            names.update(BEFORE.get(name_of(page), dict)())
+            exec(text, names)
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
