@@ -63,6 +63,12 @@ def ours_tf_keras(on_nonfinite="propagate"):  # as all peers do
     return tf_lamb.tf_keras.LAMB(1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite)
 
 
+def lans_tf_keras(on_nonfinite="propagate"):
+    import tf_lamb.tf_keras
+
+    return tf_lamb.tf_keras.LANS(1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite)
+
+
 def ours_keras(on_nonfinite="propagate"):
     import tf_lamb.keras
 
@@ -252,6 +258,7 @@ CONTESTANTS = {
     "floor": floor,
     "tf_lamb.tf_keras": tensorflow(ours_tf_keras, tf_variable),
     "tf_lamb.keras": tensorflow(ours_keras, keras_variable),
+    "tf_lamb.tf_keras LANS": tensorflow(lans_tf_keras, tf_variable),
     "Model Garden LAMB": tensorflow(model_garden, tf_variable),
     "Model Garden LAMB, XLA": tensorflow(model_garden, tf_variable, jit_compile=True),
     "Keras Lamb": tensorflow(keras_lamb, keras_variable),

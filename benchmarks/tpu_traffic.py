@@ -12,13 +12,14 @@ compiled again. A contestant that is not installed is skipped, and said so.
 
 The floor is float32 arrays as large as the parameters, each read or written once:
 
-    LAMB   7: g, w, m and v are read, w, m and v written
+    LAMB   7: g, w, m and v are read, w, m and v written; so are LANS's
     LARS   5: g, w and v are read, w and v written
 
 A trust ratio is known only when all of a layer's update is, and no weight can be written before.
-So a layer that the chip's own memory does not hold is passed over twice:
+So a layer that the chip's own memory does not hold is passed over twice, by LANS three times:
 
     LAMB  10: g, w, m and v are read, m and v written; then w, m and v read, w written   10/7 = 1.43
+    LANS  12: g is read; then as LAMB's, with g once more for its own part             12/7 = 1.71
     LARS   7: g and w are read; then g, w and v, and w and v written                      7/5 = 1.40
 
 A program that holds the layer between the passes needs the floor alone, or an array more where it
@@ -51,8 +52,8 @@ SHAPES = {
     "layer_17mb": lambda: [(1024, 4096)],
     "layer_125mb": lambda: [(30522, 1024)],
 }
-FLOORS = {"lamb": 7, "lars": 5}  # arrays
-TWICE = {"lamb": 10, "lars": 7}  # of a layer that is passed over twice
+FLOORS = {"lamb": 7, "lans": 7, "lars": 5}  # arrays
+TWICE = {"lamb": 10, "lans": 12, "lars": 7}  # of a layer that is passed over twice
 GOAL = 1.15
 
 
@@ -190,6 +191,7 @@ CONTESTANTS = {
         "keras.optimizers.Lamb on JAX": keras(contestants.keras_lamb),
         "optax": optax(lamb_optax),
     },
+    "lans": both("tf_lamb.tf_keras", tensorflow, contestants.lans_tf_keras),
     "lars": {
         **both("tf_lamb.tf_keras", tensorflow, lars_tf_keras),
         **both("tf_lamb.keras on JAX", keras, lars_keras),
