@@ -126,6 +126,46 @@ class Lans:
         return self.w
 
 
+class Muon:
+    """Muon on one array: a matrix, or what AdamW (or LAMB, with or without a ratio) steps."""
+
+    def __init__(
+        self, w, *, lr, wd=0.0, mu=0.95, nesterov=True, steps=5, scale="rms", matrix=True,
+        others="adamw", rate=1.0, b1=0.9, b2=0.999, eps=1e-8,
+    ):  # fmt: skip
+        self.w = np.array(w, np.float64)
+        self.m = np.zeros_like(self.w)
+        self.lr, self.wd, self.mu, self.nesterov, self.steps = lr, wd, mu, nesterov, steps
+        self.scale, self.matrix = scale, matrix
+        self.adam = Lamb(
+            {"w": w}, lr=lr * rate, wd=wd, b1=b1, b2=b2, eps=eps,
+            decay_enters="decoupled" if others == "adamw" else "update",
+            unadapted=() if others == "lamb" and np.ndim(w) > 1 else ("w",),
+        )  # fmt: skip
+
+    def orthogonal(self, u):
+        x = u / (frobenius(u) + 1e-7)
+        for _ in range(self.steps):  # on the singular values: U p(S) V'
+            left, values, right = np.linalg.svd(x, full_matrices=False)
+            values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+            x = left @ np.diag(values) @ right
+        return x
+
+    def step(self, g):
+        if not self.matrix:
+            self.w = self.adam.step({"w": g})["w"]
+            return self.w
+        g = np.asarray(g, np.float64)
+        self.m = self.mu * self.m + g
+        u = g + self.mu * self.m if self.nesterov else self.m
+        rows, columns = int(np.prod(u.shape[:-1])), u.shape[-1]
+        o = self.orthogonal(u.reshape(rows, columns)).reshape(u.shape)
+        longest = 0.2 * np.sqrt(max(rows, columns))
+        s = longest if self.scale == "rms" else np.sqrt(max(1.0, columns / rows))
+        self.w = self.w - self.lr * (s * o + self.wd * self.w)
+        return self.w
+
+
 class Toy:
     """The linear regression of the facts' worked examples: mean over rows of |xW + b - y|^2 / 2."""
 

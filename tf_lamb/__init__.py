@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
         DivergenceReport,
         GhostBatchNormalization,
         Measured,
+        Muon,
         NoiseScale,
         SplitBatchNormalization,
         StopAtScaleInvariantStep,
@@ -41,7 +42,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
-    "DivergenceReport", "GhostBatchNormalization", "Measured", "NoiseScale",
+    "DivergenceReport", "GhostBatchNormalization", "Measured", "Muon", "NoiseScale",
     "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios", "auxiliary_statistics",
     "core", "from_addons", "keras", "migrate", "model_garden", "recipes",
     "replace_batch_normalization", "schedules", "tensorflow", "tf_keras",

@@ -22,7 +22,7 @@ from tf_lamb.keras.callbacks import (
     TrustRatios,
 )
 from tf_lamb.keras.decentralized.training import Decentralized as Decentralized
-from tf_lamb.keras.family import LAMB, LANS, LARS, SGDP, AdamP, AdaScale, Measured
+from tf_lamb.keras.family import LAMB, LANS, LARS, SGDP, AdamP, AdaScale, Measured, Muon
 from tf_lamb.keras.layers import (
     GhostBatchNormalization,
     SplitBatchNormalization,
@@ -35,7 +35,7 @@ from tf_lamb.keras.preflight.preflight import preflight as preflight
 # alone.
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
-    "DivergenceReport", "GhostBatchNormalization", "Measured", "NoiseScale",
+    "DivergenceReport", "GhostBatchNormalization", "Measured", "Muon", "NoiseScale",
     "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios", "auxiliary_statistics",
     "from_addons", "migrate", "replace_batch_normalization", "schedules",
 ]  # fmt: skip

@@ -45,7 +45,11 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             return
         self._make_plan(variables)
         super().build(variables)
-        beside = [(self._add_slots(v), self._add_master(v)) for v in variables]
+        names = map(self.slots_of, self._plan.treatments)
+        beside = [
+            (self._add_slots(v, own), self._add_master(v))
+            for v, own in zip(variables, names, strict=True)
+        ]
         self._slots, self._masters = map(list, zip(*beside, strict=True))
         if self._guard.is_on:
             self._guard.counter = self.add_variable((), dtype="int32", name="skipped_steps")
@@ -53,13 +57,13 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         self._update = self._make_update()
         self._set_early_weights()
 
-    def _add_slots(self, variable):
+    def _add_slots(self, variable, names):
         if getattr(variable, "overwrite_with_gradient", False):
             return ()
         dtype = host.compute_dtype(variable.dtype)
         if dtype == "float32":
             dtype = self._settings.slot_dtype
-        return tuple(self.add_beside(variable, name, dtype) for name in self.slot_names)
+        return tuple(self.add_beside(variable, name, dtype) for name in names)
 
     def _add_master(self, variable):
         if self._settings.master_weights and host.is_half(variable.dtype):

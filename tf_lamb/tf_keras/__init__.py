@@ -15,7 +15,7 @@ from tf_lamb.tf_keras.callbacks import (
     StopAtScaleInvariantStep,
     TrustRatios,
 )
-from tf_lamb.tf_keras.family import LAMB, LANS, LARS, SGDP, AdamP, AdaScale, Measured
+from tf_lamb.tf_keras.family import LAMB, LANS, LARS, SGDP, AdamP, AdaScale, Measured, Muon
 from tf_lamb.tf_keras.layers import (
     GhostBatchNormalization,
     SplitBatchNormalization,
@@ -25,7 +25,7 @@ from tf_lamb.tf_keras.migrate import from_addons, migrate
 
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
-    "DivergenceReport", "GhostBatchNormalization", "Measured", "NoiseScale",
+    "DivergenceReport", "GhostBatchNormalization", "Measured", "Muon", "NoiseScale",
     "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios", "auxiliary_statistics",
     "from_addons", "migrate", "replace_batch_normalization", "schedules",
 ]  # fmt: skip

@@ -26,6 +26,11 @@ class LARS(optimizers.LARS, LayerwiseOptimizer):
 
 
 @_registered
+class Muon(optimizers.Muon, LayerwiseOptimizer):
+    __doc__ = optimizers.Muon.__doc__
+
+
+@_registered
 class SGDP(optimizers.SGDP, LayerwiseOptimizer):
     __doc__ = optimizers.SGDP.__doc__
 

@@ -48,7 +48,11 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         self._make_plan(var_list)
         servers.refuse_parts(var_list, self._plan, self.clipnorm)
         super().build(var_list)
-        beside = [(self._add_slots(v), self._add_master(v)) for v in var_list]
+        names = map(self.slots_of, self._plan.treatments)
+        beside = [
+            (self._add_slots(v, own), self._add_master(v))
+            for v, own in zip(var_list, names, strict=True)
+        ]
         self._slots, self._masters = map(list, zip(*beside, strict=True))
         if self.gradient_accumulation_steps:
             self._micro_step = self.add_variable((), tf.int64, name="micro_step")
@@ -68,12 +72,12 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         self._make_observed()
         self._built = True
 
-    def _add_slots(self, variable):
+    def _add_slots(self, variable, names):
         dtype = host.native(variable).dtype
         own = tf.as_dtype(self._settings.slot_dtype)
         if own == tf.float32 or dtype == tf.float64:
-            return [self.add_variable_from_reference(variable, name) for name in self.slot_names]
-        return [self.add_beside(variable, name, own) for name in self.slot_names]
+            return [self.add_variable_from_reference(variable, name) for name in names]
+        return [self.add_beside(variable, name, own) for name in names]
 
     def _add_master(self, variable):
         if self._settings.master_weights and host.native(variable).dtype in host.HALF:
@@ -160,7 +164,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         """By name the slots of a variable of the build, and its "average" if there is one."""
         averages = self._model_variables_moving_average if self.use_ema else None
         average = {"average": averages[index]} if averages else {}
-        return dict(zip(self.slot_names, self._slots[index], strict=True)) | average
+        return dict(zip(self.slot_names, self._slots[index], strict=False)) | average
 
     def continue_from(self, model, step, states, weights):
         """Goes on after these steps, with path -> slot or "average" -> array, path -> weight."""

@@ -4,6 +4,7 @@ from tf_lamb.api.optimizers.adamp import AdamP
 from tf_lamb.api.optimizers.lamb import LAMB
 from tf_lamb.api.optimizers.lans import LANS
 from tf_lamb.api.optimizers.lars import LARS
+from tf_lamb.api.optimizers.muon import Muon
 from tf_lamb.api.optimizers.sgdp import SGDP
 
-__all__ = ["LAMB", "LANS", "LARS", "SGDP", "AdamP"]
+__all__ = ["LAMB", "LANS", "LARS", "SGDP", "AdamP", "Muon"]

@@ -66,6 +66,10 @@ class Layerwise:
         self._guard = Guard(self.name, settings.on_nonfinite)
         self._observer = Observer()
 
+    def slots_of(self, treatment) -> tuple[str, ...]:
+        """The names of the slots of a variable, in the order of the rule."""
+        return self.slot_names
+
     def __setattr__(self, name, value):
         settings = self.__dict__.get("_settings")
         if settings and (name == "weight_decay" or name in settings.hyperparameters):
@@ -222,6 +226,7 @@ class Layerwise:
             **self._settings.planning(),
             excluded_by_identity=[self._var_key(v) in undecayed for v in variables],
         )
+        self._settings.check_plan(self._plan)
         self._guard.weights = tuple(variables)
         if message := self._plan.warning():
             warn(message)

@@ -107,6 +107,9 @@ class Settings:
         names = ("name", "weight_decay", "use_ema", "ema_momentum", "ema_overwrite_frequency")
         return {name: getattr(self, name) for name in names} | self.clipping()
 
+    def check_plan(self, plan):
+        """Raises for a plan that cannot be meant."""
+
     def planning(self) -> dict[str, Any]:
         """What the plan asks for."""
         return {name: getattr(self, name) for name in ("weight_decay", *_EXCLUSIONS)}
@@ -210,6 +213,25 @@ class ProjectionSettings(Settings):
     def planning(self):
         patterns = ("depthwise",) if self.depthwise is None else self.depthwise
         return super().planning() | {"depthwise": patterns}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MuonSettings(Settings):
+    """Of Muon, which orthogonalizes matrices, embeddings left out unless the user says what is."""
+
+    def planning(self):
+        excluded = self.exclude_from_layer_adaptation
+        matrices = ("embedding",) if excluded is None else ()
+        own = {"exclude_from_layer_adaptation": excluded or (), "matrices": matrices}
+        return super().planning() | own
+
+    def check_plan(self, plan):
+        if not any(treatment.adapt for treatment in plan.treatments):
+            raise ValueError(
+                f"{self.name} would orthogonalize nothing: none of its {len(plan.paths)} variables "
+                "is a matrix that exclude_from_layer_adaptation leaves. Narrow that list, or train "
+                "with LAMB."
+            )
 
 
 def _as_json(value):

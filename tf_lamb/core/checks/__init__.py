@@ -32,6 +32,7 @@ RANGES = {
     "global_clipnorm": (0.0, math.inf, False, "1.0"),
     "smoothing": (0.0, 1.0, False, "0.99"),
     "scale": (1.0, math.inf, False, "8"),
+    "others_rate": (0.0, math.inf, False, "1.0"),
 }
 
 CHOICES = {
@@ -40,6 +41,8 @@ CHOICES = {
     "norm": ("l2", "l1", "linf"),
     "momentum_form": ("inside", "outside", "mixed"),
     "denominator": ("sum_of_norms", "norm_of_sum", "norm_of_update"),
+    "update_scale": ("rms", "shape"),
+    "others": ("adamw", "lamb"),
     "slot_dtype": ("float32", "bfloat16"),
     "on_nonfinite": ("skip", "raise", "propagate"),
     "averaging": ("paper", "debiased"),
@@ -56,6 +59,8 @@ def hyperparameter(name: str, value):
         return number(name, value)
     if name in CHOICES:
         return choice(name, value)
+    if name.endswith("_steps"):
+        return whole(name, value)
     return bounds(name, value) if name.endswith("_bounds") else flag(name, value)
 
 

@@ -124,6 +124,7 @@ def plan_for(
     layer_groups: Sequence[str] | None = None,
     layer_slices: Mapping[str, tuple[int, int | None]] | None = None,
     depthwise: Sequence[str] | None = None,
+    matrices: Sequence[str] | None = None,
 ) -> Plan:
     """Meets the patterns with the paths, once: match, exclude, group, lay out.
 
@@ -146,6 +147,8 @@ def plan_for(
             each block along the axis is a layer of its own.
         depthwise: patterns of kernels whose channels lie on the last two axes; given by the
             optimizers whose norms run within channels.
+        matrices: patterns of what is no matrix, though it has two axes; given by the optimizer that
+            adapts matrices alone, which sees them with all axes but the last as one.
 
     Raises:
         ValueError: where a variable has no such axis or blocks, or is both joined and sliced.
@@ -164,6 +167,9 @@ def plan_for(
     undecayed |= {i for i, excluded in enumerate(excluded_by_identity) if excluded}
     if exclude_from_layer_adaptation is None:
         unadapted = undecayed - joined
+    if matrices is not None:
+        unadapted |= {i for i, shape in enumerate(shapes) if len(shape) < 2}
+        unadapted |= _all_of(search("matrices", matrices, variables))
     groups = _group(paths, joined - unadapted)
     treatments = []
     for i, (path, shape, group) in enumerate(zip(paths, shapes, groups, strict=True)):
@@ -173,6 +179,8 @@ def plan_for(
             layout = _slices(path, shape, group, pattern, *layer_slices[pattern])
         elif depthwise is not None:
             layout = _channels(shape, 2 if i in two_channel_axes else 1)
+        elif matrices is not None and i not in unadapted and len(shape) > 2:
+            layout = {"view": (math.prod(shape[:-1]), shape[-1])}
         decay = 0.0 if i in undecayed else weight_decay
         treatments.append(Treatment(decay, i not in unadapted, **layout))
     counts = {

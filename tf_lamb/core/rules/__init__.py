@@ -11,6 +11,7 @@ from tf_lamb.core.rules.adamp import adamp
 from tf_lamb.core.rules.lamb import lamb
 from tf_lamb.core.rules.lans import lans
 from tf_lamb.core.rules.lars import lars
+from tf_lamb.core.rules.muon import muon
 from tf_lamb.core.rules.sgdp import sgdp
 
-__all__ = ["adamp", "lamb", "lans", "lars", "sgdp"]
+__all__ = ["adamp", "lamb", "lans", "lars", "muon", "sgdp"]

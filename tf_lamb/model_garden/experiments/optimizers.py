@@ -46,6 +46,7 @@ OPTIMIZERS = {
     "tf_lamb": tf_lamb.tf_keras.LAMB,
     "tf_lans": tf_lamb.tf_keras.LANS,
     "tf_lars": tf_lamb.tf_keras.LARS,
+    "tf_muon": tf_lamb.tf_keras.Muon,
     "tf_adamp": tf_lamb.tf_keras.AdamP,
     "tf_sgdp": tf_lamb.tf_keras.SGDP,
 }

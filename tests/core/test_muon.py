@@ -1,0 +1,83 @@
+"""Muon against the oracle, in NumPy; and what its plan takes for a matrix."""
+
+import itertools
+
+import numpy as np
+import pytest
+from oracle import Muon
+from support.cases import random_steps
+
+from tf_lamb.core.plan.plan import plan_for
+from tf_lamb.core.rules import muon
+from tf_lamb.core.rules.muon import orthogonalized
+
+_KEYS = ("wd", "nesterov", "scale", "mu")
+CASES = [
+    dict(zip(_KEYS, values, strict=True))
+    for values in itertools.product((0.0, 0.3), (True, False), ("rms", "shape"), (0.95, 0.5))
+]
+
+
+def steps(w, gradients, *, wd=0.0, mu=0.95, scale="rms", rate=1.0, matrix=True, **arguments):
+    """The weights after each step."""
+    state = (w, np.zeros_like(w)) if matrix else (w, np.zeros_like(w), np.zeros_like(w))
+    for t, g in enumerate(gradients, 1):
+        state = muon(
+            np, g, *state, lr=0.1, t=t, decay=wd, adapt=matrix, momentum=mu, update_scale=scale,
+            others_rate=rate, **arguments,
+        )  # fmt: skip
+        yield state[0]
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (3, 7), (5, 5)])
+def test_a_matrix_is_the_oracles(shape):
+    w, gradients = random_steps(shape, steps=5)
+    for case in CASES:
+        reference = Muon(w, lr=0.1, **case)
+        for ours, g in zip(steps(w, gradients, **case), gradients, strict=True):
+            np.testing.assert_allclose(ours, reference.step(g), rtol=1e-9, err_msg=str(case))
+
+
+@pytest.mark.parametrize("others", ["adamw", "lamb"])
+@pytest.mark.parametrize("shape", [(4,), (4, 3)])
+def test_what_is_no_matrix_is_the_oracles(others, shape):
+    w, gradients = random_steps(shape, steps=5)
+    reference = Muon(w, lr=0.1, wd=0.3, matrix=False, others=others, rate=0.5, b1=0.8, b2=0.9)
+    found = steps(
+        w, gradients, wd=0.3, matrix=False, others=others, rate=0.5, beta_1=0.8, beta_2=0.9
+    )
+    for ours, g in zip(found, gradients, strict=True):
+        np.testing.assert_allclose(ours, reference.step(g), rtol=1e-12)
+
+
+def test_singular_values_come_to_about_one_and_directions_stay():
+    u = np.random.default_rng(0).normal(size=(6, 4))
+    left, _, right = np.linalg.svd(u, full_matrices=False)
+    within = left.T @ orthogonalized(np, u, 5) @ right.T
+    assert np.all((np.diag(within) > 0.65) & (np.diag(within) < 1.25))
+    np.testing.assert_allclose(within - np.diag(np.diag(within)), 0, atol=1e-9)
+
+
+def test_a_gradient_of_zeros_moves_what_decays_alone():
+    w, _ = random_steps((4, 3))
+    with np.errstate(all="raise"):
+        (decayed,) = steps(w, np.zeros((1, 4, 3)), wd=0.3)
+    np.testing.assert_allclose(decayed, 0.97 * w)
+
+
+def test_matrices_are_what_has_two_axes_and_no_name_that_says_otherwise():
+    paths = ("embedding/embeddings", "conv/kernel", "dense/kernel", "dense/bias", "logits/kernel")
+    shapes = ((10, 4), (3, 3, 4, 8), (8, 6), (6,), (6, 2))
+
+    def adapted(unadapted, matrices):
+        plan = plan_for(
+            paths, shapes, weight_decay=0.1, exclude_from_weight_decay=None,
+            exclude_from_layer_adaptation=unadapted, excluded_by_identity=[False] * 5,
+            matrices=matrices,
+        )  # fmt: skip
+        assert plan.treatments[1].view == (36, 8) and plan.treatments[2].view is None
+        assert all(t.decay == 0.1 for t in plan.treatments)
+        return [path for path, t in zip(paths, plan.treatments, strict=True) if t.adapt]
+
+    assert adapted((), ("embedding",)) == ["conv/kernel", "dense/kernel", "logits/kernel"]
+    assert adapted(["logits", "embedding"], ()) == ["conv/kernel", "dense/kernel"]

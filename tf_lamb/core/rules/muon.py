@@ -1,0 +1,73 @@
+"""Muon: momentum orthogonalized for matrices, and Adam or LAMB for all that is none."""
+
+from tf_lamb.core.rules.lamb import lamb
+from tf_lamb.core.rules.norms import decayed
+
+# Jordan's quintic: five steps take singular values in (0, 1] to about [0.7, 1.2].
+_A, _B, _C = 3.4445, -4.7750, 2.0315
+
+
+def muon(
+    xp, g, w, m, v=None, *, lr, t, decay, adapt, axes=None,
+    momentum=0.95, nesterov=True, newton_schulz_steps=5, update_scale="rms", others="adamw",
+    others_rate=1.0, beta_1=0.9, beta_2=0.999, epsilon=1e-8,
+):  # fmt: skip
+    """One Muon step. Of a matrix (`adapt`), rows in and columns out:
+
+        m <- mu m + g
+        u  = g + mu m                                  u = m without nesterov
+        O  = NewtonSchulz(u)                           of UV', where u = U S V'
+        w <- w - lr s O - lr decay w
+
+    with s = 0.2 sqrt(max(rows, columns)) for `update_scale="rms"`, sqrt(max(1, columns/rows)) for
+    "shape". Of all else, a step of AdamW or of LAMB at the rate `others_rate` lr.
+
+    Args:
+        g, w, m: gradient, weight and momentum (first moment), arrays of one shape; a matrix if
+            `adapt`.
+        v: the second moment, unless `adapt`.
+        lr, t: scalars; t counts from 1.
+        decay: weight decay, a Python float.
+        adapt: whether it is orthogonalized, a Python bool.
+        axes: of no use here.
+        others: "adamw", or "lamb" with a trust ratio where there are two axes or more.
+        beta_1, beta_2, epsilon: of the others.
+
+    Returns:
+        The new w and m, and v unless `adapt`.
+
+    Source: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024, of which
+    "shape" is the scale; Liu et al., arXiv:2502.16982, of which "rms" is, and the decay.
+    """
+    if not adapt:
+        mode, ratio = ("decoupled", False) if others == "adamw" else ("update", len(w.shape) > 1)
+        return lamb(
+            xp, g, w, m, v, lr=lr * others_rate, t=t, decay=decay, adapt=ratio,
+            beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay_mode=mode,
+        )  # fmt: skip
+    m = momentum * m + g
+    o = orthogonalized(xp, g + momentum * m if nesterov else m, newton_schulz_steps)
+    rows, columns = w.shape
+    s = (
+        0.2 * max(rows, columns) ** 0.5
+        if update_scale == "rms"
+        else max(1.0, columns / rows) ** 0.5
+    )
+    return decayed(w, decay, -lr * w) - (lr * s) * o, m
+
+
+def orthogonalized(xp, u, steps):
+    """The matrix with the singular vectors of u, and its singular values about 1.
+
+    X <- u / (|u| + 1e-7)
+    A  = X X'
+    X <- a X + (b A + c A A) X          as often as there are steps
+    """
+    x = u / (xp.sqrt(xp.sum(xp.square(u))) + 1e-7)
+    tall = u.shape[0] > u.shape[1]
+    if tall:  # the product X X' is then the smaller one
+        x = xp.transpose(x)
+    for _ in range(steps):
+        a = xp.matmul(x, xp.transpose(x))
+        x = _A * x + xp.matmul(_B * a + _C * xp.matmul(a, a), x)
+    return xp.transpose(x) if tall else x
