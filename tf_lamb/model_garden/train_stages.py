@@ -28,6 +28,7 @@ from absl import app, flags
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.checks import early
 from tf_lamb.model_garden.errors import UserError, one_line
+from tf_lamb.model_garden.running.console import Console
 
 
 @dataclasses.dataclass
@@ -101,7 +102,8 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
     return parsed
 
 
-def _train(args) -> None:
+def _train(args, console) -> bool:
+    """Trains the next stage; returns whether there are more of them."""
     if "train" not in args.mode:
         raise UserError(
             f"--mode={args.mode}: stages are trained. Evaluate one with "
@@ -125,20 +127,23 @@ def _train(args) -> None:
         for name, value in vars(stage).items():
             setattr(args, name, value)
         args.global_batch_size = args.per_replica_batch_size = None  # filled in by now
-        train.run()
+        train.run(console)
         done = checkpoints.steps_done(stage.model_dir)
         if done < params.trainer.train_steps:
             sys.exit(f"Stage {i} ended at step {done:,} of {params.trainer.train_steps:,}.")
         if i < len(stages):
-            # A new process for the next stage: a strategy and its devices are made once only.
-            module = "tf_lamb.model_garden.train_stages"
-            os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
-    print(f"All {len(stages)} stages are trained: {stages[-1].model_dir}")
+            return True
+    print(f"All {len(stages)} stages are trained: {stages[-1].model_dir}", flush=True)
+    return False
 
 
 def _run(_) -> None:
-    with one_line("train_stages"):
-        _train(flags.FLAGS)
+    with Console() as console, one_line("train_stages"):
+        has_more = _train(flags.FLAGS, console)
+    if has_more:
+        # A new process for the next stage: a strategy and its devices are made once only.
+        module = "tf_lamb.model_garden.train_stages"
+        os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
 
 
 def main() -> None:
