@@ -337,7 +337,7 @@ def test_killed_again_and_again_it_ends_with_the_same_bits(records, tmp_path):
     log = (tmp_path / "whole" / "train.log").read_text()
     for line in ("Final experiment parameters", "train | step:     12", "saved checkpoint to"):
         assert line in log and line not in said
-    assert len(said.splitlines()) <= 20 and "step 12/12, loss " in said
+    assert len(said.splitlines()) <= 20 and "step 12/12, 00:00 left, loss " in said
 
     folder = tmp_path / "killed"
     module, flags = command(records, folder)

@@ -72,7 +72,7 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
     """Parses all stages and says in each where it begins; raises where one cannot be."""
     from tf_lamb.model_garden.checks.experiment import check_run
     from tf_lamb.model_garden.experiments import parsing
-    from tf_lamb.model_garden.folders import model_dirs
+    from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
     parsed, begin = [], 0
     for i, stage in enumerate(stages):
@@ -95,10 +95,11 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
             check_run(alone, mode, stage.model_dir, stage.experiment, seed)
         parsed.append(params)
         begin += params.trainer.train_steps
-        print(f"Stage {i + 1} of {len(stages)}: {stage.experiment}, "
-              f"{params.trainer.train_steps:,} steps in {stage.model_dir}")  # fmt: skip
-        if arithmetic:
-            print(arithmetic)
+        if checkpoints.steps_done(stage.model_dir) < params.trainer.train_steps:
+            print(f"Stage {i + 1} of {len(stages)}: {stage.experiment}, "
+                  f"{params.trainer.train_steps:,} steps in {stage.model_dir}")  # fmt: skip
+            if arithmetic:
+                print(arithmetic, flush=True)
     return parsed
 
 
@@ -118,6 +119,7 @@ def _train(args, console) -> bool:
     train.register()
     from tf_lamb.model_garden.folders import checkpoints
 
+    console.parts = max(8 // len(stages), 1)  # of all stages together as many lines as of one run
     all_params = prepare(stages, args.moments == "keep", args.mode, args.seed)
     for i, (stage, params) in enumerate(zip(stages, all_params, strict=True), 1):
         checkpoints.settle(stage.model_dir)

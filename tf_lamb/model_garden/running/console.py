@@ -9,6 +9,7 @@ import faulthandler
 import io
 import os
 import pathlib
+import shutil
 import sys
 import tempfile
 import threading
@@ -33,7 +34,10 @@ class Console:
         path: the log; one that no folder keeps is removed unless there was an error.
         bar: the line of progress, while there is one.
         shows_all: whether all is shown.
+        parts: of how many parts of a run the progress is shown where no line can move.
     """
+
+    parts = 10
 
     def __init__(self):
         self.shows_all, self.bar = logging.get_verbosity() >= logging.DEBUG, None
@@ -169,7 +173,7 @@ class Progress:
     """The line of progress: an Orbit action, which is called after each loop of steps.
 
     On a terminal one line moves. Elsewhere there are ten of it, as there are of evaluations
-    anywhere: one when another tenth of the steps is over.
+    anywhere: one when another tenth of the steps is over, or as the console's `parts` say.
 
     Args:
         console: where it is shown.
@@ -180,19 +184,22 @@ class Progress:
 
     def __init__(self, console: Console, step, total: int | None, batch_size: int):
         self._console, self._step, self._total = console, step, total
-        self._batch_size, self._tenths, self._begun = batch_size, {}, None
+        self._batch_size, self._parts, self._begun = batch_size, {}, None
 
     def begin(self) -> None:
         """Shows the line before the first step, which takes long: it is compiled."""
         import tqdm
 
         self._at, self._is_terminal = self._step(), self._console.stream.isatty()
-        self._first = 10 * self._at // self._total
+        self._first = self._part()
+        # What a narrow terminal cuts off comes last.
+        gauge = " |{bar:12}| " if self._is_terminal else ", "
         self._console.bar = tqdm.tqdm(
             total=self._total, initial=self._at, mininterval=0, miniters=1,
             file=self._console.stream if self._is_terminal else io.StringIO(),
-            desc="compiling the first step, ", bar_format="step {n_fmt}/{total_fmt}"
-            + (" |{bar:12}| " if self._is_terminal else ", ") + "{desc}{remaining} left",
+            ncols=shutil.get_terminal_size().columns if self._is_terminal else None,
+            desc="compiling the first step",
+            bar_format=f"step {{n_fmt}}/{{total_fmt}}{gauge}{{remaining}} left, {{desc}}",
         )  # fmt: skip
 
     def __call__(self, output):
@@ -207,7 +214,7 @@ class Progress:
         if self._begun is not None:  # the first loop compiles
             speed = (step - self._at) * self._batch_size / (now - self._begun)
             told.append(f"{speed:,.0f} examples/s")
-        bar.set_description_str("".join(f"{each}, " for each in told), refresh=False)
+        bar.set_description_str(", ".join(told), refresh=False)
         bar.update(step - bar.n)
         self._at, self._begun = step, now
         if not self._is_terminal and self._is_due("loop"):
@@ -226,7 +233,8 @@ class Progress:
             self._begun = time.perf_counter()
 
     def _is_due(self, what):
-        tenth = 10 * self._step() // self._total
-        due = tenth > self._tenths.get(what, self._first)
-        self._tenths[what] = tenth
-        return due
+        before, self._parts[what] = self._parts.get(what, self._first), self._part()
+        return self._parts[what] > before
+
+    def _part(self):
+        return self._console.parts * self._step() // self._total
