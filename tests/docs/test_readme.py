@@ -47,8 +47,8 @@ def test_what_the_commands_name_exists():
 
 
 def test_what_make_train_shows_is_its_output():
-    (shown,) = [text for text in blocks("") if text.startswith("What else is said")]
-    log = pathlib.Path(__file__).parents[2] / "benchmarks" / "logs" / "make_train.log"
+    (shown,) = [text for text in texts("") if text.startswith("What else is said")]
+    log = ROOT / "benchmarks" / "logs" / "make_train.log"
     assert shown in (output := log.read_text())
     assert len(output.splitlines()) <= 40
 
