@@ -133,13 +133,15 @@ def phase(log, before):
     )  # fmt: skip
     if unfinished:
         return f"writing {', '.join(unfinished)}"
-    text = log.read_text(errors="replace")
+    text = log.read_text(errors="replace") if log.exists() else ""
     last = max((text.rfind(said), meaning) for said, meaning in PHASES.items())
     return last[1] if last[0] >= 0 else "importing or building"
 
 
 def kill(number, kind, moments, first_checkpoint, log):
     """Starts the run, or goes on with it, and kills it; returns when a checkpoint is due."""
+    told = KILLED / "train.log"
+    told.unlink(missing_ok=True)
     done, before = step_of(KILLED), contents(KILLED)
     began, process = time.monotonic(), start(KILLED, log)
     first_checkpoint = wait_for(kind, process, moments, first_checkpoint)
@@ -149,7 +151,7 @@ def kill(number, kind, moments, first_checkpoint, log):
         sys.exit(f"It ended by itself with {process.returncode}: {log.read_text()[-2000:]}")
     print(
         f"{number:2}  {kind:<10}  {seconds:6.2f} s  from step {done:3} to {step_of(KILLED):3}  "
-        f"{phase(log, before)}",
+        f"{phase(told, before)}",
         flush=True,
     )
     return first_checkpoint

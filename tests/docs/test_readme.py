@@ -46,6 +46,13 @@ def test_what_the_commands_name_exists():
     assert (ROOT / flags["config_file"]).is_file()
 
 
+def test_what_make_train_shows_is_its_output():
+    (shown,) = [text for text in texts("") if text.startswith("What else is said")]
+    log = ROOT / "benchmarks" / "logs" / "make_train.log"
+    assert shown in (output := log.read_text())
+    assert len(output.splitlines()) <= 40
+
+
 def test_the_yaml_is_a_config():
     (text,) = texts("yaml")
     optimizer = yaml.safe_load(text)["trainer"]["optimizer_config"]["optimizer"]

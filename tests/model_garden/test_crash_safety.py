@@ -334,10 +334,15 @@ def test_killed_again_and_again_it_ends_with_the_same_bits(records, tmp_path):
     code, said = commands.run(*command(records, tmp_path / "whole"))
     assert code == 0, said[-2000:]
     assert "steps               12 of 12" in said
+    log = (tmp_path / "whole" / "train.log").read_text()
+    for line in ("Final experiment parameters", "train | step:     12", "saved checkpoint to"):
+        assert line in log and line not in said
+    assert len(said.splitlines()) <= 20 and "step 12/12, 00:00 left, loss " in said
 
     folder = tmp_path / "killed"
+    module, flags = command(records, folder)
     for byte in (2000, 20_000):  # of params.yaml, then of the first checkpoint
-        dead = commands.started(*command(records, folder), byte)
+        dead = commands.started(module, [*flags, "--verbosity=-2"], byte)  # the log is short
         dead.join(300)
         assert dead.exitcode == -signal.SIGXFSZ
         assert checkpoints.steps_done(str(folder)) == 0
@@ -351,10 +356,11 @@ def test_killed_again_and_again_it_ends_with_the_same_bits(records, tmp_path):
         process.join()
         assert process.exitcode == -signal.SIGKILL
     killed_at = checkpoints.steps_done(str(folder))
-    module, flags = command(records, folder)
     code, said = commands.run(module, flags[:-1])  # it knows its seed
     assert code == 0, said[-2000:]
-    assert f"ckpt-{killed_at}" in said
+    assert f"Going on from ckpt-{killed_at}" in said
+    log = (folder / "train.log").read_text()  # of every start
+    assert log.count("Final experiment parameters") == 3
     assert_same_bits(tmp_path / "whole", folder)
 
     # Another model is refused, and the run stays as it is.

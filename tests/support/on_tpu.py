@@ -61,6 +61,10 @@ def _topology_of(path):
     return roofline.topology("v3:" + header(path).split("(", 1)[1].split(" chips")[0])
 
 
+def silent(*_, **__):
+    """Says nothing of what takes long."""
+
+
 def reports(names):
     """How many programs were compiled for these files, at a reduced depth; each one's report."""
     known, found = {}, []
@@ -69,7 +73,7 @@ def reports(names):
             path = FILES[name]
             params = parsed(path).replace(task={"model": _LESS[name[:4]]})
             report = preflight.ask(
-                params, _topology_of(path), experiment_of(path), search=False, say=lambda _: None
+                params, _topology_of(path), experiment_of(path), search=False, say=silent
             )
             found.append((report.as_dict(), str(report)))
     return len(known), found
@@ -78,7 +82,7 @@ def reports(names):
 def too_large(settings, experiment):
     """A report on a batch that does not fit, and whether the largest that it names does, alone."""
     params, topology = garden.build(settings, experiment), roofline.topology("v3:2x2")
-    report = preflight.ask(params, topology, experiment, say=lambda _: None)
+    report = preflight.ask(params, topology, experiment, say=silent)
     steps, device = step_programs.Steps(params), compiler.devices(topology)[0]
     memory = compiler.compile_hlo(steps.step(report.largest), device).memory
     try:

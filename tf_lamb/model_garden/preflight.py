@@ -14,6 +14,7 @@ largest batch: `--nosearch` leaves that out.
 It ends with 0 where the step fits, and with 1 where it does not or the run cannot be.
 """
 
+import functools
 import json
 import os
 import sys
@@ -25,6 +26,7 @@ from tf_lamb.core import recipes
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.checks import early
 from tf_lamb.model_garden.errors import UserError, one_line
+from tf_lamb.model_garden.running.console import Console
 from tf_lamb.tpu import compiler, roofline
 from tf_lamb.tpu.report import Report
 from tf_lamb.tpu.search import asked
@@ -48,7 +50,7 @@ def ask(params, topology: roofline.Topology, name: str, *, search=True, say=prin
         topology: where it would run.
         name: what to call it.
         search: whether to look for the largest batch of a replica that fits.
-        say: told what takes long.
+        say: told what takes long, as `print` is: before it with `end=""`, and what came of it.
 
     Raises:
         UserError: where the run cannot be; before the model is built where that can be known.
@@ -82,8 +84,7 @@ class _Compiled:
         from tf_lamb.model_garden.checks import step_programs
 
         self._device, self._say = device, say
-        say("building the model ...")
-        self._built = step_programs.Steps(params)
+        self._built = self._took("building the model", lambda: step_programs.Steps(params))
         self.weights, self.slots = self._built.weights, self._built.slots
 
     def step(self, examples):
@@ -99,20 +100,31 @@ class _Compiled:
         return self._built.gradients, None
 
     def _compile(self, what, make, *arguments):
+        return self._took(
+            f"compiling {what}",
+            lambda: compiler.compile_hlo(make(*arguments), self._device),
+            lambda program: roofline.gib(program.memory),
+        )
+
+    def _took(self, doing, do, result=lambda _: "done"):
         begun, said = time.perf_counter(), "refused"
+        self._say(f"{doing} ... ", end="")
         try:
-            program = compiler.compile_hlo(make(*arguments), self._device)
-            said = roofline.gib(program.memory)
-            return program
+            said = result(done := do())
+            return done
         except compiler.TooLarge as error:
             said = f"too large, {roofline.gib(error.needed)}"
             raise
         finally:
-            self._say(f"compiled {what}: {said}, {time.perf_counter() - begun:.0f} s")
+            self._say(f"{said}, {time.perf_counter() - begun:.0f} s")
 
 
-def run() -> bool:
-    """Asks what the flags say, prints the report, and writes it; returns whether it fits."""
+def run(said_to=None) -> bool:
+    """Asks what the flags say, prints the report, and writes it; returns whether it fits.
+
+    Args:
+        said_to: where it is said what takes long; None for stderr.
+    """
     args = flags.FLAGS
     with one_line("preflight", (ValueError, ModuleNotFoundError)):
         compiler.require()
@@ -123,7 +135,8 @@ def run() -> bool:
         early.check_names(args.experiment, args.config_file)
         train.register()
         params = train.read(args)
-        report = ask(params, topology, args.experiment, search=args.search, say=_say)
+        say = functools.partial(print, file=said_to or sys.stderr, flush=True)
+        report = ask(params, topology, args.experiment, search=args.search, say=say)
     print(report)
     if args.report:
         with open(args.report, "x") as file:
@@ -132,8 +145,10 @@ def run() -> bool:
     return report.fits
 
 
-def _say(text):
-    print(text, file=sys.stderr, flush=True)
+def _run(_):
+    with Console() as console:
+        fits = run(console.stream)
+    sys.exit(0 if fits else 1)
 
 
 def main() -> None:
@@ -142,7 +157,7 @@ def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # the report is what there is to read
     define_flags()
     flags.mark_flags_as_required(["experiment", "topology"])
-    app.run(lambda _: sys.exit(0 if run() else 1))
+    app.run(_run)
 
 
 if __name__ == "__main__":

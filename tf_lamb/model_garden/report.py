@@ -14,6 +14,7 @@ from tf_lamb.api import pictures
 from tf_lamb.core.recipes import axes as shared
 from tf_lamb.model_garden.checks import early
 from tf_lamb.model_garden.errors import UserError, one_line
+from tf_lamb.model_garden.running.console import Console
 
 # Tag -> the row, what an answer is, and where data.json has the commonest one and its share.
 _ACCURACIES = {
@@ -156,7 +157,7 @@ def _share(params, what: str, answer_key: str, share_key: str) -> str:
 
 
 def _run(_) -> None:
-    with one_line("report", FileNotFoundError):
+    with Console(), one_line("report", FileNotFoundError):
         print(report(flags.FLAGS.model_dir))
 
 

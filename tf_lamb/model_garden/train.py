@@ -15,15 +15,20 @@ Beyond it:
 *   `--seed` starts two runs from the same weights;
 *   `--replace_stock` gives stock experiments with `optimizer.type: lamb` our LAMB;
 *   it goes on from the last checkpoint that is whole, under `multi_worker_mirrored`, too;
+*   it shows one line of progress; what TensorFlow and Model Garden say goes to `train.log` in the
+    model folder, and with `--verbosity=1` to the console, too;
 *   it ends with a short report, which `python -m tf_lamb.model_garden.report` prints again.
 
 To resume a run that stopped, give the same command again.
 """
 
+import os
+
 from absl import app, flags
 
 from tf_lamb.model_garden.checks import early
 from tf_lamb.model_garden.errors import one_line
+from tf_lamb.model_garden.running.console import Console
 
 
 def define_flags() -> None:
@@ -79,8 +84,12 @@ def read(args):
     return parsing.parse(args)
 
 
-def run() -> None:
-    """Trains and evaluates what the flags say; raises `UserError` where that cannot be."""
+def run(console) -> None:
+    """Trains and evaluates what the flags say; raises `UserError` where that cannot be.
+
+    Args:
+        console: the `Console` of this process; it is left to the chief.
+    """
     import tf_keras
     from absl import logging
     from official.nlp import train as model_garden_train
@@ -88,12 +97,16 @@ def run() -> None:
     from tf_lamb.model_garden import report
     from tf_lamb.model_garden.checks.experiment import check_run
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
-    from tf_lamb.model_garden.running import runner
+    from tf_lamb.model_garden.running import batches, runner
 
     args = flags.FLAGS
-    check_run(read(args), args.mode, args.model_dir, args.experiment, args.seed)
+    check_run(params := read(args), args.mode, args.model_dir, args.experiment, args.seed)
 
-    training = "train" in args.mode
+    training, is_chief = "train" in args.mode, batches.is_chief(params)
+    if is_chief:
+        console.keep_in(args.model_dir, "train.log" if training else "eval.log")
+    else:
+        console.give_back()
     if (seed := args.seed) is None:
         seed = model_dirs.read_run(args.model_dir).get("seed")
     if seed is not None:
@@ -101,18 +114,21 @@ def run() -> None:
     if training:
         checkpoints.settle(args.model_dir)
         model_dirs.write_run(args.model_dir, args.experiment, seed)
-    runner.install()
+        if is_chief and (latest := checkpoints.latest(args.model_dir)):
+            print(f"Going on from {os.path.basename(latest)}", flush=True)
+    runner.install(console if is_chief else None)
     model_garden_train.main(None)
     if training:
         logging.set_verbosity(logging.WARNING)  # TensorFlow's threads tell of their end, after it
-        print(report.report(args.model_dir), flush=True)
+        if is_chief:
+            print(report.report(args.model_dir), flush=True)
 
 
 def _run(_) -> None:
-    with one_line("train"):
+    with Console() as console, one_line("train"):
         early.check_names(flags.FLAGS.experiment, flags.FLAGS.config_file)
         register()
-        run()
+        run(console)
 
 
 def main() -> None:

@@ -28,6 +28,7 @@ from absl import app, flags
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.checks import early
 from tf_lamb.model_garden.errors import UserError, one_line
+from tf_lamb.model_garden.running.console import Console
 
 
 @dataclasses.dataclass
@@ -71,7 +72,7 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
     """Parses all stages and says in each where it begins; raises where one cannot be."""
     from tf_lamb.model_garden.checks.experiment import check_run
     from tf_lamb.model_garden.experiments import parsing
-    from tf_lamb.model_garden.folders import model_dirs
+    from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
     parsed, begin = [], 0
     for i, stage in enumerate(stages):
@@ -94,14 +95,16 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
             check_run(alone, mode, stage.model_dir, stage.experiment, seed)
         parsed.append(params)
         begin += params.trainer.train_steps
-        print(f"Stage {i + 1} of {len(stages)}: {stage.experiment}, "
-              f"{params.trainer.train_steps:,} steps in {stage.model_dir}")  # fmt: skip
-        if arithmetic:
-            print(arithmetic)
+        if checkpoints.steps_done(stage.model_dir) < params.trainer.train_steps:
+            print(f"Stage {i + 1} of {len(stages)}: {stage.experiment}, "
+                  f"{params.trainer.train_steps:,} steps in {stage.model_dir}")  # fmt: skip
+            if arithmetic:
+                print(arithmetic, flush=True)
     return parsed
 
 
-def _train(args) -> None:
+def _train(args, console) -> bool:
+    """Trains the next stage; returns whether there are more of them."""
     if "train" not in args.mode:
         raise UserError(
             f"--mode={args.mode}: stages are trained. Evaluate one with "
@@ -116,6 +119,7 @@ def _train(args) -> None:
     train.register()
     from tf_lamb.model_garden.folders import checkpoints
 
+    console.parts = max(8 // len(stages), 1)  # of all stages together as many lines as of one run
     all_params = prepare(stages, args.moments == "keep", args.mode, args.seed)
     for i, (stage, params) in enumerate(zip(stages, all_params, strict=True), 1):
         checkpoints.settle(stage.model_dir)
@@ -125,20 +129,23 @@ def _train(args) -> None:
         for name, value in vars(stage).items():
             setattr(args, name, value)
         args.global_batch_size = args.per_replica_batch_size = None  # filled in by now
-        train.run()
+        train.run(console)
         done = checkpoints.steps_done(stage.model_dir)
         if done < params.trainer.train_steps:
             sys.exit(f"Stage {i} ended at step {done:,} of {params.trainer.train_steps:,}.")
         if i < len(stages):
-            # A new process for the next stage: a strategy and its devices are made once only.
-            module = "tf_lamb.model_garden.train_stages"
-            os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
-    print(f"All {len(stages)} stages are trained: {stages[-1].model_dir}")
+            return True
+    print(f"All {len(stages)} stages are trained: {stages[-1].model_dir}", flush=True)
+    return False
 
 
 def _run(_) -> None:
-    with one_line("train_stages"):
-        _train(flags.FLAGS)
+    with Console() as console, one_line("train_stages"):
+        has_more = _train(flags.FLAGS, console)
+    if has_more:
+        # A new process for the next stage: a strategy and its devices are made once only.
+        module = "tf_lamb.model_garden.train_stages"
+        os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
 
 
 def main() -> None:

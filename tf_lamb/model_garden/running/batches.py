@@ -28,6 +28,17 @@ def _workers(tf_config: str) -> int:
         ) from error
 
 
+def is_chief(params) -> bool:
+    """Whether this process is the one of its cluster that shows and writes."""
+    if str(params.runtime.distribution_strategy).lower() != "multi_worker_mirrored":
+        return True
+    tf_config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+    task, cluster = tf_config.get("task", {}), tf_config.get("cluster", {})
+    if task.get("type") == "worker":
+        return int(task["index"]) == 0 and "chief" not in cluster
+    return task.get("type") in (None, "chief")
+
+
 def micro_batches(params) -> int:
     """How often the optimizer is called for one update."""
     config = params.trainer.optimizer_config.optimizer.get()

@@ -16,7 +16,7 @@ from tf_lamb.api.noise import AdaScale, Measured
 from tf_lamb.api.wrappers import unwrapped
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
-from tf_lamb.model_garden.running import actions, autowarmup
+from tf_lamb.model_garden.running import actions, autowarmup, console
 from tf_lamb.model_garden.running.trust_ratios import TrustRatios
 
 
@@ -111,8 +111,9 @@ class Controller(orbit.Controller):
 class Runner(train_lib.OrbitExperimentRunner):
     """Model Garden's runner, with the actions that the experiment's optimizer asks for."""
 
+    console = None  # shows nothing
     _advisers = ()
-    _trust_ratios = _warmup = None
+    _trust_ratios = _warmup = _progress = None
 
     def _build_best_checkpoint_exporter(self):
         try:
@@ -137,13 +138,22 @@ class Runner(train_lib.OrbitExperimentRunner):
             model_dir=self.model_dir,
         )
 
-    def _build_controller(self, trainer, *args, train_actions=None, **kwargs):
+    def _build_controller(self, trainer, *args, train_actions=None, eval_actions=None, **kwargs):
         # seam: tf-models-official 2.20.0. `official.nlp.train` hands neither of them on.
         mine = self._actions(trainer.optimizer) if trainer else []
+        evaluated = []
+        if self.console:
+            self._progress = console.Progress(
+                self.console, lambda: int(self.trainer.global_step.numpy()),
+                self.params.trainer.train_steps if trainer else None,
+                self.params.task.train_data.global_batch_size,
+            )  # fmt: skip
+            mine, evaluated = [*mine, self._progress], [self._progress.evaluated]
         kwargs["controller_cls"] = Controller
         controller = super()._build_controller(
-            trainer, *args, train_actions=[*(train_actions or []), *mine], **kwargs
-        )
+            trainer, *args, train_actions=[*(train_actions or []), *mine],
+            eval_actions=[*(eval_actions or []), *evaluated], **kwargs,
+        )  # fmt: skip
         _let_recovery_go_first(controller)
         if self._warmup:  # the controller has restored the optimizer
             self._warmup.resume()
@@ -176,15 +186,29 @@ class Runner(train_lib.OrbitExperimentRunner):
 
     def run(self):
         """See base class; ends with what was measured."""
+        if self._progress and "train" in self._mode:
+            self._progress.begin()
         result = super().run()
+        if self.console:
+            self.console.close_bar()
         if self._trust_ratios:
             self._trust_ratios.close()
         for adviser in self._advisers:
-            print(adviser.advice(), flush=True)
+            advice = adviser.advice()  # of all workers, if it reads what they share
+            if self.strategy.extended.should_checkpoint:
+                print(advice, flush=True)
         return result
 
 
-def install() -> None:
-    """Has every run of this process use this runner, and write its params.yaml whole."""
+def install(shown_on=None) -> None:
+    """Has every run of this process use this runner, and write its params.yaml whole.
+
+    Args:
+        shown_on: the `Console` that shows how far it is, instead of Orbit's own lines.
+    """
+    if shown_on:
+        # seam: orbit of tf-models-official 2.20.0, which logs each line and prints it, too.
+        orbit.controller._log = logging.info
+    Runner.console = shown_on
     train_lib.OrbitExperimentRunner = Runner
     train_utils.serialize_config = model_dirs.write_params

@@ -15,6 +15,8 @@ import tempfile
 
 from absl import app, flags, logging
 
+from tf_lamb.model_garden.running.console import Console
+
 
 def sha256(value):
     """The hash of anything that JSON can hold."""
@@ -126,10 +128,11 @@ def run(name, write, summary, trained_by):
             values[key] = flags.FLAGS[key].value
             delattr(flags.FLAGS, key)  # Model Garden defines some of the same names
         logging.set_verbosity(logging.WARNING)  # Model Garden logs whole examples
-        try:
-            facts = write(**values)
-        except (ValueError, OSError, ModuleNotFoundError) as error:
-            return f"{name}: {error}"  # to stderr, with exit status 1 and no traceback
+        with Console() as console, contextlib.redirect_stderr(console.stream):  # a bar is shown
+            try:
+                facts = write(**values)
+            except (ValueError, OSError, ModuleNotFoundError) as error:
+                return f"{name}: {error}"  # to stderr, with exit status 1 and no traceback
         output_dir = values["output_dir"]
         print(f"{output_dir}: {summary.format(**facts)}. Train on it:\n")
         print(trained_by(output_dir, facts))

@@ -1,0 +1,262 @@
+"""What commands show and what goes to their logs, by programs that import no framework."""
+
+import io
+import os
+import subprocess
+import sys
+import types
+import warnings
+
+import pytest
+
+pytest.importorskip("official")
+
+from absl import logging
+from support.garden import ROOT
+
+from tf_lamb.model_garden.running import batches
+from tf_lamb.model_garden.running.console import Console, Progress
+
+PROGRAM = """
+import os, sys, warnings
+from absl import flags, logging
+from tf_lamb.core.checks.warn import warn
+from tf_lamb.model_garden.running.console import Console
+flags.FLAGS(["program", *sys.argv[1:]])
+
+def all_speak(when):
+    logging.warning("absl, %s", when)
+    print(f"Python, {when}", file=sys.stderr)
+    os.system(f"echo C++, {when} >&2")
+    warnings.warn(f"a host, {when}")
+    print(f"ours, {when}")
+"""
+SPEAKERS = ("absl", "Python", "C++", "a host")
+
+
+def run(code, *flags, folder, code_of_exit=0):
+    """stdout and stderr of a program; its temporary files are in the folder."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM + code, *flags], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )  # fmt: skip
+    assert done.returncode == code_of_exit, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_what_others_say_is_in_the_log_and_nothing_of_it_on_the_console(tmp_path):
+    code = f"""
+with Console() as console:
+    all_speak("early")
+    console.keep_in("{tmp_path}/model", "train.log")
+    all_speak("later")
+    warn("mind the batch")
+os.write(2, b"after it")
+"""
+    for starts in (1, 2):  # the second goes on in the log of the first
+        out, said = run(code, folder=tmp_path)
+        path = f"{tmp_path}/model/train.log"
+        assert out == f"ours, early\nWhat else is said goes to {path}\nours, later\n"
+        assert said == "UserWarning: mind the batch\nafter it"
+        log = (tmp_path / "model" / "train.log").read_text()
+        for who in SPEAKERS:
+            for when in ("early", "later"):
+                assert log.count(f"{who}, {when}\n") == starts
+        assert log.count("mind the batch") == starts
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_all_of_it_is_shown_on_demand_and_in_the_log(tmp_path):
+    code = f"""
+with Console() as console:
+    all_speak("early")
+    console.keep_in("{tmp_path}", "train.log")
+    all_speak("later")
+    warn("mind the batch")
+"""
+    _, said = run(code, "--verbosity=1", folder=tmp_path)
+    assert said == (tmp_path / "train.log").read_text()
+    for who in SPEAKERS:
+        assert said.index(f"{who}, early\n") < said.index(f"{who}, later\n")
+    assert said.count("mind the batch") == 1
+
+
+@pytest.mark.parametrize("flags", [(), ("--verbosity=1",)], ids=["quiet", "verbose"])
+def test_an_error_shows_the_end_of_the_log_and_names_it(tmp_path, flags):
+    code = f"""
+with Console() as console:
+    console.keep_in("{tmp_path}", "train.log")
+    for i in range(50):
+        logging.warning("line %d.", i)
+    raise OverflowError("too much")
+"""
+    _, said = run(code, *flags, folder=tmp_path, code_of_exit=1)
+    assert said.endswith("OverflowError: too much\n")
+    assert ("line 29." in said) == bool(flags)
+    assert [said.count(f"line {i}.") for i in range(30, 50)] == [1] * 20
+    assert (f"The last lines of {tmp_path}/train.log:\n" in said) != bool(flags)
+    log = (tmp_path / "train.log").read_text()
+    assert "line 0." in log and log.endswith("OverflowError: too much\n")
+
+
+def test_an_error_before_there_is_a_folder_leaves_the_log(tmp_path):
+    code = "with Console(): all_speak('early'); raise OverflowError"
+    _, said = run(code, folder=tmp_path, code_of_exit=1)
+    (path,) = tmp_path.iterdir()
+    assert f"The last lines of {path}:" in said and "C++, early" in said
+
+
+def test_a_refusal_is_one_line(tmp_path):
+    code = "with Console(): all_speak('early'); sys.exit('another batch, please')"
+    _, said = run(code, folder=tmp_path, code_of_exit=1)
+    assert said == "another batch, please\n"
+    assert not os.listdir(tmp_path)
+
+
+def test_what_aborts_is_said(tmp_path):
+    code = "with Console(): os.abort()"
+    _, said = run(code, folder=tmp_path, code_of_exit=-6)
+    assert "Aborted" in said and '"<string>", line' in said
+
+
+def test_a_worker_that_is_not_the_chief_keeps_its_stderr(tmp_path):
+    code = """
+with Console() as console:
+    all_speak("early")
+    console.give_back()
+    os.write(2, b"from now on as ever")
+    raise OverflowError
+"""
+    _, said = run(code, folder=tmp_path, code_of_exit=1)
+    assert all(said.count(f"{who}, early\n") == 1 for who in SPEAKERS)
+    assert "from now on as ever" in said and "The last lines" not in said
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("ends_with", [None, ValueError, SystemExit, KeyboardInterrupt])
+def test_all_is_as_it_was_before(ends_with, tmp_path):
+    def state():
+        stderr = os.fstat(2)
+        filters = [*logging.get_absl_logger().filters]
+        return (stderr.st_dev, stderr.st_ino), filters, warnings.showwarning
+
+    before, files = state(), len(os.listdir("/proc/self/fd"))
+    try:
+        with Console() as console:
+            console.keep_in(str(tmp_path), "train.log")
+            assert not [now for now, then in zip(state(), before, strict=True) if now == then]
+            if ends_with:
+                raise ends_with
+    except BaseException as error:
+        assert type(error) is ends_with
+    assert state() == before and len(os.listdir("/proc/self/fd")) == files
+
+
+def test_a_folder_that_is_no_local_one_has_the_log_in_the_end(capfd):
+    import tensorflow as tf
+
+    for start in ("first", "second"):
+        with Console() as console:
+            console.keep_in("ram://bucket", "train.log")
+            assert (
+                f"to {console.path}, in the end to ram://bucket/train.log" in capfd.readouterr().out
+            )
+            os.write(2, f"{start}\n".encode())
+        assert not os.path.exists(console.path)
+    with tf.io.gfile.GFile("ram://bucket/train.log") as log:
+        assert log.read() == "first\nsecond\n"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "tf_config", "expected"),
+    [
+        ("mirrored", '{"task": {"type": "worker", "index": 1}}', True),
+        ("multi_worker_mirrored", "{}", True),
+        ("multi_worker_mirrored", '{"task": {"type": "worker", "index": 0}}', True),
+        ("multi_worker_mirrored", '{"task": {"type": "worker", "index": "1"}}', False),
+        ("multi_worker_mirrored", '{"task": {"type": "chief", "index": 0}}', True),
+        ("multi_worker_mirrored", '{"task": {"type": "evaluator", "index": 0}}', False),
+        ("multi_worker_mirrored",
+         '{"cluster": {"chief": ["a:1"]}, "task": {"type": "worker", "index": 0}}', False),
+    ],
+)  # fmt: skip
+def test_who_is_the_chief(strategy, tf_config, expected, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", tf_config)
+    runtime = types.SimpleNamespace(distribution_strategy=strategy)
+    assert batches.is_chief(types.SimpleNamespace(runtime=runtime)) == expected
+
+
+# The line of progress.
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Run:
+    """A run of 1,000 steps, five a loop, and evaluations after every tenth step."""
+
+    def __init__(self, stream, at=0):
+        self.console, self.at = Console(), at
+        self.console.stream = stream
+        self.progress = Progress(self.console, lambda: self.at, 1000, 64)
+
+    def train(self):
+        self.progress.begin()
+        while self.at < 1000:
+            self.at += 5
+            self.progress({"training_loss": 10 / self.at, "learning_rate": 0.25, "gain": 2})
+            if self.at % 10 == 0:
+                self.progress.evaluated({"validation_loss": 0.5, "by_part": {"a": 1}})
+        self.console.close_bar()
+
+
+def test_without_a_terminal_there_are_ten_lines_of_each_kind(capsys):
+    Run(stream := io.StringIO()).train()
+    lines = capsys.readouterr().out.splitlines()
+    loops = [line for line in lines if line.startswith("step ")]
+    evaluations = [line for line in lines if line.startswith("Evaluated ")]
+    assert len(loops) == len(evaluations) == 10 and len(lines) == 20
+    assert loops[-1].startswith("step 1000/1000, 00:00 left, loss 0.01, learning rate 0.25, ")
+    assert loops[-1].endswith(" examples/s")
+    assert evaluations[-1] == "Evaluated at step 1,000: validation_loss 0.5"
+    assert not stream.getvalue()
+
+
+def test_a_run_that_goes_on_begins_with_its_step(capsys):
+    Run(io.StringIO(), at=700).train()
+    loops = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    assert [line.partition("/")[0] for line in loops] == ["step 800", "step 900", "step 1000"]
+
+
+def test_on_a_terminal_one_line_moves(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "70")
+    Run(stream := Terminal()).train()
+    assert all(line.startswith("Evaluated") for line in capsys.readouterr().out.splitlines())
+    shown = stream.getvalue()
+    assert "compiling the first step" in shown.split("\r")[1]
+    assert shown.count("\n") == 1 and shown.endswith("\n")
+    assert shown.count("\rstep ") >= 200 and max(map(len, shown.split("\r"))) == 70 + len("\n")
+
+
+def test_adascales_learning_rate_is_the_one_that_it_scaled(capsys):
+    run = Run(io.StringIO())
+    run.progress.begin()
+    run.at = 1000
+    run.progress({"learning_rate": 0.25, "scaled_learning_rate": 0.5})
+    assert "learning rate 0.5\n" in capsys.readouterr().out
+
+
+def test_examples_a_second_are_those_of_training_alone(capsys, monkeypatch):
+    clock = iter([10, 100, 102])  # the first loop compiles; an evaluation ends at 100
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    run = Run(io.StringIO())
+    run.progress.begin()
+    run.at = 100
+    run.progress({})
+    assert "examples/s" not in capsys.readouterr().out
+    run.progress.evaluated({})
+    run.at = 200
+    run.progress({})
+    assert "3,200 examples/s" in capsys.readouterr().out

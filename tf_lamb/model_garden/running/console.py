@@ -1,0 +1,240 @@
+"""What a command shows: its own lines, and one of progress. All other lines go to a log.
+
+TensorFlow, Model Garden and Orbit write hundreds of lines to stderr, from Python and from C++. Here
+the process's stderr is a file, and what is for the reader goes past it.
+"""
+
+import contextlib
+import faulthandler
+import io
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+
+from absl import logging
+
+_OURS = pathlib.Path(__file__).parents[2]
+_LAST = 20  # lines of the log that an error shows
+
+
+class Console:
+    """Has stderr go to a log, and takes what is for the reader, until its block ends.
+
+    With --verbosity=1 all that goes to the log is shown, too. An error shows the last of it; where
+    C++ aborts, the console has Python's line of it.
+
+    Attributes:
+        stream: the stderr that there was.
+        path: the log; one that no folder keeps is removed unless there was an error.
+        bar: the line of progress, while there is one.
+        shows_all: whether all is shown.
+        parts: of how many parts of a run the progress is shown where no line can move.
+    """
+
+    parts = 10
+
+    def __init__(self):
+        self.shows_all, self.bar = logging.get_verbosity() >= logging.DEBUG, None
+        self._seen, self._is_left, self._remote = 0, False, None
+        self._lock, self._is_over = threading.Lock(), threading.Event()
+
+    def __enter__(self):
+        sys.stderr.flush()
+        with contextlib.ExitStack() as stack:
+            self.stream = stack.enter_context(open(os.dup(2), "w", buffering=1, errors="replace"))
+            handle, self.path = tempfile.mkstemp(".log", "tf_lamb-")
+            stack.callback(self._close_log)
+            stack.callback(os.dup2, self.stream.fileno(), 2)
+            os.dup2(handle, 2)
+            os.close(handle)
+            if self.shows_all:
+                follower = threading.Thread(target=self._follow, daemon=True)
+                follower.start()
+                stack.callback(follower.join)
+                stack.callback(self._is_over.set)
+            stack.callback(sys.stderr.flush)
+            # Warnings of this package are for the reader.
+            logger = logging.get_absl_logger()
+            logger.addFilter(self._logged)
+            stack.callback(logger.removeFilter, self._logged)
+            stack.enter_context(warnings.catch_warnings())
+            self._showwarning, warnings.showwarning = warnings.showwarning, self._warned
+            if not faulthandler.is_enabled():
+                faulthandler.enable(self.stream, all_threads=False)
+                stack.callback(faulthandler.disable)
+            self._undo = stack.pop_all()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if not self._undo:
+            return
+        self.close_bar()
+        with self._undo:
+            if isinstance(error, Exception):  # a refusal is a SystemExit by now
+                self._is_left = True
+                self._show_end_of_log()
+                traceback.print_exception(error)  # to the log; Python prints it again
+
+    def keep_in(self, folder: str, name: str) -> None:
+        """The log is a file of this folder from now on, and goes on in one that is there."""
+        path = where = os.path.join(folder, name)
+        if "://" in folder:  # C++ knows no such files
+            self._remote, where = path, f"{self.path}, in the end to {path}"
+        else:
+            os.makedirs(folder, exist_ok=True)
+            with self._lock, open(path, "ab") as log:
+                os.dup2(log.fileno(), 2)
+                log.write(pathlib.Path(self.path).read_bytes())
+                log.flush()
+                if self.shows_all:
+                    self._show_more()
+                os.unlink(self.path)
+                self.path, self._seen, self._is_left = path, log.tell(), True
+        print(f"What else is said goes to {where}", flush=True)
+
+    def give_back(self) -> None:
+        """Has stderr be what it was, and shows what was said meanwhile."""
+        sys.stderr.flush()
+        if not self.shows_all:
+            self.stream.write(self._log())
+        self._undo.close()
+        self._undo = None
+
+    def say(self, text: str, file=None) -> None:
+        """Prints, above the line of progress."""
+        if self.bar is not None:
+            self.bar.clear()
+        print(text, file=file, flush=True)
+        if self.bar is not None:
+            self.bar.refresh()
+
+    def close_bar(self) -> None:
+        """Ends the line of progress."""
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+    def _show_end_of_log(self):
+        sys.stderr.flush()
+        lines = self._log().splitlines()[-_LAST:]
+        if not self.shows_all:
+            print(f"The last lines of {self._remote or self.path}:", *lines, sep="\n",
+                  file=self.stream, flush=True)  # fmt: skip
+
+    def _log(self):
+        return pathlib.Path(self.path).read_text(errors="replace")
+
+    def _close_log(self):
+        if self._remote:
+            import tensorflow as tf
+
+            with tf.io.gfile.GFile(self._remote, "a") as log:
+                log.write(self._log())
+        if self._remote or not self._is_left:
+            os.unlink(self.path)
+
+    def _follow(self):
+        is_over = False
+        while not is_over:
+            is_over = self._is_over.wait(0.1)
+            with self._lock:
+                self._show_more()
+
+    def _show_more(self):
+        with open(self.path, "rb") as log:
+            log.seek(self._seen)
+            more = log.read()
+        self._seen += len(more)
+        self.stream.write(more.decode(errors="replace"))
+        self.stream.flush()
+
+    def _logged(self, record):
+        is_warning = record.levelno >= logging.converter.absl_to_standard(logging.WARNING)
+        is_ours = pathlib.Path(record.pathname).is_relative_to(_OURS)
+        if is_warning and is_ours and not self.shows_all:
+            self.say(record.getMessage(), self.stream)
+        return True
+
+    def _warned(self, message, category, *where, **more):
+        self._showwarning(message, category, *where, **more)
+        # Known by who warns: the line that it points at is the user's.
+        names = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_stack(None)}
+        if "tf_lamb.core.checks.warn" in names and not self.shows_all:
+            self.say(f"{category.__name__}: {message}", self.stream)
+
+
+class Progress:
+    """The line of progress: an Orbit action, which is called after each loop of steps.
+
+    On a terminal one line moves. Elsewhere there are ten of it, as there are of evaluations
+    anywhere: one when another tenth of the steps is over, or as the console's `parts` say.
+
+    Args:
+        console: where it is shown.
+        step: what tells the present step.
+        total: steps of the run; None where it only evaluates.
+        batch_size: examples of one update.
+    """
+
+    def __init__(self, console: Console, step, total: int | None, batch_size: int):
+        self._console, self._step, self._total = console, step, total
+        self._batch_size, self._parts, self._begun = batch_size, {}, None
+
+    def begin(self) -> None:
+        """Shows the line before the first step, which takes long: it is compiled."""
+        import tqdm
+
+        self._at, self._is_terminal = self._step(), self._console.stream.isatty()
+        self._first = self._part()
+        # What a narrow terminal cuts off comes last.
+        gauge = " |{bar:12}| " if self._is_terminal else ", "
+        self._console.bar = tqdm.tqdm(
+            total=self._total, initial=self._at, mininterval=0, miniters=1,
+            file=self._console.stream if self._is_terminal else io.StringIO(),
+            ncols=shutil.get_terminal_size().columns if self._is_terminal else None,
+            desc="compiling the first step",
+            bar_format=f"step {{n_fmt}}/{{total_fmt}}{gauge}{{remaining}} left, {{desc}}",
+        )  # fmt: skip
+
+    def __call__(self, output):
+        """Moves on to the present step."""
+        step, now, bar = self._step(), time.perf_counter(), self._console.bar
+        rate = output.get("scaled_learning_rate", output.get("learning_rate"))
+        told = [
+            f"{name} {float(value):.4g}"
+            for name, value in (("loss", output.get("training_loss")), ("learning rate", rate))
+            if value is not None
+        ]
+        if self._begun is not None:  # the first loop compiles
+            speed = (step - self._at) * self._batch_size / (now - self._begun)
+            told.append(f"{speed:,.0f} examples/s")
+        bar.set_description_str(", ".join(told), refresh=False)
+        bar.update(step - bar.n)
+        self._at, self._begun = step, now
+        if not self._is_terminal and self._is_due("loop"):
+            self._console.say(str(bar))
+
+    def evaluated(self, output):
+        """Shows what an evaluation came to: an Orbit action, too."""
+        if self._total is None or self._is_due("evaluation"):
+            told = ", ".join(
+                f"{name} {float(value):.4g}"
+                for name, value in output.items()
+                if not isinstance(value, dict) and not len(getattr(value, "shape", ()))
+            )
+            self._console.say(f"Evaluated at step {self._step():,}: {told}")
+        if self._begun is not None:
+            self._begun = time.perf_counter()
+
+    def _is_due(self, what):
+        before, self._parts[what] = self._parts.get(what, self._first), self._part()
+        return self._parts[what] > before
+
+    def _part(self):
+        return self._console.parts * self._step() // self._total
