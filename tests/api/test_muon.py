@@ -53,3 +53,11 @@ def test_a_plan_without_a_matrix_is_refused(door):
 def test_what_it_cannot_take_is_refused(door, arguments, words):
     with pytest.raises((ValueError, TypeError), match=words):
         DOORS[door][1].Muon(**arguments)
+
+
+@every_door
+@pytest.mark.parametrize("name", ["LANS", "Muon"])
+def test_adascale_does_not_stand_around_what_forgets_a_length(door, name):
+    ours = DOORS[door][1]
+    with pytest.raises(ValueError, match=f"but LANS and Muon, not {name}"):
+        ours.AdaScale(getattr(ours, name)(gradient_accumulation_steps=2), scale=2)

@@ -216,7 +216,7 @@ def test_embeddings_train(door):
 
 
 @every_door
-@pytest.mark.parametrize("name", ["LAMB", "LANS", "LARS", "SGDP", "AdamP"])
+@pytest.mark.parametrize("name", ["LAMB", "LANS", "LARS", "Muon", "SGDP", "AdamP"])
 @uncompiled(fits=True)
 def test_every_optimizer_fits(door, name):
     """With what spares memory."""

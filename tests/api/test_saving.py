@@ -72,12 +72,14 @@ def test_the_config_rebuilds_the_optimizer(door):
 
 
 @every_door
-@pytest.mark.parametrize("name", ["LANS", "LARS", "SGDP", "AdamP"])
+@pytest.mark.parametrize("name", ["LANS", "LARS", "Muon", "SGDP", "AdamP"])
 def test_every_optimizer_survives_its_config(door, name):
     host, ours = DOORS[door]
     cls = getattr(ours, name)
     projects = name in ("SGDP", "AdamP")
     extra = {"depthwise": ["dw"]} if projects else {"layer_slices": {"a": [0, 2]}}
+    if name == "Muon":
+        extra = {"update_scale": "shape", "newton_schulz_steps": 3}
     optimizer = cls(0.25, weight_decay=0.5, exclude_from_weight_decay=["bias"], **extra)
     assert cls.from_config(optimizer.get_config()).get_config() == optimizer.get_config()
     assert type(host.optimizers.get(host.optimizers.serialize(optimizer))) is cls

@@ -15,7 +15,7 @@ from support.doors import DOORS, array, every_door, uncompiled
 from support.malformed import PACKAGE, every, refused
 from support.property_cases import cases
 
-OPTIMIZERS = ("LAMB", "LANS", "LARS", "AdamP", "SGDP")
+OPTIMIZERS = ("LAMB", "LANS", "LARS", "Muon", "AdamP", "SGDP")
 LISTS = (
     "exclude_from_weight_decay", "exclude_from_layer_adaptation", "layer_groups",
 )  # fmt: skip

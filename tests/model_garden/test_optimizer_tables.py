@@ -22,6 +22,7 @@ KEYS = {
     "tf_lamb": "LAMB",
     "tf_lans": "LANS",
     "tf_lars": "LARS",
+    "tf_muon": "Muon",
     "tf_adamp": "AdamP",
     "tf_sgdp": "SGDP",
 }

@@ -64,6 +64,28 @@ CORE = {
     ("core/rules/lans.py", "core/test_lans.py::test_a_gradient_of_zeros_moves_what_decays_alone"): [
         ("a norm of 0 divides", "length + epsilon, 1.0", "length + epsilon, 0.0"),
     ],
+    ("core/rules/muon.py", "core/test_muon.py::test_a_matrix_is_the_oracles"): [
+        ("no momentum", "m = momentum * m + g", "m = g"),
+        ("never Nesterov", "g + momentum * m if nesterov else m", "m"),
+        ("always Nesterov", "g + momentum * m if nesterov else m", "g + momentum * m"),
+        ("a coefficient of another quintic", "_A, _B, _C = 3.4445", "_A, _B, _C = 3.4"),
+        ("one step too few", "for _ in range(steps)", "for _ in range(steps - 1)"),
+        ("no decay", "decayed(w, decay, -lr * w)", "w"),
+        ("decay flipped", "decayed(w, decay, -lr * w)", "decayed(w, decay, lr * w)"),
+        ("always the scale of RMS", 'if update_scale == "shape":', "if False:"),
+        ("the shape turned", "max(1.0, columns / rows)", "max(1.0, rows / columns)"),
+        ("as long as the shorter side", "0.2 * max(rows, columns)", "0.2 * min(rows, columns)"),
+        ("a tall matrix stays turned", "xp.transpose(x) if tall else x", "x"),
+    ],
+    ("core/rules/muon.py", "core/test_muon.py::test_what_is_no_matrix_is_the_oracles"): [
+        ("the others at the full rate", "lr=lr * others_rate", "lr=lr"),
+        ("AdamW for all others", 'if others == "adamw"', "if True"),
+    ],
+    ("core/plan/plan.py",
+     "core/test_muon.py::test_matrices_are_what_has_two_axes_and_no_name_that_says_otherwise"): [
+        ("a bias is a matrix", "if len(shape) < 2}", "if len(shape) < 1}"),
+        ("kernels of four axes stay so", "i not in unadapted and len(shape) > 2", "False"),
+    ],
     ("core/rules/lars.py", LARS): [
         ("nothing is adapted", "if not adapt:", "if True:"),
         ("exclusion ignored", "if not adapt:", "if False:"),

@@ -46,10 +46,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         self._make_plan(variables)
         super().build(variables)
         names = map(self.slots_of, self._plan.treatments)
-        beside = [
-            (self._add_slots(v, own), self._add_master(v))
-            for v, own in zip(variables, names, strict=True)
-        ]
+        pairs = zip(variables, names, strict=True)
+        beside = [(self._add_slots(v, own), self._add_master(v)) for v, own in pairs]
         self._slots, self._masters = map(list, zip(*beside, strict=True))
         if self._guard.is_on:
             self._guard.counter = self.add_variable((), dtype="int32", name="skipped_steps")

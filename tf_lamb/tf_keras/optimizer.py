@@ -49,10 +49,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         servers.refuse_parts(var_list, self._plan, self.clipnorm)
         super().build(var_list)
         names = map(self.slots_of, self._plan.treatments)
-        beside = [
-            (self._add_slots(v, own), self._add_master(v))
-            for v, own in zip(var_list, names, strict=True)
-        ]
+        pairs = zip(var_list, names, strict=True)
+        beside = [(self._add_slots(v, own), self._add_master(v)) for v, own in pairs]
         self._slots, self._masters = map(list, zip(*beside, strict=True))
         if self.gradient_accumulation_steps:
             self._micro_step = self.add_variable((), tf.int64, name="micro_step")

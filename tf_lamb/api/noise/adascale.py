@@ -91,10 +91,10 @@ class AdaScale(Measured):
 
     def _check_inner(self, inner):
         super()._check_inner(inner)
-        if not isinstance(inner, self._stands_around):
+        if not isinstance(inner, self._stands_around) or not getattr(inner, "takes_gain", True):
             raise ValueError(
-                f"AdaScale stands around SGD, Adam and AdamW and the optimizers of tf_lamb, not "
-                f"{type(inner).__name__}: how its gain would enter is not known."
+                "AdaScale stands around SGD, Adam and AdamW and the optimizers of tf_lamb but LANS "
+                f"and Muon, not {type(inner).__name__}: how its gain would enter is not known."
             )
 
     def _count_parts(self, replicas: int, micro_batches: int):

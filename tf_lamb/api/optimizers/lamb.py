@@ -1,10 +1,38 @@
 """The face of LAMB: what a user reads and types, whichever Keras it belongs to."""
 
+import dataclasses
 from typing import NoReturn
 
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.core import rules
+from tf_lamb.core import checks, rules
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LAMBSettings(settings.RatioSettings):
+    """NVLAMB is two of the other arguments; it does not go with others of its own."""
+
+    nvlamb: bool
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not checks.flag("nvlamb", self.nvlamb):
+            return
+        if self.exclude_from_layer_adaptation:
+            raise ValueError(
+                "nvlamb=True adapts every variable, so it does not go with "
+                f"exclude_from_layer_adaptation={list(self.exclude_from_layer_adaptation)!r}. "
+                "Leave out one of the two."
+            )
+        checks.at_most_one({"nvlamb": True, **super().clipping()})
+
+    def clipping(self):
+        prenormalized = {"global_clipnorm": 1.0} if self.nvlamb else {}
+        return super().clipping() | prenormalized
+
+    def planning(self):
+        adapt_all = {"exclude_from_layer_adaptation": ()} if self.nvlamb else {}
+        return super().planning() | adapt_all
 
 
 class LAMB(Layerwise):
@@ -100,7 +128,7 @@ class LAMB(Layerwise):
 
     rule = staticmethod(rules.lamb)
     slot_names = ("m", "v")
-    settings_class = settings.LAMBSettings
+    settings_class = LAMBSettings
 
     def __init__(
         self,

@@ -1,10 +1,32 @@
 """LANS: what a user reads and types, whichever Keras it belongs to."""
 
+import dataclasses
 from typing import NoReturn
 
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core import rules
+from tf_lamb.core.checks.warn import warn
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LANSSettings(settings.RatioSettings):
+    """A gradient that is normalized has one norm, clipped or not."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        given = self.hyperparameters
+        if given["weight_decay_mode"] == "decoupled":
+            raise ValueError(
+                "weight_decay_mode='decoupled' is not LANS's, whose decay is in both of its "
+                "updates: take 'update' or 'gradient'."
+            )
+        for name in ("clipnorm", "global_clipnorm"):
+            if given["normalize_gradients"] and (value := getattr(self, name)) is not None:
+                warn(
+                    f"{name}={value:g} has no effect on LANS, which divides each gradient by its "
+                    "norm: leave it out, or set normalize_gradients=False."
+                )
 
 
 class LANS(Layerwise):
@@ -105,7 +127,8 @@ class LANS(Layerwise):
 
     rule = staticmethod(rules.lans)
     slot_names = ("m", "v")
-    settings_class = settings.LANSSettings
+    settings_class = LANSSettings
+    takes_gain = False
 
     def __init__(
         self,

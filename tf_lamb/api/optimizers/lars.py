@@ -1,10 +1,30 @@
 """The face of LARS: what a user reads and types, whichever Keras it belongs to."""
 
+import dataclasses
 from typing import NoReturn
 
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core import rules
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LARSSettings(settings.RatioSettings):
+    """The forms of LARS that contradict each other."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        given = self.hyperparameters
+        if given["clip"] and given["ratio_bounds"]:
+            raise ValueError(
+                f"clip=True (LARC) bounds the ratio by 1/learning_rate, so it does not go with "
+                f"ratio_bounds={given['ratio_bounds']!r}. Leave out one of the two."
+            )
+        if given["denominator"] == "norm_of_update" and given["momentum_form"] != "outside":
+            raise ValueError(
+                "denominator='norm_of_update' needs momentum_form='outside': with "
+                f"momentum_form={given['momentum_form']!r} the ratio is part of the update."
+            )
 
 
 class LARS(Layerwise):
@@ -99,7 +119,7 @@ class LARS(Layerwise):
 
     rule = staticmethod(rules.lars)
     slot_names = ("v",)
-    settings_class = settings.LARSSettings
+    settings_class = LARSSettings
 
     def __init__(
         self,

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import numbers
 from collections.abc import Callable
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tf_lamb.api.optimizers.guard import Guard
@@ -22,23 +21,21 @@ class Layerwise:
     A class of optimizers names its `rule` and its `slot_names`. The door gives `_var_key`,
     `_which_are_finite(variables)`, `_vector_beside(variable, name)`, which makes a vector of four
     numbers, all -1, and `_fetch(vectors)`, which reads many as a list of lists.
-
-    The plan, the guard and the observer are plain objects: what they hold no host takes for state
-    of the optimizer, and no checkpoint has it twice.
     """
 
     rule: Callable
     slot_names: tuple[str, ...]
     settings_class: type[Settings] = Settings
+    takes_gain = True  # AdaScale's; not where the length of a gradient is nothing
     name: str
     get_config: Callable
     _var_key: Callable
     _which_are_finite: Callable
     _vector_beside: Callable
     _fetch: Callable
-    _schedules: ModuleType  # of the door
+    _schedules: Any  # the module of the door
     _settings: Settings
-    _guard: Guard
+    _guard: Guard  # plain objects, both: what they hold no host takes for its own state
     _observer: Observer
     _plan: plans.Plan | None = None
     _slots: Any = None  # by variable, in the order of the rule, once the optimizer is built
@@ -67,7 +64,7 @@ class Layerwise:
         self._observer = Observer()
 
     def slots_of(self, treatment) -> tuple[str, ...]:
-        """The names of the slots of a variable, in the order of the rule."""
+        """Names of the slots of a variable, in the order of the rule."""
         return self.slot_names
 
     def __setattr__(self, name, value):
@@ -193,7 +190,6 @@ class Layerwise:
         return self._observer.read(self._plan, self._fetch)
 
     def _make_observed(self):
-        """Called at the end of the build, and by whoever begins to observe after it."""
         if self._observer.is_on:
             self._observer.make(self._plan, self._slots, self._vector_beside)
 

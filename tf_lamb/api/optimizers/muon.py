@@ -1,10 +1,30 @@
 """Muon: what a user reads and types, whichever Keras it belongs to."""
 
+import dataclasses
 from typing import NoReturn
 
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core import rules
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MuonSettings(settings.Settings):
+    """Of Muon, which orthogonalizes matrices, embeddings left out unless the user says what is."""
+
+    def planning(self):
+        excluded = self.exclude_from_layer_adaptation
+        matrices = ("embedding",) if excluded is None else ()
+        own = {"exclude_from_layer_adaptation": excluded or (), "matrices": matrices}
+        return super().planning() | own
+
+    def check_plan(self, plan):
+        if not any(treatment.adapt for treatment in plan.treatments):
+            raise ValueError(
+                f"{self.name} would orthogonalize nothing: none of its {len(plan.paths)} variables "
+                "is a matrix that exclude_from_layer_adaptation leaves. Narrow that list, or train "
+                "with LAMB."
+            )
 
 
 class Muon(Layerwise):
@@ -93,7 +113,8 @@ class Muon(Layerwise):
 
     rule = staticmethod(rules.muon)
     slot_names = ("m", "v")
-    settings_class = settings.MuonSettings
+    settings_class = MuonSettings
+    takes_gain = False
 
     def __init__(
         self,

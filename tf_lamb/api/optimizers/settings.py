@@ -8,7 +8,6 @@ from typing import Any
 
 from tf_lamb.api.schedules import check_host
 from tf_lamb.core import checks
-from tf_lamb.core.checks.warn import warn
 
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 _OPTIONAL = (*_CLIPPING, "loss_scale_factor")
@@ -135,72 +134,6 @@ class RatioSettings(Settings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LAMBSettings(RatioSettings):
-    """NVLAMB is two of the other arguments; it does not go with others of its own."""
-
-    nvlamb: bool
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not checks.flag("nvlamb", self.nvlamb):
-            return
-        if self.exclude_from_layer_adaptation:
-            raise ValueError(
-                "nvlamb=True adapts every variable, so it does not go with "
-                f"exclude_from_layer_adaptation={list(self.exclude_from_layer_adaptation)!r}. "
-                "Leave out one of the two."
-            )
-        checks.at_most_one({"nvlamb": True, **super().clipping()})
-
-    def clipping(self):
-        prenormalized = {"global_clipnorm": 1.0} if self.nvlamb else {}
-        return super().clipping() | prenormalized
-
-    def planning(self):
-        adapt_all = {"exclude_from_layer_adaptation": ()} if self.nvlamb else {}
-        return super().planning() | adapt_all
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LANSSettings(RatioSettings):
-    """A gradient that is normalized has one norm, clipped or not."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        given = self.hyperparameters
-        if given["weight_decay_mode"] == "decoupled":
-            raise ValueError(
-                "weight_decay_mode='decoupled' is not LANS's, whose decay is in both of its "
-                "updates: take 'update' or 'gradient'."
-            )
-        for name in ("clipnorm", "global_clipnorm"):
-            if given["normalize_gradients"] and (value := getattr(self, name)) is not None:
-                warn(
-                    f"{name}={value:g} has no effect on LANS, which divides each gradient by its "
-                    "norm: leave it out, or set normalize_gradients=False."
-                )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LARSSettings(RatioSettings):
-    """The forms of LARS that contradict each other."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        given = self.hyperparameters
-        if given["clip"] and given["ratio_bounds"]:
-            raise ValueError(
-                f"clip=True (LARC) bounds the ratio by 1/learning_rate, so it does not go with "
-                f"ratio_bounds={given['ratio_bounds']!r}. Leave out one of the two."
-            )
-        if given["denominator"] == "norm_of_update" and given["momentum_form"] != "outside":
-            raise ValueError(
-                "denominator='norm_of_update' needs momentum_form='outside': with "
-                f"momentum_form={given['momentum_form']!r} the ratio is part of the update."
-            )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ProjectionSettings(Settings):
     """Of AdamP and SGDP, which look at channels."""
 
@@ -213,25 +146,6 @@ class ProjectionSettings(Settings):
     def planning(self):
         patterns = ("depthwise",) if self.depthwise is None else self.depthwise
         return super().planning() | {"depthwise": patterns}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MuonSettings(Settings):
-    """Of Muon, which orthogonalizes matrices, embeddings left out unless the user says what is."""
-
-    def planning(self):
-        excluded = self.exclude_from_layer_adaptation
-        matrices = ("embedding",) if excluded is None else ()
-        own = {"exclude_from_layer_adaptation": excluded or (), "matrices": matrices}
-        return super().planning() | own
-
-    def check_plan(self, plan):
-        if not any(treatment.adapt for treatment in plan.treatments):
-            raise ValueError(
-                f"{self.name} would orthogonalize nothing: none of its {len(plan.paths)} variables "
-                "is a matrix that exclude_from_layer_adaptation leaves. Narrow that list, or train "
-                "with LAMB."
-            )
 
 
 def _as_json(value):

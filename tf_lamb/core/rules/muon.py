@@ -48,11 +48,9 @@ def muon(
     m = momentum * m + g
     o = orthogonalized(xp, g + momentum * m if nesterov else m, newton_schulz_steps)
     rows, columns = w.shape
-    s = (
-        0.2 * max(rows, columns) ** 0.5
-        if update_scale == "rms"
-        else max(1.0, columns / rows) ** 0.5
-    )
+    s = 0.2 * max(rows, columns) ** 0.5
+    if update_scale == "shape":
+        s = max(1.0, columns / rows) ** 0.5
     return decayed(w, decay, -lr * w) - (lr * s) * o, m
 
 
