@@ -42,11 +42,11 @@ def pytest_configure():
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     """Each case says how many optimizers of ours it has made."""
-    from tf_lamb.core.layerwise import Layerwise
+    from tf_lamb.api.optimizers.layerwise import Layerwise
 
     made = []
     take = Layerwise._take
-    Layerwise._take = lambda self, settings: made.append(self) or take(self, settings)
+    Layerwise._take = lambda self, *taken: made.append(self) or take(self, *taken)
     try:
         return (yield)
     finally:
@@ -83,7 +83,7 @@ def _change_model_garden():
     from official.modeling.optimization import lamb
 
     from tf_lamb import model_garden
-    from tf_lamb.model_garden import configs, entries
+    from tf_lamb.model_garden.experiments import entries, optimizers
     from tf_lamb.tf_keras import LAMB, SGDP
 
     def put(name, cls, **defaults):
@@ -91,7 +91,7 @@ def _change_model_garden():
         hosts = tf_keras.optimizers
         for module in (hosts, hosts.legacy, hosts.experimental):
             setattr(module, name, ours)
-        for table in configs._tables():
+        for table in optimizers._tables():
             table[name.lower()] = table[f"{name.lower()}_experimental"] = ours
 
     def make(cls, defaults, learning_rate=0.01, lr=None, decay=0.0, amsgrad=False, **arguments):
