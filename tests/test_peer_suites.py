@@ -69,6 +69,7 @@ def reports(peer, backend, folder):
             cwd=folder,
             # No devices but those that the peer expects.
             env={**os.environ, "PEER": peer, "KERAS_BACKEND": backend, "XLA_FLAGS": "",
+                 "PYTEST_ADDOPTS": "",
                  "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])},
             capture_output=True,
             text=True,
