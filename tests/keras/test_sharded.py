@@ -33,6 +33,7 @@ CASES = {
     ),
     "LARS": ("LARS", {"trust_coefficient": 0.5}),
     "AdamP": ("AdamP", {}),
+    "Muon": ("Muon", {}),
 }
 
 
@@ -82,7 +83,7 @@ def make(strategy, case, **changes):
     shared = {"weight_decay": 0.1, "exclude_from_weight_decay": ["bias$", "gamma$"],
               "epsilon": 0.1}  # fmt: skip
     optimizer = getattr(tf_lamb.keras, name)(0.05, **{**shared, **arguments, **changes})
-    if name != "AdamP":
+    if optimizer.has_trust_ratios():
         optimizer.observe_trust_ratios()
     model.compile(optimizer=optimizer, loss="mse")
     return model
@@ -128,7 +129,8 @@ def trained(strategy, case):
     finally:
         jax.monitoring.clear_event_listeners()
     values = [np.asarray(v.value) for v in (*model.trainable_variables, *model.optimizer.variables)]
-    observed = model.optimizer.trust_ratios() if case != "AdamP" else []
+    optimizer = model.optimizer
+    observed = optimizer.trust_ratios() if optimizer.has_trust_ratios() else []
     return Run(model, watch.before, watch.after, values, observed)
 
 
@@ -155,8 +157,9 @@ FITS += [
 def test_fit_is_that_of_one_device(strategy, case, run):
     """Weights, slots, accumulators, averages, and what is on show."""
     expected, found = run(None, case), run(strategy, case)
+    tolerance = 1e-5 if case == "Muon" else 1e-6  # five products magnify the rounding of a sum
     for value, other in zip(found.values, expected.values, strict=True):
-        np.testing.assert_allclose(value, other, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(value, other, rtol=tolerance, atol=tolerance)
     if found.observed:
         ratios, others = ([each.trust_ratio for each in of.observed] for of in (found, expected))
         assert sum(ratio is not None for ratio in ratios) >= 3
