@@ -240,6 +240,15 @@ def test_unobserved_there_is_nothing(door):
         optimizer.trust_ratios()
 
 
+@every_door
+def test_where_all_is_excluded_nothing_is_fetched(door):
+    optimizer = lamb(door, exclude_from_layer_adaptation=[".*"])
+    optimizer.observe_trust_ratios()
+    optimizer.build(network(door, lamb(door)).trainable_variables)
+    seen = optimizer.trust_ratios()
+    assert seen and not any(each.ratios for each in seen)
+
+
 # --- What is refused, and what is said ---
 
 

@@ -17,4 +17,4 @@ def vector_beside(variable, strategy, name):
 
 def fetch(vectors):
     """The vectors as lists, in one transfer."""
-    return tf.stack([tf.convert_to_tensor(v) for v in vectors]).numpy().tolist() if vectors else []
+    return tf.stack([tf.convert_to_tensor(v) for v in vectors]).numpy().tolist()

@@ -82,7 +82,7 @@ class Observer:
 
     def read(self, plan, fetch) -> list[Observation]:
         """Of each variable what the latest step has left; `fetch` gives vectors as lists."""
-        values = iter(fetch(self.variables))
+        values = iter(fetch(self.variables) if self.variables else [])
         return [
             unseen._replace(**_named(next(values))) if own else unseen
             for unseen, own in zip(self._unseen(plan), self.vectors, strict=True)
