@@ -177,7 +177,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         for average, variable in self._averages():
             if self._var_key(variable) in known:
                 variable.assign(ops.cast(average, variable.dtype))
-        self._guard.tell(step_of(self))
+        self._guard.tell(lambda: step_of(self))
 
     def get_config(self):
         """The constructor's arguments, exclusions and all."""

@@ -152,7 +152,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         """At the end of training, the averages replace the weights if `use_ema`."""
         overrun.warn_if_over(self, lambda: step_of(self))
         super().finalize_variable_values(var_list)
-        self._guard.tell(step_of(self))
+        self._guard.tell(lambda: step_of(self))
 
     def get_config(self):
         """The constructor's arguments, exclusions and all."""

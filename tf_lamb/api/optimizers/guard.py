@@ -1,6 +1,6 @@
 """What becomes of a step whose gradients are not finite: one decision for all variables."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_lamb.api.variables import as_int
@@ -52,12 +52,16 @@ class Guard:
         """How many steps were skipped; waits for the device."""
         return 0 if self.counter is None else as_int(self.counter)
 
-    def tell(self, taken: int):
-        """Warns of skipped steps, unless that was done: called at the end of `fit`."""
+    def tell(self, steps: Callable[[], int]):
+        """Warns of skipped steps, unless that was done: called at the end of `fit`.
+
+        Args:
+            steps: gives those that were taken; asked only where there is something to tell.
+        """
         skipped = self.skipped
         if skipped != self._told and not self.is_reported:
             warn(
-                f"{self._name}: of {skipped + taken:,} steps, {skipped:,} have been skipped "
+                f"{self._name}: of {skipped + steps():,} steps, {skipped:,} have been skipped "
                 "because their gradients were not finite. The loss that fit shows may hide it: "
                 "tf_lamb.DivergenceReport() among the callbacks ends such a run and says what "
                 f"led to it. {ADVICE}"
