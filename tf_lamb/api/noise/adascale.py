@@ -37,7 +37,8 @@ class AdaScale(Measured):
     does the learning rate there.
 
     Args:
-        inner: SGD, Adam or AdamW of this Keras, or an optimizer of this package.
+        inner: SGD, Adam or AdamW of this Keras, or an optimizer of this package but LANS and
+            Muon, for which the length of a gradient is nothing.
         scale: S, the whole batch over the base batch, at least 1.
         previous_gradient: As for `Measured`. Defaults to False.
         averaging: "paper" is the plain mean of the first steps, then an exponential average with
