@@ -10,6 +10,7 @@ said so; those of torch may live elsewhere: `--torch_python=/path/to/python`. `-
 on JAX, on the accelerator that JAX finds.
 
     step      median seconds of a step after the first
+    cpu       the same in seconds of all cores, which other work on the machine sways less
     first     seconds of the first step: tracing, compiling, running
     programs  XLA programs that the first step compiled, in a run of their own
     extra     memory that a step takes beside what the process holds, in megabytes
@@ -42,13 +43,15 @@ def contest(name, shapes, steps):
         return {"programs": len(_programs(dumped) - before)}
     step()
     held = _forget_peak()
-    times = []
+    times, worked = [], []
     for _ in range(steps):
-        start = time.perf_counter()
+        start, before = time.perf_counter(), time.process_time()
         step()
         times.append(time.perf_counter() - start)
+        worked.append(time.process_time() - before)
     extra = _status("VmHWM") - held
-    return {"first": first, "step": statistics.median(times), "extra": extra / 1e6}
+    medians = {"step": statistics.median(times), "cpu": statistics.median(worked)}
+    return {"first": first, **medians, "extra": extra / 1e6}
 
 
 def _programs(folder):
@@ -105,11 +108,12 @@ def table(seen):
     ours = next(m for name, m in medians.items() if name.startswith("tf_lamb"))
     lines = [
         f"{'':46}{'step s':>8}{'/floor':>8}{'ours/':>7}{'first s':>9}{'ours/':>7}{'extra MB':>10}"
+        f"{'cpu s':>8}"
     ]
     for name, m in medians.items():
         lines.append(
             f"{name:46}{m['step']:8.4f}{m['step'] / floor:8.2f}{ours['step'] / m['step']:7.2f}"
-            f"{m['first']:9.2f}{ours['first'] / m['first']:7.2f}{m['extra']:10.0f}"
+            f"{m['first']:9.2f}{ours['first'] / m['first']:7.2f}{m['extra']:10.0f}{m['cpu']:8.3f}"
         )
     return "\n".join(lines)
 
@@ -131,7 +135,8 @@ def describe(shapes):
     return {
         "shapes": shapes, "variables": len(sizes), "parameters": sum(sizes),
         "largest_mb": 4 * max(sizes) / 1e6, "cpu": cpu, "cores": CORES,
-        "load": os.getloadavg()[0], "python": platform.python_version(), **{n: version(n) for n in names if version(n)},
+        "load": os.getloadavg()[0], "python": platform.python_version(),
+        **{n: version(n) for n in names if version(n)},
     }  # fmt: skip
 
 
