@@ -15,6 +15,7 @@ import bisect
 import math
 import operator
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 _INT32 = 2**31
@@ -60,7 +61,7 @@ def integers(k, b, bits: int, low: int, high: int, name="channel") -> Integers:
 
     They give the same y as `floor(k * x + b)`, computed as k and b compute: floats round, and the
     line that they round to never falls either, so that bisection finds the thresholds; a
-    `fractions.Fraction` is exact.
+    `Fraction` is exact.
 
     Args:
         k: Slope.
@@ -72,23 +73,33 @@ def integers(k, b, bits: int, low: int, high: int, name="channel") -> Integers:
 
     Raises:
         ValueError, TypeError: for what is no range of int32 or no number, and where int32 would
-            overflow, |A| max|x| + |B| >= 2^31.
+            overflow, |A| max|x| + |B| >= 2^31; and for floats that are whole numbers but for their
+            rounding at several x, if they round to no line: -0.02 x + 53.4 from 900 to 2,100.
     """
     bits, (low, high) = check_bits(bits), check_range(low, high, name)
     if not (math.isfinite(k) and math.isfinite(b)):
         raise ValueError(f"{name}: k = {k} and b = {b} must be finite numbers.")
-    if k < 0:  # mirrored: x and k with the other sign
-        mirrored = _rising(-k, b, bits, -high, -low)
-        found = mirrored and mirrored._replace(a=-mirrored.a)
-    else:
-        found = _rising(k, b, bits, low, high)
+    found = _found(k, b, bits, low, high)
+    if found is None and _found(Fraction(k), Fraction(b), bits, low, high):
+        raise ValueError(
+            f"{name}: {k!r} x + {b!r} is so near to several whole numbers that floats round it up "
+            "at one and down at the next, as no line does. Give k and b as fractions.Fraction, or "
+            "change b in its last places."
+        )
     if found is None or width(found, low, high) > 32:
         raise ValueError(
             f"{name}: int32 would overflow: no A x + B of 32 bits is clip(floor({float(k):.9g} x + "
             f"{float(b):.9g}), 0, {2**bits - 1}) at every x from {low:,} to {high:,}. Take fewer "
-            "bits for the activation, or for what the accumulator sums."
+            "bits for the activation, or for the kernel that the accumulator sums."
         )
     return found
+
+
+def _found(k, b, bits, low, high) -> Integers | None:
+    if k >= 0:
+        return _rising(k, b, bits, low, high)
+    mirrored = _rising(-k, b, bits, -high, -low)  # x and k with the other sign
+    return mirrored and mirrored._replace(a=-mirrored.a)
 
 
 def _rising(k, b, bits, low, high) -> Integers | None:

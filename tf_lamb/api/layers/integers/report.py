@@ -45,8 +45,10 @@ class FixedPointLayer:
             ends = (end(axis=others).tolist() for end in (x.min, x.max))
             integer.check_inside(self.name, self.low, self.high, *ends)
         shape = self.along(x.ndim)
-        numbers = (np.array(each, np.int32).reshape(shape) for each in (self.a, self.b, self.shift))
-        return integer.evaluate(np, x.astype(np.int32), integer.Integers(*numbers), self.bits)
+        a, b, shift = (
+            np.array(each, np.int32).reshape(shape) for each in (self.a, self.b, self.shift)
+        )
+        return integer.evaluate(np, x.astype(np.int32), a, b, shift, self.bits)
 
     def in_tensorflow(self, x):
         """The same of a tensor, also in a `tf.function`; XLA drops the check of the range."""
