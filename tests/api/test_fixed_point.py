@@ -1,20 +1,17 @@
 """Models whose batch normalizations become integers: every output as it was, in both Kerases."""
 
+import doctest
 import functools
 import os
 
 import numpy as np
 import pytest
-from keras import ops
 from oracle import batch_norm_levels
 from support.doors import BACKEND, DOORS, every_door, on_jax, on_tensorflow
+from support.integers import array, in_integers, of_digits, rounded, summing
 
 if BACKEND == "tensorflow":
     import tensorflow as tf
-
-
-def array(x):
-    return np.asarray(ops.convert_to_numpy(x))
 
 
 # The activation.
@@ -56,6 +53,18 @@ def test_the_gradient_goes_straight_through_on_jax():
     np.testing.assert_array_equal(gradient, STRAIGHT)
 
 
+@on_tensorflow
+@every_door
+@pytest.mark.parametrize("name", ["QuantizedReLU", "fixed_point"])
+def test_the_examples_run(door, name):
+    runner = doctest.DocTestRunner()
+    public = getattr(DOORS[door][1], name)
+    for example in doctest.DocTestFinder(recurse=False).find(public, name, globs={}):
+        runner.run(example)
+    assert runner.tries >= 3
+    assert not runner.failures
+
+
 # A network.
 
 
@@ -78,14 +87,6 @@ def network(host, ours):
     ])  # fmt: skip
 
 
-def rounded(layer, bits=8):
-    """The kernel as whole numbers times a power of two."""
-    kernel = layer.weights[0]
-    largest = float(np.abs(array(kernel)).max())
-    step = 2.0 ** (np.frexp(largest)[1] - bits + 1)
-    kernel.assign(np.round(array(kernel) / step) * step)
-
-
 @pytest.fixture(scope="module")
 def trained():
     """Door -> a network, what it is given and its integers; made once."""
@@ -100,7 +101,7 @@ def made(door):
     x = random.integers(0, 17, (32, 8, 8, 2)).astype("float32")
     y = x
     for layer in model.layers:
-        if hasattr(layer, "kernel_size") or hasattr(layer, "units"):
+        if layer in summing(model):
             rounded(layer)
             if layer.use_bias:
                 layer.bias.assign(random.normal(size=layer.bias.shape))
@@ -114,44 +115,6 @@ def made(door):
                 layer.beta.assign(random.uniform(-0.5, 3, len(flat[0])))
         y = layer(y)
     return model, x, ours.fixed_point(model, input_range=(0, 16))
-
-
-def summed(layer, x, step):
-    """What a layer sums up, in integers, without its bias."""
-    kernel = array(layer.weights[0]).astype(np.float64) / step
-    whole = np.round(kernel).astype(np.int64)
-    np.testing.assert_array_equal(whole, kernel)
-    if whole.ndim == 2:
-        return x @ whole
-    if layer.padding == "same":
-        x = np.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)])
-    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (1, 2))
-    if "depth" in layer.name:
-        y = np.einsum("nhwcij,ijcm->nhwcm", windows, whole)
-        return y.reshape(*y.shape[:3], -1)
-    return np.einsum("nhwcij,ijco->nhwo", windows, whole)
-
-
-def in_integers(model, fixed, x):
-    """The model's outputs and the levels of its activations: integers alone, but for the head."""
-    x, levels, scale = x.astype(np.int64), {}, 1.0
-    norms = [layer for layer in model.layers if hasattr(layer, "moving_mean")]
-    norms, summing = iter(norms), None
-    for layer in model.layers:
-        if layer.name == "head":
-            return (x * scale) @ array(layer.kernel).astype(float) + array(layer.bias), levels
-        if hasattr(layer, "kernel_size") or hasattr(layer, "units"):
-            summing = layer
-        elif hasattr(layer, "moving_mean"):
-            numbers = fixed.layers[next(norms).name]
-            x = numbers.in_numpy(summed(summing, x, numbers.kernel_step)).astype(np.int64)
-        elif hasattr(layer, "bits"):
-            levels[layer.name], scale = x, layer.scale
-        elif "pool" in layer.name:
-            n, h, w, c = x.shape
-            x = x[:, : h // 2 * 2, : w // 2 * 2].reshape(n, h // 2, 2, w // 2, 2, c).max((2, 4))
-        elif "flat" in layer.name:
-            x = x.reshape(len(x), -1)
 
 
 @every_door
@@ -392,9 +355,12 @@ def test_another_axis_or_a_second_call_is_no_pair(door):
     y = ours.QuantizedReLU(4)(layers.BatchNormalization(axis=1, name="norm")(y))
     refused(ValueError, "norm normalizes another axis than that of sum's", ours.fixed_point,
             host.Model(inputs, y), (0, 9))  # fmt: skip
+    inner = host.Model(inputs, y, name="inner")
+    outer = host.Sequential([host.Input((3, 3)), inner])
+    refused(ValueError, "norm is left, inside another layer", ours.fixed_point, outer, (0, 9))
     norm = layers.BatchNormalization(name="twice")
     y = ours.QuantizedReLU(4)(norm(norm(inputs)))
-    refused(ValueError, "twice is left, which the model itself calls 2 times", ours.fixed_point,
+    refused(ValueError, "twice is left, which is called 2 times", ours.fixed_point,
             host.Model(inputs, y), (0, 9))  # fmt: skip
 
 
@@ -404,34 +370,15 @@ def test_another_axis_or_a_second_call_is_no_pair(door):
 @pytest.mark.slow
 @every_door
 def test_digits_are_read_as_before(door):
-    """Trained with 4-bit activations; kernels rounded to 8 bits; all else in integers."""
-    from sklearn.datasets import load_digits
-
-    host, ours = DOORS[door]
-    pictures, digits = load_digits(return_X_y=True)
-    pictures, tests = pictures.reshape(-1, 8, 8, 1).astype("float32"), np.arange(1797) % 5 == 0
-    host.utils.set_random_seed(0)
-    layers, blocks = host.layers, []
-    for name, conv in {
-        "1": layers.Conv2D(16, 3, padding="same"), "2": layers.Conv2D(16, 3, padding="same"),
-        "3": layers.Conv2D(32, 3, padding="same"), "4": layers.Dense(32),
-    }.items():  # fmt: skip
-        blocks += [conv, layers.BatchNormalization(momentum=0.9, name=f"norm_{name}"),
-                   ours.QuantizedReLU(4, name=f"relu_{name}")]  # fmt: skip
-        blocks += [layers.MaxPooling2D(name="pool")] if name == "2" else []
-        blocks += [layers.Flatten(name="flat")] if name == "3" else []
-    model = host.Sequential([host.Input((8, 8, 1)), *blocks, layers.Dense(10, name="head")])
-    loss = host.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(host.optimizers.Adam(3e-3), loss)
-    model.fit(pictures[~tests], digits[~tests], batch_size=64, epochs=10, verbose=0)
-    for layer in model.layers:
-        if hasattr(layer, "kernel_size") or hasattr(layer, "units"):
-            rounded(layer)
-    fixed = ours.fixed_point(model, input_range=(0, 16))
+    """Trained with 4-bit activations; kernels rounded to 8 bits; all but the head in integers."""
+    model, (pictures, digits) = of_digits(*DOORS[door])
+    for layer in summing(model):
+        rounded(layer)
+    fixed = DOORS[door][1].fixed_point(model, input_range=(0, 16))
     assert list(fixed.layers) == ["norm_1", "norm_2", "norm_3", "norm_4"] and not fixed.left
-    outputs, levels = in_integers(model, fixed, pictures[tests])
-    predicted = model.predict(pictures[tests], verbose=0)
+    outputs, levels = in_integers(model, fixed, pictures)
+    predicted = model.predict(pictures, verbose=0)
     np.testing.assert_array_equal(outputs.argmax(1), predicted.argmax(1))
     np.testing.assert_allclose(outputs, predicted, rtol=1e-4, atol=1e-4)
-    assert np.mean(outputs.argmax(1) == digits[tests]) > 0.95
+    assert np.mean(outputs.argmax(1) == digits) > 0.95
     assert sum(level.size for level in levels.values()) == 360 * (2 * 64 * 16 + 16 * 32 + 32)

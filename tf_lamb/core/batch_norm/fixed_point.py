@@ -115,7 +115,7 @@ def _rising(k, b, bits, low, high) -> Integers | None:
     begins = {j: low + bisect.bisect_left(xs, j, key=line) for j in range(first + 1, last + 1)}
     # (x, level): at x the line is at least at `reached`, and below `missed`. At the ends of the
     # range only 0 and `top` hold by clipping.
-    reached = [(x, j) for j, x in begins.items()] + [(low, first)] * (first > 0)
+    reached = [(low, first)] * (first > 0) + [(x, j) for j, x in begins.items()]
     missed = [(x - 1, j) for j, x in begins.items()] + [(high, last + 1)] * (last < top)
     slope = min(k, 2**bits)  # steeper than through all levels in one step never helps
 

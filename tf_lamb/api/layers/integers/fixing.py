@@ -56,7 +56,7 @@ def fixing(host, quantized, tensorflow):
         ...     layers.BatchNormalization(name="norm"), tf_lamb.QuantizedReLU(4, scale=2.0)])
         >>> norm = tf_lamb.fixed_point(model, input_range=(0, 20)).layers["norm"]
         >>> norm.a, norm.b, norm.shift, norm.low, norm.high
-        ((63,), (1,), (7,), (0,), (40,))
+        ((1,), (-1,), (1,), (0,), (40,))
         >>> norm.in_numpy([[4], [40]]).tolist()
         [[1], [15]]
 
@@ -121,8 +121,10 @@ def _pairs(model, norms, calls, quantized):
         own = [call for call in calls if call.layer is norm]
         tensors = {tensor for call in own for tensor in call.outputs}
         readers = [call.layer for call in calls if tensors & set(call.inputs)]
-        if len(own) != 1:
-            left[norm.name] = f"which the model itself calls {len(own)} times"
+        if not own:
+            left[norm.name] = "inside another layer; if that is a model, give it to fixed_point"
+        elif len(own) > 1:
+            left[norm.name] = f"which is called {len(own)} times, each with a range of its own"
         elif tensors & outputs:
             left[norm.name] = "an output of the model"
         elif len(readers) == 1 and isinstance(readers[0], quantized):
