@@ -45,7 +45,7 @@ def digits():
         f"{len(labels)} pictures, kernels in float32: {right(model.predict(pictures, verbose=0))}"
     )
     trained = model.get_weights()
-    for bits in (8, 4):
+    for bits in (8, 6, 4):
         model.set_weights(trained)
         for layer in integers.summing(model):
             integers.rounded(layer, bits)

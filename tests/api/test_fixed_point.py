@@ -370,10 +370,10 @@ def test_another_axis_or_a_second_call_is_no_pair(door):
 @pytest.mark.slow
 @every_door
 def test_digits_are_read_as_before(door):
-    """Trained with 4-bit activations; kernels rounded to 8 bits; all but the head in integers."""
+    """Trained with 4-bit activations; kernels rounded to 6 bits; all but the head in integers."""
     model, (pictures, digits) = of_digits(*DOORS[door])
     for layer in summing(model):
-        rounded(layer)
+        rounded(layer, bits=6)
     fixed = DOORS[door][1].fixed_point(model, input_range=(0, 16))
     assert list(fixed.layers) == ["norm_1", "norm_2", "norm_3", "norm_4"] and not fixed.left
     outputs, levels = in_integers(model, fixed, pictures)
