@@ -263,6 +263,17 @@ def test_what_cannot_be_found_is_said_by_hand(door):
     )
 
 
+@every_door
+def test_a_range_said_by_hand_leaves_the_bias_in_b(door):
+    model = small(door)
+    model.get_layer("sum").bias.assign([0.3, 1.7])
+    fixed_point = DOORS[door][1].fixed_point
+    found = fixed_point(model, (0, 9)).layers["norm"]
+    given = fixed_point(model, accumulators={"norm": (1, 0, 18)}).layers["norm"]
+    assert (given.a, given.b, given.shift) == (found.a, found.b, found.shift)
+    assert found.b[0] != found.b[1] and found.high == (18, 18)
+
+
 # What is refused.
 
 

@@ -256,6 +256,10 @@ TENSORFLOW = {
         ("the layer's bias is lost", "mean - bias", "mean"),
         ("the activation's scale is lost", "scale=activation.scale", "scale=1.0"),
     ],
+    ("api/layers/integers/fixing.py",
+     "api/test_fixed_point.py::test_a_range_said_by_hand_leaves_the_bias_in_b[keras]"): [
+        ("no bias where a range is said", "finder.bias(call, channels)", "(0.0,) * channels"),
+    ],
     ("api/layers/integers/accumulators.py", NETWORK): [
         ("the scale of the inputs is lost", "step=scale * step", "step=step"),
     ],

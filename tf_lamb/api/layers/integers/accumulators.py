@@ -99,9 +99,15 @@ class Accumulators:
             step=scale * step,
             low=tuple(a * least + b * most for a, b in zip(above, below, strict=True)),
             high=tuple(a * most + b * least for a, b in zip(above, below, strict=True)),
-            bias=tuple(layer.bias.numpy().tolist() if layer.use_bias else [0.0] * channels),
+            bias=self.bias(call, channels),
             kernel_step=step,
         )
+
+    def bias(self, call: Call, channels: int) -> tuple[float, ...]:
+        """What the layer before adds to its sum."""
+        layer = self._makers[call.inputs[0]].layer
+        biased = type(layer) in self._sum and layer.use_bias
+        return tuple(layer.bias.numpy().tolist()) if biased else (0.0,) * channels
 
     def _grid(self, tensor, name) -> tuple[float, int, int]:
         """The scale and the range of what a tensor holds; 0 is in it, for padding."""
@@ -148,7 +154,7 @@ def _on_grid(kernel, name):
     )
 
 
-def given(name, value, channels) -> Accumulator:
+def given(name, value, bias) -> Accumulator:
     """What the user says of an accumulator, or an error."""
     if not isinstance(value, (list, tuple)) or len(value) != 3:
         raise TypeError(
@@ -160,5 +166,5 @@ def given(name, value, channels) -> Accumulator:
     if not is_number or not 0 < step < math.inf:
         raise ValueError(f"accumulators[{name!r}]: the step must be above 0, not {step!r}.")
     low, high = fixed_point.check_range(low, high, f"accumulators[{name!r}]")
-    zeros = (0.0,) * channels
-    return Accumulator(float(step), (low,) * channels, (high,) * channels, zeros, None)
+    channels = len(bias)
+    return Accumulator(float(step), (low,) * channels, (high,) * channels, bias, None)

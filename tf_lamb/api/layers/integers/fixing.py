@@ -30,8 +30,9 @@ def fixing(host, quantized, tensorflow):
             model: A trained functional or `Sequential` model.
             input_range: The lowest and the highest number that the model is given, which are
                 whole. Defaults to None: no batch normalization reads the model's input.
-            accumulators: What a batch normalization is given, where that cannot be found: a dict
-                from its name to (step, lowest, highest), for step x with x in that range.
+            accumulators: What a batch normalization is given, where that cannot be found or the
+                range found is too wide: a dict from its name to (step, lowest, highest), for
+                step x with x in that range, plus the bias of a layer that sums. Defaults to None.
 
         Returns:
             An object with `layers`, a dict from names to integers (`a`, `b` and `shift`, ranges
@@ -158,7 +159,10 @@ def _fixed(call, activation, finder, given, tensorflow):
     channels = norm.moving_mean.shape[0]
     axis = norm.axis if isinstance(norm.axis, int) else norm.axis[0]
     axis = -1 if axis in (-1, call.rank - 1) else axis % call.rank
-    found = walk.given(norm.name, given, channels) if given is not None else finder.of(call, axis)
+    if given is None:
+        found = finder.of(call, axis)
+    else:
+        found = walk.given(norm.name, given, finder.bias(call, channels))
 
     def values(name, default):
         weight = getattr(norm, name, None)
