@@ -55,14 +55,11 @@ def test_the_gradient_goes_straight_through_on_jax():
 
 @on_tensorflow
 @every_door
-@pytest.mark.parametrize("name", ["QuantizedReLU", "fixed_point"])
-def test_the_examples_run(door, name):
+def test_the_example_runs(door):
     runner = doctest.DocTestRunner()
-    public = getattr(DOORS[door][1], name)
-    for example in doctest.DocTestFinder(recurse=False).find(public, name, globs={}):
-        runner.run(example)
-    assert runner.tries >= 3
-    assert not runner.failures
+    (example,) = doctest.DocTestFinder().find(DOORS[door][1].fixed_point, "example", globs={})
+    runner.run(example)
+    assert runner.tries >= 5 and not runner.failures
 
 
 # A network.

@@ -31,6 +31,8 @@ class QuantizedReLU:
     >>> layer = tf_lamb.QuantizedReLU(bits=2, scale=0.5)
     >>> [float(y) for y in layer(np.array([-1.0, 0.4, 0.9, 1.0, 7.0], "float32"))]
     [0.0, 0.0, 0.5, 1.0, 1.5]
+    >>> tf_lamb.QuantizedReLU(bits=4).scale
+    0.25
 
     References:
         - Bengio et al., Estimating or Propagating Gradients Through Stochastic Neurons for
