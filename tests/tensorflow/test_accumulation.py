@@ -2,6 +2,7 @@
 
 import contextlib
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -101,27 +102,40 @@ def test_what_is_saved_between_two_updates_goes_on(door, before, after, save, tm
         exactly(own, expected)
 
 
-def test_sums_that_were_made_already_count_once():
-    """By whoever makes them: a step of the user's, or an aggregation of one's own."""
-    micro_batches, feeds = gradients(4, 2), []
+class Summed(Feed):
+    """As in a step of the user's, who sums gradients before something is made of them."""
 
-    class Summed(Feed):
-        def apply(self, gradients):
-            pairs = self.optimizer.aggregate_gradients(zip(gradients, self.variables, strict=True))
-            self.optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
+    def apply(self, gradients):
+        pairs = self.optimizer.aggregate_gradients(zip(gradients, self.variables, strict=True))
+        self.optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
 
-    class Own(Feed):
-        def apply(self, gradients):
-            aggregate = tf_keras.optimizers.Optimizer.aggregate_gradients
-            self.optimizer.aggregate_gradients = lambda pairs: [
-                (2.0 * g, v) for g, v in aggregate(self.optimizer, pairs)
-            ]
-            super().apply([g / 2 for g in gradients])
 
-    for kind in (Feed, Summed, Own):
-        feeds.append(kind("tf_keras", maker("tf_keras", "LAMB", micro=2), 2))
-        for parts in micro_batches:
-            feeds[-1].step(parts)
-    for feed in feeds[1:]:
-        for own, expected in zip(feed.weights(), feeds[0].weights(), strict=True):
-            close(own, expected)
+def with_an_aggregation_of_its_own(optimizer):
+    aggregate = optimizer.aggregate_gradients
+    optimizer.aggregate_gradients = lambda pairs: [(1.0 * g, v) for g, v in aggregate(pairs)]
+    return optimizer
+
+
+def with_a_loss_scale(optimizer):
+    if isinstance(optimizer, tf_keras.optimizers.Optimizer):
+        return tf_keras.mixed_precision.LossScaleOptimizer(optimizer, False, initial_scale=1)
+    return keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=1.0)
+
+
+@pytest.mark.parametrize(
+    ("door", "kind", "change"),
+    [
+        ("tf_keras", Summed, lambda optimizer: optimizer),
+        ("tf_keras", Feed, with_an_aggregation_of_its_own),
+        ("tf_keras", Feed, with_a_loss_scale),
+        ("keras", Feed, with_a_loss_scale),
+    ],
+)
+def test_whoever_sums_gradients_they_count_once(door, kind, change):
+    make = maker(door, "LAMB", micro=2)
+    feed, expected = kind(door, lambda: change(make()), 2), Feed(door, make, 2)
+    for parts in gradients(4, 2):
+        feed.step(parts)
+        expected.step(parts)
+    for weight, other in zip(feed.weights(), expected.weights(), strict=True):
+        close(weight, other)

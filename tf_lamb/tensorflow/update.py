@@ -204,7 +204,7 @@ def update_replicas(update: Update, plan, gradients, state, scalars, count):
         of_replicas = strategy.extended.update(
             state.stored[0].weight, on_replica, args=(gradients, now), group=False
         )
-        return count(of_replicas[0])
+        return count(tf.nest.flatten(of_replicas)[0])  # one alone in a step that XLA compiles
 
     strategy = tf.distribute.get_strategy()
     return tf.__internal__.distribute.interim.maybe_merge_call(everywhere, strategy, gradients)
