@@ -107,7 +107,10 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
                 return pairs
             pairs = self.aggregate_gradients(pairs)
         n = self._distribution_strategy.num_replicas_in_sync
-        return [(g if g is None or n == 1 else dense(g, v) / n, v) for g, v in pairs]
+        if n == 1:
+            return pairs
+        wide = host.at_least_float32
+        return [(g if g is None else wide(dense(g, v)) / n, v) for g, v in pairs]
 
     def gather(self, gradients, accumulators):
         """Has each replica add up gradients of its own; at an update accumulators get the sums."""
