@@ -131,8 +131,8 @@ class _Compiled:
         return compiler.compile_lowered(self._programs.update())
 
     def network(self, program):
-        """The bytes to all-reduce, and the collectives by kind."""
-        return _reduced(self._topology, program), program.collectives
+        """The bytes to all-reduce, of them the update's alone, and the collectives by kind."""
+        return _reduced(self._topology, program), 0.0, program.collectives
 
 
 def _reduced(topology, program):
