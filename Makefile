@@ -87,5 +87,5 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c "import sys; sys.exit(sys.version_info[:2] != (3, 11) and 'constraints.txt pins packages for Python 3.11: make PYTHON=python3.11')"
+	@$(PYTHON) -c "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13) and 'constraints.txt pins packages for Python 3.10 to 3.13: make PYTHON=python3.13')"
 	$(PYTHON) -m venv $(VENV)
