@@ -38,6 +38,11 @@ def native(variable):
     return variable if callable(variable.value) else variable.value
 
 
+def is_lost(variable):
+    """Whether a step of `fit` on JAX has failed with its value, and its error is on the way."""
+    return variable._value is None  # seam: Keras 3.15.1
+
+
 def dense(gradient, variable):
     """As a tensor in the shape of its variable, of an embedding, too."""
     if keras.backend.backend() == "tensorflow":
@@ -152,14 +157,19 @@ class HostOptimizer(keras.optimizers.Optimizer):
             dtype = compute_dtype(dtype)
         return super().add_variable(shape, initializer, dtype, **kwargs)
 
-    def add_beside(self, variable, name, dtype):
-        """A variable of that dtype where the given one lives, and laid out like it."""
-        layout = {"layout": getattr(variable, "_layout", None)} if VERSION >= (3, 10) else {}
+    def add_beside(self, variable, name, dtype, layout=None, parts=()):
+        """A variable of that dtype where the given one lives, and laid out like it, if not so."""
+        own = getattr(variable, "_layout", None)
+        layouts = {"layout": own if layout is None else layout} if VERSION >= (3, 10) else {}
         place = contextlib.nullcontext()
         if keras.backend.backend() == "tensorflow":
             place = self._distribution_strategy.extended.colocate_vars_with(native(variable))
         with place:
             return super().add_variable(
-                tuple(variable.shape), dtype=dtype, **layout,
+                (*parts, *variable.shape), dtype=dtype, **layouts,
                 name=f"{path_of(variable).replace('/', '_')}_{name}",
             )  # fmt: skip
+
+    def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
+        """As in Keras, but what accompanies a half-precision variable is float32."""
+        return self.add_beside(reference_variable, name, compute_dtype(reference_variable.dtype))

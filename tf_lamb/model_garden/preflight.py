@@ -97,7 +97,7 @@ class _Compiled:
 
     def network(self, _):
         """All gradients are summed; a replica compiled alone has no collectives."""
-        return self._built.gradients, None
+        return self._built.gradients, 0.0, None
 
     def _compile(self, what, make, *arguments):
         return self._took(

@@ -74,6 +74,8 @@ _FREE = {
     "partition-id", "replica-id",
 }  # fmt: skip
 _PARTIAL = {"slice", "dynamic-slice", "gather"}  # reads what it results in
+# Of the bytes of an all-reduce, what a collective sends.
+_SHARES = {"all-reduce": 1.0, "reduce-scatter": 0.5, "all-gather": 0.5}
 _COLLECTIVES = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
 )  # fmt: skip
@@ -137,28 +139,61 @@ class Text:
         return moved
 
     def collectives(self) -> dict[str, tuple[int, int]]:
-        """By kind: how many there are, and the bytes of their results."""
+        """By kind: how many there are, and the bytes of the whole arrays."""
         found: dict[str, tuple[int, int]] = {}
-        for kind, size, _ in self._exchanges():
+        for kind, size, _, _ in self._exchanges():
             count, total = found.get(kind, (0, 0))
             found[kind] = count + 1, total + size
         return found
 
-    def all_reduced(self, everyone: int) -> dict[int, int]:
-        """Bytes of all-reduces, by how many replicas take part; everyone where it is not said."""
-        found: dict[int, int] = {}
-        for kind, size, attributes in self._exchanges():
-            if kind == "all-reduce":
-                group = _group(attributes) or everyone
-                found[group] = found.get(group, 0) + size
+    def reduced(self, everyone: int, *, in_branches: bool) -> dict[int, float]:
+        """Bytes to all-reduce, by how many replicas take part; everyone where it is not said.
+
+        A reduce-scatter or an all-gather is half of an all-reduce of the whole array.
+
+        Args:
+            in_branches: of the branches of the program, or of all else.
+        """
+        found: dict[int, float] = {}
+        branches = self._in_branches()
+        for kind, size, attributes, computation in self._exchanges():
+            group = _group(attributes) or everyone
+            if kind in _SHARES and (computation in branches) == in_branches:
+                found[group] = found.get(group, 0) + _SHARES[kind] * size
         return found
 
     def _exchanges(self):
-        for instructions in self._computations.values():
-            for result, operation, _, attributes, _ in instructions.values():
+        for computation, instructions in self._computations.items():
+            scattered = computation.startswith(
+                "all-reduce-scatter"
+            )  # so libtpu calls what it fuses
+            for result, operation, operands, attributes, _ in instructions.values():
                 kind = operation.removesuffix("-start")
                 if kind in _COLLECTIVES:
-                    yield kind, _size(result, anywhere=True), attributes
+                    given = (instructions[o][0] for o in operands if o in instructions)
+                    given = sum(_size(shape, anywhere=True) for shape in given)
+                    size = _size(result, anywhere=True)
+                    if operation == "all-gather-start":  # its results: the parts, and the whole
+                        size -= given
+                    kind = "reduce-scatter" if scattered else kind
+                    yield kind, given if kind == "reduce-scatter" else size, attributes, computation
+
+    def _in_branches(self) -> set[str]:
+        """The computations that run in a branch alone."""
+        found, todo = set(), list(self._called(_BRANCHES, self._computations))
+        while todo:
+            name = todo.pop()
+            if name not in found:
+                found.add(name)
+                todo += [*self._called(_BRANCHES, [name]), *self._called(_CALLED, [name])]
+        return found
+
+    def _called(self, pattern, computations):
+        for computation in computations:
+            for instruction in self._computations.get(computation, {}).values():
+                for names in pattern.findall(instruction[3]):
+                    joined = names if isinstance(names, str) else ",".join(names)
+                    yield from (n.strip(" %") for n in joined.split(",") if n.strip())
 
 
 # As lists of replicas, as their shape, or as axes of a mesh.

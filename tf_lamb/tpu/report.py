@@ -47,7 +47,7 @@ class Work:
     Attributes:
         flops, bytes_moved: of the whole step.
         update_flops, update_bytes: of the optimizer's update, which is part of it.
-        reduced: bytes to all-reduce.
+        reduced, update_reduced: bytes to all-reduce, likewise.
     """
 
     flops: float
@@ -55,13 +55,14 @@ class Work:
     update_flops: float
     update_bytes: float
     reduced: float
+    update_reduced: float = 0.0
 
     def times(self, micro_batches: int) -> "Work":
-        """The step of as many micro-batches: each is summed over replicas, the last updates."""
+        """The step of as many micro-batches, of which the last updates."""
         more = micro_batches - 1
         flops = self.flops + more * (self.flops - self.update_flops)
         moved = self.bytes_moved + more * (self.bytes_moved - self.update_bytes)
-        reduced = self.reduced * micro_batches
+        reduced = self.reduced + more * (self.reduced - self.update_reduced)
         return dataclasses.replace(self, flops=flops, bytes_moved=moved, reduced=reduced)
 
 

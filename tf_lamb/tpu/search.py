@@ -17,7 +17,7 @@ def asked(report: Report, steps: Any, search: Callable[[Report], bool]) -> Repor
         report: what is known before: where it would run, the batch and its micro-batches.
         steps: what is compiled: `step(examples)` of a part and `update()` give a `Program` or raise
             `Refused`; `weights` and `slots` are bytes; `network(program)` says the bytes to
-            all-reduce, and the collectives if they are known.
+            all-reduce, of them those of the update alone, and the collectives if they are known.
         search: of what is known by then, whether to look for the largest batch.
     """
     available = report.topology.chip.memory
@@ -42,11 +42,11 @@ def asked(report: Report, steps: Any, search: Callable[[Report], bool]) -> Repor
             report = dataclasses.replace(report, needed=program.needed)
         else:
             memory = Memory.of(program, steps.weights, steps.slots, available)
-            update, (reduced, collectives) = steps.update(), steps.network(program)
+            update, (*reduced, collectives) = steps.update(), steps.network(program)
             # Alone, the update may read what the step keeps on the chip.
             moved = program.bytes_moved
             update_moved = min(update.bytes_moved, moved)
-            work = Work(program.flops, moved, update.flops, update_moved, reduced)
+            work = Work(program.flops, moved, update.flops, update_moved, *reduced)
             report = dataclasses.replace(
                 report, memory=memory, needed=memory.needed, collectives=collectives,
                 work=work.times(report.micro_batches),
