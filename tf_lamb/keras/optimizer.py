@@ -228,7 +228,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             super().save_own_variables(store)
 
     def load_own_variables(self, store):
-        """As in Keras: what is on show is not loaded; accumulators of any number of replicas are."""
+        """As in Keras: what is on show is not loaded; what any number of replicas add up is."""
         with self.without_observed():
             super().load_own_variables(sharding.fitting(self, self._accumulators, store))
 

@@ -13,7 +13,6 @@ Seams into Keras 3 (3.15.1), all in this file:
 import types
 
 import keras
-from keras import ops
 
 from tf_lamb.api.wrappers import unwrapped
 from tf_lamb.keras import sharding
@@ -73,8 +72,8 @@ def per_replica(model):
         )
     if inner.built:
         raise ValueError(
-            f"{inner.name} is built: call per_replica() before the first step, and load weights and "
-            "the optimizer's state then."
+            f"{inner.name} is built: call per_replica() before the first step, and load the state "
+            "of a run after it."
         )
     for optimizer in (inner, unwrapped(model.optimizer, MeasuringOptimizer)):
         optimizer._replicas = replicas

@@ -106,7 +106,7 @@ def fitting(optimizer, accumulators, store):
     Their sum is what counts, and it is all the same which of them has it.
     """
     positions = {id(v): str(i) for i, v in enumerate(optimizer.variables)}
-    saved = {key: store[key] for key in store.keys()}
+    saved = {key: store[key] for key in store.keys()}  # noqa: SIM118 - HDF5 groups are no dicts
     for own, weight in zip(accumulators, optimizer._trainable_variables, strict=False):
         value = saved.get(positions[id(own)], own)
         if tuple(value.shape) != tuple(own.shape):
