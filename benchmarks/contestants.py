@@ -69,6 +69,12 @@ def lans_tf_keras(on_nonfinite="propagate"):
     return tf_lamb.tf_keras.LANS(1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite)
 
 
+def muon_tf_keras(on_nonfinite="propagate"):
+    import tf_lamb.tf_keras
+
+    return tf_lamb.tf_keras.Muon(1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite)
+
+
 def ours_keras(on_nonfinite="propagate"):
     import tf_lamb.keras
 
@@ -108,10 +114,15 @@ def torch_adamw(parameters):
 # Hosts.
 
 
+def is_table(shape):
+    """Whether it is one of BERT's embeddings, which Muon does not take for a matrix."""
+    return len(shape) == 2 and shape[0] in (30522, 512, 2)
+
+
 def tf_variable(w, i):
     import tensorflow as tf
 
-    return tf.Variable(w, name=f"v{i}/kernel")
+    return tf.Variable(w, name=f"v{i}/{'embeddings' if is_table(w.shape) else 'kernel'}")
 
 
 def keras_variable(w, i):
@@ -259,6 +270,7 @@ CONTESTANTS = {
     "tf_lamb.tf_keras": tensorflow(ours_tf_keras, tf_variable),
     "tf_lamb.keras": tensorflow(ours_keras, keras_variable),
     "tf_lamb.tf_keras LANS": tensorflow(lans_tf_keras, tf_variable),
+    "tf_lamb.tf_keras Muon": tensorflow(muon_tf_keras, tf_variable),
     "Model Garden LAMB": tensorflow(model_garden, tf_variable),
     "Model Garden LAMB, XLA": tensorflow(model_garden, tf_variable, jit_compile=True),
     "Keras Lamb": tensorflow(keras_lamb, keras_variable),

@@ -10,6 +10,7 @@ said so; those of torch may live elsewhere: `--torch_python=/path/to/python`. `-
 on JAX, on the accelerator that JAX finds.
 
     step      median seconds of a step after the first
+    cpu       the same in seconds of all cores, which other work on the machine sways less
     first     seconds of the first step: tracing, compiling, running
     programs  XLA programs that the first step compiled, in a run of their own
     extra     memory that a step takes beside what the process holds, in megabytes
@@ -29,11 +30,8 @@ import time
 from absl import app, flags
 from contestants import CONTESTANTS, CORES, EVERYWHERE, ON_JAX, SHAPES, backend, needs_torch
 
-STEPS = 6
-LIMIT = 180  # seconds that a process may take
 
-
-def contest(name, shapes):
+def contest(name, shapes, steps):
     """What one contestant saw, in this process."""
     step = CONTESTANTS[name](SHAPES[shapes]())
     dumped = os.environ.get("DUMPED_PROGRAMS")
@@ -45,13 +43,15 @@ def contest(name, shapes):
         return {"programs": len(_programs(dumped) - before)}
     step()
     held = _forget_peak()
-    times = []
-    for _ in range(STEPS):
-        start = time.perf_counter()
+    times, worked = [], []
+    for _ in range(steps):
+        start, before = time.perf_counter(), time.process_time()
         step()
         times.append(time.perf_counter() - start)
+        worked.append(time.process_time() - before)
     extra = _status("VmHWM") - held
-    return {"first": first, "step": statistics.median(times), "extra": extra / 1e6}
+    medians = {"step": statistics.median(times), "cpu": statistics.median(worked)}
+    return {"first": first, **medians, "extra": extra / 1e6}
 
 
 def _programs(folder):
@@ -72,21 +72,23 @@ def _forget_peak():
     return _status("VmRSS")
 
 
-def run(name, shapes, torch_python, count_programs=False, gpu=False):
+def run(name, shapes, args, count_programs=False):
     """One process; None where the contestant is not installed or takes too long."""
-    python = torch_python if needs_torch(name) and torch_python else sys.executable
+    python = args.torch_python if needs_torch(name) and args.torch_python else sys.executable
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": backend(name)}
-    if not gpu:
+    if not args.gpu:
         environment["JAX_PLATFORMS"] = "cpu"
     command = [python, __file__, f"--shapes={shapes}", f"--contestant={name}"]
+    command.append(f"--steps={args.steps}")
     with tempfile.TemporaryDirectory() as folder:
         if count_programs:
             environment["DUMPED_PROGRAMS"] = folder
             environment["XLA_FLAGS"] = f"--xla_dump_to={folder}"
         try:
             done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT
-            )
+                command, env=environment, capture_output=True, text=True, check=False,
+                timeout=args.limit,
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
             return None
     if done.returncode == 0:
@@ -106,11 +108,12 @@ def table(seen):
     ours = next(m for name, m in medians.items() if name.startswith("tf_lamb"))
     lines = [
         f"{'':46}{'step s':>8}{'/floor':>8}{'ours/':>7}{'first s':>9}{'ours/':>7}{'extra MB':>10}"
+        f"{'cpu s':>8}"
     ]
     for name, m in medians.items():
         lines.append(
             f"{name:46}{m['step']:8.4f}{m['step'] / floor:8.2f}{ours['step'] / m['step']:7.2f}"
-            f"{m['first']:9.2f}{ours['first'] / m['first']:7.2f}{m['extra']:10.0f}"
+            f"{m['first']:9.2f}{ours['first'] / m['first']:7.2f}{m['extra']:10.0f}{m['cpu']:8.3f}"
         )
     return "\n".join(lines)
 
@@ -132,7 +135,8 @@ def describe(shapes):
     return {
         "shapes": shapes, "variables": len(sizes), "parameters": sum(sizes),
         "largest_mb": 4 * max(sizes) / 1e6, "cpu": cpu, "cores": CORES,
-        "python": platform.python_version(), **{n: version(n) for n in names if version(n)},
+        "load": os.getloadavg()[0], "python": platform.python_version(),
+        **{n: version(n) for n in names if version(n)},
     }  # fmt: skip
 
 
@@ -140,7 +144,7 @@ def main(_):
     """One contestant, or all of them in turn."""
     args = flags.FLAGS
     if args.contestant:
-        print(json.dumps(contest(args.contestant, args.shapes)))
+        print(json.dumps(contest(args.contestant, args.shapes, args.steps)))
         return
     import tqdm
 
@@ -154,9 +158,9 @@ def main(_):
     seen = {name: [] for name in args.only or (ON_JAX if args.gpu else EVERYWHERE)}
     for _ in tqdm.trange(args.rounds, desc="rounds", disable=None):
         for name in list(seen):
-            found = run(name, args.shapes, args.torch_python, gpu=args.gpu)
+            found = run(name, args.shapes, args)
             if found is None:
-                print(f"skipped, not installed or longer than {LIMIT} s: {name}")
+                print(f"skipped, not installed or longer than {args.limit} s: {name}")
                 del seen[name]
                 continue
             seen[name].append(found)
@@ -164,7 +168,7 @@ def main(_):
     print(table(seen))
     if args.programs:
         for name in seen:
-            found = run(name, args.shapes, args.torch_python, True, args.gpu)
+            found = run(name, args.shapes, args, count_programs=True)
             if found is None:
                 continue
             print(f"{name:46}{found['programs']:5} programs")
@@ -174,6 +178,8 @@ def main(_):
 if __name__ == "__main__":
     flags.DEFINE_enum("shapes", "bert_base", list(SHAPES), "Whose variables.")
     flags.DEFINE_integer("rounds", 3, "How often each contestant is started.", lower_bound=1)
+    flags.DEFINE_integer("steps", 6, "How many steps each process times.", lower_bound=1)
+    flags.DEFINE_integer("limit", 180, "Seconds that a process may take.", lower_bound=1)
     flags.DEFINE_multi_enum("only", None, list(CONTESTANTS), "These contestants alone.")
     flags.DEFINE_bool("gpu", False, "What runs on JAX, on JAX's accelerator.")
     flags.DEFINE_bool("programs", False, "Count the compiled programs, too.")

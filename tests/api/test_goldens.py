@@ -13,17 +13,21 @@ from support.doors import DOORS, every_door, train, uncompiled
 
 # Its moments are others than those of the gradient that it was given.
 SPARSE = "lamb_model_sparse"
+# Forms of Adam, or of Nesterov's step, that ours has not; and the first.
+APART = ("muon_epsilon", "muon_ratio", "muon_nesterov", SPARSE)
 ALL = {
     f"{peer} {name}": (peer, case)
     for peer in load.PEERS
     for table in (load.cases(peer), load.models(peer))
     for name, case in table.items()
 }
-FOLLOWED = [key for key in ALL if not key.endswith(SPARSE)]
+FOLLOWED = [key for key in ALL if not key.endswith(APART)]
 
 
 def ours(peer, case):
     """The case in our arguments, as a user would port them."""
+    if case["rule"] == "muon":
+        return our_muon(peer, case)
     words = {"weight_decay_rate": "weight_decay", "eeta": "trust_coefficient"}
     left_out = ("mask", "weight_decay_mask", "trust_ratio_mask", "classic_momentum")
     given = case["arguments"]
@@ -51,6 +55,21 @@ def ours(peer, case):
     return arguments
 
 
+def our_muon(peer, case):
+    given = case["arguments"]
+    names = ("learning_rate", "nesterov", "epsilon", "weight_decay")
+    arguments = {name: given[name] for name in names if name in given}
+    others = set(case["weights"]) - set(case["adapted"])
+    arguments["exclude_from_layer_adaptation"] = exactly(others)
+    if peer == "optax":
+        return arguments | {"update_scale": "rms" if "consistent_rms" in given else "shape"}
+    return arguments | {
+        "weight_decay": case["config"]["config"]["weight_decay"],
+        "others_rate": given.get("adam_lr_ratio", 1.0),
+        "exclude_from_weight_decay": exactly(set(case["weights"]) - set(case["decayed"])),
+    }
+
+
 def exactly(paths):
     return [f"^{re.escape(path)}$" for path in sorted(paths)]
 
@@ -67,7 +86,8 @@ def follow(door, case, arguments):
     start, gradients = problem.START, problem.GRADIENTS
     if "gradients" in case:
         start, gradients = problem.MODEL_START, case["gradients"]
-    optimizer = getattr(room, case["rule"].upper())(**arguments)
+    family = {"lamb": "LAMB", "lars": "LARS", "muon": "Muon"}[case["rule"]]
+    optimizer = getattr(room, family)(**arguments)
     start = {path: start[path] for path in case["weights"]}
     steps = [{path: gradients[path][i] for path in start} for i in range(problem.STEPS)]
     with uncompiled():
@@ -112,6 +132,18 @@ def test_ten_steps_as_the_peer_made_them(door, key):
         ("tensorflow_addons lamb_empty_adaptation", {"exclude_from_layer_adaptation": []}, 1e-3),
         # optax adapts what it does not decay.
         ("optax lamb_schedule", {"exclude_from_layer_adaptation": None}, 1e-3),
+        # Keras's epsilon stands beside the raw second moment, at its default, too.
+        ("keras muon_epsilon", {}, 1e-4),
+        # Its ratio of rates leaves the decay of what Adam steps as it is.
+        ("keras muon_ratio", {}, 5e-4),
+        # Names that it spares the decay meet the last part of a path alone.
+        ("keras muon_decay_excluded", {"exclude_from_weight_decay": problem.EXCLUDED}, 1e-4),
+        # It leaves convolutions to Adam; optax does, and orthogonalizes embeddings.
+        ("keras muon_plain", {"exclude_from_layer_adaptation": None}, 1e-2),
+        ("optax muon_plain", {"exclude_from_layer_adaptation": None}, 1e-2),
+        ("optax muon_plain", {"update_scale": "rms"}, 1e-3),
+        # optax corrects the bias of both parts of Nesterov's step, and its Adam is NAdam then.
+        ("optax muon_nesterov", {}, 1e-2),
     ],
 )  # fmt: skip
 def test_where_a_peer_departs_from_the_paper(key, papers, at_least):

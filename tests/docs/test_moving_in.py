@@ -33,7 +33,7 @@ def test_what_the_docs_show_runs(heading, code, tmp_path, monkeypatch):
 
 def test_a_port_is_three_lines():
     befores = [(h, code) for h, code in BLOCKS if code.startswith("# before")]
-    assert len(befores) == 3
+    assert len(befores) == 4
     for heading, before in befores:
         after = next(c for h, c in BLOCKS if h == heading and c.startswith("# after"))
         new = set(after.splitlines()) - set(before.splitlines()) - {"# after"}

@@ -82,6 +82,44 @@ def lars(
         yield w
 
 
+def orthogonal(u):
+    """Five steps of Jordan's quintic, on the singular values."""
+    left, s, right = np.linalg.svd(u / (norm(u) + 1e-7), full_matrices=False)
+    for _ in range(5):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    return left * s @ right
+
+
+def muon(
+    w, grads, rates, *, decay, adapt, scale="rms", nesterov=True, eps=1e-8, ratio=1.0, form=""
+):
+    b1, b2, mu = 0.9, 0.999, 0.95
+    m = v = np.zeros_like(w)
+    for t, (g, lr) in enumerate(zip(grads, rates, strict=True), start=1):
+        if adapt:
+            m = mu * m + g
+            u = g + mu * m if nesterov else m
+            if form == "optax" and nesterov:
+                u = g / (1 - mu**t) + mu * m / (1 - mu ** (t + 1))
+            matrix = u.reshape(-1, u.shape[-1])
+            rows, columns = matrix.shape
+            s = 0.2 * max(rows, columns) ** 0.5 if scale == "rms" else max(1, columns / rows) ** 0.5
+            w = w - lr * (s * orthogonal(matrix).reshape(u.shape) + decay * w)
+            yield w
+            continue
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        # Both peers in float32.
+        c0, c1, c2 = (1 - float(np.float32(b) ** np.float32(n)) for b, n in
+                      ((b1, t + 1), (b1, t), (b2, t)))  # fmt: skip
+        u = m / c1 / (np.sqrt(v / c2) + eps)
+        if form == "Keras":
+            u = m / c1 * np.sqrt(c2) / (np.sqrt(v) + eps)
+        elif form == "optax" and nesterov:
+            u = (b1 * m / c0 + (1 - b1) * g / c1) / (np.sqrt(v / c2) + eps)
+        w = w - lr * ratio * u - lr * decay * w * (1 if form == "Keras" else ratio)
+        yield w
+
+
 KERAS = functools.partial(lamb, eps=1e-7, decoupled=True)
 FORMULAS = {
     "lamb": {
@@ -101,6 +139,15 @@ FORMULAS = {
         "popular, norm of the update": functools.partial(lars, form="update"),
         "popular, norm of the sum": functools.partial(lars, form="outside"),
     },
+    "muon": {
+        "Muon, AdamW": muon,
+        "Muon, AdamW with a raw epsilon, decayed at the whole rate": functools.partial(
+            muon, form="Keras"
+        ),
+        "Muon, its Nesterov step of corrected momentum; NAdamW": functools.partial(
+            muon, form="optax"
+        ),
+    },
 }
 
 
@@ -108,6 +155,9 @@ def followed(peer, name, case):
     """The formula that a case should follow; None where it follows none."""
     if name == "lamb_model_sparse":
         return None
+    if case["rule"] == "muon":
+        _, of_keras, of_optax = FORMULAS["muon"]
+        return {"keras": of_keras, "optax": of_optax}[peer]
     if case["rule"] == "lamb":
         return {
             "keras": "decoupled decay, epsilon 1e-7, float32 bias correction",
@@ -125,6 +175,8 @@ def distance(case, formula, start, gradients):
     rates = arguments["learning_rate"]
     rates = problem.SCHEDULE[case["rule"]] if rates == "schedule" else [rates] * problem.STEPS
     decay = arguments.get("weight_decay", arguments.get("weight_decay_rate", 0.0))
+    if case["rule"] == "muon" and case["config"]:
+        decay = case["config"]["config"]["weight_decay"]  # Keras has another default
     for path, weights in case["weights"].items():
         run = formula(
             start[path].astype(np.float64),
@@ -140,11 +192,18 @@ def distance(case, formula, start, gradients):
 
 def _named(case):
     """A case's own arguments, in the words of the formulas."""
-    if case["rule"] == "lamb":
+    more = {}
+    if case["rule"] == "muon":
+        is_keras = case["config"] is not None
+        is_rms = is_keras or "consistent_rms" in case["arguments"]
+        more = {"scale": "rms" if is_rms else "shape", "eps": 1e-7 if is_keras else 1e-8}
+        names = {"epsilon": "eps", "nesterov": "nesterov", "adam_lr_ratio": "ratio"}
+    elif case["rule"] == "lamb":
         names = {"beta_1": "b1", "beta_2": "b2", "epsilon": "eps"}
     else:
         names = {"eeta": "trust", "trust_coefficient": "trust", "nesterov": "nesterov"}
-    return {names[name]: value for name, value in case["arguments"].items() if name in names}
+    said = {names[name]: value for name, value in case["arguments"].items() if name in names}
+    return more | said
 
 
 def table(folder):

@@ -1,4 +1,4 @@
-"""Goldens of keras.optimizers.Lamb 3.15.1, on TensorFlow.
+"""Goldens of keras.optimizers.Lamb and Muon 3.15.1, on TensorFlow.
 
 Environment: the project's own (`make test` makes it), or
 
@@ -27,17 +27,33 @@ import tensorflow as tf
 RATE = {"learning_rate": problem.LEARNING_RATE["lamb"]}
 DECAY = {"weight_decay": problem.WEIGHT_DECAY}
 SLOTS = ("momentum", "velocity")
+CLASSES = {"lamb": keras.optimizers.Lamb, "muon": keras.optimizers.Muon}
+# Without a trust ratio a step is as long as the rate: a tenth of the rest moves weights enough.
+# Its epsilon stands beside the raw second moment, so that only next to none is everyone's.
+MUON = {"learning_rate": 2e-3, "epsilon": 1e-12}
+NO_DECAY = {"weight_decay": 0.0, "adam_weight_decay": 0.0}
 
-# Arguments, and the names given to the method `exclude_from_weight_decay`.
+# Rule, arguments, and the names given to the method `exclude_from_weight_decay`.
 CASES = {
-    "lamb_plain": (RATE, []),
-    "lamb_decay": (RATE | DECAY, []),
-    "lamb_decay_excluded": (RATE | DECAY, problem.EXCLUDED),
-    "lamb_schedule": ({"learning_rate": "schedule"} | DECAY, []),
-}
+    "lamb_plain": ("lamb", RATE, []),
+    "lamb_decay": ("lamb", RATE | DECAY, []),
+    "lamb_decay_excluded": ("lamb", RATE | DECAY, problem.EXCLUDED),
+    "lamb_schedule": ("lamb", {"learning_rate": "schedule"} | DECAY, []),
+    "muon_plain": ("muon", MUON | NO_DECAY, []),
+    "muon_decay_excluded": (
+        "muon",
+        MUON | DECAY | {"adam_weight_decay": 0.01, "nesterov": False, "exclude_layers": ["dense"]}
+        | {"exclude_embeddings": False},
+        problem.EXCLUDED,
+    ),
+    "muon_epsilon": ("muon", MUON | NO_DECAY | {"epsilon": 1e-7}, []),
+    "muon_ratio": (
+        "muon", MUON | {"weight_decay": 0.1, "adam_weight_decay": 0.1, "adam_lr_ratio": 0.5}, [],
+    ),
+}  # fmt: skip
 
 
-def build(arguments, excluded):
+def build(rule, arguments, excluded):
     arguments = dict(arguments)
     if arguments["learning_rate"] == "schedule":
         rates = problem.SCHEDULE["lamb"]
@@ -46,7 +62,7 @@ def build(arguments, excluded):
         )
     # Else its name, and the paths of its variables, would count the optimizers made before it.
     keras.utils.clear_session()
-    optimizer = keras.optimizers.Lamb(**arguments)
+    optimizer = CLASSES[rule](**arguments)
     if excluded:
         optimizer.exclude_from_weight_decay(var_names=excluded)
     return optimizer
@@ -61,19 +77,21 @@ def variable(path, value):
         return keras.Variable(value, name=name)
 
 
-def run(arguments, excluded, variables, gradients_of):
+def run(rule, arguments, excluded, variables, gradients_of):
     """Ten steps.
 
     Args:
+        rule: "lamb" or "muon".
         arguments: Of the optimizer; a learning rate may be "schedule".
         excluded: Names for the method `exclude_from_weight_decay`.
         variables: The variables, in order.
         gradients_of: Step (from 0) -> their gradients.
 
     Returns:
-        As one entry of `load.cases`, with "state" besides.
+        As one entry of `load.cases`, with "state" besides. A slot that a variable has not, as a
+        matrix of Muon has no velocity, is 0.
     """
-    optimizer = build(arguments, excluded)
+    optimizer = build(rule, arguments, excluded)
     weights = {v.path: [] for v in variables}
     slots = {slot: {v.path: [] for v in variables} for slot in SLOTS}
     state = {}
@@ -85,19 +103,26 @@ def run(arguments, excluded, variables, gradients_of):
         for v in variables:
             weights[v.path].append(keras.ops.convert_to_numpy(v))
             for slot in SLOTS:
-                slots[slot][v.path].append(
-                    by_path[f"{optimizer.name}/{v.path.replace('/', '_')}_{slot}"]
-                )
+                name = f"{optimizer.name}/{v.path.replace('/', '_')}_{slot}"
+                slots[slot][v.path].append(by_path.get(name, np.zeros(v.shape, np.float32)))
     decayed = []
     if optimizer.weight_decay is not None:
-        # Asked as the TensorFlow backend asks: of the tf.Variable inside, whose name is its own.
-        decayed = [v.path for v in variables if optimizer._use_weight_decay(v.value)]
+        # Asked as the TensorFlow backend asks: of the tf.Variable inside, whose name is its path.
+        # Muon asks of the Keras variable, whose name is the last part of that alone.
+        asked = [v if rule == "muon" else v.value for v in variables]
+        decayed = [
+            v.path for v, own in zip(variables, asked, strict=True)
+            if optimizer._use_weight_decay(own)
+        ]  # fmt: skip
+    adapted = list(weights)
+    if rule == "muon":
+        adapted = [v.path for v in variables if not optimizer._should_use_adamw(v)]
     return {
-        "rule": "lamb",
+        "rule": rule,
         "arguments": arguments,
         "excluded_names": excluded,
         "decayed": decayed,
-        "adapted": list(weights),
+        "adapted": adapted,
         "config": keras.optimizers.serialize(optimizer),
         "weights": {path: np.stack(values) for path, values in weights.items()},
         "slots": {
@@ -108,10 +133,11 @@ def run(arguments, excluded, variables, gradients_of):
     }
 
 
-def run_case(arguments, excluded):
+def run_case(rule, arguments, excluded):
     variables = [variable(path, array) for path, array in problem.START.items()]
     assert [v.path for v in variables] == list(problem.START), [v.path for v in variables]
     case = run(
+        rule,
         arguments,
         excluded,
         variables,
@@ -121,10 +147,11 @@ def run_case(arguments, excluded):
     return case
 
 
-def run_model(arguments, *, sparse=False):
+def run_model(rule, arguments, *, sparse=False):
     """Trains the tiny model.
 
     Args:
+        rule: "lamb" or "muon".
         arguments: Of the optimizer.
         sparse: Hand over the embedding's gradient as the tape returns it, an IndexedSlices whose
             rows repeat. Keras 3 squares the rows before it sums them, so its second moment is
@@ -148,7 +175,7 @@ def run_model(arguments, *, sparse=False):
             dense[path].append(gradient.numpy())
         return gradients if sparse else summed
 
-    case = run(arguments, [], variables, gradients_of)
+    case = run(rule, arguments, [], variables, gradients_of)
     stacked = {path: np.stack(values) for path, values in dense.items()}
     return case | {"gradients": stacked, "files": {}}
 
@@ -159,9 +186,10 @@ def main():
         load.output_folder(),
         cases={name: run_case(*case) for name, case in CASES.items()},
         models={
-            "lamb_model": run_model(RATE),
-            "lamb_model_decay": run_model(RATE | DECAY),
-            "lamb_model_sparse": run_model(RATE, sparse=True),
+            "lamb_model": run_model("lamb", RATE),
+            "lamb_model_decay": run_model("lamb", RATE | DECAY),
+            "lamb_model_sparse": run_model("lamb", RATE, sparse=True),
+            "muon_model": run_model("muon", MUON | {"exclude_layers": ["head"]}),
         },
         distributions=["keras", "tensorflow", "numpy"],
     )

@@ -1,4 +1,4 @@
-"""Goldens of optax 0.2.8 lamb and lars.
+"""Goldens of optax 0.2.8: lamb, lars and contrib.muon.
 
 Environment:
 
@@ -20,9 +20,10 @@ import jax.numpy as jnp
 import load
 import numpy as np
 import optax
+import optax.contrib
 import problem
 
-SLOTS = {"lamb": ("mu", "nu"), "lars": ("trace",)}
+SLOTS = {"lamb": ("mu", "nu"), "lars": ("trace",), "muon": ("mu", "nu")}
 RATE = {rule: {"learning_rate": rate} for rule, rate in problem.LEARNING_RATE.items()}
 SCHEDULE = {"learning_rate": "schedule"}
 DECAY = {"weight_decay": problem.WEIGHT_DECAY}
@@ -30,6 +31,12 @@ TRUST = {"trust_coefficient": problem.TRUST_COEFFICIENT}
 
 # optax excludes by a mask: a tree of booleans, true where decay (or the ratio) applies.
 MASK = {path: not re.search("|".join(problem.EXCLUDED), path) for path in problem.START}
+# As in make_keras.py.
+MUON = {"learning_rate": 2e-3}
+# Axes of rows and of columns; what has none, Adam steps. By default every variable of two axes has.
+MATRICES = dict.fromkeys(problem.START) | {
+    "encoder/conv/kernel": [[0, 1, 2], [3]], "encoder/dense/kernel": [[0], [1]],
+}  # fmt: skip
 MASK_DECAY, MASK_TRUST = {"weight_decay_mask": MASK}, {"trust_ratio_mask": MASK}
 
 CASES = {
@@ -43,6 +50,15 @@ CASES = {
         "lars",
         SCHEDULE | DECAY | TRUST | MASK_DECAY | MASK_TRUST | {"nesterov": True},
     ),
+    "muon_plain": ("muon", MUON | {"nesterov": False}),
+    "muon_decay": (
+        "muon",
+        MUON
+        | DECAY
+        | {"adam_weight_decay": problem.WEIGHT_DECAY, "nesterov": False}
+        | {"consistent_rms": 0.2, "muon_weight_dimension_numbers": MATRICES},
+    ),
+    "muon_nesterov": ("muon", MUON),
 }
 
 
@@ -51,12 +67,25 @@ def chosen(arguments, key):
     return [path for path in problem.START if mask is True or mask[path]]
 
 
+def slot_of(state, slot, path, shape):
+    """A slot of a variable; 0 where it has none, as a matrix of muon has no nu."""
+    for _, tree in optax.tree.get_all_with_path(state, slot):
+        if not isinstance(tree[path], optax.MaskedNode):  # of the other half of muon
+            return np.array(tree[path])
+    return np.zeros(shape, np.float32)
+
+
 def run_case(rule, arguments):
     call = dict(arguments)
     if call["learning_rate"] == "schedule":
         rates = jnp.array(problem.SCHEDULE[rule], jnp.float32)
         call["learning_rate"] = lambda count: rates[count]
-    optimizer = getattr(optax, rule)(**call)
+    if axes := call.get("muon_weight_dimension_numbers"):
+        call["muon_weight_dimension_numbers"] = {
+            path: optax.contrib.MuonDimensionNumbers(*each) if each else None
+            for path, each in axes.items()
+        }
+    optimizer = (optax.contrib.muon if rule == "muon" else getattr(optax, rule))(**call)
     weights = {path: jnp.array(array) for path, array in problem.START.items()}
     state = optimizer.init(weights)
     kept = {path: [] for path in weights}
@@ -68,13 +97,17 @@ def run_case(rule, arguments):
         for path, array in weights.items():
             kept[path].append(np.array(array))
             for slot, table in slots.items():
-                table[path].append(np.array(optax.tree.get(state, slot)[path]))
+                table[path].append(slot_of(state, slot, path, array.shape))
     decayed = chosen(arguments, "mask" if rule == "lamb" else "weight_decay_mask")
+    adapted = chosen(arguments, "trust_ratio_mask")
+    if rule == "muon":
+        axes = arguments.get("muon_weight_dimension_numbers")
+        adapted = [p for p, w in weights.items() if (axes[p] if axes else w.ndim == 2)]
     return {
         "rule": rule,
         "arguments": arguments,
         "decayed": decayed if "weight_decay" in arguments else [],
-        "adapted": chosen(arguments, "trust_ratio_mask"),
+        "adapted": adapted,
         "config": None,
         "weights": {path: np.stack(values) for path, values in kept.items()},
         "slots": {

@@ -74,16 +74,22 @@ def test_a_file_goes_on_as_the_peer_did(door, name):
     go_on(optimizer, model, golden)
 
 
-@pytest.mark.parametrize("name", ["lamb_model", "lamb_model_decay"])
-def test_keras_lamb_goes_on(name):
-    golden = KERAS[name]
+def of_keras(golden, cls):
+    """Keras's optimizer and its model, as the golden has them after step 5."""
     model = build(keras)
-    old = keras.optimizers.Lamb(**golden["arguments"])
+    old = cls(**golden["arguments"])
     old.build(model.trainable_variables)
     for variable in old.variables:
         variable.assign(golden["state"][variable.path])
     for variable in model.trainable_variables:
         variable.assign(golden["weights"][variable.path][SAVED - 1])
+    return old, model
+
+
+@pytest.mark.parametrize("name", ["lamb_model", "lamb_model_decay"])
+def test_keras_lamb_goes_on(name):
+    golden = KERAS[name]
+    old, model = of_keras(golden, keras.optimizers.Lamb)
     bare = {"learning_rate": 0.02, "weight_decay": golden["arguments"].get("weight_decay", 0.0)}
     keep = tf_lamb.keras.migrate(old, tf_lamb.keras.LAMB(**bare), model).keep
     assert keep["epsilon"] == 1e-7
@@ -91,6 +97,36 @@ def test_keras_lamb_goes_on(name):
     report = tf_lamb.keras.migrate(old, optimizer, model)
     assert report.weights is None and not report.changes
     go_on(optimizer, model, golden)
+
+
+def test_keras_muon_goes_on():
+    golden = KERAS["muon_model"]
+    old, model = of_keras(golden, keras.optimizers.Muon)
+    bare = {"learning_rate": 2e-3, "exclude_from_layer_adaptation": ["embedding", "head"]}
+    keep = tf_lamb.keras.migrate(old, tf_lamb.keras.Muon(**bare), model).keep
+    assert keep == {"weight_decay": 0.004, "epsilon": 1e-12}
+    optimizer = tf_lamb.keras.Muon(**bare, **keep, jit_compile=False)
+    report = tf_lamb.keras.migrate(old, optimizer, model)
+    assert (report.step, len(report.matched)) == (SAVED, 7) and not report.changes
+    assert report.unsaid == ("exclude_from_weight_decay",)
+    go_on(optimizer, model, golden)
+
+
+def test_what_keras_muon_has_and_ours_has_not_is_told():
+    model = build(keras)
+    old = keras.optimizers.Muon(2e-3, rms_rate=0.3, adam_lr_ratio=0.5, exclude_layers=["head"])
+    old.build(model.trainable_variables)
+    new = tf_lamb.keras.Muon(
+        2e-3, weight_decay=0.004, epsilon=1e-7, exclude_from_layer_adaptation=["embed", "head"]
+    )
+    report = tf_lamb.keras.migrate(old, new, model)
+    assert report.changes == {
+        "others_rate": (0.5, 1.0), "rms_rate": (0.3, 0.2),
+    }  # fmt: skip
+    assert report.keep == {"others_rate": 0.5}
+    halved = tf_lamb.keras.Muon(**{**new.get_config(), **report.keep})
+    changes = tf_lamb.keras.migrate(old, halved, model).changes
+    assert changes == {"rms_rate": (0.3, 0.2), "adam_weight_decay": (0.004, 0.002)}
 
 
 @pytest.mark.parametrize(
@@ -128,6 +164,7 @@ TO_AND_FRO = {
     "LARS": {"learning_rate": 0.5, **DECAY, **CLASSIC},
     "SGDP": {"learning_rate": 0.02, **DECAY},
     "AdamP": {"learning_rate": 0.02, **DECAY, "use_ema": True},
+    "Muon": {"learning_rate": 2e-3, **DECAY, "exclude_from_layer_adaptation": ["embed", "head"]},
 }
 
 

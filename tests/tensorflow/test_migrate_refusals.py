@@ -181,6 +181,38 @@ def test_the_forms_of_momentum_do_not_mix():
             room.migrate(GARDEN["lars_model"]["files"]["checkpoint"], new, build(host)), door
 
 
+@every_door
+def test_the_matrices_of_muon_are_the_same(door):
+    """A momentum is no first moment: which variables have which is told by name."""
+    host, room = DOORS[door]
+    model = build(host)
+    old = room.Muon(exclude_from_layer_adaptation=["embed", "head"])
+    old.build(model.trainable_variables)
+    for patterns, named in (
+        (["embed"], "'head/kernel'"), (["embed", "dense"], "'dense/kernel', 'head/kernel'"),
+    ):  # fmt: skip
+        new = room.Muon(exclude_from_layer_adaptation=patterns)
+        with pytest.raises(ValueError, match=f"then: {named}. .*head.*Nothing was changed"):
+            room.migrate(old, new, model)
+        assert new._plan is None
+
+
+def test_keras_muon_has_slots_and_leaves_convolutions_to_adam():
+    with pytest.raises(
+        ValueError, match=r"keras\.optimizers\.Muon has no slots before it is built"
+    ):
+        tf_lamb.keras.migrate(keras.optimizers.Muon(), tf_lamb.keras.Muon(), build(keras))
+    layers = [keras.layers.Conv2D(2, 2, name="conv"), keras.layers.Dense(3, name="dense")]
+    model = keras.Sequential([keras.Input((4, 4, 1)), *layers])
+    old, new = keras.optimizers.Muon(), tf_lamb.keras.Muon()
+    old.build(model.trainable_variables)
+    with pytest.raises(ValueError, match=r"conv/kernel'\. .*=\['\^sequential.*conv/kernel\$'\]"):
+        tf_lamb.keras.migrate(old, new, model)
+    assert new._plan is None
+    as_there = tf_lamb.keras.Muon(exclude_from_layer_adaptation=["^conv/kernel$"])
+    assert len(tf_lamb.keras.migrate(old, as_there, model).matched) == 4
+
+
 def test_arguments_of_migrate_that_cannot_be_right():
     old = stepped()
     model = renamed_model(tf_keras)

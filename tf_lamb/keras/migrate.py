@@ -1,12 +1,12 @@
 """The way into door 1: a peer among Keras's own optimizers.
 
 Seams into Keras 3 (3.15.1): `Lamb._momentums`, `_velocities`, `_trainable_variables`, its state by
-variable.
+variable; `Muon.momentums`, `adam_velocities`, which of a matrix are None.
 """
 
 import keras
 
-from tf_lamb.api.migration import peers
+from tf_lamb.api.migration import matrices, peers
 from tf_lamb.api.migration.migrate import way_in
 from tf_lamb.api.migration.source import Source
 from tf_lamb.api.variables import path_of, step_of
@@ -15,20 +15,30 @@ from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
 
 def _read(source):
-    if not isinstance(source, keras.optimizers.Lamb):
+    Muon = getattr(keras.optimizers, "Muon", ())  # not in every Keras 3
+    if not isinstance(source, (keras.optimizers.Lamb, Muon)):
         raise TypeError(
             "source must be the path of a checkpoint or of an HDF5 file, a keras.optimizers.Lamb "
-            f"or an optimizer of tf_lamb, not {source!r}. Legacy optimizers of tf_keras go into "
-            "tf_lamb.tf_keras.migrate."
+            f"or Muon or an optimizer of tf_lamb, not {source!r}. Legacy optimizers of tf_keras go "
+            "into tf_lamb.tf_keras.migrate."
         )
+    peer = matrices.KERAS_MUON if isinstance(source, Muon) else peers.KERAS_LAMB
     if not source.built:
-        raise ValueError("keras.optimizers.Lamb has no slots before it is built: train it first.")
-    state = zip(source._trainable_variables, source._momentums, source._velocities, strict=True)
-    slots = {path_of(w): {"momentum": m.numpy(), "velocity": v.numpy()} for w, m, v in state}
+        raise ValueError(f"{peer.title} has no slots before it is built: train it first.")
+    momenta, velocities = (
+        (source.momentums, source.adam_velocities)
+        if peer is matrices.KERAS_MUON
+        else (source._momentums, source._velocities)
+    )
+    state = zip(source._trainable_variables, momenta, velocities, strict=True)
+    slots = {
+        path_of(w): {"momentum": m.numpy()} | ({} if v is None else {"velocity": v.numpy()})
+        for w, m, v in state
+    }
     config = source.get_config()
     # It has no list to show, and without decay there was nothing to exclude from.
-    more = {} if config["weight_decay"] else {"unsaid": ()}
-    return Source.of_peer(peers.KERAS_LAMB, step_of(source), slots, config, **more)
+    more = {} if config["weight_decay"] or config.get("adam_weight_decay") else {"unsaid": ()}
+    return Source.of_peer(peer, step_of(source), slots, config, beyond=config, **more)
 
 
 def _checkpoints():

@@ -10,13 +10,13 @@ def match(
     origin: str,
     wanted: Mapping[str, tuple],
     found: Mapping[str, Mapping[str, Any]],
-    parts: Sequence[str],
+    parts: Mapping[str, Sequence[str]],
     rename: Mapping[str, str],
 ) -> dict[str, str]:
     """Path -> name in the source, for every path that is wanted, or one error.
 
     Names are compared as they are, then without the name of the model, which differs between a
-    functional and a subclassed model. Every part must be there, in the shape of the variable.
+    functional and a subclassed model. Every part of a path must be there, in its shape.
     """
     short = _short(found)
     lookup = {short[name]: name for name in found} | {name: name for name in found}
@@ -24,8 +24,8 @@ def match(
     for path, own in _short(wanted).items():
         name = rename.get(path) or lookup.get(path) or lookup.get(own) or ""
         if name not in found:
-            raise ValueError(_missing(origin, path, name, wanted, found, lookup, parts))
-        for part in parts:
+            raise ValueError(_missing(origin, path, name, wanted, found, lookup, parts[path]))
+        for part in parts[path]:
             if part not in found[name]:
                 raise ValueError(
                     f"{origin} is incomplete: it has no {part!r} of {path!r}, only "

@@ -31,7 +31,7 @@ def way_in(own, lamb, elsewhere, read, checkpoints, deserialize):
             source: What to continue: the path of a `tf.train.Checkpoint` (its prefix, or its
                 folder) or of an HDF5 file, written with LAMB of TensorFlow Addons, or LAMB or LARS
                 of Model Garden; in tf_keras such a legacy optimizer itself, in Keras 3 a
-                `keras.optimizers.Lamb`; or an optimizer of this package, of either door.
+                `keras.optimizers.Lamb` or `Muon`; or an optimizer of this package, of either door.
             optimizer: One of this door, for instance `tf_lamb.LAMB(...)`; built for the model's
                 trainable variables if it is not yet. Its arguments stay its own.
             model: The model that it trains, with its variables made.

@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 # Their word -> ours.
-_WORDS = {"weight_decay_rate": "weight_decay", "eeta": "trust_coefficient"}
-_SHARED = (
+_WORDS = {
+    "weight_decay_rate": "weight_decay", "eeta": "trust_coefficient", "adam_beta_1": "beta_1",
+    "adam_beta_2": "beta_2", "adam_lr_ratio": "others_rate", "ns_steps": "newton_schulz_steps",
+}  # fmt: skip
+SHARED = (
     "learning_rate", "beta_1", "beta_2", "epsilon", "momentum", "nesterov", "weight_decay",
     "clipnorm", "clipvalue", "global_clipnorm",
 )  # fmt: skip
@@ -50,7 +53,7 @@ class Peer:
 
 
 _MOMENTS = {"m": "m", "v": "v"}
-_LAMB = tuple(n for n in _SHARED if n not in ("momentum", "nesterov")) + _EXCLUSIONS
+_LAMB = tuple(n for n in SHARED if n not in ("momentum", "nesterov")) + _EXCLUSIONS
 _LARS = (
     "learning_rate", "momentum", "weight_decay", "trust_coefficient", "nesterov", "momentum_form",
     "clipnorm", "clipvalue", "global_clipnorm", *_EXCLUSIONS,

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tf_lamb.api.migration import peers
+from tf_lamb.api.migration import matrices, peers
 from tf_lamb.api.migration.matching import match
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import path_of
@@ -27,6 +27,7 @@ class Source:
         arguments: its arguments in our words; what the source does not say is left out.
         unsaid: arguments that it had and the source does not say.
         weights: name of a variable -> array, or None where the source holds no weights.
+        beyond: arguments that we do not have, in its own words.
     """
 
     origin: str
@@ -36,6 +37,7 @@ class Source:
     arguments: Mapping[str, Any]
     unsaid: tuple[str, ...] = ()
     weights: Mapping[str, Any] | None = None
+    beyond: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of_peer(cls, peer: peers.Peer, step: int, slots, said, **more):
@@ -134,7 +136,16 @@ def prepare(source: Source, optimizer: Layerwise, model, *, weights=False, renam
     _known("fresh", fresh, shapes)
     known = shapes if not weights else {path_of(v): None for v in model.weights}
     _known("rename", rename, known)
-    found = match(source.origin, wanted, source.slots, optimizer.slot_names, rename)
+    plan = optimizer.plan_for(model.trainable_variables)
+    own = dict(zip(plan.paths, map(optimizer.slots_of, plan.treatments), strict=True))
+    first = {path: slots[:1] for path, slots in own.items()}
+    found = match(source.origin, wanted, source.slots, first, rename)
+    if family == "Muon":
+        there = {path: source.slots[name] for path, name in found.items()}
+        matrices.check_same(source.origin, there, own, shapes)
+        # The same variables, whatever patterns said so.
+        theirs["exclude_from_layer_adaptation"] = ours["exclude_from_layer_adaptation"]
+    match(source.origin, wanted, source.slots, own, rename)
     scale = {slot: peers.slot_factor(family, slot, theirs, ours) for slot in optimizer.slot_names}
     slots: dict[str, dict] = {path: {} for path in shapes}
     for path, name in found.items():
@@ -150,9 +161,10 @@ def prepare(source: Source, optimizer: Layerwise, model, *, weights=False, renam
             )
         every = {path_of(v): tuple(v.shape) for v in model.weights}
         parts = {name: {"weight": value} for name, value in source.weights.items()}
-        names = match(source.origin, every, parts, ("weight",), rename)
+        names = match(source.origin, every, parts, dict.fromkeys(every, ("weight",)), rename)
         values = {path: source.weights[name] for path, name in names.items()}
     changes = peers.changes(theirs, ours, _defaults(type(optimizer)), source.unsaid)
+    changes |= matrices.changes(source.beyond, ours)
     report = Report(
         origin=source.origin,
         optimizer=family,
@@ -161,7 +173,7 @@ def prepare(source: Source, optimizer: Layerwise, model, *, weights=False, renam
         fresh=tuple(path for path in shapes if path in fresh),
         left_over=tuple(sorted(set(source.slots) - set(found.values()))),
         changes=changes,
-        keep={k: v for k, (v, _) in changes.items() if k != "learning_rate"},
+        keep={k: v for k, (v, _) in changes.items() if k in ours and k != "learning_rate"},
         unsaid=tuple(name for name in source.unsaid if name in ours),
         weights=len(values) if weights else None,
     )

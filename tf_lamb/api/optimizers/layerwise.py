@@ -97,10 +97,8 @@ class Layerwise:
         >>> recipe = tf_lamb.recipes.untuned_lamb_bert(32768)
         >>> optimizer = tf_lamb.LAMB.from_recipe(recipe)
         """
-        given = {
-            "learning_rate": recipes.schedule(recipe, cls._schedules),
-            **recipes.arguments(recipe, cls.__name__),
-        }
+        rate = recipes.schedule(recipe, cls._schedules)
+        given = {"learning_rate": rate, **recipes.arguments(recipe, cls.__name__)}
         optimizer = cls(**{**given, **arguments})
         optimizer._recipe = recipe
         return optimizer
@@ -212,17 +210,21 @@ class Layerwise:
         finite = self._which_are_finite(weights) if weights else []
         return [path_of(v) for v, ok in zip(weights, finite, strict=True) if not ok]
 
-    def _make_plan(self, variables):
-        for variable in variables:
-            checks.float_dtype(path_of(variable), variable.dtype)
-        undecayed = {key for key, _ in self._undecayed}
-        self._plan = plans.plan_for(
+    def plan_for(self, variables) -> plans.Plan:
+        """The plan that a build for these variables makes; nothing of it is kept."""
+        plan = plans.plan_for(
             [path_of(v) for v in variables],
             [tuple(v.shape) for v in variables],
             **self._settings.planning(),
-            excluded_by_identity=[self._var_key(v) in undecayed for v in variables],
+            excluded_by_identity=[self._var_key(v) in dict(self._undecayed) for v in variables],
         )
-        self._settings.check_plan(self._plan)
+        self._settings.check_plan(plan)
+        return plan
+
+    def _make_plan(self, variables):
+        for variable in variables:
+            checks.float_dtype(path_of(variable), variable.dtype)
+        self._plan = self.plan_for(variables)
         self._guard.weights = tuple(variables)
         if message := self._plan.warning():
             warn(message)
@@ -243,7 +245,6 @@ class Layerwise:
         config = {"learning_rate": rate, **self._settings.config()}
         if self._undecayed:
             paths = [plans.exact(path) for _, path in self._undecayed]
-            config["exclude_from_weight_decay"] = [
-                *(config["exclude_from_weight_decay"] or ()), *paths
-            ]  # fmt: skip
+            decayed = "exclude_from_weight_decay"
+            config[decayed] = [*(config[decayed] or ()), *paths]
         return config
