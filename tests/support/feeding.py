@@ -109,13 +109,13 @@ def close(ours, expected, tolerance=1e-6):
 
 
 def worker():
-    """What a worker of two saw of AdaScale, behind both doors: the gains, then the weights."""
+    """What a worker of two saw of AdaScale, in two micro-batches: the gains, then the weights."""
     strategy, seen = tf.distribute.MultiWorkerMirroredStrategy(), {}
     for door in DOORS:
-        make = scaled(door, 1, 2.0, "LAMB", own={"weight_decay": 0.1}, preconditioned=False)
+        make = scaled(door, 2, 4.0, "LAMB", own={"weight_decay": 0.1}, preconditioned=False)
         feed = Feed(door, make, 2, traced=True, strategy=strategy)
         steps = []
-        for parts in gradients(4, 2):
+        for parts in gradients(4, 4):
             optimizer = feed.step(parts)
             steps.append((optimizer.gain, optimizer.scale_invariant_steps))
         seen[door] = {"steps": steps, "weights": [w.tolist() for w in feed.weights()]}

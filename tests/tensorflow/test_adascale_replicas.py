@@ -224,8 +224,8 @@ def test_two_processes_are_two_replicas():
     outputs = clusters.results(feeding.worker, clusters.workers(2))
     assert outputs[0] == outputs[1]
     for door in DOORS:
-        reference = AdaScale(2.0)
-        for (gain, tau), parts in zip(outputs[0][door]["steps"], gradients(4, 2), strict=True):
+        reference = AdaScale(4.0)
+        for (gain, tau), parts in zip(outputs[0][door]["steps"], gradients(4, 4), strict=True):
             reference.step(parts)
             close(gain, reference.r)
             close(tau, reference.tau)

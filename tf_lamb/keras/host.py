@@ -157,6 +157,23 @@ class HostOptimizer(keras.optimizers.Optimizer):
             dtype = compute_dtype(dtype)
         return super().add_variable(shape, initializer, dtype, **kwargs)
 
+    def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
+        """As in Keras, but on TensorFlow each replica has gradients of its own to add up."""
+        apart = contextlib.nullcontext()
+        if name == "gradient_accumulator" and keras.backend.backend() == "tensorflow":
+            from tf_lamb.tensorflow import replicas
+
+            apart = replicas.apart()
+        with apart:
+            return self.add_beside(reference_variable, name, compute_dtype(reference_variable.dtype))
+
+    def gather(self, gradients, accumulators):
+        """Has each replica add up gradients of its own; at an update accumulators get the sums."""
+        from tf_lamb.tensorflow import replicas
+
+        strategy, accumulators = self._distribution_strategy, list(map(native, accumulators))
+        replicas.gather(strategy, accumulators, gradients, self._is_update)
+
     def add_beside(self, variable, name, dtype, layout=None, parts=()):
         """A variable of that dtype where the given one lives, and laid out like it, if not so."""
         own = getattr(variable, "_layout", None)
@@ -169,7 +186,3 @@ class HostOptimizer(keras.optimizers.Optimizer):
                 (*parts, *variable.shape), dtype=dtype, **layouts,
                 name=f"{path_of(variable).replace('/', '_')}_{name}",
             )  # fmt: skip
-
-    def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
-        """As in Keras, but what accompanies a half-precision variable is float32."""
-        return self.add_beside(reference_variable, name, compute_dtype(reference_variable.dtype))

@@ -6,9 +6,12 @@ Seams into Keras 3 (3.3.0 to 3.15.1), as its own LossScaleOptimizer has them:
     `_get_variable_index`: used as Keras's own optimizers use them.
 """
 
+import contextlib
+
 import keras
 from keras import ops
 
+from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.keras import host
 
 
@@ -31,18 +34,28 @@ class MeasuringOptimizer(host.HostOptimizer):
         """Builds the inner optimizer, too; refuses where a step has only one part."""
         if self.built or not variables:
             return
-        self._replicas = 1
-        if keras.backend.backend() == "tensorflow":
+        inner, self._replicas = self.inner_optimizer, 1
+        on_tensorflow = keras.backend.backend() == "tensorflow"
+        if on_tensorflow:
             self._replicas = self._distribution_strategy.num_replicas_in_sync
-        self._count_parts(self._replicas, self.inner_optimizer.gradient_accumulation_steps or 1)
-        if not self.inner_optimizer.built:
-            self.inner_optimizer.build(variables)
+        self._count_parts(self._replicas, inner.gradient_accumulation_steps or 1)
+        self._gathers = on_tensorflow and isinstance(inner, Layerwise) and self.micro_batches > 1
+        if self._gathers:  # before they are measured, and not again
+            self._add_up, inner.gather = inner.gather, lambda gradients, accumulators: None
+        if not inner.built:
+            inner.build(variables)
         super().build(variables)
         self._make_state(variables)
         self._set_early_weights()
 
     def _add(self, name, shape, dtype, initializer):
-        return self.add_variable(shape, initializer, dtype=dtype, name=name)
+        apart = contextlib.nullcontext()
+        if self._gathers and name == "squares":
+            from tf_lamb.tensorflow import replicas
+
+            apart = replicas.apart()
+        with apart:
+            return self.add_variable(shape, initializer, dtype=dtype, name=name)
 
     @property
     def variables(self):
@@ -74,16 +87,29 @@ class MeasuringOptimizer(host.HostOptimizer):
         self._check_variables_are_known(variables)
         gradients, variables = self._filter_empty_gradients(grads, variables)
         dense = list(map(host.dense, gradients, variables))
-        summed = self._sum_over_replicas(gradients) if self._replicas > 1 else dense
         positions = [self._get_variable_index(v) for v in variables]
-        counts = self._measure(dense, list(map(host.dense, summed, variables)), positions)
-        self.inner_optimizer.apply(summed, variables)
+        if self._gathers:
+            self._gather(dense, positions)
+            counts = self._measure(dense, None, positions)
+        else:
+            if self._replicas > 1:
+                gradients = self._sum_over_replicas(gradients)
+                summed = list(map(host.dense, gradients, variables))
+            else:
+                gradients = summed = dense
+            counts = self._measure(dense, summed, positions)
+        self.inner_optimizer.apply(gradients, variables)
         self._stepped(counts)
 
     def _sum_over_replicas(self, gradients):
         reduce = type(self.inner_optimizer)._all_reduce_sum_gradients
         pairs = reduce(self.inner_optimizer, [(g, None) for g in gradients])
         return [gradient for gradient, _ in pairs]
+
+    def _gather(self, gradients, positions):
+        squares = self._squares(gradients, positions, self._preconditioner(positions))
+        into = [*map(self._accumulated, positions), self._state["squares"]]
+        self._add_up([*gradients, self._replicas * squares], into)
 
     def _accumulated(self, position):
         variable = self._trainable_variables[position]

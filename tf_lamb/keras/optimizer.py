@@ -139,19 +139,18 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         return self._plan.layers(indices), state
 
     def _apply_on_tensorflow(self, plan, gradients, state):
-        import tensorflow as tf
-
         from tf_lamb.tensorflow.update import update_replicas
 
-        def everywhere(strategy, gradients):
-            scalars = Scalars(*map(tf.convert_to_tensor, self._scalars()))
-            self._uncount(update_replicas(strategy, self._update, plan, gradients, state, scalars))
+        if self.gradient_accumulation_steps:
+            self.gather(gradients, state.accumulators)
+            gradients = []
+        else:
+            pairs = self._all_reduce_sum_gradients([(g, None) for g in gradients])
+            gradients = [gradient for gradient, _ in pairs]
+        update_replicas(self._update, plan, gradients, state, self._scalars, self._uncount)
 
-        weights = [each.weight for each in state.stored]
-        pairs = self._all_reduce_sum_gradients(zip(gradients, weights, strict=True))
-        tf.__internal__.distribute.interim.maybe_merge_call(
-            everywhere, self._distribution_strategy, [gradient for gradient, _ in pairs]
-        )
+    def _is_update(self):
+        return ops.equal((self._iterations + 1) % self._micro_steps, 0)
 
     def _uncount(self, skipped):
         """A step that was skipped is not counted."""
@@ -166,7 +165,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         return Scalars(
             lr=ops.convert_to_tensor(self.learning_rate),
             t=t,
-            is_update=ops.equal((self._iterations + 1) % self._micro_steps, 0),
+            is_update=self._is_update(),
             # As in Keras, the averages begin with the weights of the first step.
             ema_momentum=ops.where(iterations > 0, self.ema_momentum, 0.0),
             ema_overwrites=ops.equal(t % frequency, 0)

@@ -1,6 +1,56 @@
-"""Gradient statistics of replicas under `tf.distribute`, and where they are kept."""
+"""Replicas under `tf.distribute`: what each adds up by itself, its sum, and statistics of both."""
+
+import contextlib
 
 import tensorflow as tf
+
+from tf_lamb.tensorflow import servers
+
+
+@contextlib.contextmanager
+def apart():
+    """Variables made inside are each replica's own; a file has their sum, and gives each a share.
+
+    A parameter server's are those of all workers.
+    """
+
+    def creator(make, **kwargs):
+        if not servers.are_used():
+            kwargs["synchronization"] = tf.VariableSynchronization.ON_READ
+            kwargs["aggregation"] = tf.VariableAggregation.SUM
+        return make(**kwargs)
+
+    with tf.variable_creator_scope(creator):
+        yield
+
+
+def gather(strategy, accumulators, gradients, is_update):
+    """Each replica adds its own gradients to its own accumulators, made `apart`.
+
+    At an update all of these get their sum over replicas, which is the only time that it is taken.
+
+    Args:
+        is_update: a function, called where replicas meet.
+    """
+    for accumulator, gradient in zip(accumulators, gradients, strict=True):
+        accumulator.assign_add(tf.cast(gradient, accumulator.dtype))
+    if strategy.num_replicas_in_sync == 1:
+        return
+
+    def everywhere(strategy, own):
+        def add_up():
+            context = tf.distribute.get_replica_context()
+            if context:  # of a step that XLA compiles whole for GPUs
+                sums = context.all_reduce(tf.distribute.ReduceOp.SUM, own)
+            else:
+                pairs = list(zip(own, accumulators, strict=True))
+                sums = strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
+            _put(strategy, accumulators, sums)
+
+        tf.cond(is_update(), add_up, lambda: None)
+
+    own = [accumulator.read_value() for accumulator in accumulators]
+    tf.__internal__.distribute.interim.maybe_merge_call(everywhere, strategy, own)
 
 
 def squared_norm(gradient):
@@ -27,15 +77,19 @@ def check_strategy(strategy, name):
 
 
 def assign(strategy, variables, values):
-    """Gives every replica's copy the value, on which replicas agree."""
+    """Gives every replica's copy of a variable that replica's value."""
 
+    def everywhere(strategy, values):
+        _put(strategy, variables, values)
+
+    tf.__internal__.distribute.interim.maybe_merge_call(everywhere, strategy, list(values))
+
+
+def _put(strategy, variables, values):
     # Rewriting this package's own code for AutoGraph would take seconds.
     @tf.autograph.experimental.do_not_convert
     def put(variable, value):
         variable.assign(tf.cast(value, variable.dtype))
 
-    def everywhere(strategy, values):
-        for variable, value in zip(variables, values, strict=True):
-            strategy.extended.update(variable, put, args=(value,), group=False)
-
-    tf.__internal__.distribute.interim.maybe_merge_call(everywhere, strategy, list(values))
+    for variable, value in zip(variables, values, strict=True):
+        strategy.extended.update(variable, put, args=(value,), group=False)

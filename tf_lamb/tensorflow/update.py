@@ -53,7 +53,11 @@ class Update:
         return bool(self._programs)
 
     def __call__(self, plan: tuple[Layer, ...], gradients, state: State, scalars: Scalars):
-        """One micro-step; the layers of the plan hold positions among the gradients.
+        """The end of a micro-step; the layers of the plan hold positions among the gradients.
+
+        Args:
+            gradients: empty where they accumulate: the accumulators have them, summed over replicas
+                where this is an update.
 
         Returns:
             Whether it was the last of a step that was skipped: then nothing but the count and the
@@ -70,9 +74,6 @@ class Update:
     def _run(self, plan, gradients, state, scalars):
         if not self.accumulation_steps:
             return self._apply_if_finite(plan, gradients, state, scalars)
-
-        for accumulator, gradient in zip(state.accumulators, gradients, strict=True):
-            accumulator.assign_add(tf.cast(gradient, accumulator.dtype))
 
         def apply():
             mean = [accumulator / self.accumulation_steps for accumulator in state.accumulators]
@@ -167,30 +168,43 @@ class Update:
         tf.cond(scalars.ema_overwrites, overwrite, lambda: None)
 
 
-def update_replicas(strategy, update: Update, plan, gradients, state, scalars):
-    """Runs the update on every replica, from a cross-replica context or without a strategy.
+def update_replicas(update: Update, plan, gradients, state, scalars, count):
+    """Runs the update on every replica, called by each of them or without a strategy.
 
     Gradients are aggregated by now. One call hands each replica its own copy of every variable;
     the treatments were decided once, so they cannot differ between replicas, and neither can
     what `Update` returns.
+
+    Args:
+        scalars: a function that gives the scalars of the step, called where replicas meet.
+        count: takes there whether the step was skipped; what it returns is returned.
     """
-    copies = strategy.experimental_local_results
 
-    # Rewriting this package's own code for AutoGraph would be half of the first step.
-    @tf.autograph.experimental.do_not_convert
-    def on_replica(weight, gradients, scalars):
-        # A `tf.function` takes a replica's copy as an argument, but captures a mirrored variable:
-        # a program would then work on the variables that it was traced with, whatever it is given.
-        replica = next(
-            (i for i, w in enumerate(copies(state.stored[0].weight)) if w is weight), None
+    def everywhere(strategy, gradients):
+        copies = strategy.experimental_local_results
+
+        # Rewriting this package's own code for AutoGraph would be half of the first step.
+        @tf.autograph.experimental.do_not_convert
+        def on_replica(weight, gradients, scalars):
+            # A `tf.function` takes a replica's copy as an argument, but captures a mirrored
+            # variable: a program would then work on the variables that it was traced with, whatever
+            # it is given.
+            replica = next(
+                (i for i, w in enumerate(copies(state.stored[0].weight)) if w is weight), None
+            )
+            if replica is None:  # a TPU's, where nothing is traced apart
+                own = state
+            else:
+                own = tf.nest.map_structure(
+                    lambda v: None if v is None else copies(v)[replica], state
+                )
+            return update(plan, gradients, own, scalars)
+
+        now = Scalars(*map(tf.convert_to_tensor, scalars()))
+        of_replicas = strategy.extended.update(
+            state.stored[0].weight, on_replica, args=(gradients, now), group=False
         )
-        if replica is None:  # a TPU's, where nothing is traced apart
-            own = state
-        else:
-            own = tf.nest.map_structure(lambda v: None if v is None else copies(v)[replica], state)
-        return update(plan, gradients, own, scalars)
+        return count(tf.nest.flatten(of_replicas)[0])  # one alone in a step that XLA compiles
 
-    of_replicas = strategy.extended.update(
-        state.stored[0].weight, on_replica, args=(gradients, scalars), group=False
-    )
-    return of_replicas[0]
+    strategy = tf.distribute.get_strategy()
+    return tf.__internal__.distribute.interim.maybe_merge_call(everywhere, strategy, gradients)

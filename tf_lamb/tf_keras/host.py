@@ -43,6 +43,13 @@ def at_least_float32(gradient):
     return tf.cast(gradient, tf.float32) if gradient.dtype in HALF else gradient
 
 
+def aggregates_as_tf_keras(optimizer):
+    """Whether gradients are summed over replicas by no other method, and none changes the sums."""
+    method = getattr(optimizer.aggregate_gradients, "__func__", None)
+    own = method is tf_keras.optimizers.Optimizer.aggregate_gradients
+    return own and "apply_gradients" not in vars(optimizer)
+
+
 class HostOptimizer(tf_keras.optimizers.Optimizer):
     """tf_keras's base class, with its timing and its learning rate put right."""
 

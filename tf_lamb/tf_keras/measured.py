@@ -6,13 +6,16 @@ Seams into tf_keras (2.20.1), as its own LossScaleOptimizer has them:
         tf_keras's own optimizers use them.
 """
 
+import contextlib
+
 import tensorflow as tf
 import tf_keras
 
+from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import path_of
 from tf_lamb.tensorflow import namespace, replicas
 from tf_lamb.tensorflow.gradients import dense
-from tf_lamb.tf_keras import saved
+from tf_lamb.tf_keras import host, saved
 
 
 class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
@@ -36,16 +39,22 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         if getattr(self, "_built", False):
             self._refuse_strangers(var_list)
             return
-        self._replicas = self.inner_optimizer._distribution_strategy.num_replicas_in_sync
-        steps = getattr(self.inner_optimizer, "gradient_accumulation_steps", None)
-        self._count_parts(self._replicas, steps or 1)
-        self.inner_optimizer.build(var_list)
+        inner = self.inner_optimizer
+        self._replicas = inner._distribution_strategy.num_replicas_in_sync
+        self._count_parts(self._replicas, getattr(inner, "gradient_accumulation_steps", None) or 1)
+        accumulates = isinstance(inner, Layerwise) and self.micro_batches > 1
+        self._gathers = accumulates and host.aggregates_as_tf_keras(inner)
+        if self._gathers:  # before they are measured, and not again
+            self._add_up, inner.gather = inner.gather, lambda gradients, accumulators: None
+        inner.build(var_list)
         super().build(var_list)
         self._make_state(var_list)
         self._built = True
 
     def _add(self, name, shape, dtype, initializer):
-        return self.add_variable(shape, tf.as_dtype(dtype), initializer, f"{self.name}_{name}")
+        own = self._gathers and name == "squares"
+        with replicas.apart() if own else contextlib.nullcontext():
+            return self.add_variable(shape, tf.as_dtype(dtype), initializer, f"{self.name}_{name}")
 
     def _refuse_strangers(self, variables):
         for variable in variables:
@@ -102,20 +111,29 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
             return self.inner_optimizer.apply_gradients(missing, skip_gradients_aggregation=True)
         gradients = [dense(g, v) for g, v in pairs]
         variables = [v for _, v in pairs]
-        if self._replicas > 1:
-            pairs = list(self.inner_optimizer.aggregate_gradients(pairs))
-        else:
-            pairs = list(zip(gradients, variables, strict=True))
         positions = [self._index_dict[self._var_key(v)] for v in variables]
-        counts = self._measure(gradients, [dense(g, v) for g, v in pairs], positions)
+        if self._gathers:
+            self._gather(gradients, positions)
+            summed = None
+        else:
+            if self._replicas > 1:
+                pairs = list(self.inner_optimizer.aggregate_gradients(pairs))
+            summed = [dense(g, v) for g, v in pairs]
+        counts = self._measure(gradients, summed, positions)
         self.inner_optimizer.apply_gradients(
             pairs + missing, name=name, skip_gradients_aggregation=True
         )
         self._stepped(counts)
         return self.iterations
 
+    def _gather(self, gradients, positions):
+        squares = self._squares(gradients, positions, self._preconditioner(positions))
+        into = [*map(self._accumulated, positions), self._state["squares"]]
+        self._add_up([*gradients, self._replicas * squares], into)
+
     def _accumulated(self, position):
-        return self.inner_optimizer._accumulators[position]
+        own = self.inner_optimizer._accumulators[position]
+        return own if self._gathers else self._replicas * own
 
     def _mean_over_replicas(self, squares):
         """Replica i has g_i/n, so that the sum is the mean: the mean of |g_i|^2 is n times it."""

@@ -8,7 +8,7 @@ from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import path_of, step_of
 from tf_lamb.core.step import Scalars, State, Stored
-from tf_lamb.tensorflow import nonfinite, servers
+from tf_lamb.tensorflow import nonfinite, replicas, servers
 from tf_lamb.tensorflow.gradients import dense
 from tf_lamb.tensorflow.observing import fetch, vector_beside
 from tf_lamb.tensorflow.update import Update, update_replicas
@@ -54,9 +54,10 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         self._slots, self._masters = map(list, zip(*beside, strict=True))
         if self.gradient_accumulation_steps:
             self._micro_step = self.add_variable((), tf.int64, name="micro_step")
-            self._accumulators = [
-                self.add_variable_from_reference(v, "gradient_accumulator") for v in var_list
-            ]
+            with replicas.apart():
+                self._accumulators = [
+                    self.add_variable_from_reference(v, "gradient_accumulator") for v in var_list
+                ]
         if self._guard.is_on:
             self._guard.counter = self.add_variable((), tf.int64, name="skipped_steps")
         self._update = Update(
@@ -84,27 +85,56 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def update_step(self, gradient, variable):
         """One step of the rule for one variable, on its replica."""
-        plan, state = self._work([variable])
-        self._update(plan, [gradient], state, self._scalars())
+        (layer,), state = self._work([variable])
+        self._update.step_layer(layer, [gradient], state, self._scalars())
+
+    @tf.autograph.experimental.do_not_convert  # rewriting this package would take seconds
+    def apply_gradients(
+        self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
+    ):
+        """As in tf_keras; but gradients that accumulate are summed over replicas once an update."""
+        if self.gradient_accumulation_steps:
+            aggregate = kwargs.pop("experimental_aggregate_gradients", True)
+            skip = skip_gradients_aggregation or not aggregate
+            grads_and_vars = self.own_parts(list(grads_and_vars), aggregated=skip)
+            skip_gradients_aggregation = True
+        return super().apply_gradients(grads_and_vars, name, skip_gradients_aggregation, **kwargs)
+
+    def own_parts(self, pairs, aggregated=False):
+        """Pairs with gradients of which the sum over replicas is what accumulates."""
+        if not aggregated:
+            if host.aggregates_as_tf_keras(self):
+                return pairs
+            pairs = self.aggregate_gradients(pairs)
+        n = self._distribution_strategy.num_replicas_in_sync
+        return [(g if g is None or n == 1 else dense(g, v) / n, v) for g, v in pairs]
+
+    def gather(self, gradients, accumulators):
+        """Has each replica add up gradients of its own; at an update accumulators get the sums."""
+        replicas.gather(self._distribution_strategy, accumulators, gradients, self._is_update)
+
+    def _is_update(self):
+        if not self.gradient_accumulation_steps:
+            return tf.constant(True)
+        return tf.equal((self._micro_step + 1) % self.gradient_accumulation_steps, 0)
 
     def _internal_apply_gradients(self, grads_and_vars):
         gradients, variables = zip(*grads_and_vars, strict=True)
         gradients = [
             host.at_least_float32(dense(g, v)) for g, v in zip(gradients, variables, strict=True)
         ]
+        plan, state = self._work(variables)
+        if self.gradient_accumulation_steps:
+            self.gather(gradients, state.accumulators)
+            gradients = []
 
-        def everywhere(strategy, gradients):
-            plan, state = self._work(variables)
-            scalars = self._scalars()
-            skipped = update_replicas(strategy, self._update, plan, gradients, state, scalars)
-            if self.gradient_accumulation_steps:
-                self._micro_step.assign_add(1)
-            stepped = scalars.is_update & ~skipped
-            return self.iterations.assign_add(tf.cast(stepped, tf.int64))
+        return update_replicas(self._update, plan, gradients, state, self._scalars, self._count)
 
-        return tf.__internal__.distribute.interim.maybe_merge_call(
-            everywhere, self._distribution_strategy, gradients
-        )
+    def _count(self, skipped):
+        stepped = self._is_update() & ~skipped
+        if self.gradient_accumulation_steps:
+            self._micro_step.assign_add(1)
+        return self.iterations.assign_add(tf.cast(stepped, tf.int64))
 
     def _work(self, variables):
         """What an update takes besides gradients and scalars."""
@@ -126,11 +156,11 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def _scalars(self):
         t = self.iterations + 1
-        steps, frequency = self.gradient_accumulation_steps, self.ema_overwrite_frequency
+        frequency = self.ema_overwrite_frequency
         return Scalars(
             lr=tf.convert_to_tensor(self.learning_rate),
             t=t,
-            is_update=tf.equal((self._micro_step + 1) % steps, 0) if steps else tf.constant(True),
+            is_update=self._is_update(),
             # As in tf_keras, the averages begin with the initial weights.
             ema_momentum=tf.constant(self.ema_momentum),
             ema_overwrites=tf.equal(t % frequency, 0) if frequency else tf.constant(False),

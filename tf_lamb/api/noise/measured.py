@@ -68,6 +68,9 @@ class Measured(Wrapper):
     _squared_norm: Callable  # in float32
     _mean_over_replicas: Callable  # of the squares of each
     _accumulated: Callable  # position -> the sum of the micro-batches before
+    # Whether each replica adds up its own gradients and squares, this call's, too, and accumulators
+    # and squares have the sums over replicas at an update.
+    _gathers = False
     _assign: Callable  # variables and values, on every replica
 
     def __init__(
@@ -145,14 +148,15 @@ class Measured(Wrapper):
 
         Args:
             gradients: of this replica.
-            summed: over the replicas.
+            summed: over the replicas; None if they were gathered.
             positions: of their variables, among those of the build.
 
         Returns:
             Whether the call is an update, and a finite one.
         """
         xp = self._xp
-        summed = [xp.cast(g, "float32") for g in summed]
+        if summed is not None:
+            summed = [xp.cast(g, "float32") for g in summed]
         state = {name: xp.convert_to_tensor(v) for name, v in self._state.items()}
         is_update = xp.equal(state["micro_step"], self.micro_batches - 1)
         weigh = self._preconditioner(positions)
@@ -167,7 +171,9 @@ class Measured(Wrapper):
             kept = [xp.where(finite, g, b) for g, b in zip(summed, before, strict=True)]
             self._assign([self._previous[i] for i in positions], kept)
         else:
-            local = self._mean_over_replicas(self._squares(gradients, positions, weigh))
+            local = 0.0
+            if not self._gathers:
+                local = self._mean_over_replicas(self._squares(gradients, positions, weigh))
             total = self._squares_of_mean(summed, positions, weigh, is_update)
         mean, when, left = noise.parts_of_step(
             xp, state["squares"], local, total,
@@ -199,10 +205,9 @@ class Measured(Wrapper):
             return self._squares(summed, positions, weigh)
 
         def of_mean():
-            sums = (
-                g + xp.cast(self._accumulated(i), "float32")
-                for g, i in zip(summed, positions, strict=True)
-            )
+            sums = [xp.cast(self._accumulated(i), "float32") for i in positions]
+            if not self._gathers:
+                sums = [g + before for g, before in zip(summed, sums, strict=True)]
             return self._squares([each / self.micro_batches for each in sums], positions, weigh)
 
         return self._cond(is_update, of_mean, lambda: xp.zeros((len(self.group_names),), "float32"))

@@ -1,0 +1,141 @@
+"""Gradients that accumulate under replicas: each adds its own; one sum an update."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from support.doors import DOORS, every_door
+from support.feeding import Feed, close, gradients, maker, mean_of, scaled
+
+
+def all_reduces(function, *arguments):
+    """How many all-reduces a traced function has: in every call, and in some calls alone."""
+    program = function.get_concrete_function(*arguments).graph.as_graph_def()
+    bodies = {each.signature.name: each.node_def for each in program.library.function}
+
+    def count(nodes, in_branch):
+        always, sometimes = 0, 0
+        for node in nodes:
+            if node.op.startswith("CollectiveReduce"):
+                always, sometimes = always + (not in_branch), sometimes + in_branch
+            for attribute in node.attr.values():
+                if attribute.func.name in bodies:
+                    branch = in_branch or node.op in ("If", "StatelessIf")
+                    more = count(bodies[attribute.func.name], branch)
+                    always, sometimes = always + more[0], sometimes + more[1]
+        return always, sometimes
+
+    return count(program.node, False)
+
+
+KINDS = {
+    "LAMB": lambda door, micro: maker(door, "LAMB", micro=micro),
+    "AdaScale": lambda door, micro: scaled(door, micro, 2.0, "LAMB"),
+    "Measured": lambda door, micro: lambda: DOORS[door][1].Measured(KINDS["LAMB"](door, micro)()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@every_door
+def test_replicas_are_summed_once_an_update(door, kind):
+    """And with the gradients, in the same sum, what is measured of their parts."""
+
+    def count(micro):
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        feed = Feed(door, KINDS[kind](door, micro), 2, traced=True, strategy=strategy)
+        (parts,) = gradients(1, 2)
+        seen = all_reduces(feed.call, *(feed.tensors(parts, key) for key in parts[0]))
+        return tuple(number / feed.replicas for number in seen)
+
+    assert count(1) == (1 if kind == "LAMB" else 2, 0)
+    assert count(8) == (0, 1)
+
+
+def saved_in_a_checkpoint(feed, folder):
+    def checkpoint(of):
+        return tf.train.Checkpoint(optimizer=of.optimizer, variables=of.variables)
+
+    path = checkpoint(feed).write(str(folder / "checkpoint"))
+    return lambda other: checkpoint(other).read(path).assert_consumed()
+
+
+def saved_in_a_file(feed, folder):
+    store = {}
+    feed.optimizer.save_own_variables(store)
+    weights, store = feed.weights(), {key: np.array(value) for key, value in store.items()}
+
+    def load(other):
+        other.optimizer.load_own_variables(store)
+        for variable, value in zip(other.variables, weights, strict=True):
+            variable.assign(value)
+
+    return load
+
+
+@pytest.mark.parametrize("save", [saved_in_a_checkpoint, saved_in_a_file])
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 2), (2, 1), (2, 2)])
+@every_door
+def test_what_is_saved_between_two_updates_goes_on(door, before, after, save, tmp_path):
+    """With as many replicas and with others: of an accumulator the sum is saved, as ever."""
+    first, second, uninterrupted = (
+        Feed(door, maker(door, "LAMB", micro=2), replicas) for replicas in (before, after, 1)
+    )
+
+    def step(feed, parts):
+        feed.step(parts if feed.replicas == 2 else [mean_of(parts)])
+
+    micro_batches = gradients(6, 2)
+    for parts in micro_batches:
+        step(uninterrupted, parts)
+    for parts in micro_batches[:3]:
+        step(first, parts)
+    restore = save(first, tmp_path)
+    with second.strategy.scope() if second.strategy else contextlib.nullcontext():
+        restore(second)
+    for parts in micro_batches[3:]:
+        step(second, parts)
+    exactly = np.testing.assert_array_equal if before == after == 1 else close
+    for own, expected in zip(second.weights(), uninterrupted.weights(), strict=True):
+        exactly(own, expected)
+
+
+class Summed(Feed):
+    """As in a step of the user's, who sums gradients before something is made of them."""
+
+    def apply(self, gradients):
+        pairs = self.optimizer.aggregate_gradients(zip(gradients, self.variables, strict=True))
+        self.optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
+
+
+def with_an_aggregation_of_its_own(optimizer):
+    aggregate = optimizer.aggregate_gradients
+    optimizer.aggregate_gradients = lambda pairs: [(1.0 * g, v) for g, v in aggregate(pairs)]
+    return optimizer
+
+
+def with_a_loss_scale(optimizer):
+    if isinstance(optimizer, tf_keras.optimizers.Optimizer):
+        return tf_keras.mixed_precision.LossScaleOptimizer(optimizer, False, initial_scale=1)
+    return keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=1.0)
+
+
+@pytest.mark.parametrize(
+    ("door", "kind", "change"),
+    [
+        ("tf_keras", Summed, lambda optimizer: optimizer),
+        ("tf_keras", Feed, with_an_aggregation_of_its_own),
+        ("tf_keras", Feed, with_a_loss_scale),
+        ("keras", Feed, with_a_loss_scale),
+    ],
+)
+def test_whoever_sums_gradients_they_count_once(door, kind, change):
+    make = maker(door, "LAMB", micro=2)
+    feed, expected = kind(door, lambda: change(make()), 2), Feed(door, make, 2)
+    for parts in gradients(4, 2):
+        feed.step(parts)
+        expected.step(parts)
+    for weight, other in zip(feed.weights(), expected.weights(), strict=True):
+        close(weight, other)
