@@ -42,7 +42,9 @@ def bert(depth, width=1024, heads=16, vocabulary=30522, length=128):
         up = layers.Dense(4 * width, activation="gelu", name=f"up_{i}")(x)
         down = layers.Dense(width, name=f"down_{i}")(up)
         x = layers.LayerNormalization(name=f"after_{i}")(x + down)
-    return Model(tokens, layers.Dense(vocabulary, dtype="float32", name="words_out")(x), name="bert")
+    return Model(
+        tokens, layers.Dense(vocabulary, dtype="float32", name="words_out")(x), name="bert"
+    )
 
 
 def ask(switches, topology, examples, depth, search):

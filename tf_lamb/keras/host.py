@@ -3,6 +3,7 @@
 Seams into Keras 3 (3.3.0 to 3.15.1); the rest of the room uses what is here, and these:
     `_backend_apply_gradients`: clips after the aggregation over replicas, and averages weights
         once an optimizer step; Keras clips before, and averages at every micro-step.
+    `variables`, with those of a wrapper: what a step on JAX is handed, and what is saved.
     `build` on no variables, then `set_weights`: what Keras's HDF5 loader calls. Keras's own
         optimizers are then built on nothing, and lose their slots.
     `_all_reduce_sum_gradients`, `_get_variable_index`, `_var_key`, `_iterations`,
@@ -104,6 +105,36 @@ class HostOptimizer(keras.optimizers.Optimizer):
     """Keras's base class, with its versions evened out and its timing put right."""
 
     _early_weights = ()  # from Keras's HDF5 loader, which sets them before the build
+    _hides_shown = False
+
+    def _on_show(self):
+        """Variables that only show what a step did; a step on JAX can leave what it was handed."""
+        return []
+
+    @property
+    def variables(self):
+        """As in Keras; followed by what is on show."""
+        own = super().variables
+        return own if self._hides_shown else [*own, *self._on_show()]
+
+    def save_own_variables(self, store):
+        """As in Keras: what is on show is not saved."""
+        with self.without_shown():
+            super().save_own_variables(store)
+
+    def load_own_variables(self, store):
+        """As in Keras: what is on show is not loaded."""
+        with self.without_shown():
+            super().load_own_variables(store)
+
+    @contextlib.contextmanager
+    def without_shown(self):
+        """Inside it, what is on show is not among the variables: for whatever saves them."""
+        self._hides_shown = True
+        try:
+            yield
+        finally:
+            self._hides_shown = False
 
     def set_weights(self, weights):
         """As in Keras, and before the optimizer is built, too."""
@@ -165,7 +196,9 @@ class HostOptimizer(keras.optimizers.Optimizer):
 
             apart = replicas.apart()
         with apart:
-            return self.add_beside(reference_variable, name, compute_dtype(reference_variable.dtype))
+            return self.add_beside(
+                reference_variable, name, compute_dtype(reference_variable.dtype)
+            )
 
     def gather(self, gradients, accumulators):
         """Has each replica add up gradients of its own; at an update accumulators get the sums."""

@@ -1,10 +1,7 @@
 """What every optimizer of Keras 3 shares: all that Keras asks of one, but the rule itself.
 
-Seams into Keras 3 (3.15.1): `_distribution_strategy`; an optimizer's state is what its `variables`
-and those of its wrapper list.
+Seam into Keras 3 (3.15.1): `_distribution_strategy`.
 """
-
-import contextlib
 
 import keras
 from keras import ops
@@ -21,7 +18,6 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     """Owns variables, casting, clipping, distribution and config."""
 
     _schedules = schedules
-    _hides_observed = False
     _shares = None  # how `shard_update` lays out what accompanies variables
     _replicas = 1  # whose gradients come apart, on JAX
 
@@ -208,37 +204,12 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def _which_are_finite(variables):
         return ops.convert_to_numpy(ops.stack([ops.all(ops.isfinite(v)) for v in variables]))
 
-    # -- trust ratios on show ----------------------------------------------------------------------
-
-    @property
-    def variables(self):
-        """As in Keras; while trust ratios are observed on JAX, followed by what shows them.
-
-        A step on JAX is a pure function: it can only leave what it was handed.
-        """
-        own = super().variables
-        if self._hides_observed or keras.backend.backend() != "jax":
-            return own
-        return [*own, *self._observer.variables]
-
-    def save_own_variables(self, store):
-        """As in Keras: what is on show is not saved."""
-        with self.without_observed():
-            super().save_own_variables(store)
-
     def load_own_variables(self, store):
-        """As in Keras: what is on show is not loaded; what any number of replicas add up is."""
-        with self.without_observed():
-            super().load_own_variables(sharding.fitting(self, self._accumulators, store))
+        """As in Keras, and what any other number of replicas have added up."""
+        super().load_own_variables(sharding.fitting(self, self._accumulators, store))
 
-    @contextlib.contextmanager
-    def without_observed(self):
-        """Inside it, what is on show is not among the variables: for whatever saves them."""
-        self._hides_observed = True
-        try:
-            yield
-        finally:
-            self._hides_observed = False
+    def _on_show(self):
+        return self._observer.variables if keras.backend.backend() == "jax" else []
 
     def _vector_beside(self, variable, name):
         if keras.backend.backend() == "tensorflow":
