@@ -283,3 +283,27 @@ class AdamP:
         self.ratios.append(rho)
         self.w = self.w * (1 - shrink * rho) - rate * u
         return self.w
+
+
+def line_levels(x, k, b, bits):
+    """clip(floor(k x + b), 0, 2^n - 1), in float64 (Lin et al., arXiv:2008.13128)."""
+    return np.clip(np.floor(k * np.asarray(x, np.float64) + b), 0, 2**bits - 1)
+
+
+def batch_norm_levels(x, gamma, beta, mean, variance, *, epsilon, step, bias, scale, bits):
+    """The levels of batch normalization's output, of accumulators whose last axis is channels."""
+    inputs = np.asarray(x, np.float64) * step + bias
+    outputs = (inputs - mean) * gamma / np.sqrt(np.float64(variance) + epsilon) + beta
+    return np.clip(np.floor(outputs / scale), 0, 2**bits - 1)
+
+
+def shifted_lines(x, levels, bits, shift, slopes):
+    """Slope A -> least and greatest B with clip((A x + B) >> shift) = levels, tried at every x."""
+    x, levels, found = np.asarray(x, object), np.asarray(levels, int).astype(object), {}
+    inner, below_top = levels > 0, levels < 2**bits - 1
+    for a in slopes:
+        least = max((levels * 2**shift - a * x)[inner], default=-(10**12))
+        most = min(((levels + 1) * 2**shift - 1 - a * x)[below_top], default=10**12)
+        if least <= most:
+            found[a] = least, most
+    return found

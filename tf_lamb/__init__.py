@@ -28,10 +28,12 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
         Measured,
         Muon,
         NoiseScale,
+        QuantizedReLU,
         SplitBatchNormalization,
         StopAtScaleInvariantStep,
         TrustRatios,
         auxiliary_statistics,
+        fixed_point,
         from_addons,
         migrate,
         replace_batch_normalization,
@@ -43,9 +45,9 @@ __version__ = "0.1.0"
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "Measured", "Muon", "NoiseScale",
-    "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios", "auxiliary_statistics",
-    "core", "from_addons", "keras", "migrate", "model_garden", "recipes",
-    "replace_batch_normalization", "schedules", "tensorflow", "tf_keras",
+    "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
+    "auxiliary_statistics", "core", "fixed_point", "from_addons", "keras", "migrate",
+    "model_garden", "recipes", "replace_batch_normalization", "schedules", "tensorflow", "tf_keras",
 ]  # fmt: skip
 _ROOMS = {"core", "keras", "model_garden", "tensorflow", "tf_keras"}
 # What one door has and the other has not.

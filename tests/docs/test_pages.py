@@ -32,6 +32,7 @@ y = np.random.default_rng(1).integers(0, 10, 256)
 SHORTER = {
     "adversarial.md": [("batch_size=8192, epochs=90", "batch_size=4, epochs=1")],
     "automatic_warmup.md": [("batch_size=8192, epochs=60", "batch_size=64, epochs=8")],
+    "fixed_point.md": [("epochs=10", "epochs=1")],
     "noise.md": [("steps = 4800 ", "steps = 3 ")],
     "preflight.md": [('(4096, 64), "v3:4x4"', '(64, 64), "v3:2x2"')],
 }
@@ -68,9 +69,15 @@ def pictures():
     return {"model": model, "schedule": 0.1, "tf_lamb": tf_lamb, **data}
 
 
+def digits():
+    random = np.random.default_rng(0)
+    x = random.integers(0, 17, (64, 8, 8, 1)).astype("float32")
+    return {"x": x, "y": random.integers(0, 10, 64)}
+
+
 BEFORE = {
     "index.md": classes, "adversarial.md": pictures, "automatic_warmup.md": classes,
-    "noise.md": regression, "reliability.md": compiled,
+    "fixed_point.md": digits, "noise.md": regression, "reliability.md": compiled,
 }  # fmt: skip
 
 

@@ -9,6 +9,8 @@ import dataclasses
 LAMB = "core/test_lamb.py::test_lamb_is_the_oracle"
 LARS = "core/test_lars.py::test_lars_is_the_oracle"
 PROJECTED = "core/test_projection.py::test_the_projected_rules_are_the_oracle"
+FIXED = "core/test_fixed_point.py"
+NETWORK = "api/test_fixed_point.py::test_a_network_in_integers_has_the_same_outputs[keras]"
 PLAN = "core/test_plan.py"
 NOISE = "core/test_noise.py"
 RECIPES = "core/test_recipes.py"
@@ -63,6 +65,40 @@ CORE = {
     ],
     ("core/rules/lans.py", "core/test_lans.py::test_a_gradient_of_zeros_moves_what_decays_alone"): [
         ("a norm of 0 divides", "length + epsilon, 1.0", "length + epsilon, 0.0"),
+    ],
+    ("core/batch_norm/fixed_point.py", f"{FIXED}::test_random_lines_at_every_x[few]"): [
+        ("a negative slope rises", "_replace(a=-mirrored.a)", "_replace(a=mirrored.a)"),
+        ("the range is not mirrored", "_rising(-k, b, bits, -high, -low)",
+         "_rising(-k, b, bits, low, high)"),
+        ("a threshold one too far", "low + bisect", "low + 1 + bisect"),
+        ("no bound at the least x", "[(low, first)] * (first > 0)", "[(low, first)] * 0"),
+        ("no bound at the greatest x", "[(high, last + 1)] * (last < top)", "[]"),
+        ("what is below a threshold may reach it", "min((j * one - 1 - a", "min((j * one - a"),
+        ("a shift too few", "fit(d) if d < 32", "fit(max(d - 1, 0)) if d < 32"),
+        ("levels end one later", "shift), 0, 2**bits - 1)", "shift), 0, 2**bits)"),
+        ("levels are not clipped below", "shift), 0, 2", "shift), -1, 2"),
+    ],
+    ("core/batch_norm/fixed_point.py", f"{FIXED}::test_the_worked_lines"): [
+        ("a line that is exact, unlike its floats", "key=line)",
+         "key=lambda x: Fraction(k) * x + Fraction(b))"),
+        ("the greatest B", "Integers(a, from_below, d)", "Integers(a, from_above, d)"),
+    ],
+    ("core/batch_norm/fixed_point.py",
+     f"{FIXED}::test_the_shift_is_the_least_a_the_nearest_and_b_the_least"): [
+        ("one shift more than needed", "return fit(d) if d < 32", "return fit(d + 1) if d < 32"),
+        ("the A below", "a = round(slope * one)", "a = math.floor(slope * one)"),
+    ],
+    ("core/batch_norm/fixed_point.py", f"{FIXED}::test_lines_that_are_flat_or_a_step"): [
+        ("steeper than all levels", "min(k, 2**bits)", "min(k, 2**40)"),
+    ],
+    ("core/batch_norm/fixed_point.py", f"{FIXED}::test_one_x_and_the_ends_of_int32"): [
+        ("no bit for the sign", ".bit_length() + 1", ".bit_length()"),
+    ],
+    ("core/batch_norm/fixed_point.py", f"{FIXED}::test_the_line_that_a_layer_is"): [
+        ("epsilon beside the root", "math.sqrt(variance + epsilon)",
+         "(math.sqrt(variance) + epsilon)"),
+        ("the offset is not scaled", "(beta - slope * mean) / scale", "beta - slope * mean"),
+        ("the mean has the step", "slope * mean", "slope * step * mean"),
     ],
     ("core/rules/muon.py", "core/test_muon.py::test_a_matrix_is_the_oracles"): [
         ("no momentum", "m = momentum * m + g", "m = g"),
@@ -216,6 +252,34 @@ CORE = {
 
 
 TENSORFLOW = {
+    ("api/layers/integers/fixing.py", NETWORK): [
+        ("the layer's bias is lost", "mean - bias", "mean"),
+        ("the activation's scale is lost", "scale=activation.scale", "scale=1.0"),
+    ],
+    ("api/layers/integers/fixing.py",
+     "api/test_fixed_point.py::test_a_range_said_by_hand_leaves_the_bias_in_b[keras]"): [
+        ("no bias where a range is said", "finder.bias(call, channels)", "(0.0,) * channels"),
+    ],
+    ("api/layers/integers/accumulators.py", NETWORK): [
+        ("the scale of the inputs is lost", "step=scale * step", "step=step"),
+    ],
+    ("api/layers/integers/accumulators.py",
+     "api/test_fixed_point.py::test_ranges_are_those_that_the_kernels_allow[keras]"): [
+        ("half the step", "return step, kernel / step", "return step / 2, kernel / step * 2"),
+        ("a level too few", "0, 2**layer.bits - 1", "0, 2**layer.bits - 2"),
+        ("the least and the greatest turned", "a * least + b * most", "b * least + a * most"),
+    ],
+    ("api/layers/quantized.py",
+     "api/test_fixed_point.py::test_the_gradient_goes_straight_through[keras]"): [
+        ("no gradient", "kept + xp.stop_gradient(levels - kept)", "levels"),
+        ("a gradient everywhere", "xp.clip(inputs, 0.0, top * self.scale)", "inputs"),
+    ],
+    ("tensorflow/fixed_point.py",
+     "api/test_fixed_point.py::test_tensors_have_the_same_levels[keras]"): [
+        ("no range", "(wide >= low) & (wide <= high)", "wide == wide"),
+        ("no shift", "map(along, (layer.a, layer.b, layer.shift))",
+         "map(along, (layer.a, layer.b, [0] * len(layer.a)))"),
+    ],
     ("keras/optimizer.py", f"{DEFECTS}::test_d27_bias_correction_is_a_switch"): [
         ("t counts from 2", "t=t,", "t=t + 1,"),
     ],

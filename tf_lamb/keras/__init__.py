@@ -25,7 +25,9 @@ from tf_lamb.keras.decentralized.training import Decentralized as Decentralized
 from tf_lamb.keras.family import LAMB, LANS, LARS, SGDP, AdamP, AdaScale, Measured, Muon
 from tf_lamb.keras.layers import (
     GhostBatchNormalization,
+    QuantizedReLU,
     SplitBatchNormalization,
+    fixed_point,
     replace_batch_normalization,
 )
 from tf_lamb.keras.migrate import from_addons, migrate
@@ -37,6 +39,7 @@ from tf_lamb.keras.replicas import per_replica as per_replica
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "Measured", "Muon", "NoiseScale",
-    "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios", "auxiliary_statistics",
-    "from_addons", "migrate", "replace_batch_normalization", "schedules",
+    "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
+    "auxiliary_statistics", "fixed_point", "from_addons", "migrate",
+    "replace_batch_normalization", "schedules",
 ]  # fmt: skip

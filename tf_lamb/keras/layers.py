@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from tf_lamb.api import layers
+from tf_lamb.api.layers.integers.fixing import fixing
 from tf_lamb.api.layers.replacing import replacing
 
 
@@ -53,3 +54,18 @@ class SplitBatchNormalization(layers.SplitBatchNormalization, _BatchNormalizatio
 replace_batch_normalization = replacing(
     keras.layers.BatchNormalization, GhostBatchNormalization, SplitBatchNormalization
 )
+
+
+@keras.saving.register_keras_serializable(package="tf_lamb")
+class QuantizedReLU(layers.QuantizedReLU, keras.layers.Layer):
+    __doc__ = layers.QuantizedReLU.__doc__
+    _xp = ops
+
+
+def _on_tensorflow(layer, x):
+    from tf_lamb.tensorflow.fixed_point import evaluate
+
+    return evaluate(layer, x)
+
+
+fixed_point = fixing(keras.layers, QuantizedReLU, _on_tensorflow)

@@ -18,7 +18,9 @@ from tf_lamb.tf_keras.callbacks import (
 from tf_lamb.tf_keras.family import LAMB, LANS, LARS, SGDP, AdamP, AdaScale, Measured, Muon
 from tf_lamb.tf_keras.layers import (
     GhostBatchNormalization,
+    QuantizedReLU,
     SplitBatchNormalization,
+    fixed_point,
     replace_batch_normalization,
 )
 from tf_lamb.tf_keras.migrate import from_addons, migrate
@@ -26,6 +28,7 @@ from tf_lamb.tf_keras.migrate import from_addons, migrate
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "Measured", "Muon", "NoiseScale",
-    "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios", "auxiliary_statistics",
-    "from_addons", "migrate", "replace_batch_normalization", "schedules",
+    "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
+    "auxiliary_statistics", "fixed_point", "from_addons", "migrate",
+    "replace_batch_normalization", "schedules",
 ]  # fmt: skip

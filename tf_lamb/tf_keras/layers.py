@@ -4,8 +4,10 @@ import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api import layers
+from tf_lamb.api.layers.integers.fixing import fixing
 from tf_lamb.api.layers.replacing import replacing
 from tf_lamb.tensorflow import namespace
+from tf_lamb.tensorflow.fixed_point import evaluate
 
 
 class _Normalization(tf_keras.layers.BatchNormalization):
@@ -75,3 +77,12 @@ class SplitBatchNormalization(layers.SplitBatchNormalization, _Normalization):
 replace_batch_normalization = replacing(
     tf_keras.layers.BatchNormalization, GhostBatchNormalization, SplitBatchNormalization
 )
+
+
+@tf_keras.saving.register_keras_serializable(package="tf_lamb")
+class QuantizedReLU(layers.QuantizedReLU, tf_keras.layers.Layer):
+    __doc__ = layers.QuantizedReLU.__doc__
+    _xp = namespace
+
+
+fixed_point = fixing(tf_keras.layers, QuantizedReLU, evaluate)

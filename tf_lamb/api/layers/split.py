@@ -2,7 +2,7 @@
 
 from tf_lamb.api.layers.flag import Flag
 from tf_lamb.api.layers.ghost import SET, InParts
-from tf_lamb.core import batch_norm as normalization
+from tf_lamb.core.batch_norm import statistics as normalization
 
 _BY_AUXILIARY = Flag("auxiliary_statistics")
 

@@ -1,0 +1,98 @@
+"""Batch normalization in integers: what it needs, and that nothing changes, on digits.
+
+    python benchmarks/fixed_point.py | tee benchmarks/logs/fixed_point.log
+
+A small convolutional network with activations of four bits reads scikit-learn's digits. Its kernels
+are rounded to whole numbers of some bits, and its batch normalizations become integers; the network
+then runs in NumPy, all but its last layer in integers. Then random lines, and the CPU time
+that the integers of one layer take.
+"""
+
+import pathlib
+import platform
+import sys
+import time
+
+TESTS = pathlib.Path(__file__).parents[1] / "tests"
+sys.path.insert(0, str(TESTS))
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+from oracle import line_levels  # noqa: E402
+from support import integers  # noqa: E402
+
+import tf_lamb  # noqa: E402
+from tf_lamb.core.batch_norm import fixed_point  # noqa: E402
+
+
+def differing(model, levels, x):
+    """Activations of the integers that are not Keras's own, in float32."""
+    count = 0
+    for layer in model.layers:
+        x = layer(x)
+        if layer.name in levels:
+            count += np.count_nonzero(levels[layer.name] * layer.scale != integers.array(x))
+    return count
+
+
+def digits():
+    model, (pictures, labels) = integers.of_digits(keras, tf_lamb.keras)
+
+    def right(outputs):
+        return f"{np.mean(outputs.argmax(1) == labels):.2%}"
+
+    print(
+        f"{len(labels)} pictures, kernels in float32: {right(model.predict(pictures, verbose=0))}"
+    )
+    trained = model.get_weights()
+    for bits in (8, 6, 4):
+        model.set_weights(trained)
+        for layer in integers.summing(model):
+            integers.rounded(layer, bits)
+        fixed = tf_lamb.keras.fixed_point(model, input_range=(0, 16))
+        predicted = model.predict(pictures, verbose=0)
+        outputs, levels = integers.in_integers(model, fixed, pictures)
+        changed = np.count_nonzero(outputs.argmax(1) != predicted.argmax(1))
+        in_all = sum(level.size for level in levels.values())
+        print(
+            f"\nkernels of {bits} bits: {right(predicted)}; in integers {right(outputs)}, "
+            f"{changed} predictions changed, {differing(model, levels, pictures):,} of {in_all:,} "
+            f"activations\n{fixed}"
+        )
+
+
+def lines(count=10_000):
+    random, widths = np.random.default_rng(0), []
+    for _ in range(count):
+        bits, low = int(random.integers(1, 9)), int(random.integers(-5000, 4000))
+        high = low + int(10 ** random.uniform(0, 3.5))
+        k = float(random.choice([-1, 1]) * 10 ** random.uniform(-4, 3))
+        b = float(random.uniform(-1, 2) * 2**bits - k * random.uniform(low, high))
+        found, x = fixed_point.integers(k, b, bits, low, high), np.arange(low, high + 1)
+        got = fixed_point.evaluate(np, x.astype("int32"), *map(np.int32, found), bits)
+        assert np.array_equal(got, line_levels(x, k, b, bits)), (k, b, bits, low, high)
+        widths.append(fixed_point.width(found, low, high))
+    print(
+        f"\n{count:,} random lines, 1 to 8 bits: float64's at every x; A x + B has a median of "
+        f"{np.median(widths):.0f} bits, and {max(widths)} at most"
+    )
+
+
+def one_layer(channels=512):
+    for bits in (4, 8):
+        random, begun = np.random.default_rng(1), time.process_time()
+        for _ in range(channels):
+            k, b = random.uniform(0.5, 2) * 2**bits / 4000, random.uniform(0, 2**bits / 2)
+            fixed_point.integers(float(k), float(b), bits, -4000, 4000)
+        took = time.process_time() - begun
+        print(f"{channels} channels of {bits} bits, x from -4,000 to 4,000: {took:.2f} s of CPU")
+
+
+if __name__ == "__main__":
+    print(
+        f"Keras {keras.__version__} on {keras.backend.backend()}, NumPy {np.__version__}, Python "
+        f"{platform.python_version()}, {platform.machine()}\n"
+    )
+    digits()
+    lines()
+    one_layer()

@@ -1,0 +1,392 @@
+"""Models whose batch normalizations become integers: every output as it was, in both Kerases."""
+
+import doctest
+import functools
+import os
+
+import numpy as np
+import pytest
+from oracle import batch_norm_levels
+from support.doors import BACKEND, DOORS, every_door, on_jax, on_tensorflow
+from support.integers import array, in_integers, of_digits, rounded, summing
+
+if BACKEND == "tensorflow":
+    import tensorflow as tf
+
+
+# The activation.
+
+
+@every_door
+@pytest.mark.parametrize(("bits", "scale"), [(1, 0.5), (4, None), (3, 2.0)])
+def test_the_levels(door, bits, scale):
+    layer = DOORS[door][1].QuantizedReLU(bits, scale)
+    step = 4 / 2**bits if scale is None else scale
+    top = step * (2**bits - 1)
+    x = np.concatenate([np.linspace(-2, top + 3 * step, 999), [0, step, top, -1e30, 1e30]])
+    x = x.astype("float32")
+    expected = step * np.clip(np.floor(x / step), 0, 2**bits - 1)
+    np.testing.assert_array_equal(array(layer(x)), expected)
+    assert layer.get_config()["bits"] == bits and layer.get_config()["scale"] == step
+    assert type(layer).from_config(layer.get_config()).scale == step
+
+
+X, STRAIGHT = [-0.1, 0.1, 1.3, 3.9, 4.1], [0.0, 1.0, 1.0, 1.0, 0.0]
+
+
+@on_tensorflow
+@every_door
+def test_the_gradient_goes_straight_through(door):
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = DOORS[door][1].QuantizedReLU(2)(x)
+    np.testing.assert_array_equal(tape.gradient(y, x), STRAIGHT)
+
+
+@on_jax
+def test_the_gradient_goes_straight_through_on_jax():
+    import jax
+
+    layer = DOORS["keras"][1].QuantizedReLU(2)
+    gradient = jax.grad(lambda x: layer(x).sum())(np.array(X, "float32"))
+    np.testing.assert_array_equal(gradient, STRAIGHT)
+
+
+@on_tensorflow
+@every_door
+def test_the_example_runs(door):
+    runner = doctest.DocTestRunner()
+    (example,) = doctest.DocTestFinder().find(DOORS[door][1].fixed_point, "example", globs={})
+    runner.run(example)
+    assert runner.tries >= 5 and not runner.failures
+
+
+# A network.
+
+
+def network(host, ours):
+    layers = host.layers
+    return host.Sequential([
+        host.Input((8, 8, 2)),
+        layers.Conv2D(5, 3, name="first"),
+        layers.BatchNormalization(epsilon=1e-5, name="norm_first"),
+        ours.QuantizedReLU(4, name="relu_first"),
+        layers.MaxPooling2D(name="pool"),
+        layers.DepthwiseConv2D(3, depth_multiplier=2, padding="same", name="depth"),
+        layers.BatchNormalization(scale=False, name="norm_depth"),
+        ours.QuantizedReLU(2, scale=0.5, name="relu_depth"),
+        layers.Flatten(name="flat"),
+        layers.Dense(6, use_bias=False, name="dense"),
+        layers.BatchNormalization(center=False, name="norm_dense"),
+        ours.QuantizedReLU(3, scale=0.125, name="relu_dense"),
+        layers.Dense(3, name="head"),
+    ])  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """Door -> a network, what it is given and its integers; made once."""
+    return functools.cache(made)
+
+
+def made(door):
+    """The network, as if trained: drawn weights, statistics of the accumulators it has."""
+    host, ours = DOORS[door]
+    host.utils.set_random_seed(3)
+    random, model = np.random.default_rng(4), network(host, ours)
+    x = random.integers(0, 17, (32, 8, 8, 2)).astype("float32")
+    y = x
+    for layer in model.layers:
+        if layer in summing(model):
+            rounded(layer)
+            if layer.use_bias:
+                layer.bias.assign(random.normal(size=layer.bias.shape))
+        if hasattr(layer, "moving_mean"):
+            flat = array(y).reshape(-1, y.shape[-1])
+            layer.moving_mean.assign(flat.mean(0))
+            layer.moving_variance.assign(flat.var(0))
+            if layer.gamma is not None:
+                layer.gamma.assign(random.choice([-1, 1], len(flat[0])) * random.uniform(0.5, 2))
+            if layer.beta is not None:
+                layer.beta.assign(random.uniform(-0.5, 3, len(flat[0])))
+        y = layer(y)
+    return model, x, ours.fixed_point(model, input_range=(0, 16))
+
+
+@every_door
+def test_a_network_in_integers_has_the_same_outputs(door, trained):
+    model, x, fixed = trained(door)
+    outputs, levels = in_integers(model, fixed, x)
+    y = x
+    for layer in model.layers:
+        y = layer(y)
+        if hasattr(layer, "bits"):
+            np.testing.assert_array_equal(levels[layer.name] * layer.scale, array(y), layer.name)
+            assert len(np.unique(levels[layer.name])) == 2**layer.bits
+    assert len(levels) == 3
+    np.testing.assert_allclose(outputs, array(y), rtol=1e-5, atol=1e-5)
+
+
+@every_door
+def test_every_accumulator_in_range_has_the_levels_of_float64(door, trained):
+    model, _, fixed = trained(door)
+    kernels = [model.get_layer(name) for name in ("first", "depth", "dense")]
+    for layer, numbers, into in zip(kernels, fixed.layers.values(), (1.0, 0.25, 0.5), strict=True):
+        norm = model.get_layer(numbers.name)
+        channels = len(numbers.a)
+        gamma, beta = (1 if w is None else array(w).astype(float) for w in (norm.gamma, norm.beta))
+        bias = array(layer.bias).astype(float) if layer.use_bias else 0.0
+        x = np.stack([
+            np.resize(np.arange(low, high + 1), max(numbers.high) - min(numbers.low) + 1)
+            for low, high in zip(numbers.low, numbers.high, strict=True)
+        ], axis=-1)  # fmt: skip
+        assert x.shape[1] == channels and x.size > 1000
+        expected = batch_norm_levels(
+            x, gamma, 0.0 if norm.beta is None else beta, array(norm.moving_mean).astype(float),
+            array(norm.moving_variance), epsilon=norm.epsilon, bias=bias,
+            step=numbers.kernel_step * into, bits=numbers.bits,
+            scale=model.get_layer(numbers.activation).scale,
+        )  # fmt: skip
+        np.testing.assert_array_equal(numbers.in_numpy(x), expected)
+
+
+@every_door
+def test_ranges_are_those_that_the_kernels_allow(door, trained):
+    model, _, fixed = trained(door)
+    for name, most in (("first", 16), ("depth", 15), ("dense", 3)):
+        numbers, layer = fixed.layers[f"norm_{name}"], model.get_layer(name)
+        kernel = array(layer.weights[0]).astype(float) / numbers.kernel_step
+        kernel = kernel.reshape(-1, len(numbers.a))
+        assert np.abs(kernel).max() >= 64 and (kernel % 2).any()  # the largest step
+        assert list(numbers.high) == (np.maximum(kernel, 0).sum(0) * most).tolist()
+        assert list(numbers.low) == (np.minimum(kernel, 0).sum(0) * most).tolist()
+
+
+@on_tensorflow
+@every_door
+def test_tensors_have_the_same_levels(door, trained):
+    _, _, fixed = trained(door)
+    numbers = fixed.layers["norm_first"]
+    ends = [np.linspace(*each, 9) for each in zip(numbers.low, numbers.high, strict=True)]
+    x = np.stack(ends, axis=-1).astype("int32")
+    y = numbers.in_tensorflow(tf.constant(x))
+    assert y.dtype == tf.int32
+    np.testing.assert_array_equal(y, numbers.in_numpy(x))
+    graph = tf.function(numbers.in_tensorflow)
+    np.testing.assert_array_equal(graph(tf.constant(x, tf.int64)), y)
+    x[-1, 2] += 1
+    for function in (numbers.in_tensorflow, graph):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="out of the range"):
+            function(tf.constant(x))
+    with pytest.raises(TypeError, match="norm_first takes whole numbers"):
+        numbers.in_tensorflow(tf.constant([0.5]))
+
+
+@every_door
+def test_an_array_out_of_range_or_of_floats_is_refused(door, trained):
+    numbers = trained(door)[2].layers["norm_first"]
+    with pytest.raises(TypeError, match="norm_first takes whole numbers.*not float64"):
+        numbers.in_numpy(np.zeros((2, 5)))
+    x = np.zeros((2, 3, 5), int)
+    x[1, 2, 4] = numbers.low[4] - 1
+    text = f"norm_first, channel 4: an accumulator of {x[1, 2, 4]:,} is out of the range"
+    with pytest.raises(ValueError, match=text):
+        numbers.in_numpy(x)
+    assert numbers.in_numpy(x[:0]).shape == (0, 3, 5)
+
+
+@every_door
+def test_the_report(door, trained):
+    _, _, fixed = trained(door)
+    header, *rows = str(fixed).splitlines()
+    assert header.split()[:9] == ["batch", "norm", "activation", "channels", "n", "d", "A", "B",
+                                  "bits"]  # fmt: skip
+    assert [row.split()[:2] for row in rows] == [
+        [f"norm_{name}", f"relu_{name}"] for name in ("first", "depth", "dense")
+    ]
+    for row, numbers in zip(rows, fixed.layers.values(), strict=True):
+        cells, widths = row.split(), numbers.widths()
+        most = int(cells[8].rstrip(":"))
+        assert [int(cell) for cell in cells[2:5]] == [
+            len(numbers.a), numbers.bits, max(numbers.shift)
+        ]  # fmt: skip
+        for cell, each in zip(cells[5:7], (numbers.a, numbers.b), strict=True):
+            assert -(2 ** (int(cell) - 1)) < min(each) and max(each) < 2 ** (int(cell) - 1)
+        assert int(cells[7]) == max(widths) == widths[most] <= 32
+        line = f"({numbers.a[most]} x {numbers.b[most]:+}) >> {numbers.shift[most]}"
+        assert row.endswith(line)
+
+
+@every_door
+def test_the_model_is_saved_loaded_and_the_same(door, trained, tmp_path):
+    model, x, fixed = trained(door)
+    path = os.path.join(tmp_path, "model.keras")
+    model.save(path)
+    loaded = DOORS[door][0].models.load_model(path)
+    assert DOORS[door][1].fixed_point(loaded, (0, 16)) == fixed
+    np.testing.assert_array_equal(array(loaded(x)), array(model(x)))
+
+
+# What is said by hand, and what is left.
+
+
+def branches(host, ours):
+    """A sum of two branches, which no kernel sums; and a batch normalization before a ReLU."""
+    layers = host.layers
+    inputs = host.Input((4,))
+    sums = [layers.Dense(3, name=f"dense_{i}")(inputs) for i in range(2)]
+    y = layers.BatchNormalization(name="norm")(layers.Add(name="both")(sums))
+    y = layers.Dense(2, name="last")(ours.QuantizedReLU(4, name="relu")(y))
+    y = layers.BatchNormalization(name="plain")(y)
+    return host.Model(inputs, layers.ReLU(name="not_ours")(y))
+
+
+@every_door
+def test_what_cannot_be_found_is_said_by_hand(door):
+    host, ours = DOORS[door]
+    model = branches(host, ours)
+    refused(ValueError, "norm is not given whole numbers that can be known, because both, a Add",
+            ours.fixed_point, model, (0, 9))  # fmt: skip
+    fixed = ours.fixed_point(model, accumulators={"norm": (0.5, -100, 100)})
+    numbers = fixed.layers["norm"]
+    assert numbers.low == (-100,) * 3 and numbers.kernel_step is None
+    x = np.arange(-100, 101)[:, None].repeat(3, axis=1)
+    expected = batch_norm_levels(x, 1, 0, 0, 1, epsilon=1e-3, step=0.5, bias=0, scale=0.25, bits=4)
+    np.testing.assert_array_equal(numbers.in_numpy(x), expected)
+    assert list(fixed.left) == ["plain"]
+    assert str(fixed).splitlines()[-1] == (
+        "left as it is: plain, which is read by not_ours (ReLU), not by one QuantizedReLU"
+    )
+
+
+@every_door
+def test_a_range_said_by_hand_leaves_the_bias_in_b(door):
+    model = small(door)
+    model.get_layer("sum").bias.assign([0.3, 1.7])
+    fixed_point = DOORS[door][1].fixed_point
+    found = fixed_point(model, (0, 9)).layers["norm"]
+    given = fixed_point(model, accumulators={"norm": (1, 0, 18)}).layers["norm"]
+    assert (given.a, given.b, given.shift) == (found.a, found.b, found.shift)
+    assert found.b[0] != found.b[1] and found.high == (18, 18)
+
+
+# What is refused.
+
+
+def refused(error, text, function, *arguments, **named):
+    with pytest.raises(error) as raised:
+        function(*arguments, **named)
+    assert text in str(raised.value), raised.value
+
+
+def small(door, *middle, activation=None, kernel=None, axis=-1):
+    host, ours = DOORS[door]
+    layers = host.layers
+    model = host.Sequential([
+        host.Input((2,)), *middle, layers.Dense(2, activation, name="sum"),
+        layers.BatchNormalization(axis=axis, name="norm"), ours.QuantizedReLU(4, name="relu"),
+    ])  # fmt: skip
+    model.get_layer("sum").kernel.assign(np.ones((2, 2)) if kernel is None else kernel)
+    return model
+
+
+@every_door
+def test_what_cannot_be_in_integers(door):
+    host, ours = DOORS[door]
+    fixed_point, layers = ours.fixed_point, host.layers
+    refused(TypeError, "fixed_point takes a model, not", fixed_point, object())
+    plain = host.Sequential([host.Input((2,)), layers.BatchNormalization(name="n")], name="plain")
+    text = "plain has no BatchNormalization followed by a QuantizedReLU: n is left, an output of"
+    refused(ValueError, text, fixed_point, plain)
+    unbuilt = host.Sequential([layers.BatchNormalization(name="n"), ours.QuantizedReLU(4)])
+    refused(ValueError, "n has no moving statistics: it is not built", fixed_point, unbuilt)
+    model = small(door)
+    refused(ValueError, "norm sums up the model's input, of which no range", fixed_point, model)
+    refused(TypeError, "two whole numbers such as (0, 255), not 255", fixed_point, model, 255)
+    refused(TypeError, "not (0.5, 1)", fixed_point, model, (0.5, 1))
+    refused(ValueError, "input_range: the range begins at 9", fixed_point, model, (9, 0))
+    refused(ValueError, "needs more than 31 bits", fixed_point, model, (0, 2**31))
+    refused(ValueError, "norm, channel 0: the range from 0 to 4,000,000,000 needs more than 31",
+            fixed_point, model, (0, 2 * 10**9))  # fmt: skip
+    named = functools.partial(fixed_point, model, (0, 9))
+    refused(ValueError, "accumulators names 'nrom', which", named, accumulators={"nrom": (1, 0, 9)})
+    refused(TypeError, "accumulators must be a dict", named, accumulators=[(1, 0, 9)])
+    refused(TypeError, "accumulators['norm'] must be (step", named, accumulators={"norm": (0, 9)})
+    refused(ValueError, "the step must be above 0, not 0", named, accumulators={"norm": (0, 0, 9)})
+    refused(ValueError, "begins at 9 and ends", named, accumulators={"norm": (1, 9, 0)})
+    with_range = functools.partial(fixed_point, input_range=(0, 9))
+    refused(ValueError, "because sum before it has an activation", with_range,
+            small(door, activation="relu"))  # fmt: skip
+    refused(ValueError, "because scaled, a Rescaling, has no levels", with_range,
+            small(door, layers.Rescaling(0.5, name="scaled")))  # fmt: skip
+    uneven = np.array([[1.0, 0.3], [1e-7, 1.0]])
+    refused(ValueError, "sum: the kernel is on no grid", with_range, small(door, kernel=uneven))
+    refused(ValueError, "say to multiples of 0.015625", with_range, small(door, kernel=uneven))
+    refused(ValueError, "sum: the kernel holds nan", with_range,
+            small(door, kernel=np.full((2, 2), np.nan)))  # fmt: skip
+    wide = small(door, kernel=np.full((2, 2), 2.0**14 + 1))
+    refused(ValueError, "norm, channel 0: int32 would overflow", fixed_point, wide, (0, 60_000))
+
+
+@every_door
+def test_a_layer_that_is_not_finite_is_named(door):
+    for name, value in (("gamma", np.nan), ("moving_variance", -1.0)):
+        model = small(door)
+        getattr(model.get_layer("norm"), name).assign([1.0, value])
+        refused(ValueError, "norm, channel 1: ", DOORS[door][1].fixed_point, model, (0, 9))
+
+
+@every_door
+def test_a_model_that_does_not_tell_how_layers_follow_is_refused(door):
+    host, ours = DOORS[door]
+
+    class Model(host.Model):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.relu = host.layers.BatchNormalization(), ours.QuantizedReLU(4)
+
+        def call(self, x):
+            return self.relu(self.norm(x))
+
+    model = Model()
+    model(np.zeros((2, 3), "float32"))
+    refused(ValueError, "give it a functional or a Sequential model", ours.fixed_point, model)
+
+
+@every_door
+def test_another_axis_or_a_second_call_is_no_pair(door):
+    host, ours = DOORS[door]
+    layers = host.layers
+    inputs = host.Input((3, 3))
+    y = layers.Dense(3, name="sum")(inputs)
+    y = ours.QuantizedReLU(4)(layers.BatchNormalization(axis=1, name="norm")(y))
+    refused(ValueError, "norm normalizes another axis than that of sum's", ours.fixed_point,
+            host.Model(inputs, y), (0, 9))  # fmt: skip
+    inner = host.Model(inputs, y, name="inner")
+    outer = host.Sequential([host.Input((3, 3)), inner])
+    refused(ValueError, "norm is left, inside another layer", ours.fixed_point, outer, (0, 9))
+    norm = layers.BatchNormalization(name="twice")
+    y = ours.QuantizedReLU(4)(norm(norm(inputs)))
+    refused(ValueError, "twice is left, which is called 2 times", ours.fixed_point,
+            host.Model(inputs, y), (0, 9))  # fmt: skip
+
+
+# Trained.
+
+
+@pytest.mark.slow
+@every_door
+def test_digits_are_read_as_before(door):
+    """Trained with 4-bit activations; kernels rounded to 6 bits; all but the head in integers."""
+    model, (pictures, digits) = of_digits(*DOORS[door])
+    for layer in summing(model):
+        rounded(layer, bits=6)
+    fixed = DOORS[door][1].fixed_point(model, input_range=(0, 16))
+    assert list(fixed.layers) == ["norm_1", "norm_2", "norm_3", "norm_4"] and not fixed.left
+    outputs, levels = in_integers(model, fixed, pictures)
+    predicted = model.predict(pictures, verbose=0)
+    np.testing.assert_array_equal(outputs.argmax(1), predicted.argmax(1))
+    np.testing.assert_allclose(outputs, predicted, rtol=1e-4, atol=1e-4)
+    assert np.mean(outputs.argmax(1) == digits) > 0.95
+    assert sum(level.size for level in levels.values()) == 360 * (2 * 64 * 16 + 16 * 32 + 32)

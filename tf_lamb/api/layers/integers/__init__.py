@@ -1,0 +1,1 @@
+"""Batch normalization in integers: of a model, the pairs, their numbers and a report."""

@@ -1,0 +1,170 @@
+"""What the batch normalizations of a model are given: whole numbers, of which step and range.
+
+A layer is found by how the model calls it, in functional and `Sequential` models of both Kerases.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+from tf_lamb.core.batch_norm import fixed_point
+
+# What gives the numbers that it is given, or zeros, at inference.
+_PASS = (
+    "Cropping1D", "Cropping2D", "Cropping3D", "Dropout", "Flatten", "GlobalMaxPooling1D",
+    "GlobalMaxPooling2D", "GlobalMaxPooling3D", "MaxPooling1D", "MaxPooling2D", "MaxPooling3D",
+    "Permute", "Reshape", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D",
+    "ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D",
+)  # fmt: skip
+_SUM = ("Conv1D", "Conv2D", "Conv3D", "Dense", "DepthwiseConv2D")
+_MOST = 2**15  # of a kernel's whole numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class Accumulator:
+    """What one batch normalization is given: step x + bias, of each channel its range of x."""
+
+    step: float
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    bias: tuple[float, ...]
+    kernel_step: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One call of a layer in a model; tensors by their id."""
+
+    layer: Any
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    rank: int  # of the first output
+
+
+def calls_of(model, function: str) -> list[Call]:
+    """How the model calls its layers, or an error where nothing says so."""
+    # seam: Keras 3.15.1, whose Sequential holds a functional model; tf_keras 2.20.1.
+    graph = getattr(model, "_functional", None) or model
+    nodes = getattr(graph, "_nodes_by_depth", None)
+    if not nodes:
+        raise ValueError(
+            f"{function} reads how layers follow each other, which {model!r:.80} does not tell: "
+            "give it a functional or a Sequential model that is built, say by an Input."
+        )
+
+    def call(node):
+        inputs = node.input_tensors if hasattr(node, "operation") else node.keras_inputs
+        outputs = node.outputs if isinstance(node.outputs, (list, tuple)) else [node.outputs]
+        layer = node.operation if hasattr(node, "operation") else node.layer
+        return Call(layer, tuple(map(id, inputs)), tuple(map(id, outputs)), len(outputs[0].shape))
+
+    return [call(node) for depth in sorted(nodes, reverse=True) for node in nodes[depth]]
+
+
+class Accumulators:
+    """Finds them, in a model's calls."""
+
+    def __init__(self, layers, quantized, calls, input_range):
+        self._quantized, self._input_range = quantized, input_range
+        self._input, self._pass, self._sum = (
+            tuple(getattr(layers, name) for name in names)
+            for names in (("InputLayer",), _PASS, _SUM)
+        )
+        self._makers = {tensor: call for call in calls for tensor in call.outputs}
+
+    def of(self, call: Call, axis: int) -> Accumulator:
+        """Of a call of a batch normalization on this axis, -1 for the last."""
+        name, maker = call.layer.name, self._makers[call.inputs[0]]
+        layer = maker.layer
+        if type(layer) not in self._sum:
+            raise _unknown(name, f"{layer.name}, a {type(layer).__name__}, is before it")
+        if getattr(layer.activation, "__name__", None) != "linear":
+            raise _unknown(name, f"{layer.name} before it has an activation")
+        channels_first = getattr(layer, "data_format", None) == "channels_first"
+        if axis != (1 if channels_first else -1):
+            raise ValueError(
+                f"{name} normalizes another axis than that of {layer.name}'s features."
+            )
+        scale, least, most = self._grid(maker.inputs[0], name)
+        kernel = getattr(layer, "depthwise_kernel", None)
+        kernel = (layer.kernel if kernel is None else kernel).numpy().astype("float64")
+        step, whole = _on_grid(kernel, layer.name)
+        channels = call.layer.moving_mean.shape[0]
+        whole = whole.reshape(-1, channels)  # also that of a depthwise kernel
+        above, below = (
+            [int(each) for each in part.sum(0).tolist()]
+            for part in (whole * (whole > 0), whole * (whole < 0))
+        )
+        return Accumulator(
+            step=scale * step,
+            low=tuple(a * least + b * most for a, b in zip(above, below, strict=True)),
+            high=tuple(a * most + b * least for a, b in zip(above, below, strict=True)),
+            bias=self.bias(call, channels),
+            kernel_step=step,
+        )
+
+    def bias(self, call: Call, channels: int) -> tuple[float, ...]:
+        """What the layer before adds to its sum."""
+        layer = self._makers[call.inputs[0]].layer
+        biased = type(layer) in self._sum and layer.use_bias
+        return tuple(layer.bias.numpy().tolist()) if biased else (0.0,) * channels
+
+    def _grid(self, tensor, name) -> tuple[float, int, int]:
+        """The scale and the range of what a tensor holds; 0 is in it, for padding."""
+        maker = self._makers[tensor]
+        layer = maker.layer
+        if isinstance(layer, self._quantized):
+            return layer.scale, 0, 2**layer.bits - 1
+        if type(layer) in self._pass:
+            return self._grid(maker.inputs[0], name)
+        if type(layer) is not self._input[0]:
+            raise _unknown(name, f"{layer.name}, a {type(layer).__name__}, has no levels")
+        if self._input_range is None:
+            raise ValueError(
+                f"{name} sums up the model's input, of which no range is known: give whole numbers "
+                "to the model, and say input_range=(0, 255)."
+            )
+        low, high = self._input_range
+        return 1.0, min(low, 0), max(high, 0)
+
+
+def _unknown(name, why):
+    return ValueError(
+        f"{name} is not given whole numbers that can be known, because {why}. Say what it is given "
+        f"by accumulators={{{name!r}: (step, lowest, highest)}}."
+    )
+
+
+def _on_grid(kernel, name):
+    """The largest power of two of which all weights are multiples, and the multiples."""
+    largest = float(abs(kernel).max())
+    if not math.isfinite(largest):
+        raise ValueError(
+            f"{name}: the kernel holds {largest}; integers need a model that is finite."
+        )
+    step = 2.0 ** (math.frexp(largest)[1] - 1) if largest else 1.0
+    while largest / step < _MOST:
+        if not ((kernel / step) % 1).any():
+            return step, kernel / step
+        step /= 2
+    near = 2.0 ** (math.frexp(largest)[1] - 7)  # whole numbers of eight bits
+    raise ValueError(
+        f"{name}: the kernel is on no grid: its weights are not whole numbers of 16 bits times a "
+        f"power of two. Round them first, say to multiples of {near}."
+    )
+
+
+def given(name, value, bias) -> Accumulator:
+    """What the user says of an accumulator, or an error."""
+    if not isinstance(value, (list, tuple)) or len(value) != 3:
+        raise TypeError(
+            f"accumulators[{name!r}] must be (step, lowest, highest), such as (0.25, -1000, 1000), "
+            f"not {value!r}."
+        )
+    step, low, high = value
+    is_number = isinstance(step, (int, float)) and not isinstance(step, bool)
+    if not is_number or not 0 < step < math.inf:
+        raise ValueError(f"accumulators[{name!r}]: the step must be above 0, not {step!r}.")
+    low, high = fixed_point.check_range(low, high, f"accumulators[{name!r}]")
+    channels = len(bias)
+    return Accumulator(float(step), (low,) * channels, (high,) * channels, bias, None)

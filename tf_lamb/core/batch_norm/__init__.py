@@ -1,0 +1,1 @@
+"""Batch normalization in parts, and in integers."""
