@@ -2,10 +2,10 @@
 
     python benchmarks/sharded_update.py --log=benchmarks/logs/sharded_update.jsonl
 
-No TPU is needed and nothing runs. The model is of Keras's own layers: 24 layers of 1,024, sequences of
-128, masked-language loss on every token, mixed_bfloat16, on eight chips under `DataParallel`. Every
-row is a line of the log, and one that the log has is not compiled again. A step of BERT-large takes
-minutes to compile; `--layers` makes a smaller one.
+No TPU is needed and nothing runs. The model is of Keras's own layers: 24 layers of 1,024, sequences
+of 128, a loss on every token, mixed_bfloat16, on eight chips under `DataParallel`. Every row is a
+line of the log, and one that the log has is not compiled again. A step of BERT-large takes minutes
+to compile; `--layers` makes a smaller one.
 """
 
 import json

@@ -195,10 +195,9 @@ class HostOptimizer(keras.optimizers.Optimizer):
             from tf_lamb.tensorflow import replicas
 
             apart = replicas.apart()
+        dtype = compute_dtype(reference_variable.dtype)
         with apart:
-            return self.add_beside(
-                reference_variable, name, compute_dtype(reference_variable.dtype)
-            )
+            return self.add_beside(reference_variable, name, dtype)
 
     def gather(self, gradients, accumulators):
         """Has each replica add up gradients of its own; at an update accumulators get the sums."""
