@@ -140,6 +140,7 @@ def test_accumulation_is_in_the_report(records):
     )  # fmt: skip
     assert (found.micro_batches, found.share) == (2, 2)
     assert found.memory.slots > 2.9 * found.memory.weights  # two moments and an accumulator
+    assert found.work.reduced == found.memory.weights  # once an update
 
 
 @pytest.mark.slow

@@ -317,6 +317,23 @@ TENSORFLOW = {
     ("core/step.py", f"{OPTIMIZERS}::test_averages_follow_the_weights[2-keras]"): [
         ("averages of the last weight", "m * average + (1 - m)", "(1 - m) * average + m"),
     ],
+    ("tensorflow/replicas.py",
+     "tensorflow/test_accumulation.py::test_what_is_saved_between_two_updates_goes_on"
+     "[keras-2-2-saved_in_a_file]"): [
+        ("summed at every micro-batch", "tf.cond(is_update(), add_up, lambda: None)", "add_up()"),
+        ("never summed", "extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)",
+         "extended and own"),
+        ("the first replica's alone is saved", "VariableAggregation.SUM",
+         "VariableAggregation.ONLY_FIRST_REPLICA"),
+    ],
+    ("tf_keras/optimizer.py",
+     "tensorflow/test_accumulation.py::test_whoever_sums_gradients_they_count_once[by the user]"): [
+        ("sums count once for each replica", "dense(g, v) / n", "dense(g, v)"),
+    ],
+    ("tf_keras/measured.py",
+     "tensorflow/test_adascale_replicas.py::test_the_noise_scale_is_numpys[tf_keras]"): [
+        ("squares of a replica's part", "self._replicas * squares], into", "squares], into"),
+    ],
     ("tensorflow/update.py", f"{STEPS}::test_variables_of_one_shape_keep_their_own_treatment"): [
         ("one program for every treatment", "(layer.treatments, *", "(None, *"),
     ],

@@ -96,8 +96,8 @@ class _Compiled:
         return self._compile("the update alone", self._built.update)
 
     def network(self, _):
-        """All gradients are summed; a replica compiled alone has no collectives."""
-        return self._built.gradients, 0.0, None
+        """All gradients are summed, by the update; a replica compiled alone has no collectives."""
+        return self._built.gradients, self._built.gradients, None
 
     def _compile(self, what, make, *arguments):
         return self._took(
