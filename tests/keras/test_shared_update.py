@@ -237,6 +237,27 @@ def test_a_loss_scale_is_one_for_all():
         np.testing.assert_allclose(value, other, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["AdaScale", "Measured"])
+def test_replicas_are_parts_of_the_batch(kind):
+    """Eight parts of two examples: of eight devices, or of four in two turns, or all in turn."""
+    found = []
+    for devices, micro_batches in ((0, 8), (4, 2), (8, 1)):
+        spread(devices)
+        around = {"AdaScale": lambda own: tf_lamb.keras.AdaScale(own, scale=8),
+                  "Measured": tf_lamb.keras.Measured}[kind]  # fmt: skip
+        model = compiled(network(), devices > 0, around, gradient_accumulation_steps=micro_batches)
+        x, y = data(128)
+        model.fit(x, y, batch_size=16 // micro_batches, epochs=2, shuffle=False, verbose=0)
+        own = model.optimizer
+        measured = [own._state[name] for name in ("variance", "signal", "count")]
+        gain = [own.gain] if kind == "AdaScale" else []
+        found.append([np.asarray(v) for v in (*measured, *gain, *model.trainable_variables)])
+        assert own.parts == 8 and found[-1][0] > 0
+    for each in found[1:]:
+        for value, other in zip(each, found[0], strict=True):
+            np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-5)
+
+
 def uncompiled(model):
     return model
 
