@@ -78,8 +78,23 @@ class Update:
             apply()
             return ops.ones((len(gradients),), "bool")
         finite = ops.stack([ops.isfinite(ops.sum(ops.square(g))) for g in gradients])
-        self._within(ops.all(finite), apply, state, None)
+        due = ops.all(finite)
+        if (known := host.known(due)) is not None:
+            if known:
+                apply()
+            return finite
+        # Selected, not a branch: XLA would copy what enters one.
+        variables = self._changed_by(state)
+        for variable, value in zip(variables, self._after(apply, variables), strict=True):
+            variable.assign(ops.where(due, value, variable.value))
         return finite
+
+    @staticmethod
+    def _after(apply, variables):
+        """The values after the step, which itself assigns to no variable."""
+        with keras.StatelessScope([(v, v.value) for v in variables]) as scope:
+            apply()
+        return [scope.get_current_value(v) for v in variables]
 
     def _aggregated(self, gradient, stored):
         """The mean over micro-batches, the sum over replicas: each device's share of it."""
@@ -114,14 +129,13 @@ class Update:
         """
         if (known := host.known(due)) is not None:
             return apply() if known else otherwise
-        variables = self._changed_by(state)
+        variables, results = self._changed_by(state), []
 
         def stepped():  # as values: a branch on JAX assigns to no variable
-            with keras.StatelessScope([(v, v.value) for v in variables]) as scope:
-                result = apply()
+            values = self._after(lambda: results.append(apply()), variables)
             # Laid out in here: what is gathered behind the branch is gathered where none is due.
-            values = (self._like(v, scope.get_current_value(v)) for v in variables)
-            return result, list(values)
+            laid_out = [self._like(v, value) for v, value in zip(variables, values, strict=True)]
+            return results.pop(), laid_out
 
         result, values = ops.cond(due, stepped, lambda: (otherwise, [v.value for v in variables]))
         for variable, value in zip(variables, values, strict=True):
