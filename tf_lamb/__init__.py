@@ -54,21 +54,23 @@ _ROOMS = {"core", "keras", "model_garden", "tensorflow", "tf_keras"}
 _OF_ONE_DOOR = {"ConcurrentAdversarial": "keras", "Decentralized": "keras", "preflight": "keras"}
 
 
-def __getattr__(name):
-    if name in _ROOMS:
-        return importlib.import_module(f"tf_lamb.{name}")
-    if name == "recipes":
-        return importlib.import_module("tf_lamb.core.recipes")
-    if name in __all__:
-        # As TensorFlow itself decides what `tf.keras` is.
-        legacy = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
-        room = "tf_lamb.tf_keras" if legacy else "tf_lamb.keras"
-        return getattr(importlib.import_module(room), name)
-    if name in _OF_ONE_DOOR:
-        raise AttributeError(
-            f"{name} is Keras 3's alone: write tf_lamb.{_OF_ONE_DOOR[name]}.{name}."
-        )
-    raise AttributeError(f"module 'tf_lamb' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker is to know a name that is not there
+
+    def __getattr__(name: str):
+        if name in _ROOMS:
+            return importlib.import_module(f"tf_lamb.{name}")
+        if name == "recipes":
+            return importlib.import_module("tf_lamb.core.recipes")
+        if name in __all__:
+            # As TensorFlow itself decides what `tf.keras` is.
+            legacy = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
+            room = "tf_lamb.tf_keras" if legacy else "tf_lamb.keras"
+            return getattr(importlib.import_module(room), name)
+        if name in _OF_ONE_DOOR:
+            raise AttributeError(
+                f"{name} is Keras 3's alone: write tf_lamb.{_OF_ONE_DOOR[name]}.{name}."
+            )
+        raise AttributeError(f"module 'tf_lamb' has no attribute {name!r}")
 
 
 def __dir__():

@@ -13,9 +13,9 @@ import tf_keras
 from official.core import exp_factory, train_utils
 from official.modeling import optimization
 from official.modeling.optimization import OptimizerFactory
-from support.clusters import mirrored
+from support.clusters import all_reduces, mirrored
 from support.doors import uncompiled
-from support.garden import BATCH, build, one_device, optimizer, tiny, train, weights
+from support.garden import BATCH, build, one_device, optimizer, tiny, train, trainer_of, weights
 
 import tf_lamb.keras
 from tf_lamb.core import recipes, schedules
@@ -324,6 +324,17 @@ def test_micro_batches_on_replicas_equal_the_batch(records, in_one_piece):
     assert parts.global_step.numpy() == parts.optimizer.iterations.numpy() == 5
     for a, b in zip(weights(in_one_piece[0]), weights(parts), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_step_of_the_trainer_sums_replicas_once(records):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    config = tiny(records, optimizer_config=optimizer(gradient_accumulation_steps=2))
+    trainer = trainer_of(build(config), strategy)
+    with strategy.scope():
+        iterator = iter(trainer.train_dataset)
+        step = tf.function(lambda: trainer.train_step(iterator))
+        assert all_reduces(step) == (0, 2)  # on each of two replicas
 
 
 def test_a_resumed_run_skips_whole_batches(records, tmp_path):

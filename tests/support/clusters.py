@@ -27,6 +27,26 @@ def native(variable):
     return variable if callable(variable.value) else variable.value
 
 
+def all_reduces(function, *arguments):
+    """How many all-reduces a traced function has: in every call, and in some calls alone."""
+    program = function.get_concrete_function(*arguments).graph.as_graph_def()
+    bodies = {each.signature.name: each.node_def for each in program.library.function}
+
+    def count(nodes, in_branch):
+        always, sometimes = 0, 0
+        for node in nodes:
+            if node.op.startswith("CollectiveReduce"):
+                always, sometimes = always + (not in_branch), sometimes + in_branch
+            for attribute in node.attr.values():
+                if attribute.func.name in bodies:
+                    branch = in_branch or node.op in ("If", "StatelessIf")
+                    more = count(bodies[attribute.func.name], branch)
+                    always, sometimes = always + more[0], sometimes + more[1]
+        return always, sometimes
+
+    return count(program.node, False)
+
+
 def addresses(count):
     """Free ports of this machine."""
     sockets = [socket.socket() for _ in range(count)]

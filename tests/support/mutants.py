@@ -328,7 +328,7 @@ TENSORFLOW = {
     ],
     ("tf_keras/optimizer.py",
      "tensorflow/test_accumulation.py::test_whoever_sums_gradients_they_count_once[by the user]"): [
-        ("sums count once for each replica", "dense(g, v) / n", "dense(g, v)"),
+        ("sums count once for each replica", "wide(dense(g, v)) / n", "wide(dense(g, v))"),
     ],
     ("tf_keras/measured.py",
      "tensorflow/test_adascale_replicas.py::test_the_noise_scale_is_numpys[tf_keras]"): [

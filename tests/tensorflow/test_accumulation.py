@@ -7,29 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from support import clusters, feeding
+from support.clusters import all_reduces
 from support.doors import DOORS, every_door
 from support.feeding import Feed, close, gradients, maker, mean_of, scaled
-
-
-def all_reduces(function, *arguments):
-    """How many all-reduces a traced function has: in every call, and in some calls alone."""
-    program = function.get_concrete_function(*arguments).graph.as_graph_def()
-    bodies = {each.signature.name: each.node_def for each in program.library.function}
-
-    def count(nodes, in_branch):
-        always, sometimes = 0, 0
-        for node in nodes:
-            if node.op.startswith("CollectiveReduce"):
-                always, sometimes = always + (not in_branch), sometimes + in_branch
-            for attribute in node.attr.values():
-                if attribute.func.name in bodies:
-                    branch = in_branch or node.op in ("If", "StatelessIf")
-                    more = count(bodies[attribute.func.name], branch)
-                    always, sometimes = always + more[0], sometimes + more[1]
-        return always, sometimes
-
-    return count(program.node, False)
-
 
 EPSILON = 0.1  # with a small one, LAMB steps alike for gradients of any length
 KINDS = {
@@ -100,6 +81,18 @@ def test_what_is_saved_between_two_updates_goes_on(door, before, after, save, tm
     exactly = np.testing.assert_array_equal if before == after == 1 else close
     for own, expected in zip(second.weights(), uninterrupted.weights(), strict=True):
         exactly(own, expected)
+
+
+@pytest.mark.slow
+def test_two_processes_go_on_from_what_they_saved():
+    outputs = clusters.results(feeding.resumed_worker, clusters.workers(2))
+    assert outputs[0] == outputs[1]
+    for door in DOORS:
+        feed = Feed(door, maker(door, "LAMB", micro=2, epsilon=EPSILON))
+        for parts in gradients(6, 2):
+            feed.step([mean_of(parts)])
+        for weight, expected in zip(outputs[0][door], feed.weights(), strict=True):
+            close(weight, expected)
 
 
 class Summed(Feed):

@@ -21,7 +21,7 @@ class Schedule(schedules.Schedule):
     def __call__(self, step):
         return self.value(self._xp, self._xp.cast(step, self._floatx()))
 
-    def check_inside(self, name, value):
+    def check_inside(self, name: str, value: Any) -> None:
         """Refuses what is no schedule, or one of the other Keras."""
         super().check_inside(name, value)
         check_host(name, value, self._host)

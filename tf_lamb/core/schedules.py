@@ -50,7 +50,7 @@ class Schedule:
             else:
                 object.__setattr__(self, field.name, tuple(value))
 
-    def check_inside(self, name: str, value) -> None:
+    def check_inside(self, name: str, value: Any) -> None:
         """Refuses what is no schedule; a host's base class adds those that it cannot call."""
         if not callable(value) and not hasattr(value, "value"):
             raise TypeError(
@@ -69,7 +69,7 @@ class Constant(Schedule):
 
     learning_rate: float
 
-    def value(self, xp, step):
+    def value(self, xp: Any, step: Any) -> Any:
         """The learning rate, as an array like step."""
         return 0.0 * step + self.learning_rate
 
@@ -83,7 +83,7 @@ class Polynomial(Schedule):
     end_learning_rate: float = 0.0
     power: float = 1.0
 
-    def value(self, xp, step):
+    def value(self, xp: Any, step: Any) -> Any:
         """The learning rate after this many steps."""
         left = 1.0 - xp.minimum(step, float(self.steps)) / self.steps
         fall = left if self.power == 1 else left**self.power
@@ -98,7 +98,7 @@ class Cosine(Schedule):
     steps: int
     end_learning_rate: float = 0.0
 
-    def value(self, xp, step):
+    def value(self, xp: Any, step: Any) -> Any:
         """The learning rate after this many steps."""
         turn = xp.cos(math.pi * (xp.minimum(step, float(self.steps)) / self.steps))
         span = self.initial_learning_rate - self.end_learning_rate
@@ -114,7 +114,7 @@ class Exponential(Schedule):
     rate: float
     staircase: bool = False
 
-    def value(self, xp, step):
+    def value(self, xp: Any, step: Any) -> Any:
         """The learning rate after this many steps."""
         exponent = step / self.steps
         exponent = xp.floor(exponent) if self.staircase else exponent
@@ -143,7 +143,7 @@ class MultiStep(Schedule):
         for i, rate in enumerate(self.learning_rates):
             _rate(f"learning_rates[{i}]", rate)
 
-    def value(self, xp, step):
+    def value(self, xp: Any, step: Any) -> Any:
         """The learning rate after this many steps."""
         rate = 0.0 * step + self.learning_rates[0]
         for boundary, after in zip(self.boundaries, self.learning_rates[1:], strict=True):
@@ -189,7 +189,7 @@ class Warmup(Schedule):
                 "together."
             )
 
-    def value(self, xp, step):
+    def value(self, xp: Any, step: Any) -> Any:
         """The learning rate after this many steps."""
         peak = _at(self.after, xp, 0.0 * step)
         part = xp.minimum(step, float(self.steps)) / self.steps
@@ -227,7 +227,7 @@ class Stages(Schedule):
             _count(f"lengths[{i}]", length)
             self.check_inside(f"schedules[{i}]", schedule)
 
-    def value(self, xp, step):
+    def value(self, xp: Any, step: Any) -> Any:
         """The learning rate after this many steps."""
         rate, begin = _at(self.schedules[0], xp, step), 0
         for length, schedule in zip(self.lengths, self.schedules[1:], strict=False):

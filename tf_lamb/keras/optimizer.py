@@ -222,13 +222,13 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def _fetch(self, vectors):
         return ops.convert_to_numpy(ops.stack(list(map(ops.convert_to_tensor, vectors)))).tolist()
 
-    def state_of(self, index):
+    def state_of(self, index: int) -> dict:
         """By name the slots of a variable of the build, and its "average" if there is one."""
         averages = self._model_variables_moving_average if self.use_ema else {index: None}
         average = {} if averages[index] is None else {"average": averages[index]}
         return dict(zip(self.slot_names, self._slots[index], strict=False)) | average
 
-    def continue_from(self, model, step, states, weights):
+    def continue_from(self, model: object, step: int, states: dict, weights: dict) -> None:
         """Goes on after these steps, with path -> slot or "average" -> array, path -> weight."""
         self.build(model.trainable_variables)
         for variable in model.weights:

@@ -118,6 +118,26 @@ def fitting(optimizer, accumulators, store):
     return saved
 
 
+def after(last, array):
+    """The array; in a program for a TPU one that is not there before a variable that lies whole.
+
+    Layers are free of each other, and libtpu may begin several at once: then none of their arrays
+    fits into the chip's own memory from the first pass over them to the second. Barriers it drops.
+    """
+    import jax
+
+    value = keras.ops.convert_to_tensor(last)
+    if not isinstance(value, jax.core.Tracer) or any(axes_of(last)):
+        return array
+
+    def later(array, value):  # by 0.0, which XLA cannot know before it has the value
+        first = value[(0,) * value.ndim].astype("float32")
+        bits = jax.lax.bitcast_convert_type(first, "int32")
+        return array + ((bits >> 31) & (~bits >> 31)).astype(array.dtype)
+
+    return jax.lax.platform_dependent(array, value, tpu=later, default=lambda array, value: array)
+
+
 def like(variable, array):
     """The array, laid out as the variable is."""
     array = keras.ops.convert_to_tensor(array)

@@ -152,9 +152,14 @@ class Update:
 
     def _apply(self, plan, gradients, state, scalars):
         gradients = self.clip(gradients)
+        # Inside a conditional, libtpu would copy whatever one layer waits for.
+        one_by_one, last = not (self.is_shared or self.accumulation_steps), None
         for layer in plan:
             own = [gradients[i] for i in layer.members]
+            if one_by_one and last is not None and keras.backend.backend() == "jax":
+                own = [sharding.after(last, g) for g in own]
             self.step_layer(layer, own, state, scalars)
+            last = state.stored[layer.members[0]].weight
         for average, weight in state.averages:
             own = self._like(average, weight)
             average.assign(step.averaged(ops, average, own, scalars.ema_momentum))

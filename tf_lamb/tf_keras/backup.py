@@ -12,7 +12,7 @@ from tf_lamb.api.variables import variables_of
 class BackupAndRestore(backup.BackupAndRestore, tf_keras.callbacks.BackupAndRestore):
     __doc__ = backup.BackupAndRestore.__doc__
 
-    def __init__(self, backup_dir, delete_checkpoint=True):
+    def __init__(self, backup_dir: str | os.PathLike, delete_checkpoint: bool = True):
         super().__init__(backup_dir, delete_checkpoint=delete_checkpoint)
 
     def on_train_begin(self, logs=None):

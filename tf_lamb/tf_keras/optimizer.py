@@ -107,7 +107,10 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
                 return pairs
             pairs = self.aggregate_gradients(pairs)
         n = self._distribution_strategy.num_replicas_in_sync
-        return [(g if g is None or n == 1 else dense(g, v) / n, v) for g, v in pairs]
+        if n == 1:
+            return pairs
+        wide = host.at_least_float32
+        return [(g if g is None else wide(dense(g, v)) / n, v) for g, v in pairs]
 
     def gather(self, gradients, accumulators):
         """Has each replica add up gradients of its own; at an update accumulators get the sums."""
@@ -188,13 +191,13 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         """The constructor's arguments, exclusions and all."""
         return self._config(self._host_learning_rate())
 
-    def state_of(self, index):
+    def state_of(self, index: int) -> dict:
         """By name the slots of a variable of the build, and its "average" if there is one."""
         averages = self._model_variables_moving_average if self.use_ema else None
         average = {"average": averages[index]} if averages else {}
         return dict(zip(self.slot_names, self._slots[index], strict=False)) | average
 
-    def continue_from(self, model, step, states, weights):
+    def continue_from(self, model: object, step: int, states: dict, weights: dict) -> None:
         """Goes on after these steps, with path -> slot or "average" -> array, path -> weight."""
         self.build(model.trainable_variables)
         for variable in map(host.native, model.weights):

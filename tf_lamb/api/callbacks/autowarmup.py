@@ -76,15 +76,18 @@ class AutoWarmup(Callback):
     """
 
     warmup: Any = None
+    _state_file: Any
     async_safe = True  # losses are looked at when the epoch ends: Keras 3 need not wait for them
 
     def __init__(
-        self, min_learning_rate=1e-5, max_learning_rate=1.0, *, max_warmup_fraction=0.5,
-        decay="cosine", cooldown_fraction=0.2, confidence=0.95, patience=3, tests=5,
-        total_steps=None, state_file=None, verbose=True,
+        self, min_learning_rate: float = 1e-5, max_learning_rate: float = 1.0, *,
+        max_warmup_fraction: float = 0.5, decay: str = "cosine", cooldown_fraction: float = 0.2,
+        confidence: float = 0.95, patience: int = 3, tests: int = 5,
+        total_steps: int | None = None, state_file: str | os.PathLike | None = None,
+        verbose: bool = True,
     ):  # fmt: skip
         super().__init__()
-        self._told = {
+        self._told: dict[str, Any] = {
             "min_learning_rate": min_learning_rate, "max_learning_rate": max_learning_rate,
             "max_warmup_fraction": max_warmup_fraction, "decay": decay,
             "cooldown_fraction": cooldown_fraction, "confidence": confidence,
@@ -183,7 +186,7 @@ class AutoWarmup(Callback):
     def _copies(self):
         return [variable.numpy().copy() for variable in self._trained()]
 
-    def plot(self, axes=None):
+    def plot(self, axes: Any = None) -> Any:
         """Draws loss, posterior, switch and learning rate; see `AutoWarmup`.
 
         Args:

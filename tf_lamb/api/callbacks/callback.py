@@ -23,7 +23,7 @@ class Callback:
     _optimizer: Any = None  # the one that is read, once the model is known
     _batches = 0
 
-    def __init__(self, every=1):
+    def __init__(self, every: int = 1):
         super().__init__()
         self._every = checks.whole("every", every)
 

@@ -2,6 +2,7 @@
 
 import collections
 import math
+from collections.abc import Callable
 from typing import Any
 
 from tf_lamb.api.callbacks.callback import Callback
@@ -166,7 +167,10 @@ class DivergenceReport(Callback):
 
     _diagnosis: Any = None
 
-    def __init__(self, every=10, *, keep=5, patience=20, print_fn=print):
+    def __init__(
+        self, every: int = 10, *, keep: int = 5, patience: int = 20,
+        print_fn: Callable[[str], Any] | None = print,
+    ):  # fmt: skip
         super().__init__(every)
         self._keep, self._patience = checks.whole("keep", keep), checks.whole("patience", patience)
         self._print_fn = print_fn

@@ -1,5 +1,7 @@
 """The face of what reads the noise of gradients during `fit`; each door adds its host."""
 
+from typing import Any
+
 from tf_lamb.api import pictures
 from tf_lamb.api.callbacks.callback import Callback
 from tf_lamb.api.noise.measured import Measured
@@ -82,7 +84,7 @@ class NoiseScale(Callback):
           https://arxiv.org/abs/1812.06162
     """
 
-    def __init__(self, batch_size, *, every=100, verbose=True):
+    def __init__(self, batch_size: int, *, every: int = 100, verbose: bool = True):
         super().__init__(every)
         self.batch_size = checks.whole("batch_size", batch_size)
         self._verbose = checks.flag("verbose", verbose)
@@ -112,7 +114,7 @@ class NoiseScale(Callback):
         if self._verbose:
             print(self.advice())
 
-    def plot(self, axes=None):
+    def plot(self, axes: Any = None) -> Any:
         """Draws the noise scale over the steps, of groups of variables, too, and the batch size.
 
         Args:

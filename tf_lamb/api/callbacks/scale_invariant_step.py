@@ -33,7 +33,7 @@ class StopAtScaleInvariantStep(Callback):
     True
     """
 
-    def __init__(self, steps, *, every=1):
+    def __init__(self, steps: int, *, every: int = 1):
         super().__init__(every)
         self.steps = checks.whole("steps", steps)
 

@@ -4,6 +4,7 @@ import array
 import functools
 import itertools
 import math
+import os
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -192,7 +193,10 @@ class TrustRatios(Callback):
 
     _writer: Callable  # the door's: from the directory and the optimizer what writes to it
 
-    def __init__(self, directory=None, every=100, print_fn=print):
+    def __init__(
+        self, directory: str | os.PathLike | None = None, every: int = 100,
+        print_fn: Callable[[str], Any] | None = print,
+    ):  # fmt: skip
         super().__init__(every)
         self._directory = directory
         self._print_fn = print_fn
@@ -220,11 +224,11 @@ class TrustRatios(Callback):
         if self._print_fn:
             self._print_fn(self.table())
 
-    def table(self):
+    def table(self) -> str:
         """The latest reading as text, a line a variable, outliers first."""
         return self.history.table()
 
-    def plot(self, axes=None):
+    def plot(self, axes: Any = None) -> Any:
         """Draws median and range of the ratios of all layers over the steps, and three layers.
 
         These are the layers whose ratios are the farthest from the median in the latest reading,

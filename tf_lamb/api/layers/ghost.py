@@ -31,9 +31,9 @@ class InParts:
 
         def call(self, inputs, training, mask): ...
         def build(self, input_shape): ...
-        def get_config(self): ...
+        def get_config(self) -> dict[str, Any]: ...
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any):
         self._check(**kwargs)
         super().__init__(**kwargs)
 
@@ -118,10 +118,12 @@ class GhostBatchNormalization(InParts):
     """
 
     def __init__(
-        self, group_size=128, axis=-1, momentum=0.99, epsilon=1e-3, center=True, scale=True,
-        beta_initializer="zeros", gamma_initializer="ones", moving_mean_initializer="zeros",
-        moving_variance_initializer="ones", beta_regularizer=None, gamma_regularizer=None,
-        beta_constraint=None, gamma_constraint=None, synchronized=False, **kwargs,
+        self, group_size: int = 128, axis: int = -1, momentum: float = 0.99,
+        epsilon: float = 1e-3, center: bool = True, scale: bool = True,
+        beta_initializer: Any = "zeros", gamma_initializer: Any = "ones",
+        moving_mean_initializer: Any = "zeros", moving_variance_initializer: Any = "ones",
+        beta_regularizer: Any = None, gamma_regularizer: Any = None, beta_constraint: Any = None,
+        gamma_constraint: Any = None, synchronized: bool = False, **kwargs: Any,
     ):  # fmt: skip
         given = {k: v for k, v in locals().items() if k not in ("self", "kwargs", "__class__")}
         group_size = checks.whole("group_size", given.pop("group_size"))
@@ -134,7 +136,7 @@ class GhostBatchNormalization(InParts):
             return self._train(inputs, mask)
         return super().call(inputs, training=False, mask=mask)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """The host's, and the size of a group."""
         return {**super().get_config(), "group_size": self.group_size}
 

@@ -5,15 +5,21 @@ would have to know how the model calls it: it reaches no layer that another hold
 model, and leaves the variables behind that optimizers and checkpoints know.
 """
 
+from typing import Any, TypeVar
+
 from tf_lamb.core import checks
+
+Model = TypeVar("Model")
 
 _COMPILED = ("train_function", "train_tf_function", "test_function", "predict_function")
 
 
-def replacing(host, ghost, split_):
+def replacing(host: Any, ghost: Any, split_: Any):
     """The public function, for the layers of one door."""
 
-    def replace_batch_normalization(model, group_size=None, *, split=False):
+    def replace_batch_normalization(
+        model: Model, group_size: int | None = None, *, split: bool = False
+    ) -> Model:
         """Makes every `BatchNormalization` of a model one in parts. The model keeps its weights.
 
         It is the same model afterwards, with the same variables: layers inside other layers and

@@ -1,5 +1,7 @@
 """The face of split batch normalization; each door adds its host's `BatchNormalization`."""
 
+from contextlib import AbstractContextManager
+
 from tf_lamb.api.layers.flag import Flag
 from tf_lamb.api.layers.ghost import SET, InParts
 from tf_lamb.core.batch_norm import statistics as normalization
@@ -73,7 +75,7 @@ class SplitBatchNormalization(InParts):
                 setattr(self, f"auxiliary_{name}", self._add_like(main, f"auxiliary_{name}"))
 
 
-def auxiliary_statistics():
+def auxiliary_statistics() -> AbstractContextManager[None]:
     """`SplitBatchNormalization` normalizes whole batches by its auxiliary set; no average moves.
 
     It holds for what is called, or traced, inside.

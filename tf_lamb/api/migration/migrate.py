@@ -1,15 +1,22 @@
 """The face of the way in: state and configs of other optimizers, continued by ours."""
 
 import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from tf_lamb.api.migration import peers
-from tf_lamb.api.migration.source import Source, prepare
+from tf_lamb.api.migration.source import Report, Source, prepare
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import path_of, step_of
 from tf_lamb.api.wrappers import unwrapped
 
+Optimizer = TypeVar("Optimizer")
 
-def way_in(own, lamb, elsewhere, read, checkpoints, deserialize):
+
+def way_in(
+    own: Any, lamb: Callable[..., Optimizer], elsewhere: str, read: Callable[[Any], Source],
+    checkpoints: Callable[[], Any], deserialize: Callable[[dict], Any],
+):  # fmt: skip
     """The public functions of a door, `migrate` and `from_addons`.
 
     Args:
@@ -21,7 +28,10 @@ def way_in(own, lamb, elsewhere, read, checkpoints, deserialize):
         deserialize: makes a schedule of the host.
     """
 
-    def migrate(source, optimizer, model, *, weights=False, rename=None, fresh=()):
+    def migrate(
+        source: Any, optimizer: Any, model: Any, *, weights: bool = False,
+        rename: Mapping[str, str] | None = None, fresh: Iterable[str] = (),
+    ) -> Report:  # fmt: skip
         """Continues the state of another optimizer: its moments and its step.
 
         Everything is read and checked first. Where something does not fit, one error names the
@@ -79,7 +89,7 @@ def way_in(own, lamb, elsewhere, read, checkpoints, deserialize):
         optimizer.continue_from(model, found.step, states, values)
         return report
 
-    def from_addons(config, **arguments):
+    def from_addons(config: Mapping[str, Any] | str | os.PathLike, **arguments: Any) -> Optimizer:
         """The LAMB that a serialized `Addons>LAMB` asks for.
 
         Both forms are read, of TensorFlow Addons (`exclude_from_layer_adaptation` and all) and of
@@ -104,9 +114,9 @@ def way_in(own, lamb, elsewhere, read, checkpoints, deserialize):
         >>> config = {"class_name": "Addons>LAMB", "config": {"weight_decay": 0.01}}
         >>> optimizer = tf_lamb.from_addons(config, learning_rate=1e-3)
         """
-        if isinstance(config, (str, os.PathLike)):
-            config = checkpoints().optimizer_config(config)
-        arguments = peers.addons_arguments(config, arguments)
+        is_path = isinstance(config, (str, os.PathLike))
+        said: Any = checkpoints().optimizer_config(config) if is_path else config
+        arguments = peers.addons_arguments(said, arguments)
         if isinstance(rate := arguments.get("learning_rate"), dict):
             try:
                 arguments["learning_rate"] = deserialize(rate)

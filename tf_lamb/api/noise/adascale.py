@@ -1,8 +1,11 @@
 """AdaScale: an optimizer whose learning rate follows the noise of its gradients."""
 
+from typing import Any
+
 from tf_lamb.api.noise.measured import Measured
 from tf_lamb.api.noise.rate import Rate
 from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.optimizers.settings import Patterns
 from tf_lamb.core import adascale, checks, noise
 from tf_lamb.core.checks.warn import warn
 from tf_lamb.core.rules.moments import debias
@@ -71,8 +74,10 @@ class AdaScale(Measured):
     _adaptive: tuple[type, ...]  # of them the host's that keep second moments
 
     def __init__(
-        self, inner, scale, *, previous_gradient=False, averaging="paper", preconditioned=None,
-        groups=None, smoothing=0.99, name="adascale",
+        self, inner: Any, scale: float, *, previous_gradient: bool = False,
+        averaging: str = "paper", preconditioned: bool | None = None,
+        groups: Patterns = None, smoothing: float = 0.99,
+        name: str = "adascale",
     ):  # fmt: skip
         super().__init__(
             inner, previous_gradient=previous_gradient, groups=groups, smoothing=smoothing,
@@ -113,7 +118,7 @@ class AdaScale(Measured):
         return self.inner_optimizer._learning_rate
 
     @property
-    def learning_rate(self):
+    def learning_rate(self) -> Any:
         """The base batch's, at the next of its steps; without the gain."""
         return self._rate.at(self._xp.convert_to_tensor(self._state["step"]) if self._state else 0)
 
@@ -130,11 +135,11 @@ class AdaScale(Measured):
             self._rate.base.assign(value)
 
     @property
-    def scaled_learning_rate(self):
+    def scaled_learning_rate(self) -> Any:
         """The learning rate that the inner optimizer reads."""
         return self._rate(self.inner_optimizer.iterations)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """See base class; the inner optimizer has the base batch's learning rate."""
         rate = self._rate
         self.inner_optimizer._learning_rate = rate.base

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_lamb.api.noise.wrapper import Wrapper
+from tf_lamb.api.optimizers.settings import Patterns
 from tf_lamb.api.variables import path_of
 from tf_lamb.core import checks, noise
 from tf_lamb.core import plan as plans
@@ -75,14 +76,15 @@ class Measured(Wrapper):
     _assign: Callable  # variables and values, on every replica
 
     def __init__(
-        self, inner, *, previous_gradient=False, groups=None, smoothing=0.99, name="measured"
-    ):
+        self, inner: Any, *, previous_gradient: bool = False, groups: Patterns = None,
+        smoothing: float = 0.99, name: str = "measured",
+    ):  # fmt: skip
         super().__init__(inner, name)
         self._previous_gradient = checks.flag("previous_gradient", previous_gradient)
         self._groups = checks.patterns("groups", groups) or ()
         self._smoothing = checks.number("smoothing", smoothing)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
         return {
             **super().get_config(),

@@ -50,7 +50,7 @@ class Wrapper:
             )
 
     @property
-    def learning_rate(self):
+    def learning_rate(self) -> Any:
         """The inner optimizer's."""
         return self.inner_optimizer.learning_rate
 
@@ -62,7 +62,7 @@ class Wrapper:
         """See base class."""
         self.inner_optimizer.finalize_variable_values(var_list)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, the inner optimizer as its own config."""
         return {"inner": self._serialize(self.inner_optimizer), "name": self.name}
 

@@ -3,16 +3,20 @@
 import dataclasses
 import functools
 import numbers
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard
-from tf_lamb.api.optimizers.observation import Observer
-from tf_lamb.api.optimizers.settings import RatioSettings, Settings, as_given, hyperparameters
+from tf_lamb.api.optimizers.observation import Observation, Observer
+from tf_lamb.api.optimizers.settings import Settings, as_given, hyperparameters
 from tf_lamb.api.variables import path_of
 from tf_lamb.core import checks, recipes
 from tf_lamb.core import plan as plans
 from tf_lamb.core.checks.warn import warn
+
+Own = TypeVar("Own", bound="Layerwise")
+Recipe = recipes.Recipe | recipes.StagedRecipe
 
 
 class Layerwise:
@@ -40,7 +44,7 @@ class Layerwise:
     _plan: plans.Plan | None = None
     _slots: Any = None  # by variable, in the order of the rule, once the optimizer is built
     _given_rate: float | None = None
-    _recipe: recipes.Recipe | recipes.StagedRecipe | None = None
+    _recipe: Recipe | None = None
     _undecayed: tuple[tuple[object, str], ...] = ()  # keys and paths excluded by identity
 
     if TYPE_CHECKING:  # the door's
@@ -63,7 +67,7 @@ class Layerwise:
         self._guard = Guard(self.name, settings.on_nonfinite)
         self._observer = Observer()
 
-    def slots_of(self, treatment) -> tuple[str, ...]:
+    def slots_of(self, treatment: Any) -> tuple[str, ...]:
         """Names of the slots of a variable, in the order of the rule."""
         return self.slot_names
 
@@ -80,7 +84,7 @@ class Layerwise:
         super().__setattr__(name, value)
 
     @classmethod
-    def from_recipe(cls, recipe, **arguments):
+    def from_recipe(cls: type[Own], recipe: Recipe, **arguments: Any) -> Own:
         """The optimizer of a recipe, with its schedule, exclusions and hyper-parameters.
 
         Args:
@@ -103,7 +107,9 @@ class Layerwise:
         optimizer._recipe = recipe
         return optimizer
 
-    def exclude_from_weight_decay(self, var_list=None, var_names=None):
+    def exclude_from_weight_decay(
+        self, var_list: Iterable | None = None, var_names: settings_.Patterns = None
+    ) -> None:
         """Excludes variables from weight decay, beside the constructor argument of this name.
 
         Args:
@@ -124,7 +130,7 @@ class Layerwise:
         patterns = (*(self._settings.exclude_from_weight_decay or ()), *names)
         self._settings = dataclasses.replace(self._settings, exclude_from_weight_decay=patterns)
 
-    def describe(self, print_fn=print):
+    def describe(self, print_fn: Callable[[str], Any] = print) -> None:
         """Prints the plan: each variable's weight decay, and whether it has a trust ratio."""
         if self._plan is None:
             raise ValueError(
@@ -135,9 +141,9 @@ class Layerwise:
 
     def has_trust_ratios(self) -> bool:
         """Whether its rule has any."""
-        return isinstance(self._settings, RatioSettings)
+        return isinstance(self._settings, settings_.RatioSettings)
 
-    def observe_trust_ratios(self):
+    def observe_trust_ratios(self) -> bool:
         """Has every step from now on leave its trust ratios where `trust_ratios` reads them.
 
         Call it before the step is traced; `TrustRatios` does so for `fit`. It costs a vector of
@@ -171,11 +177,8 @@ class Layerwise:
             self._make_observed()
         return fresh
 
-    def trust_ratios(self):
-        """Reads the trust ratios of the latest step: waits for the device.
-
-        Returns:
-            An `Observation` a variable, in the order of the build.
+    def trust_ratios(self) -> list[Observation]:
+        """Reads each variable's `Observation` of the latest step: waits for the device.
 
         Raises:
             ValueError: before the optimizer observes and is built.
@@ -196,7 +199,7 @@ class Layerwise:
         """How many steps were skipped since the first, for a gradient that was not finite."""
         return self._guard.skipped
 
-    def strange_weights(self, model=None) -> list[str]:
+    def strange_weights(self, model: Any = None) -> list[str]:
         """The paths of the weights that are not finite: waits for the device.
 
         Args:
@@ -241,10 +244,9 @@ class Layerwise:
 
     def _config(self, rate):
         """The constructor's arguments, the rate from the host's; identities have become paths."""
-        rate = as_given(rate, self._given_rate)
-        config = {"learning_rate": rate, **self._settings.config()}
+        config = {"learning_rate": as_given(rate, self._given_rate), **self._settings.config()}
         if self._undecayed:
             paths = [plans.exact(path) for _, path in self._undecayed]
-            decayed = "exclude_from_weight_decay"
-            config[decayed] = [*(config[decayed] or ()), *paths]
+            before = config["exclude_from_weight_decay"] or ()
+            config["exclude_from_weight_decay"] = [*before, *paths]
         return config

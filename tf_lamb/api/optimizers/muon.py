@@ -1,7 +1,7 @@
 """Muon: what a user reads and types, whichever Keras it belongs to."""
 
 import dataclasses
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
@@ -121,38 +121,38 @@ class Muon(Layerwise):
 
     def __init__(
         self,
-        learning_rate=0.001,
-        momentum=0.95,
-        weight_decay=0.0,
-        exclude_from_weight_decay=None,
-        exclude_from_layer_adaptation=None,
+        learning_rate: settings.LearningRate = 0.001,
+        momentum: float = 0.95,
+        weight_decay: float | None = 0.0,
+        exclude_from_weight_decay: settings.Patterns = None,
+        exclude_from_layer_adaptation: settings.Patterns = None,
         *,
-        nesterov=True,
-        newton_schulz_steps=5,
-        update_scale="rms",
-        others="adamw",
-        others_rate=1.0,
-        beta_1=0.9,
-        beta_2=0.999,
-        epsilon=1e-8,
-        clipnorm=None,
-        clipvalue=None,
-        global_clipnorm=None,
-        use_ema=False,
-        ema_momentum=0.99,
-        ema_overwrite_frequency=None,
-        loss_scale_factor=None,
-        gradient_accumulation_steps=None,
-        slot_dtype="float32",
-        master_weights=False,
-        shard_update=False,
-        on_nonfinite="skip",
-        jit_compile=True,
-        name="Muon",
+        nesterov: bool = True,
+        newton_schulz_steps: int = 5,
+        update_scale: str = "rms",
+        others: str = "adamw",
+        others_rate: float = 1.0,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-8,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: int | None = None,
+        slot_dtype: str = "float32",
+        master_weights: bool = False,
+        shard_update: bool = False,
+        on_nonfinite: str = "skip",
+        jit_compile: bool = True,
+        name: str | None = "Muon",
         **unknown: NoReturn,
     ):
         super().__init__(**settings.given(locals()))
 
-    def slots_of(self, treatment):
+    def slots_of(self, treatment: Any) -> tuple[str, ...]:
         """A matrix has no second moment."""
         return self.slot_names[:1] if treatment.adapt else self.slot_names

@@ -3,11 +3,17 @@
 import ctypes
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tf_lamb.api.schedules import check_host
 from tf_lamb.core import checks
+
+# What the constructors are typed with; a schedule is a callable of either Keras.
+LearningRate = float | Callable[..., Any]
+Patterns = Sequence[str] | str | None
+Bounds = Sequence[float] | None
+Slices = Mapping[str, int | Sequence[int | None]] | None
 
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 _OPTIONAL = (*_CLIPPING, "loss_scale_factor")

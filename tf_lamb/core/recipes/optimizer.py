@@ -9,7 +9,7 @@ _ARGUMENTS = (
 )  # fmt: skip
 
 
-def schedule(recipe, schedules) -> Any:
+def schedule(recipe: Any, schedules: Any) -> Any:
     """The learning rate of the recipe, step by step.
 
     Args:
@@ -36,7 +36,7 @@ def schedule(recipe, schedules) -> Any:
     return schedules.Warmup(warmup, after, start=start, handover=handover)
 
 
-def arguments(recipe, optimizer: str) -> dict[str, Any]:
+def arguments(recipe: Any, optimizer: str) -> dict[str, Any]:
     """The arguments of the optimizer of that name; what the recipe does not say is left out.
 
     Raises:

@@ -15,7 +15,7 @@ _POINTS = 513  # of a piece of the line, from one joint to the next
 class Drawable:
     """What has a learning rate: a recipe, or stages of them."""
 
-    def schedule(self: Any, schedules=None) -> Any:
+    def schedule(self: Any, schedules: Any = None) -> Any:
         """The learning rate, step by step, as any optimizer of Keras takes it.
 
             keras.optimizers.SGD(recipe.schedule(), momentum=0.9, nesterov=True)
@@ -36,7 +36,7 @@ class Drawable:
             schedules = importlib.import_module("tf_lamb").schedules
         return schedule(self, schedules)
 
-    def plot(self, *others, over: str = "steps", ax=None):
+    def plot(self, *others: "Drawable", over: str = "steps", ax: Any = None) -> Any:
         """Draws the learning rate, and that of other recipes in the same picture.
 
         The values are those of the schedule that an optimizer is given; where it jumps, the line

@@ -1,5 +1,8 @@
 """Concurrent adversarial training of a Keras 3 image model, on TensorFlow or JAX."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -65,17 +68,17 @@ class ConcurrentAdversarial(AdversarialStep):
 
     def __init__(
         self,
-        model,
-        epsilon=None,
+        model: Any,
+        epsilon: float | None = None,
         *,
-        input_range,
-        step_size=None,
-        steps=1,
-        tau=1,
-        alpha=0.5,
-        clean_start=0.2,
-        seed=None,
-        name="concurrent_adversarial",
+        input_range: Sequence[float],
+        step_size: float | None = None,
+        steps: int = 1,
+        tau: int = 1,
+        alpha: float = 0.5,
+        clean_start: float = 0.2,
+        seed: int | None = None,
+        name: str = "concurrent_adversarial",
     ):
         checks.check_backend()
         low, high = checks.input_range(input_range)

@@ -1,5 +1,7 @@
 """One step of concurrent adversarial training: attack, remember the parameters, train on both."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -76,7 +78,7 @@ class AdversarialStep(keras.Model):
         line = [[ops.convert_to_tensor(v) for v in copies] for copies in self._line]
         return line, [ops.convert_to_tensor(v) for v in self.trainable_variables]
 
-    def adversarial(self, x, y, sample_weight=None):
+    def adversarial(self, x: Any, y: Any, sample_weight: Any = None) -> Any:
         """The adversarial images of a batch of the next step, which do not depend on its weights.
 
         Args:

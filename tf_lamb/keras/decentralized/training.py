@@ -8,10 +8,13 @@ Seams into Keras 3 (3.15.1), all in this file:
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import keras
 from keras import ops
 
+from tf_lamb.api.optimizers.settings import Patterns
 from tf_lamb.core import plan
 from tf_lamb.core.checks import choice, flag, number, patterns
 from tf_lamb.core.checks.warn import warn
@@ -84,8 +87,9 @@ class Decentralized(keras.Model):
     """
 
     def __init__(
-        self, model, method="decentlam", topology="ring", *, weight_decay=0.0,
-        exclude_from_weight_decay=None, lazy=False, devices=None, name=None,
+        self, model: Any, method: str = "decentlam", topology: str = "ring", *,
+        weight_decay: float = 0.0, exclude_from_weight_decay: Patterns = None, lazy: bool = False,
+        devices: Any = None, name: str | None = None,
     ):  # fmt: skip
         checks.check_backend()
         choice("method", method)
@@ -113,7 +117,7 @@ class Decentralized(keras.Model):
         """The model's."""
         return self._workers.model.metrics
 
-    def average(self):
+    def average(self) -> Any:
         """The model, with the mean of the workers' variables."""
         model = self._workers.model
         if self.built:
@@ -124,12 +128,12 @@ class Decentralized(keras.Model):
                 variable.assign(mean)
         return model
 
-    def consensus_distance(self):
+    def consensus_distance(self) -> float:
         """The mean over workers of |x_i - mean x|^2, x_i all trained weights of worker i."""
         self.jax_state_sync()
         return float(self._workers.consensus_distance([v.value for v in self._trained]))
 
-    def describe(self, print_fn=print):
+    def describe(self, print_fn: Callable[[str], Any] = print) -> None:
         """Prints the weight decay of each variable."""
         if not self.built:
             raise ValueError(f"{self.name} has no plan before it has trained or been lowered.")
@@ -155,7 +159,9 @@ class Decentralized(keras.Model):
         """Saves the averaged model. For every worker's own weights, there is `save_weights`."""
         return self.average().save(*arguments, **options)
 
-    def lower(self, x, y=None, sample_weight=None, *, devices=None):
+    def lower(
+        self, x: Any, y: Any = None, sample_weight: Any = None, *, devices: Any = None
+    ) -> Any:
         """The step of `fit` on such a batch, as a `jax.stages.Lowered`; nothing runs.
 
         Args:
@@ -230,9 +236,8 @@ class Decentralized(keras.Model):
             if message := self._plan.warning():
                 warn(message)
             self._trained, self._others = self._workers.copies()
-            optimizer = self.optimizer
-            optimizer.build(self._trained)  # the velocities lie as the weights do
-            self._workers.share(v for v in optimizer.variables if v._layout is None)
+            self.optimizer.build(self._trained)  # the velocities lie as the weights do
+            self._workers.share(v for v in self.optimizer.variables if v._layout is None)
             self.built = True
 
 

@@ -1,6 +1,7 @@
 """What the TPU's own compiler says of a model's train step, before a TPU is rented."""
 
 import math
+from typing import Any
 
 import keras
 
@@ -12,18 +13,18 @@ from tf_lamb.tpu.search import asked
 
 
 def preflight(
-    model,
-    optimizer,
-    loss,
-    input_shapes,
-    topology,
+    model: Any,
+    optimizer: Any,
+    loss: Any,
+    input_shapes: Any,
+    topology: str,
     *,
-    target_shapes=None,
-    batch_size=None,
-    distribution=None,
-    steps=None,
-    search=True,
-):
+    target_shapes: Any = None,
+    batch_size: int | None = None,
+    distribution: Any = None,
+    steps: int | None = None,
+    search: bool = True,
+) -> Report:
     """Asks the TPU's compiler about a model's train step; no TPU is needed, and nothing runs.
 
     The step that `fit` would run on Keras's JAX backend is compiled for the whole slice, sharded,

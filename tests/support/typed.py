@@ -1,0 +1,42 @@
+"""What a user's type checker says of the public face: `make check` reads this, and nobody runs it.
+
+A line that is wrong says so: mypy refuses an `ignore` of an error that it does not find.
+"""
+
+import pathlib
+from collections.abc import Sequence
+
+import tf_lamb
+
+recipe = tf_lamb.recipes.legw(1024, 256, 1e-2, 0.5, examples=2048, epochs=20)
+lamb: tf_lamb.LAMB = tf_lamb.LAMB.from_recipe(recipe, weight_decay=0.01)
+schedule = tf_lamb.schedules.Polynomial(1e-3, 100)
+tf_lamb.LAMB(schedule, exclude_from_weight_decay="norm_and_bias", phi_bounds=(0.0, 10.0))
+tf_lamb.LARS(0.1, layer_groups=["attention"], layer_slices={"qkv/kernel": [-1, 3]})
+tf_lamb.keras.LANS(lambda: 1e-3, clipnorm=None)
+tf_lamb.AdaScale(tf_lamb.Muon(0.02, newton_schulz_steps=5), scale=8)
+tf_lamb.BackupAndRestore(pathlib.Path("backup"))
+seen: Sequence[str] = [ratio.path for ratio in lamb.trust_ratios()]
+changes: dict = dict(tf_lamb.migrate("checkpoint", lamb, None).changes)
+text: str = tf_lamb.TrustRatios(every=10).table()
+
+tf_lamb.LAMB("1e-3")  # type: ignore[arg-type]
+tf_lamb.LAMB(beta_1=None)  # type: ignore[arg-type]
+tf_lamb.LARS(0.1, exclude_from_weight_decay=[1])  # type: ignore[list-item]
+tf_lamb.LANS(layer_slices={"qkv": "last"})  # type: ignore[dict-item]
+tf_lamb.Muon(newton_schulz_steps=2.5)  # type: ignore[arg-type]
+tf_lamb.SGDP(0.1, nesterov="no")  # type: ignore[arg-type]
+tf_lamb.AdamP(weight_decay="0.01")  # type: ignore[arg-type]
+tf_lamb.LAMB.from_recipe(32768)  # type: ignore[arg-type]
+tf_lamb.AdaScale(lamb, scale="8")  # type: ignore[arg-type]
+tf_lamb.Measured(lamb, groups=3)  # type: ignore[arg-type]
+tf_lamb.NoiseScale(batch_size=None)  # type: ignore[arg-type]
+tf_lamb.StopAtScaleInvariantStep("960")  # type: ignore[arg-type]
+tf_lamb.AutoWarmup(patience="3")  # type: ignore[arg-type]
+tf_lamb.DivergenceReport(every="epoch")  # type: ignore[arg-type]
+tf_lamb.GhostBatchNormalization("128")  # type: ignore[arg-type]
+tf_lamb.schedules.Polynomial("1e-3", 100)  # type: ignore[arg-type]
+tf_lamb.recipes.legw("1024", 256, 1e-2, 0.5, examples=2048, epochs=20)  # type: ignore[arg-type]
+tf_lamb.keras.preflight(None, lamb, "mse", (64, 64), topology=8)  # type: ignore[arg-type]
+number: int = lamb.trust_ratios()[0].path  # type: ignore[assignment]
+tf_lamb.LAMBB()  # type: ignore[attr-defined]
