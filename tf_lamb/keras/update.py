@@ -73,28 +73,24 @@ class Update:
         gradients = [
             self._aggregated(g, stored) for g, stored in zip(gradients, state.stored, strict=True)
         ]
-        apply = functools.partial(self._apply, plan, gradients, state, scalars)
         if not state.skipped:
-            apply()
+            self._apply(plan, gradients, state, scalars, self.assign)
             return ops.ones((len(gradients),), "bool")
         finite = ops.stack([ops.isfinite(ops.sum(ops.square(g))) for g in gradients])
         due = ops.all(finite)
         if (known := host.known(due)) is not None:
             if known:
-                apply()
+                self._apply(plan, gradients, state, scalars, self.assign)
             return finite
-        # Selected, not a branch: XLA would copy what enters one.
-        variables = self._changed_by(state)
-        for variable, value in zip(variables, self._after(apply, variables), strict=True):
-            variable.assign(ops.where(due, value, variable.value))
-        return finite
 
-    @staticmethod
-    def _after(apply, variables):
-        """The values after the step, which itself assigns to no variable."""
-        with keras.StatelessScope([(v, v.value) for v in variables]) as scope:
-            apply()
-        return [scope.get_current_value(v) for v in variables]
+        def assign(variable, value):  # selected, not a branch: XLA would copy what enters one
+            self.assign(variable, ops.where(due, value, variable.value))
+
+        drawn = self.noise and self.noise.state.value
+        self._apply(plan, gradients, state, scalars, assign)
+        if self.noise:
+            self.noise.state.assign(ops.where(due, self.noise.state.value, drawn))
+        return finite
 
     def _aggregated(self, gradient, stored):
         """The mean over micro-batches, the sum over replicas: each device's share of it."""
@@ -129,13 +125,14 @@ class Update:
         """
         if (known := host.known(due)) is not None:
             return apply() if known else otherwise
-        variables, results = self._changed_by(state), []
+        variables = self._changed_by(state)
 
         def stepped():  # as values: a branch on JAX assigns to no variable
-            values = self._after(lambda: results.append(apply()), variables)
+            with keras.StatelessScope([(v, v.value) for v in variables]) as scope:
+                result = apply()
             # Laid out in here: what is gathered behind the branch is gathered where none is due.
-            laid_out = [self._like(v, value) for v, value in zip(variables, values, strict=True)]
-            return results.pop(), laid_out
+            values = (self._like(v, scope.get_current_value(v)) for v in variables)
+            return result, list(values)
 
         result, values = ops.cond(due, stepped, lambda: (otherwise, [v.value for v in variables]))
         for variable, value in zip(variables, values, strict=True):
@@ -150,30 +147,31 @@ class Update:
         if self.refusal:
             host.refuse(skipped, finite, self.refusal, paths)
 
-    def _apply(self, plan, gradients, state, scalars):
+    def _apply(self, plan, gradients, state, scalars, assign):
         gradients = self.clip(gradients)
         # Inside a conditional, libtpu would copy whatever one layer waits for.
         one_by_one, last = not (self.is_shared or self.accumulation_steps), None
         for layer in plan:
             own = [gradients[i] for i in layer.members]
-            if one_by_one and last is not None and keras.backend.backend() == "jax":
+            if one_by_one and last is not None:
                 own = [sharding.after(last, g) for g in own]
-            self.step_layer(layer, own, state, scalars)
+            self.step_layer(layer, own, state, scalars, assign)
             last = state.stored[layer.members[0]].weight
         for average, weight in state.averages:
             own = self._like(average, weight)
-            average.assign(step.averaged(ops, average, own, scalars.ema_momentum))
+            assign(average, step.averaged(ops, average, own, scalars.ema_momentum))
             new = ops.cast(average, weight.dtype)
-            weight.assign(ops.where(scalars.ema_overwrites, new, weight.value))
+            assign(weight, ops.where(scalars.ema_overwrites, new, weight.value))
 
-    def step_layer(self, layer, gradients, state, scalars):
+    def step_layer(self, layer, gradients, state, scalars, assign=None):
         """One step of the rule for one layer, whose gradients these are; on any backend."""
+        assign = assign or self.assign
         stored, observed = state.of(layer)
         at_hand = [each._replace(weight=self._share(each.weight, each)) for each in stored]
         new = step.step(
             ops, self.rule, layer.treatments, gradients, at_hand, lr=scalars.lr, t=scalars.t,
             rounds_to=lambda wide, half: ops.cast(wide, half.dtype) == half,
             noise=lambda i, shape: keras.random.uniform(shape, seed=self.noise),
-            observe=step.recorder(ops, observed, self.assign),
+            observe=step.recorder(ops, observed, assign),
         )  # fmt: skip
-        step.assign(self.assign, stored, new)
+        step.assign(assign, stored, new)
