@@ -17,6 +17,7 @@ import keras
 from keras import ops
 
 from tf_lamb.api.variables import path_of
+from tf_lamb.keras import processes
 
 VERSION = tuple(int(part) for part in keras.__version__.split(".")[:2])
 
@@ -146,6 +147,11 @@ class HostOptimizer(keras.optimizers.Optimizer):
             self._early_weights = tuple(
                 value.view("bfloat16") if value.dtype == "V2" else value for value in values
             )
+
+    def save_own_variables(self, store):
+        """As in Keras, with what other processes have in part."""
+        with processes.whole(self.variables):
+            super().save_own_variables(store)
 
     def _set_early_weights(self):
         """At the end of a build."""
