@@ -69,7 +69,7 @@ def workers(count):
 
 
 def jax_processes(count, devices):
-    """What makes each of so many processes one of JAX's, as `keras.distribution.initialize` reads it.
+    """What makes each of so many processes one of JAX's, for `keras.distribution.initialize`.
 
     The devices are those of all of them.
     """

@@ -20,34 +20,35 @@ CASES = {
 }
 
 
-def join(**options):
+def join(auto_shard_dataset=False):
     """Makes this process one of several, if its environment says so, and deals out batches."""
     import jax
 
     jax.config.update("jax_disable_most_optimizations", True)
     if "KERAS_DISTRIBUTION_NUM_PROCESSES" in os.environ:
         keras.distribution.initialize()
-    spread = keras.distribution.DataParallel(auto_shard_dataset=False, **options)
-    keras.distribution.set_distribution(spread)
+    keras.distribution.set_distribution(
+        keras.distribution.DataParallel(auto_shard_dataset=auto_shard_dataset)
+    )
     return jax.process_index(), jax.process_count()
 
 
-def network(seed=0):
+def network():
     layers = keras.layers
     model = keras.Sequential([
         keras.Input((16,)), layers.Dense(32, activation="tanh", name="up"),
         layers.Dense(8, name="down"),
     ], name="model")  # fmt: skip
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
     return model
 
 
-def compiled(case, model=None, **changes):
+def compiled(case, **changes):
     from tf_lamb.keras import LAMB, AdaScale, per_replica
 
+    model = network()
     optimizer = LAMB(0.05, **{"weight_decay": 0.1, "epsilon": 0.1, **CASES[case], **changes})
-    model = model or network()
     model.compile(AdaScale(optimizer, scale=2) if case == "adascale" else optimizer, "mse")
     return per_replica(model) if case == "apart" else model
 
@@ -55,18 +56,18 @@ def compiled(case, model=None, **changes):
 def rows(process, count):
     """Of each batch the part of a process: the examples that one process gives its devices."""
     rng = np.random.default_rng(1)
-    both = (rng.normal(size=(ROWS, n)).astype("float32") for n in (16, 8))
-    return [np.split(a.reshape(-1, BATCH, a.shape[1]), count, axis=1)[process].reshape(-1, a.shape[1])
-            for a in both]  # fmt: skip
+    both = (rng.normal(size=(ROWS // BATCH, BATCH, n)).astype("float32") for n in (16, 8))
+    parts = (np.split(array, count, axis=1)[process] for array in both)
+    return [part.reshape(-1, part.shape[-1]) for part in parts]
 
 
-def fit(model, process, count, folder, *callbacks):
+def fit(model, data, batch_size, folder, *callbacks, epochs=EPOCHS):
     """Trains, from the backup in the folder on; returns the epochs that were trained."""
     from tf_lamb.keras import BackupAndRestore
 
     backup = BackupAndRestore(folder, delete_checkpoint=False)
     history = model.fit(
-        *rows(process, count), batch_size=BATCH // count, epochs=EPOCHS, shuffle=False, verbose=0,
+        *data, batch_size=batch_size, epochs=epochs, shuffle=False, verbose=0,
         callbacks=[backup, *callbacks],
     )  # fmt: skip
     return history.epoch
@@ -84,24 +85,85 @@ def state(model):
 def trained(cases, folder):
     """Case -> what one process sees of it."""
     process, count = join()
-    found = {}
+    data, found = rows(process, count), {}
     for case in cases:
-        epochs = fit(model := compiled(case), process, count, f"{folder}/{case}")
+        epochs = fit(model := compiled(case), data, BATCH // count, f"{folder}/{case}")
         found[case] = {"epochs": epochs, "state": state(model)}
     return found
 
 
-def die_in_the_third_epoch(case, folder, victims):
-    """Until the processes that are to die have killed themselves."""
+def trained_on_a_dataset(folder):
+    """Keras deals it out: all processes have the whole."""
+    import tensorflow as tf
+
+    join(auto_shard_dataset=True)
+    data = tf.data.Dataset.from_tensor_slices(tuple(rows(0, 1))).batch(BATCH, drop_remainder=True)
+    fit(model := compiled("plain"), [data], None, folder)
+    return state(model)
+
+
+def trained_in_parts(folder):
+    """Each device of all processes has a part of each weight, and the whole batch."""
+    join()
+    mesh = keras.distribution.DeviceMesh((1, 8), ["batch", "model"])
+    layouts = keras.distribution.LayoutMap(mesh)
+    layouts["model/up/kernel"] = (None, "model")
+    layouts["model/down/kernel"] = ("model", None)
+    keras.distribution.set_distribution(
+        keras.distribution.ModelParallel(layout_map=layouts, auto_shard_dataset=False)
+    )
+    epochs = fit(model := compiled("plain"), rows(0, 1), BATCH, folder)
+    return {"epochs": epochs, "state": state(model)}
+
+
+def die_in_the_third_epoch(folder, victims):
+    """Those kill themselves, with a backup of two epochs behind them."""
     process, count = join()
 
-    def die(batch, logs=None):
-        if model.stop_here and batch == 2:
+    def begin(epoch, logs=None):
+        model.is_last = epoch == 2 and process in victims
+
+    def end(batch, logs=None):
+        if model.is_last and batch == 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def begin(epoch, logs=None):
-        model.stop_here = epoch == 2 and process in victims
+    model = compiled("apart")
+    callback = keras.callbacks.LambdaCallback(on_epoch_begin=begin, on_train_batch_end=end)
+    fit(model, rows(process, count), BATCH // count, folder, callback)
 
-    model = compiled(case)
-    callback = keras.callbacks.LambdaCallback(on_train_batch_end=die, on_epoch_begin=begin)
-    fit(model, process, count, folder, callback)
+
+def refusals(folder):
+    """Case -> what `fit` says where this process differs from the others, and the steps taken."""
+    process, count = join()
+    data = rows(process, count)
+    fewer = [array[: len(array) - BATCH * process] for array in data]
+    size = BATCH // count
+
+    def other_weights(model):
+        """As by another seed: Keras has each process compile the initializer of a large one."""
+        import jax
+
+        (kernel, *_), value = model.trainable_variables, float(process)
+        where = kernel.value.sharding
+        make = jax.jit(lambda: jax.numpy.full(kernel.shape, value), out_shardings=where)
+        kernel._value = make()
+
+    fits = {
+        "argument": lambda: fit(model, data, size, f"{folder}/a"),
+        "weights": lambda: fit(model, data, size, f"{folder}/b"),
+        "epochs": lambda: fit(model, data, size, f"{folder}/c", epochs=EPOCHS + process),
+        "examples": lambda: fit(model, fewer, size, f"{folder}/d"),
+        "batch": lambda: model.fit(*data, batch_size=size // (1 + process), verbose=0),
+        "folder": lambda: fit(model, data, size, f"{folder}/{process}"),
+    }
+    fit(compiled("plain"), data, size, f"{folder}/0")  # which the second does not look into
+    found = {}
+    for case, begin in fits.items():
+        model = compiled("plain", weight_decay=0.1 + 0.1 * process * (case == "argument"))
+        if case == "weights":
+            other_weights(model)
+        try:
+            begin()
+        except ValueError as error:
+            found[case] = [str(error), int(model.optimizer.iterations)]
+    return found

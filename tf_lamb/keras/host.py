@@ -119,8 +119,8 @@ class HostOptimizer(keras.optimizers.Optimizer):
         return own if self._hides_shown else [*own, *self._on_show()]
 
     def save_own_variables(self, store):
-        """As in Keras: what is on show is not saved."""
-        with self.without_shown():
+        """As in Keras: what is on show is not saved; what is in parts is, as a whole."""
+        with self.without_shown(), processes.whole(self.variables):
             super().save_own_variables(store)
 
     def load_own_variables(self, store):
@@ -147,11 +147,6 @@ class HostOptimizer(keras.optimizers.Optimizer):
             self._early_weights = tuple(
                 value.view("bfloat16") if value.dtype == "V2" else value for value in values
             )
-
-    def save_own_variables(self, store):
-        """As in Keras, with what other processes have in part."""
-        with processes.whole(self.variables):
-            super().save_own_variables(store)
 
     def _set_early_weights(self):
         """At the end of a build."""
