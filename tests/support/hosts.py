@@ -17,6 +17,7 @@ CASES = {
     "clipped": {"shard_update": True, "global_clipnorm": 0.1, "slot_dtype": "bfloat16"},
     "apart": {"shard_update": True, "gradient_accumulation_steps": 2},
     "adascale": {"shard_update": True, "gradient_accumulation_steps": 2},
+    "adascale apart": {"gradient_accumulation_steps": 2},
 }
 
 
@@ -40,7 +41,7 @@ def network():
         layers.Dense(8, name="down"),
     ], name="model")  # fmt: skip
     rng = np.random.default_rng(0)
-    model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
+    model.set_weights([rng.normal(size=w.shape) for w in model.weights])
     return model
 
 
@@ -49,8 +50,8 @@ def compiled(case, **changes):
 
     model = network()
     optimizer = LAMB(0.05, **{"weight_decay": 0.1, "epsilon": 0.1, **CASES[case], **changes})
-    model.compile(AdaScale(optimizer, scale=2) if case == "adascale" else optimizer, "mse")
-    return per_replica(model) if case == "apart" else model
+    model.compile(AdaScale(optimizer, scale=2) if "adascale" in case else optimizer, "mse")
+    return per_replica(model) if "apart" in case else model
 
 
 def rows(process, count):
@@ -89,6 +90,7 @@ def trained(cases, folder):
     for case in cases:
         epochs = fit(model := compiled(case), data, BATCH // count, f"{folder}/{case}")
         found[case] = {"epochs": epochs, "state": state(model)}
+        model.save_weights(f"{folder}/{case}_{process}.weights.h5")
     return found
 
 

@@ -21,7 +21,7 @@ class BackupAndRestore(backup.BackupAndRestore, keras.callbacks.BackupAndRestore
     def on_train_begin(self, logs=None):
         """Restores the weights, the optimizer's state and the epoch, if there is a backup."""
         done = self._epochs_done()
-        processes.agree(f"fit with backup_dir={self.backup_dir!r}", lambda: self._facts(done))
+        processes.agree("fit with BackupAndRestore", lambda: self._facts(done))
         if not done:
             return
         model, optimizer = self.model, self.model.optimizer
@@ -71,7 +71,7 @@ class BackupAndRestore(backup.BackupAndRestore, keras.callbacks.BackupAndRestore
 
     def _facts(self, done):
         told = {name: repr(self.params.get(name)) for name in ("epochs", "steps")}
-        return {**told, "the last epoch that is backed up": str(done[-1]) if done else "none"}
+        return {**told, "the last epoch in the folder that they share": str(done[-1:])}
 
     def _path(self, epochs):
         return os.path.join(self.backup_dir, f"{_BEFORE}{epochs}{_AFTER}")
