@@ -17,6 +17,7 @@ import keras
 from keras import ops
 
 from tf_lamb.api.variables import path_of
+from tf_lamb.keras import processes
 
 VERSION = tuple(int(part) for part in keras.__version__.split(".")[:2])
 
@@ -118,8 +119,8 @@ class HostOptimizer(keras.optimizers.Optimizer):
         return own if self._hides_shown else [*own, *self._on_show()]
 
     def save_own_variables(self, store):
-        """As in Keras: what is on show is not saved."""
-        with self.without_shown():
+        """As in Keras: what is on show is not saved; what is in parts is, as a whole."""
+        with self.without_shown(), processes.whole(self.variables):
             super().save_own_variables(store)
 
     def load_own_variables(self, store):

@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.keras import host
+from tf_lamb.keras import host, processes
 
 
 class MeasuringOptimizer(host.HostOptimizer):
@@ -35,6 +35,7 @@ class MeasuringOptimizer(host.HostOptimizer):
         """Builds the inner optimizer, too; refuses where a step has only one part."""
         if self.built or not variables:
             return
+        processes.agree_on(self, variables)
         inner = self.inner_optimizer
         on_tensorflow = keras.backend.backend() == "tensorflow"
         if on_tensorflow:

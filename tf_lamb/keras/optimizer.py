@@ -11,7 +11,7 @@ from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import path_of, step_of
 from tf_lamb.core.step import Scalars, State, Stored
-from tf_lamb.keras import host, schedules, sharding, update
+from tf_lamb.keras import host, processes, schedules, sharding, update
 
 
 class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
@@ -41,6 +41,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if self.built:
             self._refuse_strangers(variables, self._trainable_variables_indices)
             return
+        processes.agree_on(self, variables)
         self._make_plan(variables)
         if self._settings.shard_update and sharding.is_distributed():
             self._shares = sharding.Shares(variables)
