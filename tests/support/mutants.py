@@ -439,7 +439,7 @@ JAX = {
         ("what one replica had added up", "value.sum(axis=0) if", "value[0] if"),
     ],
     ("keras/measured.py", f"{SHARED}::test_replicas_are_parts_of_the_batch"): [
-        ("squares of shares, not of gradients", "return self._replicas * squares", "return squares"),
+        ("squares of shares", "return self._replicas * squares", "return squares"),
         ("the mean of one replica", "ops.sum(g, axis=0) for", "g[0] for"),
     ],
 }  # fmt: skip
