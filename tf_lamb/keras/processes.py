@@ -13,7 +13,6 @@ import json
 import zlib
 
 import keras
-import numpy as np
 
 from tf_lamb.api.variables import path_of
 from tf_lamb.keras import sharding
@@ -140,8 +139,8 @@ def _facts(optimizer, variables):
         array = variable.value
         content = "in parts"
         if array.is_fully_replicated:
-            own = np.ravel(array.addressable_data(0)).view("uint8")
-            content = f"with the checksum {zlib.crc32(own):08x}"
+            own = keras.ops.convert_to_numpy(array.addressable_data(0))
+            content = f"with the checksum {zlib.crc32(own.tobytes()):08x}"
         texts[path_of(variable)] = f"{variable.dtype} {variable.shape} {content}"
     return texts
 

@@ -22,7 +22,7 @@ from tf_lamb.keras.optimizer import LayerwiseOptimizer
 GOLDEN_RATIO = 0x9E3779B9  # of 2^32: seeds that lie far apart
 
 
-def per_replica(model):
+def per_replica(model: keras.Model) -> keras.Model:
     """Has `fit` take each replica's gradient apart, and sum them once an update.
 
     By itself a step on JAX sums the gradients over all devices, with `gradient_accumulation_steps`

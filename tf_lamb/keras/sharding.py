@@ -10,7 +10,6 @@ Seam into Keras 3 (3.10.0 to 3.15.1): `Variable._layout`, which is None without 
 import math
 
 import keras
-import numpy as np
 from keras.distribution import TensorLayout
 
 from tf_lamb.api.variables import path_of
@@ -110,9 +109,9 @@ def fitting(optimizer, accumulators, store):
     for own, weight in zip(accumulators, optimizer._trainable_variables, strict=False):
         value = saved.get(positions[id(own)], own)
         if tuple(value.shape) != tuple(own.shape):
-            value = np.asarray(value)
+            value = keras.ops.convert_to_numpy(value[()])
             total = value.sum(axis=0) if value.ndim > len(weight.shape) else value
-            parts = np.zeros(own.shape, value.dtype)
+            parts = keras.ops.convert_to_numpy(keras.ops.zeros(own.shape, own.dtype)).copy()
             parts[0 if len(own.shape) > len(weight.shape) else ...] = total
             saved[positions[id(own)]] = parts
     return saved

@@ -15,6 +15,10 @@ from tf_lamb.core.plan import paths_of
 from tf_lamb.keras import host, sharding
 
 
+def _new(new, old):
+    return new
+
+
 @dataclasses.dataclass(eq=False)
 class Update:
     """Applies one rule to many variables.
@@ -74,22 +78,22 @@ class Update:
             self._aggregated(g, stored) for g, stored in zip(gradients, state.stored, strict=True)
         ]
         if not state.skipped:
-            self._apply(plan, gradients, state, scalars, self.assign)
+            self._apply(plan, gradients, state, scalars)
             return ops.ones((len(gradients),), "bool")
         finite = ops.stack([ops.isfinite(ops.sum(ops.square(g))) for g in gradients])
         due = ops.all(finite)
         if (known := host.known(due)) is not None:
             if known:
-                self._apply(plan, gradients, state, scalars, self.assign)
+                self._apply(plan, gradients, state, scalars)
             return finite
 
-        def assign(variable, value):  # selected, not a branch: XLA would copy what enters one
-            self.assign(variable, ops.where(due, value, variable.value))
+        def chosen(new, old):  # selected, not a branch: XLA would copy what enters one
+            return ops.where(due, new, old)
 
         drawn = self.noise and self.noise.state.value
-        self._apply(plan, gradients, state, scalars, assign)
+        self._apply(plan, gradients, state, scalars, chosen)
         if self.noise:
-            self.noise.state.assign(ops.where(due, self.noise.state.value, drawn))
+            self.noise.state.assign(chosen(self.noise.state.value, drawn))
         return finite
 
     def _aggregated(self, gradient, stored):
@@ -147,7 +151,7 @@ class Update:
         if self.refusal:
             host.refuse(skipped, finite, self.refusal, paths)
 
-    def _apply(self, plan, gradients, state, scalars, assign):
+    def _apply(self, plan, gradients, state, scalars, chosen=_new):
         gradients = self.clip(gradients)
         # Inside a conditional, libtpu would copy whatever one layer waits for.
         one_by_one, last = not (self.is_shared or self.accumulation_steps), None
@@ -155,23 +159,26 @@ class Update:
             own = [gradients[i] for i in layer.members]
             if one_by_one and last is not None:
                 own = [sharding.after(last, g) for g in own]
-            self.step_layer(layer, own, state, scalars, assign)
+            self.step_layer(layer, own, state, scalars, chosen)
             last = state.stored[layer.members[0]].weight
         for average, weight in state.averages:
             own = self._like(average, weight)
-            assign(average, step.averaged(ops, average, own, scalars.ema_momentum))
-            new = ops.cast(average, weight.dtype)
-            assign(weight, ops.where(scalars.ema_overwrites, new, weight.value))
+            new = step.averaged(ops, average, own, scalars.ema_momentum)
+            average.assign(chosen(new, average.value))
+            own = ops.where(scalars.ema_overwrites, ops.cast(average, weight.dtype), weight.value)
+            weight.assign(chosen(own, weight.value))
 
-    def step_layer(self, layer, gradients, state, scalars, assign=None):
+    def step_layer(self, layer, gradients, state, scalars, chosen=_new):
         """One step of the rule for one layer, whose gradients these are; on any backend."""
-        assign = assign or self.assign
         stored, observed = state.of(layer)
         at_hand = [each._replace(weight=self._share(each.weight, each)) for each in stored]
         new = step.step(
             ops, self.rule, layer.treatments, gradients, at_hand, lr=scalars.lr, t=scalars.t,
             rounds_to=lambda wide, half: ops.cast(wide, half.dtype) == half,
             noise=lambda i, shape: keras.random.uniform(shape, seed=self.noise),
-            observe=step.recorder(ops, observed, assign),
+            observe=step.recorder(
+                ops, observed, lambda v, value: self.assign(v, chosen(value, v.value))
+            ),
         )  # fmt: skip
-        step.assign(assign, stored, new)
+        kept = [step.chosen(chosen, *pair) for pair in zip(new, at_hand, strict=True)]
+        step.assign(self.assign, stored, kept)

@@ -69,9 +69,7 @@ class Measured(Wrapper):
     _squared_norm: Callable  # in float32
     _mean_over_replicas: Callable  # of the squares of each
     _accumulated: Callable  # position -> the sum of the micro-batches before
-    # Whether each replica adds up its own gradients and squares, this call's, too, and accumulators
-    # and squares have the sums over replicas at an update.
-    _gathers = False
+    _gathers = False  # whether each replica adds up its own; an update finds the sums
     _whole: Callable  # of gradients that came apart the sums over replicas
     _assign: Callable  # variables and values, on every replica
 
