@@ -51,7 +51,9 @@ __all__ = [
 ]  # fmt: skip
 _ROOMS = {"core", "keras", "model_garden", "tensorflow", "tf_keras"}
 # What one door has and the other has not.
-_OF_ONE_DOOR = {"ConcurrentAdversarial": "keras", "Decentralized": "keras", "preflight": "keras"}
+_OF_ONE_DOOR = dict.fromkeys(
+    ("ConcurrentAdversarial", "Decentralized", "per_replica", "preflight"), "keras"
+)
 
 
 if not TYPE_CHECKING:  # a type checker is to know a name that is not there

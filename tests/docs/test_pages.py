@@ -13,13 +13,14 @@ import keras
 import matplotlib
 import numpy as np
 import pytest
+from support import clusters
 from support.pages import PAGES, ROOT, blocks
 
 import tf_lamb
 
 matplotlib.use("Agg")
 ELSEWHERE = {"README.md", "moving_in.md"}  # each has a test of its own
-ON_JAX = {"decentralized.md", "preflight.md"}
+ON_JAX = {"decentralized.md", "preflight.md", "start/several_hosts.md"}
 SLOW = {*ON_JAX, "adversarial.md", "noise.md"}
 
 # A warning that nobody caused, of Keras's or ours, is an error.
@@ -110,7 +111,8 @@ def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
     keras.utils.set_random_seed(0)
     if name_of(page) in ON_JAX:
         script = "\n".join([WARNINGS, DATA, *code(page)])
-        environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)}
+        (alone,) = clusters.jax_processes(1, 8)  # for the page that asks for the other processes
+        environment = {**os.environ, **alone, "PYTHONPATH": str(ROOT)}
         subprocess.run([sys.executable, "-c", script], check=True, env=environment)
         return
     names = {}

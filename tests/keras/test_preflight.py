@@ -287,6 +287,24 @@ def test_micro_batches_make_one_update():
     assert one.work.flops < four.work.flops < 4.5 * one.work.flops
 
 
+def test_shares_of_the_update_and_gradients_of_each_replica_apart():
+    accumulated = {"gradient_accumulation_steps": 4}
+    one, four = ask(dense()), ask(dense(), optimizer=tf_lamb.keras.LAMB(0.01, **accumulated))
+    shared = ask(dense(), optimizer=tf_lamb.keras.LAMB(0.01, shard_update=True))
+    assert shared.memory.slots < one.memory.slots / 8 + 3 * 8
+    assert shared.work.update_bytes < one.work.update_bytes / 2
+    gathered = shared.collectives["all-gather"][1]  # of the new weights; small ones go otherwise
+    assert 0.9 * 4 * TRAINED < gathered <= 4 * TRAINED
+    distributions.set_distribution(STRATEGIES["data"](distributions.list_devices()))
+    model = dense()
+    model.compile(tf_lamb.keras.LAMB(0.01), "mse")
+    apart = ask(
+        tf_lamb.keras.per_replica(model), optimizer=tf_lamb.keras.LAMB(0.01, **accumulated)
+    )  # fmt: skip
+    assert apart.memory.slots == four.memory.slots
+    assert apart.work.reduced < one.work.reduced * 1.3 < four.work.reduced / 3
+
+
 class Subclass(keras.Model):
     def __init__(self):
         super().__init__(name="model")

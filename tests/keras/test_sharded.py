@@ -1,6 +1,7 @@
 """Door 1 on JAX under `keras.distribution`, on eight devices: sharded or not, training is the same.
 
-`test_distribution.py` is its half on TensorFlow.
+Weights in parts, the update in shares, the gradients of each replica apart: one device says what
+comes out. `test_distribution.py` is its half on TensorFlow.
 """
 
 import dataclasses
@@ -67,8 +68,8 @@ def data():
     return rng.integers(10, size=(64, 2)), rng.normal(size=(64, 8)).astype("float32")
 
 
-def make(strategy, case, **changes):
-    """A compiled model under the strategy, or on one device."""
+def make(strategy, case, switches=(), **changes):
+    """A compiled model under the strategy, or on one device, which has no use for the switches."""
     distribution.set_distribution(STRATEGIES[strategy]() if strategy else None)
     rng = np.random.default_rng(0)
     layers = keras.layers
@@ -82,11 +83,12 @@ def make(strategy, case, **changes):
     # A small epsilon would magnify the rounding of a sum in another order.
     shared = {"weight_decay": 0.1, "exclude_from_weight_decay": ["bias$", "gamma$"],
               "epsilon": 0.1}  # fmt: skip
+    changes = {"shard_update": "shared" in switches, **changes}
     optimizer = getattr(tf_lamb.keras, name)(0.05, **{**shared, **arguments, **changes})
     if optimizer.has_trust_ratios():
         optimizer.observe_trust_ratios()
     model.compile(optimizer=optimizer, loss="mse")
-    return model
+    return tf_lamb.keras.per_replica(model) if "apart" in switches else model
 
 
 @dataclasses.dataclass
@@ -119,8 +121,8 @@ class Watch(keras.callbacks.Callback):
         self.compiled += event == "/jax/core/compile/backend_compile_duration"
 
 
-def trained(strategy, case):
-    model, watch, (x, y) = make(strategy, case), Watch(), data()
+def trained(strategy, case, *switches):
+    model, watch, (x, y) = make(strategy, case, switches), Watch(), data()
     jax.monitoring.register_event_duration_secs_listener(watch.listen)
     try:
         model.fit(
@@ -148,17 +150,36 @@ def test_there_are_eight_devices():
 FITS = [("model", case) for case in CASES]
 FITS += [("data", case) for case in ("LAMB", "LAMB averaged and accumulated", "LARS")]
 FITS += [
-    pytest.param("data", case, marks=pytest.mark.slow)
+    pytest.param(("data", case), marks=pytest.mark.slow)
     for case in ("LAMB clipped", "LAMB joined and sliced", "AdamP")
 ]
 
 
-@pytest.mark.parametrize(("strategy", "case"), FITS)
-def test_fit_is_that_of_one_device(strategy, case, run):
+ACCUMULATED = "LAMB averaged and accumulated"
+# In shares and apart, in one run where both can be.
+SWITCHED = [
+    ("data", ACCUMULATED, "shared"), ("data", ACCUMULATED, "shared", "apart"),
+    ("model", ACCUMULATED, "shared", "apart"), ("model", "LAMB joined and sliced", "shared"),
+    ("data", "Muon", "shared"),
+]  # fmt: skip
+SWITCHED += [
+    pytest.param(each, marks=pytest.mark.slow)
+    for each in [
+        ("data", ACCUMULATED, "apart"), ("model", ACCUMULATED, "shared"),
+        ("data", "LARS", "shared", "apart"), ("data", "LAMB clipped", "shared", "apart"),
+        ("data", "AdamP", "shared"),
+    ]
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("which", [*FITS, *SWITCHED], ids=", ".join)
+def test_fit_is_that_of_one_device(which, run):
     """Weights, slots, accumulators, averages, and what is on show."""
-    expected, found = run(None, case), run(strategy, case)
+    case = which[1]
+    expected, found = run(None, case), run(*which)
     tolerance = 1e-5 if case == "Muon" else 1e-6  # five products magnify the rounding of a sum
     for value, other in zip(found.values, expected.values, strict=True):
+        value = value.sum(axis=0) if value.ndim > other.ndim else value  # of all replicas
         np.testing.assert_allclose(value, other, rtol=tolerance, atol=tolerance)
     if found.observed:
         ratios, others = ([each.trust_ratio for each in of.observed] for of in (found, expected))

@@ -5,7 +5,6 @@ import pathlib
 import socket
 import tempfile
 
-import tensorflow as tf
 from support import processes
 
 
@@ -14,6 +13,8 @@ def mirrored(replicas):
 
     One device is no replica: what goes wrong under every mirrored strategy must show.
     """
+    import tensorflow as tf  # here, for the clusters of JAX need none
+
     if replicas == 1:
         return tf.distribute.OneDeviceStrategy("CPU:0")
     return tf.distribute.MirroredStrategy(
@@ -65,6 +66,24 @@ def workers(count):
         {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}})}
         for i in range(count)
     ]
+
+
+def jax_processes(count, devices):
+    """What makes each of so many processes one of JAX's, for `keras.distribution.initialize`.
+
+    The devices are those of all of them.
+    """
+    (coordinator,) = addresses(1)
+    return [
+        {
+            "KERAS_BACKEND": "jax", "XLA_FLAGS":
+            f"--xla_force_host_platform_device_count={devices // count}",
+            "KERAS_DISTRIBUTION_JOB_ADDRESSES": coordinator,
+            "KERAS_DISTRIBUTION_NUM_PROCESSES": str(count),
+            "KERAS_DISTRIBUTION_PROCESS_ID": str(i),
+        }
+        for i in range(count)
+    ]  # fmt: skip
 
 
 def results(function, environments=({},), timeout=500):

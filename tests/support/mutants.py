@@ -20,6 +20,7 @@ OPTIMIZERS = "api/test_optimizers.py"
 CRASHES = "model_garden/test_crash_safety.py"
 PRECISION = "api/test_precision.py"
 STEPS = "api/test_steps.py"
+SHARED = "keras/test_shared_update.py"
 GAIN = "api/test_adascale.py::test_gain_and_tau_are_the_papers[keras-paper]"
 MIGRATE = "tensorflow/test_migrate.py"
 BACKUP = "tensorflow/test_backup.py"
@@ -404,21 +405,42 @@ JAX = {
         ("no clipping", "gradients = self.clip(gradients)", ""),
     ],
     ("keras/update.py", f"{STEPS}::test_micro_batches_count_by_their_mean"): [
-        ("the sum of the micro-batches", "total / self.accumulation_steps", "total"),
+        ("the sum of the micro-batches", "gradient / self.accumulation_steps", "gradient"),
         ("accumulators are never cleared", "ops.where(is_update, ops.zeros_like(total), total)",
          "total"),
     ],
     ("keras/update.py", f"{OPTIMIZERS}::test_between_updates_nothing_moves"): [
-        ("every micro-batch moves", "is_update = scalars.is_update", "is_update = True"),
+        ("every micro-batch moves", "self._within(scalars.is_update,", "self._within(True,"),
     ],
     ("keras/update.py", f"{OPTIMIZERS}::test_averages_follow_the_weights[2-keras]"): [
-        ("never overwritten", "scalars.ema_overwrites, new", "False, new"),
+        ("never overwritten", "scalars.ema_overwrites, ops.cast", "False, ops.cast"),
     ],
     ("keras/update.py", f"{PRECISION}::test_a_master_keeps_what_half_precision_cannot"): [
         ("a master is never its weight", "ops.cast(wide, half.dtype) == half", "wide != wide"),
     ],
     ("keras/update.py", "api/test_nonfinite.py::test_every_optimizer_skips"): [
-        ("a bad step is taken", "due = is_update & ops.all(finite)", "due = is_update"),
+        ("a bad step is taken", "due = ops.all(finite)", "due = ops.any(finite) | True"),
+    ],
+    ("keras/update.py", f"{SHARED}::test_a_loss_scale_is_one_for_all"): [
+        ("the gradient of one replica", "ops.sum(gradient, axis=0)", "gradient[0]"),
+    ],
+    ("keras/replicas.py", f"{SHARED}::test_a_loss_scale_is_one_for_all"): [
+        ("gradients as large as the sum", "g[None] / n", "g[None]"),
+    ],
+    ("keras/replicas.py", f"{SHARED}::test_a_replica_is_for_itself"): [
+        ("all replicas draw alike", "jax.numpy.uint32(GOLDEN_RATIO) *", "jax.numpy.uint32(0) *"),
+        ("the seed runs away", "v.at[0].add(-own)", "v"),
+        ("the statistics of one replica", "jax.lax.pmean(value, axis) if", "value if"),
+    ],
+    ("keras/sharding.py", f"{SHARED}::test_each_device_keeps_its_share"): [
+        ("every device keeps all", "axes[i] = self._name", "axes[i] = None"),
+    ],
+    ("keras/sharding.py", f"{SHARED}::test_interrupted_in_the_middle_of_an_update[4-True]"): [
+        ("what one replica had added up", "value.sum(axis=0) if", "value[0] if"),
+    ],
+    ("keras/measured.py", f"{SHARED}::test_replicas_are_parts_of_the_batch"): [
+        ("squares of shares", "return self._replicas * squares", "return squares"),
+        ("the mean of one replica", "ops.sum(g, axis=0) for", "g[0] for"),
     ],
 }  # fmt: skip
 

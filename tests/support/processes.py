@@ -9,9 +9,10 @@ import os
 import sys
 
 _FROM_WARM = multiprocessing.get_context("forkserver")
-_FROM_WARM.set_forkserver_preload(
-    ["tensorflow", "tf_lamb.keras", "tf_lamb.tf_keras", "tf_lamb.model_garden.train"]
-)
+_WARM = ["tensorflow", "tf_lamb.keras", "tf_lamb.tf_keras", "tf_lamb.model_garden.train"]
+if os.environ.get("KERAS_BACKEND") == "jax":
+    _WARM = ["tf_lamb.keras"]
+_FROM_WARM.set_forkserver_preload(_WARM)
 
 
 def started(function, *args, output=os.devnull, **environment):

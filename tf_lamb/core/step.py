@@ -107,6 +107,15 @@ def summary(xp, weight_norm, update_norm, ratio, clipped):
     return *(xp.sum(x) / count for x in (weight_norm, update_norm, ratio)), clipped
 
 
+def chosen(choose: Callable, new: Stored, old: Stored) -> Stored:
+    """What `choose` makes of each new array and the old one."""
+    return Stored(
+        choose(new.weight, old.weight),
+        [choose(*pair) for pair in zip(new.slots, old.slots, strict=True)],
+        None if new.master is None else choose(new.master, old.master),
+    )
+
+
 def assign(assign: Callable, stored: Sequence[Stored], new: Sequence[Stored]) -> None:
     """Has each variable of a layer take its new value."""
     for old, each in zip(stored, new, strict=True):

@@ -32,9 +32,10 @@ from tf_lamb.keras.layers import (
 )
 from tf_lamb.keras.migrate import from_addons, migrate
 from tf_lamb.keras.preflight.preflight import preflight as preflight
+from tf_lamb.keras.replicas import per_replica as per_replica
 
-# What both doors have; `ConcurrentAdversarial`, `Decentralized` and `preflight` are of this one
-# alone.
+# What both doors have; `ConcurrentAdversarial`, `Decentralized`, `per_replica` and `preflight` are
+# of this one alone.
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "Measured", "Muon", "NoiseScale",

@@ -7,6 +7,7 @@ import warnings
 import keras
 
 from tf_lamb.api.callbacks import backup
+from tf_lamb.keras import processes
 
 _BEFORE, _AFTER = "after_epoch_", ".weights.h5"
 
@@ -20,6 +21,7 @@ class BackupAndRestore(backup.BackupAndRestore, keras.callbacks.BackupAndRestore
     def on_train_begin(self, logs=None):
         """Restores the weights, the optimizer's state and the epoch, if there is a backup."""
         done = self._epochs_done()
+        processes.agree("fit with BackupAndRestore", lambda: self._facts(done))
         if not done:
             return
         model, optimizer = self.model, self.model.optimizer
@@ -37,7 +39,15 @@ class BackupAndRestore(backup.BackupAndRestore, keras.callbacks.BackupAndRestore
         model._initial_epoch = done[-1]  # seam: keras 3.15. As the base class does.
 
     def on_epoch_end(self, epoch, logs=None):
-        """Backs up."""
+        """Backs up; of several processes, the first one does."""
+        with processes.whole([*self.model.variables, *self.model.optimizer.variables]):
+            processes.by_chief(lambda: self._back_up(epoch))
+
+    def on_train_end(self, logs=None):
+        """Removes the backup, if that is to be."""
+        processes.by_chief(super().on_train_end)
+
+    def _back_up(self, epoch):
         os.makedirs(self.backup_dir, exist_ok=True)
         beside = os.path.join(self.backup_dir, f"unfinished{_AFTER}")
         try:
@@ -58,6 +68,10 @@ class BackupAndRestore(backup.BackupAndRestore, keras.callbacks.BackupAndRestore
         with open(path, "wb") as file:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, sum(sizes))
+
+    def _facts(self, done):
+        told = {name: repr(self.params.get(name)) for name in ("epochs", "steps")}
+        return {**told, "the last epoch in the folder that they share": str(done[-1:])}
 
     def _path(self, epochs):
         return os.path.join(self.backup_dir, f"{_BEFORE}{epochs}{_AFTER}")

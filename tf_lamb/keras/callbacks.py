@@ -65,7 +65,7 @@ def _hide(optimizer, wrapper):
 
     def without(method):
         def wrapped(store):
-            with optimizer.without_observed():
+            with optimizer.without_shown():
                 method(store)
 
         return wrapped

@@ -3,6 +3,7 @@
 Seams into Keras 3 (3.3.0 to 3.15.1); the rest of the room uses what is here, and these:
     `_backend_apply_gradients`: clips after the aggregation over replicas, and averages weights
         once an optimizer step; Keras clips before, and averages at every micro-step.
+    `variables`, with those of a wrapper: what a step on JAX is handed, and what is saved.
     `build` on no variables, then `set_weights`: what Keras's HDF5 loader calls. Keras's own
         optimizers are then built on nothing, and lose their slots.
     `_all_reduce_sum_gradients`, `_get_variable_index`, `_var_key`, `_iterations`,
@@ -16,6 +17,7 @@ import keras
 from keras import ops
 
 from tf_lamb.api.variables import path_of
+from tf_lamb.keras import processes
 
 VERSION = tuple(int(part) for part in keras.__version__.split(".")[:2])
 
@@ -36,6 +38,11 @@ def native(variable):
         return variable
     # Not `isinstance`: an optimizer's own variables are no `keras.Variable` before Keras 3.7.
     return variable if callable(variable.value) else variable.value
+
+
+def is_lost(variable):
+    """Whether a step of `fit` on JAX has failed with its value, and its error is on the way."""
+    return variable._value is None  # seam: Keras 3.15.1
 
 
 def dense(gradient, variable):
@@ -99,6 +106,36 @@ class HostOptimizer(keras.optimizers.Optimizer):
     """Keras's base class, with its versions evened out and its timing put right."""
 
     _early_weights = ()  # from Keras's HDF5 loader, which sets them before the build
+    _hides_shown = False
+
+    def _on_show(self):
+        """Variables that only show what a step did; a step on JAX can leave what it was handed."""
+        return []
+
+    @property
+    def variables(self):
+        """As in Keras; followed by what is on show."""
+        own = super().variables
+        return own if self._hides_shown else [*own, *self._on_show()]
+
+    def save_own_variables(self, store):
+        """As in Keras: what is on show is not saved; what is in parts is, as a whole."""
+        with self.without_shown(), processes.whole(self.variables):
+            super().save_own_variables(store)
+
+    def load_own_variables(self, store):
+        """As in Keras: what is on show is not loaded."""
+        with self.without_shown():
+            super().load_own_variables(store)
+
+    @contextlib.contextmanager
+    def without_shown(self):
+        """Inside it, what is on show is not among the variables: for whatever saves them."""
+        self._hides_shown = True
+        try:
+            yield
+        finally:
+            self._hides_shown = False
 
     def set_weights(self, weights):
         """As in Keras, and before the optimizer is built, too."""
@@ -159,8 +196,9 @@ class HostOptimizer(keras.optimizers.Optimizer):
             from tf_lamb.tensorflow import replicas
 
             apart = replicas.apart()
+        dtype = compute_dtype(reference_variable.dtype)
         with apart:
-            return super().add_variable_from_reference(reference_variable, name, initializer)
+            return self.add_beside(reference_variable, name, dtype)
 
     def gather(self, gradients, accumulators):
         """Has each replica add up gradients of its own; at an update accumulators get the sums."""
@@ -169,14 +207,15 @@ class HostOptimizer(keras.optimizers.Optimizer):
         strategy, accumulators = self._distribution_strategy, list(map(native, accumulators))
         replicas.gather(strategy, accumulators, gradients, self._is_update)
 
-    def add_beside(self, variable, name, dtype):
-        """A variable of that dtype where the given one lives, and laid out like it."""
-        layout = {"layout": getattr(variable, "_layout", None)} if VERSION >= (3, 10) else {}
+    def add_beside(self, variable, name, dtype, layout=None, parts=()):
+        """A variable of that dtype where the given one lives, and laid out like it, if not so."""
+        own = getattr(variable, "_layout", None)
+        layouts = {"layout": own if layout is None else layout} if VERSION >= (3, 10) else {}
         place = contextlib.nullcontext()
         if keras.backend.backend() == "tensorflow":
             place = self._distribution_strategy.extended.colocate_vars_with(native(variable))
         with place:
             return super().add_variable(
-                tuple(variable.shape), dtype=dtype, **layout,
+                (*parts, *variable.shape), dtype=dtype, **layouts,
                 name=f"{path_of(variable).replace('/', '_')}_{name}",
             )  # fmt: skip

@@ -12,13 +12,14 @@ import keras
 from keras import ops
 
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.keras import host
+from tf_lamb.keras import host, processes
 
 
 class MeasuringOptimizer(host.HostOptimizer):
     """Owns the variables of what was measured, and hands all else on to the inner optimizer."""
 
     _xp = ops
+    _replicas = 1  # whose gradients are measured; on JAX `per_replica` has them come apart
     _cond = staticmethod(host.cond)
     _host = keras.optimizers.Optimizer, "Keras 3, such as tf_lamb.keras.LAMB(), not"
     _serialize = staticmethod(keras.saving.serialize_keras_object)
@@ -34,7 +35,8 @@ class MeasuringOptimizer(host.HostOptimizer):
         """Builds the inner optimizer, too; refuses where a step has only one part."""
         if self.built or not variables:
             return
-        inner, self._replicas = self.inner_optimizer, 1
+        processes.agree_on(self, variables)
+        inner = self.inner_optimizer
         on_tensorflow = keras.backend.backend() == "tensorflow"
         if on_tensorflow:
             self._replicas = self._distribution_strategy.num_replicas_in_sync
@@ -92,7 +94,7 @@ class MeasuringOptimizer(host.HostOptimizer):
             self._gather(dense, positions)
             counts = self._measure(dense, None, positions)
         else:
-            if self._replicas > 1:
+            if self._replicas > 1 and keras.backend.backend() == "tensorflow":
                 gradients = self._sum_over_replicas(gradients)
                 summed = list(map(host.dense, gradients, variables))
             else:
@@ -125,11 +127,15 @@ class MeasuringOptimizer(host.HostOptimizer):
 
     def _mean_over_replicas(self, squares):
         """Replica i has g_i/n, so that the sum is the mean: the mean of |g_i|^2 is n times it."""
-        if self._replicas == 1:
-            return squares
-        from tf_lamb.tensorflow import replicas
+        if self._replicas > 1 and keras.backend.backend() == "tensorflow":
+            from tf_lamb.tensorflow import replicas
 
-        return self._replicas * replicas.sum_over_replicas(squares)
+            squares = replicas.sum_over_replicas(squares)
+        return self._replicas * squares
+
+    def _whole(self, gradients):
+        apart = self._replicas > 1 and keras.backend.backend() == "jax"
+        return [ops.sum(g, axis=0) for g in gradients] if apart else gradients
 
     def _assign(self, variables, values):
         if keras.backend.backend() != "tensorflow":

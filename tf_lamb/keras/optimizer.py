@@ -1,10 +1,7 @@
 """What every optimizer of Keras 3 shares: all that Keras asks of one, but the rule itself.
 
-Seams into Keras 3 (3.15.1): `_distribution_strategy`; an optimizer's state is what its `variables`
-and those of its wrapper list.
+Seam into Keras 3 (3.15.1): `_distribution_strategy`.
 """
-
-import contextlib
 
 import keras
 from keras import ops
@@ -14,14 +11,15 @@ from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import path_of, step_of
 from tf_lamb.core.step import Scalars, State, Stored
-from tf_lamb.keras import host, schedules, update
+from tf_lamb.keras import host, processes, schedules, sharding, update
 
 
 class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     """Owns variables, casting, clipping, distribution and config."""
 
     _schedules = schedules
-    _hides_observed = False
+    _shares = None  # how `shard_update` lays out what accompanies variables
+    _replicas = 1  # whose gradients come apart, on JAX
 
     def __init__(self, learning_rate, **arguments):
         settings = self._settings_of(arguments)
@@ -43,7 +41,10 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if self.built:
             self._refuse_strangers(variables, self._trainable_variables_indices)
             return
+        processes.agree_on(self, variables)
         self._make_plan(variables)
+        if self._settings.shard_update and sharding.is_distributed():
+            self._shares = sharding.Shares(variables)
         super().build(variables)
         names = map(self.slots_of, self._plan.treatments)
         pairs = zip(variables, names, strict=True)
@@ -68,6 +69,15 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             return self.add_beside(variable, "master", "float32")
         return None
 
+    def add_beside(self, variable, name, dtype):
+        """What accompanies a variable; each device's share of it where the update is shared."""
+        apart = self._replicas > 1 and name == "gradient_accumulator"  # seam: as Keras names it
+        if apart:
+            layout = sharding.layout_apart(variable)
+            return super().add_beside(variable, name, dtype, layout, (self._replicas,))
+        layout = self._shares and self._shares.layout(variable)
+        return super().add_beside(variable, name, dtype, layout)
+
     def _make_update(self):
         arguments = {
             "rule": self._bound_rule,
@@ -85,7 +95,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if self._settings.slot_dtype == "bfloat16":
             noise = keras.random.SeedGenerator(0)
             self._track_variable(noise.state)
-        return update.Update(noise=noise, **arguments)
+        return update.Update(noise=noise, is_shared=self._shares is not None, **arguments)
 
     def update_step(self, gradient, variable, learning_rate):
         """One step of the rule for one variable."""
@@ -98,6 +108,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             ops.cast(host.dense(g, v), host.compute_dtype(v.dtype))
             for g, v in zip(grads, trainable_variables, strict=True)
         ]
+        if self._settings.shard_update and not self._shares:
+            sharding.data_axis(f"shard_update=True of {self.name}")  # says why it cannot be
         plan, state = self._work(trainable_variables)
         if keras.backend.backend() == "tensorflow":
             self._apply_on_tensorflow(plan, gradients, state)
@@ -110,7 +122,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         """What an update takes besides gradients and scalars."""
         indices = [self._get_variable_index(v) for v in variables]
         own = host.native
-        accumulators = self._accumulated_gradients if self.gradient_accumulation_steps else None
+        accumulators = self._accumulators
         state = State(
             [
                 Stored(own(v), [own(slot) for slot in self._slots[i]], own(self._masters[i]))
@@ -159,6 +171,11 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         )
 
     @property
+    def _accumulators(self):
+        """By variable, or none."""
+        return self._accumulated_gradients if self.gradient_accumulation_steps else ()
+
+    @property
     def _micro_steps(self):
         return self.gradient_accumulation_steps or 1
 
@@ -171,6 +188,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def finalize_variable_values(self, var_list):
         """At the end of training, the averages replace the weights if `use_ema`."""
+        if host.is_lost(self._iterations):
+            return
         overrun.warn_if_over(self, lambda: step_of(self))
         known = {self._var_key(v) for v in var_list}
         for average, variable in self._averages():
@@ -186,37 +205,12 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def _which_are_finite(variables):
         return ops.convert_to_numpy(ops.stack([ops.all(ops.isfinite(v)) for v in variables]))
 
-    # -- trust ratios on show ----------------------------------------------------------------------
-
-    @property
-    def variables(self):
-        """As in Keras; while trust ratios are observed on JAX, followed by what shows them.
-
-        A step on JAX is a pure function: it can only leave what it was handed.
-        """
-        own = super().variables
-        if self._hides_observed or keras.backend.backend() != "jax":
-            return own
-        return [*own, *self._observer.variables]
-
-    def save_own_variables(self, store):
-        """As in Keras: what is on show is not saved."""
-        with self.without_observed():
-            super().save_own_variables(store)
-
     def load_own_variables(self, store):
-        """As in Keras: what is on show is not loaded."""
-        with self.without_observed():
-            super().load_own_variables(store)
+        """As in Keras, and what any other number of replicas have added up."""
+        super().load_own_variables(sharding.fitting(self, self._accumulators, store))
 
-    @contextlib.contextmanager
-    def without_observed(self):
-        """Inside it, what is on show is not among the variables: for whatever saves them."""
-        self._hides_observed = True
-        try:
-            yield
-        finally:
-            self._hides_observed = False
+    def _on_show(self):
+        return self._observer.variables if keras.backend.backend() == "jax" else []
 
     def _vector_beside(self, variable, name):
         if keras.backend.backend() == "tensorflow":
@@ -244,6 +238,6 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             values = {"average": variable, **states[path_of(variable)]}
             for name, own in self.state_of(self._get_variable_index(variable)).items():
                 own.assign(ops.cast(values.get(name, ops.zeros(own.shape)), own.dtype))
-        for own in self._accumulated_gradients if self.gradient_accumulation_steps else ():
+        for own in self._accumulators:
             own.assign(ops.zeros(own.shape, own.dtype))
         self._iterations.assign(step * self._micro_steps)

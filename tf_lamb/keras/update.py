@@ -12,7 +12,11 @@ from keras import ops
 
 from tf_lamb.core import step
 from tf_lamb.core.plan import paths_of
-from tf_lamb.keras import host
+from tf_lamb.keras import host, sharding
+
+
+def _new(new, old):
+    return new
 
 
 @dataclasses.dataclass(eq=False)
@@ -28,6 +32,7 @@ class Update:
             subclass may have overridden.
         tell: called by a step that is skipped, with the steps taken and how many were skipped.
         noise: what rounding draws from; None where no slot is bfloat16.
+        is_shared: whether each device works on its share of the variables.
     """
 
     rule: Callable
@@ -37,6 +42,7 @@ class Update:
     assign: Callable
     tell: Callable
     noise: keras.random.SeedGenerator | None = None
+    is_shared: bool = False
 
     def __call__(self, plan, gradients, state, scalars):
         """One micro-step; the layers of the plan hold positions among the gradients.
@@ -44,31 +50,67 @@ class Update:
         Returns:
             Whether it was the last of a step that was skipped.
         """
-        apply = functools.partial(self._apply, plan, state=state, scalars=scalars)
-        if not (state.accumulators or state.skipped):
-            apply(gradients)
-            return False
-        due = is_update = scalars.is_update
+        step = functools.partial(self._apply_if_finite, plan, state=state, scalars=scalars)
         if state.accumulators:
-            gradients = self._accumulate(gradients, state.accumulators, is_update)
-        if state.skipped:
-            finite = ops.stack([ops.isfinite(ops.sum(ops.square(g))) for g in gradients])
-            due = is_update & ops.all(finite)
-        if (known := host.known(due)) is None:
-            self._within(due, functools.partial(apply, gradients), self._changed_by(state))
-        elif known:
-            apply(gradients)
-        skipped = is_update & ~due
-        if state.skipped:
-            self._skip(skipped, finite, state, scalars, paths_of(plan))
+            totals = self._accumulate(gradients, state.accumulators, scalars.is_update)
+            none = ops.zeros((len(gradients),), "bool")
+            apply = functools.partial(step, totals)
+            finite = self._within(scalars.is_update, apply, state, none)
+        else:
+            finite = step(gradients)
+        if not state.skipped:
+            return False
+        skipped = scalars.is_update & ~ops.all(finite)
+        self._skip(skipped, finite, state, scalars, paths_of(plan))
         return skipped
 
-    def _accumulate(self, gradients, accumulators, is_update):
-        """The mean of the micro-batches so far; the accumulators begin anew after an update."""
+    @staticmethod
+    def _accumulate(gradients, accumulators, is_update):
+        """The sums of the micro-batches so far; the accumulators begin anew after an update."""
         totals = [a + g for a, g in zip(accumulators, gradients, strict=True)]
         for accumulator, total in zip(accumulators, totals, strict=True):
             accumulator.assign(ops.where(is_update, ops.zeros_like(total), total))
-        return [total / self.accumulation_steps for total in totals]
+        return totals
+
+    def _apply_if_finite(self, plan, gradients, *, state, scalars):
+        """One step; returns which gradients are finite."""
+        gradients = [
+            self._aggregated(g, stored) for g, stored in zip(gradients, state.stored, strict=True)
+        ]
+        if not state.skipped:
+            self._apply(plan, gradients, state, scalars)
+            return ops.ones((len(gradients),), "bool")
+        finite = ops.stack([ops.isfinite(ops.sum(ops.square(g))) for g in gradients])
+        due = ops.all(finite)
+        if (known := host.known(due)) is not None:
+            if known:
+                self._apply(plan, gradients, state, scalars)
+            return finite
+
+        def chosen(new, old):  # selected, not a branch: XLA would copy what enters one
+            return ops.where(due, new, old)
+
+        drawn = self.noise and self.noise.state.value
+        self._apply(plan, gradients, state, scalars, chosen)
+        if self.noise:
+            self.noise.state.assign(chosen(self.noise.state.value, drawn))
+        return finite
+
+    def _aggregated(self, gradient, stored):
+        """The mean over micro-batches, the sum over replicas: each device's share of it."""
+        if len(gradient.shape) > len(stored.weight.shape):
+            gradient = ops.sum(gradient, axis=0)
+        if self.accumulation_steps:
+            gradient = gradient / self.accumulation_steps
+        return self._share(gradient, stored)
+
+    def _share(self, array, stored):
+        """What of an array like the weight a device works on."""
+        return self._like(stored.slots[0], array) if stored.slots else array
+
+    def _like(self, variable, array):
+        """The array, laid out as the variable is."""
+        return sharding.like(variable, array) if self.is_shared else array
 
     def _changed_by(self, state):
         """All that a step changes, but for the counts."""
@@ -79,18 +121,27 @@ class Update:
         every = [*stored, *averages, *noise, *vectors]
         return list({id(v): v for v in every if v is not None}.values())
 
-    @staticmethod
-    def _within(due, apply, variables):
-        """Takes the step in a branch of the program that is being traced."""
+    def _within(self, due, apply, state, otherwise):
+        """Takes the step if it is due, in a branch of the program where one is being traced.
+
+        Returns:
+            What the step returns, or what stands for it.
+        """
+        if (known := host.known(due)) is not None:
+            return apply() if known else otherwise
+        variables = self._changed_by(state)
 
         def stepped():  # as values: a branch on JAX assigns to no variable
             with keras.StatelessScope([(v, v.value) for v in variables]) as scope:
-                apply()
-            return [scope.get_current_value(v) for v in variables]
+                result = apply()
+            # Laid out in here: what is gathered behind the branch is gathered where none is due.
+            values = (self._like(v, scope.get_current_value(v)) for v in variables)
+            return result, list(values)
 
-        values = ops.cond(due, stepped, lambda: [v.value for v in variables])
+        result, values = ops.cond(due, stepped, lambda: (otherwise, [v.value for v in variables]))
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
+        return result
 
     def _skip(self, skipped, finite, state, scalars, paths):
         (count,) = state.skipped
@@ -100,23 +151,34 @@ class Update:
         if self.refusal:
             host.refuse(skipped, finite, self.refusal, paths)
 
-    def _apply(self, plan, gradients, *, state, scalars):
+    def _apply(self, plan, gradients, state, scalars, chosen=_new):
         gradients = self.clip(gradients)
+        # Inside a conditional, libtpu would copy whatever one layer waits for.
+        one_by_one, last = not (self.is_shared or self.accumulation_steps), None
         for layer in plan:
             own = [gradients[i] for i in layer.members]
-            self.step_layer(layer, own, state, scalars)
+            if one_by_one and last is not None:
+                own = [sharding.after(last, g) for g in own]
+            self.step_layer(layer, own, state, scalars, chosen)
+            last = state.stored[layer.members[0]].weight
         for average, weight in state.averages:
-            average.assign(step.averaged(ops, average, weight, scalars.ema_momentum))
-            new = ops.cast(average, weight.dtype)
-            weight.assign(ops.where(scalars.ema_overwrites, new, weight.value))
+            own = self._like(average, weight)
+            new = step.averaged(ops, average, own, scalars.ema_momentum)
+            average.assign(chosen(new, average.value))
+            own = ops.where(scalars.ema_overwrites, ops.cast(average, weight.dtype), weight.value)
+            weight.assign(chosen(own, weight.value))
 
-    def step_layer(self, layer, gradients, state, scalars):
+    def step_layer(self, layer, gradients, state, scalars, chosen=_new):
         """One step of the rule for one layer, whose gradients these are; on any backend."""
         stored, observed = state.of(layer)
+        at_hand = [each._replace(weight=self._share(each.weight, each)) for each in stored]
         new = step.step(
-            ops, self.rule, layer.treatments, gradients, stored, lr=scalars.lr, t=scalars.t,
+            ops, self.rule, layer.treatments, gradients, at_hand, lr=scalars.lr, t=scalars.t,
             rounds_to=lambda wide, half: ops.cast(wide, half.dtype) == half,
             noise=lambda i, shape: keras.random.uniform(shape, seed=self.noise),
-            observe=step.recorder(ops, observed, self.assign),
+            observe=step.recorder(
+                ops, observed, lambda v, value: self.assign(v, chosen(value, v.value))
+            ),
         )  # fmt: skip
-        step.assign(self.assign, stored, new)
+        kept = [step.chosen(chosen, *pair) for pair in zip(new, at_hand, strict=True)]
+        step.assign(self.assign, stored, kept)

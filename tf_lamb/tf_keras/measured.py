@@ -131,6 +131,10 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         into = [*map(self._accumulated, positions), self._state["squares"]]
         self._add_up([*gradients, self._replicas * squares], into)
 
+    @staticmethod
+    def _whole(gradients):
+        return gradients
+
     def _accumulated(self, position):
         own = self.inner_optimizer._accumulators[position]
         return own if self._gathers else self._replicas * own

@@ -1,7 +1,7 @@
 """libtpu through JAX's compile-only topologies: a program goes in, memory and operations come out.
 
-Seams into jax and jaxlib (0.10.2): `jax.experimental.topologies`, `jaxlib.mlir`'s
-`hlo_to_stablehlo`, `client.compile` of a compile-only device, and the wording of two refusals.
+Seams into jax and jaxlib (0.10.2): `jax.experimental.topologies`, `client.compile` of a
+compile-only device, and the wording of two refusals.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from tf_lamb.core.checks import installed
-from tf_lamb.tpu import programs
+from tf_lamb.tpu import programs, stablehlo
 from tf_lamb.tpu.roofline import Topology
 
 # libtpu looks for the TPU of this machine unless it is told where it is, and locks it, though it
@@ -126,7 +126,7 @@ def compile_hlo(hlo: bytes, device: Any) -> Program:
     """Compiles a serialized HLO module, as TensorFlow gives it, for one device."""
     from jaxlib import xla_client
 
-    with programs.stablehlo(hlo) as module, _refusals():
+    with stablehlo.module_of(hlo) as module, _refusals():
         options = xla_client.CompileOptions()
         options.num_replicas = options.num_partitions = 1
         client, on = device.client, xla_client.DeviceList((device,))

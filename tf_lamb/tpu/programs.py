@@ -1,61 +1,7 @@
-"""Programs of XLA: TensorFlow's HLO made fit for the TPU compiler, and compiled ones read."""
+"""Compiled programs of XLA, read: the bytes that they move, and what they exchange."""
 
-import contextlib
 import math
 import re
-
-_COPY = "mhlo.copy"
-
-
-@contextlib.contextmanager
-def stablehlo(hlo: bytes):
-    """The module of a serialized HLO program, whose results take the place of its variables.
-
-    Two things that XLA's converter leaves are mended: an `mhlo.copy`, which a TPU does not know and
-    which means nothing here, and which results alias which arguments, which it writes down where
-    nobody reads it.
-    """
-    from jax.interpreters import mlir
-    from jaxlib import _jax
-    from jaxlib.mlir import ir
-
-    with mlir.make_ir_context(), ir.Location.unknown():
-        module = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(hlo))
-        _alias(ir, module)
-        _drop_copies(ir, module)
-        yield module
-
-
-def _alias(ir, module):
-    attributes = module.operation.attributes
-    (main,) = (f for f in module.body.operations if f.attributes["sym_name"].value == "main")
-    arguments: list[dict] = [{} for _ in main.type.inputs]
-    number = ir.IntegerType.get_signless(32)
-    known = "mhlo.input_output_alias" in attributes
-    for pair in attributes["mhlo.input_output_alias"] if known else ():
-        pair = ir.DictAttr(pair)
-        (result,) = ir.DenseI64ArrayAttr(pair["output_index"])
-        argument = ir.IntegerAttr(ir.DictAttr(pair["alias"])["parameter_number"]).value
-        arguments[argument]["tf.aliasing_output"] = ir.IntegerAttr.get(number, result)
-    main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(a) for a in arguments])
-    for name in [str(name) for name in attributes]:
-        if name.startswith("mhlo."):
-            del attributes[name]
-
-
-def _drop_copies(ir, module):
-    copies = []
-
-    def collect(op):
-        if op.name == _COPY:
-            copies.append(op.operation)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(collect)
-    for op in copies:
-        op.results[0].replace_all_uses_with(op.operands[0])
-        op.erase()
-
 
 _SIZES = {
     "pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2, "s32": 4, "u32": 4,
@@ -74,6 +20,8 @@ _FREE = {
     "partition-id", "replica-id",
 }  # fmt: skip
 _PARTIAL = {"slice", "dynamic-slice", "gather"}  # reads what it results in
+# Of the bytes of an all-reduce, what a collective sends.
+_SHARES = {"all-reduce": 1.0, "reduce-scatter": 0.5, "all-gather": 0.5}
 _COLLECTIVES = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
 )  # fmt: skip
@@ -137,28 +85,60 @@ class Text:
         return moved
 
     def collectives(self) -> dict[str, tuple[int, int]]:
-        """By kind: how many there are, and the bytes of their results."""
+        """By kind: how many there are, and the bytes of the whole arrays."""
         found: dict[str, tuple[int, int]] = {}
-        for kind, size, _ in self._exchanges():
+        for kind, size, _, _ in self._exchanges():
             count, total = found.get(kind, (0, 0))
             found[kind] = count + 1, total + size
         return found
 
-    def all_reduced(self, everyone: int) -> dict[int, int]:
-        """Bytes of all-reduces, by how many replicas take part; everyone where it is not said."""
-        found: dict[int, int] = {}
-        for kind, size, attributes in self._exchanges():
-            if kind == "all-reduce":
-                group = _group(attributes) or everyone
-                found[group] = found.get(group, 0) + size
+    def reduced(self, everyone: int, *, in_branches: bool) -> dict[int, float]:
+        """Bytes to all-reduce, by how many replicas take part; everyone where it is not said.
+
+        A reduce-scatter or an all-gather is half of an all-reduce of the whole array.
+
+        Args:
+            in_branches: of the branches of the program, or of all else.
+        """
+        found: dict[int, float] = {}
+        branches = self._in_branches()
+        for kind, size, attributes, computation in self._exchanges():
+            group = _group(attributes) or everyone
+            if kind in _SHARES and (computation in branches) == in_branches:
+                found[group] = found.get(group, 0) + _SHARES[kind] * size
         return found
 
     def _exchanges(self):
-        for instructions in self._computations.values():
-            for result, operation, _, attributes, _ in instructions.values():
+        for computation, instructions in self._computations.items():
+            # libtpu's name of a fusion.
+            scattered = computation.startswith("all-reduce-scatter")
+            for result, operation, operands, attributes, _ in instructions.values():
                 kind = operation.removesuffix("-start")
                 if kind in _COLLECTIVES:
-                    yield kind, _size(result, anywhere=True), attributes
+                    given = (instructions[o][0] for o in operands if o in instructions)
+                    given = sum(_size(shape, anywhere=True) for shape in given)
+                    size = _size(result, anywhere=True)
+                    if operation == "all-gather-start":  # its results: the parts, and the whole
+                        size -= given
+                    kind = "reduce-scatter" if scattered else kind
+                    yield kind, given if kind == "reduce-scatter" else size, attributes, computation
+
+    def _in_branches(self) -> set[str]:
+        """The computations that run in a branch alone."""
+        found, todo = set(), list(self._called(_BRANCHES, self._computations))
+        while todo:
+            name = todo.pop()
+            if name not in found:
+                found.add(name)
+                todo += [*self._called(_BRANCHES, [name]), *self._called(_CALLED, [name])]
+        return found
+
+    def _called(self, pattern, computations):
+        for computation in computations:
+            for instruction in self._computations.get(computation, {}).values():
+                for names in pattern.findall(instruction[3]):
+                    joined = names if isinstance(names, str) else ",".join(names)
+                    yield from (n.strip(" %") for n in joined.split(",") if n.strip())
 
 
 # As lists of replicas, as their shape, or as axes of a mesh.

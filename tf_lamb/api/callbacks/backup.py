@@ -10,6 +10,9 @@ class BackupAndRestore:
     it has lost both, killed in between it trains an epoch twice. Within an epoch, neither Keras
     can go on: where epochs are long, give `fit` a smaller `steps_per_epoch`.
 
+    Of several processes on JAX all give it, with one folder that they share: the first one writes,
+    and what differs between them is refused before the first step.
+
     What cannot be read, or is of another model or optimizer, is refused and left as it is.
 
     Args:

@@ -42,7 +42,7 @@ class QuantizedReLU:
     if TYPE_CHECKING:  # the door's
         _xp: Any
 
-    def __init__(self, bits, scale=None, **kwargs):
+    def __init__(self, bits: int, scale: float | None = None, **kwargs: Any):
         bits = fixed_point.check_bits(bits)
         scale = 4 / 2**bits if scale is None else fixed_point.check_scale("scale", scale)
         super().__init__(**kwargs)

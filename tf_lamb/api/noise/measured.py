@@ -69,9 +69,8 @@ class Measured(Wrapper):
     _squared_norm: Callable  # in float32
     _mean_over_replicas: Callable  # of the squares of each
     _accumulated: Callable  # position -> the sum of the micro-batches before
-    # Whether each replica adds up its own gradients and squares, this call's, too, and accumulators
-    # and squares have the sums over replicas at an update.
-    _gathers = False
+    _gathers = False  # whether each replica adds up its own; an update finds the sums
+    _whole: Callable  # of gradients that came apart the sums over replicas
     _assign: Callable  # variables and values, on every replica
 
     def __init__(
@@ -150,7 +149,7 @@ class Measured(Wrapper):
 
         Args:
             gradients: of this replica.
-            summed: over the replicas; None if they were gathered.
+            summed: over the replicas, unless they come apart; None if they were gathered.
             positions: of their variables, among those of the build.
 
         Returns:
@@ -204,13 +203,14 @@ class Measured(Wrapper):
         """|mean g|^2 by group over all micro-batches; 0 before the last."""
         xp = self._xp
         if self.micro_batches == 1:
-            return self._squares(summed, positions, weigh)
+            return self._squares(self._whole(summed), positions, weigh)
 
         def of_mean():
             sums = [xp.cast(self._accumulated(i), "float32") for i in positions]
             if not self._gathers:
                 sums = [g + before for g, before in zip(summed, sums, strict=True)]
-            return self._squares([each / self.micro_batches for each in sums], positions, weigh)
+            means = [each / self.micro_batches for each in self._whole(sums)]
+            return self._squares(means, positions, weigh)
 
         return self._cond(is_update, of_mean, lambda: xp.zeros((len(self.group_names),), "float32"))
 

@@ -204,12 +204,10 @@ class Layerwise:
 
         Args:
             model: All weights of it are looked at. Defaults to None: those that this optimizer
-                trains, which leaves out what layers keep by themselves, such as the moving averages
-                of batch normalization.
+                trains, without what layers keep by themselves, such as moving averages.
         """
-        weights = self._guard.weights
-        if model is not None:
-            weights = [v for v in model.weights if "float" in str(v.dtype)]
+        every = self._guard.weights if model is None else model.weights
+        weights = [v for v in every if "float" in str(v.dtype)]
         finite = self._which_are_finite(weights) if weights else []
         return [path_of(v) for v, ok in zip(weights, finite, strict=True) if not ok]
 

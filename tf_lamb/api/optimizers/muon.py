@@ -84,6 +84,9 @@ class Muon(Layerwise):
             4 bytes a parameter of a matrix, or 2; twice that of the others. Defaults to "float32".
         master_weights: Whether float16 and bfloat16 variables have a float32 master, 4 bytes a
             parameter more, on which the rule works. Defaults to False.
+        shard_update: In Keras 3 on JAX, whether each device of the data axis keeps its share of the
+            slots, masters, averages and accumulators, and computes its share of the update, with
+            the norms of whole variables (Xu et al., arXiv 2004.13336). Defaults to False.
         on_nonfinite: What becomes of a step whose gradients, of all replicas and micro-batches,
             hold a NaN or what float32 cannot square. "skip" leaves weights, slots, averages and
             `iterations` as they are and counts it in `skipped_steps`; "raise" leaves them, too,
@@ -142,6 +145,7 @@ class Muon(Layerwise):
         gradient_accumulation_steps: int | None = None,
         slot_dtype: str = "float32",
         master_weights: bool = False,
+        shard_update: bool = False,
         on_nonfinite: str = "skip",
         jit_compile: bool = True,
         name: str | None = "Muon",

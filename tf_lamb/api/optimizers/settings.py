@@ -64,6 +64,7 @@ class Settings:
     gradient_accumulation_steps: int | None
     slot_dtype: str
     master_weights: bool
+    shard_update: bool
     on_nonfinite: str
     jit_compile: bool
     name: str | None
@@ -86,7 +87,7 @@ class Settings:
         checks.at_most_one({name: getattr(self, name) for name in _CLIPPING})
         for name in ("ema_overwrite_frequency", "gradient_accumulation_steps"):
             checks.steps(name, getattr(self, name))
-        for name in ("use_ema", "master_weights", "jit_compile"):
+        for name in ("use_ema", "master_weights", "shard_update", "jit_compile"):
             checks.flag(name, getattr(self, name))
         for name in ("slot_dtype", "on_nonfinite"):
             checks.choice(name, getattr(self, name))

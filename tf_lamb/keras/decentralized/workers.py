@@ -4,8 +4,6 @@ An array of all workers has one more axis in front, which is sharded over the de
 program sees its own part of it, and what `ppermute` brings from the neighbours.
 
 Seams into Keras 3 (3.15.1), all in this file:
-    `Trainer.compute_loss_and_updates`: of the JAX backend, as its own `train_step` calls it.
-    `Trainer._compile_loss`: its metrics, one an output, are updated while the loss is computed.
     `Layer._seed_generators`: which variables are states of random generators.
     `Variable._layout`: the sharding of whatever it is assigned.
 """
@@ -16,10 +14,9 @@ import keras
 from keras import ops
 
 from tf_lamb.core.decentralized.topologies import Mixing
-from tf_lamb.keras import host
+from tf_lamb.keras import host, replicas
 
 AXIS = "workers"
-_GOLDEN_RATIO = 0x9E3779B9  # of 2^32: seeds that lie far apart
 
 
 class Workers:
@@ -65,7 +62,7 @@ class Workers:
         def part(index):
             own = value.copy()
             if is_seed:
-                own[0] = (int(own[0]) + (index[0].start or 0) * _GOLDEN_RATIO) % 2**32
+                own[0] = (int(own[0]) + (index[0].start or 0) * replicas.GOLDEN_RATIO) % 2**32
             return own[None]
 
         shape = (self.count, *variable.shape)
@@ -160,8 +157,8 @@ class Workers:
         def worker(rate, turn, state, data):
             *own, metrics = state
             weights, others, slots = jax.tree.map(lambda x: x[0], own)
-            (loss, predictions, others, metrics), gradients = _gradients(
-                self.model, weights, others, metrics, data
+            (_, (loss, predictions, others, metrics)), gradients = replicas.gradient(
+                self.model, AXIS, weights, others, [], metrics, data
             )
             update = functools.partial(_update, self.model, self._rule, decays)
             branches = [
@@ -185,23 +182,6 @@ class Workers:
 
 def _mean(array):
     return ops.mean(array, axis=0) if keras.backend.is_float_dtype(array.dtype) else array[0]
-
-
-def _gradients(model, weights, others, metrics, data):
-    """One worker's loss, predictions and updated variables, and its gradients."""
-    import jax
-
-    gradient = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
-    (_, (loss, predictions, others, updated)), gradients = gradient(
-        weights, others, metrics, *data, training=True, optimizer_variables=[]
-    )
-    parts = getattr(model._compile_loss, "metrics", ())
-    of_loss = {id(v) for metric in parts for v in metric.variables}
-    metrics = [
-        old + jax.lax.psum(new - old, AXIS) if id(v) in of_loss else old  # they are sums
-        for v, old, new in zip(model.metrics_variables, metrics, updated, strict=True)
-    ]
-    return (loss, predictions, others, metrics), gradients
 
 
 def _update(model, rule, decays, mix, rate, gradients, weights, slots):

@@ -131,17 +131,21 @@ class _Compiled:
         return compiler.compile_lowered(self._programs.update())
 
     def network(self, program):
-        """The bytes to all-reduce, of them the update's alone, and the collectives by kind."""
-        return _reduced(self._topology, program), 0.0, program.collectives
+        """The bytes to all-reduce, of them those of the update alone, and the collectives by kind.
+
+        Only an update is a branch: of the gradients that accumulate, or of those that are finite.
+        """
+        each, update = (_reduced(self._topology, program, branch) for branch in (False, True))
+        return each + update, update, program.collectives
 
 
-def _reduced(topology, program):
-    """Bytes to all-reduce over all chips that take as long at least as the program's all-reduces.
+def _reduced(topology, program, in_branches):
+    """Bytes to all-reduce over all chips that take as long at least as the program's collectives.
 
     An all-reduce over c chips sends 2 (c - 1)/c of its bytes; the replicas of a chip send nothing.
     """
     total, n = 0.0, topology.chips
-    for group, size in program.read.all_reduced(topology.replicas).items():
+    for group, size in program.read.reduced(topology.replicas, in_branches=in_branches).items():
         c = math.ceil(group / topology.chip.replicas)
         total += size * ((c - 1) / c) / ((n - 1) / n) if n > 1 else size
     return total

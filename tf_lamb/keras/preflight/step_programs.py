@@ -16,6 +16,8 @@ import math
 import keras
 from keras.distribution import DataParallel, DeviceMesh, LayoutMap, TensorLayout
 
+from tf_lamb.keras import replicas, sharding
+
 
 def on_devices(distribution, devices):
     """The distribution over other devices than its own: by default, the data over all of them."""
@@ -103,6 +105,8 @@ class Steps:
         optimizer = self._twin.optimizer  # in half precision, Keras has wrapped it
         trained = [self._laid_out(v) for v in self._twin.trainable_variables]
         with distribution.scope():
+            if replicas.is_apart(model):
+                replicas.per_replica(self._twin)
             jax.eval_shape(lambda: optimizer.build(trained))
         self._twin._symbolic_build(data_batch=(inputs, targets))
         parts = (
@@ -121,10 +125,26 @@ class Steps:
         return self._lower(self._twin.train_step, (None, shardings), (0,), self._state, data)
 
     def update(self):
-        """The optimizer's update alone, lowered: of gradients that are sharded as their weights."""
+        """The optimizer's update alone, lowered: of gradients that are sharded as their weights.
+
+        Gradients of each replica apart lie where they were made.
+        """
         weights, _, slots, _ = self._state
+        gradients = self._apart() if replicas.is_apart(self._twin) else weights
         update = self._twin.optimizer.stateless_apply
-        return self._lower(update, _shardings((weights, slots)), (0, 2), slots, weights, weights)
+        return self._lower(update, _shardings((weights, slots)), (0, 2), slots, gradients, weights)
+
+    def _apart(self):
+        def apart(variable):
+            layout = sharding.layout_apart(variable)
+            return _struct(
+                keras.KerasTensor((parts, *variable.shape), variable.dtype),
+                layout.backend_layout,
+            )
+
+        with self._distribution.scope():
+            _, _, parts = sharding.data_axis("per_replica()")
+            return list(map(apart, self._twin.trainable_variables))
 
     def _lower(self, function, results, donated, *arguments):
         import jax

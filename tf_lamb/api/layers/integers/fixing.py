@@ -1,5 +1,8 @@
 """The face of batch normalization in integers; each door adds its layers."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from tf_lamb.api.layers.integers import accumulators as walk
 from tf_lamb.api.layers.integers.report import FixedPoint, FixedPointLayer
 from tf_lamb.core.batch_norm import fixed_point as integer
@@ -8,7 +11,12 @@ from tf_lamb.core.batch_norm import fixed_point as integer
 def fixing(host, quantized, tensorflow):
     """The public function, for the layers of one door."""
 
-    def fixed_point(model, input_range=None, *, accumulators=None):
+    def fixed_point(
+        model: Any,
+        input_range: Sequence[int] | None = None,
+        *,
+        accumulators: Mapping[str, tuple[float, int, int]] | None = None,
+    ) -> FixedPoint:
         """Batch normalizations followed by n-bit activations, in integers: the same outputs.
 
         At inference a `BatchNormalization` with the `QuantizedReLU` after it is, of a channel's

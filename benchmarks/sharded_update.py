@@ -1,0 +1,109 @@
+"""What `shard_update` and `per_replica` save of BERT-large, as the TPU's compiler says.
+
+    python benchmarks/sharded_update.py --log=benchmarks/logs/sharded_update.jsonl
+
+No TPU is needed and nothing runs. The model is of Keras's own layers: 24 layers of 1,024, sequences
+of 128, a loss on every token, mixed_bfloat16, on eight chips under `DataParallel`. Every row is a
+line of the log, and one that the log has is not compiled again. A step of BERT-large takes minutes
+to compile; `--layers` makes a smaller one.
+"""
+
+import json
+import os
+import time
+
+from absl import app, flags
+
+os.environ["KERAS_BACKEND"] = "jax"
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+SWITCHES = {  # shard_update, per_replica, micro-batches
+    "neither": (False, False, 1),
+    "shard_update": (True, False, 1),
+    "neither, 8 micro-batches": (False, False, 8),
+    "shard_update, 8 micro-batches": (True, False, 8),
+    "per_replica, 8 micro-batches": (False, True, 8),
+    "both, 8 micro-batches": (True, True, 8),
+}
+
+
+def bert(depth, width=1024, heads=16, vocabulary=30522, length=128):
+    """Tokens to logits."""
+    from keras import Input, Model, layers, ops
+
+    tokens = Input((length,), dtype="int32", name="tokens")
+    places = ops.multiply(ops.ones_like(tokens), ops.arange(length)[None])
+    x = layers.Embedding(vocabulary, width, name="words")(tokens)
+    x = layers.LayerNormalization()(x + layers.Embedding(512, width, name="positions")(places))
+    for i in range(depth):
+        attention = layers.MultiHeadAttention(heads, width // heads, name=f"attention_{i}")(x, x)
+        x = layers.LayerNormalization(name=f"after_attention_{i}")(x + attention)
+        up = layers.Dense(4 * width, activation="gelu", name=f"up_{i}")(x)
+        down = layers.Dense(width, name=f"down_{i}")(up)
+        x = layers.LayerNormalization(name=f"after_{i}")(x + down)
+    return Model(
+        tokens, layers.Dense(vocabulary, dtype="float32", name="words_out")(x), name="bert"
+    )
+
+
+def ask(switches, topology, examples, depth, search):
+    """A row."""
+    import keras
+
+    import tf_lamb.keras
+
+    shared, apart, steps = SWITCHES[switches]
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = tf_lamb.keras.LAMB(
+        1e-3, weight_decay=0.01, exclude_from_weight_decay="norm_and_bias",
+        shard_update=shared, gradient_accumulation_steps=steps,
+    )  # fmt: skip
+    # On the host one device stands for them all; the report compiles for the topology's.
+    keras.distribution.set_distribution(keras.distribution.DataParallel())
+    model = bert(depth)
+    if apart:
+        model.compile(optimizer, loss)
+        tf_lamb.keras.per_replica(model)
+    start = time.perf_counter()
+    report = tf_lamb.keras.preflight(
+        model, optimizer, loss, (examples * 8, 128), topology, search=search
+    )
+    return {
+        "switches": switches, "examples": examples, "layers": depth, "search": search,
+        "seconds": round(time.perf_counter() - start), **report.as_dict(),
+    }  # fmt: skip
+
+
+def main(_):
+    """Each row, unless the log has it."""
+    args = flags.FLAGS
+    known = set()
+    if os.path.exists(args.log):
+        with open(args.log) as file:
+            known = {key(row) for row in map(json.loads, file)}
+    for switches in args.switches:
+        asked = {"switches": switches, "topology": args.topology, "layers": args.layers,
+                 "examples": args.examples, "search": args.search}  # fmt: skip
+        if key(asked) in known:
+            continue
+        row = ask(switches, args.topology, args.examples, args.layers, args.search)
+        with open(args.log, "a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(switches, row["memory"], row["largest_examples_a_replica"], row["work"], flush=True)
+
+
+def key(row):
+    """What a row is of."""
+    return tuple(row[name] for name in ("switches", "topology", "layers", "examples", "search"))
+
+
+if __name__ == "__main__":
+    flags.DEFINE_multi_enum("switches", list(SWITCHES), list(SWITCHES), "Which rows.")
+    flags.DEFINE_string("topology", "v4:2x2x2", "Eight chips.")
+    flags.DEFINE_integer("examples", 32, "Of a chip, at once.")
+    flags.DEFINE_integer("layers", 24, "Of the BERT.")
+    flags.DEFINE_bool("search", False, "Whether to look for the largest batch, from one too large.")
+    flags.DEFINE_string("log", "benchmarks/logs/sharded_update.jsonl", "Where the rows are.")
+    app.run(main)

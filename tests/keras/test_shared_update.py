@@ -1,0 +1,297 @@
+"""Door 1 on JAX: `shard_update` and `per_replica`, each by what they promise and refuse.
+
+That training is that of one device is `test_sharded.py`'s.
+"""
+
+import keras
+import numpy as np
+import pytest
+from keras import distribution
+
+import tf_lamb.keras
+
+if keras.backend.backend() != "jax":
+    pytest.skip("keras.distribution trains on JAX alone", allow_module_level=True)
+
+import jax
+
+from tf_lamb.tpu import programs
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+DEVICES = distribution.list_devices()
+layers = keras.layers
+
+
+@pytest.fixture(autouse=True)
+def undistributed():
+    """Each test ends as it began."""
+    yield
+    distribution.set_distribution(None)
+
+
+def spread(devices):
+    """Data parallelism over so many devices; over none, no distribution."""
+    chosen = distribution.DataParallel(devices=DEVICES[:devices]) if devices else None
+    distribution.set_distribution(chosen)
+
+
+def network(*extra):
+    model = keras.Sequential([
+        keras.Input((16,)), layers.Dense(32, activation="tanh", name="up"), *extra,
+        layers.Dense(8, name="down"),
+    ], name="model")  # fmt: skip
+    rng = np.random.default_rng(0)
+    model.set_weights([
+        rng.normal(size=w.shape) if "float" in str(w.dtype) else w for w in model.get_weights()
+    ])  # fmt: skip
+    return model
+
+
+def compiled(model, apart=False, inner=None, **arguments):
+    arguments = {"weight_decay": 0.1, "epsilon": 0.1, **arguments}
+    optimizer = tf_lamb.keras.LAMB(0.05, **arguments)
+    model.compile(inner(optimizer) if inner else optimizer, "mse")
+    return tf_lamb.keras.per_replica(model) if apart else model
+
+
+def data(rows=64):
+    rng = np.random.default_rng(1)
+    return (rng.normal(size=(rows, n)).astype("float32") for n in (16, 8))
+
+
+def fit(model, epochs=1, **options):
+    x, y = data()
+    return model.fit(
+        x, y, batch_size=16, epochs=epochs, shuffle=False, verbose=0, **options
+    )  # fmt: skip
+
+
+def compiled_step(model):
+    """The program of a step of a model that has trained."""
+    parts = dict.fromkeys(
+        ("trainable_variables", "non_trainable_variables", "optimizer_variables",
+         "metrics_variables"), True,
+    )  # fmt: skip
+    mesh = distribution.distribution().device_mesh.backend_mesh
+    split = jax.NamedSharding(mesh, jax.P("batch"))
+    batch = tuple(jax.device_put(each[:16], split) for each in data())
+    state, shardings = model._get_jax_state(**parts), model._get_state_sharding_spec()
+    step = jax.jit(model.train_step, out_shardings=(None, shardings))
+    return programs.Text(step.lower(state, batch).compile().as_text())
+
+
+PARAMETERS = 16 * 32 + 32 + 32 * 8 + 8
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("apart", [False, True])
+def test_gradients_cross_the_network_once_an_update(apart, shared):
+    """Eight micro-batches: apart, their sums cross in the branch of the update alone."""
+    spread(8)
+    model = compiled(
+        network(), apart, gradient_accumulation_steps=8, shard_update=shared, jit_compile=True
+    )  # fmt: skip
+    fit(model)
+    step = compiled_step(model)
+    each, update = (step.reduced(8, in_branches=where).get(8, 0) for where in (False, True))
+    gathered = 0.5 * 4 * PARAMETERS if shared else 0  # the new weights
+    slack = 4 * 24  # the loss, and sums of whether gradients are finite and of norms
+    if apart:
+        assert each <= slack
+        assert 4 * PARAMETERS + gathered <= update <= 4 * PARAMETERS + gathered + slack
+    else:
+        assert 4 * PARAMETERS <= each <= 4 * PARAMETERS + slack
+        assert gathered <= update <= gathered + slack
+
+
+def bytes_of(variables):
+    """On one device."""
+    return sum(v.value.addressable_shards[0].data.nbytes for v in variables)
+
+
+@pytest.mark.parametrize("arguments", [
+    {}, {"slot_dtype": "bfloat16"}, {"use_ema": True, "gradient_accumulation_steps": 2},
+])  # fmt: skip
+def test_each_device_keeps_its_share(arguments):
+    held = []
+    for shared in (False, True):
+        spread(8)
+        model = compiled(network(), shard_update=shared, **arguments)
+        model.optimizer.build(model.trainable_variables)
+        beside = [v for v in model.optimizer.variables if v.path.startswith("LAMB/model_")]
+        held.append([bytes_of([v]) for v in beside])
+        assert bytes_of(model.trainable_variables) == 4 * PARAMETERS
+    whole, shares = held
+    assert shares == [size // 8 for size in whole]
+
+
+def test_masters_too():
+    keras.config.set_dtype_policy("bfloat16")
+    try:
+        spread(8)
+        model = compiled(network(), shard_update=True, master_weights=True)
+        model.optimizer.build(model.trainable_variables)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert bytes_of(model.optimizer._masters) == 4 * PARAMETERS // 8
+
+
+ACCUMULATED = {"gradient_accumulation_steps": 8, "use_ema": True, "ema_momentum": 0.5}
+
+
+def states(model):
+    return [np.asarray(v.value) for v in (*model.trainable_variables, *model.optimizer.variables)]
+
+
+@pytest.mark.parametrize(("devices", "apart"), [(8, True), (4, True), (8, False), (0, False)])
+def test_interrupted_in_the_middle_of_an_update(devices, apart, tmp_path, unbroken):
+    """Four of eight micro-batches in: bit for bit on as many devices, else to rounding."""
+    expected, path = unbroken
+    spread(devices)
+    model = compiled(network(), apart, shard_update=devices > 0, **ACCUMULATED)
+    model.optimizer.build(model.trainable_variables)
+    model.load_weights(path)
+    fit(model)
+    same = (devices, apart) == (8, True)
+    for value, other in zip(states(model), expected, strict=True):
+        if value.shape != other.shape:  # an accumulator, which is nothing after an update
+            assert not value.any() and not other.any()
+            continue
+        np.testing.assert_allclose(value, other, rtol=0 if same else 1e-6, atol=0 if same else 1e-6)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """The states after two epochs of eight devices, and what was saved after the first."""
+    spread(8)
+    model = compiled(network(), True, shard_update=True, **ACCUMULATED)
+    path = str(tmp_path_factory.mktemp("saved") / "model.weights.h5")
+    fit(model)
+    model.save_weights(path)
+    fit(model)
+    found = states(model)
+    distribution.set_distribution(None)
+    return found, path
+
+
+def test_a_model_of_a_mesh_loads_where_there_is_none(tmp_path):
+    spread(8)
+    model = compiled(network(), shard_update=True)
+    fit(model)
+    model.save(path := str(tmp_path / "model.keras"))
+    x, _ = data()
+    expected = model.predict(x, verbose=0)
+    spread(0)
+    loaded = keras.saving.load_model(path)
+    np.testing.assert_allclose(loaded.predict(x, verbose=0), expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="shard_update=True .* there is no distribution: call"):
+        fit(loaded)
+
+
+def test_where_nothing_divides_it_is_refused_and_what_is_large_is_named():
+    spread(8)
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(5)])
+    with pytest.raises(ValueError, match="nothing to share out: no axis .* by the 8 devices"):
+        compiled(model, shard_update=True).optimizer.build(model.trainable_variables)
+    model = keras.Sequential([keras.Input((9,)), layers.Dense(9, name="odd"), layers.Dense(8)])
+    with pytest.warns(UserWarning, match=r"odd/kernel \(81 parameters\).* whole on each of the 8"):
+        compiled(model, shard_update=True).optimizer.build(model.trainable_variables)
+
+
+def test_a_replica_is_for_itself():
+    """Dropout draws for each; moving averages are those of all; metrics are of the whole batch."""
+    spread(8)
+    dropped = []
+
+    class Watched(layers.Layer):
+        def call(self, x):
+            jax.debug.callback(lambda x: dropped.append(np.asarray(x) == 0), x)
+            return x
+
+    extra = [layers.BatchNormalization(momentum=0.0), layers.Dropout(0.5, seed=1), Watched()]
+    model = compiled(network(*extra), apart=True)
+    x, y = (each[:16] for each in data())
+    up = model.layers[0]
+    before = np.tanh(x @ np.asarray(up.kernel) + np.asarray(up.bias))
+    seed = np.asarray(model.layers[2].seed_generator.state.value)
+    model.train_on_batch(x, y)
+    jax.effects_barrier()
+    np.testing.assert_allclose(
+        model.layers[1].moving_variance, before.reshape(8, 2, -1).var(axis=1).mean(axis=0),
+        rtol=1e-4, atol=1e-6,
+    )  # fmt: skip
+    assert len(dropped) == 8 and len({each.tobytes() for each in dropped}) == 8
+    after = np.asarray(model.layers[2].seed_generator.state.value)
+    assert after[0] == seed[0] and after[1] == seed[1] + 1
+
+
+def test_a_loss_scale_is_one_for_all():
+    found = []
+    for devices, apart in ((0, False), (8, True)):
+        spread(devices)
+        scaled = lambda own: keras.optimizers.LossScaleOptimizer(own, initial_scale=64.0)  # noqa: E731
+        model = compiled(network(), apart, scaled, gradient_accumulation_steps=2)
+        fit(model)
+        found.append([np.asarray(v.value) for v in model.trainable_variables])
+    for value, other in zip(*found, strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["AdaScale", "Measured"])
+def test_replicas_are_parts_of_the_batch(kind):
+    """Eight parts of two examples: of eight devices, or of four in two turns, or all in turn."""
+    found = []
+    for devices, micro_batches in ((0, 8), (4, 2), (8, 1)):
+        spread(devices)
+        around = {"AdaScale": lambda own: tf_lamb.keras.AdaScale(own, scale=8),
+                  "Measured": tf_lamb.keras.Measured}[kind]  # fmt: skip
+        model = compiled(network(), devices > 0, around, gradient_accumulation_steps=micro_batches)
+        x, y = data(128)
+        model.fit(x, y, batch_size=16 // micro_batches, epochs=2, shuffle=False, verbose=0)
+        own = model.optimizer
+        measured = [own._state[name] for name in ("variance", "signal", "count")]
+        gain = [own.gain] if kind == "AdaScale" else []
+        found.append([np.asarray(v) for v in (*measured, *gain, *model.trainable_variables)])
+        assert own.parts == 8 and found[-1][0] > 0
+    for each in found[1:]:
+        for value, other in zip(each, found[0], strict=True):
+            np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-5)
+
+
+def uncompiled(model):
+    return model
+
+
+def with_adam(model):
+    model.compile("adam", "mse")
+    return model
+
+
+def built(model):
+    compiled(model).optimizer.build(model.trainable_variables)
+    return model
+
+
+class OwnStep(keras.Sequential):
+    def train_step(self, *arguments):
+        return super().train_step(*arguments)
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (uncompiled, "is not compiled"), (with_adam, "adam takes gradients that are summed"),
+    (built, "is built: call per_replica"),
+    (lambda model: compiled(OwnStep(model.layers)), "OwnStep has a train_step of its own"),
+])  # fmt: skip
+def test_what_per_replica_refuses(make, message):
+    spread(8)
+    with pytest.raises(ValueError, match=message):
+        tf_lamb.keras.per_replica(make(network()))
+
+
+def test_it_needs_a_distribution_and_a_batch_that_divides():
+    with pytest.raises(ValueError, match="per_replica.. needs .* there is no distribution"):
+        compiled(network(), apart=True)
+    spread(8)
+    model, (x, y) = compiled(network(), apart=True), data(12)
+    with pytest.raises(ValueError, match="12"):
+        model.fit(x, y, batch_size=12, verbose=0)

@@ -1,0 +1,175 @@
+"""Several processes that train one model: what they must have in common, and what each has in part.
+
+Only JAX has them. They talk through the store of JAX's coordination service, not by collectives:
+those hang, or end the process, where one process sends what the others do not expect.
+
+Seams: `jax._src.distributed.global_state.client` (JAX 0.10.2), the store; `Variable._value` and
+`Distribution.get_data_layout`, which is asked for the first batch of each epoch (Keras 3.15.1).
+"""
+
+import contextlib
+import itertools
+import json
+import zlib
+
+import keras
+
+from tf_lamb.api.variables import path_of
+from tf_lamb.keras import sharding
+
+PATIENCE = 600  # seconds, for a process that reads and writes what the others wait for
+_rounds = itertools.count()
+
+
+def members():
+    """The numbers of the processes whose devices are in the mesh."""
+    if not sharding.is_distributed():
+        return [0]
+    mesh = keras.distribution.distribution().device_mesh.backend_mesh
+    return sorted({device.process_index for device in mesh.devices.flat})
+
+
+def by_chief(act):
+    """What the first process returns, or its error, to all: nobody goes on before it has acted.
+
+    There it acts as if alone: with a distribution even Keras's saving makes variables, for which
+    all processes would have to come.
+    """
+    if len(chosen := members()) == 1:
+        return act()
+    import jax
+
+    store, key = _store(), f"tf_lamb/{next(_rounds)}"
+    if jax.process_index() != chosen[0]:
+        told = json.loads(_read(store, key, 2 * PATIENCE))
+        if told["error"]:
+            raise RuntimeError(f"Process {chosen[0]}, which acts for all, failed: {told['error']}")
+        return told["result"]
+    spread = keras.distribution.distribution()
+    keras.distribution.set_distribution(None)
+    try:
+        result = act()
+    except BaseException as error:
+        store.key_value_set(key, json.dumps({"error": repr(error)}))
+        raise
+    finally:
+        keras.distribution.set_distribution(spread)
+    store.key_value_set(key, json.dumps({"error": None, "result": result}))
+    return result
+
+
+def agree(what, facts):
+    """Raises in every process where they differ in what they tell, name -> text.
+
+    Args:
+        what: of whom or what, for the error.
+        facts: a function that gives them; it is called only where there are several processes.
+
+    Raises:
+        ValueError: that names the first difference; a process that does not come is one, too.
+    """
+    if len(chosen := members()) == 1:
+        return
+    import jax
+
+    store, key = _store(), f"tf_lamb/{next(_rounds)}"
+    store.key_value_set(f"{key}/{jax.process_index()}", json.dumps({"": what, **facts()}))
+
+    def compared():
+        told = {i: json.loads(_read(store, f"{key}/{i}", PATIENCE)) for i in chosen}
+        return _difference(told)
+
+    if difference := by_chief(compared):
+        raise ValueError(
+            f"The processes differ in {what}: {difference}. Start the same program with the same "
+            "arguments in all of them, and give each as many examples as the others."
+        )
+
+
+def _difference(told):
+    """In words, or None; `told` is process -> name -> text."""
+    (first, ours), *others = told.items()
+    for other, theirs in others:
+        for name in {**ours, **theirs}:
+            one, two = ours.get(name, "not there"), theirs.get(name, "not there")
+            if one != two:
+                return f"{name or 'it'} is {one} in process {first}, {two} in process {other}"
+    return None
+
+
+def _store():
+    from jax._src import distributed
+
+    return distributed.global_state.client
+
+
+def _read(store, key, seconds):
+    import jax
+
+    try:
+        return store.blocking_key_value_get(key, 1000 * seconds)
+    except jax.errors.JaxRuntimeError as error:
+        raise RuntimeError(
+            f"A process has not come to {key} within {seconds} seconds: it has ended, or runs "
+            f"another program. See what it printed. ({error})"
+        ) from error
+
+
+# -- what is compared ------------------------------------------------------------------------------
+
+
+def agree_on(optimizer, variables):
+    """Raises where processes build another optimizer, or begin with other weights.
+
+    From here on each epoch's first batch is compared, too: of different sizes, the processes would
+    wait for each other for ever.
+    """
+    agree(f"the optimizer {optimizer.name}", lambda: _facts(optimizer, variables))
+    distribution = keras.distribution.distribution()
+    if len(members()) > 1 and "get_data_layout" not in vars(distribution):
+        distribution.get_data_layout = _comparing(distribution.get_data_layout)
+
+
+def _facts(optimizer, variables):
+    mesh = keras.distribution.distribution().device_mesh
+    texts = {"the mesh": f"{list(mesh.axis_names)} of {list(mesh.shape)}"}
+    with contextlib.suppress(NotImplementedError):  # a schedule that has no config, as AdaScale's
+        texts |= {name: repr(value) for name, value in optimizer.get_config().items()}
+    for variable in variables:
+        array = variable.value
+        content = "in parts"
+        if array.is_fully_replicated:
+            own = keras.ops.convert_to_numpy(array.addressable_data(0))
+            content = f"with the checksum {zlib.crc32(own.tobytes()):08x}"
+        texts[path_of(variable)] = f"{variable.dtype} {variable.shape} {content}"
+    return texts
+
+
+def _comparing(get_data_layout):
+    def compared(shape):
+        agree("the batch", lambda: {"the shape of a part of it": str(tuple(shape))})
+        return get_data_layout(shape)
+
+    return compared
+
+
+# -- what is in parts ------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def whole(variables):
+    """Inside it, variables of which other processes have parts can be read; all must come here."""
+    parts = []
+    try:
+        if len(members()) > 1:
+            from jax.experimental.multihost_utils import process_allgather
+
+            for variable in variables:
+                array = variable.value
+                if not getattr(array, "is_fully_replicated", True):  # True where it is whole by now
+                    parts.append((variable, array))
+                    variable._value = process_allgather(array, tiled=True)
+        yield
+    finally:
+        for variable, array in parts:
+            variable._value = array

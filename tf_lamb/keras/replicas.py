@@ -1,0 +1,160 @@
+"""Gradients of each replica apart, in Keras's own `fit` on JAX.
+
+Keras gives XLA the loss of the whole batch, and XLA sums its gradient over the devices, for every
+micro-batch. Here each device of the data axis takes the gradient of its own part.
+
+Seams into Keras 3 (3.15.1), all in this file:
+    `Trainer.compute_loss_and_updates`, `_update_metrics_variables`: of the JAX backend, as its own
+        `train_step` calls them.
+    `Trainer._compile_loss`: its metrics, one an output, are updated while the loss is computed.
+    `Layer._seed_generators`: which variables are states of random generators.
+"""
+
+import types
+
+import keras
+
+from tf_lamb.api.wrappers import unwrapped
+from tf_lamb.keras import sharding
+from tf_lamb.keras.measured import MeasuringOptimizer
+from tf_lamb.keras.optimizer import LayerwiseOptimizer
+
+GOLDEN_RATIO = 0x9E3779B9  # of 2^32: seeds that lie far apart
+
+
+def per_replica(model: keras.Model) -> keras.Model:
+    """Has `fit` take each replica's gradient apart, and sum them once an update.
+
+    By itself a step on JAX sums the gradients over all devices, with `gradient_accumulation_steps`
+    at every micro-batch. With this, each device of the data axis adds up its own, and the sum over
+    devices is taken in the step that ends the update: one all-reduce instead of one a micro-batch.
+    `Measured` and `AdaScale` then see a part of the batch for every replica, as under
+    `tf.distribute`, whether gradients are accumulated or not.
+
+    A replica is for itself, as under `tf.distribute`: batch normalization takes the statistics of
+    its part of the batch, and the moving ones are averaged over replicas; a loss is averaged within
+    each part, which with masks is another average than over the whole. All else is the same: equal
+    weights, to the rounding of the sums.
+
+    Args:
+        model: Compiled, with an optimizer of this package or one around it, before its first
+            step, under a `keras.distribution`. `fit` needs a batch that the devices divide.
+
+    Returns:
+        The model, the same object. Loading a saved model leaves this out: call it again.
+
+    Raises:
+        ValueError: for a model that is not compiled, has an optimizer of another package or one
+            that has been built, or a `train_step` of its own; without a distribution; from `fit`,
+            for a batch that the devices do not divide.
+
+    Example:
+
+    >>> import keras, tf_lamb
+    >>> keras.distribution.set_distribution(keras.distribution.DataParallel())
+    >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    >>> model.compile(tf_lamb.keras.LAMB(1e-3, gradient_accumulation_steps=8), "mse")
+    >>> model = tf_lamb.keras.per_replica(model)
+    """
+    _, _, replicas = sharding.data_axis("per_replica()")
+    if not model.compiled:
+        raise ValueError(f"{model.name} is not compiled: compile it, and call per_replica() then.")
+    if type(model).train_step is not keras.Model.train_step:
+        raise ValueError(
+            f"{type(model).__name__} has a train_step of its own, which per_replica() would put "
+            "aside: take the gradients apart in there, or leave per_replica() out."
+        )
+    inner = unwrapped(model.optimizer, LayerwiseOptimizer)
+    if not isinstance(inner, LayerwiseOptimizer):
+        raise ValueError(
+            f"{inner.name} takes gradients that are summed: compile the model with an optimizer of "
+            "tf_lamb, or leave per_replica() out."
+        )
+    if inner.built:
+        raise ValueError(
+            f"{inner.name} is built: call per_replica() before the first step, and load the state "
+            "of a run after it."
+        )
+    for optimizer in (inner, unwrapped(model.optimizer, MeasuringOptimizer)):
+        optimizer._replicas = replicas
+    model.train_step = types.MethodType(_train_step, model)
+    return model
+
+
+def is_apart(model):
+    """Whether `per_replica` has been called on the model."""
+    return getattr(vars(model).get("train_step"), "__func__", None) is _train_step
+
+
+def _train_step(model, state, data):
+    """Keras's, with the gradients of each replica."""
+    weights, others, optimizer_variables, metrics = state
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    loss, predictions, others, metrics, gradients = gradients_apart(
+        model, weights, others, optimizer_variables, metrics, (x, y, sample_weight)
+    )
+    weights, optimizer_variables = model.optimizer.stateless_apply(
+        optimizer_variables, gradients, weights
+    )
+    logs, metrics = model._update_metrics_variables(metrics, loss, x, y, predictions, sample_weight)
+    return logs, (weights, others, optimizer_variables, metrics)
+
+
+def gradients_apart(model, weights, others, optimizer_variables, metrics, data):
+    """Loss, predictions, updated variables, and of each replica i of n the gradient g_i/n."""
+    import jax
+
+    distribution, axis, n = sharding.data_axis("per_replica()")
+    for leaf in jax.tree.leaves(data):
+        if leaf.shape[0] % n:
+            raise ValueError(
+                f"a batch of {leaf.shape[0]:,} does not split into the parts of {n} devices: give "
+                f"`fit` a batch_size that {n} divides, and leave out a last one that is smaller."
+            )
+    seeds = {id(g.state) for layer in model._flatten_layers() for g in layer._seed_generators}
+    is_seed = [id(v) in seeds for v in model.non_trainable_variables]
+
+    def replica(weights, others, optimizer_variables, metrics, data):
+        own = jax.numpy.uint32(GOLDEN_RATIO) * jax.lax.axis_index(axis).astype("uint32")
+        others = [v.at[0].add(own) if seed else v for v, seed in zip(others, is_seed, strict=True)]
+        (_, results), gradients = gradient(
+            model, axis, weights, others, optimizer_variables, metrics, data
+        )
+        loss, predictions, others, metrics = results
+        others = [
+            v.at[0].add(-own) if seed else _mean(v, axis)
+            for v, seed in zip(others, is_seed, strict=True)
+        ]
+        gradients = [g[None] / n for g in gradients]
+        return jax.lax.pmean(loss, axis), predictions, others, metrics, gradients
+
+    split, whole = jax.P(axis), jax.P()
+    # Unchecked: loops inside layers carry what is alike at first and differs later.
+    return jax.shard_map(
+        replica, mesh=distribution.device_mesh.backend_mesh, axis_names={axis}, check_vma=False,
+        in_specs=(whole, whole, whole, whole, split), out_specs=(whole, split, whole, whole, split),
+    )(weights, others, optimizer_variables, metrics, data)  # fmt: skip
+
+
+def gradient(model, axis, weights, others, optimizer_variables, metrics, data):
+    """One replica's, as `jax.value_and_grad` gives it; what the loss's metrics add, of all."""
+    import jax
+
+    taken = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
+    (scaled, (loss, predictions, others, updated)), gradients = taken(
+        weights, others, metrics, *data, training=True, optimizer_variables=optimizer_variables
+    )
+    parts = getattr(model._compile_loss, "metrics", ())
+    of_loss = {id(v) for metric in parts for v in metric.variables}
+    metrics = [
+        old + jax.lax.psum(new - old, axis) if id(v) in of_loss else old  # they are sums
+        for v, old, new in zip(model.metrics_variables, metrics, updated, strict=True)
+    ]
+    return (scaled, (loss, predictions, others, metrics)), gradients
+
+
+def _mean(value, axis):
+    """Of all replicas; of whole numbers, which count what all of them do, one's own."""
+    import jax
+
+    return jax.lax.pmean(value, axis) if keras.backend.is_float_dtype(value.dtype) else value

@@ -1,0 +1,145 @@
+"""How what an update works on lies on the mesh of `keras.distribution`: on JAX alone.
+
+`shard_update` gives each device of the data axis a share of whatever accompanies a variable, and of
+the work (Xu et al., arXiv 2004.13336). Gradients of replicas that are not summed yet have one more
+axis in front, which the data axis splits.
+
+Seam into Keras 3 (3.10.0 to 3.15.1): `Variable._layout`, which is None without a distribution.
+"""
+
+import math
+
+import keras
+from keras.distribution import TensorLayout
+
+from tf_lamb.api.variables import path_of
+from tf_lamb.core.checks.warn import warn
+
+_LARGE = 0.01  # of all parameters
+
+
+def is_distributed():
+    """Whether `keras.distribution` is in force, which trains on JAX alone."""
+    return keras.backend.backend() == "jax" and keras.distribution.distribution() is not None
+
+
+def data_axis(what):
+    """The distribution in force, the name of its data axis, and how many devices that has.
+
+    Raises:
+        ValueError: where there is none, for what would need one.
+    """
+    if not is_distributed():
+        backend = keras.backend.backend()
+        why = "there is no distribution" if backend == "jax" else f"Keras runs on {backend!r}"
+        raise ValueError(
+            f"{what} needs Keras's JAX backend and several devices, and {why}: call keras."
+            "distribution.set_distribution(keras.distribution.DataParallel()) before the model is "
+            "made, or leave it out."
+        )
+    distribution = keras.distribution.distribution()
+    mesh, name = distribution.device_mesh, distribution.batch_dim_name
+    return distribution, name, mesh.shape[list(mesh.axis_names).index(name)]
+
+
+def axes_of(variable):
+    """The axis of the mesh that splits each axis of a variable, or None."""
+    layout = getattr(variable, "_layout", None)
+    return [None] * len(variable.shape) if layout is None else list(layout.axes)
+
+
+class Shares:
+    """The layouts of `shard_update`: the first axis that divides is split along the data axis.
+
+    Args:
+        variables: all that the optimizer is built for.
+
+    Raises:
+        ValueError: without a distribution, or where no variable has an axis that divides.
+    """
+
+    def __init__(self, variables):
+        self._distribution, self._name, self._devices = data_axis("shard_update=True")
+        self._check([v for v in variables if self._name not in self._axes(v)], variables)
+
+    def _axes(self, variable):
+        axes = axes_of(variable)
+        if self._name not in axes:
+            for i, (size, axis) in enumerate(zip(variable.shape, axes, strict=True)):
+                if axis is None and size and size % self._devices == 0:
+                    axes[i] = self._name
+                    break
+        return axes
+
+    def _check(self, whole, variables):
+        if len(whole) == len(variables) and self._devices > 1:
+            raise ValueError(
+                f"shard_update=True has nothing to share out: no axis of any variable divides by "
+                f"the {self._devices} devices of the data axis {self._name!r}. Leave it out."
+            )
+        sizes = {path_of(v): math.prod(v.shape) for v in whole}
+        least = _LARGE * sum(math.prod(v.shape) for v in variables)
+        if large := {path: size for path, size in sizes.items() if size > least}:
+            named = ", ".join(f"{path} ({size:,} parameters)" for path, size in large.items())
+            warn(
+                f"shard_update=True leaves what accompanies {named} whole on each of the "
+                f"{self._devices} devices, 4 bytes a parameter and slot: no axis of it divides by "
+                f"{self._devices}. Pad it to a multiple, or train on another number of devices."
+            )
+
+    def layout(self, variable):
+        """Of what accompanies the variable."""
+        return TensorLayout(self._axes(variable), self._distribution.device_mesh)
+
+
+def layout_apart(variable):
+    """Of an array with a part for each device of the data axis in front of the variable's axes."""
+    distribution, name, _ = data_axis("per_replica()")
+    axes = [None if axis == name else axis for axis in axes_of(variable)]
+    return TensorLayout([name, *axes], distribution.device_mesh)
+
+
+def fitting(optimizer, accumulators, store):
+    """What was saved of an optimizer, with what replicas have accumulated for as many as now.
+
+    Their sum is what counts, and it is all the same which of them has it.
+    """
+    positions = {id(v): str(i) for i, v in enumerate(optimizer.variables)}
+    saved = {key: store[key] for key in store.keys()}  # noqa: SIM118 - HDF5 groups are no dicts
+    for own, weight in zip(accumulators, optimizer._trainable_variables, strict=False):
+        value = saved.get(positions[id(own)], own)
+        if tuple(value.shape) != tuple(own.shape):
+            value = keras.ops.convert_to_numpy(value[()])
+            total = value.sum(axis=0) if value.ndim > len(weight.shape) else value
+            parts = keras.ops.convert_to_numpy(keras.ops.zeros(own.shape, own.dtype)).copy()
+            parts[0 if len(own.shape) > len(weight.shape) else ...] = total
+            saved[positions[id(own)]] = parts
+    return saved
+
+
+def after(last, array):
+    """The array; in a program for a TPU one that is not there before a variable that lies whole.
+
+    Layers are free of each other, and libtpu may begin several at once: then none of their arrays
+    fits into the chip's own memory from the first pass over them to the second. Barriers it drops.
+    """
+    if keras.backend.backend() != "jax" or any(axes_of(last)):
+        return array
+    import jax
+
+    value = keras.ops.convert_to_tensor(last)
+    if not isinstance(value, jax.core.Tracer):
+        return array
+
+    def later(array, value):  # by 0.0, which XLA cannot know before it has the value
+        first = value[(0,) * value.ndim].astype("float32")
+        bits = jax.lax.bitcast_convert_type(first, "int32")
+        return array + ((bits >> 31) & (~bits >> 31)).astype(array.dtype)
+
+    return jax.lax.platform_dependent(array, value, tpu=later, default=lambda array, value: array)
+
+
+def like(variable, array):
+    """The array, laid out as the variable is."""
+    array = keras.ops.convert_to_tensor(array)
+    return keras.distribution.distribute_tensor(array, variable._layout)
