@@ -27,7 +27,7 @@ def members():
         return [0]
     import jax
 
-    if jax.process_count() == 1:  # whatever devices are compiled for
+    if jax.process_count() == 1:  # whatever the mesh says, which may be one to compile for
         return [0]
     mesh = keras.distribution.distribution().device_mesh.backend_mesh
     return sorted({device.process_index for device in mesh.devices.flat})
@@ -104,7 +104,12 @@ def _difference(told):
 def _store():
     from jax._src import distributed
 
-    return distributed.global_state.client
+    if (store := distributed.global_state.client) is None:  # a TPU's runtime knows its hosts
+        raise RuntimeError(
+            "There are several processes that cannot talk to each other: call keras.distribution."
+            "initialize() in each of them, before anything else asks JAX for its devices."
+        )
+    return store
 
 
 def _read(store, key, seconds):
@@ -140,11 +145,9 @@ def _facts(optimizer, variables):
     with contextlib.suppress(NotImplementedError):  # a schedule that has no config, as AdaScale's
         texts |= {name: repr(value) for name, value in optimizer.get_config().items()}
     for variable in variables:
-        array = variable.value
         content = "in parts"
-        if array.is_fully_replicated:
-            own = keras.ops.convert_to_numpy(array.addressable_data(0))
-            content = f"with the checksum {zlib.crc32(own.tobytes()):08x}"
+        if variable.value.is_fully_replicated:
+            content = f"with the checksum {zlib.crc32(variable.numpy().tobytes()):08x}"
         texts[path_of(variable)] = f"{variable.dtype} {variable.shape} {content}"
     return texts
 
