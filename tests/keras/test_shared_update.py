@@ -174,6 +174,24 @@ def unbroken(tmp_path_factory):
     return found, path
 
 
+def test_what_stands_around_loads_on_other_devices(tmp_path):
+    found = []
+    for devices in (8, 4, 0):
+        spread(devices)
+        around = lambda own: tf_lamb.keras.AdaScale(own, scale=8)  # noqa: E731
+        model = compiled(network(), devices > 0, around, gradient_accumulation_steps=2)
+        model.optimizer.build(model.trainable_variables)
+        if devices == 8:
+            fit(model)
+            model.save_weights(path := str(tmp_path / "model.weights.h5"))
+        else:
+            model.load_weights(path)
+        found.append([float(model.optimizer.gain), *map(np.asarray, model.trainable_variables)])
+    for each in found[1:]:
+        for value, other in zip(each, found[0], strict=True):
+            np.testing.assert_array_equal(value, other)
+
+
 def test_a_model_of_a_mesh_loads_where_there_is_none(tmp_path):
     spread(8)
     model = compiled(network(), shard_update=True)

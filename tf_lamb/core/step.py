@@ -116,14 +116,13 @@ def chosen(choose: Callable, new: Stored, old: Stored) -> Stored:
     )
 
 
-def assign(assign: Callable, stored: Sequence[Stored], new: Sequence[Stored]) -> None:
-    """Has each variable of a layer take its new value."""
-    for old, each in zip(stored, new, strict=True):
-        assign(old.weight, each.weight)
-        for slot, value in zip(old.slots, each.slots, strict=True):
-            assign(slot, value)
-        if old.master is not None:
-            assign(old.master, each.master)
+def assign(assign: Callable, old: Stored, new: Stored) -> None:
+    """Has what is kept of a variable take its new values."""
+    assign(old.weight, new.weight)
+    for slot, value in zip(old.slots, new.slots, strict=True):
+        assign(slot, value)
+    if old.master is not None:
+        assign(old.master, new.master)
 
 
 def averaged(xp, average, weight, momentum):

@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.keras import host, processes
+from tf_lamb.keras import host, processes, sharding
 
 
 class MeasuringOptimizer(host.HostOptimizer):
@@ -70,6 +70,11 @@ class MeasuringOptimizer(host.HostOptimizer):
         super().set_weights(weights[:own])
         if self.built:
             self.inner_optimizer.set_weights(weights[own:])
+
+    def load_own_variables(self, store):
+        """As in Keras, and what any other number of replicas have added up."""
+        accumulators = getattr(self.inner_optimizer, "_accumulators", ())
+        super().load_own_variables(sharding.fitting(self, accumulators, store))
 
     @property
     def iterations(self):

@@ -88,7 +88,7 @@ class Update:
             return finite
 
         def chosen(new, old):  # selected, not a branch: XLA would copy what enters one
-            return ops.where(due, new, old)
+            return ops.where(due, new, ops.convert_to_tensor(old))
 
         drawn = self.noise and self.noise.state.value
         self._apply(plan, gradients, state, scalars, chosen)
@@ -180,5 +180,7 @@ class Update:
                 ops, observed, lambda v, value: self.assign(v, chosen(value, v.value))
             ),
         )  # fmt: skip
-        kept = [step.chosen(chosen, *pair) for pair in zip(new, at_hand, strict=True)]
-        step.assign(self.assign, stored, kept)
+        for old, own, each in zip(stored, at_hand, new, strict=True):
+            kept = step.chosen(chosen, each, own)
+            # Gathered as late as can be, when it is chosen.
+            step.assign(self.assign, old, kept._replace(weight=self._share(kept.weight, old)))

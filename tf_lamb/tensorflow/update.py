@@ -155,7 +155,8 @@ class Update:
             rounds_to=namespace.rounds_to, noise=noise,
             observe=step.recorder(namespace, observed, _assign),
         )  # fmt: skip
-        step.assign(self.assign, stored, new)
+        for old, each in zip(stored, new, strict=True):
+            step.assign(self.assign, old, each)
 
     def _average(self, state, scalars):
         for average, weight in state.averages:
