@@ -71,7 +71,7 @@ def ask(switches, topology, examples, depth, search):
         model, optimizer, loss, (examples * 8, 128), topology, search=search
     )
     return {
-        "switches": switches, "examples": examples, "layers": depth, "search": search,
+        "switches": switches, "asked": examples, "layers": depth, "search": search,
         "seconds": round(time.perf_counter() - start), **report.as_dict(),
     }  # fmt: skip
 
@@ -85,7 +85,7 @@ def main(_):
             known = {key(row) for row in map(json.loads, file)}
     for switches in args.switches:
         asked = {"switches": switches, "topology": args.topology, "layers": args.layers,
-                 "examples": args.examples, "search": args.search}  # fmt: skip
+                 "asked": args.examples, "search": args.search}  # fmt: skip
         if key(asked) in known:
             continue
         row = ask(switches, args.topology, args.examples, args.layers, args.search)
@@ -96,7 +96,7 @@ def main(_):
 
 def key(row):
     """What a row is of."""
-    return tuple(row[name] for name in ("switches", "topology", "layers", "examples", "search"))
+    return tuple(row[name] for name in ("switches", "topology", "layers", "asked", "search"))
 
 
 if __name__ == "__main__":
