@@ -5,7 +5,7 @@
 No TPU is needed and nothing runs. The model is of Keras's own layers: 24 layers of 1,024, sequences
 of 128, a loss on every token, mixed_bfloat16, on eight chips under `DataParallel`. Every row is a
 line of the log, and one that the log has is not compiled again. A step of BERT-large takes minutes
-to compile; `--layers` makes a smaller one.
+and 15 GB to compile; `--layers` makes a smaller one, `--update_only` leaves out all but the update.
 """
 
 import json
@@ -47,7 +47,7 @@ def bert(depth, width=1024, heads=16, vocabulary=30522, length=128):
     )
 
 
-def ask(switches, topology, examples, depth, search):
+def ask(switches, topology, examples, depth, search, update_only):
     """A row."""
     import keras
 
@@ -67,12 +67,36 @@ def ask(switches, topology, examples, depth, search):
         model.compile(optimizer, loss)
         tf_lamb.keras.per_replica(model)
     start = time.perf_counter()
-    report = tf_lamb.keras.preflight(
-        model, optimizer, loss, (examples * 8, 128), topology, search=search
-    )
+    shape = (examples * 8, 128)
+    if update_only:
+        found = update_alone(model, optimizer, loss, shape, topology)
+    else:
+        found = tf_lamb.keras.preflight(
+            model, optimizer, loss, shape, topology, search=search
+        ).as_dict()
     return {
-        "switches": switches, "asked": examples, "layers": depth, "search": search,
-        "seconds": round(time.perf_counter() - start), **report.as_dict(),
+        **found, "switches": switches, "asked": examples, "layers": depth, "search": search,
+        "topology": topology, "update_only": update_only,
+        "seconds": round(time.perf_counter() - start),
+    }  # fmt: skip
+
+
+def update_alone(model, optimizer, loss, shape, topology):
+    """What the compiler says of the update alone, as preflight lowers it."""
+    from tf_lamb.keras.preflight import shapes, step_programs
+    from tf_lamb.tpu import compiler, roofline
+
+    inputs = shapes.inputs(shape, model)
+    targets = shapes.targets_of(loss, step_programs.predictions(model, inputs))
+    devices = compiler.devices(roofline.topology(topology))
+    distribution = step_programs.on_devices(None, devices)
+    optimizer = step_programs.copy_of(optimizer, model)
+    steps = step_programs.Steps(model, optimizer, loss, inputs, targets, distribution)
+    program = compiler.compile_lowered(steps.update())
+    return {
+        "parameters": model.count_params(), "weights": steps.weights, "slots": steps.slots,
+        "bytes_moved": program.bytes_moved, "temporaries": program.temporaries,
+        "collectives": program.collectives, "compiler": compiler.versions(),
     }  # fmt: skip
 
 
@@ -85,18 +109,23 @@ def main(_):
             known = {key(row) for row in map(json.loads, file)}
     for switches in args.switches:
         asked = {"switches": switches, "topology": args.topology, "layers": args.layers,
-                 "asked": args.examples, "search": args.search}  # fmt: skip
+                 "asked": args.examples, "search": args.search,
+                 "update_only": args.update_only}  # fmt: skip
         if key(asked) in known:
             continue
-        row = ask(switches, args.topology, args.examples, args.layers, args.search)
+        row = ask(
+            switches, args.topology, args.examples, args.layers, args.search, args.update_only
+        )
         with open(args.log, "a") as file:
             file.write(json.dumps(row) + "\n")
-        print(switches, row["memory"], row["largest_examples_a_replica"], row["work"], flush=True)
+        print(json.dumps(row), flush=True)
 
 
 def key(row):
     """What a row is of."""
-    return tuple(row[name] for name in ("switches", "topology", "layers", "asked", "search"))
+    return tuple(
+        row[name] for name in ("switches", "topology", "layers", "asked", "search", "update_only")
+    )
 
 
 if __name__ == "__main__":
@@ -105,5 +134,6 @@ if __name__ == "__main__":
     flags.DEFINE_integer("examples", 32, "Of a chip, at once.")
     flags.DEFINE_integer("layers", 24, "Of the BERT.")
     flags.DEFINE_bool("search", False, "Whether to look for the largest batch, from one too large.")
+    flags.DEFINE_bool("update_only", False, "Whether to compile the update and nothing else.")
     flags.DEFINE_string("log", "benchmarks/logs/sharded_update.jsonl", "Where the rows are.")
     app.run(main)
