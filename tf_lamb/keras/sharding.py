@@ -45,7 +45,8 @@ def data_axis(what):
 def axes_of(variable):
     """The axis of the mesh that splits each axis of a variable, or None."""
     layout = getattr(variable, "_layout", None)
-    return [None] * len(variable.shape) if layout is None else list(layout.axes)
+    axes = list(getattr(layout, "axes", None) or getattr(layout, "spec", ()))  # Keras's, or JAX's
+    return axes + [None] * (len(variable.shape) - len(axes))
 
 
 class Shares:
@@ -123,7 +124,7 @@ def after(last, array):
     Layers are free of each other, and libtpu may begin several at once: then none of their arrays
     fits into the chip's own memory from the first pass over them to the second. Barriers it drops.
     """
-    if keras.backend.backend() != "jax" or any(axes_of(last)):
+    if keras.backend.backend() != "jax" or any(axes_of(last)) or 0 in last.shape:
         return array
     import jax
 
