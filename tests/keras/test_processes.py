@@ -13,15 +13,8 @@ from support import clusters, hosts, processes
 if keras.backend.backend() != "jax":
     pytest.skip("keras.distribution trains on JAX alone", allow_module_level=True)
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
+pytestmark = pytest.mark.usefixtures("quickly_compiled", "undistributed")
 DEVICES = 8
-
-
-@pytest.fixture(autouse=True)
-def undistributed():
-    """Each test ends as it began."""
-    yield
-    keras.distribution.set_distribution(None)
 
 
 def in_two(function, *arguments):

@@ -19,7 +19,7 @@ if keras.backend.backend() != "jax":
 
 import jax
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
+pytestmark = pytest.mark.usefixtures("quickly_compiled", "undistributed")
 
 CASES = {
     "LAMB": ("LAMB", {}),
@@ -54,13 +54,6 @@ def model_parallel():
 
 STRATEGIES = {"data": data_parallel, "model": model_parallel}
 SHARDED = {"embedding/embeddings", "up/kernel", "up/bias", "down/kernel"}
-
-
-@pytest.fixture(autouse=True)
-def undistributed():
-    """Each test ends as it began."""
-    yield
-    distribution.set_distribution(None)
 
 
 def data():

