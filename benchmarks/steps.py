@@ -91,7 +91,7 @@ def tasks():
              "muon": 0.004},
         ),
         "text": Task(
-            text.hidden_letters, lambda x: text.bert, text.BIBLE, 2.4, 4000, 160000,
+            text.hidden_letters, lambda x: text.bert, text.BIBLE, 2.4, 4000, 100000,
             (16, 64, 256, 1600),
             {"lamb": 0.005, "adamw": 0.0005, "muon": 0.002, "lans": 0.005, "lars": 0.064,
              "momentum": 0.008},
@@ -140,7 +140,8 @@ class Runs:
         """One run: the steps to the target, between two readings; None if it does not arrive."""
         loop, (x, y) = self.loop(rival), self.data[1]
         state, drawn = loop.start(seed), batches(len(self.data[0][1]), batch, seed)
-        warm, reading, before = self.task.warmup / batch, self.limit // batch // 100, None
+        warm, before = self.task.warmup / batch, None
+        reading = round(warm)
         for step in range(1, limit + 1):
             state, _ = loop.advance(state, rate * min(1, step / warm), next(drawn))
             if step < reading and step < limit:

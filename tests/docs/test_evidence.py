@@ -1,4 +1,4 @@
-"""The page of evidence: its figures are those of the logs, and its scripts go on where they stopped."""
+"""The page of evidence: its figures are those of the logs, its scripts go on where they stopped."""
 
 import json
 import math
@@ -56,3 +56,51 @@ def rows(heading):
     text = (ROOT / "docs" / "evidence.md").read_text().split(f"## {heading}\n")[1]
     table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)[0].splitlines()
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in (table[0], *table[2:])]
+
+
+def number(text):
+    return int(text.replace(",", ""))
+
+
+def test_the_accuracies_of_the_lstm_are_those_of_the_log():
+    header, *table = rows("An LSTM that reads MNIST")
+    runs = [line for line in lines(LOGS / "legw.jsonl") if "rate" in line]
+    for label, *cells in table:
+        for batch, cell in zip(map(number, header[1:]), cells, strict=True):
+            method, rate = (
+                re.search(r"`(\w+)`", label)[1],
+                float(re.search(r"rate (\S+?)\)", cell)[1]),
+            )
+            seeds = [
+                run["test"] for run in runs
+                if (run["method"], run["batch"]) == (method, batch)
+                and math.isclose(run["rate"], rate, rel_tol=1e-3)
+            ]  # fmt: skip
+            assert len(seeds) == 3, (label, batch)
+            expected = f"{statistics.mean(seeds):.2f} ± {statistics.stdev(seeds):.2f}"
+            assert cell.startswith(expected), (label, batch, expected)
+
+
+@pytest.mark.parametrize(
+    ("heading", "log"),
+    [
+        ("A convolutional network on Fashion-MNIST", "steps_pictures.jsonl"),
+        ("A BERT on letters", "steps_text.jsonl"),
+    ],
+)
+def test_the_steps_of_a_table_are_those_of_the_log(heading, log):
+    header, *table = rows(heading)
+    runs = lines(LOGS / log)
+    for label, *cells in table:
+        for batch, cell in zip(header[1:-1], cells[:-1], strict=True):
+            if cell == "-":
+                continue
+            steps, rate = re.fullmatch(r"([\d,]+)(?: \(([\d.]+)\))?", cell).groups()
+            of = {"rival": re.search(r"`(\w+)`", label)[1], "batch": number(batch)}
+            of |= {"rate": float(rate)} if rate else {}
+            made = {}
+            for run in runs:
+                if of.items() <= run.items() and (run["steps"] or run["seed"] not in made):
+                    made[run["seed"]] = run["steps"] or math.inf
+            median = statistics.median(made.values())
+            assert len(made) == 3 and number(steps) == round(median), (label, batch, median)
