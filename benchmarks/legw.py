@@ -10,9 +10,10 @@ on one seed, by the accuracy on training pictures that are held out: five, a fac
 and more where the preferred one would be at the edge. The contestants:
 
     legw         Nesterov momentum 0.9, tuned at 128; then LEGW: rate x sqrt(k), 0.2 k epochs warmup
-    lamb         this package's LAMB in its place
+    published    the same from a rate of 0.1, LEGW's own, instead of the one preferred here
     linear       momentum tuned at 128; then rate x k, five epochs of warmup
     sqrt         momentum tuned at 128; then rate x sqrt(k), no warmup
+    lamb         this package's LAMB, tuned at 128; then LEGW
     adam         tuned at every batch
 
 A run is a line of the log; a command that was interrupted goes on where it stopped.
@@ -35,10 +36,12 @@ GRID = {
     "lamb": (0.0025, 0.005, 0.01, 0.02, 0.04),
     "adam": (0.0005, 0.001, 0.002, 0.004, 0.008),
 }
-OPTIMIZERS = {"legw": "momentum", "linear": "momentum", "sqrt": "momentum"}  # else of that name
+PUBLISHED = 0.1
+OPTIMIZERS = dict.fromkeys(("legw", "linear", "sqrt", "published"), "momentum")  # else the method
 LABELS = {
-    "legw": "momentum, LEGW", "lamb": "LAMB, LEGW", "adam": "Adam, tuned at every batch",
+    "legw": "momentum, LEGW", "published": "momentum, LEGW from rate 0.1",
     "linear": "momentum, linear, 5 epochs warmup", "sqrt": "momentum, square root, no warmup",
+    "lamb": "LAMB, LEGW", "adam": "Adam, tuned at every batch",
 }  # fmt: skip
 
 
@@ -61,7 +64,7 @@ def optimizer(name):
 def rates(method, batch, base, rate, examples, epochs):
     """The rate of every step."""
     steps = epochs * -(-examples // batch)
-    if method in ("legw", "lamb", "sqrt"):
+    if method in ("legw", "published", "lamb", "sqrt"):
         rule = tf_lamb.recipes.sqrt_scaling if method == "sqrt" else tf_lamb.recipes.legw
         warmup = 0.0 if method == "sqrt" else WARMUP
         recipe = rule(batch, base, rate, warmup, examples, epochs, decay="constant")
@@ -122,10 +125,10 @@ def compare(runs, seeds):
 
     base = runs.batches[0]
     rate = {"lamb": tuned("lamb", base, "lamb"), "legw": tuned("legw", base, "momentum")}
-    rate |= {"linear": rate["legw"], "sqrt": rate["legw"]}
+    rate |= {"linear": rate["legw"], "sqrt": rate["legw"], "published": PUBLISHED}
     results = {}
     for batch in runs.batches:
-        for method in LABELS if batch > base else ("legw", "lamb", "adam"):
+        for method in LABELS if batch > base else ("legw", "published", "lamb", "adam"):
             here = tuned(method, batch, "adam") if method == "adam" else rate[method]
             results[method, batch] = [runs.run(method, batch, here, seed) for seed in seeds]
     return results
