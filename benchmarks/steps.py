@@ -15,12 +15,12 @@ Rates are tried on the first seed: five, a factor of two apart, around the one p
 batch before, times the square root of how much larger this one is; more where the best one would be
 at the edge. A run is ended when it has taken more steps than the best of its grid, or seen the
 task's limit of examples. The best rate and half of it then run with all seeds, for one seed prefers
-what luck made fast: the lower median is the preferred one. A rival of which it does not arrive at a
-batch is not tried at a larger one.
+what luck made fast: the lower median is the preferred one. A rival that arrived at a batch and does
+not at the next is not tried at a larger one.
 
 `autowarmup` is this package's LAMB with AutoWarmup and nothing tuned: sixty epochs, in three times
 the steps of the tuned one. The noise scale is measured in a run of LAMB, at the smallest batch and
-halfway.
+halfway to the largest at which it arrives.
 
 A run is a line of the log; a command that was interrupted goes on where it stopped.
 """
@@ -87,8 +87,8 @@ def tasks():
         "pictures": Task(
             pictures, convolutional, FASHION_MNIST, 0.36, 10000, 900000,
             (16, 64, 256, 512, 1024, 2048),
-            {"momentum": 0.008, "lars": 0.064, "adamw": 0.001, "lamb": 0.005, "lans": 0.005,
-             "muon": 0.004},
+            {"momentum": 0.008, "adamw": 0.001, "lamb": 0.005, "lans": 0.005, "muon": 0.004,
+             "lars": 0.064},
         ),
         "text": Task(
             text.hidden_letters, lambda x: text.bert, text.BIBLE, 2.4, 4000, 100000,
@@ -254,9 +254,10 @@ def compare(runs, seeds):
         for before, batch in zip([runs.batches[0], *runs.batches], runs.batches, strict=False):
             middle = rate * 2.0 ** round(math.log2(batch / before) / 2)
             rate, steps = tuned(runs, rival, batch, middle, seeds)
-            if not math.isfinite(statistics.median(steps)):
+            if math.isfinite(statistics.median(steps)):
+                results[rival, batch] = rate, steps
+            elif any(name == rival for name, _ in results):
                 break
-            results[rival, batch] = rate, steps
     return results
 
 
@@ -407,11 +408,9 @@ def main(_):
         runs, seeds = Runs(args, bar), range(1, args.seeds + 1)
         results = compare(runs, seeds)
         results |= untuned(runs, results, seeds)
-        halfway = runs.batches[len(runs.batches) // 2]
-        noise = {
-            batch: runs.noise(batch, *results["lamb", batch])
-            for batch in (runs.batches[0], halfway) if ("lamb", batch) in results
-        }  # fmt: skip
+        arrived = [batch for name, batch in results if name == "lamb"]
+        watched = (arrived[0], arrived[len(arrived) // 2]) if arrived else ()
+        noise = {batch: runs.noise(batch, *results["lamb", batch]) for batch in watched}
     print(table(results))
     for batch, run in noise.items():
         scales = ", ".join(f"{scale:,.0f}" for scale in run["noise_scale"])
