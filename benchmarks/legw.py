@@ -165,8 +165,8 @@ def draw(results, path):
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(ticks, [f"{batch:,}" for batch in ticks])
-    percent = plt.FuncFormatter(lambda value, _: f"{value:g}")
-    ax.yaxis.set_major_formatter(percent)
+    for side in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
+        side("{x:g}")
     ax.set(xlabel="batch", ylabel="test error, %", title="An LSTM on rows of MNIST; a dot a seed")
     ax.legend()
     plt.savefig(path, dpi=110, bbox_inches="tight")
