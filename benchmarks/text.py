@@ -47,10 +47,12 @@ def hidden_letters(path):
 
 def bert():
     """KerasHub's, two layers of 64, with its head for what is hidden."""
+    import keras
     import keras_hub
 
     backbone = keras_hub.models.BertBackbone(
         40, num_layers=2, num_heads=2, hidden_dim=64, intermediate_dim=256,
         max_sequence_length=LENGTH, dropout=0.0,
     )  # fmt: skip
-    return keras_hub.models.BertMaskedLM(backbone)
+    model = keras_hub.models.BertMaskedLM(backbone)
+    return keras.Model(model.input, model.output)  # whose `fit` takes what any model's takes

@@ -67,6 +67,8 @@ def test_the_accuracies_of_the_lstm_are_those_of_the_log():
     runs = [line for line in lines(LOGS / "legw.jsonl") if "rate" in line]
     for label, *cells in table:
         for batch, cell in zip(map(number, header[1:]), cells, strict=True):
+            if cell == "as LEGW":
+                continue
             method, rate = (
                 re.search(r"`(\w+)`", label)[1],
                 float(re.search(r"rate (\S+?)\)", cell)[1]),
