@@ -71,7 +71,8 @@ class Loop:
 
     def advance(self, state, rate, batch):
         """One update at this rate: the state, and the loss before it. `batch` is of indices."""
-        parts = np.split(batch, math.ceil(len(batch) / PART))
+        counts = range(math.ceil(len(batch) / PART), len(batch) + 1)
+        parts = np.split(batch, next(n for n in counts if len(batch) % n == 0))
         rate = np.float32(rate)
         if len(parts) == 1:
             return self._whole(state, batch, rate)

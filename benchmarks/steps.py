@@ -92,7 +92,7 @@ def tasks():
              "lars": 0.064},
         ),
         "text": Task(
-            text.hidden_letters, lambda x: text.bert, text.BIBLE, 2.4, 4000, 100000,
+            text.hidden_letters, lambda x: text.bert, text.BIBLE, 2.4, 4000, 250000,
             (16, 64, 256, 1600),
             {"lamb": 0.005, "adamw": 0.0005, "muon": 0.002, "lans": 0.005, "lars": 0.064,
              "momentum": 0.008},
