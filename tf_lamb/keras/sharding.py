@@ -16,6 +16,7 @@ from tf_lamb.api.variables import path_of
 from tf_lamb.core.checks.warn import warn
 
 _LARGE = 0.01  # of all parameters
+_STAYS = 2**26  # bytes: a layer is several arrays, and from v4 on a chip holds 2**27
 
 
 def is_distributed():
@@ -118,29 +119,47 @@ def fitting(optimizer, accumulators, store):
     return saved
 
 
+def stays(weight):
+    """Whether a TPU, on JAX, may hold a layer in its own memory from one pass to the next."""
+    size = 4 * math.prod(weight.shape)
+    return keras.backend.backend() == "jax" and not any(axes_of(weight)) and 0 < size <= _STAYS
+
+
 def after(last, array):
     """The array; in a program for a TPU one that is not there before a variable that lies whole.
 
     Layers are free of each other, and libtpu may begin several at once: then none of their arrays
     fits into the chip's own memory from the first pass over them to the second. Barriers it drops.
     """
-    if keras.backend.backend() != "jax" or any(axes_of(last)) or 0 in last.shape:
-        return array
-    import jax
-
-    value = keras.ops.convert_to_tensor(last)
-    if not isinstance(value, jax.core.Tracer):
-        return array
-
-    def later(array, value):  # by 0.0, which XLA cannot know before it has the value
-        first = value[(0,) * value.ndim].astype("float32")
-        bits = jax.lax.bitcast_convert_type(first, "int32")
-        return array + ((bits >> 31) & (~bits >> 31)).astype(array.dtype)
-
-    return jax.lax.platform_dependent(array, value, tpu=later, default=lambda array, value: array)
+    return _plus_zero(array, last)
 
 
 def like(variable, array):
     """The array, laid out as the variable is."""
     array = keras.ops.convert_to_tensor(array)
     return keras.distribution.distribute_tensor(array, variable._layout)
+
+
+def whole(variable, shares, scalar):
+    """The shares of a variable's new value, gathered; the scalar is any that the program is given.
+
+    Where a collective itself writes a donated variable, libtpu copies the old value before it and
+    the new one after it.
+    """
+    return _plus_zero(like(variable, shares), scalar)
+
+
+def _plus_zero(array, value):
+    """In a program for a TPU, plus a 0.0 that XLA cannot know before it has this value."""
+    import jax
+
+    value = keras.ops.convert_to_tensor(value)
+    if not isinstance(value, jax.core.Tracer):
+        return array
+
+    def plus(array, value):
+        first = value[(0,) * value.ndim].astype("float32")
+        bits = jax.lax.bitcast_convert_type(first, "int32")
+        return array + ((bits >> 31) & (~bits >> 31)).astype(array.dtype)
+
+    return jax.lax.platform_dependent(array, value, tpu=plus, default=lambda array, value: array)

@@ -153,14 +153,17 @@ class Update:
 
     def _apply(self, plan, gradients, state, scalars, chosen=_new):
         gradients = self.clip(gradients)
-        # Inside a conditional, libtpu would copy whatever one layer waits for.
+        # Inside a conditional, libtpu would copy whatever one layer waits for; and a layer that
+        # has to wait though it cannot stay.
         one_by_one, last = not (self.is_shared or self.accumulation_steps), None
         for layer in plan:
             own = [gradients[i] for i in layer.members]
-            if one_by_one and last is not None:
+            weight = state.stored[layer.members[0]].weight
+            in_turn = one_by_one and sharding.stays(weight)
+            if in_turn and last is not None:
                 own = [sharding.after(last, g) for g in own]
             self.step_layer(layer, own, state, scalars, chosen)
-            last = state.stored[layer.members[0]].weight
+            last = weight if in_turn else last
         for average, weight in state.averages:
             own = self._like(average, weight)
             new = step.averaged(ops, average, own, scalars.ema_momentum)
@@ -183,4 +186,7 @@ class Update:
         for old, own, each in zip(stored, at_hand, new, strict=True):
             kept = step.chosen(chosen, each, own)
             # Gathered as late as can be, when it is chosen.
-            step.assign(self.assign, old, kept._replace(weight=self._share(kept.weight, old)))
+            weight = self._share(kept.weight, old)
+            if self.is_shared:
+                weight = sharding.whole(old.weight, weight, scalars.lr)
+            step.assign(self.assign, old, kept._replace(weight=weight))
