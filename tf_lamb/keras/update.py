@@ -153,8 +153,8 @@ class Update:
 
     def _apply(self, plan, gradients, state, scalars, chosen=_new):
         gradients = self.clip(gradients)
-        # Inside a conditional, libtpu would copy whatever one layer waits for; and a layer that
-        # has to wait though it cannot stay.
+        # In turn, so that each layer stays on the chip. Not in a conditional, where libtpu would
+        # copy what a layer waits for; not shares, which are small, nor what is too large to stay.
         one_by_one, last = not (self.is_shared or self.accumulation_steps), None
         for layer in plan:
             own = [gradients[i] for i in layer.members]
