@@ -1,6 +1,7 @@
 """Replicas for tests: as logical devices of this process, and as processes of their own."""
 
 import json
+import os
 import pathlib
 import socket
 import tempfile
@@ -106,3 +107,8 @@ def results(function, environments=({},), timeout=500):
 
 def _write(function, file):
     file.write_text(json.dumps(function()))
+    if "KERAS_DISTRIBUTION_NUM_PROCESSES" in os.environ:
+        import jax
+
+        # Waits for the others, as at the end of any script; multiprocessing ends without.
+        jax.distributed.shutdown()
