@@ -16,7 +16,6 @@ from tf_lamb.api.variables import path_of
 from tf_lamb.core.checks.warn import warn
 
 _LARGE = 0.01  # of all parameters
-_STAYS = 2**26  # bytes: a layer is several arrays, and from v4 on a chip holds 2**27
 
 
 def is_distributed():
@@ -119,21 +118,6 @@ def fitting(optimizer, accumulators, store):
     return saved
 
 
-def stays(weight):
-    """Whether a TPU, on JAX, may hold a layer in its own memory from one pass to the next."""
-    size = 4 * math.prod(weight.shape)
-    return keras.backend.backend() == "jax" and not any(axes_of(weight)) and 0 < size <= _STAYS
-
-
-def after(last, array):
-    """The array; in a program for a TPU one that is not there before a variable that lies whole.
-
-    Layers are free of each other, and libtpu may begin several at once: then none of their arrays
-    fits into the chip's own memory from the first pass over them to the second. Barriers it drops.
-    """
-    return _plus_zero(array, last)
-
-
 def like(variable, array):
     """The array, laid out as the variable is."""
     array = keras.ops.convert_to_tensor(array)
@@ -146,20 +130,16 @@ def whole(variable, shares, scalar):
     Where a collective itself writes a donated variable, libtpu copies the old value before it and
     the new one after it.
     """
-    return _plus_zero(like(variable, shares), scalar)
-
-
-def _plus_zero(array, value):
-    """In a program for a TPU, plus a 0.0 that XLA cannot know before it has this value."""
     import jax
 
-    value = keras.ops.convert_to_tensor(value)
-    if not isinstance(value, jax.core.Tracer):
+    array, scalar = like(variable, shares), keras.ops.convert_to_tensor(scalar)
+    if not isinstance(scalar, jax.core.Tracer):
         return array
 
-    def plus(array, value):
-        first = value[(0,) * value.ndim].astype("float32")
-        bits = jax.lax.bitcast_convert_type(first, "int32")
+    def plus_zero(array, scalar):  # a 0.0 that XLA cannot know before it has the scalar
+        bits = jax.lax.bitcast_convert_type(scalar.astype("float32"), "int32")
         return array + ((bits >> 31) & (~bits >> 31)).astype(array.dtype)
 
-    return jax.lax.platform_dependent(array, value, tpu=plus, default=lambda array, value: array)
+    return jax.lax.platform_dependent(
+        array, scalar, tpu=plus_zero, default=lambda array, scalar: array
+    )

@@ -153,17 +153,9 @@ class Update:
 
     def _apply(self, plan, gradients, state, scalars, chosen=_new):
         gradients = self.clip(gradients)
-        # In turn, so that each layer stays on the chip. Not in a conditional, where libtpu would
-        # copy what a layer waits for; not shares, which are small, nor what is too large to stay.
-        one_by_one, last = not (self.is_shared or self.accumulation_steps), None
         for layer in plan:
             own = [gradients[i] for i in layer.members]
-            weight = state.stored[layer.members[0]].weight
-            in_turn = one_by_one and sharding.stays(weight)
-            if in_turn and last is not None:
-                own = [sharding.after(last, g) for g in own]
             self.step_layer(layer, own, state, scalars, chosen)
-            last = weight if in_turn else last
         for average, weight in state.averages:
             own = self._like(average, weight)
             new = step.averaged(ops, average, own, scalars.ema_momentum)

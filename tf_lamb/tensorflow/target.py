@@ -25,15 +25,3 @@ def tpu():
         yield
     finally:
         _tracing_for_tpu = before
-
-
-def zero_after(x):
-    """0.0, which XLA cannot know before it has x: what is added to it comes later.
-
-    Layers are free of each other, and libtpu may begin several at once: then none of their arrays
-    fits into the chip's own memory from the first pass over them to the second. Barriers it drops.
-    """
-    first = x[(0,) * x.shape.rank]  # not of a reshaped x, for which all of it may be copied
-    bits = tf.bitcast(tf.cast(first, tf.float32), tf.int32)
-    negative, other = (tf.bitwise.right_shift(b, 31) for b in (bits, tf.bitwise.invert(bits)))
-    return tf.cast(tf.bitwise.bitwise_and(negative, other), tf.float32)

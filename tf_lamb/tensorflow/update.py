@@ -103,15 +103,8 @@ class Update:
 
     def _apply(self, plan, gradients, state, scalars):
         gradients = self.clip(list(gradients))
-        # Inside a conditional, libtpu would copy whatever one layer waits for.
-        one_by_one = target.is_tpu() and not (state.skipped or self.accumulation_steps)
-        last = None
         for layer in plan:
-            own = [gradients[i] for i in layer.members]
-            if one_by_one and last is not None:
-                own = [g + tf.cast(target.zero_after(last), g.dtype) for g in own]
-            self.step_layer(layer, own, state, scalars)
-            last = state.stored[layer.members[0]].weight
+            self.step_layer(layer, [gradients[i] for i in layer.members], state, scalars)
         if state.averages:
             self._average(state, scalars)
 
