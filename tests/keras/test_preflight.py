@@ -281,6 +281,16 @@ def test_micro_batches_make_one_update():
     assert one.work.flops < four.work.flops < 4.5 * one.work.flops
 
 
+def test_a_gradient_is_summed_before_it_is_shared_out():
+    """Else libtpu multiplies matrices in a ring, and keeps whole what it goes around with."""
+    model = keras.Sequential([keras.Input((1024,)), layers.Dense(4096)])
+    optimizer = tf_lamb.keras.LAMB(0.01, shard_update=True)
+    wide = {"loss": SPARSE, "shapes": (2**15, 1024), "topology": "v5e:2x4"}
+    found = ask(model, optimizer=optimizer, **wide).collectives
+    assert found["reduce-scatter"] == (1, 4 * 1024 * 4096)
+    assert "collective-permute" not in found
+
+
 def test_shares_of_the_update_and_gradients_of_each_replica_apart():
     accumulated = {"gradient_accumulation_steps": 4}
     one, four = ask(dense()), ask(dense(), optimizer=tf_lamb.keras.LAMB(0.01, **accumulated))
