@@ -13,8 +13,7 @@ from support.replicas import BATCH, CASES, Task, one_device
 
 def assert_equal(values, expected):
     for value, other in zip(values, expected, strict=True):
-        # A sum in another order, some steps on: 1.3e-6 of a weight was seen, by the processor.
-        np.testing.assert_allclose(value, other, rtol=1e-6, atol=2e-6)
+        np.testing.assert_allclose(value, other, rtol=1e-6, atol=1e-6)
 
 
 def assert_all_equal(task, expected):
