@@ -51,8 +51,9 @@ class Update:
             Whether it was the last of a step that was skipped.
         """
         step = functools.partial(self._apply_if_finite, plan, state=state, scalars=scalars)
-        made = zip(gradients, state.stored, strict=True)
-        gradients = [self._made_whole(g, each.weight) for g, each in made]
+        if self.is_shared:
+            made = zip(gradients, state.stored, strict=True)
+            gradients = [self._made_whole(g, each.weight) for g, each in made]
         if state.accumulators:
             totals = self._accumulate(gradients, state.accumulators, scalars.is_update)
             none = ops.zeros((len(gradients),), "bool")
@@ -66,13 +67,15 @@ class Update:
         self._skip(skipped, finite, state, scalars, paths_of(plan))
         return skipped
 
-    def _made_whole(self, gradient, weight):
+    @staticmethod
+    def _made_whole(gradient, weight):
         """The gradient, laid out as its weight before its share is taken.
 
         If XLA is told of the share alone, it may make the gradient in shares, too, and keep whole
         what that is made of: the gradient of a vocabulary's logits, say.
         """
-        return gradient if len(gradient.shape) > len(weight.shape) else self._like(weight, gradient)
+        is_apart = len(gradient.shape) > len(weight.shape)
+        return gradient if is_apart else sharding.like(weight, gradient)
 
     @staticmethod
     def _accumulate(gradients, accumulators, is_update):
