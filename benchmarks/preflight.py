@@ -21,11 +21,6 @@ from absl import app, flags
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CONFIGS = os.path.join(ROOT, "model_garden_configs")
 
-_ONLY = flags.DEFINE_multi_string("only", [], "Files to take, without .yaml; all if none is named.")
-_TOPOLOGY = flags.DEFINE_string("topology", None, "Instead of the one that the file names.")
-_SEARCH = flags.DEFINE_bool("search", False, "Whether to look for the largest batch that fits.")
-_LOG = flags.DEFINE_string("log", None, "Where the reports go, a line each.")
-
 
 def asked_of(path):
     """The experiment and the topology that a file's header names."""
@@ -35,15 +30,16 @@ def asked_of(path):
     return text[2:].split(":")[0], f"v3:{width}x{height}"
 
 
-def report_on(path):
-    """The report on one file, and the seconds that it took."""
-    experiment, topology = asked_of(path)
+def report_on(path, topology=None, search=False, overrides=()):
+    """The report on one file and the seconds that it took; by default at its own topology."""
+    experiment, named = asked_of(path)
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "report.json")
         command = [
             sys.executable, "-m", "tf_lamb.model_garden.preflight", f"--experiment={experiment}",
-            f"--config_file={path}", f"--topology={_TOPOLOGY.value or topology}",
-            f"--report={out}", f"--{'' if _SEARCH.value else 'no'}search",
+            f"--config_file={path}", f"--topology={topology or named}",
+            f"--report={out}", f"--{'' if search else 'no'}search",
+            *(["--params_override=" + ",".join(overrides)] if overrides else []),
         ]  # fmt: skip
         begun = time.perf_counter()
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -69,17 +65,22 @@ def row(name, report):
 
 
 def main(_):
+    args = flags.FLAGS
     paths = sorted(glob.glob(os.path.join(CONFIGS, "*_tpu.yaml")))
     names = {os.path.splitext(os.path.basename(path))[0]: path for path in paths}
     print(f"{'':32}{'topology':10}{'examples':>9}{'GiB':>8}{'at most':>9}{'ms >=':>9} "
           f"{'takes':8}{'hours':>8}{'chip-h':>10}{'took s':>8}")  # fmt: skip
-    for name in _ONLY.value or names:
-        report = report_on(names[name])
+    for name in args.only or names:
+        report = report_on(names[name], args.topology, args.search)
         print(row(name, report), flush=True)
-        if _LOG.value:
-            with open(_LOG.value, "a") as log:
+        if args.log:
+            with open(args.log, "a") as log:
                 log.write(json.dumps({"file": name, **report}) + "\n")
 
 
 if __name__ == "__main__":
+    flags.DEFINE_multi_string("only", [], "Files to take, without .yaml; all if none is named.")
+    flags.DEFINE_string("topology", None, "Instead of the one that the file names.")
+    flags.DEFINE_bool("search", False, "Whether to look for the largest batch that fits.")
+    flags.DEFINE_string("log", None, "Where the reports go, a line each.")
     app.run(main)

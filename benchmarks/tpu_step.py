@@ -14,12 +14,11 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 
+import preflight
 from absl import app, flags
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CHIPS = {"v4": "v4:2x2x2", "v5e": "v5e:2x4", "v5p": "v5p:2x2x2", "v6e": "v6e:2x4"}
 EXAMPLES = 8  # a chip
 KEY = ("name", "chip", "layers", "commit")
@@ -54,30 +53,23 @@ def of_keras(name, chip, layers):
 
 
 def ask(name, chip, layers):
-    """The report on one step, of a process of its own."""
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
-    if name in KERAS:
-        command = [sys.executable, __file__, f"--contestant={name}", f"--chips={chip}"]
-        done = subprocess.run(
-            [*command, f"--layers={layers}"], env={**environment, "KERAS_BACKEND": "jax"},
-            stdout=subprocess.PIPE, text=True, check=True,
+    """The report on one step and the seconds that it took, of a process of its own."""
+    if name in MODEL_GARDEN:
+        overrides = (
+            f"task.model.encoder.bert.num_layers={layers}",
+            f"task.train_data.global_batch_size={8 * EXAMPLES}", MODEL_GARDEN[name],
         )  # fmt: skip
-        return json.loads(done.stdout.splitlines()[-1])
-    overrides = (
-        f"task.model.encoder.bert.num_layers={layers}",
-        f"task.train_data.global_batch_size={8 * EXAMPLES}", MODEL_GARDEN[name],
+        path = os.path.join(preflight.CONFIGS, "bert_large_32k_tpu.yaml")
+        return preflight.report_on(path, CHIPS[chip], overrides=overrides)
+    begun = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, __file__, f"--contestant={name}", f"--chips={chip}", f"--layers={layers}"],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu",
+             "KERAS_BACKEND": "jax"},
+        stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        out = os.path.join(folder, "report.json")
-        command = [
-            sys.executable, "-m", "tf_lamb.model_garden.preflight", f"--report={out}",
-            "--experiment=lamb/bert_pretraining", f"--topology={CHIPS[chip]}", "--nosearch",
-            f"--config_file={ROOT}/model_garden_configs/bert_large_32k_tpu.yaml",
-            f"--params_override={','.join(overrides)}",
-        ]  # fmt: skip
-        subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=True)
-        with open(out) as file:
-            return json.load(file)
+    report = json.loads(done.stdout.splitlines()[-1])
+    return report | {"seconds": round(time.perf_counter() - begun, 1)}
 
 
 def main(_):
@@ -86,21 +78,19 @@ def main(_):
     if args.contestant:
         of_keras(args.contestant, args.chips[0], args.layers)
         return
-    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True)
+    commit = subprocess.check_output(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=preflight.ROOT, text=True
+    )
     known = set()
     if os.path.exists(args.log):
         with open(args.log) as file:
-            known = {
-                (r["name"], r["chip"], r["layers"], r["commit"]) for r in map(json.loads, file)
-            }
+            known = {tuple(row[name] for name in KEY) for row in map(json.loads, file)}
     for name in args.only or (*KERAS, *MODEL_GARDEN):
         for chip in args.chips:
             row = dict(zip(KEY, (name, chip, args.layers, commit.strip()), strict=True))
             if tuple(row.values()) in known:
                 continue
-            start = time.perf_counter()
-            report = ask(name, chip, args.layers)
-            row |= {"seconds": round(time.perf_counter() - start), **report}
+            row |= ask(name, chip, args.layers)
             with open(args.log, "a") as file:
                 file.write(json.dumps(row) + "\n")
             moved, beside = row["work"]["bytes_moved"], row["memory"]["temporaries"]

@@ -59,7 +59,6 @@ SHAPES = {
 FLOORS = {"lamb": 7, "lans": 7, "lars": 5, "muon": 7}  # arrays
 OF_A_MATRIX = 5  # of Muon's
 TWICE = {"lamb": 10, "lans": 12, "lars": 7}  # of a layer that is passed over twice
-GOAL = 1.15
 
 
 # Optimizers with LARS; those with LAMB are `update.py`'s.
@@ -311,7 +310,6 @@ def draw(found, path):
             places = [x + 0.11 * (i - 3) for x in range(len(CHIPS))]
             ax.bar(places, ratios, 0.1, color=f"C{NAMES.index(name)}", label=LABELS.get(name, name))
         ax.axhline(1, color="black", linewidth=0.8)
-        ax.axhline(GOAL, color="black", linewidth=0.8, linestyle=":")
         if optimizer in TWICE:
             twice = TWICE[optimizer] / FLOORS[optimizer]
             ax.axhline(twice, color="grey", linewidth=0.8, linestyle="--")
@@ -323,10 +321,9 @@ def draw(found, path):
     labels = {}
     for ax in axes.flat:
         labels |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-    title = f"dotted: {GOAL}; dashed: every layer passed over twice"
     figure.legend(
-        labels.values(), labels, loc="lower center", ncols=4, fontsize=8, title=title,
-        title_fontsize=8,
+        labels.values(), labels, loc="lower center", ncols=4, fontsize=8,
+        title="dashed: every layer passed over twice", title_fontsize=8,
     )  # fmt: skip
     figure.tight_layout(rect=(0, 0.6 / (3.2 * rows), 1, 1))
     figure.savefig(path, dpi=100)
