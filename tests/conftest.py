@@ -14,6 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import pytest
+from support import clusters
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 if BACKEND == "jax":
@@ -31,12 +32,7 @@ def pytest_ignore_collect(collection_path):
 @pytest.fixture(scope="session", autouse=True)
 def logical_devices():
     if "tensorflow" in sys.modules:
-        import tensorflow as tf
-
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(
-            cpu, [tf.config.LogicalDeviceConfiguration()] * 8
-        )
+        clusters.logical_devices(8)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -81,4 +81,4 @@ def test_it_runs(notebook, monkeypatch):
     assert (one[0], larger[0]) == (16, 4)
     assert larger[0] <= measured[0] <= one[0]
     report = text(code(notebook)["preflight"])
-    assert "v5e:4x4: 16 chips" in report and "all-reduce" in report
+    assert "v5e:8x8: 64 chips" in report and "all-reduce" in report

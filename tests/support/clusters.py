@@ -9,12 +9,21 @@ import tempfile
 from support import processes
 
 
+def logical_devices(count):
+    """Makes so many of the CPU, before anything has run on it."""
+    import tensorflow as tf  # here, for the clusters of JAX need none
+
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    parts = [tf.config.LogicalDeviceConfiguration()] * count
+    tf.config.set_logical_device_configuration(cpu, parts)
+
+
 def mirrored(replicas):
     """Collectives of two sizes do not live in one process; a reduction to one device does.
 
     One device is no replica: what goes wrong under every mirrored strategy must show.
     """
-    import tensorflow as tf  # here, for the clusters of JAX need none
+    import tensorflow as tf
 
     if replicas == 1:
         return tf.distribute.OneDeviceStrategy("CPU:0")

@@ -3,6 +3,8 @@
 `test_sharded.py` is its half on JAX.
 """
 
+import functools
+
 import numpy as np
 import pytest
 from support import clusters, replicas
@@ -16,39 +18,43 @@ def assert_equal(values, expected):
         np.testing.assert_allclose(value, other, rtol=1e-6, atol=1e-6)
 
 
-def assert_all_equal(task, expected):
-    for replica in range(task.scale):
-        assert_equal([own[replica] for own in task.copies()], expected)
+def assert_all_equal(copies, expected):
+    for replica in zip(*copies, strict=True):
+        assert_equal(replica, expected)
 
 
 # --- MirroredStrategy ---
 
 
-def assert_replicas_are_one_device(task, expected):
-    for own in task.copies():
-        assert len(own) == task.scale
+def assert_replicas_are_one_device(copies, count, expected):
+    for own in copies:
+        assert len(own) == count
         for copy in own:
             np.testing.assert_array_equal(copy, own[0])
-    assert_all_equal(task, expected)
+    assert_all_equal(copies, expected)
 
 
 slow = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("case", "count"),
-    [
-        *(pytest.param(case, 2, marks=() if case == "LARS accumulated" else slow)
-          for case in CASES),
-        *(pytest.param(case, count, marks=slow)
-          for case in ("LAMB", "LARS accumulated") for count in (4, 8)),
-    ],
-)  # fmt: skip
+    "case", [pytest.param(case, marks=() if case == "LARS accumulated" else slow) for case in CASES]
+)
 @every_door
-def test_replicas_are_one_device(door, case, count):
+def test_replicas_are_one_device(door, case):
     """Weights, slots, accumulators and averages; the copies to the last bit."""
-    task = Task(door, case, mirrored(count)).train()
-    assert_replicas_are_one_device(task, one_device(door, case))
+    task = Task(door, case, mirrored(2)).train()
+    assert_replicas_are_one_device(task.copies(), 2, one_device(door, case))
+
+
+@slow
+@pytest.mark.parametrize("case", ["LAMB", "LARS accumulated"])
+@every_door
+def test_many_replicas_are_one_device(door, case):
+    """In a process of their own, which gives back what their programs have taken."""
+    (found,) = clusters.results(functools.partial(replicas.copies_of, door, case, (4, 8)))
+    for count, copies in found:
+        assert_replicas_are_one_device(copies, count, one_device(door, case))
 
 
 @slow
@@ -57,7 +63,7 @@ def test_replicas_are_one_device(door, case, count):
 def test_eager_replicas_are_one_device(door, case):
     """An eager one: the gradients of its eager model round differently."""
     task = Task(door, case, mirrored(2)).train(graph=False)
-    assert_replicas_are_one_device(task, one_device(door, case, graph=False))
+    assert_replicas_are_one_device(task.copies(), 2, one_device(door, case, graph=False))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -66,14 +72,14 @@ def test_replicas_that_are_not_compiled_are_one_device(door, case):
     """Not to the last bit: uncompiled, TensorFlow adds three numbers in an order of its threads."""
     with uncompiled():
         task = Task(door, case, mirrored(2)).train(graph=False)
-        assert_all_equal(task, one_device(door, case, graph=False, jit_compile=False))
+        assert_all_equal(task.copies(), one_device(door, case, graph=False, jit_compile=False))
 
 
 @slow
 @every_door
 def test_uncompiled_in_a_graph_they_are_one_device(door):
     task = Task(door, "LARS accumulated", mirrored(2), jit_compile=False).train()
-    assert_all_equal(task, one_device(door, "LARS accumulated"))
+    assert_all_equal(task.copies(), one_device(door, "LARS accumulated"))
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=slow)])
