@@ -89,12 +89,7 @@ def test_what_an_experiment_keeps_is_counted(records):
     assert found.fits and found.memory.left == found.memory.available - found.needed > 0
 
 
-def tiny_steps(records):
-    steps = step_programs.Steps(experiment(records))
-    return functools.partial(steps.step, 4)
-
-
-def a_product(records):
+def a_product():
     w = tf.Variable(tf.ones([256, 256]))
 
     @tf.function(jit_compile=True)
@@ -105,42 +100,44 @@ def a_product(records):
     return functools.partial(step_programs.hlo, step, tf.ones([256, 256]))
 
 
-@pytest.mark.parametrize("make", [a_product, pytest.param(tiny_steps, marks=pytest.mark.slow)])
-def test_on_a_cpu_the_same_road_says_what_xla_says_of_the_program_that_runs(make, records):
+def test_on_a_cpu_the_same_road_says_what_xla_says_of_the_program_that_runs():
     """Within 10 %: operations, and bytes as this package reads them."""
-    import jax
-    from jaxlib import _jax, xla_client
-
-    hlo, cpu = make(records), jax.devices("cpu")[0]
-    program = compiler.compile_hlo(hlo(), cpu)
-    ran = xla_client.XlaComputation(hlo(stage="optimized_hlo_serialized"))
-    truth = _jax.hlo_module_cost_analysis(cpu.client, ran.get_hlo_module())
-    assert program.flops == pytest.approx(truth["flops"], rel=0.1)
-    assert program.bytes_moved == pytest.approx(truth["bytes accessed"], rel=0.1)
+    ours, truth = on_tpu.accounts_on_a_cpu(a_product())
+    assert ours == pytest.approx(truth, rel=0.1)
 
 
-@pytest.fixture(params=["built", pytest.param("compiled", marks=pytest.mark.slow)])
-def as_far_as(request, monkeypatch):
-    """Compiled, or with the numbers of no program at all."""
-    if request.param == "built":
-        monkeypatch.setattr(step_programs.Steps, "step", lambda steps, examples: b"")
-        monkeypatch.setattr(step_programs.Steps, "update", lambda steps: b"")
-        program = compiler.Program(0, 0, 0, 0, 1.0, PROGRAM)
-        monkeypatch.setattr(compiler, "compile_hlo", lambda hlo, device: program)
+@pytest.mark.slow
+def test_on_a_cpu_it_says_so_of_a_whole_step(records):
+    ask = functools.partial(on_tpu.accounts_of_a_step, settings_of(records), EXPERIMENT)
+    ((ours, truth),) = clusters.results(ask)
+    assert ours == pytest.approx(truth, rel=0.1)
+
+
+def check_accumulation(found):
+    assert (found["micro_batches"], found["examples_a_replica"]) == (2, 2)
+    memory = found["memory"]
+    assert memory["slots"] > 2.9 * memory["weights"]  # two moments and an accumulator
+    assert found["work"]["reduced"] == memory["weights"]  # once an update
 
 
 PROGRAM = "ENTRY %main (x: f32[]) -> f32[] {\n  ROOT %x = f32[] parameter(0)\n}\n"
 
 
-@pytest.mark.usefixtures("as_far_as")
-def test_accumulation_is_in_the_report(records):
-    found = door.ask(
-        experiment(records, gradient_accumulation_steps=2), SMALL, EXPERIMENT, say=on_tpu.silent,
-        search=False,
-    )  # fmt: skip
-    assert (found.micro_batches, found.share) == (2, 2)
-    assert found.memory.slots > 2.9 * found.memory.weights  # two moments and an accumulator
-    assert found.work.reduced == found.memory.weights  # once an update
+def test_accumulation_is_in_the_report(records, monkeypatch):
+    """With the numbers of no program at all."""
+    monkeypatch.setattr(step_programs.Steps, "step", lambda steps, examples: b"")
+    monkeypatch.setattr(step_programs.Steps, "update", lambda steps: b"")
+    program = compiler.Program(0, 0, 0, 0, 1.0, PROGRAM)
+    monkeypatch.setattr(compiler, "compile_hlo", lambda hlo, device: program)
+    settings = settings_of(records, gradient_accumulation_steps=2)
+    check_accumulation(on_tpu.small(settings, EXPERIMENT))
+
+
+@pytest.mark.slow
+def test_accumulation_is_in_the_report_of_a_program(records):
+    settings = settings_of(records, gradient_accumulation_steps=2)
+    (found,) = clusters.results(functools.partial(on_tpu.small, settings, EXPERIMENT))
+    check_accumulation(found)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ What compiles large programs runs in a process of its own, which gives back what
 """
 
 import contextlib
+import functools
 import hashlib
 import re
 from unittest import mock
@@ -77,6 +78,30 @@ def reports(names):
             )
             found.append((report.as_dict(), str(report)))
     return len(known), found
+
+
+def small(settings, experiment):
+    """The report on a few chips, as plain numbers."""
+    params, topology = garden.build(settings, experiment), roofline.topology("v3:2x2")
+    return preflight.ask(params, topology, experiment, search=False, say=silent).as_dict()
+
+
+def accounts_on_a_cpu(hlo):
+    """Operations and bytes of a program: as this package says, and as XLA of what runs."""
+    import jax
+    from jaxlib import _jax, xla_client
+
+    cpu = jax.devices("cpu")[0]
+    program = compiler.compile_hlo(hlo(), cpu)
+    ran = xla_client.XlaComputation(hlo(stage="optimized_hlo_serialized"))
+    truth = _jax.hlo_module_cost_analysis(cpu.client, ran.get_hlo_module())
+    return [program.flops, program.bytes_moved], [truth["flops"], truth["bytes accessed"]]
+
+
+def accounts_of_a_step(settings, experiment):
+    """The same, of a replica's step on four examples."""
+    steps = step_programs.Steps(garden.build(settings, experiment))
+    return accounts_on_a_cpu(functools.partial(steps.step, 4))
 
 
 def too_large(settings, experiment):
