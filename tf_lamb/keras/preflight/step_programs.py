@@ -131,8 +131,12 @@ class Steps:
         """
         weights, _, slots, _ = self._state
         gradients = self._apart() if replicas.is_apart(self._twin) else weights
-        update = self._twin.optimizer.stateless_apply
-        return self._lower(update, _shardings((weights, slots)), (0, 2), slots, gradients, weights)
+
+        def update(weights, slots, gradients):
+            return self._twin.optimizer.stateless_apply(slots, gradients, weights)
+
+        # In the order of the results: JAX has them take the places of donated arguments so.
+        return self._lower(update, _shardings((weights, slots)), (0, 1), weights, slots, gradients)
 
     def _apart(self):
         def apart(variable):
