@@ -3,7 +3,8 @@
     python benchmarks/sharded_update.py --log=benchmarks/logs/sharded_update.jsonl
 
 No TPU is needed and nothing runs. The model is of Keras's own layers: 24 layers of 1,024, sequences
-of 128, a loss on every token, mixed_bfloat16, on eight chips under `DataParallel`. Every row is a
+of 128, words read and written by one table, a loss on every token, mixed_bfloat16, on eight chips
+under `DataParallel`. Every row is a
 line of the log, and one that the log has is not compiled again. A step of BERT-large takes minutes
 and 15 GB to compile; `--layers` makes a smaller one, `--update_only` leaves out all but the update.
 """
@@ -34,7 +35,8 @@ def bert(depth, width=1024, heads=16, vocabulary=30522, length=128):
 
     tokens = Input((length,), dtype="int32", name="tokens")
     places = ops.multiply(ops.ones_like(tokens), ops.arange(length)[None])
-    x = layers.Embedding(vocabulary, width, name="words")(tokens)
+    words = layers.ReversibleEmbedding(vocabulary, width, reverse_dtype="float32", name="words")
+    x = words(tokens)
     x = layers.LayerNormalization()(x + layers.Embedding(512, width, name="positions")(places))
     for i in range(depth):
         attention = layers.MultiHeadAttention(heads, width // heads, name=f"attention_{i}")(x, x)
@@ -42,9 +44,7 @@ def bert(depth, width=1024, heads=16, vocabulary=30522, length=128):
         up = layers.Dense(4 * width, activation="gelu", name=f"up_{i}")(x)
         down = layers.Dense(width, name=f"down_{i}")(up)
         x = layers.LayerNormalization(name=f"after_{i}")(x + down)
-    return Model(
-        tokens, layers.Dense(vocabulary, dtype="float32", name="words_out")(x), name="bert"
-    )
+    return Model(tokens, words(x, reverse=True), name="bert")
 
 
 def ask(switches, topology, examples, depth, search, update_only):

@@ -17,7 +17,7 @@ from tf_lamb.model_garden.checks import step_programs
 from tf_lamb.tpu import compiler, roofline
 
 FILES = {name.removesuffix("_tpu.yaml"): path for name, path in YAMLS.items() if "_tpu" in name}
-# Of equal program at one depth; another batch a replica or another length is another program.
+# Of equal program at one size; another batch a replica or another length is another program.
 EQUAL = [
     ["bert_large_32k", "bert_large_4k", "bert_large_64k_32k_stage1"],
     ["bert_large_512"],
@@ -26,9 +26,16 @@ EQUAL = [
     ["resnet50_lamb_32k", "resnet50_lamb_8k"],
     ["resnet50_lars_32k", "resnet50_lars_8k"],
 ]
+# Much smaller, for libtpu takes minutes over a wide layer and a large picture.
+_NARROW = {
+    "num_layers": 1, "hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4,
+}  # fmt: skip
 _LESS = {
-    "bert": {"encoder": {"bert": {"num_layers": 1}}},
-    "resn": {"backbone": {"resnet": {"model_id": 10}}},
+    "bert": {"encoder": {"bert": _NARROW}},
+    "resn": {
+        "backbone": {"resnet": {"model_id": 10, "depth_multiplier": 0.25}},
+        "input_size": [64, 64, 3],
+    },
 }
 
 
@@ -67,7 +74,7 @@ def silent(*_, **__):
 
 
 def reports(names):
-    """How many programs were compiled for these files, at a reduced depth; each one's report."""
+    """How many programs were compiled for these files, made small; each one's report."""
     known, found = {}, []
     with each_once(known):
         for name in names:
