@@ -4,9 +4,9 @@
 
 No TPU is needed and nothing runs. The model is of Keras's own layers: 24 layers of 1,024, sequences
 of 128, words read and written by one table, a loss on every token, mixed_bfloat16, on eight chips
-under `DataParallel`. Every row is a
-line of the log, and one that the log has is not compiled again. A step of BERT-large takes minutes
-and 15 GB to compile; `--layers` makes a smaller one, `--update_only` leaves out all but the update.
+under `DataParallel`. Every row is a line of the log, and one that the log has is not compiled
+again. A step of BERT-large takes minutes and 15 GB to compile; `--layers` makes a smaller one,
+`--update_only` leaves out all but the update.
 """
 
 import json

@@ -317,9 +317,8 @@ def two_matrices(**options):
     model = keras.Sequential([layers.Input((1024,)), *wide])
     optimizer = step_programs.copy_of(tf_lamb.keras.LAMB(0.01, **options), model)
     batch = jax.ShapeDtypeStruct((64, 1024), "float32")
-    distribution = step_programs.on_devices(
-        None, compiler.devices(roofline.topology("v4:2x2x2"))
-    )  # fmt: skip
+    devices = compiler.devices(roofline.topology("v4:2x2x2"))
+    distribution = step_programs.on_devices(None, devices)
     steps = step_programs.Steps(model, optimizer, "mse", batch, batch, distribution)
     return steps, model.count_params()
 
