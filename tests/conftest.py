@@ -35,6 +35,22 @@ def logical_devices():
         clusters.logical_devices(8)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def input_that_is_not_tuned():
+    """What tunes tf.data's pipelines may sleep for a minute when its iterator is freed.
+
+    It is told of that before it can know that it is meant, and sleeps on if it looks too early
+    (TensorFlow 2.20, `Model::OptimizeLoop`). The hook is the one of tf.data's debug mode.
+    """
+    if "tensorflow" in sys.modules:
+        import tensorflow as tf
+        from tensorflow.python.data.ops import dataset_ops
+
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        dataset_ops.DatasetV2._apply_debug_options = lambda self: self.with_options(options)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def nothing_left_behind():
     """What a host has built and compiled goes with the module that asked for it."""
