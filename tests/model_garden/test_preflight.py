@@ -16,13 +16,12 @@ import tensorflow as tf
 from official.core import train_utils
 from support import clusters, on_tpu
 from support.garden import EXPERIMENT, ROOT, build, optimizer, tiny
+from support.on_tpu import SMALL
 
 from tf_lamb.model_garden import preflight as door
 from tf_lamb.model_garden.checks import step_programs
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.tpu import compiler, roofline
-
-SMALL = roofline.topology("v3:2x2")
 
 
 @pytest.fixture(scope="module")

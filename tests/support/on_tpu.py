@@ -16,6 +16,7 @@ from tf_lamb.model_garden import preflight
 from tf_lamb.model_garden.checks import step_programs
 from tf_lamb.tpu import compiler, roofline
 
+SMALL = roofline.topology("v3:2x2")
 FILES = {name.removesuffix("_tpu.yaml"): path for name, path in YAMLS.items() if "_tpu" in name}
 # Of equal program at one size; another batch a replica or another length is another program.
 EQUAL = [
@@ -89,8 +90,8 @@ def reports(names):
 
 def small(settings, experiment):
     """The report on a few chips, as plain numbers."""
-    params, topology = garden.build(settings, experiment), roofline.topology("v3:2x2")
-    return preflight.ask(params, topology, experiment, search=False, say=silent).as_dict()
+    params = garden.build(settings, experiment)
+    return preflight.ask(params, SMALL, experiment, search=False, say=silent).as_dict()
 
 
 def accounts_on_a_cpu(hlo):
@@ -113,9 +114,9 @@ def accounts_of_a_step(settings, experiment):
 
 def too_large(settings, experiment):
     """A report on a batch that does not fit, and whether the largest that it names does, alone."""
-    params, topology = garden.build(settings, experiment), roofline.topology("v3:2x2")
-    report = preflight.ask(params, topology, experiment, say=silent)
-    steps, device = step_programs.Steps(params), compiler.devices(topology)[0]
+    params = garden.build(settings, experiment)
+    report = preflight.ask(params, SMALL, experiment, say=silent)
+    steps, device = step_programs.Steps(params), compiler.devices(SMALL)[0]
     memory = compiler.compile_hlo(steps.step(report.largest), device).memory
     try:
         compiler.compile_hlo(steps.step(report.largest + 1), device)
