@@ -25,8 +25,9 @@ def test_the_lowest_epoch_is_the_one_that_ends_lowest():
 
 def test_one_state_is_kept_and_found_again_by_another_process(tmp_path):
     file = tmp_path / "state.json"
-    arrays = [np.arange(3, dtype="float32"), np.array(7), np.ones((2, 2), "float16")]
-    like = [np.zeros_like(array) for array in arrays]
+    # A scalar is what `.numpy()` of a TensorFlow variable without axes is: no array.
+    arrays = [np.arange(3, dtype="float32"), np.int64(7), np.array(8), np.ones((2, 2), "float16")]
+    like = [0 * array for array in arrays]
     kept = Kept(file)
     for step in (4, 8):
         kept.keep(step, arrays)
@@ -73,6 +74,46 @@ def test_after_the_switch_the_model_is_as_at_the_end_of_that_epoch(door, monkeyp
         np.testing.assert_array_equal(one, other)
         assert one.ndim == 0 or (one != now).any()
     assert f"are those of step {lowest * 4} again" in capsys.readouterr().out
+
+
+@every_door
+def test_a_resumed_run_goes_back_to_the_counter_and_the_weights_of_an_unbroken_one(
+    door, monkeypatch, tmp_path
+):
+    """Adam, whose step depends on `iterations`; the switch comes after the interruption."""
+    host, ours = DOORS[door]
+    judge = lambda x, y, tests: [gaussian_process.Test(float(len(x) > 8), 0.5)]  # noqa: E731
+    monkeypatch.setattr(autowarmup.Warmup.__init__, "__defaults__", (judge,))
+    x = np.random.default_rng(0).normal(size=(16, 2)).astype("float32")
+
+    def fit(folder, ends_before=None):
+        host.utils.set_random_seed(1)
+        model = host.Sequential([host.layers.Input((2,)), host.layers.Dense(1)])
+        model.compile(host.optimizers.Adam(0.1), "mse", run_eagerly=True)
+        warmup = ours.AutoWarmup(
+            1e-2, 1e3, patience=2, state_file=str(folder / "warmup.json"), verbose=False
+        )
+        backup = ours.BackupAndRestore(str(folder / "backup"), delete_checkpoint=False)
+        ends = host.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: 1 / 0 if epoch == ends_before else None
+        )
+        callbacks = [warmup, backup, ends]
+        try:
+            model.fit(
+                x, x[:, :1], batch_size=4, epochs=10, shuffle=False, verbose=0, callbacks=callbacks
+            )
+        except ZeroDivisionError:
+            return None
+        assert warmup.warmup.lowest < warmup.warmup.begin == 16
+        return int(array(model.optimizer.iterations)), model.get_weights()
+
+    updates, expected = fit(tmp_path / "unbroken")
+    assert updates < 40
+    fit(tmp_path / "broken", ends_before=3)
+    again, weights = fit(tmp_path / "broken")
+    assert again == updates
+    for one, other in zip(weights, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @every_door

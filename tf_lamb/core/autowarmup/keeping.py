@@ -40,7 +40,7 @@ class Kept:
         """The arrays of that step, or None if there are none.
 
         Args:
-            like: Arrays of the same shapes, which are overwritten with those of a file.
+            like: Arrays or scalars of NumPy of the same shapes and dtypes, which may be overwritten.
         """
         if self._step == step:
             return self._arrays
@@ -49,9 +49,13 @@ class Kept:
         if os.path.getsize(self._path(step)) != sum(array.nbytes for array in like):
             return None  # of another model
         with open(self._path(step), "rb") as file:
-            for array in like:
-                array.reshape(-1).view("uint8").data[:] = file.read(array.nbytes)
-        return like
+            return [_read(file, each) for each in like]
 
     def _path(self, step):
         return f"{self._file}.{step}.weights"
+
+
+def _read(file, like):
+    flat = like.reshape(-1)  # of a scalar of NumPy this is a copy: what is returned has to be it
+    flat.view("uint8").data[:] = file.read(like.nbytes)
+    return flat.reshape(like.shape)
