@@ -40,7 +40,7 @@ class Kept:
         """The arrays of that step, or None if there are none.
 
         Args:
-            like: Arrays or scalars of NumPy of the same shapes and dtypes, which may be overwritten.
+            like: NumPy arrays or scalars of the same shapes and dtypes, which may be overwritten.
         """
         if self._step == step:
             return self._arrays
