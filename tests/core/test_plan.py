@@ -107,6 +107,38 @@ def test_an_exact_pattern_matches_one_path_only():
     assert decayed(["a/b.c", "a/bxc", "a/b.c2"], (exact("a/b.c"),)) == [False, True, True]
 
 
+TOWERS = ["dense/kernel", "dense/bias", "dense/kernel", "dense/bias", "head/kernel"]
+
+
+def test_two_variables_of_one_path_answer_to_it_and_each_to_its_number():
+    assert decayed(TOWERS, ("dense/kernel",)) == [False, True, False, True, True]
+    assert decayed(TOWERS, (exact("dense/kernel#2of2"),)) == [True, True, False, True, True]
+    assert decayed(TOWERS, ("[12]",)) == [True] * 5  # without a "#" no number is looked at
+    assert plan(TOWERS).names[1:3] == ("dense/bias#1of2", "dense/kernel#2of2")
+
+
+def test_a_number_of_another_count_is_refused():
+    words = "1 of 1 .* and 2 have that path here: dense/kernel#1of2, dense/kernel#2of2"
+    with pytest.raises(ValueError, match=words):
+        plan(TOWERS, (exact("dense/kernel#1of1"),))
+    assert plan(TOWERS, (exact("other/kernel#1of1"),)).warning()
+
+
+def test_layers_of_one_path_are_joined_each_by_itself():
+    def groups(paths, pattern="dense"):
+        return plan_for(
+            paths, [(1,)] * len(paths), weight_decay=0.1, exclude_from_weight_decay=None,
+            exclude_from_layer_adaptation=(), excluded_by_identity=[False] * len(paths),
+            layer_groups=(pattern,),
+        ).groups  # fmt: skip
+
+    assert groups(TOWERS) == ("dense#1of2", "dense#1of2", "dense#2of2", "dense#2of2", "")
+    assert groups(TOWERS[:2]) == ("dense", "dense")
+    with pytest.raises(ValueError, match="2 variables 'dense/kernel' and 1 'dense/bias'"):
+        groups(TOWERS[:3])
+    assert groups(TOWERS[:3], "bias") == ("", "dense", "")
+
+
 @pytest.mark.parametrize(
     ("patterns", "error", "words"),
     [

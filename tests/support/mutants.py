@@ -183,6 +183,18 @@ CORE = {
     ("core/plan/patterns.py", f"{PLAN}::test_an_exact_pattern_matches_one_path_only"): [
         ("an exact pattern has no end", '{re.escape(path)}$"', '{re.escape(path)}"'),
     ],
+    ("core/plan/patterns.py",
+     f"{PLAN}::test_two_variables_of_one_path_answer_to_it_and_each_to_its_number"): [
+        ("a number answers to every pattern", 'if "#" in pattern:', "if True:"),
+        ("no number answers", 'if "#" in pattern:', "if False:"),
+    ],
+    ("core/plan/patterns.py", f"{PLAN}::test_a_number_of_another_count_is_refused"): [
+        ("another count goes unnoticed", "if not hits:", "if False:"),
+    ],
+    ("core/plan/paths.py", f"{PLAN}::test_layers_of_one_path_are_joined_each_by_itself"): [
+        ("layers of one path are one", 'layer if count == "1" else', "layer if True else"),
+        ("they need not be as many", 'if count != number.rpartition("of")[2]', "if False"),
+    ],
     ("core/plan/paths.py", f"{PLAN}::test_a_stable_path_is_the_same_on_every_replica"): [
         ("replicas have paths of their own", r"(/replica_\d+)?", ""),
     ],

@@ -13,6 +13,11 @@ def path_of(variable) -> str:
     return plan.stable_path(name)
 
 
+def names_of(variables) -> list[str]:
+    """The path of each; a path that several have with its number, in this order."""
+    return plan.unique([path_of(v) for v in variables])
+
+
 def variables_of(optimizer) -> list:
     """Its variables; those of tf_keras's wrappers and legacy optimizers are a method."""
     variables = optimizer.variables

@@ -9,7 +9,7 @@ import keras
 from tf_lamb.api.migration import matrices, peers
 from tf_lamb.api.migration.migrate import way_in
 from tf_lamb.api.migration.source import Source
-from tf_lamb.api.variables import path_of, step_of
+from tf_lamb.api.variables import names_of, step_of
 from tf_lamb.keras.family import LAMB
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
@@ -30,10 +30,10 @@ def _read(source):
         if peer is matrices.KERAS_MUON
         else (source._momentums, source._velocities)
     )
-    state = zip(source._trainable_variables, momenta, velocities, strict=True)
+    state = zip(names_of(source._trainable_variables), momenta, velocities, strict=True)
     slots = {
-        path_of(w): {"momentum": m.numpy()} | ({} if v is None else {"velocity": v.numpy()})
-        for w, m, v in state
+        name: {"momentum": m.numpy()} | ({} if v is None else {"velocity": v.numpy()})
+        for name, m, v in state
     }
     config = source.get_config()
     # It has no list to show, and without decay there was nothing to exclude from.

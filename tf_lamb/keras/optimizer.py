@@ -9,7 +9,7 @@ from keras import ops
 from tf_lamb.api.optimizers import overrun
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import path_of, step_of
+from tf_lamb.api.variables import names_of, step_of
 from tf_lamb.core.step import Scalars, State, Stored
 from tf_lamb.keras import host, processes, schedules, sharding, update
 
@@ -232,10 +232,11 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def continue_from(self, model: object, step: int, states: dict, weights: dict) -> None:
         """Goes on after these steps, with path -> slot or "average" -> array, path -> weight."""
         self.build(model.trainable_variables)
-        for variable in model.weights:
-            variable.assign(weights.get(path_of(variable), variable))
-        for variable in model.trainable_variables:
-            values = {"average": variable, **states[path_of(variable)]}
+        for name, variable in zip(names_of(model.weights), model.weights, strict=True):
+            variable.assign(weights.get(name, variable))
+        trained = model.trainable_variables
+        for path, variable in zip(names_of(trained), trained, strict=True):
+            values = {"average": variable, **states[path]}
             for name, own in self.state_of(self._get_variable_index(variable)).items():
                 own.assign(ops.cast(values.get(name, ops.zeros(own.shape)), own.dtype))
         for own in self._accumulators:

@@ -14,7 +14,7 @@ import zlib
 
 import keras
 
-from tf_lamb.api.variables import path_of
+from tf_lamb.api.variables import names_of
 from tf_lamb.keras import sharding
 
 PATIENCE = 600  # seconds, for a process that reads and writes what the others wait for
@@ -144,11 +144,11 @@ def _facts(optimizer, variables):
     texts = {"the mesh": f"{list(mesh.axis_names)} of {list(mesh.shape)}"}
     with contextlib.suppress(NotImplementedError):  # a schedule that has no config, as AdaScale's
         texts |= {name: repr(value) for name, value in optimizer.get_config().items()}
-    for variable in variables:
+    for name, variable in zip(names_of(variables), variables, strict=True):
         content = "in parts"
         if variable.value.is_fully_replicated:
             content = f"with the checksum {zlib.crc32(variable.numpy().tobytes()):08x}"
-        texts[path_of(variable)] = f"{variable.dtype} {variable.shape} {content}"
+        texts[name] = f"{variable.dtype} {variable.shape} {content}"
     return texts
 
 

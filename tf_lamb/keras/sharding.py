@@ -12,7 +12,7 @@ import math
 import keras
 from keras.distribution import TensorLayout
 
-from tf_lamb.api.variables import path_of
+from tf_lamb.api.variables import names_of
 from tf_lamb.core.checks.warn import warn
 
 _LARGE = 0.01  # of all parameters
@@ -78,7 +78,7 @@ class Shares:
                 f"shard_update=True has nothing to share out: no axis of any variable divides by "
                 f"the {self._devices} devices of the data axis {self._name!r}. Leave it out."
             )
-        sizes = {path_of(v): math.prod(v.shape) for v in whole}
+        sizes = {n: math.prod(v.shape) for n, v in zip(names_of(whole), whole, strict=True)}
         least = _LARGE * sum(math.prod(v.shape) for v in variables)
         if large := {path: size for path, size in sizes.items() if size > least}:
             named = ", ".join(f"{path} ({size:,} parameters)" for path, size in large.items())

@@ -6,7 +6,7 @@ import tf_keras
 from tf_lamb.api.optimizers import overrun
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import path_of, step_of
+from tf_lamb.api.variables import names_of, step_of
 from tf_lamb.core.step import Scalars, State, Stored
 from tf_lamb.tensorflow import nonfinite, replicas, servers
 from tf_lamb.tensorflow.gradients import dense
@@ -200,10 +200,12 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def continue_from(self, model: object, step: int, states: dict, weights: dict) -> None:
         """Goes on after these steps, with path -> slot or "average" -> array, path -> weight."""
         self.build(model.trainable_variables)
-        for variable in map(host.native, model.weights):
-            variable.assign(tf.cast(weights.get(path_of(variable), variable), variable.dtype))
-        for variable in map(host.native, model.trainable_variables):
-            values = {"average": variable, **states[path_of(variable)]}
+        named = zip(names_of(model.weights), map(host.native, model.weights), strict=True)
+        for name, variable in named:
+            variable.assign(tf.cast(weights.get(name, variable), variable.dtype))
+        trained = model.trainable_variables
+        for path, variable in zip(names_of(trained), map(host.native, trained), strict=True):
+            values = {"average": variable, **states[path]}
             state = self.state_of(self._index_dict[self._var_key(variable)])
             for name, own in state.items():
                 own.assign(tf.cast(values.get(name, tf.zeros(own.shape)), own.dtype))

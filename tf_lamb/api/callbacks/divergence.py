@@ -77,7 +77,7 @@ class Diagnosis:
         except ValueError:  # it has none on show
             observations = []
         strange, plan = optimizer.strange_weights(model), optimizer._plan
-        untrained = plan is not None and not set(strange) & set(plan.paths)
+        untrained = plan is not None and not set(strange) & set(plan.names)
         skipped = optimizer.skipped_steps
         if report := self.add(step_of(optimizer), skipped, loss, strange, observations, untrained):
             raise FloatingPointError(report)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from tf_lamb.api.migration import peers
 from tf_lamb.api.migration.source import Report, Source, prepare
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import path_of, step_of
+from tf_lamb.api.variables import names_of, step_of
 from tf_lamb.api.wrappers import unwrapped
 
 Optimizer = TypeVar("Optimizer")
@@ -78,7 +78,7 @@ def way_in(
                 f"{type(optimizer).__module__}.{type(optimizer).__name__}. {elsewhere}"
             )
         if isinstance(source, (str, os.PathLike)):
-            paths = [path_of(v) for v in model.trainable_variables]
+            paths = names_of(model.trainable_variables)
             found = checkpoints().read(source, paths, weights)
         else:
             source = unwrapped(source)
@@ -142,7 +142,7 @@ def _of_ours(optimizer) -> Source:
         step=step_of(optimizer),
         slots={
             path: {name: variable.numpy() for name, variable in optimizer.state_of(i).items()}
-            for i, path in enumerate(optimizer._plan.paths)
+            for i, path in enumerate(optimizer._plan.names)
         },
         arguments=optimizer.get_config(),
     )

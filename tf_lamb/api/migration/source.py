@@ -12,7 +12,7 @@ from typing import Any
 from tf_lamb.api.migration import matrices, peers
 from tf_lamb.api.migration.matching import match
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import path_of
+from tf_lamb.api.variables import names_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,15 +129,15 @@ def prepare(source: Source, optimizer: Layerwise, model, *, weights=False, renam
             f"other things. Migrate it into tf_lamb's {source.family}. Nothing was changed."
         )
     theirs = peers.same_momentum(source.origin, source.arguments, ours)
-    shapes = {path_of(v): tuple(v.shape) for v in model.trainable_variables}
-    if len(shapes) < len(model.trainable_variables) or not shapes:
-        raise ValueError(_no_names(model))
+    shapes = _shapes(model.trainable_variables)
+    if not shapes:
+        raise ValueError("The model has no trainable variables yet: call it on a batch first.")
     wanted = {path: shape for path, shape in shapes.items() if path not in fresh}
     _known("fresh", fresh, shapes)
-    known = shapes if not weights else {path_of(v): None for v in model.weights}
+    known = shapes if not weights else _shapes(model.weights)
     _known("rename", rename, known)
     plan = optimizer.plan_for(model.trainable_variables)
-    own = dict(zip(plan.paths, map(optimizer.slots_of, plan.treatments), strict=True))
+    own = dict(zip(plan.names, map(optimizer.slots_of, plan.treatments), strict=True))
     first = {path: slots[:1] for path, slots in own.items()}
     found = match(source.origin, wanted, source.slots, first, rename)
     if family == "Muon":
@@ -159,7 +159,7 @@ def prepare(source: Source, optimizer: Layerwise, model, *, weights=False, renam
                 f"{source.origin} holds no weights, so weights=True does not go with it. Copy them "
                 "with model.set_weights(...), or leave the argument out. Nothing was changed."
             )
-        every = {path_of(v): tuple(v.shape) for v in model.weights}
+        every = _shapes(model.weights)
         parts = {name: {"weight": value} for name, value in source.weights.items()}
         names = match(source.origin, every, parts, dict.fromkeys(every, ("weight",)), rename)
         values = {path: source.weights[name] for path, name in names.items()}
@@ -180,12 +180,8 @@ def prepare(source: Source, optimizer: Layerwise, model, *, weights=False, renam
     return report, slots, values
 
 
-def _no_names(model):
-    if not model.trainable_variables:
-        return "The model has no trainable variables yet: call it on a batch first."
-    paths = [path_of(v) for v in model.trainable_variables]
-    double = next(path for path in paths if paths.count(path) > 1)
-    return f"Two variables are named {double!r}: give each layer a name of its own."
+def _shapes(variables) -> dict[str, tuple]:
+    return {n: tuple(v.shape) for n, v in zip(names_of(variables), variables, strict=True)}
 
 
 def _known(argument: str, paths: Iterable[str], known: Mapping[str, Any]):

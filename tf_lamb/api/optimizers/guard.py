@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_lamb.api.variables import as_int
+from tf_lamb.api.variables import as_int, names_of
 from tf_lamb.api.wrappers import unwrapped
 from tf_lamb.core.checks.warn import warn
 
@@ -51,6 +51,22 @@ class Guard:
     def skipped(self) -> int:
         """How many steps were skipped; waits for the device."""
         return 0 if self.counter is None else as_int(self.counter)
+
+    def strange(self, finite: Callable, key: Callable, variables: Sequence | None) -> list[str]:
+        """The names of those that are not finite, as the plan has them: it may know fewer.
+
+        Args:
+            finite: of each of some variables, whether it is.
+            key: of a variable, which tells it from every other.
+            variables: to look at; None looks at those that the optimizer trains.
+        """
+        variables = self.weights if variables is None else variables
+        names: dict = {}
+        for known in (variables, self.weights):
+            names |= zip(map(key, known), names_of(known), strict=True)
+        floats = [v for v in variables if "float" in str(v.dtype)]
+        pairs = zip(floats, finite(floats) if floats else [], strict=True)
+        return [names[key(v)] for v, ok in pairs if not ok]
 
     def tell(self, steps: Callable[[], int]):
         """Warns of skipped steps, unless that was done: called at the end of `fit`.

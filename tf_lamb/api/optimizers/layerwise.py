@@ -45,7 +45,7 @@ class Layerwise:
     _slots: Any = None  # by variable, in the order of the rule, once the optimizer is built
     _given_rate: float | None = None
     _recipe: Recipe | None = None
-    _undecayed: tuple[tuple[object, str], ...] = ()  # keys and paths excluded by identity
+    _undecayed: tuple[tuple[object, str], ...] = ()  # keys and paths with numbers
 
     if TYPE_CHECKING:  # the door's
 
@@ -117,8 +117,7 @@ class Layerwise:
             var_names: Regexes, searched in the variables' paths.
 
         Raises:
-            ValueError: after the optimizer was built, when its plan is made.
-            ValueError, TypeError: for names that are no list of regexes.
+            ValueError, TypeError: after the optimizer was built; for names that are no regexes.
         """
         names = checks.patterns("var_names", var_names) or ()
         if self._plan is not None:
@@ -126,7 +125,8 @@ class Layerwise:
                 "exclude_from_weight_decay() was called on an optimizer that is built already. "
                 "Call it before the first step, or make a new optimizer."
             )
-        self._undecayed += tuple((self._var_key(v), path_of(v)) for v in var_list or ())
+        # The only one of its path, until the build knows of others.
+        self._undecayed += tuple((self._var_key(v), f"{path_of(v)}#1of1") for v in var_list or ())
         patterns = (*(self._settings.exclude_from_weight_decay or ()), *names)
         self._settings = dataclasses.replace(self._settings, exclude_from_weight_decay=patterns)
 
@@ -206,10 +206,8 @@ class Layerwise:
             model: All weights of it are looked at. Defaults to None: those that this optimizer
                 trains, without what layers keep by themselves, such as moving averages.
         """
-        every = self._guard.weights if model is None else model.weights
-        weights = [v for v in every if "float" in str(v.dtype)]
-        finite = self._which_are_finite(weights) if weights else []
-        return [path_of(v) for v, ok in zip(weights, finite, strict=True) if not ok]
+        weights = None if model is None else model.weights
+        return self._guard.strange(self._which_are_finite, self._var_key, weights)
 
     def plan_for(self, variables) -> plans.Plan:
         """The plan that a build for these variables makes; nothing of it is kept."""
@@ -227,6 +225,9 @@ class Layerwise:
             checks.float_dtype(path_of(variable), variable.dtype)
         self._plan = self.plan_for(variables)
         self._guard.weights = tuple(variables)
+        numbers = plans.numbered(self._plan.paths)
+        names = dict(zip(map(self._var_key, variables), numbers, strict=True))
+        self._undecayed = tuple((key, names.get(key, name)) for key, name in self._undecayed)
         if message := self._plan.warning():
             warn(message)
 
@@ -243,8 +244,7 @@ class Layerwise:
     def _config(self, rate):
         """The constructor's arguments, the rate from the host's; identities have become paths."""
         config = {"learning_rate": as_given(rate, self._given_rate), **self._settings.config()}
-        if self._undecayed:
-            paths = [plans.exact(path) for _, path in self._undecayed]
+        if names := dict(self._undecayed).values():
             before = config["exclude_from_weight_decay"] or ()
-            config["exclude_from_weight_decay"] = [*before, *paths]
+            config["exclude_from_weight_decay"] = [*before, *map(plans.exact, names)]
         return config

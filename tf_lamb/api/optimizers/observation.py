@@ -14,7 +14,7 @@ class Observation(NamedTuple):
     numbers are the means over its slices.
 
     Attributes:
-        path: the variable.
+        path: the variable; with its number where others have its path, too.
         layer: equal for the variables that share a ratio.
         joined: the name of the layer, if the variable shares it.
         ratios: how many the variable has: 1, the number of its slices, or 0 if it is excluded.
@@ -77,7 +77,7 @@ class Observer:
             (vector_beside(own[0], f"{path.replace('/', '_')}_trust_ratio"),)
             if own and treatment.adapt
             else ()
-            for path, treatment, own in zip(plan.paths, plan.treatments, slots, strict=True)
+            for path, treatment, own in zip(plan.names, plan.treatments, slots, strict=True)
         )
 
     def read(self, plan, fetch) -> list[Observation]:
@@ -92,7 +92,7 @@ class Observer:
         """The observations without their numbers."""
         first: dict = {}
         for i, (path, treatment, group, own) in enumerate(
-            zip(plan.paths, plan.treatments, plan.groups, self.vectors, strict=True)
+            zip(plan.names, plan.treatments, plan.groups, self.vectors, strict=True)
         ):
             view, axes = treatment.view or (), treatment.axes or ()
             slices = math.prod(size for axis, size in enumerate(view) if axis not in axes)

@@ -1,5 +1,7 @@
 """Patterns: regexes, and words that stand in the place of one, searched in the paths of variables.
 
+A pattern with a `#` is searched in the path with its number, too: `^dense/kernel#2of2$`.
+
 Whoever writes a regex runs it: it is searched as `re.search` finds it, by no clock. The bounds on
 lengths catch what was never meant as a pattern or a path; a repeat inside a repeat, `(a+)+$` where
 `a+$` would do, can still try to match in more ways than anybody waits for.
@@ -7,6 +9,8 @@ lengths catch what was never meant as a pattern or a path; a repeat inside a rep
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+
+from tf_lamb.core.plan.paths import numbered
 
 LONGEST_PATTERN, LONGEST_PATH = 4_000, 1_000  # characters
 
@@ -30,7 +34,7 @@ EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation", "var
 
 
 def exact(path: str) -> str:
-    """The pattern that matches this path and no other."""
+    """The pattern that matches this path, or this path with its number, and no other."""
     return f"^{re.escape(path)}$"
 
 
@@ -52,9 +56,11 @@ def search(
         variables: the names that each answers to, its path before the others, and its shape.
 
     Raises:
-        ValueError: where a path is longer than any that was meant.
+        ValueError: where a path is longer than any that was meant, or a number of a path is of
+            another count than there are here.
     """
     found = {}
+    numbers = numbered([names[0] for names, _ in variables])
     for pattern in patterns:
         regex, hits = re.compile(pattern), set()
         for i, (names, shape) in enumerate(variables):
@@ -64,10 +70,27 @@ def search(
                     f"are searched in {LONGEST_PATH:,} at the most: give layers shorter names."
                 )
             preset = is_preset(argument, pattern)
+            if "#" in pattern:
+                names = (*names, numbers[i])
             if PRESETS[pattern](names[0], shape) if preset else any(map(regex.search, names)):
                 hits.add(i)
         found[pattern] = frozenset(hits)
+        if not hits:
+            _check_count(argument, pattern, numbers)
     return found
+
+
+def _check_count(argument, pattern, numbers):
+    """Raises where it is a number of a path of which there are more here, or fewer."""
+    if not (parts := re.fullmatch(r"\^(.+)\\#(\d+)of(\d+)\$", pattern)):
+        return
+    path, number, count = parts.groups()
+    if here := [each for each in numbers if re.search(f"^{path}#", each)]:
+        raise ValueError(
+            f"{argument} names number {number} of {count} variables of one path, and {len(here)} "
+            f"have that path here: {', '.join(here)}. Name the one that is meant, such as "
+            f"{exact(here[0])!r}, or give each layer a name of its own."
+        )
 
 
 def groups_of(patterns: Sequence[str], paths: Sequence[str]) -> list[int]:

@@ -1,10 +1,11 @@
 """Patterns and variable paths become one `Treatment` a variable."""
 
 import dataclasses
+import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 
-from tf_lamb.core.plan.paths import aliases
+from tf_lamb.core.plan.paths import aliases, joined_layers, unique
 from tf_lamb.core.plan.patterns import is_preset, search
 
 
@@ -33,7 +34,7 @@ class Layer:
 
     Attributes:
         members: their positions in the list that the layer was asked for.
-        paths, treatments: of each member.
+        paths, treatments: of each member; a path that others have, too, with its number.
         number: tells this layer from every other of the model.
     """
 
@@ -60,6 +61,11 @@ class Plan:
     unmatched: tuple[str, ...]
     presets: tuple[tuple[str, int], ...] = ()  # how many variables each stands for
 
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """The paths; one that several variables have with its number."""
+        return tuple(unique(self.paths))
+
     def layers(self, indices: Iterable[int]) -> tuple[Layer, ...]:
         """The layers of these variables, as positions among the indices."""
         members: dict = {}
@@ -68,7 +74,7 @@ class Plan:
         return tuple(
             Layer(
                 tuple(position for position, _ in pairs),
-                tuple(self.paths[index] for _, index in pairs),
+                tuple(self.names[index] for _, index in pairs),
                 tuple(self.treatments[index] for _, index in pairs),
                 pairs[0][1],
             )
@@ -91,7 +97,7 @@ class Plan:
         sizes = [math.prod(shape) for shape in self.shapes]
         rows = [("variable", "parameters", "decay", "adapted", "layer")]
         for path, size, treatment, group in zip(
-            self.paths, sizes, self.treatments, self.groups, strict=True
+            self.names, sizes, self.treatments, self.groups, strict=True
         ):
             layer = f"joined in {group}" if group else treatment.sliced
             rows.append((path, f"{size:,}", *_cells(treatment), layer))
@@ -142,7 +148,8 @@ def plan_for(
         excluded_by_identity: of each variable, whether it was excluded from weight decay as
             an object, without a pattern.
         layer_groups: patterns; the variables of one Keras layer that match are one layer, unless
-            the second list of exclusions was given and holds them.
+            the second list of exclusions was given and holds them. Of layers with one path, the
+            k-th of each variable's path belong together.
         layer_slices: pattern -> axis and number of blocks on it, or None for its whole length;
             each block along the axis is a layer of its own.
         depthwise: patterns of kernels whose channels lie on the last two axes; given by the
@@ -151,7 +158,8 @@ def plan_for(
             adapts matrices alone, which sees them with all axes but the last as one.
 
     Raises:
-        ValueError: where a variable has no such axis or blocks, or is both joined and sliced.
+        ValueError: where a variable has no such axis or blocks, or is both joined and sliced; where
+            it cannot be known which variables of layers with one path belong together.
     """
     variables = tuple(zip(aliases(paths), shapes, strict=True))
     lists = {
@@ -170,7 +178,7 @@ def plan_for(
     if matrices is not None:
         unadapted |= {i for i, shape in enumerate(shapes) if len(shape) < 2}
         unadapted |= _all_of(search("matrices", matrices, variables))
-    groups = _group(paths, joined - unadapted)
+    groups = joined_layers(paths, joined - unadapted)
     treatments = []
     for i, (path, shape, group) in enumerate(zip(paths, shapes, groups, strict=True)):
         pattern = next((p for p, hits in found["layer_slices"].items() if i in hits), None)
@@ -197,12 +205,6 @@ def plan_for(
 
 def _all_of(found: Mapping[str, frozenset[int]]) -> frozenset[int]:
     return frozenset().union(*found.values())
-
-
-def _group(paths: Sequence[str], joined: Set[int]) -> tuple[str, ...]:
-    """Of each variable the Keras layer that it is joined in, or an empty name."""
-    layers = (path.rpartition("/")[0] or path for path in paths)
-    return tuple(layer if i in joined else "" for i, layer in enumerate(layers))
 
 
 def _channels(shape: Sequence[int], axes: int) -> dict:
