@@ -3,6 +3,7 @@
 # make test    what a change is likely to break: run it before every commit
 # make test-slow  what needs minutes: kills, clusters, the TPU's compiler, notebooks, trainings
 # make check   style, types, the import law
+# make test-hosts  the optimizers on the oldest and the newest versions that are declared, and on torch
 # make docs    the site, in .build/site
 # make goldens what the peers compute, made again in environments of their own
 # make audit   known vulnerabilities of the pinned packages; asks a service on the network
@@ -11,10 +12,11 @@ VENV ?= .venv
 RUN = $(VENV)/bin/python
 PYTEST = $(RUN) -m pytest -q -n 2 --dist worksteal
 GOLDENS = .build/goldens
+HOSTS = .build/hosts
 AUDIT = .build/audit
 INSTALL = $(RUN) -m pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: train train-resnet test test-slow check docs goldens audit
+.PHONY: train train-resnet test test-slow test-hosts check docs goldens audit
 
 train: $(VENV)/.train
 	$(RUN) -m tf_lamb.model_garden.sample_data --output_dir=.build/data
@@ -42,6 +44,21 @@ test: $(VENV)/.develop
 test-slow: $(VENV)/.develop
 	$(PYTEST) -m slow
 	KERAS_BACKEND=jax $(PYTEST) -m slow
+
+# One alone: `make test-host-newest`. Each needs its Python: 3.11, and 3.13 for the newest.
+test-hosts: test-host-oldest test-host-newest test-host-torch
+
+test-host-oldest test-host-newest: BACKENDS = tensorflow jax
+test-host-torch: BACKENDS = torch
+test-host-torch: EXTRA = ,torch
+test-host-newest: VERSION = 3.13
+VERSION = 3.11
+
+test-host-%: $(HOSTS)/%/.ready
+	for backend in $(BACKENDS); do \
+	  KERAS_BACKEND=$$backend $(HOSTS)/$*/bin/python -m pytest -q -n 2 --dist worksteal -m "not slow" \
+	    tests/core tests/api tests/keras || exit 1; \
+	done
 
 check: $(VENV)/.develop
 	$(VENV)/bin/ruff check .
@@ -74,6 +91,11 @@ $(GOLDENS)/%/.ready: tests/goldens/%.txt
 	$(@D)/bin/python -m pip install --quiet --requirement $<
 	touch $@
 
+$(HOSTS)/%/.ready: tests/hosts/%.txt pyproject.toml
+	python$(VERSION) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --constraint $< --editable ".[tensorflow,tf-keras,jax,test$(EXTRA)]"
+	touch $@
+
 $(VENV)/.train: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) ".[model-garden]"
 	touch $@
@@ -87,5 +109,5 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13) and 'constraints.txt pins packages for Python 3.10 to 3.13: make PYTHON=python3.13')"
+	@$(PYTHON) -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13) and 'constraints.txt pins packages for Python 3.11 to 3.13: make PYTHON=python3.13')"
 	$(PYTHON) -m venv $(VENV)

@@ -1,6 +1,6 @@
 """Keras 3 as the doors find it: its seams, and what differs between its versions and backends.
 
-Seams into Keras 3 (3.3.0 to 3.15.1); the rest of the room uses what is here, and these:
+Seams into Keras 3 (3.10.0 to 3.15.1); the rest of the room uses what is here, and these:
     `_backend_apply_gradients`: clips after the aggregation over replicas, and averages weights
         once an optimizer step; Keras clips before, and averages at every micro-step.
     `variables`, with those of a wrapper: what a step on JAX is handed, and what is saved.
@@ -19,8 +19,6 @@ from keras import ops
 from tf_lamb.api.variables import path_of
 from tf_lamb.keras import processes
 
-VERSION = tuple(int(part) for part in keras.__version__.split(".")[:2])
-
 
 def compute_dtype(dtype):
     """Rules compute, and slots are kept, in float32; in float64 for float64 variables."""
@@ -36,8 +34,7 @@ def native(variable):
     """What an update works on: on TensorFlow, what that knows of a Keras variable."""
     if variable is None or keras.backend.backend() != "tensorflow":
         return variable
-    # Not `isinstance`: an optimizer's own variables are no `keras.Variable` before Keras 3.7.
-    return variable if callable(variable.value) else variable.value
+    return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def is_lost(variable):
@@ -155,19 +152,8 @@ class HostOptimizer(keras.optimizers.Optimizer):
                 self.set_weights(self._early_weights)
             self._early_weights = ()
 
-    if VERSION < (3, 5):  # later, Keras's own is this very property
-
-        @property
-        def iterations(self):
-            """Optimizer steps, not micro-steps."""
-            return self._iterations // (self.gradient_accumulation_steps or 1)
-
-        @iterations.setter
-        def iterations(self, variable):
-            self._iterations = variable
-
     def _clip_gradients(self, grads):
-        """Silent: before 3.5 Keras asks too early, before replicas are summed."""
+        """Silent: the update clips, once replicas are summed."""
         return grads
 
     def clip_aggregated(self, gradients):
@@ -210,12 +196,11 @@ class HostOptimizer(keras.optimizers.Optimizer):
     def add_beside(self, variable, name, dtype, layout=None, parts=()):
         """A variable of that dtype where the given one lives, and laid out like it, if not so."""
         own = getattr(variable, "_layout", None)
-        layouts = {"layout": own if layout is None else layout} if VERSION >= (3, 10) else {}
         place = contextlib.nullcontext()
         if keras.backend.backend() == "tensorflow":
             place = self._distribution_strategy.extended.colocate_vars_with(native(variable))
         with place:
             return super().add_variable(
-                (*parts, *variable.shape), dtype=dtype, **layouts,
+                (*parts, *variable.shape), dtype=dtype, layout=own if layout is None else layout,
                 name=f"{path_of(variable).replace('/', '_')}_{name}",
             )  # fmt: skip

@@ -115,8 +115,6 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             self._apply_on_tensorflow(plan, gradients, state)
         else:
             self._uncount(self._update(plan, gradients, state, self._scalars()))
-        if host.VERSION < (3, 10):  # later, `apply` itself counts
-            self._iterations.assign_add(1)
 
     def _work(self, variables):
         """What an update takes besides gradients and scalars."""

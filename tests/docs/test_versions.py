@@ -1,0 +1,54 @@
+"""The page of versions, the files that the environments are made from, and what is declared."""
+
+import re
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+from support.pages import ROOT
+
+COLUMNS = ("keras", "tensorflow", "tf-keras", "jax", "torch")
+PAGE = (ROOT / "docs/versions.md").read_text()
+ROWS = {
+    link: cells.split("|")
+    for link, cells in re.findall(r"^\| \[\w+\]\(\.\./(\S+)\) \|(.*)\|$", PAGE, re.MULTILINE)
+}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def pins(file):
+    lines = (ROOT / file).read_text().splitlines()
+    found = dict(re.findall(r"^([\w.-]+)==([\w.]+)", "\n".join(lines), re.MULTILINE))
+    return {name.lower().replace("_", "-"): version for name, version in found.items()}
+
+
+@pytest.mark.parametrize("file", ROWS)
+def test_a_row_is_what_its_environment_installs(file):
+    _, *versions = (cell.strip() for cell in ROWS[file])
+    for name, version in zip(COLUMNS, versions, strict=True):
+        if version:
+            assert pins(file)[name] == version
+
+
+def test_every_environment_has_a_row():
+    files = {f"tests/hosts/{path.name}" for path in (ROOT / "tests/hosts").iterdir()}
+    assert set(ROWS) == files | {"constraints.txt"}
+
+
+def test_what_is_declared_is_what_the_oldest_environment_has():
+    extras = PROJECT["optional-dependencies"].values()
+    declared = [*PROJECT["dependencies"], *(each for extra in extras for each in extra)]
+    bounds = {r.name: r.specifier for r in map(Requirement, declared) if r.specifier}
+    oldest = {"torch": pins("tests/hosts/torch.txt")["torch"], **pins("tests/hosts/oldest.txt")}
+    for name in COLUMNS:
+        (bound,) = bounds[name]
+        assert bound.operator == ">="
+        assert Version(bound.version).release == Version(oldest[name]).release[:2], name
+
+
+def test_the_pythons_that_are_declared_have_a_row():
+    pythons = {cells[0].strip() for cells in ROWS.values()}
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert set(named) == pythons
+    assert PROJECT["requires-python"] == ">=" + min(pythons, key=Version)
