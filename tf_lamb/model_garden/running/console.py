@@ -6,6 +6,7 @@ the process's stderr is a file, and what is for the reader goes past it.
 
 import contextlib
 import faulthandler
+import inspect
 import io
 import os
 import pathlib
@@ -163,8 +164,10 @@ class Console:
 
     def _warned(self, message, category, *where, **more):
         self._showwarning(message, category, *where, **more)
-        # Known by who warns: the line that it points at is the user's.
-        names = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_stack(None)}
+        # Known by who warns: the line that it points at is the user's. The first frame is given,
+        # because Python 3.13 begins at another one where it is not.
+        stack = traceback.walk_stack(inspect.currentframe())
+        names = {frame.f_globals.get("__name__") for frame, _ in stack}
         if "tf_lamb.core.checks.warn" in names and not self.shows_all:
             self.say(f"{category.__name__}: {message}", self.stream)
 
