@@ -36,13 +36,13 @@ SCHEDULES = {
 STEPS = np.arange(1001)
 
 
-def rates_of(schedule):
+def rates_of(schedule, steps=STEPS):
     """At every step, in one program."""
     if BACKEND == "tensorflow":
         import tensorflow as tf
 
-        return tf.vectorized_map(schedule, tf.constant(STEPS, tf.int64))
-    return keras.ops.vectorized_map(schedule, keras.ops.convert_to_tensor(STEPS, "int64"))
+        return tf.vectorized_map(schedule, tf.constant(steps, tf.int64))
+    return keras.ops.vectorized_map(schedule, keras.ops.convert_to_tensor(steps, "int64"))
 
 
 @every_door
@@ -53,6 +53,56 @@ def test_the_doors_are_numpy_at_every_step(door, name):
     assert got.dtype == "float32"
     expected = [exact.value(np, np.float64(step)) for step in STEPS]
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-7 * max(1.0, max(expected) / 0.1))
+
+
+LATE = 2**24 + 1  # the first whole number that float32 does not hold
+LATE_JOINTS = {
+    "polynomial": lambda s: s.Stages((LATE, 1), (s.Constant(1.0), s.Polynomial(1.0, 4))),
+    "cosine": lambda s: s.Warmup(LATE, s.Cosine(1.0, 4), kind="constant", start=0.5),
+    "its end": lambda s: s.Stages((LATE, 3, 1), [s.Constant(rate) for rate in (1.0, 2.0, 3.0)]),
+    "staircase": lambda s: s.Exponential(1.0, LATE, 0.5, staircase=True),
+    "multistep": lambda s: s.MultiStep((LATE, LATE + 1.5), (1.0, 0.5, 0.25)),
+    "dropping": lambda s: s.Warmup(
+        LATE, s.MultiStep((LATE + 2,), (1.0, 0.5)), kind="constant", start=0.1, handover="drop"
+    ),
+}  # fmt: skip
+
+
+@every_door
+@pytest.mark.parametrize("name", LATE_JOINTS)
+def test_joints_are_exact_where_float32_does_not_count(door, name):
+    exact, schedule = LATE_JOINTS[name](core), LATE_JOINTS[name](DOORS[door][1].schedules)
+    steps = LATE + np.arange(-2, 6)
+    expected = [float(exact.value(np, np.float64(step))) for step in steps]
+    assert len(set(expected)) > 1
+    np.testing.assert_allclose(rates_of(schedule, steps), expected, rtol=1e-6)
+    np.testing.assert_allclose([schedule(int(step)) for step in steps], expected, rtol=1e-6)
+
+
+@every_door
+def test_the_last_of_many_steps_has_a_rate(door):
+    """What is left is a difference of whole numbers, not of two roundings."""
+    schedule = DOORS[door][1].schedules.Polynomial(1.0, LATE)
+    left = rates_of(schedule, LATE - np.arange(4))
+    np.testing.assert_allclose(left, np.arange(4) / LATE, rtol=1e-6)
+
+
+@every_door
+def test_numpys_numbers_are_taken_and_saved(door):
+    host, ours = DOORS[door]
+    s = ours.schedules
+    schedule = s.Stages(
+        [np.int64(4), np.int32(2)],
+        [s.Polynomial(np.float32(0.5), np.int64(4)), s.MultiStep([np.int64(2)], np.ones(2))],
+    )
+    config = json.loads(json.dumps(host.optimizers.schedules.serialize(schedule)))
+    assert host.optimizers.schedules.deserialize(config) == schedule
+    optimizer = ours.LAMB(
+        schedule, use_ema=True, ema_overwrite_frequency=np.int64(8),
+        gradient_accumulation_steps=np.int32(4),
+    )  # fmt: skip
+    config = json.loads(json.dumps(optimizer.get_config()))
+    assert (config["ema_overwrite_frequency"], config["gradient_accumulation_steps"]) == (8, 4)
 
 
 @every_door

@@ -118,6 +118,10 @@ def test_a_batch_that_was_not_shown_warns(call, message):
         (lambda: recipes.untuned_lamb_bert(512.0), "not 512.0"),
         (lambda: recipes.untuned_lamb_bert(True), "not True"),
         (lambda: recipes.untuned_lamb_bert("4K"), "not '4K'"),
+        (
+            lambda: recipes.untuned_lamb_bert(10**12),
+            "1,000,000 steps x 512 / batch_size 1,000,000,000,000 is less than half a step",
+        ),
         (lambda: recipes.untuned_lamb_resnet50(512.5), "not 512.5"),
         (lambda: recipes.untuned_lamb_resnet50(512, examples=0), "examples must be a whole"),
         (lambda: recipes.untuned_lamb_resnet50(512, epochs=0), "epochs must be a number > 0"),

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import operator
 import types
 import warnings
 
@@ -31,7 +32,10 @@ def test_training_ends_with_fit(rule, batch_size):
 
 # What a schedule asks of a module of arrays, for a single float.
 math_as_arrays = types.SimpleNamespace(
-    minimum=min, maximum=max, where=lambda condition, a, b: a if condition else b
+    minimum=min,
+    maximum=max,
+    true_divide=operator.truediv,
+    where=lambda condition, a, b: a if condition else b,
 )
 
 

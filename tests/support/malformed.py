@@ -66,7 +66,7 @@ CONSTRUCTORS = [
     ("LAMB", {"layer_slices": {"a": "01"}}, TypeError, r"layer_slices\['a'\] .* '01'"),
     ("LAMB", {"layer_slices": {1: 0}}, TypeError, r"layer_slices .* 1"),
     ("LAMB", {"layer_slices": ["a"]}, TypeError, r"layer_slices .* \['a'\]"),
-    ("LAMB", {"gradient_accumulation_steps": "2"}, ValueError,
+    ("LAMB", {"gradient_accumulation_steps": "2"}, TypeError,
      r"gradient_accumulation_steps .* '2'"),
     ("LAMB", {"clipnorm": [1.0]}, TypeError, r"clipnorm .* \[1.0\]"),
     ("LAMB", {"use_ema": np.ones(2)}, TypeError, r"use_ema .* array"),

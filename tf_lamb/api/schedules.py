@@ -19,7 +19,11 @@ class Schedule(schedules.Schedule):
     _deserialize: Callable
 
     def __call__(self, step):
-        return self.value(self._xp, self._xp.cast(step, self._floatx()))
+        # Whole numbers stay so, as float32 does not hold all of them.
+        step = self._xp.convert_to_tensor(step)
+        is_exact = "int" in str(step.dtype) and self._floatx() != "float64"
+        rate = self.value(self._xp, step if is_exact else self._xp.cast(step, self._floatx()))
+        return self._xp.cast(rate, self._floatx())
 
     def check_inside(self, name: str, value: Any) -> None:
         """Refuses what is no schedule, or one of the other Keras."""

@@ -1,15 +1,16 @@
 """Step to learning rate: frozen dataclasses whose fields are their config, and whose value is pure.
 
-    schedule.value(xp, step)        xp: as for the rules; step: a float scalar, from 0
+    schedule.value(xp, step)        xp: as for the rules; step: a scalar, from 0
 
 A schedule counts optimizer steps. `steps_per_epoch` turns what is said in epochs into steps:
-`Polynomial(1.0, steps=90 * steps_per_epoch)`. Past its end a schedule keeps its last value.
+`Polynomial(1.0, steps=90 * steps_per_epoch)`. Past its end a schedule keeps its last value. Steps
+that are whole numbers are compared and subtracted as such, and only a part of a length becomes a
+real number: float32 tells no step from the next beyond 2^24.
 """
 
 import dataclasses
 import math
 import numbers
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,18 +18,14 @@ from tf_lamb.core import checks
 
 
 def _rate(name, value):
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, not {value!r}.")
-    if not 0 <= value <= sys.float_info.max:
+    if not 0 <= (rate := checks.real(value)) < math.inf:
         raise ValueError(f"{name} must be a finite number >= 0, but it is {value!r}.")
+    return rate
 
 
-def _count(name, value):
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a whole number >= 1, not {value!r}.")
-
-
-_CHECKS = {float: _rate, int: _count, bool: checks.flag, str: checks.choice}
+_CHECKS = {float: _rate, int: checks.whole, bool: checks.flag, str: checks.choice}
 
 
 class Schedule:
@@ -42,7 +39,7 @@ class Schedule:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if field.type in _CHECKS:
-                _CHECKS[field.type](field.name, value)
+                object.__setattr__(self, field.name, _CHECKS[field.type](field.name, value))
             elif field.type is Any:
                 self.check_inside(field.name, value)
             elif isinstance(value, str) or not isinstance(value, Iterable):
@@ -60,7 +57,13 @@ class Schedule:
 
 def _at(schedule, xp, step):
     """The value of a schedule of ours, or of the host's own, which is a function of the step."""
-    return schedule.value(xp, step) if hasattr(schedule, "value") else schedule(step)
+    ours = hasattr(schedule, "value")
+    return schedule.value(xp, step) if ours else schedule(xp.true_divide(step, 1))
+
+
+def _flat(xp, step, rate):
+    """The rate as an array like step."""
+    return xp.true_divide(0 * step, 1) + rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Constant(Schedule):
 
     def value(self, xp: Any, step: Any) -> Any:
         """The learning rate, as an array like step."""
-        return 0.0 * step + self.learning_rate
+        return _flat(xp, step, self.learning_rate)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +88,7 @@ class Polynomial(Schedule):
 
     def value(self, xp: Any, step: Any) -> Any:
         """The learning rate after this many steps."""
-        left = 1.0 - xp.minimum(step, float(self.steps)) / self.steps
+        left = xp.true_divide(self.steps - xp.minimum(step, self.steps), self.steps)
         fall = left if self.power == 1 else left**self.power
         return (self.initial_learning_rate - self.end_learning_rate) * fall + self.end_learning_rate
 
@@ -100,7 +103,7 @@ class Cosine(Schedule):
 
     def value(self, xp: Any, step: Any) -> Any:
         """The learning rate after this many steps."""
-        turn = xp.cos(math.pi * (xp.minimum(step, float(self.steps)) / self.steps))
+        turn = xp.cos(math.pi * xp.true_divide(xp.minimum(step, self.steps), self.steps))
         span = self.initial_learning_rate - self.end_learning_rate
         return span * (0.5 * (1.0 + turn)) + self.end_learning_rate
 
@@ -116,9 +119,8 @@ class Exponential(Schedule):
 
     def value(self, xp: Any, step: Any) -> Any:
         """The learning rate after this many steps."""
-        exponent = step / self.steps
-        exponent = xp.floor(exponent) if self.staircase else exponent
-        return self.initial_learning_rate * self.rate**exponent
+        count, length = (step // self.steps, 1) if self.staircase else (step, self.steps)
+        return self.initial_learning_rate * self.rate ** xp.true_divide(count, length)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,20 +137,26 @@ class MultiStep(Schedule):
                 f"{len(self.boundaries)} boundaries need {len(self.boundaries) + 1} "
                 f"learning_rates, not {len(self.learning_rates)}: {self.learning_rates}."
             )
-        for boundary in self.boundaries:
-            if isinstance(boundary, bool) or not isinstance(boundary, numbers.Real):
-                raise TypeError(f"boundaries must be steps, but they hold {boundary!r}.")
+        object.__setattr__(self, "boundaries", tuple(map(_boundary, self.boundaries)))
         if list(self.boundaries) != sorted(set(self.boundaries)):
             raise ValueError(f"boundaries must rise, but they are {self.boundaries}.")
-        for i, rate in enumerate(self.learning_rates):
-            _rate(f"learning_rates[{i}]", rate)
+        rates = (_rate(f"learning_rates[{i}]", r) for i, r in enumerate(self.learning_rates))
+        object.__setattr__(self, "learning_rates", tuple(rates))
 
     def value(self, xp: Any, step: Any) -> Any:
         """The learning rate after this many steps."""
-        rate = 0.0 * step + self.learning_rates[0]
+        rate = _flat(xp, step, self.learning_rates[0])
         for boundary, after in zip(self.boundaries, self.learning_rates[1:], strict=True):
-            rate = xp.where(step >= boundary, 0.0 * step + after, rate)
+            rate = xp.where(step >= math.ceil(boundary), _flat(xp, step, after), rate)
         return rate
+
+
+def _boundary(value):
+    """A step, which may be a fraction as `steps_per_epoch` may be one."""
+    most, is_number = checks.MOST_STEPS, isinstance(value, numbers.Real)
+    if isinstance(value, bool) or not is_number or not abs(value) <= most:
+        raise ValueError(f"boundaries must be steps up to {most:,}, but they hold {value!r}.")
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,16 +199,16 @@ class Warmup(Schedule):
 
     def value(self, xp: Any, step: Any) -> Any:
         """The learning rate after this many steps."""
-        peak = _at(self.after, xp, 0.0 * step)
-        part = xp.minimum(step, float(self.steps)) / self.steps
+        peak = _at(self.after, xp, 0 * step)
+        part = xp.true_divide(xp.minimum(step, self.steps), self.steps)
         if self.kind == "exponential":
             rise = self.start * (peak / self.start) ** part
         elif self.kind == "constant":
-            rise = 0.0 * step + self.start
+            rise = _flat(xp, step, self.start)
         else:
             fraction = part**self.power if self.kind == "polynomial" else part
             rise = self.start + (peak - self.start) * fraction
-        begun = step if self.handover == "drop" else xp.maximum(step - self.steps, 0.0 * step)
+        begun = step if self.handover == "drop" else xp.maximum(step - self.steps, 0)
         return xp.where(step < self.steps, rise, _at(self.after, xp, begun))
 
 
@@ -223,8 +231,10 @@ class Stages(Schedule):
                 f"Stages need one length each, but there are {len(self.lengths)} lengths and "
                 f"{len(self.schedules)} schedules."
             )
-        for i, (length, schedule) in enumerate(zip(self.lengths, self.schedules, strict=True)):
-            _count(f"lengths[{i}]", length)
+        lengths = tuple(checks.whole(f"lengths[{i}]", n) for i, n in enumerate(self.lengths))
+        object.__setattr__(self, "lengths", lengths)
+        checks.whole("The sum of lengths", sum(lengths))
+        for i, schedule in enumerate(self.schedules):
             self.check_inside(f"schedules[{i}]", schedule)
 
     def value(self, xp: Any, step: Any) -> Any:
@@ -232,6 +242,6 @@ class Stages(Schedule):
         rate, begin = _at(self.schedules[0], xp, step), 0
         for length, schedule in zip(self.lengths, self.schedules[1:], strict=False):
             begin += length
-            own = xp.maximum(step - begin, 0.0 * step)
+            own = xp.maximum(step - begin, 0)
             rate = xp.where(step >= begin, _at(schedule, xp, own), rate)
         return rate

@@ -72,6 +72,11 @@ def log2(x):
     return tf.math.log(x) / math.log(2)
 
 
+def true_divide(x, y):
+    """As NumPy's; of whole numbers in float32, as rates are."""
+    return (tf.cast(x, tf.float32) if x.dtype.is_integer else x) / y
+
+
 def rounds_to(wide, half):
     """Where a float32 array, in the precision of another, is that other.
 

@@ -17,6 +17,7 @@ Slices = Mapping[str, int | Sequence[int | None]] | None
 
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 _OPTIONAL = (*_CLIPPING, "loss_scale_factor")
+_STEPS = ("ema_overwrite_frequency", "gradient_accumulation_steps")
 _EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 
@@ -81,12 +82,11 @@ class Settings:
             ema_momentum=checks.number("ema_momentum", self.ema_momentum),
             **{name: checks.patterns(name, getattr(self, name)) for name in _EXCLUSIONS},
         )
-        for name in _OPTIONAL:
-            if (value := getattr(self, name)) is not None:
-                self._put(**{name: checks.number(name, value)})
+        for check, names in ((checks.number, _OPTIONAL), (checks.whole, _STEPS)):
+            for name in names:
+                if (value := getattr(self, name)) is not None:
+                    self._put(**{name: check(name, value)})
         checks.at_most_one({name: getattr(self, name) for name in _CLIPPING})
-        for name in ("ema_overwrite_frequency", "gradient_accumulation_steps"):
-            checks.steps(name, getattr(self, name))
         for name in ("use_ema", "master_weights", "shard_update", "jit_compile"):
             checks.flag(name, getattr(self, name))
         for name in ("slot_dtype", "on_nonfinite"):

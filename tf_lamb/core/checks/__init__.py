@@ -35,6 +35,8 @@ RANGES = {
     "others_rate": (0.0, math.inf, False, "1.0"),
 }
 
+MOST_STEPS = 2**31 - 1  # Keras counts steps in an int32, but on TensorFlow
+
 CHOICES = {
     "nesterov_moments": ("none", "first", "both"),
     "weight_decay_mode": ("update", "gradient", "decoupled"),
@@ -69,7 +71,7 @@ def number(name: str, value) -> float:
     low, high, closed, example = RANGES[name]
     interval = f"[{low:g}, {high:g}{']' if closed else ')'}"
     try:
-        value_as_float = _float(value)
+        value_as_float = real(value)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{name} must be a number in {interval}, not {value!r}. Try {name}={example}."
@@ -82,7 +84,7 @@ def number(name: str, value) -> float:
     return value_as_float
 
 
-def _float(value) -> float:
+def real(value) -> float:
     """The value as a float; what Python reads as one, but nobody means as one, is a TypeError."""
     if isinstance(value, (str, bytes, bytearray, bool)):
         raise TypeError(f"a {type(value).__name__} is no number")
@@ -105,7 +107,7 @@ def bounds(name: str, value) -> tuple[float, float] | None:
     if value is None:
         return None
     try:
-        low, high = (_float(bound) for bound in value)
+        low, high = (real(bound) for bound in value)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{name} must be None or two numbers such as (0.01, 10.0), not {value!r}."
@@ -130,22 +132,16 @@ def at_most_one(arguments: Mapping[str, object]) -> None:
         raise ValueError(f"At most one of {', '.join(arguments)} can be set, but got {values}.")
 
 
-def steps(name: str, value) -> None:
-    """The value is None or a whole number of steps, 1 or more."""
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be None or a whole number >= 1, not {value!r}.")
-
-
 def whole(name: str, value) -> int:
-    """The value as an int if it is a whole number, 1 or more, or an error."""
+    """The value as an int if it is a whole number that an int32 holds, 1 or more, or an error."""
     try:
         number = operator.index(value)
     except TypeError as error:
         raise TypeError(f"{name} must be a whole number >= 1, not {value!r}.") from error
     if isinstance(value, bool) or number < 1:
         raise ValueError(f"{name} must be a whole number >= 1, not {value!r}.")
+    if number > MOST_STEPS:
+        raise ValueError(f"{name} must be a whole number up to {MOST_STEPS:,}, not {number:,}.")
     return number
 
 

@@ -42,13 +42,17 @@ def untuned_lamb_bert(batch_size: int) -> Recipe:
         You et al., Large batch optimization for deep learning, arXiv 1904.00962.
     """
     batch_size = whole("batch_size", batch_size)
+    if not (steps := nearest(Fraction(1_000_000 * 512, batch_size))):
+        raise ValueError(
+            f"Nothing would be trained: 1,000,000 steps x 512 / batch_size {batch_size:,} is less "
+            "than half a step. Take a smaller batch."
+        )
     warn_outside(
         batch_size, 512, 32768,
         "Untuned LAMB for BERT was shown for batches of 512 to 32,768 (and of 65,536 in the first "
         f"stage of bert_mixed_batch), not for {batch_size:,}.",
     )  # fmt: skip
     learning_rate = 5e-3 * math.sqrt(batch_size / 32768)
-    steps = nearest(Fraction(1_000_000 * 512, batch_size))
     ratio = batch_size / 512 / 320
     return Recipe(
         title="Untuned LAMB for BERT-large",
