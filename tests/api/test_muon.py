@@ -1,10 +1,13 @@
 """Muon behind every door: the oracle's numbers, its slots, and what cannot be meant."""
 
+import importlib
+
+import keras
 import numpy as np
 import pytest
 from oracle import Muon
 from support.cases import random_steps
-from support.doors import DOORS, every_door, new_variable, precision, train, uncompiled
+from support.doors import DOORS, array, every_door, new_variable, precision, train, uncompiled
 
 SHAPES = {"conv/kernel": (2, 2, 3, 4), "dense/kernel": (4, 6), "dense/bias": (6,),
           "logits/kernel": (6, 3)}  # fmt: skip
@@ -61,3 +64,90 @@ def test_adascale_does_not_stand_around_what_forgets_a_length(door, name):
     ours = DOORS[door][1]
     with pytest.raises(ValueError, match=f"but LANS and Muon, not {name}"):
         ours.AdaScale(getattr(ours, name)(gradient_accumulation_steps=2), scale=2)
+
+
+def attention_of_dense(host):
+    """Three heads of four, written with a `Dense` for each matrix."""
+    heads, size, width = 3, 4, 12
+    ops = host.ops if host is keras else importlib.import_module("tensorflow")
+
+    class Attention(host.layers.Layer):
+        def __init__(self):
+            super().__init__(name="attention")
+            names = ("query", "key", "value", "attention_output")
+            layers = [host.layers.Dense(width, use_bias=False, name=name) for name in names]
+            *self.into, self.out = layers
+
+        def build(self, shape):
+            for layer in (*self.into, self.out):
+                layer.build(shape)
+            self.built = True
+
+        def call(self, x):
+            q, k, v = (ops.reshape(layer(x), (2, 6, heads, size)) for layer in self.into)
+            scores = ops.einsum("bthd,bshd->bhts", q, k) / size**0.5
+            softmax = ops.nn.softmax(scores)
+            return self.out(ops.reshape(ops.einsum("bhts,bshd->bthd", softmax, v), (2, 6, width)))
+
+    return Attention()
+
+
+@every_door
+@pytest.mark.parametrize("update_scale", ["rms", "shape"])
+@uncompiled(fits=True)
+def test_attention_takes_the_steps_of_its_matrices(door, update_scale):
+    """Keras keeps (model, heads, head size) where a `Dense` has (model, heads x head size).
+
+    Without biases: that of the keys has a gradient of zero but for rounding.
+    """
+    host, ours = DOORS[door]
+    x, y = np.random.default_rng(0).normal(size=(2, 2, 6, 12)).astype("float32")
+    trained, tables, start = [], [], None
+    for dense in (False, True):
+        inputs = host.Input((6, 12), batch_size=2)
+        layer = (
+            attention_of_dense(host)
+            if dense
+            else host.layers.MultiHeadAttention(3, 4, use_bias=False)
+        )
+        model = host.Model(inputs, layer(inputs) if dense else layer(inputs, inputs))
+        values = [array(v) for v in model.trainable_variables]
+        start = start or values
+        model.set_weights([w.reshape(v.shape) for w, v in zip(start, values, strict=True)])
+        optimizer = ours.Muon(0.05, weight_decay=0.1, update_scale=update_scale, jit_compile=False)
+        model.compile(optimizer, "mse", jit_compile=False)
+        for _ in range(3):
+            model.train_on_batch(x, y)
+        trained.append([array(v) for v in model.trainable_variables])
+        optimizer.describe(tables.append)
+    for of_heads, of_dense, w in zip(*trained, start, strict=True):
+        assert np.abs(of_heads - w).max() > 1e-3
+        np.testing.assert_allclose(of_heads.reshape(of_dense.shape), of_dense, rtol=1e-4, atol=1e-5)
+    assert [table.count("matrix of 12 x 12") for table in tables] == [4, 4]
+
+
+@every_door
+@uncompiled()
+def test_what_is_no_matrix_has_the_slots_of_the_others(door):
+    """Two axes of a bias, channels that never meet, and what `matrix_rows` says."""
+    shapes = {"attention/query/kernel": (6, 2, 3), "attention/query/bias": (2, 3),
+              "depthwise_conv2d/kernel": (3, 3, 4, 2), "grouped/kernel": (3, 3, 2, 4),
+              "mixer/kernel": (4, 3, 5)}  # fmt: skip
+    optimizer = DOORS[door][1].Muon(matrix_rows={"grouped": None, "mixer": [1]})
+    optimizer.build([new_variable(door, np.ones(s), path=p) for p, s in shapes.items()])
+    assert [len(slots) for slots in optimizer._slots] == [1, 2, 2, 2, 1]
+    again = type(optimizer).from_config(optimizer.get_config())
+    assert again.get_config()["matrix_rows"] == {"grouped": None, "mixer": [1]}
+
+
+@every_door
+def test_rows_that_cannot_be_are_refused(door):
+    muon = DOORS[door][1].Muon
+    for value in ("query", ["query"], {"query": "0"}, {"query": True}, {"query": []},
+                  {"query": 1.0}, {1: 0}):  # fmt: skip
+        with pytest.raises(TypeError, match="matrix_rows"):
+            muon(matrix_rows=value)
+    with pytest.raises(ValueError, match=r"axis 2 the rows of dense/kernel, .* \(4, 6\)"):
+        muon(matrix_rows={"dense": 2}).build(
+            [new_variable(door, np.ones((4, 6)), path="dense/kernel")]
+        )

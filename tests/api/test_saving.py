@@ -79,7 +79,7 @@ def test_every_optimizer_survives_its_config(door, name):
     projects = name in ("SGDP", "AdamP")
     extra = {"depthwise": ["dw"]} if projects else {"layer_slices": {"a": [0, 2]}}
     if name == "Muon":
-        extra = {"update_scale": "shape", "newton_schulz_steps": 3}
+        extra = {"update_scale": "shape", "matrix_rows": {"a": 0, "b": [0, 1], "c": None}}
     optimizer = cls(0.25, weight_decay=0.5, exclude_from_weight_decay=["bias"], **extra)
     assert cls.from_config(optimizer.get_config()).get_config() == optimizer.get_config()
     assert type(host.optimizers.get(host.optimizers.serialize(optimizer))) is cls

@@ -1,4 +1,4 @@
-"""Muon against the oracle, in NumPy; and what its plan takes for a matrix."""
+"""Muon against the oracle, in NumPy."""
 
 import itertools
 
@@ -7,7 +7,6 @@ import pytest
 from oracle import Muon
 from support.cases import random_steps
 
-from tf_lamb.core.plan.plan import plan_for
 from tf_lamb.core.rules import muon
 from tf_lamb.core.rules.muon import orthogonalized
 
@@ -63,21 +62,3 @@ def test_a_gradient_of_zeros_moves_what_decays_alone():
     with np.errstate(all="raise"):
         (decayed,) = steps(w, np.zeros((1, 4, 3)), wd=0.3)
     np.testing.assert_allclose(decayed, 0.97 * w)
-
-
-def test_matrices_are_what_has_two_axes_and_no_name_that_says_otherwise():
-    paths = ("embedding/embeddings", "conv/kernel", "dense/kernel", "dense/bias", "logits/kernel")
-    shapes = ((10, 4), (3, 3, 4, 8), (8, 6), (6,), (6, 2))
-
-    def adapted(unadapted, matrices):
-        plan = plan_for(
-            paths, shapes, weight_decay=0.1, exclude_from_weight_decay=None,
-            exclude_from_layer_adaptation=unadapted, excluded_by_identity=[False] * 5,
-            matrices=matrices,
-        )  # fmt: skip
-        assert plan.treatments[1].view == (36, 8) and plan.treatments[2].view is None
-        assert all(t.decay == 0.1 for t in plan.treatments)
-        return [path for path, t in zip(paths, plan.treatments, strict=True) if t.adapt]
-
-    assert adapted((), ("embedding",)) == ["conv/kernel", "dense/kernel", "logits/kernel"]
-    assert adapted(["logits", "embedding"], ()) == ["conv/kernel", "dense/kernel"]

@@ -178,7 +178,7 @@ def test_a_pattern_is_found_where_re_finds_it(pattern):
 
 LISTS = [
     "exclude_from_weight_decay", "exclude_from_layer_adaptation", "layer_groups", "layer_slices",
-    "depthwise",
+    "depthwise", "no_matrix", "matrix_rows",
 ]  # fmt: skip
 
 
@@ -192,7 +192,8 @@ def test_a_pattern_that_nobody_meant_is_refused():
 @pytest.mark.parametrize("argument", LISTS)
 def test_a_path_that_nobody_meant_is_refused(argument):
     lists = {"exclude_from_weight_decay": None, "exclude_from_layer_adaptation": None}
-    lists[argument] = {"a!": (0, None)} if argument == "layer_slices" else ["a!"]
+    of_axes = {"layer_slices": (0, None), "matrix_rows": None}
+    lists[argument] = {"a!": of_axes[argument]} if argument in of_axes else ["a!"]
     path = "encoder/" + "a" * LONGEST_PATH + "!"
     with pytest.raises(ValueError, match="^The path 'encoder/a.* 1,009 characters, .* 1,000"):
         plan_for([path], [(1,)], weight_decay=0.1, excluded_by_identity=[False], **lists)

@@ -12,6 +12,7 @@ PROJECTED = "core/test_projection.py::test_the_projected_rules_are_the_oracle"
 FIXED = "core/test_fixed_point.py"
 NETWORK = "api/test_fixed_point.py::test_a_network_in_integers_has_the_same_outputs[keras]"
 PLAN = "core/test_plan.py"
+MATRICES = "core/test_matrices.py"
 NOISE = "core/test_noise.py"
 RECIPES = "core/test_recipes.py"
 PICTURE = "core/test_recipe_picture.py"
@@ -118,10 +119,43 @@ CORE = {
         ("the others at the full rate", "lr=lr * others_rate", "lr=lr"),
         ("AdamW for all others", 'if others == "adamw"', "if True"),
     ],
+    ("core/plan/matrices.py", f"{MATRICES}::test_paths_and_shapes_tell_what_is_a_matrix"): [
+        ("a bias of two axes is a matrix", 'endswith(("bias", "/scale"))', 'endswith("/scale")'),
+        ("what is named bias is one", "is_norm_or_bias(path, shape) or", "False or"),
+        ("one axis is a matrix", "if len(shape) < 2:", "if len(shape) < 1:"),
+        ("depthwise kernels are matrices", 'if "depthwise" in', 'if "deepwise" in'),
+        ("pointwise ones are depthwise", '(layer if name == "kernel" else name)', "path"),
+        ("experts are one matrix", '("expert", "block_diag")', '("block_diag",)'),
+        ("an alpha is a kernel", 'if not name.endswith("kernel"):', "if False:"),
+        ("a column is a matrix", 'if 1 in made["view"]', "if False"),
+        ("inputs are mixed with heads", "query[0] != query[1] else (0,)", "True else (0, 1)"),
+        ("a convolution of the name is attention", "match(layer) and rank == 3", "match(layer)"),
+        ("offsets are a convolution", 'if layer == "sampling_offsets":', "if False:"),
+        ("three axes are a convolution", "rank > 3 and", "rank > 2 and"),
+        ("four axes are one", ' and "einsum_dense" not in layer', ""),
+    ],
+    ("core/plan/matrices.py", f"{MATRICES}::test_the_layers_of_attention_tell_of_each_other"): [
+        ("heads never come first", "return (1,) if turned", "return (1,) if False"),
+        ("the output is never turned", "and shape == query", "and False"),
+    ],
+    ("core/step.py", f"{MATRICES}::test_a_step_is_that_of_the_matrix"): [
+        ("axes stay where they are", "if treatment.order:", "if False:"),
+        ("the order is not undone", "order.index(axis) for axis", "axis for axis"),
+    ],
+    ("core/plan/matrices.py",
+     f"{MATRICES}::test_what_the_user_says_counts_but_for_biases_and_exclusions"): [
+        ("what is given is not looked at", "elif i in given:", "elif False:"),
+        ("exclusions do not count", "if i in excluded:", "if False:"),
+    ],
     ("core/plan/plan.py",
-     "core/test_muon.py::test_matrices_are_what_has_two_axes_and_no_name_that_says_otherwise"): [
-        ("a bias is a matrix", "if len(shape) < 2}", "if len(shape) < 1}"),
-        ("kernels of four axes stay so", "i not in unadapted and len(shape) > 2", "False"),
+     f"{MATRICES}::test_what_the_user_says_counts_but_for_biases_and_exclusions"): [
+        ("the last pattern counts", "in reversed(found.items())", "in found.items()"),
+    ],
+    ("core/plan/matrices.py",
+     f"{MATRICES}::test_rows_that_a_variable_cannot_have_are_refused_by_name"): [
+        ("an axis twice", "len(found) < len(rows) or", ""),
+        ("no columns", " or len(found) == rank", ""),
+        ("an axis that is not there", "if outside or", "if"),
     ],
     ("core/rules/lars.py", LARS): [
         ("nothing is adapted", "if not adapt:", "if True:"),

@@ -14,6 +14,7 @@ schedule = tf_lamb.schedules.Polynomial(1e-3, 100)
 tf_lamb.LAMB(schedule, exclude_from_weight_decay="norm_and_bias", phi_bounds=(0.0, 10.0))
 tf_lamb.LARS(0.1, layer_groups=["attention"], layer_slices={"qkv/kernel": [-1, 3]})
 tf_lamb.keras.LANS(lambda: 1e-3, clipnorm=None)
+tf_lamb.Muon(matrix_rows={"mixer/kernel": 0, "grouped": None, "turned": [1, 2]})
 tf_lamb.AdaScale(tf_lamb.Muon(0.02, newton_schulz_steps=5), scale=8)
 tf_lamb.BackupAndRestore(pathlib.Path("backup"))
 seen: Sequence[str] = [ratio.path for ratio in lamb.trust_ratios()]

@@ -176,14 +176,27 @@ def apply_rule(xp, rule, treatments, gradients, states, *, lr, t, observe=None):
     shape = state[0].shape
     if 0 in tuple(shape):  # no norm, and nothing to step
         return [state]
-    arrays = [*gradients, *state]
-    if treatment.view:
-        arrays = [xp.reshape(array, treatment.view) for array in arrays]
     new = rule(
-        xp, *arrays, lr=lr, t=t,
+        xp, *(_laid_out(xp, array, treatment) for array in (*gradients, *state)), lr=lr, t=t,
         decay=treatment.decay, adapt=treatment.adapt, axes=treatment.axes,
     )  # fmt: skip
-    return [[xp.reshape(array, shape) for array in new] if treatment.view else new]
+    return [[_as_stored(xp, array, treatment, shape) for array in new]]
+
+
+def _laid_out(xp, array, treatment):
+    """An array of a variable as the rule sees it."""
+    if treatment.order:
+        array = xp.transpose(array, treatment.order)
+    return xp.reshape(array, treatment.view) if treatment.view else array
+
+
+def _as_stored(xp, array, treatment, shape):
+    """The array again in the shape of its variable."""
+    order = treatment.order
+    if not order:
+        return xp.reshape(array, shape) if treatment.view else array
+    array = xp.reshape(array, [shape[axis] for axis in order])
+    return xp.transpose(array, [order.index(axis) for axis in range(len(order))])
 
 
 def _joined(xp, rule, treatments, gradients, states, *, lr, t):

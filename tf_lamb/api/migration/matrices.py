@@ -32,10 +32,12 @@ def check_same(
     differ = [path for path in there if (path in others) != ("v" in here[path])]
     if differ:
         patterns = [exact(path) for path in shapes if path in others and len(shapes[path]) > 1]
+        ways = [f"To go on as there, pass exclude_from_layer_adaptation={patterns}."]
+        if fresh := [path for path in differ if path not in others]:
+            ways.append(f"What is a matrix there alone begins at zero with fresh={fresh}.")
         raise ValueError(
             f"{origin} orthogonalizes other variables than this Muon, and their slots mean other "
-            f"things then: {', '.join(map(repr, differ))}. To go on as there, pass "
-            f"exclude_from_layer_adaptation={patterns}. Nothing was changed."
+            f"things then: {', '.join(map(repr, differ))}. {' '.join(ways)} Nothing was changed."
         )
 
 

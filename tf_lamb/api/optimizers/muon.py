@@ -1,29 +1,39 @@
 """Muon: what a user reads and types, whichever Keras it belongs to."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core import rules
+from tf_lamb.core.checks import axes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MuonSettings(settings.Settings):
     """Of Muon, which orthogonalizes matrices, embeddings left out unless the user says what is."""
 
+    matrix_rows: Mapping[str, tuple[int, ...] | None] | None
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._put(matrix_rows=axes.rows("matrix_rows", self.matrix_rows))
+
     def planning(self):
         excluded = self.exclude_from_layer_adaptation
-        matrices = ("embedding",) if excluded is None else ()
-        own = {"exclude_from_layer_adaptation": excluded or (), "matrices": matrices}
-        return super().planning() | own
+        return super().planning() | {
+            "exclude_from_layer_adaptation": excluded or (),
+            "no_matrix": ("embedding",) if excluded is None else (),
+            "matrix_rows": self.matrix_rows,
+        }
 
     def check_plan(self, plan):
         if not any(treatment.adapt for treatment in plan.treatments):
             raise ValueError(
                 f"{self.name} would orthogonalize nothing: none of its {len(plan.paths)} variables "
-                "is a matrix that exclude_from_layer_adaptation leaves. Narrow that list, or train "
-                "with LAMB."
+                "is a matrix that exclude_from_layer_adaptation leaves. Narrow that list, give "
+                "matrix_rows where paths and shapes do not tell, or train with LAMB."
             )
 
 
@@ -37,11 +47,21 @@ class Muon(Layerwise):
         O   = NewtonSchulz(u)              about UV' of the singular value decomposition of u
         w  <- w - learning_rate (s O + weight_decay w)
 
-    A matrix is a variable of two axes; of more, as a convolution's kernel, all but the last are
-    one. s is 0.2 sqrt(max(rows, columns)), with which O is as long as AdamW's update, so that
-    AdamW's learning rate and decay serve. What is no matrix, what has "embedding" in its path, and
-    what `exclude_from_layer_adaptation` matches instead, is stepped by `others`. Name the output
-    layer there: its kernel should be no matrix either. `describe()` shows which is which.
+    s is 0.2 sqrt(max(rows, columns)), with which O is as long as AdamW's update, so that AdamW's
+    learning rate and decay serve. Paths and shapes tell what is a matrix, and which of its axes are
+    rows; `describe()` shows it. Of two axes the first is. Of a kernel of more,
+
+        a convolution's (..., in, out)                      all but the last
+        attention's query, key, value (model, heads, size)  the first
+        attention's output (heads, size, model)             all but the last
+
+    in the layers of Keras, KerasHub and Model Garden, whose other orders of the three are known,
+    too. No matrix, and stepped by `others`: biases, normalizations, what has one axis, depthwise
+    kernels, experts, and a kernel of three axes that neither has "conv" in its path nor is known;
+    what has "embedding" in its path; and what `exclude_from_layer_adaptation` matches instead. Name
+    the output layer there: its kernel should be no matrix either. A `Conv2D` with groups, and a
+    `DepthwiseConv2D` of several channels with a name of its own in Keras 3, look like any other
+    convolution, and their channels would be mixed: name them in `matrix_rows`, with None.
 
     It keeps its efficiency at batches beyond AdamW's critical one; its five products of matrices a
     step are work that LAMB does not have. Under `keras.distribution` a product wants the whole
@@ -57,6 +77,10 @@ class Muon(Layerwise):
             offset of every normalization. Defaults to None: nothing is excluded.
         exclude_from_layer_adaptation: List of regexes of variables that are stepped by `others`.
             Defaults to None: ["embedding"], in silence where nothing matches it.
+        matrix_rows: Dict from a regex to the axis that is rows, to a list of axes, or to None for
+            what is no matrix, where paths and shapes do not tell:
+            `{"mixer/kernel": 0, "in_groups": None}`. The first that matches counts; a bias is never
+            a matrix. Defaults to None.
         nesterov: False makes u m. Defaults to True (Jordan).
         newton_schulz_steps: Iterations, each three products of matrices. Defaults to 5 (Jordan).
         update_scale: "rms" as above; "shape" makes s the root of max(1, columns/rows). Defaults to
@@ -98,6 +122,8 @@ class Muon(Layerwise):
     Raises:
         ValueError, TypeError: at construction, for a hyper-parameter out of its range, a pattern
             that is no regex, an unknown argument.
+        ValueError: at the first step, where `matrix_rows` names axes that a variable does not have,
+            and where nothing is a matrix.
 
     Example:
 
@@ -106,6 +132,9 @@ class Muon(Layerwise):
     >>> optimizer = tf_lamb.Muon(
     ...     1e-3, weight_decay=0.01, exclude_from_weight_decay=["bias"])
     >>> model.compile(optimizer=optimizer, loss="mse")
+    >>> optimizer.build(model.trainable_variables)
+    >>> optimizer.describe(lambda table: print(table.splitlines()[1].split("yes")[1].strip()))
+    matrix of 4 x 2
 
     References:
         - Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024
@@ -127,6 +156,7 @@ class Muon(Layerwise):
         exclude_from_weight_decay: settings.Patterns = None,
         exclude_from_layer_adaptation: settings.Patterns = None,
         *,
+        matrix_rows: settings.Rows = None,
         nesterov: bool = True,
         newton_schulz_steps: int = 5,
         update_scale: str = "rms",

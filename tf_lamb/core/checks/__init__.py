@@ -194,31 +194,6 @@ def patterns(argument: str, value) -> tuple[str, ...] | None:
     return tuple(value)
 
 
-def slices(argument: str, value) -> dict[str, tuple[int, int | None]] | None:
-    """Pattern -> (axis, blocks), or one error; blocks are None for each index on the axis."""
-    if value is None:
-        return None
-    if not isinstance(value, Mapping):
-        raise TypeError(
-            f"{argument} takes a dict from a regex to an axis, or to an axis and a number of "
-            f"blocks, such as {{'qkv/kernel': [-1, 3]}}, not {value!r}."
-        )
-    patterns(argument, list(value))
-    result: dict[str, tuple[int, int | None]] = {}
-    for pattern, where in value.items():
-        pair = list(where) if isinstance(where, (list, tuple)) else [where]
-        axis, blocks = (*pair, None, None)[:2]
-        numbers = all(isinstance(n, int) and not isinstance(n, bool) for n in (axis, blocks or 1))
-        if len(pair) > 2 or not numbers:
-            raise TypeError(
-                f"{argument}[{pattern!r}] must be an axis or [axis, blocks], not {where!r}."
-            )
-        if blocks is not None and blocks < 1:
-            raise ValueError(f"{argument}[{pattern!r}] asks for {blocks} blocks; 1 is the least.")
-        result[pattern] = (axis, blocks)
-    return result
-
-
 # What other libraries call it.
 _OTHER_NAMES = {
     "lr": "learning_rate", "eps": "epsilon", "eeta": "trust_coefficient", "betas": "beta_1",

@@ -5,8 +5,10 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from tf_lamb.core.plan import matrices
 from tf_lamb.core.plan.paths import aliases, joined_layers, unique
 from tf_lamb.core.plan.patterns import is_preset, search
+from tf_lamb.core.plan.slices import channels_of, slices_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,16 +18,18 @@ class Treatment:
     Attributes:
         decay: its weight decay.
         adapt: whether its layer is adapted: has a trust ratio, or may be projected.
+        order: the order in which its axes are laid out before they are viewed, or None for theirs.
         view: the shape in which the rule sees it, or None for its own.
         axes: the axes over which the rule's norms run in that shape, or None for the rule's choice.
-        sliced: in words, which slices are layers of their own.
+        layout: in words, which slices are layers of their own, or what matrix it is.
     """
 
     decay: float
     adapt: bool
     view: tuple[int, ...] | None = None
     axes: tuple[int, ...] | None = None
-    sliced: str = ""
+    layout: str = ""
+    order: tuple[int, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +103,7 @@ class Plan:
         for path, size, treatment, group in zip(
             self.names, sizes, self.treatments, self.groups, strict=True
         ):
-            layer = f"joined in {group}" if group else treatment.sliced
+            layer = f"joined in {group}" if group else treatment.layout
             rows.append((path, f"{size:,}", *_cells(treatment), layer))
         rows.append(("",) * 5)
         totals: dict = {}
@@ -130,7 +134,8 @@ def plan_for(
     layer_groups: Sequence[str] | None = None,
     layer_slices: Mapping[str, tuple[int, int | None]] | None = None,
     depthwise: Sequence[str] | None = None,
-    matrices: Sequence[str] | None = None,
+    no_matrix: Sequence[str] | None = None,
+    matrix_rows: Mapping[str, tuple[int, ...] | None] | None = None,
 ) -> Plan:
     """Meets the patterns with the paths, once: match, exclude, group, lay out.
 
@@ -154,8 +159,10 @@ def plan_for(
             each block along the axis is a layer of its own.
         depthwise: patterns of kernels whose channels lie on the last two axes; given by the
             optimizers whose norms run within channels.
-        matrices: patterns of what is no matrix, though it has two axes; given by the optimizer that
-            adapts matrices alone, which sees them with all axes but the last as one.
+        no_matrix: patterns of what is no matrix, though it may look like one; given by the
+            optimizer that adapts matrices alone.
+        matrix_rows: pattern -> the axes that are rows, or None for what is no matrix; the rest is
+            told by paths and shapes (`core/plan/matrices.py`).
 
     Raises:
         ValueError: where a variable has no such axis or blocks, or is both joined and sliced; where
@@ -167,28 +174,36 @@ def plan_for(
         "exclude_from_layer_adaptation": exclude_from_layer_adaptation,
         "layer_groups": layer_groups,
         "layer_slices": layer_slices,
+        "matrix_rows": matrix_rows,
     }
     found = {name: search(name, given or (), variables) for name, given in lists.items()}
-    undecayed, unadapted, joined, _ = map(_all_of, found.values())
+    undecayed, unadapted, joined, *_ = map(_all_of, found.values())
     two_channel_axes = _all_of(search("depthwise", depthwise or (), variables))
 
     undecayed |= {i for i, excluded in enumerate(excluded_by_identity) if excluded}
     if exclude_from_layer_adaptation is None:
         unadapted = undecayed - joined
-    if matrices is not None:
-        unadapted |= {i for i, shape in enumerate(shapes) if len(shape) < 2}
-        unadapted |= _all_of(search("matrices", matrices, variables))
+    as_matrices: list[dict | str] = []
+    if no_matrix is not None:
+        as_matrices = matrices.layouts(
+            paths, shapes, excluded=unadapted,
+            no_matrix=_all_of(search("no_matrix", no_matrix, variables)),
+            given=_first(found["matrix_rows"], matrix_rows or {}),
+        )  # fmt: skip
+        unadapted = {i for i, each in enumerate(as_matrices) if isinstance(each, str)}
     groups = joined_layers(paths, joined - unadapted)
+    slices = _first(found["layer_slices"], layer_slices or {})
     treatments = []
     for i, (path, shape, group) in enumerate(zip(paths, shapes, groups, strict=True)):
-        pattern = next((p for p, hits in found["layer_slices"].items() if i in hits), None)
         layout: dict = {}
-        if layer_slices and pattern is not None:
-            layout = _slices(path, shape, group, pattern, *layer_slices[pattern])
+        if i in slices:
+            pattern, where = slices[i]
+            layout = slices_of(path, shape, group, pattern, *where)
         elif depthwise is not None:
-            layout = _channels(shape, 2 if i in two_channel_axes else 1)
-        elif matrices is not None and i not in unadapted and len(shape) > 2:
-            layout = {"view": (math.prod(shape[:-1]), shape[-1])}
+            layout = channels_of(shape, 2 if i in two_channel_axes else 1)
+        elif as_matrices:
+            matrix = as_matrices[i]
+            layout = {"layout": f"others: {matrix}"} if isinstance(matrix, str) else matrix
         decay = 0.0 if i in undecayed else weight_decay
         treatments.append(Treatment(decay, i not in unadapted, **layout))
     counts = {
@@ -207,37 +222,10 @@ def _all_of(found: Mapping[str, frozenset[int]]) -> frozenset[int]:
     return frozenset().union(*found.values())
 
 
-def _channels(shape: Sequence[int], axes: int) -> dict:
-    """The layout in which norms run over all but the last axes, and over one at least."""
-    return {"axes": tuple(range(max(len(shape) - axes, 1)))} if len(shape) > 1 else {}
-
-
-def _slices(
-    path: str, shape: Sequence[int], group: str, pattern: str, axis: int, blocks: int | None
-) -> dict:
-    """The layout in which each block along the axis is a layer of its own."""
-    if group:
-        raise ValueError(
-            f"{path} is in layer_slices ({pattern!r}) and in layer_groups ({group}): a layer "
-            "is either a slice or several variables. Narrow one of the patterns."
-        )
-    rank = len(shape)
-    if not -rank <= axis < rank:
-        raise ValueError(
-            f"layer_slices asks for axis {axis} of {path}, whose shape is {tuple(shape)}. "
-            f"Its axes are 0 to {rank - 1}; narrow the pattern, or name one of them."
-            if rank
-            else f"layer_slices asks for axis {axis} of {path}, a scalar. Narrow the pattern."
-        )
-    axis %= rank
-    count = shape[axis] if blocks is None else blocks
-    if count == 0:  # the variable is empty, so there is nothing to slice
-        return {}
-    if shape[axis] % count:
-        raise ValueError(
-            f"layer_slices asks for {count} blocks on axis {axis} of {path}, whose shape is "
-            f"{tuple(shape)}: {shape[axis]} is not a multiple of {count}."
-        )
-    view = (*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
-    axes = tuple(i for i in range(len(view)) if i != axis)
-    return {"view": view, "axes": axes, "sliced": f"{count} slices along axis {axis}"}
+def _first(found: dict[str, frozenset[int]], given: Mapping) -> dict:
+    """Position -> the first pattern that finds it, and what is given for that."""
+    return {
+        i: (pattern, given[pattern])
+        for pattern, hits in reversed(found.items())
+        for i in hits
+    }  # fmt: skip
