@@ -190,7 +190,7 @@ def plan_for(
             no_matrix=_all_of(search("no_matrix", no_matrix, variables)),
             given=_first(found["matrix_rows"], matrix_rows or {}),
         )  # fmt: skip
-        unadapted = {i for i, each in enumerate(as_matrices) if isinstance(each, str)}
+        unadapted = frozenset(i for i, each in enumerate(as_matrices) if isinstance(each, str))
     groups = joined_layers(paths, joined - unadapted)
     slices = _first(found["layer_slices"], layer_slices or {})
     treatments = []
