@@ -25,8 +25,8 @@ LAW = {
     "tensorflow": {"tensorflow", "tf_lamb.core", "tf_lamb.tensorflow"},
     "tpu": {"jax", "jaxlib", "tf_lamb.core", "tf_lamb.tpu"},
     "keras": {
-        "keras", "jax", "tensorflow", "tf_lamb.api", "tf_lamb.core", "tf_lamb.tensorflow",
-        "tf_lamb.tpu", "tf_lamb.keras",
+        "keras", "jax", "tensorflow", "torch", "tf_lamb.api", "tf_lamb.core",
+        "tf_lamb.tensorflow", "tf_lamb.tpu", "tf_lamb.keras",
     },
     "tf_keras": {
         "tf_keras", "tensorflow", "tf_lamb.api", "tf_lamb.core", "tf_lamb.tensorflow",
@@ -53,7 +53,7 @@ ON_DEMAND = {
     "api/pictures.py": {"numpy"},
 }
 # room -> packages that its files import inside functions alone: the backend may be another one.
-LAZY = {"keras": {"jax", "tensorflow", "tf_lamb.tensorflow"}, "tpu": {"jax", "jaxlib"}}
+LAZY = {"keras": {"jax", "tensorflow", "torch", "tf_lamb.tensorflow"}, "tpu": {"jax", "jaxlib"}}
 # What `pytest tests/core` never loads.
 HOSTS = {"jax", "keras", "official", "tensorflow", "tf_keras", "torch"}
 

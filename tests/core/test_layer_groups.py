@@ -1,12 +1,10 @@
 """What a layer is, and how state is rounded, in NumPy."""
 
-import ml_dtypes
 import numpy as np
 import pytest
 from support.layouts import RULES, plan, problem, step
 
 from tf_lamb.core.rules import lamb
-from tf_lamb.core.step import stochastic
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -99,12 +97,3 @@ def test_a_layer_that_cannot_be_is_refused(layout, words):
         plan(**layout)
     for word in words:
         assert word in str(caught.value)
-
-
-@pytest.mark.parametrize("x", [0.0, 1.0, 1.003, -0.7131, -2.0, 3.0e-20, 0.99999])
-def test_stochastic_rounding_is_right_on_average(x):
-    noise = np.random.default_rng(0).uniform(size=400_000).astype(np.float32)
-    rounded = stochastic(np, np.full(noise.shape, x, np.float32), noise)
-    np.testing.assert_array_equal(rounded.astype(ml_dtypes.bfloat16).astype("float32"), rounded)
-    assert len(set(rounded)) <= 2
-    assert np.mean(rounded, dtype=np.float64) == pytest.approx(x, rel=2e-5)

@@ -1,16 +1,15 @@
 """One step of one layer, on what is stored: cast, master weight, rule, rounding; and the average.
 
-A layer is a variable as it is, cut into slices, or joined with others. A host reads, draws the
-noise for rounding, and assigns.
+A layer is a variable as it is, cut into slices, or joined with others. A host reads and assigns.
 """
 
 import functools
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise
 from math import prod
 from typing import Any, NamedTuple
 
-_BFLOAT16_DIGITS = 7  # of the significand, after the leading one
+from tf_lamb.core.rules import rounding
 
 
 class Scalars(NamedTuple):
@@ -47,15 +46,15 @@ class State(NamedTuple):
 
 
 def step(
-    xp, rule, treatments, gradients, stored, *, lr, t, rounds_to, noise, observe=None
+    xp, rule, treatments, gradients, stored, *, lr, t, number, bitcast, observe=None
 ) -> list[Stored]:
     """One step of a rule for one layer.
 
     Args:
         rule: with its hyper-parameters bound, `rule(xp, g, w, *slots, lr=, t=, ...)`.
         treatments, gradients, stored: of each variable of the layer.
-        rounds_to: of a float32 array and one in half precision, where the first is the second.
-        noise: from the position of a slot and its shape, uniform numbers in [0, 1).
+        number: tells the layer from every other of the model.
+        bitcast: takes an array and the name of a dtype, and gives the same bits in that dtype.
         observe: None, or what a rule with a trust ratio calls once, while it is traced.
 
     Returns:
@@ -67,15 +66,27 @@ def step(
         return xp.cast(array, dtype)
 
     states = [
-        [_weight(xp, each, wide, rounds_to), *(wide(slot) for slot in each.slots)]
-        for each in stored
+        [_weight(xp, each, wide, bitcast), *(wide(slot) for slot in each.slots)] for each in stored
     ]
     new_states = apply_rule(
         xp, rule, treatments, [wide(g) for g in gradients], states,
         lr=wide(lr), t=wide(t), observe=observe,
     )  # fmt: skip
+    position = count()
+
+    def narrow(value, dtype):
+        if dtype != "bfloat16":
+            return xp.cast(value, dtype)
+        noise = rounding.noise(xp, tuple(value.shape), t, number, next(position))
+        return rounding.stochastic(xp, xp.cast(value, "float32"), noise, bitcast)
+
     return [
-        _to_store(xp, old, *new, noise=noise) for old, new in zip(stored, new_states, strict=True)
+        Stored(
+            xp.cast(weight, old.weight.dtype),
+            [narrow(value, slot.dtype) for slot, value in zip(old.slots, slots, strict=True)],
+            None if old.master is None else weight,
+        )
+        for old, (weight, *slots) in zip(stored, new_states, strict=True)
     ]
 
 
@@ -131,39 +142,16 @@ def averaged(xp, average, weight, momentum):
     return m * average + (1 - m) * xp.cast(weight, average.dtype)
 
 
-def _weight(xp, stored, wide, rounds_to):
+def _weight(xp, stored, wide, bitcast):
     """What the rule steps: the master, unless somebody has loaded or set the weight since."""
     weight = wide(stored.weight)
     if stored.master is None:
         return weight
     master = xp.convert_to_tensor(stored.master)  # zeros before the first step
-    return xp.where(rounds_to(master, stored.weight), master, weight)
-
-
-def _to_store(xp, old, weight, *slots, noise):
-    kept = []
-    for i, (slot, value) in enumerate(zip(old.slots, slots, strict=True)):
-        if slot.dtype == "bfloat16":
-            value = stochastic(xp, value, noise(i, value.shape))
-        kept.append(xp.cast(value, slot.dtype))
-    return Stored(
-        xp.cast(weight, old.weight.dtype), kept, None if old.master is None else weight
-    )  # fmt: skip
-
-
-def stochastic(xp, x, noise):
-    """One of the two neighbours of x in bfloat16, so that the mean over the noise is x.
-
-    An average that decays by 0.1 % a step stands still in bfloat16 when rounded to the nearest.
-
-    Args:
-        x: float32.
-        noise: uniform in [0, 1), of the shape of x.
-    """
-    exponent = xp.floor(xp.log2(xp.where(x == 0, 1.0, xp.abs(x))))
-    unit = 2.0 ** (exponent - _BFLOAT16_DIGITS)
-    lower = xp.floor(x / unit) * unit
-    return xp.where(x - lower > noise * unit, lower + unit, lower)
+    # As bits: some versions of XLA drop the rounding of a cast there and back.
+    rounded = bitcast(xp.cast(master, stored.weight.dtype), "int16")
+    is_rounded = xp.equal(rounded, bitcast(stored.weight, "int16"))
+    return xp.where(is_rounded, master, weight)
 
 
 def apply_rule(xp, rule, treatments, gradients, states, *, lr, t, observe=None):

@@ -83,6 +83,21 @@ def known(condition):
     return bool(ops.convert_to_numpy(condition))
 
 
+def bitcast(array, dtype):
+    """The same bits in another dtype of the same size, on JAX and torch.
+
+    Seam: Keras 3.15.1. `ops.view` would do it, which older versions have not.
+    """
+    array = ops.convert_to_tensor(array)
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.lax.bitcast_convert_type(array, dtype)
+    import torch
+
+    return array.view(getattr(torch, dtype))
+
+
 def refuse(skipped, finite, refusal, paths):
     """Raises where a step runs, if it was skipped, with the paths of what is not finite."""
 

@@ -91,11 +91,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             from tf_lamb.tensorflow.update import Update
 
             return Update(jit_compile=self._settings.jit_compile, **arguments)
-        noise = None
-        if self._settings.slot_dtype == "bfloat16":
-            noise = keras.random.SeedGenerator(0)
-            self._track_variable(noise.state)
-        return update.Update(noise=noise, is_shared=self._shares is not None, **arguments)
+        return update.Update(is_shared=self._shares is not None, **arguments)
 
     def update_step(self, gradient, variable, learning_rate):
         """One step of the rule for one variable."""

@@ -31,7 +31,6 @@ class Update:
         assign: what gives a weight or a slot its new value: the optimizer's own method, which a
             subclass may have overridden.
         tell: called by a step that is skipped, with the steps taken and how many were skipped.
-        noise: what rounding draws from; None where no slot is bfloat16.
         is_shared: whether each device works on its share of the variables.
     """
 
@@ -41,7 +40,6 @@ class Update:
     refusal: str | None
     assign: Callable
     tell: Callable
-    noise: keras.random.SeedGenerator | None = None
     is_shared: bool = False
 
     def __call__(self, plan, gradients, state, scalars):
@@ -103,10 +101,7 @@ class Update:
         def chosen(new, old):  # selected, not a branch: XLA would copy what enters one
             return ops.where(due, new, ops.convert_to_tensor(old))
 
-        drawn = self.noise and self.noise.state.value
         self._apply(plan, gradients, state, scalars, chosen)
-        if self.noise:
-            self.noise.state.assign(chosen(self.noise.state.value, drawn))
         return finite
 
     def _aggregated(self, gradient, stored):
@@ -127,11 +122,10 @@ class Update:
 
     def _changed_by(self, state):
         """All that a step changes, but for the counts."""
-        noise = [self.noise.state] if self.noise else []
         stored = [v for each in state.stored for v in (each.weight, *each.slots, each.master)]
         averages = [variable for pair in state.averages for variable in pair]
         vectors = [vector for own in state.observed for vector in own]
-        every = [*stored, *averages, *noise, *vectors]
+        every = [*stored, *averages, *vectors]
         return list({id(v): v for v in every if v is not None}.values())
 
     def _within(self, due, apply, state, otherwise):
@@ -182,8 +176,7 @@ class Update:
         at_hand = [each._replace(weight=self._share(each.weight, each)) for each in stored]
         new = step.step(
             ops, self.rule, layer.treatments, gradients, at_hand, lr=scalars.lr, t=scalars.t,
-            rounds_to=lambda wide, half: ops.cast(wide, half.dtype) == half,
-            noise=lambda i, shape: keras.random.uniform(shape, seed=self.noise),
+            number=layer.number, bitcast=host.bitcast,
             observe=step.recorder(
                 ops, observed, lambda v, value: self.assign(v, chosen(value, v.value))
             ),

@@ -8,6 +8,7 @@ from tf_lamb.tensorflow import target
 
 abs = tf.abs
 arange = tf.range
+bitcast = tf.bitcast
 cast = tf.cast
 clip = tf.clip_by_value
 cond = tf.cond
@@ -67,20 +68,6 @@ def shape(x):
     return [n if n is not None else tf.shape(x)[i] for i, n in enumerate(x.shape)]
 
 
-def log2(x):
-    """The binary logarithm."""
-    return tf.math.log(x) / math.log(2)
-
-
 def true_divide(x, y):
     """As NumPy's; of whole numbers in float32, as rates are."""
     return (tf.cast(x, tf.float32) if x.dtype.is_integer else x) / y
-
-
-def rounds_to(wide, half):
-    """Where a float32 array, in the precision of another, is that other.
-
-    As bits: XLA of TensorFlow 2.16 drops the rounding of a cast there and back.
-    """
-    rounded, now = (tf.bitcast(tf.cast(x, half.dtype), tf.uint16) for x in (wide, half))
-    return rounded == now

@@ -138,14 +138,9 @@ class Update:
         return self._programs[key]
 
     def _step(self, treatments, number, gradients, stored, observed, lr, t):
-        def noise(i, shape):
-            # The same on every replica, and in a run that is resumed.
-            seed = tf.stack([tf.cast(t, tf.int32), number * 8 + i])
-            return tf.random.stateless_uniform(shape, seed)
-
         new = step.step(
             namespace, self.rule, treatments, gradients, stored, lr=lr, t=t,
-            rounds_to=namespace.rounds_to, noise=noise,
+            number=number, bitcast=namespace.bitcast,
             observe=step.recorder(namespace, observed, _assign),
         )  # fmt: skip
         for old, each in zip(stored, new, strict=True):

@@ -1,0 +1,127 @@
+"""Slots in bfloat16: right for every number, on every backend, over long runs with rare rows."""
+
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+from support.doors import BACKEND, DOORS, apply, array, every_door, new_variable, uncompiled
+
+from tf_lamb.core.rules import rounding
+
+OPTIMIZERS = ["LAMB", "LANS", "LARS", "AdamP", "SGDP", "Muon"]
+
+
+class NumPy:
+    """NumPy with the casts that frameworks have."""
+
+    def __getattr__(self, name):
+        return getattr(np, name)
+
+    @staticmethod
+    def cast(x, dtype):
+        with np.errstate(invalid="ignore"):
+            return np.asarray(x).astype(dtype)
+
+
+def host():
+    """The namespace of the backend, what gives its bits, and what compiles a function or not."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        from tf_lamb.tensorflow import namespace
+
+        compiled = (lambda f: tf.function(f, jit_compile=True), tf.function, lambda f: f)
+        return namespace, namespace.bitcast, compiled
+    from tf_lamb.keras.host import bitcast
+
+    if BACKEND == "jax":
+        import jax
+
+        return keras.ops, bitcast, (jax.jit, lambda f: f)
+    return keras.ops, bitcast, (lambda f: f,)
+
+
+def numbers():
+    """Of each exponent and sign, denormals and NaN among them, and the corners."""
+    bits = np.random.default_rng(0).integers(2**32, size=20_000, dtype="uint32")
+    corners = [0, 1, 0xFFFF, 0x10000, 0x7FFFFF, 0x800000, 0x7F7F0000, 0x7F7FFFFF, 0x7F800000]
+    corners += [0x7F800001, 0x7FC00000, 0x7FFFFFFF]
+    return np.concatenate([bits, corners, np.array(corners) | 2**31]).astype("uint32")
+
+
+def same_bits(one, other):
+    """But that any NaN is as good as another."""
+    one, other = (np.asarray(each).astype("float32") for each in (one, other))
+    np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(*(np.signbit(each[~np.isnan(other)]) for each in (one, other)))
+
+
+def test_every_number_is_rounded_as_in_numpy():
+    bits = numbers()
+    noise = np.random.default_rng(1).integers(2**16, size=bits.shape, dtype="int32")
+    expected = rounding.stochastic(
+        NumPy(), bits.view("float32"), noise, lambda x, dtype: np.asarray(x).view(dtype)
+    )
+    xp, bitcast, compiled = host()
+    tensor = keras.ops.convert_to_tensor
+
+    def rounded(bits, noise):
+        result = rounding.stochastic(xp, bitcast(bits, "float32"), noise, bitcast)
+        return bitcast(result, "int16")
+
+    for compile_ in compiled:
+        found = compile_(rounded)(tensor(bits.view("int32")), tensor(noise))
+        same_bits(array(found).view(ml_dtypes.bfloat16), expected)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (30, 70), (3, 4, 5)])
+def test_noise_is_that_of_numpy(shape):
+    xp, _, compiled = host()
+
+    def drawn(t):
+        return rounding.noise(xp, shape, t, 5, 3)
+
+    for compile_ in compiled:
+        for t in (1, 2**31 - 1):
+            found = array(compile_(drawn)(keras.ops.convert_to_tensor(t, "int32")))
+            assert found.dtype == "int32"
+            np.testing.assert_array_equal(
+                found, rounding.noise(NumPy(), shape, np.int32(t), 5, 3), strict=True
+            )
+
+
+@every_door
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@uncompiled()
+def test_a_row_without_a_gradient_keeps_its_weight_and_loses_its_moments(door, name):
+    """However small these are: a moment of a row that is never seen halves every seven steps."""
+    exponents = np.arange(-149, 60)
+    start = np.ones((len(exponents), 4))
+    optimizer = getattr(DOORS[door][1], name)(1e-3, slot_dtype="bfloat16")
+    variable = new_variable(door, start, path="bias")
+    optimizer.build([variable, new_variable(door, np.ones((2, 2)), path="kernel")])
+    before = np.broadcast_to(2.0 ** exponents[:, None], start.shape)
+    for slot in optimizer._slots[0]:
+        slot.assign(before)
+    apply(optimizer, [np.zeros(start.shape)], [variable])
+    assert np.isfinite(array(variable)).all()
+    for slot in optimizer._slots[0]:
+        after = array(slot).astype("float64")
+        # Some frameworks make zeros of denormals.
+        assert (after <= before).all() if name != "Muon" else np.isfinite(after).all()
+        assert (after >= np.where(before < 2.0**-120, 0, before / 4)).all()
+
+
+@every_door
+def test_rows_of_tokens_that_were_seen_once_stay_finite(door):
+    """Tokens 25 to 49 are in the first batch alone, 800 steps before the last."""
+    host, ours = DOORS[door]
+    tokens = np.concatenate([np.arange(50), np.random.default_rng(0).integers(25, size=50 * 800)])
+    model = host.Sequential([host.Input((1,), dtype="int32"), host.layers.Embedding(50, 8)])
+    steps = {} if BACKEND == "torch" else {"steps_per_execution": 100}
+    model.compile(ours.LAMB(1e-3, slot_dtype="bfloat16"), "mse", **steps)
+    model.fit(
+        tokens[:, None], np.ones((len(tokens), 1, 8)), batch_size=50, shuffle=False, verbose=0
+    )
+    (weights,) = model.get_weights()
+    assert np.isfinite(weights).all(axis=1).sum() == 50
