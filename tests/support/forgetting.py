@@ -1,0 +1,13 @@
+"""What the frameworks have built and compiled is dropped, so that hours of it fit into memory."""
+
+import gc
+import sys
+
+
+def forget():
+    for host in ("keras", "tf_keras"):
+        if host in sys.modules:
+            sys.modules[host].backend.clear_session()
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+    gc.collect()

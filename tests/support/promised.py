@@ -1,0 +1,341 @@
+"""What a user was promised of a training, in float64 NumPy: imports nothing of ours.
+
+One network, whose loss is linear in its weights: a gradient is known from the batch alone, however
+the weights came about. `Promised` is what its optimizer keeps: it counts, reads the rate, sums
+micro-batches, skips, averages, and takes the steps of `oracle.py`. What it holds is read and set by
+role, "left/kernel" say, so that no path decides who is meant.
+"""
+
+import copy
+
+import numpy as np
+import oracle
+
+ROWS, COLUMNS = 2, 9  # of a batch; of the outputs that have weights
+SHAPES = {
+    "embedding": (6, 2), "left/kernel": (3, 2), "left/bias": (2,), "right/kernel": (3, 2),
+    "right/bias": (2,), "norm/gamma": (3,), "norm/beta": (3,),
+}  # fmt: skip
+LAYERS = ("embedding", "left", "right", "norm")  # what is frozen, as one
+BIASES, NORM = {"left/bias", "right/bias"}, {"norm/gamma", "norm/beta"}
+# Whom a pattern means.
+MEANT = {
+    "norm_and_bias": BIASES | NORM, "bias": BIASES, "norm": NORM, "embedding": {"embedding"},
+    "dense": {"left/kernel", "left/bias", "right/kernel", "right/bias"},
+}  # fmt: skip
+SLOTS = {"LAMB": "mv", "LANS": "mv", "AdamP": "mv", "LARS": "v", "SGDP": "v"}
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def meant(patterns):
+    """The roles that a list of patterns, or a preset, means."""
+    patterns = [patterns] if isinstance(patterns, str) else patterns or []
+    return set().union(*(MEANT[pattern] for pattern in patterns))
+
+
+# -- the network ----------------------------------------------------------------------------------
+
+
+def weights_of(seed):
+    """Weights to begin with."""
+    rng = np.random.default_rng(seed)
+    return {
+        role: rng.normal(size=shape).astype("float32").astype(float)
+        for role, shape in SHAPES.items()
+    }
+
+
+def batch_of(kind, seed):
+    """Tokens, inputs and the factors of the outputs; the last is added to the loss.
+
+    Args:
+        kind: "usual"; "rare", which has one token alone; "zeros"; "nan"; "spike"; "overflow", whose
+            squares float32 cannot hold.
+    """
+    rng = np.random.default_rng(seed)
+    tokens = np.minimum(rng.zipf(1.5, size=ROWS) - 1, 5)
+    if kind == "rare":
+        tokens = np.full(ROWS, seed % 6)
+    x = rng.normal(size=(ROWS, 3))
+    y = rng.normal(size=(ROWS, COLUMNS + 1)) * 10.0 ** rng.integers(-2, 2)
+    y = y * {"zeros": 0.0, "spike": 1e6, "overflow": 1e25}.get(kind, 1.0)
+    y[:, -1] = rng.normal()
+    if kind == "nan":
+        y[seed % ROWS, seed % COLUMNS] = np.nan
+    return tokens.astype("int32"), x.astype("float32"), y.astype("float32")
+
+
+def _normalized(x):
+    x = x.astype(float)
+    mean, variance = x.mean(axis=1, keepdims=True), x.var(axis=1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + 1e-3)
+
+
+def gradients_of(batch):
+    """By role."""
+    tokens, x, y = batch
+    x, y = x.astype(float), y.astype(float) / len(y)
+    embedding = np.zeros(SHAPES["embedding"])
+    np.add.at(embedding, tokens, y[:, :2])
+    return {
+        "embedding": embedding, "left/kernel": x.T @ y[:, 2:4], "left/bias": y[:, 2:4].sum(axis=0),
+        "right/kernel": x.T @ y[:, 4:6], "right/bias": y[:, 4:6].sum(axis=0),
+        "norm/gamma": (_normalized(x) * y[:, 6:9]).sum(axis=0), "norm/beta": y[:, 6:9].sum(axis=0),
+    }  # fmt: skip
+
+
+def loss_of(weights, batch):
+    """The mean over the batch, and the size of what it is the sum of."""
+    tokens, x, y = batch
+    outputs = np.concatenate([
+        weights["embedding"][tokens],
+        *(x.astype(float) @ weights[f"{t}/kernel"] + weights[f"{t}/bias"] for t in ("left", "right")),
+        _normalized(x) * weights["norm/gamma"] + weights["norm/beta"],
+        np.ones((len(y), 1)),
+    ], axis=1)  # fmt: skip
+    terms = outputs * y
+    return terms.sum() / len(y), np.abs(terms).sum() / len(y)
+
+
+# -- the optimizer --------------------------------------------------------------------------------
+
+
+class Promised:
+    """One optimizer, from its first step.
+
+    Args:
+        family: Its name.
+        told: The arguments of its constructor.
+        weights: By role.
+        undecayed: Roles that were excluded from weight decay as variables.
+        first_average: "update", where averages begin with the weights after the first update, or
+            "build", where they begin with those before it.
+    """
+
+    def __init__(self, family, told, weights, undecayed=(), first_average="update"):
+        self.family, self.told, self.first_average = family, dict(told), first_average
+        self.weights = {role: np.array(w, float) for role, w in weights.items()}
+        self.frozen, self.undecayed_as_variables = set(), set(undecayed)
+        self.begin()
+        self.forget_sizes()
+
+    def begin(self):
+        """As a new optimizer of these arguments would."""
+        self.step = self.skipped = self.micro_step = 0
+        self.slots = {
+            role: {name: np.zeros(shape) for name in self.slot_names(role)}
+            for role, shape in SHAPES.items()
+        }
+        self.averages = {}  # by role; a role that is missing has none yet
+        self.empty()
+
+    def empty(self):
+        """Drops the micro-batches of an update that is not complete."""
+        self.sums, self.micro_step = {role: np.zeros(shape) for role, shape in SHAPES.items()}, 0
+
+    def forget_sizes(self):
+        """Begins anew with what a bound on rounding is a share of."""
+        self.moved = dict.fromkeys(SHAPES, 0.0)  # by role: how far its weights went
+        self.largest = {
+            role: {name: np.abs(slot).max() for name, slot in slots.items()}
+            for role, slots in self.slots.items()
+        }
+
+    def copy(self):
+        return copy.deepcopy(self)
+
+    # What the arguments say.
+
+    @property
+    def accumulates(self):
+        return self.told.get("gradient_accumulation_steps") or 1
+
+    @property
+    def trained(self):
+        return [role for role in SHAPES if role.partition("/")[0] not in self.frozen]
+
+    @property
+    def rate(self):
+        """What the next update reads."""
+        rate = self.told["learning_rate"]
+        if isinstance(rate, dict):
+            return rate["rate"] * rate["factor"] ** (self.step / rate["steps"])
+        return rate
+
+    def is_decayed(self, role):
+        excluded = meant(self.told.get("exclude_from_weight_decay")) | self.undecayed_as_variables
+        return bool(self.told.get("weight_decay")) and role not in excluded
+
+    def is_joined(self, role):
+        given = self.told.get("exclude_from_layer_adaptation")
+        return role in meant(self.told.get("layer_groups")) and role not in meant(given)
+
+    def is_adapted(self, role):
+        given = self.told.get("exclude_from_layer_adaptation")
+        if self.family == "Muon":
+            excluded = {"embedding"} if given is None else meant(given)
+            return len(SHAPES[role]) > 1 and role not in excluded
+        if given is None:
+            undecayed = meant(self.told.get("exclude_from_weight_decay"))
+            undecayed = undecayed | self.undecayed_as_variables
+            return role not in undecayed or self.is_joined(role)
+        return role not in meant(given)
+
+    def slot_names(self, role):
+        if self.family == "Muon":
+            return "m" if self.is_adapted(role) else "mv"
+        return SLOTS[self.family]
+
+    def layers(self):
+        """Lists of roles that share a trust ratio."""
+        layers = {}
+        for role in self.trained:
+            layers.setdefault(role.partition("/")[0] if self.is_joined(role) else role, []).append(
+                role
+            )
+        return layers.values()
+
+    # What happens.
+
+    def take(self, gradients, gain=1.0):
+        """One micro-batch; returns whether an update was taken."""
+        if self.told.get("use_ema") and self.first_average == "build" and not self.averages:
+            self.averages = {role: w.copy() for role, w in self.weights.items()}
+        for role in self.trained:
+            self.sums[role] = self.sums[role] + gradients[role]
+        self.micro_step += 1
+        if self.micro_step < self.accumulates:
+            return False
+        mean = {role: self.sums[role] / self.accumulates for role in self.trained}
+        self.empty()
+        with np.errstate(over="ignore", invalid="ignore"):
+            if not all(np.sum(np.square(g)) <= LARGEST for g in mean.values()):
+                self.skipped += 1
+                return False
+        self._update(self._clipped(mean), self.rate * gain)
+        self._average()
+        return True
+
+    def end_fit(self):
+        """The averages become the weights, where there are any."""
+        for role in self.trained:
+            if self.told.get("use_ema") and role in self.averages:
+                self.weights[role] = self.averages[role].copy()
+
+    def _clipped(self, gradients):
+        told = self.told
+        if limit := told.get("clipvalue"):
+            return {role: np.clip(g, -limit, limit) for role, g in gradients.items()}
+        if limit := told.get("clipnorm"):
+            return {r: g * min(1.0, limit / max(oracle.frobenius(g), 1e-300))
+                    for r, g in gradients.items()}  # fmt: skip
+        if limit := told.get("global_clipnorm"):
+            length = np.sqrt(sum(np.sum(g**2) for g in gradients.values()))
+            return {r: g * min(1.0, limit / max(length, 1e-300)) for r, g in gradients.items()}
+        return gradients
+
+    def _update(self, gradients, rate):
+        self.step += 1
+        for layer in self.layers():
+            decays = [self.told.get("weight_decay", 0.0) * self.is_decayed(role) for role in layer]
+            if len(layer) == 1:
+                (role,) = layer
+                g, w, slots, decay = (
+                    gradients[role],
+                    self.weights[role],
+                    self.slots[role],
+                    decays[0],
+                )
+            else:  # one long vector
+                g = _joined(gradients[role] for role in layer)
+                w = _joined(self.weights[role] for role in layer)
+                slots = {
+                    name: _joined(self.slots[role][name] for role in layer)
+                    for name in self.slots[layer[0]]
+                }
+                decay = _joined(np.full(SHAPES[r], d) for r, d in zip(layer, decays, strict=True))
+                decay = decay if len(set(decays)) > 1 else decays[0]
+            step = getattr(self, f"_{self.family.lower()}")
+            w, slots = step(g, w, slots, rate, decay, self.is_adapted(layer[0]))
+            at = 0
+            for role in layer:
+                size = int(np.prod(SHAPES[role]))
+                part = np.s_[...] if len(layer) == 1 else np.s_[at : at + size]
+                new = w[part].reshape(SHAPES[role])
+                self.moved[role] += np.abs(new - self.weights[role]).max()
+                self.weights[role] = new
+                for name, slot in slots.items():
+                    self.slots[role][name] = slot = slot[part].reshape(SHAPES[role])
+                    self.largest[role][name] = max(self.largest[role][name], np.abs(slot).max())
+                at += size
+
+    def _average(self):
+        if not self.told.get("use_ema"):
+            return
+        momentum, frequency = self.told["ema_momentum"], self.told.get("ema_overwrite_frequency")
+        for role in self.trained:
+            old = self.averages.get(role, self.weights[role])
+            self.moved[role] += np.abs(old - self.weights[role]).max()
+            self.averages[role] = momentum * old + (1 - momentum) * self.weights[role]
+            if frequency and self.step % frequency == 0:
+                self.weights[role] = self.averages[role].copy()
+
+    # The rules.
+
+    def _lamb(self, g, w, slots, rate, decay, adapt):
+        told = self.told
+        o = oracle.Lamb(
+            {"w": w}, lr=rate, wd=decay, unadapted=() if adapt else ("w",),
+            debias=told.get("bias_correction", True), averaging=told.get("grad_averaging", True),
+            decay_enters=told.get("weight_decay_mode", "update"),
+            bounds=told.get("ratio_bounds") or (0.0, np.inf),
+            ahead={"none": (), "first": ("m",), "both": ("m", "v")}[
+                told.get("nesterov_moments", "none")
+            ],
+        )  # fmt: skip
+        o.m["w"], o.v["w"], o.step_count = slots["m"], slots["v"], self.step - 1
+        o.step({"w": g})
+        return o.w["w"], {"m": o.m["w"], "v": o.v["w"]}
+
+    def _lans(self, g, w, slots, rate, decay, adapt):
+        o = oracle.Lans(w, lr=rate, wd=decay, skip=not adapt,
+                        debias=self.told.get("bias_correction", True))  # fmt: skip
+        o.m, o.v, o.step_count = slots["m"], slots["v"], self.step - 1
+        o.step(g)
+        return o.w, {"m": o.m, "v": o.v}
+
+    def _lars(self, g, w, slots, rate, decay, adapt):
+        o = oracle.Lars(w, wd=decay, skip=not adapt, nesterov=self.told.get("nesterov", False),
+                        eta=self.told.get("trust_coefficient", 0.001))  # fmt: skip
+        o.v = slots["v"]
+        o.step(g, rate)
+        return o.w, {"v": o.v}
+
+    def _adamp(self, g, w, slots, rate, decay, adapt):
+        o = oracle.AdamP(w, wd=decay, delta=0.1 if adapt else 0.0,
+                         nesterov=self.told.get("nesterov", False))  # fmt: skip
+        o.m, o.v, o.t = slots["m"], slots["v"], self.step - 1
+        o.step(g, rate)
+        return o.w, {"m": o.m, "v": o.v}
+
+    def _sgdp(self, g, w, slots, rate, decay, adapt):
+        o = oracle.AdamP(w, wd=decay, delta=0.1 if adapt else 0.0, sgd=True,
+                         nesterov=self.told.get("nesterov", False))  # fmt: skip
+        o.m, o.t = slots["v"], self.step - 1
+        o.step(g, rate)
+        return o.w, {"v": o.m}
+
+    def _muon(self, g, w, slots, rate, decay, adapt):
+        o = oracle.Muon(w, lr=rate, wd=decay, matrix=adapt,
+                        others=self.told.get("others", "adamw"))  # fmt: skip
+        if adapt:
+            o.m = slots["m"]
+            o.step(g)
+            return o.w, {"m": o.m}
+        o.adam.m["w"], o.adam.v["w"], o.adam.step_count = slots["m"], slots["v"], self.step - 1
+        o.step(g)
+        return o.w, {"m": o.adam.m["w"], "v": o.adam.v["w"]}
+
+
+def _joined(arrays):
+    return np.concatenate([np.ravel(array) for array in arrays])

@@ -1,0 +1,631 @@
+"""Trainings that hypothesis draws: any optimizer and options, any sequence of what users do.
+
+`Promised` goes through the same, and after each action both must agree, or the package must have
+refused in one sentence where a refusal is an answer. Weights are compared within a bound on the
+float32 arithmetic of the action, and `Promised` then takes the package's, so that nothing adds up.
+"""
+
+import collections
+import contextlib
+import importlib
+import pathlib
+import shutil
+import tempfile
+import traceback
+import warnings
+from unittest import mock
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from support import promised as promises
+from support.doors import BACKEND, DOORS, apply, array, as_compiled
+from support.promised import COLUMNS, LAYERS, ROWS, Promised
+
+from tf_lamb.core.autowarmup import Warmup, gaussian_process
+
+# Known faults that are not yet mended: what shows the ones that are named here is not drawn.
+FAULTS = {
+    "second fit": "JAX: averages become the weights' own arrays, and a step donates both",
+    "averages of nothing": "Keras 3: a fit without an update has its weights replaced by zeros",
+    "twins": "layers of one path are one layer",
+    "crossing": "what is loaded under another option is taken by its position",
+    "scalars": "a resumed AutoWarmup does not put scalars back",
+}
+OPEN: set[str] = {"second fit", "averages of nothing", "crossing"}
+
+COUNTS = collections.Counter()  # of runs, of actions, of refusals
+
+# A weight may differ by this much of what it moved, and of itself.
+OF_MOVE, OF_SIZE = 2e-3, 2e-6
+OF_MOVE_BFLOAT16, OF_SLOT, OF_SLOT_BFLOAT16 = 0.1, 2e-4, 2.0**-6
+
+
+# -- what is drawn --------------------------------------------------------------------------------
+
+KINDS = st.sampled_from(["usual"] * 4 + ["rare", "rare", "zeros", "nan", "spike", "overflow"])
+SEEDS = st.integers(0, 999)
+USUAL = st.builds(promises.batch_of, st.just("usual"), SEEDS)
+BATCHES = st.lists(st.builds(promises.batch_of, KINDS, SEEDS), min_size=1, max_size=4)
+RATES = st.sampled_from([0.1, 0.01, 0.003])
+ACCUMULATION = st.sampled_from([None, 2, 3])
+EXCLUSIONS = st.sampled_from([None, None, "norm_and_bias", ["bias"], ["norm"], ["dense"]])
+
+OF_FAMILY = {
+    "LAMB": {
+        "bias_correction": st.booleans(), "grad_averaging": st.booleans(),
+        "nesterov_moments": st.sampled_from(["none", "first", "both"]),
+        "weight_decay_mode": st.sampled_from(["update", "gradient", "decoupled"]),
+        "ratio_bounds": st.sampled_from([None, (0.01, 10.0)]),
+    },
+    "LANS": {"bias_correction": st.booleans()},
+    "LARS": {"nesterov": st.booleans(), "trust_coefficient": st.sampled_from([0.001, 0.1])},
+    "AdamP": {"nesterov": st.booleans()},
+    "SGDP": {"nesterov": st.booleans()},
+    "Muon": {"others": st.sampled_from(["adamw", "lamb"])},
+}  # fmt: skip
+
+
+@st.composite
+def arguments(draw):
+    """The name of an optimizer, and arguments of its constructor."""
+    family = draw(st.sampled_from([*OF_FAMILY]))
+    told = {
+        "learning_rate": draw(
+            RATES
+            | RATES
+            | st.fixed_dictionaries({
+                "rate": RATES, "steps": st.just(3), "factor": st.just(0.5),
+                "of": st.sampled_from(["host", "ours"]),
+            })
+        ),
+        "weight_decay": draw(st.sampled_from([0.0, 0.1])),
+        "exclude_from_weight_decay": draw(EXCLUSIONS),
+        "exclude_from_layer_adaptation": draw(st.sampled_from([None, None, [], ["bias"]])),
+        "use_ema": draw(st.booleans()),
+        "ema_momentum": draw(st.sampled_from([0.5, 0.9])),
+        "ema_overwrite_frequency": draw(st.sampled_from([None, None, 2])),
+        "gradient_accumulation_steps": draw(ACCUMULATION),
+        "slot_dtype": draw(st.sampled_from(["float32", "float32", "bfloat16"])),
+        **draw(st.fixed_dictionaries(OF_FAMILY[family])),
+    }  # fmt: skip
+    if family != "LANS" and (clipping := draw(st.sampled_from(
+        [None, None, "clipnorm", "clipvalue", "global_clipnorm"]
+    ))):  # fmt: skip
+        told[clipping] = draw(st.sampled_from([0.1, 1.0]))
+    if family in ("LAMB", "LANS", "LARS") and draw(st.booleans()):
+        told["layer_groups"] = ["dense"]
+        if family == "LARS":  # whose oracle has one decay a layer
+            told["exclude_from_weight_decay"] = None
+    return family, told
+
+
+UNDECAYED = st.sampled_from([(), (), ("left/kernel",), ("embedding", "right/bias")])
+CHANGES = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries({"gradient_accumulation_steps": ACCUMULATION}),
+    st.fixed_dictionaries({"use_ema": st.booleans()}),
+    st.fixed_dictionaries({"use_ema": st.booleans(), "gradient_accumulation_steps": ACCUMULATION}),
+    st.fixed_dictionaries({"slot_dtype": st.sampled_from(["float32", "bfloat16"])}),
+    st.fixed_dictionaries({"weight_decay": st.sampled_from([0.0, 0.1])}),
+)
+
+# -- the network ----------------------------------------------------------------------------------
+
+
+def _network(host, twins):
+    """Two towers by one function, side by side with an embedding and a normalization."""
+    layers = host.layers
+
+    def tower(name):
+        inputs = host.Input((3,))
+        dense = layers.Dense(2, name="dense" if twins else f"{name}_dense")
+        return host.Model(inputs, dense(inputs), name=name)
+
+    tokens, x = host.Input((), dtype="int32", name="tokens"), host.Input((3,), name="x")
+    outputs = [
+        layers.Embedding(6, 2, name="embedding")(tokens), tower("left")(x), tower("right")(x),
+        layers.LayerNormalization(name="norm")(x),
+    ]  # fmt: skip
+    return host.Model([tokens, x], layers.Concatenate(name="all")(outputs))
+
+
+def _variables(model):
+    """Its variables, by role."""
+    get = model.get_layer
+    left, right = (
+        next(part for part in get(tower).layers if "dense" in part.name)
+        for tower in ("left", "right")
+    )
+    return {
+        "embedding": get("embedding").embeddings, "left/kernel": left.kernel,
+        "left/bias": left.bias, "right/kernel": right.kernel, "right/bias": right.bias,
+        "norm/gamma": get("norm").gamma, "norm/beta": get("norm").beta,
+    }  # fmt: skip
+
+
+def _loss(host):
+    if host.__name__ == "keras":
+        total = host.ops.sum
+    else:
+        total = importlib.import_module("tensorflow").reduce_sum
+
+    def tilted(y, outputs):
+        """Linear in the outputs; the last number of y is added."""
+        return total(y[:, :COLUMNS] * outputs, axis=-1) + y[:, COLUMNS]
+
+    return tilted
+
+
+@contextlib.contextmanager
+def certain_after(steps):
+    """AutoWarmup is certain from this step on that the loss was lowest half way."""
+
+    def judge(x, y, tests):
+        return [gaussian_process.Test(0.99 if len(x) >= steps else 0.0, 0.5)] * tests
+
+    with mock.patch.object(Warmup.__init__, "__defaults__", (judge,)):
+        yield
+
+
+class Disagreement(AssertionError):
+    """What the package has, and what was promised."""
+
+
+def is_refusal(error):
+    """Whether it was raised by the package, in words for a user."""
+    if not isinstance(error, ValueError | TypeError | AttributeError):
+        return False
+    where = traceback.extract_tb(error.__traceback__)[-1].filename
+    text = str(error)
+    return "tf_lamb" in where and text.endswith(".") and "\n" not in text
+
+
+# -- the machine ----------------------------------------------------------------------------------
+
+
+class Training(RuleBasedStateMachine):
+    """One training; a subclass names the Keras of it."""
+
+    door = "keras"
+
+    def __init__(self):
+        super().__init__()
+        self.folder = pathlib.Path(tempfile.mkdtemp())
+        self.saved, self.trace = [], []
+        self.promised = None
+        COUNTS["runs"] += 1
+
+    def teardown(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def host(self):
+        return DOORS[self.door][0]
+
+    @property
+    def ours(self):
+        return DOORS[self.door][1]
+
+    @property
+    def inner(self):
+        return getattr(self.optimizer, "inner_optimizer", self.optimizer)
+
+    def act(self, name, *details):
+        COUNTS[name] += 1
+        self.trace.append(f"{name}({', '.join(map(str, details))})")
+
+    # Making.
+
+    def make_optimizer(self, family, told, model, wrapper=None, undecayed=()):
+        told = dict(told)
+        if isinstance(rate := told["learning_rate"], dict):
+            if rate["of"] == "host":
+                decay = self.host.optimizers.schedules.ExponentialDecay
+            else:
+                decay = self.ours.schedules.Exponential
+            told["learning_rate"] = decay(rate["rate"], rate["steps"], rate["factor"])
+        optimizer = getattr(self.ours, family)(jit_compile=False, **told)
+        if undecayed:
+            variables = _variables(model)
+            optimizer.exclude_from_weight_decay([variables[role] for role in undecayed])
+        if wrapper == "Measured":
+            several = told["gradient_accumulation_steps"]
+            return self.ours.Measured(optimizer, previous_gradient=not several)
+        return optimizer
+
+    def compile(self, model, optimizer):
+        if "second fit" in OPEN and BACKEND == "jax" and self.promised.told["use_ema"]:
+            self.eager = True
+        eager = {"run_eagerly": True} if self.eager else {}
+        model.compile(optimizer, _loss(self.host), **eager)
+        self.model, self.optimizer = model, model.optimizer
+
+    def new_model(self, told, promised):
+        """A network that never trained, with an optimizer of these arguments."""
+        model = _network(self.host, self.twins)
+        optimizer = self.make_optimizer(
+            promised.family, told, model, self.wrapper, promised.undecayed_as_variables
+        )
+        return model, optimizer
+
+    @initialize(
+        drawn=arguments(), seed=SEEDS, twins=st.booleans(), undecayed=UNDECAYED,
+        eager=st.sampled_from([True, True, True, False]),
+        wrapper=st.sampled_from([None, None, None, "Measured"]),
+    )  # fmt: skip
+    def begin(self, drawn, seed, twins, undecayed, eager, wrapper):
+        family, told = drawn
+        twins = twins and "twins" not in OPEN
+        self.act("begin", family, told, f"{twins=}", f"{undecayed=}", f"{eager=}", wrapper)
+        self.twins, self.eager, self.wrapper, self.is_built = twins, eager, wrapper, False
+        self.promised = Promised(
+            family, told, promises.weights_of(seed), undecayed,
+            first_average="update" if self.door == "keras" else "build",
+        )  # fmt: skip
+        self.compile(*self.new_model(told, self.promised))
+        self.put(self.promised.weights)
+        self.agree()
+
+    def put(self, weights):
+        for role, variable in _variables(self.model).items():
+            variable.assign(weights[role].astype("float32"))
+
+    @contextlib.contextmanager
+    def quiet(self):
+        """Warnings are kept for the story; nothing is compiled where the model runs eagerly."""
+        with warnings.catch_warnings(record=True) as seen, as_compiled(self.model):
+            warnings.simplefilter("always")
+            yield
+        self.trace += [f"warned: {w.message}" for w in seen if w.category is UserWarning]
+
+    # Agreeing.
+
+    def agree(self):
+        """The package has what was promised; what was promised is then what the package has."""
+        promised, inner = self.promised, self.inner
+        self.same("iterations", int(np.asarray(array(self.optimizer.iterations))), promised.step)
+        self.near("learning rate", array(self.optimizer.learning_rate), promised.rate, 0, 1e-5)
+        bfloat16 = promised.told["slot_dtype"] == "bfloat16"
+        of_move = OF_MOVE_BFLOAT16 if bfloat16 else OF_MOVE
+        for role, variable in _variables(self.model).items():
+            actual, size = array(variable).astype(float), np.abs(promised.weights[role]).max()
+            slack = of_move * promised.moved[role] + OF_SIZE * size
+            self.near(f"weights of {role}", actual, promised.weights[role], slack)
+            promised.weights[role] = actual
+        if not self.is_built:
+            return
+        self.same("skipped_steps", inner.skipped_steps, promised.skipped)
+        self.agree_on_plan()
+        for index, role in enumerate(self.order):
+            own = {name: array(v).astype(float) for name, v in inner.state_of(index).items()}
+            for name, expected in promised.slots[role].items():
+                slack = (OF_SLOT_BFLOAT16 if bfloat16 else OF_SLOT) * promised.largest[role][name]
+                self.near(f"slot {name} of {role}", own[name], expected, slack)
+                promised.slots[role][name] = own[name]
+            if promised.told["use_ema"] and role in promised.averages:
+                if role in promised.trained:
+                    slack = of_move * promised.moved[role] + 1e-5 * np.abs(own["average"]).max()
+                    expected = promised.averages[role]
+                    self.near(f"average of {role}", own["average"], expected, slack)
+                promised.averages[role] = own["average"]
+        promised.forget_sizes()
+
+    def agree_on_plan(self):
+        """What `describe` prints: who is decayed, and who is adapted."""
+        lines = []
+        self.inner.describe(lines.append)
+        rows = "\n".join(lines).splitlines()[1 : 1 + len(self.order)]
+        for role, row in zip(self.order, rows, strict=True):
+            _, _, decay, adapted, *_ = row.split()
+            self.same(f"decay of {role}", decay != "-", self.promised.is_decayed(role))
+            self.same(f"adaptation of {role}", adapted == "yes", self.promised.is_adapted(role))
+
+    def same(self, what, actual, expected):
+        if actual != expected:
+            raise Disagreement(f"{what}: {actual}, promised {expected}; {self.story()}")
+
+    def near(self, what, actual, expected, slack, relative=0.0):
+        difference = np.abs(np.asarray(actual, float) - expected)
+        if not np.all(difference <= slack + relative * np.abs(expected)):
+            raise Disagreement(
+                f"{what}: {actual}, promised {expected}, within {slack:.3g}; {self.story()}"
+            )
+
+    def story(self):
+        return "after\n  " + "\n  ".join(self.trace)
+
+    # Training.
+
+    def learn_order(self):
+        """An optimizer is built at its first step."""
+        if not self.is_built:
+            by_key = {id(v): role for role, v in _variables(self.model).items()}
+            self.order = [by_key[id(v)] for v in self.model.trainable_variables]
+            self.is_built = True
+
+    @rule(batches=BATCHES)
+    def micro_steps(self, batches):
+        self.act("micro_steps", len(batches))
+        self.learn_order()
+        variables = _variables(self.model)
+        with self.quiet():
+            for batch in batches:
+                gradients = promises.gradients_of(batch)
+                trained = self.promised.trained
+                apply(
+                    self.optimizer, [gradients[r] for r in trained], [variables[r] for r in trained]
+                )
+                self.promised.take(gradients)
+        self.agree()
+
+    @rule(batch=st.builds(promises.batch_of, KINDS, SEEDS))
+    def train_on_batch(self, batch):
+        self.act("train_on_batch")
+        self.learn_order()
+        with self.quiet():
+            tokens, x, y = batch
+            self.model.train_on_batch([tokens, x], y)
+        self.promised.take(promises.gradients_of(batch))
+        self.agree()
+
+    @rule(batches=BATCHES)
+    def fit(self, batches):
+        if "averages of nothing" in OPEN and not self.will_update(batches):
+            return
+        self.act("fit", len(batches))
+        self.learn_order()
+        with self.quiet():
+            tokens, x, y = map(np.concatenate, zip(*batches, strict=True))
+            self.model.fit([tokens, x], y, batch_size=ROWS, shuffle=False, verbose=0)
+        for batch in batches:
+            self.promised.take(promises.gradients_of(batch))
+        self.promised.end_fit()
+        self.agree()
+
+    def will_update(self, batches):
+        """Whether there will be averages after these."""
+        promised = self.promised.copy()
+        for batch in batches:
+            promised.take(promises.gradients_of(batch))
+        return promised.step > 0
+
+    @precondition(lambda self: not isinstance(self.promised.told["learning_rate"], dict))
+    @rule(batches=st.lists(USUAL, min_size=8, max_size=8))
+    def fit_with_autowarmup(self, batches):
+        """In two parts, the second of them as a new process: back to the end of the first."""
+        if "scalars" in OPEN or "averages of nothing" in OPEN and not self.will_update(batches[:4]):
+            return
+        self.act("fit_with_autowarmup")
+        self.learn_order()
+        promised, file = self.promised, self.folder / f"warmup {len(self.trace)}.json"
+        low, high, longest, total, switch, lowest = 1e-3, 0.1, 7, 8, 6, 4
+        for at, (_, _, y) in enumerate(batches):
+            y[:, -1] = -1e4 if at in (2, 3) else 1e4
+
+        def part(first, last):
+            def generate():
+                for tokens, x, y in batches[2 * first :]:
+                    yield (tokens, x), y
+
+            warmup = self.ours.AutoWarmup(
+                low, high, max_warmup_fraction=longest / total, total_steps=total, patience=1,
+                tests=1, state_file=str(file), verbose=False,
+            )  # fmt: skip
+            with self.quiet(), certain_after(switch):
+                self.model.fit(
+                    generate(), steps_per_epoch=2, initial_epoch=first, epochs=last, verbose=0,
+                    callbacks=[warmup],
+                )  # fmt: skip
+
+        part(0, 2)
+        part(2, 4)
+        peak = low * ((high / low) ** (switch / longest)) ** 0.5
+        for step, batch in enumerate(batches):
+            rate = low * (high / low) ** (step / longest)
+            if step >= switch:
+                rate = peak * (1 + np.cos(np.pi * (step - switch) / (total - switch))) / 2
+            promised.told["learning_rate"] = rate
+            promised.take(promises.gradients_of(batch))
+            if step + 1 == lowest:
+                kept = promised.copy()
+                promised.end_fit()
+            if step + 1 == switch:
+                self.promised = promised = kept
+        promised.end_fit()
+        self.agree()
+
+    @rule(batch=USUAL)
+    def evaluate(self, batch):
+        self.act("evaluate")
+        tokens, x, y = batch
+        with self.quiet():
+            loss = self.model.evaluate([tokens, x], y, batch_size=ROWS, verbose=0)
+        expected, size = promises.loss_of(self.promised.weights, batch)
+        self.near("loss", loss, expected, 1e-5 * size)
+        self.agree()
+
+    # Changing.
+
+    @rule(seed=SEEDS)
+    def set_weights(self, seed):
+        self.act("set_weights", seed)
+        self.promised.weights = promises.weights_of(seed)
+        names = {id(v): role for role, v in _variables(self.model).items()}
+        self.model.set_weights(
+            [self.promised.weights[names[id(v)]].astype("float32") for v in self.model.weights]
+        )
+        self.agree()
+
+    @precondition(lambda self: not isinstance(self.promised.told["learning_rate"], dict))
+    @rule(rate=RATES)
+    def set_rate(self, rate):
+        self.act("set_rate", rate)
+        self.optimizer.learning_rate = rate
+        self.promised.told["learning_rate"] = rate
+        self.agree()
+
+    @rule(eager=st.sampled_from([True, True, False]))
+    def compile_again(self, eager):
+        self.act("compile_again", eager)
+        self.eager = eager
+        self.compile(self.model, self.optimizer)
+        self.agree()
+
+    @precondition(lambda self: self.is_built)
+    @rule(layer=st.sampled_from(LAYERS))
+    def freeze_or_unfreeze(self, layer):
+        """And compile, as Keras asks for; between updates."""
+        frozen = self.promised.frozen
+        if layer not in frozen and (self.promised.micro_step or len(frozen) == len(LAYERS) - 1):
+            return
+        self.act("freeze_or_unfreeze", layer)
+        frozen ^= {layer}
+        self.model.get_layer(layer).trainable = layer not in frozen
+        if BACKEND == "jax":  # where Keras's step wants all the variables of the build
+            self.compile_anew()
+        else:
+            self.compile(self.model, self.optimizer)
+        self.agree()
+
+    @precondition(lambda self: not self.promised.frozen or BACKEND == "jax")
+    @rule()
+    def clone(self):
+        """Begins anew with an optimizer of the same config."""
+        self.act("clone")
+        self.compile_anew()
+        self.agree()
+
+    def compile_anew(self):
+        optimizer = type(self.optimizer).from_config(self.optimizer.get_config())
+        self.compile(self.model, optimizer)
+        self.promised.begin()
+        self.is_built = False
+
+    def refused(self, error):
+        if not is_refusal(error):
+            raise error
+        COUNTS["refused"] += 1
+        self.trace.append(f"refused: {error}")
+
+    # Saving.
+
+    def forms(self):
+        forms = ["model.keras", "model.weights.h5", "own variables"]
+        if not self.twins:  # Keras's own optimizers have variables of one name there, too
+            forms.append("model.h5")
+        if BACKEND == "tensorflow":
+            forms.append("checkpoint")
+        return forms
+
+    @precondition(lambda self: self.is_built)
+    @rule(data=st.data())
+    def save(self, data):
+        form = data.draw(st.sampled_from(self.forms()))
+        self.act("save", form)
+        path = self.folder / f"{len(self.saved)} {form}"
+        with self.quiet():
+            try:
+                if form == "own variables":
+                    path = {}
+                    self.optimizer.save_own_variables(path)
+                    path = {name: np.array(array(value)) for name, value in path.items()}
+                elif form == "checkpoint":
+                    path = self.checkpoint(self.model, self.optimizer).save(path)
+                elif form == "model.weights.h5":
+                    self.model.save_weights(path)
+                else:
+                    self.model.save(path)
+            except ValueError as error:
+                self.refused(error)
+                return
+        self.saved.append((form, path, self.promised.copy(), self.order))
+        self.agree()
+
+    @staticmethod
+    def checkpoint(model, optimizer):
+        import tensorflow as tf
+
+        return tf.train.Checkpoint(model=model, optimizer=optimizer)
+
+    @precondition(lambda self: self.saved)
+    @rule(data=st.data(), changes=CHANGES)
+    def load(self, data, changes):
+        at = data.draw(st.integers(0, len(self.saved) - 1))
+        form, path, promised, order = self.saved[at]
+        promised = promised.copy()
+        if form in ("model.keras", "model.h5") or "crossing" in OPEN:
+            changes = {}
+        before, told = dict(promised.told), {**promised.told, **changes}
+        self.act("load", at, form, {k: v for k, v in changes.items() if v != before.get(k)})
+        try:
+            with self.quiet():
+                self.load_into(form, path, told, promised)
+        except ValueError as error:
+            self.refused(error)
+            return
+        self.promised, self.order, self.is_built = promised, list(order), True
+        promised.told = told
+        if told["gradient_accumulation_steps"] != before["gradient_accumulation_steps"]:
+            promised.empty()
+        fresh = told["use_ema"] and not before["use_ema"]
+        if fresh or not told["use_ema"]:
+            promised.averages = {}
+        if form == "own variables":
+            self.put(promised.weights)
+        if fresh:
+            self.first_average(promised)
+        self.agree()
+
+    def load_into(self, form, path, told, promised):
+        if form in ("model.keras", "model.h5"):
+            loss = _loss(self.host)
+            model = self.host.models.load_model(path, custom_objects={"tilted": loss})
+            if form == "model.h5":  # Keras 3 hands the state over when the optimizer is built
+                model.optimizer.build(model.trainable_variables)
+            self.compile(model, model.optimizer)
+            return
+        model, optimizer = self.new_model(told, promised)
+        for layer in promised.frozen:
+            model.get_layer(layer).trainable = False
+        optimizer.build([_variables(model)[role] for role in self.order])
+        if form == "own variables":
+            optimizer.load_own_variables(path)
+        elif form == "checkpoint":
+            self.checkpoint(model, optimizer).restore(path)
+        model.compile(optimizer, _loss(self.host))
+        if form == "model.weights.h5":
+            model.load_weights(path)
+        self.compile(model, optimizer)
+
+    def first_average(self, promised):
+        """Averages that a file had none of: they are made of weights since the load."""
+        batch = promises.batch_of("usual", 1)
+        before, variables = dict(promised.weights), _variables(self.model)
+        with self.quiet():
+            for _ in range(promised.accumulates):
+                apply(
+                    self.optimizer,
+                    [promises.gradients_of(batch)[role] for role in promised.trained],
+                    [variables[role] for role in promised.trained],
+                )
+                promised.take(promises.gradients_of(batch))
+        for index, role in enumerate(self.order):
+            average = array(self.inner.state_of(index)["average"]).astype(float)
+            if role in promised.trained:
+                between = [before[role], promised.weights[role]]
+                size = 1e-2 * (promised.moved[role] + OF_SIZE * np.abs(between).max())
+                low, high = np.min(between, axis=0) - size, np.max(between, axis=0) + size
+                if not np.all((low <= average) & (average <= high)):
+                    raise Disagreement(
+                        f"average of {role}: {average}, of {between}; {self.story()}"
+                    )
+            promised.averages[role] = average
+
+
+def of(door):
+    """The machine of one Keras."""
+    return type(f"{door.title()}Training", (Training,), {"door": door})
+
+
+MACHINES = {door: of(door) for door in DOORS}
