@@ -87,9 +87,11 @@ def gradients_of(batch):
 def loss_of(weights, batch):
     """The mean over the batch, and the size of what it is the sum of."""
     tokens, x, y = batch
+    towers = [weights[f"{t}/kernel"] for t in ("left", "right")]
+    biases = [weights[f"{t}/bias"] for t in ("left", "right")]
     outputs = np.concatenate([
         weights["embedding"][tokens],
-        *(x.astype(float) @ weights[f"{t}/kernel"] + weights[f"{t}/bias"] for t in ("left", "right")),
+        *(x.astype(float) @ kernel + bias for kernel, bias in zip(towers, biases, strict=True)),
         _normalized(x) * weights["norm/gamma"] + weights["norm/beta"],
         np.ones((len(y), 1)),
     ], axis=1)  # fmt: skip
