@@ -138,6 +138,8 @@ def test_what_is_no_matrix_has_the_slots_of_the_others(door):
     assert [len(slots) for slots in optimizer._slots] == [1, 2, 2, 2, 1]
     again = type(optimizer).from_config(optimizer.get_config())
     assert again.get_config()["matrix_rows"] == {"grouped": None, "mixer": [1]}
+    numpys = type(optimizer)(matrix_rows={"mixer": np.int64(1)}).get_config()["matrix_rows"]
+    assert numpys == {"mixer": [1]} and type(numpys["mixer"][0]) is int
 
 
 @every_door

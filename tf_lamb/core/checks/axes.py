@@ -1,5 +1,6 @@
 """What a constructor is given of the axes of variables: by pattern, of what it finds."""
 
+import numbers
 from collections.abc import Mapping
 
 from tf_lamb.core.checks import patterns
@@ -19,14 +20,13 @@ def slices(argument: str, value) -> dict[str, tuple[int, int | None]] | None:
     for pattern, where in value.items():
         pair = list(where) if isinstance(where, (list, tuple)) else [where]
         axis, blocks = (*pair, None, None)[:2]
-        numbers = all(isinstance(n, int) and not isinstance(n, bool) for n in (axis, blocks or 1))
-        if len(pair) > 2 or not numbers:
+        if len(pair) > 2 or not (_is_whole(axis) and (blocks is None or _is_whole(blocks))):
             raise TypeError(
                 f"{argument}[{pattern!r}] must be an axis or [axis, blocks], not {where!r}."
             )
         if blocks is not None and blocks < 1:
             raise ValueError(f"{argument}[{pattern!r}] asks for {blocks} blocks; 1 is the least.")
-        result[pattern] = (axis, blocks)
+        result[pattern] = (int(axis), None if blocks is None else int(blocks))
     return result
 
 
@@ -43,10 +43,15 @@ def rows(argument: str, value) -> dict[str, tuple[int, ...] | None] | None:
     result: dict[str, tuple[int, ...] | None] = {}
     for pattern, axes in value.items():
         given = list(axes) if isinstance(axes, (list, tuple)) else [axes]
-        if axes is not None and not all(type(axis) is int for axis in given or [None]):
+        if axes is not None and not all(map(_is_whole, given or [None])):
             raise TypeError(
                 f"{argument}[{pattern!r}] must be an axis, a list of axes, or None for what is no "
                 f"matrix, not {axes!r}."
             )
-        result[pattern] = None if axes is None else tuple(given)
+        result[pattern] = None if axes is None else tuple(map(int, given))
     return result
+
+
+def _is_whole(value):
+    """Whether it is a whole number, NumPy's too, and no bool."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
