@@ -38,7 +38,7 @@ def report_on(path, topology=None, search=False, overrides=()):
         command = [
             sys.executable, "-m", "tf_lamb.model_garden.preflight", f"--experiment={experiment}",
             f"--config_file={path}", f"--topology={topology or named}",
-            f"--report={out}", f"--{'' if search else 'no'}search",
+            f"--report={out}", f"--largest_batch={search}", "--cache_dir=",
             *(["--params_override=" + ",".join(overrides)] if overrides else []),
         ]  # fmt: skip
         begun = time.perf_counter()

@@ -72,7 +72,7 @@ def ask(switches, topology, examples, depth, search, update_only):
         found = update_alone(model, optimizer, loss, shape, topology)
     else:
         found = tf_lamb.keras.preflight(
-            model, optimizer, loss, shape, topology, search=search
+            model, optimizer, loss, shape, topology, largest_batch=search, cache_dir=None
         ).as_dict()
     return {
         **found, "switches": switches, "asked": examples, "layers": depth, "search": search,

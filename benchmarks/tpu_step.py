@@ -47,7 +47,13 @@ def of_keras(name, chip, layers):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = KERAS[name](tf_lamb.keras.LAMB, keras)
     report = tf_lamb.keras.preflight(
-        bert(layers), optimizer, loss, (8 * EXAMPLES, 128), CHIPS[chip], search=False
+        bert(layers),
+        optimizer,
+        loss,
+        (8 * EXAMPLES, 128),
+        CHIPS[chip],
+        largest_batch=False,
+        cache_dir=None,
     )
     print(json.dumps(report.as_dict()))
 

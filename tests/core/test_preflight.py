@@ -1,12 +1,16 @@
-"""Preflight's arithmetic: topologies, bounds, the search for a batch, and the report."""
+"""Preflight's arithmetic: topologies, bounds, the search for a batch, the answers, the report."""
 
 import json
+import math
+import types
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tf_lamb.core import recipes
+from tf_lamb.tpu import answers, compiler, roofline
 from tf_lamb.tpu import report as preflight
-from tf_lamb.tpu import roofline
 from tf_lamb.tpu.search import largest
 
 GIB = 2**30
@@ -44,26 +48,190 @@ def test_bounds_are_those_of_a_calculator():
 
 
 def test_micro_batches_repeat_all_but_the_update():
-    work = preflight.Work(100.0, 50.0, 10.0, 20.0, 7.0, 5.0).times(4)
+    work = preflight.Work(100.0, 50.0, None, None, 7.0, 5.0).times(4, 10.0, 20.0)
     assert (work.flops, work.bytes_moved) == (100 + 3 * 90, 50 + 3 * 30)
     assert work.reduced == 7 + 3 * 2
 
 
-@pytest.mark.parametrize("again", [1.0, 1.5], ids=["line", "computed again"])
-@pytest.mark.parametrize("start", [1, 32, 500])
-@pytest.mark.parametrize("slope", [0.003, 0.7, 40.0])
-def test_the_search_ends_at_the_last_batch_that_fits(slope, start, again):
-    asked = []
+BASE, AVAILABLE = 10.0, 100.05  # what lies there without examples, and what there is
+
+
+def searched(needs, start):
+    """What the search finds, and the batches that it asks for."""
+    tried = []
+
+    def ask(batch):
+        assert batch > 0 and batch not in (start, *tried)
+        tried.append(batch)
+        return needs(batch)
+
+    found = largest(ask, AVAILABLE, {0: BASE, start: needs(start)})
+    assert len(tried) <= 3
+    known = {batch: needs(batch) for batch in [start, *tried]}
+    assert found.fits == max((b for b in known if known[b] <= AVAILABLE), default=0)
+    assert found.too_large == min((b for b in known if known[b] > AVAILABLE), default=None)
+    return found, tried
+
+
+@pytest.mark.parametrize("constant", [0, 1, 20])
+@pytest.mark.parametrize("slope", [0.003, 0.7, 8.0])
+@pytest.mark.parametrize("start", [8, 32, 500, 1024])
+def test_where_memory_is_affine_the_largest_batch_takes_three_compilations(start, slope, constant):
+    needs = lambda batch: BASE + constant + slope * batch  # noqa: E731
+    found, _ = searched(needs, start)
+    assert needs(found.fits) <= AVAILABLE or found.fits == 0
+    # If it is not proven, it is predicted.
+    assert needs(found.predicted) <= AVAILABLE < needs(found.predicted + 1)
+
+
+@given(
+    start=st.integers(1, 4096),
+    slope=st.floats(1e-4, 60),
+    # What leads at small batches, where it is gradients; what the compiler computes again.
+    flat=st.floats(0, 80),
+    again=st.floats(1, 3),
+    tile=st.sampled_from([1, 8, 128]),
+)
+def test_the_search_says_what_it_compiled_whatever_memory_does(start, slope, flat, again, tile):
+    def needs(batch):
+        line = BASE + max(flat, slope * tile * math.ceil(batch / tile))
+        return min(line, AVAILABLE) if line <= again * AVAILABLE else line / again
+
+    found, _ = searched(needs, start)
+    if found.too_large is not None:
+        assert found.fits <= found.predicted < found.too_large
+    if needs(start) <= AVAILABLE:
+        assert found.fits >= start
+
+
+def test_where_nothing_fits_yet_the_parts_of_the_batch_are_tried():
+    found, tried = searched(lambda batch: BASE + 30 + 0.09 * batch, 1024)
+    assert 1024 % tried[0] == 0 and tried[0] == 512  # a micro-batch of the batch that was asked for
+    assert found.fits == 667 and found.too_large == 668
+
+
+@pytest.mark.parametrize("start", [49152, 61440, 69632, 139264])
+def test_a_size_that_is_rounded_does_not_mislead_the_search(start):
+    """What is too large by less than a hundredth is too large by one byte, as libtpu says it."""
 
     def needs(batch):
-        asked.append(batch)
-        line = 10 + slope * batch
-        return 99.0 if 100 < line < 100 * again else line  # a compiler that makes it fit
+        line = BASE + 0.003 * batch
+        return line if line <= AVAILABLE else max(round(line - 0.05, 1) + 0.05, AVAILABLE + 1e-9)
 
-    found = largest(needs, 100, start)
-    assert len(asked) == len(set(asked)) <= (6 if again == 1 else 40)
-    assert needs(found + 1) > 100 and (found == 0 or needs(found) <= 100)
-    assert (found == 0) == (needs(1) > 100)
+    found, _ = searched(needs, start)
+    assert 0.998 * 30016 < found.fits <= 30016
+
+
+@pytest.mark.parametrize(("needs", "fits"), [(lambda n: 200.0, 0), (lambda n: 50.0 * n, 2)])
+def test_the_search_ends_where_there_is_nothing_between(needs, fits):
+    found, _ = searched(needs, 4)
+    assert (found.fits, found.too_large) == (fits, fits + 1)
+
+
+def test_what_the_compiler_refuses_is_no_batch_that_fits():
+    found, _ = searched(lambda n: math.inf if n > 64 else BASE + n / 10, 32)
+    assert 32 <= found.fits <= 64 < found.too_large
+
+
+def test_weights_alone_that_do_not_fit_need_no_search():
+    never = lambda batch: pytest.fail("compiled")  # noqa: E731
+    assert largest(never, 100.0, {0: 120.0, 32: 150.0})[:2] == (0, 1)
+
+
+class Compiler:
+    """Programs whose memory is affine in the batch; it counts them."""
+
+    weights, slots = 1.0 * GIB, 2.0 * GIB
+
+    def __init__(self, *, each=0.1 * GIB, update=True):
+        self.compiled, self._each, self._update = [], each, update
+
+    def step(self, examples):
+        self.compiled.append(examples)
+        needed = self.weights + self.slots + self._each * examples
+        if needed > SMALL.chip.memory:
+            raise compiler.TooLarge(needed, SMALL.chip.memory)
+        return compiler.Program(3 * GIB, 0, 0, self._each * examples, 8e12, 45e9, ())
+
+    def update(self):
+        self.compiled.append("update")
+        if not self._update:
+            raise compiler.Refused("not alone")
+        return compiler.Program(3 * GIB, 0, 0, 0, 1e12, 9e9, ())
+
+    def network(self, _):
+        return 1e9, 1e9, None
+
+
+def question(share=32, micro_batches=1):
+    batch = 8 * share * micro_batches
+    return preflight.Report("a model", SMALL, batch, micro_batches, steps=3600, compiler="libtpu 0")
+
+
+def test_whether_it_fits_and_its_time_take_one_compilation():
+    steps = Compiler()
+    found = answers.answers(question(), steps, largest_batch=True)
+    first = next(found)
+    assert steps.compiled == [32] and first.fits and first.memory.left > 0
+    assert first.hours == pytest.approx(3600 * first.bounds.step / 3600) and first.largest is None
+    second, third = found
+    assert steps.compiled == [32, "update", 124, 125]
+    assert second.bounds == first.bounds and second.work.update_bytes == 9e9
+    assert (third.largest, third.too_large, third.predicted) == (124, 125, 124)
+    assert third.work == second.work
+
+
+def test_each_answer_is_printed_when_it_is_known_and_nothing_twice():
+    steps, printed = Compiler(), []
+    collect = lambda text: printed.append((text, len(steps.compiled)))  # noqa: E731
+    found = answers.asked(question(), steps, largest_batch=True, print_fn=collect)
+    (first, one), (update, two), (most, _) = printed
+    assert (one, two) == (1, 2)
+    assert "9.28 GiB are left" in first and "at least 1" in first and "chip-hours" in first
+    assert update.startswith("step      the update is 12.5% of the operations")
+    assert most == "memory    at most 124 examples a replica fit: 992 in all"
+    lines = sorted(line[10:] for text in (first, update, most) for line in text.splitlines())
+    assert lines == sorted(line[10:] for line in str(found).splitlines())
+
+
+def test_without_the_largest_batch_nothing_more_is_compiled():
+    steps = Compiler()
+    assert answers.asked(question(), steps, largest_batch=False).largest is None
+    assert steps.compiled == [32, "update"]
+
+
+def test_a_batch_that_does_not_fit_is_answered_before_one_that_does_is_found():
+    steps = Compiler()
+    first, last = answers.answers(question(1024), steps, largest_batch=True)
+    assert not first.fits and first.needed > SMALL.chip.memory
+    assert steps.compiled[0] == 1024 and "update" not in steps.compiled
+    assert last.largest == 124 and last.needed_micro_batches == 16
+    assert "gradient_accumulation_steps=16, 64 examples at once" in str(last)
+
+
+def test_of_several_micro_batches_the_first_answer_is_of_one():
+    first, second = answers.answers(question(micro_batches=4), Compiler(), largest_batch=False)
+    assert first.fits and first.hours is None
+    assert "one micro-batch of them and the update" in str(first)
+    assert (first.work.flops, second.work.flops) == (8e12, 8e12 + 3 * 7e12)
+    assert "one micro-batch" not in str(second) and second.hours > 0
+
+
+def test_an_update_that_does_not_compile_alone_leaves_the_step_as_it_is():
+    steps = Compiler(update=False)
+    found = answers.asked(question(), steps, largest_batch=True)
+    assert found.fits and found.refused is None and found.largest == 124
+    assert found.work.update_flops is None and "the update is" not in str(found)
+    json.dumps(found.as_dict())
+
+
+def test_a_step_that_is_refused_is_the_only_answer():
+    def refuse(_):
+        raise compiler.Refused("no such operation")
+
+    steps = types.SimpleNamespace(step=refuse)
+    (only,) = answers.answers(question(), steps, largest_batch=True)
+    assert only.refused == "no such operation" and not only.fits
 
 
 def report(**changes):
@@ -88,14 +256,31 @@ def test_a_report_is_a_table_and_json():
 
 
 def test_a_report_on_what_does_not_fit_says_by_how_much_and_what_does():
-    large = report(memory=None, needed=20.48 * GIB, work=None, largest=40)
+    large = report(memory=None, needed=20.48 * GIB, work=None, largest=40, too_large=41)
     assert "20.48 GiB of 15.48 GiB a replica: it does not fit, by 5.00 GiB" in str(large)
     assert "at most 40 examples a replica fit: 320 in all" in str(large)
     # 128 in as few equal parts as are no larger than 40.
     assert "gradient_accumulation_steps=4, 32 examples at once" in str(large)
     assert not large.fits and large.as_dict()["needed_micro_batches"] == 4
-    assert "not even one" in str(report(memory=None, needed=1e12, work=None, largest=0))
+    not_one = report(memory=None, needed=1e12, work=None, largest=0, too_large=1)
+    assert "not even one" in str(not_one)
     assert "refuses this step: no" in str(report(memory=None, needed=None, work=None, refused="no"))
+
+
+@pytest.mark.parametrize(
+    ("largest", "too_large", "predicted", "says"),
+    [
+        (130, 131, 130, "at most 130 examples a replica fit: 1,040 in all"),
+        (130, 200, 140, "at least 130 examples a replica fit: 1,040 in all"),
+        (130, 200, 140, "200 examples do not, and between them nothing was compiled; 140 should"),
+        (130, None, None, "at least 130 examples a replica fit: 1,040 in all; more were not"),
+        (0, 16, 5, "the batches that were compiled none fits, down to 16 examples; 5 should"),
+    ],
+)
+def test_what_was_not_compiled_is_not_claimed(largest, too_large, predicted, says):
+    found = report(largest=largest, too_large=too_large, predicted=predicted)
+    assert says in str(found)
+    assert found.as_dict()["too_large_examples_a_replica"] == too_large
 
 
 def test_the_published_time_is_of_the_published_run():

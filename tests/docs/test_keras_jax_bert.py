@@ -67,7 +67,8 @@ def test_it_installs_as_the_other_does(notebook):
 
 
 @pytest.mark.slow
-def test_it_runs(notebook, monkeypatch):
+def test_it_runs(notebook, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # so that no earlier run answers
     monkeypatch.setenv("TF_LAMB_BERT_ROWS", "128")
     monkeypatch.delenv("MPLBACKEND", raising=False)  # so that the kernel's own shows pictures
     for cell in code(notebook).values():

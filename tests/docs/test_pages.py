@@ -35,7 +35,10 @@ SHORTER = {
     "automatic_warmup.md": [("batch_size=8192, epochs=60", "batch_size=64, epochs=8")],
     "fixed_point.md": [("epochs=10", "epochs=1")],
     "noise.md": [("steps = 4800 ", "steps = 3 ")],
-    "preflight.md": [('(4096, 64), "v3:4x4"', '(64, 64), "v3:2x2"')],
+    "preflight.md": [
+        ('(4096, 64), "v3:4x4"', '(64, 64), "v3:2x2"'),
+        ("steps=1000", "cache_dir=None"),
+    ],
 }
 
 

@@ -73,7 +73,7 @@ PROGRAMS = {}  # what was compiled for a topology, by compiler and text
 
 
 def ask(model, *, optimizer=None, loss="mse", shapes=(64, 60), topology="v3:2x2", **options):
-    """Preflight, which compiles no program twice here."""
+    """Preflight of this batch alone, which compiles no program twice here."""
     compile_ = compiler.compile_lowered
 
     def once(lowered):
@@ -83,6 +83,7 @@ def ask(model, *, optimizer=None, loss="mse", shapes=(64, 60), topology="v3:2x2"
         return PROGRAMS[key]
 
     optimizer = optimizer or tf_lamb.keras.LAMB(0.01)
+    options = {"largest_batch": False, "cache_dir": None} | options
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "compile_lowered", once)
         return tf_lamb.keras.preflight(model, optimizer, loss, shapes, topology, **options)
@@ -162,7 +163,7 @@ def test_it_is_the_program_that_keras_ran(case, strategy):
     theirs = keras_program(make, loss, inputs, targets, STRATEGIES[strategy](devices))
     cost = theirs.cost_analysis()
     assert ours.flops == pytest.approx(cost["flops"], rel=0.1)
-    assert ours.collectives == programs.Text(theirs.as_text()).collectives()
+    assert ours.exchanges == programs.Text(theirs.as_text()).exchanges()
     # XLA counts one turn of a loop, and there is one in the random numbers.
     once = programs.Text(ours.text.replace("known_trip_count", ""))
     assert once.bytes_moved() == pytest.approx(cost["bytes accessed"], rel=0.1)
@@ -199,21 +200,32 @@ def keras_program(make, loss, inputs, targets, distribution):
     return lowered.compile()
 
 
-def test_what_does_not_fit_and_the_largest_batch_that_does():
+def wide(share, **options):
+    """A model of which an example is a MiB."""
     model = keras.Sequential([layers.Input((2**18,)), layers.Dense(8)], name="wide")
-    wide = lambda share, **options: ask(  # noqa: E731
-        model, optimizer="sgd", shapes=(8 * share, 2**18), **options
-    )
-    report = wide(2**16)
+    return ask(model, optimizer="sgd", shapes=(8 * share, 2**18), **options)
+
+
+def test_what_does_not_fit_and_the_largest_batch_that_does(tmp_path, monkeypatch):
+    printed = []
+    searched = {"largest_batch": True, "cache_dir": tmp_path}
+    report = wide(2**16, print_fn=printed.append, **searched)
+    first, most = printed
+    assert "it does not fit, by" in first and "examples a replica fit" not in first
+    assert re.match(r"memory    at (most|least) [\d,]+ examples a replica fit", most)
     available = roofline.topology("v3:2x2").chip.memory
     assert not report.fits and report.memory is None and report.work is None
     # The batch alone is a MiB an example.
     assert report.needed > 2**16 * 2**20 > available
-    assert "it does not fit, by" in str(report)
     assert report.largest == pytest.approx(available / 2**20, rel=0.1)
-    most, over = (wide(report.largest + more, search=False) for more in (0, 1))
+    assert 2 <= len(list(tmp_path.iterdir())) <= 4
+    most, over = wide(report.largest), wide(report.too_large)
     assert most.fits and most.needed <= available
     assert not over.fits and over.largest is None
+    # The same question compiles nothing.
+    monkeypatch.setattr(compiler, "compile_lowered", lambda lowered: pytest.fail("compiled"))
+    monkeypatch.setattr(sys.modules[__name__], "PROGRAMS", {})
+    assert wide(2**16, **searched) == report
 
 
 def snapshot(model, optimizer):

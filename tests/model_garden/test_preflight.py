@@ -21,7 +21,7 @@ from support.on_tpu import SMALL
 from tf_lamb.model_garden import preflight as door
 from tf_lamb.model_garden.checks import step_programs
 from tf_lamb.model_garden.errors import UserError
-from tf_lamb.tpu import compiler, roofline
+from tf_lamb.tpu import compiler, roofline, stablehlo
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,24 @@ def test_results_take_the_place_of_variables():
     assert program.memory - program.arguments < 4 * 1024 * 1024  # no second v
 
 
+def a_branch(rate=2.0):
+    """A program with computations of its own, made anew."""
+    w = tf.Variable(tf.ones([8]))
+
+    @tf.function(jit_compile=True)
+    def step(x):
+        w.assign(tf.cond(tf.reduce_sum(x) > 0, lambda: rate * x, lambda: w))
+        return tf.reduce_max(w)
+
+    return stablehlo.text_of(step_programs.hlo(step, tf.ones([8])))
+
+
+def test_a_program_has_one_text_however_often_it_is_made():
+    text = a_branch()
+    assert text.count(" {\n") > 3 and "input_output_alias" in text
+    assert a_branch() == text != a_branch(3.0)
+
+
 def test_what_xla_has_no_program_for_is_named_with_its_layer():
     @tf.function(jit_compile=True)
     def step(x):
@@ -76,7 +94,7 @@ def experiment(records, **fields):
 
 def test_what_an_experiment_keeps_is_counted(records):
     params = experiment(records)
-    found = door.ask(params, SMALL, EXPERIMENT, search=False, say=on_tpu.silent)
+    found = door.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE)
     steps = step_programs.Steps(params)
     count = sum(math.prod(w.shape) for w in steps._model.variables)
     assert found.memory.weights == 4 * count
@@ -119,17 +137,42 @@ def check_accumulation(found):
     assert found["work"]["reduced"] == memory["weights"]  # once an update
 
 
-PROGRAM = "ENTRY %main (x: f32[]) -> f32[] {\n  ROOT %x = f32[] parameter(0)\n}\n"
-
-
 def test_accumulation_is_in_the_report(records, monkeypatch):
     """With the numbers of no program at all."""
     monkeypatch.setattr(step_programs.Steps, "step", lambda steps, examples: b"")
     monkeypatch.setattr(step_programs.Steps, "update", lambda steps: b"")
-    program = compiler.Program(0, 0, 0, 0, 1.0, PROGRAM)
+    program = compiler.Program(0, 0, 0, 0, 1.0, 0, ())
     monkeypatch.setattr(compiler, "compile_hlo", lambda hlo, device: program)
     settings = settings_of(records, gradient_accumulation_steps=2)
     check_accumulation(on_tpu.small(settings, EXPERIMENT))
+
+
+def test_the_first_answer_is_printed_before_anything_else_is_compiled(records, monkeypatch):
+    """With programs that are nothing but their number of examples."""
+    monkeypatch.setattr(step_programs.Steps, "step", lambda steps, examples: examples)
+    monkeypatch.setattr(step_programs.Steps, "update", lambda steps: 0)
+
+    def compile_(examples, device):
+        if (needed := examples * 2.0**30) > SMALL.chip.memory:
+            raise compiler.TooLarge(needed, SMALL.chip.memory)
+        return compiler.Program(0, 0, 0, int(needed), 1.0, 1.0, ())
+
+    monkeypatch.setattr(compiler, "compile_hlo", compile_)
+    events = []
+    options = {
+        "largest_batch": True, "print_fn": events.append,
+        "say": lambda text, end="": events.append(text.split(" ...")[0]),
+    }  # fmt: skip
+    params = experiment(records)
+    found = door.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE | options)
+    compiled = [(i, text) for i, text in enumerate(events) if text.startswith("compiling")]
+    first, update, most = (e for e in events if e.startswith((EXPERIMENT, "step", "memory")))
+    assert 3 < len(compiled) <= 5 and compiled[0][1] == "compiling 4 examples"
+    assert compiled[0][0] < events.index(first) < compiled[1][0]
+    assert compiled[1][1] == "compiling the update alone"
+    assert "are left" in first and "step      at least" in first
+    assert update.startswith("step      the update is") and most.startswith("memory    at most 15")
+    assert found.largest == 15
 
 
 @pytest.mark.slow
@@ -173,11 +216,12 @@ def test_every_tpu_configuration_passes_at_its_own_topology(names):
 # --- the command, and bad input ---
 
 
-def run(topology, report, files=()):
+def run(topology, report, files=(), cache_dir=""):
     """What the command does with its flags, in this process."""
     flags = train_utils.ParseConfigOptions(experiment=EXPERIMENT, config_file=files)
     vars(flags).update(
-        topology=topology, report=str(report), search=False, replace_stock=False, gin_file=[],
+        topology=topology, report=str(report), largest_batch=False, cache_dir=cache_dir,
+        replace_stock=False, gin_file=[],
         gin_params=[], recipe=None, global_batch_size=None, per_replica_batch_size=None,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
@@ -210,19 +254,19 @@ def test_a_batch_that_the_replicas_do_not_divide_is_refused_before_the_model(rec
     params = experiment(records)
     params.task.train_data.global_batch_size = 36
     with pytest.raises(UserError, match=r"36 examples cannot be dealt out to 8 replica.*of 32"):
-        door.ask(params, SMALL, EXPERIMENT, say=on_tpu.silent)
+        door.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE)
     with pytest.raises(UserError, match="none for libtpu"):
-        door.ask(params, roofline.topology("v3:3x5"), EXPERIMENT, say=on_tpu.silent)
+        door.ask(params, roofline.topology("v3:3x5"), EXPERIMENT, **on_tpu.ALONE)
     params.trainer.train_steps = 0
     with pytest.raises(UserError, match="train_steps is 0"):
-        door.ask(params, SMALL, EXPERIMENT, say=on_tpu.silent)
+        door.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE)
 
 
 def test_an_experiment_that_cannot_be_built_says_why(records):
     params = experiment(records)
     params.task.model.encoder.bert.hidden_activation = "nonsense"
     with pytest.raises(UserError, match="the model of this experiment cannot be built: .*nonsense"):
-        door.ask(params, SMALL, EXPERIMENT, search=False, say=on_tpu.silent)
+        door.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE)
 
 
 def check_the_report(out, said, path):
@@ -231,11 +275,17 @@ def check_the_report(out, said, path):
     assert json.loads(path.read_text())["fits"] is True
 
 
-def test_it_prints_a_table_and_writes_a_report(records, tmp_path, capsys):
+def test_it_prints_a_table_and_writes_a_report(records, tmp_path, capsys, monkeypatch):
     path, file = tmp_path / "report.json", tmp_path / "tiny.yaml"
     file.write_text(json.dumps(settings_of(records)))
-    assert run("v3:2x2", path, [str(file)])
-    check_the_report(*capsys.readouterr(), path)
+    assert run("v3:2x2", path, [str(file)], tmp_path / "kept")
+    out, said = capsys.readouterr()
+    check_the_report(out, said, path)
+    # Once more, of the folder alone.
+    monkeypatch.setattr(compiler, "compile_hlo", lambda hlo, device: pytest.fail("compiled"))
+    assert run("v3:2x2", tmp_path / "again.json", [str(file)], tmp_path / "kept")
+    assert capsys.readouterr().out == out
+    assert (tmp_path / "again.json").read_text() == path.read_text()
 
 
 @pytest.mark.slow
@@ -250,7 +300,7 @@ def test_the_command_does_as_much_and_refuses_in_one_line(records, tmp_path):
     file.write_text(json.dumps(settings_of(records)))
     done = command(
         f"--experiment={EXPERIMENT}", f"--config_file={file}", "--topology=v3:2x2",
-        f"--report={path}", "--nosearch",
+        f"--report={path}", "--largest_batch=false", "--cache_dir=",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     check_the_report(done.stdout, done.stderr, path)

@@ -74,6 +74,10 @@ def silent(*_, **__):
     """Says nothing of what takes long."""
 
 
+# A question of this batch alone, without a folder of answers.
+ALONE = {"largest_batch": False, "cache_dir": None, "say": silent}
+
+
 def reports(names):
     """How many programs were compiled for these files, made small; each one's report."""
     known, found = {}, []
@@ -81,9 +85,7 @@ def reports(names):
         for name in names:
             path = FILES[name]
             params = parsed(path).replace(task={"model": _LESS[name[:4]]})
-            report = preflight.ask(
-                params, _topology_of(path), experiment_of(path), search=False, say=silent
-            )
+            report = preflight.ask(params, _topology_of(path), experiment_of(path), **ALONE)
             found.append((report.as_dict(), str(report)))
     return len(known), found
 
@@ -91,7 +93,7 @@ def reports(names):
 def small(settings, experiment):
     """The report on a few chips, as plain numbers."""
     params = garden.build(settings, experiment)
-    return preflight.ask(params, SMALL, experiment, search=False, say=silent).as_dict()
+    return preflight.ask(params, SMALL, experiment, **ALONE).as_dict()
 
 
 def accounts_on_a_cpu(hlo):
@@ -113,13 +115,13 @@ def accounts_of_a_step(settings, experiment):
 
 
 def too_large(settings, experiment):
-    """A report on a batch that does not fit, and whether the largest that it names does, alone."""
+    """A report on a batch that does not fit, and whether what it names does and does not, alone."""
     params = garden.build(settings, experiment)
-    report = preflight.ask(params, SMALL, experiment, say=silent)
+    report = preflight.ask(params, SMALL, experiment, **ALONE | {"largest_batch": True})
     steps, device = step_programs.Steps(params), compiler.devices(SMALL)[0]
     memory = compiler.compile_hlo(steps.step(report.largest), device).memory
     try:
-        compiler.compile_hlo(steps.step(report.largest + 1), device)
+        compiler.compile_hlo(steps.step(report.too_large), device)
     except compiler.TooLarge:
         return report.fits, report.needed, str(report), memory, True
     return report.fits, report.needed, str(report), memory, False

@@ -39,4 +39,8 @@ def test_only_what_passes_the_edge_of_the_chip_is_moved():
     # the dearer branch. What is added on the chip costs nothing.
     expected = (32 + 32 + 4) + 256 + (256 + 256) + (256 + 256)
     assert programs.Text(TEXT).bytes_moved() == expected
-    assert programs.Text(TEXT).collectives() == {"all-reduce": (1, 256)}
+    exchanges = programs.Text(TEXT).exchanges()
+    assert exchanges == (programs.Exchange("all-reduce", None, False, 1, 256),)
+    assert programs.collectives(exchanges) == {"all-reduce": (1, 256)}
+    assert programs.reduced(exchanges, 8, in_branches=False) == {8: 256}
+    assert programs.reduced(exchanges, 8, in_branches=True) == {}

@@ -6,10 +6,11 @@
 
 The experiment's own model, task, optimizer and schedule are built as training would build them, and
 one replica's step is compiled by libtpu, which runs on a CPU: `pip install ".[preflight]"`.
-It says whether the step fits, the largest batch that does, the least time that a step and the whole
-schedule can take, or what the compiler refuses. Nothing is trained, and nothing is written but the
-report that `--report` asks for. BERT-large takes some minutes on two cores, most of them for the
-largest batch: `--nosearch` leaves that out.
+It says whether the step fits and the least time that a step and the whole schedule can take, or
+what the compiler refuses, from one compilation, and prints that first. The largest batch that fits
+follows, after three more compilations at most; `--largest_batch=false` leaves it out. Nothing is
+trained. What is written is the report that `--report` asks for, and the compiler's answers, about
+1 kB each, in the folder `--cache_dir`: the same question is not compiled again.
 
 It ends with 0 where the step fits, and with 1 where it does not or the run cannot be.
 """
@@ -27,9 +28,10 @@ from tf_lamb.model_garden import train
 from tf_lamb.model_garden.checks import early
 from tf_lamb.model_garden.errors import UserError, one_line
 from tf_lamb.model_garden.running.console import Console
-from tf_lamb.tpu import compiler, roofline
+from tf_lamb.tpu import compiler, roofline, stablehlo
+from tf_lamb.tpu.answers import asked
+from tf_lamb.tpu.cache import Cache
 from tf_lamb.tpu.report import Report
-from tf_lamb.tpu.search import asked
 
 
 def define_flags() -> None:
@@ -39,18 +41,28 @@ def define_flags() -> None:
         "topology", None, "The slice that it would run on: v3:32x32, v4:4x4x4, v5e:4x8, ..."
     )
     flags.DEFINE_string("report", None, "A file for the report as JSON; not overwritten.")
-    flags.DEFINE_bool("search", True, "Whether to look for the largest batch that fits.")
+    flags.DEFINE_bool("largest_batch", True, "Whether to look for the largest batch that fits.")
+    flags.DEFINE_string(
+        "cache_dir", "auto", "A folder where the compiler's answers are kept; auto is "
+        "tf_lamb/preflight in the user's cache folder, and an empty name is none.",
+    )  # fmt: skip
 
 
-def ask(params, topology: roofline.Topology, name: str, *, search=True, say=print):
+def ask(
+    params, topology: roofline.Topology, name: str, *,
+    largest_batch=True, cache_dir="auto", say=print, print_fn=None,
+):  # fmt: skip
     """The report on an experiment.
 
     Args:
         params: the experiment.
         topology: where it would run.
         name: what to call it.
-        search: whether to look for the largest batch of a replica that fits.
-        say: told what takes long, as `print` is: before it with `end=""`, and what came of it.
+        largest_batch: whether to look for the largest batch of a replica that fits.
+        cache_dir: see `tf_lamb.tpu.cache.folder`.
+        say: called with what takes long, as `print` is: before it with `end=""`, and with what came
+            of it.
+        print_fn: called with the report's rows as soon as they are known.
 
     Raises:
         UserError: where the run cannot be; before the model is built where that can be known.
@@ -74,22 +86,25 @@ def ask(params, topology: roofline.Topology, name: str, *, search=True, say=prin
         steps=params.trainer.train_steps, compiler=compiler.versions(),
         published=recipes.published_time(model_of(params), batch, params.trainer.train_steps),
     )  # fmt: skip
-    return asked(report, _Compiled(params, device, say), lambda _: search)
+    kept = Cache(cache_dir, device.device_kind, stablehlo.text_of)
+    compiled = _Compiled(params, device, kept, say)
+    return asked(report, compiled, largest_batch=largest_batch, print_fn=print_fn)
 
 
 class _Compiled:
     """An experiment's programs, compiled, and said so."""
 
-    def __init__(self, params, device, say):
+    def __init__(self, params, device, kept, say):
         from tf_lamb.model_garden.checks import step_programs
 
-        self._device, self._say = device, say
+        self._device, self._kept, self._say = device, kept, say
         self._built = self._took("building the model", lambda: step_programs.Steps(params))
         self.weights, self.slots = self._built.weights, self._built.slots
 
     def step(self, examples):
         """The program of a step."""
-        return self._compile(f"{examples:,} examples", self._built.step, examples)
+        make = functools.partial(self._built.step, examples)
+        return self._compile(f"{examples:,} examples", make)
 
     def update(self):
         """The program of the update alone."""
@@ -99,10 +114,11 @@ class _Compiled:
         """All gradients are summed, by the update; a replica compiled alone has no collectives."""
         return self._built.gradients, self._built.gradients, None
 
-    def _compile(self, what, make, *arguments):
+    def _compile(self, what, make):
+        compile_ = lambda hlo: compiler.compile_hlo(hlo, self._device)  # noqa: E731
         return self._took(
             f"compiling {what}",
-            lambda: compiler.compile_hlo(make(*arguments), self._device),
+            lambda: self._kept.compiled(what, make, compile_),
             lambda program: roofline.gib(program.memory),
         )
 
@@ -120,7 +136,7 @@ class _Compiled:
 
 
 def run(said_to=None) -> bool:
-    """Asks what the flags say, prints the report, and writes it; returns whether it fits.
+    """Asks what the flags say, prints each answer, and writes the last; returns whether it fits.
 
     Args:
         said_to: where it is said what takes long; None for stderr.
@@ -136,8 +152,10 @@ def run(said_to=None) -> bool:
         train.register()
         params = train.read(args)
         say = functools.partial(print, file=said_to or sys.stderr, flush=True)
-        report = ask(params, topology, args.experiment, search=args.search, say=say)
-    print(report)
+        report = ask(
+            params, topology, args.experiment, largest_batch=args.largest_batch,
+            cache_dir=args.cache_dir, say=say, print_fn=functools.partial(print, flush=True),
+        )  # fmt: skip
     if args.report:
         with open(args.report, "x") as file:
             json.dump(report.as_dict(), file, indent=2)

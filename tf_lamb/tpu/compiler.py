@@ -50,7 +50,9 @@ class Program:
         arguments, outputs, aliased, temporaries: bytes; what is aliased is an output that takes the
             place of an argument.
         flops: operations.
-        text: the compiled program, in XLA's own notation.
+        bytes_moved: bytes read from HBM and written to it; what stays on the chip is not counted.
+        exchanges: what the replicas exchange, of each kind.
+        text: the compiled program, in XLA's own notation; empty where it was not kept.
     """
 
     arguments: int
@@ -58,27 +60,19 @@ class Program:
     aliased: int
     temporaries: int
     flops: float
-    text: str = dataclasses.field(repr=False)
+    bytes_moved: float
+    exchanges: tuple[programs.Exchange, ...]
+    text: str = dataclasses.field(default="", repr=False)
 
     @property
     def memory(self) -> int:
         """The bytes that it holds at once."""
         return self.arguments + self.outputs - self.aliased + self.temporaries
 
-    @functools.cached_property
-    def read(self) -> programs.Text:
-        """The same, to be asked what it moves."""
-        return programs.Text(self.text)
-
-    @functools.cached_property
-    def bytes_moved(self) -> float:
-        """Bytes read from HBM and written to it; what stays on the chip is not counted."""
-        return self.read.bytes_moved()
-
     @property
     def collectives(self) -> dict[str, tuple[int, int]]:
         """By kind, such as all-reduce: how many there are, and the bytes of their results."""
-        return self.read.collectives()
+        return programs.collectives(self.exchanges)
 
 
 def require() -> None:
@@ -138,11 +132,12 @@ def compile_hlo(hlo: bytes, device: Any) -> Program:
 
 
 def _program(memory, cost, text):
-    cost = cost[0] if isinstance(cost, list) else cost
+    cost, read = cost[0] if isinstance(cost, list) else cost, programs.Text(text)
     return Program(
         arguments=memory.argument_size_in_bytes, outputs=memory.output_size_in_bytes,
         aliased=memory.alias_size_in_bytes, temporaries=memory.temp_size_in_bytes,
-        flops=max(cost.get("flops", 0.0), 0.0), text=text,
+        flops=max(cost.get("flops", 0.0), 0.0), bytes_moved=read.bytes_moved(),
+        exchanges=read.exchanges(), text=text,
     )  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 import math
 import re
+from collections.abc import Iterable
+from typing import NamedTuple
 
 _SIZES = {
     "pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2, "s32": 4, "u32": 4,
@@ -25,6 +27,51 @@ _SHARES = {"all-reduce": 1.0, "reduce-scatter": 0.5, "all-gather": 0.5}
 _COLLECTIVES = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
 )  # fmt: skip
+
+
+class Exchange(NamedTuple):
+    """The collectives of a program that are alike.
+
+    Attributes:
+        kind: such as all-reduce.
+        group: how many replicas take part; None for all of them.
+        in_branch: whether they run in a branch alone.
+        count: how many there are.
+        size: bytes of their whole arrays.
+    """
+
+    kind: str
+    group: int | None
+    in_branch: bool
+    count: int
+    size: int
+
+
+def collectives(exchanges: Iterable[Exchange]) -> dict[str, tuple[int, int]]:
+    """By kind: how many there are, and the bytes of the whole arrays."""
+    found: dict[str, tuple[int, int]] = {}
+    for each in exchanges:
+        count, size = found.get(each.kind, (0, 0))
+        found[each.kind] = count + each.count, size + each.size
+    return found
+
+
+def reduced(exchanges: Iterable[Exchange], everyone: int, *, in_branches: bool) -> dict[int, float]:
+    """Bytes to all-reduce, by how many replicas take part.
+
+    A reduce-scatter or an all-gather is half of an all-reduce of the whole array.
+
+    Args:
+        exchanges: of one program.
+        everyone: how many replicas there are.
+        in_branches: of the branches of the program, or of all else.
+    """
+    found: dict[int, float] = {}
+    for each in exchanges:
+        if each.kind in _SHARES and each.in_branch == in_branches:
+            group = each.group or everyone
+            found[group] = found.get(group, 0) + _SHARES[each.kind] * each.size
+    return found
 
 
 class Text:
@@ -84,29 +131,15 @@ class Text:
                 moved += min(whole, _read(inner, parameters.get(position), whole))
         return moved
 
-    def collectives(self) -> dict[str, tuple[int, int]]:
-        """By kind: how many there are, and the bytes of the whole arrays."""
-        found: dict[str, tuple[int, int]] = {}
-        for kind, size, _, _ in self._exchanges():
-            count, total = found.get(kind, (0, 0))
-            found[kind] = count + 1, total + size
-        return found
-
-    def reduced(self, everyone: int, *, in_branches: bool) -> dict[int, float]:
-        """Bytes to all-reduce, by how many replicas take part; everyone where it is not said.
-
-        A reduce-scatter or an all-gather is half of an all-reduce of the whole array.
-
-        Args:
-            in_branches: of the branches of the program, or of all else.
-        """
-        found: dict[int, float] = {}
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """What its replicas exchange, of each kind."""
+        found: dict[tuple, tuple[int, int]] = {}
         branches = self._in_branches()
         for kind, size, attributes, computation in self._exchanges():
-            group = _group(attributes) or everyone
-            if kind in _SHARES and (computation in branches) == in_branches:
-                found[group] = found.get(group, 0) + _SHARES[kind] * size
-        return found
+            key = kind, _group(attributes), computation in branches
+            count, total = found.get(key, (0, 0))
+            found[key] = count + 1, total + size
+        return tuple(Exchange(*key, *sums) for key, sums in found.items())
 
     def _exchanges(self):
         for computation, instructions in self._computations.items():

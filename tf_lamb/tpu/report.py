@@ -46,24 +46,27 @@ class Work:
 
     Attributes:
         flops, bytes_moved: of the whole step.
-        update_flops, update_bytes: of the optimizer's update, which is part of it.
+        update_flops, update_bytes: of the optimizer's update, which is part of it; None as long as
+            it was not compiled alone. The rest is of one micro-batch and the update until then.
         reduced, update_reduced: bytes to all-reduce, likewise.
     """
 
     flops: float
     bytes_moved: float
-    update_flops: float
-    update_bytes: float
+    update_flops: float | None
+    update_bytes: float | None
     reduced: float
     update_reduced: float = 0.0
 
-    def times(self, micro_batches: int) -> "Work":
-        """The step of as many micro-batches, of which the last updates."""
+    def times(self, micro_batches: int, update_flops: float, update_bytes: float) -> "Work":
+        """The step of as many micro-batches, the last of which takes such an update."""
         more = micro_batches - 1
-        flops = self.flops + more * (self.flops - self.update_flops)
-        moved = self.bytes_moved + more * (self.bytes_moved - self.update_bytes)
-        reduced = self.reduced + more * (self.reduced - self.update_reduced)
-        return dataclasses.replace(self, flops=flops, bytes_moved=moved, reduced=reduced)
+        return Work(
+            self.flops + more * (self.flops - update_flops),
+            self.bytes_moved + more * (self.bytes_moved - update_bytes),
+            update_flops, update_bytes,
+            self.reduced + more * (self.reduced - self.update_reduced), self.update_reduced,
+        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +82,10 @@ class Report:
         memory: None where the compiler says only what is `needed`.
         needed: bytes of one replica.
         work: None where the step does not compile.
-        largest: the most examples of a part that fit at once; None where nobody looked.
+        largest: the most examples of a part that compiled and fit at once; None where nobody
+            looked for them.
+        too_large: the fewest that do not; None where all that was tried fits.
+        predicted: the most that should fit where nothing between those two was compiled.
         steps: of the whole schedule, or None.
         published: what its recipe took elsewhere, or None.
         refused: why the compiler takes it for no TPU of this kind, or None.
@@ -97,6 +103,8 @@ class Report:
     needed: float | None = None
     work: Work | None = None
     largest: int | None = None
+    too_large: int | None = None
+    predicted: int | None = None
     steps: int | None = None
     published: str | None = None
     refused: str | None = None
@@ -119,6 +127,13 @@ class Report:
         return self.work is not None
 
     @property
+    def is_of_one_micro_batch(self) -> bool:
+        """Whether the work is that of one of several micro-batches, for the update is not known."""
+        if self.work is None or self.micro_batches == 1:
+            return False
+        return self.work.update_flops is None
+
+    @property
     def bounds(self) -> Bounds | None:
         """The least seconds of a step."""
         if self.work is None:
@@ -127,7 +142,7 @@ class Report:
 
     @property
     def needed_micro_batches(self) -> int | None:
-        """The fewest micro-batches of this batch that fit; None where not even one example does."""
+        """The fewest micro-batches of this batch that are known to fit, or None."""
         if not self.largest:
             return None
         share = self.batch_size // self.split
@@ -136,7 +151,7 @@ class Report:
     @property
     def hours(self) -> float | None:
         """The least hours of the whole schedule."""
-        if self.bounds is None or self.steps is None:
+        if self.bounds is None or self.steps is None or self.is_of_one_micro_batch:
             return None
         return self.steps * self.bounds.step / 3600
 
@@ -150,6 +165,8 @@ class Report:
             "fits": self.fits, "memory": self.memory and dataclasses.asdict(self.memory),
             "needed": self.needed, "available": topology.chip.memory,
             "largest_examples_a_replica": self.largest,
+            "too_large_examples_a_replica": self.too_large,
+            "predicted_examples_a_replica": self.predicted,
             "needed_micro_batches": self.needed_micro_batches,
             "work": self.work and dataclasses.asdict(self.work),
             "bounds": least and {**dataclasses.asdict(least), "step": least.step},

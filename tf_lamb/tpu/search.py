@@ -1,103 +1,89 @@
-"""What the compiler says of a replica's step, as a report; and the largest batch that fits."""
+"""The largest batch that fits, from few compilations."""
 
-import dataclasses
-import functools
 import math
-from collections.abc import Callable
-from typing import Any
-
-from tf_lamb.tpu.compiler import Refused, TooLarge
-from tf_lamb.tpu.report import Memory, Report, Work
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 
-def asked(report: Report, steps: Any, search: Callable[[Report], bool]) -> Report:
-    """The report, with all that the compiler says.
+class Largest(NamedTuple):
+    """What is known of the largest batch that fits.
 
-    Args:
-        report: what is known before: where it would run, the batch and its micro-batches.
-        steps: what is compiled: `step(examples)` of a part and `update()` give a `Program` or raise
-            `Refused`; `weights` and `slots` are bytes; `network(program)` says the bytes to
-            all-reduce, of them those of the update alone, and the collectives if they are known.
-        search: of what is known by then, whether to look for the largest batch.
+    Attributes:
+        fits: the most examples that compiled and fit; 0 where none did.
+        too_large: the fewest that do not fit; None where all that was tried does.
+        predicted: the most that fit by the line between those two; None without the second.
     """
-    available = report.topology.chip.memory
 
-    @functools.cache
-    def step(examples):
-        try:
-            return steps.step(examples)
-        except TooLarge as error:
-            return error
-
-    def needs(examples):
-        found = step(examples)
-        if isinstance(found, TooLarge):
-            return found.needed
-        # What compiles fits, whatever the rounding of what there is.
-        return min(Memory.of(found, steps.weights, steps.slots, available).needed, available)
-
-    try:
-        program = step(report.share)
-        if isinstance(program, TooLarge):
-            report = dataclasses.replace(report, needed=program.needed)
-        else:
-            memory = Memory.of(program, steps.weights, steps.slots, available)
-            update, (*reduced, collectives) = steps.update(), steps.network(program)
-            # Alone, the update may read what the step keeps on the chip.
-            moved = program.bytes_moved
-            update_moved = min(update.bytes_moved, moved)
-            work = Work(program.flops, moved, update.flops, update_moved, *reduced)
-            report = dataclasses.replace(
-                report, memory=memory, needed=memory.needed, collectives=collectives,
-                work=work.times(report.micro_batches),
-            )  # fmt: skip
-        if search(report):
-            report = dataclasses.replace(report, largest=largest(needs, available, report.share))
-    except Refused as refusal:
-        report = dataclasses.replace(report, refused=str(refusal))
-    return report
+    fits: int
+    too_large: int | None = None
+    predicted: int | None = None
 
 
-def largest(needs: Callable[[int], float], available: float, start: int) -> int:
-    """The largest batch that fits: it does, and the next one does not.
+def largest(
+    needs: Callable[[int], float], available: float, known: Mapping[int, float], tries: int = 3
+) -> Largest:
+    """Looks for the largest batch that fits.
 
-    Memory grows about as the batch does, so a guess is where the line through what is known meets
-    what there is. Near it a compiler may compute again what it cannot keep: where a line gains
-    little, the next guess is twice as large, or in the middle.
+    Memory is affine in the batch once activations lead, so the next batch to try is where the line
+    through what is known meets what there is, and then one more example. Near there a compiler may
+    compute again what it cannot keep: where one more fits, too, the next is half as large again.
+
+    Where nothing fits yet, the next is the largest equal part of the batch that was asked for, of
+    those that should fit: it is a micro-batch, whether or not a larger one is found.
 
     Args:
-        needs: bytes at a batch; asked once for each that is tried.
+        needs: bytes at a batch, infinite where the compiler refuses it; asked once for each that is
+            tried.
         available: bytes.
-        start: the first batch to try.
-
-    Returns:
-        0 where not even one example fits.
+        known: bytes at the batch that was asked for, and at 0: what lies there without examples.
+        tries: how many batches to try.
     """
-    known: dict[int, float] = {}
-    fits, fails, guess = 0, math.inf, max(start, 1)
-    while fails - fits > 1:
-        before = fails - fits
-        known[guess] = needs(guess)
-        if known[guess] <= available:
-            fits = guess
+    if known[0] > available:
+        return Largest(0, 1, 0)
+    known = dict(known)
+    asked = max(known)
+    for _ in range(tries):
+        fits, fails = _bracket(known, available)
+        if fails - fits <= 1:
+            break
+        # The compiler rounds the size of what is too large: near what there is, stay below it.
+        near = fails in known and known[fails] < 1.01 * available
+        guess = _meeting(known, available * (0.999 if near else 1), fits, fails)
+        if not fits:
+            guess = _part_of(asked, max(guess, 1))
+        elif fits - 1 in known:
+            guess = max(guess, int(fits + min(2 * fits, fails)) // 2, fits + 1)
         else:
-            fails = guess
-        guess = _guess(known, available, fits, fails, gained=fails - fits <= before / 2)
-    return fits
-
-
-def _guess(known, available, fits, fails, gained):
+            guess = max(guess, fits + 1)
+        known[guess] = needs(guess)
+    fits, fails = _bracket(known, available)
     if math.isinf(fails):
-        if len(known) == 2:
-            return max(_line(known, available) + 1, fits + 1)  # what is found must fail above
-        return 2 * fits
-    if not gained or len(known) == 1:
-        return (fits + int(fails)) // 2
-    return min(max(_line(known, available), fits + 1), int(fails) - 1)
+        return Largest(fits)
+    return Largest(fits, int(fails), _meeting(known, available, fits, fails))
 
 
-def _line(known, available):
-    """Where the line through the two batches nearest to what there is meets it."""
-    one, other = sorted(known, key=lambda batch: abs(known[batch] - available))[:2]
-    slope = (known[other] - known[one]) / (other - one)
-    return math.floor(one + (available - known[one]) / slope) if slope > 0 else 2 * max(one, other)
+def _bracket(known, available):
+    """The most examples that fit, and the fewest that do not; infinite where all do."""
+    fits = max((n for n in known if known[n] <= available), default=0)
+    return fits, min((max(n, 1) for n in known if known[n] > available), default=math.inf)
+
+
+def _meeting(known, available, fits, fails):
+    """The most examples that the line through what is known has room for.
+
+    It is the line between what fits and what does not, or else through the two most that fit; from
+    no examples to the most that fit where that does not rise.
+    """
+    one, other, most = fits, fails, fails - 1
+    if math.isinf(fails):
+        other, most = fits, 1000 * fits  # farther than that no line reaches
+        one = max((n for n in known if n < fits - 1 and known[n] < known[fits]), default=0)
+    rise = known[other] - known[one]
+    way = (available - known[one]) / rise if rise > 0 else math.inf
+    return int(min(max(one + way * (other - one), fits), most))
+
+
+def _part_of(examples, most):
+    """The largest equal part of them that has no more than that."""
+    fewest = math.ceil(examples / most)
+    return next(examples // n for n in range(fewest, examples + 1) if examples % n == 0)

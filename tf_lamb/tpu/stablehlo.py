@@ -1,11 +1,15 @@
 """TensorFlow's HLO, made fit for the TPU's compiler.
 
-Seams into jaxlib (0.10.2): `hlo_to_stablehlo`, and what XLA's converter leaves to be mended.
+Seams into jaxlib (0.10.2): `hlo_to_stablehlo`, and what XLA's converter leaves to be mended;
+`HloPrintOptions`.
 """
 
 import contextlib
+import re
 
 _COPY = "mhlo.copy"
+_COMPUTATION = re.compile(r"^(?:ENTRY |HloModule )?([\w.\-]+)(?: \{$|, )", re.MULTILINE)
+_WORD = re.compile(r"[\w.\-]+")
 
 
 @contextlib.contextmanager
@@ -25,6 +29,20 @@ def module_of(hlo: bytes):
         _alias(ir, module)
         _drop_copies(ir, module)
         yield module
+
+
+def text_of(hlo: bytes) -> str:
+    """A serialized HLO program as text, without what differs each time that it is made.
+
+    Left out are the lines of source and the names of instructions and computations, which
+    TensorFlow counts.
+    """
+    from jaxlib import _hlo, xla_client
+
+    module = xla_client.XlaComputation(hlo).get_hlo_module()
+    text = module.to_string(_hlo.HloPrintOptions.canonical())
+    numbers = {name: str(i) for i, name in enumerate(_COMPUTATION.findall(text))}
+    return _WORD.sub(lambda word: numbers.get(word[0], word[0]), text)
 
 
 def _alias(ir, module):

@@ -1,6 +1,9 @@
 """What the TPU's own compiler says of a model's train step, before a TPU is rented."""
 
+import functools
 import math
+import os
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -8,8 +11,10 @@ import keras
 from tf_lamb.api.wrappers import unwrapped
 from tf_lamb.keras.preflight import shapes, step_programs
 from tf_lamb.tpu import compiler, roofline
+from tf_lamb.tpu.answers import asked
+from tf_lamb.tpu.cache import Cache
+from tf_lamb.tpu.programs import reduced
 from tf_lamb.tpu.report import Report
-from tf_lamb.tpu.search import asked
 
 
 def preflight(
@@ -23,7 +28,9 @@ def preflight(
     batch_size: int | None = None,
     distribution: Any = None,
     steps: int | None = None,
-    search: bool = True,
+    largest_batch: bool = True,
+    cache_dir: str | os.PathLike | None = "auto",
+    print_fn: Callable[[str], Any] | None = None,
 ) -> Report:
     """Asks the TPU's compiler about a model's train step; no TPU is needed, and nothing runs.
 
@@ -51,8 +58,14 @@ def preflight(
             (`[f"tpu:{i}" for i in range(8)]`). Variables lie as it says, whatever they were made
             under. Defaults to data parallelism over all replicas.
         steps: Updates of the whole schedule, for its least time. Defaults to None.
-        search: Whether to look for the largest batch that fits where this one does not. Each that
-            is tried is compiled, which takes minutes for a large model. Defaults to True.
+        largest_batch: Whether to look for the largest batch that fits, too, which takes three more
+            compilations at most. Defaults to True.
+        cache_dir: A folder where the compiler's answers are kept, about 1 kB each, so that the same
+            question is not compiled again. "auto" is `tf_lamb/preflight` in the user's cache folder
+            (`XDG_CACHE_HOME`, or `~/.cache`); None is none. Defaults to "auto".
+        print_fn: Called with the report's rows as soon as they are known, as `print` is: first
+            whether the step fits and how long it takes at least, after one compilation. Defaults to
+            None: nothing is printed.
 
     Returns:
         A report: print it, or see `as_dict()`. Sizes are bytes of one replica; what tiles of the
@@ -107,16 +120,17 @@ def preflight(
         subject=model.name, topology=topology, batch_size=batch * micro_batches,
         micro_batches=micro_batches, parts=parts, steps=steps, compiler=compiler.versions(),
     )  # fmt: skip
-    compiled = _Compiled(programs, inputs, targets, topology, parts)
-    return asked(report, compiled, lambda found: search and not found.fits)
+    kept = Cache(cache_dir, str(topology), lambda lowered: lowered.as_text())
+    compiled = _Compiled(programs, inputs, targets, topology, parts, kept)
+    return asked(report, compiled, largest_batch=largest_batch, print_fn=print_fn)
 
 
 class _Compiled:
     """A model's programs, compiled."""
 
-    def __init__(self, programs, inputs, targets, topology, parts):
+    def __init__(self, programs, inputs, targets, topology, parts, kept):
         self._programs, self._topology, self._parts = programs, topology, parts
-        self._inputs, self._targets = inputs, targets
+        self._inputs, self._targets, self._kept = inputs, targets, kept
         self.weights, self.slots = programs.weights, programs.slots
 
     def step(self, share):
@@ -124,11 +138,12 @@ class _Compiled:
         batch = share * self._parts
         inputs = shapes.resized(self._inputs, batch)
         targets = None if self._targets is None else shapes.resized(self._targets, batch)
-        return compiler.compile_lowered(self._programs.step(inputs, targets))
+        make = functools.partial(self._programs.step, inputs, targets)
+        return self._kept.compiled(f"step of {batch}", make, compiler.compile_lowered)
 
     def update(self):
         """The program of the update alone."""
-        return compiler.compile_lowered(self._programs.update())
+        return self._kept.compiled("update", self._programs.update, compiler.compile_lowered)
 
     def network(self, program):
         """The bytes to all-reduce, of them those of the update alone, and the collectives by kind.
@@ -145,7 +160,8 @@ def _reduced(topology, program, in_branches):
     An all-reduce over c chips sends 2 (c - 1)/c of its bytes; the replicas of a chip send nothing.
     """
     total, n = 0.0, topology.chips
-    for group, size in program.read.reduced(topology.replicas, in_branches=in_branches).items():
+    found = reduced(program.exchanges, topology.replicas, in_branches=in_branches)
+    for group, size in found.items():
         c = math.ceil(group / topology.chip.replicas)
         total += size * ((c - 1) / c) / ((n - 1) / n) if n > 1 else size
     return total
