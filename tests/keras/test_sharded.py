@@ -225,7 +225,7 @@ def test_what_accompanies_a_variable_is_laid_out_like_it(when, changes, run):
         beside = [*optimizer._slots[i]]
         if "use_ema" in changes:
             beside += [optimizer._accumulated_gradients[i],
-                       optimizer._model_variables_moving_average[i]]  # fmt: skip
+                       optimizer.state_of(i)["average"]]  # fmt: skip
         for each in beside:
             assert shards_of(each) == (sharding, shapes), each.path
         is_cut = shapes != {tuple(variable.shape)}

@@ -102,9 +102,9 @@ def recorder(xp, observed, assign) -> Callable | None:
         return None
 
     def observe(*seen):
-        values = xp.stack([xp.cast(scalar, "float32") for scalar in summary(xp, *seen)])
-        for vector in vectors:
-            assign(vector, values)
+        values = [xp.cast(scalar, "float32") for scalar in summary(xp, *seen)]
+        for vector in vectors:  # an array each: JAX donates those of two variables apart
+            assign(vector, xp.stack(values))
 
     return observe
 

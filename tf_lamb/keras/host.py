@@ -6,9 +6,10 @@ Seams into Keras 3 (3.10.0 to 3.15.1); the rest of the room uses what is here, a
     `variables`, with those of a wrapper: what a step on JAX is handed, and what is saved.
     `build` on no variables, then `set_weights`: what Keras's HDF5 loader calls. Keras's own
         optimizers are then built on nothing, and lose their slots.
+    `_model_variables_moving_average`: Keras's `build` makes it of zeros, and `SwapEMAWeights`
+        reads it.
     `_all_reduce_sum_gradients`, `_get_variable_index`, `_var_key`, `_iterations`,
-    `_distribution_strategy`, `_accumulated_gradients`, `_model_variables_moving_average`: used
-        as Keras's own optimizers use them.
+    `_distribution_strategy`, `_accumulated_gradients`: used as Keras's own optimizers use them.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ import contextlib
 import keras
 from keras import ops
 
-from tf_lamb.api.variables import path_of
+from tf_lamb.api.variables import path_of, step_of
 from tf_lamb.keras import processes
 
 
@@ -40,6 +41,15 @@ def native(variable):
 def is_lost(variable):
     """Whether a step of `fit` on JAX has failed with its value, and its error is on the way."""
     return variable._value is None  # seam: Keras 3.15.1
+
+
+def take(variable, value):
+    """Has a variable take the value of another, in an array of its own.
+
+    On JAX an assignment hands the array itself over, and so does a cast to the dtype that it has.
+    The next step would donate it twice.
+    """
+    variable.assign(ops.copy(ops.cast(value, variable.dtype)))
 
 
 def dense(gradient, variable):
@@ -149,10 +159,20 @@ class HostOptimizer(keras.optimizers.Optimizer):
         finally:
             self._hides_shown = False
 
+    @property
+    def _model_variables_moving_average(self):
+        """What Keras's `SwapEMAWeights` swaps with the weights: nothing before the first update."""
+        averages = self._moving_averages  # first: TensorFlow asks for it in a graph, in the build
+        return averages if step_of(self) else []
+
+    @_model_variables_moving_average.setter
+    def _model_variables_moving_average(self, averages):
+        vars(self)["_moving_averages"] = averages  # TensorFlow tracks them under Keras's name
+
     def set_weights(self, weights):
-        """As in Keras, and before the optimizer is built, too."""
+        """As in Keras, and before the optimizer is built, too; of another's variables a copy."""
         if self.built:
-            super().set_weights(weights)
+            super().set_weights([ops.copy(ops.convert_to_tensor(w)) for w in weights])
         else:
             # HDF5 has no bfloat16, and gives its bits as two bytes of nothing.
             values = [weight[()] for weight in weights]

@@ -177,18 +177,18 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         """Pairs of an average and its variable."""
         if not self.use_ema:
             return []
-        pairs = zip(self._model_variables_moving_average, self._trainable_variables, strict=True)
+        pairs = zip(self._moving_averages, self._trainable_variables, strict=True)
         return [(average, variable) for average, variable in pairs if average is not None]
 
     def finalize_variable_values(self, var_list):
-        """At the end of training, the averages replace the weights if `use_ema`."""
+        """At the end of training, the averages replace the weights if `use_ema` has made any."""
         if host.is_lost(self._iterations):
             return
         overrun.warn_if_over(self, lambda: step_of(self))
         known = {self._var_key(v) for v in var_list}
-        for average, variable in self._averages():
+        for average, variable in self._averages() if step_of(self) else []:
             if self._var_key(variable) in known:
-                variable.assign(ops.cast(average, variable.dtype))
+                host.take(variable, average)
         self._guard.tell(lambda: step_of(self))
 
     def get_config(self):
@@ -219,7 +219,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def state_of(self, index: int) -> dict:
         """By name the slots of a variable of the build, and its "average" if there is one."""
-        averages = self._model_variables_moving_average if self.use_ema else {index: None}
+        averages = self._moving_averages if self.use_ema else {index: None}
         average = {} if averages[index] is None else {"average": averages[index]}
         return dict(zip(self.slot_names, self._slots[index], strict=False)) | average
 
@@ -232,7 +232,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         for path, variable in zip(names_of(trained), trained, strict=True):
             values = {"average": variable, **states[path]}
             for name, own in self.state_of(self._get_variable_index(variable)).items():
-                own.assign(ops.cast(values.get(name, ops.zeros(own.shape)), own.dtype))
+                host.take(own, values.get(name, ops.zeros(own.shape)))
         for own in self._accumulators:
             own.assign(ops.zeros(own.shape, own.dtype))
         self._iterations.assign(step * self._micro_steps)

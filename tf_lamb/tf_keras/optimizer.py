@@ -182,9 +182,10 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         return update is not None and update.is_traced
 
     def finalize_variable_values(self, var_list):
-        """At the end of training, the averages replace the weights if `use_ema`."""
+        """At the end of training, the averages replace the weights if `use_ema` has made any."""
         overrun.warn_if_over(self, lambda: step_of(self))
-        super().finalize_variable_values(var_list)
+        if self.use_ema and step_of(self):
+            super().finalize_variable_values(var_list)
         self._guard.tell(lambda: step_of(self))
 
     def get_config(self):

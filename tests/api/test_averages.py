@@ -1,0 +1,131 @@
+"""`use_ema` at its ends: before the first update there are no averages, and at a fit's end weights and
+averages are two things."""
+
+import keras
+import numpy as np
+import pytest
+from support.doors import DOORS, array, every_door
+from support.own_arrays import assert_own_arrays
+from support.small_model import data, fit, go_on, two_layers
+
+from tf_lamb.api.variables import path_of
+
+OPTIMIZERS = ["LAMB", pytest.param("LARS", marks=pytest.mark.slow)]
+
+
+def weights_of(model):
+    return [array(v) for v in model.trainable_variables]
+
+
+def assert_same(found, expected, tolerance=0.0):
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+def compiled(door, name="LAMB", **arguments):
+    host, ours = DOORS[door]
+    host.utils.set_random_seed(0)
+    model = two_layers(door)
+    optimizer = getattr(ours, name)(0.1, use_ema=True, ema_momentum=0.5, **arguments)
+    model.compile(optimizer=optimizer, loss="mse")
+    return model
+
+
+@every_door
+@pytest.mark.parametrize("pretrained", [False, True])
+@pytest.mark.parametrize("why", ["accumulating", "skipped"])
+def test_without_an_update_the_weights_stay(door, why, pretrained):
+    """Of a fit too short for one, or whose every step was skipped; pretrained after the build."""
+    model = compiled(door, gradient_accumulation_steps=8 if why == "accumulating" else None)
+    x, y = data()
+    if pretrained:
+        model.optimizer.build(model.trainable_variables)
+        model.set_weights([w + 1 for w in model.get_weights()])
+    before = weights_of(model)
+    if why == "skipped":
+        x = x * np.nan
+        with pytest.warns(UserWarning, match="skipped"):
+            model.fit(x, y, batch_size=16, verbose=0)
+    else:
+        model.fit(x, y, batch_size=16, verbose=0)
+    assert_same(weights_of(model), before)
+
+
+@every_door
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_second_fit_begins_with_the_averages(door, name):
+    """As a new model does that is given all of the first one's numbers."""
+    host, ours = DOORS[door]
+    model = compiled(door, name)
+    go_on(model)
+    assert_own_arrays(model)
+    other = compiled(door, name)
+    other.optimizer.build(other.trainable_variables)
+    pairs = [*zip(model.trainable_variables, other.trainable_variables, strict=True)]
+    pairs += zip(model.optimizer.variables, other.optimizer.variables, strict=True)
+    for own, its in pairs:
+        its.assign(array(own))
+    losses = [go_on(each, epochs=2) for each in (model, other)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    assert_same(weights_of(model), weights_of(other), 1e-6)
+    assert_same(weights_of(model), averages_of(model), 1e-6)
+
+
+def averages_of(model):
+    optimizer = model.optimizer
+    states = map(optimizer.state_of, range(len(model.trainable_variables)))
+    return [array(each["average"]) for each in states]
+
+
+needs_swap = pytest.mark.skipif(
+    not hasattr(keras.callbacks, "SwapEMAWeights"), reason="not in this Keras"
+)
+
+
+@needs_swap
+@pytest.mark.parametrize("built", [False, True])
+def test_before_an_update_swap_ema_weights_evaluates_the_model(built):
+    """Also when it was given its weights after the optimizer had been built."""
+    model = compiled("keras")
+    model.optimizer.build(model.trainable_variables)
+    if built:
+        model.set_weights([w + 1 for w in model.get_weights()])
+    before = weights_of(model)
+    expected = model.evaluate(*data(), verbose=0)
+    swap = keras.callbacks.SwapEMAWeights()
+    assert model.evaluate(*data(), verbose=0, callbacks=[swap]) == expected
+    assert_same(weights_of(model), before)
+
+
+@needs_swap
+@pytest.mark.parametrize("on_epoch", [False, True])
+def test_swap_ema_weights_over_a_fit(on_epoch):
+    """Of 8 micro-batches an update: the first epoch, of 4, has none."""
+    model = compiled("keras", gradient_accumulation_steps=8)
+    x, y = data()
+    before = model.evaluate(x, y, verbose=0)
+    history = model.fit(
+        x, y, batch_size=16, epochs=4, shuffle=False, verbose=0, validation_data=(x, y),
+        callbacks=[keras.callbacks.SwapEMAWeights(swap_on_epoch=on_epoch)],
+    ).history["val_loss"]  # fmt: skip
+    plain = compiled("keras", gradient_accumulation_steps=8)
+    go_on(plain, epochs=4)
+    assert history[0] == pytest.approx(before, rel=1e-5)
+    assert history[1] != pytest.approx(before, rel=1e-2)
+    assert_same(weights_of(model), weights_of(plain), 1e-5)
+    assert_own_arrays(model)
+    go_on(model)
+
+
+@every_door
+def test_averages_that_begin_with_the_weights_are_their_own(door):
+    """What is migrated without averages takes the weights' values."""
+    host, ours = DOORS[door]
+    source, _ = fit(door, ours.LAMB(0.1), two_layers)
+    model = compiled(door)
+    names = (map(path_of, each.trainable_variables) for each in (model, source))
+    ours.migrate(source.optimizer, model.optimizer, model, rename=dict(zip(*names, strict=True)))
+    assert_same(averages_of(model), weights_of(model))
+    assert_own_arrays(model)
+    go_on(model)
+    go_on(model)
