@@ -1,5 +1,4 @@
-"""`use_ema` at its ends: before the first update there are no averages, and at a fit's end weights and
-averages are two things."""
+"""`use_ema` at its ends: averages that nobody has made, and those that become the weights."""
 
 import keras
 import numpy as np
@@ -32,10 +31,13 @@ def compiled(door, name="LAMB", **arguments):
 
 
 @every_door
-@pytest.mark.parametrize("pretrained", [False, True])
-@pytest.mark.parametrize("why", ["accumulating", "skipped"])
+@pytest.mark.parametrize(("why", "pretrained"), [
+    ("accumulating", True), ("skipped", False),
+    pytest.param("accumulating", False, marks=pytest.mark.slow),
+    pytest.param("skipped", True, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_without_an_update_the_weights_stay(door, why, pretrained):
-    """Of a fit too short for one, or whose every step was skipped; pretrained after the build."""
+    """In a fit too short for one, or whose every step was skipped; pretrained after the build."""
     model = compiled(door, gradient_accumulation_steps=8 if why == "accumulating" else None)
     x, y = data()
     if pretrained:
@@ -98,7 +100,7 @@ def test_before_an_update_swap_ema_weights_evaluates_the_model(built):
 
 
 @needs_swap
-@pytest.mark.parametrize("on_epoch", [False, True])
+@pytest.mark.parametrize("on_epoch", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_swap_ema_weights_over_a_fit(on_epoch):
     """Of 8 micro-batches an update: the first epoch, of 4, has none."""
     model = compiled("keras", gradient_accumulation_steps=8)

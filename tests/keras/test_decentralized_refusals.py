@@ -84,6 +84,18 @@ def test_what_cannot_train_is_one_error(case):
 
 
 @on_jax
+@pytest.mark.parametrize(
+    "how", [("adam",), (keras.optimizers.SGD(0.1, 0.9),), (None, "mae")], ids=str
+)
+def test_another_compile_is_one_error(how):
+    workers = tf_lamb.keras.Decentralized(compiled())
+    with pytest.raises(ValueError, match="cannot change them. Compile the model so"):
+        workers.compile(*how)
+    workers.compile(workers.optimizer)
+    fit(workers, 1)
+
+
+@on_jax
 def test_a_batch_that_workers_do_not_divide_is_one_error_before_the_first_step():
     x, y = data(60)
     workers = tf_lamb.keras.Decentralized(compiled())

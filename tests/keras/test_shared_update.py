@@ -279,8 +279,9 @@ def with_adam(model):
     return model
 
 
-def built(model):
-    compiled(model).optimizer.build(model.trainable_variables)
+def measuring(model):
+    around = lambda own: tf_lamb.keras.Measured(own, previous_gradient=True)  # noqa: E731
+    compiled(model, inner=around).optimizer.build(model.trainable_variables)
     return model
 
 
@@ -291,13 +292,57 @@ class OwnStep(keras.Sequential):
 
 @pytest.mark.parametrize(("make", "message"), [
     (uncompiled, "is not compiled"), (with_adam, "adam takes gradients that are summed"),
-    (built, "is built: call per_replica"),
+    (measuring, "measured is built, for 1 replicas: call per_replica"),
     (lambda model: compiled(OwnStep(model.layers)), "OwnStep has a train_step of its own"),
 ])  # fmt: skip
 def test_what_per_replica_refuses(make, message):
     spread(8)
     with pytest.raises(ValueError, match=message):
         tf_lamb.keras.per_replica(make(network()))
+
+
+@pytest.mark.parametrize("how", ["compile", "compile and call", "load"])
+def test_it_goes_on_after_a_second_compile_and_a_load(how, tmp_path, unbroken):
+    """In the middle of an update: after four of eight micro-batches."""
+    expected, _ = unbroken
+    spread(8)
+    model = compiled(network(), True, shard_update=True, **ACCUMULATED)
+    fit(model)
+    if how == "load":
+        model.save(path := str(tmp_path / "model.keras"))
+        model = tf_lamb.keras.per_replica(keras.saving.load_model(path))
+        assert [v.shape for v in model.optimizer.variables] == [
+            v.shape for v in expected[-len(model.optimizer.variables) :]
+        ]
+    else:
+        model.compile(model.optimizer, "mse")
+    if how == "compile and call":
+        tf_lamb.keras.per_replica(model)
+    fit(model)
+    tolerance = 1e-6 if how == "load" else 0  # there the first part has the sum
+    for value, other in zip(states(model), expected, strict=True):
+        np.testing.assert_allclose(value, other, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["LAMB", "Adam"])
+def test_another_optimizer_is_warned_of_and_trains_right(name):
+    """Gradients are summed for it; until per_replica() is called again, which Adam refuses."""
+    found = []
+    for devices in (0, 8):
+        spread(devices)
+        model = compiled(network(), devices > 0)
+        own = getattr(tf_lamb.keras if name == "LAMB" else keras.optimizers, name)
+        model.compile(own(0.05, epsilon=0.1, gradient_accumulation_steps=2), "mse")
+        if devices:
+            with pytest.warns(UserWarning, match="another optimizer since per_replica.*again"):
+                fit(model)
+        else:
+            fit(model)
+        found.append([np.asarray(v.value) for v in model.trainable_variables])
+    for value, other in zip(*found, strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
+    if name == "LAMB":
+        fit(tf_lamb.keras.per_replica(model))
 
 
 def test_it_needs_a_distribution_and_a_batch_that_divides():

@@ -18,7 +18,7 @@ import keras
 from keras import ops
 
 from tf_lamb.api.variables import path_of, step_of
-from tf_lamb.keras import processes
+from tf_lamb.keras import arrays, processes
 
 
 def compute_dtype(dtype):
@@ -36,20 +36,6 @@ def native(variable):
     if variable is None or keras.backend.backend() != "tensorflow":
         return variable
     return variable.value if isinstance(variable, keras.Variable) else variable
-
-
-def is_lost(variable):
-    """Whether a step of `fit` on JAX has failed with its value, and its error is on the way."""
-    return variable._value is None  # seam: Keras 3.15.1
-
-
-def take(variable, value):
-    """Has a variable take the value of another, in an array of its own.
-
-    On JAX an assignment hands the array itself over, and so does a cast to the dtype that it has.
-    The next step would donate it twice.
-    """
-    variable.assign(ops.copy(ops.cast(value, variable.dtype)))
 
 
 def dense(gradient, variable):
@@ -158,6 +144,11 @@ class HostOptimizer(keras.optimizers.Optimizer):
             yield
         finally:
             self._hides_shown = False
+
+    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
+        """As in Keras; a second model, of which only values come, is refused."""
+        arrays.check_model(self)
+        return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
     @property
     def _model_variables_moving_average(self):

@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.keras import host, processes, sharding
+from tf_lamb.keras import accumulators, host, processes, sharding
 
 
 class MeasuringOptimizer(host.HostOptimizer):
@@ -73,8 +73,8 @@ class MeasuringOptimizer(host.HostOptimizer):
 
     def load_own_variables(self, store):
         """As in Keras, and what any other number of replicas have added up."""
-        accumulators = getattr(self.inner_optimizer, "_accumulators", ())
-        super().load_own_variables(sharding.fitting(self, accumulators, store))
+        sums = getattr(self.inner_optimizer, "_accumulators", ())
+        super().load_own_variables(sharding.fitting(self, sums, store))
 
     @property
     def iterations(self):
@@ -115,8 +115,11 @@ class MeasuringOptimizer(host.HostOptimizer):
 
     def _gather(self, gradients, positions):
         squares = self._squares(gradients, positions, self._preconditioner(positions))
-        into = [*map(self._accumulated, positions), self._state["squares"]]
-        self._add_up([*gradients, self._replicas * squares], into)
+        known = [self._trainable_variables[i] for i in positions]
+        _, others = accumulators.without_gradient(self.inner_optimizer, known)
+        into = [*map(self._accumulated, positions), *others, self._state["squares"]]
+        zeros = [ops.zeros(total.shape, total.dtype) for total in others]
+        self._add_up([*gradients, *zeros, self._replicas * squares], into)
 
     def _accumulated(self, position):
         variable = self._trainable_variables[position]

@@ -11,7 +11,7 @@ from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import names_of, step_of
 from tf_lamb.core.step import Scalars, State, Stored
-from tf_lamb.keras import host, processes, schedules, sharding, update
+from tf_lamb.keras import accumulators, arrays, host, processes, schedules, sharding, update
 
 
 class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
@@ -104,30 +104,35 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             ops.cast(host.dense(g, v), host.compute_dtype(v.dtype))
             for g, v in zip(grads, trainable_variables, strict=True)
         ]
+        missing, sums = accumulators.without_gradient(self, trainable_variables)
+        gradients += [ops.zeros(each.shape, each.dtype) for each in sums]
         if self._settings.shard_update and not self._shares:
             sharding.data_axis(f"shard_update=True of {self.name}")  # says why it cannot be
-        plan, state = self._work(trainable_variables)
+        plan, state = self._work([*trainable_variables, *missing], missing)
         if keras.backend.backend() == "tensorflow":
             self._apply_on_tensorflow(plan, gradients, state)
         else:
             self._uncount(self._update(plan, gradients, state, self._scalars()))
+        for variable in missing:
+            if variable.constraint is not None:  # `apply` sees to the others
+                variable.assign(variable.constraint(variable))
 
-    def _work(self, variables):
+    def _work(self, variables, missing=()):
         """What an update takes besides gradients and scalars."""
         indices = [self._get_variable_index(v) for v in variables]
         own = host.native
-        accumulators = self._accumulators
+        sums = self._accumulators
         state = State(
             [
                 Stored(own(v), [own(slot) for slot in self._slots[i]], own(self._masters[i]))
                 for i, v in zip(indices, variables, strict=True)
             ],
-            [own(accumulators[i]) for i in indices] if accumulators else [],
+            [own(sums[i]) for i in indices] if sums else [],
             [(own(average), own(v)) for average, v in self._averages()],
             self._observer.of(indices),
             [own(counter) for counter in self._guard.counters],
         )
-        return self._plan.layers(indices), state
+        return self._plan.layers(indices, map(self._get_variable_index, missing)), state
 
     def _apply_on_tensorflow(self, plan, gradients, state):
         from tf_lamb.tensorflow.update import update_replicas
@@ -182,13 +187,13 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def finalize_variable_values(self, var_list):
         """At the end of training, the averages replace the weights if `use_ema` has made any."""
-        if host.is_lost(self._iterations):
+        if arrays.is_lost(self._iterations):
             return
         overrun.warn_if_over(self, lambda: step_of(self))
         known = {self._var_key(v) for v in var_list}
         for average, variable in self._averages() if step_of(self) else []:
             if self._var_key(variable) in known:
-                host.take(variable, average)
+                arrays.take(variable, average)
         self._guard.tell(lambda: step_of(self))
 
     def get_config(self):
@@ -232,7 +237,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         for path, variable in zip(names_of(trained), trained, strict=True):
             values = {"average": variable, **states[path]}
             for name, own in self.state_of(self._get_variable_index(variable)).items():
-                host.take(own, values.get(name, ops.zeros(own.shape)))
+                arrays.take(own, values.get(name, ops.zeros(own.shape)))
         for own in self._accumulators:
             own.assign(ops.zeros(own.shape, own.dtype))
         self._iterations.assign(step * self._micro_steps)

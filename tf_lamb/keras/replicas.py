@@ -15,7 +15,8 @@ import types
 import keras
 
 from tf_lamb.api.wrappers import unwrapped
-from tf_lamb.keras import sharding
+from tf_lamb.core.checks.warn import warn
+from tf_lamb.keras import accumulators, sharding
 from tf_lamb.keras.measured import MeasuringOptimizer
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
@@ -37,16 +38,18 @@ def per_replica(model: keras.Model) -> keras.Model:
     weights, to the rounding of the sums.
 
     Args:
-        model: Compiled, with an optimizer of this package or one around it, before its first
-            step, under a `keras.distribution`. `fit` needs a batch that the devices divide.
+        model: Compiled, with an optimizer of this package or one around it, under a
+            `keras.distribution`. `fit` needs a batch that the devices divide.
 
     Returns:
-        The model, the same object. Loading a saved model leaves this out: call it again.
+        The model, the same object. It stays in force through a second `compile` with the same
+        optimizer. After one with another, and on a model that was loaded, call it again.
 
     Raises:
-        ValueError: for a model that is not compiled, has an optimizer of another package or one
-            that has been built, or a `train_step` of its own; without a distribution; from `fit`,
-            for a batch that the devices do not divide.
+        ValueError: for a model that is not compiled, has an optimizer of another package, one for
+            another number of replicas, a `Measured` or `AdaScale` that is built for one, or a
+            `train_step` of its own; without a distribution; from `fit`, for a batch that the
+            devices do not divide, or another optimizer.
 
     Example:
 
@@ -70,13 +73,16 @@ def per_replica(model: keras.Model) -> keras.Model:
             f"{inner.name} takes gradients that are summed: compile the model with an optimizer of "
             "tf_lamb, or leave per_replica() out."
         )
-    if inner.built:
-        raise ValueError(
-            f"{inner.name} is built: call per_replica() before the first step, and load the state "
-            "of a run after it."
-        )
-    for optimizer in (inner, unwrapped(model.optimizer, MeasuringOptimizer)):
-        optimizer._replicas = replicas
+    measuring = unwrapped(model.optimizer, MeasuringOptimizer)
+    if measuring._replicas != replicas:  # else a second compile has left it in force
+        if measuring.built and (measuring is not inner or inner._replicas > 1):
+            raise ValueError(
+                f"{measuring.name} is built, for {measuring._replicas} replicas: call "
+                "per_replica() before the first step, and load the state of a run after it."
+            )
+        inner._replicas = measuring._replicas = replicas
+        if inner.built:
+            accumulators.split(inner)
     model.train_step = types.MethodType(_train_step, model)
     return model
 
@@ -93,6 +99,14 @@ def _train_step(model, state, data):
     loss, predictions, others, metrics, gradients = gradients_apart(
         model, weights, others, optimizer_variables, metrics, (x, y, sample_weight)
     )
+    # Not refused: an error in here would lose the weights, which Keras has taken by now.
+    if getattr(unwrapped(model.optimizer, MeasuringOptimizer), "_replicas", 1) == 1:
+        if sharding.data_axis("per_replica()")[2] > 1:
+            warn(
+                f"{model.name} has been compiled with another optimizer since per_replica(): "
+                "gradients are summed in every micro-batch. Call per_replica(model) again."
+            )
+        gradients = [keras.ops.sum(g, axis=0) for g in gradients]
     weights, optimizer_variables = model.optimizer.stateless_apply(
         optimizer_variables, gradients, weights
     )

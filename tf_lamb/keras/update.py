@@ -170,9 +170,21 @@ class Update:
             own = ops.where(scalars.ema_overwrites, ops.cast(average, weight.dtype), weight.value)
             weight.assign(chosen(own, weight.value))
 
+    @staticmethod
+    def _where_any(gradients, chosen):
+        """As `chosen`, but the old value where all gradients are zeros."""
+        due = ops.any(ops.stack([ops.any(g != 0) for g in gradients]))
+
+        def where_due(new, old):
+            return chosen(ops.where(due, new, ops.convert_to_tensor(old)), old)
+
+        return where_due
+
     def step_layer(self, layer, gradients, state, scalars, chosen=_new):
         """One step of the rule for one layer, whose gradients these are; on any backend."""
         stored, observed = state.of(layer)
+        if layer.may_rest:
+            chosen = self._where_any(gradients, chosen)
         at_hand = [each._replace(weight=self._share(each.weight, each)) for each in stored]
         new = step.step(
             ops, self.rule, layer.treatments, gradients, at_hand, lr=scalars.lr, t=scalars.t,

@@ -111,10 +111,18 @@ class Update:
     def step_layer(self, layer, gradients, state, scalars):
         """One step of the rule for one layer, whose gradients these are."""
         stored, observed = state.of(layer)
-        with servers.beside(stored[0].weight):
+
+        def run():
             self._program(layer, stored, observed)(
                 tf.constant(layer.number), gradients, stored, observed, scalars.lr, scalars.t
             )
+
+        with servers.beside(stored[0].weight):
+            if layer.may_rest:
+                due = tf.reduce_any([tf.reduce_any(g != 0) for g in gradients])
+                tf.cond(due, run, lambda: None)
+            else:
+                run()
 
     def _program(self, layer, stored, observed):
         variables = tf.nest.flatten([stored, observed])

@@ -20,6 +20,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     _schedules = schedules
     _fetch = staticmethod(fetch)
+    _missing = ()  # variables without a gradient, while gradients accumulate
 
     def __init__(self, learning_rate, **arguments):
         settings = self._settings_of(arguments)
@@ -98,6 +99,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             skip = skip_gradients_aggregation or not aggregate
             grads_and_vars = self.own_parts(list(grads_and_vars), aggregated=skip)
             skip_gradients_aggregation = True
+            self._missing = tuple(v for g, v in grads_and_vars if g is None)
         return super().apply_gradients(grads_and_vars, name, skip_gradients_aggregation, **kwargs)
 
     def own_parts(self, pairs, aggregated=False):
@@ -126,12 +128,17 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         gradients = [
             host.at_least_float32(dense(g, v)) for g, v in zip(gradients, variables, strict=True)
         ]
-        plan, state = self._work(variables)
+        missing = self._missing  # in this micro-batch; the update takes what they have added up
+        plan, state = self._work([*variables, *missing], missing)
         if self.gradient_accumulation_steps:
-            self.gather(gradients, state.accumulators)
+            zeros = [tf.zeros(total.shape, total.dtype) for total in state.accumulators]
+            self.gather([*gradients, *zeros[len(gradients) :]], state.accumulators)
             gradients = []
-
-        return update_replicas(self._update, plan, gradients, state, self._scalars, self._count)
+        result = update_replicas(self._update, plan, gradients, state, self._scalars, self._count)
+        for variable in missing:
+            if variable.constraint is not None:  # tf_keras sees to the others
+                variable.assign(variable.constraint(variable))
+        return result
 
     def _count(self, skipped):
         stepped = self._is_update() & ~skipped
@@ -139,7 +146,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             self._micro_step.assign_add(1)
         return self.iterations.assign_add(tf.cast(stepped, tf.int64))
 
-    def _work(self, variables):
+    def _work(self, variables, missing=()):
         """What an update takes besides gradients and scalars."""
         indices = [self._index_dict[self._var_key(v)] for v in variables]
         weights = [host.native(v) for v in variables]
@@ -155,7 +162,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             self._observer.of(indices),
             self._guard.counters,
         )
-        return self._plan.layers(indices), state
+        missing = (self._index_dict[self._var_key(v)] for v in missing)
+        return self._plan.layers(indices, missing), state
 
     def _scalars(self):
         t = self.iterations + 1

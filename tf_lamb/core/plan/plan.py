@@ -40,12 +40,14 @@ class Layer:
         members: their positions in the list that the layer was asked for.
         paths, treatments: of each member; a path that others have, too, with its number.
         number: tells this layer from every other of the model.
+        may_rest: whether it is stepped only where a gradient is not all zeros.
     """
 
     members: tuple[int, ...]
     paths: tuple[str, ...]
     treatments: tuple[Treatment, ...]
     number: int
+    may_rest: bool = False
 
 
 def paths_of(layers: Iterable[Layer]) -> list[str]:
@@ -70,9 +72,15 @@ class Plan:
         """The paths; one that several variables have with its number."""
         return tuple(unique(self.paths))
 
-    def layers(self, indices: Iterable[int]) -> tuple[Layer, ...]:
-        """The layers of these variables, as positions among the indices."""
+    def layers(self, indices: Iterable[int], missing: Iterable[int] = ()) -> tuple[Layer, ...]:
+        """The layers of these variables, as positions among the indices.
+
+        Args:
+            missing: those of the indices that have no gradient in this micro-batch. Their layers
+                may rest.
+        """
         members: dict = {}
+        missing = set(missing)
         for position, index in enumerate(indices):
             members.setdefault(self.groups[index] or index, []).append((position, index))
         return tuple(
@@ -81,6 +89,7 @@ class Plan:
                 tuple(self.names[index] for _, index in pairs),
                 tuple(self.treatments[index] for _, index in pairs),
                 pairs[0][1],
+                any(index in missing for _, index in pairs),
             )
             for pairs in members.values()
         )

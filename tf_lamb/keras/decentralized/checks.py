@@ -80,6 +80,18 @@ def own_optimizer(model, method):
     return keras.optimizers.SGD.from_config(optimizer.get_config())
 
 
+def compiled_optimizer(workers, optimizer, loss):
+    """The optimizer of a `compile`, which after the first one is that of the first one."""
+    before = getattr(workers, "optimizer", None)
+    if before is None or (optimizer in (None, before) and loss is None):
+        return before or optimizer
+    raise ValueError(
+        f"{workers.name} has the loss of its model, and a rule that was made for the model's "
+        f"optimizer: compile({optimizer!r}, {loss!r}) cannot change them. Compile the model so, "
+        "with a keras.optimizers.SGD, and make a new Decentralized of it."
+    )
+
+
 def _check_rate(optimizer, method):
     """That the method goes with the momentum, and with a rate that will not change."""
     if (optimizer.momentum > 0) == (method == "dsgd"):

@@ -20,7 +20,7 @@ from tf_lamb.core.checks import choice, flag, number, patterns
 from tf_lamb.core.checks.warn import warn
 from tf_lamb.core.decentralized import rules, topologies
 from tf_lamb.keras.decentralized import checks
-from tf_lamb.keras.decentralized.workers import Workers
+from tf_lamb.keras.decentralized.workers import Consensus, Workers
 
 _RULES = {
     "decentlam": rules.decentlam,
@@ -112,6 +112,10 @@ class Decentralized(keras.Model):
         steps = model.steps_per_execution
         self.compile(optimizer, steps_per_execution=steps, auto_scale_loss=False)
 
+    def compile(self, optimizer=None, loss=None, **options):
+        """As `keras.Model.compile`, with the optimizer that it has; the loss is the model's."""
+        super().compile(checks.compiled_optimizer(self, optimizer, loss), **options)
+
     @property
     def metrics(self):
         """The model's."""
@@ -142,7 +146,7 @@ class Decentralized(keras.Model):
     def fit(self, *arguments, callbacks=None, **options):
         """As `keras.Model.fit`: a batch is that of all workers together."""
         if not isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks = [_Consensus(), *keras.tree.flatten(callbacks or [])]
+            callbacks = [Consensus(), *keras.tree.flatten(callbacks or [])]
         history = super().fit(*arguments, callbacks=callbacks, **options)
         self.average()
         return history
@@ -239,12 +243,3 @@ class Decentralized(keras.Model):
             self.optimizer.build(self._trained)  # the velocities lie as the weights do
             self._workers.share(v for v in self.optimizer.variables if v._layout is None)
             self.built = True
-
-
-class _Consensus(keras.callbacks.Callback):
-    """Adds the consensus distance to the logs of an epoch."""
-
-    def on_epoch_end(self, epoch, logs=None):
-        """Measures it once an epoch: the mean of all weights takes an all-reduce."""
-        if logs is not None:
-            logs["consensus_distance"] = self.model.consensus_distance()

@@ -222,3 +222,12 @@ def _own(weights, x):
     if len(set(weights)) == 1:
         return weights[0]
     return ops.convert_to_tensor(weights, dtype=x.dtype)[jax.lax.axis_index(AXIS)]
+
+
+class Consensus(keras.callbacks.Callback):
+    """Adds the consensus distance to the logs of an epoch."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Measures it once an epoch: the mean of all weights takes an all-reduce."""
+        if logs is not None:
+            logs["consensus_distance"] = self.model.consensus_distance()
