@@ -75,9 +75,7 @@ class Plan:
     def layers(self, indices: Iterable[int], missing: Iterable[int] = ()) -> tuple[Layer, ...]:
         """The layers of these variables, as positions among the indices.
 
-        Args:
-            missing: those of the indices that have no gradient in this micro-batch. Their layers
-                may rest.
+        One with a variable that is `missing`, for it has no gradient in this micro-batch, may rest.
         """
         members: dict = {}
         missing = set(missing)
