@@ -369,19 +369,20 @@ class Training(RuleBasedStateMachine):
         self.promised.take(promises.gradients_of(batch))
         self.agree()
 
-    @rule(batches=BATCHES)
-    def fit(self, batches):
+    @rule(batches=BATCHES, calls=st.sampled_from([1, 2]))
+    def fit(self, batches, calls):
         if "averages of nothing" in OPEN and not self.will_update(batches):
             return
-        self.act("fit", len(batches))
+        self.act("fit", len(batches), calls)
         self.learn_order()
-        with self.quiet():
-            tokens, x, y = map(np.concatenate, zip(*batches, strict=True))
-            self.model.fit([tokens, x], y, batch_size=ROWS, shuffle=False, verbose=0)
-        for batch in batches:
-            self.promised.take(promises.gradients_of(batch))
-        self.promised.end_fit()
-        self.agree()
+        tokens, x, y = map(np.concatenate, zip(*batches, strict=True))
+        for _ in range(calls):
+            with self.quiet():
+                self.model.fit([tokens, x], y, batch_size=ROWS, shuffle=False, verbose=0)
+            for batch in batches:
+                self.promised.take(promises.gradients_of(batch))
+            self.promised.end_fit()
+            self.agree()
 
     def will_update(self, batches):
         """Whether there will be averages after these."""
@@ -479,10 +480,13 @@ class Training(RuleBasedStateMachine):
         frozen = self.promised.frozen
         if layer not in frozen and (self.promised.micro_step or len(frozen) == len(LAYERS) - 1):
             return
+        if self.twins and self.promised.undecayed_as_variables and layer in ("left", "right"):
+            return  # whom a config means by the second of two is refused where there is one
         self.act("freeze_or_unfreeze", layer)
         frozen ^= {layer}
         self.model.get_layer(layer).trainable = layer not in frozen
-        if BACKEND == "jax":  # where Keras's step wants all the variables of the build
+        # On JAX, Keras's step wants all the variables of the build; elsewhere, no others.
+        if BACKEND == "jax" or not set(self.promised.trained) <= set(self.order):
             self.compile_anew()
         else:
             self.compile(self.model, self.optimizer)
@@ -497,6 +501,9 @@ class Training(RuleBasedStateMachine):
         self.agree()
 
     def compile_anew(self):
+        """By a config; one that is asked for before the build may not know whom it means."""
+        if not self.is_built and self.twins and self.promised.undecayed_as_variables:
+            self.optimizer.build(self.model.trainable_variables)
         optimizer = type(self.optimizer).from_config(self.optimizer.get_config())
         self.compile(self.model, optimizer)
         self.promised.begin()
@@ -553,6 +560,8 @@ class Training(RuleBasedStateMachine):
     def load(self, data, changes):
         at = data.draw(st.integers(0, len(self.saved) - 1))
         form, path, promised, order = self.saved[at]
+        if "crossing" in OPEN and promised.frozen:
+            return
         promised = promised.copy()
         if form in ("model.keras", "model.h5") or "crossing" in OPEN:
             changes = {}
@@ -560,11 +569,13 @@ class Training(RuleBasedStateMachine):
         self.act("load", at, form, {k: v for k, v in changes.items() if v != before.get(k)})
         try:
             with self.quiet():
-                self.load_into(form, path, told, promised)
+                self.load_into(form, path, told, promised, order)
         except ValueError as error:
             self.refused(error)
             return
-        self.promised, self.order, self.is_built = promised, list(order), True
+        if form in ("model.keras", "model.h5"):  # built of what is trained
+            order = [role for role in order if role in promised.trained]
+        self.promised, self.order, self.is_built = promised, order, True
         promised.told = told
         if told["gradient_accumulation_steps"] != before["gradient_accumulation_steps"]:
             promised.empty()
@@ -577,7 +588,7 @@ class Training(RuleBasedStateMachine):
             self.first_average(promised)
         self.agree()
 
-    def load_into(self, form, path, told, promised):
+    def load_into(self, form, path, told, promised, order):
         if form in ("model.keras", "model.h5"):
             loss = _loss(self.host)
             model = self.host.models.load_model(path, custom_objects={"tilted": loss})
@@ -588,7 +599,7 @@ class Training(RuleBasedStateMachine):
         model, optimizer = self.new_model(told, promised)
         for layer in promised.frozen:
             model.get_layer(layer).trainable = False
-        optimizer.build([_variables(model)[role] for role in self.order])
+        optimizer.build([_variables(model)[role] for role in order])
         if form == "own variables":
             optimizer.load_own_variables(path)
         elif form == "checkpoint":
