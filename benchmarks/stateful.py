@@ -6,6 +6,11 @@
 
 A line of `benchmarks/logs/stateful.jsonl` is a seed: how many runs it drew, what was done in them,
 and what failed, if anything did, with the whole sequence. `--seed=N --seeds=1` draws a seed again.
+
+    python benchmarks/stateful.py --host=jax --plant="one layer of two towers"
+
+plants a fault of `tests/support/planted.py` and says in which run it was found, of a hundred at
+the most; a line of `benchmarks/logs/stateful_planted.jsonl` each.
 """
 
 import argparse
@@ -19,9 +24,19 @@ import time
 import traceback
 
 HERE = pathlib.Path(__file__).parent
-LOG = HERE / "logs" / "stateful.jsonl"
 sys.path.insert(0, str(HERE.parent / "tests"))
+
+from support import killing, planted  # noqa: E402
+from support.forgetting import forget  # noqa: E402
+
 VERSIONS = ("keras", "tensorflow", "tf_keras", "jax", "numpy", "hypothesis")
+
+
+def plant(name):
+    """Has this process import the package with a fault."""
+    _, changes = planted.PLANTS[name]
+    for file, before, after in changes:
+        killing.slip(str(HERE.parent / "tf_lamb" / file), before, after)
 
 
 def draw(door, seed, runs, steps):
@@ -69,12 +84,16 @@ def main():
     parser.add_argument("--seeds", type=int, default=10**9, help="how many, at the most")
     parser.add_argument("--runs", type=int, default=40, help="of a seed")
     parser.add_argument("--steps", type=int, default=15, help="actions of a run")
-    parser.add_argument("--log", default=str(LOG))
+    parser.add_argument("--log")
+    parser.add_argument("--plant", choices=planted.PLANTS)
     told = parser.parse_args()
+    if told.plant:
+        told.seeds, told.runs = 1, 100
+        plant(told.plant)
+    log_file = told.log or HERE / "logs" / f"stateful{'_planted' * bool(told.plant)}.jsonl"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ["KERAS_BACKEND"] = "jax" if told.host == "jax" else "tensorflow"
     door = "tf_keras" if told.host == "tf_keras" else "keras"
-    from support.forgetting import forget
 
     versions = {name: importlib.metadata.version(name.replace("_", "-")) for name in VERSIONS}
     begun, runs, failed = time.monotonic(), 0, []
@@ -84,8 +103,9 @@ def main():
         start = time.monotonic()
         error = draw(door, seed, told.runs, told.steps)
         line = line_of(told.host, seed, error, time.monotonic() - start)
+        line |= {"planted": told.plant} if told.plant else {}
         line |= {"python": platform.python_version(), "versions": versions}
-        with open(told.log, "a") as log:
+        with open(log_file, "a") as log:
             log.write(json.dumps(line) + "\n")
         runs += line["counts"]["runs"]
         failed += [seed] if error is not None else []
@@ -94,6 +114,10 @@ def main():
             print(line["failed"]["error"], line["failed"]["notes"], sep="\n", flush=True)
         del error
         forget()
+    if told.plant:
+        found = f"found in run {runs}" if failed else f"not found in {runs} runs"
+        print(f"{told.host}: {told.plant}: {found}")
+        sys.exit(not failed)
     print(f"{told.host}: {runs} runs, {len(failed)} seeds failed: {failed}")
     sys.exit(bool(failed))
 

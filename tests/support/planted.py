@@ -1,0 +1,22 @@
+"""Faults that 5,400 tests did not see, planted again: `support/stateful.py` has to find each.
+
+Name -> the hosts that show it, and changes of the package: a file of `tf_lamb`, a passage that
+stands once in it, and what it becomes.
+"""
+
+PLANTS = {
+    "one layer of two towers": (
+        ("tensorflow", "jax", "tf_keras"),
+        [("core/plan/paths.py", 'layer if count == "1" else f"{layer}#{number}"', "layer")],
+    ),
+    "a scalar is not put back": (
+        ("tensorflow", "tf_keras"),
+        [
+            (
+                "core/autowarmup/keeping.py",
+                "return [_read(file, each) for each in like]",
+                "return [[_read(file, each), each][1] for each in like]",
+            )
+        ],
+    ),
+}
