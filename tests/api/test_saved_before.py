@@ -1,8 +1,14 @@
 """Files that version 0.1.0 wrote before its rooms were moved load, bit for bit."""
 
+import json
+import zipfile
+
+import h5py
+import keras
 import numpy as np
 import pytest
 from goldens import make_saved
+from packaging.version import Version
 from support.doors import BACKEND, DOORS
 
 FILES = sorted(
@@ -13,6 +19,14 @@ FILES = sorted(
 if BACKEND != "tensorflow":
     # A checkpoint is TensorFlow's.
     FILES = [p for p in FILES if p.suffix != ".index" and p.stem.startswith("keras")]
+
+
+def keras_that_wrote(path):
+    if path.suffix == ".h5":
+        with h5py.File(path) as file:
+            return Version(file.attrs["keras_version"])
+    with zipfile.ZipFile(path) as file:
+        return Version(json.loads(file.read("metadata.json"))["keras_version"])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -28,6 +42,8 @@ def test_it_holds_what_was_saved(path):
         checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
         checkpoint.read(str(path.with_suffix(""))).assert_existing_objects_matched()
     else:
+        if door == "keras" and Version(keras.__version__) < keras_that_wrote(path):
+            pytest.skip("a Keras does not read the layers of a later one; make test has that one")
         model = host.models.load_model(path)
         model.optimizer.build(model.trainable_variables)  # Keras 3 leaves it unbuilt after HDF5
     found = make_saved.values(model)

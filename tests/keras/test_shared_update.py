@@ -225,7 +225,7 @@ def test_a_replica_is_for_itself():
     up = model.layers[0]
     before = np.tanh(x @ np.asarray(up.kernel) + np.asarray(up.bias))
     seed = np.asarray(model.layers[2].seed_generator.state.value)
-    model.train_on_batch(x, y)
+    model.fit(x, y, batch_size=16, verbose=0)
     jax.effects_barrier()
     np.testing.assert_allclose(
         model.layers[1].moving_variance, before.reshape(8, 2, -1).var(axis=1).mean(axis=0),

@@ -1,6 +1,6 @@
 """AdaScale in door 1: what it can stand around.
 
-Seams into Keras 3 (3.10.0 to 3.15.1):
+Seams into Keras 3 (3.12.0 to 3.15.1):
     `_learning_rate` of the inner optimizer: a number, a schedule or a callable; here a schedule
         that reads it.
     `_velocities` of Adam and AdamW: their second moments.

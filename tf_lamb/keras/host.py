@@ -1,6 +1,6 @@
 """Keras 3 as the doors find it: its seams, and what differs between its versions and backends.
 
-Seams into Keras 3 (3.10.0 to 3.15.1); the rest of the room uses what is here, and these:
+Seams into Keras 3 (3.12.0 to 3.15.1); the rest of the room uses what is here, and these:
     `_backend_apply_gradients`: clips after the aggregation over replicas, and averages weights
         once an optimizer step; Keras clips before, and averages at every micro-step.
     `variables`, with those of a wrapper: what a step on JAX is handed, and what is saved.

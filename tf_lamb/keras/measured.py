@@ -1,6 +1,6 @@
 """What Measured and AdaScale share in door 1: an optimizer that stands around another.
 
-Seams into Keras 3 (3.10.0 to 3.15.1), as its own LossScaleOptimizer has them:
+Seams into Keras 3 (3.12.0 to 3.15.1), as its own LossScaleOptimizer has them:
     `_all_reduce_sum_gradients` of the inner optimizer: gradients reach it summed.
     `_variables`, `_trainable_variables`, `_iterations`, `_accumulated_gradients`,
     `_get_variable_index`: used as Keras's own optimizers use them.

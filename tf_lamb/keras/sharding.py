@@ -4,7 +4,7 @@
 the work (Xu et al., arXiv 2004.13336). Gradients of replicas that are not summed yet have one more
 axis in front, which the data axis splits.
 
-Seam into Keras 3 (3.10.0 to 3.15.1): `Variable._layout`, which is None without a distribution.
+Seam into Keras 3 (3.12.0 to 3.15.1): `Variable._layout`, which is None without a distribution.
 """
 
 import math
