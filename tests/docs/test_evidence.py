@@ -95,6 +95,7 @@ def test_the_accuracies_of_the_lstm_are_those_of_the_log():
     [
         ("A convolutional network on Fashion-MNIST", "steps_pictures.jsonl"),
         ("A BERT on letters", "steps_text.jsonl"),
+        ("Muon since attention is made of matrices", "steps_text_muon.jsonl"),
     ],
 )
 def test_the_steps_of_a_table_are_those_of_the_log(heading, log):
