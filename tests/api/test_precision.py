@@ -150,3 +150,25 @@ def test_memory_is_what_the_docstring_says(door, name, arguments, dtype, bytes_a
     if name in ("LARS", "SGDP", "Muon"):  # Muon of a matrix
         slots /= 2
     assert sum(sizes) == 1000 * (slots + master)
+
+
+@every_door
+@uncompiled()
+def test_scalars_of_float64_variables_are_float64(door):
+    """Of averages the momentum, a bound, the threshold of clipping: float32 holds none of them."""
+    start, gradients = np.array([0.3, -0.7]), np.random.default_rng(0).normal(size=(3, 2))
+    with precision(door, "float64"):
+        optimizer = DOORS[door][1].LAMB(
+            0.1, beta_1=0.0, beta_2=0.0, epsilon=0.0, bias_correction=False, global_clipnorm=0.3,
+            ratio_bounds=(0.1, 0.7), use_ema=True, ema_momentum=0.9,
+        )  # fmt: skip
+        variable = new_variable(door, start, "float64")
+        weights, average = start, None if door == "keras" else start
+        for gradient in gradients:
+            apply(optimizer, [gradient], [variable])
+            ratio = np.clip(np.linalg.norm(weights) / 2**0.5, 0.1, 0.7)
+            weights = weights - 0.1 * ratio * np.sign(gradient)
+            average = weights if average is None else 0.9 * average + (1 - 0.9) * weights
+    np.testing.assert_allclose(array(variable), weights, rtol=1e-14)
+    (held,) = optimizer._model_variables_moving_average
+    np.testing.assert_allclose(array(held), average, rtol=1e-14)

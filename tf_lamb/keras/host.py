@@ -18,6 +18,7 @@ import keras
 from keras import ops
 
 from tf_lamb.api.variables import path_of, step_of
+from tf_lamb.core.rules.norms import within
 from tf_lamb.keras import arrays, processes
 
 
@@ -183,8 +184,14 @@ class HostOptimizer(keras.optimizers.Optimizer):
         return grads
 
     def clip_aggregated(self, gradients):
-        """What Keras's own clipping makes of the aggregated gradients."""
-        return super()._clip_gradients(gradients)
+        """What Keras's own clipping makes of the aggregated gradients, in their own precision."""
+        most = self.global_clipnorm
+        if not most:
+            return super()._clip_gradients(gradients)
+        # seam: Keras 3.15.1. The `minimum` in its own function is float32 on torch.
+        norm = ops.sqrt(ops.sum(ops.stack([ops.sum(ops.square(g)) for g in gradients])))
+        scale = most * within(ops, 1.0 / norm, (0.0, 1.0 / most)) + (norm - norm)
+        return [gradient * scale for gradient in gradients]
 
     def _apply_weight_decay(self, variables):
         """Silent: the rule decays inside the trust ratio."""

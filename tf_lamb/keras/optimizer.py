@@ -154,6 +154,12 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             iterations = host.native(self._iterations)
             iterations.assign_sub(ops.cast(skipped, iterations.dtype) * self._micro_steps)
 
+    @property
+    def _widest(self):
+        """The dtype that holds the averages of all variables."""
+        dtypes = {host.compute_dtype(v.dtype) for v in self._trainable_variables}
+        return "float64" if "float64" in dtypes else "float32"
+
     def _scalars(self):
         """What the step depends on besides gradients and state."""
         iterations, frequency = self.iterations, self.ema_overwrite_frequency
@@ -163,7 +169,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             t=t,
             is_update=self._is_update(),
             # As in Keras, the averages begin with the weights of the first step.
-            ema_momentum=ops.where(iterations > 0, self.ema_momentum, 0.0),
+            ema_momentum=ops.cast(iterations > 0, self._widest) * self.ema_momentum,
             ema_overwrites=ops.equal(t % frequency, 0)
             if frequency
             else ops.full((), False, "bool"),

@@ -21,7 +21,6 @@ floor = tf.floor
 isfinite = tf.math.is_finite
 logical_and = tf.logical_and
 logical_not = tf.logical_not
-matmul = tf.matmul
 max = tf.reduce_max
 maximum = tf.maximum
 mean = tf.reduce_mean

@@ -173,7 +173,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             t=t,
             is_update=self._is_update(),
             # As in tf_keras, the averages begin with the initial weights.
-            ema_momentum=tf.constant(self.ema_momentum),
+            ema_momentum=tf.constant(self.ema_momentum, tf.float64),
             ema_overwrites=tf.equal(t % frequency, 0) if frequency else tf.constant(False),
         )
 

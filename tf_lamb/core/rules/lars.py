@@ -56,7 +56,7 @@ def lars(
         if clip:
             r = r / lr
         free = xp.where((w_norm > 0) & (u_norm > 0), r, 1.0)
-        r = within(xp, xp.minimum(free, 1.0) if clip else free, ratio_bounds)
+        r = within(xp, xp.where(free > 1.0, 1.0, free) if clip else free, ratio_bounds)
         if observe:
             observe(w_norm, bottom, r, differ(free, r))
         return r

@@ -66,6 +66,6 @@ def orthogonalized(xp, u, steps):
     if tall:  # the product X X' is then the smaller one
         x = xp.transpose(x)
     for _ in range(steps):
-        a = xp.matmul(x, xp.transpose(x))
-        x = _A * x + xp.matmul(_B * a + _C * xp.matmul(a, a), x)
+        a = x @ xp.transpose(x)
+        x = _A * x + (_B * a + _C * (a @ a)) @ x
     return xp.transpose(x) if tall else x

@@ -26,7 +26,16 @@ def within(xp, x, bounds):
     low, high = bounds
     if isinstance(x, float):
         return min(max(x, low), high)
-    return xp.minimum(xp.maximum(x, low), high)
+    x = at_least(xp, x, low)
+    return xp.where(x > high, high * xp.ones_like(x), x)
+
+
+def at_least(xp, x, low):
+    """The larger of x and a number, in the dtype of x; NaN stays.
+
+    Keras's `maximum` and `matmul` give float32 for float64 on torch (3.15.1).
+    """
+    return xp.where(x < low, low * xp.ones_like(x), x)
 
 
 def safe_ratio(xp, top, bottom, otherwise=1.0):

@@ -2,7 +2,7 @@
 
 import math
 
-from tf_lamb.core.rules.norms import norm
+from tf_lamb.core.rules.norms import at_least, norm
 
 
 def project(xp, w, g, u, *, axes, delta, wd_ratio, epsilon):
@@ -39,5 +39,5 @@ def project(xp, w, g, u, *, axes, delta, wd_ratio, epsilon):
 
 def _largest_cosine(xp, x, y, axes, epsilon):
     inner = xp.abs(xp.sum(x * y, axis=axes, keepdims=True))
-    lengths = xp.maximum(norm(xp, x, axes), epsilon) * xp.maximum(norm(xp, y, axes), epsilon)
-    return xp.max(inner / lengths)
+    x_norm, y_norm = (at_least(xp, norm(xp, each, axes), epsilon) for each in (x, y))
+    return xp.max(inner / (x_norm * y_norm))
