@@ -34,7 +34,7 @@ def test_the_moving_averages_of_a_skipped_batch_are_found_by_name(door):
 @every_door
 def test_the_report_ends_the_run_and_says_that_no_step_did_it(door):
     model = model_of(door, "BatchNormalization")
-    report = DOORS[door][1].DivergenceReport(every=1, print_fn=None)
+    report = DOORS[door][1].DivergenceReport(every=1)
     with pytest.raises(FloatingPointError, match="(?s)norm/moving_mean.*No step has made them so"):
         model.fit(spoiled(), np.ones((8, 1)), verbose=0, callbacks=[report])
 

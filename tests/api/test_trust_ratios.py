@@ -1,5 +1,6 @@
 """Trust ratios on show behind both doors: numbers of the oracle, and training left as it was."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -301,6 +302,21 @@ def test_tensorboard_reads_it(door, tmp_path):
         assert list(points) == [2, 4]
         assert points[4] == pytest.approx(getattr(kernel, name))
     assert scalars["clipped_trust_ratios"] == {2: 0.0, 4: 0.0}
+
+
+@every_door
+def test_without_tensorboard_a_directory_is_refused_before_training(door, monkeypatch, tmp_path):
+    """TensorFlow 2.21 does not bring it, and its summaries fail at the first reading."""
+    pytest.importorskip("tensorflow")
+    find = importlib.util.find_spec
+    lacks = lambda name, *rest: None if name == "tensorboard" else find(name, *rest)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", lacks)
+    ours = DOORS[door][1]
+    ours.TrustRatios()
+    with pytest.raises(
+        ImportError, match=r"TrustRatios\('logs'\) needs TensorBoard.*tensorboard\]"
+    ):
+        ours.TrustRatios("logs")
 
 
 def test_without_tensorflow_a_directory_is_refused(monkeypatch):

@@ -49,6 +49,18 @@ def test_one_skipped_batch_is_no_divergence():
     assert add(diagnosis, 1) is None
     assert add(diagnosis, 2, skipped=1, loss=np.nan) is None
     assert add(diagnosis, 2, skipped=3, loss=np.nan) is None  # two in a row for certain
-    assert add(diagnosis, 9, skipped=9) is None  # six, but there were steps in between
-    assert add(diagnosis, 9, skipped=11) is None
-    assert "the last 3 steps were all skipped" in add(diagnosis, 9, skipped=12)
+    assert add(diagnosis, 12, skipped=9) is None  # six, but there were steps in between
+    assert add(diagnosis, 12, skipped=11) is None
+    report = add(diagnosis, 12, skipped=12, loss=np.nan)
+    assert "at step 12, at least 3 more were tried and all skipped" in report
+    assert "not finite, and the loss is nan." in report
+
+
+def test_skips_are_counted_over_twice_the_patience():
+    diagnosis = Diagnosis(keep=5, patience=3)
+    for step in range(10):  # of two steps one is skipped: not more than half
+        assert add(diagnosis, step, skipped=step) is None
+    report = add(diagnosis, 10, skipped=12)
+    assert "4 of the last 6 that were tried had been skipped" in report
+    assert "All weights are finite" in report
+    assert add(diagnosis, 2, skipped=1) is None  # an earlier checkpoint

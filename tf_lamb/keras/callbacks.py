@@ -48,6 +48,7 @@ class TrustRatios(callbacks.TrustRatios, BetweenBatches):
             "tensorflow", "leave the directory out and have the table alone, or ",
         ):  # fmt: skip
             from tf_lamb.tensorflow import summaries
+        super()._check_directory()
         return summaries.Writer
 
     def _writer(self, directory, optimizer):

@@ -200,7 +200,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         for average, variable in self._averages() if step_of(self) else []:
             if self._var_key(variable) in known:
                 arrays.take(variable, average)
-        self._guard.tell(lambda: step_of(self))
+        self._guard.tell(lambda: step_of(self), self.strange_weights)
 
     def get_config(self):
         """The constructor's arguments, exclusions and all."""

@@ -194,7 +194,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         overrun.warn_if_over(self, lambda: step_of(self))
         if self.use_ema and step_of(self):
             super().finalize_variable_values(var_list)
-        self._guard.tell(lambda: step_of(self))
+        self._guard.tell(lambda: step_of(self), self.strange_weights)
 
     def get_config(self):
         """The constructor's arguments, exclusions and all."""

@@ -2,11 +2,10 @@
 
 import collections
 import math
-from collections.abc import Callable
 from typing import Any
 
 from tf_lamb.api.callbacks.callback import Callback
-from tf_lamb.api.optimizers.guard import ADVICE, guarded
+from tf_lamb.api.optimizers.guard import ADVICE, FINITE, guarded
 from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, short, starts_to_observe
 from tf_lamb.api.variables import step_of
 from tf_lamb.core import checks
@@ -25,10 +24,12 @@ class Diagnosis:
 
     Args:
         keep: How many of the last readings the report shows.
-        patience: Steps skipped in a row that make a divergence.
+        patience: Steps skipped in a row that make a divergence; so does more than half of twice as
+            many, or of more, where readings are rare.
     """
 
     def __init__(self, keep, patience):
+        self._tried: collections.deque = collections.deque()  # (steps tried, those skipped)
         self._kept: collections.deque = collections.deque(maxlen=keep)  # (step, observations)
         self._patience = patience
         self._step = self._skipped = self._skipped_before = 0
@@ -49,6 +50,8 @@ class Diagnosis:
         """
         if step != self._step or skipped < self._skipped:  # a step was taken; another run began
             self._skipped_before = skipped
+        if step < self._step or skipped < self._skipped:
+            self._tried.clear()
         self._step, self._skipped = step, skipped
         if self._kept and self._kept[-1][0] == step:
             self._kept.pop()
@@ -58,12 +61,23 @@ class Diagnosis:
             more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
             return self._report(f"the weights of {names}{more} are not finite", strange,
                                 _UNTRAINED if untrained else ADVICE)  # fmt: skip
-        if (row := skipped - self._skipped_before) >= self._patience:
-            return self._report(f"the last {row} steps were all skipped: their gradients were not "
-                                "finite", [])  # fmt: skip
+        lost = loss is not None and not math.isfinite(loss)
+        if rows := self._skips(step + skipped, skipped):
+            too = f", and the loss is {loss}" if lost else ""
+            return self._report(f"{rows} skipped: their gradients were not finite{too}")
         # One skipped batch spoils the mean loss of its epoch, and nothing else.
-        if loss is not None and not math.isfinite(loss) and not skipped:
-            return self._report(f"the loss is {loss}", [])
+        return self._report(f"the loss is {loss}") if lost and not skipped else None
+
+    def _skips(self, tried, skipped):
+        """In words, what was skipped in a row, or more often than not; None where it is less."""
+        self._tried.append((tried, skipped))
+        while len(self._tried) > 1 and tried - self._tried[1][0] >= 2 * self._patience:
+            self._tried.popleft()
+        if (row := skipped - self._skipped_before) >= self._patience:
+            return f"at least {row:,} more were tried and all"
+        span, lost = (now - then for now, then in zip(self._tried[-1], self._tried[0], strict=True))
+        if span >= 2 * self._patience and 2 * lost > span:
+            return f"{lost:,} of the last {span:,} that were tried had been"
         return None
 
     def check(self, optimizer, loss, model=None):
@@ -82,7 +96,7 @@ class Diagnosis:
         if report := self.add(step_of(optimizer), skipped, loss, strange, observations, untrained):
             raise FloatingPointError(report)
 
-    def _report(self, why, strange, advice=ADVICE):
+    def _report(self, why, strange=(), advice=f"{FINITE} {ADVICE}"):
         lines = [f"Training has diverged: at step {self._step:,}, {why}."]
         if table := self._table(strange):
             lines += ["", *table, ""]
@@ -127,25 +141,25 @@ class DivergenceReport(Callback):
 
     Every `every` optimizer steps it looks at all weights of the model, the loss of the epoch and
     the steps that were skipped (`on_nonfinite="skip"`). Where weights are not finite, the moving
-    averages of batch normalization among them, or `patience` steps in a row
-    were skipped, or the loss is not finite although no step was skipped, it raises, and the
-    message tells
+    averages of batch normalization among them, or `patience` steps in a row were skipped, or more
+    than half of twice as many, or the loss is not finite although no step was skipped, it raises,
+    and the message tells
 
         which variables, and at which step
         the weight norm, update norm and trust ratio of each in the last readings; if all weights
             are finite, of the variables whose norms have risen most
+        that all weights are finite, where they are: the cause is in the batches then, which a
+            callback does not see, or in the loss
         what usually helps
 
     It raises before the epoch ends, so that no `ModelCheckpoint` and no `BackupAndRestore` writes
-    the broken weights over good ones. At the end of a run that has not diverged it prints how many
-    steps were skipped, if any.
+    the broken weights over good ones. Of fewer skipped steps the optimizer itself warns at the end.
 
     Args:
         every: Optimizer steps from one reading to the next; each waits for the device.
             Defaults to 10.
         keep: Readings that the report shows. Defaults to 5.
         patience: Steps skipped in a row that make a divergence. Defaults to 20.
-        print_fn: What prints the number of skipped steps, or None for nothing. Defaults to `print`.
 
     Raises:
         FloatingPointError: when training has diverged; its message is the report.
@@ -167,13 +181,9 @@ class DivergenceReport(Callback):
 
     _diagnosis: Any = None
 
-    def __init__(
-        self, every: int = 10, *, keep: int = 5, patience: int = 20,
-        print_fn: Callable[[str], Any] | None = print,
-    ):  # fmt: skip
+    def __init__(self, every: int = 10, *, keep: int = 5, patience: int = 20):
         super().__init__(every)
         self._keep, self._patience = checks.whole("keep", keep), checks.whole("patience", patience)
-        self._print_fn = print_fn
 
     def _find(self, model):
         """Has the optimizer observe, and the step traced anew if it was traced without."""
@@ -187,15 +197,3 @@ class DivergenceReport(Callback):
         losses = [m for m in self.model.metrics if m.name == "loss"]
         loss = float(losses[0].result()) if losses else None
         self._diagnosis.check(self._optimizer, loss, self.model)
-
-    def on_train_begin(self, logs=None):
-        """Begins to count batches; tells of skipped steps in the optimizer's place."""
-        super().on_train_begin(logs)
-        self._optimizer._guard.is_reported = True
-
-    def on_train_end(self, logs=None):
-        """Reads the last step; says how many were skipped."""
-        super().on_train_end(logs)
-        skipped = self._optimizer.skipped_steps
-        if skipped and self._print_fn:
-            self._print_fn(f"{skipped:,} steps were skipped: their gradients were not finite.")

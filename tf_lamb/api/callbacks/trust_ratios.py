@@ -13,6 +13,7 @@ from tf_lamb.api import pictures
 from tf_lamb.api.callbacks.callback import Callback
 from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, distance, observed, short
 from tf_lamb.api.variables import step_of
+from tf_lamb.core.checks import installed
 
 _MOST_KEPT = 512  # readings, for a picture; of more, every second one goes
 
@@ -58,8 +59,7 @@ class History:
         self.readings += 1
         self.step, self.latest = step, list(observations)
         for i, seen in enumerate(self.latest):
-            ratio = seen.trust_ratio
-            if ratio is None:
+            if (ratio := seen.trust_ratio) is None:
                 continue
             smallest, largest = self._ranges.get(i, (ratio, ratio))
             self._ranges[i] = (min(smallest, ratio), max(largest, ratio))
@@ -105,8 +105,7 @@ class History:
         of_median = seen.trust_ratio / median if median else math.nan
         clipped, count = self._clipped[i]
         note = f"joined in {seen.joined}" if seen.joined else ""
-        if seen.ratios > 1:
-            note = f"mean of {seen.ratios} slices"
+        note = f"mean of {seen.ratios} slices" if seen.ratios > 1 else note
         numbers = (getattr(seen, name) for name in NORMS_AND_RATIO)
         return (
             seen.path, *map(short, numbers), f"{of_median:.2g}x",
@@ -127,7 +126,7 @@ def _ratios(observations):
 
 
 def _median(observations):
-    ratios = [seen.trust_ratio for seen in by_layer(observations)]
+    ratios = (seen.trust_ratio for seen in by_layer(observations))
     finite = [ratio for ratio in ratios if math.isfinite(ratio)]
     return statistics.median(finite) if finite else math.nan
 
@@ -178,7 +177,7 @@ class TrustRatios(Callback):
     Raises:
         TypeError: when training begins, for an optimizer that has no trust ratios.
         ValueError, TypeError: for an `every` that is no whole number of steps.
-        ImportError: for a directory where TensorFlow, which writes it, is not installed.
+        ImportError: for a directory where TensorFlow, which writes it, or TensorBoard is missing.
 
     Example:
 
@@ -205,7 +204,8 @@ class TrustRatios(Callback):
             self._check_directory()
 
     def _check_directory(self):
-        """Raises where nothing can be written."""
+        """Raises where nothing can be written: before training, not at the first reading."""
+        installed.require(f"TrustRatios({self._directory!r})", "tensorboard", extra="tensorboard")
 
     def _find(self, model):
         """Has the optimizer observe, and the step traced anew if it was traced without."""

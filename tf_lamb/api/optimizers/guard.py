@@ -12,6 +12,11 @@ ADVICE = (
     "ratio_bounds=(0.01, 10.0), and biases and normalization excluded from layer adaptation."
 )
 
+FINITE = (
+    "All weights are finite, so what is not comes with the batches, where np.isfinite(x).all() "
+    "tells of inputs, targets and sample weights, or arises in the loss or its gradients."
+)
+
 MANY = 20  # skipped steps in a row that are told at once
 
 
@@ -23,7 +28,6 @@ class Guard:
         refusal: what a step raises before it names the variables; None if it raises nothing.
         counter: the variable that counts, once the optimizer is built.
         weights: what the optimizer trains, once it is built.
-        is_reported: whether something else tells of skipped steps at the end of `fit`.
     """
 
     def __init__(self, name: str, on_nonfinite: str):
@@ -38,7 +42,6 @@ class Guard:
         )
         self.counter: Any = None
         self.weights: Sequence = ()
-        self.is_reported = False
         self._told = 0  # skipped steps that a warning has told of
         self._row = (-1, 0)  # the step that is tried again and again, and what was skipped before
 
@@ -68,21 +71,23 @@ class Guard:
         pairs = zip(floats, finite(floats) if floats else [], strict=True)
         return [names[key(v)] for v, ok in pairs if not ok]
 
-    def tell(self, steps: Callable[[], int]):
+    def tell(self, steps: Callable[[], int], strange: Callable[[], list]):
         """Warns of skipped steps, unless that was done: called at the end of `fit`.
 
         Args:
             steps: gives those that were taken; asked only where there is something to tell.
+            strange: gives the weights that are not finite; asked as seldom.
         """
         skipped = self.skipped
-        if skipped != self._told and not self.is_reported:
+        if skipped != self._told:
+            cause = ADVICE if strange() else f"{FINITE} {ADVICE}"
             warn(
                 f"{self._name}: of {skipped + steps():,} steps, {skipped:,} have been skipped "
-                "because their gradients were not finite. The loss that fit shows may hide it: "
-                "tf_lamb.DivergenceReport() among the callbacks ends such a run and says what "
-                f"led to it. {ADVICE}"
+                "because their gradients were not finite. The loss that fit shows may hide it; "
+                "the callback tf_lamb.DivergenceReport() ends a run where they are many. "
+                f"{cause}"
             )
-        self._told, self.is_reported = skipped, False
+        self._told = skipped
 
     def tell_row(self, step, skipped):
         """Called on the host by a step that is skipped; warns where there are many in a row.

@@ -5,8 +5,8 @@ import importlib.util
 from collections.abc import Iterator, Sequence
 
 _CALLED = {
-    "official": "the Model Garden", "sklearn": "scikit-learn", "tensorflow": "TensorFlow",
-    "tf_keras": "tf-keras",
+    "official": "the Model Garden", "sklearn": "scikit-learn", "tensorboard": "TensorBoard",
+    "tensorflow": "TensorFlow", "tf_keras": "tf-keras",
 }  # fmt: skip
 
 
