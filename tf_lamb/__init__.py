@@ -5,6 +5,7 @@
 This import loads no framework: nothing is loaded until it is used.
 """
 
+import difflib
 import importlib
 import os
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
         StopAtScaleInvariantStep,
         TrustRatios,
         auxiliary_statistics,
+        describe,
         fixed_point,
         from_addons,
         migrate,
@@ -46,7 +48,7 @@ __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "Measured", "Muon", "NoiseScale",
     "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
-    "auxiliary_statistics", "core", "fixed_point", "from_addons", "keras", "migrate",
+    "auxiliary_statistics", "core", "describe", "fixed_point", "from_addons", "keras", "migrate",
     "model_garden", "recipes", "replace_batch_normalization", "schedules", "tensorflow", "tf_keras",
 ]  # fmt: skip
 _ROOMS = {"core", "keras", "model_garden", "tensorflow", "tf_keras"}
@@ -72,7 +74,10 @@ if not TYPE_CHECKING:  # a type checker is to know a name that is not there
             raise AttributeError(
                 f"{name} is Keras 3's alone: write tf_lamb.{_OF_ONE_DOOR[name]}.{name}."
             )
-        raise AttributeError(f"module 'tf_lamb' has no attribute {name!r}")
+        alike = [own for own in __all__ if own.lower() == name.lower()]
+        near = alike or difflib.get_close_matches(name, __all__, 1)
+        hint = f". Did you mean {near[0]!r}?" if near else ""
+        raise AttributeError(f"module 'tf_lamb' has no attribute {name!r}{hint}")
 
 
 def __dir__():

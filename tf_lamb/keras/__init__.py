@@ -10,6 +10,7 @@ with needed(
 ):
     import keras as _keras  # noqa: F401
 
+from tf_lamb.api.describe import describe
 from tf_lamb.api.layers.split import auxiliary_statistics
 from tf_lamb.keras import schedules
 from tf_lamb.keras.adversarial.model import ConcurrentAdversarial as ConcurrentAdversarial
@@ -40,6 +41,6 @@ __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "Measured", "Muon", "NoiseScale",
     "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
-    "auxiliary_statistics", "fixed_point", "from_addons", "migrate",
+    "auxiliary_statistics", "describe", "fixed_point", "from_addons", "migrate",
     "replace_batch_normalization", "schedules",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from tf_lamb.core.checks.installed import needed
 with needed("tf_lamb.tf_keras", "tf-keras"):
     import tf_keras as _tf_keras  # noqa: F401
 
+from tf_lamb.api.describe import describe
 from tf_lamb.api.layers.split import auxiliary_statistics
 from tf_lamb.tf_keras import schedules
 from tf_lamb.tf_keras.backup import BackupAndRestore
@@ -29,6 +30,6 @@ __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "Measured", "Muon", "NoiseScale",
     "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
-    "auxiliary_statistics", "fixed_point", "from_addons", "migrate",
+    "auxiliary_statistics", "describe", "fixed_point", "from_addons", "migrate",
     "replace_batch_normalization", "schedules",
 ]  # fmt: skip

@@ -105,10 +105,10 @@ class Measured(Wrapper):
         if not self._previous_gradient:
             raise ValueError(
                 f"{type(self).__name__} measures how the gradients of parts of a batch differ, but "
-                "here a step has one part: one replica, and no gradient_accumulation_steps. Give "
-                "the inner optimizer gradient_accumulation_steps=2 or more, train under a "
-                "tf.distribute strategy of several replicas, or pass previous_gradient=True to "
-                "compare with the gradient of the step before, which is biased."
+                "here a step has one part: one replica, and no gradient_accumulation_steps. Of a "
+                "batch of B, ask with gradient_accumulation_steps=4 of the inner optimizer and "
+                "batches of B/4; or train under a tf.distribute strategy, or pass "
+                "previous_gradient=True to compare with the step before, which is biased."
             )
         self.parts = 2
 

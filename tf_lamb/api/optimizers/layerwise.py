@@ -131,11 +131,11 @@ class Layerwise:
         self._settings = dataclasses.replace(self._settings, exclude_from_weight_decay=patterns)
 
     def describe(self, print_fn: Callable[[str], Any] = print) -> None:
-        """Prints the plan: each variable's weight decay, and whether it has a trust ratio."""
+        """Prints the plan once it is built, as `tf_lamb.describe` does of a model at any time."""
         if self._plan is None:
             raise ValueError(
-                f"{self.name} has no plan before it is built: train a step, or call "
-                "optimizer.build(model.trainable_variables)."
+                f"{self.name} has no plan before it is built: train a step, call "
+                "optimizer.build(model.trainable_variables), or ask tf_lamb.describe(model)."
             )
         print_fn(self._plan.table())
 

@@ -49,7 +49,7 @@ class Muon(Layerwise):
 
     s is 0.2 sqrt(max(rows, columns)), with which O is as long as AdamW's update, so that AdamW's
     learning rate and decay serve. Paths and shapes tell what is a matrix, and which of its axes are
-    rows; `describe()` shows it. Of two axes the first is. Of a kernel of more,
+    rows; `tf_lamb.describe` shows it. Of two axes the first is. Of a kernel of more,
 
         a convolution's (..., in, out)                      all but the last
         attention's query, key, value (model, heads, size)  the first

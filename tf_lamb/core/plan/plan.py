@@ -100,7 +100,8 @@ class Plan:
         examples = ", ".join(map(repr, self.paths[:3]))
         return (
             f"No variable matches the pattern {patterns}: it has no effect. "
-            f"Patterns are searched in paths such as {examples}; `describe()` shows them all."
+            f"Patterns are searched in paths such as {examples}; `tf_lamb.describe(model)` shows "
+            "them all."
         )
 
     def table(self) -> str:

@@ -1,0 +1,100 @@
+"""What `describe` shows of a model, before the first step and after it, in whatever wrapper."""
+
+import doctest
+
+import numpy as np
+import pytest
+from support.doors import BACKEND, DOORS, every_door
+
+import tf_lamb
+from tf_lamb.api import describe
+
+
+def compiled(host, optimizer):
+    model = host.Sequential(
+        [host.layers.Input((4,)), host.layers.Dense(3, name="first"),
+         host.layers.Dense(2, name="last")]
+    )  # fmt: skip
+    model.compile(optimizer, "mse", run_eagerly=BACKEND == "tensorflow")
+    return model
+
+
+def table_of(ours, model):
+    told = []
+    ours.describe(model, told.append)
+    (table,) = told
+    return table
+
+
+WRAPPERS = {
+    "none": lambda host, ours, inner: inner,
+    "Measured": lambda host, ours, inner: ours.Measured(inner),
+    "AdaScale": lambda host, ours, inner: ours.AdaScale(inner, scale=2.0),
+    "loss scale": lambda host, ours, inner: host.mixed_precision.LossScaleOptimizer(inner),
+    "both": lambda host, ours, inner: host.mixed_precision.LossScaleOptimizer(
+        ours.Measured(inner)
+    ),
+}  # fmt: skip
+
+
+@every_door
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_model_shows_its_plan_before_a_step_and_after(door, wrapper):
+    host, ours = DOORS[door]
+    inner = ours.LAMB(
+        1e-3, weight_decay=0.01, gradient_accumulation_steps=2,
+        exclude_from_weight_decay=["bias"], jit_compile=False,
+    )  # fmt: skip
+    model = compiled(host, WRAPPERS[wrapper](host, ours, inner))
+    before = table_of(ours, model)
+    lines = before.replace(f"{model.name}/", "").splitlines()  # Keras 3 begins a path with it
+    assert [line.split()[:4] for line in lines[:3]] == [
+        ["variable", "parameters", "decay", "adapted"],
+        ["first/kernel", "12", "0.01", "yes"],
+        ["first/bias", "3", "-", "no"],
+    ]
+    assert inner._plan is None  # nothing was built
+    model.fit(np.ones((4, 4)), np.ones((4, 2)), batch_size=2, verbose=0)
+    assert table_of(ours, model) == before
+
+
+@every_door
+def test_a_pattern_that_matches_nothing_is_told_before_the_first_step(door):
+    host, ours = DOORS[door]
+    model = compiled(host, ours.LAMB(1e-3, exclude_from_weight_decay=["nowhere"]))
+    with pytest.warns(UserWarning, match="'nowhere'") as caught:
+        table_of(ours, model)
+    assert caught[0].filename == __file__
+
+
+@every_door
+def test_what_has_no_plan_is_refused(door):
+    host, ours = DOORS[door]
+    with pytest.raises(TypeError, match="takes a compiled model, not 3"):
+        ours.describe(3)
+    model = compiled(host, host.optimizers.SGD())
+    with pytest.raises(TypeError, match="plan of tf_lamb's optimizers, and .*SGD has none"):
+        ours.describe(model)
+    model = host.Sequential([host.layers.Dense(3)], name="bare")
+    with pytest.raises(ValueError, match=r"bare has no optimizer: call model.compile\("):
+        ours.describe(model)
+    model.compile(ours.LAMB(1e-3), "mse")
+    with pytest.raises(ValueError, match=r"bare has no variables yet: call model.build\("):
+        ours.describe(model)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the example is of TensorFlow")
+def test_the_example_runs():
+    tried = doctest.testmod(describe)
+    assert tried.attempted and not tried.failed
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("Lamb", "LAMB"), ("Lars", "LARS"), ("Adascale", "AdaScale"), ("from_addon", "from_addons")],
+)
+def test_a_name_that_is_not_there_gets_the_one_that_is(name, meant):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'. Did you mean '{meant}'?"):
+        getattr(tf_lamb, name)
+    with pytest.raises(AttributeError, match=r"no attribute 'elephant'$"):
+        tf_lamb.elephant  # noqa: B018
