@@ -285,6 +285,12 @@ def measuring(model):
     return model
 
 
+def in_float8(model):
+    for layer in model.layers:
+        layer.quantize("float8")
+    return compiled(model)
+
+
 class OwnStep(keras.Sequential):
     def train_step(self, *arguments):
         return super().train_step(*arguments)
@@ -293,6 +299,7 @@ class OwnStep(keras.Sequential):
 @pytest.mark.parametrize(("make", "message"), [
     (uncompiled, "is not compiled"), (with_adam, "adam takes gradients that are summed"),
     (measuring, "measured is built, for 1 replicas: call per_replica"),
+    (in_float8, "inputs_scale of a float8 layer"),
     (lambda model: compiled(OwnStep(model.layers)), "OwnStep has a train_step of its own"),
 ])  # fmt: skip
 def test_what_per_replica_refuses(make, message):

@@ -12,6 +12,7 @@ import keras
 from keras import ops
 
 from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.variables import is_overwritten
 from tf_lamb.keras import accumulators, host, processes, sharding
 
 
@@ -92,7 +93,10 @@ class MeasuringOptimizer(host.HostOptimizer):
                 self.build(list(trainable_variables))
         variables = list(trainable_variables or self._trainable_variables)
         self._check_variables_are_known(variables)
-        gradients, variables = self._filter_empty_gradients(grads, variables)
+        pairs = [*zip(*self._filter_empty_gradients(grads, variables), strict=True)]
+        # What is overwritten is no gradient: the inner optimizer gets it as it comes.
+        overwriting = [pair for pair in pairs if is_overwritten(pair[1])]
+        gradients, variables = _unzipped(pair for pair in pairs if not is_overwritten(pair[1]))
         dense = list(map(host.dense, gradients, variables))
         positions = [self._get_variable_index(v) for v in variables]
         if self._gathers:
@@ -105,7 +109,8 @@ class MeasuringOptimizer(host.HostOptimizer):
             else:
                 gradients = summed = dense
             counts = self._measure(dense, summed, positions)
-        self.inner_optimizer.apply(gradients, variables)
+        values, overwritten = _unzipped(overwriting)
+        self.inner_optimizer.apply([*gradients, *values], [*variables, *overwritten])
         self._stepped(counts)
 
     def _sum_over_replicas(self, gradients):
@@ -153,3 +158,8 @@ class MeasuringOptimizer(host.HostOptimizer):
         from tf_lamb.tensorflow import replicas
 
         replicas.assign(self._distribution_strategy, [host.native(v) for v in variables], values)
+
+
+def _unzipped(pairs):
+    pairs = list(pairs)
+    return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]

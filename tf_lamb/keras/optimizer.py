@@ -9,7 +9,7 @@ from keras import ops
 from tf_lamb.api.optimizers import overrun
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import names_of, step_of
+from tf_lamb.api.variables import is_overwritten, names_of, step_of
 from tf_lamb.core.step import Scalars, State, Stored
 from tf_lamb.keras import accumulators, arrays, host, processes, schedules, sharding, update
 
@@ -57,7 +57,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         self._set_early_weights()
 
     def _add_slots(self, variable, names):
-        if getattr(variable, "overwrite_with_gradient", False):
+        if is_overwritten(variable):
             return ()
         dtype = host.compute_dtype(variable.dtype)
         if dtype == "float32":

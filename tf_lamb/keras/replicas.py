@@ -14,6 +14,7 @@ import types
 
 import keras
 
+from tf_lamb.api.variables import is_overwritten
 from tf_lamb.api.wrappers import unwrapped
 from tf_lamb.core.checks.warn import warn
 from tf_lamb.keras import accumulators, sharding
@@ -47,9 +48,9 @@ def per_replica(model: keras.Model) -> keras.Model:
 
     Raises:
         ValueError: for a model that is not compiled, has an optimizer of another package, one for
-            another number of replicas, a `Measured` or `AdaScale` that is built for one, or a
-            `train_step` of its own; without a distribution; from `fit`, for a batch that the
-            devices do not divide, or another optimizer.
+            another number of replicas, a `Measured` or `AdaScale` that is built for one, a
+            `train_step` of its own, or float8 layers; without a distribution; from `fit`, for a
+            batch that the devices do not divide, or another optimizer.
 
     Example:
 
@@ -66,6 +67,11 @@ def per_replica(model: keras.Model) -> keras.Model:
         raise ValueError(
             f"{type(model).__name__} has a train_step of its own, which per_replica() would put "
             "aside: take the gradients apart in there, or leave per_replica() out."
+        )
+    if overwritten := [v.path for v in model.trainable_variables if is_overwritten(v)]:
+        raise ValueError(
+            f"{overwritten[0]} of a float8 layer is overwritten by every replica with a value of "
+            "its own: leave per_replica() out, or the layer in another precision."
         )
     inner = unwrapped(model.optimizer, LayerwiseOptimizer)
     if not isinstance(inner, LayerwiseOptimizer):

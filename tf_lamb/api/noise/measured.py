@@ -9,7 +9,7 @@ from typing import Any
 
 from tf_lamb.api.noise.wrapper import Wrapper
 from tf_lamb.api.optimizers.settings import Patterns
-from tf_lamb.api.variables import path_of
+from tf_lamb.api.variables import is_overwritten, path_of
 from tf_lamb.core import checks, noise
 from tf_lamb.core import plan as plans
 from tf_lamb.core.checks.warn import warn
@@ -112,8 +112,10 @@ class Measured(Wrapper):
             )
         self.parts = 2
 
-    def _members(self, paths: Sequence[str]) -> list[list[int]]:
+    def _members(self, variables) -> list[list[int]]:
         """For each group, the positions of its variables; warns of a group that has none."""
+        measured = [i for i, v in enumerate(variables) if not is_overwritten(v)]
+        paths = [path_of(variables[i]) for i in measured]
         group = plans.groups_of(self._groups, paths)
         if empty := [p for i, p in enumerate(self._groups) if i not in group]:
             warn(
@@ -121,13 +123,13 @@ class Measured(Wrapper):
                 f"nothing. Patterns are searched in paths such as {', '.join(paths[:3])}."
             )
         return [
-            [i for i, g in enumerate(group) if g == wanted]
+            [i for i, g in zip(measured, group, strict=True) if g == wanted]
             for wanted in range(len(self.group_names))
         ]
 
     def _make_state(self, variables):
         """At the end of a build."""
-        self._members_by_group = self._members([path_of(v) for v in variables])
+        self._members_by_group = self._members(variables)
         self._state = {name: self._add(name, *kind) for name, kind in self._initial_state().items()}
         beside = variables if self.biased else ()
         self._previous = [self.add_variable_from_reference(v, "previous_gradient") for v in beside]
