@@ -128,6 +128,50 @@ def test_a_restored_run_is_the_uninterrupted_one(tau, tmp_path):
         np.testing.assert_array_equal(one, two)
 
 
+def test_a_resumed_run_draws_its_beginnings_as_the_unbroken_one(tmp_path):
+    data = batches(2)
+    x, y = (np.concatenate(part) for part in zip(*data, strict=True))
+
+    def fit(folder, ends_before=None):
+        model = keras.Sequential([keras.Input((1, 2, 1)), keras.layers.Flatten(),
+                                  keras.layers.Dense(2)])  # fmt: skip
+        model.set_weights([W0, B0])
+        training = ConcurrentAdversarial(
+            model, 0.5, input_range=(-3, 3), clean_start=0.2, step_size=0.1, seed=3
+        )
+        training.compile(keras.optimizers.SGD(0.3), half_squares)
+        ends = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: 1 / 0 if epoch == ends_before else None
+        )
+        backup = tf_lamb.keras.BackupAndRestore(str(folder), delete_checkpoint=False)
+        try:
+            training.fit(
+                image(x), y, batch_size=4, epochs=3, shuffle=False, verbose=0,
+                callbacks=[backup, ends],
+            )  # fmt: skip
+        except ZeroDivisionError:
+            return None
+        return training.get_weights()
+
+    expected = fit(tmp_path / "unbroken")
+    fit(tmp_path / "broken", ends_before=1)
+    for one, other in zip(fit(tmp_path / "broken"), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_file_without_the_random_state_is_loaded(tmp_path):
+    """As earlier versions wrote it."""
+    training, store = toy(1), {}
+    training.save_own_variables(store)
+    last = str(len(store) - 1)
+    assert training._random_state.name == "random_state"
+    np.testing.assert_array_equal(store.pop(last), ops.convert_to_numpy(training._random_state))
+    other = toy(1)
+    before = ops.convert_to_numpy(other._random_state)
+    other.load_own_variables(store)
+    np.testing.assert_array_equal(ops.convert_to_numpy(other._random_state), before)
+
+
 def test_weights_that_are_loaded_before_the_first_step_are_theta_0():
     data = batches(3)
     training = toy(2)

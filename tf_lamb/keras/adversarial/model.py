@@ -95,11 +95,16 @@ class ConcurrentAdversarial(AdversarialStep):
         super().__init__(name=name)
         self._arguments = arguments
         self.model = split(model)
-        self._random = keras.random.SeedGenerator(seed)
         self._line = [self._copies(age) for age in range(tau, 0, -1)]
         self._steps_done = self.add_weight(
             shape=(), dtype="int32", initializer="zeros", trainable=False, name="steps_done"
         )
+        # Keras saves no state of a generator that is not a weight.
+        begun = keras.random.SeedGenerator(seed).state
+        self._random_state = self.add_weight(
+            shape=begun.shape, dtype=begun.dtype, trainable=False, autocast=False,
+            initializer=lambda shape, dtype=None: ops.copy(begun.value), name="random_state",
+        )  # fmt: skip
         self.built = True
 
     def _copies(self, age):
@@ -112,6 +117,13 @@ class ConcurrentAdversarial(AdversarialStep):
             )
             for i, v in enumerate(self.model.trainable_variables)
         ]  # fmt: skip
+
+    def load_own_variables(self, store):
+        """As in Keras; a file of an earlier version, which has no random state, leaves it."""
+        own = self._trainable_variables + self._non_trainable_variables  # seam: Keras 3.15.1
+        if len(store.keys()) == len(own) - 1:
+            store = {**store, str(len(own) - 1): own[-1]}
+        super().load_own_variables(store)
 
     def call(self, inputs, training=None):
         """The model's outputs."""

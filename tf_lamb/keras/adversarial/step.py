@@ -19,7 +19,7 @@ class AdversarialStep(keras.Model):
     """A model whose steps are on both; its constructor gives it what is read here.
 
     `_arguments`: those of the attack. `_line`: copies of the parameters of the last tau steps,
-    oldest first. `_random`: where attacks begin. `_steps_done`: a counter.
+    oldest first. `_random_state`: of what draws where attacks begin. `_steps_done`: a counter.
     """
 
     def fit(self, x=None, *arguments, **options):
@@ -92,8 +92,9 @@ class AdversarialStep(keras.Model):
         attack = {key: self._arguments[key] for key in _ATTACK}
         x = ops.cast(x, keras.config.floatx())
         shape = ops.shape(x)
-        noise = keras.random.uniform(shape, -1, 1, x.dtype, self._random)
-        drawn = keras.random.uniform((shape[0], 1, 1, 1), 0, 1, x.dtype, self._random)
+        seeds = StoredSeeds(self._random_state)
+        noise = keras.random.uniform(shape, -1, 1, x.dtype, seeds)
+        drawn = keras.random.uniform((shape[0], 1, 1, 1), 0, 1, x.dtype, seeds)
         is_clean = drawn < self._arguments["clean_start"]
         begin = rule.start(ops, x, noise, is_clean, attack["epsilon"])
         rest = [ops.convert_to_tensor(v) for v in self.non_trainable_variables]
@@ -123,6 +124,19 @@ class AdversarialStep(keras.Model):
         if _DOUBLED:
             x, y, y_pred, sample_weight = half((x, y, y_pred, sample_weight), 0)
         return super().compute_metrics(x, y, y_pred, sample_weight)
+
+
+class StoredSeeds(keras.random.SeedGenerator):
+    """Keras's generator, on a state that is a weight of the model."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def next(self, ordered=True):
+        """The seed of the next draw, as Keras's own counts."""
+        seed = ops.copy(ops.convert_to_tensor(self.state))
+        self.state.assign(seed + ops.convert_to_tensor([0, 1], seed.dtype))
+        return seed
 
 
 def some_images(data):
