@@ -114,18 +114,16 @@ class Measured(Wrapper):
 
     def _members(self, variables) -> list[list[int]]:
         """For each group, the positions of its variables; warns of a group that has none."""
-        measured = [i for i, v in enumerate(variables) if not is_overwritten(v)]
-        paths = [path_of(variables[i]) for i in measured]
-        group = plans.groups_of(self._groups, paths)
-        if empty := [p for i, p in enumerate(self._groups) if i not in group]:
+        measured = {i: path_of(v) for i, v in enumerate(variables) if not is_overwritten(v)}
+        paths = [*measured.values()]
+        group = dict(zip(measured, plans.groups_of(self._groups, paths), strict=True))
+        if empty := [p for i, p in enumerate(self._groups) if i not in group.values()]:
             warn(
                 f"No variable is left for the group {', '.join(map(repr, empty))}: it measures "
                 f"nothing. Patterns are searched in paths such as {', '.join(paths[:3])}."
             )
-        return [
-            [i for i, g in zip(measured, group, strict=True) if g == wanted]
-            for wanted in range(len(self.group_names))
-        ]
+        wanted = range(len(self.group_names))
+        return [[i for i, g in group.items() if g == each] for each in wanted]
 
     def _make_state(self, variables):
         """At the end of a build."""
