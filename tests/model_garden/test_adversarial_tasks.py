@@ -62,6 +62,25 @@ def test_the_line_is_as_stale_as_the_formula(pictures, eager, replicas, tmp_path
         assert equal(numbers(part(again.model)), numbers(part(model)))
 
 
+def test_a_restored_run_begins_its_attacks_where_the_unbroken_one_does(pictures, eager, tmp_path):
+    params = tiny(pictures, tau=0, clean_start=0.2, step_size=1e-3)
+    random = np.random.default_rng(1)
+    batch = tf.constant(random.normal(size=(4, 32, 32, 3)), "float32"), tf.constant([1, 2, 3, 4])
+
+    def attacked(trainer):
+        return trainer.task.adversarial(trainer.model, *batch, trainer.optimizer).numpy()
+
+    trainer = trainer_of(params, mirrored(1))
+    first = attacked(trainer)
+    trainer.optimizer.iterations.assign_add(1)
+    second = attacked(trainer)
+    assert np.abs(second - first).max() > 0.1
+    path = trainer.checkpoint.save(str(tmp_path / "some"))
+    again = trainer_of(params, mirrored(1))
+    again.checkpoint.read(path).expect_partial()
+    np.testing.assert_array_equal(attacked(again), second)
+
+
 @pytest.mark.parametrize("tau", [0, 1])
 def test_the_attack(pictures, eager, tau):
     trainer = trainer_of(tiny(pictures, tau=tau, clean_start=1.0), mirrored(1))

@@ -11,6 +11,7 @@ from official.vision.ops import preprocess_ops
 
 import tf_lamb.tf_keras
 from tf_lamb.api.layers.flag import Flag
+from tf_lamb.api.wrappers import unwrapped
 from tf_lamb.core import adversarial as rule
 from tf_lamb.model_garden.running import batches
 from tf_lamb.model_garden.tasks import images
@@ -134,8 +135,10 @@ class ConcurrentAdversarialTask(images.ImageClassificationTask):
         """The adversarial images of the next step, which do not depend on its weights."""
         attack = self.task_config.adversarial
         x = tf.cast(features, tf.float32)
-        noise = tf.random.uniform(tf.shape(x), -1, 1)
-        is_clean = tf.random.uniform((tf.shape(x)[0], 1, 1, 1)) < attack.clean_start
+        seed = self._seed(optimizer)
+        noise = tf.random.stateless_uniform(tf.shape(x), seed, -1, 1)
+        drawn = tf.random.stateless_uniform((tf.shape(x)[0], 1, 1, 1), seed + [1, 0])
+        is_clean = drawn < attack.clean_start
         deviation = tf.constant(preprocess_ops.STDDEV_RGB, tf.float32)
         mean = tf.constant(preprocess_ops.MEAN_RGB, tf.float32)
         epsilon = attack.epsilon / deviation
@@ -159,6 +162,16 @@ class ConcurrentAdversarialTask(images.ImageClassificationTask):
             step_size=epsilon if attack.step_size is None else attack.step_size / deviation,
             input_range=(-mean / deviation, (255 - mean) / deviation),
         )  # fmt: skip
+
+    def _seed(self, optimizer):
+        """Of this call, from what every checkpoint holds: a run that goes on repeats none."""
+        context = tf.distribute.get_replica_context()  # None outside of `strategy.run`
+        replica = context.replica_id_in_sync_group if context else 0
+        micro_step = getattr(unwrapped(optimizer), "_micro_step", 0)
+        seed = tf.stack([2 * (self.task_config.train_data.seed or 0), 0])
+        for number in (optimizer.iterations, micro_step, replica):
+            seed = tf.random.experimental.stateless_fold_in(seed, tf.cast(number, tf.int32))
+        return seed
 
     def build_losses(self, labels, model_outputs, aux_losses=None):
         """See base class; of a doubled batch, the weighted sum of both halves' losses."""
