@@ -117,12 +117,48 @@ def test_a_resumed_run_goes_back_to_the_counter_and_the_weights_of_an_unbroken_o
 
 
 @every_door
+def test_a_decay_that_diverges_goes_back_until_it_does_not(door, monkeypatch, capsys):
+    """No minimum is found, so that the decay begins at a rate that destroys what was learned."""
+    host, ours = DOORS[door]
+    judge = lambda x, y, tests: [gaussian_process.Test(0.0, 1.0)]  # noqa: E731
+    monkeypatch.setattr(autowarmup.Warmup.__init__, "__defaults__", (judge,))
+    x = np.random.default_rng(0).normal(size=(16, 2)).astype("float32")
+
+    host.utils.set_random_seed(1)
+    model = host.Sequential([host.layers.Input((2,)), host.layers.Dense(1)])
+    model.compile(host.optimizers.SGD(0.1), "mse", run_eagerly=True)
+    before, after = [], []
+    callback = ours.AutoWarmup(1e-2, 10.0, patience=2)
+    callbacks = [weights(door, before), callback, weights(door, after)]
+    losses = model.fit(
+        x, x[:, :1], batch_size=4, epochs=16, shuffle=False, verbose=0, callbacks=callbacks
+    ).history["loss"]
+    warmup = callback.warmup
+    cut = warmup.cuts[0][0] // 4
+    assert losses[cut - 1] > 10 > losses[0] > 100 * losses[-1]
+    assert not warmup.found
+    for at, _ in warmup.cuts:
+        for one, other in zip(before[warmup.lowest // 4 - 1], after[at // 4 - 1], strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert f"are those of step {warmup.lowest} again" in capsys.readouterr().out
+
+
+@every_door
+def test_a_training_that_ends_lost_says_so(door):
+    warmup = DOORS[door][1].AutoWarmup()
+    lost = {"is_lost": lambda _: True, "halfway": 1.25, "peak_at": lambda _: 0.02}
+    warmup.warmup = type("Warmup", (), lost)()
+    with pytest.warns(UserWarning, match="no loss below 1.25.* or with max_learning_rate=0.01"):
+        warmup.on_train_end()
+
+
+@every_door
 def test_weights_that_are_gone_are_said_at_once(door):
     warmup = DOORS[door][1].AutoWarmup()
-    warmup.warmup = type("Warmup", (), {"lowest": 4, "found": True, "peak": 0.02})()
+    warmup.warmup = type("Warmup", (), {"peak_at": lambda _: 0.02})()
     warmup._copies = list
     with pytest.warns(UserWarning, match="not to the weights of step 4.*max_learning_rate=0.02"):
-        assert warmup._keep_or_go_back(8) == ""
+        assert warmup._go_back(4) == ""
 
 
 @pytest.mark.parametrize("missing", ["sklearn", "threadpoolctl"])

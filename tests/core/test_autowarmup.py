@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from tf_lamb.api.callbacks.autowarmup import _of_steps
 from tf_lamb.core.autowarmup import Settings, Warmup, gaussian_process
+from tf_lamb.core.autowarmup.settings import FLOATS
 from tf_lamb.core.rules import lamb
 
 # facts: RBF of length 0.2, noise 1e-3, scale ln 2, 20 losses, 50 points.
@@ -125,6 +126,44 @@ def test_a_state_goes_back_to_any_epoch():
         assert again.found is (epoch >= 10)
         assert len(again.points) == min(epoch, 10) * 7
         assert len(again.verdicts) == min(epoch, 10)
+
+
+def epoch_of(warmup, step, losses):
+    """One epoch from this step on; what its end says."""
+    for at, loss in enumerate(losses, step):
+        warmup.record(at, loss)
+    return warmup.end_epoch(step + len(losses))
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_a_decay_that_loses_half_of_the_gain_goes_back_again(found):
+    """The first epoch has losses of 4, the lowest of 2: half is 3."""
+    settings = Settings(200, 1e-4, 1.0, patience=2, max_warmup_fraction=0.5 if found else 0.25)
+    judge = lambda x, y, tests: [gaussian_process.Test(float(found and len(x) > 30), 0.5)]  # noqa: E731
+    warmup = Warmup(settings, judge)
+    for step, loss in enumerate([4.0, 3.0, 2.0, 5.0, 5.0]):
+        went_back = epoch_of(warmup, 10 * step, [loss] * 10)
+    assert (went_back, warmup.found, warmup.begin, warmup.lowest) == (found, found, 50, 30)
+    first = warmup.peak
+    above, nearly = [3.5] * 10, [3.5] * 9 + [2.9]
+    assert not any(epoch_of(warmup, at, losses) for at, losses in ((50, above), (60, nearly)))
+    assert not epoch_of(warmup, 70, above)
+    assert epoch_of(warmup, 80, [math.nan] * 10)
+    half = (first if found else settings.warmup(30)) / 2
+    assert warmup.cuts == [(90, half)]
+    assert warmup.rate(89) / warmup.rate(90) == pytest.approx(first / half, rel=0.02)
+    assert "goes from" in str(warmup) and warmup.is_lost()
+    assert not epoch_of(warmup, 90, above)
+    assert epoch_of(warmup, 100, above)  # two more, and another half
+    assert warmup.peak_at() == half / 2
+    for step, cuts in ((80, 0), (90, 1), (100, 1), (110, 2)):
+        again = Warmup(settings)
+        again.restore(json.loads(json.dumps(warmup.state())), step)
+        assert (again.cuts, again.rate(120)) == (
+            warmup.cuts[:cuts], again.settings.value(FLOATS, 120.0, 50.0, again.peak_at())
+        )  # fmt: skip
+        assert epoch_of(again, step, above) is (step in (80, 100))
+    assert not epoch_of(warmup, 110, nearly) and not warmup.is_lost()
 
 
 def test_losses_that_are_not_finite_are_left_out_and_an_epoch_of_them_ends_the_run():

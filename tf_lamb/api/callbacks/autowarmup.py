@@ -22,13 +22,15 @@ class AutoWarmup(Callback):
                   back to the learning rate at the lowest loss, from which it decays, and to the
                   weights and the optimizer's state at the end of the epoch that ended lowest
         decay     peak (1 + cos(pi s/S))/2 to 0 at the last step T
+        watch     when every loss of `patience` epochs of it is above the middle between the lowest
+                  of the warmup and that of its first epoch: back once more, to half of the peak
 
     Without a minimum of the loss, the decay begins where the longest warmup ends, from there. It
     sets the learning rate of any optimizer, before every step; give that one any number. A wide
     range from min to max costs little: the rate grows by the same factor at every step.
 
     A rate beyond the peak may leave a network that no rate repairs, so that weights and state are
-    kept during the warmup: in the host's memory, one copy. `iterations` goes back with them.
+    kept: in the host's memory, one copy. `iterations` goes back with them.
 
     Needs scikit-learn. `plot()` draws the loss, what the process made of it, and the rate.
 
@@ -138,8 +140,7 @@ class AutoWarmup(Callback):
         """Keeps the mean loss of the epoch so far."""
         # Keras 3 may call from several threads, in any order.
         done = min((batch // self._call + 1) * self._call, self._steps)
-        if self.warmup.is_rising(self._first):
-            self._means.append((done, logs["loss"]))
+        self._means.append((done, logs["loss"]))
 
     def on_epoch_end(self, epoch, logs=None):
         """Decides, and saves what has been decided."""
@@ -147,37 +148,40 @@ class AutoWarmup(Callback):
             self.warmup.record(self._first + step, loss)
         step = self._first + self._steps
         was_rising, rate = self.warmup.is_rising(self._first), self.warmup.rate(step - 1)
-        self.warmup.end_epoch(step)
+        goes_back = self.warmup.end_epoch(step)
         if logs is not None:
             logs["learning_rate"] = rate
-        decides = was_rising and (self.warmup.is_rising(step) or self.warmup.found)
-        said = self._keep_or_go_back(step) if decides else ""
+        lowest, total = self.warmup.lowest, self._settings.total_steps
+        if lowest == step:
+            self._kept.keep(step, self._copies())
+        said = self._go_back(lowest) if goes_back and lowest < step else ""
         if self._state_file:
             self._save(step)
-        if not was_rising:  # and nobody goes on at an epoch that was
-            self._kept.drop()
-        elif self._verbose and not self.warmup.is_rising(step):
+        self._kept.drop(but=lowest if step < total else -1)
+        if self._verbose and (goes_back or was_rising and not self.warmup.is_rising(step)):
             print(f"\n{self.warmup}{said}")
 
-    def _keep_or_go_back(self, step):
-        """Keeps the weights of the epoch that ended lowest; after the switch, has them again."""
-        lowest = self.warmup.lowest
-        if lowest == step:
-            if not self.warmup.found:
-                self._kept.keep(step, self._copies())
-            return ""
-        if not self.warmup.found:
-            return ""
+    def on_train_end(self, logs=None):
+        """Says so where training ends lost."""
+        if self.warmup and self.warmup.is_lost():
+            warn(
+                f"AutoWarmup: training ends with no loss below {self.warmup.halfway:.3g}, half way "
+                "from the lowest of the warmup to that of its first epoch. Train for more epochs, "
+                f"or with max_learning_rate={self.warmup.peak_at() / 2:.2g}, or with normalization "
+                "in the network."
+            )
+
+    def _go_back(self, lowest):
         if (arrays := self._kept.at(lowest, self._copies())) is None:
             warn(
                 f"AutoWarmup goes back to a lower learning rate, but not to the weights of step "
                 f"{lowest:,}, where the loss was lowest: they were kept by a process that is gone. "
                 "If the loss does not fall again, begin anew, with max_learning_rate="
-                f"{self.warmup.peak:.2g}."
+                f"{self.warmup.peak_at():.2g}."
             )
             return ""
         for variable, array in zip(self._trained(), arrays, strict=True):
-            variable.assign(array)
+            variable.assign(array.copy())  # which may be needed again
         return f" The weights and the optimizer are those of step {lowest:,} again."
 
     def _trained(self):
@@ -234,8 +238,6 @@ class AutoWarmup(Callback):
         with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
             json.dump({**self.warmup.state(), "steps": step}, file)
         os.replace(file.name, self._state_file)
-        if self.warmup.is_rising(step):
-            self._kept.drop(but=self.warmup.lowest)
 
 
 def _of_steps(means):

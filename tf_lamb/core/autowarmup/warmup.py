@@ -12,7 +12,7 @@ Judge = Callable[[Sequence[float], Sequence[float], int], Sequence[Any]]
 
 
 class Warmup:
-    """Rises, switches and decays.
+    """Rises, switches and decays, and goes back further where the decay loses what was gained.
 
     At the end of an epoch of the warmup, all losses so far stand at x_i = i/n:
 
@@ -20,13 +20,20 @@ class Warmup:
         the switch     when the last `patience` verdicts all say so: back to the learning rate at
                        the loss's minimum, mean of min (now/min)^argmin over the tests
 
-    Nothing found, the decay begins where the longest warmup ends.
+    Nothing found, the decay begins where the longest warmup ends. Unlike in the authors' code, it
+    is watched. With F the mean loss of the first epoch, and L that of the lowest:
+
+        the watch      when each loss of the last `patience` epochs is above (F + L)/2, half of the
+                       gain is lost: the rest decays from half of the peak, or where nothing was
+                       found from half of the learning rate of L
 
     Attributes:
         points: (step, loss) of every finite loss of the warmup, step from 0.
         verdicts: (step, whether the loss has passed its minimum) of every epoch of the warmup.
         begin, peak: where the decay begins, and its first learning rate.
         found: whether that is a switch, rather than the end of the longest warmup.
+        watched: (step, whether each loss was above) of every epoch of the decay.
+        cuts: (step, peak) of every time that the watch has lowered the peak.
 
     Args:
         settings: what it is told.
@@ -39,28 +46,41 @@ class Warmup:
         self.verdicts: list[tuple[int, bool]] = []
         self.begin, self.peak = settings.unfound()
         self.found = False
+        self.watched: list[tuple[int, bool]] = []
+        self.cuts: list[tuple[int, float]] = []
+        self._losses: list[float] = []  # of this epoch of the decay
 
     def rate(self, step: float) -> float:
         """The learning rate after this many steps."""
-        return self.settings.value(FLOATS, float(step), self.begin, self.peak)
+        return self.settings.value(FLOATS, float(step), self.begin, self.peak_at(step))
+
+    def peak_at(self, step: float = math.inf) -> float:
+        """What the decay begins from, as it is known after this many steps."""
+        cuts = (peak for at, peak in reversed(self.cuts) if at <= step)
+        return next(cuts, self.peak)
 
     def is_rising(self, step: float) -> bool:
         """Whether the loss of this step matters."""
         return step < self.begin
 
     def record(self, step: float, loss: float) -> None:
-        """Takes the loss of a step; one that is not finite is left out."""
-        if self.is_rising(step) and math.isfinite(loss):
+        """Takes the loss of a step; of the warmup, one that is not finite is left out."""
+        if not self.is_rising(step):
+            self._losses.append(loss)
+        elif math.isfinite(loss):
             self.points.append((step, loss))
 
-    def end_epoch(self, step: int) -> None:
+    def end_epoch(self, step: int) -> bool:
         """Decides, after this many steps.
+
+        Returns:
+            Whether training goes back to `lowest`.
 
         Raises:
             FloatingPointError: where this epoch had no finite loss.
         """
         if not self.is_rising(step):
-            return
+            return self._watch(step)
         last = self.verdicts[-1][0] if self.verdicts else 0
         if not self.points or self.points[-1][0] < last:
             raise FloatingPointError(
@@ -75,17 +95,45 @@ class Warmup:
         self.verdicts.append((step, 2 * votes > len(tests)))
         recent = [passed for _, passed in self.verdicts[-self.settings.patience :]]
         if len(recent) < self.settings.patience or not all(recent):
-            return
+            return False
         now, low = self.rate(step), self.settings.min_learning_rate
         rates = [low * (now / low) ** test.lowest for test in tests]
         self.begin, self.peak, self.found = float(step), sum(rates) / len(rates), True
+        return True
+
+    def _watch(self, step):
+        losses, self._losses = self._losses, []
+        if not losses or not self.verdicts:  # no epoch of the decay, or of the warmup
+            return False
+        # A loss that is not a number is above, too.
+        self.watched.append((step, not any(loss <= self.halfway for loss in losses)))
+        since = self.cuts[-1][0] if self.cuts else 0
+        if not self.is_lost(since):
+            return False
+        peak = self.peak_at(step) if self.found else self.settings.warmup(self.lowest)
+        self.cuts.append((step, min(peak, self.peak_at(step)) / 2))
+        return True
+
+    def is_lost(self, since: int = 0) -> bool:
+        """Whether each loss of the last `patience` epochs of the decay was above `halfway`."""
+        recent = [lost for at, lost in self.watched if at > since][-self.settings.patience :]
+        return len(recent) == self.settings.patience and all(recent)
+
+    @property
+    def halfway(self) -> float:
+        """(F + L)/2, once an epoch of the warmup has ended."""
+        first = [loss for at, loss in self.points if at < self.verdicts[0][0]]
+        return (sum(first) / len(first) + min(self._tails().values())) / 2
 
     @property
     def lowest(self) -> int:
-        """Where to go back to: the end of the epoch in whose last quarter the loss was lowest."""
+        """Where to go back to: the end of the epoch whose last quarter was lowest; -1 for none."""
+        tails = self._tails()
+        return min(tails, key=tails.__getitem__, default=-1)
+
+    def _tails(self):
         ends = [step for step, _ in self.verdicts]
-        tails = {end: self._tail(begin, end) for begin, end in zip([0, *ends], ends, strict=False)}
-        return min(tails, key=tails.__getitem__)
+        return {end: self._tail(begin, end) for begin, end in zip([0, *ends], ends, strict=False)}
 
     def _tail(self, begin, end):
         first, last = (bisect.bisect_left(self.points, (at,)) for at in (begin, end))
@@ -98,7 +146,8 @@ class Warmup:
         switch = [self.begin, self.peak] if self.found else None
         return {
             "total_steps": self.settings.total_steps, "points": self.points,
-            "verdicts": self.verdicts, "switch": switch,
+            "verdicts": self.verdicts, "switch": switch, "watched": self.watched,
+            "cuts": self.cuts,
         }  # fmt: skip
 
     def restore(self, state: dict, step: int) -> None:
@@ -108,8 +157,18 @@ class Warmup:
         switch = state["switch"]
         self.found = switch is not None and switch[0] <= step
         self.begin, self.peak = switch if self.found else self.settings.unfound()
+        # A state of an earlier version has neither.
+        self.watched = [(at, lost) for at, lost in state.get("watched", ()) if at <= step]
+        self.cuts = [(at, peak) for at, peak in state.get("cuts", ()) if at <= step]
 
     def __str__(self):
+        if self.cuts:
+            at, peak = self.cuts[-1]
+            return (
+                f"AutoWarmup: half of what the warmup gained is lost again; after {at:,} of "
+                f"{self.settings.total_steps:,} steps the learning rate goes from "
+                f"{self.rate(at - 1):.3g} to {self.rate(at):.3g}."
+            )
         if self.found:
             return (
                 f"AutoWarmup: the loss has passed its minimum; after {self.begin:,.0f} of "
@@ -118,5 +177,6 @@ class Warmup:
             )
         return (
             f"AutoWarmup: the loss has not passed a minimum; the warmup ends after "
-            f"{self.begin:,.0f} of {self.settings.total_steps:,} steps, at {self.peak:.3g}."
+            f"{self.begin:,.0f} of {self.settings.total_steps:,} steps, at {self.peak:.3g}. If the "
+            "loss does not fall from here, train for more epochs, or in a narrower range."
         )
