@@ -1,10 +1,12 @@
 """What an optimizer that accumulates has added up: where a gradient is missing, and in parts.
 
 Seams into Keras 3 (3.15.1): `_accumulated_gradients`, `_variables`, `_trainable_variables` and
-`_var_key` of an optimizer; `Variable.overwrite_with_gradient`.
+`_var_key` of an optimizer.
 """
 
 from keras import ops
+
+from tf_lamb.api.variables import is_overwritten
 
 
 def without_gradient(optimizer, variables):
@@ -23,7 +25,7 @@ def without_gradient(optimizer, variables):
         for variable, total in pairs
         if variable.trainable
         and optimizer._var_key(variable) not in known
-        and not getattr(variable, "overwrite_with_gradient", False)
+        and not is_overwritten(variable)
     ]
     return [variable for variable, _ in missing], [total for _, total in missing]
 
