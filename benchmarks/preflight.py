@@ -1,7 +1,7 @@
 """Every TPU configuration through the TPU's own compiler, at full depth, on its own topology.
 
     python benchmarks/preflight.py --log=benchmarks/logs/preflight.jsonl
-    python benchmarks/preflight.py --search --only=bert_large_64k_32k_stage1_tpu
+    python benchmarks/preflight.py --largest_batch --only=bert_large_64k_32k_stage1_tpu
 
 Each is a process of its own: BERT-large has 12 MB of HLO. The topology is the one that the file's
 header names. The log has one report a line, and the table is drawn from it.
@@ -30,7 +30,7 @@ def asked_of(path):
     return text[2:].split(":")[0], f"v3:{width}x{height}"
 
 
-def report_on(path, topology=None, search=False, overrides=()):
+def report_on(path, topology=None, largest_batch=False, overrides=()):
     """The report on one file and the seconds that it took; by default at its own topology."""
     experiment, named = asked_of(path)
     with tempfile.TemporaryDirectory() as folder:
@@ -38,7 +38,7 @@ def report_on(path, topology=None, search=False, overrides=()):
         command = [
             sys.executable, "-m", "tf_lamb.model_garden.preflight", f"--experiment={experiment}",
             f"--config_file={path}", f"--topology={topology or named}",
-            f"--report={out}", f"--largest_batch={search}", "--cache_dir=",
+            f"--report={out}", f"--largest_batch={largest_batch}", "--cache_dir=",
             *(["--params_override=" + ",".join(overrides)] if overrides else []),
         ]  # fmt: skip
         begun = time.perf_counter()
@@ -71,7 +71,7 @@ def main(_):
     print(f"{'':32}{'topology':10}{'examples':>9}{'GiB':>8}{'at most':>9}{'ms >=':>9} "
           f"{'takes':8}{'hours':>8}{'chip-h':>10}{'took s':>8}")  # fmt: skip
     for name in args.only or names:
-        report = report_on(names[name], args.topology, args.search)
+        report = report_on(names[name], args.topology, args.largest_batch)
         print(row(name, report), flush=True)
         if args.log:
             with open(args.log, "a") as log:
@@ -81,6 +81,6 @@ def main(_):
 if __name__ == "__main__":
     flags.DEFINE_multi_string("only", [], "Files to take, without .yaml; all if none is named.")
     flags.DEFINE_string("topology", None, "Instead of the one that the file names.")
-    flags.DEFINE_bool("search", False, "Whether to look for the largest batch that fits.")
+    flags.DEFINE_bool("largest_batch", False, "Whether to look for the largest batch that fits.")
     flags.DEFINE_string("log", None, "Where the reports go, a line each.")
     app.run(main)
