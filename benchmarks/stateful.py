@@ -96,6 +96,11 @@ def main():
     door = "tf_keras" if told.host == "tf_keras" else "keras"
 
     versions = {name: importlib.metadata.version(name.replace("_", "-")) for name in VERSIONS}
+    if door == "keras" and not told.plant:
+        from support import crossing, stateful
+
+        other = "tensorflow" if told.host == "jax" else "jax"
+        stateful.MACHINES[door].other = crossing.Other(other)
     begun, runs, failed = time.monotonic(), 0, []
     for seed in range(told.seed, told.seed + told.seeds):
         if time.monotonic() - begun > 3600 * told.hours:

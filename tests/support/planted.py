@@ -9,6 +9,20 @@ PLANTS = {
         ("tensorflow", "jax", "tf_keras"),
         [("core/plan/paths.py", 'layer if count == "1" else f"{layer}#{number}"', "layer")],
     ),
+    "a second fit donates an array twice": (
+        ("jax",),
+        [
+            (
+                "keras/optimizer.py",
+                "arrays.take(variable, average)",
+                "variable.assign(ops.cast(average, variable.dtype))",
+            )
+        ],
+    ),
+    "averages of nothing": (
+        ("tensorflow", "jax"),
+        [("keras/optimizer.py", "self._averages() if step_of(self) else []", "self._averages()")],
+    ),
     "a scalar is not put back": (
         ("tensorflow", "tf_keras"),
         [

@@ -32,7 +32,7 @@ FAULTS = {
     "crossing": "what is loaded under another option is taken by its position",
     "scalars": "a resumed AutoWarmup does not put scalars back",
 }
-OPEN: set[str] = {"second fit", "averages of nothing", "crossing"}
+OPEN: set[str] = {"crossing"}
 
 COUNTS = collections.Counter()  # of runs, of actions, of refusals
 
@@ -130,7 +130,7 @@ def _network(host, twins):
     return host.Model([tokens, x], layers.Concatenate(name="all")(outputs))
 
 
-def _variables(model):
+def variables_of(model):
     """Its variables, by role."""
     get = model.get_layer
     left, right = (
@@ -144,7 +144,7 @@ def _variables(model):
     }  # fmt: skip
 
 
-def _loss(host):
+def loss_of(host):
     if host.__name__ == "keras":
         total = host.ops.sum
     else:
@@ -188,6 +188,7 @@ class Training(RuleBasedStateMachine):
     """One training; a subclass names the Keras of it."""
 
     door = "keras"
+    other = None  # of another backend, which goes on with what is saved: `crossing.Other`
 
     def __init__(self):
         super().__init__()
@@ -227,7 +228,7 @@ class Training(RuleBasedStateMachine):
             told["learning_rate"] = decay(rate["rate"], rate["steps"], rate["factor"])
         optimizer = getattr(self.ours, family)(jit_compile=False, **told)
         if undecayed:
-            variables = _variables(model)
+            variables = variables_of(model)
             optimizer.exclude_from_weight_decay([variables[role] for role in undecayed])
         if wrapper == "Measured":
             several = told["gradient_accumulation_steps"]
@@ -238,7 +239,7 @@ class Training(RuleBasedStateMachine):
         if "second fit" in OPEN and BACKEND == "jax" and self.promised.told["use_ema"]:
             self.eager = True
         eager = {"run_eagerly": True} if self.eager else {}
-        model.compile(optimizer, _loss(self.host), **eager)
+        model.compile(optimizer, loss_of(self.host), **eager)
         self.model, self.optimizer = model, model.optimizer
 
     def new_model(self, told, promised):
@@ -268,7 +269,7 @@ class Training(RuleBasedStateMachine):
         self.agree()
 
     def put(self, weights):
-        for role, variable in _variables(self.model).items():
+        for role, variable in variables_of(self.model).items():
             variable.assign(weights[role].astype("float32"))
 
     @contextlib.contextmanager
@@ -288,7 +289,7 @@ class Training(RuleBasedStateMachine):
         self.near("learning rate", array(self.optimizer.learning_rate), promised.rate, 0, 1e-5)
         bfloat16 = promised.told["slot_dtype"] == "bfloat16"
         of_move = OF_MOVE_BFLOAT16 if bfloat16 else OF_MOVE
-        for role, variable in _variables(self.model).items():
+        for role, variable in variables_of(self.model).items():
             actual, size = array(variable).astype(float), np.abs(promised.weights[role]).max()
             slack = of_move * promised.moved[role] + OF_SIZE * size
             self.near(f"weights of {role}", actual, promised.weights[role], slack)
@@ -340,7 +341,7 @@ class Training(RuleBasedStateMachine):
     def learn_order(self):
         """An optimizer is built at its first step."""
         if not self.is_built:
-            by_key = {id(v): role for role, v in _variables(self.model).items()}
+            by_key = {id(v): role for role, v in variables_of(self.model).items()}
             self.order = [by_key[id(v)] for v in self.model.trainable_variables]
             self.is_built = True
 
@@ -348,7 +349,7 @@ class Training(RuleBasedStateMachine):
     def micro_steps(self, batches):
         self.act("micro_steps", len(batches))
         self.learn_order()
-        variables = _variables(self.model)
+        variables = variables_of(self.model)
         with self.quiet():
             for batch in batches:
                 gradients = promises.gradients_of(batch)
@@ -460,7 +461,7 @@ class Training(RuleBasedStateMachine):
     def set_weights(self, seed):
         self.act("set_weights", seed)
         self.promised.weights = promises.weights_of(seed)
-        names = {id(v): role for role, v in _variables(self.model).items()}
+        names = {id(v): role for role, v in variables_of(self.model).items()}
         self.model.set_weights(
             [self.promised.weights[names[id(v)]].astype("float32") for v in self.model.weights]
         )
@@ -594,9 +595,26 @@ class Training(RuleBasedStateMachine):
             self.first_average(promised)
         self.agree()
 
+    @precondition(lambda self: self.other and self.is_built and "crossing" not in OPEN)
+    @rule(jobs=st.lists(st.tuples(KINDS, SEEDS), min_size=1, max_size=4))
+    def go_on_elsewhere(self, jobs):
+        """Micro-steps on the other backend, which has the training from a file and writes one."""
+        self.act("go_on_elsewhere", jobs)
+        here, there = (self.folder / f"{len(self.trace)} {name}.keras" for name in ("to", "from"))
+        with self.quiet():
+            self.model.save(here)
+        self.other.go_on(here, jobs, there)
+        order = [role for role in self.order if role in self.promised.trained]
+        with self.quiet():
+            self.load_into("model.keras", there, self.promised.told, self.promised, order)
+        self.order = order
+        for kind, seed in jobs:
+            self.promised.take(promises.gradients_of(promises.batch_of(kind, seed)))
+        self.agree()
+
     def load_into(self, form, path, told, promised, order):
         if form in ("model.keras", "model.h5"):
-            loss = _loss(self.host)
+            loss = loss_of(self.host)
             model = self.host.models.load_model(path, custom_objects={"tilted": loss})
             if form == "model.h5":  # Keras 3 hands the state over when the optimizer is built
                 model.optimizer.build(model.trainable_variables)
@@ -605,12 +623,12 @@ class Training(RuleBasedStateMachine):
         model, optimizer = self.new_model(told, promised)
         for layer in promised.frozen:
             model.get_layer(layer).trainable = False
-        optimizer.build([_variables(model)[role] for role in order])
+        optimizer.build([variables_of(model)[role] for role in order])
         if form == "own variables":
             optimizer.load_own_variables(path)
         elif form == "checkpoint":
             self.checkpoint(model, optimizer).restore(path)
-        model.compile(optimizer, _loss(self.host))
+        model.compile(optimizer, loss_of(self.host))
         if form == "model.weights.h5":
             model.load_weights(path)
         self.compile(model, optimizer)
@@ -618,7 +636,7 @@ class Training(RuleBasedStateMachine):
     def first_average(self, promised):
         """Averages that a file had none of: they are made of weights since the load."""
         batch = promises.batch_of("usual", 1)
-        before, variables = dict(promised.weights), _variables(self.model)
+        before, variables = dict(promised.weights), variables_of(self.model)
         with self.quiet():
             for _ in range(promised.accumulates):
                 apply(
