@@ -1,7 +1,7 @@
 """The other backend: a process that goes on with a training from a file, and writes another.
 
-A line of its input is {"from": path, "batches": [[kind, seed], ...], "to": path} in JSON; one of its
-output that begins with `@` is "done", or what the error says.
+A line of its input is {"from": path, "batches": [[kind, seed], ...], "to": path} in JSON. One of
+its output that begins with `@` is "done", or what the error says.
 """
 
 import json
