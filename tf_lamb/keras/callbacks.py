@@ -15,11 +15,23 @@ class BetweenBatches(keras.callbacks.Callback):
         return self.model.steps_per_execution
 
 
+class _Observing:
+    """Stands before a callback that has the optimizer observe its trust ratios."""
+
+    def _find(self, model):
+        """See base class; what wraps the optimizer does not save what it shows."""
+        optimizer, wrapper = super()._find(model), model.optimizer
+        while wrapper is not optimizer and keras.backend.backend() == "jax":  # among the variables
+            _hide(optimizer, wrapper)
+            wrapper = wrapper.inner_optimizer
+        return optimizer
+
+
 class AutoWarmup(callbacks.AutoWarmup, BetweenBatches):
     __doc__ = callbacks.AutoWarmup.__doc__
 
 
-class DivergenceReport(callbacks.DivergenceReport, BetweenBatches):
+class DivergenceReport(_Observing, callbacks.DivergenceReport, BetweenBatches):
     __doc__ = callbacks.DivergenceReport.__doc__
 
 
@@ -31,16 +43,8 @@ class StopAtScaleInvariantStep(callbacks.StopAtScaleInvariantStep, BetweenBatche
     __doc__ = callbacks.StopAtScaleInvariantStep.__doc__
 
 
-class TrustRatios(callbacks.TrustRatios, BetweenBatches):
+class TrustRatios(_Observing, callbacks.TrustRatios, BetweenBatches):
     __doc__ = callbacks.TrustRatios.__doc__
-
-    def _find(self, model):
-        """As the face says; what wraps the optimizer does not save what is on show."""
-        optimizer, wrapper = super()._find(model), model.optimizer
-        while wrapper is not optimizer and keras.backend.backend() == "jax":  # among the variables
-            _hide(optimizer, wrapper)
-            wrapper = wrapper.inner_optimizer
-        return optimizer
 
     def _check_directory(self):
         with needed(
