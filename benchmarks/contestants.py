@@ -57,10 +57,10 @@ def arrays(shapes):
 # Optimizers, each with the settings of LAMB's paper.
 
 
-def ours_tf_keras(on_nonfinite="propagate"):  # as all peers do
+def ours_tf_keras(on_nonfinite="propagate", **own):  # as all peers do
     import tf_lamb.tf_keras
 
-    return tf_lamb.tf_keras.LAMB(1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite)
+    return tf_lamb.tf_keras.LAMB(1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite, **own)
 
 
 def lans_tf_keras(on_nonfinite="propagate"):
@@ -75,10 +75,10 @@ def muon_tf_keras(on_nonfinite="propagate"):
     return tf_lamb.tf_keras.Muon(1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite)
 
 
-def ours_keras(on_nonfinite="propagate"):
+def ours_keras(on_nonfinite="propagate", **own):
     import tf_lamb.keras
 
-    return tf_lamb.keras.LAMB(1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite)
+    return tf_lamb.keras.LAMB(1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite, **own)
 
 
 def model_garden():
@@ -182,11 +182,11 @@ def optax(shapes):
     return _held(update, gradients, held)
 
 
-def keras_on_jax(shapes, on_nonfinite="propagate"):
+def keras_on_jax(shapes, on_nonfinite="propagate", **own):
     """Door 1 with the JAX backend, in one jitted function that takes the weights over."""
     import jax
 
-    optimizer = ours_keras(on_nonfinite)
+    optimizer = ours_keras(on_nonfinite, **own)
     weights, gradients = arrays(shapes)
     variables = [keras_variable(w, i) for i, w in enumerate(weights)]
     optimizer.build(variables)
@@ -291,6 +291,10 @@ CONTESTANTS = {
     "tf_lamb.tf_keras, skipping": tensorflow(functools.partial(ours_tf_keras, "skip"), tf_variable),
     "tf_lamb.keras, skipping": tensorflow(functools.partial(ours_keras, "skip"), keras_variable),
     "tf_lamb.keras on JAX, skipping": functools.partial(keras_on_jax, on_nonfinite="skip"),
+    "tf_lamb.tf_keras, bfloat16 slots": tensorflow(
+        functools.partial(ours_tf_keras, slot_dtype="bfloat16"), tf_variable
+    ),
+    "tf_lamb.keras on JAX, bfloat16 slots": functools.partial(keras_on_jax, slot_dtype="bfloat16"),
     "floor on JAX": floor_on_jax,
 }
 EVERYWHERE = [name for name in CONTESTANTS if name != "floor on JAX"]
