@@ -1,4 +1,4 @@
-"""Files that version 0.1.0 wrote before its rooms were moved load, bit for bit."""
+"""Files that were written before load, bit for bit; those of another backend, too."""
 
 import json
 import zipfile
@@ -14,11 +14,10 @@ from support.doors import BACKEND, DOORS
 FILES = sorted(
     path
     for path in make_saved.FOLDER.iterdir()
-    if path.suffix in (".keras", ".h5", ".index") and path.stem.startswith(tuple(DOORS))
+    if path.suffix in (".keras", ".h5", ".index") and path.stem.startswith(("jax", *DOORS))
 )
-if BACKEND != "tensorflow":
-    # A checkpoint is TensorFlow's.
-    FILES = [p for p in FILES if p.suffix != ".index" and p.stem.startswith("keras")]
+if BACKEND != "tensorflow":  # a checkpoint is TensorFlow's
+    FILES = [path for path in FILES if path.suffix != ".index"]
 
 
 def keras_that_wrote(path):
@@ -32,12 +31,13 @@ def keras_that_wrote(path):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_it_holds_what_was_saved(path):
     door = "tf_keras" if path.stem.startswith("tf_keras") else "keras"
+    name = path.stem.partition("_")[2].removeprefix("keras_")
     host, ours = DOORS[door]
     expected = np.load(path.with_suffix(".npz"))
     if path.suffix == ".index":
         import tensorflow as tf
 
-        model = make_saved.built(host, ours, path.stem.removeprefix(f"{door}_"))
+        model = make_saved.built(host, ours, name)
         model.optimizer.build(model.trainable_variables)
         checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
         checkpoint.read(str(path.with_suffix(""))).assert_existing_objects_matched()
@@ -50,5 +50,5 @@ def test_it_holds_what_was_saved(path):
     assert len(found) == len(expected) > 6
     for place, value in found.items():
         np.testing.assert_array_equal(value, expected[place], err_msg=place)
-    kind = type(make_saved.optimizers(ours)[path.stem.removeprefix(f"{door}_")])
+    kind = type(make_saved.optimizers(ours)[name])
     assert type(model.optimizer) is kind

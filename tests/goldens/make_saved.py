@@ -1,9 +1,11 @@
-"""What version 0.1.0 saved, before the rooms of the package were moved: read back for ever.
+"""What each frontend saved, on TensorFlow and on JAX: read back for ever, and on the other backend.
 
     python tests/goldens/make_saved.py
+    KERAS_BACKEND=jax python tests/goldens/make_saved.py
 
-Writes `tests/goldens/saved/`: of each host a model and optimizer in every form that it saves, and
-the values that stood in them. Run it at the commit whose files are to be read, and at no later one.
+Writes `tests/goldens/saved/`: of each frontend a model and optimizer in every form that it saves,
+and the values that stood in them. Run it at the commit whose files are to be read, and at no later
+one.
 """
 
 import pathlib
@@ -15,9 +17,13 @@ import tf_keras
 
 import tf_lamb.keras
 import tf_lamb.tf_keras
+from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.wrappers import unwrapped
 
 FOLDER = pathlib.Path(__file__).parent / "saved"
 HOSTS = {"keras": (keras, tf_lamb.keras), "tf_keras": (tf_keras, tf_lamb.tf_keras)}
+if keras.backend.backend() == "jax":
+    HOSTS = {"jax": (keras, tf_lamb.keras)}
 
 
 def optimizers(ours):
@@ -57,10 +63,18 @@ def built(host, ours, name):
 
 
 def values(model):
-    """Every number that a model and its optimizer hold, by position."""
-    held = model.optimizer.variables
-    held = [*model.weights, *(held() if callable(held) else held)]
-    return {f"{i:02}": np.asarray(tf.cast(np.asarray(v), tf.float64)) for i, v in enumerate(held)}
+    """Every number that a model and its optimizer hold: of weights by position, else by name."""
+    held = {f"weight {i}": weight for i, weight in enumerate(model.weights)}
+    for each in {model.optimizer, inner(model.optimizer)}:
+        held |= {
+            f"{type(each).__name__} {k}": v for k, v in each._named_state().variables().items()
+        }
+    return {name: np.asarray(v, "float64") for name, v in held.items()}
+
+
+def inner(optimizer):
+    """What a wrapper stands around, or the optimizer itself."""
+    return unwrapped(optimizer, Layerwise)
 
 
 def main():
@@ -75,7 +89,8 @@ def main():
             path = FOLDER / f"{room}_{name}"
             model.save(path.with_suffix(".keras"))
             model.save(path.with_suffix(".h5"))
-            tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(path)
+            if room != "jax":
+                tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(path)
             np.savez_compressed(path.with_suffix(".npz"), **values(model))
 
 

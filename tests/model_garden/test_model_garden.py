@@ -420,6 +420,6 @@ def test_the_stock_main_serves_too(records, tmp_path):
     (updates,) = [
         value
         for name, value in checkpoint(tmp_path / "model").items()
-        if name.startswith("optimizer/_iterations")
+        if name.startswith("optimizer/iterations")
     ]
     assert updates == 2

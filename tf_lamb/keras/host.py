@@ -4,8 +4,6 @@ Seams into Keras 3 (3.12.0 to 3.15.1); the rest of the room uses what is here, a
     `_backend_apply_gradients`: clips after the aggregation over replicas, and averages weights
         once an optimizer step; Keras clips before, and averages at every micro-step.
     `variables`, with those of a wrapper: what a step on JAX is handed, and what is saved.
-    `build` on no variables, then `set_weights`: what Keras's HDF5 loader calls. Keras's own
-        optimizers are then built on nothing, and lose their slots.
     `_model_variables_moving_average`: Keras's `build` makes it of zeros, and `SwapEMAWeights`
         reads it.
     `_all_reduce_sum_gradients`, `_get_variable_index`, `_var_key`, `_iterations`,
@@ -17,9 +15,10 @@ import contextlib
 import keras
 from keras import ops
 
-from tf_lamb.api.variables import path_of, step_of
+from tf_lamb.api.optimizers import named
+from tf_lamb.api.variables import path_of
 from tf_lamb.core.rules.norms import within
-from tf_lamb.keras import arrays, processes
+from tf_lamb.keras import arrays, saved
 
 
 def compute_dtype(dtype):
@@ -46,15 +45,6 @@ def dense(gradient, variable):
 
         return gradients.dense(gradient, variable)  # `ops` leaves `IndexedSlices` as they are
     return ops.convert_to_tensor(gradient, sparse=False)
-
-
-def outside_of_any_graph():
-    """`fit` may build the optimizer while TensorFlow traces the step."""
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.init_scope()
-    return contextlib.nullcontext()
 
 
 def cond(condition, yes, no):
@@ -111,10 +101,9 @@ def refuse(skipped, finite, refusal, paths):
         check(*(ops.convert_to_numpy(each) for each in (skipped, finite)))
 
 
-class HostOptimizer(keras.optimizers.Optimizer):
+class HostOptimizer(saved.Saved, keras.optimizers.Optimizer):
     """Keras's base class, with its versions evened out and its timing put right."""
 
-    _early_weights = ()  # from Keras's HDF5 loader, which sets them before the build
     _hides_shown = False
 
     def _on_show(self):
@@ -126,16 +115,6 @@ class HostOptimizer(keras.optimizers.Optimizer):
         """As in Keras; followed by what is on show."""
         own = super().variables
         return own if self._hides_shown else [*own, *self._on_show()]
-
-    def save_own_variables(self, store):
-        """As in Keras: what is on show is not saved; what is in parts is, as a whole."""
-        with self.without_shown(), processes.whole(self.variables):
-            super().save_own_variables(store)
-
-    def load_own_variables(self, store):
-        """As in Keras: what is on show is not loaded."""
-        with self.without_shown():
-            super().load_own_variables(store)
 
     @contextlib.contextmanager
     def without_shown(self):
@@ -155,29 +134,20 @@ class HostOptimizer(keras.optimizers.Optimizer):
     def _model_variables_moving_average(self):
         """What Keras's `SwapEMAWeights` swaps with the weights: nothing before the first update."""
         averages = self._moving_averages  # first: TensorFlow asks for it in a graph, in the build
-        return averages if step_of(self) else []
+        return averages if named.has_averages(self) else []
 
     @_model_variables_moving_average.setter
     def _model_variables_moving_average(self, averages):
         vars(self)["_moving_averages"] = averages  # TensorFlow tracks them under Keras's name
 
-    def set_weights(self, weights):
-        """As in Keras, and before the optimizer is built, too; of another's variables a copy."""
-        if self.built:
-            super().set_weights([ops.copy(ops.convert_to_tensor(w)) for w in weights])
-        else:
-            # HDF5 has no bfloat16, and gives its bits as two bytes of nothing.
-            values = [weight[()] for weight in weights]
-            self._early_weights = tuple(
-                value.view("bfloat16") if value.dtype == "V2" else value for value in values
-            )
+    @property
+    def iterations(self):
+        """Optimizer steps, not micro-steps as in Keras."""
+        return self._iterations
 
-    def _set_early_weights(self):
-        """At the end of a build."""
-        if self._early_weights:
-            with outside_of_any_graph():
-                self.set_weights(self._early_weights)
-            self._early_weights = ()
+    @iterations.setter
+    def iterations(self, variable):
+        self._iterations = variable
 
     def _clip_gradients(self, grads):
         """Silent: the update clips, once replicas are summed."""

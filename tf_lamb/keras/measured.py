@@ -11,9 +11,10 @@ import contextlib
 import keras
 from keras import ops
 
+from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import is_overwritten
-from tf_lamb.keras import accumulators, host, processes, sharding
+from tf_lamb.keras import accumulators, host, processes
 
 
 class MeasuringOptimizer(host.HostOptimizer):
@@ -49,7 +50,7 @@ class MeasuringOptimizer(host.HostOptimizer):
             inner.build(variables)
         super().build(variables)
         self._make_state(variables)
-        self._set_early_weights()
+        self._set_weights_of_files()
 
     def _add(self, name, shape, dtype, initializer):
         apart = contextlib.nullcontext()
@@ -59,6 +60,9 @@ class MeasuringOptimizer(host.HostOptimizer):
             apart = replicas.apart()
         with apart:
             return self.add_variable(shape, initializer, dtype=dtype, name=name)
+
+    def _named_state(self):
+        return named.of_measured(self)
 
     @property
     def variables(self):
@@ -71,11 +75,6 @@ class MeasuringOptimizer(host.HostOptimizer):
         super().set_weights(weights[:own])
         if self.built:
             self.inner_optimizer.set_weights(weights[own:])
-
-    def load_own_variables(self, store):
-        """As in Keras, and what any other number of replicas have added up."""
-        sums = getattr(self.inner_optimizer, "_accumulators", ())
-        super().load_own_variables(sharding.fitting(self, sums, store))
 
     @property
     def iterations(self):

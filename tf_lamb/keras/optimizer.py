@@ -6,12 +6,12 @@ Seam into Keras 3 (3.15.1): `_distribution_strategy`.
 import keras
 from keras import ops
 
-from tf_lamb.api.optimizers import overrun
+from tf_lamb.api.optimizers import named, overrun
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import is_overwritten, names_of, step_of
 from tf_lamb.core.step import Scalars, State, Stored
-from tf_lamb.keras import accumulators, arrays, host, processes, schedules, sharding, update
+from tf_lamb.keras import accumulators, arrays, host, processes, saved, schedules, sharding, update
 
 
 class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
@@ -50,11 +50,15 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         pairs = zip(variables, names, strict=True)
         beside = [(self._add_slots(v, own), self._add_master(v)) for v, own in pairs]
         self._slots, self._masters = map(list, zip(*beside, strict=True))
+        if self.use_ema:
+            self._has_averages = self.add_variable((), dtype="int32", name="has_averages")
+        if self.gradient_accumulation_steps:
+            self._micro_step = self.add_variable((), dtype="int32", name="micro_step")
         if self._guard.is_on:
             self._guard.counter = self.add_variable((), dtype="int32", name="skipped_steps")
         self._make_observed()
         self._update = self._make_update()
-        self._set_early_weights()
+        self._set_weights_of_files()
 
     def _add_slots(self, variable, names):
         if is_overwritten(variable):
@@ -112,7 +116,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if keras.backend.backend() == "tensorflow":
             self._apply_on_tensorflow(plan, gradients, state)
         else:
-            self._uncount(self._update(plan, gradients, state, self._scalars()))
+            self._count(self._update(plan, gradients, state, self._scalars()))
         for variable in missing:
             if variable.constraint is not None:  # `apply` sees to the others
                 variable.assign(variable.constraint(variable))
@@ -143,16 +147,24 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         else:
             pairs = self._all_reduce_sum_gradients([(g, None) for g in gradients])
             gradients = [gradient for gradient, _ in pairs]
-        update_replicas(self._update, plan, gradients, state, self._scalars, self._uncount)
+        update_replicas(self._update, plan, gradients, state, self._scalars, self._count)
 
     def _is_update(self):
-        return ops.equal((self._iterations + 1) % self._micro_steps, 0)
+        if not self.gradient_accumulation_steps:
+            return ops.full((), True, "bool")
+        return ops.equal(self._micro_step + 1, self.gradient_accumulation_steps)
 
-    def _uncount(self, skipped):
-        """A step that was skipped is not counted."""
-        if self._guard.is_on:
-            iterations = host.native(self._iterations)
-            iterations.assign_sub(ops.cast(skipped, iterations.dtype) * self._micro_steps)
+    def _count(self, skipped):
+        """Only updates are counted: neither a micro-step before one, nor a step that is skipped."""
+        stepped = self._is_update() & ~ops.cast(skipped, "bool")
+        iterations = host.native(self._iterations)
+        iterations.assign_sub(1 - ops.cast(stepped, iterations.dtype))  # Keras adds 1, always
+        if self.gradient_accumulation_steps:
+            micro_step = host.native(self._micro_step)
+            micro_step.assign((micro_step + 1) % self.gradient_accumulation_steps)
+        if self.use_ema:
+            made = host.native(self._has_averages)
+            made.assign(ops.maximum(made, ops.cast(stepped, made.dtype)))
 
     @property
     def _widest(self):
@@ -169,7 +181,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             t=t,
             is_update=self._is_update(),
             # As in Keras, the averages begin with the weights of the first step.
-            ema_momentum=ops.cast(iterations > 0, self._widest) * self.ema_momentum,
+            ema_momentum=ops.cast(self.use_ema and self._has_averages > 0, self._widest)
+            * self.ema_momentum,
             ema_overwrites=ops.equal(t % frequency, 0)
             if frequency
             else ops.full((), False, "bool"),
@@ -179,10 +192,6 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def _accumulators(self):
         """By variable, or none."""
         return self._accumulated_gradients if self.gradient_accumulation_steps else ()
-
-    @property
-    def _micro_steps(self):
-        return self.gradient_accumulation_steps or 1
 
     def _averages(self):
         """Pairs of an average and its variable."""
@@ -197,7 +206,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             return
         overrun.warn_if_over(self, lambda: step_of(self))
         known = {self._var_key(v) for v in var_list}
-        for average, variable in self._averages() if step_of(self) else []:
+        for average, variable in self._averages() if named.has_averages(self) else []:
             if self._var_key(variable) in known:
                 arrays.take(variable, average)
         self._guard.tell(lambda: step_of(self), self.strange_weights)
@@ -210,10 +219,6 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def _which_are_finite(variables):
         return ops.convert_to_numpy(ops.stack([ops.all(ops.isfinite(v)) for v in variables]))
 
-    def load_own_variables(self, store):
-        """As in Keras, and what any other number of replicas have added up."""
-        super().load_own_variables(sharding.fitting(self, self._accumulators, store))
-
     def _on_show(self):
         return self._observer.variables if keras.backend.backend() == "jax" else []
 
@@ -221,7 +226,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow.observing import vector_beside
 
-            with host.outside_of_any_graph():
+            with saved.outside_of_any_graph():
                 return vector_beside(host.native(variable), self._distribution_strategy, name)
         return keras.Variable(ops.full((4,), -1.0), dtype="float32", trainable=False, name=name)
 
@@ -244,6 +249,9 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             values = {"average": variable, **states[path]}
             for name, own in self.state_of(self._get_variable_index(variable)).items():
                 arrays.take(own, values.get(name, ops.zeros(own.shape)))
-        for own in self._accumulators:
-            own.assign(ops.zeros(own.shape, own.dtype))
-        self._iterations.assign(step * self._micro_steps)
+        if self.gradient_accumulation_steps:
+            for own in [self._micro_step, *self._accumulators]:
+                own.assign(ops.zeros(own.shape, own.dtype))
+        if self.use_ema:
+            self._has_averages.assign(1)
+        self._iterations.assign(step)

@@ -100,22 +100,20 @@ def layout_apart(variable):
     return TensorLayout([name, *axes], distribution.device_mesh)
 
 
-def fitting(optimizer, accumulators, store):
-    """What was saved of an optimizer, with what replicas have accumulated for as many as now.
+def fitting(own, part, value):
+    """What replicas have accumulated, for as many as there are now; None if it is something else.
 
     Their sum is what counts, and it is all the same which of them has it.
     """
-    positions = {id(v): str(i) for i, v in enumerate(optimizer.variables)}
-    saved = {key: store[key] for key in store.keys()}  # noqa: SIM118 - HDF5 groups are no dicts
-    for own, weight in zip(accumulators, optimizer._trainable_variables, strict=False):
-        value = saved.get(positions[id(own)], own)
-        if tuple(value.shape) != tuple(own.shape):
-            value = keras.ops.convert_to_numpy(value[()])
-            total = value.sum(axis=0) if value.ndim > len(weight.shape) else value
-            parts = keras.ops.convert_to_numpy(keras.ops.zeros(own.shape, own.dtype)).copy()
-            parts[0 if len(own.shape) > len(weight.shape) else ...] = total
-            saved[positions[id(own)]] = parts
-    return saved
+    rank = len(part.shape)
+    if any(tuple(v.shape)[len(v.shape) - rank :] != part.shape for v in (own, value)):
+        return None
+    total = value.sum(axis=0) if value.ndim > rank else value
+    if len(own.shape) == rank:
+        return total
+    parts = keras.ops.convert_to_numpy(keras.ops.zeros(own.shape, own.dtype)).copy()
+    parts[0] = total
+    return parts
 
 
 def like(variable, array):

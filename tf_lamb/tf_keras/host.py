@@ -50,7 +50,7 @@ def aggregates_as_tf_keras(optimizer):
     return own and "apply_gradients" not in vars(optimizer)
 
 
-class HostOptimizer(tf_keras.optimizers.Optimizer):
+class HostOptimizer(saved.Saved, tf_keras.optimizers.Optimizer):
     """tf_keras's base class, with its timing and its learning rate put right."""
 
     def add_variable_from_reference(
@@ -125,11 +125,3 @@ class HostOptimizer(tf_keras.optimizers.Optimizer):
             rate = saved.by_registered_name(config["learning_rate"])
             config = {**config, "learning_rate": rate}
         return super().from_config(config, custom_objects)
-
-    def set_weights(self, weights):
-        """As in tf_keras."""
-        super().set_weights([saved.value(weight) for weight in weights])
-
-    def load_own_variables(self, store):
-        """As in tf_keras."""
-        super().load_own_variables({key: saved.value(store[key]) for key in store})

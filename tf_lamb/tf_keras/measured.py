@@ -11,6 +11,7 @@ import contextlib
 import tensorflow as tf
 import tf_keras
 
+from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import path_of
 from tf_lamb.tensorflow import namespace, replicas
@@ -18,7 +19,7 @@ from tf_lamb.tensorflow.gradients import dense
 from tf_lamb.tf_keras import host, saved
 
 
-class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
+class MeasuringOptimizer(saved.Saved, tf_keras.optimizers.Optimizer):
     """Owns the variables of what was measured, and hands all else on to the inner optimizer."""
 
     _xp = namespace
@@ -50,6 +51,10 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         super().build(var_list)
         self._make_state(var_list)
         self._built = True
+        self._restore_deferred()
+
+    def _named_state(self):
+        return named.of_measured(self)
 
     def _add(self, name, shape, dtype, initializer):
         own = self._gathers and name == "squares"

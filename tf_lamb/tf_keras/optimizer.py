@@ -3,7 +3,7 @@
 import tensorflow as tf
 import tf_keras
 
-from tf_lamb.api.optimizers import overrun
+from tf_lamb.api.optimizers import named, overrun
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import names_of, step_of
@@ -53,6 +53,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         pairs = zip(var_list, names, strict=True)
         beside = [(self._add_slots(v, own), self._add_master(v)) for v, own in pairs]
         self._slots, self._masters = map(list, zip(*beside, strict=True))
+        if self.use_ema:
+            self._has_averages = self.add_variable((), tf.int64, "ones", "has_averages")
         if self.gradient_accumulation_steps:
             self._micro_step = self.add_variable((), tf.int64, name="micro_step")
             with replicas.apart():
@@ -71,6 +73,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         )
         self._make_observed()
         self._built = True
+        self._restore_deferred()
 
     def _add_slots(self, variable, names):
         dtype = host.native(variable).dtype
@@ -121,7 +124,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def _is_update(self):
         if not self.gradient_accumulation_steps:
             return tf.constant(True)
-        return tf.equal((self._micro_step + 1) % self.gradient_accumulation_steps, 0)
+        return tf.equal(self._micro_step + 1, self.gradient_accumulation_steps)
 
     def _internal_apply_gradients(self, grads_and_vars):
         gradients, variables = zip(*grads_and_vars, strict=True)
@@ -143,7 +146,9 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def _count(self, skipped):
         stepped = self._is_update() & ~skipped
         if self.gradient_accumulation_steps:
-            self._micro_step.assign_add(1)
+            self._micro_step.assign((self._micro_step + 1) % self.gradient_accumulation_steps)
+        if self.use_ema:
+            self._has_averages.assign(tf.maximum(self._has_averages, tf.cast(stepped, tf.int64)))
         return self.iterations.assign_add(tf.cast(stepped, tf.int64))
 
     def _work(self, variables, missing=()):
@@ -172,8 +177,10 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             lr=tf.convert_to_tensor(self.learning_rate),
             t=t,
             is_update=self._is_update(),
-            # As in tf_keras, the averages begin with the initial weights.
-            ema_momentum=tf.constant(self.ema_momentum, tf.float64),
+            # As in tf_keras, the averages begin with the initial weights; they begin anew where
+            # a file held none.
+            ema_momentum=tf.cast(self.use_ema and self._has_averages > 0, tf.float64)
+            * self.ema_momentum,
             ema_overwrites=tf.equal(t % frequency, 0) if frequency else tf.constant(False),
         )
 
@@ -192,7 +199,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def finalize_variable_values(self, var_list):
         """At the end of training, the averages replace the weights if `use_ema` has made any."""
         overrun.warn_if_over(self, lambda: step_of(self))
-        if self.use_ema and step_of(self):
+        if named.has_averages(self) and step_of(self):
             super().finalize_variable_values(var_list)
         self._guard.tell(lambda: step_of(self), self.strange_weights)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tf_lamb.api.noise.wrapper import Wrapper
 from tf_lamb.api.optimizers.settings import Patterns
-from tf_lamb.api.variables import is_overwritten, path_of
+from tf_lamb.api.variables import is_overwritten, names_of, path_of
 from tf_lamb.core import checks, noise
 from tf_lamb.core import plan as plans
 from tf_lamb.core.checks.warn import warn
@@ -129,7 +129,7 @@ class Measured(Wrapper):
         """At the end of a build."""
         self._members_by_group = self._members(variables)
         self._state = {name: self._add(name, *kind) for name, kind in self._initial_state().items()}
-        beside = variables if self.biased else ()
+        self._measured, beside = names_of(variables), variables if self.biased else ()
         self._previous = [self.add_variable_from_reference(v, "previous_gradient") for v in beside]
 
     def _initial_state(self) -> dict[str, tuple[tuple[int, ...], str, str]]:

@@ -1,0 +1,243 @@
+"""What an optimizer's state is, by name: it is known by what it is, not by its position.
+
+A file that a host writes holds an array for each of
+
+    iterations, learning_rate, ...      what there is once
+    3:dense|kernel:m                    the slot m of the fourth variable, dense/kernel
+    kind:lamb                           whose rule it is; nothing else is in it
+
+so that an optimizer of other options, or on another backend, takes what it has a place for.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tf_lamb.api.variables import as_int
+from tf_lamb.core.checks.warn import warn
+
+_BESIDE = ("average", "master", "accumulator", "previous_gradient")  # no slots of a rule
+
+
+class Part(NamedTuple):
+    """What accompanies one variable: its name and shape, and by name what is kept of it."""
+
+    name: str
+    shape: tuple[int, ...]
+    kept: Mapping[str, Any]
+
+
+class State(NamedTuple):
+    """The variables of an optimizer.
+
+    Attributes:
+        kind: the rule, or the wrapper; the state of another means something else.
+        scalars: what there is once, by name.
+        parts: of each variable of the build, in its order.
+    """
+
+    kind: str
+    scalars: Mapping[str, Any]
+    parts: Sequence[Part]
+
+    def variables(self) -> dict[str, Any]:
+        """By the position of what it accompanies and by its own name, for a checkpoint of objects.
+
+        Layers that nobody named have other names in the next model.
+        """
+        kept = {f"{slot}:{i}": v for i, p in enumerate(self.parts) for slot, v in p.kept.items()}
+        return {**self.scalars, **kept}
+
+    def by_key(self) -> dict[str, Any]:
+        """By the key of a file."""
+        return dict(self.scalars) | {
+            f"{i}:{_escaped(part.name)}:{slot}": variable
+            for i, part in enumerate(self.parts)
+            for slot, variable in part.kept.items()
+        }
+
+
+def of_micro_steps(name: str, steps: int) -> str:
+    """The name of what belongs to a part of an update: of other parts it is something else."""
+    return f"{name}_of_{steps}"
+
+
+def has_averages(optimizer) -> bool:
+    """Whether an update has made averages of the weights; waits for the device."""
+    made = getattr(optimizer, "_has_averages", None)
+    return made is not None and as_int(made) > 0
+
+
+def of(optimizer) -> State:
+    """The state of an optimizer of this package, in either Keras."""
+    k, plan = optimizer.gradient_accumulation_steps, optimizer._plan
+    scalars = {"iterations": optimizer.iterations}
+    rate = getattr(optimizer._learning_rate, "base", optimizer._learning_rate)  # AdaScale's
+    if hasattr(rate, "assign"):
+        scalars["learning_rate"] = rate
+    if plan is None:
+        return State(optimizer.rule.__name__, scalars, ())
+    if optimizer._guard.counters:
+        scalars["skipped_steps"] = optimizer._guard.counter
+    if k:
+        scalars[of_micro_steps("micro_step", k)] = optimizer._micro_step
+    if optimizer.use_ema:
+        scalars["has_averages"] = optimizer._has_averages
+    parts = []
+    for i, (name, shape) in enumerate(zip(plan.names, plan.shapes, strict=True)):
+        kept = optimizer.state_of(i)
+        if (master := optimizer._masters[i]) is not None:
+            kept["master"] = master
+        if k:
+            kept[of_micro_steps("accumulator", k)] = optimizer._accumulators[i]
+        parts.append(Part(name, shape, kept))
+    return State(optimizer.rule.__name__, scalars, parts)
+
+
+def of_measured(optimizer) -> State:
+    """Of Measured and AdaScale their own; the inner optimizer is saved as one by itself."""
+    kind = type(optimizer).__name__.lower()
+    if optimizer._state is None:
+        return State(kind, {}, ())
+    scalars = dict(optimizer._state)
+    for name in ("micro_step", "squares"):  # of a part of an update
+        scalars[of_micro_steps(name, optimizer.micro_batches)] = scalars.pop(name)
+    parts = [Part(name, (), {}) for name in optimizer._measured]
+    for i, previous in enumerate(optimizer._previous):
+        parts[i] = Part(parts[i].name, tuple(previous.shape), {"previous_gradient": previous})
+    return State(kind, scalars, parts)
+
+
+def children(state: State, others: Mapping[str, Any]) -> dict[str, Any]:
+    """What a checkpoint holds: by name what is in the state, and none of the lists that hold it.
+
+    By position in a list, an average would be restored as what accumulates gradients.
+    """
+    own = state.variables()
+    known = {id(variable) for variable in own.values()}
+    return own | {
+        name: child
+        for name, child in others.items()
+        if not isinstance(child, (list, tuple, dict)) and id(child) not in known
+    }
+
+
+def check_count(name: str, weights: Sequence, *variables: Sequence) -> None:
+    """Raises where a list of weights is that of another optimizer: it is set by position."""
+    if len(weights) not in map(len, variables):
+        raise ValueError(
+            f"{name} has {len(variables[0])} variables and was given {len(weights)} weights, which "
+            "are of other options. Save the model or its weights in a file, which knows them by "
+            "name."
+        )
+
+
+def save(state: State, store: Any, array: Callable[[Any], Any]) -> None:
+    """Writes the state into what a host saves; `array` reads a variable."""
+    for key, variable in state.by_key().items():
+        store[key] = array(variable)
+    store[f"kind:{state.kind}"] = 1
+
+
+def load(
+    name: str, state: State, store: Any, array: Callable[[Any], Any], fit: Callable
+) -> list[tuple[Any, Any]]:
+    """Pairs of a variable and its value, or None where it begins at zero; nothing is assigned.
+
+    Args:
+        name: of the optimizer.
+        state: its own.
+        store: what a host has loaded.
+        array: reads an entry of it.
+        fit: of a variable, its `Part` and a value of another shape, the value in its shape, or
+            None where there is none.
+
+    Raises:
+        ValueError: for the state of another optimizer or of other variables.
+    """
+    keys = list(store.keys())
+    kinds = [key.partition(":")[2] for key in keys if key.startswith("kind:")]
+    if not keys or not state.parts:
+        why = "this file holds none" if not keys else (
+            "it has no slots yet: build(model.trainable_variables) makes them"
+        )  # fmt: skip
+        warn(f"Skipping variable loading for optimizer {name!r}: {why}. It begins at step 0.")
+        return []
+    if kinds != [state.kind]:
+        wrote = f"{kinds[0]} wrote it" if kinds else "another optimizer, or an older version, did"
+        raise _refusal(name, f"{state.kind} did not write this state, {wrote}")
+    there: dict[int, tuple[str, dict]] = {}
+    for key in keys:
+        position, _, rest = key.partition(":")
+        if position.isdecimal():
+            path, _, slot = rest.rpartition(":")
+            there.setdefault(int(position), (path, {}))[1][slot] = key
+    found = _matched(name, state, [there[i] for i in sorted(there)], store)
+    pairs = [
+        (own, array(store[scalar]) if scalar in keys else None)
+        for scalar, own in state.scalars.items()
+        if scalar in keys or scalar != "learning_rate"
+    ]
+    for part, saved in zip(state.parts, found, strict=True):
+        for slot, own in part.kept.items():
+            value = array(store[saved[slot]]) if slot in saved else None
+            if value is not None and tuple(value.shape) != tuple(own.shape):
+                shape, value = tuple(value.shape), fit(own, part, value)
+                if value is None:
+                    raise _refusal(name, f"{slot!r} of {part.name!r} has shape {shape} in it, and "
+                                         f"{tuple(own.shape)} here")  # fmt: skip
+            pairs.append((own, value))
+    for key in keys:
+        if "micro_step" in key and key not in state.scalars and int(array(store[key])):
+            warn(
+                f"{name} was saved within an update, and takes another number of micro-batches "
+                f"now: the {int(array(store[key]))} that were added up are dropped."
+            )
+    return pairs
+
+
+def _matched(name, state, there, store):
+    """Slot -> key, of each variable; they are matched by name, or by shape where names are new."""
+    if not there:  # nothing was built
+        return [{}] * len(state.parts)
+    by_path, own = dict(there), [_escaped(part.name) for part in state.parts]
+    if all(path in by_path for path in own):
+        found = [by_path[path] for path in own]
+    else:
+        shapes = [_shape(kept, store) for _, kept in there]
+        alike = len(there) == len(own) and all(
+            shape in (None, part.shape) for shape, part in zip(shapes, state.parts, strict=True)
+        )
+        if not alike:
+            missing = next(path for path in own if path not in by_path).replace("|", "/")
+            raise _refusal(name, f"it is of {len(there)} variables, and of the {len(own)} here it "
+                                 f"lacks {missing!r}")  # fmt: skip
+        found = [kept for _, kept in there]
+    for part, kept in zip(state.parts, found, strict=True):
+        if (saved := _slots(kept)) != (wanted := _slots(part.kept)):
+            raise _refusal(
+                name, f"it has {', '.join(sorted(saved)) or 'nothing'} of {part.name!r}, and "
+                f"{', '.join(sorted(wanted)) or 'nothing'} is kept here"
+            )  # fmt: skip
+    return found
+
+
+def _slots(kept):
+    return {slot for slot in kept if not slot.startswith(_BESIDE)}
+
+
+def _shape(kept, store):
+    """Of the variable, as far as slots tell: what replicas add up may have one axis more."""
+    key = next((key for slot, key in kept.items() if not slot.startswith("accumulator")), None)
+    return None if key is None else tuple(store[key].shape)
+
+
+def _escaped(path):
+    return path.replace("/", "|")
+
+
+def _refusal(name, why):
+    return ValueError(
+        f"{name} cannot go on from this state: {why}. Load it into an optimizer like the one that "
+        "was saved, or take weights alone: load them before the optimizer is built. Nothing of it "
+        "was changed."
+    )

@@ -1,0 +1,77 @@
+"""How Keras 3 saves and loads an optimizer: in its own files, in HDF5, in TensorFlow's checkpoints.
+
+Seams into Keras 3 (3.10.0 to 3.15.1):
+    `save_own_variables`, `load_own_variables`: what an error in them says reaches the user.
+    `build` on no variables, then `set_weights`: what Keras's HDF5 loader calls. Keras's own
+        optimizers are then built on nothing, and lose their slots.
+    `_trackable_children`, `_handle_deferred_dependencies` of TensorFlow (2.20), which Keras's
+        optimizers have there.
+"""
+
+import contextlib
+
+import keras
+from keras import ops
+
+from tf_lamb.api.optimizers import named
+from tf_lamb.keras import processes, sharding
+
+
+def outside_of_any_graph():
+    """`fit` may build the optimizer while TensorFlow traces the step."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.init_scope()
+    return contextlib.nullcontext()
+
+
+def _read(entry):
+    return entry[()]  # of HDF5, too
+
+
+class Saved:
+    """Between an optimizer and Keras's base class: state is known by name, not by position."""
+
+    _early_weights = ()  # from Keras's HDF5 loader, which sets them before the build
+
+    def _named_state(self):
+        return named.of(self)
+
+    def save_own_variables(self, store):
+        """By name; what is on show is not saved, what is in parts is gathered."""
+        with processes.whole(self.variables):
+            named.save(self._named_state(), store, ops.convert_to_numpy)
+
+    def load_own_variables(self, store):
+        """By name; raises where what was saved is the state of something else."""
+        own = self._named_state()
+        for variable, value in named.load(self.name, own, store, _read, sharding.fitting):
+            variable.assign(ops.zeros(variable.shape, variable.dtype) if value is None else value)
+
+    def _trackable_children(self, save_type="checkpoint", **kwargs):
+        children = super()._trackable_children(save_type, **kwargs)
+        return named.children(self._named_state(), children)
+
+    def _set_weights_of_files(self):
+        """At the end of a build: what files have held for what is there now."""
+        if self._early_weights:
+            with outside_of_any_graph():
+                self.set_weights(self._early_weights)
+            self._early_weights = ()
+        if keras.backend.backend() == "tensorflow":
+            with outside_of_any_graph():
+                for name, variable in self._named_state().variables().items():
+                    self._handle_deferred_dependencies(name, variable)
+
+    def set_weights(self, weights):
+        """As in Keras, and before the optimizer is built, too; of another's variables a copy."""
+        if not self.built:
+            # HDF5 has no bfloat16, and gives its bits as two bytes of nothing.
+            values = [weight[()] for weight in weights]
+            self._early_weights = tuple(
+                value.view("bfloat16") if value.dtype == "V2" else value for value in values
+            )
+            return
+        named.check_count(self.name, weights, self._variables, self.variables)
+        super().set_weights([ops.copy(ops.convert_to_tensor(w)) for w in weights])
