@@ -149,6 +149,13 @@ class HostOptimizer(saved.Saved, keras.optimizers.Optimizer):
     def iterations(self, variable):
         self._iterations = variable
 
+    @staticmethod
+    def _which_are_finite(variables):
+        return ops.convert_to_numpy(ops.stack([ops.all(ops.isfinite(v)) for v in variables]))
+
+    def _fetch(self, vectors):
+        return ops.convert_to_numpy(ops.stack(list(map(ops.convert_to_tensor, vectors)))).tolist()
+
     def _clip_gradients(self, grads):
         """Silent: the update clips, once replicas are summed."""
         return grads

@@ -215,10 +215,6 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         """The constructor's arguments, exclusions and all."""
         return self._config(super().get_config()["learning_rate"])
 
-    @staticmethod
-    def _which_are_finite(variables):
-        return ops.convert_to_numpy(ops.stack([ops.all(ops.isfinite(v)) for v in variables]))
-
     def _on_show(self):
         return self._observer.variables if keras.backend.backend() == "jax" else []
 
@@ -229,9 +225,6 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             with saved.outside_of_any_graph():
                 return vector_beside(host.native(variable), self._distribution_strategy, name)
         return keras.Variable(ops.full((4,), -1.0), dtype="float32", trainable=False, name=name)
-
-    def _fetch(self, vectors):
-        return ops.convert_to_numpy(ops.stack(list(map(ops.convert_to_tensor, vectors)))).tolist()
 
     def state_of(self, index: int) -> dict:
         """By name the slots of a variable of the build, and its "average" if there is one."""
