@@ -3,6 +3,9 @@
     apt-get download dataset-fashion-mnist && dpkg -x dataset-fashion-mnist_*.deb .build/debian
     python benchmarks/autowarmup.py --draw=benchmarks/logs/autowarmup.png
     python benchmarks/autowarmup.py --data= --batches=64 --log=digits.jsonl  # scikit-learn's digits
+    for network in shallow deep; do
+      python benchmarks/autowarmup.py --data= --network=$network --batches=512 --seeds=6
+    done
 
 Fashion-MNIST, two hidden layers with batch normalization, this package's LAMB with decay 0.01,
 equally many epochs for all. The contestants:
@@ -10,6 +13,8 @@ equally many epochs for all. The contestants:
     grid         linear warmup over 5% of the steps to a peak, cosine decay to 0; nine peaks from
                  1e-4 to 1, a factor of 3.16 apart
     autowarmup   tf_lamb.AutoWarmup() without an argument: it searches the range 1e-5 to 1
+    unwatched    for networks without normalization, the same as its authors have it: nobody looks
+                 whether the decay loses what the warmup gained
 
 Each is judged by its accuracy on the 10,000 test images, which no contestant is tuned on but the
 grid: its best is taken with them in sight. A run is a line of the log; a command that was
@@ -17,6 +22,7 @@ interrupted goes on where it stopped. `--draw` makes a picture of all, and NAME_
 each AutoWarmup saw.
 """
 
+import contextlib
 import functools
 import os
 import time
@@ -29,16 +35,27 @@ from pictures import FASHION_MNIST, images
 from run_log import Log
 
 import tf_lamb
+from tf_lamb.core.autowarmup import Warmup
 
 PEAKS = tuple(10.0 ** (exponent / 2) for exponent in range(-8, 1))
 WARMUP, DECAY = 0.05, 0.01
 EXCLUDED = ["bias", "gamma", "beta"]
 
 
-def network(shape):
-    """Two hidden layers, each normalized; its averages keep up with 200 steps."""
+def network(shape, kind):
+    """Two hidden layers, each normalized; or two or six convolutions, without normalization."""
     from keras import Input, Sequential, layers
 
+    if kind != "normalized":
+        convolutions = [layers.Conv2D(n, 3, activation="relu") for n in (16, 32)]
+        top = [layers.GlobalAveragePooling2D()]
+        if kind == "deep":
+            convolutions += [
+                layers.Conv2D(32, 3, padding="same", activation="relu") for _ in range(4)
+            ]
+            top = [layers.Flatten(), layers.Dense(64, activation="relu")]
+        return Sequential([Input(shape), *convolutions, *top, layers.Dense(10)])
+    # Its averages keep up with 200 steps.
     blocks = [Input(shape), layers.Flatten()]
     for width in (256, 128):
         blocks += [
@@ -48,7 +65,17 @@ def network(shape):
     return Sequential([*blocks, layers.Dense(10)])
 
 
-def train(data, batch, epochs, peak, seed, picture=None):
+@contextlib.contextmanager
+def watched(is_watched):
+    """Inside, whether AutoWarmup looks at the losses of the decay."""
+    watch = Warmup._watch
+    if not is_watched:
+        Warmup._watch = lambda self, step: False
+    yield
+    Warmup._watch = watch
+
+
+def train(data, batch, epochs, peak, seed, kind="normalized", picture=None):
     """One run: the peak's, or where it is None AutoWarmup's, of which there may be a picture."""
     import keras
 
@@ -64,7 +91,7 @@ def train(data, batch, epochs, peak, seed, picture=None):
         warm = max(1, round(WARMUP * steps))
         rate = schedules.Warmup(warm, schedules.Cosine(peak, steps - warm))
         callbacks = []
-    model = network(x.shape[1:])
+    model = network(x.shape[1:], kind)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = tf_lamb.LAMB(rate, weight_decay=DECAY, exclude_from_weight_decay=EXCLUDED)
     model.compile(optimizer, loss, metrics=["accuracy"])
@@ -76,6 +103,7 @@ def train(data, batch, epochs, peak, seed, picture=None):
     if not peak:
         warmup = callbacks[0].warmup
         line |= {"found": warmup.found, "switch": warmup.begin, "switch_to": warmup.peak}
+        line |= {"cuts": warmup.cuts} if warmup.cuts else {}
         if picture:
             callbacks[0].plot()[0].figure.savefig(picture, dpi=110)
     return line
@@ -89,21 +117,29 @@ def main(_):
     matplotlib.use("Agg")
     args = flags.FLAGS
     data, log = images(args.data), Log(args.log)
+    name, kind = "fashion_mnist" if args.data else "digits", args.network
+    name += f", {kind} network" * (kind != "normalized")
+    ways = [(None, args.seeds, True), *((peak, 1, True) for peak in PEAKS)]
+    if kind != "normalized":
+        ways.insert(1, (None, args.seeds, False))
     contests = [
-        (batch, peak, seed)
+        (batch, peak, seed, is_watched)
         for batch in map(int, args.batches)
-        for peak, seeds in ((None, args.seeds), *((peak, 1) for peak in PEAKS))
+        for peak, seeds, is_watched in ways
         for seed in range(1, seeds + 1)
     ]
     runs = []
-    for batch, peak, seed in tqdm.tqdm(contests, desc="runs", disable=None):
+    for batch, peak, seed, is_watched in tqdm.tqdm(contests, desc="runs", disable=None):
         what = {
-            "data": "fashion_mnist" if args.data else "digits", "batch": batch,
-            "epochs": args.epochs, "peak": peak and float(f"{peak:.4g}"), "seed": seed,
+            "data": name, "batch": batch, "epochs": args.epochs,
+            "peak": peak and float(f"{peak:.4g}"), "seed": seed,
         }  # fmt: skip
+        if kind != "normalized":
+            what["watched"] = is_watched
         picture = f"_{batch}".join(os.path.splitext(args.draw)) if args.draw and seed == 1 else None
-        make = functools.partial(train, data, batch, args.epochs, what["peak"], seed, picture)
-        runs.append(log.run(what, make))
+        make = functools.partial(train, data, batch, args.epochs, what["peak"], seed, kind, picture)
+        with watched(is_watched):
+            runs.append(log.run(what, make))
     for batch in map(int, args.batches):
         print(table([run for run in runs if run["batch"] == batch]))
     if args.draw:
@@ -121,8 +157,10 @@ def table(runs):
         if not run["peak"]:
             end = f"switch at {run['switch'] / run['steps']:.0%} to {run['switch_to']:.3g}"
             found = end if run["found"] else "no switch"
+            name = "autowarmup" if run.get("watched", True) else "unwatched"
+            found += "".join(f", cut at {at} to {peak:.3g}" for at, peak in run.get("cuts", ()))
             lines.append(
-                f"  autowarmup, seed {run['seed']}: {run['test']:.2f}, {found}; "
+                f"  {name}, seed {run['seed']}: {run['test']:.2f}, {found}; "
                 f"{run['test'] - grid[best]:+.2f} of the best, {best:.3g}"
             )
     return "\n".join(lines)
@@ -149,6 +187,8 @@ if __name__ == "__main__":
     flags.DEFINE_string("log", "benchmarks/logs/autowarmup.jsonl", "Where every run is a line.")
     flags.DEFINE_string("draw", None, "The picture to write.")
     flags.DEFINE_string("data", FASHION_MNIST, "The folder of Fashion-MNIST, or empty: digits.")
+    kinds = ["normalized", "shallow", "deep"]
+    flags.DEFINE_enum("network", "normalized", kinds, "Which; two are without normalization.")
     flags.DEFINE_list("batches", ["256", "2048", "8192"], "Batch sizes.")
     flags.DEFINE_integer("epochs", 60, "Of every run.")
     flags.DEFINE_integer("seeds", 3, "Of AutoWarmup.")
