@@ -32,7 +32,7 @@ y = np.random.default_rng(1).integers(0, 10, 256)
 """
 SHORTER = {
     "adversarial.md": [("batch_size=8192, epochs=90", "batch_size=4, epochs=1")],
-    "automatic_warmup.md": [("batch_size=8192, epochs=60", "batch_size=64, epochs=8")],
+    "automatic_warmup.md": [("batch_size=8192, epochs=60", "batch_size=64, epochs=30")],
     "fixed_point.md": [("epochs=10", "epochs=1")],
     "noise.md": [("steps = 4800 ", "steps = 3 ")],
     "preflight.md": [
