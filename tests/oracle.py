@@ -84,17 +84,11 @@ class Lamb:
 class Lans:
     """LANS on one array, as the authors' kernel computes it."""
 
-    def __init__(
-        self, w, *, lr, wd=0.0, b1=0.9, b2=0.999, eps=1e-6, debias=True, averaging=True,
-        normalize=True, decay_enters="update", skip=False,
-        phi=(0.0, np.inf), bounds=(0.0, np.inf),
-    ):  # fmt: skip
+    def __init__(self, w, *, lr, wd=0.0, b1=0.9, b2=0.999, eps=1e-6, skip=False):
         self.w = np.array(w, np.float64)
         self.m, self.v = np.zeros_like(self.w), np.zeros_like(self.w)
         self.lr, self.wd, self.b1, self.b2, self.eps = lr, wd, b1, b2, eps
-        self.b3 = 1 - b1 if averaging else 1.0
-        self.debias, self.normalize, self.decay_enters = debias, normalize, decay_enters
-        self.skip, self.phi, self.bounds, self.step_count = skip, phi, bounds, 0
+        self.skip, self.step_count = skip, 0
         self.seen = None
 
     def scaled(self, part):
@@ -102,27 +96,23 @@ class Lans:
         top, bottom = frobenius(self.w), frobenius(part)
         ratio = 1.0
         if not self.skip and top > 0 and bottom > 0:
-            ratio = float(np.clip(top, *self.phi)) / bottom
-        ratio = float(np.clip(ratio, *self.bounds))
+            ratio = top / bottom
         return ratio * part, (top, bottom, ratio)
 
     def step(self, g):
         self.step_count += 1
         g = np.asarray(g, np.float64)
-        if self.normalize and frobenius(g) > 0:
+        if frobenius(g) > 0:
             g = g / (frobenius(g) + self.eps)
-        if self.decay_enters == "gradient":
-            g = g + self.wd * self.w
-        self.m = self.b1 * self.m + self.b3 * g
+        self.m = self.b1 * self.m + (1 - self.b1) * g
         self.v = self.b2 * self.v + (1 - self.b2) * g**2
-        one = 1 - self.b1**self.step_count if self.debias else 1.0
-        two = 1 - self.b2**self.step_count if self.debias else 1.0
+        one = 1 - self.b1**self.step_count
+        two = 1 - self.b2**self.step_count
         denominator = np.sqrt(self.v / two) + self.eps
         parts = [self.m / one / denominator, g / denominator]
-        if self.decay_enters == "update":
-            parts = [part + self.wd * self.w for part in parts]
+        parts = [part + self.wd * self.w for part in parts]
         (momentum, self.seen), (gradient, _) = map(self.scaled, parts)
-        self.w = self.w - self.lr * (self.b1 * momentum + self.b3 * gradient)
+        self.w = self.w - self.lr * (self.b1 * momentum + (1 - self.b1) * gradient)
         return self.w
 
 

@@ -300,8 +300,7 @@ class Promised:
         return o.w["w"], {"m": o.m["w"], "v": o.v["w"]}
 
     def _lans(self, g, w, slots, rate, decay, adapt):
-        o = oracle.Lans(w, lr=rate, wd=decay, skip=not adapt,
-                        debias=self.told.get("bias_correction", True))  # fmt: skip
+        o = oracle.Lans(w, lr=rate, wd=decay, skip=not adapt)
         o.m, o.v, o.step_count = slots["m"], slots["v"], self.step - 1
         o.step(g)
         return o.w, {"m": o.m, "v": o.v}

@@ -58,7 +58,7 @@ OF_FAMILY = {
         "weight_decay_mode": st.sampled_from(["update", "gradient", "decoupled"]),
         "ratio_bounds": st.sampled_from([None, (0.01, 10.0)]),
     },
-    "LANS": {"bias_correction": st.booleans()},
+    "LANS": {},
     "LARS": {"nesterov": st.booleans(), "trust_coefficient": st.sampled_from([0.001, 0.1])},
     "AdamP": {"nesterov": st.booleans()},
     "SGDP": {"nesterov": st.booleans()},

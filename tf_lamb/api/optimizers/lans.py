@@ -15,17 +15,11 @@ class LANSSettings(settings.RatioSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        given = self.hyperparameters
-        if given["weight_decay_mode"] == "decoupled":
-            raise ValueError(
-                "weight_decay_mode='decoupled' is not LANS's, whose decay is in both of its "
-                "updates: take 'update' or 'gradient'."
-            )
         for name in ("clipnorm", "global_clipnorm"):
-            if given["normalize_gradients"] and (value := getattr(self, name)) is not None:
+            if (value := getattr(self, name)) is not None:
                 warn(
                     f"{name}={value:g} has no effect on LANS, which divides each gradient by its "
-                    "norm: leave it out, or set normalize_gradients=False."
+                    "norm: leave it out."
                 )
 
 
@@ -65,23 +59,12 @@ class LANS(Layerwise):
             offset of every normalization. Defaults to None: nothing is excluded.
         exclude_from_layer_adaptation: List of regexes. Defaults to None: the variables that are
             excluded from weight decay. An empty list excludes nothing.
-        bias_correction: Whether to divide the moments by 1 - beta^t. Defaults to True (the paper).
-        grad_averaging: False makes 1 - beta_1 1, in m and in the step, as the authors' kernel can.
-            Defaults to True.
-        normalize_gradients: Whether each layer's gradient is divided by its norm. Defaults to True
-            (the paper).
-        weight_decay_mode: "update" as above; "gradient" adds weight_decay w to the normalized g
-            before the moments (the kernel without `adam_w_mode`). Defaults to "update".
-        phi_bounds: Smallest and largest value that |w| has in the ratio. Defaults to None: phi is
-            the identity (the authors' code).
-        ratio_bounds: Smallest and largest trust ratio; an excluded variable's 1 is held within
-            them, too. Defaults to None; DeepSpeed has (0.01, 10).
         layer_groups: List of regexes. The variables of one Keras layer that match, say a kernel
             and its bias, share one trust ratio. Defaults to None: each variable has its own.
         layer_slices: Dict from a regex to an axis, or to [axis, blocks]: each slice, or each
             block of them, has a ratio of its own. `{"qkv/kernel": [-1, 3]}` treats Q, K and V
             apart, `{"stacked/": 0}` the layers of a scan. Defaults to None.
-        clipnorm: The largest norm of each gradient; of no effect on one that is normalized, and
+        clipnorm: The largest norm of each gradient; of no effect, for each is normalized, and
             warned of. Defaults to None. All clipping happens after the gradients of replicas and
             micro-batches are aggregated.
         clipvalue: The largest absolute value in a gradient. Defaults to None.
@@ -143,12 +126,6 @@ class LANS(Layerwise):
         exclude_from_weight_decay: settings.Patterns = None,
         exclude_from_layer_adaptation: settings.Patterns = None,
         *,
-        bias_correction: bool = True,
-        grad_averaging: bool = True,
-        normalize_gradients: bool = True,
-        weight_decay_mode: str = "update",
-        phi_bounds: settings.Bounds = None,
-        ratio_bounds: settings.Bounds = None,
         layer_groups: settings.Patterns = None,
         layer_slices: settings.Slices = None,
         clipnorm: float | None = None,

@@ -6,19 +6,17 @@ from tf_lamb.core.rules.norms import decayed, norm, trust_ratio
 
 def lans(
     xp, g, w, m, v, *, lr, t, decay, adapt, axes=None,
-    beta_1=0.9, beta_2=0.999, epsilon=1e-6, bias_correction=True, grad_averaging=True,
-    normalize_gradients=True, weight_decay_mode="update",
-    phi_bounds=None, ratio_bounds=None, observe=None,
+    beta_1=0.9, beta_2=0.999, epsilon=1e-6, observe=None,
 ):  # fmt: skip
     """One LANS step.
 
         g  <- g / (|g| + eps)
-        m  <- b1 m + b3 g                                   b3 = 1 - b1
+        m  <- b1 m + (1 - b1) g
         v  <- b2 v + (1 - b2) g^2
         d   = sqrt(v/(1 - b2^t)) + eps
         um  = m/(1 - b1^t) / d + decay w
         ug  = g / d + decay w
-        w  <- w - lr (b1 phi(|w|)/|um| um + b3 phi(|w|)/|ug| ug)
+        w  <- w - lr (b1 |w|/|um| um + (1 - b1) |w|/|ug| ug)
 
     A gradient of norm 0 stays; each of the two ratios is 1 where one of its norms is 0, and 1
     throughout if not `adapt`.
@@ -29,40 +27,27 @@ def lans(
         decay: weight decay, a Python float, or an array where a layer's variables differ in it.
         adapt: whether there are trust ratios, a Python bool.
         axes: the axes of a norm where each slice along the others is a layer.
-        bias_correction: False makes both divisors 1 - b^t 1.
-        grad_averaging: False makes b3 1, in both places.
-        normalize_gradients: False leaves g as it is.
-        weight_decay_mode: "update" as above; "gradient": g <- g + decay w, once g is normalized.
-        phi_bounds, ratio_bounds, observe: see `trust_ratio`; what is observed is the ratio of um.
+        observe: see `trust_ratio`; what is observed is the ratio of um.
 
     Returns:
         The new w, m and v.
 
-    Source: Zheng et al., arXiv:2006.13484, Algorithm 2, as the authors' kernel has it, whose b3
-    and cases of 0 these are. Beyond it: the bounds.
+    Source: Zheng et al., arXiv:2006.13484, Algorithm 2, as the authors' kernel has it by
+    default; the cases of 0 are the kernel's.
     """
-    if normalize_gradients:
-        length = norm(xp, g, axes)
-        g = g / xp.where(length > 0, length + epsilon, 1.0)
-    if weight_decay_mode == "gradient":
-        g = decayed(g, decay, w)
+    length = norm(xp, g, axes)
+    g = g / xp.where(length > 0, length + epsilon, 1.0)
 
-    b3 = 1 - beta_1 if grad_averaging else 1.0
-    m = beta_1 * m + b3 * g
+    m = beta_1 * m + (1 - beta_1) * g
     v = beta_2 * v + (1 - beta_2) * xp.square(g)
     m_hat, v_hat = (
-        estimate(xp, moment, g, beta, t, weight=0.0, correct=bias_correction, nesterov=False)
+        estimate(xp, moment, g, beta, t, weight=0.0, correct=True, nesterov=False)
         for moment, beta in ((m, beta_1), (v, beta_2))
     )
     d = xp.sqrt(v_hat) + epsilon
-    um, ug = m_hat / d, g / d
-    if weight_decay_mode == "update":
-        um, ug = decayed(um, decay, w), decayed(ug, decay, w)
+    um, ug = decayed(m_hat / d, decay, w), decayed(g / d, decay, w)
     of_momentum, of_gradient = (
-        trust_ratio(
-            xp, w, u, adapt=adapt, axes=axes, phi_bounds=phi_bounds, ratio_bounds=ratio_bounds,
-            observe=shown,
-        )
+        trust_ratio(xp, w, u, adapt=adapt, axes=axes, observe=shown)
         for u, shown in ((um, observe), (ug, None))
-    )  # fmt: skip
-    return w - lr * (beta_1 * of_momentum * um + b3 * of_gradient * ug), m, v
+    )
+    return w - lr * (beta_1 * of_momentum * um + (1 - beta_1) * of_gradient * ug), m, v
