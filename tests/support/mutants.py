@@ -262,8 +262,8 @@ CORE = {
         ("decay goes on after a continuous warmup",
          'begun = step if self.handover == "drop" else', "begun = step if True else"),
         ("warmup is a step longer", "xp.where(step < self.steps", "xp.where(step <= self.steps"),
-        ("stages count from the first", "own = xp.maximum(step - begin, 0.0 * step)", "own = step"),
-        ("the rate falls a step late", "step >= boundary", "step > boundary"),
+        ("stages count from the first", "own = xp.maximum(step - begin, 0)", "own = step"),
+        ("the rate falls a step late", "step >= math.ceil(boundary)", "step > math.ceil(boundary)"),
     ],
     ("core/rules/rounding.py", "core/test_rounding.py"): [
         ("the same noise at every step", "xp.reshape(xp.cast(t,", "0 * xp.reshape(xp.cast(t,"),
