@@ -21,7 +21,13 @@ PLANTS = {
     ),
     "averages of nothing": (
         ("tensorflow", "jax"),
-        [("keras/optimizer.py", "self._averages() if step_of(self) else []", "self._averages()")],
+        [
+            (
+                "keras/optimizer.py",
+                "self._averages() if named.has_averages(self) else []",
+                "self._averages()",
+            )
+        ],
     ),
     "a scalar is not put back": (
         ("tensorflow", "tf_keras"),

@@ -132,7 +132,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
                 for i, v in zip(indices, variables, strict=True)
             ],
             [own(sums[i]) for i in indices] if sums else [],
-            [(own(average), own(v)) for average, v in self._averages()],
+            [(own(average), own(v)) for average, v in self._averages(indices)],
             self._observer.of(indices),
             [own(counter) for counter in self._guard.counters],
         )
@@ -193,12 +193,12 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         """By variable, or none."""
         return self._accumulated_gradients if self.gradient_accumulation_steps else ()
 
-    def _averages(self):
-        """Pairs of an average and its variable."""
+    def _averages(self, of=None):
+        """Pairs of an average and its variable; of these positions, or of all."""
         if not self.use_ema:
             return []
         pairs = zip(self._moving_averages, self._trainable_variables, strict=True)
-        return [(average, variable) for average, variable in pairs if average is not None]
+        return [p for i, p in enumerate(pairs) if p[0] is not None and (of is None or i in of)]
 
     def finalize_variable_values(self, var_list):
         """At the end of training, the averages replace the weights if `use_ema` has made any."""
