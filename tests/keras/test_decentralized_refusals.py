@@ -85,7 +85,9 @@ def test_what_cannot_train_is_one_error(case):
 
 @on_jax
 @pytest.mark.parametrize(
-    "how", [("adam",), (keras.optimizers.SGD(0.1, 0.9),), (None, "mae")], ids=str
+    "how",
+    [("adam",), (keras.optimizers.SGD(0.1, 0.9),), (None, "mae")],
+    ids=["Adam", "SGD", "loss"],
 )
 def test_another_compile_is_one_error(how):
     workers = tf_lamb.keras.Decentralized(compiled())
