@@ -11,24 +11,16 @@ def frobenius(array):
     return float(np.sqrt(np.sum(np.asarray(array, np.float64) ** 2)))
 
 
-LENGTHS = {
-    "l2": frobenius,
-    "l1": lambda array: float(np.sum(np.abs(array), dtype=np.float64)),
-    "linf": lambda array: float(np.max(np.abs(array), initial=0)),
-}
-
-
 class Lamb:
     """LAMB on a dictionary of arrays. `undecayed` and `unadapted` are sets of its keys."""
 
     def __init__(
         self, weights, *, lr, wd=0.0, b1=0.9, b2=0.999, eps=1e-6, debias=True,
         undecayed=(), unadapted=(), bounds=(0.0, np.inf),
-        averaging=True, ahead=(), decay_enters="update", kind="l2", phi=(0.0, np.inf),
+        averaging=True, decay_enters="update", phi=(0.0, np.inf),
     ):  # fmt: skip
-        # `ahead`: the moments that look ahead, as in Nadam: none, ("m",) or ("m", "v").
-        self.share, self.ahead = (1 - b1 if averaging else 1.0), ahead
-        self.decay_enters, self.length, self.phi = decay_enters, LENGTHS[kind], phi
+        self.share = 1 - b1 if averaging else 1.0
+        self.decay_enters, self.phi = decay_enters, phi
         self.w = {k: np.array(x, np.float64) for k, x in weights.items()}
         self.m = {k: np.zeros_like(x) for k, x in self.w.items()}
         self.v = {k: np.zeros_like(x) for k, x in self.w.items()}
@@ -48,10 +40,8 @@ class Lamb:
                 g = g + wd * self.w[key]
             self.m[key] = self.b1 * self.m[key] + self.share * g
             self.v[key] = self.b2 * self.v[key] + (1 - self.b2) * g**2
-            first = self.estimate(self.m[key], g, self.b1, self.share, "m" in self.ahead)
-            second = self.estimate(self.v[key], g**2, self.b2, 1 - self.b2, "v" in self.ahead)
-            if self.ahead == ("m",):
-                second = self.b2 * second  # Dozat's
+            first = self.m[key] / (1 - self.b1**self.step_count if self.debias else 1.0)
+            second = self.v[key] / (1 - self.b2**self.step_count if self.debias else 1.0)
             direction = first / (np.sqrt(second) + self.eps)
             if self.decay_enters == "update":
                 direction = direction + wd * self.w[key]
@@ -61,19 +51,10 @@ class Lamb:
             self.w[key] = self.w[key] - rate * self.ratios[key] * direction
         return self.w
 
-    def estimate(self, moment, new, beta, share, ahead):
-        def divisor(t):
-            return 1 - beta**t if self.debias else 1.0
-
-        t = self.step_count
-        if not ahead:
-            return moment / divisor(t)
-        return beta * moment / divisor(t + 1) + share * new / divisor(t)
-
     def ratio(self, key, direction):
         if key in self.unadapted:
             return float(np.clip(1.0, *self.bounds))
-        top, bottom = self.length(self.w[key]), self.length(direction)
+        top, bottom = frobenius(self.w[key]), frobenius(direction)
         phi = float(np.clip(top, *self.phi))
         free = phi / bottom if top > 0 and bottom > 0 else 1.0
         ratio = float(np.clip(free, *self.bounds))

@@ -5,7 +5,7 @@
 
 Writes `tests/goldens/saved/`: of each frontend a model and optimizer in every form that it saves,
 and the values that stood in them. Run it at the commit whose files are to be read, and at no later
-one.
+one. Arguments that went before the first release are taken out of the configs in these files.
 """
 
 import pathlib

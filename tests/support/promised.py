@@ -291,9 +291,6 @@ class Promised:
             debias=told.get("bias_correction", True), averaging=told.get("grad_averaging", True),
             decay_enters=told.get("weight_decay_mode", "update"),
             bounds=told.get("ratio_bounds") or (0.0, np.inf),
-            ahead={"none": (), "first": ("m",), "both": ("m", "v")}[
-                told.get("nesterov_moments", "none")
-            ],
         )  # fmt: skip
         o.m["w"], o.v["w"], o.step_count = slots["m"], slots["v"], self.step - 1
         o.step({"w": g})

@@ -58,9 +58,8 @@ OPTIONS = {
     "LAMB": {
         "beta_1": BETAS, "beta_2": BETAS, "epsilon": EPSILONS,
         "bias_correction": st.booleans(), "grad_averaging": st.booleans(),
-        "nesterov_moments": st.sampled_from(["none", "first", "both"]),
         "weight_decay_mode": st.sampled_from(["update", "gradient", "decoupled"]),
-        "norm": st.sampled_from(["l2", "l1", "linf"]), "phi_bounds": BOUNDS, "ratio_bounds": BOUNDS,
+        "phi_bounds": BOUNDS, "ratio_bounds": BOUNDS,
     },
     "LARS": {
         "momentum": BETAS, "dampening": st.floats(0, 1), "nesterov": st.booleans(),
@@ -149,9 +148,7 @@ def _lamb(g, state, lr, t, decay, adapt, opts, _):
         {"w": state[0]}, lr=lr, wd=decay, b1=opts["beta_1"], b2=opts["beta_2"], eps=opts["epsilon"],
         debias=opts["bias_correction"], unadapted=() if adapt else ("w",),
         bounds=_limits(opts["ratio_bounds"]), averaging=opts["grad_averaging"],
-        ahead={"none": (), "first": ("m",), "both": ("m", "v")}[opts["nesterov_moments"]],
-        decay_enters=opts["weight_decay_mode"], kind=opts["norm"],
-        phi=_limits(opts["phi_bounds"]),
+        decay_enters=opts["weight_decay_mode"], phi=_limits(opts["phi_bounds"]),
     )  # fmt: skip
     after.m["w"], after.v["w"], after.step_count = state[1], state[2], t - 1
     after.step({"w": g})

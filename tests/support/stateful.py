@@ -54,7 +54,6 @@ EXCLUSIONS = st.sampled_from([None, None, "norm_and_bias", ["bias"], ["norm"], [
 OF_FAMILY = {
     "LAMB": {
         "bias_correction": st.booleans(), "grad_averaging": st.booleans(),
-        "nesterov_moments": st.sampled_from(["none", "first", "both"]),
         "weight_decay_mode": st.sampled_from(["update", "gradient", "decoupled"]),
         "ratio_bounds": st.sampled_from([None, (0.01, 10.0)]),
     },

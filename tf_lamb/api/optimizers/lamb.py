@@ -66,12 +66,10 @@ class LAMB(Layerwise):
             does; version 3 does not. Defaults to True.
         grad_averaging: False makes the factor of g in m 1 instead of 1 - beta_1, as NVIDIA's
             FusedLAMB can. Defaults to True (the paper).
-        nesterov_moments: "first" is the paper's N-LAMB, "both" its NN-LAMB. Defaults to "none".
         weight_decay_mode: "update" as above; "gradient" adds weight_decay w to g before the
             moments (FusedLAMB without `adam_w_mode`); "decoupled" subtracts
             learning_rate weight_decay w from w first, outside the ratio (`keras.optimizers.Lamb`).
             Defaults to "update" (the paper).
-        norm: "l2", "l1" or "linf". Defaults to "l2" (the paper).
         phi_bounds: Smallest and largest value that |w| has in the ratio. Defaults to None: phi is
             the identity (the authors' code).
         ratio_bounds: Smallest and largest trust ratio; an excluded variable's 1 is held within
@@ -145,9 +143,7 @@ class LAMB(Layerwise):
         *,
         bias_correction: bool = True,
         grad_averaging: bool = True,
-        nesterov_moments: str = "none",
         weight_decay_mode: str = "update",
-        norm: str = "l2",
         phi_bounds: settings.Bounds = None,
         ratio_bounds: settings.Bounds = None,
         nvlamb: bool = False,

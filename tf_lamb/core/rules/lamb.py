@@ -7,8 +7,7 @@ from tf_lamb.core.rules.norms import decayed, trust_ratio
 def lamb(
     xp, g, w, m, v, *, lr, t, decay, adapt, axes=None,
     beta_1=0.9, beta_2=0.999, epsilon=1e-6, bias_correction=True, grad_averaging=True,
-    nesterov_moments="none", weight_decay_mode="update",
-    norm="l2", phi_bounds=None, ratio_bounds=None, observe=None,
+    weight_decay_mode="update", phi_bounds=None, ratio_bounds=None, observe=None,
 ):  # fmt: skip
     """One LAMB step.
 
@@ -27,17 +26,16 @@ def lamb(
         axes: the axes of a norm where each slice along the others has its own ratio.
         bias_correction: False, as in version 3 of the paper, makes both divisors 1 - b^t 1.
         grad_averaging: False makes the weight of g in m 1 (NVIDIA's FusedLAMB).
-        nesterov_moments: "first" is the paper's N-LAMB, "both" its NN-LAMB.
         weight_decay_mode: "update" as above; "gradient": g <- g + decay w before the moments
             (FusedLAMB without `adam_w_mode`); "decoupled": w <- w - lr decay w before all else,
             with the ratio of what remains (`keras.optimizers.Lamb`).
-        norm, phi_bounds, ratio_bounds, observe: see `trust_ratio`.
+        phi_bounds, ratio_bounds, observe: see `trust_ratio`.
 
     Returns:
         The new w, m and v.
 
-    Source: You et al., arXiv:1904.00962v5, Algorithm 2 and appendix; phi is the identity in the
-    authors' code. Beyond the paper: the cases in which the ratio is 1, and what is marked above.
+    Source: You et al., arXiv:1904.00962v5, Algorithm 2; phi is the identity in the authors'
+    code. Beyond the paper: the cases in which the ratio is 1, and what is marked above.
     """
     if weight_decay_mode == "gradient":
         g = decayed(g, decay, w)
@@ -47,20 +45,14 @@ def lamb(
     b3 = 1 - beta_1 if grad_averaging else 1.0
     m = beta_1 * m + b3 * g
     v = beta_2 * v + (1 - beta_2) * xp.square(g)
-    m_hat = estimate(
-        xp, m, g, beta_1, t, weight=b3, correct=bias_correction, nesterov=nesterov_moments != "none"
-    )
-    v_hat = estimate(
-        xp, v, xp.square(g), beta_2, t, weight=1 - beta_2, correct=bias_correction,
-        nesterov=nesterov_moments == "both",
-    )  # fmt: skip
-    if nesterov_moments == "first":
-        v_hat = beta_2 * v_hat  # Dozat's box has this factor
+    m_hat, v_hat = m, v
+    if bias_correction:
+        m_hat, v_hat = estimate(xp, m, beta_1, t), estimate(xp, v, beta_2, t)
     u = m_hat / (xp.sqrt(v_hat) + epsilon)
     if weight_decay_mode == "update":
         u = decayed(u, decay, w)
     ratio = trust_ratio(
-        xp, w, u, adapt=adapt, axes=axes, kind=norm, phi_bounds=phi_bounds,
-        ratio_bounds=ratio_bounds, observe=observe,
+        xp, w, u, adapt=adapt, axes=axes, phi_bounds=phi_bounds, ratio_bounds=ratio_bounds,
+        observe=observe,
     )  # fmt: skip
     return w - lr * ratio * u, m, v

@@ -40,12 +40,8 @@ def lans(
 
     m = beta_1 * m + (1 - beta_1) * g
     v = beta_2 * v + (1 - beta_2) * xp.square(g)
-    m_hat, v_hat = (
-        estimate(xp, moment, g, beta, t, weight=0.0, correct=True, nesterov=False)
-        for moment, beta in ((m, beta_1), (v, beta_2))
-    )
-    d = xp.sqrt(v_hat) + epsilon
-    um, ug = decayed(m_hat / d, decay, w), decayed(g / d, decay, w)
+    d = xp.sqrt(estimate(xp, v, beta_2, t)) + epsilon
+    um, ug = decayed(estimate(xp, m, beta_1, t) / d, decay, w), decayed(g / d, decay, w)
     of_momentum, of_gradient = (
         trust_ratio(xp, w, u, adapt=adapt, axes=axes, observe=shown)
         for u, shown in ((um, observe), (ug, None))

@@ -4,18 +4,13 @@ A layer is whatever the rule is given; with `axes`, each slice along the other a
 """
 
 
-def norm(xp, x, axes=None, kind="l2"):
+def norm(xp, x, axes=None):
     """The norm of x, flattened to a vector; over `axes` alone where they are given.
 
-    Unlike `norm(x, ord=2)` of several libraries, "l2" of a matrix is not its spectral norm. In
+    Unlike `norm(x, ord=2)` of several libraries, that of a matrix is not its spectral norm. In
     float32 it is 0 for elements below 1e-23 and infinite beyond 1e19, for there squares are.
     """
     keepdims = axes is not None
-    if kind == "l1":
-        return xp.sum(xp.abs(x), axis=axes, keepdims=keepdims)
-    if kind == "linf":
-        return xp.max(xp.abs(x), axis=axes, keepdims=keepdims)
-
     return xp.sqrt(xp.sum(xp.square(x), axis=axes, keepdims=keepdims))
 
 
@@ -47,9 +42,7 @@ def safe_ratio(xp, top, bottom, otherwise=1.0):
     return xp.where(positive, top / xp.where(positive, bottom, 1.0), otherwise)
 
 
-def trust_ratio(
-    xp, w, u, *, adapt, axes=None, kind="l2", phi_bounds=None, ratio_bounds=None, observe=None
-):
+def trust_ratio(xp, w, u, *, adapt, axes=None, phi_bounds=None, ratio_bounds=None, observe=None):
     """phi(|w|) / |u|, with phi the identity between its bounds.
 
     It is 1 where either norm is 0 and, without `adapt`, throughout; the bounds of the ratio hold
@@ -60,7 +53,7 @@ def trust_ratio(
     """
     if not adapt:
         return within(xp, 1.0, ratio_bounds)
-    w_norm, u_norm = norm(xp, w, axes, kind), norm(xp, u, axes, kind)
+    w_norm, u_norm = norm(xp, w, axes), norm(xp, u, axes)
     phi = within(xp, w_norm, phi_bounds)
     free = xp.where(w_norm > 0, safe_ratio(xp, phi, u_norm), 1.0)
     ratio = within(xp, free, ratio_bounds)
