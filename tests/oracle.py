@@ -155,16 +155,14 @@ class Lars:
 
     def __init__(
         self, w, *, wd=0.0, mu=0.9, eta=0.001, eps=0.0, nesterov=False, form="inside",
-        denominator="sum_of_norms", damp=0.0, larc=False, skip=False,
+        denominator="sum_of_norms", larc=False, skip=False,
         bounds=(0.0, np.inf),
     ):  # fmt: skip
         self.bounds, self.seen = bounds, None
         self.w = np.array(w, np.float64)
         self.v = np.zeros_like(self.w)
         self.wd, self.mu, self.eta, self.eps, self.nesterov = wd, mu, eta, eps, nesterov
-        self.form, self.denominator, self.damp, self.larc, self.skip = (
-            form, denominator, damp, larc, skip,
-        )  # fmt: skip
+        self.form, self.denominator, self.larc, self.skip = form, denominator, larc, skip
 
     def local_rate(self, below, lr):
         top = frobenius(self.w)
@@ -183,13 +181,13 @@ class Lars:
         g = np.asarray(g, np.float64)
         d = g + self.wd * self.w
         if self.denominator == "norm_of_update":
-            self.v = self.mu * self.v + (1 - self.damp) * d
+            self.v = self.mu * self.v + d
             move = d + self.mu * self.v if self.nesterov else self.v
             self.w = self.w - lr * self.local_rate(move, lr) * move
             return self.w
         rate = self.local_rate(d if self.denominator == "norm_of_sum" else g, lr)
         entering = {"inside": lr * rate * d, "mixed": rate * d, "outside": d}[self.form]
-        self.v = self.mu * self.v + (1 - self.damp) * entering
+        self.v = self.mu * self.v + entering
         move = entering + self.mu * self.v if self.nesterov else self.v
         self.w = self.w - {"inside": 1.0, "mixed": lr, "outside": lr * rate}[self.form] * move
         return self.w
@@ -223,20 +221,20 @@ class AdamP:
 
     def __init__(
         self, w, *, wd=0.0, b1=0.9, b2=0.999, eps=1e-8, delta=0.1, wd_ratio=0.1, nesterov=False,
-        sgd=False, mu=0.9, damp=0.0, channel_axes=1,
+        sgd=False, mu=0.9, channel_axes=1,
     ):  # fmt: skip
         self.w = np.array(w, np.float64)
         self.m, self.v = np.zeros_like(self.w), np.zeros_like(self.w)
         self.wd, self.b1, self.b2, self.eps = wd, b1, b2, eps
         self.delta, self.wd_ratio, self.nesterov = delta, wd_ratio, nesterov
-        self.sgd, self.mu, self.damp, self.channel_axes, self.t = sgd, mu, damp, channel_axes, 0
+        self.sgd, self.mu, self.channel_axes, self.t = sgd, mu, channel_axes, 0
         self.ratios = []
 
     def step(self, g, lr):
         g = np.asarray(g, np.float64)
         self.t += 1
         if self.sgd:
-            self.m = self.mu * self.m + (1 - self.damp) * g
+            self.m = self.mu * self.m + g
             u = g + self.mu * self.m if self.nesterov else self.m
             rate, shrink = lr, lr * self.wd / (1 - self.mu)
         else:

@@ -169,7 +169,6 @@ CORE = {
         ("always mixed", '"inside": (lr * r, 1.0), "outside": (1.0, lr * r)',
          '"inside": (r, lr), "outside": (r, lr)'),
         ("norm of the sum", 'ratio(d if denominator == "norm_of_sum" else g)', "ratio(d)"),
-        ("no dampening", "(1 - dampening) * s", "s"),
         ("no clip", "if clip:", "if False:"),
         ("no epsilon", "bottom = u_norm + epsilon", "bottom = u_norm"),
         ("no trust coefficient", "trust_coefficient * w_norm", "w_norm"),
@@ -190,7 +189,6 @@ CORE = {
         ("decay flipped", "-lr * rho / ", "lr * rho / "),
         ("no Nesterov", "if nesterov else", "if False else"),
         ("Nesterov forced", "if nesterov else", "if True else"),
-        ("no dampening", "(1 - dampening) * g", "g"),
         ("no momentum", "v = momentum * v + ", "v = "),
     ],
     **{

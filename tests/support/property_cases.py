@@ -62,7 +62,7 @@ OPTIONS = {
         "phi_bounds": BOUNDS, "ratio_bounds": BOUNDS,
     },
     "LARS": {
-        "momentum": BETAS, "dampening": st.floats(0, 1), "nesterov": st.booleans(),
+        "momentum": BETAS, "nesterov": st.booleans(),
         "trust_coefficient": st.floats(1e-4, 1.0), "epsilon": st.just(0.0) | EPSILONS,
         "form": st.sampled_from(
             [
@@ -78,7 +78,7 @@ OPTIONS = {
         "delta": st.floats(0.01, 2.0), "wd_ratio": st.floats(0, 1),
     },
     "SGDP": {
-        "momentum": BETAS, "dampening": st.floats(0, 1), "epsilon": EPSILONS,
+        "momentum": BETAS, "epsilon": EPSILONS,
         "nesterov": st.booleans(), "delta": st.floats(0.01, 2.0), "wd_ratio": st.floats(0, 1),
     },
 }  # fmt: skip
@@ -159,7 +159,7 @@ def _lars(g, state, lr, t, decay, adapt, opts, _):
     after = oracle.Lars(
         state[0], wd=decay, mu=opts["momentum"], eta=opts["trust_coefficient"],
         eps=opts["epsilon"], nesterov=opts["nesterov"], form=opts["momentum_form"],
-        denominator=opts["denominator"], damp=opts["dampening"], larc=opts["clip"],
+        denominator=opts["denominator"], larc=opts["clip"],
         skip=not adapt, bounds=_limits(opts["ratio_bounds"]),
     )  # fmt: skip
     after.v = state[1]
@@ -186,7 +186,7 @@ def _adamp(*args):
 
 def _sgdp(*args):
     opts = args[6]
-    after = _projected(*args, sgd=True, mu=opts["momentum"], damp=opts["dampening"])
+    after = _projected(*args, sgd=True, mu=opts["momentum"])
     return [after.w, after.m]
 
 

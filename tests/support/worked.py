@@ -33,9 +33,6 @@ _ARGUMENTS = {
     "LARS C": {**_LARS, "nesterov": True},
     "LARS D": {**_LARS, "denominator": "norm_of_sum"},
     "LARS E": {**_LARS, "momentum_form": "outside", "denominator": "norm_of_update"},
-    "LARS F": {
-        **_LARS, "momentum_form": "outside", "denominator": "norm_of_update", "dampening": 0.9,
-    },
     "LARS G": {**_LARS, "momentum_form": "mixed", "clip": True},
     "AdamP nest=0": {"weight_decay": 0.1},
     "AdamP nest=1": {"weight_decay": 0.1, "nesterov": True},

@@ -199,8 +199,6 @@ def _weight_of_new(family, slot, arguments):
     """How much of a step enters a slot, over how much enters the plain one."""
     if family == "LAMB" and slot == "m" and not arguments.get("grad_averaging", True):
         return 1 / (1 - arguments["beta_1"])
-    if family in ("LARS", "SGDP"):
-        return 1 - arguments.get("dampening", 0.0)
     return 1.0
 
 

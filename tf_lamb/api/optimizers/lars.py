@@ -64,8 +64,6 @@ class LARS(Layerwise):
         denominator: Of r: "sum_of_norms" as above; "norm_of_sum", |d| (Model Garden's classic,
             optax); "norm_of_update", |v|, with momentum_form="outside" (Model Garden's popular).
             Defaults to "sum_of_norms" (the paper).
-        dampening: What enters v is 1 - dampening of it; the LAMB paper writes LARS with
-            dampening = momentum. Defaults to 0.0.
         clip: LARC's clip mode, r <- min(r / learning_rate, 1); its authors take momentum_form
             "mixed" and trust_coefficient 0.02. Defaults to False.
         ratio_bounds: Smallest and largest r; an excluded variable's 1 is held within them, too.
@@ -137,7 +135,6 @@ class LARS(Layerwise):
         nesterov: bool = False,
         momentum_form: str = "inside",
         denominator: str = "sum_of_norms",
-        dampening: float = 0.0,
         clip: bool = False,
         ratio_bounds: settings.Bounds = None,
         layer_groups: settings.Patterns = None,

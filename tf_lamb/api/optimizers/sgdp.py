@@ -12,7 +12,7 @@ class SGDP(Layerwise):
 
     Per variable, at every step:
 
-        v <- momentum v + (1 - dampening) g
+        v <- momentum v + g
         u  = v
         u, rho = project(w, g, u)
         w <- w (1 - learning_rate weight_decay rho/(1 - momentum))
@@ -39,7 +39,6 @@ class SGDP(Layerwise):
             row length. Defaults to 0.1 (the paper).
         wd_ratio: What is left of weight decay where the update is projected. Defaults to 0.1
             (the paper).
-        dampening: What enters v is 1 - dampening of g. Defaults to 0.0.
         nesterov: Whether u = g + momentum v. Defaults to False; the authors use it.
         depthwise: List of regexes of depthwise kernels, whose output channels are the last two
             axes instead of the last. Defaults to None: ["depthwise"], Keras's own names.
@@ -103,7 +102,6 @@ class SGDP(Layerwise):
         *,
         delta: float = 0.1,
         wd_ratio: float = 0.1,
-        dampening: float = 0.0,
         nesterov: bool = False,
         depthwise: settings.Patterns = None,
         clipnorm: float | None = None,

@@ -20,7 +20,6 @@ RANGES = {
     "beta_1": (0.0, 1.0, False, "0.9"),
     "beta_2": (0.0, 1.0, False, "0.999"),
     "momentum": (0.0, 1.0, False, "0.9"),
-    "dampening": (0.0, 1.0, True, "0.0"),
     "epsilon": (0.0, math.inf, False, "1e-6"),
     "trust_coefficient": (0.0, math.inf, False, "0.001"),
     "delta": (0.0, math.inf, False, "0.1"),

@@ -5,7 +5,7 @@ from tf_lamb.core.rules.norms import decayed, differ, norm, safe_ratio, within
 
 def lars(
     xp, g, w, v, *, lr, t, decay, adapt, axes=None,
-    momentum=0.9, dampening=0.0, nesterov=False, trust_coefficient=0.001, epsilon=0.0,
+    momentum=0.9, nesterov=False, trust_coefficient=0.001, epsilon=0.0,
     momentum_form="inside", denominator="sum_of_norms", clip=False, ratio_bounds=None,
     observe=None,
 ):  # fmt: skip
@@ -25,7 +25,6 @@ def lars(
         adapt: whether there is a trust ratio, a Python bool.
         axes: the axes of a norm where each slice along the others has its own ratio.
         momentum, trust_coefficient, epsilon: mu, eta and eps.
-        dampening: what enters v is 1 - dampening of it.
         nesterov: w moves by mu v plus what entered v, instead of by v.
         momentum_form: where lr and r stand. "inside" the velocity, as above; "outside":
             v <- mu v + d, w <- w - lr r v; "mixed": v <- mu v + r d, w <- w - lr v.
@@ -69,7 +68,7 @@ def lars(
             "inside": (lr * r, 1.0), "outside": (1.0, lr * r), "mixed": (r, lr),
         }[momentum_form]  # fmt: skip
     s = before * d
-    v = momentum * v + (1 - dampening) * s
+    v = momentum * v + s
     u = s + momentum * v if nesterov else v
     if denominator == "norm_of_update":
         after = lr * ratio(u)

@@ -6,11 +6,11 @@ from tf_lamb.core.rules.projection import project
 
 def sgdp(
     xp, g, w, v, *, lr, t, decay, adapt, axes=None,
-    momentum=0.9, dampening=0.0, nesterov=False, epsilon=1e-8, delta=0.1, wd_ratio=0.1,
+    momentum=0.9, nesterov=False, epsilon=1e-8, delta=0.1, wd_ratio=0.1,
 ):  # fmt: skip
     """One SGDP step.
 
-        v <- mu v + (1 - dampening) g
+        v <- mu v + g
         u  = v                                         nesterov: g + mu v
         u, rho = project(w, g, u)                      if adapt, and w has two axes or more
         w <- w (1 - lr decay rho/(1 - mu))
@@ -28,7 +28,7 @@ def sgdp(
 
     Source: Heo et al., arXiv:2006.08217, and the authors' code.
     """
-    v = momentum * v + (1 - dampening) * g
+    v = momentum * v + g
     u = g + momentum * v if nesterov else v
     rho = 1.0
     if adapt and len(w.shape) > 1:
