@@ -85,14 +85,14 @@ def test_what_cannot_train_is_one_error(case):
 
 @on_jax
 @pytest.mark.parametrize(
-    "how",
-    [("adam",), (keras.optimizers.SGD(0.1, 0.9),), (None, "mae")],
+    "make",
+    [lambda: ("adam",), lambda: (keras.optimizers.SGD(0.1, 0.9),), lambda: (None, "mae")],
     ids=["Adam", "SGD", "loss"],
 )
-def test_another_compile_is_one_error(how):
+def test_another_compile_is_one_error(make):
     workers = tf_lamb.keras.Decentralized(compiled())
     with pytest.raises(ValueError, match="cannot change them. Compile the model so"):
-        workers.compile(*how)
+        workers.compile(*make())
     workers.compile(workers.optimizer)
     fit(workers, 1)
 

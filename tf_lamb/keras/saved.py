@@ -1,6 +1,6 @@
 """How Keras 3 saves and loads an optimizer: in its own files, in HDF5, in TensorFlow's checkpoints.
 
-Seams into Keras 3 (3.10.0 to 3.15.1):
+Seams into Keras 3 (3.12.0 to 3.15.1):
     `save_own_variables`, `load_own_variables`: what an error in them says reaches the user.
     `build` on no variables, then `set_weights`: what Keras's HDF5 loader calls. Keras's own
         optimizers are then built on nothing, and lose their slots.
