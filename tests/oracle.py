@@ -17,9 +17,8 @@ class Lamb:
     def __init__(
         self, weights, *, lr, wd=0.0, b1=0.9, b2=0.999, eps=1e-6, debias=True,
         undecayed=(), unadapted=(), bounds=(0.0, np.inf),
-        averaging=True, decay_enters="update", phi=(0.0, np.inf),
+        decay_enters="update", phi=(0.0, np.inf),
     ):  # fmt: skip
-        self.share = 1 - b1 if averaging else 1.0
         self.decay_enters, self.phi = decay_enters, phi
         self.w = {k: np.array(x, np.float64) for k, x in weights.items()}
         self.m = {k: np.zeros_like(x) for k, x in self.w.items()}
@@ -36,9 +35,7 @@ class Lamb:
         rate = self.lr(self.step_count) if callable(self.lr) else self.lr
         for key, raw in gradients.items():
             g, wd = np.asarray(raw, np.float64), 0.0 if key in self.undecayed else self.wd
-            if self.decay_enters == "gradient":
-                g = g + wd * self.w[key]
-            self.m[key] = self.b1 * self.m[key] + self.share * g
+            self.m[key] = self.b1 * self.m[key] + (1 - self.b1) * g
             self.v[key] = self.b2 * self.v[key] + (1 - self.b2) * g**2
             first = self.m[key] / (1 - self.b1**self.step_count if self.debias else 1.0)
             second = self.v[key] / (1 - self.b2**self.step_count if self.debias else 1.0)

@@ -25,6 +25,8 @@ REFUSED = [
     ({"phi_bounds": (2, 1)}, ValueError, ["phi_bounds", "(2, 1)", "low <= high"]),
     ({"ratio_bounds": (-1, 1)}, ValueError, ["ratio_bounds", "(-1, 1)"]),
     ({"ratio_bounds": 3}, TypeError, ["ratio_bounds", "3", "(0.01, 10.0)"]),
+    ({"weight_decay_mode": "gradient"}, ValueError, ["'gradient'", "'update'", "'decoupled'"]),
+    ({"grad_averaging": False}, TypeError, ["LAMB has no argument 'grad_averaging'"]),
     ({"norm": "l1"}, TypeError, ["LAMB has no argument 'norm'"]),
     ({"nesterov_moments": "both"}, TypeError, ["LAMB has no argument 'nesterov_moments'"]),
     ({"weight_decay_mode": "adamw"}, ValueError, ["'adamw'", "'decoupled'"]),

@@ -51,7 +51,7 @@ def test_a_rule_in_float32_is_the_oracle_to_the_last_places(family):
 
 DECAY = st.just(0.0) | st.floats(1e-6, 0.1)
 PLAIN = {
-    "beta_1": 0.9, "beta_2": 0.999, "bias_correction": True, "grad_averaging": True,
+    "beta_1": 0.9, "beta_2": 0.999, "bias_correction": True,
     "weight_decay_mode": "update", "phi_bounds": None, "ratio_bounds": None,
 }  # fmt: skip
 

@@ -288,7 +288,7 @@ class Promised:
         told = self.told
         o = oracle.Lamb(
             {"w": w}, lr=rate, wd=decay, unadapted=() if adapt else ("w",),
-            debias=told.get("bias_correction", True), averaging=told.get("grad_averaging", True),
+            debias=told.get("bias_correction", True),
             decay_enters=told.get("weight_decay_mode", "update"),
             bounds=told.get("ratio_bounds") or (0.0, np.inf),
         )  # fmt: skip

@@ -57,8 +57,8 @@ BOUNDS = st.none() | st.tuples(st.floats(1e-3, 1.0), st.floats(1.0, 1e3))
 OPTIONS = {
     "LAMB": {
         "beta_1": BETAS, "beta_2": BETAS, "epsilon": EPSILONS,
-        "bias_correction": st.booleans(), "grad_averaging": st.booleans(),
-        "weight_decay_mode": st.sampled_from(["update", "gradient", "decoupled"]),
+        "bias_correction": st.booleans(),
+        "weight_decay_mode": st.sampled_from(["update", "decoupled"]),
         "phi_bounds": BOUNDS, "ratio_bounds": BOUNDS,
     },
     "LARS": {
@@ -147,7 +147,7 @@ def _lamb(g, state, lr, t, decay, adapt, opts, _):
     after = oracle.Lamb(
         {"w": state[0]}, lr=lr, wd=decay, b1=opts["beta_1"], b2=opts["beta_2"], eps=opts["epsilon"],
         debias=opts["bias_correction"], unadapted=() if adapt else ("w",),
-        bounds=_limits(opts["ratio_bounds"]), averaging=opts["grad_averaging"],
+        bounds=_limits(opts["ratio_bounds"]),
         decay_enters=opts["weight_decay_mode"], phi=_limits(opts["phi_bounds"]),
     )  # fmt: skip
     after.m["w"], after.v["w"], after.step_count = state[1], state[2], t - 1

@@ -53,8 +53,8 @@ EXCLUSIONS = st.sampled_from([None, None, "norm_and_bias", ["bias"], ["norm"], [
 
 OF_FAMILY = {
     "LAMB": {
-        "bias_correction": st.booleans(), "grad_averaging": st.booleans(),
-        "weight_decay_mode": st.sampled_from(["update", "gradient", "decoupled"]),
+        "bias_correction": st.booleans(),
+        "weight_decay_mode": st.sampled_from(["update", "decoupled"]),
         "ratio_bounds": st.sampled_from([None, (0.01, 10.0)]),
     },
     "LANS": {},

@@ -12,7 +12,6 @@ from oracle import Toy
 _TEXT = pathlib.Path(__file__).with_name("worked_examples.txt").read_text()
 
 _LAMB = {"weight_decay": 0.01, "exclude_from_weight_decay": ["bias"]}
-_FUSED = {**_LAMB, "global_clipnorm": 1.0}
 _LARS = {"weight_decay": 0.1, "trust_coefficient": 0.02, "exclude_from_weight_decay": ["bias"]}
 
 # Row -> the arguments that choose its reading.
@@ -23,9 +22,7 @@ _ARGUMENTS = {
     "LAMB D": {"weight_decay": 0.01},
     "LAMB E": {**_LAMB, "phi_bounds": (0, 0.5)},
     "LAMB J": {**_LAMB, "nvlamb": True},
-    "LAMB K": _FUSED,
-    "LAMB L": {**_FUSED, "grad_averaging": False},
-    "LAMB M": {**_FUSED, "weight_decay_mode": "gradient"},
+    "LAMB K": {**_LAMB, "global_clipnorm": 1.0},
     "LAMB N": {"weight_decay": 0.01, "weight_decay_mode": "decoupled", "epsilon": 1e-7},
     "LAMB O": {**_LAMB, "ratio_bounds": (0.01, 0.3)},
     "LARS A": _LARS,

@@ -190,18 +190,6 @@ def test_a_door_leads_to_the_other(here, there, family):
             np.testing.assert_allclose(value.numpy(), same.numpy(), rtol=1e-6)
 
 
-def test_slots_are_converted_between_our_own_forms():
-    """Without gradient averaging the first moment is longer."""
-    model = build(tf_keras)
-    for family, slot, one, factor in (("LAMB", 0, {"grad_averaging": False}, 10.0),):
-        cls = getattr(tf_lamb.tf_keras, family)
-        old, new = cls(0.1, jit_compile=False), cls(0.1, **one)
-        list(apply(old, model, ADDONS["gradients"], range(1)))
-        assert list(tf_lamb.tf_keras.migrate(old, new, model).changes) == list(one)
-        for before, after in zip(old._slots, new._slots, strict=True):
-            np.testing.assert_allclose(after[slot], factor * before[slot].numpy(), rtol=1e-6)
-
-
 @every_door
 def test_what_accompanies_the_slots(door):
     """Averages begin with the weights, micro-steps are counted, half slots are cast."""

@@ -189,19 +189,6 @@ def same_momentum(origin: str, theirs: Mapping[str, Any], ours: Mapping[str, Any
     return {**_FORMS.get(form, {}), **theirs}
 
 
-def slot_factor(family: str, slot: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]):
-    """What their slot is multiplied by, to be ours."""
-    there, here = (_weight_of_new(family, slot, each) for each in (theirs, ours))
-    return here / there if there else 1.0  # a slot into which nothing enters is zero anyway
-
-
-def _weight_of_new(family, slot, arguments):
-    """How much of a step enters a slot, over how much enters the plain one."""
-    if family == "LAMB" and slot == "m" and not arguments.get("grad_averaging", True):
-        return 1 / (1 - arguments["beta_1"])
-    return 1.0
-
-
 def changes(theirs, ours, defaults, unsaid) -> dict[str, tuple[Any, Any]]:
     """Argument -> its value there and here, wherever the two behave differently.
 

@@ -1,7 +1,7 @@
 """The way in: another optimizer's state in our words, and what changes when we continue it.
 
 Readers fill a `Source`; `prepare` checks all of it and says what to assign, before
-any variable is touched. Arrays pass through untouched, but for a factor.
+any variable is touched. Arrays pass through untouched.
 """
 
 import dataclasses
@@ -146,12 +146,8 @@ def prepare(source: Source, optimizer: Layerwise, model, *, weights=False, renam
         # The same variables, whatever patterns said so.
         theirs["exclude_from_layer_adaptation"] = ours["exclude_from_layer_adaptation"]
     match(source.origin, wanted, source.slots, own, rename)
-    scale = {slot: peers.slot_factor(family, slot, theirs, ours) for slot in optimizer.slot_names}
     slots: dict[str, dict] = {path: {} for path in shapes}
-    for path, name in found.items():
-        for slot, value in source.slots[name].items():
-            factor = scale.get(slot, 1.0)
-            slots[path][slot] = value if factor == 1 else value * factor
+    slots |= {path: dict(source.slots[name]) for path, name in found.items()}
     values: dict[str, Any] = {}
     if weights:
         if source.weights is None:

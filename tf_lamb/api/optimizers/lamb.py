@@ -64,12 +64,9 @@ class LAMB(Layerwise):
             excluded from weight decay. An empty list excludes nothing.
         bias_correction: Whether to divide the moments by 1 - beta^t, as version 5 of the paper
             does; version 3 does not. Defaults to True.
-        grad_averaging: False makes the factor of g in m 1 instead of 1 - beta_1, as NVIDIA's
-            FusedLAMB can. Defaults to True (the paper).
-        weight_decay_mode: "update" as above; "gradient" adds weight_decay w to g before the
-            moments (FusedLAMB without `adam_w_mode`); "decoupled" subtracts
-            learning_rate weight_decay w from w first, outside the ratio (`keras.optimizers.Lamb`).
-            Defaults to "update" (the paper).
+        weight_decay_mode: "update" as above; "decoupled" subtracts learning_rate weight_decay w
+            from w first, outside the ratio (`keras.optimizers.Lamb`). Defaults to "update" (the
+            paper).
         phi_bounds: Smallest and largest value that |w| has in the ratio. Defaults to None: phi is
             the identity (the authors' code).
         ratio_bounds: Smallest and largest trust ratio; an excluded variable's 1 is held within
@@ -142,7 +139,6 @@ class LAMB(Layerwise):
         exclude_from_layer_adaptation: settings.Patterns = None,
         *,
         bias_correction: bool = True,
-        grad_averaging: bool = True,
         weight_decay_mode: str = "update",
         phi_bounds: settings.Bounds = None,
         ratio_bounds: settings.Bounds = None,

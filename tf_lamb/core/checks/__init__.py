@@ -37,7 +37,7 @@ RANGES = {
 MOST_STEPS = 2**31 - 1  # Keras counts steps in an int32, but on TensorFlow
 
 CHOICES = {
-    "weight_decay_mode": ("update", "gradient", "decoupled"),
+    "weight_decay_mode": ("update", "decoupled"),
     "momentum_form": ("inside", "outside", "mixed"),
     "denominator": ("sum_of_norms", "norm_of_sum", "norm_of_update"),
     "update_scale": ("rms", "shape"),

@@ -6,7 +6,7 @@ from tf_lamb.core.rules.norms import decayed, trust_ratio
 
 def lamb(
     xp, g, w, m, v, *, lr, t, decay, adapt, axes=None,
-    beta_1=0.9, beta_2=0.999, epsilon=1e-6, bias_correction=True, grad_averaging=True,
+    beta_1=0.9, beta_2=0.999, epsilon=1e-6, bias_correction=True,
     weight_decay_mode="update", phi_bounds=None, ratio_bounds=None, observe=None,
 ):  # fmt: skip
     """One LAMB step.
@@ -25,10 +25,8 @@ def lamb(
         adapt: whether there is a trust ratio, a Python bool.
         axes: the axes of a norm where each slice along the others has its own ratio.
         bias_correction: False, as in version 3 of the paper, makes both divisors 1 - b^t 1.
-        grad_averaging: False makes the weight of g in m 1 (NVIDIA's FusedLAMB).
-        weight_decay_mode: "update" as above; "gradient": g <- g + decay w before the moments
-            (FusedLAMB without `adam_w_mode`); "decoupled": w <- w - lr decay w before all else,
-            with the ratio of what remains (`keras.optimizers.Lamb`).
+        weight_decay_mode: "update" as above; "decoupled": w <- w - lr decay w before all else, with
+            the ratio of what remains (`keras.optimizers.Lamb`).
         phi_bounds, ratio_bounds, observe: see `trust_ratio`.
 
     Returns:
@@ -37,13 +35,10 @@ def lamb(
     Source: You et al., arXiv:1904.00962v5, Algorithm 2; phi is the identity in the authors'
     code. Beyond the paper: the cases in which the ratio is 1, and what is marked above.
     """
-    if weight_decay_mode == "gradient":
-        g = decayed(g, decay, w)
-    elif weight_decay_mode == "decoupled":
+    if weight_decay_mode == "decoupled":
         w = decayed(w, decay, -lr * w)
 
-    b3 = 1 - beta_1 if grad_averaging else 1.0
-    m = beta_1 * m + b3 * g
+    m = beta_1 * m + (1 - beta_1) * g
     v = beta_2 * v + (1 - beta_2) * xp.square(g)
     m_hat, v_hat = m, v
     if bias_correction:
