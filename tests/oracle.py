@@ -95,11 +95,11 @@ class Lans:
 
 
 class Muon:
-    """Muon on one array: a matrix, or what AdamW (or LAMB, with or without a ratio) steps."""
+    """Muon on one array: a matrix, or what AdamW steps."""
 
     def __init__(
         self, w, *, lr, wd=0.0, mu=0.95, nesterov=True, steps=5, scale="rms", matrix=True,
-        others="adamw", rate=1.0, b1=0.9, b2=0.999, eps=1e-8,
+        rate=1.0, b1=0.9, b2=0.999, eps=1e-8,
     ):  # fmt: skip
         self.w = np.array(w, np.float64)
         self.m = np.zeros_like(self.w)
@@ -107,8 +107,7 @@ class Muon:
         self.scale, self.matrix = scale, matrix
         self.adam = Lamb(
             {"w": w}, lr=lr * rate, wd=wd, b1=b1, b2=b2, eps=eps,
-            decay_enters="decoupled" if others == "adamw" else "update",
-            unadapted=() if others == "lamb" and np.ndim(w) > 1 else ("w",),
+            decay_enters="decoupled", unadapted=("w",),
         )  # fmt: skip
 
     def orthogonal(self, u):

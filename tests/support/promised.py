@@ -324,8 +324,9 @@ class Promised:
         return o.w, {"v": o.m}
 
     def _muon(self, g, w, slots, rate, decay, adapt):
-        o = oracle.Muon(w, lr=rate, wd=decay, matrix=adapt,
-                        others=self.told.get("others", "adamw"))  # fmt: skip
+        o = oracle.Muon(
+            w, lr=rate, wd=decay, matrix=adapt, nesterov=self.told.get("nesterov", True)
+        )
         if adapt:
             o.m = slots["m"]
             o.step(g)

@@ -61,7 +61,7 @@ OF_FAMILY = {
     "LARS": {"nesterov": st.booleans(), "trust_coefficient": st.sampled_from([0.001, 0.1])},
     "AdamP": {"nesterov": st.booleans()},
     "SGDP": {"nesterov": st.booleans()},
-    "Muon": {"others": st.sampled_from(["adamw", "lamb"])},
+    "Muon": {"nesterov": st.booleans()},
 }  # fmt: skip
 
 

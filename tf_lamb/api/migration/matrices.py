@@ -10,7 +10,7 @@ from tf_lamb.core.plan import exact
 KERAS_MUON = Peer(
     "keras.optimizers.Muon", "Muon", {"momentum": "m", "velocity": "v"},
     (*SHARED, "others_rate", "newton_schulz_steps", "exclude_from_weight_decay"),
-    {"update_scale": "rms", "others": "adamw"},
+    {"update_scale": "rms"},
 )  # fmt: skip
 
 

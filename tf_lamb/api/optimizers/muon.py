@@ -38,7 +38,7 @@ class MuonSettings(settings.Settings):
 
 
 class Muon(Layerwise):
-    """Muon, momentum orthogonalized for matrices; Adam or LAMB for all that is none.
+    """Muon, momentum orthogonalized for matrices; AdamW for all that is none.
 
     Per matrix, rows in and columns out, at every step:
 
@@ -56,7 +56,7 @@ class Muon(Layerwise):
         attention's output (heads, size, model)             all but the last
 
     in the layers of Keras, KerasHub and Model Garden, whose other orders of the three are known,
-    too. No matrix, and stepped by `others`: biases, normalizations, what has one axis, depthwise
+    too. No matrix, and stepped by AdamW: biases, normalizations, what has one axis, depthwise
     kernels, experts, and a kernel of three axes that neither has "conv" in its path nor is known;
     what has "embedding" in its path; and what `exclude_from_layer_adaptation` matches instead. Name
     the output layer there: its kernel should be no matrix either. A `Conv2D` with groups, and a
@@ -75,7 +75,7 @@ class Muon(Layerwise):
         exclude_from_weight_decay: List of regexes, searched in the variables' paths
             (`encoder/layer_0/attention/bias`), or "norm_and_bias": every bias, and the scale and
             offset of every normalization. Defaults to None: nothing is excluded.
-        exclude_from_layer_adaptation: List of regexes of variables that are stepped by `others`.
+        exclude_from_layer_adaptation: List of regexes of variables that AdamW steps.
             Defaults to None: ["embedding"], in silence where nothing matches it.
         matrix_rows: Dict from a regex to the axis that is rows, to a list of axes, or to None for
             what is no matrix, where paths and shapes do not tell:
@@ -85,11 +85,9 @@ class Muon(Layerwise):
         newton_schulz_steps: Iterations, each three products of matrices. Defaults to 5 (Jordan).
         update_scale: "rms" as above; "shape" makes s the root of max(1, columns/rows). Defaults to
             "rms" (Moonlight); Jordan has "shape".
-        others: "adamw", or "lamb", with a trust ratio for what has two axes or more. Defaults to
-            "adamw".
-        others_rate: What the learning rate is multiplied by for the others. Defaults to 1.0.
-        beta_1: Decay of the others' first moment, in [0, 1). Defaults to 0.9.
-        beta_2: Decay of their second moment, in [0, 1). Defaults to 0.999.
+        others_rate: What the learning rate is multiplied by for AdamW. Defaults to 1.0.
+        beta_1: Decay of AdamW's first moment, in [0, 1). Defaults to 0.9.
+        beta_2: Decay of its second moment, in [0, 1). Defaults to 0.999.
         epsilon: Added to the root of the second moment. Defaults to 1e-8.
         clipnorm: The largest norm of each gradient. Defaults to None. All clipping happens
             after the gradients of replicas and micro-batches are aggregated.
@@ -160,7 +158,6 @@ class Muon(Layerwise):
         nesterov: bool = True,
         newton_schulz_steps: int = 5,
         update_scale: str = "rms",
-        others: str = "adamw",
         others_rate: float = 1.0,
         beta_1: float = 0.9,
         beta_2: float = 0.999,

@@ -41,7 +41,6 @@ CHOICES = {
     "momentum_form": ("inside", "outside", "mixed"),
     "denominator": ("sum_of_norms", "norm_of_sum", "norm_of_update"),
     "update_scale": ("rms", "shape"),
-    "others": ("adamw", "lamb"),
     "slot_dtype": ("float32", "bfloat16"),
     "on_nonfinite": ("skip", "raise", "propagate"),
     "averaging": ("paper", "debiased"),

@@ -1,4 +1,4 @@
-"""Muon: momentum orthogonalized for matrices, and Adam or LAMB for all that is none."""
+"""Muon: momentum orthogonalized for matrices, and AdamW for all that is none."""
 
 from tf_lamb.core.rules.lamb import lamb
 from tf_lamb.core.rules.norms import decayed
@@ -9,8 +9,8 @@ _A, _B, _C = 3.4445, -4.7750, 2.0315
 
 def muon(
     xp, g, w, m, v=None, *, lr, t, decay, adapt, axes=None,
-    momentum=0.95, nesterov=True, newton_schulz_steps=5, update_scale="rms", others="adamw",
-    others_rate=1.0, beta_1=0.9, beta_2=0.999, epsilon=1e-8,
+    momentum=0.95, nesterov=True, newton_schulz_steps=5, update_scale="rms", others_rate=1.0,
+    beta_1=0.9, beta_2=0.999, epsilon=1e-8,
 ):  # fmt: skip
     """One Muon step. Of a matrix (`adapt`), rows in and columns out:
 
@@ -20,7 +20,7 @@ def muon(
         w <- w - lr s O - lr decay w
 
     with s = 0.2 sqrt(max(rows, columns)) for `update_scale="rms"`, sqrt(max(1, columns/rows)) for
-    "shape". Of all else, a step of AdamW or of LAMB at the rate `others_rate` lr.
+    "shape". Of all else, a step of AdamW at the rate `others_rate` lr.
 
     Args:
         g, w, m: gradient, weight and momentum (first moment), arrays of one shape; a matrix if
@@ -30,7 +30,6 @@ def muon(
         decay: weight decay, a Python float.
         adapt: whether it is orthogonalized, a Python bool.
         axes: of no use here.
-        others: "adamw", or "lamb" with a trust ratio where there are two axes or more.
         beta_1, beta_2, epsilon: of the others.
 
     Returns:
@@ -40,10 +39,9 @@ def muon(
     "shape" is the scale; Liu et al., arXiv:2502.16982, of which "rms" is, and the decay.
     """
     if not adapt:
-        mode, ratio = ("decoupled", False) if others == "adamw" else ("update", len(w.shape) > 1)
         return lamb(
-            xp, g, w, m, v, lr=lr * others_rate, t=t, decay=decay, adapt=ratio,
-            beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay_mode=mode,
+            xp, g, w, m, v, lr=lr * others_rate, t=t, decay=decay, adapt=False,
+            beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay_mode="decoupled",
         )  # fmt: skip
     m = momentum * m + g
     o = orthogonalized(xp, g + momentum * m if nesterov else m, newton_schulz_steps)
