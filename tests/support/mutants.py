@@ -113,7 +113,7 @@ CORE = {
     ],
     ("core/rules/muon.py", "core/test_muon.py::test_what_is_no_matrix_is_the_oracles"): [
         ("the others at the full rate", "lr=lr * others_rate", "lr=lr"),
-        ("decay is LAMB's", 'weight_decay_mode="decoupled"', 'weight_decay_mode="update"'),
+        ("the others have a ratio", "adapt=False", "adapt=True"),
     ],
     ("core/plan/matrices.py", f"{MATRICES}::test_paths_and_shapes_tell_what_is_a_matrix"): [
         ("a bias of two axes is a matrix", 'endswith(("bias", "/scale"))', 'endswith("/scale")'),
