@@ -1,7 +1,7 @@
 """What an optimizer that accumulates has added up: where a gradient is missing, and in parts.
 
-Seams into Keras 3 (3.15.1): `_accumulated_gradients`, `_variables`, `_trainable_variables` and
-`_var_key` of an optimizer.
+Seams into Keras 3 (3.15.1): `_accumulated_gradients`, `_variables`, `_trainable_variables`,
+`_get_variable_index` and `_var_key` of an optimizer.
 """
 
 from keras import ops
@@ -28,6 +28,26 @@ def without_gradient(optimizer, variables):
         and not is_overwritten(variable)
     ]
     return [variable for variable, _ in missing], [total for _, total in missing]
+
+
+def overwrite(optimizer, gradients, variables):
+    """Overwrites what a float8 layer has marked for it: with the largest of an update, as in Keras.
+
+    Returns:
+        The other gradients, and their variables.
+    """
+    others = []
+    for gradient, variable in zip(gradients, variables, strict=True):
+        if not is_overwritten(variable):
+            others.append((gradient, variable))
+            continue
+        if optimizer.gradient_accumulation_steps:
+            total = optimizer._accumulated_gradients[optimizer._get_variable_index(variable)]
+            largest, is_update = ops.maximum(gradient, total), optimizer._is_update()
+            total.assign(ops.where(is_update, ops.zeros_like(largest), largest))
+            gradient = ops.where(is_update, largest, variable.value)
+        variable.assign(gradient)
+    return [gradient for gradient, _ in others], [variable for _, variable in others]
 
 
 def split(optimizer):

@@ -6,6 +6,8 @@ Seams into Keras 3 (3.12.0 to 3.15.1); the rest of the room uses what is here, a
     `variables`, with those of a wrapper: what a step on JAX is handed, and what is saved.
     `_model_variables_moving_average`: Keras's `build` makes it of zeros, and `SwapEMAWeights`
         reads it.
+    `_overwrite_variables_directly_with_gradients`: it counts micro-steps by
+        `iterations`.
     `_all_reduce_sum_gradients`, `_get_variable_index`, `_var_key`, `_iterations`,
     `_distribution_strategy`, `_accumulated_gradients`: used as Keras's own optimizers use them.
 """
@@ -18,7 +20,7 @@ from keras import ops
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.variables import path_of
 from tf_lamb.core.rules.norms import within
-from tf_lamb.keras import arrays, saved
+from tf_lamb.keras import accumulators, arrays, saved
 
 
 def compute_dtype(dtype):
@@ -67,7 +69,7 @@ def known(condition):
 
         if isinstance(condition, jax.core.Tracer):
             return None
-    return bool(ops.convert_to_numpy(condition))
+    return bool(condition)
 
 
 def bitcast(array, dtype):
@@ -169,6 +171,10 @@ class HostOptimizer(saved.Saved, keras.optimizers.Optimizer):
         norm = ops.sqrt(ops.sum(ops.stack([ops.sum(ops.square(g)) for g in gradients])))
         scale = most * within(ops, 1.0 / norm, (0.0, 1.0 / most)) + (norm - norm)
         return [gradient * scale for gradient in gradients]
+
+    def _overwrite_variables_directly_with_gradients(self, grads, vars):
+        """As in Keras, which takes `iterations` for micro-steps; ours are updates."""
+        return accumulators.overwrite(self, grads, vars)
 
     def _apply_weight_decay(self, variables):
         """Silent: the rule decays inside the trust ratio."""
