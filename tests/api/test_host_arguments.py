@@ -23,6 +23,8 @@ def native(door, dtype="float32"):
 @every_door
 @pytest.mark.parametrize("dtype", ["complex64", "int32"])
 def test_what_is_no_real_number_is_refused_by_name(door, dtype):
+    if (BACKEND, dtype) == ("torch", "int32"):
+        pytest.skip("torch has no trainable variables of whole numbers")
     with pytest.raises(TypeError, match=f"v is {dtype}"):
         DOORS[door][1].LAMB().build([native(door, dtype)])
 

@@ -76,7 +76,10 @@ def test_one_group_is_batch_normalization(door):
     host.build(x.shape)
     host.set_weights(weights_of(5))
     ghost = built(door, x.shape, group_size=12)
-    close([ghost(x, training=True)], [host(x, training=True)], rtol=1e-6, atol=1e-6)
+    expected = ops.convert_to_numpy(host(x, training=True))
+    # Here torch's own kernel is 2.2e-6 from float64, and ours 3e-7.
+    atol = 5e-6 if BACKEND == "torch" else 1e-6
+    close([ghost(x, training=True)], [expected], rtol=1e-6, atol=atol)
     close(ghost.weights, [ops.convert_to_numpy(w) for w in host.weights], rtol=3e-7, atol=0)
 
 

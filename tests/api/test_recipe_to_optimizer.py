@@ -91,7 +91,9 @@ def test_fit_says_what_was_trained_at_a_rate_of_0(door):
         UserWarning, match=r"0 in the last 12 of 24 steps.*LEGW at batch 16 has it"
     ) as caught:
         fitted(door, small_recipe(), batch_size=8)
-    assert [warning.filename for warning in caught] == [__file__]
+    # Keras on torch adds DeprecationWarnings of its own.
+    ours = [warning for warning in caught if warning.category is UserWarning]
+    assert [warning.filename for warning in ours] == [__file__]
 
 
 @every_door

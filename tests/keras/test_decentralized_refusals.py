@@ -11,7 +11,7 @@ import tf_lamb.keras
 
 @pytest.mark.skipif(BACKEND == "jax", reason="about other backends")
 def test_another_backend_is_one_error():
-    with pytest.raises(ValueError, match="runs on 'tensorflow'.* set KERAS_BACKEND=jax"):
+    with pytest.raises(ValueError, match=f"runs on '{BACKEND}'.* set KERAS_BACKEND=jax"):
         tf_lamb.keras.Decentralized(compiled())
 
 
