@@ -115,7 +115,7 @@ def test_a_compiled_step_is_the_uncompiled_one():
         ({"use_ema": "yes"}, TypeError, ["use_ema", "'yes'"]),
         ({"ema_momentum": 1.5}, ValueError, ["ema_momentum", "1.5", "[0, 1]"]),
         ({"ema_overwrite_frequency": 0}, ValueError, ["ema_overwrite_frequency", "0"]),
-        ({"gradient_accumulation_steps": 1.5}, ValueError, ["gradient_accumulation_steps", "1.5"]),
+        ({"gradient_accumulation_steps": 1.5}, TypeError, ["gradient_accumulation_steps", "1.5"]),
         ({"jit_compile": "auto"}, TypeError, ["jit_compile", "'auto'"]),
         ({"name": ["LAMB"]}, TypeError, ["name", "['LAMB']", "list"]),
         ({"exclude_from_weight_decay": "bias"}, TypeError,
