@@ -19,6 +19,7 @@ import json
 import os
 import pathlib
 import platform
+import subprocess
 import sys
 import time
 import traceback
@@ -58,6 +59,12 @@ def draw(door, seed, runs, steps):
     except Exception as error:
         return error
     return None
+
+
+def commit():
+    """Of the checkout, and whether it has changes."""
+    git = ["git", "-C", str(HERE), "describe", "--always", "--dirty"]
+    return subprocess.run(git, capture_output=True, text=True).stdout.strip()
 
 
 def line_of(host, seed, error, seconds):
@@ -108,7 +115,11 @@ def main():
         start = time.monotonic()
         error = draw(door, seed, told.runs, told.steps)
         line = line_of(told.host, seed, error, time.monotonic() - start)
-        line |= {"planted": told.plant} if told.plant else {}
+        if told.plant:
+            first = line["failed"]["error"].splitlines()[0] if error is not None else None
+            found = error is not None and line["failed"]["at_run"]
+            line |= {"planted": told.plant, "found_in_run": found or None, "failure": first}
+            line |= {"commit": commit()}
         line |= {"python": platform.python_version(), "versions": versions}
         with open(log_file, "a") as log:
             log.write(json.dumps(line) + "\n")

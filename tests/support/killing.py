@@ -26,9 +26,11 @@ PATIENCE = 300  # seconds; a slip may be endless
 
 
 def slip(file, before, after):
-    """From now on whoever imports the file, or asks for its source, gets it with the change."""
-    with open(file) as opened:
-        source = opened.read().replace(before, after)
+    """From now on whoever imports the file, or asks for its source, gets it with the change.
+
+    A second change of a file is added to the first.
+    """
+    source = "".join(linecache.getlines(file)).replace(before, after)
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     get_code = SourceFileLoader.get_code
 

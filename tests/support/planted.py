@@ -19,6 +19,21 @@ PLANTS = {
             )
         ],
     ),
+    "state by position": (
+        ("tensorflow", "jax", "tf_keras"),
+        [
+            (
+                "api/optimizers/named.py",
+                "parts.append(Part(name, shape, kept))",
+                "parts.append(Part(name, shape, {str(n): v for n, v in enumerate(kept.values())}))",
+            ),
+            (
+                "api/optimizers/named.py",
+                "return {slot for slot in kept if not slot.startswith(_BESIDE)}",
+                "return set()",
+            ),
+        ],
+    ),
     "averages of nothing": (
         ("tensorflow", "jax"),
         [
