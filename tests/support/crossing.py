@@ -24,7 +24,7 @@ class Other:
         self.backend, self._process = backend, None
 
     def go_on(self, source, batches, target):
-        """Raises `RuntimeError` with the error of the other process."""
+        """Raises `ValueError` with what a refusal there says, `RuntimeError` for another error."""
         if self._process is None:
             env = {**os.environ, "KERAS_BACKEND": self.backend, "PYTHONPATH": str(TESTS.parent)}
             self._process = subprocess.Popen(
@@ -37,6 +37,9 @@ class Other:
         for line in self._process.stdout:
             if line.startswith("@"):
                 if (answer := json.loads(line[1:])) != "done":
+                    kind, _, text = answer.partition(": ")
+                    if kind == "ValueError":
+                        raise ValueError(text)
                     raise RuntimeError(f"on {self.backend}: {answer}")
                 return
         raise RuntimeError(f"the process of {self.backend} has ended")

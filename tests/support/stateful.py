@@ -173,12 +173,20 @@ class Disagreement(AssertionError):
 
 
 def is_refusal(error):
-    """Whether it was raised by the package, in words for a user."""
+    """Whether it was raised by the package, in words for a user; Keras may quote them."""
+    if str(error).startswith("A total of 1 objects could not be loaded."):
+        return "cannot go on from this state" in str(error)
     if not isinstance(error, ValueError | TypeError | AttributeError):
         return False
     where = traceback.extract_tb(error.__traceback__)[-1].filename
     text = str(error)
     return "tf_lamb" in where and text.endswith(".") and "\n" not in text
+
+
+def with_inner(optimizer):
+    """The optimizer, and the one that it wraps: each saves what is its own."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return [optimizer] if inner is None else [optimizer, inner]
 
 
 # -- the machine ----------------------------------------------------------------------------------
@@ -401,8 +409,9 @@ class Training(RuleBasedStateMachine):
         self.learn_order()
         promised, file = self.promised, self.folder / f"warmup {len(self.trace)}.json"
         low, high, longest, total, switch, lowest = 1e-3, 0.1, 7, 8, 6, 4
-        for at, (_, _, y) in enumerate(batches):
-            y[:, -1] = -1e4 if at in (2, 3, 6, 7) else 1e4
+        much = 1e4 * max(1.0, *(np.abs(w).max() for w in promised.weights.values()))
+        for at, (_, _, y) in enumerate(batches):  # so much that the rest of a loss does not count
+            y[:, -1] = -much if at in (2, 3, 6, 7) else much
 
         def part(first, last):
             def generate():
@@ -539,9 +548,7 @@ class Training(RuleBasedStateMachine):
         with self.quiet():
             try:
                 if form == "own variables":
-                    path = {}
-                    self.optimizer.save_own_variables(path)
-                    path = {name: np.array(array(value)) for name, value in path.items()}
+                    path = [self.own_variables(each) for each in with_inner(self.optimizer)]
                 elif form == "checkpoint":
                     path = self.checkpoint(self.model, self.optimizer).save(path)
                 elif form == "model.weights.h5":
@@ -556,6 +563,12 @@ class Training(RuleBasedStateMachine):
             self.compile(self.model, self.optimizer)
         self.agree()
         return True
+
+    @staticmethod
+    def own_variables(optimizer):
+        store = {}
+        optimizer.save_own_variables(store)
+        return {name: np.array(array(value)) for name, value in store.items()}
 
     @staticmethod
     def checkpoint(model, optimizer):
@@ -612,7 +625,11 @@ class Training(RuleBasedStateMachine):
         here, there = (self.folder / f"{len(self.trace)} {name}.keras" for name in ("to", "from"))
         with self.quiet():
             self.model.save(here)
-        self.other.go_on(here, jobs, there)
+        try:
+            self.other.go_on(here, jobs, there)
+        except ValueError as error:
+            self.refused(error)
+            return
         order = [role for role in self.order if role in self.promised.trained]
         with self.quiet():
             self.load_into("model.keras", there, self.promised.told, self.promised, order)
@@ -634,7 +651,8 @@ class Training(RuleBasedStateMachine):
             model.get_layer(layer).trainable = False
         optimizer.build([variables_of(model)[role] for role in order])
         if form == "own variables":
-            optimizer.load_own_variables(path)
+            for each, store in zip(with_inner(optimizer), path, strict=True):
+                each.load_own_variables(store)
         elif form == "checkpoint":
             self.checkpoint(model, optimizer).restore(path)
         model.compile(optimizer, loss_of(self.host))
