@@ -396,6 +396,15 @@ class Training(RuleBasedStateMachine):
             self.promised.end_fit()
             self.agree()
 
+    @precondition(lambda self: BACKEND == "jax")
+    @rule(batches=BATCHES)
+    def fit_compiled(self, batches):
+        """Twice: what is compiled gives its arrays away, and the next `fit` needs them."""
+        if self.eager:
+            self.eager = False
+            self.compile(self.model, self.optimizer)
+        self.fit(batches, 2)
+
     @precondition(lambda self: not self.is_warm)
     @precondition(lambda self: not isinstance(self.promised.told["learning_rate"], dict))
     @rule(batches=st.lists(USUAL, min_size=8, max_size=8))
@@ -664,14 +673,15 @@ class Training(RuleBasedStateMachine):
         """Averages that a file had none of: they are made of weights since the load."""
         batch = promises.batch_of("usual", 1)
         before, variables = dict(promised.weights), variables_of(self.model)
+        gradients, is_update = promises.gradients_of(batch), False
         with self.quiet():
-            for _ in range(promised.accumulates):
+            while not is_update:  # the first may be skipped, for the micro-batches of the file
                 apply(
                     self.optimizer,
-                    [promises.gradients_of(batch)[role] for role in promised.trained],
+                    [gradients[role] for role in promised.trained],
                     [variables[role] for role in promised.trained],
                 )
-                promised.take(promises.gradients_of(batch))
+                is_update = promised.take(gradients)
         for index, role in enumerate(self.order):
             average = array(self.inner.state_of(index)["average"]).astype(float)
             if role in promised.trained:
