@@ -137,6 +137,7 @@ class Promised:
 
     def forget_sizes(self):
         """Begins anew with what a bound on rounding is a share of."""
+        self.updates = 0
         self.moved = dict.fromkeys(SHAPES, 0.0)  # by role: how far its weights went
         self.largest = {
             role: {name: np.abs(slot).max() for name, slot in slots.items()}
@@ -237,7 +238,7 @@ class Promised:
         return gradients
 
     def _update(self, gradients, rate):
-        self.step += 1
+        self.step, self.updates = self.step + 1, self.updates + 1
         for layer in self.layers():
             decays = [self.told.get("weight_decay", 0.0) * self.is_decayed(role) for role in layer]
             if len(layer) == 1:

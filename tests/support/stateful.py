@@ -28,7 +28,7 @@ COUNTS = collections.Counter()  # of runs, of actions, of refusals
 
 # A weight may differ by this much of what it moved, and of itself.
 OF_MOVE, OF_SIZE = 2e-3, 2e-6
-OF_MOVE_BFLOAT16, OF_SLOT, OF_SLOT_BFLOAT16 = 0.1, 2e-4, 2.0**-6
+OF_MOVE_BFLOAT16, OF_SLOT, OF_SLOT_BFLOAT16 = 0.1, 2e-4, 2.0**-7  # the last for an update
 # Muon makes all directions of a matrix as long, those that are nothing but rounding, too.
 OF_MOVE_BFLOAT16_MATRIX = 2.0
 
@@ -263,6 +263,8 @@ class Training(RuleBasedStateMachine):
     )  # fmt: skip
     def begin(self, drawn, seed, twins, undecayed, eager, wrapper):
         family, told = drawn
+        if family == "LARS" and "layer_groups" in told:
+            undecayed = ()  # its oracle has one decay a layer
         self.act("begin", family, told, f"{twins=}", f"{undecayed=}", f"{eager=}", wrapper)
         self.twins, self.eager, self.wrapper, self.is_built = twins, eager, wrapper, False
         self.promised = Promised(
@@ -306,7 +308,8 @@ class Training(RuleBasedStateMachine):
         for index, role in enumerate(self.order):
             own = {name: array(v).astype(float) for name, v in inner.state_of(index).items()}
             for name, expected in promised.slots[role].items():
-                slack = (OF_SLOT_BFLOAT16 if bfloat16 else OF_SLOT) * promised.largest[role][name]
+                share = OF_SLOT_BFLOAT16 * (1 + promised.updates) if bfloat16 else OF_SLOT
+                slack = share * promised.largest[role][name]
                 self.near(f"slot {name} of {role}", own[name], expected, slack)
                 promised.slots[role][name] = own[name]
             if promised.told["use_ema"] and role in promised.averages:
