@@ -192,7 +192,8 @@ def test_fit_goes_on_after_a_bad_batch(door, micro):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(32, 4)), rng.normal(size=(32, 2))
     x[9] = np.nan  # in the third batch of eight
-    model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
+    with pytest.warns(UserWarning, match="2 have been skipped"):
+        model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
     assert all(np.isfinite(w).all() for w in model.get_weights())
     assert model.optimizer.skipped_steps == 2
     assert int(model.optimizer.iterations) == 2 * (8 // (micro or 1) - 1)

@@ -4,6 +4,7 @@ import dataclasses
 import doctest
 import subprocess
 import sys
+import warnings
 
 import matplotlib
 import numpy as np
@@ -26,13 +27,18 @@ def legw(batch_size, **arguments):
     return recipes.legw(batch_size, 128, 0.1, 0.2, examples=60000, epochs=25, **arguments)
 
 
+def warmup_alone():
+    with warnings.catch_warnings(action="ignore"):  # of just that
+        return dataclasses.replace(legw(1024), train_steps=94)
+
+
 RECIPES = {
     "warmup": legw(1024),
     "drop": recipes.untuned_lamb_bert(32768),
     "multi-step": recipes.linear_scaling(8192),
     "without warmup": recipes.sqrt_scaling(4096, 256, 1e-3, 0, examples=60000, epochs=25),
     "constant": legw(1024, decay="constant"),
-    "warmup alone": dataclasses.replace(legw(1024), train_steps=94),
+    "warmup alone": warmup_alone(),
     "a boundary beyond the end": dataclasses.replace(
         recipes.linear_scaling(8192), train_steps=10000
     ),
