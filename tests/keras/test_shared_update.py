@@ -59,8 +59,8 @@ def fit(model, epochs=1, **options):
     )  # fmt: skip
 
 
-def compiled_step(model):
-    """The program of a step of a model that has trained."""
+def exchanged(model):
+    """What the devices exchange in a step of a model that has trained."""
     parts = dict.fromkeys(
         ("trainable_variables", "non_trainable_variables", "optimizer_variables",
          "metrics_variables"), True,
@@ -70,7 +70,7 @@ def compiled_step(model):
     batch = tuple(jax.device_put(each[:16], split) for each in data())
     state, shardings = model._get_jax_state(**parts), model._get_state_sharding_spec()
     step = jax.jit(model.train_step, out_shardings=(None, shardings))
-    return programs.Text(step.lower(state, batch).compile().as_text())
+    return programs.Text(step.lower(state, batch).compile().as_text()).exchanges()
 
 
 PARAMETERS = 16 * 32 + 32 + 32 * 8 + 8
@@ -85,8 +85,10 @@ def test_gradients_cross_the_network_once_an_update(apart, shared):
         network(), apart, gradient_accumulation_steps=8, shard_update=shared, jit_compile=True
     )  # fmt: skip
     fit(model)
-    step = compiled_step(model)
-    each, update = (step.reduced(8, in_branches=where).get(8, 0) for where in (False, True))
+    step = exchanged(model)
+    each, update = (
+        programs.reduced(step, 8, in_branches=where).get(8, 0) for where in (False, True)
+    )
     gathered = 0.5 * 4 * PARAMETERS if shared else 0  # the new weights
     slack = 4 * 24  # the loss, and sums of whether gradients are finite and of norms
     if apart:
@@ -225,7 +227,7 @@ def test_a_replica_is_for_itself():
     up = model.layers[0]
     before = np.tanh(x @ np.asarray(up.kernel) + np.asarray(up.bias))
     seed = np.asarray(model.layers[2].seed_generator.state.value)
-    model.fit(x, y, batch_size=16, verbose=0)
+    model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
     jax.effects_barrier()
     np.testing.assert_allclose(
         model.layers[1].moving_variance, before.reshape(8, 2, -1).var(axis=1).mean(axis=0),

@@ -141,7 +141,7 @@ class Soak:
                 values[count:], gradients(self._held, t), values[:count]
             )
             new = [*new[0], *new[1]]
-            before, after = (each[count] // self.micro for each in (values, new))  # iterations
+            before, after = values[count], new[count]  # iterations
             return new, seen + self._look(of(values), of(new), after > before)
 
         @jax.jit
