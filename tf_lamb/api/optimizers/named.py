@@ -156,7 +156,8 @@ def load(
     """
     keys = list(store.keys())
     kinds = [key.partition(":")[2] for key in keys if key.startswith("kind:")]
-    if not keys or not state.parts:
+    has_slots = any(key.partition(":")[0].isdecimal() for key in keys)
+    if not keys or (has_slots and not state.parts):
         why = "this file holds none" if not keys else (
             "it has no slots yet: build(model.trainable_variables) makes them"
         )  # fmt: skip
