@@ -4,7 +4,6 @@
 `keras` do, for the others have no other backend.
 """
 
-import gc
 import os
 import pathlib
 import sys
@@ -14,7 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import pytest
-from support import clusters
+from support import clusters, forgetting
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 if BACKEND == "jax":
@@ -55,9 +54,4 @@ def input_that_is_not_tuned():
 def nothing_left_behind():
     """What a host has built and compiled goes with the module that asked for it."""
     yield
-    for host in ("keras", "tf_keras"):
-        if host in sys.modules:
-            sys.modules[host].backend.clear_session()
-    if "jax" in sys.modules:
-        sys.modules["jax"].clear_caches()
-    gc.collect()
+    forgetting.forget()

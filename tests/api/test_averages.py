@@ -79,12 +79,6 @@ def averages_of(model):
     return [array(each["average"]) for each in states]
 
 
-needs_swap = pytest.mark.skipif(
-    not hasattr(keras.callbacks, "SwapEMAWeights"), reason="not in this Keras"
-)
-
-
-@needs_swap
 @pytest.mark.parametrize("built", [False, True])
 def test_before_an_update_swap_ema_weights_evaluates_the_model(built):
     """Also when it was given its weights after the optimizer had been built."""
@@ -99,7 +93,6 @@ def test_before_an_update_swap_ema_weights_evaluates_the_model(built):
     assert_same(weights_of(model), before)
 
 
-@needs_swap
 @pytest.mark.parametrize("on_epoch", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_swap_ema_weights_over_a_fit(on_epoch):
     """Of 8 micro-batches an update: the first epoch, of 4, has none."""

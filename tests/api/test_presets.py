@@ -60,7 +60,6 @@ def test_a_recipe_excludes_by_it_whatever_the_layers_are_called(door, recwarn):
     assert not recwarn.list
 
 
-@pytest.mark.skipif(not hasattr(keras.layers, "RMSNormalization"), reason="since Keras 3.9")
 def test_rms_normalization_has_a_scale():
     layer = keras.layers.RMSNormalization(name="r")
     layer.build((None, 3))

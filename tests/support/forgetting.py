@@ -1,4 +1,4 @@
-"""What the frameworks have built and compiled is dropped, so that hours of it fit into memory."""
+"""Drops what the frameworks have built and compiled, so that many tests fit into memory."""
 
 import gc
 import sys
