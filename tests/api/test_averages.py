@@ -73,9 +73,9 @@ def test_a_second_fit_begins_with_the_averages(door, name):
     assert_same(weights_of(model), averages_of(model), 1e-6)
 
 
-def averages_of(model):
-    optimizer = model.optimizer
-    states = map(optimizer.state_of, range(len(model.trainable_variables)))
+def averages_of(model, of=4):
+    """Of its first variables."""
+    states = map(model.optimizer.state_of, range(of))
     return [array(each["average"]) for each in states]
 
 
@@ -124,3 +124,23 @@ def test_averages_that_begin_with_the_weights_are_their_own(door):
     assert_own_arrays(model)
     go_on(model)
     go_on(model)
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="Keras trains all of the build there")
+@every_door
+def test_a_frozen_layer_has_an_average_from_the_first_update_on(door):
+    """Of its weights, with which it goes on when it trains again; a file held no averages."""
+    model = compiled(door)
+    optimizer = model.optimizer
+    optimizer.build(model.trainable_variables)
+    plain, store = DOORS[door][1].LAMB(0.1), {}
+    plain.build(model.trainable_variables)
+    plain.save_own_variables(store)
+    optimizer.load_own_variables(store)
+    model.set_weights([w + 1 for w in model.get_weights()])
+
+    model.layers[0].trainable = False
+    model.compile(optimizer=optimizer, loss="mse")
+    before = [array(v) for v in model.layers[0].variables]
+    go_on(model, epochs=2)
+    assert_same(averages_of(model, of=2), before)

@@ -9,6 +9,7 @@ import collections
 import contextlib
 import importlib
 import pathlib
+import re
 import shutil
 import tempfile
 import traceback
@@ -179,8 +180,10 @@ class Disagreement(AssertionError):
 
 def is_refusal(error):
     """Whether it was raised by the package, in words for a user; Keras may quote them."""
-    if str(error).startswith("A total of 1 objects could not be loaded."):
+    if re.match(r"A total of [12] objects could not be loaded\.", str(error)):
         return "cannot go on from this state" in str(error)
+    if re.search(r"expected dtype \w+ does not equal original dtype", str(error)):
+        return type(error).__name__ == "InvalidArgumentError"  # TensorFlow casts nothing
     if not isinstance(error, ValueError | TypeError | AttributeError):
         return False
     where = traceback.extract_tb(error.__traceback__)[-1].filename
@@ -619,7 +622,7 @@ class Training(RuleBasedStateMachine):
         try:
             with self.quiet():
                 self.load_into(form, path, told, promised, order)
-        except ValueError as error:
+        except Exception as error:
             self.refused(error)
             return
         if form in WITH_MODEL:  # built of what is trained

@@ -3,6 +3,8 @@
 Seam into Keras 3 (3.15.1): `_distribution_strategy`.
 """
 
+import functools
+
 import keras
 from keras import ops
 
@@ -112,11 +114,14 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         gradients += [ops.zeros(each.shape, each.dtype) for each in sums]
         if self._settings.shard_update and not self._shares:
             sharding.data_axis(f"shard_update=True of {self.name}")  # says why it cannot be
-        plan, state = self._work([*trainable_variables, *missing], missing)
+        trained = [*trainable_variables, *missing]
+        plan, state = self._work(trained, missing)
+        frozen = set(range(len(self._slots))) - {self._get_variable_index(v) for v in trained}
+        count = functools.partial(self._count, frozen)
         if keras.backend.backend() == "tensorflow":
-            self._apply_on_tensorflow(plan, gradients, state)
+            self._apply_on_tensorflow(plan, gradients, state, count)
         else:
-            self._count(self._update(plan, gradients, state, self._scalars()))
+            count(self._update(plan, gradients, state, self._scalars()))
         for variable in missing:
             if variable.constraint is not None:  # `apply` sees to the others
                 variable.assign(variable.constraint(variable))
@@ -138,7 +143,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         )
         return self._plan.layers(indices, map(self._get_variable_index, missing)), state
 
-    def _apply_on_tensorflow(self, plan, gradients, state):
+    def _apply_on_tensorflow(self, plan, gradients, state, count):
         from tf_lamb.tensorflow.update import update_replicas
 
         if self.gradient_accumulation_steps:
@@ -147,14 +152,14 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         else:
             pairs = self._all_reduce_sum_gradients([(g, None) for g in gradients])
             gradients = [gradient for gradient, _ in pairs]
-        update_replicas(self._update, plan, gradients, state, self._scalars, self._count)
+        update_replicas(self._update, plan, gradients, state, self._scalars, count)
 
     def _is_update(self):
         if not self.gradient_accumulation_steps:
             return ops.full((), True, "bool")
         return ops.equal(self._micro_step + 1, self.gradient_accumulation_steps)
 
-    def _count(self, skipped):
+    def _count(self, frozen, skipped):
         """Only updates are counted: neither a micro-step before one, nor a step that is skipped."""
         stepped = self._is_update() & ~ops.cast(skipped, "bool")
         iterations = host.native(self._iterations)
@@ -164,6 +169,9 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             micro_step.assign((micro_step + 1) % self.gradient_accumulation_steps)
         if self.use_ema:
             made = host.native(self._has_averages)
+            for average, weight in self._averages(frozen):  # theirs, too, begin with the first
+                weight = ops.cast(weight, average.dtype)
+                average.assign(ops.where(made > 0, average, weight))
             made.assign(ops.maximum(made, ops.cast(stepped, made.dtype)))
 
     @property

@@ -1,5 +1,7 @@
 """What every optimizer of door 2 shares: all that tf_keras asks of one, but the rule itself."""
 
+import functools
+
 import tensorflow as tf
 import tf_keras
 
@@ -49,6 +51,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         self._make_plan(var_list)
         servers.refuse_parts(var_list, self._plan, self.clipnorm)
         super().build(var_list)
+        vars(self)["_of_build"] = tuple(map(host.native, var_list))  # which the model tracks
         names = map(self.slots_of, self._plan.treatments)
         pairs = zip(var_list, names, strict=True)
         beside = [(self._add_slots(v, own), self._add_master(v)) for v, own in pairs]
@@ -133,21 +136,27 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         ]
         missing = self._missing  # in this micro-batch; the update takes what they have added up
         plan, state = self._work([*variables, *missing], missing)
+        of_step = {self._index_dict[self._var_key(v)] for v in [*variables, *missing]}
+        count = functools.partial(self._count, set(range(len(self._slots))) - of_step)
         if self.gradient_accumulation_steps:
             zeros = [tf.zeros(total.shape, total.dtype) for total in state.accumulators]
             self.gather([*gradients, *zeros[len(gradients) :]], state.accumulators)
             gradients = []
-        result = update_replicas(self._update, plan, gradients, state, self._scalars, self._count)
+        result = update_replicas(self._update, plan, gradients, state, self._scalars, count)
         for variable in missing:
             if variable.constraint is not None:  # tf_keras sees to the others
                 variable.assign(variable.constraint(variable))
         return result
 
-    def _count(self, skipped):
+    def _count(self, frozen, skipped):
         stepped = self._is_update() & ~skipped
         if self.gradient_accumulation_steps:
             self._micro_step.assign((self._micro_step + 1) % self.gradient_accumulation_steps)
         if self.use_ema:
+            made = self._has_averages > 0
+            for i in frozen:  # theirs, too, begin with the first
+                average = self._model_variables_moving_average[i]
+                average.assign(tf.where(made, average, tf.cast(self._of_build[i], average.dtype)))
             self._has_averages.assign(tf.maximum(self._has_averages, tf.cast(stepped, tf.int64)))
         return self.iterations.assign_add(tf.cast(stepped, tf.int64))
 
