@@ -276,8 +276,10 @@ class Promised:
         if not self.told.get("use_ema"):
             return
         momentum, frequency = self.told["ema_momentum"], self.told.get("ema_overwrite_frequency")
+        if not self.averages:  # of what is frozen, too
+            self.averages = {role: w.copy() for role, w in self.weights.items()}
         for role in self.trained:
-            old = self.averages.get(role, self.weights[role])
+            old = self.averages[role]
             self.moved[role] += np.abs(old - self.weights[role]).max()
             self.averages[role] = momentum * old + (1 - momentum) * self.weights[role]
             if frequency and self.step % frequency == 0:

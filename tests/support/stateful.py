@@ -321,11 +321,10 @@ class Training(RuleBasedStateMachine):
                 self.near(f"slot {name} of {role}", own[name], expected, slack)
                 promised.slots[role][name] = own[name]
             if promised.told["use_ema"] and role in promised.averages:
-                if role in promised.trained:
-                    slack = self.of_move(role) * promised.moved[role]
-                    slack += 1e-5 * np.abs(own["average"]).max()
-                    expected = promised.averages[role]
-                    self.near(f"average of {role}", own["average"], expected, slack)
+                slack = self.of_move(role) * promised.moved[role]
+                slack += 1e-5 * np.abs(own["average"]).max()
+                expected = promised.averages[role]
+                self.near(f"average of {role}", own["average"], expected, slack)
                 promised.averages[role] = own["average"]
         promised.forget_sizes()
 
@@ -698,14 +697,11 @@ class Training(RuleBasedStateMachine):
                 is_update = promised.take(gradients)
         for index, role in enumerate(self.order):
             average = array(self.inner.state_of(index)["average"]).astype(float)
-            if role in promised.trained:
-                between = [before[role], promised.weights[role]]
-                size = 1e-2 * (promised.moved[role] + OF_SIZE * np.abs(between).max())
-                low, high = np.min(between, axis=0) - size, np.max(between, axis=0) + size
-                if not np.all((low <= average) & (average <= high)):
-                    raise Disagreement(
-                        f"average of {role}: {average}, of {between}; {self.story()}"
-                    )
+            between = [before[role], promised.weights[role]]
+            size = 1e-2 * (promised.moved[role] + OF_SIZE * np.abs(between).max())
+            low, high = np.min(between, axis=0) - size, np.max(between, axis=0) + size
+            if not np.all((low <= average) & (average <= high)):
+                raise Disagreement(f"average of {role}: {average}, of {between}; {self.story()}")
             promised.averages[role] = average
 
 
