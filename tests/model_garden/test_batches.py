@@ -327,9 +327,11 @@ def test_micro_batches_on_replicas_equal_the_batch(records, in_one_piece):
 
 
 @pytest.mark.slow
-def test_a_step_of_the_trainer_sums_replicas_once(records):
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_a_step_of_the_trainer_sums_replicas_once(records, precision):
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     config = tiny(records, optimizer_config=optimizer(gradient_accumulation_steps=2))
+    config["runtime"]["mixed_precision_dtype"] = precision  # of which only the scale is meant
     trainer = trainer_of(build(config), strategy)
     with strategy.scope():
         iterator = iter(trainer.train_dataset)

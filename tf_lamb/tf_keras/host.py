@@ -1,6 +1,7 @@
 """tf_keras as this room finds it: its seams, and what its base class lacks.
 
 Seams into tf_keras (2.20.1); the rest of the room uses what is here, and these:
+    `aggregate_gradients`: public; a loss scale calls it, too. See `loss_scale.py`.
     `_clip_gradients`: waits until replicas and micro-batches are aggregated.
     `_apply_weight_decay`: silent; the rule decays inside the trust ratio.
     `_build_learning_rate`: takes a callable, too.
@@ -14,7 +15,8 @@ Seams into tf_keras (2.20.1); the rest of the room uses what is here, and these:
 import tensorflow as tf
 import tf_keras
 
-from tf_lamb.tf_keras import saved
+from tf_lamb.tensorflow.gradients import dense
+from tf_lamb.tf_keras import loss_scale, saved
 
 HALF = (tf.float16, tf.bfloat16)
 Schedule = tf_keras.optimizers.schedules.LearningRateSchedule
@@ -43,14 +45,20 @@ def at_least_float32(gradient):
     return tf.cast(gradient, tf.float32) if gradient.dtype in HALF else gradient
 
 
+def of_each(pairs, change):
+    """Pairs of a gradient and its variable, with what is made of each gradient that there is."""
+    wide = at_least_float32
+    return [(g if g is None else change(wide(dense(g, v))), v) for g, v in pairs]
+
+
 def aggregates_as_tf_keras(optimizer):
     """Whether gradients are summed over replicas by no other method, and none changes the sums."""
     method = getattr(optimizer.aggregate_gradients, "__func__", None)
-    own = method is tf_keras.optimizers.Optimizer.aggregate_gradients
+    own = method is HostOptimizer.aggregate_gradients
     return own and "apply_gradients" not in vars(optimizer)
 
 
-class HostOptimizer(saved.Saved, tf_keras.optimizers.Optimizer):
+class HostOptimizer(saved.Saved, loss_scale.Scaled, tf_keras.optimizers.Optimizer):
     """tf_keras's base class, with its timing and its learning rate put right."""
 
     def add_variable_from_reference(
@@ -75,6 +83,19 @@ class HostOptimizer(saved.Saved, tf_keras.optimizers.Optimizer):
             )
         self._variables.append(variable)
         return variable
+
+    def aggregate_gradients(self, grads_and_vars):
+        """As in tf_keras, but for a loss scale that asks while gradients accumulate.
+
+        It gets those of the replica times the number of replicas: their mean is the sum, which is
+        taken once an update.
+        """
+        pairs = list(grads_and_vars)
+        accumulates = self.gradient_accumulation_steps and aggregates_as_tf_keras(self)
+        if not (accumulates and loss_scale.is_around(self)):
+            return super().aggregate_gradients(pairs)
+        n = self._distribution_strategy.num_replicas_in_sync
+        return of_each(pairs, lambda gradient: n * gradient)
 
     def _clip_gradients(self, grads):
         """Silent: gradients are not yet aggregated."""

@@ -16,10 +16,10 @@ from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import path_of
 from tf_lamb.tensorflow import namespace, replicas
 from tf_lamb.tensorflow.gradients import dense
-from tf_lamb.tf_keras import host, saved
+from tf_lamb.tf_keras import host, loss_scale, saved
 
 
-class MeasuringOptimizer(saved.Saved, tf_keras.optimizers.Optimizer):
+class MeasuringOptimizer(saved.Saved, loss_scale.Scaled, tf_keras.optimizers.Optimizer):
     """Owns the variables of what was measured, and hands all else on to the inner optimizer."""
 
     _xp = namespace
@@ -52,6 +52,11 @@ class MeasuringOptimizer(saved.Saved, tf_keras.optimizers.Optimizer):
         self._make_state(var_list)
         self._built = True
         self._restore_deferred()
+
+    def take_loss_scale(self, scale):
+        """The inner optimizer's, if it skips; else the wrapper sees to it, as ever."""
+        if isinstance(self.inner_optimizer, Layerwise):
+            self.inner_optimizer.take_loss_scale(scale)
 
     def _named_state(self):
         return named.of_measured(self)

@@ -14,7 +14,7 @@ from tf_lamb.tensorflow import nonfinite, replicas, servers
 from tf_lamb.tensorflow.gradients import dense
 from tf_lamb.tensorflow.observing import fetch, vector_beside
 from tf_lamb.tensorflow.update import Update, update_replicas
-from tf_lamb.tf_keras import host, schedules
+from tf_lamb.tf_keras import host, loss_scale, schedules
 
 
 class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
@@ -64,8 +64,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
                 self._accumulators = [
                     self.add_variable_from_reference(v, "gradient_accumulator") for v in var_list
                 ]
-        if self._guard.is_on:
-            self._guard.counter = self.add_variable((), tf.int64, name="skipped_steps")
+        self._count_skipped()
         self._update = Update(
             rule=self._bound_rule,
             clip=self.clip_aggregated,
@@ -77,6 +76,17 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         self._make_observed()
         self._built = True
         self._restore_deferred()
+
+    def _count_skipped(self):
+        if self._guard.is_on and self._guard.counter is None:
+            self._guard.counter = self.add_variable((), tf.int64, name="skipped_steps")
+
+    def take_loss_scale(self, scale):
+        """Has a dynamic loss scale move once an update, which is skipped where it is too large."""
+        self._guard.scaled(loss_scale.taken_over(scale))
+        if getattr(self, "_built", False):
+            self._count_skipped()
+            self._update.refusal = self._guard.refusal
 
     def _add_slots(self, variable, names):
         dtype = host.native(variable).dtype
@@ -115,10 +125,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
                 return pairs
             pairs = self.aggregate_gradients(pairs)
         n = self._distribution_strategy.num_replicas_in_sync
-        if n == 1:
-            return pairs
-        wide = host.at_least_float32
-        return [(g if g is None else wide(dense(g, v)) / n, v) for g, v in pairs]
+        return pairs if n == 1 else host.of_each(pairs, lambda gradient: gradient / n)
 
     def gather(self, gradients, accumulators):
         """Has each replica add up gradients of its own; at an update accumulators get the sums."""
@@ -149,7 +156,10 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         return result
 
     def _count(self, frozen, skipped):
-        stepped = self._is_update() & ~skipped
+        due = self._is_update()
+        stepped = due & ~skipped
+        if move_scale := self._guard.move_scale:
+            tf.cond(due, lambda: move_scale(skipped), lambda: None)
         if self.gradient_accumulation_steps:
             self._micro_step.assign((self._micro_step + 1) % self.gradient_accumulation_steps)
         if self.use_ema:

@@ -28,10 +28,12 @@ class Guard:
         refusal: what a step raises before it names the variables; None if it raises nothing.
         counter: the variable that counts, once the optimizer is built.
         weights: what the optimizer trains, once it is built.
+        move_scale: called once an update, with whether it was skipped; None without a loss scale.
     """
 
     def __init__(self, name: str, on_nonfinite: str):
         self._name = name
+        self.move_scale: Callable | None = None
         self.is_on = on_nonfinite != "propagate"
         self.refusal = (
             f"{name}: gradients are not finite, and on_nonfinite asks to raise. The step was "
@@ -44,6 +46,10 @@ class Guard:
         self.weights: Sequence = ()
         self._told = 0  # skipped steps that a warning has told of
         self._row = (-1, 0)  # the step that is tried again and again, and what was skipped before
+
+    def scaled(self, move_scale: Callable) -> None:
+        """Under a dynamic loss scale, which is found by steps that overflow: all are skipped."""
+        self.is_on, self.refusal, self.move_scale = True, None, move_scale
 
     @property
     def counters(self) -> list:
@@ -72,14 +78,16 @@ class Guard:
         return [names[key(v)] for v, ok in pairs if not ok]
 
     def tell(self, steps: Callable[[], int], strange: Callable[[], list]):
-        """Warns of skipped steps, unless that was done: called at the end of `fit`.
+        """Warns of skipped steps, unless that was done or a loss scale is found by them.
+
+        Called at the end of `fit`.
 
         Args:
             steps: gives those that were taken; asked only where there is something to tell.
             strange: gives the weights that are not finite; asked as seldom.
         """
         skipped = self.skipped
-        if skipped != self._told:
+        if skipped != self._told and not self.move_scale:
             cause = ADVICE if strange() else f"{FINITE} {ADVICE}"
             warn(
                 f"{self._name}: of {skipped + steps():,} steps, {skipped:,} have been skipped "

@@ -1,0 +1,193 @@
+"""tf_keras's LossScaleOptimizer around ours: an update is taken, or is dropped, as one."""
+
+import warnings
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from support.clusters import all_reduces
+from support.doors import precision
+from support.feeding import Feed, gradients, maker
+
+import tf_lamb.tf_keras
+from tf_lamb.api.variables import step_of
+
+LAYOUTS = {
+    "one device": (1, 1), "micro-batches": (1, 3), "replicas": (2, 1),
+    "replicas and micro-batches": (2, 2),
+}  # fmt: skip
+FIXED = {"dynamic": False, "initial_scale": 8.0}
+COUNTS = ("skipped_steps", "micro_step")
+
+
+def feed(layout, own=(), around=lambda own: own, traced=False, strategy=None, **arguments):
+    replicas, micro = LAYOUTS[layout]
+    make = maker("tf_keras", "LAMB", micro=micro, **arguments)
+
+    def wrapped():
+        return tf_keras.mixed_precision.LossScaleOptimizer(around(make()), **dict(own))
+
+    return Feed("tf_keras", wrapped, replicas, traced=traced, strategy=strategy)
+
+
+def steps(layout, count=3):
+    replicas, micro = LAYOUTS[layout]
+    return gradients(count, replicas * micro)
+
+
+def spoiled(parts, which):
+    parts = [dict(part) for part in parts]
+    parts[which]["bias"] = np.full_like(parts[which]["bias"], np.inf)
+    return parts
+
+
+def bits(run):
+    """Of every copy of every variable but those that count."""
+    own = [v for v in run.optimizer.variables if not any(name in v.name for name in COUNTS)]
+    copies = run.strategy.experimental_local_results if run.strategy else lambda v: (v,)
+    return [copy.numpy().tobytes() for v in [*run.variables, *own] for copy in copies(v)]
+
+
+def counts(run):
+    """Updates, and those that were skipped."""
+    inner = run.optimizer.inner_optimizer
+    return step_of(inner), inner.skipped_steps
+
+
+@pytest.mark.parametrize(
+    ("own", "which"), [({}, 0), ({}, -1), (FIXED, 0)],
+    ids=["the first part", "the last part", "a fixed scale"],
+)  # fmt: skip
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_update_that_overflows_is_dropped_as_one(layout, own, which):
+    met, spared = (feed(layout, own, use_ema=True) for _ in range(2))
+    for i, parts in enumerate(steps(layout)):
+        if i == 1:
+            before = bits(met)
+            met.step(spoiled(parts, which))
+            assert bits(met) == before
+        met.step(parts)
+        spared.step(parts)
+    assert bits(met) == bits(spared)
+    assert counts(met) == (3, 1)
+    if not own:
+        assert float(met.optimizer.loss_scale) == 2.0**14
+        assert met.optimizer.dynamic_counter.numpy() == 2  # updates since
+
+
+@pytest.mark.parametrize(
+    ("layout", "meets"),
+    [("micro-batches", True), ("replicas and micro-batches", True),
+     ("replicas and micro-batches", False)],
+)  # fmt: skip
+def test_a_traced_step_drops_as_one(layout, meets, monkeypatch):
+    """Also where replicas do not meet, as in a step that XLA compiles whole for GPUs."""
+    strategy = None if "replicas" not in layout else tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"]
+    )  # fmt: skip
+    met, spared = (feed(layout, traced=True, strategy=strategy) for _ in range(2))
+    if not meets:
+        monkeypatch.setattr(type(strategy.extended), "_use_merge_call", lambda self: False)
+    for parts in steps(layout, 2):
+        met.step(spoiled(parts, 0))
+        met.step(parts)
+        spared.step(parts)
+    assert bits(met) == bits(spared)
+    assert counts(met) == (2, 2)
+    assert float(met.optimizer.loss_scale) == 2.0**13
+
+
+def test_the_scale_grows_with_updates_and_stays_within_one():
+    run = feed("micro-batches", {"initial_scale": 4.0, "dynamic_growth_steps": 2})
+    scales = []
+    for part in [part for parts in steps("micro-batches", 4) for part in parts]:
+        scales.append(float(run.optimizer.loss_scale))
+        run.step([part])
+    assert scales == [4.0] * 6 + [8.0] * 6
+    assert float(run.optimizer.loss_scale) == 16.0
+
+
+@pytest.mark.parametrize("own", [{}, FIXED], ids=["dynamic", "fixed"])
+def test_replicas_are_summed_once_an_update(own):
+    def count(micro):
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        make = maker("tf_keras", "LAMB", micro=micro)
+        wrap = tf_keras.mixed_precision.LossScaleOptimizer
+        run = Feed("tf_keras", lambda: wrap(make(), **own), 2, traced=True, strategy=strategy)
+        (parts,) = gradients(1, 2)
+        seen = all_reduces(run.call, *(run.tensors(parts, key) for key in parts[0]))
+        return tuple(number / run.replicas for number in seen)
+
+    assert count(1) == (1, 0)
+    assert count(8) == (0, 1)
+
+
+@pytest.mark.parametrize("on_nonfinite", ["raise", "propagate"])
+def test_a_dynamic_scale_drops_whatever_on_nonfinite_says(on_nonfinite):
+    """Its first steps overflow, until it is found."""
+    run = feed("micro-batches", on_nonfinite=on_nonfinite)
+    before = bits(run)
+    run.step(spoiled(steps("micro-batches", 1)[0], 1))
+    assert bits(run) == before
+    assert counts(run) == (0, 1)
+
+
+@pytest.mark.parametrize("on_nonfinite", ["skip", "raise", "propagate"])
+def test_it_may_be_built_before(on_nonfinite):
+    optimizer = maker("tf_keras", "LAMB", micro=2, on_nonfinite=on_nonfinite)()
+    weight = tf.Variable([1.0, 2.0])
+    optimizer.build([weight])
+    scaled = tf_keras.mixed_precision.LossScaleOptimizer(optimizer)
+    for gradient in ([np.inf, 1.0], [1.0, 1.0]):
+        scaled.apply_gradients([(tf.constant(gradient), weight)])
+    assert weight.numpy().tolist() == [1.0, 2.0]
+    assert (optimizer.skipped_steps, float(scaled.loss_scale)) == (1, 2.0**14)
+
+
+@pytest.mark.parametrize("around", [tf_lamb.tf_keras.Measured,
+                                    lambda own: tf_lamb.tf_keras.AdaScale(own, 2.0)])  # fmt: skip
+def test_what_is_measured_is_of_updates_that_were_made(around):
+    met, spared = (feed("micro-batches", around=around) for _ in range(2))
+    for parts in steps("micro-batches"):
+        met.step(spoiled(parts, 0))
+        met.step(parts)
+        spared.step(parts)
+    assert bits(met) == bits(spared)
+    assert step_of(met.optimizer) == 3
+    assert float(met.optimizer.loss_scale) == 2.0**12
+
+
+def test_the_scale_is_in_a_checkpoint_as_ever(tmp_path):
+    first, second = (feed("micro-batches") for _ in range(2))
+    first.step(spoiled(steps("micro-batches", 1)[0], 0))
+    one, other = (
+        tf.train.Checkpoint(optimizer=run.optimizer, variables=run.variables)
+        for run in (first, second)
+    )
+    other.read(one.write(str(tmp_path / "checkpoint"))).assert_consumed()
+    assert float(second.optimizer.loss_scale) == 2.0**14
+    second.step(spoiled(steps("micro-batches", 1)[0], 0))
+    assert float(second.optimizer.loss_scale) == 2.0**13
+    assert counts(second) == (0, 2)
+
+
+def test_a_fit_in_float16_counts_updates_and_does_not_warn():
+    tf_keras.utils.set_random_seed(1)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(64, 4)).astype("float32")
+    x[9] *= 1e4  # whose gradient float16 does not hold, in the second micro-batch of four
+    with precision("tf_keras", policy="mixed_float16"):
+        model = tf_keras.Sequential([
+            tf_keras.layers.Input((4,)), tf_keras.layers.Dense(2),
+            tf_keras.layers.Activation("linear", dtype="float32"),
+        ])  # fmt: skip
+        model.compile(maker("tf_keras", "LAMB", rate=0.01, micro=4)(), "mse")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            model.fit(x, x[:, :2], batch_size=8, epochs=3, shuffle=False, verbose=0)
+    own = model.optimizer.inner_optimizer
+    assert isinstance(own, tf_lamb.tf_keras.LAMB)
+    assert own.skipped_steps >= 3  # the first update of each epoch
+    assert int(own.iterations) == 6 - own.skipped_steps
+    assert float(model.optimizer.loss_scale) == 2.0 ** (15 - own.skipped_steps)
