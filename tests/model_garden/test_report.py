@@ -72,9 +72,9 @@ def table(folder, picture):
         "steps               30 of 40",
         "global batch        64 (16 x 4 accumulated)",
         "training loss       9.000 (to step 10) -> 7.000 (30)",
-        "validation loss     7.500",
-        "masked-LM accuracy  25.0% on validation; always answering 'the', the commonest masked "
-        "token, gives 5.0%",
+        "validation loss     7.500 (step 30)",
+        "masked-LM accuracy  25.0% on validation (step 30); always answering 'the', the commonest "
+        "masked token, gives 5.0%",
         f"checkpoints         {folder} (latest: ckpt-30)",
         f"picture             {picture}",
         f"TensorBoard         tensorboard --logdir={folder}",

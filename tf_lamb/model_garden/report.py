@@ -78,11 +78,13 @@ def report(model_dir: str) -> str:
     subdir = params["trainer"].get("validation_summary_subdir", "validation")
     validation = read_scalars(os.path.join(model_dir, subdir))
     if points := validation.get("validation_loss"):
-        rows.append(("validation loss", f"{list(points.values())[-1]:.3f}"))
+        step, loss = [*points.items()][-1]
+        rows.append(("validation loss", f"{loss:.3f} (step {step:,})"))
     for tag, (name, *answer) in _ACCURACIES.items():
         if points := validation.get(tag):
-            accuracy = f"{list(points.values())[-1]:.1%} on validation"
-            rows.append((name, accuracy + _share(params, *answer)))
+            step, accuracy = [*points.items()][-1]
+            text = f"{accuracy:.1%} on validation (step {step:,})"
+            rows.append((name, text + _share(params, *answer)))
     rows.append(("checkpoints", f"{model_dir} (latest: {os.path.basename(checkpoint)})"))
     rows.append(("picture", _drawn(model_dir, params, train, validation)))
     rows.append(("TensorBoard", f"tensorboard --logdir={model_dir}"))

@@ -11,6 +11,7 @@ import uuid
 
 import tensorflow as tf
 from absl import logging
+from official.core import train_utils
 
 from tf_lamb.model_garden.errors import UserError
 
@@ -125,6 +126,30 @@ def _newest_first(folder: str) -> list[str]:
     steps = (name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX))
     newest = sorted((int(step) for step in steps if step.isdecimal()), reverse=True)
     return [os.path.join(folder, f"{_PREFIX}{step}") for step in newest]
+
+
+class Best(train_utils.BestCheckpointExporter):
+    """Model Garden's exporter; wherever it is killed, its notes are of the checkpoint it saved.
+
+    The base class writes its notes first: killed then, it would take its next, worse checkpoint
+    for no better one.
+    """
+
+    def maybe_export_checkpoint(self, checkpoint, eval_logs, global_step, write_logs=True):
+        """See base class."""
+        is_better = super().maybe_export_checkpoint(checkpoint, eval_logs, global_step, False)
+        if is_better and write_logs:
+            with whole(self.best_ckpt_logs_path) as self._notes:
+                self.export_best_eval_metric(eval_logs, global_step)
+            self._notes = None
+        return is_better
+
+    _notes = None
+
+    @property
+    def best_ckpt_logs_path(self):
+        """Where the notes are; while they are written, beside it."""
+        return self._notes or super().best_ckpt_logs_path
 
 
 class Manager(tf.train.CheckpointManager):

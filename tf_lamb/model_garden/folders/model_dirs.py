@@ -9,7 +9,7 @@ from official.modeling import hyperparams
 from tf_lamb.model_garden.folders import checkpoints, yamls
 
 # Model Garden saves its params.yaml at every start. What it does not hold is here.
-RUN_FILE = "tf_lamb_run.json"
+RUN_FILE, EVALUATED_FILE = "tf_lamb_run.json", "tf_lamb_evaluated.json"
 _OPTIMIZER = "trainer.optimizer_config.optimizer.type"
 
 
@@ -36,6 +36,18 @@ def write_run(model_dir: str, experiment: str, seed: int | None) -> None:
     path = os.path.join(model_dir, RUN_FILE)
     with checkpoints.whole(path) as beside, tf.io.gfile.GFile(beside, "w") as file:
         json.dump({"experiment": experiment, "seed": seed}, file)
+
+
+def read_evaluated(model_dir: str) -> int:
+    """The step of the last evaluation that a training in this folder made; 0 if there is none."""
+    return (_read(os.path.join(model_dir, EVALUATED_FILE), json.loads) or {}).get("step", 0)
+
+
+def write_evaluated(model_dir: str, step: int) -> None:
+    """Remembers that the weights of this step were evaluated, and all that was due before them."""
+    path = os.path.join(model_dir, EVALUATED_FILE)
+    with checkpoints.whole(path) as beside, tf.io.gfile.GFile(beside, "w") as file:
+        json.dump({"step": step}, file)
 
 
 def write_params(params, model_dir: str) -> None:

@@ -225,7 +225,8 @@ class Progress:
 
     def evaluated(self, output):
         """Shows what an evaluation came to: an Orbit action, too."""
-        if self._total is None or self._is_due("evaluation"):
+        # What was made up for, before any step, is always shown.
+        if self._begun is None or self._is_due("evaluation"):
             told = ", ".join(
                 f"{name} {float(value):.4g}"
                 for name, value in output.items()

@@ -50,7 +50,17 @@ class _Spent(Exception):
 
 
 class Controller(orbit.Controller):
-    """Orbit's controller, which also ends where a `Progress` action says so."""
+    """Orbit's controller, which also ends where a `Progress` action says so.
+
+    Evaluations are due at the multiples of their interval, and at the end, wherever the run was
+    resumed. One that a kill prevented is made up for.
+
+    Attributes:
+        model_dir: the folder that remembers which evaluation was the last; None for none.
+        writes: whether this process writes into it.
+    """
+
+    model_dir, writes = None, False
 
     def _is_spent(self):
         progress = (a for a in self.train_actions if isinstance(a, actions.Progress))
@@ -71,13 +81,32 @@ class Controller(orbit.Controller):
                 self._save_now()
 
     def train_and_evaluate(self, train_steps, eval_steps=-1, eval_interval=None):
-        """See base class; the loop is its own, for it has to end."""
+        """See base class, which counts the interval from where the run was resumed."""
         output, interval = None, eval_interval or train_steps
-        while (step := int(self.global_step.numpy())) < train_steps and not self._is_spent():
-            self.train(min(step + interval, train_steps), checkpoint_at_completion=False)
-            output = self.evaluate(eval_steps)
+        step, evaluated = int(self.global_step.numpy()), self._last_evaluated()
+        while True:
+            is_over = step >= train_steps or self._is_spent()
+            if step != evaluated and (is_over or step % interval == 0):
+                output = self.evaluate(eval_steps)
+                self._remember(step)
+            if is_over:
+                break
+            evaluated, due = None, step - step % interval + interval
+            self.train(min(due, train_steps), checkpoint_at_completion=False)
+            step = int(self.global_step.numpy())
         self._save_now()
         return output
+
+    def _last_evaluated(self):
+        """The step of the last evaluation; 0, which is never evaluated, if there was none."""
+        last = model_dirs.read_evaluated(self.model_dir) if self.model_dir else 0
+        if last > self.global_step.numpy():  # of weights that this run has lost
+            self._remember(last := 0)
+        return last
+
+    def _remember(self, step):
+        if self.writes:
+            model_dirs.write_evaluated(self.model_dir, step)
 
     def _save_now(self):
         self.save_checkpoint()
@@ -116,13 +145,18 @@ class Runner(train_lib.OrbitExperimentRunner):
     _trust_ratios = _warmup = _progress = None
 
     def _build_best_checkpoint_exporter(self):
+        trainer = self.params.trainer
+        if not trainer.best_checkpoint_export_subdir or not trainer.best_checkpoint_eval_metric:
+            return None
+        folder = os.path.join(self.model_dir, trainer.best_checkpoint_export_subdir)
         try:
-            return super()._build_best_checkpoint_exporter()
-        except ValueError as error:  # killed while it wrote its notes
-            subdir = self.params.trainer.best_checkpoint_export_subdir
-            path = os.path.join(self.model_dir, subdir, "info.json")
+            return checkpoints.Best(
+                folder, trainer.best_checkpoint_eval_metric, trainer.best_checkpoint_metric_comp
+            )
+        except ValueError as error:  # its notes are damaged, or the comparison is unknown
             raise UserError(
-                f"{path} cannot be read: {error}. Delete it: the next evaluation is the best one"
+                f"{os.path.join(folder, 'info.json')} cannot be read: {error}. Delete it: the next "
+                "evaluation is the best one"
             ) from error
 
     def _maybe_build_checkpoint_manager(self):
@@ -154,6 +188,8 @@ class Runner(train_lib.OrbitExperimentRunner):
             trainer, *args, train_actions=[*(train_actions or []), *mine],
             eval_actions=[*(eval_actions or []), *evaluated], **kwargs,
         )  # fmt: skip
+        controller.model_dir = self.model_dir
+        controller.writes = self.strategy.extended.should_checkpoint
         _let_recovery_go_first(controller)
         if self._warmup:  # the controller has restored the optimizer
             self._warmup.resume()
