@@ -334,12 +334,27 @@ def test_a_missing_yaml():
             "resume_in_order needs task.train_data.seed",
         ),
         ("task.differential_privacy_config.clipping_norm=1.0", "beside gradient_transformers"),
+        (
+            "{trainer: {optimizer_config: {optimizer: {tf_lamb: {use_ema: true}}}}}",
+            "tf_lamb: use_ema=true keeps averages that Model Garden never uses. Leave it out, and "
+            "write trainer.optimizer_config.ema.average_decay=0.99",
+        ),
         ("just words", "--params_override"),
     ],
 )  # fmt: skip
 def test_a_bad_setting(records, tmp_path, text, expected):
     said = _refusal(tiny(records), tmp_path, text=text)
     assert expected in said, said
+
+
+def test_averages_of_the_optimizer_may_overwrite_the_weights():
+    built = optimizers.OPTIMIZERS["tf_lars"]
+    config = optimization.OptimizationConfig({
+        "optimizer": {"type": "tf_lars",
+                      "tf_lars": {"use_ema": True, "ema_overwrite_frequency": 5}},
+        "learning_rate": {"type": "constant"},
+    })  # fmt: skip
+    assert isinstance(optimization.OptimizerFactory(config).build_optimizer(0.1), built)
 
 
 def _switched(kind, **settings):

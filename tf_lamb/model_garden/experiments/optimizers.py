@@ -12,7 +12,7 @@ from official.modeling.optimization.configs import optimization_config, optimize
 import tf_lamb.tf_keras
 from tf_lamb.api.optimizers.observation import starts_to_observe
 from tf_lamb.core import checks
-from tf_lamb.model_garden.experiments import choices, entries
+from tf_lamb.model_garden.experiments import averages, choices, entries
 
 _AdaScale = choices.settings(
     tf_lamb.tf_keras.AdaScale, "inner", "name", scale=None, scale_invariant_steps=None
@@ -62,6 +62,13 @@ def build(
     divergence_report=False, **arguments,
 ):  # fmt: skip
     """An optimizer of ours, with what stands around it; the runner sees to the rest."""
+    if arguments.get("use_ema") and not arguments.get("ema_overwrite_frequency"):
+        decay = arguments.get("ema_momentum", 0.99)
+        raise ValueError(
+            "use_ema=true keeps averages that Model Garden never uses. Leave it out, and write "
+            f"trainer.optimizer_config.ema.average_decay={decay:g}, whose averages are evaluated "
+            "and exported"
+        )
     optimizer = entries.transformed(cls, learning_rate, **arguments)
     if trust_ratios_every is not None:
         checks.whole("trust_ratios_every", trust_ratios_every)
@@ -83,7 +90,9 @@ def _tables():
 
 
 def register_optimizers() -> None:
-    """Registers each of our optimizers under its own key, in every experiment."""
+    """Registers each of our optimizers under its own key, in every experiment; and `ema:`."""
+    # seam: tf-models-official 2.20.0, whose factory finds the class of averages in this module.
+    optimizer_factory.ema_optimizer = averages
     choices.add(optimization_config.OptimizerConfig, SETTINGS)
     for table in _tables():
         for key, cls in OPTIMIZERS.items():

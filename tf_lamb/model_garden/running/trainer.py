@@ -3,8 +3,10 @@
 Under `gradient_accumulation_steps: N` an optimizer updates every N-th time it is called. This
 trainer calls it N times a step, with an N-th of the batch each time, so that steps, intervals and
 the learning rate count updates, and `task.train_data.global_batch_size` is the batch of an update,
-on a pod and on one device alike. A step whose gradients are not finite is skipped, in float16, too:
-`global_step` counts it, and the optimizer's `iterations`, which the learning rate follows, does not.
+on a pod and on one device alike.
+
+A step whose gradients are not finite is skipped, in float16, too. `global_step` counts it; the
+optimizer's `iterations`, which the learning rate follows, does not.
 """
 
 import gin
