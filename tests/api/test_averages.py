@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from support.doors import DOORS, array, every_door
+from support.doors import DOORS, array, every_door, precision
 from support.own_arrays import assert_own_arrays
 from support.small_model import data, fit, go_on, two_layers
 
@@ -110,6 +110,16 @@ def test_swap_ema_weights_over_a_fit(on_epoch):
     assert_same(weights_of(model), weights_of(plain), 1e-5)
     assert_own_arrays(model)
     go_on(model)
+
+
+def test_swap_ema_weights_of_bfloat16_weights_is_refused():
+    """It would round float32 averages at every swap."""
+    with precision("keras", policy="bfloat16"):
+        model = compiled("keras")
+    x, y = data()
+    swap = keras.callbacks.SwapEMAWeights()
+    with pytest.raises(ValueError, match="mixed_bfloat16"):
+        model.fit(x, y, validation_data=(x, y), verbose=0, callbacks=[swap])
 
 
 @every_door

@@ -6,13 +6,15 @@ optimizer, weights to a file and back, fit. Its twin has the same batches, and n
 
 import contextlib
 import dataclasses
+import itertools
 
 import keras
 import numpy as np
 import pytest
-from support.doors import BACKEND, DOORS, array, precision
+from support.doors import BACKEND, array, precision
 from support.own_arrays import assert_own_arrays
 
+import tf_lamb.keras as ours
 from tf_lamb.api.variables import step_of, variables_of
 from tf_lamb.api.wrappers import unwrapped
 
@@ -21,9 +23,8 @@ BATCHES = 4  # of a fit
 
 @dataclasses.dataclass
 class Case:
-    """One optimizer with its options, and how it is trained."""
+    """Options of an optimizer, and how it is trained."""
 
-    optimizer: str
     arguments: dict = dataclasses.field(default_factory=dict)
     around: str = ""
     policy: str = "float32"
@@ -33,50 +34,55 @@ class Case:
     per_replica: bool = False
 
 
+OPTIMIZERS = ("LAMB", "LANS", "LARS", "AdamP", "SGDP", "Muon")
 EMA = {"use_ema": True, "ema_momentum": 0.5}
-QUICK = {
-    "averages": Case("LAMB", {**EMA, "gradient_accumulation_steps": 3}, callback="SwapEMAWeights"),
-    "masters": Case(
-        "LARS", {**EMA, "ema_overwrite_frequency": 2, "master_weights": True}, policy="bfloat16",
-        compiled={} if BACKEND == "torch" else {"steps_per_execution": 2},  # Keras has 1 there
-    ),
-    "measured": Case(
-        "LARS", {"gradient_accumulation_steps": 2}, around="AdaScale", callback="TrustRatios"
-    ),
-}  # fmt: skip
-SLOW = {
-    "plain": Case("LAMB", {"on_nonfinite": "propagate"}, callback="BackupAndRestore"),
-    "half slots": Case("LANS", {"slot_dtype": "bfloat16", **EMA}, compiled={"jit_compile": True}),
-    "eager": Case("AdamP", {"gradient_accumulation_steps": 2, **EMA},
-                  compiled={"run_eagerly": True}),
-    "eager, joined": Case("LAMB", {"layer_groups": ["."]}, compiled={"run_eagerly": True},
-                          callback="TrustRatios"),
-    "matrices": Case("Muon", {**EMA, "ema_overwrite_frequency": 1}, callback="DivergenceReport"),
-    "loss scale": Case("LAMB", EMA, policy="mixed_float16", callback="DivergenceReport"),
-    "loss scale, accumulated": Case(
-        "AdamP", {"gradient_accumulation_steps": 3}, policy="mixed_float16",
-        compiled={"steps_per_execution": 2},
-    ),
-    "measured steps": Case("LANS", EMA, around="Measured", callback="NoiseScale"),
-    "loss scale, measured": Case("LARS", {"gradient_accumulation_steps": 2}, around="AdaScale",
-                                 policy="mixed_float16", callback="StopAtScaleInvariantStep"),
+OVERWRITTEN = {**EMA, "ema_overwrite_frequency": 2}
+HALF = {"slot_dtype": "bfloat16"}
+TWO, THREE = {"gradient_accumulation_steps": 2}, {"gradient_accumulation_steps": 3}
+# Keras on torch has no more than one.
+SEVERAL_STEPS = {} if BACKEND == "torch" else {"steps_per_execution": 2}
+OPTIONS = {
+    "plain": Case({"on_nonfinite": "propagate"}, callback="BackupAndRestore"),
+    "averages": Case({**EMA, **THREE}, callback="SwapEMAWeights"),
+    "masters": Case({**OVERWRITTEN, "master_weights": True}, policy="bfloat16",
+                    compiled=SEVERAL_STEPS),
+    "half slots": Case({**EMA, **HALF, **TWO, "master_weights": True}, policy="bfloat16"),
+    "compiled": Case({**EMA, **HALF}, compiled={"jit_compile": True}, callback="TrustRatios"),
+    "eager": Case({**OVERWRITTEN, **TWO}, compiled={"run_eagerly": True}, callback="TrustRatios"),
+    "warmup": Case({**EMA, **TWO}, callback="AutoWarmup"),
+    "loss scale": Case(EMA, policy="mixed_float16", callback="DivergenceReport"),
+    "loss scale, accumulated": Case(THREE, policy="mixed_float16", compiled=SEVERAL_STEPS),
+    "loss scale, measured": Case(TWO, around="AdaScale", policy="mixed_float16",
+                                 callback="StopAtScaleInvariantStep"),
+    "measured": Case(TWO, around="AdaScale", callback="TrustRatios"),
+    "measured steps": Case(EMA, around="Measured", callback="NoiseScale"),
 }  # fmt: skip
 DEVICES = {
-    "shares, accumulated": Case(
-        "LAMB", {**EMA, "shard_update": True, "gradient_accumulation_steps": 3}, devices=4,
-        per_replica=True,
-    ),
-    "replicas": Case("LARS", {"gradient_accumulation_steps": 3}, devices=4, per_replica=True,
-                     callback="DivergenceReport"),
+    "shares": Case({**EMA, "shard_update": True}, devices=4),
+    "shares, accumulated": Case({**EMA, **THREE, "shard_update": True}, devices=4,
+                                per_replica=True),
+    "replicas": Case(THREE, devices=4, per_replica=True, callback="DivergenceReport"),
 }  # fmt: skip
+QUICK = {("LAMB", "averages"), ("LARS", "masters"), ("LARS", "measured")}
 
 
 def cases():
-    """The quick ones on every backend; the others on JAX, where a step donates what it is given."""
-    every = {**QUICK, **({**SLOW, **DEVICES} if BACKEND == "jax" else {})}
-    for name, case in every.items():
-        slow = [] if name in QUICK else [pytest.mark.slow]
-        yield pytest.param("keras", case, id=name, marks=slow)
+    """Every optimizer with every option: half of them on TensorFlow, the others on JAX.
+
+    So each pair is on one of the two, and each option on both; devices are Keras's on JAX alone.
+    """
+    options = {**OPTIONS, **(DEVICES if BACKEND == "jax" else {})}
+    pairs = itertools.product(enumerate(OPTIMIZERS), enumerate(options.items()))
+    for (i, optimizer), (j, (name, case)) in pairs:
+        here = name in DEVICES or (i + j) % 2 == (BACKEND == "jax")
+        if not here and (optimizer, name) not in QUICK:
+            continue
+        if case.callback == "TrustRatios" and optimizer not in ("LAMB", "LANS", "LARS"):
+            case = dataclasses.replace(case, callback="DivergenceReport")
+        if case.around == "AdaScale" and optimizer in ("LANS", "Muon"):
+            case = dataclasses.replace(case, around="Measured", callback="NoiseScale")
+        slow = [] if (optimizer, name) in QUICK else [pytest.mark.slow]
+        yield pytest.param(optimizer, case, id=f"{optimizer}, {name}", marks=slow)
 
 
 def data(rows=8 * BATCHES):
@@ -84,51 +90,49 @@ def data(rows=8 * BATCHES):
     return x, x * 2 + 1
 
 
-def network(door):
-    host, _ = DOORS[door]
-    host.utils.set_random_seed(0)
-    layers = host.layers
-    return host.Sequential([
-        host.Input((4,)), layers.Dense(8, name="up"), layers.LayerNormalization(name="norm"),
-        layers.Dense(4, name="down"),
-    ], name="model")  # fmt: skip
+def network():
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    return keras.Sequential(
+        [keras.Input((4,)), layers.LayerNormalization(name="norm"), layers.Dense(4, name="dense")]
+    )
 
 
-def made(door, case):
+def made(name, case):
     """The model, compiled."""
-    _, ours = DOORS[door]
-    optimizer = getattr(ours, case.optimizer)(0.02, **case.arguments)
+    optimizer = getattr(ours, name)(0.02, **case.arguments)
     if case.around == "AdaScale":
         optimizer = ours.AdaScale(optimizer, scale=2)
     if case.around == "Measured":
-        optimizer = ours.Measured(optimizer, previous_gradient=True)
-    return compiled(door, case, network(door), optimizer)
+        several = "gradient_accumulation_steps" in case.arguments
+        optimizer = ours.Measured(optimizer, previous_gradient=not several)
+    return compiled(case, network(), optimizer)
 
 
-def compiled(door, case, model, optimizer):
-    host, ours = DOORS[door]
-    model.compile(optimizer=optimizer, loss=host.losses.MeanSquaredError(), **case.compiled)
+def compiled(case, model, optimizer):
+    model.compile(optimizer=optimizer, loss=keras.losses.MeanSquaredError(), **case.compiled)
     return ours.per_replica(model) if case.per_replica else model
 
 
-def callbacks(door, case, folder):
-    host, ours = DOORS[door]
-    options = {
-        "TrustRatios": {"every": 2, "print_fn": None}, "AutoWarmup": {"verbose": False},
-        "StopAtScaleInvariantStep": {"steps": 1000}, "BackupAndRestore": {"backup_dir": folder},
-    }.get(case.callback, {})  # fmt: skip
-    if case.callback == "NoiseScale":
-        return [ours.NoiseScale(8, every=2, verbose=False)]
-    owner = host.callbacks if case.callback == "SwapEMAWeights" else ours
-    return [getattr(owner, case.callback)(**options)] if case.callback else []
+def callbacks(case, folder):
+    make = {
+        "": lambda: [],
+        "SwapEMAWeights": lambda: [keras.callbacks.SwapEMAWeights()],
+        "TrustRatios": lambda: [ours.TrustRatios(every=2, print_fn=None)],
+        "AutoWarmup": lambda: [ours.AutoWarmup(verbose=False)],
+        "NoiseScale": lambda: [ours.NoiseScale(8, every=2, verbose=False)],
+        "StopAtScaleInvariantStep": lambda: [ours.StopAtScaleInvariantStep(1000)],
+        "DivergenceReport": lambda: [ours.DivergenceReport()],
+        "BackupAndRestore": lambda: [ours.BackupAndRestore(folder)],
+    }
+    return make[case.callback]()
 
 
-def fit(door, case, model, folder):
+def fit(case, model, folder):
     x, y = data()
     more = {"validation_data": (x, y)} if case.callback == "SwapEMAWeights" else {}
     model.fit(
-        x, y, batch_size=8, shuffle=False, verbose=0, **more,
-        callbacks=callbacks(door, case, folder),
+        x, y, batch_size=8, shuffle=False, verbose=0, **more, callbacks=callbacks(case, folder)
     )  # fmt: skip
 
 
@@ -154,10 +158,10 @@ def assert_sound(model, case, micro_batches):
 
 
 @contextlib.contextmanager
-def surroundings(door, case):
+def surroundings(case):
     """The dtype policy, the devices and, on JAX, programs that are compiled quickly."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(precision(door, policy=case.policy))
+        stack.enter_context(precision("keras", policy=case.policy))
         if BACKEND == "jax":
             import jax
 
@@ -171,40 +175,39 @@ def surroundings(door, case):
         yield
 
 
-@pytest.mark.parametrize(("door", "case"), list(cases()))
-def test_a_life_with_breaks_is_one_without(door, case, tmp_path):
-    host, ours = DOORS[door]
-    with surroundings(door, case):
-        model, twin = made(door, case), made(door, case)
+@pytest.mark.parametrize(("name", "case"), list(cases()))
+def test_a_life_with_breaks_is_one_without(name, case, tmp_path):
+    with surroundings(case):
+        model, twin = made(name, case), made(name, case)
         x, y = data()
-        fit(door, case, model, tmp_path / "a")
+        fit(case, model, tmp_path / "a")
         assert_sound(model, case, BATCHES)
         losses = [model.evaluate(x, y, batch_size=8, verbose=0) for _ in range(2)]
         assert losses[0] == losses[1]
-        fit(door, case, model, tmp_path / "a")
+        fit(case, model, tmp_path / "a")
         assert_sound(model, case, 2 * BATCHES)
 
         model.save(path := str(tmp_path / "model.keras"))
-        saved, model = state(model), host.models.load_model(path)
+        saved, model = state(model), keras.models.load_model(path)
         assert_same(state(model), saved)
         if case.per_replica:
             ours.per_replica(model)
-        fit(door, case, model, tmp_path / "a")
+        fit(case, model, tmp_path / "a")
         model.train_on_batch(x[:8], y[:8])
         assert_sound(model, case, 3 * BATCHES + 1)
 
-        compiled(door, case, model, model.optimizer)
+        compiled(case, model, model.optimizer)
         model.save_weights(path := str(tmp_path / "model.weights.h5"))
         saved = state(model)
         for weight in model.trainable_variables:
             weight.assign(array(weight) + 1)
         model.load_weights(path)
         assert_same(state(model), saved)
-        fit(door, case, model, tmp_path / "a")
+        fit(case, model, tmp_path / "a")
         assert_sound(model, case, 4 * BATCHES + 1)
 
         for _ in range(3):
-            fit(door, case, twin, tmp_path / "b")
+            fit(case, twin, tmp_path / "b")
         twin.train_on_batch(x[:8], y[:8])
-        fit(door, case, twin, tmp_path / "b")
+        fit(case, twin, tmp_path / "b")
         assert_same(state(model), state(twin), 1e-6)

@@ -136,7 +136,17 @@ class HostOptimizer(saved.Saved, keras.optimizers.Optimizer):
     def _model_variables_moving_average(self):
         """What Keras's `SwapEMAWeights` swaps with the weights: nothing before the first update."""
         averages = self._moving_averages  # first: TensorFlow asks for it in a graph, in the build
-        return averages if named.has_averages(self) else []
+        if not named.has_averages(self):
+            return []
+        for average, variable in zip(averages, self._trainable_variables, strict=True):
+            if average is not None and average.dtype != variable.dtype:
+                raise ValueError(
+                    f"{self.name}: SwapEMAWeights would round the averages, which are "
+                    f"{average.dtype}, to {variable.dtype}, as {variable.path} is. Take a dtype "
+                    f"policy with float32 weights, mixed_{variable.dtype} say, or leave the "
+                    "callback out: at the end of fit the averages become the weights."
+                )
+        return averages
 
     @_model_variables_moving_average.setter
     def _model_variables_moving_average(self, averages):
