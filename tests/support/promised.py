@@ -110,12 +110,10 @@ class Promised:
         told: The arguments of its constructor.
         weights: By role.
         undecayed: Roles that were excluded from weight decay as variables.
-        first_average: "update", where averages begin with the weights after the first update, or
-            "build", where they begin with those before it.
     """
 
-    def __init__(self, family, told, weights, undecayed=(), first_average="update"):
-        self.family, self.told, self.first_average = family, dict(told), first_average
+    def __init__(self, family, told, weights, undecayed=()):
+        self.family, self.told = family, dict(told)
         self.weights = {role: np.array(w, float) for role, w in weights.items()}
         self.frozen, self.undecayed_as_variables = set(), set(undecayed)
         self.begin()
@@ -202,8 +200,6 @@ class Promised:
 
     def take(self, gradients, gain=1.0):
         """One micro-batch; returns whether an update was taken."""
-        if self.told.get("use_ema") and self.first_average == "build" and not self.averages:
-            self.averages = {role: w.copy() for role, w in self.weights.items()}
         for role in self.trained:
             self.sums[role] = self.sums[role] + gradients[role]
         self.micro_step += 1

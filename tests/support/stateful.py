@@ -275,10 +275,7 @@ class Training(RuleBasedStateMachine):
             undecayed = ()  # its oracle has one decay a layer
         self.act("begin", family, told, f"{twins=}", f"{undecayed=}", f"{eager=}", wrapper)
         self.twins, self.eager, self.wrapper, self.is_built = twins, eager, wrapper, False
-        self.promised = Promised(
-            family, told, promises.weights_of(seed), undecayed,
-            first_average="update" if self.door == "keras" else "build",
-        )  # fmt: skip
+        self.promised = Promised(family, told, promises.weights_of(seed), undecayed)
         self.compile(*self.new_model(told, self.promised))
         self.put(self.promised.weights)
         self.agree()
@@ -613,9 +610,6 @@ class Training(RuleBasedStateMachine):
         promised = promised.copy()
         if form in WITH_MODEL:
             changes = {}
-        if form == "checkpoint" and self.door == "tf_keras":
-            # A known fault: averages that a checkpoint has none of begin with those of the build.
-            changes = {name: change for name, change in changes.items() if name != "use_ema"}
         before, told = dict(promised.told), {**promised.told, **changes}
         self.act("load", at, form, {k: v for k, v in changes.items() if v != before.get(k)})
         try:

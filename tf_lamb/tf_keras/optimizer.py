@@ -57,7 +57,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         beside = [(self._add_slots(v, own), self._add_master(v)) for v, own in pairs]
         self._slots, self._masters = map(list, zip(*beside, strict=True))
         if self.use_ema:
-            self._has_averages = self.add_variable((), tf.int64, "ones", "has_averages")
+            self._has_averages = self.add_variable((), tf.int64, name="has_averages")
         if self.gradient_accumulation_steps:
             self._micro_step = self.add_variable((), tf.int64, name="micro_step")
             with replicas.apart():
@@ -196,8 +196,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             lr=tf.convert_to_tensor(self.learning_rate),
             t=t,
             is_update=self._is_update(),
-            # As in tf_keras, the averages begin with the initial weights; they begin anew where
-            # a file held none.
+            # As in Keras 3, the averages begin with the weights of the first step. tf_keras has
+            # those of the build, which may be random ones that pretrained weights have replaced.
             ema_momentum=tf.cast(self.use_ema and self._has_averages > 0, tf.float64)
             * self.ema_momentum,
             ema_overwrites=tf.equal(t % frequency, 0) if frequency else tf.constant(False),
@@ -218,7 +218,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def finalize_variable_values(self, var_list):
         """At the end of training, the averages replace the weights if `use_ema` has made any."""
         overrun.warn_if_over(self, lambda: step_of(self))
-        if named.has_averages(self) and step_of(self):
+        if named.has_averages(self):
             super().finalize_variable_values(var_list)
         self._guard.tell(lambda: step_of(self), self.strange_weights)
 
@@ -247,4 +247,6 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if self.gradient_accumulation_steps:
             for own in [self._micro_step, *self._accumulators]:
                 own.assign(tf.zeros_like(own))
+        if self.use_ema:
+            self._has_averages.assign(1)
         self.iterations.assign(step)
