@@ -91,9 +91,11 @@ $(GOLDENS)/%/.ready: tests/goldens/%.txt
 	$(@D)/bin/python -m pip install --quiet --requirement $<
 	touch $@
 
+.PRECIOUS: $(HOSTS)/%/.ready
+
 $(HOSTS)/%/.ready: tests/hosts/%.txt pyproject.toml
 	python$(VERSION) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --constraint $< --editable ".[tensorflow,tf-keras,jax,test$(EXTRA)]"
+	$(@D)/bin/python -m pip install --quiet --constraint $< --editable ".[tensorflow,tensorboard,tf-keras,jax,test$(EXTRA)]"
 	touch $@
 
 $(VENV)/.train: pyproject.toml constraints.txt | $(VENV)/bin/python
