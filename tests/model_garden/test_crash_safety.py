@@ -6,12 +6,14 @@ import random
 import shutil
 import signal
 import time
+import types
 
 import pytest
 import yaml
 
 pytest.importorskip("official")
 
+import orbit
 import tensorflow as tf
 from official.core import train_utils
 from support import clusters, commands, garden, processes
@@ -20,10 +22,13 @@ from support.crashing import full_disk
 from support.doors import uncompiled
 from support.garden import EXPERIMENT, assert_same_bits, build, tiny
 
+from tf_lamb.model_garden import report
+from tf_lamb.model_garden import train as train_command
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
-from tf_lamb.model_garden.running import runner
+from tf_lamb.model_garden.running import controllers, runner
+from tf_lamb.model_garden.running.console import Console
 
 
 def contents(folder):
@@ -242,7 +247,7 @@ def test_a_full_disk_at_the_last_checkpoint_is_said(tmp_path, asynchronous):
         tf.train.Checkpoint(global_step=step, weights=weights), str(tmp_path), max_to_keep=1,
         step_counter=step, checkpoint_interval=1,
     )  # fmt: skip
-    controller = runner.Controller(
+    controller = controllers.Controller(
         global_step=step, evaluator=object(), checkpoint_manager=manager,
         enable_async_checkpointing=asynchronous,
     )  # fmt: skip
@@ -311,6 +316,118 @@ def test_a_first_stage_that_cannot_be_read(records, begun, tmp_path):
         check_run(params, "train", str(tmp_path / "second"), EXPERIMENT)
     assert f"task.init_checkpoint={begun}" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+# What a command makes of the folder, up to where Model Garden takes over.
+
+
+@pytest.fixture
+def begin(records, monkeypatch):
+    """Calls `train.run` with a mode and a folder; returns what Model Garden's main is given."""
+
+    def run(mode, folder, **changes):
+        params = build(settings_of(records, **changes))
+        args = types.SimpleNamespace(
+            mode=mode, model_dir=str(folder), experiment=EXPERIMENT, seed=None
+        )
+        given = []
+        monkeypatch.setattr(train_command, "flags", types.SimpleNamespace(FLAGS=args))
+        monkeypatch.setattr(train_command, "read", lambda _: params)
+        main = lambda _: given.append((args.model_dir, runner.Runner.evaluated))  # noqa: E731
+        monkeypatch.setattr("official.nlp.train.main", main)
+        monkeypatch.setattr(train_utils, "serialize_config", None)
+        monkeypatch.setattr("official.core.train_lib.OrbitExperimentRunner", None)
+        monkeypatch.setattr(orbit.controller, "_log", None)
+        monkeypatch.setattr(runner.Runner, "console", None)
+        monkeypatch.setattr(runner.Runner, "evaluated", None)
+        monkeypatch.setattr(report, "report", lambda folder: f"report of {folder}")
+        with Console() as console:
+            train_command.run(console)
+        return given
+
+    return run
+
+
+@pytest.mark.parametrize("leftover", [None, NAMES, INDEX], ids=["new", "names none", "half"])
+def test_an_evaluation_without_a_checkpoint_is_refused(begin, tmp_path, leftover):
+    folder = tmp_path / "new"
+    if leftover:
+        folder.mkdir()
+        (folder / leftover).write_bytes(b"")
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match="no checkpoint (to evaluate|that can be read)") as error:
+        begin("eval", folder)
+    assert str(folder) in str(error.value) and "\n" not in str(error.value)
+    assert contents(tmp_path) == before and folder.exists() == bool(leftover)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "step"),
+    [(DATA, cut, 4), (INDEX, cut, 4), (NAMES, os.remove, 6),
+     (NAMES, lambda path: path.write_bytes(b""), 6)],
+    ids=["data cut", "index cut", "unnamed", "name empty"],
+)  # fmt: skip
+def test_an_evaluation_takes_the_last_checkpoint_that_is_whole(begin, three, name, damage, step):
+    """It writes nothing of it down: a training may be at work there."""
+    damage(three / name)
+    (three / "ckpt-8_temp").mkdir()
+    before = contents(three)
+    assert begin("eval", three) == [(str(three), str(three / f"ckpt-{step}"))]
+    assert contents(three).keys() - before.keys() == {three / "eval.log"}
+    assert before.items() <= contents(three).items() and (three / "ckpt-8_temp").exists()
+    if (name, damage) == (INDEX, cut):  # those who ask for the step alone
+        assert checkpoints.steps_done(str(three)) == 4
+
+
+def test_a_folder_that_cannot_be_written_is_evaluated_and_not_trained(
+    begin, three, monkeypatch, capsys
+):
+    assert checkpoints.is_writable(str(three)) and not checkpoints.is_writable("/proc/self")
+    monkeypatch.setattr(checkpoints, "is_writable", lambda folder: False)
+    before = contents(three)
+    ((folder, checkpoint),) = begin("eval", three)
+    assert checkpoint == str(three / "ckpt-6") and os.listdir(folder) == ["eval.log"]
+    assert f"{three} cannot be written: all that this evaluation writes goes to {folder}" in (
+        capsys.readouterr().out
+    )
+    shutil.rmtree(folder)
+    with pytest.raises(UserError, match="cannot be written. Choose another one"):
+        begin("train", three.parent / "new")
+    assert contents(three) == before
+
+
+def test_an_evaluation_of_a_checkpoint_that_the_folder_does_not_name(
+    records, begun, monkeypatch, eager
+):
+    (begun / NAMES).write_bytes(b"")
+    monkeypatch.setattr(runner.Runner, "evaluated", str(begun / "ckpt-2"))
+    monkeypatch.setattr(checkpoints, "settle", lambda folder: None)
+    before = contents(begun)
+    one = garden.run(build(settings_of(records)), begun, "eval", save_summary=False)
+    assert int(one.trainer.global_step) == 2 and contents(begun) == before
+
+
+def test_a_run_that_is_finished_is_said_in_one_line(begin, begun, records, capsys):
+    model_dirs.write_params(build(settings_of(records, train_steps=4)), str(begun))
+    with pytest.raises(UserError, match="taken 4 steps, more than trainer.train_steps=2"):
+        begin("train", begun, train_steps=2)
+    before = contents(begun)
+    assert begin("train", begun, train_steps=4) == []
+    said = capsys.readouterr().out
+    assert "All 4 steps are taken. To take more, raise trainer.train_steps\nreport of" in said
+    assert contents(begun).keys() - before.keys() == {begun / "train.log"}
+    for evaluated, taken_over in ((2, True), (4, False)):  # its last evaluation is due, or made
+        model_dirs.write_evaluated(str(begun), evaluated)
+        assert bool(begin("train_and_eval", begun, train_steps=4)) == taken_over
+
+
+def test_validation_data_without_a_batch_are_refused(records, begun, monkeypatch, eager):
+    params = build(settings_of(records))
+    params.task.validation_data.override({"global_batch_size": 128, "is_training": False})
+    monkeypatch.setattr(runner.Runner, "evaluated", str(begun / "ckpt-2"))
+    with pytest.raises(UserError, match="validation_data has not one batch of .*=128") as error:
+        garden.run(params, begun, "eval", save_summary=False)
+    assert "drop_remainder=false" in str(error.value)
 
 
 # Whole runs, as commands.

@@ -14,7 +14,7 @@ from support.garden import assert_same_bits, build, tiny
 
 from tf_lamb.model_garden import report
 from tf_lamb.model_garden.folders import model_dirs
-from tf_lamb.model_garden.running import runner
+from tf_lamb.model_garden.running import controllers
 
 STEPS, EVERY = 10, 4  # due at 4, at 8 and at the end
 
@@ -107,7 +107,7 @@ class Steps(orbit.AbstractTrainer, orbit.AbstractEvaluator):
 )
 def test_what_is_due_and_was_not_made_is_made(tmp_path, at, last, due, expected):
     steps = Steps(at)
-    controller = runner.Controller(
+    controller = controllers.Controller(
         global_step=steps.step, trainer=steps, evaluator=steps, steps_per_loop=1
     )
     controller.model_dir, controller.writes = str(tmp_path), True
@@ -122,7 +122,7 @@ def test_what_is_due_and_was_not_made_is_made(tmp_path, at, last, due, expected)
 
 def test_an_evaluation_of_lost_weights_is_forgotten_before_the_first_step(tmp_path):
     steps = Steps(6)
-    controller = runner.Controller(
+    controller = controllers.Controller(
         global_step=steps.step, trainer=steps, evaluator=steps, steps_per_loop=1,
         train_actions=[lambda _: (_ for _ in ()).throw(Killed)],
     )  # fmt: skip

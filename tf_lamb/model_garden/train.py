@@ -23,11 +23,12 @@ To resume a run that stopped, give the same command again.
 """
 
 import os
+import tempfile
 
 from absl import app, flags
 
 from tf_lamb.model_garden.checks import early
-from tf_lamb.model_garden.errors import one_line
+from tf_lamb.model_garden.errors import UserError, one_line
 from tf_lamb.model_garden.running.console import Console
 
 
@@ -103,25 +104,61 @@ def run(console) -> None:
     check_run(params := read(args), args.mode, args.model_dir, args.experiment, args.seed)
 
     training, is_chief = "train" in args.mode, batches.is_chief(params)
+    if (seed := args.seed) is None:
+        seed = model_dirs.read_run(args.model_dir).get("seed")
+    evaluated = _evaluated(params, args.model_dir) if args.mode == "eval" else None
+    if not checkpoints.is_writable(args.model_dir):
+        if args.mode != "eval":
+            raise UserError(f"--model_dir={args.model_dir} cannot be written. Choose another one")
+        unwritten, args.model_dir = args.model_dir, tempfile.mkdtemp(prefix="tf_lamb-eval-")
+        print(f"{unwritten} cannot be written: all that this evaluation writes goes to "
+              f"{args.model_dir}", flush=True)  # fmt: skip
     if is_chief:
         console.keep_in(args.model_dir, "train.log" if training else "eval.log")
     else:
         console.give_back()
-    if (seed := args.seed) is None:
-        seed = model_dirs.read_run(args.model_dir).get("seed")
     if seed is not None:
         tf_keras.utils.set_random_seed(seed)
     if training:
         checkpoints.settle(args.model_dir)
+        if _is_done(params, args.mode, args.model_dir):
+            if is_chief:
+                steps = params.trainer.train_steps
+                print(f"All {steps:,} steps are taken. To take more, raise trainer.train_steps")
+                print(report.report(args.model_dir), flush=True)
+            return
         model_dirs.write_run(args.model_dir, args.experiment, seed)
         if is_chief and (latest := checkpoints.latest(args.model_dir)):
             print(f"Going on from {os.path.basename(latest)}", flush=True)
-    runner.install(console if is_chief else None)
+    runner.install(console if is_chief else None, evaluated)
     model_garden_train.main(None)
     if training:
         logging.set_verbosity(logging.WARNING)  # TensorFlow's threads tell of their end, after it
         if is_chief:
             print(report.report(args.model_dir), flush=True)
+
+
+def _evaluated(params, model_dir: str) -> str | None:
+    """The checkpoint that is evaluated; None for that of `task.init_checkpoint`."""
+    from tf_lamb.model_garden.folders import checkpoints
+
+    checkpoint = checkpoints.last_whole(model_dir)
+    if checkpoint is None and not params.task.init_checkpoint:
+        raise UserError(
+            f"--model_dir={model_dir} holds no checkpoint to evaluate. Name the --model_dir of a "
+            "run that has saved one, or write task.init_checkpoint=CHECKPOINT"
+        )
+    return checkpoint
+
+
+def _is_done(params, mode: str, model_dir: str) -> bool:
+    """Whether all steps of a training are taken, and the last of them is evaluated if it is due."""
+    from tf_lamb.model_garden.folders import checkpoints, model_dirs
+
+    steps = checkpoints.steps_done(model_dir)
+    if mode == "train_and_eval" and model_dirs.read_evaluated(model_dir) != steps:
+        return False
+    return mode in ("train", "train_and_eval") and steps == params.trainer.train_steps
 
 
 def _run(_) -> None:

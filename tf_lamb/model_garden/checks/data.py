@@ -30,6 +30,17 @@ def why_no_data(params, training: bool, evaluating: bool) -> str | None:
     return None
 
 
+def no_batch(data) -> str:
+    """What to say of validation data of which no batch is evaluated."""
+    batch, drops = data.global_batch_size, getattr(data, "drop_remainder", False)
+    way_out = ", or task.validation_data.drop_remainder=false" if drops else ""
+    return (
+        f"task.validation_data has not one batch of global_batch_size={batch:,}: there is nothing "
+        f"to evaluate. Write task.validation_data.global_batch_size=N, of no more examples than "
+        f"there are{way_out}"
+    )
+
+
 def _why_no_files(params, part: str, pattern) -> str | None:
     given = f"task.{part}.input_path={pattern!r}"
     try:

@@ -29,9 +29,10 @@ def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
     reason = why_no_runtime(params, evaluating)
     if training:
         reason = reason or why_no_optimizer(params) or why_no_batch(params)
-        reason = reason or _why_no_first_stage(params, model_dir)
+    reason = reason or _why_no_first_stage(params, model_dir)
     reason = reason or why_no_data(params, training, evaluating)
     if training:
+        reason = reason or _why_no_steps(params, model_dir)
         reason = reason or model_dirs.why_not_here(params, model_dir, experiment, seed)
     if reason:
         raise UserError(reason)
@@ -203,6 +204,17 @@ def why_no_batch(params) -> str | None:
     except ValueError as error:
         return f"task.train_data.global_batch_size={batch}: {error}"
     return why_no_attack(params) or why_no_groups(params, examples)
+
+
+def _why_no_steps(params, model_dir) -> str | None:
+    done, steps = checkpoints.steps_done(model_dir), params.trainer.train_steps
+    if done > steps:
+        return (
+            f"--model_dir={model_dir} has taken {done:,} steps, more than trainer.train_steps="
+            f"{steps:,}. Write trainer.train_steps=N, with more than {done:,}, to go on, or choose "
+            "another --model_dir"
+        )
+    return None
 
 
 def _why_no_first_stage(params, model_dir) -> str | None:

@@ -17,6 +17,7 @@ from tf_lamb.model_garden.errors import UserError
 
 # seam: tf-models-official 2.20.0 and tensorflow 2.20. What Orbit and TensorFlow name their files.
 _NAMING_FILE, _PREFIX, _INDEX, _UNFINISHED = "checkpoint", "ckpt-", ".index", "_temp"
+_UNREADABLE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
 
 
 @contextlib.contextmanager
@@ -33,6 +34,19 @@ def whole(path: str):
         raise UserError(f"{path} cannot be written: {error.message}") from error
 
 
+def is_writable(folder: str) -> bool:
+    """Whether a file can be written into the folder, which is made if need be."""
+    path = os.path.join(folder, f"{uuid.uuid4().hex}.tmp")
+    try:
+        tf.io.gfile.makedirs(folder)
+        with tf.io.gfile.GFile(path, "w") as file:
+            file.write(" ")
+        tf.io.gfile.remove(path)
+    except tf.errors.OpError:
+        return False
+    return True
+
+
 def latest(folder: str) -> str | None:
     """The checkpoint that the folder's file `checkpoint` names, if there is such a one."""
     try:
@@ -41,11 +55,26 @@ def latest(folder: str) -> str | None:
         return None
 
 
+def readable(folder: str) -> str | None:
+    """The checkpoint that the folder names, or else the newest, of which the index can be read."""
+    return next((c for c in _candidates(folder) if _reader(c)), None)
+
+
 def steps_done(folder: str) -> int:
     """The step of the checkpoint from which a run in this folder goes on; 0 if there is none."""
-    checkpoint, step = latest(folder), "global_step/.ATTRIBUTES/VARIABLE_VALUE"
-    reader = checkpoint and tf.train.load_checkpoint(checkpoint)
-    return int(reader.get_tensor(step)) if reader and reader.has_tensor(step) else 0
+    checkpoint, step = readable(folder), "global_step/.ATTRIBUTES/VARIABLE_VALUE"
+    reader = checkpoint and _reader(checkpoint)
+    try:
+        return int(reader.get_tensor(step)) if reader and reader.has_tensor(step) else 0
+    except _UNREADABLE:  # `last_whole` says so
+        return 0
+
+
+def _reader(checkpoint):
+    try:
+        return tf.train.load_checkpoint(checkpoint)
+    except _UNREADABLE:
+        return None
 
 
 def is_begun(folder: str) -> bool:
@@ -59,8 +88,32 @@ def why_broken(checkpoint: str) -> str | None:
         reader = tf.train.load_checkpoint(checkpoint)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
-    except (tf.errors.OpError, LookupError, RuntimeError, ValueError) as error:
+    except _UNREADABLE as error:
         return f"{checkpoint}: {str(error).splitlines()[0]}"
+    return None
+
+
+def last_whole(folder: str) -> str | None:
+    """The newest checkpoint that can be read to its end; None where none was ever finished.
+
+    Warns where it is not the one that the folder names; writes nothing.
+
+    Raises:
+        UserError: where there were checkpoints, and none can be read.
+    """
+    named, broken = latest(folder), []
+    for checkpoint in _candidates(folder):
+        if not (reason := why_broken(checkpoint)):
+            if checkpoint != named:
+                why, name = _why(broken), os.path.basename(checkpoint)
+                logging.warning("--model_dir=%s: %s. Going on from %s.", folder, why, name)
+            return checkpoint
+        broken.append(reason)
+    if _is_named(folder):  # else none was ever finished
+        raise UserError(
+            f"--model_dir={folder} holds no checkpoint that can be read: {_why(broken)}. Bring "
+            "back a copy, choose another --model_dir, or delete this one to begin anew"
+        )
     return None
 
 
@@ -70,22 +123,13 @@ def settle(folder: str) -> None:
     Also removes what a killed process has left of a checkpoint that it was writing.
     """
     _remove_unfinished(folder)
-    named, broken = latest(folder), []
-    for checkpoint in dict.fromkeys([*([named] if named else []), *_newest_first(folder)]):
-        if not (reason := why_broken(checkpoint)):
-            break
-        broken.append(reason)
-    else:
-        if _is_named(folder):  # else none was ever finished
-            raise UserError(
-                f"--model_dir={folder} holds no checkpoint that can be read: {_why(broken)}. Bring "
-                "back a copy, choose another --model_dir, or delete this one to begin anew"
-            )
-        return
-    if checkpoint != named:
+    if (checkpoint := last_whole(folder)) and checkpoint != latest(folder):
         _name(folder, checkpoint)
-        name = os.path.basename(checkpoint)
-        logging.warning("--model_dir=%s: %s. Going on from %s.", folder, _why(broken), name)
+
+
+def _candidates(folder: str) -> list[str]:
+    named = latest(folder)
+    return [*dict.fromkeys([*([named] if named else []), *_newest_first(folder)])]
 
 
 def _why(broken: list[str]) -> str:
@@ -160,24 +204,29 @@ class Manager(tf.train.CheckpointManager):
     dies.
     """
 
-    def __init__(self, *args, model_dir: str, **kwargs):
+    def __init__(self, *args, model_dir: str, evaluated: str | None = None, **kwargs):
         super().__init__(*args, **kwargs)
-        self._model_dir = model_dir
+        self._model_dir, self._evaluated = model_dir, evaluated
 
     def restore_or_initialize(self):
         """See base class."""
         # seam: tensorflow 2.20. So the base class also remembers the step of that checkpoint;
         # workers that disagree on when to save the next one wait for each other forever.
-        self._latest_checkpoint = path = tf.train.latest_checkpoint(self._model_dir)
+        path = self._evaluated or tf.train.latest_checkpoint(self._model_dir)
+        self._latest_checkpoint = path
         if path is None:
             return super().restore_or_initialize()
         if missing := self._missing(path):
             lacks = f"it lacks {len(missing)} variables of it, {missing[0]} for one"
             raise UserError(self._foreign(path, lacks))
         try:
-            return super().restore_or_initialize()
+            # What is needed is there. An evaluation, or a run that takes no step, leaves the rest,
+            # of which the base class has TensorFlow warn, variable by variable.
+            self.checkpoint.restore(path).expect_partial()
         except ValueError as error:  # of another shape
             raise UserError(self._foreign(path, str(error))) from error
+        self._last_checkpoint_step = int(self._step_counter.numpy())
+        return path
 
     def _missing(self, path) -> list[str]:
         """What TensorFlow would silently leave as it is. The optimizer's settings may change."""

@@ -13,6 +13,7 @@ import gin
 import tensorflow as tf
 from official.core import base_trainer
 
+from tf_lamb.model_garden.checks.data import no_batch
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import model_dirs
 from tf_lamb.model_garden.running import batches
@@ -53,6 +54,23 @@ class Trainer(base_trainer.Trainer):
             raise UserError(
                 f"task.init_checkpoint={config.init_checkpoint} does not fit this model: {error}"
             ) from error
+
+    def eval_begin(self):
+        """See base class."""
+        self._batches = 0
+        return super().eval_begin()
+
+    def eval_reduce(self, state=None, step_outputs=None):
+        """See base class, which calls it after each batch."""
+        self._batches += 1
+        return super().eval_reduce(state, step_outputs)
+
+    def eval_end(self, aggregated_logs=None):
+        """See base class; without a batch there are no results."""
+        # A loop of TensorFlow's calls no `eval_reduce`, and has an error of its own.
+        if not self._batches and not self.config.trainer.eval_tf_while_loop:
+            raise UserError(no_batch(self.config.task.validation_data))
+        return super().eval_end(aggregated_logs)
 
     def train_step(self, iterator):
         """See base class; as many micro-batches as the optimizer makes one update of."""

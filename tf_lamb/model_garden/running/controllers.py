@@ -1,0 +1,116 @@
+"""Orbit's controller: training can end before its last step, and no evaluation is missing."""
+
+import contextlib
+
+import orbit
+import tensorflow as tf
+from official.core import actions as core_actions
+
+from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.folders import model_dirs
+from tf_lamb.model_garden.running import actions
+
+
+def let_recovery_go_first(controller):
+    """Hands Model Garden's recovery to our report, which would end the run before it."""
+    ours = [a for a in controller.train_actions if isinstance(a, actions.Divergence)]
+    # seam: tf-models-official 2.20.0, which puts it behind all other actions.
+    theirs = [
+        a for a in controller.train_actions
+        if isinstance(getattr(a, "condition", None), core_actions.RecoveryCondition)
+    ]  # fmt: skip
+    if ours and theirs:
+        ours[0].recovery = theirs[0]
+        controller.train_actions = [a for a in controller.train_actions if a is not theirs[0]]
+
+
+class _Spent(Exception):
+    """Leaves Orbit's loop, which knows steps only."""
+
+
+class Controller(orbit.Controller):
+    """Orbit's controller, which also ends where a `Progress` action says so.
+
+    Evaluations are due at the multiples of their interval, and at the end, wherever the run was
+    resumed. One that a kill prevented is made up for.
+
+    Attributes:
+        model_dir: the folder that remembers which evaluation was the last; None for none.
+        writes: whether this process writes into it.
+    """
+
+    model_dir, writes = None, False
+
+    def _is_spent(self):
+        progress = (a for a in self.train_actions if isinstance(a, actions.Progress))
+        return any(action.is_spent() for action in progress)
+
+    def _train_n_steps(self, num_steps):
+        # seam: orbit of tf-models-official 2.20.0.
+        if self._is_spent():
+            raise _Spent
+        super()._train_n_steps(num_steps)
+
+    def train(self, steps, checkpoint_at_completion=True):
+        """See base class."""
+        try:
+            super().train(steps, checkpoint_at_completion)
+        except _Spent:
+            if checkpoint_at_completion:
+                self._save_now()
+
+    def train_and_evaluate(self, train_steps, eval_steps=-1, eval_interval=None):
+        """See base class, which counts the interval from where the run was resumed."""
+        output, interval = None, eval_interval or train_steps
+        step, evaluated = int(self.global_step.numpy()), self._last_evaluated()
+        while True:
+            is_over = step >= train_steps or self._is_spent()
+            if step != evaluated and (is_over or step % interval == 0):
+                output = self.evaluate(eval_steps)
+                self._remember(step)
+            if is_over:
+                break
+            evaluated, due = None, step - step % interval + interval
+            self.train(min(due, train_steps), checkpoint_at_completion=False)
+            step = int(self.global_step.numpy())
+        self._save_now()
+        return output
+
+    def _last_evaluated(self):
+        """The step of the last evaluation; 0, which is never evaluated, if there was none."""
+        last = model_dirs.read_evaluated(self.model_dir) if self.model_dir else 0
+        if last > self.global_step.numpy():  # of weights that this run has lost
+            self._remember(last := 0)
+        return last
+
+    def _remember(self, step):
+        if self.writes:
+            model_dirs.write_evaluated(self.model_dir, step)
+
+    def _save_now(self):
+        self.save_checkpoint()
+        self._sync_on_async_checkpointing()
+
+    def _maybe_save_checkpoint(self, check_interval=True):
+        with self._saving():
+            return super()._maybe_save_checkpoint(check_interval)
+
+    def _sync_on_async_checkpointing(self):
+        with self._saving():
+            super()._sync_on_async_checkpointing()
+            # seam: tensorflow 2.20. It says of a checkpoint that its thread could not write when
+            # the next is due: never, of the last.
+            saver = getattr(self.checkpoint_manager, "checkpoint", None)
+            if thread := getattr(saver, "_async_checkpointer_impl", None):
+                thread._check_async_thread_error()
+
+    @contextlib.contextmanager
+    def _saving(self):
+        try:
+            yield
+        except tf.errors.OpError as error:
+            folder = self.checkpoint_manager.directory
+            raise UserError(
+                f"no checkpoint can be saved to {folder}: {error.message}. Those before it are "
+                "whole: with room on the disk, give the same command again"
+            ) from error
