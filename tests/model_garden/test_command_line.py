@@ -1,7 +1,6 @@
 """Model Garden's commands before they import it: their help, and what they refuse at once."""
 
 import importlib
-import pathlib
 import re
 import shlex
 import subprocess
@@ -93,11 +92,35 @@ def test_numbers_are_read_as_model_gardens_loader_reads_them():
 
 def test_gin_may_register_what_is_not_known_yet(monkeypatch):
     flags = types.SimpleNamespace(gin_file=None, gin_params=None)
+    flags.experiment, flags.config_file = "mine", None
     monkeypatch.setattr(absl_flags, "FLAGS", flags)
     with pytest.raises(UserError, match="not known"):
-        early.check_names("mine", None)
+        early.check_names(flags)
     flags.gin_params = ["import mine"]
-    early.check_names("mine", None)
+    early.check_names(flags)
+
+
+# Config files.
+
+
+def test_a_config_of_this_package_is_found_by_its_name(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    flags = types.SimpleNamespace(gin_file=None, gin_params=None)
+    monkeypatch.setattr(absl_flags, "FLAGS", flags)
+    flags.experiment, flags.config_file = EXPERIMENT, ["bert_small_cpu.yaml", "gs://a/b.yaml"]
+    early.check_names(flags)
+    ours = f"{ROOT}/model_garden_configs/bert_small_cpu.yaml"
+    assert flags.config_file == [ours, "gs://a/b.yaml"]
+    # A file of that name that is here comes first.
+    (tmp_path / "bert_small_cpu.yaml").write_text("trainer: {train_steps: 3}")
+    assert yamls.found("bert_small_cpu.yaml") == "bert_small_cpu.yaml"
+    assert yamls.found(ours) == ours
+    for name, hint in (
+        ("bert_smal_cpu.yaml", "Did you mean bert_small_cpu.yaml"),
+        ("a/b.yaml", ""),
+    ):
+        with pytest.raises(UserError, match=f"{name}: there is no such file.*{hint}"):
+            yamls.found(name)
 
 
 # Without Model Garden.
@@ -152,9 +175,8 @@ def trains(line, tmp_path):
     assert words[:3] == ["python", "-m", "tf_lamb.model_garden.train"]
     given = dict(word[2:].split("=", 1) for word in words[3:])
     assert given["mode"] == "train_and_eval" and given["model_dir"] == f"{tmp_path}/run"
-    assert pathlib.Path(given["config_file"]).is_file()
     flags = types.SimpleNamespace(
-        experiment=given["experiment"], config_file=[given["config_file"]],
+        experiment=given["experiment"], config_file=[yamls.found(given["config_file"])],
         params_override=given["params_override"], tpu="", tf_data_service="",
     )  # fmt: skip
     flags = Flags(flags)

@@ -2,6 +2,8 @@
 
 import glob
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -10,12 +12,14 @@ pytest.importorskip("official")
 
 import tensorflow as tf
 from official.core import train_utils
-from support.garden import EXPERIMENT, build, tiny
+from official.modeling.optimization.optimizer_factory import LEGACY_OPTIMIZERS_CLS
+from support.garden import EXPERIMENT, ROOT, build, optimizer, tiny
 
 from tf_lamb.model_garden import report
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.errors import UserError
-from tf_lamb.model_garden.folders import model_dirs
+from tf_lamb.model_garden.experiments.entries import STOCK
+from tf_lamb.model_garden.folders import locks, model_dirs
 
 
 def _begun(params, model_dir):
@@ -29,8 +33,14 @@ def test_a_run_may_go_on_with_more_steps(records, tmp_path):
     settings = tiny(records)
     _begun(build(settings), tmp_path)
     settings["trainer"] |= {"train_steps": 50, "checkpoint_interval": 7}
+    rate = {"tf_lamb_polynomial": {"initial_learning_rate": 0.01, "steps": 50}}
+    settings["trainer"]["optimizer_config"]["learning_rate"] = rate
     check_run(build(settings), "train", str(tmp_path), EXPERIMENT, 1)
     check_run(build(settings), "train", str(tmp_path), EXPERIMENT)
+
+
+def _ours(**fields):
+    return {"trainer": {"optimizer_config": optimizer(**fields)}}
 
 
 @pytest.mark.parametrize(
@@ -40,6 +50,12 @@ def test_a_run_may_go_on_with_more_steps(records, tmp_path):
         ({"trainer": {"optimizer_config": {"optimizer": {"type": "adamw"}}}}, "'tf_lamb', yours"),
         ({"trainer": {"optimizer_config": {"ema": {"average_decay": 0.9}}}}, "ema is 'not set'"),
         ({"runtime": {"mixed_precision_dtype": "float16"}}, "'not float16', yours 'float16'"),
+        (_ours(slot_dtype="bfloat16"), "tf_lamb.slot_dtype is 'float32', yours 'bfloat16'"),
+        (_ours(measured={"enabled": True}), "tf_lamb.measured.enabled is False, yours True"),
+        (
+            _ours(adascale={"scale": 2, "scale_invariant_steps": 20}),
+            "tf_lamb.adascale.scale is 'not set', yours 'set'",
+        ),
     ],
 )
 def test_a_model_dir_of_another_run(records, tmp_path, change, expected):
@@ -63,6 +79,76 @@ def test_a_model_dir_of_another_experiment_or_seed(records, tmp_path):
     os.remove(tmp_path / "params.yaml")
     with pytest.raises(UserError, match="a checkpoint but no params.yaml"):
         check_run(params, "train", str(tmp_path), EXPERIMENT)
+
+
+@pytest.mark.parametrize("kind", ["lamb", "lars"])
+def test_an_optimizer_that_was_replaced_or_is_now(kind, monkeypatch, records, tmp_path):
+    """Slots of Model Garden's own and of ours, under one type."""
+    settings = tiny(records)
+    config = settings["trainer"]["optimizer_config"]
+    config["optimizer"] = {"type": kind}
+    config["learning_rate"] = {"type": "constant"}
+    params = build(settings)
+
+    def begun_with(entry, folder):
+        train_utils.serialize_config(params, str(folder))
+        variable = tf.Variable([1.0])
+        made = entry()
+        made.apply_gradients([(tf.constant([1.0]), variable)])
+        checkpoint = tf.train.Checkpoint(
+            global_step=tf.Variable(3, dtype=tf.int64), optimizer=made, model=variable
+        )
+        tf.train.CheckpointManager(checkpoint, str(folder), max_to_keep=1).save()
+        return str(folder)
+
+    theirs = begun_with(LEGACY_OPTIMIZERS_CLS[kind], tmp_path / "theirs")
+    ours = begun_with(STOCK[kind], tmp_path / "ours")
+    check_run(params, "train", theirs)
+    with pytest.raises(UserError, match="begun with --replace_stock.* Write --replace_stock, or"):
+        check_run(params, "train", ours)
+    monkeypatch.setitem(LEGACY_OPTIMIZERS_CLS, kind, STOCK[kind])
+    check_run(params, "train", ours)
+    with pytest.raises(UserError, match="begun without --replace_stock.* Leave --replace_stock"):
+        check_run(params, "train", theirs)
+
+
+# Two runs in one folder.
+
+HOLDS = """
+import sys
+from tf_lamb.model_garden.folders import locks
+locks.lock(sys.argv[1])
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_run_in_a_folder_is_refused_while_the_first_lives(tmp_path):
+    folder = tmp_path / "model"
+    first = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(folder)], cwd=ROOT,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert first.stdout.readline() == "locked\n"
+        with pytest.raises(UserError, match="another run trains in it") as error:
+            locks.lock(str(folder))
+        (line,) = str(error.value).splitlines()
+        assert f"--model_dir={folder}" in line and f"process {first.pid} on" in line
+    finally:
+        first.kill()  # and nothing is left of its lock
+        first.communicate()
+    locks.lock(str(folder))
+    locks.lock(str(folder))  # the same run, once more
+
+
+def test_a_folder_without_locks_keeps_nobody_out(monkeypatch, tmp_path):
+    def none(*_, **__):
+        raise OSError("no locks here")
+
+    monkeypatch.setattr(locks.fcntl, "flock", none)
+    locks.lock(str(tmp_path))
+    locks.lock("gs://bucket/folder")
 
 
 def test_the_report_reads_a_run_that_was_killed(tmp_path):

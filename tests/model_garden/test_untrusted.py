@@ -86,6 +86,13 @@ def test_yaml_is_read_by_a_safe_loader():
     assert not yamls._Loader.yaml_multi_constructors
 
 
+def test_a_merge_is_no_key_twice():
+    text = "a: &a {<<: {k: 1, l: 1}, k: 2}\nb: {<<: *a, k: 3}\nc: {<<: *a, <<: *a}"
+    assert yamls.read(text) == {
+        "a": {"k": 2, "l": 1}, "b": {"k": 3, "l": 1}, "c": {"k": 2, "l": 1},
+    }  # fmt: skip
+
+
 def test_yaml_holds_what_model_garden_writes():
     assert yamls.read("a: 1e-3\nb: !!python/tuple [1, [2]]\nc: &c {d: null}\ne: *c") == {
         "a": 1e-3, "b": (1, [2]), "c": {"d": None}, "e": {"d": None},

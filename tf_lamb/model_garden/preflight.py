@@ -148,7 +148,7 @@ def run(said_to=None) -> bool:
         if args.report and os.path.exists(args.report):
             raise ValueError(f"--report={args.report} exists: name another file, or delete it")
     with one_line("preflight"):
-        early.check_names(args.experiment, args.config_file)
+        early.check_names(args)
         train.register()
         params = train.read(args)
         say = functools.partial(print, file=said_to or sys.stderr, flush=True)

@@ -1,12 +1,12 @@
 """Trains and evaluates an experiment with Model Garden's own main, and refuses early.
 
     python -m tf_lamb.model_garden.train --experiment=lamb/bert_pretraining \\
-        --config_file=model_garden_configs/bert_small_cpu.yaml --mode=train_and_eval \\
-        --model_dir=/tmp/bert_small
+        --config_file=bert_small_cpu.yaml --mode=train_and_eval --model_dir=/tmp/bert_small
 
 The flags are those of `official.nlp.train`, and every experiment that it knows runs here too.
 Beyond it:
 
+*   `--config_file` finds the files of `model_garden_configs` by their bare names, too;
 *   `--global_batch_size` says only the batch, and a recipe fills in the rest: learning rate,
     warmup, steps, intervals. The default recipe, LEGW, scales what the experiment says of its own
     batch; for `lamb/bert_pretraining` and the ResNets that gives the published tables;
@@ -97,7 +97,7 @@ def run(console) -> None:
 
     from tf_lamb.model_garden import report
     from tf_lamb.model_garden.checks.experiment import check_run
-    from tf_lamb.model_garden.folders import checkpoints, model_dirs
+    from tf_lamb.model_garden.folders import checkpoints, locks, model_dirs
     from tf_lamb.model_garden.running import batches, runner
 
     args = flags.FLAGS
@@ -113,6 +113,8 @@ def run(console) -> None:
         unwritten, args.model_dir = args.model_dir, tempfile.mkdtemp(prefix="tf_lamb-eval-")
         print(f"{unwritten} cannot be written: all that this evaluation writes goes to "
               f"{args.model_dir}", flush=True)  # fmt: skip
+    if training and is_chief:
+        locks.lock(args.model_dir)
     if is_chief:
         console.keep_in(args.model_dir, "train.log" if training else "eval.log")
     else:
@@ -163,7 +165,7 @@ def _is_done(params, mode: str, model_dir: str) -> bool:
 
 def _run(_) -> None:
     with Console() as console, one_line("train"):
-        early.check_names(flags.FLAGS.experiment, flags.FLAGS.config_file)
+        early.check_names(flags.FLAGS)
         register()
         run(console)
 

@@ -42,20 +42,21 @@ def known_experiments() -> list[str]:
     return sorted(set().union(*map(registered_in, (OURS, *theirs))))
 
 
-def check_names(experiment: str, config_file: list[str] | None) -> None:
+def check_names(named) -> None:
     """Raises `UserError` for an experiment or a file that is not there, or is no YAML.
 
+    A file of this package may be named without its folder; its path takes the name's place.
+
     Args:
-        experiment: its name; Gin may import what registers more of them.
-        config_file: the paths of its YAMLs; those that are not local are left for later.
+        named: flags or a stage, with `experiment`, which Gin may be about to register, and
+            `config_file`, the paths of YAMLs; those that are not local are left for later.
     """
     from tf_lamb.model_garden.folders import yamls
 
     names, gin = known_experiments(), flags.FLAGS.gin_file or flags.FLAGS.gin_params
-    if experiment not in names and not gin:
-        raise UserError(unknown("--experiment", experiment, names))
-    for path in config_file or []:
+    if named.experiment not in names and not gin:
+        raise UserError(unknown("--experiment", named.experiment, names))
+    named.config_file = [yamls.found(path) for path in named.config_file or []]
+    for path in named.config_file:
         if "://" not in path:
-            if not os.path.isfile(path):
-                raise UserError(yamls.missing(path))
             yamls.mapping(pathlib.Path(path).read_bytes(), f"--config_file={path}")

@@ -6,20 +6,26 @@ params.yaml of another run.
 
 import tensorflow as tf
 from official.modeling.optimization import OptimizerFactory
+from official.modeling.optimization.optimizer_factory import (
+    LEGACY_OPTIMIZERS_CLS as OPTIMIZERS_CLS,
+)
 from official.nlp.tasks.masked_lm import MaskedLMConfig
 
-from tf_lamb.core import autowarmup, checks
 from tf_lamb.model_garden.checks.data import why_no_data
-from tf_lamb.model_garden.errors import UserError
-from tf_lamb.model_garden.experiments.entries import CLIPPINGS
+from tf_lamb.model_garden.checks.rates import why_no_rate
+from tf_lamb.model_garden.errors import UserError, unknown
+from tf_lamb.model_garden.experiments.entries import CLIPPINGS, STOCK
 from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.running import batches
-from tf_lamb.model_garden.running.autowarmup import KEY
 from tf_lamb.model_garden.tasks import masked_lm
 from tf_lamb.model_garden.tasks.adversarial import why_no_attack
 from tf_lamb.model_garden.tasks.images import why_no_groups
 
+# seam: tf-models-official 2.20.0. What `get_distribution_strategy` knows.
+_STRATEGIES = (
+    "off", "one_device", "mirrored", "multi_worker_mirrored", "tpu", "parameter_server",
+)  # fmt: skip
 _LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 
@@ -34,6 +40,10 @@ def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
     if training:
         reason = reason or _why_no_steps(params, model_dir)
         reason = reason or model_dirs.why_not_here(params, model_dir, experiment, seed)
+        if (kind := params.trainer.optimizer_config.optimizer.type) in STOCK:
+            ours = OPTIMIZERS_CLS[kind] is STOCK[kind]
+            reason = reason or model_dirs.why_replaced(model_dir, kind, ours)
+    reason = reason or why_no_devices(params)
     if reason:
         raise UserError(reason)
 
@@ -55,6 +65,8 @@ def why_no_runtime(params, evaluating: bool) -> str | None:
         )
     if not isinstance(gpus := params.runtime.num_gpus, int) or gpus < 0:
         return f"runtime.num_gpus is {gpus}. Set it to 0 or more"
+    if strategy.lower() not in _STRATEGIES:
+        return unknown("runtime.distribution_strategy", strategy, _STRATEGIES)
     ema = params.trainer.optimizer_config.ema
     if ema is not None and strategy.lower() == "off" and evaluating:
         return (
@@ -79,11 +91,33 @@ def why_no_runtime(params, evaluating: bool) -> str | None:
     return None
 
 
+def why_no_devices(params) -> str | None:
+    """Why the GPUs that a run names are not there, or None.
+
+    TensorFlow would wait for them forever, or train on the CPU.
+    """
+    asked, strategy = params.runtime.num_gpus, params.runtime.distribution_strategy.lower()
+    if asked > 1 and strategy in ("off", "one_device"):
+        return (
+            f"runtime.num_gpus is {asked}, but runtime.distribution_strategy={strategy} has one "
+            "device. Write runtime.distribution_strategy=mirrored"
+        )
+    # Asks no device for anything, which is left to the strategy.
+    gpus = tf.config.list_physical_devices("GPU") if asked else ()
+    seen = sum(len(tf.config.get_logical_device_configuration(gpu) or [gpu]) for gpu in gpus)
+    if asked > seen and strategy != "tpu":
+        return (
+            f"runtime.num_gpus is {asked}, but TensorFlow sees {seen}. Write runtime.num_gpus="
+            f"{seen}, or install what drives the others"
+        )
+    return None
+
+
 def why_no_optimizer(params) -> str | None:
     """Why an experiment's optimizer and schedule cannot be, or None."""
     config = params.trainer.optimizer_config
     if not isinstance(steps := params.trainer.train_steps, int) or steps <= 0:
-        return f"trainer.train_steps is {steps}. Set it to 1 or more"
+        return f"trainer.train_steps is {steps}. Set a whole number of 1 or more"
     for part in ("optimizer", "learning_rate"):
         if getattr(config, part).get() is None:
             return f"trainer.optimizer_config.{part}.type is not set"
@@ -96,7 +130,7 @@ def why_no_optimizer(params) -> str | None:
                     f"trainer.optimizer_config.{part}.{choice.type}.{key} is not set and has no "
                     f"default. Set it, e.g. for trainer.train_steps={params.trainer.train_steps}"
                 )
-    if reason := _why_no_warmup(params) or _why_no_auto_warmup(config):
+    if reason := why_no_rate(params):
         return reason
     return _why_not_ours(params) if config.optimizer.type in OPTIMIZERS else None
 
@@ -152,51 +186,13 @@ def _why_decayed_twice(params) -> str | None:
     return None
 
 
-def _why_no_warmup(params) -> str | None:
-    warmup, steps = params.trainer.optimizer_config.warmup, params.trainer.train_steps
-    length = "steps" if warmup.type == "tf_lamb" else "warmup_steps"
-    warm = getattr(warmup.get(), length, 0) if warmup.get() else 0
-    if warm > steps:
-        return (
-            f"warmup is longer than training: trainer.optimizer_config.warmup.{warmup.type}."
-            f"{length}={warm:,} > trainer.train_steps={steps:,}. Train for longer, or take a "
-            "smaller batch"
-        )
-    return None
-
-
-def _why_no_auto_warmup(config) -> str | None:
-    rate = config.learning_rate
-    if rate.type != KEY:
-        return None
-    if config.warmup.get():
-        return (
-            f"trainer.optimizer_config.learning_rate.type={KEY} warms up itself. Write "
-            "trainer.optimizer_config.warmup.type=null"
-        )
-    adascale = getattr(config.optimizer.get(), "adascale", None)
-    if adascale is not None and adascale.scale is not None:
-        return (
-            f"trainer.optimizer_config.learning_rate.type={KEY} finds a learning rate of its own, "
-            "which AdaScale would scale unseen. Write adascale.scale=null"
-        )
-    try:
-        settings = rate.get().as_dict()
-        checks.whole("decide_every", settings.pop("decide_every"))
-        autowarmup.Settings(**settings)
-        autowarmup.gaussian_process.check_installed()
-    except (TypeError, ValueError, ModuleNotFoundError) as error:
-        return f"trainer.optimizer_config.learning_rate.{KEY}: {error}"
-    return None
-
-
 def why_no_batch(params) -> str | None:
     """Why the batch cannot be dealt out, or what a replica sees of it cannot be used, or None."""
     batch = getattr(getattr(params.task, "train_data", None), "global_batch_size", None)
     if batch is None:
         return None
     if not isinstance(batch, int) or batch < 1:
-        return f"task.train_data.global_batch_size is {batch}. Set it to 1 or more"
+        return f"task.train_data.global_batch_size is {batch}. Set a whole number of 1 or more"
     try:
         examples = batches.split(
             batch, batches.replicas(params) or 1, batches.micro_batches(params)

@@ -6,6 +6,7 @@ file where in its own code it was opened.
 
 import contextlib
 import json
+import typing
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -14,7 +15,9 @@ from official.modeling.hyperparams import base_config, oneof, params_dict
 
 from tf_lamb.model_garden.errors import UserError, did_you_mean, unknown
 from tf_lamb.model_garden.experiments import scaling
+from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 from tf_lamb.model_garden.folders import yamls
+from tf_lamb.model_garden.folders.yamls import at, leaves, merged, nested
 from tf_lamb.model_garden.running import batches
 
 # The parts without which there is no experiment; others may be null.
@@ -31,7 +34,7 @@ def parse(flags) -> config_definitions.ExperimentConfig:
         flags: Model Garden's flags, or its `train_utils.ParseConfigOptions`.
     """
     params = _from_files(flags)
-    _override(params, _own(flags), "--params_override")
+    _override(params, own(flags), "--params_override")
     try:
         return train_utils.parse_configuration(flags, print_return=False)
     except (KeyError, ValueError, TypeError) as error:
@@ -41,7 +44,8 @@ def parse(flags) -> config_definitions.ExperimentConfig:
 def fill_in(flags) -> str:
     """Puts what the batch flags stand for in front of `--params_override`, where the main reads it.
 
-    What `--params_override` says itself, holds.
+    What `--params_override` says itself, holds, and the recipe follows it; the same thing said by
+    both in two ways is refused.
 
     Args:
         flags: `global_batch_size`, `recipe` and `per_replica_batch_size`, and Model Garden's.
@@ -49,38 +53,69 @@ def fill_in(flags) -> str:
     Returns:
         The arithmetic, to be printed.
     """
-    params, text, settings = _from_files(flags), "", {}
-    if flags.recipe and not flags.global_batch_size:
+    params, override, text, settings = _from_files(flags), own(flags), [], {}
+    _override(params.replace(), override, "--params_override")
+    batch, most = flags.global_batch_size, flags.per_replica_batch_size
+    if flags.recipe and not batch:
         raise UserError(f"--recipe={flags.recipe} needs --global_batch_size: say for which batch")
-    if flags.global_batch_size:
-        recipe = flags.recipe or scaling.DEFAULT
+    if batch:
+        flag = f"--global_batch_size={batch}"
+        _check_one(flag, "task.train_data.global_batch_size", batch, override)
+        _override(params, _types(override), "--params_override")
         try:
-            text, settings = scaling.fill_in(recipe, flags.global_batch_size, params)
+            line, settings = scaling.fill_in(
+                flags.recipe or scaling.DEFAULT, batch, params, override
+            )
         except ValueError as error:
-            raise UserError(f"--global_batch_size={flags.global_batch_size}: {error}") from error
+            raise UserError(f"{flag}: {error}") from error
+        text.append(line)
     _override(params, settings, "--global_batch_size")
-    _override(params, _own(flags), "--params_override")
-    if flags.per_replica_batch_size:
-        count, line = _accumulation(params, flags.per_replica_batch_size)
-        kind = params.trainer.optimizer_config.optimizer.type
-        accumulated = {"optimizer": {kind: {"gradient_accumulation_steps": count}}}
-        settings = _merged(settings, {"trainer": {"optimizer_config": accumulated}})
-        text = f"{text}\n{line}" if text else line
+    _override(params, override, "--params_override")
+    if most:
+        count, line = _accumulation(params, most)
+        path = (
+            f"trainer.optimizer_config.optimizer.{params.trainer.optimizer_config.optimizer.type}."
+            "gradient_accumulation_steps"
+        )
+        _check_one(f"--per_replica_batch_size={most}", path, count, override)
+        settings = merged(settings, nested(path, count))
+        text.append(line)
+    for path, value in leaves(settings):
+        if (said := at(override, path)) not in (None, value):
+            text.append(f"  but {path} = {said}, as --params_override has it, not {value}")
     if settings:
         put_in_front(flags, settings)
-    return text
+    return "\n".join(text)
+
+
+def _check_one(flag: str, path: str, value: int, override: dict) -> None:
+    """Raises where `--params_override` says otherwise what a flag says."""
+    if (said := at(override, path)) not in (None, value):
+        raise UserError(
+            f"{flag} makes {path} {value}, but --params_override says {said}. Leave one of them out"
+        )
+
+
+def _types(settings: dict) -> dict:
+    """The choices that settings make: of an optimizer, a learning rate, a warmup."""
+    inner = {key: _types(value) for key, value in settings.items() if isinstance(value, dict)}
+    chosen = {"type": settings["type"]} if isinstance(settings.get("type"), str) else {}
+    return {key: value for key, value in inner.items() if value} | chosen
 
 
 def put_in_front(flags, settings: dict) -> None:
     """Has `--params_override` say these settings, too, where it does not say otherwise."""
-    flags.params_override = json.dumps(_merged(settings, _own(flags)))
+    flags.params_override = json.dumps(merged(settings, own(flags)))
 
 
 def _accumulation(params, most: int) -> tuple[int, str]:
     flag = f"--per_replica_batch_size={most}"
     kind = params.trainer.optimizer_config.optimizer.type
-    if not str(kind).startswith("tf_lamb"):
-        raise UserError(f"{flag}: only optimizers of tf_lamb accumulate gradients, not {kind}")
+    if kind not in OPTIMIZERS:
+        raise UserError(
+            f"{flag}: only optimizers of tf_lamb accumulate gradients, not {kind}. Write trainer."
+            f"optimizer_config.optimizer.type={' or '.join(OPTIMIZERS)}"
+        )
     batch = params.task.train_data.global_batch_size
     try:
         if (replicas := batches.replicas(params)) is None:
@@ -103,15 +138,6 @@ def _accumulation(params, most: int) -> tuple[int, str]:
             f"divides the {batch // replicas:,} of a replica"
         )
     return count, line
-
-
-def _merged(first: dict, second: dict) -> dict:
-    """Two settings in one; where both say something, the second holds."""
-    both = {**first, **second}
-    for key in first.keys() & second.keys():
-        if isinstance(first[key], dict) and isinstance(second[key], dict):
-            both[key] = _merged(first[key], second[key])
-    return both
 
 
 def _from_files(flags) -> config_definitions.ExperimentConfig:
@@ -141,7 +167,7 @@ def _read_yaml(path: str) -> dict:
         return yamls.mapping(file.read(), f"--config_file={path}")
 
 
-def _own(flags) -> dict:
+def own(flags) -> dict:
     """What `--params_override` says."""
     if not (text := flags.params_override):
         return {}
@@ -176,6 +202,8 @@ def _misfits(config, settings: dict, path: str) -> Iterator[str]:
         # takes any key, and the typo ends in a constructor's TypeError.
         kind, present = config._get_subconfig_type(key), config.__dict__[key]
         inner = kind() if kind is not base_config.Config else present
+        hint = config._get_annotations().get(key)
+        counts = int in (hint, *typing.get_args(hint)) and float not in typing.get_args(hint)
         if isinstance(value, list) and not isinstance(inner, int | float):
             entries = [(f"{path}{key}[{i}]", entry) for i, entry in enumerate(value)]
         else:
@@ -189,3 +217,6 @@ def _misfits(config, settings: dict, path: str) -> Iterator[str]:
                 yield f"{name} takes settings of its own, but it is given {entry!r}"
             elif isinstance(inner, int | float) and isinstance(entry, str | dict | list):
                 yield f"{name} takes a value such as {inner!r}, but it is given {entry!r}"
+            elif isinstance(entry, float) and counts and not isinstance(inner, float):
+                way_out = f". Write {int(entry)}" if entry.is_integer() else ""
+                yield f"{name} is {entry!r}, which is no whole number{way_out}"

@@ -55,13 +55,20 @@ def _plain(fields: dict) -> dict:
     return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
 
 
-def intervals(trainer, train_steps: int) -> dict:
-    """Loops and intervals, at the same shares of training as before."""
-    loop = max(round(trainer.steps_per_loop * train_steps / trainer.train_steps), 1)
-    found = {"steps_per_loop": loop}
+def intervals(trainer, train_steps: int, loop: int | None = None) -> dict:
+    """Loops and intervals, at the same shares of training as before.
+
+    Args:
+        trainer: settings of the training that they were written for.
+        train_steps: of the one that they are for.
+        loop: steps of a loop, where they are given.
+    """
+    share = train_steps / trainer.train_steps
+    every = loop or max(round(trainer.steps_per_loop * share), 1)
+    found = {"steps_per_loop": every}
     for name in _INTERVALS:
         if (interval := getattr(trainer, name)) > 0:
-            found[name] = max(round(interval / trainer.steps_per_loop), 1) * loop
+            found[name] = max(round(interval * share / every), 1) * every
     return found
 
 

@@ -2,6 +2,7 @@
 
 The whole curve of the learning rate is multiplied by one factor and stretched over the new number
 of steps; warmup has a length of its own. What is in an experiment's config needs no other name.
+Where `--params_override` has the number of steps or the length of warmup, the curve follows it.
 """
 
 from fractions import Fraction
@@ -9,12 +10,13 @@ from fractions import Fraction
 from tf_lamb.core import recipes
 from tf_lamb.core.recipes.arithmetic import nearest, whole
 from tf_lamb.model_garden.experiments.recipes import PUBLISHED, intervals, published
+from tf_lamb.model_garden.folders.yamls import at
 
 SCALING = {"legw": recipes.legw, "sqrt_scaling": recipes.sqrt_scaling}
 RECIPES = (*SCALING, *PUBLISHED)
 DEFAULT = "legw"
 
-_RATES = {
+RATES = {
     "learning_rate", "initial_learning_rate", "end_learning_rate", "learning_rates", "values",
     "start", "warmup_learning_rate",
 }  # fmt: skip
@@ -22,16 +24,58 @@ _STEPS = {"steps", "decay_steps", "boundaries", "offset"}
 _SCHEDULES = ("constant", "stepwise", "polynomial", "cosine", "exponential")
 
 
-def fill_in(name: str, batch_size: int, params) -> tuple[str, dict]:
+def fill_in(name: str, batch_size: int, params, own: dict) -> tuple[str, dict]:
     """What a recipe makes of an experiment at this batch: its arithmetic, and the settings.
 
+    Args:
+        name: of the recipe.
+        batch_size: examples an update.
+        params: the experiment at the batch at which it was tuned.
+        own: what `--params_override` says; it holds, whatever the recipe says.
+
     Raises:
-        ValueError: where there is no such recipe for this model, schedule or batch, or warmup
-            would be longer than training.
+        ValueError: where there is no such recipe for this model, schedule, batch or number of
+            steps, or warmup would be longer than training.
     """
-    text, settings = (published if name in PUBLISHED else _scaled)(name, batch_size, params)
-    settings["trainer"].update(intervals(params.trainer, settings["trainer"]["train_steps"]))
+    tuned, steps = params.trainer.train_steps, at(own, "trainer.train_steps")
+    if name in PUBLISHED:
+        text, settings = published(name, batch_size, params)
+        train_steps = settings["trainer"]["train_steps"]
+        if steps not in (None, train_steps):
+            raise ValueError(
+                f"{name} trains for {train_steps:,} steps, but --params_override says trainer."
+                f"train_steps={steps}. Leave one of them out"
+            )
+        stretch = Fraction(train_steps, tuned)
+    else:
+        if steps is not None:
+            stretch = Fraction(whole("trainer.train_steps", steps), tuned)
+        else:
+            whole("batch_size", batch_size)
+            stretch = Fraction(params.task.train_data.global_batch_size, batch_size)
+        text, settings = _scaled(name, batch_size, params, own, stretch)
+    trainer = settings["trainer"]
+    trainer.update(
+        intervals(params.trainer, trainer["train_steps"], at(own, "trainer.steps_per_loop"))
+    )
+    for path, value in _other_steps(params.trainer.optimizer_config, stretch):
+        text += f"\n  {'.'.join(path)} = {value:,} steps"
+        place = trainer["optimizer_config"]
+        for key in path[:-1]:
+            place = place.setdefault(key, {})
+        place[path[-1]] = value
     return text, settings
+
+
+def _other_steps(config, stretch):
+    """Paths and values of what is counted in steps, too, besides the learning rate."""
+    kind = config.optimizer.type
+    adascale = getattr(config.optimizer.get(), "adascale", None)
+    if adascale is not None and (steps := adascale.scale_invariant_steps):
+        path = "optimizer", kind, "adascale", "scale_invariant_steps"
+        yield path, max(nearest(steps * stretch), 1)
+    if config.ema is not None and (steps := config.ema.start_step) > 0:
+        yield ("ema", "start_step"), nearest(steps * stretch)
 
 
 def _peak(rate) -> float:
@@ -41,7 +85,7 @@ def _peak(rate) -> float:
             f"--global_batch_size cannot scale learning_rate.type={rate.type}, only "
             f"{', '.join(_SCHEDULES)} and those of tf_lamb. Write what this batch needs into a YAML"
         )
-    rates = [v for k, v in rate.get().as_dict().items() if k in _RATES and v is not None]
+    rates = [v for k, v in rate.get().as_dict().items() if k in RATES and v is not None]
     if not rates:
         raise ValueError(
             f"trainer.optimizer_config.learning_rate.{rate.type} names no rate to scale"
@@ -49,53 +93,72 @@ def _peak(rate) -> float:
     return max(max(r) if isinstance(r, list) else r for r in rates)
 
 
-def _scaled(name: str, batch_size: int, params) -> tuple[str, dict]:
+def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
     # What the experiment says of the batch at which it was tuned.
     tuned, train_steps = params.task.train_data.global_batch_size, params.trainer.train_steps
-    rate, config = params.trainer.optimizer_config.learning_rate, params.trainer.optimizer_config
-    peak, warmup = _peak(rate), config.warmup.get()
-    length = "steps" if config.warmup.type == "tf_lamb" else "warmup_steps"
+    config = params.trainer.optimizer_config
+    rate, warmup = config.learning_rate, config.warmup.get()
+    peak, ours = _peak(rate), config.warmup.type == "tf_lamb"
+    length = "steps" if ours else "warmup_steps"
     warmup_steps = getattr(warmup, length, None) or 0
 
-    k = Fraction(whole("batch_size", batch_size), tuned)
-    steps = nearest(train_steps / k)
+    steps = nearest(train_steps * stretch)
     if not steps:
         raise ValueError(
             f"nothing would be trained: {train_steps:,} steps x {tuned:,} / {batch_size:,} = "
-            f"{float(train_steps / k):.3g} steps. Take a smaller batch"
+            f"{float(train_steps * stretch):.3g} steps. Take a smaller batch"
         )
-    examples = steps * batch_size  # Model Garden's data begin again without regard to epochs
+    # Of a run that is long enough for its warmup: what a rule says does not depend on the length.
+    examples = steps * batch_size + warmup_steps * max(tuned, batch_size)
     share = warmup_steps * tuned / examples
     recipe = SCALING[name](batch_size, tuned, peak, share, examples, epochs=1)
+    warmed = at(own, f"trainer.optimizer_config.warmup.{config.warmup.type}.{length}")
+    if warmed is None and recipe.warmup_steps > steps:
+        raise ValueError(
+            f"{recipe.title}: warmup is longer than training, {recipe.warmup_steps:,} > {steps:,} "
+            "steps. Train for longer, or take a smaller batch"
+        )
 
     factor = recipe.learning_rate / peak
     # Decay may end so many steps after warmup. An exponential one has a period, and no end.
-    ours = config.warmup.type == "tf_lamb" and warmup.handover == "continuous"
-    after_warmup = ours and "exponential" not in rate.type
-    before, after = (warmup_steps, recipe.warmup_steps) if after_warmup else (0, 0)
+    before = after = 0
+    if ours and warmup.handover == "continuous" and "exponential" not in rate.type:
+        before = warmup_steps
+        after = recipe.warmup_steps if warmed is None else whole("warmup.tf_lamb.steps", warmed, 0)
 
     def scale(key, value):
         if isinstance(value, list):
             return [scale(key, each) for each in value]
-        if value and key in _STEPS:
-            return max(nearest((value + before) / k) - after, 1)
-        return value * factor if value and key in _RATES else value
+        if key in _STEPS:
+            return max(nearest((value + before) * stretch) - after, 1)
+        return value * factor
 
     found = {"learning_rate": {rate.type: _each(scale, rate.get())}}
     if warmup_steps:
         new = {**_each(scale, warmup), length: recipe.warmup_steps}
         found["warmup"] = {config.warmup.type: new}
+    ratio = f"x {tuned:,} / {batch_size:,} = "
+    training = f"{steps:,} steps, as --params_override has it"
+    if at(own, "trainer.train_steps") is None:
+        training = f"{train_steps:,} steps {ratio}{steps:,} steps"
+    warming = f"{warmup_steps:,} steps {ratio}{recipe.warmup_steps:,} steps"
+    if recipe.warmup_steps == warmup_steps:
+        warming = f"{warmup_steps:,} steps, as before"
     text = "\n  ".join([
         f"{recipe.title} from batch {tuned:,}, at which this experiment was tuned, to "
         f"{batch_size:,}",
-        *recipe.arithmetic,
+        *recipe.arithmetic[:2],  # those behind count in epochs, of which nothing is known here
+        f"training = {training}",
+        f"warmup = {warming}",
         f"source: {recipe.source}",
     ])  # fmt: skip
     return text, {
         "task": {"train_data": {"global_batch_size": batch_size}},
-        "trainer": {"train_steps": recipe.train_steps, "optimizer_config": found},
+        "trainer": {"train_steps": steps, "optimizer_config": found},
     }
 
 
 def _each(scale, config) -> dict:
-    return {key: scale(key, value) for key, value in config.as_dict().items()}
+    """The settings that are rates or steps, scaled."""
+    scaled = RATES | _STEPS
+    return {k: scale(k, v) for k, v in config.as_dict().items() if v and k in scaled}

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 
 import tensorflow as tf
 from official.modeling import hyperparams
 
 from tf_lamb.model_garden.folders import checkpoints, yamls
+from tf_lamb.model_garden.folders.yamls import at
 
 # Model Garden saves its params.yaml at every start. What it does not hold is here.
 RUN_FILE, EVALUATED_FILE = "tf_lamb_run.json", "tf_lamb_evaluated.json"
@@ -74,6 +76,37 @@ def checkpoint_in(path: str) -> str | None:
     return path if tf.io.gfile.exists(f"{path}.index") else None
 
 
+def is_over(params, model_dir: str) -> bool:
+    """Whether training in this folder has ended; AdaScale may end it before `train_steps`."""
+    adascale = getattr(params.trainer.optimizer_config.optimizer.get(), "adascale", None)
+    limit = getattr(adascale, "scale_invariant_steps", None)
+    if limit is not None and _steps_of_adascale(model_dir) >= limit:
+        return True
+    return checkpoints.steps_done(model_dir) >= params.trainer.train_steps
+
+
+def _steps_of_adascale(model_dir: str) -> float:
+    """The steps of the base batch that the last checkpoint is worth; 0 where nothing counts them.
+
+    By names, in whatever AdaScale is wrapped.
+    """
+    end = "/.ATTRIBUTES/VARIABLE_VALUE"
+    for name in _names_in(model_dir):
+        if name.startswith("optimizer/") and name.endswith(f"/fraction{end}"):
+            reader = tf.train.load_checkpoint(checkpoints.readable(model_dir))
+            step = name.replace(f"/fraction{end}", f"/step{end}")
+            return float(reader.get_tensor(name)) + float(reader.get_tensor(step))
+    return 0.0
+
+
+def _names_in(model_dir: str) -> list[str]:
+    """The names of what the last checkpoint holds; none where there is none that can be read."""
+    checkpoint = checkpoints.readable(model_dir)
+    return list(
+        tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map() if checkpoint else ()
+    )
+
+
 def why_not_here(params, model_dir: str, experiment: str | None, seed: int | None) -> str | None:
     """Why this experiment cannot train in this folder, or None.
 
@@ -106,9 +139,30 @@ def why_not_here(params, model_dir: str, experiment: str | None, seed: int | Non
         )
     old, new = _identity(saved), _identity(params.as_dict())
     for path in old:
-        if difference := _first_difference(old[path], new[path], path):
+        if difference := _first_difference(old[path], new.get(path), path):
             return f"--model_dir={model_dir} holds another experiment: {difference}. {way_out}"
     return None
+
+
+def why_replaced(model_dir: str, kind: str, ours: bool) -> str | None:
+    """Why an optimizer cannot go on from this folder, or None: one has slots, the other others.
+
+    Args:
+        model_dir: the folder.
+        kind: a type of Model Garden's that `--replace_stock` puts ours in the place of.
+        ours: whether it is ours now.
+    """
+    names = _names_in(model_dir)
+    was_ours = any(re.search(r"^optimizer/.*\w:\d+/\.ATTR", name) for name in names)
+    if not names or was_ours == ours:
+        return None
+    begun, way_out = "without", "Leave --replace_stock out"
+    if was_ours:
+        begun, way_out = "with", "Write --replace_stock"
+    return (
+        f"--model_dir={model_dir} was begun {begun} --replace_stock, and its {kind} keeps other "
+        f"state than yours. {way_out}, or choose another --model_dir"
+    )
 
 
 def why_no_successor(before, after, keep_moments: bool) -> str | None:
@@ -121,6 +175,17 @@ def why_no_successor(before, after, keep_moments: bool) -> str | None:
     old, new = (params.trainer.optimizer_config.optimizer.type for params in (before, after))
     if old != new:
         return f"--moments=keep: the stage before trains with {old}, this one with {new}"
+    old, new = (_state(params.as_dict()) for params in (before, after))
+    if path := next((path for path in old if old[path] != new[path]), None):
+        return (
+            f"--moments=keep: the {path} of the stage before is {old[path]!r}, and of this one "
+            f"{new[path]!r}. Write the same for both, or --moments=reset"
+        )
+    if "set" in (value for path, value in new.items() if path.endswith("adascale.scale")):
+        return (
+            "--moments=keep: AdaScale would go on counting the steps of the stage before. Write "
+            "--moments=reset"
+        )
     if after.trainer.optimizer_config.warmup.type != "tf_lamb":
         return (
             "--moments=keep needs trainer.optimizer_config.warmup.type=tf_lamb, which can begin "
@@ -134,21 +199,24 @@ def _identity(params: dict) -> dict:
 
     All else may change between two starts: steps, intervals, data, learning rate, devices.
     """
-    float16 = _at(params, "runtime.mixed_precision_dtype") == "float16"
-    averaged = _at(params, "trainer.optimizer_config.ema") is not None
     same = "task.model", "task.train_data.global_batch_size", _OPTIMIZER
+    return {**{path: at(params, path) for path in same}, **_state(params)}
+
+
+def _state(params: dict) -> dict:
+    """What the state of an optimizer depends on, besides its type."""
+    float16 = at(params, "runtime.mixed_precision_dtype") == "float16"
+    averaged = at(params, "trainer.optimizer_config.ema") is not None
+    optimizer = f"trainer.optimizer_config.optimizer.{at(params, _OPTIMIZER)}"
+    scaled = at(params, f"{optimizer}.adascale.scale") is not None
     return {
-        **{path: _at(params, path) for path in same},
         # Each of these wraps the optimizer, and so moves its slots to another place.
         "trainer.optimizer_config.ema": "set" if averaged else "not set",
         "runtime.mixed_precision_dtype": "float16" if float16 else "not float16",
+        f"{optimizer}.adascale.scale": "set" if scaled else "not set",
+        f"{optimizer}.measured.enabled": bool(at(params, f"{optimizer}.measured.enabled")),
+        f"{optimizer}.slot_dtype": at(params, f"{optimizer}.slot_dtype"),
     }
-
-
-def _at(params, path: str):
-    for key in path.split("."):
-        params = params.get(key) if isinstance(params, dict) else None
-    return params
 
 
 def _first_difference(old, new, path: str) -> str | None:

@@ -4,18 +4,47 @@ Model Garden's own loader makes Python functions of `!!python/name`, and takes w
 aliases of a file unfold to.
 """
 
+import os
+import pathlib
 import re
+from collections.abc import Iterator
 
 import yaml
 
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.errors import UserError, did_you_mean
 
 _MOST_VALUES = 100_000  # that aliases may unfold to; the largest experiment has some hundreds
 _PLAIN = (str, int, float, bool, type(None))
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values, and the tuples that Model Garden writes."""
+    """Plain values, and the tuples that Model Garden writes; refuses what hides another meaning."""
+
+    def compose_mapping_node(self, anchor):
+        """See base class, which lets the last of two equal keys win."""
+        node, lines = super().compose_mapping_node(anchor), {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+                continue
+            name, line = (key.tag, key.value), key.start_mark.line + 1
+            if name in lines:
+                raise UserError(
+                    f"{key.value} is in line {lines[name]} and again in line {line}, and only one "
+                    "would count. Write one with the settings of both"
+                )
+            lines[name] = line
+        return node
+
+    def construct_yaml_int(self, node):
+        """See base class, which reads 010 as 8."""
+        number, digits = super().construct_yaml_int(node), node.value.replace("_", "")
+        if digits.lstrip("+-").isdecimal() and number != int(digits):
+            raise UserError(
+                f"{node.value} in line {node.start_mark.line + 1} is {number} in YAML, where a "
+                f"leading 0 makes a number octal. Write {int(digits)}"
+            )
+        return number
 
 
 # seam: tf-models-official 2.20.0. Its loader reads 1e-3 as a number, which YAML 1.1 does not.
@@ -26,6 +55,7 @@ _Loader.add_constructor(
     "tag:yaml.org,2002:python/tuple",
     lambda loader, node: tuple(loader.construct_sequence(node, deep=True)),
 )
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def read(text: str | bytes):
@@ -36,6 +66,8 @@ def read(text: str | bytes):
     """
     try:
         found = yaml.load(text, Loader=_Loader)
+    except UserError:
+        raise
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except (
@@ -66,6 +98,8 @@ def mapping(text: str | bytes, source: str) -> dict:
     """The settings that a YAML holds, or one `UserError` that names where it comes from."""
     try:
         found = read(text)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from error
     except ValueError as error:
         raise UserError(f"{source} is not YAML: {error}") from error
     if not isinstance(found, dict):
@@ -74,6 +108,67 @@ def mapping(text: str | bytes, source: str) -> dict:
             "trainer.train_steps=100,runtime.num_gpus=2"
         )
     return found
+
+
+def at(settings, path: str):
+    """What nested settings say at a path such as trainer.train_steps; None where they do not."""
+    for key in path.split("."):
+        settings = settings.get(key) if isinstance(settings, dict) else None
+    return settings
+
+
+def merged(first: dict, second: dict) -> dict:
+    """Two settings in one; where both say something, the second holds."""
+    both = {**first, **second}
+    for key in first.keys() & second.keys():
+        if isinstance(first[key], dict) and isinstance(second[key], dict):
+            both[key] = merged(first[key], second[key])
+    return both
+
+
+def without(settings: dict, path: str) -> dict:
+    """Settings that do not say what stands at a path."""
+    key, _, rest = path.partition(".")
+    kept = {k: v for k, v in settings.items() if k != key}
+    if rest and isinstance(inner := settings.get(key), dict) and (inner := without(inner, rest)):
+        kept[key] = inner
+    return kept
+
+
+def leaves(settings: dict, path: str = "") -> Iterator[tuple[str, object]]:
+    """Each path of nested settings, and what stands there."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
+
+
+def nested(path: str, value) -> dict:
+    """Nested settings that say one thing: what stands at a path."""
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return value
+
+
+def shipped() -> dict[str, str]:
+    """The YAMLs of this package by their bare names: where it is installed, and in a checkout."""
+    package = pathlib.Path(__file__).parents[1]
+    for folder in (package / "configs", package.parents[1] / "model_garden_configs"):
+        if folder.is_dir():
+            return {path.name: str(path) for path in sorted(folder.glob("*.yaml"))}
+    return {}
+
+
+def found(path: str) -> str:
+    """The path of a config file that is named by its own or, of those of this package, its name."""
+    if "://" in path or os.path.isfile(path):
+        return path
+    ours = shipped()
+    if path not in ours:
+        hint = f". {did_you_mean(path, ours)}" if ours and not os.path.dirname(path) else ""
+        raise UserError(missing(path) + hint)
+    return ours[path]
 
 
 def missing(path: str) -> str:

@@ -1,0 +1,283 @@
+"""Flags and settings that contradict each other: one outranks, or one line refuses both."""
+
+import pathlib
+
+import numpy as np
+import pytest
+import yaml
+
+pytest.importorskip("official")
+
+from official.core import exp_factory
+from support.batch_flags import Flags
+from support.garden import BATCH, build, optimizer, tiny
+
+from tf_lamb.core import schedules
+from tf_lamb.model_garden.checks import early
+from tf_lamb.model_garden.checks.experiment import check_run, why_no_devices, why_no_runtime
+from tf_lamb.model_garden.checks.rates import why_no_rate
+from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.experiments import parsing
+from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
+from tf_lamb.model_garden.folders import yamls
+
+STOCK = {"type": "polynomial", "polynomial": {
+    "initial_learning_rate": 0.01, "end_learning_rate": 0.0, "decay_steps": 40}}  # fmt: skip
+LINEAR = {"type": "linear", "linear": {"warmup_steps": 4}}
+OURS = {"type": "tf_lamb_polynomial", "tf_lamb_polynomial": {
+    "initial_learning_rate": 0.01, "steps": 36}}  # fmt: skip
+CONTINUOUS = {"type": "tf_lamb", "tf_lamb": {"steps": 4, "handover": "continuous"}}
+CONFIGS = {
+    "stock": {"learning_rate": STOCK, "warmup": LINEAR},
+    "ours": {"learning_rate": OURS, "warmup": CONTINUOUS},
+}
+
+
+@pytest.fixture(params=CONFIGS)
+def a_yaml(request, records, tmp_path):
+    """40 steps at a batch of 8, in a file; its rate comes to 0 with the last step."""
+    settings = tiny(records, train_steps=40, steps_per_loop=4, summary_interval=8,
+                    checkpoint_interval=8, validation_interval=20)  # fmt: skip
+    settings["trainer"]["optimizer_config"] = CONFIGS[request.param]
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(settings))
+    return str(tmp_path / "a.yaml")
+
+
+def read(path) -> dict:
+    return yamls.read(pathlib.Path(path).read_bytes())
+
+
+def filled(path, **flags):
+    flags = Flags(config_file=[path], **flags)
+    text = parsing.fill_in(flags)
+    return parsing.parse(flags), text
+
+
+def refusal(path, **flags):
+    with pytest.raises(UserError) as error:
+        params, _ = filled(path, **flags)
+        check_run(params, "train", "/no/such/folder")
+    (line,) = str(error.value).splitlines()
+    return line
+
+
+def last_step(params) -> int:
+    """The step at which the rate comes to 0."""
+    config = params.trainer.optimizer_config
+    if config.learning_rate.type == "polynomial":
+        return config.learning_rate.polynomial.decay_steps
+    return config.learning_rate.tf_lamb_polynomial.steps + config.warmup.tf_lamb.steps
+
+
+# A batch flag and --params_override.
+
+
+@pytest.mark.parametrize(
+    ("override", "steps"),
+    [("", 20), ("trainer.train_steps=30", 30), ("trainer.train_steps=10", 10)],
+)
+def test_the_rate_comes_to_0_with_the_last_step_whoever_says_how_many(a_yaml, override, steps):
+    params, text = filled(a_yaml, global_batch_size=2 * BATCH, params_override=override)
+    assert params.trainer.train_steps == steps == last_step(params)
+    assert why_no_rate(params) is None
+    as_said = f"training = {steps} steps, as --params_override has it"
+    counted = f"training = 40 steps x {BATCH} / {2 * BATCH} = 20 steps"
+    assert (as_said if override else counted) in text
+    assert params.trainer.validation_interval == steps / 2
+
+
+def test_the_decay_follows_a_warmup_that_is_overridden(a_yaml):
+    kind = read(a_yaml)["trainer"]["optimizer_config"]["warmup"]["type"]
+    path = f"trainer.optimizer_config.warmup.{kind}."
+    path += "steps" if kind == "tf_lamb" else "warmup_steps"
+    params, text = filled(a_yaml, global_batch_size=2 * BATCH, params_override=f"{path}=9")
+    assert last_step(params) == params.trainer.train_steps == 20
+    assert f"but {path} = 9, as --params_override has it, not 4" in text
+
+
+def test_intervals_are_of_the_loops_that_are_overridden(a_yaml):
+    params, _ = filled(
+        a_yaml, global_batch_size=2 * BATCH, params_override="trainer.steps_per_loop=5"
+    )
+    trainer = params.trainer
+    assert (trainer.steps_per_loop, trainer.summary_interval, trainer.validation_interval) == (
+        5, 5, 10,
+    )  # fmt: skip
+
+
+def test_a_type_that_is_overridden_is_the_one_that_is_scaled(a_yaml):
+    cosine = (
+        "trainer.optimizer_config.learning_rate.type=cosine,"
+        "trainer.optimizer_config.learning_rate.cosine.decay_steps=20"
+    )
+    settings = read(a_yaml)
+    rate = settings["trainer"]["optimizer_config"]["learning_rate"]
+    rate["cosine"] = {"initial_learning_rate": 0.25}
+    pathlib.Path(a_yaml).write_text(yaml.safe_dump(settings))
+    params, text = filled(a_yaml, global_batch_size=4 * BATCH, params_override=cosine)
+    chosen = params.trainer.optimizer_config.learning_rate.get()
+    assert (chosen.initial_learning_rate, chosen.decay_steps) == (0.5, 20)
+    assert "0.25 x sqrt(4) = 0.5" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"global_batch_size": 32, "params_override": "task.train_data.global_batch_size=8"},
+         "--global_batch_size=32 makes task.train_data.global_batch_size 32, but --params_override "
+         "says 8. Leave one of them out"),
+        ({"per_replica_batch_size": 4, "params_override":
+          "trainer.optimizer_config.optimizer.tf_lamb.gradient_accumulation_steps=4"},
+         "--per_replica_batch_size=4 makes trainer.optimizer_config.optimizer.tf_lamb."
+         "gradient_accumulation_steps 2, but --params_override says 4"),
+        ({"global_batch_size": 512, "recipe": "untuned_lamb_bert",
+          "params_override": "trainer.train_steps=7"},
+         "untuned_lamb_bert trains for 1,000,000 steps, but --params_override says trainer."
+         "train_steps=7"),
+        ({"global_batch_size": 16, "params_override": "trainer.train_steps=-7"}, "not -7"),
+        ({"params_override": "trainer.train_steps=80"}, "the learning rate would be 0 from step 40 "
+         "of trainer.train_steps=80 on, because trainer.optimizer_config.learning_rate."),
+    ],
+)  # fmt: skip
+def test_two_that_contradict_each_other_are_refused(a_yaml, flags, expected):
+    assert expected in refusal(a_yaml, **flags)
+
+
+def test_the_same_said_twice_is_no_contradiction(a_yaml):
+    params, _ = filled(
+        a_yaml, global_batch_size=4 * BATCH, per_replica_batch_size=BATCH,
+        params_override=f"task.train_data.global_batch_size={4 * BATCH},"
+        "trainer.optimizer_config.optimizer.tf_lamb.gradient_accumulation_steps=4",
+    )  # fmt: skip
+    assert params.task.train_data.global_batch_size == 4 * BATCH
+
+
+# What else is counted in steps.
+
+
+def test_steps_of_adascale_and_of_averages_are_scaled(a_yaml):
+    settings = read(a_yaml)
+    config = settings["trainer"]["optimizer_config"]
+    config |= optimizer(
+        gradient_accumulation_steps=2, adascale={"scale": 2, "scale_invariant_steps": 40}
+    )
+    config["ema"] = {"start_step": 12}
+    pathlib.Path(a_yaml).write_text(yaml.safe_dump(settings))
+    params, text = filled(a_yaml, global_batch_size=3 * BATCH)
+    adascale = params.trainer.optimizer_config.optimizer.tf_lamb.adascale
+    assert adascale.scale_invariant_steps == 13 == last_step(params) == params.trainer.train_steps
+    assert params.trainer.optimizer_config.ema.start_step == 4
+    assert "optimizer.tf_lamb.adascale.scale_invariant_steps = 13 steps" in text
+    assert "ema.start_step = 4 steps" in text
+    assert why_no_rate(params) is None
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_every_optimizer_of_ours_accumulates(a_yaml, kind):
+    params, text = filled(
+        a_yaml, per_replica_batch_size=BATCH // 2,
+        params_override=f"trainer.optimizer_config.optimizer.type={kind}",
+    )  # fmt: skip
+    assert params.trainer.optimizer_config.optimizer.get().gradient_accumulation_steps == 2
+    assert f"{BATCH // 2} examples x 1 replica(s) x 2 micro-batch(es) = {BATCH}" in text
+
+
+# Rates.
+
+
+def with_rate(**config):
+    settings = tiny("")
+    settings["trainer"]["optimizer_config"] = yamls.merged(CONFIGS["stock"], config)
+    return build(settings)
+
+
+COSINE = {"type": "cosine", "cosine": {"initial_learning_rate": 0.1, "decay_steps": 19}}
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"learning_rate": {"polynomial": {"decay_steps": 0}}}, "polynomial.decay_steps is 0. Set"),
+        ({"learning_rate": {"polynomial": {"decay_steps": 19}}}, "0 from step 19 of trainer.train_"
+         "steps=20 on, because trainer.optimizer_config.learning_rate.polynomial.decay_steps is 19."
+         " Write trainer.optimizer_config.learning_rate.polynomial.decay_steps=20, or trainer."
+         "train_steps=19"),
+        ({"learning_rate": COSINE}, "cosine.decay_steps is 19. Write"),
+        ({"learning_rate": OURS | {"tf_lamb_polynomial": {
+            "initial_learning_rate": 0.1, "steps": 15}}, "warmup": CONTINUOUS},
+         "tf_lamb_polynomial.steps is 15 and begins at 4. Write trainer.optimizer_config."
+         "learning_rate.tf_lamb_polynomial.steps=16, or trainer.train_steps=19"),
+        ({"learning_rate": {"polynomial": {"initial_learning_rate": -0.1}}},
+         "initial_learning_rate is -0.1, and a learning rate is a number of 0 or more"),
+        ({"warmup": {"linear": {"warmup_learning_rate": -1.0}}}, "warmup_learning_rate is -1.0"),
+        ({"learning_rate": {"type": "stepwise", "stepwise": {
+            "boundaries": [3], "values": [0.1, -0.1]}}}, "stepwise.values is [0.1, -0.1]"),
+        ({"learning_rate": OURS | {"tf_lamb_polynomial": {
+            "initial_learning_rate": 0.1, "steps": 1e3}}}, "steps is 1000.0"),
+        ({"warmup": CONTINUOUS | {"tf_lamb": {"steps": 1e1}}}, "steps"),
+        ({"learning_rate": OURS, "warmup": CONTINUOUS, **optimizer(adascale={"scale": 4})},
+         "0 from step 40 of trainer.train_steps x adascale.scale=80 on"),
+        ({"learning_rate": OURS, "warmup": CONTINUOUS, **optimizer(adascale={
+            "scale": 4, "scale_invariant_steps": 41})}, "scale_invariant_steps=40"),
+    ],
+)  # fmt: skip
+def test_a_rate_that_is_none_or_comes_to_0_too_early(config, expected):
+    reason = why_no_rate(with_rate(**config))
+    assert expected in reason and "\n" not in reason
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"learning_rate": {"polynomial": {"decay_steps": 20}}},
+        {"learning_rate": {"polynomial": {"decay_steps": 5, "end_learning_rate": 0.001}}},
+        {"learning_rate": {"polynomial": {"decay_steps": 5, "cycle": True}}},
+        {"learning_rate": {"polynomial": {"decay_steps": 15, "offset": 5}}},
+        {"learning_rate": {"type": "constant"}},
+        {"learning_rate": OURS, "warmup": CONTINUOUS, **optimizer(adascale={
+            "scale": 4, "scale_invariant_steps": 40})},
+    ],
+)  # fmt: skip
+def test_a_rate_that_lasts_as_long_as_training(config):
+    assert why_no_rate(with_rate(**config)) is None
+
+
+def test_the_rate_is_0_from_the_step_that_is_named():
+    schedule = schedules.Warmup(4, schedules.Polynomial(0.1, 15))
+    assert schedule.value(np, 18.0) > 0 == schedule.value(np, 19.0)
+
+
+@pytest.mark.parametrize("name", early.known_experiments())
+def test_no_experiment_comes_to_0_too_early(name):
+    params = exp_factory.get_exp_config(name)
+    rate = params.trainer.optimizer_config.learning_rate
+    if rate.get() is None or None in rate.get().as_dict().values():
+        return  # its YAML has the rest
+    assert why_no_rate(params) is None
+
+
+# Devices.
+
+
+@pytest.mark.parametrize(
+    ("runtime", "expected"),
+    [
+        ({"distribution_strategy": "mirrored", "num_gpus": 2}, "TensorFlow sees 0"),
+        ({"distribution_strategy": "one_device", "num_gpus": 1}, "TensorFlow sees 0"),
+        ({"distribution_strategy": "one_device", "num_gpus": 2}, "has one device"),
+        ({"distribution_strategy": "off", "num_gpus": 2}, "has one device"),
+        ({"distribution_strategy": "mirrored"}, None),
+        ({"distribution_strategy": "tpu", "num_gpus": 8}, None),
+    ],
+)
+def test_gpus_that_are_not_there(records, tmp_path, runtime, expected):
+    settings = tiny(records)
+    settings["runtime"] = runtime
+    params = build(settings)
+    if expected is None:
+        assert why_no_devices(params) is None
+        return
+    with pytest.raises(UserError, match=expected) as error:
+        check_run(params, "train", str(tmp_path / "model"))
+    assert f"runtime.num_gpus is {runtime['num_gpus']}" in str(error.value)
+    assert why_no_runtime(params, evaluating=False) is None  # for those of another machine

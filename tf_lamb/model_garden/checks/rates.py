@@ -1,0 +1,129 @@
+"""What can be known to be wrong with a learning rate before training, one sentence each.
+
+Everything is read from the settings: a multi-worker strategy must be the first to touch a device,
+so no rate can be computed here.
+"""
+
+import math
+
+import tensorflow as tf
+from official.modeling.optimization import OptimizerFactory
+
+from tf_lamb.core import autowarmup, checks
+from tf_lamb.model_garden.experiments.scaling import RATES
+from tf_lamb.model_garden.running.autowarmup import KEY
+
+_CONFIG = "trainer.optimizer_config"
+# Learning rate -> where its length stands, and the value that it keeps from then on.
+_DECAYS = {
+    "polynomial": ("decay_steps", "end_learning_rate"),
+    "cosine": ("decay_steps", "alpha"),
+    "power_linear": ("total_decay_steps", None),
+    "tf_lamb_polynomial": ("steps", "end_learning_rate"),
+    "tf_lamb_cosine": ("steps", "end_learning_rate"),
+}
+
+
+def why_no_rate(params) -> str | None:
+    """Why a learning rate is none, or is 0 before training has ended, or None."""
+    config = params.trainer.optimizer_config
+    for part in ("learning_rate", "warmup"):
+        choice = getattr(config, part)
+        for key, value in (choice.get().as_dict() if choice.get() else {}).items():
+            for rate in value if isinstance(value, list | tuple) else [value]:
+                if key in RATES and not _is_rate(rate):
+                    return (
+                        f"{_CONFIG}.{part}.{choice.type}.{key} is {value}, and a learning rate is "
+                        "a number of 0 or more"
+                    )
+    if reason := _why_no_warmup(params) or _why_no_auto_warmup(config):
+        return reason
+    if config.learning_rate.type == KEY:
+        return None
+    if reason := _why_no_decay(params):
+        return reason
+    try:
+        with tf.Graph().as_default():
+            OptimizerFactory(config).build_learning_rate()
+    except (TypeError, ValueError) as error:
+        return f"{_CONFIG}.learning_rate: {str(error).splitlines()[0]}"
+    return None
+
+
+def _is_rate(value) -> bool:
+    return isinstance(value, int | float) and 0 <= value < math.inf
+
+
+def _why_no_warmup(params) -> str | None:
+    warmup, steps = params.trainer.optimizer_config.warmup, params.trainer.train_steps
+    length = "steps" if warmup.type == "tf_lamb" else "warmup_steps"
+    warm = getattr(warmup.get(), length, 0) if warmup.get() else 0
+    if warm > steps:
+        return (
+            f"warmup is longer than training: trainer.optimizer_config.warmup.{warmup.type}."
+            f"{length}={warm:,} > trainer.train_steps={steps:,}. Train for longer, or take a "
+            "smaller batch"
+        )
+    return None
+
+
+def _why_no_auto_warmup(config) -> str | None:
+    rate = config.learning_rate
+    if rate.type != KEY:
+        return None
+    if config.warmup.get():
+        return (
+            f"trainer.optimizer_config.learning_rate.type={KEY} warms up itself. Write "
+            "trainer.optimizer_config.warmup.type=null"
+        )
+    adascale = getattr(config.optimizer.get(), "adascale", None)
+    if adascale is not None and adascale.scale is not None:
+        return (
+            f"trainer.optimizer_config.learning_rate.type={KEY} finds a learning rate of its own, "
+            "which AdaScale would scale unseen. Write adascale.scale=null"
+        )
+    try:
+        settings = rate.get().as_dict()
+        checks.whole("decide_every", settings.pop("decide_every"))
+        autowarmup.Settings(**settings)
+        autowarmup.gaussian_process.check_installed()
+    except (TypeError, ValueError, ModuleNotFoundError) as error:
+        return f"trainer.optimizer_config.learning_rate.{KEY}: {error}"
+    return None
+
+
+def _why_no_decay(params) -> str | None:
+    config = params.trainer.optimizer_config
+    kind, settings = config.learning_rate.type, config.learning_rate.get().as_dict()
+    if kind not in _DECAYS:
+        return None
+    length, end_value = _DECAYS[kind]
+    path, steps = f"{_CONFIG}.learning_rate.{kind}.{length}", settings[length]
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        return f"{path} is {steps}. Set a whole number of 1 or more"
+    if settings.get(end_value) or settings.get("cycle") or settings.get("power", 1) == 0:
+        return None
+    warmup = config.warmup.get()
+    ours = config.warmup.type == "tf_lamb" and warmup.handover == "continuous"
+    before = (settings.get("offset") or 0) + (warmup.steps if ours else 0)
+    total, counted, other = _length_of(params)
+    if before + steps >= total:
+        return None
+    return (
+        f"the learning rate would be 0 from step {before + steps:,} of {counted}={total:,} on, "
+        f"because {path} is {steps:,}{f' and begins at {before:,}' if before else ''}. Write "
+        f"{path}={total - before}, or {other}={before + steps}"
+    )
+
+
+def _length_of(params) -> tuple[int, str, str]:
+    """How many steps of its schedule a run may take, of which setting, and which one limits it."""
+    steps, config = params.trainer.train_steps, params.trainer.optimizer_config.optimizer
+    adascale = getattr(config.get(), "adascale", None)
+    if adascale is None or adascale.scale is None:
+        return steps, "trainer.train_steps", "trainer.train_steps"
+    # AdaScale's schedule counts steps of the base batch, of which a step is worth up to `scale`.
+    path = f"{_CONFIG}.optimizer.{config.type}.adascale.scale_invariant_steps"
+    if (limit := adascale.scale_invariant_steps) is not None:
+        return limit, path, path
+    return math.ceil(steps * adascale.scale), "trainer.train_steps x adascale.scale", path
