@@ -9,10 +9,13 @@ import yaml
 pytest.importorskip("official")
 
 import tensorflow as tf
+from official.core import train_utils
 from support import commands
 from support.doors import uncompiled
 from support.garden import BATCH, assert_same_bits, build, one_device, tiny, trainer_of
 
+from tf_lamb.api.noise import Measured
+from tf_lamb.api.wrappers import unwrapped
 from tf_lamb.model_garden import train_stages
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
@@ -162,6 +165,10 @@ def test_each_stage_says_where_it_begins(files, tmp_path):
          "task.model.encoder.bert.max_position_embeddings is 16, yours 32"),
         ("trainer.optimizer_config.optimizer.type=tf_adamp", True,
          "the stage before trains with tf_lamb, this one with tf_adamp"),
+        ("trainer.optimizer_config.optimizer.tf_lamb.slot_dtype=bfloat16", True,
+         "slot_dtype of the stage before is 'float32', and of this one 'bfloat16'. Write the same"),
+        ("stage_1.trainer.max_to_keep=1,trainer.optimizer_config.optimizer.tf_lamb.adascale.scale=2",
+         True, "adascale.scale of the stage before is 'not set', and of this one 'set'"),
         ("trainer.optimizer_config.warmup.type=linear", True, "needs trainer.optimizer_config"),
         ("task.train_data.input_path=no/such/file", False, "there is no file no/such/file"),
         ("trainer.trian_steps=1", False, "stage 2: --params_override: there is no trainer.trian"),
@@ -175,6 +182,82 @@ def test_a_stage_that_cannot_follow(files, tmp_path, change, keep, expected):
     with pytest.raises(UserError) as error:
         train_stages.prepare(stages, keep)
     assert expected in str(error.value)
+
+
+def begins(stages, keep=False):
+    parsed = train_stages.prepare(stages, keep)
+    return [params.task.init_checkpoint for params in parsed], parsed
+
+
+def both(files, tmp_path, override):
+    return [a_stage(path, tmp_path, i, params_override=override) for i, path in enumerate(files, 1)]
+
+
+def test_an_override_says_where_the_first_stage_begins_and_no_other(files, tmp_path, stage_1):
+    given, hand_over = str(stage_1[1]), str(tmp_path / "stage_1")
+    override = f"task.init_checkpoint={given},trainer.max_to_keep=3"
+    (first, second), parsed = begins(both(files, tmp_path, override))
+    assert (first, second) == (given, hand_over)
+    assert [params.trainer.max_to_keep for params in parsed] == [3, 3]
+
+    # With the optimizer's steps: those of the checkpoint are told to the first alone.
+    override += ",task.init_optimizer=true,trainer.optimizer_config.warmup.tf_lamb.begin_step=3"
+    (_, second), parsed = begins(both(files, tmp_path, override), keep=True)
+    steps = [p.trainer.optimizer_config.warmup.tf_lamb.begin_step for p in parsed]
+    assert second == hand_over and steps == [3, 3 + 12]
+    _, parsed = begins(both(files, tmp_path, override))
+    assert [p.task.init_optimizer for p in parsed] == [True, False]
+    assert parsed[1].trainer.optimizer_config.warmup.tf_lamb.begin_step == 0
+
+
+def test_an_override_may_name_its_stage(files, tmp_path, stage_1):
+    given = str(stage_1[1])
+    override = f"stage_2.trainer.train_steps=7,stage_2.task.init_checkpoint={given}"
+    (first, second), parsed = begins(both(files, tmp_path, override))
+    assert (first or None, second) == (None, given)
+    assert [params.trainer.train_steps for params in parsed] == [12, 7]
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("stage_3.trainer.train_steps=7", "there is no stage_3, only 2 of --stage"),
+        ("stage_2=7", "stage_2 takes settings, but it is given 7"),
+        ("stage_2.trainer.train_stps=7", "stage 2: --params_override: there is no trainer.train_s"),
+    ],
+)
+def test_a_stage_that_is_none(files, tmp_path, override, expected):
+    with pytest.raises(UserError, match=expected):
+        train_stages.prepare(both(files, tmp_path, override), False)
+
+
+def test_a_stage_is_over_with_the_steps_that_adascale_takes(files, tmp_path, capsys):
+    """Fewer than train_steps."""
+    override = (
+        "stage_1.trainer.optimizer_config.optimizer.tf_lamb.gradient_accumulation_steps=2,"
+        "stage_1.trainer.optimizer_config.optimizer.tf_lamb.adascale.scale=2,"
+        "stage_1.trainer.optimizer_config.optimizer.tf_lamb.adascale.scale_invariant_steps=12"
+    )
+
+    def prepared():
+        _, (first, _) = begins(both(files, tmp_path, override))
+        said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Stage")]
+        return first, len(said)
+
+    first, left = prepared()
+    assert left == 2
+    folder = tmp_path / "stage_1"
+    trainer = trainer_of(first, one_device())
+    trainer.global_step.assign(9)
+    measuring = unwrapped(trainer.optimizer, Measured)
+    measuring.build(trainer.model.trainable_variables)
+    train_utils.serialize_config(first, str(folder))
+    for spent, expected in ((11, 2), (12, 1)):
+        measuring._state["step"].assign(spent)
+        measuring._state["fraction"].assign(0.5)
+        tf.train.CheckpointManager(trainer.checkpoint, str(folder), max_to_keep=1).save()
+        first, left = prepared()
+        assert left == expected == 2 - model_dirs.is_over(first, str(folder))
 
 
 def test_a_checkpoint_of_another_shape(records, stage_1):

@@ -7,7 +7,9 @@
 A stage is an experiment and, after the colon, its config files, separated by commas. Sequence
 length, batch and data may change between stages; the model may not. Stage i trains in
 MODEL_DIR/stage_i with its own schedule, warmed up again from its own step 0. All other flags are
-those of `tf_lamb.model_garden.train` and hold for every stage.
+those of `tf_lamb.model_garden.train` and hold for every stage, with two exceptions in
+`--params_override`: what stands under `stage_2`, such as `stage_2.trainer.train_steps=100`, is of
+that stage alone, and what says where training begins (`task.init_checkpoint`) of the first.
 
 `--moments` says what becomes of the optimizer's moments between stages:
 
@@ -20,7 +22,9 @@ To resume a run that stopped, in whatever stage, give the same command again.
 
 import contextlib
 import dataclasses
+import json
 import os
+import re
 import sys
 
 from absl import app, flags
@@ -29,6 +33,12 @@ from tf_lamb.model_garden import train
 from tf_lamb.model_garden.checks import early
 from tf_lamb.model_garden.errors import UserError, one_line
 from tf_lamb.model_garden.running.console import Console
+
+# Where a stage begins: those behind the first one where the stage before has ended.
+_BEGINS = (
+    "task.init_checkpoint", "task.init_optimizer",
+    "trainer.optimizer_config.warmup.tf_lamb.begin_step",
+)  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -68,34 +78,57 @@ def _named(i):
         raise UserError(f"stage {i}: {error}") from error
 
 
+def _of_stage(override: dict, i: int, count: int) -> dict:
+    """What `--params_override` says of one stage of so many, counted from 0."""
+    from tf_lamb.model_garden.folders.yamls import merged, without
+
+    named = {key: value for key, value in override.items() if re.fullmatch(r"stage_\d+", str(key))}
+    for key, value in named.items():
+        if not 1 <= int(key.removeprefix("stage_")) <= count:
+            raise UserError(f"--params_override: there is no {key}, only {count} of --stage")
+        if not isinstance(value, dict):
+            raise UserError(f"--params_override: {key} takes settings, but it is given {value!r}")
+    common = {key: value for key, value in override.items() if key not in named}
+    for path in _BEGINS if i else ():
+        common = without(common, path)
+    return merged(common, named.get(f"stage_{i + 1}", {}))
+
+
 def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) -> list:
     """Parses all stages and says in each where it begins; raises where one cannot be."""
     from tf_lamb.model_garden.checks.experiment import check_run
     from tf_lamb.model_garden.experiments import parsing
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
+    from tf_lamb.model_garden.folders.yamls import at
 
     parsed, begin = [], 0
     for i, stage in enumerate(stages):
         with _named(i + 1):
-            arithmetic = parsing.fill_in(stage)
-            if i:
+            override = _of_stage(parsing.own(stage), i, len(stages))
+            stage.params_override = json.dumps(override) if override else ""
+            # A stage that is told where to begin does not go on from the one before.
+            goes_on = i > 0 and at(override, _BEGINS[0]) is None
+            if goes_on:
                 hand_over = {"task": {"init_checkpoint": stages[i - 1].model_dir}}
                 if keep_moments:
                     hand_over["task"]["init_optimizer"] = True
                     warmup = {"warmup": {"tf_lamb": {"begin_step": begin}}}
                     hand_over["trainer"] = {"optimizer_config": warmup}
                 parsing.put_in_front(stage, hand_over)
-            params = parsing.parse(stage)
-            if i and (reason := model_dirs.why_no_successor(parsed[-1], params, keep_moments)):
-                raise UserError(reason)
-            # The checkpoint that it starts from does not have to be there yet.
-            alone = params.replace(task={"init_checkpoint": None})
-            if hasattr(alone.task, "init_optimizer"):
-                alone.task.init_optimizer = False
-            check_run(alone, mode, stage.model_dir, stage.experiment, seed)
+            arithmetic = parsing.fill_in(stage)
+            params = checked = parsing.parse(stage)
+            if goes_on:
+                if reason := model_dirs.why_no_successor(parsed[-1], params, keep_moments):
+                    raise UserError(reason)
+                # The checkpoint that it starts from does not have to be there yet.
+                checked = params.replace(task={"init_checkpoint": None})
+                if hasattr(checked.task, "init_optimizer"):
+                    checked.task.init_optimizer = False
+            check_run(checked, mode, stage.model_dir, stage.experiment, seed)
         parsed.append(params)
-        begin += params.trainer.train_steps
-        if checkpoints.steps_done(stage.model_dir) < params.trainer.train_steps:
+        steps = max(params.trainer.train_steps, checkpoints.steps_done(stage.model_dir))
+        begin = steps + getattr(params.trainer.optimizer_config.warmup.get(), "begin_step", 0)
+        if not model_dirs.is_over(params, stage.model_dir):
             print(f"Stage {i + 1} of {len(stages)}: {stage.experiment}, "
                   f"{params.trainer.train_steps:,} steps in {stage.model_dir}")  # fmt: skip
             if arithmetic:
@@ -115,23 +148,23 @@ def _train(args, console) -> bool:
     stages = _stages(args)
     for i, stage in enumerate(stages, 1):
         with _named(i):
-            early.check_names(stage.experiment, stage.config_file)
+            early.check_names(stage)
     train.register()
-    from tf_lamb.model_garden.folders import checkpoints
+    from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
     console.parts = max(8 // len(stages), 1)  # of all stages together as many lines as of one run
     all_params = prepare(stages, args.moments == "keep", args.mode, args.seed)
     for i, (stage, params) in enumerate(zip(stages, all_params, strict=True), 1):
         checkpoints.settle(stage.model_dir)
-        if checkpoints.steps_done(stage.model_dir) >= params.trainer.train_steps:
+        if model_dirs.is_over(params, stage.model_dir):
             continue
         print(f"Training stage {i} of {len(stages)}.", flush=True)
         for name, value in vars(stage).items():
             setattr(args, name, value)
         args.global_batch_size = args.per_replica_batch_size = None  # filled in by now
         train.run(console)
-        done = checkpoints.steps_done(stage.model_dir)
-        if done < params.trainer.train_steps:
+        if not model_dirs.is_over(params, stage.model_dir):
+            done = checkpoints.steps_done(stage.model_dir)
             sys.exit(f"Stage {i} ended at step {done:,} of {params.trainer.train_steps:,}.")
         if i < len(stages):
             return True
