@@ -6,7 +6,6 @@
 import contextlib
 import hashlib
 import json
-import os
 import pathlib
 import re
 import shlex
@@ -88,13 +87,12 @@ def filled(output_dir, files, settings, more):
 
 def command(experiment, config_file, output_dir, **settings):
     """The line that trains a small experiment on the data, with what its YAML says otherwise."""
-    config = pathlib.Path(__file__).parents[3] / "model_garden_configs" / config_file
     settings = {f"{part}_data.input_path": f"{output_dir}/{part}.tfrecord"
                 for part in ("train", "validation")} | settings  # fmt: skip
     override = ",".join(f"task.{key}={value}" for key, value in settings.items())
     return " \\\n    ".join([
         f"python -m tf_lamb.model_garden.train --experiment={experiment}",
-        f"--config_file={shlex.quote(os.path.relpath(config))}",
+        f"--config_file={shlex.quote(config_file)}",
         f"--mode=train_and_eval --model_dir={shlex.quote(f'{output_dir}/run')}",
         f"--params_override={shlex.quote(override)}",
     ])  # fmt: skip
