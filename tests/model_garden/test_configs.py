@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -11,12 +12,15 @@ pytest.importorskip("official")
 import tensorflow as tf
 from official.core import exp_factory, task_factory
 from official.nlp.tasks import masked_lm
+from support.batch_flags import Flags
 from support.configs import YAMLS, experiment_of, header, parsed
 from support.garden import build, one_device, tiny, tiny_resnet, train
 
 from tf_lamb.core import plan, recipes
+from tf_lamb.core.recipes import arithmetic
 from tf_lamb.model_garden.checks import early
 from tf_lamb.model_garden.checks.experiment import why_no_batch, why_no_optimizer
+from tf_lamb.model_garden.experiments import parsing
 from tf_lamb.model_garden.experiments.recipes import settings
 
 # What a file is the recipe of; the small ones are tuned by hand.
@@ -33,6 +37,10 @@ RECIPES = {
     "resnet50_lars_32k_tpu": recipes.legw_resnet50_lars(32768),
     "resnet50_lars_8k_8gpu": recipes.legw_resnet50_lars(8192),
 }
+
+
+def counts(text) -> int:
+    return int(text.replace(",", ""))
 
 
 each_file = pytest.mark.parametrize("path", YAMLS.values(), ids=list(YAMLS))
@@ -66,6 +74,92 @@ def test_the_header_counts_right(path):
     if chips := re.search(r"v3-(\d+) \((\d+)x(\d+) chips", text):
         cores, width, height = map(int, chips.groups())
         assert cores == 2 * width * height == replicas
+    assert params.task.validation_data.global_batch_size % replicas == 0
+    if passes := re.search(rf"([\d.]+) passes over {number}", text):
+        shown, whole = passes[1], int(passes[2].replace(",", ""))
+        assert f"{examples / whole:.{len(shown.partition('.')[2])}f}" == shown
+
+
+@each_file
+def test_the_header_says_the_precision_and_what_is_evaluated(path):
+    params, text = parsed(path), header(path)
+    precision = re.search(r"^# On:.* in (\w+)\.", text, re.MULTILINE)
+    assert (params.runtime.mixed_precision_dtype or "float32") == (
+        precision[1] if precision else "float32"
+    )
+    steps, data = params.trainer.validation_steps, params.task.validation_data
+    (line,) = re.findall(r"^# Eval:  (.*)$", text, re.MULTILINE)
+    if line == "all examples.":
+        # Of several replicas, one that gets no example would answer nan.
+        assert steps == -1 and not data.drop_remainder
+        assert params.runtime.distribution_strategy == "off"
+        return
+    assert data.drop_remainder and line.endswith("a batch that is not full is left out.")
+    counted, size, examples = map(counts, re.findall(r"[\d,]+\d", line)[:3])
+    assert (counted, size) == (steps, data.global_batch_size) and counted * size == examples
+    if there := re.search(r" of ([\d,]+);", line):
+        assert counted == counts(there[1]) // size
+
+
+@each_file
+def test_the_header_says_the_rate_and_its_warmup(path):
+    params, text = parsed(path), header(path)
+    config, batch = params.trainer.optimizer_config, params.task.train_data.global_batch_size
+    rate, warmup = config.learning_rate.get(), config.warmup.get()
+    base, k, shown = re.search(
+        r"^# Rate:  ([\d.^]*\d)(?: sqrt\(([\d,]+ / [\d,]+)\) = ([\d.]*\d))?", text, re.MULTILINE
+    ).groups()
+    root, _, power = base.partition("^")
+    value = float(root) ** float(power or 1)
+    if k:
+        ours, theirs = map(counts, k.split(" / "))
+        assert ours == batch or "of which bert_small_cpu.yaml has" in text
+        value *= (ours / theirs) ** 0.5
+        assert value == pytest.approx(float(shown), rel=1e-3)
+    assert rate.initial_learning_rate == pytest.approx(value, rel=1e-3)
+    steps = warmup.steps if config.warmup.type == "tf_lamb" else warmup.warmup_steps
+    if epochs := re.search(r"([\d.]+) epochs of warmup", text):
+        assert steps == arithmetic.epochs_to_steps(float(epochs[1]), arithmetic.IMAGENET, batch)
+    else:
+        said = re.search(r"([\d,]+) steps of warmup|Warmup: ([\d,]+) steps", text)
+        assert steps == counts(said[1] or said[2])
+    if power := re.search(r"polynomial of power ([\d.]*\d)", text):
+        assert rate.power == float(power[1])
+    scales = r"--global_batch_size=(\d+)\D+scales it by [^:]*: ([\d.]*\d)"
+    for size, scaled in re.findall(scales, text):
+        flags = Flags(experiment_of(path), [path], global_batch_size=int(size))
+        parsing.fill_in(flags)
+        larger = parsing.parse(flags).trainer.optimizer_config.learning_rate.get()
+        assert larger.initial_learning_rate == pytest.approx(float(scaled), rel=0.02)
+
+
+@each_file
+def test_loops_divide_intervals_and_the_rate_ends_with_training(path):
+    params = parsed(path)
+    trainer, config = params.trainer, params.trainer.optimizer_config
+    for name in ("summary_interval", "checkpoint_interval", "validation_interval"):
+        assert getattr(trainer, name) % trainer.steps_per_loop == 0
+    rate, warmup = config.learning_rate.get(), config.warmup.get()
+    if config.learning_rate.type == "polynomial":
+        assert rate.decay_steps == trainer.train_steps
+    else:
+        behind = warmup.steps if warmup.handover == "continuous" else 0
+        assert behind + rate.steps == trainer.train_steps
+
+
+@each_file
+def test_the_command_in_the_header_can_be_typed(path):
+    """What it overrides is there, and the experiment is that of the file."""
+    words = shlex.split(header(path).replace("\\\n#", " ").replace("#", "\n"))
+    given = [word for word in words if word.startswith("--params_override=")]
+    assert (
+        f"--experiment={experiment_of(path)}" in words
+        or "--stage=" in header(path)
+        or ("The commands are in" in header(path))
+    )
+    for override in given:
+        flags = Flags(experiment_of(path), [path], params_override=override.partition("=")[2])
+        parsing.parse(flags)
 
 
 @each_file
