@@ -12,6 +12,7 @@ from support.pages import ROOT, blocks
 import tf_lamb
 from tf_lamb import model_garden
 from tf_lamb.model_garden.checks import early
+from tf_lamb.model_garden.folders import yamls
 
 README = ROOT / "README.md"
 
@@ -43,7 +44,7 @@ def test_what_the_commands_name_exists():
     commands = shlex.split(command)
     flags = dict(word[2:].split("=", 1) for word in commands if word.startswith("--"))
     assert flags["experiment"] in early.registered_in(early.OURS)
-    assert (ROOT / flags["config_file"]).is_file()
+    assert yamls.found(flags["config_file"])
 
 
 def test_what_make_train_shows_is_its_output():
