@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import subprocess
 import sys
 import types
@@ -15,7 +16,8 @@ from absl import logging
 from support.garden import ROOT
 
 from tf_lamb.model_garden.running import batches
-from tf_lamb.model_garden.running.console import Console, Progress
+from tf_lamb.model_garden.running.console import Console
+from tf_lamb.model_garden.running.progress import Progress
 
 PROGRAM = """
 import os, sys, warnings
@@ -113,6 +115,54 @@ def test_a_refusal_is_one_line(tmp_path):
     assert not os.listdir(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_stop_is_one_line_though_c_is_at_work(tmp_path, name):
+    code = f"""
+import hashlib
+with Console() as console:
+    console.keep_in("{tmp_path}/model", "train.log")
+    console.on_stop = lambda: "Stopped at step 7."
+    print("ready", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # Python's handlers wait for its end
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM + code], cwd=ROOT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    while process.stdout.readline() != "ready\n":
+        assert process.poll() is None
+    process.send_signal(getattr(signal, name))
+    try:
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (said, process.returncode) == ("Stopped at step 7.\n", 130)
+
+
+def test_a_stop_before_there_is_a_folder_leaves_no_log(tmp_path):
+    code = """
+import signal, time
+with Console() as console:
+    all_speak("early")
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+"""
+    _, said = run(code, folder=tmp_path, code_of_exit=130)
+    assert said == "Stopped.\n" and not os.listdir(tmp_path)
+
+
+def test_whoever_ignores_ctrl_c_or_sees_to_it_does_so_still(tmp_path):
+    code = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+with Console() as console:
+    os.kill(os.getpid(), signal.SIGINT)
+    signal.signal(signal.SIGTERM, lambda *_: print("a checkpoint first", flush=True))
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+    assert run(code, folder=tmp_path)[0] == "a checkpoint first\n"
+
+
 def test_what_aborts_is_said(tmp_path):
     code = "with Console(): os.abort()"
     _, said = run(code, folder=tmp_path, code_of_exit=-6)
@@ -138,7 +188,8 @@ def test_all_is_as_it_was_before(ends_with, tmp_path):
     def state():
         stderr = os.fstat(2)
         filters = [*logging.get_absl_logger().filters]
-        return (stderr.st_dev, stderr.st_ino), filters, warnings.showwarning
+        handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+        return (stderr.st_dev, stderr.st_ino), filters, warnings.showwarning, handlers
 
     before, files = state(), len(os.listdir("/proc/self/fd"))
     try:

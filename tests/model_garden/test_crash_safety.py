@@ -3,6 +3,7 @@
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import time
@@ -465,14 +466,19 @@ def test_killed_again_and_again_it_ends_with_the_same_bits(records, tmp_path):
         assert checkpoints.steps_done(str(folder)) == 0
     assert (folder / "params.yaml").exists()
     moments = random.Random(1)
-    for step in (2, 6):
-        process = commands.started(*command(records, folder))
+    said = tmp_path / "said"
+    for step, number, code in ((2, signal.SIGKILL, -signal.SIGKILL), (6, signal.SIGINT, 130)):
+        process = commands.started(*command(records, folder), output=said)
         commands.wait_for_step(process, folder, step)
         time.sleep(moments.uniform(0, 0.05))
-        process.kill()
+        os.kill(process.pid, number)
         process.join()
-        assert process.exitcode == -signal.SIGKILL
+        assert process.exitcode == code
     killed_at = checkpoints.steps_done(str(folder))
+    last = said.read_text().splitlines()[-1]
+    assert re.fullmatch(
+        rf"Stopped at step \d+\. The same command goes on from {folder}/ckpt-\d+", last
+    )
     code, said = commands.run(module, flags[:-1])  # it knows its seed
     assert code == 0, said[-2000:]
     assert f"Going on from ckpt-{killed_at}" in said

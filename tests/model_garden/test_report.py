@@ -101,6 +101,12 @@ def test_what_was_observed_is_in_the_picture(model_dir):
     assert all(map(is_drawn, panels(model_dir / "report.png", 4)))
 
 
+def test_a_folder_with_a_space_is_quoted_where_it_is_to_be_typed(model_dir):
+    spaced = model_dir.rename(model_dir.parent / "my run")
+    said = report.report(str(spaced)).splitlines()
+    assert said[-1] == f"TensorBoard         tensorboard --logdir='{spaced}'"
+
+
 def test_without_matplotlib_the_table_is_there_and_says_so(model_dir, monkeypatch):
     curves(model_dir)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

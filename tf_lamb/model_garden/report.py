@@ -7,6 +7,7 @@ they were observed, noise scale and trust ratios over the steps.
 """
 
 import os
+import shlex
 
 from absl import app, flags
 
@@ -87,7 +88,7 @@ def report(model_dir: str) -> str:
             rows.append((name, text + _share(params, *answer)))
     rows.append(("checkpoints", f"{model_dir} (latest: {os.path.basename(checkpoint)})"))
     rows.append(("picture", _drawn(model_dir, params, train, validation)))
-    rows.append(("TensorBoard", f"tensorboard --logdir={model_dir}"))
+    rows.append(("TensorBoard", f"tensorboard --logdir={shlex.quote(model_dir)}"))
     return "\n".join(f"{name:<20}{value}" for name, value in rows)
 
 

@@ -129,6 +129,7 @@ def run(console) -> None:
                 print(f"All {steps:,} steps are taken. To take more, raise trainer.train_steps")
                 print(report.report(args.model_dir), flush=True)
             return
+        console.on_stop = lambda: _stopped(console.step, args.model_dir)
         model_dirs.write_run(args.model_dir, args.experiment, seed)
         if is_chief and (latest := checkpoints.latest(args.model_dir)):
             print(f"Going on from {os.path.basename(latest)}", flush=True)
@@ -151,6 +152,16 @@ def _evaluated(params, model_dir: str) -> str | None:
             "run that has saved one, or write task.init_checkpoint=CHECKPOINT"
         )
     return checkpoint
+
+
+def _stopped(step: int | None, model_dir: str) -> str:
+    """What a training that is stopped ends with; before its first step there is no step."""
+    from tf_lamb.model_garden.folders import checkpoints
+
+    at = f"at step {step:,}" if step else "before the first step"
+    checkpoint = checkpoints.readable(model_dir)
+    way_on = f"goes on from {checkpoint}" if checkpoint else "begins anew"
+    return f"Stopped {at}. The same command {way_on}"
 
 
 def _is_done(params, mode: str, model_dir: str) -> bool:

@@ -1,6 +1,7 @@
 """What can be known to be wrong with a run's data before it is read, one sentence each."""
 
 import os
+import shlex
 
 import tensorflow as tf
 from official.core import config_definitions, input_reader
@@ -63,7 +64,7 @@ def _sample(params, part: str, file: str) -> str:
     data = getattr(params.task, part)
     return (
         f". A small one is written by python -m tf_lamb.model_garden.sample_data --output_dir="
-        f"{folder} --seq_length={data.seq_length} --max_predictions_per_seq="
+        f"{shlex.quote(folder)} --seq_length={data.seq_length} --max_predictions_per_seq="
         f"{data.max_predictions_per_seq}"
     )
 

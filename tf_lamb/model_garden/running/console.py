@@ -7,18 +7,17 @@ the process's stderr is a file, and what is for the reader goes past it.
 import contextlib
 import faulthandler
 import inspect
-import io
 import os
 import pathlib
-import shutil
 import sys
 import tempfile
 import threading
-import time
 import traceback
 import warnings
 
 from absl import logging
+
+from tf_lamb.model_garden.running import interrupts
 
 _OURS = pathlib.Path(__file__).parents[2]
 _LAST = 20  # lines of the log that an error shows
@@ -28,13 +27,16 @@ class Console:
     """Has stderr go to a log, and takes what is for the reader, until its block ends.
 
     With --verbosity=1 all that goes to the log is shown, too. An error shows the last of it; where
-    C++ aborts, the console has Python's line of it.
+    C++ aborts, the console has Python's line of it. Ctrl-C and SIGTERM end the process with one
+    line and exit status 130, wherever it is: what is written is safe from a kill.
 
     Attributes:
         stream: the stderr that there was.
         path: the log; one that no folder keeps is removed unless there was an error.
         bar: the line of progress, while there is one.
         shows_all: whether all is shown.
+        step: the step that the line of progress shows, if it was ever shown.
+        on_stop: returns the line that Ctrl-C ends with.
         parts: of how many parts of a run the progress is shown where no line can move.
     """
 
@@ -42,6 +44,7 @@ class Console:
 
     def __init__(self):
         self.shows_all, self.bar = logging.get_verbosity() >= logging.DEBUG, None
+        self.step, self.on_stop = None, lambda: "Stopped."
         self._seen, self._is_left, self._remote = 0, False, None
         self._lock, self._is_over = threading.Lock(), threading.Event()
 
@@ -69,6 +72,7 @@ class Console:
             if not faulthandler.is_enabled():
                 faulthandler.enable(self.stream, all_threads=False)
                 stack.callback(faulthandler.disable)
+            stack.enter_context(interrupts.handled(self._stop))
             self._undo = stack.pop_all()
         return self
 
@@ -121,6 +125,14 @@ class Console:
             self.bar.close()
             self.bar = None
 
+    def _stop(self):
+        try:
+            self.close_bar()
+            self.stream.write(f"{self.on_stop()}\n")
+            self._close_log()
+        finally:
+            os._exit(130)
+
     def _show_end_of_log(self):
         sys.stderr.flush()
         lines = self._log().splitlines()[-_LAST:]
@@ -170,75 +182,3 @@ class Console:
         names = {frame.f_globals.get("__name__") for frame, _ in stack}
         if "tf_lamb.core.checks.warn" in names and not self.shows_all:
             self.say(f"{category.__name__}: {message}", self.stream)
-
-
-class Progress:
-    """The line of progress: an Orbit action, which is called after each loop of steps.
-
-    On a terminal one line moves. Elsewhere there are ten of it, as there are of evaluations
-    anywhere: one when another tenth of the steps is over, or as the console's `parts` say.
-
-    Args:
-        console: where it is shown.
-        step: what tells the present step.
-        total: steps of the run; None where it only evaluates.
-        batch_size: examples of one update.
-    """
-
-    def __init__(self, console: Console, step, total: int | None, batch_size: int):
-        self._console, self._step, self._total = console, step, total
-        self._batch_size, self._parts, self._begun = batch_size, {}, None
-
-    def begin(self) -> None:
-        """Shows the line before the first step, which takes long: it is compiled."""
-        import tqdm
-
-        self._at, self._is_terminal = self._step(), self._console.stream.isatty()
-        self._first = self._part()
-        # What a narrow terminal cuts off comes last.
-        gauge = " |{bar:12}| " if self._is_terminal else ", "
-        self._console.bar = tqdm.tqdm(
-            total=self._total, initial=self._at, mininterval=0, miniters=1,
-            file=self._console.stream if self._is_terminal else io.StringIO(),
-            ncols=shutil.get_terminal_size().columns if self._is_terminal else None,
-            desc="compiling the first step",
-            bar_format=f"step {{n_fmt}}/{{total_fmt}}{gauge}{{remaining}} left, {{desc}}",
-        )  # fmt: skip
-
-    def __call__(self, output):
-        """Moves on to the present step."""
-        step, now, bar = self._step(), time.perf_counter(), self._console.bar
-        rate = output.get("scaled_learning_rate", output.get("learning_rate"))
-        told = [
-            f"{name} {float(value):.4g}"
-            for name, value in (("loss", output.get("training_loss")), ("learning rate", rate))
-            if value is not None
-        ]
-        if self._begun is not None:  # the first loop compiles
-            speed = (step - self._at) * self._batch_size / (now - self._begun)
-            told.append(f"{speed:,.0f} examples/s")
-        bar.set_description_str(", ".join(told), refresh=False)
-        bar.update(step - bar.n)
-        self._at, self._begun = step, now
-        if not self._is_terminal and self._is_due("loop"):
-            self._console.say(str(bar))
-
-    def evaluated(self, output):
-        """Shows what an evaluation came to: an Orbit action, too."""
-        # What was made up for, before any step, is always shown.
-        if self._begun is None or self._is_due("evaluation"):
-            told = ", ".join(
-                f"{name} {float(value):.4g}"
-                for name, value in output.items()
-                if not isinstance(value, dict) and not len(getattr(value, "shape", ()))
-            )
-            self._console.say(f"Evaluated at step {self._step():,}: {told}")
-        if self._begun is not None:
-            self._begun = time.perf_counter()
-
-    def _is_due(self, what):
-        before, self._parts[what] = self._parts.get(what, self._first), self._part()
-        return self._parts[what] > before
-
-    def _part(self):
-        return self._console.parts * self._step() // self._total

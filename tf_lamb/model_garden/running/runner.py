@@ -13,7 +13,7 @@ from tf_lamb.api.noise import AdaScale, Measured
 from tf_lamb.api.wrappers import unwrapped
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
-from tf_lamb.model_garden.running import actions, autowarmup, console, controllers
+from tf_lamb.model_garden.running import actions, autowarmup, controllers, progress
 from tf_lamb.model_garden.running.trust_ratios import TrustRatios
 
 
@@ -74,7 +74,7 @@ class Runner(train_lib.OrbitExperimentRunner):
         mine = self._actions(trainer.optimizer) if trainer else []
         evaluated = []
         if self.console:
-            self._progress = console.Progress(
+            self._progress = progress.Progress(
                 self.console, lambda: int(self.trainer.global_step.numpy()),
                 self.params.trainer.train_steps if trainer else None,
                 self.params.task.train_data.global_batch_size,
