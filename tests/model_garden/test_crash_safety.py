@@ -415,8 +415,9 @@ def test_a_run_that_is_finished_is_said_in_one_line(begin, begun, records, capsy
     before = contents(begun)
     assert begin("train", begun, train_steps=4) == []
     said = capsys.readouterr().out
-    assert "All 4 steps are taken. To take more, raise trainer.train_steps\nreport of" in said
-    assert contents(begun).keys() - before.keys() == {begun / "train.log"}
+    assert "Training is over at step 4: a larger trainer.train_steps goes on\nreport of" in said
+    new = {path.name for path in contents(begun).keys() - before.keys()}
+    assert new == {"train.log", "tf_lamb_run.lock"}
     for evaluated, taken_over in ((2, True), (4, False)):  # its last evaluation is due, or made
         model_dirs.write_evaluated(str(begun), evaluated)
         assert bool(begin("train_and_eval", begun, train_steps=4)) == taken_over

@@ -123,10 +123,11 @@ def run(console) -> None:
         tf_keras.utils.set_random_seed(seed)
     if training:
         checkpoints.settle(args.model_dir)
-        if _is_done(params, args.mode, args.model_dir):
+        once = args.mode in ("train", "train_and_eval")  # others evaluate each time
+        if once and model_dirs.is_over(params, args.model_dir, args.mode):
             if is_chief:
-                steps = params.trainer.train_steps
-                print(f"All {steps:,} steps are taken. To take more, raise trainer.train_steps")
+                done = checkpoints.steps_done(args.model_dir)
+                print(f"Training is over at step {done:,}: a larger trainer.train_steps goes on")
                 print(report.report(args.model_dir), flush=True)
             return
         console.on_stop = lambda: _stopped(console.step, args.model_dir)
@@ -162,16 +163,6 @@ def _stopped(step: int | None, model_dir: str) -> str:
     checkpoint = checkpoints.readable(model_dir)
     way_on = f"goes on from {checkpoint}" if checkpoint else "begins anew"
     return f"Stopped {at}. The same command {way_on}"
-
-
-def _is_done(params, mode: str, model_dir: str) -> bool:
-    """Whether all steps of a training are taken, and the last of them is evaluated if it is due."""
-    from tf_lamb.model_garden.folders import checkpoints, model_dirs
-
-    steps = checkpoints.steps_done(model_dir)
-    if mode == "train_and_eval" and model_dirs.read_evaluated(model_dir) != steps:
-        return False
-    return mode in ("train", "train_and_eval") and steps == params.trainer.train_steps
 
 
 def _run(_) -> None:

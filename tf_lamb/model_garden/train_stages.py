@@ -128,7 +128,7 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
         parsed.append(params)
         steps = max(params.trainer.train_steps, checkpoints.steps_done(stage.model_dir))
         begin = steps + getattr(params.trainer.optimizer_config.warmup.get(), "begin_step", 0)
-        if not model_dirs.is_over(params, stage.model_dir):
+        if not model_dirs.is_over(params, stage.model_dir, mode):
             print(f"Stage {i + 1} of {len(stages)}: {stage.experiment}, "
                   f"{params.trainer.train_steps:,} steps in {stage.model_dir}")  # fmt: skip
             if arithmetic:
@@ -156,7 +156,7 @@ def _train(args, console) -> bool:
     all_params = prepare(stages, args.moments == "keep", args.mode, args.seed)
     for i, (stage, params) in enumerate(zip(stages, all_params, strict=True), 1):
         checkpoints.settle(stage.model_dir)
-        if model_dirs.is_over(params, stage.model_dir):
+        if model_dirs.is_over(params, stage.model_dir, args.mode):
             continue
         print(f"Training stage {i} of {len(stages)}.", flush=True)
         for name, value in vars(stage).items():

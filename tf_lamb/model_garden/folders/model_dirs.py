@@ -76,8 +76,13 @@ def checkpoint_in(path: str) -> str | None:
     return path if tf.io.gfile.exists(f"{path}.index") else None
 
 
-def is_over(params, model_dir: str) -> bool:
-    """Whether training in this folder has ended; AdaScale may end it before `train_steps`."""
+def is_over(params, model_dir: str, mode: str = "train") -> bool:
+    """Whether nothing is left to do here: no step, and no evaluation that a kill prevented.
+
+    AdaScale may end training before `train_steps`.
+    """
+    if mode == "train_and_eval" and read_evaluated(model_dir) != checkpoints.steps_done(model_dir):
+        return False
     adascale = getattr(params.trainer.optimizer_config.optimizer.get(), "adascale", None)
     limit = getattr(adascale, "scale_invariant_steps", None)
     if limit is not None and _steps_of_adascale(model_dir) >= limit:
