@@ -5,13 +5,17 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import logging
+from official.core import task_factory, train_lib
 from support.clusters import mirrored
-from support.garden import build, run, tiny, train
+from support.garden import build, optimizer, run, tiny, trainer_of
 
+from tf_lamb import model_garden
 from tf_lamb.core import autowarmup
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.errors import UserError
-from tf_lamb.model_garden.running.autowarmup import KEY, schedule_of
+from tf_lamb.model_garden.running import runner
+from tf_lamb.model_garden.running.autowarmup import KEY, AutoWarmup, schedule_of
 
 STEPS = 24
 
@@ -87,12 +91,60 @@ def test_a_killed_run_ends_as_one_that_was_not(records, tmp_path, finds_it_at_8,
         run(params_of(records), tmp_path / "killed", "train")
 
 
+def test_model_gardens_mains_watch_the_loss_too(
+    records, eager, tmp_path, finds_it_at_8, monkeypatch
+):
+    """They import what registers, and then have `run_experiment` choose a runner."""
+    monkeypatch.setattr(train_lib, "OrbitExperimentRunner", runner.Runner.__base__)
+    model_garden.register()
+    params, folder = params_of(records, train_steps=10), str(tmp_path)
+    params.trainer.optimizer_config.optimizer.tf_lamb.trust_ratios_every = 2
+    strategy = mirrored(1)
+    with strategy.scope():
+        task = task_factory.get_task(params.task, logging_dir=folder)
+    train_lib.run_experiment(strategy, task, "train", params, folder)
+    assert state(tmp_path)["switch"] == pytest.approx([8, PEAK])
+    assert list((tmp_path / "trust_ratios").iterdir())
+
+
+def test_a_loop_in_which_nobody_watches_the_loss_is_refused(records, eager):
+    trainer = trainer_of(params_of(records), mirrored(1))
+    with (
+        trainer.strategy.scope(),
+        pytest.raises(UserError, match="nobody watches the loss") as error,
+    ):
+        trainer.train(tf.constant(2))
+    assert "\n" not in str(error.value)
+    assert trainer.global_step.numpy() == 0
+
+
+def test_a_loop_without_our_runner_is_warned_of_what_comes_of_nothing(records, eager, monkeypatch):
+    lamb = {"gradient_accumulation_steps": 2, "trust_ratios_every": 5,
+            "adascale": {"scale": 2, "scale_invariant_steps": 9}}  # fmt: skip
+    trainer = trainer_of(build(tiny(records, optimizer_config=optimizer(**lamb))), mirrored(1))
+    seen = []
+    monkeypatch.setattr(logging, "warning", lambda text, *parts: seen.append(text % parts))
+    with trainer.strategy.scope():
+        for _ in range(2):
+            trainer.train(tf.constant(1))
+    (warning,) = [text for text in seen if "runner" in text]
+    for setting in (
+        "divergence_report",
+        "trust_ratios_every=5",
+        "adascale.scale_invariant_steps=9",
+    ):
+        assert setting in warning
+
+
 def test_replicas_share_the_rate_and_the_loss(records, eager):
     seen = {}
     for replicas in (1, 2):
         params = params_of(records)
         params.task.train_data.shuffle_buffer_size = 1
-        trainer, logs = train(params, mirrored(replicas), 4)
+        trainer = trainer_of(params, mirrored(replicas))
+        AutoWarmup(trainer.optimizer, "nowhere")  # a loop of one's own makes it
+        with trainer.strategy.scope():
+            logs = trainer.train(tf.constant(4))
         seen[replicas] = float(logs["training_loss"]), float(logs["learning_rate"])
     assert seen[1][1] == pytest.approx(1e-3 * 1000 ** (4 / 12), rel=1e-5)
     np.testing.assert_allclose(seen[2], seen[1], rtol=1e-5)

@@ -428,7 +428,8 @@ def test_a_good_setting_is_not_refused(records, tmp_path):
 def test_the_stock_main_serves_too(records, tmp_path):
     config = tmp_path / "config.yaml"
     settings = tiny(records, train_steps=2, checkpoint_interval=2, validation_interval=2,
-                    optimizer_config=optimizer(gradient_accumulation_steps=2))  # fmt: skip
+                    optimizer_config=optimizer(gradient_accumulation_steps=2,
+                                               trust_ratios_every=1))  # fmt: skip
     settings["runtime"]["distribution_strategy"] = "off"
     config.write_text(yaml.safe_dump(settings))
     code, said = commands.run("official.nlp.train", [
@@ -445,3 +446,4 @@ def test_the_stock_main_serves_too(records, tmp_path):
         if name.startswith("optimizer/iterations")
     ]
     assert updates == 2
+    assert list((tmp_path / "model" / "trust_ratios").iterdir())  # and our runner

@@ -98,6 +98,19 @@ def test_a_traced_step_drops_as_one(layout, meets, monkeypatch):
     assert float(met.optimizer.loss_scale) == 2.0**13
 
 
+def test_a_step_that_is_compiled_whole_drops_as_one():
+    met, spared = (feed("micro-batches", traced=True, jit_compile=True) for _ in range(2))
+    for run in (met, spared):
+        run.call = tf.function(run._call, jit_compile=True)
+    for parts in steps("micro-batches", 2):
+        met.step(spoiled(parts, 0))
+        met.step(parts)
+        spared.step(parts)
+    assert bits(met) == bits(spared)
+    assert counts(met) == (2, 2)
+    assert float(met.optimizer.loss_scale) == 2.0**13
+
+
 def test_the_scale_grows_with_updates_and_stays_within_one():
     run = feed("micro-batches", {"initial_scale": 4.0, "dynamic_growth_steps": 2})
     scales = []

@@ -32,6 +32,8 @@ KEY = "tf_lamb_auto_warmup"
 class Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
     """The learning rate, whose switch an action moves between two loops."""
 
+    is_watched = False  # by an action that reads the loss
+
     def __init__(self, decide_every, **settings):
         super().__init__()
         self.settings, self.decide_every = autowarmup.Settings(**settings), decide_every
@@ -68,6 +70,7 @@ class AutoWarmup:
 
     def __init__(self, optimizer, model_dir, writes: bool = True):
         self._optimizer, self._schedule = optimizer, schedule_of(optimizer)
+        self._schedule.is_watched = True
         self._folder, self._writes = model_dir, writes
         self._path = os.path.join(model_dir, "auto_warmup.json")
         self.warmup = autowarmup.Warmup(self._schedule.settings)

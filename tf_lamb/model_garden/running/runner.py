@@ -93,6 +93,7 @@ class Runner(train_lib.OrbitExperimentRunner):
         return controller
 
     def _actions(self, optimizer):
+        self.trainer.has_our_runner = True
         config, mine = self.params.trainer.optimizer_config.optimizer.get(), []
         if getattr(config, "divergence_report", False):
             mine.append(actions.Divergence(unwrapped(optimizer), self.trainer.model))

@@ -11,22 +11,28 @@ optimizer's `iterations`, which the learning rate follows, does not.
 
 import gin
 import tensorflow as tf
-from official.core import base_trainer
+from absl import logging
+from official.core import base_trainer, train_lib
 
 from tf_lamb.model_garden.checks.data import no_batch
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import model_dirs
-from tf_lamb.model_garden.running import batches
-from tf_lamb.model_garden.running.runner import measuring
+from tf_lamb.model_garden.running import autowarmup, batches, runner
 
 
 class Trainer(base_trainer.Trainer):
-    """Model Garden's trainer in all but how often a step calls the task's."""
+    """Model Garden's trainer in all but how often a step calls the task's.
+
+    Attributes:
+        has_our_runner: whether a `Runner` sees to what the experiment asks for besides steps.
+    """
+
+    has_our_runner = False
 
     def __init__(self, config, task, model, optimizer, *args, **kwargs):
         self._micro_batches = batches.micro_batches(config)
         super().__init__(config, task, model, optimizer, *args, **kwargs)
-        if (measured := measuring(optimizer)) is not None:
+        if (measured := runner.measuring(optimizer)) is not None:
             try:  # now, where it can still refuse
                 measured.build(model.trainable_variables)
             except ValueError as error:
@@ -72,6 +78,28 @@ class Trainer(base_trainer.Trainer):
             raise UserError(no_batch(self.config.task.validation_data))
         return super().eval_end(aggregated_logs)
 
+    def train_loop_begin(self):
+        """See base class; before the first loop, refuses or warns of what nobody sees to."""
+        if not self.has_our_runner:
+            self._check_loop()
+            self.has_our_runner = True  # all is told
+        super().train_loop_begin()
+
+    def _check_loop(self):
+        schedule = autowarmup.schedule_of(self.optimizer)
+        if schedule and not schedule.is_watched:
+            raise UserError(
+                f"learning_rate.type={autowarmup.KEY} raises the rate until the loss has passed "
+                "its minimum, and nobody watches the loss in this loop. Train with the runner of "
+                "tf_lamb.model_garden.running.runner, or give the loop the action AutoWarmup"
+            )
+        config = self.config.trainer.optimizer_config.optimizer.get()
+        if settings := list(_seen_to_by_a_runner(config)):
+            logging.warning(
+                "This loop is not run by tf_lamb.model_garden.running.runner. Nothing comes of %s, "
+                "but by actions that you give it.", ", ".join(settings),
+            )  # fmt: skip
+
     def train_step(self, iterator):
         """See base class; as many micro-batches as the optimizer makes one update of."""
         if self._micro_batches == 1:
@@ -88,8 +116,26 @@ class Trainer(base_trainer.Trainer):
         self.global_step.assign(done + 1)  # which each of them has counted
 
 
+def _seen_to_by_a_runner(config):
+    """The settings of an optimizer that are nothing to it, as they are written."""
+    adascale, measured = getattr(config, "adascale", None), getattr(config, "measured", None)
+    if getattr(config, "divergence_report", False):
+        yield "divergence_report=true"
+    if every := getattr(config, "trust_ratios_every", None):
+        yield f"trust_ratios_every={every}"
+    if measured is not None and measured.enabled:
+        yield "measured.enabled=true"
+    if adascale is not None and adascale.scale and adascale.scale_invariant_steps:
+        yield f"adascale.scale_invariant_steps={adascale.scale_invariant_steps}"
+
+
 def register_trainer() -> None:
-    """Has Model Garden's `train_lib` make this trainer, unless gin is told to make another."""
+    """Has Model Garden's `train_lib` make this trainer, and the runner that belongs to it.
+
+    Unless gin is told to make another trainer, or a runner of ours is there.
+    """
+    if not issubclass(train_lib.OrbitExperimentRunner, runner.Runner):
+        runner.install()
     # seam: tf-models-official 2.20.0. An experiment has no other way to choose its trainer.
     with gin.unlock_config():
         gin.bind_parameter("create_trainer.trainer_cls", Trainer)
