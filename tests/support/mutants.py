@@ -18,6 +18,7 @@ RECIPES = "core/test_recipes.py"
 PICTURE = "core/test_recipe_picture.py"
 DEFECTS = "api/test_defects.py"
 OPTIMIZERS = "api/test_optimizers.py"
+SCALE = "tf_keras/test_loss_scale.py"
 CRASHES = "model_garden/test_crash_safety.py"
 PRECISION = "api/test_precision.py"
 STEPS = "api/test_steps.py"
@@ -377,7 +378,23 @@ TENSORFLOW = {
     ],
     ("tf_keras/optimizer.py",
      "tensorflow/test_accumulation.py::test_whoever_sums_gradients_they_count_once[by the user]"): [
-        ("sums count once for each replica", "wide(dense(g, v)) / n", "wide(dense(g, v))"),
+        ("sums count once for each replica", "gradient: gradient / n", "gradient: gradient"),
+    ],
+    ("tf_keras/optimizer.py", f"{SCALE}::test_the_scale_grows_with_updates_and_stays_within_one"): [
+        ("the scale moves at every micro-batch", "tf.cond(due, ", "tf.cond(True, "),
+    ],
+    ("tf_keras/loss_scale.py",
+     f"{SCALE}::test_an_update_that_overflows_is_dropped_as_one[one device-the first part]"): [
+        ("the scale never moves", "move([tf.where(skipped, math.nan, 0.0)])", "pass"),
+        ("the wrapper drops, too", "scale.update = _let_through", "pass"),
+    ],
+    ("tf_keras/host.py", f"{SCALE}::test_replicas_are_summed_once_an_update[dynamic]"): [
+        ("a loss scale sums at every micro-batch", "accumulates and loss_scale.is_around(self)",
+         "False"),
+    ],
+    ("model_garden/experiments/averages.py",
+     "model_garden/test_averages.py::test_a_skipped_update_moves_no_average[None]"): [
+        ("averages move at every call", "iterations > before", "iterations >= before"),
     ],
     ("tf_keras/measured.py",
      "tensorflow/test_adascale_replicas.py::test_the_noise_scale_is_numpys[tf_keras]"): [

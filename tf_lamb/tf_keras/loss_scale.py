@@ -12,6 +12,7 @@ Seams into tf_keras (2.20.1):
     `_is_wrapped_by_loss_scale_optimizer`: what the wrapper sets, of a fixed scale, too.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -25,13 +26,13 @@ def is_around(optimizer) -> bool:
 
 def taken_over(scale) -> Callable:
     """What moves a dynamic scale from now on, called once an update with whether it was skipped."""
-    move = scale.update
+    after_update = functools.partial(_after_update, scale.update)
     scale.update = _let_through
-
-    def after_update(skipped):
-        move([tf.where(skipped, math.nan, 0.0)])
-
     return after_update
+
+
+def _after_update(move, skipped):
+    move([tf.where(skipped, math.nan, 0.0)])
 
 
 def _let_through(gradients):
