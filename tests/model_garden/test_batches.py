@@ -244,7 +244,7 @@ def test_a_schedule_that_cannot_be_scaled():
     params = exp_factory.get_exp_config("lamb/bert_pretraining")
     params.trainer.optimizer_config.learning_rate.type = "power_linear"
     with pytest.raises(ValueError, match="cannot scale learning_rate.type=power_linear"):
-        scaling.fill_in("legw", 1024, params, {})
+        scaling.fill_in("legw", 1024, params)
 
 
 # Micro-batches.

@@ -13,6 +13,7 @@ pytest.importorskip("official")
 import tensorflow as tf
 from official.core import train_utils
 from official.modeling.optimization.optimizer_factory import LEGACY_OPTIMIZERS_CLS
+from support import commands
 from support.garden import EXPERIMENT, ROOT, build, optimizer, tiny
 
 from tf_lamb.model_garden import report
@@ -140,6 +141,22 @@ def test_a_second_run_in_a_folder_is_refused_while_the_first_lives(tmp_path):
         first.communicate()
     locks.lock(str(folder))
     locks.lock(str(folder))  # the same run, once more
+
+
+@pytest.mark.slow
+def test_the_command_is_refused_before_it_writes(records, tmp_path):
+    """With a config that is found by its bare name."""
+    folder = str(tmp_path / "model")
+    locks.lock(folder)
+    before = {path: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    code, said = commands.run("tf_lamb.model_garden.train", [
+        f"--experiment={EXPERIMENT}", "--config_file=bert_small_cpu.yaml", "--mode=train",
+        f"--model_dir={folder}", "--params_override=task.train_data.input_path=" + records,
+    ])  # fmt: skip
+    line = said.splitlines()[-1]  # behind a warning of runpy's, which is the test's
+    assert "Traceback" not in said
+    assert code == 1 and f"--model_dir={folder}: another run trains in it, process" in line
+    assert before == {path: path.read_bytes() for path in (tmp_path / "model").iterdir()}
 
 
 def test_a_folder_without_locks_keeps_nobody_out(monkeypatch, tmp_path):

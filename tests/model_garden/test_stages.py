@@ -71,6 +71,27 @@ def test_killed_in_either_stage_it_ends_with_the_same_bits(files, tmp_path):
     assert "Training stage" not in said
 
 
+@pytest.mark.slow
+def test_a_stage_that_adascale_ends_is_followed_by_the_next_one(files, stage_1, tmp_path):
+    """The first begins where the override says, the second where the first has ended."""
+    adascale = "stage_1.trainer.optimizer_config.optimizer.tf_lamb"
+    code, said = commands.run("tf_lamb.model_garden.train_stages", [
+        "--mode=train", "--seed=1", f"--stage=lamb/bert_pretraining:{files[0]}",
+        f"--stage=lamb/bert_pretraining_phase2:{files[1]}", f"--model_dir={tmp_path / 'stages'}",
+        f"--params_override=task.init_checkpoint={stage_1[1]},"
+        f"{adascale}.gradient_accumulation_steps=4,{adascale}.adascale.scale=4,"
+        f"{adascale}.adascale.scale_invariant_steps=8",
+    ])  # fmt: skip
+    assert code == 0, said[-2000:]
+    assert "All 2 stages are trained" in said
+    first, second = (str(tmp_path / "stages" / f"stage_{i}") for i in (1, 2))
+    assert checkpoints.steps_done(first) < 8 and checkpoints.steps_done(second) == 8
+    begun = [
+        model_dirs.read_params(folder)["task"]["init_checkpoint"] for folder in (first, second)
+    ]
+    assert begun == [str(stage_1[1]), first]
+
+
 # What a stage takes over.
 
 

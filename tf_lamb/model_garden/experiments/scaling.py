@@ -24,7 +24,7 @@ _STEPS = {"steps", "decay_steps", "boundaries", "offset"}
 _SCHEDULES = ("constant", "stepwise", "polynomial", "cosine", "exponential")
 
 
-def fill_in(name: str, batch_size: int, params, own: dict) -> tuple[str, dict]:
+def fill_in(name: str, batch_size: int, params, own: dict | None = None) -> tuple[str, dict]:
     """What a recipe makes of an experiment at this batch: its arithmetic, and the settings.
 
     Args:
