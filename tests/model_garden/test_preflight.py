@@ -236,6 +236,8 @@ def test_it_refuses_before_it_builds_anything(tmp_path):
         run("v7:4x4", taken)
     assert "TPU v7 is not known here. Known are v3:4x4" in refusal.value.code
     assert "\n" not in refusal.value.code
+    with pytest.raises(SystemExit, match="there is no folder .*/gone$"):
+        run("v5e:2x2", tmp_path / "gone" / "report.json")
     with pytest.raises(SystemExit, match="exists: name another file"):
         run("v3:4x4", taken)
     assert taken.read_text() == "mine"

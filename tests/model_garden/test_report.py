@@ -107,6 +107,22 @@ def test_a_folder_with_a_space_is_quoted_where_it_is_to_be_typed(model_dir):
     assert said[-1] == f"TensorBoard         tensorboard --logdir='{spaced}'"
 
 
+def test_a_folder_of_something_else_is_refused_and_a_damaged_one_is_not(model_dir):
+    checkpoint = tf.train.Checkpoint(global_step=tf.Variable(35, dtype=tf.int64))
+    tf.train.CheckpointManager(checkpoint, str(model_dir), max_to_keep=2).save(35)
+    (model_dir / "ckpt-35.index").write_bytes(b"")  # a run would go on from the one before
+    for names in (None, ""):
+        if names is not None:
+            (model_dir / "checkpoint").write_text(names)
+        assert report.report(str(model_dir)).startswith("steps               30 of 40\n")
+    (model_dir / "params.yaml").write_text("trainer: {train_steps: 40}")  # of another program
+    assert "global batch" not in report.report(str(model_dir))
+    for text in ("trainer: 3", "epochs: 3"):
+        (model_dir / "params.yaml").write_text(text)
+        with pytest.raises(FileNotFoundError, match="no run of the Model Garden: its params.yaml"):
+            report.report(str(model_dir))
+
+
 def test_without_matplotlib_the_table_is_there_and_says_so(model_dir, monkeypatch):
     curves(model_dir)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

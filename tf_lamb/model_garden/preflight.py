@@ -147,6 +147,8 @@ def run(said_to=None) -> bool:
         topology = roofline.topology(args.topology)
         if args.report and os.path.exists(args.report):
             raise ValueError(f"--report={args.report} exists: name another file, or delete it")
+        if args.report and not os.path.isdir(folder := os.path.dirname(args.report) or "."):
+            raise ValueError(f"--report={args.report}: there is no folder {folder}")
     with one_line("preflight"):
         early.check_names(args)
         train.register()

@@ -59,24 +59,28 @@ def report(model_dir: str) -> str:
         FileNotFoundError: if there is no run in the folder.
     """
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
+    from tf_lamb.model_garden.folders.yamls import at
 
     params = model_dirs.read_params(model_dir)
-    checkpoint = checkpoints.latest(model_dir)
+    checkpoint, of_all = checkpoints.readable(model_dir), at(params, "trainer.train_steps")
     if params is None or checkpoint is None:
         raise FileNotFoundError(
             f"--model_dir={model_dir} holds no run that has saved a checkpoint. "
             "Name the --model_dir of tf_lamb.model_garden.train"
         )
-    steps = checkpoints.steps_done(model_dir)
-    rows = [
-        ("steps", f"{steps:,} of {params['trainer']['train_steps']:,}"),
-        ("global batch", _batch(params)),
-    ]
+    if not isinstance(of_all, int):
+        raise FileNotFoundError(
+            f"--model_dir={model_dir} holds no run of the Model Garden: its params.yaml has no "
+            "trainer.train_steps. Name the --model_dir of tf_lamb.model_garden.train"
+        )
+    rows = [("steps", f"{checkpoints.steps_done(model_dir):,} of {of_all:,}")]
+    if batch := _batch(params):
+        rows.append(("global batch", batch))
     train = read_scalars(os.path.join(model_dir, "train"))
     if points := train.get("training_loss"):
         (first, start), *_, (last, end) = [*points.items()] * 2
         rows.append(("training loss", f"{start:.3f} (to step {first:,}) -> {end:.3f} ({last:,})"))
-    subdir = params["trainer"].get("validation_summary_subdir", "validation")
+    subdir = at(params, "trainer.validation_summary_subdir") or "validation"
     validation = read_scalars(os.path.join(model_dir, subdir))
     if points := validation.get("validation_loss"):
         step, loss = [*points.items()][-1]
@@ -136,22 +140,27 @@ def _named(scalars, **labels: str) -> pictures.Curves:
 
 
 def _batch_size(params) -> int:
-    return params["task"].get("train_data", {}).get("global_batch_size", 0)
+    from tf_lamb.model_garden.folders.yamls import at
+
+    return at(params, "task.train_data.global_batch_size") or 0
 
 
 def _batch(params) -> str:
-    batch = _batch_size(params)
-    optimizer = params["trainer"]["optimizer_config"]["optimizer"]
-    accumulated = (optimizer.get(optimizer["type"]) or {}).get("gradient_accumulation_steps") or 1
+    from tf_lamb.model_garden.folders.yamls import at
+
+    batch, optimizer = _batch_size(params), "trainer.optimizer_config.optimizer"
+    chosen = f"{optimizer}.{at(params, f'{optimizer}.type')}"
+    accumulated = at(params, f"{chosen}.gradient_accumulation_steps") or 1
     if accumulated == 1:
-        return f"{batch:,}"
+        return f"{batch:,}" if batch else ""
     return f"{batch:,} ({batch // accumulated:,} x {accumulated} accumulated)"
 
 
 def _share(params, what: str, answer_key: str, share_key: str) -> str:
     from tf_lamb.model_garden.folders import model_dirs
+    from tf_lamb.model_garden.folders.yamls import at
 
-    path = params["task"].get("validation_data", {}).get("input_path")
+    path = at(params, "task.validation_data.input_path")
     facts = model_dirs.read_facts(path) if isinstance(path, str) else {}
     if share_key not in facts:
         return ""

@@ -91,11 +91,13 @@ def run(console) -> None:
     Args:
         console: the `Console` of this process; it is left to the chief.
     """
+    import tensorflow as tf
     import tf_keras
     from absl import logging
     from official.nlp import train as model_garden_train
 
     from tf_lamb.model_garden import report
+    from tf_lamb.model_garden.checks import data
     from tf_lamb.model_garden.checks.experiment import check_run
     from tf_lamb.model_garden.folders import checkpoints, locks, model_dirs
     from tf_lamb.model_garden.running import batches, runner
@@ -135,7 +137,12 @@ def run(console) -> None:
         if is_chief and (latest := checkpoints.latest(args.model_dir)):
             print(f"Going on from {os.path.basename(latest)}", flush=True)
     runner.install(console if is_chief else None, evaluated)
-    model_garden_train.main(None)
+    try:
+        model_garden_train.main(None)
+    except tf.errors.DataLossError as error:
+        if reason := data.why_unreadable(params):
+            raise UserError(reason) from error
+        raise
     if training:
         logging.set_verbosity(logging.WARNING)  # TensorFlow's threads tell of their end, after it
         if is_chief:

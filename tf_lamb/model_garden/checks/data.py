@@ -1,16 +1,21 @@
 """What can be known to be wrong with a run's data before it is read, one sentence each."""
 
+import itertools
 import os
 import shlex
 
 import tensorflow as tf
+from google.protobuf import message
 from official.core import config_definitions, input_reader
 from official.modeling.hyperparams import base_config
 from official.nlp.tasks import masked_lm
+from official.vision.configs.image_classification import ImageClassificationTask
 
 from tf_lamb.model_garden.folders import model_dirs
 from tf_lamb.model_garden.samples.text import FILES
 from tf_lamb.model_garden.tasks.masked_lm import why_no_order
+
+_MOST_READ = 2**30  # bytes that are looked through for one batch
 
 
 def why_no_data(params, training: bool, evaluating: bool) -> str | None:
@@ -53,7 +58,87 @@ def _why_no_files(params, part: str, pattern) -> str | None:
             return f"{given}: there is no file {file}{_sample(params, part, file)}"
         if not tf.io.gfile.isdir(file) and tf.io.gfile.stat(file).length == 0:
             return f"{given}: {file} is empty"
-    return _why_not_those(params, part, files[0])
+    return _why_not_those(params, part, files[0]) or _why_not_read(params, part, files)
+
+
+def _why_not_read(params, part: str, files: list[str]) -> str | None:
+    """Looks at the first record, and for one batch, of the tasks that are known to read TFRecords.
+
+    Without TensorFlow's runtime: a multi-worker strategy must be the first to touch it.
+    """
+    data = getattr(params.task, part)
+    is_text = isinstance(params.task, masked_lm.MaskedLMConfig)
+    reads_records = is_text or isinstance(params.task, ImageClassificationTask)
+    if not reads_records or data.file_type != "tfrecord" or any(map(tf.io.gfile.isdir, files)):
+        return None
+    try:
+        if is_text and (reason := _why_other_names(data, part, files[0])):
+            return reason
+        if part == "validation_data" and _lacks_a_batch(data, files):
+            return no_batch(data)
+    except tf.errors.OpError:
+        return _unreadable(part, files)
+    return None
+
+
+def _records(file: str):
+    return tf.compat.v1.io.tf_record_iterator(file)
+
+
+def _why_other_names(data, part: str, file: str) -> str | None:
+    first = next(iter(_records(file)), b"")
+    try:
+        names = tf.train.Example.FromString(first).features.feature
+    except message.DecodeError:
+        return f"task.{part}.input_path: the records of {file} are not of tf.train.Example"
+    used, other = "input_ids", "input_word_ids"
+    if data.use_v2_feature_names:
+        used, other = other, used
+    if used not in names and other in names:
+        return (
+            f"task.{part}.use_v2_feature_names is {data.use_v2_feature_names}, but {file} has "
+            f"{other} and no {used}. Write task.{part}.use_v2_feature_names="
+            f"{not data.use_v2_feature_names}"
+        )
+    return None
+
+
+def _lacks_a_batch(data, files: list[str]) -> bool:
+    if data.is_training or not data.drop_remainder:
+        return False
+    if sum(tf.io.gfile.stat(file).length for file in files) > _MOST_READ:
+        return False  # then the first evaluation says so
+    examples = itertools.chain.from_iterable(map(_records, files))
+    return sum(1 for _ in itertools.islice(examples, data.global_batch_size)) < (
+        data.global_batch_size
+    )
+
+
+def _unreadable(part: str, files: list[str]) -> str | None:
+    """The first of the files that cannot be read to its end, and where; reads all of them."""
+    for file in files:
+        count = 0
+        try:
+            for _ in _records(file):
+                count += 1
+        except tf.errors.OpError as error:
+            return (
+                f"task.{part}.input_path: {file} cannot be read after {count:,} records "
+                f"({error.message}). It is cut, compressed or no TFRecord: write it anew"
+            )
+    return None
+
+
+def why_unreadable(params) -> str | None:
+    """Which file of a run's data cannot be read to its end, after one could not; or None."""
+    for part in ("train_data", "validation_data"):
+        path = getattr(getattr(params.task, part, None), "input_path", None)
+        patterns = path.as_dict().values() if isinstance(path, base_config.Config) else [path]
+        for pattern in filter(None, patterns):
+            files = [f for f in input_reader.match_files(pattern) if not tf.io.gfile.isdir(f)]
+            if reason := _unreadable(part, files):
+                return reason
+    return None
 
 
 def _sample(params, part: str, file: str) -> str:

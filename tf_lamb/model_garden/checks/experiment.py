@@ -12,6 +12,7 @@ from official.modeling.optimization.optimizer_factory import (
 from official.nlp.tasks.masked_lm import MaskedLMConfig
 
 from tf_lamb.model_garden.checks.data import why_no_data
+from tf_lamb.model_garden.checks.loops import why_no_loop, why_no_steps
 from tf_lamb.model_garden.checks.rates import why_no_rate
 from tf_lamb.model_garden.errors import UserError, unknown
 from tf_lamb.model_garden.experiments.entries import CLIPPINGS, STOCK
@@ -38,7 +39,8 @@ def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
     reason = reason or _why_no_first_stage(params, model_dir)
     reason = reason or why_no_data(params, training, evaluating)
     if training:
-        reason = reason or _why_no_steps(params, model_dir)
+        reason = reason or why_no_loop(params.trainer, evaluating)
+        reason = reason or why_no_steps(params, model_dir)
         reason = reason or model_dirs.why_not_here(params, model_dir, experiment, seed)
         if (kind := params.trainer.optimizer_config.optimizer.type) in STOCK:
             ours = OPTIMIZERS_CLS[kind] is STOCK[kind]
@@ -200,17 +202,6 @@ def why_no_batch(params) -> str | None:
     except ValueError as error:
         return f"task.train_data.global_batch_size={batch}: {error}"
     return why_no_attack(params) or why_no_groups(params, examples)
-
-
-def _why_no_steps(params, model_dir) -> str | None:
-    done, steps = checkpoints.steps_done(model_dir), params.trainer.train_steps
-    if done > steps:
-        return (
-            f"--model_dir={model_dir} has taken {done:,} steps, more than trainer.train_steps="
-            f"{steps:,}. Write trainer.train_steps=N, with more than {done:,}, to go on, or choose "
-            "another --model_dir"
-        )
-    return None
 
 
 def _why_no_first_stage(params, model_dir) -> str | None:

@@ -1,0 +1,128 @@
+"""Door 3: data that cannot be read, and intervals that cannot be kept, are one sentence each."""
+
+import pathlib
+
+import pytest
+
+pytest.importorskip("official")
+
+import orbit
+import tensorflow as tf
+from official.core import train_utils
+from support import garden
+from support.garden import EXPERIMENT, build, tiny
+
+from tf_lamb.model_garden import train
+from tf_lamb.model_garden.checks.data import why_unreadable
+from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.folders import checkpoints
+from tf_lamb.model_garden.running import runner
+
+
+def refusal(settings, tmp_path, mode="train_and_eval"):
+    with pytest.raises(UserError) as error:
+        check_run(build(settings), mode, str(tmp_path / "model"), EXPERIMENT)
+    assert "\n" not in str(error.value) and not (tmp_path / "model").exists()
+    return str(error.value)
+
+
+def written(path, records, compression=""):
+    with tf.io.TFRecordWriter(str(path), compression) as writer:
+        for record in records:
+            writer.write(record)
+    return str(path)
+
+
+@pytest.fixture
+def examples(records):
+    return [r.numpy() for r in tf.data.TFRecordDataset(records)]
+
+
+@pytest.mark.parametrize("part", ["train_data", "validation_data"])
+def test_a_compressed_file_is_named_before_training(records, examples, tmp_path, part):
+    path = written(tmp_path / "some.tfrecord.gz", examples, "GZIP")
+    settings = tiny(records)
+    settings["task"][part]["input_path"] = path
+    said = refusal(settings, tmp_path)
+    assert f"task.{part}.input_path: {path} cannot be read after 0 records" in said
+
+
+def test_the_names_of_features_are_told_apart_before_training(records, examples, tmp_path):
+    settings = tiny(records)
+    settings["task"]["train_data"]["use_v2_feature_names"] = False
+    said = refusal(settings, tmp_path)
+    assert f"{records} has input_word_ids and no input_ids. Write task.train_data.use_v2_" in said
+    assert "use_v2_feature_names=True" in said
+    settings = tiny(records)
+    settings["task"]["train_data"]["input_path"] = written(tmp_path / "text", [b"just words"])
+    assert "are not of tf.train.Example" in refusal(settings, tmp_path)
+
+
+def test_validation_data_without_a_batch_are_refused_before_training(records, tmp_path):
+    settings = tiny(records)
+    data = settings["task"]["validation_data"]
+    data |= {"is_training": False, "global_batch_size": garden.EXAMPLES + 1}
+    assert "has not one batch of global_batch_size=65" in refusal(settings, tmp_path)
+    assert "has not one batch" in refusal(settings, tmp_path, "eval")
+    for change in ({"global_batch_size": garden.EXAMPLES}, {"drop_remainder": False}):
+        params = build(settings)
+        params.task.validation_data.override(change)
+        check_run(params, "train_and_eval", str(tmp_path / "model"), EXPERIMENT)
+
+
+def test_a_file_that_is_cut_is_named_when_it_is_met(records, examples, tmp_path, monkeypatch):
+    """It is known only when it is read to its end."""
+    whole, cut = tmp_path / "a.tfrecord", tmp_path / "b.tfrecord"
+    for path in (whole, cut):
+        written(path, examples)
+    data = cut.read_bytes()
+    cut.write_bytes(data[: len(data) // 2 + 100])
+    settings = tiny(records)
+    settings["task"]["train_data"]["input_path"] = str(tmp_path / "*.tfrecord")
+    params = build(settings)
+    assert why_unreadable(build(tiny(records))) is None
+
+    def main(_):
+        for _ in tf.data.TFRecordDataset([str(whole), str(cut)]):
+            pass
+
+    class Args:
+        mode, model_dir, experiment, seed = "train", str(tmp_path / "model"), EXPERIMENT, None
+
+    monkeypatch.setattr(train.flags, "FLAGS", Args)
+    monkeypatch.setattr(train, "read", lambda _: params)
+    monkeypatch.setattr("official.nlp.train.main", main)
+    for owner, name in ((train_utils, "serialize_config"), (orbit.controller, "_log"),
+                        (runner.Runner, "console"), (runner.Runner, "evaluated")):  # fmt: skip
+        monkeypatch.setattr(owner, name, None)
+    monkeypatch.setattr("official.core.train_lib.OrbitExperimentRunner", None)
+    with train.Console() as console, pytest.raises(UserError) as error:
+        train.run(console)
+    said = str(error.value)
+    assert (
+        f"task.train_data.input_path: {cut} cannot be read after 32 records" in said
+        and "\n" not in said
+    )
+    assert not checkpoints.is_begun(str(pathlib.Path(Args.model_dir)))
+
+
+@pytest.mark.parametrize(
+    ("loop", "intervals", "expected"),
+    [
+        (4, {"summary_interval": 10}, "summary_interval=10 is no multiple of .*=4. .*_per_loop=2,"),
+        (4, {"checkpoint_interval": 6}, "checkpoint_interval=6 is no .*steps_per_loop=2,"),
+        (0, {}, "steps_per_loop is 0"),
+        (4, {"checkpoint_interval": 6, "validation_interval": 3}, None),  # which ends loops
+        (4, {"checkpoint_interval": 30}, None),  # the last alone
+        (4, {"checkpoint_interval": 8, "validation_interval": 6}, None),
+    ],
+)
+def test_intervals_that_loops_do_not_meet(records, tmp_path, loop, intervals, expected):
+    given = {"steps_per_loop": loop, "summary_interval": 20, **intervals}
+    settings = tiny(records, **given)
+    if expected is None:
+        check_run(build(settings), "train_and_eval", str(tmp_path / "model"), EXPERIMENT)
+    else:
+        with pytest.raises(UserError, match=f"trainer.{expected}"):
+            check_run(build(settings), "train_and_eval", str(tmp_path / "model"), EXPERIMENT)
