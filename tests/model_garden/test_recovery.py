@@ -11,7 +11,7 @@ import tensorflow as tf
 from official.core import actions as core_actions
 
 import tf_lamb.tf_keras
-from tf_lamb.model_garden.running import actions, autowarmup, runner
+from tf_lamb.model_garden.running import actions, autowarmup, controllers
 
 
 class Run:
@@ -33,7 +33,7 @@ class Run:
         )
         self.divergence = actions.Divergence(self.optimizer)
         self.train_actions = (self.divergence, recovery)
-        runner._let_recovery_go_first(self)
+        controllers.let_recovery_go_first(self)
         self.manager.save()
 
     def loop(self, gradient, loss, steps=30):

@@ -5,7 +5,6 @@ import os
 import shlex
 
 import tensorflow as tf
-from google.protobuf import message
 from official.core import config_definitions, input_reader
 from official.modeling.hyperparams import base_config
 from official.nlp.tasks import masked_lm
@@ -89,7 +88,7 @@ def _why_other_names(data, part: str, file: str) -> str | None:
     first = next(iter(_records(file)), b"")
     try:
         names = tf.train.Example.FromString(first).features.feature
-    except message.DecodeError:
+    except Exception:  # protobuf's own, which TensorFlow does not name
         return f"task.{part}.input_path: the records of {file} are not of tf.train.Example"
     used, other = "input_ids", "input_word_ids"
     if data.use_v2_feature_names:
