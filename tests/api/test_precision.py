@@ -163,7 +163,7 @@ def test_scalars_of_float64_variables_are_float64(door):
             ratio_bounds=(0.1, 0.7), use_ema=True, ema_momentum=0.9,
         )  # fmt: skip
         variable = new_variable(door, start, "float64")
-        weights, average = start, None if door == "keras" else start
+        weights, average = start, None
         for gradient in gradients:
             apply(optimizer, [gradient], [variable])
             ratio = np.clip(np.linalg.norm(weights) / 2**0.5, 0.1, 0.7)

@@ -132,9 +132,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         replicas.gather(self._distribution_strategy, accumulators, gradients, self._is_update)
 
     def _is_update(self):
-        if not self.gradient_accumulation_steps:
-            return tf.constant(True)
-        return tf.equal(self._micro_step + 1, self.gradient_accumulation_steps)
+        steps = self.gradient_accumulation_steps
+        return tf.equal(self._micro_step + 1, steps) if steps else tf.constant(True)
 
     def _internal_apply_gradients(self, grads_and_vars):
         gradients, variables = zip(*grads_and_vars, strict=True)
@@ -228,8 +227,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def state_of(self, index: int) -> dict:
         """By name the slots of a variable of the build, and its "average" if there is one."""
-        averages = self._model_variables_moving_average if self.use_ema else None
-        average = {"average": averages[index]} if averages else {}
+        average = {"average": self._model_variables_moving_average[index]} if self.use_ema else {}
         return dict(zip(self.slot_names, self._slots[index], strict=False)) | average
 
     def continue_from(self, model: object, step: int, states: dict, weights: dict) -> None:
