@@ -202,6 +202,9 @@ COSINE = {"type": "cosine", "cosine": {"initial_learning_rate": 0.1, "decay_step
          "steps=20 on, because trainer.optimizer_config.learning_rate.polynomial.decay_steps is 19."
          " Write trainer.optimizer_config.learning_rate.polynomial.decay_steps=20, or trainer."
          "train_steps=19"),
+        ({"learning_rate": {"type": "exponential", "exponential": {
+            "initial_learning_rate": 0.1, "decay_steps": 0, "decay_rate": 0.9}}},
+         "exponential.decay_steps is 0. Set a whole number of 1 or more"),
         ({"learning_rate": COSINE}, "cosine.decay_steps is 19. Write"),
         ({"learning_rate": OURS | {"tf_lamb_polynomial": {
             "initial_learning_rate": 0.1, "steps": 15}}, "warmup": CONTINUOUS},

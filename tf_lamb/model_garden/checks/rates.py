@@ -18,6 +18,7 @@ _CONFIG = "trainer.optimizer_config"
 _DECAYS = {
     "polynomial": ("decay_steps", "end_learning_rate"),
     "cosine": ("decay_steps", "alpha"),
+    "exponential": ("decay_steps", "decay_rate"),
     "power_linear": ("total_decay_steps", None),
     "tf_lamb_polynomial": ("steps", "end_learning_rate"),
     "tf_lamb_cosine": ("steps", "end_learning_rate"),
