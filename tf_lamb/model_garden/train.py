@@ -19,7 +19,8 @@ Beyond it:
     model folder, and with `--verbosity=1` to the console, too;
 *   it ends with a short report, which `python -m tf_lamb.model_garden.report` prints again.
 
-To resume a run that stopped, give the same command again.
+To stop a run, type Ctrl-C; to resume it, give the same command again. An evaluation that was due
+and was not made is made then.
 """
 
 import os
