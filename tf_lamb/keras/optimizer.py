@@ -3,8 +3,6 @@
 Seam into Keras 3 (3.15.1): `_distribution_strategy`.
 """
 
-import functools
-
 import keras
 from keras import ops
 
@@ -66,8 +64,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if is_overwritten(variable):
             return ()
         dtype = host.compute_dtype(variable.dtype)
-        if dtype == "float32":
-            dtype = self._settings.slot_dtype
+        dtype = self._settings.slot_dtype if dtype == "float32" else dtype
         return tuple(self.add_beside(variable, name, dtype) for name in names)
 
     def _add_master(self, variable):
@@ -77,8 +74,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def add_beside(self, variable, name, dtype):
         """What accompanies a variable; each device's share of it where the update is shared."""
-        apart = self._replicas > 1 and name == "gradient_accumulator"  # seam: as Keras names it
-        if apart:
+        if self._replicas > 1 and name == "gradient_accumulator":  # seam: as Keras names it
             layout = sharding.layout_apart(variable)
             return super().add_beside(variable, name, dtype, layout, (self._replicas,))
         layout = self._shares and self._shares.layout(variable)
@@ -117,14 +113,12 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         trained = [*trainable_variables, *missing]
         plan, state = self._work(trained, missing)
         frozen = set(range(len(self._slots))) - {self._get_variable_index(v) for v in trained}
-        count = functools.partial(self._count, frozen)
         if keras.backend.backend() == "tensorflow":
-            self._apply_on_tensorflow(plan, gradients, state, count)
+            self._apply_on_tensorflow(plan, gradients, state, frozen)
         else:
-            count(self._update(plan, gradients, state, self._scalars()))
-        for variable in missing:
-            if variable.constraint is not None:  # `apply` sees to the others
-                variable.assign(variable.constraint(variable))
+            self._count(self._update(plan, gradients, state, self._scalars()), frozen)
+        for variable in (v for v in missing if v.constraint is not None):
+            variable.assign(variable.constraint(variable))  # `apply` sees to the others
 
     def _work(self, variables, missing=()):
         """What an update takes besides gradients and scalars."""
@@ -143,7 +137,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         )
         return self._plan.layers(indices, map(self._get_variable_index, missing)), state
 
-    def _apply_on_tensorflow(self, plan, gradients, state, count):
+    def _apply_on_tensorflow(self, plan, gradients, state, frozen):
         from tf_lamb.tensorflow.update import update_replicas
 
         if self.gradient_accumulation_steps:
@@ -152,14 +146,16 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         else:
             pairs = self._all_reduce_sum_gradients([(g, None) for g in gradients])
             gradients = [gradient for gradient, _ in pairs]
-        update_replicas(self._update, plan, gradients, state, self._scalars, count)
+        update_replicas(
+            self._update, plan, gradients, state, self._scalars, lambda s: self._count(s, frozen)
+        )
 
     def _is_update(self):
         if not self.gradient_accumulation_steps:
             return ops.full((), True, "bool")
         return ops.equal(self._micro_step + 1, self.gradient_accumulation_steps)
 
-    def _count(self, frozen, skipped):
+    def _count(self, skipped, frozen):
         """Only updates are counted: neither a micro-step before one, nor a step that is skipped."""
         stepped = self._is_update() & ~ops.cast(skipped, "bool")
         iterations = host.native(self._iterations)
@@ -170,8 +166,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if self.use_ema:
             made = host.native(self._has_averages)
             for average, weight in self._averages(frozen):  # theirs, too, begin with the first
-                weight = ops.cast(weight, average.dtype)
-                average.assign(ops.where(made > 0, average, weight))
+                average.assign(ops.where(made > 0, average, ops.cast(weight, average.dtype)))
             made.assign(ops.maximum(made, ops.cast(stepped, made.dtype)))
 
     @property
@@ -182,8 +177,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def _scalars(self):
         """What the step depends on besides gradients and state."""
-        iterations, frequency = self.iterations, self.ema_overwrite_frequency
-        t = iterations + 1
+        t, frequency = self.iterations + 1, self.ema_overwrite_frequency
+        overwrites = ops.equal(t % frequency, 0) if frequency else ops.full((), False, "bool")
         return Scalars(
             lr=ops.convert_to_tensor(self.learning_rate),
             t=t,
@@ -191,9 +186,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             # As in Keras, the averages begin with the weights of the first step.
             ema_momentum=ops.cast(self.use_ema and self._has_averages > 0, self._widest)
             * self.ema_momentum,
-            ema_overwrites=ops.equal(t % frequency, 0)
-            if frequency
-            else ops.full((), False, "bool"),
+            ema_overwrites=overwrites,
         )
 
     @property
@@ -236,9 +229,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def state_of(self, index: int) -> dict:
         """By name the slots of a variable of the build, and its "average" if there is one."""
-        averages = self._moving_averages if self.use_ema else {index: None}
-        average = {} if averages[index] is None else {"average": averages[index]}
-        return dict(zip(self.slot_names, self._slots[index], strict=False)) | average
+        averages = (("average", average) for average, _ in self._averages({index}))
+        return {**dict(zip(self.slot_names, self._slots[index], strict=False)), **dict(averages)}
 
     def continue_from(self, model: object, step: int, states: dict, weights: dict) -> None:
         """Goes on after these steps, with path -> slot or "average" -> array, path -> weight."""

@@ -1,0 +1,439 @@
+"""Whole runs of the Model Garden, drawn with a seed, and what their users are promised.
+
+A run is a command with a YAML and flags; it may be interrupted, and go on with the same command.
+Promised is: a step of the trainer is an update, the rate is the schedule's, every evaluation that
+is due is made of the weights of its step, micro-batches change neither weights nor averages, a run
+that was killed ends as one that was not, a refusal is one line and writes nothing, nothing hangs.
+"""
+
+import dataclasses
+import os
+import random
+import re
+import signal
+import time
+
+import numpy as np
+import yaml
+from support import clusters, commands, processes
+
+PATIENCE = 240  # seconds; a run takes ten to thirty
+BATCH = 8
+OPTIMIZERS = ("tf_lamb", "tf_lans", "tf_lars", "tf_muon", "tf_adamp", "tf_sgdp")
+EXPERIMENTS = {
+    "lamb/bert_pretraining": "bert", "lars/resnet_imagenet": "resnet",
+    "bert/sentence_prediction": "sentences",
+}  # fmt: skip
+
+
+class Broken(AssertionError):
+    """What was promised, and what the run did instead."""
+
+
+@dataclasses.dataclass
+class Drawn:
+    """A command, and what happens to it."""
+
+    experiment: str
+    settings: dict
+    flags: list = dataclasses.field(default_factory=list)
+    stages: bool = False
+    replicas: int = 1
+    mode: str = "train_and_eval"
+    interruption: tuple = ()  # (signal's name, checkpoint's step, seconds after it)
+    change: dict = dataclasses.field(default_factory=dict)  # of the settings, when it goes on
+    is_refused: str = ""  # what the one line has to name
+
+    @property
+    def steps(self):
+        return self.settings["trainer"]["train_steps"]
+
+    @property
+    def accumulates(self):
+        config = self.settings["trainer"]["optimizer_config"]["optimizer"]
+        return config[config["type"]].get("gradient_accumulation_steps") or 1
+
+    @property
+    def is_exact(self):
+        """Whether it goes on with the very next batch."""
+        return bool(self.settings["task"]["train_data"].get("resume_in_order"))
+
+
+def merged(one, other):
+    """Settings in which the second holds where both say something."""
+    both = {**one, **other}
+    for key in one.keys() & other.keys():
+        if isinstance(one[key], dict) and isinstance(other[key], dict):
+            both[key] = merged(one[key], other[key])
+    return both
+
+
+# -- drawing ------------------------------------------------------------------
+
+
+def _task(kind, data):
+    """The smallest model of a kind."""
+    from support import garden
+
+    if kind == "bert":
+        task = garden.tiny(data["bert"])["task"]
+        task["train_data"] |= {"resume_in_order": True, "shuffle_buffer_size": 100}
+        return task
+    if kind == "resnet":
+        of_file = {"input_path": data["resnet"], "global_batch_size": BATCH, "seed": 1,
+                   "aug_crop": False}  # fmt: skip
+        backbone = {"type": "resnet", "resnet": {"model_id": 10, "depth_multiplier": 0.125}}
+        model = {"num_classes": 10, "input_size": [32, 32, 3], "backbone": backbone}
+        return {"model": model, "train_data": of_file, "validation_data": dict(of_file)}
+    of_file = {"input_path": data["sentences"], "global_batch_size": BATCH, "seed": 1,
+               "seq_length": garden.LENGTH}  # fmt: skip
+    encoder = garden.tiny(data["bert"])["task"]["model"]["encoder"]
+    model = {"num_classes": 2, "encoder": encoder}
+    return {"model": model, "train_data": of_file, "validation_data": dict(of_file)}
+
+
+def draw(seed, data):
+    """The run of a seed."""
+    pick = random.Random(seed)
+    experiment = pick.choice(["lamb/bert_pretraining"] * 3 + [*EXPERIMENTS])
+    kind = EXPERIMENTS[experiment]
+    loop = pick.choice([1, 1, 2, 3])
+    steps = loop * pick.randint(2, 12 // loop)
+    optimizer = pick.choice(OPTIMIZERS)
+    own = {"jit_compile": False, "weight_decay": pick.choice([0.0, 0.01]),
+           "exclude_from_weight_decay": ["norm_and_bias"]}  # fmt: skip
+    if (accumulated := pick.choice([None, None, 2, 4])) is not None:
+        own["gradient_accumulation_steps"] = accumulated
+    if pick.random() < 0.2:
+        own["slot_dtype"] = "bfloat16"
+    if pick.random() < 0.15:
+        own["measured"] = {"enabled": True, "previous_gradient": not accumulated}
+    runtime = {"distribution_strategy": pick.choice(["off", "one_device"])}
+    averages = {"average_decay": 0.5, "start_step": pick.choice([0, 2])}
+    averages = averages if pick.random() < 0.3 else None
+    if averages:
+        runtime["distribution_strategy"] = "one_device"
+    replicas = pick.choice([1, 1, 1, 2])
+    if replicas > 1:
+        runtime = {"distribution_strategy": "mirrored", "num_gpus": replicas}
+    precision = pick.choice(["float32", "float32", "bfloat16", "float16"])
+    if precision != "float32":
+        runtime["mixed_precision_dtype"] = precision
+    config = {
+        "optimizer": {"type": optimizer, optimizer: own},
+        "learning_rate": {
+            "type": "tf_lamb_polynomial",
+            "tf_lamb_polynomial": {
+                "initial_learning_rate": 0.01, "end_learning_rate": 0.0, "steps": steps,
+                "power": pick.choice([1.0, 2.0]),
+            },
+        },
+        "warmup": {"type": None},
+        "ema": averages,
+    }  # fmt: skip
+    if experiment == "lamb/bert_pretraining" and optimizer != "tf_lamb":
+        config["optimizer"]["tf_lamb"] = {"global_clipnorm": None}
+    if (warmup := pick.randint(0, steps // 2)) > 0:
+        handover = pick.choice(["continuous", "drop"])
+        config["warmup"] = {"type": "tf_lamb", "tf_lamb": {"steps": warmup, "handover": handover}}
+    trainer = {
+        "train_steps": steps, "steps_per_loop": loop, "summary_interval": loop,
+        "checkpoint_interval": loop * pick.randint(1, 3),
+        "validation_interval": loop * pick.randint(1, 4), "validation_steps": 1,
+        "max_to_keep": 3, "optimizer_config": config,
+    }  # fmt: skip
+    run = Drawn(
+        experiment, {"runtime": runtime, "task": _task(kind, data), "trainer": trainer},
+        replicas=replicas, mode=pick.choice(["train_and_eval"] * 3 + ["train"]),
+    )  # fmt: skip
+    _draw_trouble(pick, run)
+    return run
+
+
+def _draw_trouble(pick, run):
+    """What a user gets wrong, or what happens to the run."""
+    if pick.random() < 0.5:
+        kind = pick.choice(["SIGKILL", "SIGKILL", "SIGINT", "SIGTERM"])
+        at = pick.randint(0, run.steps - 1)
+        run.interruption = (kind, at, pick.uniform(0, 0.3))
+    if pick.random() < 0.2:
+        optimizer = run.settings["trainer"]["optimizer_config"]["optimizer"]["type"]
+        mistake, settings = pick.choice([
+            ("use_ema", _optimizer(optimizer, {"use_ema": True})),
+            ("learning_rate", _rate({"initial_learning_rate": -0.01})),
+            ("distribution_strategy", {"runtime": {"distribution_strategy": "banana"}}),
+            ("train_steps", {"trainer": {"train_steps": 0}}),
+            ("steps", _rate({"steps": 0})),
+            ("num_gpus", {"runtime": {"distribution_strategy": "mirrored", "num_gpus": 7}}),
+        ])  # fmt: skip
+        run.settings, run.is_refused = merged(run.settings, settings), mistake
+
+
+def _optimizer(kind, settings):
+    return {"trainer": {"optimizer_config": {"optimizer": {kind: settings}}}}
+
+
+def _rate(settings):
+    rate = {"learning_rate": {"tf_lamb_polynomial": settings}}
+    return {"trainer": {"optimizer_config": rate}}
+
+
+# -- running ------------------------------------------------------------------
+
+
+def begin(module, flags, replicas):
+    """In the child: the command, on as many logical devices as it takes for GPUs."""
+    if replicas > 1:
+        import tensorflow as tf
+        from official.common import distribute_utils
+
+        clusters.logical_devices(replicas)
+        distribute_utils.get_distribution_strategy = lambda *_, **__: clusters.mirrored(replicas)
+        listed, names = tf.config.list_physical_devices, range(replicas)
+        gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in names]
+        tf.config.list_physical_devices = lambda kind=None: gpus if kind == "GPU" else listed(kind)
+    commands._main(module, flags, None)
+
+
+@dataclasses.dataclass
+class Ended:
+    """How a command ended."""
+
+    code: int
+    text: str
+    seconds: float
+
+
+def command(run, folder, settings=None):
+    """Module and flags; the YAML is beside the folder."""
+    config = folder.with_suffix(".yaml")
+    config.write_text(yaml.safe_dump(settings or run.settings))
+    flags = [
+        f"--experiment={run.experiment}", f"--config_file={config}", f"--mode={run.mode}",
+        f"--model_dir={folder}", "--seed=1", *run.flags,
+    ]  # fmt: skip
+    return "tf_lamb.model_garden.train", flags
+
+
+def go(run, folder, interruption=(), settings=None):
+    """The command, from beginning to end, or until it is interrupted."""
+    output = folder.with_suffix(f".{time.time_ns()}.txt")
+    begun = time.monotonic()
+    process = processes.started(begin, *command(run, folder, settings), run.replicas, output=output)
+    try:
+        if interruption:
+            kind, step, seconds = interruption
+            _wait_for_step(process, folder, step)
+            time.sleep(seconds)
+            if process.exitcode is None:
+                os.kill(process.pid, getattr(signal, kind))
+        process.join(PATIENCE)
+        if process.exitcode is None:
+            raise Broken(f"it hangs: {output.read_text()[-2000:]}")
+    finally:
+        process.kill()
+    return Ended(process.exitcode, output.read_text(), time.monotonic() - begun)
+
+
+def _wait_for_step(process, folder, step):
+    from tf_lamb.model_garden.folders.checkpoints import steps_done
+
+    until = time.monotonic() + PATIENCE
+    while process.exitcode is None and time.monotonic() < until:
+        try:
+            if steps_done(str(folder)) >= step and folder.is_dir():
+                return
+        except Exception:  # it is being written
+            pass
+        time.sleep(0.02)
+
+
+# -- judging ------------------------------------------------------------------
+
+
+def scalars(folder, name):
+    """(step, tag) -> value of TensorBoard's files; the last that was written holds."""
+    import tensorflow as tf
+
+    found = {}
+    for path in sorted(folder.glob(f"{name}/events.*"), key=os.path.getmtime):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                array = tf.make_ndarray(value.tensor)
+                if array.shape == ():
+                    found[event.step, value.tag] = float(array)
+    return found
+
+
+def check(run, folder):
+    """Runs what was drawn; returns how it ended, and raises `Broken` where a promise is."""
+    whole = folder / "unbroken"
+    ended = go(run, whole)
+    if run.is_refused:
+        return _check_refusal(run, whole, ended)
+    if ended.code == 1 and _is_one_line(ended.text):
+        if whole.exists():
+            raise Broken(f"refused after {whole.name} was made: {ended.text}")
+        return _refusals(ended.text)[0]
+    if ended.code:
+        raise Broken(f"it ends with {ended.code}: {ended.text[-3000:]}")
+    _check_end(run, whole, ended)
+    if run.interruption:
+        _check_interrupted(run, folder, whole)
+    if run.accumulates > 1 and run.is_exact and run.replicas == 1:
+        _check_accumulation(run, folder, whole)
+    return "trained"
+
+
+def _refusals(text):
+    return [line for line in text.splitlines() if line.startswith("tf_lamb.model_garden.")]
+
+
+def _is_one_line(text):
+    return len(_refusals(text)) == 1 and "Traceback" not in text
+
+
+def _check_refusal(run, folder, ended):
+    if ended.code != 1 or not _is_one_line(ended.text) or run.is_refused not in ended.text:
+        raise Broken(f"not refused for its {run.is_refused}: {ended.code} {ended.text[-3000:]}")
+    if folder.exists():
+        raise Broken(f"refused, and {folder.name} was made: {ended.text[-1000:]}")
+    return _refusals(ended.text)[0]
+
+
+def _state(folder):
+    from support import garden
+
+    return garden.checkpoint(folder)
+
+
+def _counts(folder):
+    state = _state(folder)
+    (iterations,) = {
+        int(value) for name, value in state.items() if re.search(r"(^|/)iterations?/", name)
+        or re.search(r"(^|/)iter/", name)
+    } or {None}  # fmt: skip
+    return int(state["global_step/.ATTRIBUTES/VARIABLE_VALUE"]), iterations
+
+
+def _rate_at(run, step):
+    from tf_lamb.core import schedules
+
+    config = run.settings["trainer"]["optimizer_config"]
+    schedule = schedules.Polynomial(**config["learning_rate"]["tf_lamb_polynomial"])
+    if config["warmup"]["type"]:
+        schedule = schedules.Warmup(after=schedule, **config["warmup"]["tf_lamb"])
+    return float(schedule.value(np, np.float64(step)))
+
+
+def _skipped(folder):
+    state = _state(folder)
+    return sum(int(v) for n, v in state.items() if "skipped_steps" in n)
+
+
+def _check_end(run, folder, ended):
+    global_step, iterations = _counts(folder)
+    skipped = _skipped(folder)
+    if global_step != run.steps:
+        raise Broken(f"global_step is {global_step}, of {run.steps}")
+    if iterations is not None and iterations != run.steps - skipped:
+        raise Broken(f"iterations is {iterations} of {run.steps} steps, {skipped} of them skipped")
+    if not re.search(rf"steps +{run.steps} of {run.steps}", ended.text):
+        raise Broken(f"the report does not end at step {run.steps}: {ended.text[-1500:]}")
+    for (step, tag), value in scalars(folder, "train").items():
+        if tag != "learning_rate" or skipped:
+            continue
+        if not np.isclose(value, expected := _rate_at(run, step), rtol=1e-4, atol=1e-9):
+            raise Broken(f"rate {value} at step {step}, not {expected}")
+    _check_evaluations(run, folder)
+
+
+def due(run):
+    """The steps after which a run evaluates."""
+    interval = run.settings["trainer"]["validation_interval"]
+    return sorted({*range(interval, run.steps + 1, interval), run.steps})
+
+
+def _check_evaluations(run, folder):
+    if "eval" not in run.mode:
+        return
+    steps = sorted({step for step, _ in scalars(folder, "validation")})
+    if steps != due(run):
+        raise Broken(f"evaluated at {steps}, due at {due(run)}")
+
+
+def _check_interrupted(run, folder, whole):
+    broken = folder / "interrupted"
+    ended = go(run, broken, run.interruption)
+    kind = run.interruption[0]
+    if kind != "SIGKILL" and ended.code != 0:
+        lines = ended.text.splitlines()
+        if "Traceback" in ended.text or ended.code != 130 - 0 * len(lines):
+            raise Broken(f"{kind}: exit {ended.code}, {ended.text[-2500:]}")
+    again = go(run, broken)
+    if again.code:
+        raise Broken(f"{kind}, and it does not go on: {again.code} {again.text[-3000:]}")
+    _check_end(run, broken, again)
+    if not run.is_exact:
+        return
+    one, other = _state(whole), _state(broken)
+    if one.keys() != other.keys():
+        raise Broken(f"other variables: {one.keys() ^ other.keys()}")
+    different = [n for n in one if one[n].tobytes() != other[n].tobytes()]
+    if different:
+        raise Broken(f"{kind}: {len(different)} variables have other bits, {different[:3]}")
+    if "eval" in run.mode:
+        expected, found = scalars(whole, "validation"), scalars(broken, "validation")
+        for key, value in expected.items():
+            if key[1].endswith("loss") and not np.isclose(found.get(key, np.nan), value, rtol=1e-5):
+                raise Broken(f"evaluation {key}: {found.get(key)}, unbroken {value}")
+
+
+def _check_accumulation(run, folder, whole):
+    kind = run.settings["trainer"]["optimizer_config"]["optimizer"]["type"]
+    settings = merged(run.settings, _optimizer(kind, {"gradient_accumulation_steps": None}))
+    if "measured" in run.settings["trainer"]["optimizer_config"]["optimizer"][kind]:
+        return
+    if run.settings["runtime"].get("mixed_precision_dtype", "float32") != "float32":
+        return
+    other = folder / "at once"
+    ended = go(run, other, settings=settings)
+    if ended.code:
+        raise Broken(f"without accumulation it ends with {ended.code}: {ended.text[-2000:]}")
+    one, two = _state(whole), _state(other)
+    of_model = [n for n in two if n.startswith("model/") or "average" in n]
+    for name in of_model:
+        if name in one and not np.allclose(one[name], two[name], rtol=2e-2, atol=2e-4):
+            worst = np.abs(one[name].astype(float) - two[name]).max()
+            raise Broken(f"{name} differs by {worst:.2g} from the run without accumulation")
+
+
+# -- data ---------------------------------------------------------------------
+
+
+def write_data(folder):
+    """Kind of task -> its file."""
+    from support import garden
+
+    write = {
+        "bert": garden.write_records, "resnet": garden.write_pictures,
+        "sentences": garden.write_sentences,
+    }  # fmt: skip
+    for kind in write:
+        (folder / kind).mkdir()
+    return {kind: write[kind](folder / kind) for kind in write}
+
+
+def summary(run):
+    """What was drawn, in a line."""
+    trainer, runtime = run.settings["trainer"], run.settings["runtime"]
+    config = trainer["optimizer_config"]
+    kind = config["optimizer"]["type"]
+    intervals = [trainer[f"{name}_interval"] for name in ("checkpoint", "validation")]
+    return {
+        "experiment": run.experiment, "optimizer": kind, **config["optimizer"][kind],
+        "ema": config.get("ema"), "warmup": config["warmup"],
+        "train_steps": run.steps, "loop": trainer["steps_per_loop"], "intervals": intervals,
+        "mode": run.mode, **runtime, "replicas": run.replicas, "interruption": run.interruption,
+        "is_refused": run.is_refused,
+    }  # fmt: skip
