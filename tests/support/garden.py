@@ -54,6 +54,25 @@ def write_records(folder):
     return path
 
 
+def write_sentences(folder):
+    """For `bert/sentence_prediction`."""
+    path = str(folder / "some.tfrecord")
+    random = np.random.default_rng(1)
+    with tf.io.TFRecordWriter(path) as writer:
+        for label in random.integers(2, size=EXAMPLES):
+            values = {
+                "input_ids": random.integers(5, VOCABULARY, LENGTH), "segment_ids": [0] * LENGTH,
+                "input_mask": [1] * LENGTH, "label_ids": [label],
+            }  # fmt: skip
+            features = {
+                name: tf.train.Feature(int64_list=tf.train.Int64List(value=each))
+                for name, each in values.items()
+            }
+            features = tf.train.Features(feature=features)
+            writer.write(tf.train.Example(features=features).SerializeToString())
+    return path
+
+
 def tiny(records, **trainer):
     """Settings that make the experiment so small that a step takes no time."""
     data = {

@@ -425,7 +425,9 @@ class Training(RuleBasedStateMachine):
         self.learn_order()
         promised, file = self.promised, self.folder / f"warmup {len(self.trace)}.json"
         low, high, longest, total, switch, lowest = 1e-3, 0.1, 7, 8, 6, 4
-        much = 1e4 * max(1.0, *(np.abs(w).max() for w in promised.weights.values()))
+        pending = [slot for slots in promised.slots.values() for slot in slots.values()]
+        sizes = [*promised.weights.values(), *promised.sums.values(), *pending]
+        much = 1e4 * max(1.0, *(np.abs(each).max() for each in sizes))
         for at, (_, _, y) in enumerate(batches):  # so much that the rest of a loss does not count
             y[:, -1] = -much if at in (2, 3, 6, 7) else much
 
