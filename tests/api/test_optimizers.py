@@ -159,8 +159,7 @@ def test_averages_follow_the_weights(door, frequency):
         0.1, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=frequency
     )
     reference = Lamb(start, lr=0.1)
-    # As their hosts have it: Keras begins with the weights of the first step.
-    average = None if door == "keras" else start["kernel"]
+    average = None  # begins with the weights of the first step
     trained = train(door, optimizer, start, gradients)
     for t, (ours, step) in enumerate(zip(trained, gradients, strict=True), 1):
         w = reference.step(step)["kernel"]

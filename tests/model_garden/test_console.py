@@ -20,11 +20,12 @@ from tf_lamb.model_garden.running.console import Console
 from tf_lamb.model_garden.running.progress import Progress
 
 PROGRAM = """
-import os, sys, warnings
+import os, signal, sys, warnings
 from absl import flags, logging
 from tf_lamb.core.checks.warn import warn
 from tf_lamb.model_garden.running.console import Console
 flags.FLAGS(["program", *sys.argv[1:]])
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
 
 def all_speak(when):
     logging.warning("absl, %s", when)
@@ -141,7 +142,7 @@ with Console() as console:
 
 def test_a_stop_before_there_is_a_folder_leaves_no_log(tmp_path):
     code = """
-import signal, time
+import time
 with Console() as console:
     all_speak("early")
     os.kill(os.getpid(), signal.SIGINT)
@@ -153,7 +154,6 @@ with Console() as console:
 
 def test_whoever_ignores_ctrl_c_or_sees_to_it_does_so_still(tmp_path):
     code = """
-import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 with Console() as console:
     os.kill(os.getpid(), signal.SIGINT)

@@ -1,6 +1,7 @@
 """Commands of the package in processes of their own: for tests that kill them."""
 
 import runpy
+import signal
 import sys
 import tempfile
 import time
@@ -31,6 +32,7 @@ def wait_for_step(process, model_dir, step):
 
 
 def _main(module, flags, limit):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
     if limit:
         die_at_byte(limit)
     sys.argv = [module, *flags]

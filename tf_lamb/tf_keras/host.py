@@ -58,7 +58,7 @@ def aggregates_as_tf_keras(optimizer):
     return own and "apply_gradients" not in vars(optimizer)
 
 
-class HostOptimizer(saved.Saved, loss_scale.Scaled, tf_keras.optimizers.Optimizer):
+class HostOptimizer(saved.Saved, tf_keras.optimizers.Optimizer):
     """tf_keras's base class, with its timing and its learning rate put right."""
 
     def add_variable_from_reference(

@@ -7,7 +7,7 @@ gradients are not finite, on all replicas alike, and the scale moves by what bec
 
 Seams into tf_keras (2.20.1):
     `_track_trackable`: with it the wrapper has its dynamic scale saved beside the optimizer's
-        state, as "loss_scale".
+        state, as "loss_scale". See `saved.py`.
     `update` of that scale: takes gradients, moves it, and says whether to apply them.
     `_is_wrapped_by_loss_scale_optimizer`: what the wrapper sets, of a fixed scale, too.
 """
@@ -37,12 +37,3 @@ def _after_update(move, skipped):
 
 def _let_through(gradients):
     return None, True
-
-
-class Scaled:
-    """Between an optimizer and tf_keras's base class: is told of the dynamic scale around it."""
-
-    def _track_trackable(self, trackable, name, overwrite=False):
-        if name == "loss_scale" and is_around(self):
-            self.take_loss_scale(trackable)
-        return super()._track_trackable(trackable, name, overwrite)

@@ -16,10 +16,10 @@ from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import path_of
 from tf_lamb.tensorflow import namespace, replicas
 from tf_lamb.tensorflow.gradients import dense
-from tf_lamb.tf_keras import host, loss_scale, saved
+from tf_lamb.tf_keras import host, saved
 
 
-class MeasuringOptimizer(saved.Saved, loss_scale.Scaled, tf_keras.optimizers.Optimizer):
+class MeasuringOptimizer(saved.Saved, tf_keras.optimizers.Optimizer):
     """Owns the variables of what was measured, and hands all else on to the inner optimizer."""
 
     _xp = namespace

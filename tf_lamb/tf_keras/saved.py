@@ -3,12 +3,14 @@
 Seams into tf_keras (2.20.1): HDF5 models are loaded by `class_name`, where a class of a package is
 known by its `registered_name` alone; bfloat16, which HDF5 has not, comes back as two bytes of
 nothing; `_trackable_children`, `_handle_deferred_dependencies` and `_sharded_variable_builders` are
-what a `tf.train.Checkpoint` asks of an optimizer.
+what a `tf.train.Checkpoint` asks of an optimizer; by `_track_trackable` a dynamic loss scale has
+itself saved beside one, which takes it over.
 """
 
 import tensorflow as tf
 
 from tf_lamb.api.optimizers import named
+from tf_lamb.tf_keras import loss_scale
 
 
 def by_registered_name(config):
@@ -48,6 +50,11 @@ class Saved:
         """As in tf_keras, but not with those of other options."""
         named.check_count(self.name, weights, self._variables, self.variables)
         super().set_weights([value(weight) for weight in weights])
+
+    def _track_trackable(self, trackable, name, overwrite=False):
+        if name == "loss_scale" and loss_scale.is_around(self):
+            self.take_loss_scale(trackable)
+        return super()._track_trackable(trackable, name, overwrite)
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):
         children = super()._trackable_children(save_type, **kwargs)
