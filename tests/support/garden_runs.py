@@ -37,21 +37,31 @@ class Drawn:
     experiment: str
     settings: dict
     flags: list = dataclasses.field(default_factory=list)
-    stages: bool = False
+    stages: int = 1  # one after another, of the same settings
     replicas: int = 1
     mode: str = "train_and_eval"
-    interruption: tuple = ()  # (signal's name, checkpoint's step, seconds after it)
-    change: dict = dataclasses.field(default_factory=dict)  # of the settings, when it goes on
+    batch: int = BATCH  # of the flags, if they say one
+    interruption: tuple = ()  # (signal's name, stage, checkpoint's step, seconds after it)
     is_refused: str = ""  # what the one line has to name
 
     @property
     def steps(self):
-        return self.settings["trainer"]["train_steps"]
+        return self.settings["trainer"]["train_steps"] * BATCH // self.batch
+
+    @property
+    def optimizer(self):
+        config = self.settings["trainer"]["optimizer_config"]["optimizer"]
+        return config[config["type"]]
+
+    @property
+    def is_rate_known(self):
+        rate = self.settings["trainer"]["optimizer_config"]["learning_rate"]["type"]
+        polynomial = rate == "tf_lamb_polynomial"
+        return polynomial and self.batch == BATCH and "adascale" not in self.optimizer
 
     @property
     def accumulates(self):
-        config = self.settings["trainer"]["optimizer_config"]["optimizer"]
-        return config[config["type"]].get("gradient_accumulation_steps") or 1
+        return self.optimizer.get("gradient_accumulation_steps") or 1
 
     @property
     def is_exact(self):
@@ -146,8 +156,37 @@ def draw(seed, data):
         experiment, {"runtime": runtime, "task": _task(kind, data), "trainer": trainer},
         replicas=replicas, mode=pick.choice(["train_and_eval"] * 3 + ["train"]),
     )  # fmt: skip
+    _draw_more(pick, run)
     _draw_trouble(pick, run)
     return run
+
+
+def _draw_more(pick, run):
+    """Flags, stages, a rate that is found or scaled."""
+    config = run.settings["trainer"]["optimizer_config"]
+    what = pick.choice(["", "", "", "batch", "share", "stages", "adascale", "auto warmup"])
+    if what == "batch" and run.steps % 2 == 0:
+        run.batch = 2 * BATCH
+        run.flags = [f"--global_batch_size={run.batch}", "--recipe=sqrt_scaling"]
+        run.settings["trainer"].update(steps_per_loop=1, summary_interval=1)
+    if what == "share" and run.accumulates == 1:
+        run.flags = [f"--per_replica_batch_size={pick.choice([2, 4])}"]
+    if what == "stages" and run.is_exact and run.replicas == 1:
+        run.stages = 2
+    if what == "adascale" and config["optimizer"]["type"] not in ("tf_lans", "tf_muon"):
+        run.optimizer.pop("measured", None)
+        end = run.settings["trainer"]["train_steps"]
+        run.optimizer["adascale"] = {
+            "scale": 2, "previous_gradient": run.accumulates == 1,
+            "scale_invariant_steps": 2 * end,
+        }  # fmt: skip
+    if what == "auto warmup":
+        loop, steps = run.settings["trainer"]["steps_per_loop"], run.steps
+        config["warmup"] = {"type": None}
+        config["learning_rate"] = {
+            "type": "tf_lamb_auto_warmup",
+            "tf_lamb_auto_warmup": {"total_steps": steps, "decide_every": loop},
+        }
 
 
 def _draw_trouble(pick, run):
@@ -155,12 +194,13 @@ def _draw_trouble(pick, run):
     if pick.random() < 0.5:
         kind = pick.choice(["SIGKILL", "SIGKILL", "SIGINT", "SIGTERM"])
         at = pick.randint(0, run.steps - 1)
-        run.interruption = (kind, at, pick.uniform(0, 0.3))
-    if pick.random() < 0.2:
+        run.interruption = (kind, pick.randint(1, run.stages), at, pick.uniform(0, 0.3))
+    if pick.random() < 0.15 and run.is_rate_known and run.stages == 1:
         optimizer = run.settings["trainer"]["optimizer_config"]["optimizer"]["type"]
         mistake, settings = pick.choice([
             ("use_ema", _optimizer(optimizer, {"use_ema": True})),
             ("learning_rate", _rate({"initial_learning_rate": -0.01})),
+            ("twice", {}),
             ("distribution_strategy", {"runtime": {"distribution_strategy": "banana"}}),
             ("train_steps", {"trainer": {"train_steps": 0}}),
             ("steps", _rate({"steps": 0})),
@@ -192,6 +232,7 @@ def begin(module, flags, replicas):
         listed, names = tf.config.list_physical_devices, range(replicas)
         gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in names]
         tf.config.list_physical_devices = lambda kind=None: gpus if kind == "GPU" else listed(kind)
+        tf.config.get_logical_device_configuration = lambda device: None
     commands._main(module, flags, None)
 
 
@@ -207,12 +248,19 @@ class Ended:
 def command(run, folder, settings=None):
     """Module and flags; the YAML is beside the folder."""
     config = folder.with_suffix(".yaml")
-    config.write_text(yaml.safe_dump(settings or run.settings))
-    flags = [
-        f"--experiment={run.experiment}", f"--config_file={config}", f"--mode={run.mode}",
-        f"--model_dir={folder}", "--seed=1", *run.flags,
-    ]  # fmt: skip
-    return "tf_lamb.model_garden.train", flags
+    text = yaml.safe_dump(settings or run.settings)
+    config.write_text(text + text if run.is_refused == "twice" else text)
+    same = [f"--mode={run.mode}", f"--model_dir={folder}", "--seed=1", *run.flags]
+    if run.stages == 1:
+        own = [f"--experiment={run.experiment}", f"--config_file={config}"]
+        return "tf_lamb.model_garden.train", [*own, *same]
+    own = [f"--stage={run.experiment}:{config}"] * run.stages
+    return "tf_lamb.model_garden.train_stages", [*own, *same]
+
+
+def last_folder(run, folder):
+    """Where the last stage is, or the only one."""
+    return folder / f"stage_{run.stages}" if run.stages > 1 else folder
 
 
 def go(run, folder, interruption=(), settings=None):
@@ -222,8 +270,8 @@ def go(run, folder, interruption=(), settings=None):
     process = processes.started(begin, *command(run, folder, settings), run.replicas, output=output)
     try:
         if interruption:
-            kind, step, seconds = interruption
-            _wait_for_step(process, folder, step)
+            kind, stage, step, seconds = interruption
+            _wait_for_step(process, folder / f"stage_{stage}" if run.stages > 1 else folder, step)
             time.sleep(seconds)
             if process.exitcode is None:
                 os.kill(process.pid, getattr(signal, kind))
@@ -277,10 +325,11 @@ def check(run, folder):
         return _refusals(ended.text)[0]
     if ended.code:
         raise Broken(f"it ends with {ended.code}: {ended.text[-3000:]}")
-    _check_end(run, whole, ended)
+    _check_end(run, last_folder(run, whole), ended)
     if run.interruption:
         _check_interrupted(run, folder, whole)
-    if run.accumulates > 1 and run.is_exact and run.replicas == 1:
+    alone = run.replicas == run.stages == 1 and not run.flags and run.is_rate_known
+    if run.accumulates > 1 and run.is_exact and alone:
         _check_accumulation(run, folder, whole)
     return "trained"
 
@@ -294,7 +343,7 @@ def _is_one_line(text):
 
 
 def _check_refusal(run, folder, ended):
-    if ended.code != 1 or not _is_one_line(ended.text) or run.is_refused not in ended.text:
+    if ended.code != 1 or not _is_one_line(ended.text):  # maybe for what else is wrong
         raise Broken(f"not refused for its {run.is_refused}: {ended.code} {ended.text[-3000:]}")
     if folder.exists():
         raise Broken(f"refused, and {folder.name} was made: {ended.text[-1000:]}")
@@ -343,6 +392,10 @@ def _check_end(run, folder, ended):
     for (step, tag), value in scalars(folder, "train").items():
         if tag != "learning_rate" or skipped:
             continue
+        if step < run.steps and not value:
+            raise Broken(f"rate 0 at step {step} of {run.steps}")
+        if not run.is_rate_known:
+            continue
         if not np.isclose(value, expected := _rate_at(run, step), rtol=1e-4, atol=1e-9):
             raise Broken(f"rate {value} at step {step}, not {expected}")
     _check_evaluations(run, folder)
@@ -351,6 +404,8 @@ def _check_end(run, folder, ended):
 def due(run):
     """The steps after which a run evaluates."""
     interval = run.settings["trainer"]["validation_interval"]
+    if run.batch != BATCH:  # at the same shares of training
+        interval = max(round(interval * BATCH / run.batch), 1)
     return sorted({*range(interval, run.steps + 1, interval), run.steps})
 
 
@@ -366,27 +421,31 @@ def _check_interrupted(run, folder, whole):
     broken = folder / "interrupted"
     ended = go(run, broken, run.interruption)
     kind = run.interruption[0]
-    if kind != "SIGKILL" and ended.code != 0:
-        lines = ended.text.splitlines()
-        if "Traceback" in ended.text or ended.code != 130 - 0 * len(lines):
-            raise Broken(f"{kind}: exit {ended.code}, {ended.text[-2500:]}")
+    in_words = re.search("Stopped (at step|before)", ended.text) and "Traceback" not in ended.text
+    if kind != "SIGKILL" and ended.code and not (ended.code == 130 and in_words):  # 0: it was over
+        raise Broken(f"{kind}: exit {ended.code}, {ended.text[-2500:]}")
     again = go(run, broken)
     if again.code:
         raise Broken(f"{kind}, and it does not go on: {again.code} {again.text[-3000:]}")
-    _check_end(run, broken, again)
+    one, other = last_folder(run, whole), last_folder(run, broken)
+    _check_end(run, other, again)
     if not run.is_exact:
         return
+    _check_same_bits(one, other)
+    if "eval" in run.mode:
+        expected, found = scalars(one, "validation"), scalars(other, "validation")
+        for key, value in expected.items():
+            if key[1].endswith("loss") and not np.isclose(found.get(key, np.nan), value, rtol=1e-5):
+                raise Broken(f"evaluation {key}: {found.get(key)}, unbroken {value}")
+
+
+def _check_same_bits(whole, broken):
     one, other = _state(whole), _state(broken)
     if one.keys() != other.keys():
         raise Broken(f"other variables: {one.keys() ^ other.keys()}")
     different = [n for n in one if one[n].tobytes() != other[n].tobytes()]
     if different:
-        raise Broken(f"{kind}: {len(different)} variables have other bits, {different[:3]}")
-    if "eval" in run.mode:
-        expected, found = scalars(whole, "validation"), scalars(broken, "validation")
-        for key, value in expected.items():
-            if key[1].endswith("loss") and not np.isclose(found.get(key, np.nan), value, rtol=1e-5):
-                raise Broken(f"evaluation {key}: {found.get(key)}, unbroken {value}")
+        raise Broken(f"{len(different)} variables have other bits, {different[:3]}")
 
 
 def _check_accumulation(run, folder, whole):
@@ -431,8 +490,9 @@ def summary(run):
     kind = config["optimizer"]["type"]
     intervals = [trainer[f"{name}_interval"] for name in ("checkpoint", "validation")]
     return {
-        "experiment": run.experiment, "optimizer": kind, **config["optimizer"][kind],
-        "ema": config.get("ema"), "warmup": config["warmup"],
+        "experiment": run.experiment, "flags": run.flags, "stages": run.stages, "optimizer": kind,
+        **run.optimizer, "ema": config.get("ema"), "learning_rate": config["learning_rate"],
+        "warmup": config["warmup"],
         "train_steps": run.steps, "loop": trainer["steps_per_loop"], "intervals": intervals,
         "mode": run.mode, **runtime, "replicas": run.replicas, "interruption": run.interruption,
         "is_refused": run.is_refused,

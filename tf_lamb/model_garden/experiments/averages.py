@@ -10,6 +10,15 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
     They do not move at a micro-batch that accumulates, nor where an update is skipped.
     """
 
+    @property
+    def learning_rate(self):
+        """That of the optimizer inside, of any kind; the base class knows old ones alone."""
+        return self._optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate):
+        self._optimizer.learning_rate = learning_rate
+
     def apply_gradients(self, grads_and_vars, name=None):
         """See base class."""
         with tf.init_scope():  # where an optimizer of Model Garden makes it, if this is its first
