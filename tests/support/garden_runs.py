@@ -42,7 +42,7 @@ class Drawn:
     mode: str = "train_and_eval"
     batch: int = BATCH  # of the flags, if they say one
     interruption: tuple = ()  # (signal's name, stage, checkpoint's step, seconds after it)
-    is_refused: str = ""  # what the one line has to name
+    is_refused: str = ""  # what is wrong with it; the one line may name what else is
 
     @property
     def steps(self):

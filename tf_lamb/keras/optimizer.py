@@ -112,11 +112,10 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             sharding.data_axis(f"shard_update=True of {self.name}")  # says why it cannot be
         trained = [*trainable_variables, *missing]
         plan, state = self._work(trained, missing)
-        frozen = set(range(len(self._slots))) - {self._get_variable_index(v) for v in trained}
         if keras.backend.backend() == "tensorflow":
-            self._apply_on_tensorflow(plan, gradients, state, frozen)
+            self._apply_on_tensorflow(plan, gradients, state, trained)
         else:
-            self._count(self._update(plan, gradients, state, self._scalars()), frozen)
+            self._count(self._update(plan, gradients, state, self._scalars()), trained)
         for variable in (v for v in missing if v.constraint is not None):
             variable.assign(variable.constraint(variable))  # `apply` sees to the others
 
@@ -137,7 +136,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         )
         return self._plan.layers(indices, map(self._get_variable_index, missing)), state
 
-    def _apply_on_tensorflow(self, plan, gradients, state, frozen):
+    def _apply_on_tensorflow(self, plan, gradients, state, trained):
         from tf_lamb.tensorflow.update import update_replicas
 
         if self.gradient_accumulation_steps:
@@ -147,7 +146,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             pairs = self._all_reduce_sum_gradients([(g, None) for g in gradients])
             gradients = [gradient for gradient, _ in pairs]
         update_replicas(
-            self._update, plan, gradients, state, self._scalars, lambda s: self._count(s, frozen)
+            self._update, plan, gradients, state, self._scalars, lambda s: self._count(s, trained)
         )
 
     def _is_update(self):
@@ -155,7 +154,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             return ops.full((), True, "bool")
         return ops.equal(self._micro_step + 1, self.gradient_accumulation_steps)
 
-    def _count(self, skipped, frozen):
+    def _count(self, skipped, trained):
         """Only updates are counted: neither a micro-step before one, nor a step that is skipped."""
         stepped = self._is_update() & ~ops.cast(skipped, "bool")
         iterations = host.native(self._iterations)
@@ -165,6 +164,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             micro_step.assign((micro_step + 1) % self.gradient_accumulation_steps)
         if self.use_ema:
             made = host.native(self._has_averages)
+            frozen = set(range(len(self._slots))) - {self._get_variable_index(v) for v in trained}
             for average, weight in self._averages(frozen):  # theirs, too, begin with the first
                 average.assign(ops.where(made > 0, average, ops.cast(weight, average.dtype)))
             made.assign(ops.maximum(made, ops.cast(stepped, made.dtype)))

@@ -142,8 +142,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         ]
         missing = self._missing  # in this micro-batch; the update takes what they have added up
         plan, state = self._work([*variables, *missing], missing)
-        of_step = {self._index_dict[self._var_key(v)] for v in [*variables, *missing]}
-        count = functools.partial(self._count, set(range(len(self._slots))) - of_step)
+        count = functools.partial(self._count, [*variables, *missing])
         if self.gradient_accumulation_steps:
             zeros = [tf.zeros(total.shape, total.dtype) for total in state.accumulators]
             self.gather([*gradients, *zeros[len(gradients) :]], state.accumulators)
@@ -154,7 +153,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
                 variable.assign(variable.constraint(variable))
         return result
 
-    def _count(self, frozen, skipped):
+    def _count(self, trained, skipped):
         due = self._is_update()
         stepped = due & ~skipped
         if move_scale := self._guard.move_scale:
@@ -163,7 +162,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             self._micro_step.assign((self._micro_step + 1) % self.gradient_accumulation_steps)
         if self.use_ema:
             made = self._has_averages > 0
-            for i in frozen:  # theirs, too, begin with the first
+            of_step = {self._index_dict[self._var_key(v)] for v in trained}
+            for i in set(range(len(self._slots))) - of_step:  # theirs, too, begin with the first
                 average = self._model_variables_moving_average[i]
                 average.assign(tf.where(made, average, tf.cast(self._of_build[i], average.dtype)))
             self._has_averages.assign(tf.maximum(self._has_averages, tf.cast(stepped, tf.int64)))

@@ -60,12 +60,16 @@ def readable(folder: str) -> str | None:
     return next((c for c in _candidates(folder) if _reader(c)), None)
 
 
+def reader(folder: str):
+    """What reads the checkpoint that `readable` names; None where there is none."""
+    return next(filter(None, map(_reader, _candidates(folder))), None)
+
+
 def steps_done(folder: str) -> int:
     """The step of the checkpoint from which a run in this folder goes on; 0 if there is none."""
-    checkpoint, step = readable(folder), "global_step/.ATTRIBUTES/VARIABLE_VALUE"
-    reader = checkpoint and _reader(checkpoint)
+    found, step = reader(folder), "global_step/.ATTRIBUTES/VARIABLE_VALUE"
     try:
-        return int(reader.get_tensor(step)) if reader and reader.has_tensor(step) else 0
+        return int(found.get_tensor(step)) if found and found.has_tensor(step) else 0
     except _UNREADABLE:  # `last_whole` says so
         return 0
 

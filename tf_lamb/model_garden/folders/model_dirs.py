@@ -81,13 +81,14 @@ def is_over(params, model_dir: str, mode: str = "train") -> bool:
 
     AdaScale may end training before `train_steps`.
     """
-    if mode == "train_and_eval" and read_evaluated(model_dir) != checkpoints.steps_done(model_dir):
+    done = checkpoints.steps_done(model_dir)
+    if mode == "train_and_eval" and read_evaluated(model_dir) != done:
         return False
     adascale = getattr(params.trainer.optimizer_config.optimizer.get(), "adascale", None)
     limit = getattr(adascale, "scale_invariant_steps", None)
     if limit is not None and _steps_of_adascale(model_dir) >= limit:
         return True
-    return checkpoints.steps_done(model_dir) >= params.trainer.train_steps
+    return done >= params.trainer.train_steps
 
 
 def _steps_of_adascale(model_dir: str) -> float:
@@ -96,20 +97,12 @@ def _steps_of_adascale(model_dir: str) -> float:
     By names, in whatever AdaScale is wrapped.
     """
     end = "/.ATTRIBUTES/VARIABLE_VALUE"
-    for name in _names_in(model_dir):
+    reader = checkpoints.reader(model_dir)
+    for name in reader.get_variable_to_shape_map() if reader else ():
         if name.startswith("optimizer/") and name.endswith(f"/fraction{end}"):
-            reader = tf.train.load_checkpoint(checkpoints.readable(model_dir))
             step = name.replace(f"/fraction{end}", f"/step{end}")
             return float(reader.get_tensor(name)) + float(reader.get_tensor(step))
     return 0.0
-
-
-def _names_in(model_dir: str) -> list[str]:
-    """The names of what the last checkpoint holds; none where there is none that can be read."""
-    checkpoint = checkpoints.readable(model_dir)
-    return list(
-        tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map() if checkpoint else ()
-    )
 
 
 def why_not_here(params, model_dir: str, experiment: str | None, seed: int | None) -> str | None:
@@ -157,7 +150,8 @@ def why_replaced(model_dir: str, kind: str, ours: bool) -> str | None:
         kind: a type of Model Garden's that `--replace_stock` puts ours in the place of.
         ours: whether it is ours now.
     """
-    names = _names_in(model_dir)
+    reader = checkpoints.reader(model_dir)
+    names = reader.get_variable_to_shape_map() if reader else ()
     was_ours = any(re.search(r"^optimizer/.*\w:\d+/\.ATTR", name) for name in names)
     if not names or was_ours == ours:
         return None
