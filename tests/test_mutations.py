@@ -45,7 +45,6 @@ def verdicts(host, jobs):
 
 def test_every_slip_is_of_a_passage_that_is_there_once():
     mutants = [mutant for table in MUTANTS.values() for mutant in table]
-    assert len(mutants) > 100
     for mutant in mutants:
         assert (PACKAGE / mutant.file).read_text().count(mutant.before) == 1, mutant
         assert mutant.before != mutant.after, mutant

@@ -7,10 +7,7 @@ both could have it. GUARDED names the tests elsewhere that do this; IMPOSSIBLE s
 why they cannot be.
 """
 
-import ast
 import inspect
-import itertools
-import pathlib
 import pickle
 import re
 
@@ -29,7 +26,6 @@ from support.doors import (
     uncompiled,
 )
 
-TESTS = pathlib.Path(__file__).parents[1]
 LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 GUARDED = {
@@ -89,14 +85,6 @@ def test_every_defect_is_accounted_for():
     tested = {f"D{int(number)}" for number in tests} | GUARDED.keys()
     assert tested | IMPOSSIBLE.keys() == {f"D{i}" for i in range(1, 38)}
     assert not tested & IMPOSSIBLE.keys()
-
-
-def test_the_guards_exist_and_are_not_slow():
-    for where in itertools.chain(*GUARDED.values()):
-        file, name = where.split("::")
-        tree = ast.parse((TESTS / file).read_text())
-        (test,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name)
-        assert "mark.slow" not in {ast.unparse(mark)[-9:] for mark in test.decorator_list}, where
 
 
 @every_door

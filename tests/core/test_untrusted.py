@@ -10,14 +10,6 @@ from tf_lamb import recipes
 from tf_lamb.core import schedules
 
 
-def test_there_are_more_than_a_hundred_of_them():
-    tables = (
-        malformed.CONSTRUCTORS, malformed.PATTERNS, malformed.YAMLS, malformed.FLAGS,
-        malformed.RECIPES, malformed.SOURCES, malformed.ADDONS,
-    )  # fmt: skip
-    assert sum(map(len, tables)) >= 150
-
-
 @every(malformed.RECIPES)
 def test_a_malformed_recipe(row):
     name, arguments, words = row
