@@ -22,7 +22,7 @@ from oracle import line_levels  # noqa: E402
 from support import integers  # noqa: E402
 
 import tf_lamb  # noqa: E402
-from tf_lamb.core.batch_norm import fixed_point  # noqa: E402
+from tf_lamb.core import fixed_point  # noqa: E402
 
 
 def differing(model, levels, x):

@@ -14,7 +14,7 @@ matplotlib.use("Agg")
 from absl import app, flags
 
 import tf_lamb
-from tf_lamb.api.callbacks.noise_scale import NoiseScale
+from tf_lamb.api.callbacks.noise import NoiseScale
 
 
 def recipe():

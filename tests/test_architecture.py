@@ -45,10 +45,10 @@ BEYOND = {
 }
 # And what only inside functions, on demand.
 ON_DEMAND = {
-    "core/autowarmup/gaussian_process.py": {"numpy", "scipy", "sklearn", "threadpoolctl"},
+    "core/gaussian_process.py": {"numpy", "scipy", "sklearn", "threadpoolctl"},
     "core/recipes/axes.py": {"matplotlib"},
     "core/recipes/picture.py": {"numpy"},
-    "api/layers/integers/report.py": {"numpy"},
+    "api/layers/fixed_point.py": {"numpy"},
     "api/pictures.py": {"numpy"},
 }
 # room -> packages that its files import inside functions alone: the backend may be another one.

@@ -10,7 +10,8 @@ import pytest
 from sklearn.datasets import load_digits
 from support.doors import BACKEND, DOORS, as_compiled, every_door, on_tensorflow
 
-from tf_lamb.core.autowarmup import Warmup, gaussian_process
+from tf_lamb.core import gaussian_process
+from tf_lamb.core.autowarmup import Warmup
 
 
 @pytest.fixture

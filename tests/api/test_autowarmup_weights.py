@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from support.doors import DOORS, array, every_door
 
-from tf_lamb.core import autowarmup
-from tf_lamb.core.autowarmup import Kept, Settings, Warmup, gaussian_process
+from tf_lamb.core import autowarmup, gaussian_process
+from tf_lamb.core.autowarmup import Kept, Settings, Warmup
 
 
 def test_the_lowest_epoch_is_the_one_that_ends_lowest():

@@ -15,8 +15,7 @@ from support.doors import BACKEND, array, precision
 from support.own_arrays import assert_own_arrays
 
 import tf_lamb.keras as ours
-from tf_lamb.api.variables import step_of, variables_of
-from tf_lamb.api.wrappers import unwrapped
+from tf_lamb.api.variables import step_of, unwrapped, variables_of
 
 BATCHES = 4  # of a fit
 

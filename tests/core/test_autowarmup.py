@@ -9,8 +9,8 @@ from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
 from tf_lamb.api.callbacks.autowarmup import _of_steps
-from tf_lamb.core.autowarmup import Settings, Warmup, gaussian_process
-from tf_lamb.core.autowarmup.settings import FLOATS
+from tf_lamb.core import gaussian_process
+from tf_lamb.core.autowarmup import FLOATS, Settings, Warmup
 from tf_lamb.core.rules import lamb
 
 # facts: RBF of length 0.2, noise 1e-3, scale ln 2, 20 losses, 50 points.

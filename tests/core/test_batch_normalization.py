@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tf_lamb.api.callbacks.callback import averages_that_lag
-from tf_lamb.core.batch_norm import statistics as normalization
+from tf_lamb.core import batch_norm as normalization
 
 
 @pytest.mark.parametrize(("momentum", "steps"), [(0.9, 60), (0.99, 300), (0.0, 1), (0.999, 3000)])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from oracle import line_levels, shifted_lines
 
-from tf_lamb.core.batch_norm import fixed_point
-from tf_lamb.core.batch_norm.fixed_point import Integers, integers
+from tf_lamb.core import fixed_point
+from tf_lamb.core.fixed_point import Integers, integers
 
 WORKED = [
     ((0.37, 1.9, 2), Integers(3, 15, 3)),

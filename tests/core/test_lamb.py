@@ -5,10 +5,9 @@ import pytest
 from oracle import Lamb, Toy
 from support.cases import LAMB_CASES, case_id, oracle_arguments, random_problem
 
-from tf_lamb.core.plan.plan import plan_for
+from tf_lamb.core.plan import plan_for
 from tf_lamb.core.rules import lamb
-from tf_lamb.core.rules.moments import debias
-from tf_lamb.core.rules.norms import trust_ratio
+from tf_lamb.core.rules.shared import debias, trust_ratio
 
 
 def run(start, gradients, case, lr=0.1):

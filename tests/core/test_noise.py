@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from tf_lamb.core import adascale, noise
+from tf_lamb.core import noise
 
 X = np.array([[1, 2], [-1, 0.5], [0.5, -1.5], [2, 1]])
 Y = np.array([[1, 0], [0, 1], [-1, 0.5], [0.5, 2]])
@@ -48,7 +48,7 @@ def test_a_scale_beside_the_number_of_parts():
     variance, signal = noise.moments(*Problem().squares(), parts=4, scale=8)
     assert (variance, signal) == pytest.approx((42.81375, 1.860625), **close)
     averages = noise.Averages(variance, signal, 1)
-    assert adascale.gain(np, averages, 8) == pytest.approx(6.194154986, **close)
+    assert noise.gain(np, averages, 8) == pytest.approx(6.194154986, **close)
 
 
 # By averaging: variance and signal of each step, the gain, and tau after it.
@@ -77,11 +77,11 @@ def test_adascale_step_by_step(averaging):
         averages = noise.average(
             np,
             averages,
-            *adascale.clipped(np, *seen),
-            theta=adascale.smoothing(4),
+            *noise.clipped(np, *seen),
+            theta=noise.smoothing(4),
             mean_first=paper,
         )
-        gain = adascale.gain(np, averages, 4, first_is_one=paper)
+        gain = noise.gain(np, averages, 4, first_is_one=paper)
         assert gain == pytest.approx(r, **close)
         problem.step(gain * (0.1 if math.floor(tau) < 2 else 0.05))
         tau += gain
@@ -92,8 +92,8 @@ def test_adascale_step_by_step(averaging):
 def test_a_gradient_that_is_all_noise_gives_the_whole_scale():
     variance, signal = noise.moments(*Problem(Y).squares(), parts=4, scale=4)
     assert (variance, signal) == pytest.approx((14.650625, -1.0425), **close)
-    averages = noise.average(np, NOTHING, *adascale.clipped(np, variance, signal), theta=0.996)
-    assert adascale.gain(np, averages, 4) == 4
+    averages = noise.average(np, NOTHING, *noise.clipped(np, variance, signal), theta=0.996)
+    assert noise.gain(np, averages, 4) == 4
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_a_gradient_that_is_all_noise_gives_the_whole_scale():
 def test_gains_that_can_be_worked_out_by_hand(inputs, r):
     g = np.array([[*x, *x, 1, 1] for x in inputs])
     local, total = (g**2).sum(1).mean(), (g.mean(0) ** 2).sum()
-    seen = adascale.clipped(np, *noise.moments(local, total, parts=2, scale=2))
-    averages = noise.average(np, NOTHING, *seen, theta=adascale.smoothing(2))
-    assert adascale.gain(np, averages, 2) == pytest.approx(r, rel=1e-9)
+    seen = noise.clipped(np, *noise.moments(local, total, parts=2, scale=2))
+    averages = noise.average(np, NOTHING, *seen, theta=noise.smoothing(2))
+    assert noise.gain(np, averages, 2) == pytest.approx(r, rel=1e-9)
 
 
 def test_the_step_before_as_the_second_part():
@@ -144,7 +144,7 @@ def test_the_gain_follows_from_the_noise_scale():
     """r = (B_simple/b + 1) / (B_simple/B + 1), with B = S b."""
     variance, signal = noise.moments(*Problem().squares(), parts=4, scale=4)
     b_simple = noise.noise_scale(variance / 4, signal, 4)
-    r = adascale.gain(np, noise.Averages(variance, signal, 1), 4)
+    r = noise.gain(np, noise.Averages(variance, signal, 1), 4)
     assert r == pytest.approx((b_simple + 1) / (b_simple / 4 + 1), rel=1e-12)
     assert r == pytest.approx(3.226066423, **close)
 
@@ -200,7 +200,7 @@ def test_a_scale_of_1000_remembers_nothing():
     averages = NOTHING
     for value in (3.0, 5.0):
         averages = noise.average(
-            np, averages, value, 1.0, theta=adascale.smoothing(1000), mean_first=True
+            np, averages, value, 1.0, theta=noise.smoothing(1000), mean_first=True
         )
         assert averages.variance == value
 
@@ -209,7 +209,7 @@ def test_a_scale_that_changes_keeps_what_a_base_batch_is():
     """The averages are those of a base batch: the gain of a new scale is that of the formula."""
     averages = noise.Averages(8.0, 2.0, 10)
     for scale in (1, 4, 16):
-        assert adascale.gain(np, averages, scale) == pytest.approx(10 / (8 / scale + 2))
+        assert noise.gain(np, averages, scale) == pytest.approx(10 / (8 / scale + 2))
 
 
 def test_groups_are_counted_apart():
@@ -222,5 +222,5 @@ def test_groups_are_counted_apart():
 def test_the_gain_lies_between_1_and_the_scale():
     values = [0.0, 1e-6, 1.0, 1e6]
     for variance, signal, scale in itertools.product(values, values, [1, 2, 1000]):
-        r = adascale.gain(np, noise.Averages(variance, signal, 5), scale)
+        r = noise.gain(np, noise.Averages(variance, signal, 5), scale)
         assert 1 <= r <= scale * (1 + 1e-12)

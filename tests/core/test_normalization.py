@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tf_lamb.core.batch_norm import statistics as normalization
+from tf_lamb.core import batch_norm as normalization
 
 X = np.array([[1.0], [3.0], [-2.0], [6.0]])
 GHOST = [-0.9995003747, 0.9995003747, -0.9999687515, 0.9999687515]

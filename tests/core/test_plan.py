@@ -5,8 +5,8 @@ import re
 import pytest
 
 from tf_lamb.core.checks import patterns as check_patterns
-from tf_lamb.core.plan import Treatment, exact, groups_of, plan_for, stable_path
-from tf_lamb.core.plan.patterns import LONGEST_PATH, LONGEST_PATTERN
+from tf_lamb.core.patterns import LONGEST_PATH, LONGEST_PATTERN, exact, groups_of, stable_path
+from tf_lamb.core.plan import Treatment, plan_for
 
 
 def plan(paths, undecayed=None, unadapted=None, weight_decay=0.1, identity=None):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tf_lamb.core import recipes
 from tf_lamb.tpu import answers, compiler, roofline
 from tf_lamb.tpu import report as preflight
-from tf_lamb.tpu.search import largest
+from tf_lamb.tpu.answers import largest
 
 GIB = 2**30
 SMALL = roofline.topology("v3:2x2")

@@ -15,7 +15,7 @@ from oracle import frobenius
 from support import property_cases as properties
 from support.property_cases import cases
 
-from tf_lamb.core.plan.plan import Treatment, plan_for
+from tf_lamb.core.plan import Treatment, plan_for
 
 
 @st.composite

@@ -18,7 +18,7 @@ import tf_keras
 import tf_lamb.keras
 import tf_lamb.tf_keras
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.wrappers import unwrapped
+from tf_lamb.api.variables import unwrapped
 
 FOLDER = pathlib.Path(__file__).parent / "saved"
 HOSTS = {"keras": (keras, tf_lamb.keras), "tf_keras": (tf_keras, tf_lamb.tf_keras)}

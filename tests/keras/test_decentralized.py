@@ -12,7 +12,7 @@ from support.decentralized import WORKERS, compiled, data, dense, fit
 from support.graphs import matrix_of
 
 import tf_lamb.keras
-from tf_lamb.core.decentralized import topologies
+from tf_lamb.core import decentralized
 
 if keras.backend.backend() != "jax":
     pytest.skip("it trains on JAX alone", allow_module_level=True)
@@ -223,7 +223,7 @@ def test_turns_and_weights_by_worker_are_those_of_the_matrices(topology, lazy):
     own = [rng.normal(size=v.shape).astype("float32") for v in workers.variables]
     workers.set_weights(own)
     fit(workers, 1)  # four steps
-    found = topologies.matrices(topology, WORKERS, lazy=lazy)
+    found = decentralized.matrices(topology, WORKERS, lazy=lazy)
     for before, after in zip(own, own_weights(workers), strict=True):
         for turn in range(4):
             before = np.tensordot(np.array(found[turn % len(found)]), before, 1)

@@ -11,7 +11,7 @@ from support.clusters import mirrored
 from support.garden import build, optimizer, run, tiny, trainer_of
 
 from tf_lamb import model_garden
-from tf_lamb.core import autowarmup
+from tf_lamb.core import autowarmup, gaussian_process
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.running import runner
@@ -40,7 +40,7 @@ def finds_it_at_8(monkeypatch):
     """The process is certain from step 4 on; its posterior is lowest in the middle."""
 
     def judge(x, y, tests):
-        sure = autowarmup.gaussian_process.Test(0.99 if len(x) >= 2 else 0.1, 0.5)
+        sure = gaussian_process.Test(0.99 if len(x) >= 2 else 0.1, 0.5)
         return [sure] * tests
 
     monkeypatch.setattr(autowarmup.Warmup.__init__, "__defaults__", (judge,))

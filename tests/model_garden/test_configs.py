@@ -15,7 +15,7 @@ from support.batch_flags import Flags
 from support.configs import YAMLS, experiment_of, header, parsed
 from support.garden import build, one_device, tiny, tiny_resnet, train
 
-from tf_lamb.core import plan, recipes
+from tf_lamb.core import patterns, plan, recipes
 from tf_lamb.core.recipes import arithmetic
 from tf_lamb.model_garden.checks import early
 from tf_lamb.model_garden.checks.experiment import why_no_batch, why_no_optimizer
@@ -322,7 +322,7 @@ def test_every_program_is_compiled_and_takes_a_step(name, pictures):
 def test_norm_and_bias_is_what_the_sources_list(params, recipe, listed):
     variables = task_factory.get_task(params().task).build_model().trainable_variables
     arguments = {
-        "paths": [plan.stable_path(v.name) for v in variables],
+        "paths": [patterns.stable_path(v.name) for v in variables],
         "shapes": [tuple(v.shape) for v in variables],
         "weight_decay": recipe.weight_decay,
         "exclude_from_layer_adaptation": recipe.exclude_from_layer_adaptation,

@@ -22,7 +22,7 @@ from tf_lamb.model_garden.running.progress import Progress
 PROGRAM = """
 import os, signal, sys, warnings
 from absl import flags, logging
-from tf_lamb.core.checks.warn import warn
+from tf_lamb.core.messages import warn
 from tf_lamb.model_garden.running.console import Console
 flags.FLAGS(["program", *sys.argv[1:]])
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored

@@ -21,7 +21,7 @@ from support.on_tpu import SMALL
 from tf_lamb.model_garden import preflight as door
 from tf_lamb.model_garden.checks import step_programs
 from tf_lamb.model_garden.errors import UserError
-from tf_lamb.tpu import compiler, roofline, stablehlo
+from tf_lamb.tpu import compiler, roofline
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def a_branch(rate=2.0):
         w.assign(tf.cond(tf.reduce_sum(x) > 0, lambda: rate * x, lambda: w))
         return tf.reduce_max(w)
 
-    return stablehlo.text_of(step_programs.hlo(step, tf.ones([8])))
+    return compiler.text_of(step_programs.hlo(step, tf.ones([8])))
 
 
 def test_a_program_has_one_text_however_often_it_is_made():

@@ -15,7 +15,7 @@ from support.doors import uncompiled
 from support.garden import BATCH, assert_same_bits, build, one_device, tiny, trainer_of
 
 from tf_lamb.api.noise import Measured
-from tf_lamb.api.wrappers import unwrapped
+from tf_lamb.api.variables import unwrapped
 from tf_lamb.model_garden import train_stages
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from tf_lamb.core.decentralized import topologies
+from tf_lamb.core import decentralized
 
 
 def matrix_of(topology, workers=4, **options):
     """Of a topology that has one turn."""
-    (matrix,) = topologies.matrices(topology, workers, **options)
+    (matrix,) = decentralized.matrices(topology, workers, **options)
     return np.array(matrix)

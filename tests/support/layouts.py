@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from tf_lamb.core import step as core_step
-from tf_lamb.core.plan.plan import plan_for
+from tf_lamb.core.plan import plan_for
 from tf_lamb.core.rules import lamb, lars
 
 PATHS = ("block/dense/kernel", "block/dense/bias", "block/stacked/kernel", "head/kernel")

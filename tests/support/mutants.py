@@ -40,11 +40,9 @@ CORE = {
         ("nothing is adapted", "adapt=adapt", "adapt=False"),
         ("moments swapped", "ratio * u, m, v", "ratio * u, v, m"),
     ],
-    ("core/rules/norms.py", LAMB): [
+    ("core/rules/shared.py", LAMB): [
         ("no ratio", "    if not adapt:", "    if True:"),
         ("ratio inverted", "safe_ratio(xp, phi, u_norm)", "safe_ratio(xp, u_norm, phi)"),
-    ],
-    ("core/rules/moments.py", LAMB): [
         ("no bias correction", "1.0 / debias(xp, beta, t)", "1.0"),
         ("t counts from 0", "xp.expm1(t * math", "xp.expm1((t - 1) * math"),
         ("t counts from 2", "xp.expm1(t * math", "xp.expm1((t + 1) * math"),
@@ -65,7 +63,7 @@ CORE = {
     ("core/rules/lans.py", "core/test_lans.py::test_a_gradient_of_zeros_moves_what_decays_alone"): [
         ("a norm of 0 divides", "length + epsilon, 1.0", "length + epsilon, 0.0"),
     ],
-    ("core/batch_norm/fixed_point.py", f"{FIXED}::test_random_lines_at_every_x[few]"): [
+    ("core/fixed_point.py", f"{FIXED}::test_random_lines_at_every_x[few]"): [
         ("a negative slope rises", "_replace(a=-mirrored.a)", "_replace(a=mirrored.a)"),
         ("the range is not mirrored", "_rising(-k, b, bits, -high, -low)",
          "_rising(-k, b, bits, low, high)"),
@@ -77,23 +75,23 @@ CORE = {
         ("levels end one later", "shift), 0, 2**bits - 1)", "shift), 0, 2**bits)"),
         ("levels are not clipped below", "shift), 0, 2", "shift), -1, 2"),
     ],
-    ("core/batch_norm/fixed_point.py", f"{FIXED}::test_the_worked_lines"): [
+    ("core/fixed_point.py", f"{FIXED}::test_the_worked_lines"): [
         ("a line that is exact, unlike its floats", "key=line)",
          "key=lambda x: Fraction(k) * x + Fraction(b))"),
         ("the greatest B", "Integers(a, from_below, d)", "Integers(a, from_above, d)"),
     ],
-    ("core/batch_norm/fixed_point.py",
+    ("core/fixed_point.py",
      f"{FIXED}::test_the_shift_is_the_least_a_the_nearest_and_b_the_least"): [
         ("one shift more than needed", "return fit(d) if d < 32", "return fit(d + 1) if d < 32"),
         ("the A below", "a = round(slope * one)", "a = math.floor(slope * one)"),
     ],
-    ("core/batch_norm/fixed_point.py", f"{FIXED}::test_lines_that_are_flat_or_a_step"): [
+    ("core/fixed_point.py", f"{FIXED}::test_lines_that_are_flat_or_a_step"): [
         ("steeper than all levels", "min(k, 2**bits)", "min(k, 2**40)"),
     ],
-    ("core/batch_norm/fixed_point.py", f"{FIXED}::test_one_x_and_the_ends_of_int32"): [
+    ("core/fixed_point.py", f"{FIXED}::test_one_x_and_the_ends_of_int32"): [
         ("no bit for the sign", ".bit_length() + 1", ".bit_length()"),
     ],
-    ("core/batch_norm/fixed_point.py", f"{FIXED}::test_the_line_that_a_layer_is"): [
+    ("core/fixed_point.py", f"{FIXED}::test_the_line_that_a_layer_is"): [
         ("epsilon beside the root", "math.sqrt(variance + epsilon)",
          "(math.sqrt(variance) + epsilon)"),
         ("the offset is not scaled", "(beta - slope * mean) / scale", "beta - slope * mean"),
@@ -116,7 +114,7 @@ CORE = {
         ("the others at the full rate", "lr=lr * others_rate", "lr=lr"),
         ("the others have a ratio", "adapt=False", "adapt=True"),
     ],
-    ("core/plan/matrices.py", f"{MATRICES}::test_paths_and_shapes_tell_what_is_a_matrix"): [
+    ("core/matrices.py", f"{MATRICES}::test_paths_and_shapes_tell_what_is_a_matrix"): [
         ("a bias of two axes is a matrix", 'endswith(("bias", "/scale"))', 'endswith("/scale")'),
         ("what is named bias is one", "is_norm_or_bias(path, shape) or", "False or"),
         ("one axis is a matrix", "if len(shape) < 2:", "if len(shape) < 1:"),
@@ -131,7 +129,7 @@ CORE = {
         ("three axes are a convolution", "rank > 3 and", "rank > 2 and"),
         ("four axes are one", ' and "einsum_dense" not in layer', ""),
     ],
-    ("core/plan/matrices.py", f"{MATRICES}::test_the_layers_of_attention_tell_of_each_other"): [
+    ("core/matrices.py", f"{MATRICES}::test_the_layers_of_attention_tell_of_each_other"): [
         ("heads never come first", "return (1,) if turned", "return (1,) if False"),
         ("the output is never turned", "and shape == query", "and False"),
     ],
@@ -139,16 +137,16 @@ CORE = {
         ("axes stay where they are", "if treatment.order:", "if False:"),
         ("the order is not undone", "order.index(axis) for axis", "axis for axis"),
     ],
-    ("core/plan/matrices.py",
+    ("core/matrices.py",
      f"{MATRICES}::test_what_the_user_says_counts_but_for_biases_and_exclusions"): [
         ("what is given is not looked at", "elif i in given:", "elif False:"),
         ("exclusions do not count", "if i in excluded:", "if False:"),
     ],
-    ("core/plan/plan.py",
+    ("core/plan.py",
      f"{MATRICES}::test_what_the_user_says_counts_but_for_biases_and_exclusions"): [
         ("the last pattern counts", "in reversed(found.items())", "in found.items()"),
     ],
-    ("core/plan/matrices.py",
+    ("core/matrices.py",
      f"{MATRICES}::test_rows_that_a_variable_cannot_have_are_refused_by_name"): [
         ("an axis twice", "len(found) < len(rows) or", ""),
         ("no columns", " or len(found) == rank", ""),
@@ -192,7 +190,7 @@ CORE = {
         ("no momentum", "v = momentum * v + ", "v = "),
     ],
     **{
-        ("core/rules/projection.py", f"{PROJECTED}[{rule}]"): [
+        ("core/rules/shared.py", f"{PROJECTED}[{rule}]"): [
             ("decay not shrunk", "xp.where(invariant, wd_ratio * one, shrink)", "shrink"),
             ("always projected", "< delta / row_length**0.5", "< 1e9"),
             ("threshold four times as high", "< delta / row", "< 4 * delta / row"),
@@ -200,60 +198,60 @@ CORE = {
         ]
         for rule in ("adamp", "sgdp")
     },
-    ("core/plan/plan.py", f"{PLAN}::test_adaptation_follows_decay_unless_told_otherwise"): [
+    ("core/plan.py", f"{PLAN}::test_adaptation_follows_decay_unless_told_otherwise"): [
         ("an exclusion decays", "0.0 if i in undecayed else weight_decay", "weight_decay"),
         ("adaptation never follows decay", "unadapted = undecayed - joined", "pass"),
         ("an empty list is none", "if exclude_from_layer_adaptation is None",
          "if not exclude_from_layer_adaptation"),
     ],
-    ("core/plan/plan.py", f"{PLAN}::test_a_variable_can_be_excluded_as_an_object"): [
+    ("core/plan.py", f"{PLAN}::test_a_variable_can_be_excluded_as_an_object"): [
         ("no exclusion by identity", "if excluded}", "if False}"),
     ],
-    ("core/plan/patterns.py", f"{PLAN}::test_an_exact_pattern_matches_one_path_only"): [
+    ("core/patterns.py", f"{PLAN}::test_an_exact_pattern_matches_one_path_only"): [
         ("an exact pattern has no end", '{re.escape(path)}$"', '{re.escape(path)}"'),
     ],
-    ("core/plan/patterns.py",
+    ("core/patterns.py",
      f"{PLAN}::test_two_variables_of_one_path_answer_to_it_and_each_to_its_number"): [
         ("a number answers to every pattern", 'if "#" in pattern:', "if True:"),
         ("no number answers", 'if "#" in pattern:', "if False:"),
     ],
-    ("core/plan/patterns.py", f"{PLAN}::test_a_number_of_another_count_is_refused"): [
+    ("core/patterns.py", f"{PLAN}::test_a_number_of_another_count_is_refused"): [
         ("another count goes unnoticed", "if not hits:", "if False:"),
     ],
-    ("core/plan/paths.py", f"{PLAN}::test_layers_of_one_path_are_joined_each_by_itself"): [
+    ("core/patterns.py", f"{PLAN}::test_layers_of_one_path_are_joined_each_by_itself"): [
         ("layers of one path are one", 'layer if count == "1" else', "layer if True else"),
         ("they need not be as many", 'if count != number.rpartition("of")[2]', "if False"),
     ],
-    ("core/plan/paths.py", f"{PLAN}::test_a_stable_path_is_the_same_on_every_replica"): [
+    ("core/patterns.py", f"{PLAN}::test_a_stable_path_is_the_same_on_every_replica"): [
         ("replicas have paths of their own", r"(/replica_\d+)?", ""),
     ],
-    ("core/plan/plan.py", f"{PLAN}::test_a_pattern_that_matches_nothing_is_named"): [
+    ("core/plan.py", f"{PLAN}::test_a_pattern_that_matches_nothing_is_named"): [
         ("a pattern in vain goes unnoticed", "if not count and", "if count is None and"),
     ],
     (
-        "core/plan/paths.py",
+        "core/patterns.py",
         f"{PLAN}::test_an_anchored_pattern_may_leave_out_the_name_of_the_model",
     ): [
         ("the model keeps its name", "(path, path.removeprefix(root))", "(path,)"),
         ("any first name is the model's", "names[0] in layers", "True"),
     ],
-    ("core/plan/paths.py",
+    ("core/patterns.py",
      f"{PLAN}::test_of_two_names_that_a_model_could_have_the_order_chooses_none"): [
         ("the first path chooses",
          'sorted({path.partition("/")[0] for path in paths if "/" in path})',
          '[path.partition("/")[0] for path in paths if "/" in path]'),
     ],
-    ("core/plan/plan.py", f"{PLAN}::test_a_preset_is_one_in_the_exclusions_alone"): [
+    ("core/plan.py", f"{PLAN}::test_a_preset_is_one_in_the_exclusions_alone"): [
         ("a preset in vain goes unnoticed", "and not preset)", "and p != 'norm_and_bias')"),
     ],
-    ("core/plan/patterns.py", f"{PLAN}::test_a_pattern_is_found_where_re_finds_it"): [
+    ("core/patterns.py", f"{PLAN}::test_a_pattern_is_found_where_re_finds_it"): [
         ("a pattern must match the whole", "regex.search, names", "regex.fullmatch, names"),
         ("a preset stands for groups", "argument in EXCLUSIONS and", ""),
     ],
-    ("core/plan/patterns.py", f"{PLAN}::test_a_path_that_nobody_meant_is_refused"): [
+    ("core/patterns.py", f"{PLAN}::test_a_path_that_nobody_meant_is_refused"): [
         ("a path of any length", "if len(names[0]) > LONGEST_PATH", "if not names[0]"),
     ],
-    ("core/checks/__init__.py", f"{PLAN}::test_a_pattern_that_nobody_meant_is_refused"): [
+    ("core/checks.py", f"{PLAN}::test_a_pattern_that_nobody_meant_is_refused"): [
         ("a pattern of any length", "if len(pattern) > LONGEST_PATTERN", "if not argument"),
     ],
     ("core/schedules.py", PICTURE): [
@@ -277,8 +275,6 @@ CORE = {
         ("no bias correction", "/ debias(xp, theta, count)", ""),
         ("a bad step enters the averages", "& when", "| when"),
         ("a noise scale of no signal", "if signal > 0 else math.nan", ""),
-    ],
-    ("core/adascale.py", NOISE): [
         ("the scale forgotten", "variance / scale + signal", "variance + signal"),
         ("the memory grows with the scale", "1 - scale / 1000", "scale / 1000"),
     ],
@@ -302,24 +298,24 @@ CORE = {
 
 
 TENSORFLOW = {
-    ("api/layers/integers/fixing.py", NETWORK): [
+    ("api/layers/fixed_point.py", NETWORK): [
         ("the layer's bias is lost", "mean - bias", "mean"),
         ("the activation's scale is lost", "scale=activation.scale", "scale=1.0"),
     ],
-    ("api/layers/integers/fixing.py",
+    ("api/layers/fixed_point.py",
      "api/test_fixed_point.py::test_a_range_said_by_hand_leaves_the_bias_in_b[keras]"): [
         ("no bias where a range is said", "finder.bias(call, channels)", "(0.0,) * channels"),
     ],
-    ("api/layers/integers/accumulators.py", NETWORK): [
+    ("api/layers/accumulators.py", NETWORK): [
         ("the scale of the inputs is lost", "step=scale * step", "step=step"),
     ],
-    ("api/layers/integers/accumulators.py",
+    ("api/layers/accumulators.py",
      "api/test_fixed_point.py::test_ranges_are_those_that_the_kernels_allow[keras]"): [
         ("half the step", "return step, kernel / step", "return step / 2, kernel / step * 2"),
         ("a level too few", "0, 2**layer.bits - 1", "0, 2**layer.bits - 2"),
         ("the least and the greatest turned", "a * least + b * most", "b * least + a * most"),
     ],
-    ("api/layers/quantized.py",
+    ("api/layers/fixed_point.py",
      "api/test_fixed_point.py::test_the_gradient_goes_straight_through[keras]"): [
         ("no gradient", "kept + xp.stop_gradient(levels - kept)", "levels"),
         ("a gradient everywhere", "xp.clip(inputs, 0.0, top * self.scale)", "inputs"),
@@ -425,18 +421,16 @@ TENSORFLOW = {
     ],
     ("core/noise.py", GAIN): [
         ("the squares are summed", "squares / micro_batches, is_update", "squares, is_update"),
-    ],
-    ("core/adascale.py", GAIN): [
         ("fractions of a step are lost", "fraction - whole", "0.0 * whole"),
         ("the base batch is the whole", "scale * variance, signal", "variance, signal"),
     ],
     ("api/schedules.py", f"{DEFECTS}::test_d09_a_warmup_survives_its_config[keras]"): [
         ("what is inside stays a dict", "name: cls._deserialized(value)", "name: value"),
     ],
-    ("api/migration/matching.py", f"{MIGRATE}::test_other_names_and_fresh_variables"): [
+    ("api/migration/source.py", f"{MIGRATE}::test_other_names_and_fresh_variables"): [
         ("rename is ignored", "rename.get(path) or ", ""),
     ],
-    ("api/migration/matching.py", f"{MIGRATE}::test_the_name_of_the_model_does_not_matter"): [
+    ("api/migration/source.py", f"{MIGRATE}::test_the_name_of_the_model_does_not_matter"): [
         ("the model's name matters", " or lookup.get(own)", ""),
     ],
     ("tensorflow/checkpoints.py",

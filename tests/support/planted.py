@@ -7,7 +7,7 @@ stands once in it, and what it becomes.
 PLANTS = {
     "one layer of two towers": (
         ("tensorflow", "jax", "tf_keras"),
-        [("core/plan/paths.py", 'layer if count == "1" else f"{layer}#{number}"', "layer")],
+        [("core/patterns.py", 'layer if count == "1" else f"{layer}#{number}"', "layer")],
     ),
     "a second fit donates an array twice": (
         ("jax",),
@@ -48,7 +48,7 @@ PLANTS = {
         ("tensorflow", "tf_keras"),
         [
             (
-                "core/autowarmup/keeping.py",
+                "core/autowarmup.py",
                 "return [_read(file, each) for each in like]",
                 "return [[_read(file, each), each][1] for each in like]",
             )

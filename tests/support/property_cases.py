@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from support.running_error import FLOAT32, Doubt, Namespace, Tracked, ulps
 
 from tf_lamb.core import rules, step
-from tf_lamb.core.plan.plan import Treatment
+from tf_lamb.core.plan import Treatment
 
 # Magnitudes in float32, whose squares and quotients it can hold.
 SMALLEST, LARGEST = float(np.float32(1e-15)), float(np.float32(1e15))

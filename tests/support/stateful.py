@@ -23,7 +23,8 @@ from support import promised as promises
 from support.doors import BACKEND, DOORS, apply, array, as_compiled
 from support.promised import COLUMNS, LAYERS, ROWS, Promised
 
-from tf_lamb.core.autowarmup import Warmup, gaussian_process
+from tf_lamb.core import gaussian_process
+from tf_lamb.core.autowarmup import Warmup
 
 COUNTS = collections.Counter()  # of runs, of actions, of refusals
 

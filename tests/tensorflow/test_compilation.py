@@ -7,7 +7,7 @@ from support.cases import random_problem
 from support.clusters import mirrored
 from support.doors import DOORS, every_door
 
-from tf_lamb.tensorflow import target
+from tf_lamb.tensorflow import namespace
 
 
 def final_weights(door, gradients, start, graph=False, **arguments):
@@ -33,7 +33,7 @@ def assert_close(one, other, tolerance):
 @pytest.fixture
 def all_compiled(monkeypatch):
     """As if every layer were large."""
-    monkeypatch.setattr(target, "LARGE", 1)
+    monkeypatch.setattr(namespace, "LARGE", 1)
 
 
 def test_the_doors_are_equal(all_compiled):
@@ -106,7 +106,7 @@ def test_without_jit_nothing_is_compiled(door):
 def test_small_layers_are_not_compiled_but_on_replicas(door, monkeypatch):
     """Theirs must be equal to the last bit."""
     start = {"small": np.ones((4, 4)), "large": np.ones((4, 5))}
-    monkeypatch.setattr(target, "LARGE", 20)
+    monkeypatch.setattr(namespace, "LARGE", 20)
     _, optimizer = final_weights(door, [start], start)
     assert is_compiled(optimizer) == [False, True]
     strategy = mirrored(2)

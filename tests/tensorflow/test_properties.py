@@ -18,8 +18,8 @@ from support.doors import DOORS, every_door, new_variable, uncompiled
 from support.property_cases import cases
 from support.running_error import FLOAT32, FLOAT64
 
-from tf_lamb.core.plan.plan import Treatment
-from tf_lamb.tensorflow import target
+from tf_lamb.core.plan import Treatment
+from tf_lamb.tensorflow import namespace
 
 PATHS = (
     "encoder/dense/kernel", "encoder/dense/bias", "encoder/layer_norm/gamma", "head/kernel",
@@ -186,7 +186,7 @@ def test_a_door_is_the_oracle_to_the_last_places(door):
 
 @every_door
 def test_a_compiled_door_is_the_oracle_to_the_last_places(door, monkeypatch):
-    monkeypatch.setattr(target, "LARGE", 1)  # small layers are not compiled otherwise
+    monkeypatch.setattr(namespace, "LARGE", 1)  # small layers are not compiled otherwise
 
     @cases(2)
     @given(runs())

@@ -11,7 +11,7 @@ pytest.importorskip("libtpu")
 import tensorflow as tf
 
 import tf_lamb.tf_keras
-from tf_lamb.tensorflow import target
+from tf_lamb.tensorflow import namespace
 
 SHAPES = [(64, 32), (32,), (32, 48), (48,)]
 
@@ -33,7 +33,7 @@ def updated(dtype, tpu):
             variable.assign(tf.cast(value, dtype))
         for variable in (optimizer.iterations, *(v for slots in optimizer._slots for v in slots)):
             variable.assign(tf.zeros_like(variable))
-        with target.tpu() if tpu else contextlib.nullcontext():
+        with namespace.tracing_for_tpu() if tpu else contextlib.nullcontext():
             for _ in range(2):
                 step([tf.constant(g, dtype) for g in gradients])
         return [w.numpy().astype("float64") for w in weights]

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.wrappers import unwrapped
-from tf_lamb.core.checks.warn import warn
+from tf_lamb.api.variables import unwrapped
+from tf_lamb.core.messages import warn
 
 
 def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:

@@ -8,7 +8,7 @@ import os
 import statistics
 
 from tf_lamb.api.optimizers.observation import distance
-from tf_lamb.core.autowarmup import gaussian_process
+from tf_lamb.core import gaussian_process
 from tf_lamb.core.recipes import axes as pictures
 
 Curves = dict[str, dict[int, float]]

@@ -1,6 +1,19 @@
-"""What is read of a variable or an optimizer, whichever Keras it is of."""
+"""Access to variables and optimizers of either Keras, and to what stands around an optimizer."""
 
-from tf_lamb.core import plan
+from tf_lamb.core.patterns import stable_path, unique
+
+# Of wrappers such as `LossScaleOptimizer`, and (tf-models-official 2.20.0) of averaging.
+_NAMES = ("inner_optimizer", "_optimizer")
+
+
+def unwrapped(optimizer, kind: type | tuple = ()):
+    """What wrappers hold innermost, or the first of a kind on the way there."""
+    while not isinstance(optimizer, kind):
+        inner = [each for name in _NAMES if (each := getattr(optimizer, name, None)) is not None]
+        if not inner:
+            break
+        optimizer = inner[0]
+    return optimizer
 
 
 def path_of(variable) -> str:
@@ -10,12 +23,12 @@ def path_of(variable) -> str:
     name = variable.name
     if hasattr(variable, "_sharded_container"):  # a part, on one of several parameter servers
         name = name.rpartition("/part_")[0]
-    return plan.stable_path(name)
+    return stable_path(name)
 
 
 def names_of(variables) -> list[str]:
     """The path of each; a path that several have with its number, in this order."""
-    return plan.unique([path_of(v) for v in variables])
+    return unique([path_of(v) for v in variables])
 
 
 def is_overwritten(variable) -> bool:

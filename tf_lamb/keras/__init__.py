@@ -1,6 +1,6 @@
 """Door 1: the optimizers of Keras 3, on TensorFlow, JAX or torch."""
 
-from tf_lamb.core.checks.installed import needed
+from tf_lamb.core.messages import needed
 
 with needed(
     "tf_lamb.keras",

@@ -8,7 +8,7 @@ Seams into Keras 3 (3.12.0 to 3.15.1):
 
 import keras
 
-from tf_lamb.api.noise.rate import Rate
+from tf_lamb.api.noise.adascale import Rate
 from tf_lamb.keras.measured import MeasuringOptimizer
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 

@@ -5,7 +5,7 @@ import contextlib
 import keras
 
 from tf_lamb.api import callbacks
-from tf_lamb.core.checks.installed import needed
+from tf_lamb.core.messages import needed
 
 
 class BetweenBatches(keras.callbacks.Callback):

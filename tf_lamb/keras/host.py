@@ -19,7 +19,7 @@ from keras import ops
 
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.variables import path_of
-from tf_lamb.core.rules.norms import within
+from tf_lamb.core.rules.shared import within
 from tf_lamb.keras import accumulators, arrays, saved
 
 
@@ -43,9 +43,9 @@ def native(variable):
 def dense(gradient, variable):
     """As a tensor in the shape of its variable, of an embedding, too."""
     if keras.backend.backend() == "tensorflow":
-        from tf_lamb.tensorflow import gradients
+        from tf_lamb.tensorflow.update import dense
 
-        return gradients.dense(gradient, variable)  # `ops` leaves `IndexedSlices` as they are
+        return dense(gradient, variable)  # `ops` leaves `IndexedSlices` as they are
     return ops.convert_to_tensor(gradient, sparse=False)
 
 

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from tf_lamb.api import layers
-from tf_lamb.api.layers.integers.fixing import fixing
+from tf_lamb.api.layers.fixed_point import fixing
 from tf_lamb.api.layers.replacing import replacing
 
 

@@ -6,7 +6,7 @@ variable; `Muon.momentums`, `adam_velocities`, which of a matrix are None.
 
 import keras
 
-from tf_lamb.api.migration import matrices, peers
+from tf_lamb.api.migration import peers
 from tf_lamb.api.migration.migrate import way_in
 from tf_lamb.api.migration.source import Source
 from tf_lamb.api.variables import names_of, step_of
@@ -22,12 +22,12 @@ def _read(source):
             f"or Muon or an optimizer of tf_lamb, not {source!r}. Legacy optimizers of tf_keras go "
             "into tf_lamb.tf_keras.migrate."
         )
-    peer = matrices.KERAS_MUON if isinstance(source, Muon) else peers.KERAS_LAMB
+    peer = peers.KERAS_MUON if isinstance(source, Muon) else peers.KERAS_LAMB
     if not source.built:
         raise ValueError(f"{peer.title} has no slots before it is built: train it first.")
     momenta, velocities = (
         (source.momentums, source.adam_velocities)
-        if peer is matrices.KERAS_MUON
+        if peer is peers.KERAS_MUON
         else (source._momentums, source._velocities)
     )
     state = zip(names_of(source._trainable_variables), momenta, velocities, strict=True)

@@ -221,7 +221,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def _vector_beside(self, variable, name):
         if keras.backend.backend() == "tensorflow":
-            from tf_lamb.tensorflow.observing import vector_beside
+            from tf_lamb.tensorflow.summaries import vector_beside
 
             with saved.outside_of_any_graph():
                 return vector_beside(host.native(variable), self._distribution_strategy, name)

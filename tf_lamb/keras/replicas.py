@@ -14,9 +14,8 @@ import types
 
 import keras
 
-from tf_lamb.api.variables import is_overwritten
-from tf_lamb.api.wrappers import unwrapped
-from tf_lamb.core.checks.warn import warn
+from tf_lamb.api.variables import is_overwritten, unwrapped
+from tf_lamb.core.messages import warn
 from tf_lamb.keras import accumulators, sharding
 from tf_lamb.keras.measured import MeasuringOptimizer
 from tf_lamb.keras.optimizer import LayerwiseOptimizer

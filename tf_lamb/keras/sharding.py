@@ -13,7 +13,7 @@ import keras
 from keras.distribution import TensorLayout
 
 from tf_lamb.api.variables import names_of
-from tf_lamb.core.checks.warn import warn
+from tf_lamb.core.messages import warn
 
 _LARGE = 0.01  # of all parameters
 

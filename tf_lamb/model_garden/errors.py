@@ -5,7 +5,7 @@ import difflib
 import sys
 from collections.abc import Iterator
 
-from tf_lamb.core.checks import installed
+from tf_lamb.core import messages
 
 
 class UserError(ValueError):
@@ -35,4 +35,4 @@ def one_line(command: str, kind=UserError) -> Iterator[None]:
 
 def require() -> None:
     """Raises `ModuleNotFoundError`, with the line that installs it, where Model Garden is not."""
-    installed.require("tf_lamb.model_garden", "official", "tf_keras", extra="model-garden")
+    messages.require_installed("tf_lamb.model_garden", "official", "tf_keras", extra="model-garden")

@@ -28,7 +28,7 @@ from tf_lamb.model_garden import train
 from tf_lamb.model_garden.checks import early
 from tf_lamb.model_garden.errors import UserError, one_line
 from tf_lamb.model_garden.running.console import Console
-from tf_lamb.tpu import compiler, roofline, stablehlo
+from tf_lamb.tpu import compiler, roofline
 from tf_lamb.tpu.answers import asked
 from tf_lamb.tpu.cache import Cache
 from tf_lamb.tpu.report import Report
@@ -86,7 +86,7 @@ def ask(
         steps=params.trainer.train_steps, compiler=compiler.versions(),
         published=recipes.published_time(model_of(params), batch, params.trainer.train_steps),
     )  # fmt: skip
-    kept = Cache(cache_dir, device.device_kind, stablehlo.text_of)
+    kept = Cache(cache_dir, device.device_kind, compiler.text_of)
     compiled = _Compiled(params, device, kept, say)
     return asked(report, compiled, largest_batch=largest_batch, print_fn=print_fn)
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tf_lamb.core.batch_norm import fixed_point
+from tf_lamb.core import fixed_point
 from tf_lamb.tensorflow import namespace
 
 

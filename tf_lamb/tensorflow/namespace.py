@@ -1,10 +1,35 @@
-"""The few NumPy-named functions that the mathematics uses, over TensorFlow."""
+"""The few NumPy-named functions that the mathematics uses, over TensorFlow.
 
+Some depend on what the step is traced for: what is fastest on a CPU is not on a TPU.
+"""
+
+import contextlib
 import math
 
 import tensorflow as tf
 
-from tf_lamb.tensorflow import target
+# Elements of a layer from which on XLA compiles its update on a CPU or GPU. XLA saves passes over
+# memory; fewer elements lie in the cache, and a program of a tenth of a second is not earned back.
+LARGE = 2**16
+
+_tracing_for_tpu = False
+
+
+def is_tpu():
+    """Whether the step that is being traced will be compiled for a TPU, whole."""
+    return _tracing_for_tpu or isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
+
+
+@contextlib.contextmanager
+def tracing_for_tpu():
+    """Traces as `TPUStrategy` would, where there is no TPU."""
+    global _tracing_for_tpu
+    before, _tracing_for_tpu = _tracing_for_tpu, True
+    try:
+        yield
+    finally:
+        _tracing_for_tpu = before
+
 
 abs = tf.abs
 arange = tf.range
@@ -48,8 +73,8 @@ def sum(x, axis=None, keepdims=False):
     XLA's CPU compiler writes an array out before it sums its elements, but not before it adds it to
     another: the sum of all elements begins as the sum of an eighth of the rows and the others.
     """
-    plain = axis is not None or keepdims or target.is_tpu()
-    if plain or x.shape.rank < 2 or x.shape.num_elements() < target.LARGE:
+    plain = axis is not None or keepdims or is_tpu()
+    if plain or x.shape.rank < 2 or x.shape.num_elements() < LARGE:
         return tf.reduce_sum(x, axis, keepdims)
     x = tf.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
     rows = x.shape[0] // _PARTS

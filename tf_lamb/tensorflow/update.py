@@ -5,11 +5,57 @@ import functools
 from collections.abc import Callable
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 from tf_lamb.core import step
 from tf_lamb.core.plan import Layer, paths_of
 from tf_lamb.core.step import Scalars, State
-from tf_lamb.tensorflow import namespace, nonfinite, servers, target
+from tf_lamb.tensorflow import namespace
+from tf_lamb.tensorflow.replicas import on_server_of, uses_servers
+
+
+def dense(gradient, variable):
+    """As a tensor in the shape of its variable.
+
+    Every row of the moments decays, so the gradient of an embedding may as well be dense. A data
+    set that does not say its shapes hides those of gradients from TensorFlow, too.
+    """
+    gradient = tf.convert_to_tensor(gradient)
+    gradient.set_shape(variable.shape)
+    return gradient
+
+
+def are_finite(gradients):
+    """By gradient, whether the sum of its squares is finite in the precision of the update.
+
+    Then each element is, and its square as well, which a second moment has to hold.
+    """
+    return tf.stack([tf.math.is_finite(tf.nn.l2_loss(g)) for g in gradients])
+
+
+def finite_variables(variables):
+    """By variable, whether every element is finite, large as it may be; waits for the device."""
+    return tf.stack([tf.reduce_all(tf.math.is_finite(v)) for v in variables]).numpy()
+
+
+def count_skipped(skipped, step=None, tell=None):
+    """One more step was skipped; calls `tell` with the step and the count, where a program can.
+
+    Only this branch waits for the host. XLA compiles no call of the host, and a server has none.
+    """
+    skipped.assign_add(1)
+    if tell is None:
+        return
+    # seam: TensorFlow 2.20. Whether XLA compiles what is being traced.
+    compiled = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    if not compiled and not uses_servers():
+        tf.py_function(tell, [step, skipped], [])
+
+
+def refuse_nonfinite(finite, refusal, paths):
+    """An operation that raises, unless all is finite; in a step that XLA compiles whole, none."""
+    strange = tf.boolean_mask(tf.constant(paths), tf.logical_not(finite))
+    return tf.debugging.Assert(tf.reduce_all(finite), [refusal, strange], summarize=10)
 
 
 def _assign(variable, value):
@@ -88,16 +134,16 @@ class Update:
         if not state.skipped:
             self._apply(plan, gradients, state, scalars)
             return tf.constant(False)
-        finite = nonfinite.are_finite(gradients)
+        finite = are_finite(gradients)
         refused = []
         if self.refusal:
-            refused = [nonfinite.refuse(finite, self.refusal, paths_of(plan))]
+            refused = [refuse_nonfinite(finite, self.refusal, paths_of(plan))]
         with tf.control_dependencies(refused):
             finite = tf.reduce_all(finite)
             tf.cond(
                 finite,
                 lambda: self._apply(plan, gradients, state, scalars),
-                lambda: nonfinite.count(*state.skipped, scalars.t - 1, self.tell),
+                lambda: count_skipped(*state.skipped, scalars.t - 1, self.tell),
             )
             return tf.logical_not(finite)
 
@@ -117,7 +163,7 @@ class Update:
                 tf.constant(layer.number), gradients, stored, observed, scalars.lr, scalars.t
             )
 
-        with servers.beside(stored[0].weight):
+        with on_server_of(stored[0].weight):
             if layer.may_rest:
                 due = tf.reduce_any([tf.reduce_any(g != 0) for g in gradients])
                 tf.cond(due, run, lambda: None)
@@ -135,12 +181,12 @@ class Update:
 
             # On a TPU the step is one program already, and its variables are no arguments. XLA
             # takes the variables of one device, and those of a step may lie on several servers.
-            if not target.is_tpu() and not servers.are_used():
+            if not namespace.is_tpu() and not uses_servers():
                 size = sum(each.weight.shape.num_elements() for each in stored)
                 # TensorFlow's own kernels may add in another order on each replica, whose copies
                 # would part by a last bit.
                 replicas = tf.distribute.get_strategy().num_replicas_in_sync
-                compiled = self.jit_compile and (size >= target.LARGE or replicas > 1)
+                compiled = self.jit_compile and (size >= namespace.LARGE or replicas > 1)
                 program = tf.function(program, jit_compile=compiled or None, autograph=False)
             self._programs[key] = program
         return self._programs[key]

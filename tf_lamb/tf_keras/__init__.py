@@ -1,6 +1,6 @@
 """Door 2: the same optimizers for tf_keras, the Keras of the Model Garden."""
 
-from tf_lamb.core.checks.installed import needed
+from tf_lamb.core.messages import needed
 
 with needed("tf_lamb.tf_keras", "tf-keras"):
     import tf_keras as _tf_keras  # noqa: F401

@@ -8,7 +8,7 @@ Seams into tf_keras (2.20.1):
 
 import tf_keras
 
-from tf_lamb.api.noise.rate import Rate
+from tf_lamb.api.noise.adascale import Rate
 from tf_lamb.tf_keras.measured import MeasuringOptimizer
 from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer
 

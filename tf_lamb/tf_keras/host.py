@@ -15,7 +15,7 @@ Seams into tf_keras (2.20.1); the rest of the room uses what is here, and these:
 import tensorflow as tf
 import tf_keras
 
-from tf_lamb.tensorflow.gradients import dense
+from tf_lamb.tensorflow.update import dense
 from tf_lamb.tf_keras import loss_scale, saved
 
 HALF = (tf.float16, tf.bfloat16)

@@ -15,7 +15,7 @@ from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import path_of
 from tf_lamb.tensorflow import namespace, replicas
-from tf_lamb.tensorflow.gradients import dense
+from tf_lamb.tensorflow.update import dense
 from tf_lamb.tf_keras import host, saved
 
 

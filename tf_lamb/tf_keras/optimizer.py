@@ -10,10 +10,9 @@ from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import names_of, step_of
 from tf_lamb.core.step import Scalars, State, Stored
-from tf_lamb.tensorflow import nonfinite, replicas, servers
-from tf_lamb.tensorflow.gradients import dense
-from tf_lamb.tensorflow.observing import fetch, vector_beside
-from tf_lamb.tensorflow.update import Update, update_replicas
+from tf_lamb.tensorflow import replicas
+from tf_lamb.tensorflow.summaries import fetch, vector_beside
+from tf_lamb.tensorflow.update import Update, dense, finite_variables, update_replicas
 from tf_lamb.tf_keras import host, loss_scale, schedules
 
 
@@ -49,7 +48,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             self._refuse_strangers(var_list, self._index_dict)
             return
         self._make_plan(var_list)
-        servers.refuse_parts(var_list, self._plan, self.clipnorm)
+        replicas.refuse_parts(var_list, self._plan, self.clipnorm)
         super().build(var_list)
         vars(self)["_of_build"] = tuple(map(host.native, var_list))  # which the model tracks
         names = map(self.slots_of, self._plan.treatments)
@@ -207,7 +206,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     @staticmethod
     def _which_are_finite(variables):
-        return nonfinite.which([host.native(v) for v in variables])
+        return finite_variables([host.native(v) for v in variables])
 
     def has_traced_a_step(self) -> bool:
         """Whether some step has been traced, which does not learn what it was not traced with."""

@@ -3,13 +3,95 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from tf_lamb.tpu.compiler import Refused, TooLarge
-from tf_lamb.tpu.report import Memory, Report, Work
-from tf_lamb.tpu.search import largest
-from tf_lamb.tpu.table import news
+from tf_lamb.tpu.report import Memory, Report, Work, news
+
+
+class Largest(NamedTuple):
+    """What is known of the largest batch that fits.
+
+    Attributes:
+        fits: the most examples that compiled and fit; 0 where none did.
+        too_large: the fewest that do not fit; None where all that was tried does.
+        predicted: the most that fit by the line between those two; None without the second.
+    """
+
+    fits: int
+    too_large: int | None = None
+    predicted: int | None = None
+
+
+def largest(
+    needs: Callable[[int], float], available: float, known: Mapping[int, float], tries: int = 3
+) -> Largest:
+    """Looks for the largest batch that fits.
+
+    Memory is affine in the batch once activations lead, so the next batch to try is where the line
+    through what is known meets what there is, and then one more example. Near there a compiler may
+    compute again what it cannot keep: where one more fits, too, the next is half as large again.
+
+    Where nothing fits yet, the next is the largest equal part of the batch that was asked for, of
+    those that should fit: it is a micro-batch, whether or not a larger one is found.
+
+    Args:
+        needs: bytes at a batch, infinite where the compiler refuses it; asked once for each that is
+            tried.
+        available: bytes.
+        known: bytes at the batch that was asked for, and at 0: what lies there without examples.
+        tries: how many batches to try.
+    """
+    if known[0] > available:
+        return Largest(0, 1, 0)
+    known = dict(known)
+    asked = max(known)
+    for _ in range(tries):
+        fits, fails = _bracket(known, available)
+        if fails - fits <= 1:
+            break
+        # The compiler rounds the size of what is too large: near what there is, stay below it.
+        near = fails in known and known[fails] < 1.01 * available
+        guess = _meeting(known, available * (0.999 if near else 1), fits, fails)
+        if not fits:
+            guess = _part_of(asked, max(guess, 1))
+        elif fits - 1 in known:
+            guess = max(guess, int(fits + min(2 * fits, fails)) // 2, fits + 1)
+        else:
+            guess = max(guess, fits + 1)
+        known[guess] = needs(guess)
+    fits, fails = _bracket(known, available)
+    if math.isinf(fails):
+        return Largest(fits)
+    return Largest(fits, int(fails), _meeting(known, available, fits, fails))
+
+
+def _bracket(known, available):
+    """The most examples that fit, and the fewest that do not; infinite where all do."""
+    fits = max((n for n in known if known[n] <= available), default=0)
+    return fits, min((max(n, 1) for n in known if known[n] > available), default=math.inf)
+
+
+def _meeting(known, available, fits, fails):
+    """The most examples that the line through what is known has room for.
+
+    It is the line between what fits and what does not, or else through the two most that fit; from
+    no examples to the most that fit where that does not rise.
+    """
+    one, other, most = fits, fails, fails - 1
+    if math.isinf(fails):
+        other, most = fits, 1000 * fits  # farther than that no line reaches
+        one = max((n for n in known if n < fits - 1 and known[n] < known[fits]), default=0)
+    rise = known[other] - known[one]
+    way = (available - known[one]) / rise if rise > 0 else math.inf
+    return int(min(max(one + way * (other - one), fits), most))
+
+
+def _part_of(examples, most):
+    """The largest equal part of them that has no more than that."""
+    fewest = math.ceil(examples / most)
+    return next(examples // n for n in range(fewest, examples + 1) if examples % n == 0)
 
 
 def asked(

@@ -1,7 +1,10 @@
 """libtpu through JAX's compile-only topologies: a program goes in, memory and operations come out.
 
+TensorFlow's HLO is made fit for it first.
+
 Seams into jax and jaxlib (0.10.2): `jax.experimental.topologies`, `client.compile` of a
-compile-only device, and the wording of two refusals.
+compile-only device, the wording of two refusals; `hlo_to_stablehlo`, what XLA's converter leaves to
+be mended, and `HloPrintOptions`.
 """
 
 import contextlib
@@ -12,9 +15,78 @@ import os
 import re
 from typing import Any
 
-from tf_lamb.core.checks import installed
-from tf_lamb.tpu import programs, stablehlo
+from tf_lamb.core import messages
+from tf_lamb.tpu import programs
 from tf_lamb.tpu.roofline import Topology
+
+_COPY = "mhlo.copy"
+_COMPUTATION = re.compile(r"^(?:ENTRY |HloModule )?([\w.\-]+)(?: \{$|, )", re.MULTILINE)
+_WORD = re.compile(r"[\w.\-]+")
+
+
+@contextlib.contextmanager
+def module_of(hlo: bytes):
+    """The module of a serialized HLO program, whose results take the place of its variables.
+
+    Two things that XLA's converter leaves are mended: an `mhlo.copy`, which a TPU does not know and
+    which means nothing here, and which results alias which arguments, which it writes down where
+    nobody reads it.
+    """
+    from jax.interpreters import mlir
+    from jaxlib import _jax
+    from jaxlib.mlir import ir
+
+    with mlir.make_ir_context(), ir.Location.unknown():
+        module = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(hlo))
+        _alias(ir, module)
+        _drop_copies(ir, module)
+        yield module
+
+
+def text_of(hlo: bytes) -> str:
+    """A serialized HLO program as text, without what differs each time that it is made.
+
+    Left out are the lines of source and the names of instructions and computations, which
+    TensorFlow counts.
+    """
+    from jaxlib import _hlo, xla_client
+
+    module = xla_client.XlaComputation(hlo).get_hlo_module()
+    text = module.to_string(_hlo.HloPrintOptions.canonical())
+    numbers = {name: str(i) for i, name in enumerate(_COMPUTATION.findall(text))}
+    return _WORD.sub(lambda word: numbers.get(word[0], word[0]), text)
+
+
+def _alias(ir, module):
+    attributes = module.operation.attributes
+    (main,) = (f for f in module.body.operations if f.attributes["sym_name"].value == "main")
+    arguments: list[dict] = [{} for _ in main.type.inputs]
+    number = ir.IntegerType.get_signless(32)
+    known = "mhlo.input_output_alias" in attributes
+    for pair in attributes["mhlo.input_output_alias"] if known else ():
+        pair = ir.DictAttr(pair)
+        (result,) = ir.DenseI64ArrayAttr(pair["output_index"])
+        argument = ir.IntegerAttr(ir.DictAttr(pair["alias"])["parameter_number"]).value
+        arguments[argument]["tf.aliasing_output"] = ir.IntegerAttr.get(number, result)
+    main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(a) for a in arguments])
+    for name in [str(name) for name in attributes]:
+        if name.startswith("mhlo."):
+            del attributes[name]
+
+
+def _drop_copies(ir, module):
+    copies = []
+
+    def collect(op):
+        if op.name == _COPY:
+            copies.append(op.operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(collect)
+    for op in copies:
+        op.results[0].replace_all_uses_with(op.operands[0])
+        op.erase()
+
 
 # libtpu looks for the TPU of this machine unless it is told where it is, and locks it, though it
 # compiles only.
@@ -77,7 +149,9 @@ class Program:
 
 def require() -> None:
     """Raises, in no time, where the compiler is not installed."""
-    installed.require("the TPU's compiler, of Linux on x86-64,", "jax", "libtpu", extra="preflight")
+    messages.require_installed(
+        "the TPU's compiler, of Linux on x86-64,", "jax", "libtpu", extra="preflight"
+    )
 
 
 def versions() -> str:
@@ -120,7 +194,7 @@ def compile_hlo(hlo: bytes, device: Any) -> Program:
     """Compiles a serialized HLO module, as TensorFlow gives it, for one device."""
     from jaxlib import xla_client
 
-    with stablehlo.module_of(hlo) as module, _refusals():
+    with module_of(hlo) as module, _refusals():
         options = xla_client.CompileOptions()
         options.num_replicas = options.num_partitions = 1
         client, on = device.client, xla_client.DeviceList((device,))

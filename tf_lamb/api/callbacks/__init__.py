@@ -3,8 +3,7 @@
 from tf_lamb.api.callbacks.autowarmup import AutoWarmup
 from tf_lamb.api.callbacks.backup import BackupAndRestore
 from tf_lamb.api.callbacks.divergence import DivergenceReport
-from tf_lamb.api.callbacks.noise_scale import NoiseScale
-from tf_lamb.api.callbacks.scale_invariant_step import StopAtScaleInvariantStep
+from tf_lamb.api.callbacks.noise import NoiseScale, StopAtScaleInvariantStep
 from tf_lamb.api.callbacks.trust_ratios import TrustRatios
 
 __all__ = [

@@ -8,8 +8,8 @@ from typing import Any
 from tf_lamb.api import pictures
 from tf_lamb.api.callbacks.callback import Callback
 from tf_lamb.api.variables import variables_of
-from tf_lamb.core import autowarmup
-from tf_lamb.core.checks.warn import warn
+from tf_lamb.core import autowarmup, gaussian_process
+from tf_lamb.core.messages import warn
 
 
 class AutoWarmup(Callback):
@@ -95,7 +95,7 @@ class AutoWarmup(Callback):
             "cooldown_fraction": cooldown_fraction, "confidence": confidence,
             "patience": patience, "tests": tests,
         }  # fmt: skip
-        autowarmup.gaussian_process.check_installed()
+        gaussian_process.check_installed()
         self._total_steps, self._state_file, self._verbose = total_steps, state_file, verbose
         self._kept = autowarmup.Kept(state_file)
         # Says now what cannot be, of a training that is long enough.

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_lamb.core import checks
-from tf_lamb.core.batch_norm.statistics import why_averages_lag
-from tf_lamb.core.checks.warn import warn
+from tf_lamb.core.batch_norm import why_averages_lag
+from tf_lamb.core.messages import warn
 
 
 class Callback:

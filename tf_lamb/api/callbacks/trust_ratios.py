@@ -13,7 +13,7 @@ from tf_lamb.api import pictures
 from tf_lamb.api.callbacks.callback import Callback
 from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, distance, observed, short
 from tf_lamb.api.variables import step_of
-from tf_lamb.core.checks import installed
+from tf_lamb.core import messages
 
 _MOST_KEPT = 512  # readings, for a picture; of more, every second one goes
 
@@ -205,7 +205,9 @@ class TrustRatios(Callback):
 
     def _check_directory(self):
         """Raises where nothing can be written: before training, not at the first reading."""
-        installed.require(f"TrustRatios({self._directory!r})", "tensorboard", extra="tensorboard")
+        messages.require_installed(
+            f"TrustRatios({self._directory!r})", "tensorboard", extra="tensorboard"
+        )
 
     def _find(self, model):
         """Has the optimizer observe, and the step traced anew if it was traced without."""

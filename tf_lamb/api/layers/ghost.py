@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tf_lamb.core import batch_norm as normalization
 from tf_lamb.core import checks
-from tf_lamb.core.batch_norm import statistics as normalization
 
 SET = ("gamma", "beta", "moving_mean", "moving_variance")
 

@@ -1,10 +1,36 @@
 """The face of split batch normalization; each door adds its host's `BatchNormalization`."""
 
+import contextlib
+import contextvars
 from contextlib import AbstractContextManager
 
-from tf_lamb.api.layers.flag import Flag
 from tf_lamb.api.layers.ghost import SET, InParts
-from tf_lamb.core.batch_norm import statistics as normalization
+from tf_lamb.core import batch_norm as normalization
+
+
+class Flag:
+    """Down at first, in each thread: a replica is one.
+
+    DOUBLED = Flag("doubled")
+    with DOUBLED.up():
+        assert DOUBLED
+    """
+
+    def __init__(self, name: str):
+        self._is_up = contextvars.ContextVar(name, default=False)
+
+    def __bool__(self):
+        return self._is_up.get()
+
+    @contextlib.contextmanager
+    def up(self):
+        """Holds it up."""
+        token = self._is_up.set(True)
+        try:
+            yield
+        finally:
+            self._is_up.reset(token)
+
 
 _BY_AUXILIARY = Flag("auxiliary_statistics")
 

@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 from tf_lamb.api.migration import peers
 from tf_lamb.api.migration.source import Report, Source, prepare
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import names_of, step_of
-from tf_lamb.api.wrappers import unwrapped
+from tf_lamb.api.variables import names_of, step_of, unwrapped
 
 Optimizer = TypeVar("Optimizer")
 

@@ -3,12 +3,41 @@
 from typing import Any
 
 from tf_lamb.api.noise.measured import Measured
-from tf_lamb.api.noise.rate import Rate
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.optimizers.settings import Patterns
-from tf_lamb.core import adascale, checks, noise
-from tf_lamb.core.checks.warn import warn
-from tf_lamb.core.rules.moments import debias
+from tf_lamb.core import checks, noise
+from tf_lamb.core.messages import warn
+from tf_lamb.core.rules.shared import debias
+
+
+class Rate:
+    """What the inner optimizer reads: the base batch's rate at its own steps, times the gain.
+
+    Each door puts it before its host's class of schedules.
+
+    Args:
+        outer: The `AdaScale`.
+        base: What it stands for: the variable of a number, a schedule, or a callable.
+    """
+
+    def __init__(self, outer, base):
+        super().__init__()
+        self.outer, self.base = outer, base
+
+    def __call__(self, step):
+        xp, state = self.outer._xp, self.outer._state
+        if state is None:
+            return xp.convert_to_tensor(self.at(0))
+        rate = xp.convert_to_tensor(self.at(xp.convert_to_tensor(state["step"])))
+        gain = xp.convert_to_tensor(state["gain"])
+        return rate * xp.cast(gain**self.outer.power, rate.dtype)
+
+    def at(self, step):
+        """The learning rate of the base batch."""
+        if isinstance(self.base, self.outer._schedules):
+            return self.base(step)
+        return self.base() if callable(self.base) else self.base
+
 
 UNMEASURED_STEPS = 5  # adaptdl's: before, the second moments say little
 
@@ -184,7 +213,7 @@ class AdaScale(Measured):
 
     def _averaged(self, xp, state, moments, when):
         kept = noise.Averages(*(state[f"base_{name}"] for name in noise.Averages._fields))
-        base, gain = adascale.measured(
+        base, gain = noise.measured(
             xp, kept, *(xp.sum(each) for each in moments),
             scale=self.scale, averaging=self._averaging, when=when,
         )  # fmt: skip
@@ -219,7 +248,7 @@ class AdaScale(Measured):
         step, fraction, gain = (
             self._xp.convert_to_tensor(self._state[name]) for name in ("step", "fraction", "gain")
         )
-        spent = adascale.spent(self._xp, step, fraction, gain, counts)
+        spent = noise.spent(self._xp, step, fraction, gain, counts)
         self._assign([self._state["step"], self._state["fraction"]], spent)
 
     @property

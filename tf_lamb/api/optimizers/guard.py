@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_lamb.api.variables import as_int, names_of
-from tf_lamb.api.wrappers import unwrapped
-from tf_lamb.core.checks.warn import warn
+from tf_lamb.api.variables import as_int, names_of, unwrapped
+from tf_lamb.core.messages import warn
 
 ADVICE = (
     "What usually helps: a longer warmup, a lower learning rate, global_clipnorm=1.0, "

@@ -6,7 +6,7 @@ from typing import NoReturn
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core import rules
-from tf_lamb.core.checks.warn import warn
+from tf_lamb.core.messages import warn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

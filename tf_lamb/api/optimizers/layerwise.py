@@ -13,7 +13,8 @@ from tf_lamb.api.optimizers.settings import Settings, as_given, hyperparameters
 from tf_lamb.api.variables import path_of
 from tf_lamb.core import checks, recipes
 from tf_lamb.core import plan as plans
-from tf_lamb.core.checks.warn import warn
+from tf_lamb.core.messages import warn
+from tf_lamb.core.patterns import exact, numbered
 
 Own = TypeVar("Own", bound="Layerwise")
 Recipe = recipes.Recipe | recipes.StagedRecipe
@@ -225,7 +226,7 @@ class Layerwise:
             checks.float_dtype(path_of(variable), variable.dtype)
         self._plan = self.plan_for(variables)
         self._guard.weights = tuple(variables)
-        numbers = plans.numbered(self._plan.paths)
+        numbers = numbered(self._plan.paths)
         names = dict(zip(map(self._var_key, variables), numbers, strict=True))
         self._undecayed = tuple((key, names.get(key, name)) for key, name in self._undecayed)
         if message := self._plan.warning():
@@ -246,5 +247,5 @@ class Layerwise:
         config = {"learning_rate": as_given(rate, self._given_rate), **self._settings.config()}
         if names := dict(self._undecayed).values():
             before = config["exclude_from_weight_decay"] or ()
-            config["exclude_from_weight_decay"] = [*before, *map(plans.exact, names)]
+            config["exclude_from_weight_decay"] = [*before, *map(exact, names)]
         return config

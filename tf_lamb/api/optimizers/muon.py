@@ -6,8 +6,7 @@ from typing import Any, NoReturn
 
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.core import rules
-from tf_lamb.core.checks import axes
+from tf_lamb.core import checks, rules
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,7 +17,7 @@ class MuonSettings(settings.Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        self._put(matrix_rows=axes.rows("matrix_rows", self.matrix_rows))
+        self._put(matrix_rows=checks.rows("matrix_rows", self.matrix_rows))
 
     def planning(self):
         excluded = self.exclude_from_layer_adaptation

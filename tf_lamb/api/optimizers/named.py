@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tf_lamb.api.variables import as_int
-from tf_lamb.core.checks.warn import warn
+from tf_lamb.core.messages import warn
 
 _BESIDE = ("average", "master", "accumulator", "previous_gradient")  # no slots of a rule
 

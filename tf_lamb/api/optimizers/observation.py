@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from tf_lamb.api.wrappers import unwrapped
+from tf_lamb.api.variables import unwrapped
 
 
 class Observation(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tf_lamb.core import schedules
-from tf_lamb.core.checks.warn import warn
+from tf_lamb.core.messages import warn
 from tf_lamb.core.recipes.picture import batch
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from tf_lamb.api.schedules import check_host
 from tf_lamb.core import checks
-from tf_lamb.core.checks import axes
 
 # What the constructors are typed with; a schedule is a callable of either Keras.
 LearningRate = float | Callable[..., Any]
@@ -134,7 +133,7 @@ class RatioSettings(Settings):
         super().__post_init__()
         self._put(
             layer_groups=checks.patterns("layer_groups", self.layer_groups),
-            layer_slices=axes.slices("layer_slices", self.layer_slices),
+            layer_slices=checks.slices("layer_slices", self.layer_slices),
         )
 
     def planning(self):

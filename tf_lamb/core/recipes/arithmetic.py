@@ -7,7 +7,7 @@ import sys
 from fractions import Fraction
 from typing import Any
 
-from tf_lamb.core.checks.warn import warn
+from tf_lamb.core.messages import warn
 
 IMAGENET = 1281167  # training pictures
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tf_lamb.core.checks import installed
+from tf_lamb.core import messages
 
 
 def given_or_new(what: str, axes=None, rows: int = 1, shown: bool = True) -> Sequence[Any]:
@@ -15,7 +15,7 @@ def given_or_new(what: str, axes=None, rows: int = 1, shown: bool = True) -> Seq
         rows: How many there are.
         shown: Whether the new figure is one of pyplot, which notebooks show, or only for a file.
     """
-    installed.require(f"A picture of {what}", "matplotlib", extra="pictures")
+    messages.require_installed(f"A picture of {what}", "matplotlib", extra="pictures")
     if axes is not None:
         return axes if rows > 1 else [axes]
     from matplotlib import figure

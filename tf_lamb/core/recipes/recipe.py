@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterator
 
 from tf_lamb.core import checks
-from tf_lamb.core.checks.warn import warn
-from tf_lamb.core.plan.patterns import PRESETS
+from tf_lamb.core.messages import warn
+from tf_lamb.core.patterns import PRESETS
 from tf_lamb.core.recipes.arithmetic import positive, whole
 from tf_lamb.core.recipes.picture import Drawable
 

@@ -1,8 +1,6 @@
 """AdamP: Adam that does not lengthen scale-invariant weights."""
 
-from tf_lamb.core.rules.moments import debias
-from tf_lamb.core.rules.norms import decayed
-from tf_lamb.core.rules.projection import project
+from tf_lamb.core.rules.shared import debias, decayed, project
 
 
 def adamp(

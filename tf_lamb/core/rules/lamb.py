@@ -1,7 +1,6 @@
 """LAMB: layer-wise adaptive moments for large batches."""
 
-from tf_lamb.core.rules.moments import estimate
-from tf_lamb.core.rules.norms import decayed, trust_ratio
+from tf_lamb.core.rules.shared import decayed, estimate, trust_ratio
 
 
 def lamb(

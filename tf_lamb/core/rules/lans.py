@@ -1,7 +1,6 @@
 """LANS: LAMB on normalized gradients, with a trust ratio for each part of its Nesterov step."""
 
-from tf_lamb.core.rules.moments import estimate
-from tf_lamb.core.rules.norms import decayed, norm, trust_ratio
+from tf_lamb.core.rules.shared import decayed, estimate, norm, trust_ratio
 
 
 def lans(

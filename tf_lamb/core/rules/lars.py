@@ -1,6 +1,6 @@
 """LARS: layer-wise adaptive rate scaling, in each form that goes by its name."""
 
-from tf_lamb.core.rules.norms import decayed, differ, norm, safe_ratio, within
+from tf_lamb.core.rules.shared import decayed, differ, norm, safe_ratio, within
 
 
 def lars(

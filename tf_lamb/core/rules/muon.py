@@ -1,7 +1,7 @@
 """Muon: momentum orthogonalized for matrices, and AdamW for all that is none."""
 
 from tf_lamb.core.rules.lamb import lamb
-from tf_lamb.core.rules.norms import decayed
+from tf_lamb.core.rules.shared import decayed
 
 # Jordan's quintic: five steps take singular values in (0, 1] to about [0.7, 1.2].
 _A, _B, _C = 3.4445, -4.7750, 2.0315

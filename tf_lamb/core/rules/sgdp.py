@@ -1,7 +1,6 @@
 """SGDP: SGD with momentum that does not lengthen scale-invariant weights."""
 
-from tf_lamb.core.rules.norms import decayed
-from tf_lamb.core.rules.projection import project
+from tf_lamb.core.rules.shared import decayed, project
 
 
 def sgdp(

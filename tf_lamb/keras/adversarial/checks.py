@@ -4,7 +4,7 @@ import math
 
 import keras
 
-from tf_lamb.core.checks.warn import warn
+from tf_lamb.core.messages import warn
 from tf_lamb.keras.layers import SplitBatchNormalization
 
 

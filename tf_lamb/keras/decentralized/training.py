@@ -15,18 +15,17 @@ import keras
 from keras import ops
 
 from tf_lamb.api.optimizers.settings import Patterns
-from tf_lamb.core import plan
+from tf_lamb.core import decentralized, plan
 from tf_lamb.core.checks import choice, flag, number, patterns
-from tf_lamb.core.checks.warn import warn
-from tf_lamb.core.decentralized import rules, topologies
+from tf_lamb.core.messages import warn
 from tf_lamb.keras.decentralized import checks
 from tf_lamb.keras.decentralized.workers import Consensus, Workers
 
 _RULES = {
-    "decentlam": rules.decentlam,
-    "dmsgd": rules.dmsgd,
-    "dmsgd_awc": functools.partial(rules.dmsgd, order="adapt_with_combine"),
-    "dsgd": rules.dsgd,
+    "decentlam": decentralized.decentlam,
+    "dmsgd": decentralized.dmsgd,
+    "dmsgd_awc": functools.partial(decentralized.dmsgd, order="adapt_with_combine"),
+    "dsgd": decentralized.dsgd,
 }
 
 
@@ -96,7 +95,7 @@ class Decentralized(keras.Model):
         decay = number("weight_decay", weight_decay)
         undecayed = patterns("exclude_from_weight_decay", exclude_from_weight_decay)
         devices = checks.devices_of(devices)
-        matrices = topologies.matrices(topology, len(devices), lazy=flag("lazy", lazy))
+        matrices = decentralized.matrices(topology, len(devices), lazy=flag("lazy", lazy))
         optimizer = checks.own_optimizer(model, method)
         checks.check_convergence(method, matrices, optimizer.momentum)
         rule = _RULES[method]

@@ -13,7 +13,7 @@ import functools
 import keras
 from keras import ops
 
-from tf_lamb.core.decentralized.topologies import Mixing
+from tf_lamb.core.decentralized import Mixing
 from tf_lamb.keras import host, replicas
 
 AXIS = "workers"

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from tf_lamb.api.wrappers import unwrapped
+from tf_lamb.api.variables import unwrapped
 from tf_lamb.keras.preflight import shapes, step_programs
 from tf_lamb.tpu import compiler, roofline
 from tf_lamb.tpu.answers import asked

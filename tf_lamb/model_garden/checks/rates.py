@@ -9,7 +9,7 @@ import math
 import tensorflow as tf
 from official.modeling.optimization import OptimizerFactory
 
-from tf_lamb.core import autowarmup, checks
+from tf_lamb.core import autowarmup, checks, gaussian_process
 from tf_lamb.model_garden.experiments.scaling import RATES
 from tf_lamb.model_garden.running.autowarmup import KEY
 
@@ -87,7 +87,7 @@ def _why_no_auto_warmup(config) -> str | None:
         settings = rate.get().as_dict()
         checks.whole("decide_every", settings.pop("decide_every"))
         autowarmup.Settings(**settings)
-        autowarmup.gaussian_process.check_installed()
+        gaussian_process.check_installed()
     except (TypeError, ValueError, ModuleNotFoundError) as error:
         return f"trainer.optimizer_config.learning_rate.{KEY}: {error}"
     return None

@@ -16,7 +16,7 @@ from official.core import task_factory
 from official.modeling import performance
 
 from tf_lamb.model_garden.errors import UserError
-from tf_lamb.tensorflow import target
+from tf_lamb.tensorflow import namespace
 
 
 class Steps:
@@ -105,7 +105,7 @@ def hlo(function, *arguments, stage="hlo_serialized") -> bytes:
     Raises:
         UserError: for an operation that XLA has no program for; it names the operation and layer.
     """
-    with target.tpu():
+    with namespace.tracing_for_tpu():
         try:
             return function.experimental_get_compiler_ir(*arguments)(stage=stage)
         except (tf.errors.OpError, ValueError) as error:

@@ -9,7 +9,7 @@ import math
 from absl import logging
 
 from tf_lamb.api.callbacks.divergence import Diagnosis
-from tf_lamb.api.callbacks.noise_scale import scales
+from tf_lamb.api.callbacks.noise import scales
 from tf_lamb.api.optimizers.guard import ADVICE
 from tf_lamb.core import noise
 

@@ -19,8 +19,7 @@ import tf_keras
 from absl import logging
 
 from tf_lamb.api import pictures
-from tf_lamb.api.variables import step_of
-from tf_lamb.api.wrappers import unwrapped
+from tf_lamb.api.variables import step_of, unwrapped
 from tf_lamb.core import autowarmup
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints

@@ -180,5 +180,5 @@ class Console:
         # because Python 3.13 begins at another one where it is not.
         stack = traceback.walk_stack(inspect.currentframe())
         names = {frame.f_globals.get("__name__") for frame, _ in stack}
-        if "tf_lamb.core.checks.warn" in names and not self.shows_all:
+        if "tf_lamb.core.messages" in names and not self.shows_all:
             self.say(f"{category.__name__}: {message}", self.stream)

@@ -8,9 +8,9 @@ import tf_keras
 from absl import logging
 from official.core import train_lib, train_utils
 
-from tf_lamb.api.callbacks.noise_scale import shared_statistics
+from tf_lamb.api.callbacks.noise import shared_statistics
 from tf_lamb.api.noise import AdaScale, Measured
-from tf_lamb.api.wrappers import unwrapped
+from tf_lamb.api.variables import unwrapped
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.running import actions, autowarmup, controllers, progress

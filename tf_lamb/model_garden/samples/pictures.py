@@ -9,7 +9,7 @@ import hashlib
 import os
 import pathlib
 
-from tf_lamb.core.checks import installed
+from tf_lamb.core import messages
 from tf_lamb.model_garden.samples import folder
 
 FILES = ("train.tfrecord", "validation.tfrecord", "data.json")
@@ -50,7 +50,7 @@ def write(
     """
     read_by = ["sklearn"] if source in ("digits", "photographs") else []
     room = "tf_lamb.model_garden.sample_pictures"
-    installed.require(room, "tensorflow", "tqdm", *read_by, extra="model-garden")
+    messages.require_installed(room, "tensorflow", "tqdm", *read_by, extra="model-garden")
     folder.check_least("size", size, 8)
     folder.check_fraction(validation_fraction)
     classes, parts = read(source, size, fashion_mnist_dir)

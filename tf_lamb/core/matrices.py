@@ -20,8 +20,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence, Set
 
-from tf_lamb.core.plan.paths import numbered
-from tf_lamb.core.plan.patterns import is_norm_or_bias
+from tf_lamb.core.patterns import is_norm_or_bias, numbered
 
 Rows = tuple[int, ...]
 

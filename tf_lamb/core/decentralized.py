@@ -1,8 +1,16 @@
-"""Who averages with whom, and with what weight: the mixing matrices of decentralized training.
+"""Decentralized training: its rules, who averages with whom, and whether the workers agree.
 
-Worker i replaces x_i by sum_j w_ij x_j. Every matrix W here is doubly stochastic: its rows sum to
-1, so that workers who agree stay as they are, and so do its columns, so that mixing leaves the
-mean of all workers alone.
+Each worker averages with its neighbours instead of with everyone. What is known of the other
+workers comes through `mix`, which gives a worker sum_j w_ij x_j of an array x that every worker j
+has. Only that communicates.
+
+The velocity holds the learning rate, as that of `keras.optimizers.SGD` does: it is the papers' m
+times lr. At a constant rate that is the same. After a change of it, the papers' m is so multiplied
+by the old rate over the new one, and what DecentLaM's holds of the workers' differences stays what
+it was. With `mix` the mean of all, the mean of the workers moves as SGD's, whatever the schedule.
+
+Every mixing matrix W here is doubly stochastic: its rows sum to 1, so that workers who agree stay
+as they are, and so do its columns, so that mixing leaves the mean of all workers alone.
 
     ring                    1/3: itself and both neighbours
     one_sided_ring          1/2: itself and the next
@@ -11,11 +19,91 @@ mean of all workers alone.
     one_peer_exponential    1/2: itself and, in turn, the one 1, 2, 4, ... further on
     grid                    Metropolis weights: the neighbours in the most square rectangle
     full                    1/n: everyone
+
+DecentLaM's momentum is of the workers' differences, too. Without gradients its step, in weights x
+and velocity v of all workers, is
+
+    x <- W x - b v        v <- (I - W) x + b v
+
+For an eigenvalue of W that is a 2 x 2 matrix. With a real one, as all of a symmetric W are, it
+shrinks whatever b < 1 is. With a complex one it may grow, and so it may where matrices take turns:
+at b = 0.9 it does for `one_sided_ring` from three workers on, and for `exponential` and
+`one_peer_exponential` from four on. The other methods only ever shrink differences.
 """
 
+import cmath
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+
+from tf_lamb.core.rules.shared import decayed
+
+
+def dsgd(xp, g, w, *, lr, decay=0.0, mix):
+    """One step of decentralized SGD.
+
+        w <- mix(w - lr (g + decay w))
+
+    Args:
+        g, w: gradient and weight of this worker, arrays of one shape.
+        lr: a scalar.
+        decay: weight decay, a Python float.
+        mix: array -> the neighbourhood's weighted mean of it.
+
+    Returns:
+        The new w, in a tuple.
+
+    Source: Yuan et al., arXiv:2104.11981; adapt-then-combine.
+    """
+    return (mix(w - lr * decayed(g, decay, w)),)
+
+
+def dmsgd(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix, order="adapt_then_combine"):
+    """One step of decentralized momentum SGD.
+
+        v <- b v + lr (g + decay w)
+        w <- mix(w - v)                 adapt, then combine (ATC)
+        w <- mix(w) - v                 adapt with combine (AWC): `mix` need not wait for g
+
+    Args:
+        g, w, v: gradient, weight and velocity of this worker, arrays of one shape.
+        momentum: b.
+        order: "adapt_then_combine" or "adapt_with_combine".
+        lr, decay, mix: see `dsgd`.
+
+    Returns:
+        The new w and v.
+
+    Source: Yuan et al., arXiv:2104.11981; the orders go by BlueFog's names.
+    """
+    v = momentum * v + lr * decayed(g, decay, w)
+    w = mix(w - v) if order == "adapt_then_combine" else mix(w) - v
+    return w, v
+
+
+def decentlam(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix):
+    """One step of DecentLaM: momentum of what DSGD would have moved w by.
+
+        s  = w - mix(w - lr (g + decay w))
+        v <- b v + s
+        w <- w - v
+
+    Its fixed point is DSGD's, whatever b is; that of `dmsgd` is DSGD's at lr/(1 - b). Where lr is
+    0, neither w nor v changes.
+
+    Args:
+        g, w, v, lr, decay, momentum, mix: see `dmsgd`.
+
+    Returns:
+        The new w and v.
+
+    Source: Yuan et al., arXiv:2104.11981, where s/lr is the gradient, which lr = 0 leaves
+    undefined.
+    """
+    s = w - mix(w - lr * decayed(g, decay, w))
+    new_v = momentum * v + s
+    return xp.where(lr > 0, w - new_v, w), xp.where(lr > 0, new_v, v)
+
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -185,3 +273,68 @@ TOPOLOGIES: dict[str, Callable[[int], tuple[Matrix, ...]]] = {
     "grid": lambda n: (_grid(n),),
     "full": lambda n: (_uniform(n, range(n)),),
 }
+
+
+_MOMENTA = [i / 100 for i in range(99, 0, -1)]
+
+
+def growth(matrices: Sequence[Matrix], momentum: float) -> float | None:
+    """By how much the workers' differences are multiplied a step, in the long run.
+
+    Returns:
+        A number below 1 where they vanish. None where that takes an eigenvalue solver: for
+        matrices that are neither all circulant, nor a single symmetric one.
+    """
+    modes = _modes(matrices)
+    return None if modes is None else _growth(modes, momentum)
+
+
+def largest_momentum(matrices: Sequence[Matrix]) -> float:
+    """The largest momentum, in hundredths, with which the workers come together; or 0."""
+    modes = _modes(matrices)
+    return 0.0 if modes is None else next((b for b in _MOMENTA if _growth(modes, b) < 1), 0.0)
+
+
+def _modes(matrices):
+    """Each way to differ, as its eigenvalue of each matrix: those that are circulant commute."""
+    if all(map(_is_circulant, matrices)):
+        workers = len(matrices[0])
+        return [tuple(_eigenvalue(matrix, k) for matrix in matrices) for k in range(1, workers)]
+    if len(matrices) == 1 and _is_symmetric(matrices[0]):
+        return [(0.0,)]  # any real eigenvalue will do: whether it shrinks is the same for all
+    return None
+
+
+def _eigenvalue(matrix, k):
+    """The k-th of a circulant matrix."""
+    turn = 2j * math.pi * k / len(matrix)
+    return sum(weight * cmath.exp(turn * j) for j, weight in enumerate(matrix[0]) if weight)
+
+
+def _growth(modes, b):
+    return max((_radius(mode, b) for mode in modes), default=0.0)
+
+
+def _radius(eigenvalues, b):
+    """Of the product of the 2 x 2 matrices of one mode, as a mean of its factors."""
+    p, q, r, s = 1.0, 0.0, 0.0, 1.0
+    for w in eigenvalues:
+        p, q, r, s = w * p - b * r, w * q - b * s, (1 - w) * p + b * r, (1 - w) * q + b * s
+    half = (p + s) / 2
+    root = cmath.sqrt(half * half - (p * s - q * r))
+    return max(abs(half + root), abs(half - root)) ** (1 / len(eigenvalues))
+
+
+def _is_circulant(matrix):
+    return _is(matrix, lambda i, j: matrix[0][(j - i) % len(matrix)])
+
+
+def _is_symmetric(matrix):
+    return _is(matrix, lambda i, j: matrix[j][i])
+
+
+def _is(matrix, expected):
+    return all(
+        math.isclose(weight, expected(i, j), abs_tol=1e-9)
+        for i, row in enumerate(matrix) for j, weight in enumerate(row)
+    )  # fmt: skip

@@ -1,14 +1,52 @@
-"""Patterns and variable paths become one `Treatment` a variable."""
+"""Patterns meet the paths of variables: one `Treatment` for each variable."""
 
 import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from tf_lamb.core.plan import matrices
-from tf_lamb.core.plan.paths import aliases, joined_layers, unique
-from tf_lamb.core.plan.patterns import is_preset, search
-from tf_lamb.core.plan.slices import channels_of, slices_of
+from tf_lamb.core import matrices
+from tf_lamb.core.patterns import aliases, is_preset, joined_layers, search, unique
+
+
+def channels_of(shape: Sequence[int], axes: int) -> dict:
+    """The layout in which norms run over all but the last axes, and over one at least."""
+    return {"axes": tuple(range(max(len(shape) - axes, 1)))} if len(shape) > 1 else {}
+
+
+def slices_of(
+    path: str, shape: Sequence[int], group: str, pattern: str, axis: int, blocks: int | None
+) -> dict:
+    """The layout in which each block along the axis is a layer of its own.
+
+    Raises:
+        ValueError: where the variable has no such axis or blocks, or is joined in a group.
+    """
+    if group:
+        raise ValueError(
+            f"{path} is in layer_slices ({pattern!r}) and in layer_groups ({group}): a layer "
+            "is either a slice or several variables. Narrow one of the patterns."
+        )
+    rank = len(shape)
+    if not -rank <= axis < rank:
+        raise ValueError(
+            f"layer_slices asks for axis {axis} of {path}, whose shape is {tuple(shape)}. "
+            f"Its axes are 0 to {rank - 1}; narrow the pattern, or name one of them."
+            if rank
+            else f"layer_slices asks for axis {axis} of {path}, a scalar. Narrow the pattern."
+        )
+    axis %= rank
+    count = shape[axis] if blocks is None else blocks
+    if count == 0:  # the variable is empty, so there is nothing to slice
+        return {}
+    if shape[axis] % count:
+        raise ValueError(
+            f"layer_slices asks for {count} blocks on axis {axis} of {path}, whose shape is "
+            f"{tuple(shape)}: {shape[axis]} is not a multiple of {count}."
+        )
+    view = (*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
+    axes = tuple(i for i in range(len(view)) if i != axis)
+    return {"view": view, "axes": axes, "layout": f"{count} slices along axis {axis}"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +208,7 @@ def plan_for(
         no_matrix: patterns of what is no matrix, though it may look like one; given by the
             optimizer that adapts matrices alone.
         matrix_rows: pattern -> the axes that are rows, or None for what is no matrix; the rest is
-            told by paths and shapes (`core/plan/matrices.py`).
+            told by paths and shapes (`core/matrices.py`).
 
     Raises:
         ValueError: where a variable has no such axis or blocks, or is both joined and sliced; where

@@ -1,8 +1,25 @@
-"""What is not installed is named, with the line that installs it."""
+"""Messages to a user: warnings that point at their line, and errors for what is not installed."""
 
 import contextlib
 import importlib.util
+import sys
+import types
+import warnings
 from collections.abc import Iterator, Sequence
+
+_NOT_THE_USERS = {
+    "dataclasses", "jax", "keras", "official", "orbit", "tensorflow", "tf_keras", "tf_lamb",
+}  # fmt: skip
+
+
+def warn(message: str) -> None:
+    """A `UserWarning` of the nearest line that is neither of this package nor of a host."""
+    frame: types.FrameType | None = sys._getframe(1)
+    level = 2
+    while frame and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
+
 
 _CALLED = {
     "official": "the Model Garden", "sklearn": "scikit-learn", "tensorboard": "TensorBoard",
@@ -10,7 +27,7 @@ _CALLED = {
 }  # fmt: skip
 
 
-def require(room: str, *packages: str, extra: str) -> None:
+def require_installed(room: str, *packages: str, extra: str) -> None:
     """Raises, in no time, where one of the packages is not installed.
 
     Args:

@@ -7,7 +7,7 @@ import dataclasses
 import math
 from typing import Any
 
-from tf_lamb.core.batch_norm import fixed_point
+from tf_lamb.core import fixed_point
 
 # What gives the numbers that it is given, or zeros, at inference.
 _PASS = (

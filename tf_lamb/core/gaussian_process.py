@@ -15,7 +15,7 @@ fitted.
 
 from typing import NamedTuple
 
-from tf_lamb.core.checks import installed
+from tf_lamb.core import messages
 
 LENGTH_SCALE = 0.2
 _FITTED, _SEEN, _GRID = 100, 500, 500
@@ -43,7 +43,7 @@ class Prior(NamedTuple):
 
 def check_installed() -> None:
     """Raises, with the way out, where the test of an epoch would fail for want of a package."""
-    installed.require("AutoWarmup", "sklearn", "threadpoolctl", extra="autowarmup")
+    messages.require_installed("AutoWarmup", "sklearn", "threadpoolctl", extra="autowarmup")
 
 
 def tests(x, y, count: int) -> list[Test]:

@@ -1,1 +1,0 @@
-"""Batch normalization in integers: of a model, the pairs, their numbers and a report."""

@@ -1,1 +1,0 @@
-"""Batch normalization in parts, and in integers."""

@@ -1,1 +1,0 @@
-"""Decentralized training: its rules, who averages with whom, and whether the workers agree."""
