@@ -21,8 +21,8 @@ import tf_lamb.keras
 from tf_lamb.core import recipes, schedules
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.errors import UserError
-from tf_lamb.model_garden.experiments import parsing, scaling
-from tf_lamb.model_garden.experiments.recipes import settings
+from tf_lamb.model_garden.experiments import parsing
+from tf_lamb.model_garden.experiments.recipes import fill_in, settings_of_recipe
 from tf_lamb.model_garden.running import batches
 from tf_lamb.model_garden.tasks import masked_lm
 
@@ -145,7 +145,7 @@ def test_warmup_stands_in_front_of_model_gardens_own():
 def test_the_batch_alone_gives_the_published_table(experiment, recipe, batch):
     params, text = filled(experiment=experiment, global_batch_size=batch)
     published = exp_factory.get_exp_config(experiment)
-    published.override(settings(recipe(batch)), is_strict=True)
+    published.override(settings_of_recipe(recipe(batch)), is_strict=True)
     assert params.task.train_data.global_batch_size == batch
     assert params.trainer.train_steps == published.trainer.train_steps
     ours, theirs = params.trainer.optimizer_config, published.trainer.optimizer_config
@@ -244,7 +244,7 @@ def test_a_schedule_that_cannot_be_scaled():
     params = exp_factory.get_exp_config("lamb/bert_pretraining")
     params.trainer.optimizer_config.learning_rate.type = "power_linear"
     with pytest.raises(ValueError, match="cannot scale learning_rate.type=power_linear"):
-        scaling.fill_in("legw", 1024, params)
+        fill_in("legw", 1024, params)
 
 
 # Micro-batches.

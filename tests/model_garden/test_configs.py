@@ -20,7 +20,7 @@ from tf_lamb.core.recipes import arithmetic
 from tf_lamb.model_garden.checks import early
 from tf_lamb.model_garden.checks.experiment import why_no_batch, why_no_optimizer
 from tf_lamb.model_garden.experiments import parsing
-from tf_lamb.model_garden.experiments.recipes import settings
+from tf_lamb.model_garden.experiments.recipes import settings_of_recipe
 
 # What a file is the recipe of; the small ones are tuned by hand.
 RECIPES = {
@@ -172,7 +172,7 @@ def test_the_file_says_what_its_recipe_says(name):
     path = YAMLS[f"{name}.yaml"]
     ours = parsed(path)
     theirs = exp_factory.get_exp_config(experiment_of(path))
-    theirs.override(settings(RECIPES[name]), is_strict=True)
+    theirs.override(settings_of_recipe(RECIPES[name]), is_strict=True)
     assert ours.trainer.train_steps == theirs.trainer.train_steps
     assert ours.task.train_data.global_batch_size == theirs.task.train_data.global_batch_size
     ours, theirs = ours.trainer.optimizer_config, theirs.trainer.optimizer_config

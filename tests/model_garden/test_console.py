@@ -16,8 +16,7 @@ from absl import logging
 from support.garden import ROOT
 
 from tf_lamb.model_garden.running import batches
-from tf_lamb.model_garden.running.console import Console
-from tf_lamb.model_garden.running.progress import Progress
+from tf_lamb.model_garden.running.console import Console, Progress
 
 PROGRAM = """
 import os, signal, sys, warnings

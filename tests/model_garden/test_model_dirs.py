@@ -19,8 +19,8 @@ from support.garden import EXPERIMENT, ROOT, build, optimizer, tiny
 from tf_lamb.model_garden import report
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.errors import UserError
-from tf_lamb.model_garden.experiments.entries import STOCK
-from tf_lamb.model_garden.folders import locks, model_dirs
+from tf_lamb.model_garden.experiments.optimizers import STOCK
+from tf_lamb.model_garden.folders import model_dirs
 
 
 def _begun(params, model_dir):
@@ -133,21 +133,21 @@ def test_a_second_run_in_a_folder_is_refused_while_the_first_lives(tmp_path):
     try:
         assert first.stdout.readline() == "locked\n"
         with pytest.raises(UserError, match="another run trains in it") as error:
-            locks.lock(str(folder))
+            model_dirs.lock(str(folder))
         (line,) = str(error.value).splitlines()
         assert f"--model_dir={folder}" in line and f"process {first.pid} on" in line
     finally:
         first.kill()  # and nothing is left of its lock
         first.communicate()
-    locks.lock(str(folder))
-    locks.lock(str(folder))  # the same run, once more
+    model_dirs.lock(str(folder))
+    model_dirs.lock(str(folder))  # the same run, once more
 
 
 @pytest.mark.slow
 def test_the_command_is_refused_before_it_writes(records, tmp_path):
     """With a config that is found by its bare name."""
     folder = str(tmp_path / "model")
-    locks.lock(folder)
+    model_dirs.lock(folder)
     before = {path: path.read_bytes() for path in (tmp_path / "model").iterdir()}
     code, said = commands.run("tf_lamb.model_garden.train", [
         f"--experiment={EXPERIMENT}", "--config_file=bert_small_cpu.yaml", "--mode=train",
@@ -163,9 +163,9 @@ def test_a_folder_without_locks_keeps_nobody_out(monkeypatch, tmp_path):
     def none(*_, **__):
         raise OSError("no locks here")
 
-    monkeypatch.setattr(locks.fcntl, "flock", none)
-    locks.lock(str(tmp_path))
-    locks.lock("gs://bucket/folder")
+    monkeypatch.setattr(model_dirs.fcntl, "flock", none)
+    model_dirs.lock(str(tmp_path))
+    model_dirs.lock("gs://bucket/folder")
 
 
 def test_the_report_reads_a_run_that_was_killed(tmp_path):

@@ -15,7 +15,7 @@ tf = pytest.importorskip("tensorflow")
 from pydoc_data import topics  # noqa: E402
 
 from tf_lamb.model_garden import sample_data  # noqa: E402
-from tf_lamb.model_garden.samples import text as sample_text  # noqa: E402
+from tf_lamb.model_garden import sample_data as sample_text  # noqa: E402
 
 SMALL = {"vocab_size": 300, "seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 2}
 FEATURES = {

@@ -17,7 +17,7 @@ datasets = pytest.importorskip("sklearn.datasets")
 tf = pytest.importorskip("tensorflow")
 
 from tf_lamb.model_garden import sample_pictures  # noqa: E402
-from tf_lamb.model_garden.samples import pictures as picture_sources  # noqa: E402
+from tf_lamb.model_garden import sample_pictures as picture_sources  # noqa: E402
 
 ROOT = pathlib.Path(__file__).parents[2]
 FEATURES = {

@@ -7,7 +7,7 @@ pytest.importorskip("official")
 from official.core import exp_factory
 
 from tf_lamb import model_garden
-from tf_lamb.model_garden.experiments import scaling
+from tf_lamb.model_garden.experiments import recipes
 
 model_garden.register()
 
@@ -23,7 +23,7 @@ def scaled(batch_size, rate, recipe="legw", **warmup):
         "task": {"train_data": {"global_batch_size": 64}},
         "trainer": {"train_steps": 1000, "optimizer_config": config},
     })  # fmt: skip
-    text, settings = scaling.fill_in(recipe, batch_size, params)
+    text, settings = recipes.fill_in(recipe, batch_size, params)
     return text, settings["trainer"]
 
 

@@ -11,7 +11,7 @@ from official.modeling import optimization
 from support import garden
 
 from tf_lamb.model_garden.report import read_scalars
-from tf_lamb.model_garden.running.trust_ratios import TrustRatios
+from tf_lamb.model_garden.running.actions import TrustRatios
 from tf_lamb.tf_keras import LAMB
 
 

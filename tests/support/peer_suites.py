@@ -83,11 +83,11 @@ def _change_model_garden():
     from official.modeling.optimization import lamb
 
     from tf_lamb import model_garden
-    from tf_lamb.model_garden.experiments import entries, optimizers
+    from tf_lamb.model_garden.experiments import optimizers
     from tf_lamb.tf_keras import LAMB, SGDP
 
     def put(name, cls, **defaults):
-        ours = entries.entry(cls, functools.partial(make, cls, {"name": name, **defaults}))
+        ours = optimizers.entry(cls, functools.partial(make, cls, {"name": name, **defaults}))
         hosts = tf_keras.optimizers
         for module in (hosts, hosts.legacy, hosts.experimental):
             setattr(module, name, ours)
@@ -97,10 +97,10 @@ def _change_model_garden():
     def make(cls, defaults, learning_rate=0.01, lr=None, decay=0.0, amsgrad=False, **arguments):
         assert not decay and not amsgrad  # fields of the peer's configs, which no file sets
         rate = learning_rate if lr is None else lr
-        return entries.transformed(cls, rate, **PLAIN | defaults | arguments)
+        return optimizers.transformed(cls, rate, **PLAIN | defaults | arguments)
 
     model_garden.register(replace_stock=True)
-    lamb.LAMB = entries.STOCK["lamb"]
+    lamb.LAMB = optimizers.STOCK["lamb"]
     put("SGD", SGDP, momentum=0.0)
     put("Adam", LAMB, epsilon=1e-7)
     flags.FLAGS.mark_as_parsed()  # `tf.test.main` does it, and pytest does not

@@ -1,4 +1,8 @@
-"""What a constructor is given of the axes of variables: by pattern, of what it finds."""
+"""Refuse early: what a constructor can know to be wrong, in one sentence with the way out.
+
+Called by the name of the module, `checks.number(...)`: each raises, or gives the value as it is to
+be kept. Of a regex this asks whether it compiles; what it matches is the plan's business.
+"""
 
 import difflib
 import inspect

@@ -11,12 +11,12 @@ with needed(
     import keras as _keras  # noqa: F401
 
 from tf_lamb.api.describe import describe
-from tf_lamb.api.layers.split import auxiliary_statistics
+from tf_lamb.api.layers.batch_norm import auxiliary_statistics
 from tf_lamb.keras import schedules
 from tf_lamb.keras.adversarial.model import ConcurrentAdversarial as ConcurrentAdversarial
-from tf_lamb.keras.backup import BackupAndRestore
 from tf_lamb.keras.callbacks import (
     AutoWarmup,
+    BackupAndRestore,
     DivergenceReport,
     NoiseScale,
     StopAtScaleInvariantStep,

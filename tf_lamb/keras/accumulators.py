@@ -30,7 +30,7 @@ def without_gradient(optimizer, variables):
     return [variable for variable, _ in missing], [total for _, total in missing]
 
 
-def overwrite(optimizer, gradients, variables):
+def overwrite_marked(optimizer, gradients, variables):
     """Overwrites what a float8 layer has marked for it: with the largest of an update, as in Keras.
 
     Returns:
@@ -50,7 +50,7 @@ def overwrite(optimizer, gradients, variables):
     return [gradient for gradient, _ in others], [variable for _, variable in others]
 
 
-def split(optimizer):
+def split_accumulators(optimizer):
     """Gives the sums of an optimizer that is built a part for each of its replicas.
 
     The first part is the sum so far.

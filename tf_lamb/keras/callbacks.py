@@ -1,11 +1,19 @@
-"""The callbacks of this door: the face of each, before Keras 3."""
+"""The callbacks of Keras 3: the framework-independent half of each, before its base class.
+
+The backup is one file, which a rename puts in the place of the last one.
+"""
 
 import contextlib
+import math
+import os
+import warnings
 
 import keras
 
 from tf_lamb.api import callbacks
+from tf_lamb.api.callbacks import backup
 from tf_lamb.core.messages import needed
+from tf_lamb.keras import processes
 
 
 class BetweenBatches(keras.callbacks.Callback):
@@ -78,3 +86,77 @@ def _hide(optimizer, wrapper):
     for name in ("save_own_variables", "load_own_variables"):
         if name not in vars(wrapper):
             setattr(wrapper, name, without(getattr(wrapper, name)))
+
+
+_BEFORE, _AFTER = "after_epoch_", ".weights.h5"
+
+
+class BackupAndRestore(backup.BackupAndRestore, keras.callbacks.BackupAndRestore):
+    __doc__ = backup.BackupAndRestore.__doc__
+
+    def __init__(self, backup_dir: str | os.PathLike, delete_checkpoint: bool = True):
+        super().__init__(backup_dir, delete_checkpoint=delete_checkpoint)
+
+    def on_train_begin(self, logs=None):
+        """Restores the weights, the optimizer's state and the epoch, if there is a backup."""
+        done = self._epochs_done()
+        processes.agree("fit with BackupAndRestore", lambda: self._facts(done))
+        if not done:
+            return
+        model, optimizer = self.model, self.model.optimizer
+        if not model.built:
+            raise self._refusal("the model has no weights yet. Call it on a batch before fit.")
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
+        try:
+            with warnings.catch_warnings():
+                # Keras would only warn, and begin with new moments.
+                warnings.filterwarnings("error", message="Skipping variable loading")
+                model.load_weights(self._path(done[-1]))
+        except (OSError, ValueError, KeyError, UserWarning) as error:
+            raise self._refusal(error) from error
+        model._initial_epoch = done[-1]  # seam: keras 3.15. As the base class does.
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Backs up; of several processes, the first one does."""
+        with processes.whole([*self.model.variables, *self.model.optimizer.variables]):
+            processes.by_chief(lambda: self._back_up(epoch))
+
+    def on_train_end(self, logs=None):
+        """Removes the backup, if that is to be."""
+        processes.by_chief(super().on_train_end)
+
+    def _back_up(self, epoch):
+        os.makedirs(self.backup_dir, exist_ok=True)
+        beside = os.path.join(self.backup_dir, f"unfinished{_AFTER}")
+        try:
+            self._make_room(beside)
+            self.model.save_weights(beside, overwrite=True)
+        except BaseException:
+            if os.path.exists(beside):
+                os.remove(beside)  # on a disk that is full, of all
+            raise
+        os.replace(beside, self._path(epoch + 1))
+        for before in self._epochs_done()[:-1]:
+            os.remove(self._path(before))
+
+    def _make_room(self, path):
+        """Raises where the disk is full: HDF5 might end the process instead."""
+        variables = [*self.model.variables, *self.model.optimizer.variables]
+        sizes = (math.prod(v.shape) * (8 if "64" in v.dtype else 4) + 4096 for v in variables)
+        with open(path, "wb") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, sum(sizes))
+
+    def _facts(self, done):
+        told = {name: repr(self.params.get(name)) for name in ("epochs", "steps")}
+        return {**told, "the last epoch in the folder that they share": str(done[-1:])}
+
+    def _path(self, epochs):
+        return os.path.join(self.backup_dir, f"{_BEFORE}{epochs}{_AFTER}")
+
+    def _epochs_done(self):
+        """Of all backups in the folder; more than one if killed before the older was removed."""
+        names = os.listdir(self.backup_dir) if os.path.isdir(self.backup_dir) else []
+        epochs = (name.removeprefix(_BEFORE).removesuffix(_AFTER) for name in names)
+        return sorted(int(epoch) for epoch in epochs if epoch.isdecimal())

@@ -8,6 +8,7 @@ Seams into Keras 3 (3.12.0 to 3.15.1); the rest of the room uses what is here, a
         reads it.
     `_overwrite_variables_directly_with_gradients`: it counts micro-steps by
         `iterations`.
+    `Variable._value`: None while `fit` on JAX has the array, which a step donates.
     `_all_reduce_sum_gradients`, `_get_variable_index`, `_var_key`, `_iterations`,
     `_distribution_strategy`, `_accumulated_gradients`: used as Keras's own optimizers use them.
 """
@@ -20,7 +21,40 @@ from keras import ops
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.variables import path_of
 from tf_lamb.core.rules.shared import within
-from tf_lamb.keras import accumulators, arrays, saved
+from tf_lamb.keras import accumulators, saved
+
+
+def take(variable, value):
+    """Has a variable take the value of another, in an array of its own.
+
+    On JAX an assignment hands the array itself over, and so does a cast to the dtype that it has.
+    The next step would donate it twice.
+    """
+    variable.assign(ops.copy(ops.cast(value, variable.dtype)))
+
+
+def is_lost(variable):
+    """Whether a step of `fit` on JAX has failed with its value, and its error is on the way."""
+    return variable._value is None
+
+
+def check_model(optimizer):
+    """Raises where `fit` trains another model than the optimizer was built for.
+
+    Keras hands over values, in the order of that model's variables. `fit` has taken the arrays of
+    its own model and of the optimizer by then, but those of another model are still there.
+    """
+    if not is_lost(optimizer._iterations):
+        return
+    for variable in optimizer._trainable_variables:
+        if not is_lost(variable):
+            raise ValueError(
+                f"{optimizer.name} was built for {path_of(variable)!r}, which is no trainable "
+                "variable of the model that fit trains: its slots and its plan belong to the "
+                "variables that it was built for. Make a new optimizer for a new model, for "
+                f"instance {type(optimizer).__name__}.from_config(optimizer.get_config()); and the "
+                "model, whose weights Keras drops with any error in a fit on JAX."
+            )
 
 
 def compute_dtype(dtype):
@@ -129,7 +163,7 @@ class HostOptimizer(saved.Saved, keras.optimizers.Optimizer):
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         """As in Keras; a second model, of which only values come, is refused."""
-        arrays.check_model(self)
+        check_model(self)
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
     @property
@@ -184,7 +218,7 @@ class HostOptimizer(saved.Saved, keras.optimizers.Optimizer):
 
     def _overwrite_variables_directly_with_gradients(self, grads, vars):
         """As in Keras, which takes `iterations` for micro-steps; ours are updates."""
-        return accumulators.overwrite(self, grads, vars)
+        return accumulators.overwrite_marked(self, grads, vars)
 
     def _apply_weight_decay(self, variables):
         """Silent: the rule decays inside the trust ratio."""

@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from tf_lamb.api import layers
+from tf_lamb.api.layers.batch_norm import replacing
 from tf_lamb.api.layers.fixed_point import fixing
-from tf_lamb.api.layers.replacing import replacing
 
 
 class _BatchNormalization(keras.layers.BatchNormalization):

@@ -1,9 +1,14 @@
-"""What Measured and AdaScale share in door 1: an optimizer that stands around another.
+"""Measured and AdaScale in Keras 3: an optimizer that stands around another.
 
 Seams into Keras 3 (3.12.0 to 3.15.1), as its own LossScaleOptimizer has them:
     `_all_reduce_sum_gradients` of the inner optimizer: gradients reach it summed.
     `_variables`, `_trainable_variables`, `_iterations`, `_accumulated_gradients`,
     `_get_variable_index`: used as Keras's own optimizers use them.
+
+And of AdaScale:
+    `_learning_rate` of the inner optimizer: a number, a schedule or a callable; here a schedule
+        that reads it.
+    `_velocities` of Adam and AdamW: their second moments.
 """
 
 import contextlib
@@ -11,10 +16,12 @@ import contextlib
 import keras
 from keras import ops
 
+from tf_lamb.api.noise.adascale import Rate
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import is_overwritten
 from tf_lamb.keras import accumulators, host, processes
+from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
 
 class MeasuringOptimizer(host.HostOptimizer):
@@ -162,3 +169,22 @@ class MeasuringOptimizer(host.HostOptimizer):
 def _unzipped(pairs):
     pairs = list(pairs)
     return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+
+
+_ADAPTIVE = (keras.optimizers.Adam,)  # AdamW is one
+
+
+class _Rate(Rate, keras.optimizers.schedules.LearningRateSchedule):
+    __doc__ = Rate.__doc__
+
+
+class ScalingOptimizer(MeasuringOptimizer):
+    """Owns what the inner optimizer reads instead of its learning rate."""
+
+    _stands_around = (keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
+    _adaptive = _ADAPTIVE
+    _schedules = keras.optimizers.schedules.LearningRateSchedule
+
+    def _wrap(self, inner, name):
+        super()._wrap(inner, name)
+        inner._learning_rate = _Rate(self, inner._learning_rate)

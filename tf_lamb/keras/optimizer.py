@@ -11,7 +11,7 @@ from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import is_overwritten, names_of, step_of
 from tf_lamb.core.step import Scalars, State, Stored
-from tf_lamb.keras import accumulators, arrays, host, processes, saved, schedules, sharding, update
+from tf_lamb.keras import accumulators, host, processes, saved, schedules, sharding, update
 
 
 class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
@@ -203,13 +203,13 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def finalize_variable_values(self, var_list):
         """At the end of training, the averages replace the weights if `use_ema` has made any."""
-        if arrays.is_lost(self._iterations):
+        if host.is_lost(self._iterations):
             return
         overrun.warn_if_over(self, lambda: step_of(self))
         known = {self._var_key(v) for v in var_list}
         for average, variable in self._averages() if named.has_averages(self) else []:
             if self._var_key(variable) in known:
-                arrays.take(variable, average)
+                host.take(variable, average)
         self._guard.tell(lambda: step_of(self), self.strange_weights)
 
     def get_config(self):
@@ -241,7 +241,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         for path, variable in zip(names_of(trained), trained, strict=True):
             values = {"average": variable, **states[path]}
             for name, own in self.state_of(self._get_variable_index(variable)).items():
-                arrays.take(own, values.get(name, ops.zeros(own.shape)))
+                host.take(own, values.get(name, ops.zeros(own.shape)))
         if self.gradient_accumulation_steps:
             for own in [self._micro_step, *self._accumulators]:
                 own.assign(ops.zeros(own.shape, own.dtype))

@@ -87,7 +87,7 @@ def per_replica(model: keras.Model) -> keras.Model:
             )
         inner._replicas = measuring._replicas = replicas
         if inner.built:
-            accumulators.split(inner)
+            accumulators.split_accumulators(inner)
     model.train_step = types.MethodType(_train_step, model)
     return model
 

@@ -6,8 +6,220 @@ Without `--input` the text is the English manual that every CPython ships (`pydo
 nothing is downloaded. The examples are made by Model Garden's own `create_pretraining_data`.
 """
 
-from tf_lamb.model_garden.samples import folder
-from tf_lamb.model_garden.samples.text import write
+import collections
+import glob
+import itertools
+import math
+import pathlib
+import random
+import re
+
+from tf_lamb.model_garden.errors import require
+from tf_lamb.model_garden.folders import samples
+
+FILES = ("vocab.txt", "train.tfrecord", "validation.tfrecord", "data.json")
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def write(
+    output_dir,
+    *,
+    input=None,
+    vocab_file=None,
+    vocab_size=2000,
+    seq_length=128,
+    max_predictions_per_seq=20,
+    dupe_factor=5,
+    do_lower_case=True,
+    seed=12345,
+    validation_fraction=0.1,
+):
+    """Writes `vocab.txt`, `train.tfrecord`, `validation.tfrecord` and, last, `data.json`.
+
+    The same text and settings give the same bytes. A second call finds them and writes nothing.
+
+    Args:
+      output_dir: local folder to write to, made if missing.
+      input: text files or globs, comma-separated (in Python also a list), with one sentence a line
+        and a blank line between documents. Default: Python's own manual.
+      vocab_file: WordPiece vocabulary to use. Default: one learned from the training documents.
+      vocab_size: tokens to learn; a short text may give fewer. Ignored with vocab_file.
+      seq_length: tokens an example, padding included.
+      max_predictions_per_seq: masked tokens an example, at most.
+      dupe_factor: passes over the text, each with other masks.
+      do_lower_case: lower the text and strip its accents.
+      seed: of the masks, the sentence pairs and the order.
+      validation_fraction: share of the documents that is kept for validation, evenly spread.
+
+    Returns:
+      The facts in `data.json`, as a dict.
+
+    Raises:
+      ValueError, OSError: for input that cannot be used, before anything is written.
+      ModuleNotFoundError: where Model Garden is not installed.
+    """
+    require()
+    samples.check_least("seq_length", seq_length, 8)
+    samples.check_least("dupe_factor", dupe_factor, 1)
+    samples.check_least("max_predictions_per_seq", max_predictions_per_seq, 1)
+    if not vocab_file:
+        samples.check_least("vocab_size", vocab_size, 100)
+    samples.check_fraction(validation_fraction)
+    vocab = read_vocab(vocab_file) if vocab_file else None
+    sources = read_sources(input)
+    settings = {
+        "text_sha256": samples.sha256(list(sources.values())),
+        "vocab_sha256": samples.sha256(vocab) if vocab else None,
+        "vocab_size_asked": None if vocab else vocab_size, "seq_length": seq_length,
+        "max_predictions_per_seq": max_predictions_per_seq, "dupe_factor": dupe_factor,
+        "do_lower_case": do_lower_case, "seed": seed, "validation_fraction": validation_fraction,
+    }  # fmt: skip
+    if facts := samples.found(output_dir, FILES, settings, "text"):
+        return facts
+
+    parts = split(sources, validation_fraction)
+    vocab = vocab or learn_vocab(parts["train"], vocab_size, do_lower_case)
+    more = {
+        "sources": list(sources),
+        "vocab_file": vocab_file and str(vocab_file),
+        "vocab_size": len(vocab),
+    }
+    with samples.filled(output_dir, FILES, settings, more) as (partial, facts):
+        (partial / "vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
+        for part, documents in parts.items():
+            facts[f"{part}_documents"] = len(documents)
+            facts[f"{part}_examples"], masked = _write_part(partial, part, documents, settings)
+        # `masked` is now validation's. Always to answer its commonest token is right that often.
+        token, count = masked.most_common(1)[0]
+        facts["validation_masked_tokens"] = sum(masked.values())
+        facts["validation_commonest_masked_token"] = vocab[token]
+        facts["validation_commonest_masked_share"] = count / sum(masked.values())
+    return facts
+
+
+def _write_part(partial, part, documents, settings):
+    """Writes the TFRecord of one part; returns (examples, {token id: how often it is masked})."""
+    import tensorflow as tf
+    import tqdm
+    from official.nlp.data import create_pretraining_data as garden  # defines absl flags
+
+    (partial / "text").write_text("\n\n".join(map("\n".join, documents)), encoding="utf-8")
+    tokenizer = garden.tokenization.FullTokenizer(f"{partial}/vocab.txt", settings["do_lower_case"])
+    seq_length, most = settings["seq_length"], settings["max_predictions_per_seq"]
+    instances = garden.create_training_instances(
+        [f"{partial}/text"], tokenizer, garden.get_processor_text_fn(False, False), seq_length,
+        settings["dupe_factor"], rng=random.Random(settings["seed"]), max_predictions_per_seq=most,
+        short_seq_prob=0.1, masked_lm_prob=0.15,  # BERT's
+    )  # fmt: skip
+    if not instances:
+        raise ValueError(
+            f"The {part} part of the text ({len(documents)} documents) has no token "
+            "and gives no examples; use more text."
+        )
+    garden.write_instance_to_example_files(
+        tqdm.tqdm(instances, f"{part} examples", disable=None), tokenizer, seq_length, most,
+        [f"{partial}/draft"], gzip_compress=False, use_v2_feature_names=True,
+    )  # fmt: skip
+    masked = collections.Counter()
+    # Model Garden serializes the features of an example in an order that differs between processes.
+    with tf.io.TFRecordWriter(f"{partial}/{part}.tfrecord") as writer:
+        for record in tf.data.TFRecordDataset(f"{partial}/draft").as_numpy_iterator():
+            example = tf.train.Example.FromString(record)
+            writer.write(example.SerializeToString(deterministic=True))
+            feature = example.features.feature
+            weights = feature["masked_lm_weights"].float_list.value
+            masked.update(itertools.compress(feature["masked_lm_ids"].int64_list.value, weights))
+    return len(instances), masked
+
+
+def _read_text(path, what):
+    if not pathlib.Path(path).is_file():
+        raise FileNotFoundError(f"{what} {str(path)!r} is not a file; check the path.")
+    try:
+        return pathlib.Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{what} {str(path)!r} is not UTF-8 text ({error}); convert it.") from None
+
+
+def read_vocab(path):
+    """Returns the tokens of a BERT vocabulary file, in the order of their ids."""
+    # One token a line, the line number is its id: as Model Garden's load_vocab reads it.
+    vocab = [line.strip() for line in _read_text(path, "vocab_file").rstrip().split("\n")]
+    missing = ", ".join(token for token in SPECIAL_TOKENS if token not in vocab)
+    if missing:
+        raise ValueError(
+            f"vocab_file {str(path)!r} has no {missing}; give a BERT vocabulary, one "
+            "token a line, or leave vocab_file out to have one learned."
+        )
+    return vocab
+
+
+def read_sources(patterns):
+    """Returns {source: its documents}, a document being a list of sentences."""
+    if patterns is None:
+        from pydoc_data import topics
+
+        texts = [text for _, text in sorted(topics.topics.items())]
+        return {"pydoc_data.topics": [_sentences(text) for text in texts]}
+    sources = {}
+    for pattern in patterns.split(",") if isinstance(patterns, str) else map(str, patterns):
+        paths = [pattern] if pathlib.Path(pattern).is_file() else sorted(glob.glob(pattern))
+        if not paths:
+            raise FileNotFoundError(
+                f"input {pattern!r} matches no file; check the path, or leave "
+                "input out for Python's own manual."
+            )
+        for path in paths:
+            text = "\n".join(map(str.strip, _read_text(path, "input").splitlines())).strip()
+            if not text:
+                raise ValueError(f"input {path!r} is empty; leave it out or give it text.")
+            sources[path] = [document.split("\n") for document in re.split(r"\n\n+", text)]
+    return sources
+
+
+def _sentences(text):
+    text = re.sub(r"(?m)^[*=~^-]+$", "", text).strip()  # without the underlines of titles
+    paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text)]
+    return [s for paragraph in paragraphs for s in re.split(r"(?<=[.!?]) (?=[A-Z\"(*])", paragraph)]
+
+
+def split(sources, fraction):
+    """Returns the documents of each part: 0, 1/fraction, 2/fraction, ... are for validation."""
+    documents = [document for source in sources.values() for document in source]
+    if len(documents) < 2:
+        raise ValueError(
+            f"input {', '.join(sources)!r} is {len(documents)} document, too few for "
+            "training and validation; put blank lines between documents."
+        )
+    held = [math.ceil((i + 1) * fraction) > math.ceil(i * fraction) for i in range(len(documents))]
+    held[-1] = held[-1] and not all(held)
+    return {
+        "train": [document for i, document in enumerate(documents) if not held[i]],
+        "validation": [document for i, document in enumerate(documents) if held[i]],
+    }
+
+
+def learn_vocab(documents, vocab_size, do_lower_case):
+    """Learns a WordPiece vocabulary, the same one in every process.
+
+    The trainer numbers single characters in the order of a hash table that differs between
+    processes, and breaks ties by those numbers. Special tokens are numbered before that.
+    """
+    import tokenizers
+
+    learner = tokenizers.BertWordPieceTokenizer(lowercase=do_lower_case)
+    lines = [line for document in documents for line in document]
+    pieces = learner.pre_tokenizer.pre_tokenize_str
+    words = [w for s in map(learner.normalizer.normalize_str, lines) for w, _ in pieces(s)]
+    counts, inside = collections.Counter("".join(words)), {c for word in words for c in word[1:]}
+    alphabet = sorted(counts, key=lambda c: (-counts[c], c))[:1000]  # the learner's own limit
+    numbered = [*SPECIAL_TOKENS, *(f"##{c}" for c in alphabet if c in inside)]
+    learner.train_from_iterator(
+        lines, vocab_size=vocab_size, special_tokens=numbered, limit_alphabet=len(alphabet),
+        initial_alphabet=alphabet, show_progress=False,
+    )  # fmt: skip
+    ids = learner.get_vocab()
+    return sorted(ids, key=ids.get)
 
 
 def trained_by(output_dir, facts):
@@ -22,11 +234,11 @@ def trained_by(output_dir, facts):
     ):
         if found > least:
             settings[f"model.encoder.bert.{key}"] = found
-    return folder.command("lamb/bert_pretraining", "bert_small_cpu.yaml", output_dir, **settings)
+    return samples.command("lamb/bert_pretraining", "bert_small_cpu.yaml", output_dir, **settings)
 
 
 if __name__ == "__main__":
-    folder.run(
+    samples.run(
         "sample_data", write, "{train_examples} training and {validation_examples} validation "
         "examples, vocabulary of {vocab_size}", trained_by,
     )  # fmt: skip

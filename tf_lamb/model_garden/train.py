@@ -37,7 +37,7 @@ def define_flags() -> None:
     """Model Garden's flags and ours, none of them required yet."""
     from official.common import flags as model_garden_flags
 
-    from tf_lamb.model_garden.experiments import scaling
+    from tf_lamb.model_garden.experiments import recipes
 
     model_garden_flags.define_flags()
     known = ", ".join(early.known_experiments())
@@ -49,7 +49,7 @@ def define_flags() -> None:
         "global_batch_size", None, "Examples an update; --recipe fills in the rest.", lower_bound=1
     )
     flags.DEFINE_enum(
-        "recipe", None, scaling.RECIPES,
+        "recipe", None, recipes.RECIPES,
         "What fills in the rest: a rule that scales what the experiment says of its own batch "
         "(legw, the default, and sqrt_scaling), or a published recipe.",
     )  # fmt: skip
@@ -100,7 +100,7 @@ def run(console) -> None:
     from tf_lamb.model_garden import report
     from tf_lamb.model_garden.checks import data
     from tf_lamb.model_garden.checks.experiment import check_run
-    from tf_lamb.model_garden.folders import checkpoints, locks, model_dirs
+    from tf_lamb.model_garden.folders import checkpoints, model_dirs
     from tf_lamb.model_garden.running import batches, runner
 
     args = flags.FLAGS
@@ -117,7 +117,7 @@ def run(console) -> None:
         print(f"{unwritten} cannot be written: all that this evaluation writes goes to "
               f"{args.model_dir}", flush=True)  # fmt: skip
     if training and is_chief:
-        locks.lock(args.model_dir)
+        model_dirs.lock(args.model_dir)
     if is_chief:
         console.keep_in(args.model_dir, "train.log" if training else "eval.log")
     else:

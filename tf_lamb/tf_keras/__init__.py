@@ -6,11 +6,11 @@ with needed("tf_lamb.tf_keras", "tf-keras"):
     import tf_keras as _tf_keras  # noqa: F401
 
 from tf_lamb.api.describe import describe
-from tf_lamb.api.layers.split import auxiliary_statistics
+from tf_lamb.api.layers.batch_norm import auxiliary_statistics
 from tf_lamb.tf_keras import schedules
-from tf_lamb.tf_keras.backup import BackupAndRestore
 from tf_lamb.tf_keras.callbacks import (
     AutoWarmup,
+    BackupAndRestore,
     DivergenceReport,
     NoiseScale,
     StopAtScaleInvariantStep,

@@ -1,8 +1,16 @@
-"""The callbacks of this door: the face of each, before tf_keras."""
+"""The callbacks of tf_keras: the framework-independent half of each, before its base class.
 
+The backup is tf_keras's, whose checkpoints no kill breaks, if read with care.
+"""
+
+import os
+
+import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api import callbacks
+from tf_lamb.api.callbacks import backup
+from tf_lamb.api.variables import variables_of
 from tf_lamb.tensorflow import summaries
 
 
@@ -37,3 +45,34 @@ class StopAtScaleInvariantStep(callbacks.StopAtScaleInvariantStep, BetweenBatche
 class TrustRatios(callbacks.TrustRatios, BetweenBatches):
     __doc__ = callbacks.TrustRatios.__doc__
     _writer = summaries.Writer
+
+
+class BackupAndRestore(backup.BackupAndRestore, tf_keras.callbacks.BackupAndRestore):
+    __doc__ = backup.BackupAndRestore.__doc__
+
+    def __init__(self, backup_dir: str | os.PathLike, delete_checkpoint: bool = True):
+        super().__init__(backup_dir, delete_checkpoint=delete_checkpoint)
+
+    def on_train_begin(self, logs=None):
+        """Restores the weights, the optimizer's state and the epoch, if there is a backup."""
+        folder = os.path.join(self.backup_dir, "chief")  # seam: tf_keras 2.20
+        begun = tf.io.gfile.exists(os.path.join(folder, "checkpoint"))
+        try:
+            path = tf.train.latest_checkpoint(folder)
+            if begun and path is None:
+                # TensorFlow would begin anew.
+                raise ValueError("its file 'checkpoint' names none that is there.")
+            super().on_train_begin(logs)
+        except (tf.errors.OpError, LookupError, ValueError) as error:
+            raise self._refusal(error) from error
+        if path and (missing := self._missing(path)):
+            raise self._refusal(f"it lacks {missing[0]}, which this model has.")
+
+    def _missing(self, path):
+        """What TensorFlow has silently left as it was."""
+        model = self.model
+        root = tf.train.Checkpoint(model=model)
+        needed = [*model.variables, *variables_of(model.optimizer)]
+        needed = {id(variable) for variable in needed}
+        _, _, missing = tf.train.CheckpointView(path).diff(root)
+        return [variable.name for variable in missing if id(variable) in needed]

@@ -3,8 +3,7 @@
 import tf_keras
 
 from tf_lamb.api import noise, optimizers
-from tf_lamb.tf_keras.adascale import ScalingOptimizer
-from tf_lamb.tf_keras.measured import MeasuringOptimizer
+from tf_lamb.tf_keras.measured import MeasuringOptimizer, ScalingOptimizer
 from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer
 
 _registered = tf_keras.saving.register_keras_serializable(package="tf_lamb")

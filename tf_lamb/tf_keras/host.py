@@ -1,7 +1,7 @@
 """tf_keras as this room finds it: its seams, and what its base class lacks.
 
 Seams into tf_keras (2.20.1); the rest of the room uses what is here, and these:
-    `aggregate_gradients`: public; a loss scale calls it, too. See `loss_scale.py`.
+    `aggregate_gradients`: public; a loss scale calls it, too.
     `_clip_gradients`: waits until replicas and micro-batches are aggregated.
     `_apply_weight_decay`: silent; the rule decays inside the trust ratio.
     `_build_learning_rate`: takes a callable, too.
@@ -10,13 +10,110 @@ Seams into tf_keras (2.20.1); the rest of the room uses what is here, and these:
     `_variables`, `_distribution_strategy`, `_model_variables_moving_average`,
     `_serialize_hyperparameter`, and `_variable` of mixed precision's wrapper: used as tf_keras's
         own code uses them.
+
+Seams into how tf_keras saves and loads (2.20.1): HDF5 models are loaded by `class_name`, where a
+class of a package is known by its `registered_name` alone; bfloat16, which HDF5 has not, comes back
+as two bytes of nothing; `_trackable_children`, `_handle_deferred_dependencies` and
+`_sharded_variable_builders` are what a `tf.train.Checkpoint` asks of an optimizer.
+
+An optimizer of ours inside of tf_keras's `LossScaleOptimizer` is right once an update. By itself
+that looks at the gradients of every call, and under accumulation a call is a micro-batch: it would
+drop one of them, add 1 to `iterations` for it, move its scale, and sum gradients over replicas
+before each look. Here every call goes through. The optimizer inside skips an update whose gradients
+are not finite, on all replicas alike, and the scale moves by what became of the update.
+
+Seams into that wrapper (2.20.1):
+    `_track_trackable`: with it the wrapper has its dynamic scale saved with the optimizer's state,
+        as "loss_scale"; the optimizer takes the scale over.
+    `update` of that scale: takes gradients, moves it, and says whether to apply them.
+    `_is_wrapped_by_loss_scale_optimizer`: what the wrapper sets, of a fixed scale, too.
 """
+
+import functools
+import math
+from collections.abc import Callable
 
 import tensorflow as tf
 import tf_keras
 
+from tf_lamb.api.optimizers import named
 from tf_lamb.tensorflow.update import dense
-from tf_lamb.tf_keras import loss_scale, saved
+
+
+def is_in_loss_scale(optimizer) -> bool:
+    """Whether a loss scale stands around the optimizer, which then sees its gradients first."""
+    return getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)
+
+
+def take_over_scale(scale) -> Callable:
+    """What moves a dynamic scale from now on, called once an update with whether it was skipped."""
+    after_update = functools.partial(_after_update, scale.update)
+    scale.update = _let_through
+    return after_update
+
+
+def _after_update(move, skipped):
+    move([tf.where(skipped, math.nan, 0.0)])
+
+
+def _let_through(gradients):
+    return None, True
+
+
+def by_registered_name(config):
+    """The config of an object, so that every loader finds its class."""
+    if not isinstance(config, dict):
+        return config
+    return {**config, "class_name": config.get("registered_name") or config.get("class_name")}
+
+
+def loaded(array):
+    """What stood in a variable."""
+    array = array[()]
+    return array.view(tf.bfloat16.as_numpy_dtype) if array.dtype == "V2" else array
+
+
+def _fit(own, part, value):
+    """Nothing: replicas have variables of their own."""
+
+
+class Saved:
+    """Between an optimizer and tf_keras's base class: state is known by name, not by position."""
+
+    def _named_state(self):
+        return named.of(self)
+
+    def save_own_variables(self, store):
+        """By name, unlike tf_keras."""
+        named.save(self._named_state(), store, lambda variable: variable.numpy())
+
+    def load_own_variables(self, store):
+        """By name, unlike tf_keras; raises where what was saved is the state of something else."""
+        for variable, saved in named.load(self.name, self._named_state(), store, loaded, _fit):
+            new = tf.zeros(variable.shape) if saved is None else saved
+            variable.assign(tf.cast(new, variable.dtype))
+
+    def set_weights(self, weights):
+        """As in tf_keras, but not with those of other options."""
+        named.check_count(self.name, weights, self._variables, self.variables)
+        super().set_weights([loaded(weight) for weight in weights])
+
+    def _track_trackable(self, trackable, name, overwrite=False):
+        if name == "loss_scale" and is_in_loss_scale(self):
+            self.take_loss_scale(trackable)
+        return super()._track_trackable(trackable, name, overwrite)
+
+    def _trackable_children(self, save_type="checkpoint", **kwargs):
+        children = super()._trackable_children(save_type, **kwargs)
+        if self._sharded_variable_builders:  # tf_keras puts parts of variables together
+            return children
+        return named.children(self._named_state(), children)
+
+    def _restore_deferred(self):
+        """At the end of a build: what a checkpoint has held for what is there now."""
+        for name, variable in self._named_state().variables().items():
+            self._handle_deferred_dependencies(name, variable)
+
 
 HALF = (tf.float16, tf.bfloat16)
 Schedule = tf_keras.optimizers.schedules.LearningRateSchedule
@@ -58,7 +155,7 @@ def aggregates_as_tf_keras(optimizer):
     return own and "apply_gradients" not in vars(optimizer)
 
 
-class HostOptimizer(saved.Saved, tf_keras.optimizers.Optimizer):
+class HostOptimizer(Saved, tf_keras.optimizers.Optimizer):
     """tf_keras's base class, with its timing and its learning rate put right."""
 
     def add_variable_from_reference(
@@ -92,7 +189,7 @@ class HostOptimizer(saved.Saved, tf_keras.optimizers.Optimizer):
         """
         pairs = list(grads_and_vars)
         accumulates = self.gradient_accumulation_steps and aggregates_as_tf_keras(self)
-        if not (accumulates and loss_scale.is_around(self)):
+        if not (accumulates and is_in_loss_scale(self)):
             return super().aggregate_gradients(pairs)
         n = self._distribution_strategy.num_replicas_in_sync
         return of_each(pairs, lambda gradient: n * gradient)
@@ -143,6 +240,6 @@ class HostOptimizer(saved.Saved, tf_keras.optimizers.Optimizer):
     def from_config(cls, config, custom_objects=None):
         """The optimizer again."""
         if "learning_rate" in config:
-            rate = saved.by_registered_name(config["learning_rate"])
+            rate = by_registered_name(config["learning_rate"])
             config = {**config, "learning_rate": rate}
         return super().from_config(config, custom_objects)

@@ -4,8 +4,8 @@ import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api import layers
+from tf_lamb.api.layers.batch_norm import replacing
 from tf_lamb.api.layers.fixed_point import fixing
-from tf_lamb.api.layers.replacing import replacing
 from tf_lamb.tensorflow import namespace
 from tf_lamb.tensorflow.fixed_point import evaluate
 

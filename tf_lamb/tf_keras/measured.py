@@ -1,9 +1,14 @@
-"""What Measured and AdaScale share in door 2: an optimizer that stands around another.
+"""Measured and AdaScale in tf_keras: an optimizer that stands around another.
 
 Seams into tf_keras (2.20.1), as its own LossScaleOptimizer has them:
     `aggregate_gradients` and `apply_gradients(skip_gradients_aggregation=)`, both public.
     `_built`, `_index_dict`, `_var_key`, `_distribution_strategy`, `_variables`: used as
         tf_keras's own optimizers use them.
+
+And of AdaScale:
+    `_learning_rate` and `_build_learning_rate` of the inner optimizer: a number or a schedule; here
+        a schedule that reads it.
+    `_velocities` of Adam and AdamW: their second moments.
 """
 
 import contextlib
@@ -11,15 +16,17 @@ import contextlib
 import tensorflow as tf
 import tf_keras
 
+from tf_lamb.api.noise.adascale import Rate
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import path_of
 from tf_lamb.tensorflow import namespace, replicas
 from tf_lamb.tensorflow.update import dense
-from tf_lamb.tf_keras import host, saved
+from tf_lamb.tf_keras import host
+from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer
 
 
-class MeasuringOptimizer(saved.Saved, tf_keras.optimizers.Optimizer):
+class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
     """Owns the variables of what was measured, and hands all else on to the inner optimizer."""
 
     _xp = namespace
@@ -160,4 +167,24 @@ class MeasuringOptimizer(saved.Saved, tf_keras.optimizers.Optimizer):
     def _deserialize(inner, custom_objects):
         if isinstance(inner, tf_keras.optimizers.Optimizer):
             return inner
-        return tf_keras.optimizers.deserialize(saved.by_registered_name(inner), custom_objects)
+        return tf_keras.optimizers.deserialize(host.by_registered_name(inner), custom_objects)
+
+
+_ADAPTIVE = (tf_keras.optimizers.Adam, tf_keras.optimizers.AdamW)
+
+
+class _Rate(Rate, tf_keras.optimizers.schedules.LearningRateSchedule):
+    __doc__ = Rate.__doc__
+
+
+class ScalingOptimizer(MeasuringOptimizer):
+    """Owns what the inner optimizer reads instead of its learning rate."""
+
+    _stands_around = (tf_keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
+    _adaptive = _ADAPTIVE
+    _schedules = tf_keras.optimizers.schedules.LearningRateSchedule
+
+    def _wrap(self, inner, name):
+        super()._wrap(inner, name)
+        self._base_learning_rate = inner._learning_rate  # its name in checkpoints
+        inner._learning_rate = inner._build_learning_rate(_Rate(self, inner._learning_rate))

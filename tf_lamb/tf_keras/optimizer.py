@@ -13,7 +13,7 @@ from tf_lamb.core.step import Scalars, State, Stored
 from tf_lamb.tensorflow import replicas
 from tf_lamb.tensorflow.summaries import fetch, vector_beside
 from tf_lamb.tensorflow.update import Update, dense, finite_variables, update_replicas
-from tf_lamb.tf_keras import host, loss_scale, schedules
+from tf_lamb.tf_keras import host, schedules
 
 
 class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
@@ -82,7 +82,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def take_loss_scale(self, scale):
         """Has a dynamic loss scale move once an update, which is skipped where it is too large."""
-        self._guard.scaled(loss_scale.taken_over(scale))
+        self._guard.scaled(host.take_over_scale(scale))
         if getattr(self, "_built", False):
             self._count_skipped()
             self._update.refusal = self._guard.refusal

@@ -5,7 +5,7 @@ import tf_keras
 from tf_lamb.api.schedules import Schedule
 from tf_lamb.core import schedules
 from tf_lamb.tensorflow import namespace
-from tf_lamb.tf_keras import saved
+from tf_lamb.tf_keras import host
 
 _registered = tf_keras.saving.register_keras_serializable(package="tf_lamb")
 
@@ -18,7 +18,7 @@ class _Schedule(Schedule, tf_keras.optimizers.schedules.LearningRateSchedule):
 
     @staticmethod
     def _deserialize(config):
-        return tf_keras.optimizers.schedules.deserialize(saved.by_registered_name(config))
+        return tf_keras.optimizers.schedules.deserialize(host.by_registered_name(config))
 
 
 @_registered

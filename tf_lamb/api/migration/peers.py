@@ -1,4 +1,4 @@
-"""What is Muon's alone on the way in: which variables are matrices, and arguments of Keras's."""
+"""What each peer calls its slots and arguments, and with which of ours it follows one formula."""
 
 import dataclasses
 import math

@@ -6,16 +6,17 @@ was published is rounded to the nearest whole step, halves up, unless the source
 number itself.
 """
 
-from tf_lamb.core.recipes.bert import (
+from tf_lamb.core.recipes.optimizer import arguments, schedule
+from tf_lamb.core.recipes.published import (
     bert_mixed_batch,
+    legw_resnet50_lars,
     nvidia_bert,
     published_time,
     untuned_lamb_bert,
+    untuned_lamb_resnet50,
 )
-from tf_lamb.core.recipes.optimizer import arguments, schedule
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
 from tf_lamb.core.recipes.reference import mlperf_lamb_bert, mlperf_lars
-from tf_lamb.core.recipes.resnet import legw_resnet50_lars, untuned_lamb_resnet50
 from tf_lamb.core.recipes.scaling import legw, linear_scaling, sqrt_scaling
 
 __all__ = [

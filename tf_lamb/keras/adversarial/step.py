@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from tf_lamb.api.layers.split import Flag, auxiliary_statistics
+from tf_lamb.api.layers.batch_norm import Flag, auxiliary_statistics
 from tf_lamb.core import adversarial as rule
 from tf_lamb.keras.adversarial import checks
 

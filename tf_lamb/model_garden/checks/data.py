@@ -11,7 +11,7 @@ from official.nlp.tasks import masked_lm
 from official.vision.configs.image_classification import ImageClassificationTask
 
 from tf_lamb.model_garden.folders import model_dirs
-from tf_lamb.model_garden.samples.text import FILES
+from tf_lamb.model_garden.sample_data import FILES
 from tf_lamb.model_garden.tasks.masked_lm import why_no_order
 
 _MOST_READ = 2**30  # bytes that are looked through for one batch

@@ -4,6 +4,8 @@ Model Garden finds most of it too: minutes later, deep inside, or after it has o
 params.yaml of another run.
 """
 
+import math
+
 import tensorflow as tf
 from official.modeling.optimization import OptimizerFactory
 from official.modeling.optimization.optimizer_factory import (
@@ -12,11 +14,9 @@ from official.modeling.optimization.optimizer_factory import (
 from official.nlp.tasks.masked_lm import MaskedLMConfig
 
 from tf_lamb.model_garden.checks.data import why_no_data
-from tf_lamb.model_garden.checks.loops import why_no_loop, why_no_steps
 from tf_lamb.model_garden.checks.rates import why_no_rate
 from tf_lamb.model_garden.errors import UserError, unknown
-from tf_lamb.model_garden.experiments.entries import CLIPPINGS, STOCK
-from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
+from tf_lamb.model_garden.experiments.optimizers import CLIPPINGS, OPTIMIZERS, STOCK
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.running import batches
 from tf_lamb.model_garden.tasks import masked_lm
@@ -223,5 +223,41 @@ def _why_no_first_stage(params, model_dir) -> str | None:
         return (
             f"task.init_checkpoint={path} cannot be read: {reason}. Name another checkpoint in "
             "that folder, or bring back a copy"
+        )
+    return None
+
+
+def why_no_loop(trainer, evaluating: bool) -> str | None:
+    """Why summaries or checkpoints cannot be had at their intervals, or None.
+
+    They are written between two loops of steps; an evaluation ends a loop, too.
+    """
+    loop, every = trainer.steps_per_loop, trainer.checkpoint_interval
+    if not isinstance(loop, int) or loop < 1:
+        return f"trainer.steps_per_loop is {loop}. Set it to 1 or more"
+    intervals = {"summary_interval": trainer.summary_interval}
+    ends_loops = (
+        evaluating and trainer.validation_interval and not every % trainer.validation_interval
+    )
+    if every < trainer.train_steps and not ends_loops:
+        intervals["checkpoint_interval"] = every
+    for name, interval in intervals.items():
+        if interval and interval % loop:
+            fits = math.gcd(loop, *filter(None, intervals.values()))
+            return (
+                f"trainer.{name}={interval:,} is no multiple of trainer.steps_per_loop={loop:,}. "
+                f"Write trainer.steps_per_loop={fits:,}, or another interval"
+            )
+    return None
+
+
+def why_no_steps(params, model_dir: str) -> str | None:
+    """Why training has no steps left, or None."""
+    done, steps = checkpoints.steps_done(model_dir), params.trainer.train_steps
+    if done > steps:
+        return (
+            f"--model_dir={model_dir} has taken {done:,} steps, more than trainer.train_steps="
+            f"{steps:,}. Write trainer.train_steps=N, with more than {done:,}, to go on, or choose "
+            "another --model_dir"
         )
     return None

@@ -10,7 +10,7 @@ import tensorflow as tf
 from official.modeling.optimization import OptimizerFactory
 
 from tf_lamb.core import autowarmup, checks, gaussian_process
-from tf_lamb.model_garden.experiments.scaling import RATES
+from tf_lamb.model_garden.experiments.recipes import RATES
 from tf_lamb.model_garden.running.autowarmup import KEY
 
 _CONFIG = "trainer.optimizer_config"

@@ -8,7 +8,7 @@ from official.core import exp_factory
 from official.modeling import optimization
 
 from tf_lamb.core import recipes
-from tf_lamb.model_garden.experiments.recipes import intervals, settings
+from tf_lamb.model_garden.experiments.recipes import intervals, settings_of_recipe
 from tf_lamb.model_garden.tasks import adversarial, images, masked_lm
 
 
@@ -17,7 +17,7 @@ def _trained_by(recipe: recipes.Recipe, stock: str):
     experiment = exp_factory.get_exp_config(stock)
     experiment.trainer.override(intervals(experiment.trainer, recipe.train_steps))
     experiment.trainer.optimizer_config = optimization.OptimizationConfig()
-    experiment.override(settings(recipe), is_strict=True)
+    experiment.override(settings_of_recipe(recipe), is_strict=True)
     return experiment
 
 

@@ -1,23 +1,155 @@
 """The optimizers as Model Garden sees them: their arguments as settings, each under its key.
 
-A new optimizer is one line in `OPTIMIZERS`.
+A new optimizer is one line in `OPTIMIZERS`. What stands in Model Garden's tables are classes, of
+which each makes one of ours: its own code and its users' call what is there without arguments, and
+ask whether an optimizer is an instance of it.
 """
 
 import dataclasses
 import functools
+import inspect
+from typing import Any
 
+from official.modeling.hyperparams import base_config, oneof
 from official.modeling.optimization import optimizer_factory
 from official.modeling.optimization.configs import optimization_config, optimizer_config
 
 import tf_lamb.tf_keras
 from tf_lamb.api.optimizers.observation import starts_to_observe
 from tf_lamb.core import checks
-from tf_lamb.model_garden.experiments import averages, choices, entries
+from tf_lamb.model_garden.experiments import averages
 
-_AdaScale = choices.settings(
+
+def settings_of(cls, *without: str, base=base_config.Config, **more) -> type[base_config.Config]:
+    """The arguments of a class as a class of settings: without some, and with more.
+
+    One that has no default is None here, so that an experiment may leave it to its YAML.
+    """
+    arguments = {
+        name: None if argument.default is argument.empty else argument.default
+        for name, argument in inspect.signature(cls).parameters.items()
+        if name not in without and argument.kind is not argument.VAR_KEYWORD
+    }
+    fields = [(name, Any, default) for name, default in {**arguments, **more}.items()]
+    return dataclasses.make_dataclass(f"{cls.__name__}Config", fields, bases=(base,))
+
+
+def add_choices(choice: type[oneof.OneOfConfig], kinds: dict[str, type]) -> None:
+    """Has a choice know our keys, in every experiment.
+
+    A subclass would serve those experiments alone that are made with it.
+
+    Args:
+        choice: Model Garden's class; what derives from it knows our keys, too.
+        kinds: key -> the class of its settings.
+    """
+    # seam: tf-models-official 2.20.0. A config reads the type of a field from the annotations, and
+    # takes overrides of what is in its dict. Some experiments copy one that is older than ours.
+    choice.__annotations__.update(kinds)
+
+    def complete(self):
+        for key, kind in kinds.items():
+            self.__dict__.setdefault(key, kind())
+
+    def __post_init__(self, *args):
+        complete(self)
+        oneof.OneOfConfig.__post_init__(self, *args)
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        complete(self)
+
+    choice.__post_init__, choice.__setstate__ = __post_init__, __setstate__
+
+
+CLIPPINGS = ("clipnorm", "global_clipnorm", "clipvalue")
+
+
+class _Entry(type):
+    """Whoever calls one gets what its `make` makes: its base class, maybe in a wrapper."""
+
+    def __call__(cls, *args, **kwargs):
+        return cls.make(*args, **kwargs)
+
+    def __instancecheck__(cls, instance):
+        return isinstance(instance, cls.__base__)
+
+
+def entry(cls, make):
+    """A class that derives from `cls`, and is called as `make` is."""
+    return _Entry(cls.__name__, (cls,), {"make": staticmethod(make)})
+
+
+def transformed(
+    cls, learning_rate=0.001, gradient_aggregator=None, gradient_transformers=None, **arguments
+):
+    """An optimizer of ours that sums gradients over replicas, and changes the sums, as it is told.
+
+    Args:
+        gradient_aggregator, gradient_transformers: as in `tf_keras.optimizers.legacy.Optimizer`.
+    """
+    optimizer = cls(learning_rate, **arguments)
+    if gradient_aggregator:
+        optimizer.aggregate_gradients = _where_there_are_any(gradient_aggregator)
+    if gradient_transformers:
+        for name in CLIPPINGS:
+            if norm := getattr(optimizer, name):
+                raise ValueError(
+                    f"{name}={norm:g} cannot be set beside gradient_transformers, such as those of "
+                    "task.differential_privacy_config, which clip themselves"
+                )
+        apply = optimizer.apply_gradients
+
+        def apply_gradients(grads_and_vars, name=None, skip_gradients_aggregation=False,
+                            experimental_aggregate_gradients=True):  # fmt: skip
+            if experimental_aggregate_gradients and not skip_gradients_aggregation:
+                grads_and_vars = optimizer.aggregate_gradients(grads_and_vars)
+            for transform in gradient_transformers:
+                grads_and_vars = _where_there_are_any(transform)(grads_and_vars)
+            return apply(grads_and_vars, name, skip_gradients_aggregation=True)
+
+        optimizer.apply_gradients = apply_gradients
+    return optimizer
+
+
+def _where_there_are_any(change):
+    """Without the pairs that have no gradient, of which the optimizer warns."""
+
+    def changed(grads_and_vars):
+        pairs = list(grads_and_vars)
+        missing = [(g, v) for g, v in pairs if g is None]
+        return [*change([(g, v) for g, v in pairs if g is not None]), *missing]
+
+    return changed
+
+
+def stock_lamb(learning_rate=0.001, weight_decay_rate=0.0, **arguments):
+    """Our LAMB under the field names of Model Garden's `LAMBConfig`."""
+    arguments = {"weight_decay": weight_decay_rate, **arguments}
+    return transformed(tf_lamb.tf_keras.LAMB, learning_rate, **arguments)
+
+
+def stock_lars(
+    learning_rate=0.01, weight_decay_rate=0.0, eeta=0.001, classic_momentum=True, **arguments
+):
+    """Our LARS under the field names of Model Garden's `LARSConfig`, with its mathematics."""
+    form = {"momentum_form": "inside", "denominator": "norm_of_sum"}
+    if not classic_momentum:
+        form = {"momentum_form": "outside", "denominator": "norm_of_update"}
+    arguments = {"weight_decay": weight_decay_rate, "trust_coefficient": eeta, **form, **arguments}
+    return transformed(tf_lamb.tf_keras.LARS, learning_rate, **arguments)
+
+
+STOCK = {
+    "lamb": entry(tf_lamb.tf_keras.LAMB, stock_lamb),
+    "lars": entry(tf_lamb.tf_keras.LARS, stock_lars),
+}
+
+
+_AdaScale = settings_of(
     tf_lamb.tf_keras.AdaScale, "inner", "name", scale=None, scale_invariant_steps=None
 )
-_Measured = choices.settings(tf_lamb.tf_keras.Measured, "inner", "name", enabled=False)
+_Measured = settings_of(tf_lamb.tf_keras.Measured, "inner", "name", enabled=False)
 
 
 @dataclasses.dataclass
@@ -52,7 +184,7 @@ OPTIMIZERS = {
 }
 # Keras 3 alone has a `loss_scale_factor`.
 SETTINGS = {
-    key: choices.settings(cls, "learning_rate", "loss_scale_factor", base=_Config)
+    key: settings_of(cls, "learning_rate", "loss_scale_factor", base=_Config)
     for key, cls in OPTIMIZERS.items()
 }
 
@@ -69,7 +201,7 @@ def build(
             f"trainer.optimizer_config.ema.average_decay={decay:g}, whose averages are evaluated "
             "and exported"
         )
-    optimizer = entries.transformed(cls, learning_rate, **arguments)
+    optimizer = transformed(cls, learning_rate, **arguments)
     if trust_ratios_every is not None:
         checks.whole("trust_ratios_every", trust_ratios_every)
         optimizer.observe_trust_ratios()  # refuses one that has none
@@ -93,13 +225,13 @@ def register_optimizers() -> None:
     """Registers each of our optimizers under its own key, in every experiment; and `ema:`."""
     # seam: tf-models-official 2.20.0, whose factory finds the class of averages in this module.
     optimizer_factory.ema_optimizer = averages
-    choices.add(optimization_config.OptimizerConfig, SETTINGS)
+    add_choices(optimization_config.OptimizerConfig, SETTINGS)
     for table in _tables():
         for key, cls in OPTIMIZERS.items():
-            table[key] = entries.entry(cls, functools.partial(build, cls))
+            table[key] = entry(cls, functools.partial(build, cls))
 
 
 def replace_stock_optimizers() -> None:
     """Puts ours in the place of Model Garden's own keys."""
     for table in _tables():
-        table.update(entries.STOCK)
+        table.update(STOCK)

@@ -14,7 +14,7 @@ from official.core import config_definitions, exp_factory, train_utils
 from official.modeling.hyperparams import base_config, oneof, params_dict
 
 from tf_lamb.model_garden.errors import UserError, did_you_mean, unknown
-from tf_lamb.model_garden.experiments import scaling
+from tf_lamb.model_garden.experiments import recipes
 from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 from tf_lamb.model_garden.folders import yamls
 from tf_lamb.model_garden.folders.yamls import at, leaves, merged, nested
@@ -63,8 +63,8 @@ def fill_in(flags) -> str:
         _check_one(flag, "task.train_data.global_batch_size", batch, override)
         _override(params, _types(override), "--params_override")
         try:
-            line, settings = scaling.fill_in(
-                flags.recipe or scaling.DEFAULT, batch, params, override
+            line, settings = recipes.fill_in(
+                flags.recipe or recipes.DEFAULT, batch, params, override
             )
         except ValueError as error:
             raise UserError(f"{flag}: {error}") from error

@@ -1,11 +1,19 @@
-"""What a published recipe says, as the settings of an experiment.
+"""What a recipe says, as the settings of an experiment: at one batch, or scaled to another.
 
 Settings are nested dicts, as a YAML holds them; an experiment's config is overridden with them.
+
+`fill_in` is what `--global_batch_size` does. The whole curve of the learning rate is multiplied by
+one factor and stretched over the new number of steps; warmup has a length of its own. What is in an
+experiment's config needs no other name. Where `--params_override` has the number of steps or the
+length of warmup, the curve follows it.
 """
 
 import dataclasses
+from fractions import Fraction
 
 from tf_lamb.core import recipes, schedules
+from tf_lamb.core.recipes.arithmetic import nearest, whole
+from tf_lamb.model_garden.folders.yamls import at
 
 _OPTIMIZERS = {"LAMB": "tf_lamb", "LARS": "tf_lars"}
 _SCHEDULES = {
@@ -24,7 +32,7 @@ PUBLISHED = {
 _INTERVALS = ("summary_interval", "checkpoint_interval", "validation_interval")
 
 
-def settings(recipe: recipes.Recipe) -> dict:
+def settings_of_recipe(recipe: recipes.Recipe) -> dict:
     """All that a recipe says, as settings."""
     kind = _OPTIMIZERS[recipe.optimizer]
     arguments = recipes.arguments(recipe, recipe.optimizer)
@@ -84,7 +92,7 @@ def published(name: str, batch_size: int, params) -> tuple[str, dict]:
             f"{name} is a recipe for {recipe.model}, but this experiment trains {model}. Choose "
             "another, or leave --recipe out to scale what the experiment says of its own batch"
         )
-    return str(recipe), settings(recipe)
+    return str(recipe), settings_of_recipe(recipe)
 
 
 def model_of(params) -> str:
@@ -99,3 +107,155 @@ def model_of(params) -> str:
         backbone = task.model.backbone
         return f"ResNet-{backbone.get().model_id}" if backbone.type == "resnet" else backbone.type
     return type(task).__name__
+
+
+SCALING = {"legw": recipes.legw, "sqrt_scaling": recipes.sqrt_scaling}
+RECIPES = (*SCALING, *PUBLISHED)
+DEFAULT = "legw"
+
+RATES = {
+    "learning_rate", "initial_learning_rate", "end_learning_rate", "learning_rates", "values",
+    "start", "warmup_learning_rate",
+}  # fmt: skip
+_STEPS = {"steps", "decay_steps", "boundaries", "offset"}
+_SCALABLE = ("constant", "stepwise", "polynomial", "cosine", "exponential")
+
+
+def fill_in(name: str, batch_size: int, params, own: dict | None = None) -> tuple[str, dict]:
+    """What a recipe makes of an experiment at this batch: its arithmetic, and the settings.
+
+    Args:
+        name: of the recipe.
+        batch_size: examples an update.
+        params: the experiment at the batch at which it was tuned.
+        own: what `--params_override` says; it holds, whatever the recipe says.
+
+    Raises:
+        ValueError: where there is no such recipe for this model, schedule, batch or number of
+            steps, or warmup would be longer than training.
+    """
+    tuned, steps = params.trainer.train_steps, at(own, "trainer.train_steps")
+    if name in PUBLISHED:
+        text, settings = published(name, batch_size, params)
+        train_steps = settings["trainer"]["train_steps"]
+        if steps not in (None, train_steps):
+            raise ValueError(
+                f"{name} trains for {train_steps:,} steps, but --params_override says trainer."
+                f"train_steps={steps}. Leave one of them out"
+            )
+        stretch = Fraction(train_steps, tuned)
+    else:
+        if steps is not None:
+            stretch = Fraction(whole("trainer.train_steps", steps), tuned)
+        else:
+            whole("batch_size", batch_size)
+            stretch = Fraction(params.task.train_data.global_batch_size, batch_size)
+        text, settings = _scaled(name, batch_size, params, own, stretch)
+    trainer = settings["trainer"]
+    trainer.update(
+        intervals(params.trainer, trainer["train_steps"], at(own, "trainer.steps_per_loop"))
+    )
+    for path, value in _other_steps(params.trainer.optimizer_config, stretch):
+        text += f"\n  {'.'.join(path)} = {value:,} steps"
+        place = trainer["optimizer_config"]
+        for key in path[:-1]:
+            place = place.setdefault(key, {})
+        place[path[-1]] = value
+    return text, settings
+
+
+def _other_steps(config, stretch):
+    """Paths and values of what is counted in steps, too, besides the learning rate."""
+    kind = config.optimizer.type
+    adascale = getattr(config.optimizer.get(), "adascale", None)
+    if adascale is not None and (steps := adascale.scale_invariant_steps):
+        path = "optimizer", kind, "adascale", "scale_invariant_steps"
+        yield path, max(nearest(steps * stretch), 1)
+    if config.ema is not None and (steps := config.ema.start_step) > 0:
+        yield ("ema", "start_step"), nearest(steps * stretch)
+
+
+def _peak(rate) -> float:
+    """The largest rate of a schedule."""
+    if rate.type not in _SCALABLE and not str(rate.type).startswith("tf_lamb_"):
+        raise ValueError(
+            f"--global_batch_size cannot scale learning_rate.type={rate.type}, only "
+            f"{', '.join(_SCALABLE)} and those of tf_lamb. Write what this batch needs into a YAML"
+        )
+    rates = [v for k, v in rate.get().as_dict().items() if k in RATES and v is not None]
+    if not rates:
+        raise ValueError(
+            f"trainer.optimizer_config.learning_rate.{rate.type} names no rate to scale"
+        )
+    return max(max(r) if isinstance(r, list) else r for r in rates)
+
+
+def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
+    # What the experiment says of the batch at which it was tuned.
+    tuned, train_steps = params.task.train_data.global_batch_size, params.trainer.train_steps
+    config = params.trainer.optimizer_config
+    rate, warmup = config.learning_rate, config.warmup.get()
+    peak, ours = _peak(rate), config.warmup.type == "tf_lamb"
+    length = "steps" if ours else "warmup_steps"
+    warmup_steps = getattr(warmup, length, None) or 0
+
+    steps = nearest(train_steps * stretch)
+    if not steps:
+        raise ValueError(
+            f"nothing would be trained: {train_steps:,} steps x {tuned:,} / {batch_size:,} = "
+            f"{float(train_steps * stretch):.3g} steps. Take a smaller batch"
+        )
+    # Of a run that is long enough for its warmup: what a rule says does not depend on the length.
+    examples = steps * batch_size + warmup_steps * max(tuned, batch_size)
+    share = warmup_steps * tuned / examples
+    recipe = SCALING[name](batch_size, tuned, peak, share, examples, epochs=1)
+    warmed = at(own, f"trainer.optimizer_config.warmup.{config.warmup.type}.{length}")
+    if warmed is None and recipe.warmup_steps > steps:
+        raise ValueError(
+            f"{recipe.title}: warmup is longer than training, {recipe.warmup_steps:,} > {steps:,} "
+            "steps. Train for longer, or take a smaller batch"
+        )
+
+    factor = recipe.learning_rate / peak
+    # Decay may end so many steps after warmup. An exponential one has a period, and no end.
+    before = after = 0
+    if ours and warmup.handover == "continuous" and "exponential" not in rate.type:
+        before = warmup_steps
+        after = recipe.warmup_steps if warmed is None else whole("warmup.tf_lamb.steps", warmed, 0)
+
+    def scale(key, value):
+        if isinstance(value, list):
+            return [scale(key, each) for each in value]
+        if key in _STEPS:
+            return max(nearest((value + before) * stretch) - after, 1)
+        return value * factor
+
+    found = {"learning_rate": {rate.type: _each(scale, rate.get())}}
+    if warmup_steps:
+        new = {**_each(scale, warmup), length: recipe.warmup_steps}
+        found["warmup"] = {config.warmup.type: new}
+    ratio = f"x {tuned:,} / {batch_size:,} = "
+    training = f"{steps:,} steps, as --params_override has it"
+    if at(own, "trainer.train_steps") is None:
+        training = f"{train_steps:,} steps {ratio}{steps:,} steps"
+    warming = f"{warmup_steps:,} steps {ratio}{recipe.warmup_steps:,} steps"
+    if recipe.warmup_steps == warmup_steps:
+        warming = f"{warmup_steps:,} steps, as before"
+    text = "\n  ".join([
+        f"{recipe.title} from batch {tuned:,}, at which this experiment was tuned, to "
+        f"{batch_size:,}",
+        *recipe.arithmetic[:2],  # those behind count in epochs, of which nothing is known here
+        f"training = {training}",
+        f"warmup = {warming}",
+        f"source: {recipe.source}",
+    ])  # fmt: skip
+    return text, {
+        "task": {"train_data": {"global_batch_size": batch_size}},
+        "trainer": {"train_steps": steps, "optimizer_config": found},
+    }
+
+
+def _each(scale, config) -> dict:
+    """The settings that are rates or steps, scaled."""
+    scaled = RATES | _STEPS
+    return {k: scale(k, v) for k, v in config.as_dict().items() if v and k in scaled}

@@ -17,7 +17,7 @@ from official.modeling.optimization import optimizer_factory
 from official.modeling.optimization.configs import optimization_config
 
 from tf_lamb.core import autowarmup
-from tf_lamb.model_garden.experiments import choices
+from tf_lamb.model_garden.experiments import optimizers
 from tf_lamb.model_garden.running.autowarmup import KEY, Schedule
 from tf_lamb.tf_keras import schedules
 
@@ -43,15 +43,15 @@ _LEARNING_RATES = {
 
 
 _KINDS = {
-    **{key: choices.settings(cls) for key, cls in _LEARNING_RATES.items()},
-    KEY: choices.settings(autowarmup.Settings, decide_every=None),
+    **{key: optimizers.settings_of(cls) for key, cls in _LEARNING_RATES.items()},
+    KEY: optimizers.settings_of(autowarmup.Settings, decide_every=None),
 }
-_WARMUPS = {"tf_lamb": choices.settings(schedules.Warmup, "after", begin_step=0)}
+_WARMUPS = {"tf_lamb": optimizers.settings_of(schedules.Warmup, "after", begin_step=0)}
 
 
 def register_schedules() -> None:
     """Registers each of our schedules under its own key, in every experiment."""
-    choices.add(optimization_config.LrConfig, _KINDS)
-    choices.add(optimization_config.WarmupConfig, _WARMUPS)
+    optimizers.add_choices(optimization_config.LrConfig, _KINDS)
+    optimizers.add_choices(optimization_config.WarmupConfig, _WARMUPS)
     optimizer_factory.LR_CLS.update({**_LEARNING_RATES, KEY: Schedule})
     optimizer_factory.WARMUP_CLS["tf_lamb"] = warmup

@@ -13,8 +13,9 @@ from tf_lamb.api.noise import AdaScale, Measured
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
-from tf_lamb.model_garden.running import actions, autowarmup, controllers, progress
-from tf_lamb.model_garden.running.trust_ratios import TrustRatios
+from tf_lamb.model_garden.running import actions, autowarmup, controllers
+from tf_lamb.model_garden.running.actions import TrustRatios
+from tf_lamb.model_garden.running.console import Progress
 
 
 def measuring(optimizer):
@@ -74,7 +75,7 @@ class Runner(train_lib.OrbitExperimentRunner):
         mine = self._actions(trainer.optimizer) if trainer else []
         evaluated = []
         if self.console:
-            self._progress = progress.Progress(
+            self._progress = Progress(
                 self.console, lambda: int(self.trainer.global_step.numpy()),
                 self.params.trainer.train_steps if trainer else None,
                 self.params.task.train_data.global_batch_size,

@@ -10,7 +10,7 @@ from official.modeling import hyperparams
 from official.vision.ops import preprocess_ops
 
 import tf_lamb.tf_keras
-from tf_lamb.api.layers.split import Flag
+from tf_lamb.api.layers.batch_norm import Flag
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import adversarial as rule
 from tf_lamb.model_garden.running import batches

@@ -1,0 +1,369 @@
+"""Batch normalization in parts, and what puts it into a model."""
+
+import contextlib
+import contextvars
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tf_lamb.core import batch_norm as normalization
+from tf_lamb.core import checks
+
+SET = ("gamma", "beta", "moving_mean", "moving_variance")
+
+
+class InParts:
+    """The host's layer in all but how a batch is normalized in training.
+
+    It has the host's weights under the host's names, so that an existing layer can become one.
+    """
+
+    if TYPE_CHECKING:  # the host's and the door's
+        _xp: Any
+        name: str
+        axis: Any
+        momentum: float
+        epsilon: float
+        compute_dtype: str
+        _trains: Callable  # whether this call does
+        _wide: Callable  # the inputs, at least float32
+        _assign: Callable  # a variable its new value
+        _add_like: Callable  # a variable like another, by name
+        _named: Callable  # a scope that names operations
+        _normalize: Callable  # the face's: a batch in training
+
+        def call(self, inputs, training, mask): ...
+        def build(self, input_shape): ...
+        def get_config(self) -> dict[str, Any]: ...
+
+    def __init__(self, **kwargs: Any):
+        self._check(**kwargs)
+        super().__init__(**kwargs)
+
+    @classmethod
+    def _check(cls, axis=-1, synchronized=False, renorm=False, **others):
+        normalization.check_host(cls.__name__, axis=axis, synchronized=synchronized, renorm=renorm)
+
+    def _train(self, inputs, mask):
+        """The outputs of a batch in training."""
+        if mask is not None:
+            raise ValueError(
+                f"{self.name}: {type(self).__name__} takes no mask, because its parts would be of "
+                "unequal size. Normalize before the layer that masks, or after pooling."
+            )
+        x = self._wide(inputs)
+        return self._xp.cast(self._normalize(x, x.shape[0]), self.compute_dtype)
+
+    def _how(self):
+        axis = self.axis if isinstance(self.axis, int) else self.axis[0]
+        return {"axis": axis, "momentum": self.momentum, "epsilon": self.epsilon}
+
+    def _weights(self, x, prefix=""):
+        values = (getattr(self, prefix + name, None) for name in SET)
+        return normalization.Weights(
+            *(None if v is None else self._xp.cast(v, x.dtype) for v in values)
+        )
+
+    def _take(self, averages, prefix=""):
+        for name, value in zip(("moving_mean", "moving_variance"), averages, strict=True):
+            self._assign(getattr(self, prefix + name), value)
+
+
+class GhostBatchNormalization(InParts):
+    """Batch normalization by groups of a fixed size, so that a larger batch changes no statistics.
+
+    Of each group k of `group_size` consecutive examples:
+
+        y = gamma (x - mean_k) / sqrt(variance_k + epsilon) + beta
+        moving <- momentum moving + (1 - momentum) statistic_k        group after group
+
+    Evaluation is that of `BatchNormalization`, whose weights it has, under the same names. Groups
+    are formed within a replica. Statistics are float32 whatever the precision, and the variance
+    that is averaged is the group's own, where tf_keras's fused kernel has n/(n - 1) of it. A batch
+    whose statistics are not finite leaves the averages as they are.
+
+    Args:
+        group_size: Examples that are normalized together; divides what one replica sees at once.
+            Defaults to 128 (the paper).
+        axis: The axis of the features. Defaults to -1.
+        momentum: Of the running averages, per group: a batch has many. Defaults to 0.99.
+        epsilon: Added to the variance. Defaults to 1e-3.
+        center: Whether there is a beta. Defaults to True.
+        scale: Whether there is a gamma. Defaults to True.
+        beta_initializer: Defaults to "zeros".
+        gamma_initializer: Defaults to "ones".
+        moving_mean_initializer: Defaults to "zeros".
+        moving_variance_initializer: Defaults to "ones".
+        beta_regularizer: Defaults to None.
+        gamma_regularizer: Defaults to None.
+        beta_constraint: Defaults to None.
+        gamma_constraint: Defaults to None.
+        synchronized: Must be False: a group is never dealt out to several replicas.
+        kwargs: `name`, `dtype` and `trainable`, as every layer has.
+
+    Raises:
+        ValueError, TypeError: at construction, for an argument out of its range; when a step is
+            traced, where the groups do not take up the batch, or for a mask. Where TensorFlow does
+            not know the batch beforehand, the step itself fails, at a last, smaller batch.
+
+    Example:
+
+    >>> import numpy as np, tensorflow as tf, tf_lamb
+    >>> layer = tf_lamb.GhostBatchNormalization(group_size=2)
+    >>> x = np.array([[1.0], [3.0], [-2.0], [6.0]], "float32")
+    >>> [round(float(y), 3) for y in np.ravel(layer(x, training=True))]
+    [-1.0, 1.0, -1.0, 1.0]
+    >>> round(float(layer.moving_mean[0]), 4)  # of two groups, at momentum 0.99
+    0.0398
+
+    References:
+        - Hoffer et al., Train longer, generalize better, https://arxiv.org/abs/1705.08741
+    """
+
+    def __init__(
+        self, group_size: int = 128, axis: int = -1, momentum: float = 0.99,
+        epsilon: float = 1e-3, center: bool = True, scale: bool = True,
+        beta_initializer: Any = "zeros", gamma_initializer: Any = "ones",
+        moving_mean_initializer: Any = "zeros", moving_variance_initializer: Any = "ones",
+        beta_regularizer: Any = None, gamma_regularizer: Any = None, beta_constraint: Any = None,
+        gamma_constraint: Any = None, synchronized: bool = False, **kwargs: Any,
+    ):  # fmt: skip
+        given = {k: v for k, v in locals().items() if k not in ("self", "kwargs", "__class__")}
+        group_size = checks.whole("group_size", given.pop("group_size"))
+        super().__init__(**given, **kwargs)
+        self.group_size = group_size
+
+    def call(self, inputs, training=None, mask=None):
+        """The host's call, but in training."""
+        if self._trains(training):
+            return self._train(inputs, mask)
+        return super().call(inputs, training=False, mask=mask)
+
+    def get_config(self) -> dict[str, Any]:
+        """The host's, and the size of a group."""
+        return {**super().get_config(), "group_size": self.group_size}
+
+    def _normalize(self, x, batch):
+        if batch is not None:
+            normalization.check_batch(self.name, batch, self.group_size)
+        # XLA drops assertions. Whoever runs the step says which operation failed, by its name.
+        with self._named(f"group_size_{self.group_size}_must_divide_the_batch"):
+            y, *averages = normalization.train(
+                self._xp, x, self._weights(x), group_size=self.group_size, **self._how()
+            )
+        self._take(averages)
+        return y
+
+
+class Flag:
+    """Down at first, in each thread: a replica is one.
+
+    DOUBLED = Flag("doubled")
+    with DOUBLED.up():
+        assert DOUBLED
+    """
+
+    def __init__(self, name: str):
+        self._is_up = contextvars.ContextVar(name, default=False)
+
+    def __bool__(self):
+        return self._is_up.get()
+
+    @contextlib.contextmanager
+    def up(self):
+        """Holds it up."""
+        token = self._is_up.set(True)
+        try:
+            yield
+        finally:
+            self._is_up.reset(token)
+
+
+_BY_AUXILIARY = Flag("auxiliary_statistics")
+
+
+class SplitBatchNormalization(InParts):
+    """Batch normalization with two sets of weights and statistics, a half of the batch for each.
+
+    In training, the first half of a batch, say clean images, is normalized by the main set, and
+    the second, say adversarial ones, by the auxiliary set. Evaluation is by the main set. Inside
+    `with tf_lamb.auxiliary_statistics():` a whole batch is normalized by the auxiliary set, and no
+    running average moves. A half whose statistics are not finite leaves its averages as they are.
+
+    Args:
+        kwargs: The arguments of `BatchNormalization`; `synchronized` must be False.
+
+    Raises:
+        ValueError, TypeError: at construction, for an argument out of its range; when a step is
+            traced, for an odd batch or a mask.
+
+    Example:
+
+    >>> import numpy as np, tensorflow as tf, tf_lamb
+    >>> layer = tf_lamb.SplitBatchNormalization(momentum=0.9)
+    >>> x = np.array([[1.0], [3.0], [-2.0], [6.0]], "float32")
+    >>> [round(float(y), 3) for y in np.ravel(layer(x, training=True))]
+    [-1.0, 1.0, -1.0, 1.0]
+    >>> both = layer.moving_variance, layer.auxiliary_moving_variance
+    >>> [round(float(variance[0]), 4) for variance in both]
+    [1.0, 2.5]
+
+    References:
+        - Xie et al., Adversarial Examples Improve Image Recognition,
+          https://arxiv.org/abs/1911.09665
+    """
+
+    def build(self, input_shape):
+        """The host's weights, and the auxiliary ones."""
+        super().build(input_shape)
+        self._add_auxiliary()
+
+    def call(self, inputs, training=None, mask=None):
+        """The host's call, but in training, or by the auxiliary set where that was asked for."""
+        if self._trains(training):
+            return self._train(inputs, mask)
+        if not _BY_AUXILIARY:
+            return super().call(inputs, training=False, mask=mask)
+        x, how = self._wide(inputs), self._how()
+        weights = self._weights(x, "auxiliary_")
+        y = normalization.normalized(self._xp, x, weights, how["axis"], how["epsilon"])
+        return self._xp.cast(y, self.compute_dtype)
+
+    def _normalize(self, x, batch):
+        auxiliary = self._weights(x, "auxiliary_")
+        if _BY_AUXILIARY:
+            return normalization.train(self._xp, x, auxiliary, **self._how())[0]
+        if batch is not None:
+            normalization.check_half(self.name, batch)
+        y, of_main, of_auxiliary = normalization.split(
+            self._xp, x, self._weights(x), auxiliary, **self._how()
+        )
+        self._take(of_main)
+        self._take(of_auxiliary, "auxiliary_")
+        return y
+
+    def _add_auxiliary(self):
+        for name in SET:
+            if (main := getattr(self, name, None)) is not None:
+                setattr(self, f"auxiliary_{name}", self._add_like(main, f"auxiliary_{name}"))
+
+
+def auxiliary_statistics() -> AbstractContextManager[None]:
+    """`SplitBatchNormalization` normalizes whole batches by its auxiliary set; no average moves.
+
+    It holds for what is called, or traced, inside.
+    """
+    return _BY_AUXILIARY.up()
+
+
+Model = TypeVar("Model")
+
+_COMPILED = ("train_function", "train_tf_function", "test_function", "predict_function")
+
+
+def replacing(host: Any, ghost: Any, split_: Any):
+    """The public function, for the layers of one door."""
+
+    def replace_batch_normalization(
+        model: Model, group_size: int | None = None, *, split: bool = False
+    ) -> Model:
+        """Makes every `BatchNormalization` of a model one in parts. The model keeps its weights.
+
+        It is the same model afterwards, with the same variables: layers inside other layers and
+        subclassed models are reached, evaluation is unchanged to the bit, and checkpoints and
+        optimizers go on. Subclasses of `BatchNormalization` that are not ours stay as they are.
+        What was compiled is compiled again at the next step, if it is the outermost model that is
+        given. A subclassed model that is built anew from its code or config must be replaced anew.
+
+        Args:
+            model: A model, or a layer that holds others.
+            group_size: Examples of one group of `GhostBatchNormalization`.
+            split: True makes them `SplitBatchNormalization` instead, whose auxiliary weights begin
+                as copies. The model must be built, under its strategy's scope if it has one, and
+                its optimizer not yet.
+
+        Returns:
+            The model.
+
+        Raises:
+            ValueError, TypeError: for a model without batch normalization or with one that is
+                synchronized or renormalizes, and for both or neither of the two; nothing has
+                changed then.
+
+        Example:
+
+        >>> import numpy as np, tensorflow as tf, tf_lamb
+        >>> layers = [tf.keras.layers.Dense(2), tf.keras.layers.BatchNormalization()]
+        >>> model = tf.keras.Sequential([tf.keras.Input((4,)), *layers])
+        >>> _ = tf_lamb.replace_batch_normalization(model, group_size=8)
+        >>> type(model.layers[1]).__name__, model.layers[1].group_size
+        ('GhostBatchNormalization', 8)
+        """
+        checks.flag("split", split)
+        if split == (group_size is not None):
+            raise ValueError(
+                "replace_batch_normalization takes a group_size or split=True, and not both: it "
+                f"got group_size={group_size!r} and split={split}. Try group_size=128."
+            )
+        cls = split_ if split else ghost
+        settings = {} if split else {"group_size": checks.whole("group_size", group_size)}
+        found = _found(model, host, cls)
+        new = [layer for layer in found if type(layer) is host]
+        if split and new:
+            _check_unbuilt(model, new)
+        for layer in found:
+            layer.__class__ = cls
+            for name, value in settings.items():
+                setattr(layer, name, value)
+        if split:
+            for layer in new:
+                layer._add_late()
+        _forget_compiled(model)
+        return model
+
+    return replace_batch_normalization
+
+
+def _found(model, host, cls):
+    """The layers to replace, all of which can be."""
+    # seam: Keras 3.15.1, tf_keras 2.20.1. No public walk reaches layers inside of layers in both.
+    if not hasattr(model, "_flatten_layers"):
+        raise TypeError(
+            f"replace_batch_normalization takes a model of {host.__module__.split('.')[0]}, not "
+            f"{model!r:.80}."
+        )
+    # A layer may be held twice.
+    layers = {id(layer): layer for layer in model._flatten_layers()}.values()
+    found = [layer for layer in layers if type(layer) in (host, cls)]
+    if not found:
+        raise ValueError(
+            f"{model.name} has no BatchNormalization to replace. A model that makes its layers "
+            "when it is first called must have been called."
+        )
+    for layer in found:
+        cls._check(layer.axis, layer.synchronized, getattr(layer, "renorm", False))
+    return found
+
+
+def _check_unbuilt(model, layers):
+    """Auxiliary weights come after the others, and before the optimizer's slots."""
+    unbuilt = [layer.name for layer in layers if not layer.built]
+    if unbuilt:
+        raise ValueError(
+            f"{unbuilt[0]} has no weights yet that its auxiliary ones could begin with. Call the "
+            "model once, or give it an Input."
+        )
+    optimizer = getattr(model, "optimizer", None)
+    if getattr(optimizer, "built", getattr(optimizer, "_built", False)):
+        raise ValueError(
+            f"The optimizer of {model.name} is built, and would not train the auxiliary weights. "
+            "Replace before the first step, or compile again with a new optimizer."
+        )
+
+
+def _forget_compiled(model):
+    """What was traced with the old layers is traced again."""
+    for part in model._flatten_layers():
+        for name in _COMPILED:
+            if getattr(part, name, None) is not None:
+                setattr(part, name, None)

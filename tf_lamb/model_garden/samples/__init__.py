@@ -1,1 +1,0 @@
-"""Text and pictures that are at hand, for a first run."""
