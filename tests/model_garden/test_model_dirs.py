@@ -117,8 +117,8 @@ def test_an_optimizer_that_was_replaced_or_is_now(kind, monkeypatch, records, tm
 
 HOLDS = """
 import sys
-from tf_lamb.model_garden.folders import locks
-locks.lock(sys.argv[1])
+from tf_lamb.model_garden.folders import model_dirs
+model_dirs.lock(sys.argv[1])
 print("locked", flush=True)
 sys.stdin.read()
 """

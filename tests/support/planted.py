@@ -14,7 +14,7 @@ PLANTS = {
         [
             (
                 "keras/optimizer.py",
-                "arrays.take(variable, average)",
+                "host.take(variable, average)",
                 "variable.assign(ops.cast(average, variable.dtype))",
             )
         ],
