@@ -2,9 +2,11 @@
 
     python benchmarks/garden_fuzz.py --hours=1
     python benchmarks/garden_fuzz.py --seed=17 --seeds=1      # one of them again
+    python benchmarks/garden_fuzz.py --plant=averages         # until it is found
 
 A line of `benchmarks/logs/garden_fuzz.jsonl` is a run: what was drawn, how it ended, and what was
-promised and is not so. The folders of a failure stay where `--keep` says.
+promised and is not so. The folders of a failure stay where `--keep` says. `--plant` brings back a
+fault of the past, of `tests/support/garden_plants.py`, and ends with the first run that finds it.
 """
 
 import argparse
@@ -20,7 +22,7 @@ import time
 HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent)]
 
-from support import garden_runs  # noqa: E402
+from support import garden_plants, garden_runs  # noqa: E402
 
 VERSIONS = ("tensorflow", "tf_keras", "tf-models-official")
 
@@ -38,6 +40,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=10**9, help="how many, at the most")
     parser.add_argument("--log", default=HERE / "logs" / "garden_fuzz.jsonl")
     parser.add_argument("--keep", help="a folder for what has failed")
+    parser.add_argument("--plant", default="", choices=["", *garden_plants.PLANTS])
     asked = parser.parse_args()
     versions = {name: importlib.metadata.version(name) for name in VERSIONS}
     begun, failed = time.monotonic(), []
@@ -48,6 +51,7 @@ def main():
                 break
             start, folder = time.monotonic(), pathlib.Path(tempfile.mkdtemp())
             run = garden_runs.draw(seed, data)
+            run.plant = asked.plant
             line = {"seed": seed, "drawn": garden_runs.summary(run)}
             try:
                 line["outcome"] = garden_runs.check(run, folder)
@@ -57,12 +61,16 @@ def main():
                 if asked.keep:
                     shutil.copytree(folder, pathlib.Path(asked.keep) / str(seed))
             line |= {"seconds": round(time.monotonic() - start, 1), "commit": commit()}
+            if asked.plant:
+                line["plant"] = asked.plant
             with open(asked.log, "a") as log:
                 log.write(json.dumps(line | {"versions": versions}) + "\n")
             shutil.rmtree(folder)
             print(f"{seed}: {line['outcome']}, {line['seconds']} s, {line['drawn']}", flush=True)
             if line["outcome"] == "broken":
                 print(line["broken"], flush=True)
+                if asked.plant:
+                    break
     print(f"{len(failed)} broken: {failed}")
     sys.exit(bool(failed))
 

@@ -267,6 +267,10 @@ def test_no_experiment_comes_to_0_too_early(name):
     [
         ({"distribution_strategy": "mirrored", "num_gpus": 2}, "TensorFlow sees 0"),
         ({"distribution_strategy": "one_device", "num_gpus": 1}, "TensorFlow sees 0"),
+        (
+            {"distribution_strategy": "mirrored", "num_gpus": 8, "all_reduce_alg": "nccl"},
+            "enable_xla=false",
+        ),
         ({"distribution_strategy": "one_device", "num_gpus": 2}, "has one device"),
         ({"distribution_strategy": "off", "num_gpus": 2}, "has one device"),
         ({"distribution_strategy": "mirrored"}, None),

@@ -15,7 +15,9 @@ import time
 
 import numpy as np
 import yaml
-from support import clusters, commands, processes
+from support import clusters, commands, garden_plants, processes
+
+from tf_lamb.model_garden.folders import model_dirs
 
 PATIENCE = 240  # seconds; a run takes ten to thirty
 BATCH = 8
@@ -24,6 +26,9 @@ EXPERIMENTS = {
     "lamb/bert_pretraining": "bert", "lars/resnet_imagenet": "resnet",
     "bert/sentence_prediction": "sentences",
 }  # fmt: skip
+
+
+_FROM_A_CHECKPOINT = "--params_override=task.init_checkpoint="  # of a run before; see `check`
 
 
 class Broken(AssertionError):
@@ -41,12 +46,17 @@ class Drawn:
     replicas: int = 1
     mode: str = "train_and_eval"
     batch: int = BATCH  # of the flags, if they say one
+    keeps_steps: bool = False  # with another batch, by a flag
     interruption: tuple = ()  # (signal's name, stage, checkpoint's step, seconds after it)
-    is_refused: str = ""  # what is wrong with it; the one line may name what else is
+    change: str = ""  # of `CHANGES`: how the command that resumes the run differs
+    is_refused: str = ""  # of `MISTAKES`
+    overflows: bool = False  # float16's first loss scale is too large
+    plant: str = ""  # of `garden_plants.PLANTS`: a fault that is planted back
 
     @property
     def steps(self):
-        return self.settings["trainer"]["train_steps"] * BATCH // self.batch
+        steps = self.settings["trainer"]["train_steps"]
+        return steps if self.keeps_steps else steps * BATCH // self.batch
 
     @property
     def optimizer(self):
@@ -57,7 +67,7 @@ class Drawn:
     def is_rate_known(self):
         rate = self.settings["trainer"]["optimizer_config"]["learning_rate"]["type"]
         polynomial = rate == "tf_lamb_polynomial"
-        return polynomial and self.batch == BATCH and "adascale" not in self.optimizer
+        return polynomial and not self.flags and "adascale" not in self.optimizer
 
     @property
     def accumulates(self):
@@ -125,10 +135,17 @@ def draw(seed, data):
         runtime["distribution_strategy"] = "one_device"
     replicas = pick.choice([1, 1, 1, 2])
     if replicas > 1:
-        runtime = {"distribution_strategy": "mirrored", "num_gpus": replicas}
+        # XLA compiles no step in which logical devices of a CPU meet.
+        runtime = {"distribution_strategy": "mirrored", "num_gpus": replicas, "enable_xla": False}
     precision = pick.choice(["float32", "float32", "bfloat16", "float16"])
     if precision != "float32":
         runtime["mixed_precision_dtype"] = precision
+    task = _task(kind, data)
+    if kind == "sentences" and replicas > 1:
+        # Its metric, tf_keras's AUC, cannot be read in half precision on replicas.
+        runtime.pop("mixed_precision_dtype", None)
+    if experiment == "lamb/bert_pretraining" and precision == "float16":
+        task["scale_loss"] = True
     config = {
         "optimizer": {"type": optimizer, optimizer: own},
         "learning_rate": {
@@ -153,7 +170,7 @@ def draw(seed, data):
         "max_to_keep": 3, "optimizer_config": config,
     }  # fmt: skip
     run = Drawn(
-        experiment, {"runtime": runtime, "task": _task(kind, data), "trainer": trainer},
+        experiment, {"runtime": runtime, "task": task, "trainer": trainer},
         replicas=replicas, mode=pick.choice(["train_and_eval"] * 3 + ["train"]),
     )  # fmt: skip
     _draw_more(pick, run)
@@ -163,30 +180,65 @@ def draw(seed, data):
 
 def _draw_more(pick, run):
     """Flags, stages, a rate that is found or scaled."""
-    config = run.settings["trainer"]["optimizer_config"]
-    what = pick.choice(["", "", "", "batch", "share", "stages", "adascale", "auto warmup"])
-    if what == "batch" and run.steps % 2 == 0:
+    trainer = run.settings["trainer"]
+    config, loop = trainer["optimizer_config"], trainer["steps_per_loop"]
+    if pick.random() < 0.2 and config["optimizer"]["type"] not in ("tf_lans", "tf_muon"):
+        run.optimizer.pop("measured", None)
+        end = 2 * trainer["train_steps"]
+        config["learning_rate"]["tf_lamb_polynomial"]["steps"] = end
+        run.optimizer["adascale"] = {
+            "scale": 2, "previous_gradient": run.accumulates == 1, "scale_invariant_steps": end,
+        }  # fmt: skip
+    what = pick.choice(["", "", "", "batch", "batch and steps", "share", "stages", "auto warmup"])
+    if what.startswith("batch") and run.steps % 2 == 0:
         run.batch = 2 * BATCH
         run.flags = [f"--global_batch_size={run.batch}", "--recipe=sqrt_scaling"]
-        run.settings["trainer"].update(steps_per_loop=1, summary_interval=1)
-    if what == "share" and run.accumulates == 1:
+        trainer.update(steps_per_loop=1, summary_interval=1)
+        if what == "batch and steps":
+            run.keeps_steps = True
+            run.flags.append(f"--params_override=trainer.train_steps={run.steps}")
+    if what == "share":
+        run.optimizer.pop("gradient_accumulation_steps", None)
         run.flags = [f"--per_replica_batch_size={pick.choice([2, 4])}"]
+        run.optimizer.pop("measured", None)  # of the previous gradient, without micro-batches
+        run.optimizer.get("adascale", {}).update(previous_gradient=False)
     if what == "stages" and run.is_exact and run.replicas == 1:
         run.stages = 2
-    if what == "adascale" and config["optimizer"]["type"] not in ("tf_lans", "tf_muon"):
-        run.optimizer.pop("measured", None)
-        end = run.settings["trainer"]["train_steps"]
-        run.optimizer["adascale"] = {
-            "scale": 2, "previous_gradient": run.accumulates == 1,
-            "scale_invariant_steps": 2 * end,
-        }  # fmt: skip
-    if what == "auto warmup":
-        loop, steps = run.settings["trainer"]["steps_per_loop"], run.steps
+        if pick.random() < 0.5:  # of the first stage alone
+            run.flags = [_FROM_A_CHECKPOINT]
+    if what == "auto warmup" and "adascale" not in run.optimizer:
         config["warmup"] = {"type": None}
         config["learning_rate"] = {
             "type": "tf_lamb_auto_warmup",
-            "tf_lamb_auto_warmup": {"total_steps": steps, "decide_every": loop},
+            "tf_lamb_auto_warmup": {"total_steps": run.steps, "decide_every": loop},
         }
+
+
+# Settings of a mistake, flags of it, and what its refusal has to name.
+MISTAKES = {
+    "use_ema": ({}, (), "use_ema"),
+    "learning_rate": ({}, (), "initial_learning_rate is -0.01"),
+    "twice": ({}, (), "again in line"),
+    "distribution_strategy": ({"runtime": {"distribution_strategy": "banana"}}, (), "banana"),
+    "train_steps": ({"trainer": {"train_steps": 0}}, (), "train_steps is 0"),
+    "steps": ({}, (), r"steps is 0|steps must be"),
+    "num_gpus": (
+        {"runtime": {"distribution_strategy": "mirrored", "num_gpus": 8}}, (), "num_gpus is 8",
+    ),
+    "no batch": (
+        {"task": {"validation_data": {"drop_remainder": True, "global_batch_size": 1000}}}, (),
+        "validation_data",
+    ),
+    "no checkpoint": ({}, (), "holds no checkpoint to evaluate"),
+}  # fmt: skip
+
+# Settings that resume a run otherwise, and what refuses them; nothing does if it is None.
+CHANGES = {
+    "slot_dtype": "slot_dtype is",
+    "measured": "measured",
+    "optimizer": "optimizer",
+    "more": None,
+}
 
 
 def _draw_trouble(pick, run):
@@ -195,18 +247,37 @@ def _draw_trouble(pick, run):
         kind = pick.choice(["SIGKILL", "SIGKILL", "SIGINT", "SIGTERM"])
         at = pick.randint(0, run.steps - 1)
         run.interruption = (kind, pick.randint(1, run.stages), at, pick.uniform(0, 0.3))
-    if pick.random() < 0.15 and run.is_rate_known and run.stages == 1:
-        optimizer = run.settings["trainer"]["optimizer_config"]["optimizer"]["type"]
-        mistake, settings = pick.choice([
-            ("use_ema", _optimizer(optimizer, {"use_ema": True})),
-            ("learning_rate", _rate({"initial_learning_rate": -0.01})),
-            ("twice", {}),
-            ("distribution_strategy", {"runtime": {"distribution_strategy": "banana"}}),
-            ("train_steps", {"trainer": {"train_steps": 0}}),
-            ("steps", _rate({"steps": 0})),
-            ("num_gpus", {"runtime": {"distribution_strategy": "mirrored", "num_gpus": 7}}),
-        ])  # fmt: skip
-        run.settings, run.is_refused = merged(run.settings, settings), mistake
+    config = run.settings["trainer"]["optimizer_config"]
+    run.overflows = pick.random() < 0.5
+    is_plain = not run.flags and run.stages == 1 and run.is_rate_known
+    if is_plain and pick.random() < 0.15:
+        run.change = pick.choice(list(CHANGES))
+    if pick.random() < 0.2 and is_plain:
+        _make_mistake(pick.choice(list(MISTAKES)), run)
+    elif config["ema"] and run.settings["runtime"].get("mixed_precision_dtype") == "float16":
+        config["ema"] = None  # refused, in words of its own
+
+
+def _make_mistake(mistake, run):
+    """One mistake in a run that has no other."""
+    run.is_refused, run.interruption, run.change, run.replicas = mistake, (), "", 1
+    run.settings["runtime"] = {"distribution_strategy": "one_device"}
+    config = run.settings["trainer"]["optimizer_config"]
+    config["ema"] = None
+    settings, run.flags, _ = MISTAKES[mistake]
+    if mistake == "use_ema":
+        settings = _optimizer(config["optimizer"]["type"], {"use_ema": True})
+    if mistake == "learning_rate":
+        settings = _rate({"initial_learning_rate": -0.01})
+    if mistake == "steps":
+        settings = _rate({"steps": 0})
+    if mistake == "num_gpus":  # a batch of 8
+        run.optimizer.pop("gradient_accumulation_steps", None)
+    if mistake == "no batch":
+        run.mode = "train_and_eval"
+    if mistake == "no checkpoint":
+        run.mode = "eval"
+    run.settings = merged(run.settings, settings)
 
 
 def _optimizer(kind, settings):
@@ -221,8 +292,12 @@ def _rate(settings):
 # -- running ------------------------------------------------------------------
 
 
-def begin(module, flags, replicas):
+def begin(module, flags, replicas, overflows, plant):
     """In the child: the command, on as many logical devices as it takes for GPUs."""
+    if overflows:
+        from tf_keras.src.mixed_precision import loss_scale_optimizer
+
+        loss_scale_optimizer._DEFAULT_INITIAL_SCALE = 2.0**24
     if replicas > 1:
         import tensorflow as tf
         from official.common import distribute_utils
@@ -233,6 +308,8 @@ def begin(module, flags, replicas):
         gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in names]
         tf.config.list_physical_devices = lambda kind=None: gpus if kind == "GPU" else listed(kind)
         tf.config.get_logical_device_configuration = lambda device: None
+    if plant:
+        garden_plants.PLANTS[plant]()
     commands._main(module, flags, None)
 
 
@@ -267,7 +344,10 @@ def go(run, folder, interruption=(), settings=None):
     """The command, from beginning to end, or until it is interrupted."""
     output = folder.with_suffix(f".{time.time_ns()}.txt")
     begun = time.monotonic()
-    process = processes.started(begin, *command(run, folder, settings), run.replicas, output=output)
+    process = processes.started(
+        begin, *command(run, folder, settings), run.replicas, run.overflows, run.plant,
+        output=output,
+    )  # fmt: skip
     try:
         if interruption:
             kind, stage, step, seconds = interruption
@@ -315,39 +395,71 @@ def scalars(folder, name):
 
 def check(run, folder):
     """Runs what was drawn; returns how it ended, and raises `Broken` where a promise is."""
+    if _FROM_A_CHECKPOINT in run.flags:
+        begun = dataclasses.replace(run, stages=1, flags=[])
+        _trained(go(begun, folder / "begun"))
+        run = dataclasses.replace(run, flags=[f"{_FROM_A_CHECKPOINT}{folder / 'begun'}"])
     whole = folder / "unbroken"
     ended = go(run, whole)
     if run.is_refused:
-        return _check_refusal(run, whole, ended)
-    if ended.code == 1 and _is_one_line(ended.text):
+        _check_refusal(ended, MISTAKES[run.is_refused][2])
         if whole.exists():
-            raise Broken(f"refused after {whole.name} was made: {ended.text}")
-        return _refusals(ended.text)[0]
-    if ended.code:
-        raise Broken(f"it ends with {ended.code}: {ended.text[-3000:]}")
+            raise Broken(f"refused, and {whole.name} was made: {ended.text[-1000:]}")
+        return f"refused for its {run.is_refused}"
+    _trained(ended)
     _check_end(run, last_folder(run, whole), ended)
     if run.interruption:
         _check_interrupted(run, folder, whole)
+    if run.change:
+        _check_changed(run, whole)
     alone = run.replicas == run.stages == 1 and not run.flags and run.is_rate_known
     if run.accumulates > 1 and run.is_exact and alone:
         _check_accumulation(run, folder, whole)
     return "trained"
 
 
-def _refusals(text):
-    return [line for line in text.splitlines() if line.startswith("tf_lamb.model_garden.")]
+def _trained(ended):
+    if ended.code:
+        raise Broken(f"it ends with {ended.code}: {ended.text[-3000:]}")
 
 
-def _is_one_line(text):
-    return len(_refusals(text)) == 1 and "Traceback" not in text
+def _check_refusal(ended, words):
+    lines = [line for line in ended.text.splitlines() if re.search(words, line)]
+    if ended.code == 0 or not lines:
+        raise Broken(f"not refused for its {words}: {ended.code} {ended.text[-3000:]}")
+    ours = [line for line in ended.text.splitlines() if line.startswith("tf_lamb.model_garden.")]
+    if len(ours) != 1:
+        raise Broken(f"not refused in one line: {ended.text[-3000:]}")
+    if "Traceback" in ended.text:
+        raise Broken(f"refused with a traceback: {ended.text[-3000:]}")
 
 
-def _check_refusal(run, folder, ended):
-    if ended.code != 1 or not _is_one_line(ended.text):  # maybe for what else is wrong
-        raise Broken(f"not refused for its {run.is_refused}: {ended.code} {ended.text[-3000:]}")
-    if folder.exists():
-        raise Broken(f"refused, and {folder.name} was made: {ended.text[-1000:]}")
-    return _refusals(ended.text)[0]
+def _check_changed(run, whole):
+    """A finished run that is given another setting goes on, or refuses and stays as it is."""
+    optimizer = run.settings["trainer"]["optimizer_config"]["optimizer"]["type"]
+    slots = {"bfloat16": "float32"}.get(run.optimizer.get("slot_dtype"), "bfloat16")
+    measured = not run.optimizer.get("measured", {}).get("enabled", False)
+    steps = 2 * run.steps
+    other = "tf_lamb" if optimizer != "tf_lamb" else "tf_lans"
+    changed = merged(run.settings, {
+        "slot_dtype": _optimizer(optimizer, {"slot_dtype": slots}),
+        "measured": _optimizer(optimizer, {
+            "measured": {"enabled": measured, "previous_gradient": run.accumulates == 1},
+        }),
+        "optimizer": {"trainer": {"optimizer_config": {"optimizer": {
+            "type": other, other: run.optimizer, "tf_lamb": {"global_clipnorm": None},
+        }}}},
+        "more": merged({"trainer": {"train_steps": steps}}, _rate({"steps": steps})),
+    }[run.change])  # fmt: skip
+    before = {path: path.stat().st_size for path in whole.rglob("*") if path.is_file()}
+    ended = go(run, whole, settings=changed)
+    if not (words := CHANGES[run.change]):
+        _trained(ended)
+        _check_end(dataclasses.replace(run, settings=changed), whole, ended)
+        return
+    _check_refusal(ended, words)
+    if before != {path: path.stat().st_size for path in whole.rglob("*") if path.is_file()}:
+        raise Broken(f"refused with another {run.change}, and the folder is another")
 
 
 def _state(folder):
@@ -399,13 +511,17 @@ def _check_end(run, folder, ended):
         if not np.isclose(value, expected := _rate_at(run, step), rtol=1e-4, atol=1e-9):
             raise Broken(f"rate {value} at step {step}, not {expected}")
     _check_evaluations(run, folder)
+    if run.stages > 1:
+        begins = model_dirs.read_params(str(folder))["task"]["init_checkpoint"]
+        if begins != str(folder.with_name(f"stage_{run.stages - 1}")):
+            raise Broken(f"the last stage begins with {begins}")
 
 
 def due(run):
     """The steps after which a run evaluates."""
     interval = run.settings["trainer"]["validation_interval"]
     if run.batch != BATCH:  # at the same shares of training
-        interval = max(round(interval * BATCH / run.batch), 1)
+        interval = max(round(interval * run.steps / run.settings["trainer"]["train_steps"]), 1)
     return sorted({*range(interval, run.steps + 1, interval), run.steps})
 
 
@@ -495,5 +611,5 @@ def summary(run):
         "warmup": config["warmup"],
         "train_steps": run.steps, "loop": trainer["steps_per_loop"], "intervals": intervals,
         "mode": run.mode, **runtime, "replicas": run.replicas, "interruption": run.interruption,
-        "is_refused": run.is_refused,
+        "change": run.change, "is_refused": run.is_refused, "overflows": run.overflows,
     }  # fmt: skip

@@ -69,6 +69,14 @@ def why_no_runtime(params, evaluating: bool) -> str | None:
         return f"runtime.num_gpus is {gpus}. Set it to 0 or more"
     if strategy.lower() not in _STRATEGIES:
         return unknown("runtime.distribution_strategy", strategy, _STRATEGIES)
+    algorithm = params.runtime.all_reduce_alg
+    if algorithm and strategy.lower() == "mirrored" and params.runtime.enable_xla and gpus:
+        # TensorFlow's error would come with the first step.
+        return (
+            f"runtime.all_reduce_alg={algorithm} lets replicas meet in the middle of a step, which "
+            "runtime.enable_xla=true compiles for each alone. Leave all_reduce_alg out, or write "
+            "runtime.enable_xla=false"
+        )
     ema = params.trainer.optimizer_config.ema
     if ema is not None and strategy.lower() == "off" and evaluating:
         return (

@@ -20,7 +20,7 @@ from absl import logging
 
 from tf_lamb.api import pictures
 from tf_lamb.api.variables import step_of, unwrapped
-from tf_lamb.core import autowarmup
+from tf_lamb.core import autowarmup, checks
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints
 from tf_lamb.tensorflow import namespace
@@ -35,6 +35,7 @@ class Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
 
     def __init__(self, decide_every, **settings):
         super().__init__()
+        checks.whole("decide_every", decide_every)
         self.settings, self.decide_every = autowarmup.Settings(**settings), decide_every
         self.switch = [
             tf.Variable(value, trainable=False, name=name, dtype="float32")

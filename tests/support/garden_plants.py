@@ -1,0 +1,132 @@
+"""Faults of the past, planted back into a process that runs a command of the Model Garden.
+
+Each is what the code did before it was mended; `benchmarks/garden_fuzz.py --plant` has to find it.
+Two have tests of their own instead: gradients summed over replicas at every micro-batch end as
+those summed once do, and a loop that watches no loss is no command of ours.
+"""
+
+
+def clock():
+    """With float16, a micro-batch that overflows counts as a step of its own."""
+    from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer
+
+    LayerwiseOptimizer.take_loss_scale = lambda self, scale: None
+
+
+def averages():
+    """Averages of the weights decay at every micro-batch."""
+    from official.modeling.optimization import ema_optimizer
+
+    from tf_lamb.model_garden.experiments.averages import ExponentialMovingAverage
+
+    base = ema_optimizer.ExponentialMovingAverage
+    ExponentialMovingAverage.apply_gradients = base.apply_gradients
+
+
+def use_ema():
+    """Averages of an optimizer of ours are kept and never used."""
+    from tf_lamb.model_garden.experiments import optimizers
+
+    build = optimizers.build
+
+    def built(cls, *args, use_ema=False, **arguments):
+        return build(cls, *args, **arguments)
+
+    optimizers.build = built
+
+
+def no_checkpoint():
+    """Random weights are evaluated where there is no checkpoint."""
+    from tf_lamb.model_garden.folders import checkpoints
+
+    last_whole = checkpoints.last_whole
+    checkpoints.last_whole = lambda folder: last_whole(folder) or ""
+
+
+def evaluations():
+    """An evaluation that a kill prevented never happens."""
+    import orbit
+
+    from tf_lamb.model_garden.running.controllers import Controller
+
+    Controller.train_and_evaluate = orbit.Controller.train_and_evaluate
+
+
+def stages():
+    """Every stage begins with the checkpoint that the command names."""
+    from tf_lamb.model_garden.folders import yamls
+
+    yamls.without = lambda settings, path: settings
+
+
+def end_of_a_stage():
+    """A stage that AdaScale ends before its last step is taken for interrupted."""
+    from tf_lamb.model_garden.folders import model_dirs
+
+    model_dirs._steps_of_adascale = lambda folder: 0.0
+
+
+def overridden_steps():
+    """The curve of the rate does not follow the steps that `--params_override` says."""
+    from tf_lamb.model_garden.experiments import recipes
+
+    fill_in = recipes.fill_in
+    recipes.fill_in = lambda name, batch_size, params, own: fill_in(name, batch_size, params)
+
+
+def twice():
+    """Of two equal keys of a YAML the last holds."""
+    import yaml
+
+    from tf_lamb.model_garden.folders import yamls
+
+    yamls._Loader.compose_mapping_node = yaml.SafeLoader.compose_mapping_node
+
+
+def no_batch():
+    """A validation without one batch reports metrics of 0."""
+    from official.core import base_trainer
+
+    from tf_lamb.model_garden.checks import data
+    from tf_lamb.model_garden.running.trainer import Trainer
+
+    data._lacks_a_batch = lambda *_: False
+    Trainer.eval_end = base_trainer.Trainer.eval_end
+
+
+def share():
+    """`--per_replica_batch_size` is refused for all optimizers but one."""
+    from tf_lamb.model_garden.experiments import parsing
+
+    parsing.OPTIMIZERS = {"tf_lamb": None}
+
+
+def devices():
+    """A run waits for GPUs that are not there."""
+    from tf_lamb.model_garden.checks import experiment
+
+    experiment.why_no_devices = lambda params: None
+
+
+def steps_of_adascale():
+    """`--global_batch_size` moves neither the end of AdaScale nor the start of averages."""
+    from tf_lamb.model_garden.experiments import recipes
+
+    recipes._other_steps = lambda config, stretch: ()
+
+
+def rates():
+    """Rates and lengths that are nonsense are taken as they are."""
+    from tf_lamb.model_garden.checks import experiment
+
+    experiment.why_no_rate = lambda params: None
+
+
+# In the order of their discovery.
+PLANTS = {
+    plant.__name__: plant
+    for plant in (
+        clock, averages, use_ema, no_checkpoint, evaluations, stages, end_of_a_stage,
+        overridden_steps, twice, no_batch, share, devices, steps_of_adascale, rates,
+    )
+}  # fmt: skip
