@@ -15,7 +15,7 @@ from tf_lamb.core import autowarmup, gaussian_process
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.running import runner
-from tf_lamb.model_garden.running.autowarmup import KEY, AutoWarmup, schedule_of
+from tf_lamb.model_garden.running.autowarmup import KEY, AutoWarmup, Schedule, schedule_of
 
 STEPS = 24
 
@@ -161,6 +161,11 @@ def test_replicas_share_the_rate_and_the_loss(records, eager):
 def test_what_cannot_be_is_said_before_training(records, tmp_path, fields, says):
     with pytest.raises(UserError, match=says):
         check_run(params_of(records, **fields), "train", str(tmp_path / "new"))
+
+
+def test_decisions_without_an_interval_are_refused_in_any_loop():
+    with pytest.raises(TypeError, match="decide_every must be a whole number >= 1, not None"):
+        Schedule(None, total_steps=8)
 
 
 def test_two_warmups_are_one_too_many(records, tmp_path):

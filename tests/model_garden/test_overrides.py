@@ -267,10 +267,6 @@ def test_no_experiment_comes_to_0_too_early(name):
     [
         ({"distribution_strategy": "mirrored", "num_gpus": 2}, "TensorFlow sees 0"),
         ({"distribution_strategy": "one_device", "num_gpus": 1}, "TensorFlow sees 0"),
-        (
-            {"distribution_strategy": "mirrored", "num_gpus": 8, "all_reduce_alg": "nccl"},
-            "enable_xla=false",
-        ),
         ({"distribution_strategy": "one_device", "num_gpus": 2}, "has one device"),
         ({"distribution_strategy": "off", "num_gpus": 2}, "has one device"),
         ({"distribution_strategy": "mirrored"}, None),
@@ -288,3 +284,14 @@ def test_gpus_that_are_not_there(records, tmp_path, runtime, expected):
         check_run(params, "train", str(tmp_path / "model"))
     assert f"runtime.num_gpus is {runtime['num_gpus']}" in str(error.value)
     assert why_no_runtime(params, evaluating=False) is None  # for those of another machine
+
+
+def test_an_all_reduce_that_xla_cannot_compile(records, tmp_path):
+    settings = tiny(records)
+    settings["runtime"] = {"distribution_strategy": "mirrored", "num_gpus": 8}
+    assert why_no_runtime(build(settings), evaluating=False) is None
+    settings["runtime"] |= {"all_reduce_alg": "hierarchical_copy"}
+    with pytest.raises(UserError, match="all_reduce_alg=hierarchical_copy .*enable_xla=false"):
+        check_run(build(settings), "train", str(tmp_path / "model"))
+    settings["runtime"] |= {"enable_xla": False}
+    assert why_no_runtime(build(settings), evaluating=False) is None

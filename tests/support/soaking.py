@@ -164,15 +164,16 @@ class Soak:
 
         @tf.autograph.experimental.do_not_convert
         def apply(gradients):
-            pairs = zip(gradients, self.variables, strict=True)
+            # Computed here, where the replica's device is known.
+            parts = [g / strategy.num_replicas_in_sync for g in gradients]
+            pairs = zip(parts, self.variables, strict=True)
             self.optimizer.apply_gradients([(tf.cast(g, dtype_of(v)), v) for g, v in pairs])
 
         def step(t, seen):
             before = [tf.identity(tf.convert_to_tensor(v)) for v in kept]
             count = tf.identity(tf.convert_to_tensor(self.optimizer.iterations))
             with tf.control_dependencies([count, *before]):
-                parts = [g / strategy.num_replicas_in_sync for g in gradients(self._held, t)]
-                strategy.run(apply, args=(parts,))
+                strategy.run(apply, args=(gradients(self._held, t),))
             after = [tf.convert_to_tensor(v) for v in kept]
             taken = tf.convert_to_tensor(self.optimizer.iterations) > count
             return t + 1, seen + self._look(before, after, taken)
