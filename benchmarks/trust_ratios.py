@@ -17,7 +17,7 @@ from run_log import Log
 from sklearn.datasets import load_digits
 
 import tf_lamb.keras
-from tf_lamb.api import pictures
+from tf_lamb.api import plots
 
 BATCH, EPOCHS, EXCLUDED = 256, 60, ["bias", "gamma", "beta"]
 STEPS = 6 * EPOCHS  # 1,437 examples
@@ -84,7 +84,7 @@ def main(_):
             layer: {int(step): ratio for step, ratio in curve.items()}
             for layer, curve in run["trust_ratios"].items()
         }
-        pictures.trust_ratios(curves, axis)
+        plots.trust_ratios(curves, axis)
         axis.set_title(f"{name}: {run['accuracy']:.1%} of unseen digits")
     figure.savefig(flags.FLAGS.draw, dpi=110)
 

@@ -18,7 +18,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # room -> packages that its files may import, besides the standard library.
 LAW = {
-    "": {"tf_lamb.registration"},
+    "": {"tf_lamb.core", "tf_lamb.registration"},
     "core": {"tf_lamb.core"},
     "api": {"tf_lamb.api", "tf_lamb.core"},
     "tensorflow": {"tensorflow", "tf_lamb.core", "tf_lamb.tensorflow"},
@@ -46,10 +46,8 @@ BEYOND = {
 # And what only inside functions, on demand.
 ON_DEMAND = {
     "core/gaussian_process.py": {"numpy", "scipy", "sklearn", "threadpoolctl"},
-    "core/recipes/axes.py": {"matplotlib"},
-    "core/recipes/picture.py": {"numpy"},
     "api/layers/fixed_point.py": {"numpy"},
-    "api/pictures.py": {"numpy"},
+    "api/plots.py": {"matplotlib", "numpy"},
 }
 # room -> packages that its files import inside functions alone: the backend may be another one.
 LAZY = {"keras": {"jax", "tensorflow", "torch", "tf_lamb.tensorflow"}, "tpu": {"jax", "jaxlib"}}

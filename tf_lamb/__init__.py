@@ -10,10 +10,11 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
+from tf_lamb import core
 from tf_lamb.registration import register_with_hosts
 
 if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
-    from tf_lamb import core, keras, model_garden, tensorflow, tf_keras
+    from tf_lamb import keras, model_garden, tensorflow, tf_keras
     from tf_lamb.core import recipes
     from tf_lamb.keras import (
         LAMB,
@@ -78,6 +79,17 @@ if not TYPE_CHECKING:  # a type checker is to know a name that is not there
         near = alike or difflib.get_close_matches(name, __all__, 1)
         hint = f". Did you mean {near[0]!r}?" if near else ""
         raise AttributeError(f"module 'tf_lamb' has no attribute {name!r}{hint}")
+
+
+def _default_schedules():
+    return __getattr__("schedules")
+
+
+def _plot_recipes(*recipes, **how):
+    return importlib.import_module("tf_lamb.api.plots").recipes(*recipes, **how)
+
+
+core.default_schedules, core.plot_recipes = _default_schedules, _plot_recipes
 
 
 def __dir__():

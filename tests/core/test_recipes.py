@@ -277,3 +277,15 @@ def test_mlperf_lamb_for_bert(batch_size):
 def test_the_tables_are_whole():
     assert set(LARS) == set(MLPERF_LARS)
     assert set(MLPERF) == set(MLPERF_BERT)
+
+
+def test_the_error_for_what_is_no_recipe_lists_the_functions_that_make_one():
+    kinds = (recipes.Recipe, recipes.StagedRecipe)
+    makers = [n for n in recipes.__all__ if makes(n) in kinds]
+    with pytest.raises(TypeError, match=", ".join(makers)):
+        recipes.arguments(32768, "LAMB")
+
+
+def makes(name):
+    """The type that a function of `recipes` returns, as it is annotated."""
+    return getattr(recipes, name).__annotations__.get("return")

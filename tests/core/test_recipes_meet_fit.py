@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from tf_lamb.api.optimizers import overrun
+from tf_lamb.api.optimizers import layerwise
 from tf_lamb.core import recipes, schedules
 
 # The rules for a baseline of one's own, called alike: rate 0.1 at 128, a fifth of an epoch.
@@ -133,13 +133,13 @@ def test_steps_at_a_rate_of_0_are_said(name):
     optimizer = types.SimpleNamespace(name="LAMB", _learning_rate=schedule, _recipe=None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        overrun.warn_if_over(optimizer, lambda: 10 if end is None else end)
+        layerwise.warn_if_over(optimizer, lambda: 10 if end is None else end)
     if end is None:
         return
     with pytest.warns(
         UserWarning, match=f"LAMB: .* 0 in the last 30 of {end + 30} steps.* ends after {end}"
     ) as caught:
-        overrun.warn_if_over(optimizer, lambda: end + 30)
+        layerwise.warn_if_over(optimizer, lambda: end + 30)
     assert caught[0].filename == __file__
 
 
@@ -149,4 +149,4 @@ def test_a_recipe_for_another_batch_is_named():
         name="LAMB", _learning_rate=recipe.schedule(schedules), _recipe=recipe
     )
     with pytest.warns(UserWarning, match="46,500 of 46,875 steps.*LEGW at batch 4,096 has it"):
-        overrun.warn_if_over(optimizer, lambda: 25 * 60000 // 32)
+        layerwise.warn_if_over(optimizer, lambda: 25 * 60000 // 32)

@@ -15,11 +15,10 @@ BUILD = "from setuptools import build_meta; print(build_meta.build_{}({!r}))"
 SOURCES = ("CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "Makefile", "README.md",
            "constraints.txt", "pyproject.toml", "setup.py")  # fmt: skip
 FOUND = """
-from tf_lamb.model_garden.folders import yamls
-from tf_lamb.model_garden.samples import folder
+from tf_lamb.model_garden.folders import samples, yamls
 print(*yamls.shipped())
 print(yamls.found("bert_small_cpu.yaml"))
-print(folder.command("lamb/bert_pretraining", "bert_small_cpu.yaml", "data"))
+print(samples.command("lamb/bert_pretraining", "bert_small_cpu.yaml", "data"))
 """
 
 

@@ -15,7 +15,7 @@ PLAN = "core/test_plan.py"
 MATRICES = "core/test_matrices.py"
 NOISE = "core/test_noise.py"
 RECIPES = "core/test_recipes.py"
-PICTURE = "core/test_recipe_picture.py"
+PICTURE = "core/test_recipe_plots.py"
 DEFECTS = "api/test_defects.py"
 OPTIMIZERS = "api/test_optimizers.py"
 SCALE = "tf_keras/test_loss_scale.py"
@@ -289,7 +289,7 @@ CORE = {
         ("warmup is not stretched", "base_warmup_epochs * k if", "base_warmup_epochs if"),
         ("warmup from above", "min(base_learning_rate, learning_rate)", "base_learning_rate"),
     ],
-    ("core/recipes/optimizer.py", PICTURE): [
+    ("core/recipes/recipe.py", PICTURE): [
         ("the warmup is counted twice", '(warmup if handover == "continuous" else 0)', "warmup"),
         ("boundaries count from the peak", 'schedules.MultiStep(recipe.boundaries, rates), "drop"',
          'schedules.MultiStep(recipe.boundaries, rates), "continuous"'),

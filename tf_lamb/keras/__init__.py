@@ -31,7 +31,7 @@ from tf_lamb.keras.layers import (
     fixed_point,
     replace_batch_normalization,
 )
-from tf_lamb.keras.migrate import from_addons, migrate
+from tf_lamb.keras.migration import from_addons, migrate
 from tf_lamb.keras.preflight.preflight import preflight as preflight
 from tf_lamb.keras.replicas import per_replica as per_replica
 

@@ -6,7 +6,7 @@ Seam into Keras 3 (3.15.1): `_distribution_strategy`.
 import keras
 from keras import ops
 
-from tf_lamb.api.optimizers import named, overrun
+from tf_lamb.api.optimizers import layerwise, named
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import is_overwritten, names_of, step_of
@@ -205,7 +205,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         """At the end of training, the averages replace the weights if `use_ema` has made any."""
         if host.is_lost(self._iterations):
             return
-        overrun.warn_if_over(self, lambda: step_of(self))
+        layerwise.warn_if_over(self, lambda: step_of(self))
         known = {self._var_key(v) for v in var_list}
         for average, variable in self._averages() if named.has_averages(self) else []:
             if self._var_key(variable) in known:

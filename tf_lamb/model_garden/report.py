@@ -11,8 +11,7 @@ import shlex
 
 from absl import app, flags
 
-from tf_lamb.api import pictures
-from tf_lamb.core.recipes import axes as shared
+from tf_lamb.api import plots
 from tf_lamb.model_garden.checks import early
 from tf_lamb.model_garden.errors import UserError, one_line
 from tf_lamb.model_garden.running.console import Console
@@ -115,17 +114,17 @@ def _drawn(model_dir: str, params, train, validation) -> str:
         for tag, curve in watched.items() if tag.startswith("trust_ratio/")
     }  # fmt: skip
     panels = [
-        (losses, lambda ax: pictures.lines(ax, "loss", losses)),
-        (rates, lambda ax: pictures.lines(ax, "learning rate", rates)),
-        (noise, lambda ax: pictures.noise_scale(noise, _batch_size(params), ax)),
-        (ratios, lambda ax: pictures.trust_ratios(ratios, ax)),
+        (losses, lambda ax: plots.lines(ax, "loss", losses)),
+        (rates, lambda ax: plots.lines(ax, "learning rate", rates)),
+        (noise, lambda ax: plots.noise_scale(noise, _batch_size(params), ax)),
+        (ratios, lambda ax: plots.trust_ratios(ratios, ax)),
     ]
-    drawing = [draw for curves, draw in panels if pictures.has_points(curves)]
+    drawing = [draw for curves, draw in panels if plots.has_points(curves)]
     if not drawing:
         return "none: TensorBoard's files hold no scalars"
     path = os.path.join(model_dir, "report.png")
     try:
-        axes = shared.given_or_new("a run", rows=len(drawing), shown=False)
+        axes = plots.given_or_new("a run", rows=len(drawing), shown=False)
         for draw, ax in zip(drawing, axes, strict=True):
             draw(ax)
         with checkpoints.whole(path) as beside, tf.io.gfile.GFile(beside, "wb") as file:
@@ -135,7 +134,7 @@ def _drawn(model_dir: str, params, train, validation) -> str:
     return path
 
 
-def _named(scalars, **labels: str) -> pictures.Curves:
+def _named(scalars, **labels: str) -> plots.Curves:
     return {label: scalars[tag] for tag, label in labels.items() if tag in scalars}
 
 

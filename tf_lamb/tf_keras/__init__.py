@@ -24,7 +24,7 @@ from tf_lamb.tf_keras.layers import (
     fixed_point,
     replace_batch_normalization,
 )
-from tf_lamb.tf_keras.migrate import from_addons, migrate
+from tf_lamb.tf_keras.migration import from_addons, migrate
 
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",

@@ -5,7 +5,7 @@ import functools
 import tensorflow as tf
 import tf_keras
 
-from tf_lamb.api.optimizers import named, overrun
+from tf_lamb.api.optimizers import layerwise, named
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import names_of, step_of
@@ -215,7 +215,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def finalize_variable_values(self, var_list):
         """At the end of training, the averages replace the weights if `use_ema` has made any."""
-        overrun.warn_if_over(self, lambda: step_of(self))
+        layerwise.warn_if_over(self, lambda: step_of(self))
         if named.has_averages(self):
             super().finalize_variable_values(var_list)
         self._guard.tell(lambda: step_of(self), self.strange_weights)

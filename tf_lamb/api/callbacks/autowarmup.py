@@ -5,7 +5,7 @@ import os
 import tempfile
 from typing import Any
 
-from tf_lamb.api import pictures
+from tf_lamb.api import plots
 from tf_lamb.api.callbacks.callback import Callback
 from tf_lamb.api.variables import variables_of
 from tf_lamb.core import autowarmup, gaussian_process
@@ -203,7 +203,7 @@ class AutoWarmup(Callback):
             ValueError: before there is a loss.
             ModuleNotFoundError: where matplotlib is not installed.
         """
-        return pictures.warmup(self.warmup, axes)
+        return plots.warmup(self.warmup, axes)
 
     def _state_before(self, epoch):
         path = self._state_file

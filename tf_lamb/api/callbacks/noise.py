@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tf_lamb.api import pictures
+from tf_lamb.api import plots
 from tf_lamb.api.callbacks.callback import Callback
 from tf_lamb.api.noise.adascale import AdaScale
 from tf_lamb.api.noise.measured import Measured
@@ -133,7 +133,7 @@ class NoiseScale(Callback):
             name: dict(zip(steps, seen, strict=True))
             for name, seen in self.history.items() if name != "step"
         }  # fmt: skip
-        return pictures.noise_scale(curves, self.batch_size, axes)
+        return plots.noise_scale(curves, self.batch_size, axes)
 
     def advice(self) -> str:
         """The critical batch size, what the present batch costs, and a better one."""

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from tf_lamb.api import pictures
+from tf_lamb.api import plots
 from tf_lamb.api.callbacks.callback import Callback
 from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, distance, observed, short
 from tf_lamb.api.variables import step_of
@@ -71,7 +71,7 @@ class History:
             self._kept = dict(itertools.islice(self._kept.items(), None, None, 2))
             self._keeps_every *= 2
 
-    def curves(self) -> pictures.Curves:
+    def curves(self) -> plots.Curves:
         """The ratio of each layer over the steps; of a long run, at 256 to 513 of the readings."""
         kept = {**self._kept, self.step: _ratios(self.latest)}
         names = {seen.layer: seen.joined or seen.path for seen in self.latest if seen.ratios}
@@ -246,7 +246,7 @@ class TrustRatios(Callback):
             ValueError: before there is a trust ratio.
             ModuleNotFoundError: where matplotlib is not installed.
         """
-        return pictures.trust_ratios(self.history.curves(), axes)
+        return plots.trust_ratios(self.history.curves(), axes)
 
     def _read_now(self):
         self.history.read()

@@ -6,7 +6,6 @@ was published is rounded to the nearest whole step, halves up, unless the source
 number itself.
 """
 
-from tf_lamb.core.recipes.optimizer import arguments, schedule
 from tf_lamb.core.recipes.published import (
     bert_mixed_batch,
     legw_resnet50_lars,
@@ -15,7 +14,7 @@ from tf_lamb.core.recipes.published import (
     untuned_lamb_bert,
     untuned_lamb_resnet50,
 )
-from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
+from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe, arguments, schedule
 from tf_lamb.core.recipes.reference import mlperf_lamb_bert, mlperf_lars
 from tf_lamb.core.recipes.scaling import legw, linear_scaling, sqrt_scaling
 

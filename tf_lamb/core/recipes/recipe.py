@@ -1,13 +1,161 @@
-"""What a recipe is, and how it prints."""
+"""A recipe: how it prints, and what an optimizer is given by it."""
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
+from tf_lamb import core
 from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import PRESETS
 from tf_lamb.core.recipes.arithmetic import positive, whole
-from tf_lamb.core.recipes.picture import Drawable
+
+# The functions of `tf_lamb.recipes` that make one.
+MAKERS = (
+    "bert_mixed_batch", "legw", "legw_resnet50_lars", "linear_scaling", "mlperf_lamb_bert",
+    "mlperf_lars", "nvidia_bert", "sqrt_scaling", "untuned_lamb_bert", "untuned_lamb_resnet50",
+)  # fmt: skip
+_ARGUMENTS = (
+    "weight_decay", "exclude_from_weight_decay", "exclude_from_layer_adaptation", "beta_1",
+    "beta_2", "epsilon", "momentum", "nesterov", "trust_coefficient", "global_clipnorm",
+)  # fmt: skip
+
+
+def schedule(recipe: Any, schedules: Any) -> Any:
+    """The learning rate of the recipe, step by step.
+
+    Args:
+        recipe: one recipe, or stages of them, each warmed up again.
+        schedules: the module whose schedules to use: `tf_lamb.core.schedules`, or a door's.
+    """
+    stages = _stages(recipe)
+    if stages[0] is not recipe:
+        lengths = [stage.train_steps for stage in stages]
+        return schedules.Stages(lengths, [schedule(stage, schedules) for stage in stages])
+    peak, warmup, handover = recipe.learning_rate, recipe.warmup_steps, recipe.handover
+    after: Any
+    if recipe.decay == "multi_step":
+        rates = [peak * recipe.decay_rate**i for i in range(len(recipe.boundaries) + 1)]
+        after, handover = schedules.MultiStep(recipe.boundaries, rates), "drop"  # absolute steps
+    elif recipe.decay == "constant" or warmup == recipe.train_steps:
+        after = schedules.Constant(peak)
+    else:
+        steps = recipe.train_steps - (warmup if handover == "continuous" else 0)
+        after = schedules.Polynomial(peak, steps, recipe.end_learning_rate, recipe.power)
+    if not warmup:
+        return after
+    start = recipe.initial_learning_rate
+    return schedules.Warmup(warmup, after, start=start, handover=handover)
+
+
+def arguments(recipe: Any, optimizer: str) -> dict[str, Any]:
+    """The arguments of the optimizer of that name; what the recipe does not say is left out.
+
+    Raises:
+        TypeError: for what is no recipe.
+        ValueError: where the recipe is another optimizer's, or its stages differ in an argument.
+    """
+    stages = _stages(recipe)
+    found = []
+    for stage in stages:
+        if stage.optimizer not in (None, optimizer):
+            raise ValueError(
+                f"{stage.title} is a recipe for {stage.optimizer}, not for {optimizer}: "
+                f"write {_road(stage)}."
+            )
+        given = {name: getattr(stage, name) for name in _ARGUMENTS}
+        found.append({name: value for name, value in given.items() if value is not None})
+    for stage, others in zip(stages, found, strict=True):
+        if others != found[0]:
+            raise ValueError(
+                f"The stages of {recipe.title} need optimizers of their own: {stage.title} has "
+                f"{others}, the first stage {found[0]}. Make one optimizer for each stage."
+            )
+    return found[0]
+
+
+def _stages(recipe) -> tuple:
+    """The recipes that it consists of, or an error that says what a recipe is."""
+    if stages := getattr(recipe, "stages", ()):
+        return stages
+    raise TypeError(
+        "A recipe is what tf_lamb.recipes makes for a batch size, such as "
+        f"tf_lamb.recipes.untuned_lamb_bert(32768), and not {recipe!r}. There are "
+        f"{', '.join(MAKERS)}."
+    )
+
+
+def _road(recipe) -> str:
+    """How its optimizer is made. SGD is Keras's own, whose weight decay is a penalty's gradient."""
+    if recipe.optimizer != "SGD":
+        return f"{recipe.optimizer}.from_recipe(...)"
+    sgd = {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
+    given = "".join(f", {name}={value}" for name, value in sgd.items() if value is not None)
+    road = f"keras.optimizers.SGD(recipe.schedule(){given})"
+    if recipe.weight_decay:
+        road += (
+            ", and for its weight decay kernel_regularizer="
+            f"keras.regularizers.L2({recipe.weight_decay / 2:g}) in the layers"
+        )
+    return road
+
+
+class Drawable:
+    """What has a learning rate: a recipe, or stages of them."""
+
+    def schedule(self: Any, schedules: Any = None) -> Any:
+        """The learning rate, step by step, as any optimizer of Keras takes it.
+
+            keras.optimizers.SGD(recipe.schedule(), momentum=0.9, nesterov=True)
+
+        Args:
+            schedules: The module whose schedules to use. Defaults to None: `tf_lamb.schedules`,
+                those of Keras 3, or of tf_keras where `TF_USE_LEGACY_KERAS` is set;
+                `tf_lamb.keras.schedules` and `tf_lamb.tf_keras.schedules` say it outright.
+
+        Example:
+            >>> from tf_lamb.core import recipes, schedules
+            >>> recipes.linear_scaling(8192).schedule(schedules).steps
+            782
+        """
+        return schedule(self, core.default_schedules() if schedules is None else schedules)
+
+    def plot(self, *others: "Drawable", over: str = "steps", ax: Any = None) -> Any:
+        """Draws the learning rate, and that of other recipes in the same picture.
+
+        The values are those of the schedule that an optimizer is given; where it jumps, the line
+        is vertical. The axes are linear, so that what is straight is drawn so; only where one
+        recipe has more than 20 times the steps (or examples) of another, whose line would be a
+        stroke at the left edge, is that axis logarithmic, as its label says.
+
+        Args:
+            *others: Recipes to compare with, say for other batch sizes.
+            over: What to draw it over, "steps" of the optimizer or "examples" seen.
+            ax: The matplotlib `Axes` to draw in. Defaults to None: those of a new figure.
+
+        Returns:
+            The `Axes`, with a line and an entry in the legend for each recipe. To show or to save
+            it is the caller's.
+
+        Raises:
+            ValueError: where `over` is neither of them.
+            TypeError: for anything but recipes in `others`.
+            ModuleNotFoundError: where matplotlib is not installed.
+
+        Example:
+            >>> from tf_lamb.core.recipes import untuned_lamb_bert
+            >>> small, large = untuned_lamb_bert(512), untuned_lamb_bert(32768)
+            >>> ax = large.plot(small)
+            >>> [line.get_label() for line in ax.lines]
+            ['batch 32,768', 'batch 512']
+        """
+        return core.plot_recipes(self, *others, over=over, ax=ax)
+
+
+def batch(recipe) -> str:
+    """The batch of a recipe, or of each stage, in words."""
+    sizes = dict.fromkeys(stage.batch_size for stage in recipe.stages)
+    return "batch " + ", then ".join(f"{size:,}" for size in sizes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

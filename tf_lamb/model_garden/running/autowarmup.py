@@ -18,7 +18,7 @@ import tensorflow as tf
 import tf_keras
 from absl import logging
 
-from tf_lamb.api import pictures
+from tf_lamb.api import plots
 from tf_lamb.api.variables import step_of, unwrapped
 from tf_lamb.core import autowarmup, checks
 from tf_lamb.model_garden.errors import UserError
@@ -124,7 +124,7 @@ class AutoWarmup:
     def advice(self) -> str:
         """What it decided; draws it, too."""
         if self._writes and self.warmup.points:
-            above, _ = pictures.warmup(self.warmup)
+            above, _ = plots.warmup(self.warmup)
             with tf.io.gfile.GFile(os.path.join(self._folder, "auto_warmup.png"), "wb") as file:
                 above.figure.savefig(file, format="png", dpi=110)
         return str(self.warmup)

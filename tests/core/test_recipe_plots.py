@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tf_lamb.core import recipes, schedules
-from tf_lamb.core.recipes import picture
+from tf_lamb.core.recipes import recipe as recipe_file
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
@@ -156,5 +156,5 @@ def test_recipes_load_neither_matplotlib_nor_numpy():
 
 
 def test_the_example_runs():
-    found = doctest.testmod(picture)
+    found = doctest.testmod(recipe_file)
     assert found.failed == 0 and found.attempted > 0
