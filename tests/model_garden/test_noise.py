@@ -43,6 +43,7 @@ def test_micro_batches_and_replicas_measure_the_same(records):
         measured = runner.measuring(trainer.optimizer)
         assert (measured.parts, measured.micro_batches) == (4, micro_batches)
         seen[replicas] = measured.noise_of(64)["model"], measured.gain
+        assert actions.Progress(measured).advice().startswith("AdaScale: 2 steps were worth")
     assert 1 < seen[1][1] < 4
     np.testing.assert_allclose(seen[2], seen[1], rtol=1e-5)
 

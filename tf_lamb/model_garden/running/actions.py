@@ -113,7 +113,7 @@ class Progress:
 
     def advice(self) -> str:
         """How far training has come, in steps of the base batch."""
-        spent, steps = self._optimizer.scale_invariant_steps, int(self._optimizer.iterations)
+        spent, steps = self._optimizer.scale_invariant_steps, step_of(self._optimizer)
         asked = f" of {self._steps:,}" if self._steps else ""
         return f"AdaScale: {steps:,} steps were worth {spent:,.0f}{asked} of the base batch."
 
