@@ -36,8 +36,8 @@ VERSIONS = ("keras", "tensorflow", "tf_keras", "jax", "numpy", "hypothesis")
 def plant(name):
     """Has this process import the package with a fault."""
     _, changes = planted.PLANTS[name]
-    for file, before, after in changes:
-        killing.slip(str(HERE.parent / "tf_lamb" / file), before, after)
+    for change in changes:
+        killing.slip(*change)
 
 
 def draw(door, seed, runs, steps):

@@ -1,19 +1,19 @@
 """Faults that 5,400 tests did not see, planted again: `support/stateful.py` has to find each.
 
-Name -> the hosts that show it, and changes of the package: a file of `tf_lamb`, a passage that
-stands once in it, and what it becomes.
+Name -> the hosts that show it, and changes of the package: a definition, a passage of it and what
+it becomes, as in `support/mutants.py`.
 """
 
 PLANTS = {
     "one layer of two towers": (
         ("tensorflow", "jax", "tf_keras"),
-        [("core/patterns.py", 'layer if count == "1" else f"{layer}#{number}"', "layer")],
+        [("joined_layers", "layer if count == '1' else f'{layer}#{number}'", "layer")],
     ),
     "a second fit donates an array twice": (
         ("jax",),
         [
             (
-                "keras/optimizer.py",
+                "keras.finalize_variable_values",
                 "host.take(variable, average)",
                 "variable.assign(ops.cast(average, variable.dtype))",
             )
@@ -23,12 +23,12 @@ PLANTS = {
         ("tensorflow", "jax", "tf_keras"),
         [
             (
-                "api/optimizers/named.py",
+                "of",
                 "parts.append(Part(name, shape, kept))",
                 "parts.append(Part(name, shape, {str(n): v for n, v in enumerate(kept.values())}))",
             ),
             (
-                "api/optimizers/named.py",
+                "_slots",
                 "return {slot for slot in kept if not slot.startswith(_BESIDE)}",
                 "return set()",
             ),
@@ -38,7 +38,7 @@ PLANTS = {
         ("tensorflow", "jax"),
         [
             (
-                "keras/optimizer.py",
+                "keras.finalize_variable_values",
                 "self._averages() if named.has_averages(self) else []",
                 "self._averages()",
             )
@@ -48,7 +48,7 @@ PLANTS = {
         ("tensorflow", "tf_keras"),
         [
             (
-                "core/autowarmup.py",
+                "Kept.at",
                 "return [_read(file, each) for each in like]",
                 "return [[_read(file, each), each][1] for each in like]",
             )
