@@ -4,6 +4,7 @@
 `keras` do, for the others have no other backend.
 """
 
+import gc
 import os
 import pathlib
 import sys
@@ -26,6 +27,12 @@ def pytest_ignore_collect(collection_path):
     if BACKEND != "tensorflow" and collection_path.name.startswith("test_"):
         return collection_path.relative_to(TESTS).parts[0] not in ON_EVERY_BACKEND
     return None
+
+
+def pytest_collection_finish():
+    """What the frameworks made when they were imported stays: no collection looks through it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
