@@ -11,7 +11,6 @@ import warnings
 import keras
 
 from tf_lamb.api import callbacks
-from tf_lamb.api.callbacks import backup
 from tf_lamb.core.messages import needed
 from tf_lamb.keras import processes
 
@@ -91,8 +90,8 @@ def _hide(optimizer, wrapper):
 _BEFORE, _AFTER = "after_epoch_", ".weights.h5"
 
 
-class BackupAndRestore(backup.BackupAndRestore, keras.callbacks.BackupAndRestore):
-    __doc__ = backup.BackupAndRestore.__doc__
+class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRestore):
+    __doc__ = callbacks.BackupAndRestore.__doc__
 
     def __init__(self, backup_dir: str | os.PathLike, delete_checkpoint: bool = True):
         super().__init__(backup_dir, delete_checkpoint=delete_checkpoint)

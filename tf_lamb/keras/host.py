@@ -10,7 +10,7 @@ Seams into Keras 3 (3.12.0 to 3.15.1); the rest of the room uses what is here, a
         `iterations`.
     `Variable._value`: None while `fit` on JAX has the array, which a step donates.
     `_all_reduce_sum_gradients`, `_get_variable_index`, `_var_key`, `_iterations`,
-    `_distribution_strategy`, `_accumulated_gradients`: used as Keras's own optimizers use them.
+    `_distribution_strategy`, `_accumulated_gradients`, `_variables`, `_trainable_variables`: used as Keras's own optimizers use them.
 """
 
 import contextlib
@@ -19,9 +19,65 @@ import keras
 from keras import ops
 
 from tf_lamb.api.optimizers import named
-from tf_lamb.api.variables import path_of
+from tf_lamb.api.variables import is_overwritten, path_of
 from tf_lamb.core.rules.shared import within
-from tf_lamb.keras import accumulators, saved
+from tf_lamb.keras import saved
+
+
+def without_gradient(optimizer, variables):
+    """The variables that have no gradient in a micro-batch, and what they have added up.
+
+    The update takes those sums, too. A variable that is frozen waits.
+
+    Args:
+        optimizer: one of this package, built.
+        variables: those that have a gradient.
+    """
+    known = {optimizer._var_key(v) for v in variables}
+    pairs = zip(optimizer._trainable_variables, optimizer._accumulators, strict=False)
+    missing = [
+        (variable, total)
+        for variable, total in pairs
+        if variable.trainable
+        and optimizer._var_key(variable) not in known
+        and not is_overwritten(variable)
+    ]
+    return [variable for variable, _ in missing], [total for _, total in missing]
+
+
+def overwrite_marked(optimizer, gradients, variables):
+    """Overwrites what a float8 layer has marked for it: with the largest of an update, as in Keras.
+
+    Returns:
+        The other gradients, and their variables.
+    """
+    others = []
+    for gradient, variable in zip(gradients, variables, strict=True):
+        if not is_overwritten(variable):
+            others.append((gradient, variable))
+            continue
+        if optimizer.gradient_accumulation_steps:
+            total = optimizer._accumulated_gradients[optimizer._get_variable_index(variable)]
+            largest, is_update = ops.maximum(gradient, total), optimizer._is_update()
+            total.assign(ops.where(is_update, ops.zeros_like(largest), largest))
+            gradient = ops.where(is_update, largest, variable.value)
+        variable.assign(gradient)
+    return [gradient for gradient, _ in others], [variable for _, variable in others]
+
+
+def split_accumulators(optimizer):
+    """Gives the sums of an optimizer that is built a part for each of its replicas.
+
+    The first part is the sum so far.
+    """
+    for i, variable in enumerate(optimizer._trainable_variables if optimizer._accumulators else ()):
+        old = optimizer._accumulated_gradients[i]
+        new = optimizer.add_variable_from_reference(variable, "gradient_accumulator")
+        rest = ops.zeros((new.shape[0] - 1, *old.shape), old.dtype)
+        new.assign(ops.concatenate([ops.convert_to_tensor(old)[None], rest]))
+        optimizer._accumulated_gradients[i] = new
+        every = optimizer._variables
+        every[next(at for at, v in enumerate(every) if v is old)] = every.pop()
 
 
 def take(variable, value):
@@ -218,7 +274,7 @@ class HostOptimizer(saved.Saved, keras.optimizers.Optimizer):
 
     def _overwrite_variables_directly_with_gradients(self, grads, vars):
         """As in Keras, which takes `iterations` for micro-steps; ours are updates."""
-        return accumulators.overwrite_marked(self, grads, vars)
+        return overwrite_marked(self, grads, vars)
 
     def _apply_weight_decay(self, variables):
         """Silent: the rule decays inside the trust ratio."""

@@ -20,7 +20,7 @@ from tf_lamb.api.noise.adascale import Rate
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import is_overwritten
-from tf_lamb.keras import accumulators, host, processes
+from tf_lamb.keras import host, processes
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
 
@@ -127,7 +127,7 @@ class MeasuringOptimizer(host.HostOptimizer):
     def _gather(self, gradients, positions):
         squares = self._squares(gradients, positions, self._preconditioner(positions))
         known = [self._trainable_variables[i] for i in positions]
-        _, others = accumulators.without_gradient(self.inner_optimizer, known)
+        _, others = host.without_gradient(self.inner_optimizer, known)
         into = [*map(self._accumulated, positions), *others, self._state["squares"]]
         zeros = [ops.zeros(total.shape, total.dtype) for total in others]
         self._add_up([*gradients, *zeros, self._replicas * squares], into)

@@ -11,7 +11,7 @@ from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import is_overwritten, names_of, step_of
 from tf_lamb.core.step import Scalars, State, Stored
-from tf_lamb.keras import accumulators, host, processes, saved, schedules, sharding, update
+from tf_lamb.keras import host, processes, saved, schedules, sharding, update
 
 
 class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
@@ -106,7 +106,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             ops.cast(host.dense(g, v), host.compute_dtype(v.dtype))
             for g, v in zip(grads, trainable_variables, strict=True)
         ]
-        missing, sums = accumulators.without_gradient(self, trainable_variables)
+        missing, sums = host.without_gradient(self, trainable_variables)
         gradients += [ops.zeros(each.shape, each.dtype) for each in sums]
         if self._settings.shard_update and not self._shares:
             sharding.data_axis(f"shard_update=True of {self.name}")  # says why it cannot be

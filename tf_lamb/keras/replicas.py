@@ -16,7 +16,7 @@ import keras
 
 from tf_lamb.api.variables import is_overwritten, unwrapped
 from tf_lamb.core.messages import warn
-from tf_lamb.keras import accumulators, sharding
+from tf_lamb.keras import host, sharding
 from tf_lamb.keras.measured import MeasuringOptimizer
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
@@ -87,7 +87,7 @@ def per_replica(model: keras.Model) -> keras.Model:
             )
         inner._replicas = measuring._replicas = replicas
         if inner.built:
-            accumulators.split_accumulators(inner)
+            host.split_accumulators(inner)
     model.train_step = types.MethodType(_train_step, model)
     return model
 

@@ -9,7 +9,6 @@ import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api import callbacks
-from tf_lamb.api.callbacks import backup
 from tf_lamb.api.variables import variables_of
 from tf_lamb.tensorflow import summaries
 
@@ -47,8 +46,8 @@ class TrustRatios(callbacks.TrustRatios, BetweenBatches):
     _writer = summaries.Writer
 
 
-class BackupAndRestore(backup.BackupAndRestore, tf_keras.callbacks.BackupAndRestore):
-    __doc__ = backup.BackupAndRestore.__doc__
+class BackupAndRestore(callbacks.BackupAndRestore, tf_keras.callbacks.BackupAndRestore):
+    __doc__ = callbacks.BackupAndRestore.__doc__
 
     def __init__(self, backup_dir: str | os.PathLike, delete_checkpoint: bool = True):
         super().__init__(backup_dir, delete_checkpoint=delete_checkpoint)

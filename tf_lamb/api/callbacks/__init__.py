@@ -1,7 +1,7 @@
 """One callback a file, on the base that all share."""
 
 from tf_lamb.api.callbacks.autowarmup import AutoWarmup
-from tf_lamb.api.callbacks.backup import BackupAndRestore
+from tf_lamb.api.callbacks.callback import BackupAndRestore
 from tf_lamb.api.callbacks.divergence import DivergenceReport
 from tf_lamb.api.callbacks.noise import NoiseScale, StopAtScaleInvariantStep
 from tf_lamb.api.callbacks.trust_ratios import TrustRatios

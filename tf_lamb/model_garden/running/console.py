@@ -2,6 +2,9 @@
 
 TensorFlow, Model Garden and Orbit write hundreds of lines to stderr, from Python and from C++. Here
 the process's stderr is a file, and what is for the reader goes past it.
+
+Python sees to Ctrl-C and SIGTERM between two lines of Python. Where TensorFlow compiles or trains,
+the next line is minutes away; what C notes of a signal wakes up a thread at once.
 """
 
 import contextlib
@@ -11,6 +14,7 @@ import io
 import os
 import pathlib
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -20,7 +24,48 @@ import warnings
 
 from absl import logging
 
-from tf_lamb.model_garden.running import interrupts
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def interrupts_handled(stop):
+    """Has a thread call `stop` when this process is interrupted, or asked to end, in the block.
+
+    A signal that is ignored, as Ctrl-C is in the background of a script, stays so; one for which
+    somebody else has a handler by then is theirs.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    heard = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, _note) for each in heard}
+    noted_in = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    thread = threading.Thread(target=_wait, args=(reading, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(noted_in)
+        for each, handler in before.items():
+            if signal.getsignal(each) is _note:
+                signal.signal(each, handler)
+        os.write(writing, b"\0")
+        thread.join()
+        os.close(reading)
+        os.close(writing)
+
+
+def _note(number, frame):
+    """The thread sees to it."""
+
+
+def _wait(reading, stop):
+    while number := os.read(reading, 1)[0]:
+        if signal.getsignal(number) is _note:
+            stop()
+
 
 _OURS = pathlib.Path(__file__).parents[2]
 _LAST = 20  # lines of the log that an error shows
@@ -75,7 +120,7 @@ class Console:
             if not faulthandler.is_enabled():
                 faulthandler.enable(self.stream, all_threads=False)
                 stack.callback(faulthandler.disable)
-            stack.enter_context(interrupts.handled(self._stop))
+            stack.enter_context(interrupts_handled(self._stop))
             self._undo = stack.pop_all()
         return self
 
