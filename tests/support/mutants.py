@@ -4,7 +4,7 @@
 definition, and what it becomes.
 
 A definition is a function, a class or a constant, named as in `support/killing.py`: `lamb`,
-`Update._apply`, or with its room where both Kerases have one, `keras.LayerwiseOptimizer._scalars`;
+`Update._apply`, or with its room where both Kerases have one, `keras.LayerwiseOptimizer.build`;
 its file does not matter. A passage is of its code as `ast.unparse` writes it: without comments, on
 one line a statement, in single quotes.
 """
@@ -377,7 +377,7 @@ TENSORFLOW = {
         ("no shift", "map(along, (layer.a, layer.b, layer.shift))",
          "map(along, (layer.a, layer.b, [0] * len(layer.a)))"),
     ],
-    ("keras.LayerwiseOptimizer._scalars", f"{DEFECTS}::test_d27_bias_correction_is_a_switch"): [
+    ("Layerwise._scalars", f"{DEFECTS}::test_d27_bias_correction_is_a_switch"): [
         ("t counts from 2", "t=t,", "t=t + 1,"),
     ],
     ("LayerwiseOptimizer._make_update",
@@ -389,9 +389,6 @@ TENSORFLOW = {
     ],
     ("keras.LayerwiseOptimizer.get_config", f"{DEFECTS}::test_d08_the_config_has_both_lists"): [
         ("a config of the rate alone", "return self._config(", "return dict(learning_rate="),
-    ],
-    ("LayerwiseOptimizer._scalars", f"{DEFECTS}::test_d27_bias_correction_is_a_switch"): [
-        ("t counts from 2", "t = self.iterations + 1", "t = self.iterations + 2"),
     ],
     ("tf_keras.HostOptimizer._clip_gradients", f"{ACCUMULATED}[{{'clipnorm': 0.1}}-tf_keras]"): [
         ("clipped before it is the mean", "return grads", "return super()._clip_gradients(grads)"),

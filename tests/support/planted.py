@@ -13,7 +13,7 @@ PLANTS = {
         ("jax",),
         [
             (
-                "keras.finalize_variable_values",
+                "keras._overwrite_model_variables_with_average_value",
                 "host.take(variable, average)",
                 "variable.assign(ops.cast(average, variable.dtype))",
             )
@@ -38,9 +38,9 @@ PLANTS = {
         ("tensorflow", "jax"),
         [
             (
-                "keras.finalize_variable_values",
-                "self._averages() if named.has_averages(self) else []",
-                "self._averages()",
+                "Layerwise.finalize_variable_values",
+                "if named.has_averages(self):",
+                "if self.use_ema:",
             )
         ],
     ),

@@ -3,6 +3,7 @@
 A layer is a variable as it is, cut into slices, or joined with others. A host reads and assigns.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from itertools import accumulate, count, pairwise
@@ -43,6 +44,28 @@ class State(NamedTuple):
         """What is stored and what is observed of the variables of a layer."""
         stored = [self.stored[i] for i in layer.members]
         return stored, [self.observed[i] for i in layer.members] if self.observed else []
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class Update:
+    """Applies one rule to many variables; the base of what each framework has.
+
+    Attributes:
+        rule: the rule with its hyper-parameters bound, `rule(xp, g, w, *slots, lr=, t=, ...)`.
+        clip: takes and returns the list of gradients; it sees the whole, aggregated gradient.
+        accumulation_steps: micro-steps an update takes, or None.
+        refusal: what is raised, with names, where a gradient is not finite; None raises nothing.
+        assign: gives a weight or a slot its new value: in Keras 3 the optimizer's own method, which
+            a subclass may have overridden.
+        tell: called by a step that is skipped, with the steps taken and how many were skipped.
+    """
+
+    rule: Callable
+    clip: Callable
+    accumulation_steps: int | None
+    refusal: str | None
+    assign: Callable
+    tell: Callable
 
 
 def step(

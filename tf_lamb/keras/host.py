@@ -10,7 +10,8 @@ Seams into Keras 3 (3.12.0 to 3.15.1); the rest of the room uses what is here, a
         `iterations`.
     `Variable._value`: None while `fit` on JAX has the array, which a step donates.
     `_all_reduce_sum_gradients`, `_get_variable_index`, `_var_key`, `_iterations`,
-    `_distribution_strategy`, `_accumulated_gradients`, `_variables`, `_trainable_variables`: used as Keras's own optimizers use them.
+    `_distribution_strategy`, `_accumulated_gradients`, `_variables`, `_trainable_variables`: used
+        as Keras's own optimizers use them.
 """
 
 import contextlib

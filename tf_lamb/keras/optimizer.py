@@ -6,17 +6,17 @@ Seam into Keras 3 (3.15.1): `_distribution_strategy`.
 import keras
 from keras import ops
 
-from tf_lamb.api.optimizers import layerwise, named
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import is_overwritten, names_of, step_of
-from tf_lamb.core.step import Scalars, State, Stored
+from tf_lamb.api.variables import is_overwritten
+from tf_lamb.core.step import State, Stored
 from tf_lamb.keras import host, processes, saved, schedules, sharding, update
 
 
 class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     """Owns variables, casting, clipping, distribution and config."""
 
+    _xp = ops
     _schedules = schedules
     _shares = None  # how `shard_update` lays out what accompanies variables
     _replicas = 1  # whose gradients come apart, on JAX
@@ -175,20 +175,6 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         dtypes = {host.compute_dtype(v.dtype) for v in self._trainable_variables}
         return "float64" if "float64" in dtypes else "float32"
 
-    def _scalars(self):
-        """What the step depends on besides gradients and state."""
-        t, frequency = self.iterations + 1, self.ema_overwrite_frequency
-        overwrites = ops.equal(t % frequency, 0) if frequency else ops.full((), False, "bool")
-        return Scalars(
-            lr=ops.convert_to_tensor(self.learning_rate),
-            t=t,
-            is_update=self._is_update(),
-            # As in Keras, the averages begin with the weights of the first step.
-            ema_momentum=ops.cast(self.use_ema and self._has_averages > 0, self._widest)
-            * self.ema_momentum,
-            ema_overwrites=overwrites,
-        )
-
     @property
     def _accumulators(self):
         """By variable, or none."""
@@ -202,15 +188,15 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         return [p for i, p in enumerate(pairs) if p[0] is not None and (of is None or i in of)]
 
     def finalize_variable_values(self, var_list):
-        """At the end of training, the averages replace the weights if `use_ema` has made any."""
-        if host.is_lost(self._iterations):
-            return
-        layerwise.warn_if_over(self, lambda: step_of(self))
+        """See base class; a step of `fit` on JAX that has failed leaves nothing to finish."""
+        if not host.is_lost(self._iterations):
+            super().finalize_variable_values(var_list)
+
+    def _overwrite_model_variables_with_average_value(self, var_list):
         known = {self._var_key(v) for v in var_list}
-        for average, variable in self._averages() if named.has_averages(self) else []:
+        for average, variable in self._averages():
             if self._var_key(variable) in known:
                 host.take(variable, average)
-        self._guard.tell(lambda: step_of(self), self.strange_weights)
 
     def get_config(self):
         """The constructor's arguments, exclusions and all."""
@@ -227,24 +213,9 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
                 return vector_beside(host.native(variable), self._distribution_strategy, name)
         return keras.Variable(ops.full((4,), -1.0), dtype="float32", trainable=False, name=name)
 
-    def state_of(self, index: int) -> dict:
-        """By name the slots of a variable of the build, and its "average" if there is one."""
-        averages = (("average", average) for average, _ in self._averages({index}))
-        return {**dict(zip(self.slot_names, self._slots[index], strict=False)), **dict(averages)}
+    def _index_of(self, variable):
+        return self._get_variable_index(variable)
 
-    def continue_from(self, model: object, step: int, states: dict, weights: dict) -> None:
-        """Goes on after these steps, with path -> slot or "average" -> array, path -> weight."""
-        self.build(model.trainable_variables)
-        for name, variable in zip(names_of(model.weights), model.weights, strict=True):
-            variable.assign(weights.get(name, variable))
-        trained = model.trainable_variables
-        for path, variable in zip(names_of(trained), trained, strict=True):
-            values = {"average": variable, **states[path]}
-            for name, own in self.state_of(self._get_variable_index(variable)).items():
-                host.take(own, values.get(name, ops.zeros(own.shape)))
-        if self.gradient_accumulation_steps:
-            for own in [self._micro_step, *self._accumulators]:
-                own.assign(ops.zeros(own.shape, own.dtype))
-        if self.use_ema:
-            self._has_averages.assign(1)
-        self._iterations.assign(step)
+    @staticmethod
+    def _put(variable, value):
+        host.take(variable, ops.zeros(variable.shape) if value is None else value)

@@ -5,7 +5,6 @@ On TensorFlow, `tf_lamb.tensorflow.update` stands in its place.
 
 import dataclasses
 import functools
-from collections.abc import Callable
 
 import keras
 from keras import ops
@@ -19,27 +18,14 @@ def _new(new, old):
     return new
 
 
-@dataclasses.dataclass(eq=False)
-class Update:
+@dataclasses.dataclass(eq=False, kw_only=True)
+class Update(step.Update):
     """Applies one rule to many variables.
 
     Attributes:
-        rule: the rule with its hyper-parameters bound, `rule(xp, g, w, *slots, lr=, t=, ...)`.
-        clip: takes and returns the list of gradients; it sees the whole, aggregated gradient.
-        accumulation_steps: micro-steps an update takes, or None.
-        refusal: what is raised, with names, where a gradient is not finite; None raises nothing.
-        assign: what gives a weight or a slot its new value: the optimizer's own method, which a
-            subclass may have overridden.
-        tell: called by a step that is skipped, with the steps taken and how many were skipped.
         is_shared: whether each device works on its share of the variables.
     """
 
-    rule: Callable
-    clip: Callable
-    accumulation_steps: int | None
-    refusal: str | None
-    assign: Callable
-    tell: Callable
     is_shared: bool = False
 
     def __call__(self, plan, gradients, state, scalars):

@@ -62,8 +62,8 @@ def _assign(variable, value):
     variable.assign(value)
 
 
-@dataclasses.dataclass(eq=False)
-class Update:
+@dataclasses.dataclass(eq=False, kw_only=True)
+class Update(step.Update):
     """Applies one rule to many variables, on one replica.
 
     One program is traced a (shape, dtype, treatment), not one for the whole list: a network has
@@ -71,22 +71,10 @@ class Update:
     compiles those that are large enough to gain by it.
 
     Attributes:
-        rule: the rule with its hyper-parameters bound, `rule(xp, g, w, *slots, lr=, t=, ...)`.
-        clip: takes and returns the list of gradients; it sees the whole, aggregated gradient.
-        accumulation_steps: micro-steps an update takes, or None.
         jit_compile: whether XLA compiles the programs of large layers.
-        refusal: what is raised, with names, where a gradient is not finite; None raises nothing.
-        assign: what gives a weight or a slot its new value: in Keras 3 the optimizer's own method,
-            which a subclass may have overridden.
-        tell: called by a step that is skipped, with the steps taken and how many were skipped.
     """
 
-    rule: Callable
-    clip: Callable
-    accumulation_steps: int | None
     jit_compile: bool
-    refusal: str | None
-    tell: Callable
     assign: Callable = _assign
 
     def __post_init__(self):

@@ -5,12 +5,10 @@ import functools
 import tensorflow as tf
 import tf_keras
 
-from tf_lamb.api.optimizers import layerwise, named
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import names_of, step_of
-from tf_lamb.core.step import Scalars, State, Stored
-from tf_lamb.tensorflow import replicas
+from tf_lamb.core.step import State, Stored
+from tf_lamb.tensorflow import namespace, replicas
 from tf_lamb.tensorflow.summaries import fetch, vector_beside
 from tf_lamb.tensorflow.update import Update, dense, finite_variables, update_replicas
 from tf_lamb.tf_keras import host, schedules
@@ -19,7 +17,9 @@ from tf_lamb.tf_keras import host, schedules
 class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     """Owns variables, casting, clipping, accumulation, averaging, distribution and config."""
 
+    _xp = namespace
     _schedules = schedules
+    _widest = tf.float64  # the dtype that holds the averages of all variables
     _fetch = staticmethod(fetch)
     _missing = ()  # variables without a gradient, while gradients accumulate
 
@@ -161,16 +161,15 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             self._micro_step.assign((self._micro_step + 1) % self.gradient_accumulation_steps)
         if self.use_ema:
             made = self._has_averages > 0
-            of_step = {self._index_dict[self._var_key(v)] for v in trained}
-            for i in set(range(len(self._slots))) - of_step:  # theirs, too, begin with the first
-                average = self._model_variables_moving_average[i]
-                average.assign(tf.where(made, average, tf.cast(self._of_build[i], average.dtype)))
+            frozen = set(range(len(self._slots))) - set(map(self._index_of, trained))
+            for average, weight in self._averages(frozen):  # theirs, too, begin with the first
+                average.assign(tf.where(made, average, tf.cast(weight, average.dtype)))
             self._has_averages.assign(tf.maximum(self._has_averages, tf.cast(stepped, tf.int64)))
         return self.iterations.assign_add(tf.cast(stepped, tf.int64))
 
     def _work(self, variables, missing=()):
         """What an update takes besides gradients and scalars."""
-        indices = [self._index_dict[self._var_key(v)] for v in variables]
+        indices = list(map(self._index_of, variables))
         weights = [host.native(v) for v in variables]
         averages = self._model_variables_moving_average if self.use_ema else None
         accumulators = self._accumulators if self.gradient_accumulation_steps else None
@@ -184,22 +183,13 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             self._observer.of(indices),
             self._guard.counters,
         )
-        missing = (self._index_dict[self._var_key(v)] for v in missing)
-        return self._plan.layers(indices, missing), state
+        return self._plan.layers(indices, map(self._index_of, missing)), state
 
-    def _scalars(self):
-        t = self.iterations + 1
-        frequency = self.ema_overwrite_frequency
-        return Scalars(
-            lr=tf.convert_to_tensor(self.learning_rate),
-            t=t,
-            is_update=self._is_update(),
-            # As in Keras 3, the averages begin with the weights of the first step. tf_keras has
-            # those of the build, which may be random ones that pretrained weights have replaced.
-            ema_momentum=tf.cast(self.use_ema and self._has_averages > 0, tf.float64)
-            * self.ema_momentum,
-            ema_overwrites=tf.equal(t % frequency, 0) if frequency else tf.constant(False),
-        )
+    def _averages(self, of):
+        """Pairs of an average and its variable, of these positions."""
+        if not self.use_ema:
+            return []
+        return [(self._model_variables_moving_average[i], self._of_build[i]) for i in sorted(of)]
 
     def _vector_beside(self, variable, name):
         return vector_beside(variable, self._distribution_strategy, name)
@@ -213,37 +203,14 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         update = getattr(self, "_update", None)
         return update is not None and update.is_traced
 
-    def finalize_variable_values(self, var_list):
-        """At the end of training, the averages replace the weights if `use_ema` has made any."""
-        layerwise.warn_if_over(self, lambda: step_of(self))
-        if named.has_averages(self):
-            super().finalize_variable_values(var_list)
-        self._guard.tell(lambda: step_of(self), self.strange_weights)
-
     def get_config(self):
         """The constructor's arguments, exclusions and all."""
         return self._config(self._host_learning_rate())
 
-    def state_of(self, index: int) -> dict:
-        """By name the slots of a variable of the build, and its "average" if there is one."""
-        average = {"average": self._model_variables_moving_average[index]} if self.use_ema else {}
-        return dict(zip(self.slot_names, self._slots[index], strict=False)) | average
+    def _index_of(self, variable):
+        return self._index_dict[self._var_key(variable)]
 
-    def continue_from(self, model: object, step: int, states: dict, weights: dict) -> None:
-        """Goes on after these steps, with path -> slot or "average" -> array, path -> weight."""
-        self.build(model.trainable_variables)
-        named = zip(names_of(model.weights), map(host.native, model.weights), strict=True)
-        for name, variable in named:
-            variable.assign(tf.cast(weights.get(name, variable), variable.dtype))
-        trained = model.trainable_variables
-        for path, variable in zip(names_of(trained), map(host.native, trained), strict=True):
-            values = {"average": variable, **states[path]}
-            state = self.state_of(self._index_dict[self._var_key(variable)])
-            for name, own in state.items():
-                own.assign(tf.cast(values.get(name, tf.zeros(own.shape)), own.dtype))
-        if self.gradient_accumulation_steps:
-            for own in [self._micro_step, *self._accumulators]:
-                own.assign(tf.zeros_like(own))
-        if self.use_ema:
-            self._has_averages.assign(1)
-        self.iterations.assign(step)
+    @staticmethod
+    def _put(variable, value):
+        own = host.native(variable)
+        own.assign(tf.cast(tf.zeros(own.shape) if value is None else value, own.dtype))

@@ -1,4 +1,4 @@
-"""What all callbacks share: which optimizer they read, how they count, and what they warn of; and the backup."""
+"""The base of the callbacks: which optimizer they read, how they count. And the backup."""
 
 import math
 from collections.abc import Callable

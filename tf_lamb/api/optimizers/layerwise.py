@@ -6,16 +6,18 @@ import numbers
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard
 from tf_lamb.api.optimizers.observation import Observation, Observer
 from tf_lamb.api.optimizers.settings import Settings, as_given, hyperparameters
-from tf_lamb.api.variables import path_of
+from tf_lamb.api.variables import names_of, path_of, step_of
 from tf_lamb.core import checks, recipes, schedules
 from tf_lamb.core import plan as plans
 from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import exact, numbered
 from tf_lamb.core.recipes.recipe import batch
+from tf_lamb.core.step import Scalars
 
 Own = TypeVar("Own", bound="Layerwise")
 Recipe = recipes.Recipe | recipes.StagedRecipe
@@ -39,6 +41,12 @@ class Layerwise:
     _which_are_finite: Callable
     _vector_beside: Callable
     _fetch: Callable
+    _index_of: Callable  # a variable of the build -> its position
+    _put: Callable  # gives a variable a value, or zeros for None
+    _averages: Callable  # positions -> pairs of an average and its variable
+    _overwrite_model_variables_with_average_value: Callable
+    _is_update: Callable
+    _xp: Any  # the array namespace of the framework
     _schedules: Any  # the module of the door
     _settings: Settings
     _guard: Guard  # plain objects, both: what they hold no host takes for its own state
@@ -49,7 +57,18 @@ class Layerwise:
     _recipe: Recipe | None = None
     _undecayed: tuple[tuple[object, str], ...] = ()  # keys and paths with numbers
 
-    if TYPE_CHECKING:  # the door's
+    if TYPE_CHECKING:  # the framework's, and the door's
+        build: Callable
+        learning_rate: Any
+        iterations: Any
+        gradient_accumulation_steps: int | None
+        use_ema: bool
+        ema_momentum: float
+        ema_overwrite_frequency: int | None
+        _has_averages: Any  # a count, 0 before the first
+        _widest: Any  # the dtype that holds the averages of all variables
+        _micro_step: Any
+        _accumulators: Any
 
         def __init__(self, learning_rate, **arguments): ...
 
@@ -242,6 +261,50 @@ class Layerwise:
                     "slots and its plan belong to them. Make a new optimizer for a new model, "
                     f"for instance {type(self).__name__}.from_config(optimizer.get_config())."
                 )
+
+    def _scalars(self) -> Scalars:
+        """What the step depends on besides gradients and state."""
+        xp, t, frequency = self._xp, self.iterations + 1, self.ema_overwrite_frequency
+        return Scalars(
+            lr=xp.convert_to_tensor(self.learning_rate),
+            t=t,
+            is_update=self._is_update(),
+            # As in Keras 3, the averages begin with the weights of the first step. tf_keras has
+            # those of the build, which may be random ones that pretrained weights have replaced.
+            ema_momentum=xp.cast(self.use_ema and self._has_averages > 0, self._widest)
+            * self.ema_momentum,
+            ema_overwrites=xp.equal(t % frequency, 0) if frequency else xp.convert_to_tensor(False),
+        )
+
+    def finalize_variable_values(self, var_list: Any) -> None:
+        """At the end of training, the averages replace the weights if `use_ema` has made any."""
+        warn_if_over(self, lambda: step_of(self))
+        if named.has_averages(self):
+            self._overwrite_model_variables_with_average_value(var_list)
+        self._guard.tell(lambda: step_of(self), self.strange_weights)
+
+    def state_of(self, index: int) -> dict[str, Any]:
+        """By name the slots of a variable of the build, and its "average" if there is one."""
+        averages = (("average", average) for average, _ in self._averages({index}))
+        return {**dict(zip(self.slot_names, self._slots[index], strict=False)), **dict(averages)}
+
+    def continue_from(self, model: Any, step: int, states: dict, weights: dict) -> None:
+        """Goes on after these steps, with path -> slot or "average" -> array, path -> weight."""
+        trained = model.trainable_variables
+        self.build(trained)
+        for name, variable in zip(names_of(model.weights), model.weights, strict=True):
+            if name in weights:
+                self._put(variable, weights[name])
+        for path, variable in zip(names_of(trained), trained, strict=True):
+            values = {"average": variable, **states[path]}
+            for name, own in self.state_of(self._index_of(variable)).items():
+                self._put(own, values.get(name))
+        if self.gradient_accumulation_steps:
+            for own in [self._micro_step, *self._accumulators]:
+                self._put(own, None)
+        if self.use_ema:
+            self._has_averages.assign(1)
+        self.iterations.assign(step)
 
     def _config(self, rate):
         """The constructor's arguments, the rate from the host's; identities have become paths."""
