@@ -53,11 +53,12 @@ test-host-torch: BACKENDS = torch
 test-host-torch: EXTRA = ,torch
 test-host-newest: VERSION = 3.13
 VERSION = 3.11
+HOST_TESTS = tests/core tests/api tests/keras
 
 test-host-%: $(HOSTS)/%/.ready
 	for backend in $(BACKENDS); do \
 	  KERAS_BACKEND=$$backend $(HOSTS)/$*/bin/python -m pytest -q -n 2 --dist worksteal -m "not slow" \
-	    tests/core tests/api tests/keras || exit 1; \
+	    $(HOST_TESTS) || exit 1; \
 	done
 
 check: $(VENV)/.develop
