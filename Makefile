@@ -3,6 +3,7 @@
 # make test    what a change is likely to break: run it before every commit
 # make test-slow  what needs minutes: kills, clusters, the TPU's compiler, notebooks, trainings
 # make check   style, types, the import law
+# make format  what `make check` wants of the style
 # make test-hosts  the optimizers on the oldest and the newest versions that are declared, and on torch
 # make docs    the site, in .build/site
 # make goldens what the peers compute, made again in environments of their own
@@ -16,7 +17,7 @@ HOSTS = .build/hosts
 AUDIT = .build/audit
 INSTALL = $(RUN) -m pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: train train-resnet test test-slow test-hosts check docs goldens audit
+.PHONY: train train-resnet test test-slow test-hosts check format docs goldens audit
 
 train: $(VENV)/.train
 	$(RUN) -m tf_lamb.model_garden.sample_data --output_dir=.build/data
@@ -66,6 +67,10 @@ check: $(VENV)/.develop
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(RUN) -m pytest -q tests/test_architecture.py -k import_law
+
+format: $(VENV)/.develop
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
 
 docs: $(VENV)/.docs
 	$(RUN) -m sphinx -q -W --keep-going -d .build/doctrees docs .build/site
