@@ -1,7 +1,8 @@
 """What holds in every room: which tests a backend runs, on which devices, and what they leave.
 
 `KERAS_BACKEND` names the backend. On TensorFlow everything runs; elsewhere the rooms `api` and
-`keras` do, for the others have no other backend.
+`keras` do, for the others have no other backend, and of these not what is marked `once`: what
+computes nothing is the same on every backend.
 """
 
 import gc
@@ -27,6 +28,13 @@ def pytest_ignore_collect(collection_path):
     if BACKEND != "tensorflow" and collection_path.name.startswith("test_"):
         return collection_path.relative_to(TESTS).parts[0] not in ON_EVERY_BACKEND
     return None
+
+
+def pytest_collection_modifyitems(config, items):
+    once = [item for item in items if item.get_closest_marker("once")]
+    if BACKEND != "tensorflow" and once:
+        config.hook.pytest_deselected(items=once)
+        items[:] = [item for item in items if item not in once]
 
 
 def pytest_collection_finish():

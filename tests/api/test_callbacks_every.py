@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from support.doors import DOORS, every_door
 
+pytestmark = pytest.mark.once
+
 CALLBACKS = {
     "TrustRatios": lambda ours, every: ours.TrustRatios(every=every, print_fn=None),
     "DivergenceReport": lambda ours, every: ours.DivergenceReport(every=every),

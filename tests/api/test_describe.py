@@ -68,6 +68,7 @@ def test_a_pattern_that_matches_nothing_is_told_before_the_first_step(door):
 
 
 @every_door
+@pytest.mark.once
 def test_what_has_no_plan_is_refused(door):
     host, ours = DOORS[door]
     with pytest.raises(TypeError, match="takes a compiled model, not 3"):
@@ -93,6 +94,7 @@ def test_the_example_runs():
     ("name", "meant"),
     [("Lamb", "LAMB"), ("Lars", "LARS"), ("Adascale", "AdaScale"), ("from_addon", "from_addons")],
 )
+@pytest.mark.once
 def test_a_name_that_is_not_there_gets_the_one_that_is(name, meant):
     with pytest.raises(AttributeError, match=f"no attribute '{name}'. Did you mean '{meant}'?"):
         getattr(tf_lamb, name)

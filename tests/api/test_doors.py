@@ -43,12 +43,14 @@ def test_signatures_and_docstrings_are_equal(read):
 
 
 @every_door
+@pytest.mark.once
 def test_the_config_holds_every_argument(door):
     for cls in faces_of(door, OPTIMIZERS).values():
         assert set(cls().get_config()) == arguments_of(cls), cls
 
 
 @every_door
+@pytest.mark.once
 def test_every_argument_is_documented(door):
     assert not [
         (name, argument)
@@ -92,45 +94,8 @@ def test_a_compiled_step_is_the_uncompiled_one():
         np.testing.assert_allclose(value, expected[path], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "words"),
-    [
-        ({"learning_rate": -0.1}, ValueError, ["learning_rate", "-0.1", "[0, inf)"]),
-        ({"learning_rate": float("nan")}, ValueError, ["learning_rate", "nan"]),
-        ({"learning_rate": "fast"}, TypeError, ["learning_rate", "'fast'"]),
-        ({"learning_rate": None}, TypeError, ["learning_rate", "None", "1e-3"]),
-        ({"beta_1": 1.0}, ValueError, ["beta_1", "1.0", "[0, 1)"]),
-        ({"beta_2": -1}, ValueError, ["beta_2", "-1"]),
-        ({"epsilon": float("nan")}, ValueError, ["epsilon", "nan", "1e-6"]),
-        ({"weight_decay": -0.01}, ValueError, ["weight_decay", "-0.01", "0.01"]),
-        ({"weight_decay": float("inf")}, ValueError, ["weight_decay", "inf"]),
-        ({"bias_correction": 1}, TypeError, ["bias_correction", "1"]),
-        ({"clipnorm": -1.0}, ValueError, ["clipnorm", "-1.0"]),
-        ({"clipnorm": 1.0, "clipvalue": 2.0}, ValueError, ["clipnorm=1.0", "clipvalue=2.0"]),
-        ({"use_ema": "yes"}, TypeError, ["use_ema", "'yes'"]),
-        ({"ema_momentum": 1.5}, ValueError, ["ema_momentum", "1.5", "[0, 1]"]),
-        ({"ema_overwrite_frequency": 0}, ValueError, ["ema_overwrite_frequency", "0"]),
-        ({"gradient_accumulation_steps": 1.5}, TypeError, ["gradient_accumulation_steps", "1.5"]),
-        ({"jit_compile": "auto"}, TypeError, ["jit_compile", "'auto'"]),
-        ({"name": ["LAMB"]}, TypeError, ["name", "['LAMB']", "list"]),
-        ({"exclude_from_weight_decay": "bias"}, TypeError,
-         ["exclude_from_weight_decay", "['bias']"]),
-        ({"exclude_from_layer_adaptation": ["(("]}, ValueError,
-         ["exclude_from_layer_adaptation", "'(('"]),
-        ({"weight_decay_rate": 0.1}, TypeError, ["weight_decay_rate=0.1", "'weight_decay'"]),
-        ({"zzz": 1}, TypeError, ["'zzz'", "learning_rate"]),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
-)  # fmt: skip
 @every_door
-def test_what_cannot_be_right_is_refused(door, arguments, error, words):
-    with pytest.raises(error) as caught:
-        DOORS[door][1].LAMB(**arguments)
-    for word in words:
-        assert word in str(caught.value)
-
-
-@every_door
+@pytest.mark.once
 def test_the_method_refuses_a_bare_string(door):
     """Taken letter by letter, "bias" would exclude whatever has a b, an i, an a or an s in it."""
     optimizer = DOORS[door][1].LAMB(weight_decay=0.1)
@@ -140,17 +105,20 @@ def test_the_method_refuses_a_bare_string(door):
 
 
 @every_door
+@pytest.mark.once
 def test_no_weight_decay_may_be_written_as_none(door):
     assert DOORS[door][1].LAMB(weight_decay=None).get_config()["weight_decay"] == 0.0
 
 
 @every_door
+@pytest.mark.once
 def test_accumulating_one_batch_is_not_accumulating(door):
     optimizer = DOORS[door][1].LAMB(gradient_accumulation_steps=1)
     assert not getattr(optimizer, "gradient_accumulation_steps", None)
 
 
 @every_door
+@pytest.mark.once
 def test_settings_have_no_argument_of_a_host(door):
     fields = set(Settings.__dataclass_fields__) - {"hyperparameters"}
     assert fields <= arguments_of(DOORS[door][1].LAMB)

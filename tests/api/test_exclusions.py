@@ -8,6 +8,8 @@ from support import small_model
 from support.doors import DOORS, every_door, new_variable
 from support.small_model import functional
 
+pytestmark = pytest.mark.once
+
 PLANS = {
     "bias$": {"dense/bias", "head/bias"},
     "LayerNorm": {"LayerNorm/gamma", "LayerNorm/beta"},

@@ -31,6 +31,7 @@ def test_what_is_no_real_number_is_refused_by_name(door, dtype):
 
 @every_door
 @pytest.mark.parametrize("name", ["weight_decay", "beta_1"])
+@pytest.mark.once
 def test_what_the_plan_was_made_of_cannot_be_set_afterwards(door, name):
     optimizer = DOORS[door][1].LAMB()
     with pytest.raises(AttributeError, match=f"{name} of LAMB was read when it was made.*config"):
@@ -49,16 +50,19 @@ def test_automatic_names_are_the_hosts(door):
     [("lr", "learning_rate"), ("decay", "weight_decay"), ("betas", "beta_1"),
      ("weight_decay_rate", "weight_decay")],
 )  # fmt: skip
+@pytest.mark.once
 def test_the_words_of_others_are_answered_with_ours(theirs, ours):
     with pytest.raises(TypeError, match=f"no argument '{theirs}'.*Did you mean '{ours}'"):
         tf_lamb.keras.LAMB(**{theirs: 0.1})
 
 
+@pytest.mark.once
 def test_the_legacy_decay_of_the_rate_is_not_taken_for_weight_decay_alone():
     with pytest.raises(TypeError, match=r"decays by a schedule: InverseTimeDecay\(rate, 1, 0.5\)"):
         tf_lamb.keras.LAMB(decay=0.5)
 
 
+@pytest.mark.once
 def test_the_config_of_keras_makes_one_of_ours():
     config = keras.optimizers.Lamb(0.5, loss_scale_factor=8.0).get_config()
     ours = tf_lamb.keras.LAMB.from_config(config)

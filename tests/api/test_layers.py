@@ -9,6 +9,7 @@ from support.layouts import PATHS, RULES, plan, problem, step
 
 
 @every_door
+@pytest.mark.once
 def test_a_refused_plan_leaves_the_variables_alone(door):
     variable = new_variable(door, np.ones((6, 2)), path="kernel")
     optimizer = DOORS[door][1].LAMB(layer_slices={"kernel": 5})
@@ -41,6 +42,7 @@ REFUSED = [
 
 @every_door
 @pytest.mark.parametrize(("arguments", "error", "words"), REFUSED, ids=str)
+@pytest.mark.once
 def test_contradictions_are_refused(door, arguments, error, words):
     with pytest.raises(error) as caught:
         DOORS[door][1].LAMB(**arguments)
@@ -49,6 +51,7 @@ def test_contradictions_are_refused(door, arguments, error, words):
 
 
 @every_door
+@pytest.mark.once
 def test_contradictions_of_lars_are_refused(door):
     _, ours = DOORS[door]
     with pytest.raises(ValueError, match=r"clip=True.*ratio_bounds=\(0.0, 50.0\)"):

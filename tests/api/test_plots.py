@@ -15,6 +15,8 @@ from tf_lamb.core.autowarmup import Settings, Warmup
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(autouse=True)
 def close_figures():

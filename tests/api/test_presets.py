@@ -7,6 +7,8 @@ from support.doors import DOORS, every_door
 
 from tf_lamb.core import recipes
 
+pytestmark = pytest.mark.once
+
 LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 

@@ -51,6 +51,7 @@ def variable_of_tensorflow():
 
 @every_door
 @pytest.mark.parametrize("wrong", ["untuned_lamb_bert", 32768])
+@pytest.mark.once
 def test_what_is_no_recipe_makes_no_optimizer(door, wrong):
     with pytest.raises(TypeError, match=r"A recipe is what tf_lamb.recipes makes"):
         DOORS[door][1].LAMB.from_recipe(wrong)

@@ -88,6 +88,7 @@ def test_the_last_of_many_steps_has_a_rate(door):
 
 
 @every_door
+@pytest.mark.once
 def test_numpys_numbers_are_taken_and_saved(door):
     host, ours = DOORS[door]
     s = ours.schedules
@@ -107,6 +108,7 @@ def test_numpys_numbers_are_taken_and_saved(door):
 
 @every_door
 @pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.once
 def test_a_config_rebuilds_the_schedule(door, name):
     host, ours = DOORS[door]
     schedule = SCHEDULES[name](ours.schedules)
@@ -117,6 +119,7 @@ def test_a_config_rebuilds_the_schedule(door, name):
 
 
 @every_door
+@pytest.mark.once
 def test_a_warmup_stands_in_front_of_the_hosts_own(door):
     host, ours = DOORS[door]
     inner = host.optimizers.schedules.CosineDecay(0.1, 10)

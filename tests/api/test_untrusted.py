@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 import json
 import pathlib
 import traceback
@@ -12,37 +13,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import malformed
 from support.doors import DOORS, array, every_door, uncompiled
-from support.malformed import PACKAGE, every, refused
+from support.malformed import PACKAGE, refused
 from support.property_cases import cases
 
+pytestmark = pytest.mark.once
 OPTIMIZERS = ("LAMB", "LANS", "LARS", "Muon", "AdamP", "SGDP")
 LISTS = (
     "exclude_from_weight_decay", "exclude_from_layer_adaptation", "layer_groups",
 )  # fmt: skip
 
 
+def in_turn(rows, names=None):
+    """A test for each row of a table, in one Keras and the other by turns: they share the check."""
+    pairs = list(zip(itertools.cycle(DOORS), rows, strict=False))
+    return pytest.mark.parametrize(("door", "row"), pairs, ids=names or map(str, range(len(rows))))
+
+
 # -- constructors ---------------------------------------------------------------------------------
 
 
-@every(malformed.CONSTRUCTORS)
-@every_door
-def test_a_malformed_argument(door, row):
-    (name, arguments, error, words), (_, room) = row, DOORS[door]
+def made(door, name, arguments):
+    room = DOORS[door][1]
     if name == "AdaScale":
         arguments = {"inner": room.LAMB(gradient_accumulation_steps=2), "scale": 2.0, **arguments}
-    refused(functools.partial(getattr(room, name), **arguments), error, words)
+    return getattr(room, name)(**arguments)
 
 
-@every([
-    (name, arguments, *rest) for name, arguments, *rest in malformed.CONSTRUCTORS
-    # What is nested, the host deserializes before we see it.
-    if name in OPTIMIZERS and not isinstance(arguments.get("learning_rate"), dict)
-])  # fmt: skip
+@in_turn(malformed.CONSTRUCTORS)
+def test_a_malformed_argument(door, row):
+    name, arguments, error, words = row
+    refused(lambda: made(door, name, arguments), error, words)
+
+
 @every_door
-def test_a_malformed_config(door, row):
-    (name, arguments, error, words), (_, room) = row, DOORS[door]
-    cls = getattr(room, name)
-    refused(lambda: cls.from_config({**cls().get_config(), **arguments}), error, words)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_malformed_config(door, name):
+    """It is checked as the arguments are."""
+    cls = getattr(DOORS[door][1], name)
+    config = {**cls().get_config(), "weight_decay": "0.1"}
+    refused(lambda: cls.from_config(config), TypeError, "weight_decay .* '0.1'")
 
 
 JUNK = st.one_of(
@@ -77,17 +86,27 @@ def test_any_argument_is_taken_or_refused_by_us(door):
     check()
 
 
-@every(malformed.PATTERNS)
-@pytest.mark.parametrize("argument", [*LISTS, "var_names", "groups"])
+def given_pattern(door, argument, pattern):
+    room = DOORS[door][1]
+    if argument == "var_names":
+        room.LAMB().exclude_from_weight_decay(var_names=["bias", pattern])
+    elif argument == "groups":
+        room.Measured(room.LAMB(), groups=[pattern])
+    else:
+        room.LAMB(**{argument: ["bias", pattern]})
+
+
+@in_turn(malformed.PATTERNS)
+def test_a_malformed_pattern(door, row):
+    (pattern, error, words), argument = row, "exclude_from_weight_decay"
+    refused(lambda: given_pattern(door, argument, pattern), error, f"^{argument}.*{words}")
+
+
 @every_door
-def test_a_malformed_pattern(door, argument, row):
-    (pattern, error, words), (_, room) = row, DOORS[door]
-    calls = {
-        "var_names": lambda: room.LAMB().exclude_from_weight_decay(var_names=["bias", pattern]),
-        "groups": lambda: room.Measured(room.LAMB(), groups=[pattern]),
-    }
-    call = calls.get(argument, lambda: room.LAMB(**{argument: ["bias", pattern]}))
-    refused(call, error, f"^{argument}.*{words}")
+@pytest.mark.parametrize("argument", [*LISTS, "var_names", "groups"])
+def test_every_list_of_patterns_refuses_one(door, argument):
+    pattern, error, words = malformed.PATTERNS[0]
+    refused(lambda: given_pattern(door, argument, pattern), error, f"^{argument}.*{words}")
 
 
 # -- files ----------------------------------------------------------------------------------------
@@ -98,8 +117,7 @@ def model_of(host):
     return host.Sequential([host.Input((4,)), host.layers.Dense(3, name="dense")])
 
 
-@every(malformed.SOURCES, [row[0] for row in malformed.SOURCES])
-@every_door
+@in_turn(malformed.SOURCES, [row[0] for row in malformed.SOURCES])
 def test_a_malformed_file(door, row, tmp_path, monkeypatch):
     (_, make, error, words), (host, room) = row, DOORS[door]
     monkeypatch.chdir(tmp_path)
@@ -111,8 +129,7 @@ def test_a_malformed_file(door, row, tmp_path, monkeypatch):
         np.testing.assert_array_equal(value, same)
 
 
-@every(malformed.ADDONS)
-@every_door
+@in_turn(malformed.ADDONS)
 def test_a_malformed_serialized_optimizer(door, row, tmp_path, monkeypatch):
     (config, words), (_, room) = row, DOORS[door]
     monkeypatch.chdir(tmp_path)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tf_lamb.core import recipes
-from tf_lamb.core.recipes.reference import MLPERF_BERT, MLPERF_LARS
+from tf_lamb.core.recipes.reference import MLPERF_LARS
 
 # A batch that was shown gives no warning.
 pytestmark = pytest.mark.filterwarnings("error")
@@ -49,36 +49,18 @@ LEGW_RESNET50 = {
     16384: (22.627417, 5),
     32768: (32, 10),
 }
+# Of MLPerf's logged runs, whose tables are the package's own: a row of each kind.
 # batch -> rate, warmup epochs, momentum, decay, steps (the logged decay steps, with warmup where
-# they leave it out), batch-norm span.
+# they leave it out, or 90 epochs), batch-norm span.
 LARS = {
     1632: (7.4, 2, 0.9, 5e-5, 27476, 204),
     2048: (8.5, 5, 0.9, 2e-3, 3128 + 22530, 64),
-    3264: (10.5, 2, 0.9, 5e-5, 14523, 204),
-    4096: (10, 5, 0.9, 2e-4, 13137, 64),
-    8192: (17, 5, 0.9, 2e-4, 782 + 6095, 64),
-    13056: (12.8, 9, 0.9, 2.5e-5, 4710, 204),
-    32768: (21.2, 16, 0.94, 2.5e-5, 2267, 128),
-    49152: (19.405, 24, 0.951807, 1e-4, 1846, 256),
-    58880: (23.246, 29, 0.951807, 1e-4, 1785, 230),
     64480: (26, 31, 0.951807, 1e-4, 1788, 155),
-    65536: (24.699, 31, 0.951807, 1e-4, 606 + 1133, 128),
-    67840: (24.699, 31, 0.951807, 1e-4, 585 + 1133, 424),
 }
 # batch -> rate, steps, warmup, start, betas, decay, samples to the target.
 MLPERF = {
-    256: (3.5e-4, 13700, 0, 0, 0.9, 0.999, 0.01, 2.553e6),
-    448: (4.25e-4, 6700, 0, 0, 0.9, 0.999, 0.01, 2.411e6),
-    1536: (2e-3, 2254, 0, 0, 0.66, 0.996, 0.01, 2.778e6),
     3072: (2e-3, 1141, 100, 0, 0.66, 0.998, 0.01, 2.768e6),
-    4096: (2.4e-3, 855, 0, 0, 0.66, 0.998, 0.01, 2.843e6),
-    4608: (3.5e-3, 700, 0, 0, 0.62, 0.9, 0.01, 2.795e6),
-    6144: (2.9293e-3, 700, 0, -700, 0.7206, 0.78921, 0.001, 3.321e6),
     6912: (2.9293e-3, 700, 0, -700, 0.7206, 0.78921, 0.001, 3.596e6),
-    8192: (2.88293e-3, 600, 287, -76, 0.88, 0.88, 0.0166629, 4.191e6),
-    8704: (2.971656e-3, 600, 287, -76, 0.88, 0.88, 0.0166629, 4.278e6),
-    12288: (3.1e-3, 500, 300, -100, 0.8, 0.925, 0.0166629, 4.470e6),
-    13056: (3.19540686e-3, 500, 300, -100, 0.8, 0.925, 0.0166629, 4.633e6),
     16384: (3.3e-3, 600, 290, -100, 0.75, 0.9, 0.0166629, 5.504e6),
 }
 
@@ -254,8 +236,11 @@ def test_mlperf_lars(batch_size):
     assert (recipe.train_steps, recipe.batch_norm_span) == (steps, span)
     assert (recipe.power, recipe.end_learning_rate, recipe.epsilon) == (2.0, 1e-4, 0.0)
     assert recipe.handover == "continuous"
-    # Training lasts at least as long as the target took.
-    assert recipe.epochs > MLPERF_LARS[batch_size].epochs_to_target - 0.05
+
+
+def test_the_training_of_mlperf_lars_lasts_at_least_as_long_as_the_target_took():
+    for batch_size, point in MLPERF_LARS.items():
+        assert recipes.mlperf_lars(batch_size).epochs > point.epochs_to_target - 0.05
 
 
 @pytest.mark.parametrize("batch_size", MLPERF)
@@ -272,11 +257,6 @@ def test_mlperf_lamb_for_bert(batch_size):
         ramp = first + (recipe.learning_rate - first) * step / recipe.warmup_steps
         assert ramp == pytest.approx(rate * (step - start) / warmup, rel=1e-12)
     assert recipe.warmup_steps == (warmup + start if warmup else 0)
-
-
-def test_the_tables_are_whole():
-    assert set(LARS) == set(MLPERF_LARS)
-    assert set(MLPERF) == set(MLPERF_BERT)
 
 
 def test_the_error_for_what_is_no_recipe_lists_the_functions_that_make_one():
