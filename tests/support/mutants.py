@@ -445,7 +445,7 @@ TENSORFLOW = {
      "model_garden/test_averages.py::test_a_skipped_update_moves_no_average[None]"): [
         ("averages move at every call", "iterations > before", "iterations >= before"),
     ],
-    ("tf_keras.MeasuringOptimizer._gather",
+    ("Measured._gather",
      f"{ADASCALE}::test_the_noise_scale_is_numpys[tf_keras]"): [
         ("squares of a replica's part", "self._replicas * squares], into", "squares], into"),
     ],

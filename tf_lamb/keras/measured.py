@@ -106,7 +106,8 @@ class MeasuringOptimizer(host.HostOptimizer):
         dense = list(map(host.dense, gradients, variables))
         positions = [self._get_variable_index(v) for v in variables]
         if self._gathers:
-            self._gather(dense, positions)
+            missing, _ = host.without_gradient(self.inner_optimizer, variables)
+            self._gather(dense, positions, map(self._get_variable_index, missing))
             counts = self._measure(dense, None, positions)
         else:
             if self._replicas > 1 and keras.backend.backend() == "tensorflow":
@@ -123,14 +124,6 @@ class MeasuringOptimizer(host.HostOptimizer):
         reduce = type(self.inner_optimizer)._all_reduce_sum_gradients
         pairs = reduce(self.inner_optimizer, [(g, None) for g in gradients])
         return [gradient for gradient, _ in pairs]
-
-    def _gather(self, gradients, positions):
-        squares = self._squares(gradients, positions, self._preconditioner(positions))
-        known = [self._trainable_variables[i] for i in positions]
-        _, others = host.without_gradient(self.inner_optimizer, known)
-        into = [*map(self._accumulated, positions), *others, self._state["squares"]]
-        zeros = [ops.zeros(total.shape, total.dtype) for total in others]
-        self._add_up([*gradients, *zeros, self._replicas * squares], into)
 
     def _accumulated(self, position):
         variable = self._trainable_variables[position]

@@ -130,7 +130,8 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
         variables = [v for _, v in pairs]
         positions = [self._index_dict[self._var_key(v)] for v in variables]
         if self._gathers:
-            self._gather(gradients, positions)
+            others = (self._index_dict[self._var_key(v)] for _, v in missing)
+            self._gather(gradients, positions, others)
             summed = None
         else:
             if self._replicas > 1:
@@ -142,11 +143,6 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
         )
         self._stepped(counts)
         return self.iterations
-
-    def _gather(self, gradients, positions):
-        squares = self._squares(gradients, positions, self._preconditioner(positions))
-        into = [*map(self._accumulated, positions), self._state["squares"]]
-        self._add_up([*gradients, self._replicas * squares], into)
 
     @staticmethod
     def _whole(gradients):

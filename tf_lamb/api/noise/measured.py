@@ -137,6 +137,8 @@ class Measured(Wrapper):
     _squared_norm: Callable  # in float32
     _mean_over_replicas: Callable  # of the squares of each
     _accumulated: Callable  # position -> the sum of the micro-batches before
+    _replicas: int
+    _add_up: Callable  # the inner optimizer's `gather`
     _gathers = False  # whether each replica adds up its own; an update finds the sums
     _whole: Callable  # of gradients that came apart the sums over replicas
     _assign: Callable  # variables and values, on every replica
@@ -257,6 +259,17 @@ class Measured(Wrapper):
         }
         self._assign([self._state[name] for name in new], new.values())
         return xp.logical_and(is_update, xp.isfinite(xp.sum(total)))
+
+    def _gather(self, gradients, positions, missing):
+        """Has each replica add up its own gradients; at an update they get the sums over replicas.
+
+        Those of variables without a gradient, too: the update takes what they have added up.
+        """
+        squares = self._squares(gradients, positions, self._preconditioner(positions))
+        others = [self._accumulated(i) for i in missing]
+        zeros = [self._xp.zeros(total.shape, total.dtype) for total in others]
+        into = [*map(self._accumulated, positions), *others, self._state["squares"]]
+        self._add_up([*gradients, *zeros, self._replicas * squares], into)
 
     def _squares(self, gradients, positions, weigh):
         """|g|^2 by group."""
