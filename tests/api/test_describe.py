@@ -4,7 +4,7 @@ import doctest
 
 import numpy as np
 import pytest
-from support.doors import BACKEND, DOORS, every_door
+from support.doors import BACKEND, DOORS, every_door, new_variable
 
 import tf_lamb
 from tf_lamb.api import describe
@@ -53,7 +53,7 @@ def test_a_model_shows_its_plan_before_a_step_and_after(door, wrapper):
         ["first/kernel", "12", "0.01", "yes"],
         ["first/bias", "3", "-", "no"],
     ]
-    assert inner._plan is None  # nothing was built
+    assert inner.plan is None  # nothing was built
     model.fit(np.ones((4, 4)), np.ones((4, 2)), batch_size=2, verbose=0)
     assert table_of(ours, model) == before
 
@@ -65,6 +65,18 @@ def test_a_pattern_that_matches_nothing_is_told_before_the_first_step(door):
     with pytest.warns(UserWarning, match="'nowhere'") as caught:
         table_of(ours, model)
     assert caught[0].filename == __file__
+
+
+@every_door
+def test_the_plan_can_be_read_and_not_set(door):
+    optimizer = DOORS[door][1].LAMB(weight_decay=0.1, exclude_from_weight_decay=["b"])
+    assert optimizer.plan is None
+    optimizer.build([new_variable(door, np.ones(3), path=path) for path in ("w", "b")])
+    assert [(each.decay, each.adapt) for each in optimizer.plan.treatments] == [
+        (0.1, True), (0.0, False),
+    ]  # fmt: skip
+    with pytest.raises(AttributeError):
+        optimizer.plan = None
 
 
 @every_door

@@ -34,7 +34,7 @@ def test_the_same_patterns_exclude_the_same_variables(door, make):
 
 
 def plan_of(optimizer):
-    return optimizer._plan.paths, optimizer._plan.treatments
+    return optimizer.plan.paths, optimizer.plan.treatments
 
 
 @every_door
@@ -80,7 +80,7 @@ def test_the_method_of_keras_excludes_too(door):
     }  # fmt: skip
     again = type(optimizer).from_config(optimizer.get_config())
     again.build(model.trainable_variables)
-    assert again._plan == optimizer._plan
+    assert again.plan == optimizer.plan
     with pytest.raises(ValueError, match="built already"):
         optimizer.exclude_from_weight_decay(var_names=["beta"])
 
@@ -91,4 +91,4 @@ def test_the_method_excludes_by_identity(door):
     optimizer = DOORS[door][1].LAMB(weight_decay=0.5)
     optimizer.exclude_from_weight_decay(var_list=[other])
     optimizer.build([one, other])
-    assert [t.decay for t in optimizer._plan.treatments] == [0.5, 0.0]
+    assert [t.decay for t in optimizer.plan.treatments] == [0.5, 0.0]

@@ -36,7 +36,7 @@ def test_muon_is_the_oracle(door, dtype, tolerance):
             for path, reference in references.items():
                 expected = reference.step(step[path])
                 np.testing.assert_allclose(ours[path], expected, rtol=tolerance, atol=tolerance)
-    assert [len(slots) for slots in optimizer._slots] == [1, 1, 2, 2]
+    assert [len(optimizer.state_of(i)) for i in range(4)] == [1, 1, 2, 2]
 
 
 @every_door
@@ -134,7 +134,7 @@ def test_what_is_no_matrix_has_the_slots_of_the_others(door):
               "mixer/kernel": (4, 3, 5)}  # fmt: skip
     optimizer = DOORS[door][1].Muon(matrix_rows={"grouped": None, "mixer": [1]})
     optimizer.build([new_variable(door, np.ones(s), path=p) for p, s in shapes.items()])
-    assert [len(slots) for slots in optimizer._slots] == [1, 2, 2, 2, 1]
+    assert [len(optimizer.state_of(i)) for i in range(5)] == [1, 2, 2, 2, 1]
     again = type(optimizer).from_config(optimizer.get_config())
     assert again.get_config()["matrix_rows"] == {"grouped": None, "mixer": [1]}
     numpys = type(optimizer)(matrix_rows={"mixer": np.int64(1)}).get_config()["matrix_rows"]

@@ -105,7 +105,7 @@ def test_bfloat16_slots_follow_float32_ones(door):
         optimizer = DOORS[door][1].LAMB(0.1, **arguments)
         scaled = [{"w": g * (1 + t)} for t in range(20)]
         *_, weights = train(door, optimizer, {"w": w}, scaled)
-        return weights["w"], {dtype_of(slot) for slot in optimizer._slots[0]}
+        return weights["w"], {dtype_of(slot) for slot in optimizer.state_of(0).values()}
 
     exact, _ = final()
     rounded, dtypes = final(slot_dtype="bfloat16")
@@ -122,7 +122,7 @@ def test_a_moment_in_bfloat16_does_not_stand_still(door):
     variable = new_variable(door, np.ones(4096))
     optimizer = DOORS[door][1].LAMB(1e-3, slot_dtype="bfloat16")
     optimizer.build([variable])
-    v = optimizer._slots[0][1]
+    v = optimizer.state_of(0)["v"]
     v.assign(np.ones(4096))
     for _ in range(50):
         apply(optimizer, [np.zeros(4096)], [variable])

@@ -27,7 +27,7 @@ def test_the_preset_is_every_bias_and_all_of_normalization(door):
     host, ours = DOORS[door]
     optimizer = ours.LAMB(weight_decay=0.1, exclude_from_weight_decay="norm_and_bias")
     optimizer.build(model_of(host).trainable_variables)
-    plan = optimizer._plan
+    plan = optimizer.plan
     kept = {
         path.rpartition("/")[2]
         for path, treatment in zip(plan.paths, plan.treatments, strict=True)
@@ -54,7 +54,7 @@ def test_a_recipe_excludes_by_it_whatever_the_layers_are_called(door, recwarn):
     host, ours = DOORS[door]
     optimizer = ours.LAMB.from_recipe(recipes.untuned_lamb_bert(4096))
     optimizer.build(model_of(host).trainable_variables)
-    assert [t.adapt for t in optimizer._plan.treatments].count(True) == 2
+    assert [t.adapt for t in optimizer.plan.treatments].count(True) == 2
     assert optimizer.get_config()[LISTS[0]] == ["norm_and_bias"]
     lines = []
     optimizer.describe(lines.append)
@@ -67,7 +67,7 @@ def test_rms_normalization_has_a_scale():
     layer.build((None, 3))
     optimizer = DOORS["keras"][1].LAMB(exclude_from_layer_adaptation="norm_and_bias")
     optimizer.build([*layer.trainable_variables, keras.Variable(np.ones((2, 2)), name="scale")])
-    assert [t.adapt for t in optimizer._plan.treatments] == [False, True]
+    assert [t.adapt for t in optimizer.plan.treatments] == [False, True]
 
 
 @every_door

@@ -101,11 +101,11 @@ def test_a_row_without_a_gradient_keeps_its_weight_and_loses_its_moments(door, n
     variable = new_variable(door, start, path="bias")
     optimizer.build([variable, new_variable(door, np.ones((2, 2)), path="kernel")])
     before = np.broadcast_to(2.0 ** exponents[:, None], start.shape)
-    for slot in optimizer._slots[0]:
+    for slot in optimizer.state_of(0).values():
         slot.assign(before)
     apply(optimizer, [np.zeros(start.shape)], [variable])
     assert np.isfinite(array(variable)).all()
-    for slot in optimizer._slots[0]:
+    for slot in optimizer.state_of(0).values():
         after = array(slot).astype("float64")
         # Some frameworks make zeros of denormals.
         assert (after <= before).all() if name != "Muon" else np.isfinite(after).all()

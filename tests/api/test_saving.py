@@ -41,7 +41,7 @@ def test_a_saved_model_goes_on_where_it_stopped(tmp_path, trained, form):
     if not form.startswith("model"):
         status.assert_existing_objects_matched()
     assert_same_weights(unbroken, restored)
-    assert restored.optimizer._plan.treatments == unbroken.optimizer._plan.treatments
+    assert restored.optimizer.plan.treatments == unbroken.optimizer.plan.treatments
 
 
 def from_checkpoint(door, saved, folder, built):

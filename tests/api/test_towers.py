@@ -60,16 +60,16 @@ def test_a_config_excludes_the_variable_that_was_excluded(door):
     optimizer.exclude_from_weight_decay(var_list=[variables[2]])
     unbuilt = optimizer.get_config()
     optimizer.build(variables)
-    assert [t.decay for t in optimizer._plan.treatments] == [0.5, 0.5, 0.0, 0.5]
+    assert [t.decay for t in optimizer.plan.treatments] == [0.5, 0.5, 0.0, 0.5]
     again = type(optimizer).from_config(optimizer.get_config())
     again.build(towers(door).trainable_variables)
-    assert again._plan.treatments == optimizer._plan.treatments
+    assert again.plan.treatments == optimizer.plan.treatments
     # Before the build nobody knows of the other: the config says that it is the only one.
     with pytest.raises(ValueError, match="number 1 of 1 .* dense/kernel#1of2, dense/kernel#2of2"):
         type(optimizer).from_config(unbuilt).build(towers(door).trainable_variables)
     alone = type(optimizer).from_config(unbuilt)
     alone.build(variables[:2])
-    assert [t.decay for t in alone._plan.treatments] == [0.0, 0.5]
+    assert [t.decay for t in alone.plan.treatments] == [0.0, 0.5]
 
 
 @every_door
@@ -91,8 +91,9 @@ def test_reports_name_both(door, capsys):
 @uncompiled()
 def test_migration_keeps_them_apart(door):
     old, model = built(door)
-    for i, own in enumerate(old._slots):
-        own[0].assign(np.full(own[0].shape, float(i)))
+    for i in range(4):
+        m = old.state_of(i)["m"]
+        m.assign(np.full(m.shape, float(i)))
     new, model = built(door)
     DOORS[door][1].migrate(old, new, model)
-    assert [float(np.max(array(own[0]))) for own in new._slots] == [0.0, 1.0, 2.0, 3.0]
+    assert [float(np.max(array(new.state_of(i)["m"]))) for i in range(4)] == [0.0, 1.0, 2.0, 3.0]

@@ -124,7 +124,7 @@ def test_a_malformed_file(door, row, tmp_path, monkeypatch):
     source, model, optimizer = make(tmp_path), model_of(host), room.LAMB()
     weights, before = model.get_weights(), set(tmp_path.rglob("*"))
     refused(lambda: room.migrate(source, optimizer, model), error, words)
-    assert optimizer._plan is None and set(tmp_path.rglob("*")) == before
+    assert optimizer.plan is None and set(tmp_path.rglob("*")) == before
     for value, same in zip(model.get_weights(), weights, strict=True):
         np.testing.assert_array_equal(value, same)
 

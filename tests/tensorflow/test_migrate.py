@@ -225,7 +225,7 @@ def test_other_names_and_fresh_variables():
     assert report.left_over == ("head/bias",)
     for word in ("there head/kernel", "logits/bias", "head/bias", "3 of 4"):
         assert word in str(report)
-    assert np.all(new._slots[2][0].numpy() != 0) and np.all(new._slots[3][0].numpy() == 0)
+    assert np.all(new.state_of(2)["m"].numpy() != 0) and np.all(new.state_of(3)["m"].numpy() == 0)
 
 
 def test_the_name_of_the_model_does_not_matter():

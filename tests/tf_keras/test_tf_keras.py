@@ -23,7 +23,7 @@ def test_patterns_see_through_the_names_of_replicas(make):
                 strategy.run(lambda o=optimizer: o.build(model.trainable_variables))
             else:
                 optimizer.build(model.trainable_variables)
-            plans.append(optimizer._plan)
+            plans.append(optimizer.plan)
         assert plans[0] == plans[1]
         assert not all(t.decay for t in plans[0].treatments)
 

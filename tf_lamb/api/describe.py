@@ -44,7 +44,7 @@ def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
     if not isinstance(optimizer, Layerwise):
         name = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
         raise TypeError(f"describe shows the plan of tf_lamb's optimizers, and {name} has none.")
-    plan = optimizer._plan
+    plan = optimizer.plan
     if plan is None:
         if not (model.built and model.trainable_variables):
             raise ValueError(

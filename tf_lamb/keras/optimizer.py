@@ -46,7 +46,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if self._settings.shard_update and sharding.is_distributed():
             self._shares = sharding.Shares(variables)
         super().build(variables)
-        names = map(self.slots_of, self._plan.treatments)
+        names = map(self.slots_of, self.plan.treatments)
         pairs = zip(variables, names, strict=True)
         beside = [(self._add_slots(v, own), self._add_master(v)) for v, own in pairs]
         self._slots, self._masters = map(list, zip(*beside, strict=True))
@@ -134,7 +134,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             self._observer.of(indices),
             [own(counter) for counter in self._guard.counters],
         )
-        return self._plan.layers(indices, map(self._get_variable_index, missing)), state
+        return self.plan.layers(indices, map(self._get_variable_index, missing)), state
 
     def _apply_on_tensorflow(self, plan, gradients, state, trained):
         from tf_lamb.tensorflow.update import update_replicas

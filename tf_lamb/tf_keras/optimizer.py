@@ -48,10 +48,10 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             self._refuse_strangers(var_list, self._index_dict)
             return
         self._make_plan(var_list)
-        replicas.refuse_parts(var_list, self._plan, self.clipnorm)
+        replicas.refuse_parts(var_list, self.plan, self.clipnorm)
         super().build(var_list)
         vars(self)["_of_build"] = tuple(map(host.native, var_list))  # which the model tracks
-        names = map(self.slots_of, self._plan.treatments)
+        names = map(self.slots_of, self.plan.treatments)
         pairs = zip(var_list, names, strict=True)
         beside = [(self._add_slots(v, own), self._add_master(v)) for v, own in pairs]
         self._slots, self._masters = map(list, zip(*beside, strict=True))
@@ -183,7 +183,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             self._observer.of(indices),
             self._guard.counters,
         )
-        return self._plan.layers(indices, map(self._index_of, missing)), state
+        return self.plan.layers(indices, map(self._index_of, missing)), state
 
     def _averages(self, of):
         """Pairs of an average and its variable, of these positions."""

@@ -90,7 +90,7 @@ class Diagnosis:
             observations = optimizer.trust_ratios()
         except ValueError:  # it has none on show
             observations = []
-        strange, plan = optimizer.strange_weights(model), optimizer._plan
+        strange, plan = optimizer.strange_weights(model), optimizer.plan
         untrained = plan is not None and not set(strange) & set(plan.names)
         skipped = optimizer.skipped_steps
         if report := self.add(step_of(optimizer), skipped, loss, strange, observations, untrained):

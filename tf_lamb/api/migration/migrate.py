@@ -133,7 +133,7 @@ def way_in(
 def _of_ours(optimizer) -> Source:
     """The source that an optimizer of this package is, of either door."""
     name = f"{type(optimizer).__module__.rpartition('.')[0]}.{type(optimizer).__name__}"
-    if optimizer._plan is None:
+    if optimizer.plan is None:
         raise ValueError(f"{name} has no slots before it is built: train it first.")
     return Source(
         origin=name,
@@ -141,7 +141,7 @@ def _of_ours(optimizer) -> Source:
         step=step_of(optimizer),
         slots={
             path: {name: variable.numpy() for name, variable in optimizer.state_of(i).items()}
-            for i, path in enumerate(optimizer._plan.names)
+            for i, path in enumerate(optimizer.plan.names)
         },
         arguments=optimizer.get_config(),
     )

@@ -151,6 +151,25 @@ class Layerwise:
         patterns = (*(self._settings.exclude_from_weight_decay or ()), *names)
         self._settings = dataclasses.replace(self._settings, exclude_from_weight_decay=patterns)
 
+    @property
+    def plan(self) -> plans.Plan | None:
+        """What each variable gets, in the order of the build; None before it. Read-only.
+
+        `names` and `shapes` are of the variables; of its `treatments` each has a `decay`, and
+        whether its layer is adapted in `adapt`; `table()` is what `describe` prints.
+
+        Example:
+
+        >>> import tensorflow as tf, tf_lamb
+        >>> layer = tf.keras.layers.Dense(2, name="dense")
+        >>> layer.build((None, 4))
+        >>> optimizer = tf_lamb.LAMB(0.1, weight_decay=0.01, exclude_from_weight_decay=["bias"])
+        >>> optimizer.build(layer.trainable_variables)
+        >>> [(each.decay, each.adapt) for each in optimizer.plan.treatments]
+        [(0.01, True), (0.0, False)]
+        """
+        return self._plan
+
     def describe(self, print_fn: Callable[[str], Any] = print) -> None:
         """Prints the plan once it is built, as `tf_lamb.describe` does of a model at any time."""
         if self._plan is None:

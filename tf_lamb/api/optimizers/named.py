@@ -69,7 +69,7 @@ def has_averages(optimizer) -> bool:
 
 def of(optimizer) -> State:
     """The state of an optimizer of this package, in either Keras."""
-    k, plan = optimizer.gradient_accumulation_steps, optimizer._plan
+    k, plan = optimizer.gradient_accumulation_steps, optimizer.plan
     scalars = {"iterations": optimizer.iterations}
     rate = getattr(optimizer._learning_rate, "base", optimizer._learning_rate)  # AdaScale's
     if hasattr(rate, "assign"):
