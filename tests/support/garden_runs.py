@@ -19,7 +19,7 @@ from support import clusters, commands, garden_plants, processes
 
 from tf_lamb.model_garden.folders import model_dirs
 
-PATIENCE = 240  # seconds; a run takes ten to thirty
+PATIENCE = 900  # seconds; a run takes ten to thirty, on a busy machine more
 BATCH = 8
 OPTIMIZERS = ("tf_lamb", "tf_lans", "tf_lars", "tf_muon", "tf_adamp", "tf_sgdp")
 EXPERIMENTS = {
