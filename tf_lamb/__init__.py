@@ -2,16 +2,19 @@
 
 `tf_lamb.LAMB` is an optimizer of the Keras that `tf.keras` names: Keras 3, or `tf_keras` where
 `TF_USE_LEGACY_KERAS` is set. `tf_lamb.keras.LAMB` and `tf_lamb.tf_keras.LAMB` say it outright.
-This import loads no framework: nothing is loaded until it is used.
+This import loads no framework: nothing is loaded until it is used. Where Keras or tf_keras is loaded
+already, `load_model` knows our classes from now on; else write `import tf_lamb.keras`, or
+`import tf_lamb.tf_keras`, before it.
 """
 
+import contextlib
 import difflib
 import importlib
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from tf_lamb import core
-from tf_lamb.registration import register_with_hosts
 
 if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
     from tf_lamb import keras, model_garden, tensorflow, tf_keras
@@ -96,4 +99,7 @@ def __dir__():
     return sorted([*globals(), *__all__])
 
 
-register_with_hosts()
+for _framework in ("keras", "tf_keras"):
+    if _framework in sys.modules:
+        with contextlib.suppress(ImportError):  # Keras without a backend says so, when it is used
+            importlib.import_module(f"tf_lamb.{_framework}")
