@@ -122,11 +122,32 @@ def rates():
     experiment.why_no_rate = lambda params: None
 
 
-# In the order of their discovery.
-PLANTS = {
-    plant.__name__: plant
-    for plant in (
-        clock, averages, use_ema, no_checkpoint, evaluations, stages, end_of_a_stage,
-        overridden_steps, twice, no_batch, share, devices, steps_of_adascale, rates,
+def _accumulates_alone(run):
+    return (
+        run.accumulates > 1 and run.is_exact and run.replicas == run.stages == 1 and not run.flags
     )
-}  # fmt: skip
+
+
+# Each with what a drawn run needs to show it; others need not be made. In the order of discovery.
+PLANTS = {
+    plant.__name__: (plant, shows)
+    for plant, shows in (
+        (clock, lambda run: run.overflows and run.accumulates > 1 and run.precision == "float16"),
+        (averages, lambda run: run.averages and _accumulates_alone(run)),
+        (use_ema, lambda run: run.is_refused == "use_ema"),
+        (no_checkpoint, lambda run: run.is_refused == "no checkpoint"),
+        (evaluations, lambda run: run.interruption and run.mode == "train_and_eval"),
+        (stages, lambda run: run.stages > 1 and run.flags),
+        (end_of_a_stage, lambda run: run.stages > 1 and "adascale" in run.optimizer),
+        (overridden_steps, lambda run: run.keeps_steps),
+        (twice, lambda run: run.is_refused == "twice"),
+        (no_batch, lambda run: run.is_refused == "no batch"),
+        (share, lambda run: any("per_replica" in flag for flag in run.flags)),
+        (devices, lambda run: run.is_refused == "num_gpus"),
+        (
+            steps_of_adascale,
+            lambda run: run.batch != 8 and (run.averages or "adascale" in run.optimizer),
+        ),
+        (rates, lambda run: run.is_refused in ("learning_rate", "steps")),
+    )
+}

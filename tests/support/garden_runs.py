@@ -70,6 +70,14 @@ class Drawn:
         return polynomial and not self.flags and "adascale" not in self.optimizer
 
     @property
+    def precision(self):
+        return self.settings["runtime"].get("mixed_precision_dtype", "float32")
+
+    @property
+    def averages(self):
+        return self.settings["trainer"]["optimizer_config"]["ema"]
+
+    @property
     def accumulates(self):
         return self.optimizer.get("gradient_accumulation_steps") or 1
 
@@ -254,7 +262,7 @@ def _draw_trouble(pick, run):
         run.change = pick.choice(list(CHANGES))
     if pick.random() < 0.2 and is_plain:
         _make_mistake(pick.choice(list(MISTAKES)), run)
-    elif config["ema"] and run.settings["runtime"].get("mixed_precision_dtype") == "float16":
+    elif config["ema"] and run.precision == "float16":
         config["ema"] = None  # refused, in words of its own
 
 
@@ -309,7 +317,7 @@ def begin(module, flags, replicas, overflows, plant):
         tf.config.list_physical_devices = lambda kind=None: gpus if kind == "GPU" else listed(kind)
         tf.config.get_logical_device_configuration = lambda device: None
     if plant:
-        garden_plants.PLANTS[plant]()
+        garden_plants.PLANTS[plant][0]()
     commands._main(module, flags, None)
 
 
@@ -569,7 +577,7 @@ def _check_accumulation(run, folder, whole):
     settings = merged(run.settings, _optimizer(kind, {"gradient_accumulation_steps": None}))
     if "measured" in run.settings["trainer"]["optimizer_config"]["optimizer"][kind]:
         return
-    if run.settings["runtime"].get("mixed_precision_dtype", "float32") != "float32":
+    if run.precision != "float32":
         return
     other = folder / "at once"
     ended = go(run, other, settings=settings)
