@@ -7,6 +7,7 @@ that was killed ends as one that was not, a refusal is one line and writes nothi
 """
 
 import dataclasses
+import math
 import os
 import random
 import re
@@ -68,6 +69,11 @@ class Drawn:
         rate = self.settings["trainer"]["optimizer_config"]["learning_rate"]["type"]
         polynomial = rate == "tf_lamb_polynomial"
         return polynomial and not self.flags and "adascale" not in self.optimizer
+
+    @property
+    def may_end_early(self):
+        limit = self.optimizer.get("adascale", {}).get("scale_invariant_steps", math.inf)
+        return limit < 2 * self.settings["trainer"]["train_steps"]
 
     @property
     def precision(self):
@@ -192,7 +198,7 @@ def _draw_more(pick, run):
     config, loop = trainer["optimizer_config"], trainer["steps_per_loop"]
     if pick.random() < 0.2 and config["optimizer"]["type"] not in ("tf_lans", "tf_muon"):
         run.optimizer.pop("measured", None)
-        end = 2 * trainer["train_steps"]
+        end = pick.choice([1, 2]) * trainer["train_steps"]  # 1: it may end before its last step
         config["learning_rate"]["tf_lamb_polynomial"]["steps"] = end
         run.optimizer["adascale"] = {
             "scale": 2, "previous_gradient": run.accumulates == 1, "scale_invariant_steps": end,
@@ -503,42 +509,43 @@ def _skipped(folder):
 def _check_end(run, folder, ended):
     global_step, iterations = _counts(folder)
     skipped = _skipped(folder)
-    if global_step != run.steps:
+    end = global_step if run.may_end_early else run.steps
+    if global_step != end or end > run.steps:
         raise Broken(f"global_step is {global_step}, of {run.steps}")
-    if iterations is not None and iterations != run.steps - skipped:
-        raise Broken(f"iterations is {iterations} of {run.steps} steps, {skipped} of them skipped")
-    if not re.search(rf"steps +{run.steps} of {run.steps}", ended.text):
-        raise Broken(f"the report does not end at step {run.steps}: {ended.text[-1500:]}")
+    if iterations is not None and iterations != end - skipped:
+        raise Broken(f"iterations is {iterations} of {end} steps, {skipped} of them skipped")
+    if not re.search(rf"steps +{end} of {run.steps}", ended.text):
+        raise Broken(f"the report does not end at step {end}: {ended.text[-1500:]}")
     for (step, tag), value in scalars(folder, "train").items():
         if tag != "learning_rate" or skipped:
             continue
-        if step < run.steps and not value:
+        if step < end and not value:
             raise Broken(f"rate 0 at step {step} of {run.steps}")
         if not run.is_rate_known:
             continue
         if not np.isclose(value, expected := _rate_at(run, step), rtol=1e-4, atol=1e-9):
             raise Broken(f"rate {value} at step {step}, not {expected}")
-    _check_evaluations(run, folder)
+    _check_evaluations(run, folder, end)
     if run.stages > 1:
         begins = model_dirs.read_params(str(folder))["task"]["init_checkpoint"]
         if begins != str(folder.with_name(f"stage_{run.stages - 1}")):
             raise Broken(f"the last stage begins with {begins}")
 
 
-def due(run):
-    """The steps after which a run evaluates."""
+def due(run, end):
+    """The steps after which a run evaluates that ends with this one."""
     interval = run.settings["trainer"]["validation_interval"]
     if run.batch != BATCH:  # at the same shares of training
         interval = max(round(interval * run.steps / run.settings["trainer"]["train_steps"]), 1)
-    return sorted({*range(interval, run.steps + 1, interval), run.steps})
+    return sorted({*range(interval, end + 1, interval), end})
 
 
-def _check_evaluations(run, folder):
+def _check_evaluations(run, folder, end):
     if "eval" not in run.mode:
         return
     steps = sorted({step for step, _ in scalars(folder, "validation")})
-    if steps != due(run):
-        raise Broken(f"evaluated at {steps}, due at {due(run)}")
+    if steps != due(run, end):
+        raise Broken(f"evaluated at {steps}, due at {due(run, end)}")
 
 
 def _check_interrupted(run, folder, whole):
