@@ -2,8 +2,8 @@
 
 `tf_lamb.LAMB` is an optimizer of the Keras that `tf.keras` names: Keras 3, or `tf_keras` where
 `TF_USE_LEGACY_KERAS` is set. `tf_lamb.keras.LAMB` and `tf_lamb.tf_keras.LAMB` say it outright.
-This import loads no framework: nothing is loaded until it is used. Where Keras or tf_keras is loaded
-already, `load_model` knows our classes from now on; else write `import tf_lamb.keras`, or
+This import loads no framework: nothing is loaded until it is used. Where Keras or tf_keras is
+loaded already, `load_model` knows our classes from now on; else write `import tf_lamb.keras`, or
 `import tf_lamb.tf_keras`, before it.
 """
 
