@@ -323,14 +323,13 @@ def test_d20_exclusions_hold_inside_of_loss_scaling(door):
 
 
 @every_door
-@pytest.mark.parametrize("how", [{"nvlamb": True}, {"global_clipnorm": 1.0}])
-def test_d21_a_gradient_of_norm_50_becomes_one_of_norm_1(door, how):
+def test_d21_a_gradient_of_norm_50_becomes_one_of_norm_1(door):
     gradient = {"w": np.array([30.0, 40.0])}
-    optimizer = optimizer_of(door, beta_1=0.5, **how)
+    optimizer = optimizer_of(door, beta_1=0.5, global_clipnorm=1.0)
     step(door, optimizer, {"w": np.ones(2)}, gradient)
     first_moment = array(optimizer.state_of(0)["m"])
     np.testing.assert_allclose(first_moment, [0.3, 0.4], rtol=1e-6)
-    short = optimizer_of(door, beta_1=0.5, **how)
+    short = optimizer_of(door, beta_1=0.5, global_clipnorm=1.0)
     step(door, short, {"w": np.ones(2)}, {"w": np.array([0.3, 0.4])})
     np.testing.assert_allclose(array(short.state_of(0)["m"]), [0.15, 0.2], rtol=1e-6)
 

@@ -20,9 +20,6 @@ def test_a_refused_plan_leaves_the_variables_alone(door):
 
 
 REFUSED = [
-    ({"nvlamb": True, "exclude_from_layer_adaptation": ["bias"]}, ValueError,
-     ["nvlamb=True", "['bias']"]),
-    ({"nvlamb": True, "clipnorm": 1.0}, ValueError, ["nvlamb=True", "clipnorm=1.0"]),
     ({"phi_bounds": (2, 1)}, ValueError, ["phi_bounds", "(2, 1)", "low <= high"]),
     ({"ratio_bounds": (-1, 1)}, ValueError, ["ratio_bounds", "(-1, 1)"]),
     ({"ratio_bounds": 3}, TypeError, ["ratio_bounds", "3", "(0.01, 10.0)"]),

@@ -21,7 +21,7 @@ _ARGUMENTS = {
     "LAMB C": {**_LAMB, "bias_correction": False, "exclude_from_layer_adaptation": []},
     "LAMB D": {"weight_decay": 0.01},
     "LAMB E": {**_LAMB, "phi_bounds": (0, 0.5)},
-    "LAMB J": {**_LAMB, "nvlamb": True},
+    "LAMB J": {**_LAMB, "exclude_from_layer_adaptation": [], "global_clipnorm": 1.0},
     "LAMB K": {**_LAMB, "global_clipnorm": 1.0},
     "LAMB N": {"weight_decay": 0.01, "weight_decay_mode": "decoupled", "epsilon": 1e-7},
     "LAMB O": {**_LAMB, "ratio_bounds": (0.01, 0.3)},

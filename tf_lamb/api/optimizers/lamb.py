@@ -1,38 +1,10 @@
 """The face of LAMB: what a user reads and types, whichever Keras it belongs to."""
 
-import dataclasses
 from typing import NoReturn
 
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.core import checks, rules
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LAMBSettings(settings.RatioSettings):
-    """NVLAMB is two of the other arguments; it does not go with others of its own."""
-
-    nvlamb: bool
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not checks.flag("nvlamb", self.nvlamb):
-            return
-        if self.exclude_from_layer_adaptation:
-            raise ValueError(
-                "nvlamb=True adapts every variable, so it does not go with "
-                f"exclude_from_layer_adaptation={list(self.exclude_from_layer_adaptation)!r}. "
-                "Leave out one of the two."
-            )
-        checks.at_most_one({"nvlamb": True, **super().clipping()})
-
-    def clipping(self):
-        prenormalized = {"global_clipnorm": 1.0} if self.nvlamb else {}
-        return super().clipping() | prenormalized
-
-    def planning(self):
-        adapt_all = {"exclude_from_layer_adaptation": ()} if self.nvlamb else {}
-        return super().planning() | adapt_all
+from tf_lamb.core import rules
 
 
 class LAMB(Layerwise):
@@ -48,6 +20,9 @@ class LAMB(Layerwise):
     The trust ratio |w|/|u| is 1 where either norm is 0, and for variables excluded from layer
     adaptation. Norms are of the whole variable, accumulated in float32 (float64 for float64
     variables); so are the moments of float16 and bfloat16 variables.
+
+    NVLAMB, NVIDIA's variant, is `exclude_from_layer_adaptation=[]` with `global_clipnorm=1.0`:
+    every variable is adapted, and gradients whose norm together is over 1 are scaled down to it.
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
@@ -71,8 +46,6 @@ class LAMB(Layerwise):
             the identity (the authors' code).
         ratio_bounds: Smallest and largest trust ratio; an excluded variable's 1 is held within
             them, too. Defaults to None; DeepSpeed has (0.01, 10).
-        nvlamb: NVIDIA's variant: every variable is adapted, and the gradient of the whole model
-            is scaled down to norm 1 where it is longer. Defaults to False.
         layer_groups: List of regexes. The variables of one Keras layer that match, say a kernel
             and its bias, share one trust ratio. Defaults to None: each variable has its own.
         layer_slices: Dict from a regex to an axis, or to [axis, blocks]: each slice, or each
@@ -126,7 +99,7 @@ class LAMB(Layerwise):
 
     rule = staticmethod(rules.lamb)
     slot_names = ("m", "v")
-    settings_class = LAMBSettings
+    settings_class = settings.RatioSettings
 
     def __init__(
         self,
@@ -142,7 +115,6 @@ class LAMB(Layerwise):
         weight_decay_mode: str = "update",
         phi_bounds: settings.Bounds = None,
         ratio_bounds: settings.Bounds = None,
-        nvlamb: bool = False,
         layer_groups: settings.Patterns = None,
         layer_slices: settings.Slices = None,
         clipnorm: float | None = None,
