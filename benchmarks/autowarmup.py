@@ -35,7 +35,7 @@ from pictures import FASHION_MNIST, images
 from run_log import Log
 
 import tf_lamb
-from tf_lamb.core.autowarmup import Warmup
+from tf_lamb.core.autowarmup import AutoWUState
 
 PEAKS = tuple(10.0 ** (exponent / 2) for exponent in range(-8, 1))
 WARMUP, DECAY = 0.05, 0.01
@@ -68,11 +68,11 @@ def network(shape, kind):
 @contextlib.contextmanager
 def watched(is_watched):
     """Inside, whether AutoWarmup looks at the losses of the decay."""
-    watch = Warmup._watch
+    watch = AutoWUState._watch
     if not is_watched:
-        Warmup._watch = lambda self, step: False
+        AutoWUState._watch = lambda self, step: False
     yield
-    Warmup._watch = watch
+    AutoWUState._watch = watch
 
 
 def train(data, batch, epochs, peak, seed, kind="normalized", picture=None):

@@ -233,7 +233,7 @@ class Runs:
                                 gradient_accumulation_steps=parts)  # fmt: skip
             every = max(1, updates // READINGS) * parts
             watch = tf_lamb.NoiseScale(batch, every=every, verbose=False)
-            self.fit(batch, 1, parts, tf_lamb.Measured(lamb), callbacks=[watch],
+            self.fit(batch, 1, parts, tf_lamb.MeasureNoise(lamb), callbacks=[watch],
                      steps_per_epoch=updates * parts)  # fmt: skip
             return {name: [float(f"{x:.4g}") for x in seen] for name, seen in watch.history.items()}
 

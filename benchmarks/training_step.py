@@ -104,8 +104,8 @@ CONTESTANTS = {
     "Model Garden, its LAMB, enable_xla": lambda: garden("lamb", xla=True),
     "Model Garden, tf_lamb, Mirrored": lambda: garden("tf_lamb", "Mirrored"),
     "Model Garden, tf_lamb, 4 micro-batches": lambda: garden("tf_lamb", **FOUR),
-    "Model Garden, the same, Measured": lambda: garden(
-        "tf_lamb", measured={"enabled": True}, **FOUR
+    "Model Garden, the same, MeasureNoise": lambda: garden(
+        "tf_lamb", measure_noise={"enabled": True}, **FOUR
     ),
     "Model Garden, the same, AdaScale": lambda: garden("tf_lamb", adascale={"scale": 4}, **FOUR),
     "fit, tf_lamb": lambda: fit("tf_lamb"),

@@ -44,7 +44,7 @@ napoleon_use_ivar = True
 HOSTS = (keras.optimizers.Optimizer, keras.callbacks.Callback, keras.layers.Layer, keras.Model)
 OF_KERAS = {name for host in HOSTS for name in dir(host)}
 WITHIN = {
-    "add_beside", "clip_aggregated", "gather", "group_names", "has_trust_ratios", "lower",
+    "add_variable_like", "clip_aggregated", "gather", "group_names", "has_trust_ratios", "lower",
     "own_parts", "plan_for", "power", "rule", "settings_class", "slot_names", "updates", "value",
     "without_shown",
 }  # fmt: skip

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
         BackupAndRestore,
         DivergenceReport,
         GhostBatchNormalization,
-        Measured,
+        MeasureNoise,
         Muon,
         NoiseScale,
         QuantizedReLU,
@@ -50,7 +50,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
-    "DivergenceReport", "GhostBatchNormalization", "Measured", "Muon", "NoiseScale",
+    "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon", "NoiseScale",
     "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
     "auxiliary_statistics", "core", "describe", "fixed_point", "from_addons", "keras", "migrate",
     "model_garden", "recipes", "replace_batch_normalization", "schedules", "tensorflow", "tf_keras",

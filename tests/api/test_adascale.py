@@ -325,8 +325,8 @@ def test_the_config_makes_the_optimizer_again(door):
         assert again.get_config() == optimizer.get_config()
         assert type(again.inner_optimizer) is ours.LARS
         assert again.scale == 8.0
-    measured = ours.Measured(host.optimizers.SGD(0.1), previous_gradient=True, groups=["bias"])
-    again = ours.Measured.from_config(measured.get_config())
+    measured = ours.MeasureNoise(host.optimizers.SGD(0.1), previous_gradient=True, groups=["bias"])
+    again = ours.MeasureNoise.from_config(measured.get_config())
     assert again.get_config() == measured.get_config()
 
 

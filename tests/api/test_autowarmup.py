@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from support.doors import BACKEND, DOORS, as_compiled, every_door, on_tensorflow
 
 from tf_lamb.core import gaussian_process
-from tf_lamb.core.autowarmup import Warmup
+from tf_lamb.core.autowarmup import AutoWUState
 
 
 @pytest.fixture
@@ -19,9 +19,9 @@ def certain(monkeypatch):
     """Each test is certain; the posterior is lowest in the middle."""
 
     def judge(x, y, tests):
-        return [gaussian_process.Test(0.99, 0.5)] * tests
+        return [gaussian_process.MinimumTest(0.99, 0.5)] * tests
 
-    monkeypatch.setattr(Warmup.__init__, "__defaults__", (judge,))
+    monkeypatch.setattr(AutoWUState.__init__, "__defaults__", (judge,))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_fit_has_the_rate_and_its_losses_are_those_of_the_steps(door, digits):
     warmup, seen = ours.AutoWarmup(1e-4, 10.0, tests=1, verbose=False), watcher(host)
     history = train(model_of(door), digits, 12, warmup, seen, batch_size=128)
     found = warmup.warmup
-    again = Warmup(found.settings)
+    again = AutoWUState(found.settings)
     for step in range(144):
         assert seen.rates[step] == pytest.approx(again.rate(step), rel=1e-6)
         if again.is_rising(step):

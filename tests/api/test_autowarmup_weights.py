@@ -7,18 +7,18 @@ import pytest
 from support.doors import DOORS, array, every_door
 
 from tf_lamb.core import autowarmup, gaussian_process
-from tf_lamb.core.autowarmup import Kept, Settings, Warmup
+from tf_lamb.core.autowarmup import AutoWUState, Kept, Settings
 
 
 def test_the_lowest_epoch_is_the_one_that_ends_lowest():
-    never = gaussian_process.Test(0.0, 1.0)
-    warmup = Warmup(Settings(100), lambda x, y, tests: [never])
+    never = gaussian_process.MinimumTest(0.0, 1.0)
+    warmup = AutoWUState(Settings(100), lambda x, y, tests: [never])
     for step, loss in enumerate([9.0, 9, 9, 5] + [1.0, 1, 1, 9] + [8.0, 8, 8, 3] + [4.0] * 4):
         warmup.record(step, loss)
         if step % 4 == 3:
             warmup.end_epoch(step + 1)
     assert warmup.lowest == 12  # the second had lower losses, and ended with a high one
-    again = Warmup(Settings(100))
+    again = AutoWUState(Settings(100))
     again.restore(warmup.state(), 16)
     assert again.lowest == 12
 
@@ -57,8 +57,8 @@ def weights(door, seen):
 def test_after_the_switch_the_model_is_as_at_the_end_of_that_epoch(door, monkeypatch, capsys):
     """A rate that destroys what was learned: the losses of the last epochs are the highest."""
     host, ours = DOORS[door]
-    judge = lambda x, y, tests: [gaussian_process.Test(float(len(x) > 8), 0.5)]  # noqa: E731
-    monkeypatch.setattr(autowarmup.Warmup.__init__, "__defaults__", (judge,))
+    judge = lambda x, y, tests: [gaussian_process.MinimumTest(float(len(x) > 8), 0.5)]  # noqa: E731
+    monkeypatch.setattr(autowarmup.AutoWUState.__init__, "__defaults__", (judge,))
     model = host.Sequential([host.layers.Input((2,)), host.layers.Dense(1)])
     model.compile(host.optimizers.SGD(0.1, momentum=0.5), "mse", run_eagerly=True)
     x = np.random.default_rng(0).normal(size=(16, 2)).astype("float32")
@@ -82,8 +82,8 @@ def test_a_resumed_run_goes_back_to_the_counter_and_the_weights_of_an_unbroken_o
 ):
     """Adam, whose step depends on `iterations`; the switch comes after the interruption."""
     host, ours = DOORS[door]
-    judge = lambda x, y, tests: [gaussian_process.Test(float(len(x) > 8), 0.5)]  # noqa: E731
-    monkeypatch.setattr(autowarmup.Warmup.__init__, "__defaults__", (judge,))
+    judge = lambda x, y, tests: [gaussian_process.MinimumTest(float(len(x) > 8), 0.5)]  # noqa: E731
+    monkeypatch.setattr(autowarmup.AutoWUState.__init__, "__defaults__", (judge,))
     x = np.random.default_rng(0).normal(size=(16, 2)).astype("float32")
 
     def fit(folder, ends_before=None):
@@ -120,8 +120,8 @@ def test_a_resumed_run_goes_back_to_the_counter_and_the_weights_of_an_unbroken_o
 def test_a_decay_that_diverges_goes_back_until_it_does_not(door, monkeypatch, capsys):
     """No minimum is found, so that the decay begins at a rate that destroys what was learned."""
     host, ours = DOORS[door]
-    judge = lambda x, y, tests: [gaussian_process.Test(0.0, 1.0)]  # noqa: E731
-    monkeypatch.setattr(autowarmup.Warmup.__init__, "__defaults__", (judge,))
+    judge = lambda x, y, tests: [gaussian_process.MinimumTest(0.0, 1.0)]  # noqa: E731
+    monkeypatch.setattr(autowarmup.AutoWUState.__init__, "__defaults__", (judge,))
     x = np.random.default_rng(0).normal(size=(16, 2)).astype("float32")
 
     host.utils.set_random_seed(1)

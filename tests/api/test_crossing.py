@@ -195,7 +195,7 @@ def test_weights_that_are_set_by_position_are_as_many(tmp_path, door):
 
 @every_door
 @uncompiled()
-@pytest.mark.parametrize("wrapper", ["Measured", "AdaScale"])
+@pytest.mark.parametrize("wrapper", ["MeasureNoise", "AdaScale"])
 def test_wrappers_know_theirs(tmp_path, door, wrapper):
     def wrapped(k):
         inner = DOORS[door][1].LAMB(0.1, gradient_accumulation_steps=k)

@@ -28,11 +28,11 @@ def table_of(ours, model):
 
 WRAPPERS = {
     "none": lambda host, ours, inner: inner,
-    "Measured": lambda host, ours, inner: ours.Measured(inner),
+    "MeasureNoise": lambda host, ours, inner: ours.MeasureNoise(inner),
     "AdaScale": lambda host, ours, inner: ours.AdaScale(inner, scale=2.0),
     "loss scale": lambda host, ours, inner: host.mixed_precision.LossScaleOptimizer(inner),
     "both": lambda host, ours, inner: host.mixed_precision.LossScaleOptimizer(
-        ours.Measured(inner)
+        ours.MeasureNoise(inner)
     ),
 }  # fmt: skip
 

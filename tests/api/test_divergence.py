@@ -73,7 +73,7 @@ def test_steps_that_are_all_skipped_end_the_run(door):
     x, y = data()
     x[16:] = np.nan
     inner = ours.LAMB(0.01, gradient_accumulation_steps=2, jit_compile=False)
-    model = compiled(door, ours.Measured(inner))
+    model = compiled(door, ours.MeasureNoise(inner))
     with pytest.raises(FloatingPointError, match="at step 1, at least 3 more were tried and all"):
         fit(model, x, y, ours.DivergenceReport(every=1, patience=3))
 

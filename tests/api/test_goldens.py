@@ -65,7 +65,7 @@ def our_muon(peer, case):
         return arguments | {"update_scale": "rms" if "consistent_rms" in given else "shape"}
     return arguments | {
         "weight_decay": case["config"]["config"]["weight_decay"],
-        "others_rate": given.get("adam_lr_ratio", 1.0),
+        "fallback_lr_scale": given.get("adam_lr_ratio", 1.0),
         "exclude_from_weight_decay": exactly(set(case["weights"]) - set(case["decayed"])),
     }
 

@@ -133,12 +133,12 @@ def test_a_subclass_may_assign_for_itself():
         lambda: tf_lamb.keras.AdaScale(
             tf_lamb.keras.LAMB(0.01, gradient_accumulation_steps=2, use_ema=True), 2
         ),
-        lambda: tf_lamb.keras.Measured(
+        lambda: tf_lamb.keras.MeasureNoise(
             keras.optimizers.SGD(0.1, momentum=0.9), previous_gradient=True
         ),
         lambda: tf_lamb.keras.LAMB(0.01, slot_dtype="bfloat16"),
     ],
-    ids=["AdaScale", "Measured", "bfloat16 slots"],
+    ids=["AdaScale", "MeasureNoise", "bfloat16 slots"],
 )
 def test_hdf5_keeps_all_of_a_wrapped_optimizer(make, tmp_path):
     model = keras.Sequential([keras.layers.InputLayer((3,)), keras.layers.Dense(2)])

@@ -54,7 +54,7 @@ OPTIONS = {
     "loss scale, measured": Case(TWO, around="AdaScale", policy="mixed_float16",
                                  callback="StopAtScaleInvariantStep"),
     "measured": Case(TWO, around="AdaScale", callback="TrustRatios"),
-    "measured steps": Case(EMA, around="Measured", callback="NoiseScale"),
+    "measured steps": Case(EMA, around="MeasureNoise", callback="NoiseScale"),
 }  # fmt: skip
 DEVICES = {
     "shares": Case({**EMA, "shard_update": True}, devices=4),
@@ -80,7 +80,7 @@ def cases():
         if case.callback == "TrustRatios" and optimizer not in ("LAMB", "LANS", "LARS"):
             case = dataclasses.replace(case, callback="DivergenceReport")
         if case.around == "AdaScale" and optimizer in ("LANS", "Muon"):
-            case = dataclasses.replace(case, around="Measured", callback="NoiseScale")
+            case = dataclasses.replace(case, around="MeasureNoise", callback="NoiseScale")
         slow = [] if (optimizer, name) in QUICK else [pytest.mark.slow]
         yield pytest.param(optimizer, case, id=f"{optimizer}, {name}", marks=slow)
 
@@ -103,9 +103,9 @@ def made(name, case):
     optimizer = getattr(ours, name)(0.02, **case.arguments)
     if case.around == "AdaScale":
         optimizer = ours.AdaScale(optimizer, scale=2)
-    if case.around == "Measured":
+    if case.around == "MeasureNoise":
         several = "gradient_accumulation_steps" in case.arguments
-        optimizer = ours.Measured(optimizer, previous_gradient=not several)
+        optimizer = ours.MeasureNoise(optimizer, previous_gradient=not several)
     return compiled(case, network(), optimizer)
 
 

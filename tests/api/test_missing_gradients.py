@@ -34,7 +34,7 @@ def run(door, micro_batches, steps=None, wrap=None, **arguments):
 @every_door
 @pytest.mark.parametrize("arguments", [
     {}, {"global_clipnorm": 0.5}, {"layer_groups": ["."]}, {"use_ema": True},
-    {"on_nonfinite": "propagate"}, {"wrap": "Measured"},
+    {"on_nonfinite": "propagate"}, {"wrap": "MeasureNoise"},
 ], ids=str)  # fmt: skip
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 @uncompiled()
@@ -59,7 +59,7 @@ def test_a_variable_without_any_gradient_stays(door):
 
 @on_tensorflow
 @every_door
-@pytest.mark.parametrize("wrap", [pytest.param(None, marks=pytest.mark.slow), "Measured"])
+@pytest.mark.parametrize("wrap", [pytest.param(None, marks=pytest.mark.slow), "MeasureNoise"])
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 def test_replicas_and_graphs(door, wrap):
     """The same sums in a step that is compiled, of each of two replicas.

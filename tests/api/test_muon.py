@@ -27,7 +27,7 @@ def test_muon_is_the_oracle(door, dtype, tolerance):
     }  # fmt: skip
     with precision(door, dtype):
         optimizer = DOORS[door][1].Muon(
-            0.125, weight_decay=0.1, others_rate=0.5,
+            0.125, weight_decay=0.1, fallback_lr_scale=0.5,
             exclude_from_layer_adaptation=["logits"],
         )  # fmt: skip
         for ours, step in zip(
@@ -50,7 +50,8 @@ def test_a_plan_without_a_matrix_is_refused(door):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [({"newton_schulz_steps": 0}, "newton_schulz_steps"), ({"update_scale": 2}, "update_scale"),
-     ({"others": "lamb"}, "no argument 'others'"), ({"others_rate": -1.0}, "others_rate")],
+     ({"fallback": "lamb"}, "no argument 'fallback'"),
+     ({"fallback_lr_scale": -1.0}, "fallback_lr_scale")],
 )  # fmt: skip
 def test_what_it_cannot_take_is_refused(door, arguments, words):
     with pytest.raises((ValueError, TypeError), match=words):

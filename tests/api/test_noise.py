@@ -1,4 +1,4 @@
-"""Measured and the noise scale behind both doors, and what the callbacks make of them."""
+"""MeasureNoise and the noise scale behind both doors, and what the callbacks make of them."""
 
 import math
 import warnings
@@ -26,7 +26,7 @@ def plain_and_measured(door, inner, host, own):
     """Two functions that make the same optimizer, one measured."""
     plain = maker(door, inner, 0.05, host, **own)
     single = "gradient_accumulation_steps" not in own
-    return plain, lambda: DOORS[door][1].Measured(plain(), previous_gradient=single)
+    return plain, lambda: DOORS[door][1].MeasureNoise(plain(), previous_gradient=single)
 
 
 @every_setting
@@ -39,7 +39,7 @@ def test_measuring_changes_no_step(door, inner, host, own):
                 feed.step([part])
     for one, other in zip(measured.weights(), alone.weights(), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert math.isfinite(measured.optimizer.noise_of(8)["model"])
+    assert math.isfinite(measured.optimizer.noise_scale(8)["model"])
 
 
 # As the backend compiles it, which is what takes the time.
@@ -57,19 +57,19 @@ def test_measuring_changes_no_training(door, inner, host, own):
         fit(model, epochs=2)
     for one, other in zip(weights_of(measured), weights_of(alone), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert math.isfinite(measured.optimizer.noise_of(8)["model"])
+    assert math.isfinite(measured.optimizer.noise_scale(8)["model"])
 
 
 @every_door
 def test_the_noise_scale_is_numpys(door):
     ours = DOORS[door][1]
     make = maker(door, micro=4)
-    feed = Feed(door, lambda: ours.Measured(make(), groups=["bias"], smoothing=0.9))
+    feed = Feed(door, lambda: ours.MeasureNoise(make(), groups=["bias"], smoothing=0.9))
     steps = gradients(6, 4)
-    assert all(math.isnan(value) for value in feed.optimizer.noise_of(32).values())
+    assert all(math.isnan(value) for value in feed.optimizer.noise_scale(32).values())
     for parts in steps:
         feed.step(parts)
-    seen = feed.optimizer.noise_of(32)
+    seen = feed.optimizer.noise_scale(32)
     assert list(seen) == ["model", "bias", "others"]
     assert_noise(seen, steps)
 
@@ -85,7 +85,7 @@ def test_readings_join_the_logs(door, capsys):
         "step", "noise_scale", "noise_scale/bias", "noise_scale/others",
     }  # fmt: skip
     assert history["noise_scale"] == watch.history["noise_scale"][1::2]
-    expected = model.optimizer.noise_of(16)
+    expected = model.optimizer.noise_scale(16)
     assert history["noise_scale"][-1] == pytest.approx(expected["model"], nan_ok=True)
     assert history["noise_scale/bias"][-1] == pytest.approx(expected["bias"], nan_ok=True)
     assert capsys.readouterr().out.strip() == watch.advice()
@@ -98,14 +98,14 @@ def test_advice_says_that_it_is_biased(door):
     ours = DOORS[door][1]
     make = maker(door)
     model = regression(
-        door, lambda: ours.Measured(make(), previous_gradient=True), run_eagerly=True
+        door, lambda: ours.MeasureNoise(make(), previous_gradient=True), run_eagerly=True
     )
     watch = ours.NoiseScale(8, verbose=False)
     fit(model, epochs=1, callbacks=[watch])
     assert "Biased: from successive steps." in watch.advice()
 
 
-# --- What is refused, by AdaScale and by what it shares with Measured ---
+# --- What is refused, by AdaScale and by what it shares with MeasureNoise ---
 
 
 def initial(model):
@@ -119,7 +119,7 @@ def initial(model):
 @every_door
 def test_one_part_is_refused_before_any_step(door):
     host, ours = DOORS[door]
-    for make in (scaled(door, 1), lambda: ours.Measured(host.optimizers.SGD(0.1))):
+    for make in (scaled(door, 1), lambda: ours.MeasureNoise(host.optimizers.SGD(0.1))):
         model = regression(door, make)
         with pytest.raises(ValueError, match="a step has one part: one replica, and no"):
             fit(model)
@@ -135,19 +135,19 @@ BAD = {
         lambda h, o: o.AdaScale(h.optimizers.RMSprop(), 2), ValueError, "not RMSprop: how its gain",
     ),
     "no optimizer": (lambda h, o: o.AdaScale("sgd", 2), TypeError, "stands around an optimizer"),
-    "no optimizer to measure": (lambda h, o: o.Measured(3), TypeError, "stands around an optim"),
+    "no optimizer to measure": (lambda h, o: o.MeasureNoise(3), TypeError, "stands around an opt"),
     "wrapped": (
         lambda h, o: o.AdaScale(o.AdaScale(o.LARS(), 2), 2), ValueError, "measures already",
     ),
     "measured": (
-        lambda h, o: o.AdaScale(o.Measured(o.LARS()), 2), ValueError, "measures already",
+        lambda h, o: o.AdaScale(o.MeasureNoise(o.LARS()), 2), ValueError, "measures already",
     ),
     "loss scale": (
         lambda h, o: o.AdaScale(h.mixed_precision.LossScaleOptimizer(h.optimizers.SGD()), 2),
         ValueError, "put AdaScale around that optimizer, and LossScaleOptimizer.* outside",
     ),
     "loss_scale_factor": (
-        lambda h, o: o.Measured(DOORS["keras"][0].optimizers.SGD(loss_scale_factor=8.0)),
+        lambda h, o: o.MeasureNoise(DOORS["keras"][0].optimizers.SGD(loss_scale_factor=8.0)),
         (TypeError, ValueError), "with loss_scale_factor: leave that out|of tf_keras",
     ),
     "built": (lambda h, o: o.AdaScale(built(h, o.LARS()), 2), ValueError, "has not stepped yet"),
@@ -161,11 +161,11 @@ BAD = {
     "averaging": (
         lambda h, o: o.AdaScale(o.LARS(), 2, averaging="mean"), ValueError, "averaging must be one",
     ),
-    "smoothing": (lambda h, o: o.Measured(o.LARS(), smoothing=1.0), ValueError, "smoothing must"),
-    "groups": (lambda h, o: o.Measured(o.LARS(), groups="bias"), TypeError, "Did you mean"),
-    "a group": (lambda h, o: o.Measured(o.LARS(), groups=["("]), ValueError, "not a regular"),
-    "flag": (lambda h, o: o.Measured(o.LARS(), previous_gradient=1), TypeError, "True or False"),
-    "name": (lambda h, o: o.Measured(o.LARS(), name=3), TypeError, "name must be a string"),
+    "smoothing": (lambda h, o: o.MeasureNoise(o.LARS(), smoothing=1.0), ValueError, "smoothing"),
+    "groups": (lambda h, o: o.MeasureNoise(o.LARS(), groups="bias"), TypeError, "Did you mean"),
+    "a group": (lambda h, o: o.MeasureNoise(o.LARS(), groups=["("]), ValueError, "not a regular"),
+    "flag": (lambda h, o: o.MeasureNoise(o.LARS(), previous_gradient=1), TypeError, "True or F"),
+    "name": (lambda h, o: o.MeasureNoise(o.LARS(), name=3), TypeError, "name must be a string"),
     "steps": (lambda h, o: o.StopAtScaleInvariantStep(0.5), TypeError, "steps must be"),
     "no steps": (lambda h, o: o.StopAtScaleInvariantStep(None), TypeError, "steps must be"),
     "every": (lambda h, o: o.NoiseScale(32, every=0), ValueError, "every must be"),
@@ -199,7 +199,7 @@ def test_what_can_mislead_is_warned_of(door):
         built(host, ours.AdaScale(host.optimizers.SGD(), 2, previous_gradient=True))
     inner = ours.LARS(gradient_accumulation_steps=2)
     with pytest.warns(UserWarning, match="No variable is left for the group 'nothing'") as none:
-        built(host, ours.Measured(inner, groups=["nothing", "w"]))
+        built(host, ours.MeasureNoise(inner, groups=["nothing", "w"]))
     assert {warning.filename for warning in (*runaway, *none)} == {__file__}  # the user's line
 
 
@@ -207,7 +207,7 @@ def test_what_can_mislead_is_warned_of(door):
 @every_door
 def test_an_optimizer_of_the_other_keras_is_refused(door):
     (other,) = (host for name, (host, _) in DOORS.items() if name != door)
-    for make in (DOORS[door][1].Measured, lambda inner: DOORS[door][1].AdaScale(inner, 2)):
+    for make in (DOORS[door][1].MeasureNoise, lambda inner: DOORS[door][1].AdaScale(inner, 2)):
         with pytest.raises(TypeError, match="stands around an optimizer of"):
             make(other.optimizers.SGD())
 
@@ -216,9 +216,9 @@ def test_an_optimizer_of_the_other_keras_is_refused(door):
 def test_callbacks_want_an_optimizer_that_measures(door):
     ours = DOORS[door][1]
     cases = [
-        (ours.LARS, ours.NoiseScale(8), "measures: compile with optimizer=tf_lamb.Measured"),
+        (ours.LARS, ours.NoiseScale(8), "measures: compile with optimizer=tf_lamb.MeasureNoise"),
         (ours.LARS, ours.StopAtScaleInvariantStep(8), "needs optimizer=tf_lamb.AdaScale"),
-        (lambda: ours.Measured(ours.LARS(gradient_accumulation_steps=2)),
+        (lambda: ours.MeasureNoise(ours.LARS(gradient_accumulation_steps=2)),
          ours.StopAtScaleInvariantStep(8), "needs optimizer=tf_lamb.AdaScale"),
     ]  # fmt: skip
     for make, callback, words in cases:

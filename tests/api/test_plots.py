@@ -10,7 +10,7 @@ import pytest
 from tf_lamb.api.callbacks import AutoWarmup, NoiseScale, TrustRatios
 from tf_lamb.api.optimizers.observation import Observation
 from tf_lamb.core import recipes
-from tf_lamb.core.autowarmup import Settings, Warmup
+from tf_lamb.core.autowarmup import AutoWUState, Settings
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
@@ -58,7 +58,7 @@ def trust_ratios():
 
 def auto_warmup():
     watch = AutoWarmup(verbose=False)
-    watch.warmup = Warmup(Settings(100, 1e-5, 1.0))
+    watch.warmup = AutoWUState(Settings(100, 1e-5, 1.0))
     for step in range(30):
         watch.warmup.record(step, 2 - 0.05 * step)
     return watch

@@ -64,7 +64,7 @@ def test_a_wrapper_hands_it_on(door):
     ours = DOORS[door][1]
     made, variable = optimizer(door)
     del made
-    outer = ours.Measured(ours.LAMB(0.01), previous_gradient=True)
+    outer = ours.MeasureNoise(ours.LAMB(0.01), previous_gradient=True)
     outer.build([variable])
     step(outer, variable)
     with pytest.warns(UserWarning, match="of 1 steps, 1 have been skipped"):

@@ -81,10 +81,10 @@ def test_reports_name_both(door, capsys):
     optimizer.observe_trust_ratios()
     assert len({seen.path for seen in optimizer.trust_ratios()}) == 4
     model.trainable_variables[2].assign(np.full((2, 2), np.nan))
-    assert optimizer.strange_weights(model) == ["dense/kernel#2of2"]
+    assert optimizer.nonfinite_weights(model) == ["dense/kernel#2of2"]
     model.layers[1].trainable = False  # the tower that is left has the path alone
     optimizer, _ = built(door, model)
-    assert optimizer.strange_weights(model) == ["dense/kernel"]
+    assert optimizer.nonfinite_weights(model) == ["dense/kernel"]
 
 
 @every_door

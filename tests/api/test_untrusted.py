@@ -91,7 +91,7 @@ def given_pattern(door, argument, pattern):
     if argument == "var_names":
         room.LAMB().exclude_from_weight_decay(var_names=["bias", pattern])
     elif argument == "groups":
-        room.Measured(room.LAMB(), groups=[pattern])
+        room.MeasureNoise(room.LAMB(), groups=[pattern])
     else:
         room.LAMB(**{argument: ["bias", pattern]})
 
@@ -137,7 +137,7 @@ def test_a_malformed_serialized_optimizer(door, row, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", [*OPTIMIZERS, "AdaScale", "Measured"])
+@pytest.mark.parametrize("name", [*OPTIMIZERS, "AdaScale", "MeasureNoise"])
 @every_door
 def test_a_saved_model_loads_in_safe_mode(door, name, tmp_path):
     host, room = DOORS[door]
@@ -148,8 +148,8 @@ def test_a_saved_model_loads_in_safe_mode(door, name, tmp_path):
     )  # fmt: skip
     if name == "AdaScale":
         optimizer = room.AdaScale(optimizer, scale=2.0)
-    elif name == "Measured":
-        optimizer = room.Measured(optimizer, groups=["bias"])
+    elif name == "MeasureNoise":
+        optimizer = room.MeasureNoise(optimizer, groups=["bias"])
     model.compile(optimizer, "mse")
     with uncompiled():
         model.fit(np.ones((4, 4)), np.ones((4, 3)), batch_size=2, verbose=0)

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from tf_lamb.api.callbacks.autowarmup import _of_steps
 from tf_lamb.core import gaussian_process
-from tf_lamb.core.autowarmup import FLOATS, Settings, Warmup
+from tf_lamb.core.autowarmup import FLOATS, AutoWUState, Settings
 from tf_lamb.core.rules import lamb
 
 # facts: RBF of length 0.2, noise 1e-3, scale ln 2, 20 losses, 50 points.
@@ -38,7 +38,7 @@ def test_the_published_numbers(name):
     np.testing.assert_allclose((mean[0], mean[-1]), (first, last), rtol=1e-9)
     np.testing.assert_allclose(found, (probability, lowest), rtol=1e-9)
     settings = Settings(20, 1e-5, 1e-2, patience=1, max_warmup_fraction=0.99)
-    warmup = Warmup(settings, lambda x, y, tests: [found])
+    warmup = AutoWUState(settings, lambda x, y, tests: [found])
     # The switch comes when the rate has reached 1e-2, as in the published row.
     switched = 1e-5 * (1e-2 / 1e-5) ** found.lowest
     assert switched == pytest.approx(rate, rel=1e-8)
@@ -89,12 +89,13 @@ def authors(settings, epochs, steps, found):
 def votes_of(epoch):
     """Three of five say so from epoch 4 on, but for epoch 6."""
     p = 0.99 if epoch >= 4 and epoch != 6 else 0.2
-    return [gaussian_process.Test(*t) for t in [(p, 0.5), (p, 0.6), (p, 0.7), (0.1, 0.8), (0.1, 1)]]
+    found = [(p, 0.5), (p, 0.6), (p, 0.7), (0.1, 0.8), (0.1, 1)]
+    return [gaussian_process.MinimumTest(*t) for t in found]
 
 
 def run(settings, epochs, steps, found):
     seen = iter(range(epochs))
-    warmup = Warmup(settings, lambda x, y, tests: found(next(seen)))
+    warmup = AutoWUState(settings, lambda x, y, tests: found(next(seen)))
     rates = []
     for epoch in range(epochs):
         for step in range(epoch * steps, (epoch + 1) * steps):
@@ -120,7 +121,7 @@ def test_a_state_goes_back_to_any_epoch():
     settings = Settings(24 * 7, 1e-4, 2.0)
     whole, rates = run(settings, 24, 7, votes_of)
     for epoch in (1, 9, 10, 15):
-        again = Warmup(settings, lambda x, y, tests, at=epoch: votes_of(at))
+        again = AutoWUState(settings, lambda x, y, tests, at=epoch: votes_of(at))
         again.restore(json.loads(json.dumps(whole.state())), epoch * 7)
         assert again.rate(epoch * 7) == (rates[epoch * 7] if epoch >= 10 else again.rate(epoch * 7))
         assert again.found is (epoch >= 10)
@@ -139,8 +140,8 @@ def epoch_of(warmup, step, losses):
 def test_a_decay_that_loses_half_of_the_gain_goes_back_again(found):
     """The first epoch has losses of 4, the lowest of 2: half is 3."""
     settings = Settings(200, 1e-4, 1.0, patience=2, max_warmup_fraction=0.5 if found else 0.25)
-    judge = lambda x, y, tests: [gaussian_process.Test(float(found and len(x) > 30), 0.5)]  # noqa: E731
-    warmup = Warmup(settings, judge)
+    judge = lambda x, y, tests: [gaussian_process.MinimumTest(float(found and len(x) > 30), 0.5)]  # noqa: E731
+    warmup = AutoWUState(settings, judge)
     for step, loss in enumerate([4.0, 3.0, 2.0, 5.0, 5.0]):
         went_back = epoch_of(warmup, 10 * step, [loss] * 10)
     assert (went_back, warmup.found, warmup.begin, warmup.lowest) == (found, found, 50, 30)
@@ -157,7 +158,7 @@ def test_a_decay_that_loses_half_of_the_gain_goes_back_again(found):
     assert epoch_of(warmup, 100, above)  # two more, and another half
     assert warmup.peak_at() == half / 2
     for step, cuts in ((80, 0), (90, 1), (100, 1), (110, 2)):
-        again = Warmup(settings)
+        again = AutoWUState(settings)
         again.restore(json.loads(json.dumps(warmup.state())), step)
         assert (again.cuts, again.rate(120)) == (
             warmup.cuts[:cuts], again.settings.value(FLOATS, 120.0, 50.0, again.peak_at())
@@ -167,7 +168,7 @@ def test_a_decay_that_loses_half_of_the_gain_goes_back_again(found):
 
 
 def test_losses_that_are_not_finite_are_left_out_and_an_epoch_of_them_ends_the_run():
-    warmup = Warmup(Settings(100), lambda x, y, tests: votes_of(0))
+    warmup = AutoWUState(Settings(100), lambda x, y, tests: votes_of(0))
     for step in range(10):
         warmup.record(step, math.nan if step % 2 else 1.0)
     warmup.end_epoch(10)
@@ -255,7 +256,7 @@ def accuracy(digits, rate, record=None, end_epoch=None):
 
 
 def test_untuned_it_ends_beside_the_best_of_nine_tuned_peaks(digits):
-    warmup = Warmup(Settings(STEPS))
+    warmup = AutoWUState(Settings(STEPS))
     found = accuracy(digits, warmup.rate, warmup.record, warmup.end_epoch)
     warm = STEPS // 20
 

@@ -88,7 +88,7 @@ def test_paths_and_shapes_tell_what_is_a_matrix(path, shape):
     expected = FOUND[path, shape]
     if isinstance(expected, str):
         assert not treatment.adapt and treatment.view is None
-        assert expected in treatment.layout.removeprefix("others: ")
+        assert expected in treatment.layout.removeprefix("fallback: ")
     else:
         assert size(treatment, shape) == expected
         assert treatment.layout == "matrix of {} x {}".format(*expected)
@@ -138,8 +138,8 @@ def test_what_the_user_says_counts_but_for_biases_and_exclusions():
     assert [size(t, s) for t, (_, s) in zip(found, variables, strict=True)] == [
         (6, 6), None, None, (9, 4), (12, 5),
     ]  # fmt: skip
-    assert found[2].layout == "others: no matrix, by matrix_rows"
-    assert plan(variables, rows, ["mixer"]).treatments[0].layout == "others: excluded"
+    assert found[2].layout == "fallback: no matrix, by matrix_rows"
+    assert plan(variables, rows, ["mixer"]).treatments[0].layout == "fallback: excluded"
     assert plan(variables, {"nowhere": (0,)}).unmatched == ("nowhere",)
     assert plan(variables).unmatched == plan([("dense/kernel", (2, 2))]).unmatched == ()
 
@@ -169,4 +169,4 @@ def test_a_list_of_exclusions_stands_in_the_place_of_embeddings():
 def test_the_table_shows_rows_and_columns_and_what_is_left_to_the_others():
     table = plan([("a/query/kernel", (12, 3, 4)), ("a/query/bias", (3, 4))]).table()
     assert "matrix of 12 x 12" in table
-    assert "others: bias or normalization" in table
+    assert "fallback: bias or normalization" in table

@@ -23,7 +23,7 @@ def steps(w, gradients, *, wd=0.0, mu=0.95, scale="rms", rate=1.0, matrix=True, 
     for t, g in enumerate(gradients, 1):
         state = muon(
             np, g, *state, lr=0.1, t=t, decay=wd, adapt=matrix, momentum=mu, update_scale=scale,
-            others_rate=rate, **arguments,
+            fallback_lr_scale=rate, **arguments,
         )  # fmt: skip
         yield state[0]
 

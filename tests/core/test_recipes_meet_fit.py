@@ -133,13 +133,13 @@ def test_steps_at_a_rate_of_0_are_said(name):
     optimizer = types.SimpleNamespace(name="LAMB", _learning_rate=schedule, _recipe=None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        layerwise.warn_if_over(optimizer, lambda: 10 if end is None else end)
+        layerwise.warn_if_past_schedule_end(optimizer, lambda: 10 if end is None else end)
     if end is None:
         return
     with pytest.warns(
         UserWarning, match=f"LAMB: .* 0 in the last 30 of {end + 30} steps.* ends after {end}"
     ) as caught:
-        layerwise.warn_if_over(optimizer, lambda: end + 30)
+        layerwise.warn_if_past_schedule_end(optimizer, lambda: end + 30)
     assert caught[0].filename == __file__
 
 
@@ -149,4 +149,4 @@ def test_a_recipe_for_another_batch_is_named():
         name="LAMB", _learning_rate=recipe.schedule(schedules), _recipe=recipe
     )
     with pytest.warns(UserWarning, match="46,500 of 46,875 steps.*LEGW at batch 4,096 has it"):
-        layerwise.warn_if_over(optimizer, lambda: 25 * 60000 // 32)
+        layerwise.warn_if_past_schedule_end(optimizer, lambda: 25 * 60000 // 32)

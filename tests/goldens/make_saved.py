@@ -40,7 +40,9 @@ def optimizers(ours):
         "adascale": ours.AdaScale(
             ours.SGDP(0.1, gradient_accumulation_steps=2), scale=2, groups=["kernel"]
         ),
-        "measured": ours.Measured(ours.AdamP(s.Exponential(0.1, 4, 0.5)), previous_gradient=True),
+        "measured": ours.MeasureNoise(
+            ours.AdamP(s.Exponential(0.1, 4, 0.5)), previous_gradient=True
+        ),
     }  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def test_what_is_overwritten_is_what_keras_makes_of_it(inner):
     steps = gradients(4)
     expected = after(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), steps)
     alone = after(INNER[inner](), steps)
-    measured = after(ours.Measured(INNER[inner]()), steps)
+    measured = after(ours.MeasureNoise(INNER[inner]()), steps)
     scaled = after(ours.AdaScale(INNER[inner](), scale=2.0), steps)
     for found in (alone, measured, scaled):
         for one, other in zip(found, expected, strict=True):
@@ -73,20 +73,20 @@ def test_what_is_overwritten_is_not_measured(previous):
     noise = []
     for each in (steps, other):
         inner = ours.LAMB(0.1, gradient_accumulation_steps=1 if previous else 2)
-        optimizer = ours.Measured(inner, previous_gradient=previous, groups=["kernel"])
+        optimizer = ours.MeasureNoise(inner, previous_gradient=previous, groups=["kernel"])
         after(optimizer, each)
-        noise.append(optimizer.noise_of(8))
+        noise.append(optimizer.noise_scale(8))
     assert noise[0] == noise[1]
 
 
 def test_a_group_of_nothing_else_measures_nothing():
-    optimizer = ours.Measured(ours.LAMB(0.1, gradient_accumulation_steps=2), groups=["scale"])
+    optimizer = ours.MeasureNoise(ours.LAMB(0.1, gradient_accumulation_steps=2), groups=["scale"])
     with pytest.warns(UserWarning, match="No variable is left for the group 'scale'"):
         optimizer.build(variables())
 
 
 @pytest.mark.parametrize(
-    "wrap", [ours.Measured, lambda o: ours.AdaScale(o, 2.0)], ids=["Measured", "AdaScale"]
+    "wrap", [ours.MeasureNoise, lambda o: ours.AdaScale(o, 2.0)], ids=["MeasureNoise", "AdaScale"]
 )
 def test_a_float8_model_is_trained(wrap):
     keras.utils.set_random_seed(1)

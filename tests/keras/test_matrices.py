@@ -23,7 +23,7 @@ def model_of(layer, shape, copies=1):
     return keras.Model(inputs, layer(*[inputs] * copies))
 
 
-BIAS = "others: bias or normalization"
+BIAS = "fallback: bias or normalization"
 
 
 def test_attention_of_keras():
@@ -47,7 +47,8 @@ def test_convolutions_of_keras():
         LAYERS.DepthwiseConv2D(3, name="stem")(inputs),
     ]
     assert sorted(of(keras.Model(inputs, made)).values()) == [
-        "matrix of 12 x 7", "others: depthwise", "others: depthwise", "others: one row or column",
+        "fallback: depthwise", "fallback: depthwise", "fallback: one row or column",
+        "matrix of 12 x 7",
     ]  # fmt: skip
 
 
@@ -74,5 +75,5 @@ def test_backbones_of_keras_hub(name, expected):
     for path, layout in found.items():
         if "bias" in path:
             assert layout == BIAS
-        assert ("experts/" in path) == (layout == "others: stack of matrices")
-        assert ("embeddings" in path) == (layout == "others: no matrix, by its name")
+        assert ("experts/" in path) == (layout == "fallback: stack of matrices")
+        assert ("embeddings" in path) == (layout == "fallback: no matrix, by its name")

@@ -68,7 +68,7 @@ def test_the_state_of_another_optimizer():
 
 
 @pytest.mark.parametrize("wrap", [lambda own: own, keras.optimizers.LossScaleOptimizer,
-                                  lambda own: tf_lamb.keras.Measured(own, previous_gradient=True)],
+                                  lambda o: tf_lamb.keras.MeasureNoise(o, previous_gradient=True)],
                          ids=["alone", "scaled", "measured"])  # fmt: skip
 def test_a_second_model_is_refused_before_its_first_step(wrap):
     """Its variables would be stepped with the slots of the first one's."""

@@ -251,14 +251,14 @@ def test_a_loss_scale_is_one_for_all():
         np.testing.assert_allclose(value, other, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["AdaScale", "Measured"])
+@pytest.mark.parametrize("kind", ["AdaScale", "MeasureNoise"])
 def test_replicas_are_parts_of_the_batch(kind):
     """Eight parts of two examples: of eight devices, or of four in two turns, or all in turn."""
     found = []
     for devices, micro_batches in ((0, 8), (4, 2), (8, 1)):
         spread(devices)
         around = {"AdaScale": lambda own: tf_lamb.keras.AdaScale(own, scale=8),
-                  "Measured": tf_lamb.keras.Measured}[kind]  # fmt: skip
+                  "MeasureNoise": tf_lamb.keras.MeasureNoise}[kind]  # fmt: skip
         model = compiled(network(), devices > 0, around, gradient_accumulation_steps=micro_batches)
         x, y = data(128)
         model.fit(x, y, batch_size=16 // micro_batches, epochs=2, shuffle=False, verbose=0)
@@ -282,7 +282,7 @@ def with_adam(model):
 
 
 def measuring(model):
-    around = lambda own: tf_lamb.keras.Measured(own, previous_gradient=True)  # noqa: E731
+    around = lambda own: tf_lamb.keras.MeasureNoise(own, previous_gradient=True)  # noqa: E731
     compiled(model, inner=around).optimizer.build(model.trainable_variables)
     return model
 

@@ -40,10 +40,10 @@ def finds_it_at_8(monkeypatch):
     """The process is certain from step 4 on; its posterior is lowest in the middle."""
 
     def judge(x, y, tests):
-        sure = gaussian_process.Test(0.99 if len(x) >= 2 else 0.1, 0.5)
+        sure = gaussian_process.MinimumTest(0.99 if len(x) >= 2 else 0.1, 0.5)
         return [sure] * tests
 
-    monkeypatch.setattr(autowarmup.Warmup.__init__, "__defaults__", (judge,))
+    monkeypatch.setattr(autowarmup.AutoWUState.__init__, "__defaults__", (judge,))
 
 
 def state(folder):

@@ -129,10 +129,10 @@ def test_what_a_trainer_evaluates_is_averaged_once_a_step(records):
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("around", ["measured", "adascale"])
+@pytest.mark.parametrize("around", ["measure_noise", "adascale"])
 def test_what_is_averaged_may_be_measured(around):
     """Model Garden logs the rate that averages have of the optimizer inside."""
-    settings = {"measured": {"enabled": True}, "adascale": {"scale": 2}}[around]
+    settings = {"measure_noise": {"enabled": True}, "adascale": {"scale": 2}}[around]
     run = Run({around: {**settings, "previous_gradient": True}})
     for (gradients,) in parts(1):
         run.step(gradients)

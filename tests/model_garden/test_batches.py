@@ -251,7 +251,7 @@ def test_a_schedule_that_cannot_be_scaled():
 
 
 def test_a_batch_is_dealt_out():
-    assert batches.split(65536, 8, 256) == 32
+    assert batches.per_replica_batch(65536, 8, 256) == 32
     assert batches.accumulation(65536, 8, 32) == 256
     assert batches.accumulation(65536, 8, 60) == 256
     assert batches.accumulation(96, 2, 1000) == 1

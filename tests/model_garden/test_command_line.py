@@ -163,7 +163,7 @@ def test_every_command_asks_first(command, monkeypatch):
 def test_a_batch_that_is_split_otherwise_than_asked_is_said(records, most, share, said):
     params = build(tiny(records))
     count, line = parsing._accumulation(params, most)
-    assert BATCH // count == share == batches.split(BATCH, 1, count)
+    assert BATCH // count == share == batches.per_replica_batch(BATCH, 1, count)
     assert f"batch = {share} examples x 1 replica(s) x {count} micro-batch(es) = {BATCH}" in line
     assert ("--per_replica_batch_size=7 that divides the 8 of a replica" in line) == said
     assert ("\n" in line) == said

@@ -16,7 +16,7 @@ from absl import logging
 from support.garden import ROOT
 
 from tf_lamb.model_garden.running import batches
-from tf_lamb.model_garden.running.console import Console, Progress
+from tf_lamb.model_garden.running.console import Console, ProgressBar
 
 PROGRAM = """
 import os, signal, sys, warnings
@@ -250,7 +250,7 @@ class Run:
     def __init__(self, stream, at=0):
         self.console, self.at = Console(), at
         self.console.stream = stream
-        self.progress = Progress(self.console, lambda: self.at, 1000, 64)
+        self.progress = ProgressBar(self.console, lambda: self.at, 1000, 64)
 
     def train(self):
         self.progress.begin()

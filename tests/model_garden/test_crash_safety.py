@@ -144,10 +144,10 @@ def test_a_folder_that_is_not_there_yet_is_none_of_its_business(tmp_path):
 def test_a_file_is_the_old_one_or_the_new_one(tmp_path):
     path = tmp_path / "file"
     for text in ("old", "new"):
-        with checkpoints.whole(str(path)) as beside:
+        with checkpoints.atomic_write(str(path)) as beside:
             pathlib.Path(beside).write_text(text)
         assert path.read_text() == text
-    with pytest.raises(KeyboardInterrupt), checkpoints.whole(str(path)) as beside:
+    with pytest.raises(KeyboardInterrupt), checkpoints.atomic_write(str(path)) as beside:
         pathlib.Path(beside).write_text("ha")
         raise KeyboardInterrupt
     assert path.read_text() == "new"

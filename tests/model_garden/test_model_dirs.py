@@ -52,7 +52,10 @@ def _ours(**fields):
         ({"trainer": {"optimizer_config": {"ema": {"average_decay": 0.9}}}}, "ema is 'not set'"),
         ({"runtime": {"mixed_precision_dtype": "float16"}}, "'not float16', yours 'float16'"),
         (_ours(slot_dtype="bfloat16"), "tf_lamb.slot_dtype is 'float32', yours 'bfloat16'"),
-        (_ours(measured={"enabled": True}), "tf_lamb.measured.enabled is False, yours True"),
+        (
+            _ours(measure_noise={"enabled": True}),
+            "tf_lamb.measure_noise.enabled is False, yours True",
+        ),
         (
             _ours(adascale={"scale": 2, "scale_invariant_steps": 20}),
             "tf_lamb.adascale.scale is 'not set', yours 'set'",

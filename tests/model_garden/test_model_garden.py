@@ -70,11 +70,11 @@ def test_the_fields_are_the_arguments_of_the_constructor(key):
     del arguments["learning_rate"], arguments["loss_scale_factor"]  # which is Keras 3's
     config = getattr(optimization.OptimizerConfig(), key)
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    around = {name: fields.pop(name) for name in ("adascale", "measured")}
+    around = {name: fields.pop(name) for name in ("adascale", "measure_noise")}
     assert fields.pop("trust_ratios_every") is None
     assert fields.pop("divergence_report") is True
     assert fields == arguments
-    for name, wrapper in (("adascale", "AdaScale"), ("measured", "Measured")):
+    for name, wrapper in (("adascale", "AdaScale"), ("measure_noise", "MeasureNoise")):
         own = dataclasses.asdict(around[name])
         taken = inspect.signature(getattr(tf_lamb.tf_keras, wrapper)).parameters
         assert own.keys() - {"enabled", "scale_invariant_steps"} == taken.keys() - {"inner", "name"}

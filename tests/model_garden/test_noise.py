@@ -42,8 +42,9 @@ def test_micro_batches_and_replicas_measure_the_same(records):
         trainer, _ = train(build(settings), mirrored(replicas), 2)
         measured = runner.measuring(trainer.optimizer)
         assert (measured.parts, measured.micro_batches) == (4, micro_batches)
-        seen[replicas] = measured.noise_of(64)["model"], measured.gain
-        assert actions.Progress(measured).advice().startswith("AdaScale: 2 steps were worth")
+        seen[replicas] = measured.noise_scale(64)["model"], measured.gain
+        advice = actions.AdaScaleProgress(measured).advice()
+        assert advice.startswith("AdaScale: 2 steps were worth")
     assert 1 < seen[1][1] < 4
     np.testing.assert_allclose(seen[2], seen[1], rtol=1e-5)
 
@@ -63,7 +64,7 @@ def test_training_ends_when_the_steps_of_the_base_batch_are_spent(records, tmp_p
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith(f"ckpt-{steps}")
     output = {}
     for action in first.controller.train_actions:
-        if isinstance(action, actions.NoiseScale | actions.Progress):
+        if isinstance(action, actions.NoiseScale | actions.AdaScaleProgress):
             action(output)
     assert output.keys() == {"noise_scale", "gain", "scale_invariant_step", "scaled_learning_rate"}
     events = tf.io.gfile.glob(str(tmp_path / "train" / "*events*"))
@@ -88,8 +89,8 @@ def test_measuring_changes_no_training(records, eager, replicas, micro_batches):
         config = optimizer(gradient_accumulation_steps=micro_batches, **fields)
         return train(build(tiny(records, optimizer_config=config)), mirrored(replicas), 3)[0]
 
-    plain, measured = trained(), trained(measured={"enabled": True})
-    assert isinstance(measured.optimizer, tf_lamb.tf_keras.Measured)
+    plain, measured = trained(), trained(measure_noise={"enabled": True})
+    assert isinstance(measured.optimizer, tf_lamb.tf_keras.MeasureNoise)
     for one, other in zip(weights(plain), weights(measured), strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -191,7 +191,7 @@ def test_default_text_is_pythons_manual():
     [(2, 0.1, [0]), (20, 0.1, [0, 10]), (3, 0.99, [0, 1]), (10, 0.5, [0, 2, 4, 6, 8])],
 )
 def test_split_spreads_validation_evenly_and_leaves_something_to_train(count, fraction, held):
-    parts = sample_text.split({"a": [[str(i)] for i in range(count)]}, fraction)
+    parts = sample_text.train_validation_split({"a": [[str(i)] for i in range(count)]}, fraction)
     assert [int(d[0]) for d in parts["validation"]] == held
     assert sorted(parts["train"] + parts["validation"]) == sorted([str(i)] for i in range(count))
 

@@ -291,7 +291,7 @@ def test_import_is_cheap():
 
 def test_the_split_is_of_every_class():
     labels = [0] * 10 + [1] * 20
-    parts = picture_sources.split(list(range(30)), labels, 0.2, seed=1)
+    parts = picture_sources.train_validation_split(list(range(30)), labels, 0.2, seed=1)
     assert sorted(parts["train"][0] + parts["validation"][0]) == list(range(30))
     assert collections.Counter(parts["validation"][1]) == {0: 2, 1: 4}
 

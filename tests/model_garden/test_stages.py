@@ -14,7 +14,7 @@ from support import commands
 from support.doors import uncompiled
 from support.garden import BATCH, assert_same_bits, build, one_device, tiny, trainer_of
 
-from tf_lamb.api.noise import Measured
+from tf_lamb.api.noise import MeasureNoise
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.model_garden import train_stages
 from tf_lamb.model_garden.errors import UserError
@@ -270,7 +270,7 @@ def test_a_stage_is_over_with_the_steps_that_adascale_takes(files, tmp_path, cap
     folder = tmp_path / "stage_1"
     trainer = trainer_of(first, one_device())
     trainer.global_step.assign(9)
-    measuring = unwrapped(trainer.optimizer, Measured)
+    measuring = unwrapped(trainer.optimizer, MeasureNoise)
     measuring.build(trainer.model.trainable_variables)
     train_utils.serialize_config(first, str(folder))
     for spent, expected in ((11, 2), (12, 1)):

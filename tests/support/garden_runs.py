@@ -141,7 +141,7 @@ def draw(seed, data):
     if pick.random() < 0.2:
         own["slot_dtype"] = "bfloat16"
     if pick.random() < 0.15:
-        own["measured"] = {"enabled": True, "previous_gradient": not accumulated}
+        own["measure_noise"] = {"enabled": True, "previous_gradient": not accumulated}
     runtime = {"distribution_strategy": pick.choice(["off", "one_device"])}
     averages = {"average_decay": 0.5, "start_step": pick.choice([0, 2])}
     averages = averages if pick.random() < 0.3 else None
@@ -197,7 +197,7 @@ def _draw_more(pick, run):
     trainer = run.settings["trainer"]
     config, loop = trainer["optimizer_config"], trainer["steps_per_loop"]
     if pick.random() < 0.2 and config["optimizer"]["type"] not in ("tf_lans", "tf_muon"):
-        run.optimizer.pop("measured", None)
+        run.optimizer.pop("measure_noise", None)
         end = pick.choice([1, 2]) * trainer["train_steps"]  # 1: it may end before its last step
         config["learning_rate"]["tf_lamb_polynomial"]["steps"] = end
         run.optimizer["adascale"] = {
@@ -214,7 +214,7 @@ def _draw_more(pick, run):
     if what == "share":
         run.optimizer.pop("gradient_accumulation_steps", None)
         run.flags = [f"--per_replica_batch_size={pick.choice([2, 4])}"]
-        run.optimizer.pop("measured", None)  # of the previous gradient, without micro-batches
+        run.optimizer.pop("measure_noise", None)  # of the previous gradient, without micro-batches
         run.optimizer.get("adascale", {}).update(previous_gradient=False)
     if what == "stages" and run.is_exact and run.replicas == 1:
         run.stages = 2
@@ -249,7 +249,7 @@ MISTAKES = {
 # Settings that resume a run otherwise, and what refuses them; nothing does if it is None.
 CHANGES = {
     "slot_dtype": "slot_dtype is",
-    "measured": "measured",
+    "measured": "measure_noise",
     "optimizer": "optimizer",
     "more": None,
 }
@@ -452,13 +452,13 @@ def _check_changed(run, whole):
     """A finished run that is given another setting goes on, or refuses and stays as it is."""
     optimizer = run.settings["trainer"]["optimizer_config"]["optimizer"]["type"]
     slots = {"bfloat16": "float32"}.get(run.optimizer.get("slot_dtype"), "bfloat16")
-    measured = not run.optimizer.get("measured", {}).get("enabled", False)
+    measured = not run.optimizer.get("measure_noise", {}).get("enabled", False)
     steps = 2 * run.steps
     other = "tf_lamb" if optimizer != "tf_lamb" else "tf_lans"
     changed = merged(run.settings, {
         "slot_dtype": _optimizer(optimizer, {"slot_dtype": slots}),
         "measured": _optimizer(optimizer, {
-            "measured": {"enabled": measured, "previous_gradient": run.accumulates == 1},
+            "measure_noise": {"enabled": measured, "previous_gradient": run.accumulates == 1},
         }),
         "optimizer": {"trainer": {"optimizer_config": {"optimizer": {
             "type": other, other: run.optimizer, "tf_lamb": {"global_clipnorm": None},
@@ -582,7 +582,7 @@ def _check_same_bits(whole, broken):
 def _check_accumulation(run, folder, whole):
     kind = run.settings["trainer"]["optimizer_config"]["optimizer"]["type"]
     settings = merged(run.settings, _optimizer(kind, {"gradient_accumulation_steps": None}))
-    if "measured" in run.settings["trainer"]["optimizer_config"]["optimizer"][kind]:
+    if "measure_noise" in run.settings["trainer"]["optimizer_config"]["optimizer"][kind]:
         return
     if run.precision != "float32":
         return

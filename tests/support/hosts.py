@@ -81,7 +81,7 @@ def state(model):
     from tf_lamb.keras import processes
 
     variables = [*model.variables, *model.optimizer.variables]
-    with processes.whole(variables):
+    with processes.gathered(variables):
         return [np.asarray(v, "float32").ravel().tolist() for v in variables]
 
 

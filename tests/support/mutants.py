@@ -141,7 +141,7 @@ CORE = {
         ("a tall matrix stays turned", "xp.transpose(x) if tall else x", "x"),
     ],
     ("muon", "core/test_muon.py::test_what_is_no_matrix_is_the_oracles"): [
-        ("the others at the full rate", "lr=lr * others_rate", "lr=lr"),
+        ("the others at the full rate", "lr=lr * fallback_lr_scale", "lr=lr"),
         ("the others have a ratio", "adapt=False", "adapt=True"),
     ],
     ("layouts", f"{MATRICES}::test_paths_and_shapes_tell_what_is_a_matrix"): [
@@ -416,7 +416,7 @@ TENSORFLOW = {
         ("never summed", "extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)",
          "extended and own"),
     ],
-    ("apart", SAVED): [
+    ("per_replica_variables", SAVED): [
         ("the first replica's alone is saved", "VariableAggregation.SUM",
          "VariableAggregation.ONLY_FIRST_REPLICA"),
     ],
@@ -445,7 +445,7 @@ TENSORFLOW = {
      "model_garden/test_averages.py::test_a_skipped_update_moves_no_average[None]"): [
         ("averages move at every call", "iterations > before", "iterations >= before"),
     ],
-    ("Measured._gather",
+    ("MeasureNoise._gather",
      f"{ADASCALE}::test_the_noise_scale_is_numpys[tf_keras]"): [
         ("squares of a replica's part", "self._replicas * squares], into", "squares], into"),
     ],
@@ -531,10 +531,10 @@ JAX = {
     ("Update._aggregated", f"{SHARED}::test_a_loss_scale_is_one_for_all"): [
         ("the gradient of one replica", "ops.sum(gradient, axis=0)", "gradient[0]"),
     ],
-    ("gradients_apart", f"{SHARED}::test_a_loss_scale_is_one_for_all"): [
+    ("per_replica_gradients", f"{SHARED}::test_a_loss_scale_is_one_for_all"): [
         ("gradients as large as the sum", "g[None] / n", "g[None]"),
     ],
-    ("gradients_apart", f"{SHARED}::test_a_replica_is_for_itself"): [
+    ("per_replica_gradients", f"{SHARED}::test_a_replica_is_for_itself"): [
         ("all replicas draw alike", "jax.numpy.uint32(GOLDEN_RATIO) *", "jax.numpy.uint32(0) *"),
         ("the seed runs away", "v.at[0].add(-own)", "v"),
     ],
@@ -550,7 +550,7 @@ JAX = {
     ("MeasuringOptimizer._mean_over_replicas", f"{SHARED}::test_replicas_are_parts_of_the_batch"): [
         ("squares of shares", "return self._replicas * squares", "return squares"),
     ],
-    ("MeasuringOptimizer._whole", f"{SHARED}::test_replicas_are_parts_of_the_batch"): [
+    ("MeasuringOptimizer._summed", f"{SHARED}::test_replicas_are_parts_of_the_batch"): [
         ("the mean of one replica", "ops.sum(g, axis=0) for", "g[0] for"),
     ],
 }  # fmt: skip

@@ -29,7 +29,7 @@ PLANTS = {
             ),
             (
                 "_slots",
-                "return {slot for slot in kept if not slot.startswith(_BESIDE)}",
+                "return {slot for slot in kept if not slot.startswith(_NO_SLOTS)}",
                 "return set()",
             ),
         ],

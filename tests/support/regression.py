@@ -76,7 +76,7 @@ def assert_same(resumed, model):
     one, other = resumed.optimizer, model.optimizer
     assert one.gain == other.gain > 1
     assert one.scale_invariant_steps == other.scale_invariant_steps
-    assert one.noise_of(8) == pytest.approx(other.noise_of(8), nan_ok=True)
+    assert one.noise_scale(8) == pytest.approx(other.noise_scale(8), nan_ok=True)
     assert one.updates == other.updates
     for w, expected in zip(weights_of(resumed), weights_of(model), strict=True):
         np.testing.assert_array_equal(w, expected)

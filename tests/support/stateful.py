@@ -24,7 +24,7 @@ from support.doors import BACKEND, DOORS, apply, array, as_compiled
 from support.promised import COLUMNS, LAYERS, ROWS, Promised
 
 from tf_lamb.core import gaussian_process
-from tf_lamb.core.autowarmup import Warmup
+from tf_lamb.core.autowarmup import AutoWUState
 
 COUNTS = collections.Counter()  # of runs, of actions, of refusals
 
@@ -169,9 +169,9 @@ def certain_after(steps):
     """AutoWarmup is certain from this step on that the loss was lowest half way."""
 
     def judge(x, y, tests):
-        return [gaussian_process.Test(0.99 if len(x) >= steps else 0.0, 0.5)] * tests
+        return [gaussian_process.MinimumTest(0.99 if len(x) >= steps else 0.0, 0.5)] * tests
 
-    with mock.patch.object(Warmup.__init__, "__defaults__", (judge,)):
+    with mock.patch.object(AutoWUState.__init__, "__defaults__", (judge,)):
         yield
 
 
@@ -247,9 +247,9 @@ class Training(RuleBasedStateMachine):
         if undecayed:
             variables = variables_of(model)
             optimizer.exclude_from_weight_decay([variables[role] for role in undecayed])
-        if wrapper == "Measured":
+        if wrapper == "MeasureNoise":
             several = told["gradient_accumulation_steps"]
-            return self.ours.Measured(optimizer, previous_gradient=not several)
+            return self.ours.MeasureNoise(optimizer, previous_gradient=not several)
         return optimizer
 
     def compile(self, model, optimizer):
@@ -268,7 +268,7 @@ class Training(RuleBasedStateMachine):
     @initialize(
         drawn=arguments(), seed=SEEDS, twins=st.booleans(), undecayed=UNDECAYED,
         eager=st.sampled_from(EAGER),
-        wrapper=st.sampled_from([None, None, None, "Measured"]),
+        wrapper=st.sampled_from([None, None, None, "MeasureNoise"]),
     )  # fmt: skip
     def begin(self, drawn, seed, twins, undecayed, eager, wrapper):
         family, told = drawn

@@ -16,7 +16,9 @@ EPSILON = 0.1  # with a small one, LAMB steps alike for gradients of any length
 KINDS = {
     "LAMB": lambda door, micro: maker(door, "LAMB", micro=micro),
     "AdaScale": lambda door, micro: scaled(door, micro, 2.0, "LAMB"),
-    "Measured": lambda door, micro: lambda: DOORS[door][1].Measured(KINDS["LAMB"](door, micro)()),
+    "MeasureNoise": lambda door, micro: (
+        lambda: DOORS[door][1].MeasureNoise(KINDS["LAMB"](door, micro)())
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""AdaScale and Measured where the parts of a batch lie on replicas: the numbers do not change."""
+"""AdaScale and MeasureNoise with the parts of a batch on replicas: the same numbers."""
 
 import math
 
@@ -117,7 +117,7 @@ SETTINGS = {
 def test_measuring_changes_no_training(door, setting, fits):
     inner, host, own = SETTINGS[setting]
     plain = maker(door, inner, 0.05, host, **own)
-    both = plain, lambda: DOORS[door][1].Measured(plain())
+    both = plain, lambda: DOORS[door][1].MeasureNoise(plain())
     if fits:
         alone, measured = (regression(door, make, 2) for make in both)
         for model in (alone, measured):
@@ -131,18 +131,18 @@ def test_measuring_changes_no_training(door, setting, fits):
         weights = alone.weights(), measured.weights()
     for one, other in zip(*weights, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert math.isfinite(measured.optimizer.noise_of(8)["model"])
+    assert math.isfinite(measured.optimizer.noise_scale(8)["model"])
 
 
 @every_door
 def test_the_noise_scale_is_numpys(door):
     make = maker(door, micro=2)
     ours = DOORS[door][1]
-    feed = Feed(door, lambda: ours.Measured(make(), groups=["bias"], smoothing=0.9), 2)
+    feed = Feed(door, lambda: ours.MeasureNoise(make(), groups=["bias"], smoothing=0.9), 2)
     steps = gradients(6, 4)
     for parts in steps:
         feed.step(parts)
-    seen = feed.optimizer.noise_of(32)
+    seen = feed.optimizer.noise_scale(32)
     assert_noise(seen, steps)
 
 
@@ -190,7 +190,7 @@ def test_one_sum_of_scalars_more(door, monkeypatch):
     make, ours = maker(door, "LAMB"), DOORS[door][1]
     plain = count(make)
     for measuring in (
-        lambda: ours.Measured(make(), groups=["bias"]),
+        lambda: ours.MeasureNoise(make(), groups=["bias"]),
         lambda: ours.AdaScale(make(), 2.0, groups=["bias"]),
     ):
         watched = count(measuring)

@@ -121,9 +121,9 @@ def test_what_keras_muon_has_and_ours_has_not_is_told():
     )
     report = tf_lamb.keras.migrate(old, new, model)
     assert report.changes == {
-        "others_rate": (0.5, 1.0), "rms_rate": (0.3, 0.2),
+        "fallback_lr_scale": (0.5, 1.0), "rms_rate": (0.3, 0.2),
     }  # fmt: skip
-    assert report.keep == {"others_rate": 0.5}
+    assert report.keep == {"fallback_lr_scale": 0.5}
     halved = tf_lamb.keras.Muon(**{**new.get_config(), **report.keep})
     changes = tf_lamb.keras.migrate(old, halved, model).changes
     assert changes == {"rms_rate": (0.3, 0.2), "adam_weight_decay": (0.004, 0.002)}

@@ -9,12 +9,12 @@ FAMILY = ("LAMB", "LANS", "LARS", "Muon", "AdamP", "SGDP")
 
 
 @every_door
-@pytest.mark.parametrize("name", [*FAMILY, "AdaScale", "Measured"])
+@pytest.mark.parametrize("name", [*FAMILY, "AdaScale", "MeasureNoise"])
 def test_a_step_on_gradients_of_unknown_shape(door, name):
     host, ours = DOORS[door]
-    if name in ("AdaScale", "Measured"):
+    if name in ("AdaScale", "MeasureNoise"):
         inner = ours.LAMB(0.1, gradient_accumulation_steps=2, jit_compile=False)
-        optimizer = ours.AdaScale(inner, 2) if name == "AdaScale" else ours.Measured(inner)
+        optimizer = ours.AdaScale(inner, 2) if name == "AdaScale" else ours.MeasureNoise(inner)
     else:
         optimizer = getattr(ours, name)(0.1, jit_compile=False)
     w = (

@@ -158,7 +158,7 @@ def test_it_may_be_built_before(on_nonfinite):
     assert (optimizer.skipped_steps, float(scaled.loss_scale)) == (1, 2.0**14)
 
 
-@pytest.mark.parametrize("around", [tf_lamb.tf_keras.Measured,
+@pytest.mark.parametrize("around", [tf_lamb.tf_keras.MeasureNoise,
                                     lambda own: tf_lamb.tf_keras.AdaScale(own, 2.0)])  # fmt: skip
 def test_what_is_measured_is_of_updates_that_were_made(around):
     met, spared = (feed("micro-batches", around=around) for _ in range(2))

@@ -12,7 +12,7 @@ def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
     """Prints each variable's weight decay, and whether it has a trust ratio.
 
     It may be asked before the first step. The optimizer may stand in a wrapper: `AdaScale`,
-    `Measured`, or the `LossScaleOptimizer` that mixed precision puts around it.
+    `MeasureNoise`, or the `LossScaleOptimizer` that mixed precision puts around it.
 
     Args:
         model: A model of either Keras, compiled with an optimizer of this package.

@@ -1,8 +1,8 @@
 """AutoWU: the learning rate rises until the loss has passed its minimum, goes back, and decays.
 
-`Settings` has the learning rate as a function of the step, before and after the switch. `Warmup` is
-the state machine: losses in, one decision at the end of an epoch, which `core/gaussian_process.py`
-makes. `Kept` holds the weights of the moment to which the training goes back.
+`Settings` has the learning rate as a function of the step, before and after the switch.
+`AutoWUState` is the state machine: losses in, one decision at the end of an epoch, which
+`core/gaussian_process.py` makes. `Kept` holds the weights of the moment to go back to.
 """
 
 import bisect
@@ -54,7 +54,7 @@ class Settings:
 
     def __post_init__(self):
         for name in ("total_steps", "patience", "tests"):
-            object.__setattr__(self, name, checks.whole(name, getattr(self, name)))
+            object.__setattr__(self, name, checks.integer(name, getattr(self, name)))
         low, high = self.min_learning_rate, self.max_learning_rate
         if not 0 < low < high < math.inf:
             raise ValueError(
@@ -176,7 +176,7 @@ def _read(file, like):
 Judge = Callable[[Sequence[float], Sequence[float], int], Sequence[Any]]
 
 
-class Warmup:
+class AutoWUState:
     """Rises, switches and decays, and goes back further where the decay loses what was gained.
 
     At the end of an epoch of the warmup, all losses so far stand at x_i = i/n:

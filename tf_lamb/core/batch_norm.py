@@ -100,7 +100,7 @@ def why_averages_lag(momentum: float, steps: int) -> str | None:
     )
 
 
-def split(xp, x, main: Weights, auxiliary: Weights, **how):
+def split_batch_norm(xp, x, main: Weights, auxiliary: Weights, **how):
     """The first half of the batch by the main set, the second by the auxiliary one.
 
     Returns:

@@ -32,7 +32,7 @@ RANGES = {
     "global_clipnorm": (0.0, math.inf, False, "1.0"),
     "smoothing": (0.0, 1.0, False, "0.99"),
     "scale": (1.0, math.inf, False, "8"),
-    "others_rate": (0.0, math.inf, False, "1.0"),
+    "fallback_lr_scale": (0.0, math.inf, False, "1.0"),
 }
 
 MOST_STEPS = 2**31 - 1  # Keras counts steps in an int32, but on TensorFlow
@@ -59,7 +59,7 @@ def hyperparameter(name: str, value):
     if name in CHOICES:
         return choice(name, value)
     if name.endswith("_steps"):
-        return whole(name, value)
+        return integer(name, value)
     return bounds(name, value) if name.endswith("_bounds") else flag(name, value)
 
 
@@ -129,7 +129,7 @@ def at_most_one(arguments: Mapping[str, object]) -> None:
         raise ValueError(f"At most one of {', '.join(arguments)} can be set, but got {values}.")
 
 
-def whole(name: str, value) -> int:
+def integer(name: str, value) -> int:
     """The value as an int if it is a whole number that an int32 holds, 1 or more, or an error."""
     try:
         number = operator.index(value)
@@ -224,7 +224,7 @@ def slices(argument: str, value) -> dict[str, tuple[int, int | None]] | None:
     for pattern, where in value.items():
         pair = list(where) if isinstance(where, (list, tuple)) else [where]
         axis, blocks = (*pair, None, None)[:2]
-        if len(pair) > 2 or not (_is_whole(axis) and (blocks is None or _is_whole(blocks))):
+        if len(pair) > 2 or not (_is_integer(axis) and (blocks is None or _is_integer(blocks))):
             raise TypeError(
                 f"{argument}[{pattern!r}] must be an axis or [axis, blocks], not {where!r}."
             )
@@ -247,7 +247,7 @@ def rows(argument: str, value) -> dict[str, tuple[int, ...] | None] | None:
     result: dict[str, tuple[int, ...] | None] = {}
     for pattern, axes in value.items():
         given = list(axes) if isinstance(axes, (list, tuple)) else [axes]
-        if axes is not None and not all(map(_is_whole, given or [None])):
+        if axes is not None and not all(map(_is_integer, given or [None])):
             raise TypeError(
                 f"{argument}[{pattern!r}] must be an axis, a list of axes, or None for what is no "
                 f"matrix, not {axes!r}."
@@ -256,6 +256,6 @@ def rows(argument: str, value) -> dict[str, tuple[int, ...] | None] | None:
     return result
 
 
-def _is_whole(value):
+def _is_integer(value):
     """Whether it is a whole number, NumPy's too, and no bool."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)

@@ -22,7 +22,7 @@ _FITTED, _SEEN, _GRID = 100, 500, 500
 _JITTER = 1e-4
 
 
-class Test(NamedTuple):
+class MinimumTest(NamedTuple):
     """What one test found.
 
     Attributes:
@@ -46,7 +46,7 @@ def check_installed() -> None:
     messages.require_installed("AutoWarmup", "sklearn", "threadpoolctl", extra="autowarmup")
 
 
-def tests(x, y, count: int) -> list[Test]:
+def tests(x, y, count: int) -> list[MinimumTest]:
     """Several tests of the losses y at x, in [0, 1]; equal for equal losses."""
     import numpy as np
     from threadpoolctl import threadpool_limits
@@ -68,7 +68,7 @@ def curve(x, y):
     return grid, mean, np.sqrt(np.maximum(np.diag(covariance), 0))
 
 
-def test(grid, mean, covariance) -> Test:
+def test(grid, mean, covariance) -> MinimumTest:
     """The test of a posterior on a grid."""
     import numpy as np
     from scipy.special import ndtr
@@ -76,7 +76,7 @@ def test(grid, mean, covariance) -> Test:
     variance = np.diag(covariance)
     spread = variance[:-1] + variance[-1] - 2 * covariance[:-1, -1] + _JITTER
     probability = ndtr((mean[-1] - mean[:-1]) / np.sqrt(spread)).max()
-    return Test(float(probability), float(grid[mean.argmin()]))
+    return MinimumTest(float(probability), float(grid[mean.argmin()]))
 
 
 def posterior(prior: Prior, x, y, points: int = _GRID) -> tuple:

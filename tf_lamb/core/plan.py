@@ -249,7 +249,7 @@ def plan_for(
             layout = channels_of(shape, 2 if i in two_channel_axes else 1)
         elif as_matrices:
             matrix = as_matrices[i]
-            layout = {"layout": f"others: {matrix}"} if isinstance(matrix, str) else matrix
+            layout = {"layout": f"fallback: {matrix}"} if isinstance(matrix, str) else matrix
         decay = 0.0 if i in undecayed else weight_decay
         treatments.append(Treatment(decay, i not in unadapted, **layout))
     counts = {

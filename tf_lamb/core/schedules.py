@@ -25,7 +25,7 @@ def _rate(name, value):
     return rate
 
 
-_CHECKS = {float: _rate, int: checks.whole, bool: checks.flag, str: checks.choice}
+_CHECKS = {float: _rate, int: checks.integer, bool: checks.flag, str: checks.choice}
 
 
 class Schedule:
@@ -231,9 +231,9 @@ class Stages(Schedule):
                 f"Stages need one length each, but there are {len(self.lengths)} lengths and "
                 f"{len(self.schedules)} schedules."
             )
-        lengths = tuple(checks.whole(f"lengths[{i}]", n) for i, n in enumerate(self.lengths))
+        lengths = tuple(checks.integer(f"lengths[{i}]", n) for i, n in enumerate(self.lengths))
         object.__setattr__(self, "lengths", lengths)
-        checks.whole("The sum of lengths", sum(lengths))
+        checks.integer("The sum of lengths", sum(lengths))
         for i, schedule in enumerate(self.schedules):
             self.check_inside(f"schedules[{i}]", schedule)
 

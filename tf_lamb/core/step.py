@@ -126,7 +126,7 @@ def recorder(xp, observed, assign) -> Callable | None:
 
     def observe(*seen):
         values = [xp.cast(scalar, "float32") for scalar in summary(xp, *seen)]
-        for vector in vectors:  # an array each: JAX donates those of two variables apart
+        for vector in vectors:  # an array each: JAX donates the buffer of each variable by itself
             assign(vector, xp.stack(values))
 
     return observe

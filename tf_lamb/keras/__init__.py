@@ -23,7 +23,7 @@ from tf_lamb.keras.callbacks import (
     TrustRatios,
 )
 from tf_lamb.keras.decentralized.training import Decentralized as Decentralized
-from tf_lamb.keras.family import LAMB, LANS, LARS, SGDP, AdamP, AdaScale, Measured, Muon
+from tf_lamb.keras.family import LAMB, LANS, LARS, SGDP, AdamP, AdaScale, MeasureNoise, Muon
 from tf_lamb.keras.layers import (
     GhostBatchNormalization,
     QuantizedReLU,
@@ -39,7 +39,7 @@ from tf_lamb.keras.replicas import per_replica as per_replica
 # of this one alone.
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
-    "DivergenceReport", "GhostBatchNormalization", "Measured", "Muon", "NoiseScale",
+    "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon", "NoiseScale",
     "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
     "auxiliary_statistics", "describe", "fixed_point", "from_addons", "migrate",
     "replace_batch_normalization", "schedules",

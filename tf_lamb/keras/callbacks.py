@@ -118,7 +118,7 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
 
     def on_epoch_end(self, epoch, logs=None):
         """Backs up; of several processes, the first one does."""
-        with processes.whole([*self.model.variables, *self.model.optimizer.variables]):
+        with processes.gathered([*self.model.variables, *self.model.optimizer.variables]):
             processes.by_chief(lambda: self._back_up(epoch))
 
     def on_train_end(self, logs=None):
@@ -127,15 +127,15 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
 
     def _back_up(self, epoch):
         os.makedirs(self.backup_dir, exist_ok=True)
-        beside = os.path.join(self.backup_dir, f"unfinished{_AFTER}")
+        temporary = os.path.join(self.backup_dir, f"unfinished{_AFTER}")
         try:
-            self._make_room(beside)
-            self.model.save_weights(beside, overwrite=True)
+            self._make_room(temporary)
+            self.model.save_weights(temporary, overwrite=True)
         except BaseException:
-            if os.path.exists(beside):
-                os.remove(beside)  # on a disk that is full, of all
+            if os.path.exists(temporary):
+                os.remove(temporary)  # on a disk that is full, of all
             raise
-        os.replace(beside, self._path(epoch + 1))
+        os.replace(temporary, self._path(epoch + 1))
         for before in self._epochs_done()[:-1]:
             os.remove(self._path(before))
 

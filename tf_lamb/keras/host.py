@@ -90,7 +90,7 @@ def take(variable, value):
     variable.assign(ops.copy(ops.cast(value, variable.dtype)))
 
 
-def is_lost(variable):
+def is_deleted(variable):
     """Whether a step of `fit` on JAX has failed with its value, and its error is on the way."""
     return variable._value is None
 
@@ -101,10 +101,10 @@ def check_model(optimizer):
     Keras hands over values, in the order of that model's variables. `fit` has taken the arrays of
     its own model and of the optimizer by then, but those of another model are still there.
     """
-    if not is_lost(optimizer._iterations):
+    if not is_deleted(optimizer._iterations):
         return
     for variable in optimizer._trainable_variables:
-        if not is_lost(variable):
+        if not is_deleted(variable):
             raise ValueError(
                 f"{optimizer.name} was built for {path_of(variable)!r}, which is no trainable "
                 "variable of the model that fit trains: its slots and its plan belong to the "
@@ -142,12 +142,12 @@ def dense(gradient, variable):
 
 def cond(condition, yes, no):
     """As in `keras.ops`; the branch alone where it is known."""
-    if (due := known(condition)) is None:
+    if (due := concrete_bool(condition)) is None:
         return ops.cond(condition, yes, no)
     return yes() if due else no()
 
 
-def known(condition):
+def concrete_bool(condition):
     """True or False where the condition has a value by now; None in a program that is traced.
 
     A branch of JAX is compiled anew for each pair of functions: an eager loop would do so, and keep
@@ -186,7 +186,7 @@ def refuse(skipped, finite, refusal, paths):
             strange = (path for path, each in zip(paths, finite, strict=True) if not each)
             raise FloatingPointError(f"{refusal}{', '.join(strange)}.")
 
-    if known(skipped) is None:
+    if concrete_bool(skipped) is None:
         import jax
 
         jax.debug.callback(check, skipped, finite)
@@ -294,14 +294,14 @@ class HostOptimizer(saved.Saved, keras.optimizers.Optimizer):
 
     def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
         """As in Keras, but on TensorFlow each replica has gradients of its own to add up."""
-        apart = contextlib.nullcontext()
+        scope = contextlib.nullcontext()
         if name == "gradient_accumulator" and keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow import replicas
 
-            apart = replicas.apart()
+            scope = replicas.per_replica_variables()
         dtype = compute_dtype(reference_variable.dtype)
-        with apart:
-            return self.add_beside(reference_variable, name, dtype)
+        with scope:
+            return self.add_variable_like(reference_variable, name, dtype)
 
     def gather(self, gradients, accumulators):
         """Has each replica add up gradients of its own; at an update accumulators get the sums."""
@@ -310,7 +310,7 @@ class HostOptimizer(saved.Saved, keras.optimizers.Optimizer):
         strategy, accumulators = self._distribution_strategy, list(map(native, accumulators))
         replicas.gather(strategy, accumulators, gradients, self._is_update)
 
-    def add_beside(self, variable, name, dtype, layout=None, parts=()):
+    def add_variable_like(self, variable, name, dtype, layout=None, parts=()):
         """A variable of that dtype where the given one lives, and laid out like it, if not so."""
         own = getattr(variable, "_layout", None)
         place = contextlib.nullcontext()

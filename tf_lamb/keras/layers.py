@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from tf_lamb.api import layers
-from tf_lamb.api.layers.batch_norm import replacing
-from tf_lamb.api.layers.fixed_point import fixing
+from tf_lamb.api.layers.batch_norm import make_replace_batch_normalization
+from tf_lamb.api.layers.fixed_point import make_fixed_point
 
 
 class _BatchNormalization(keras.layers.BatchNormalization):
@@ -51,7 +51,7 @@ class SplitBatchNormalization(layers.SplitBatchNormalization, _BatchNormalizatio
     __doc__ = layers.SplitBatchNormalization.__doc__
 
 
-replace_batch_normalization = replacing(
+replace_batch_normalization = make_replace_batch_normalization(
     keras.layers.BatchNormalization, GhostBatchNormalization, SplitBatchNormalization
 )
 
@@ -68,4 +68,4 @@ def _on_tensorflow(layer, x):
     return evaluate(layer, x)
 
 
-fixed_point = fixing(keras.layers, QuantizedReLU, _on_tensorflow)
+fixed_point = make_fixed_point(keras.layers, QuantizedReLU, _on_tensorflow)

@@ -1,4 +1,4 @@
-"""Measured and AdaScale in Keras 3: an optimizer that stands around another.
+"""MeasureNoise and AdaScale in Keras 3: an optimizer that stands around another.
 
 Seams into Keras 3 (3.12.0 to 3.15.1), as its own LossScaleOptimizer has them:
     `_all_reduce_sum_gradients` of the inner optimizer: gradients reach it summed.
@@ -28,7 +28,7 @@ class MeasuringOptimizer(host.HostOptimizer):
     """Owns the variables of what was measured, and hands all else on to the inner optimizer."""
 
     _xp = ops
-    _replicas = 1  # whose gradients are measured; on JAX `per_replica` has them come apart
+    _replicas = 1  # whose gradients are measured; on JAX `per_replica` stacks them
     _cond = staticmethod(host.cond)
     _host = keras.optimizers.Optimizer, "Keras 3, such as tf_lamb.keras.LAMB(), not"
     _serialize = staticmethod(keras.saving.serialize_keras_object)
@@ -60,12 +60,12 @@ class MeasuringOptimizer(host.HostOptimizer):
         self._set_weights_of_files()
 
     def _add(self, name, shape, dtype, initializer):
-        apart = contextlib.nullcontext()
+        scope = contextlib.nullcontext()
         if self._gathers and name == "squares":
             from tf_lamb.tensorflow import replicas
 
-            apart = replicas.apart()
-        with apart:
+            scope = replicas.per_replica_variables()
+        with scope:
             return self.add_variable(shape, initializer, dtype=dtype, name=name)
 
     def _named_state(self):
@@ -145,9 +145,9 @@ class MeasuringOptimizer(host.HostOptimizer):
             squares = replicas.sum_over_replicas(squares)
         return self._replicas * squares
 
-    def _whole(self, gradients):
-        apart = self._replicas > 1 and keras.backend.backend() == "jax"
-        return [ops.sum(g, axis=0) for g in gradients] if apart else gradients
+    def _summed(self, gradients):
+        is_per_replica = self._replicas > 1 and keras.backend.backend() == "jax"
+        return [ops.sum(g, axis=0) for g in gradients] if is_per_replica else gradients
 
     def _assign(self, variables, values):
         if keras.backend.backend() != "tensorflow":

@@ -7,7 +7,7 @@ variable; `Muon.momentums`, `adam_velocities`, which of a matrix are None.
 import keras
 
 from tf_lamb.api.migration import peers
-from tf_lamb.api.migration.migrate import way_in
+from tf_lamb.api.migration.migrate import make_migrate_functions
 from tf_lamb.api.migration.source import Source
 from tf_lamb.api.variables import names_of, step_of
 from tf_lamb.keras.family import LAMB
@@ -47,7 +47,7 @@ def _checkpoints():
     return checkpoints
 
 
-migrate, from_addons = way_in(
+migrate, from_addons = make_migrate_functions(
     LayerwiseOptimizer, LAMB, "For tf_keras there is tf_lamb.tf_keras.migrate.",
     _read, _checkpoints, keras.optimizers.schedules.deserialize,
 )  # fmt: skip

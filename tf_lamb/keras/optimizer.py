@@ -19,7 +19,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     _xp = ops
     _schedules = schedules
     _shares = None  # how `shard_update` lays out what accompanies variables
-    _replicas = 1  # whose gradients come apart, on JAX
+    _replicas = 1  # whose gradients are not summed yet, on JAX
 
     def __init__(self, learning_rate, **arguments):
         settings = self._settings_of(arguments)
@@ -32,14 +32,14 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             loss_scale_factor=settings.loss_scale_factor,
             **settings.host(),
         )
-        self._take(settings, learning_rate)
+        self._keep_settings(settings, learning_rate)
 
     def build(self, variables):
         """Makes the slots and the plan; warns of a pattern that matches no variable."""
         if not variables:
             return
         if self.built:
-            self._refuse_strangers(variables, self._trainable_variables_indices)
+            self._check_built_for(variables, self._trainable_variables_indices)
             return
         processes.agree_on(self, variables)
         self._make_plan(variables)
@@ -65,20 +65,20 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             return ()
         dtype = host.compute_dtype(variable.dtype)
         dtype = self._settings.slot_dtype if dtype == "float32" else dtype
-        return tuple(self.add_beside(variable, name, dtype) for name in names)
+        return tuple(self.add_variable_like(variable, name, dtype) for name in names)
 
     def _add_master(self, variable):
         if self._settings.master_weights and host.is_half(variable.dtype):
-            return self.add_beside(variable, "master", "float32")
+            return self.add_variable_like(variable, "master", "float32")
         return None
 
-    def add_beside(self, variable, name, dtype):
+    def add_variable_like(self, variable, name, dtype):
         """What accompanies a variable; each device's share of it where the update is shared."""
         if self._replicas > 1 and name == "gradient_accumulator":  # seam: as Keras names it
-            layout = sharding.layout_apart(variable)
-            return super().add_beside(variable, name, dtype, layout, (self._replicas,))
+            layout = sharding.per_replica_layout(variable)
+            return super().add_variable_like(variable, name, dtype, layout, (self._replicas,))
         layout = self._shares and self._shares.layout(variable)
-        return super().add_beside(variable, name, dtype, layout)
+        return super().add_variable_like(variable, name, dtype, layout)
 
     def _make_update(self):
         arguments = {
@@ -87,7 +87,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             "accumulation_steps": self.gradient_accumulation_steps,
             "refusal": self._guard.refusal,
             "assign": self.assign,
-            "tell": self._guard.tell_row,
+            "tell": self._guard.warn_if_repeated,
         }
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow.update import Update
@@ -189,7 +189,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def finalize_variable_values(self, var_list):
         """See base class; a step of `fit` on JAX that has failed leaves nothing to finish."""
-        if not host.is_lost(self._iterations):
+        if not host.is_deleted(self._iterations):
             super().finalize_variable_values(var_list)
 
     def _overwrite_model_variables_with_average_value(self, var_list):
@@ -205,12 +205,12 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def _on_show(self):
         return self._observer.variables if keras.backend.backend() == "jax" else []
 
-    def _vector_beside(self, variable, name):
+    def _vector_like(self, variable, name):
         if keras.backend.backend() == "tensorflow":
-            from tf_lamb.tensorflow.summaries import vector_beside
+            from tf_lamb.tensorflow.summaries import vector_like
 
             with saved.outside_of_any_graph():
-                return vector_beside(host.native(variable), self._distribution_strategy, name)
+                return vector_like(host.native(variable), self._distribution_strategy, name)
         return keras.Variable(ops.full((4,), -1.0), dtype="float32", trainable=False, name=name)
 
     def _index_of(self, variable):

@@ -164,7 +164,7 @@ def _comparing(get_data_layout):
 
 
 @contextlib.contextmanager
-def whole(variables):
+def gathered(variables):
     """Inside it, variables of which other processes have parts can be read; all must come here."""
     parts = []
     try:

@@ -29,7 +29,7 @@ def per_replica(model: keras.Model) -> keras.Model:
     By itself a step on JAX sums the gradients over all devices, with `gradient_accumulation_steps`
     at every micro-batch. With this, each device of the data axis adds up its own, and the sum over
     devices is taken in the step that ends the update: one all-reduce instead of one a micro-batch.
-    `Measured` and `AdaScale` then see a part of the batch for every replica, as under
+    `MeasureNoise` and `AdaScale` then see a part of the batch for every replica, as under
     `tf.distribute`, whether gradients are accumulated or not.
 
     A replica is for itself, as under `tf.distribute`: batch normalization takes the statistics of
@@ -47,7 +47,7 @@ def per_replica(model: keras.Model) -> keras.Model:
 
     Raises:
         ValueError: for a model that is not compiled, has an optimizer of another package, one for
-            another number of replicas, a `Measured` or `AdaScale` that is built for one, a
+            another number of replicas, a `MeasureNoise` or `AdaScale` that is built for one, a
             `train_step` of its own, or float8 layers; without a distribution; from `fit`, for a
             batch that the devices do not divide, or another optimizer.
 
@@ -92,7 +92,7 @@ def per_replica(model: keras.Model) -> keras.Model:
     return model
 
 
-def is_apart(model):
+def is_per_replica(model):
     """Whether `per_replica` has been called on the model."""
     return getattr(vars(model).get("train_step"), "__func__", None) is _train_step
 
@@ -101,7 +101,7 @@ def _train_step(model, state, data):
     """Keras's, with the gradients of each replica."""
     weights, others, optimizer_variables, metrics = state
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    loss, predictions, others, metrics, gradients = gradients_apart(
+    loss, predictions, others, metrics, gradients = per_replica_gradients(
         model, weights, others, optimizer_variables, metrics, (x, y, sample_weight)
     )
     # Not refused: an error in here would lose the weights, which Keras has taken by now.
@@ -119,7 +119,7 @@ def _train_step(model, state, data):
     return logs, (weights, others, optimizer_variables, metrics)
 
 
-def gradients_apart(model, weights, others, optimizer_variables, metrics, data):
+def per_replica_gradients(model, weights, others, optimizer_variables, metrics, data):
     """Loss, predictions, updated variables, and of each replica i of n the gradient g_i/n."""
     import jax
 
@@ -147,11 +147,12 @@ def gradients_apart(model, weights, others, optimizer_variables, metrics, data):
         gradients = [g[None] / n for g in gradients]
         return jax.lax.pmean(loss, axis), predictions, others, metrics, gradients
 
-    split, whole = jax.P(axis), jax.P()
+    split, replicated = jax.P(axis), jax.P()
     # Unchecked: loops inside layers carry what is alike at first and differs later.
     return jax.shard_map(
         replica, mesh=distribution.device_mesh.backend_mesh, axis_names={axis}, check_vma=False,
-        in_specs=(whole, whole, whole, whole, split), out_specs=(whole, split, whole, whole, split),
+        in_specs=(replicated,) * 4 + (split,),
+        out_specs=(replicated, split, replicated, replicated, split),
     )(weights, others, optimizer_variables, metrics, data)  # fmt: skip
 
 

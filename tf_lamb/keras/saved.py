@@ -40,7 +40,7 @@ class Saved:
 
     def save_own_variables(self, store):
         """By name; what is on show is not saved, what is in parts is gathered."""
-        with processes.whole(self.variables):
+        with processes.gathered(self.variables):
             named.save(self._named_state(), store, ops.convert_to_numpy)
 
     def load_own_variables(self, store):

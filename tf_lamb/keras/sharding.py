@@ -93,7 +93,7 @@ class Shares:
         return TensorLayout(self._axes(variable), self._distribution.device_mesh)
 
 
-def layout_apart(variable):
+def per_replica_layout(variable):
     """Of an array with a part for each device of the data axis in front of the variable's axes."""
     distribution, name, _ = data_axis("per_replica()")
     axes = [None if axis == name else axis for axis in axes_of(variable)]
@@ -122,7 +122,7 @@ def like(variable, array):
     return keras.distribution.distribute_tensor(array, variable._layout)
 
 
-def whole(variable, shares, scalar):
+def all_gathered(variable, shares, scalar):
     """The shares of a variable's new value, gathered; the scalar is any that the program is given.
 
     Where a collective itself writes a donated variable, libtpu copies the old value before it and

@@ -58,8 +58,8 @@ class Update(step.Update):
         If XLA is told of the share alone, it may make the gradient in shares, too, and keep whole
         what that is made of: the gradient of a vocabulary's logits, say.
         """
-        is_apart = len(gradient.shape) > len(weight.shape)
-        return gradient if is_apart else sharding.like(weight, gradient)
+        is_per_replica = len(gradient.shape) > len(weight.shape)
+        return gradient if is_per_replica else sharding.like(weight, gradient)
 
     @staticmethod
     def _accumulate(gradients, accumulators, is_update):
@@ -79,7 +79,7 @@ class Update(step.Update):
             return ops.ones((len(gradients),), "bool")
         finite = ops.stack([ops.isfinite(ops.sum(ops.square(g))) for g in gradients])
         due = ops.all(finite)
-        if (known := host.known(due)) is not None:
+        if (known := host.concrete_bool(due)) is not None:
             if known:
                 self._apply(plan, gradients, state, scalars)
             return finite
@@ -120,7 +120,7 @@ class Update(step.Update):
         Returns:
             What the step returns, or what stands for it.
         """
-        if (known := host.known(due)) is not None:
+        if (known := host.concrete_bool(due)) is not None:
             return apply() if known else otherwise
         variables = self._changed_by(state)
 
@@ -139,7 +139,7 @@ class Update(step.Update):
     def _skip(self, skipped, finite, state, scalars, paths):
         (count,) = state.skipped
         count.assign_add(ops.cast(skipped, count.dtype))
-        if host.known(skipped):  # in a program that JAX traces nobody knows
+        if host.concrete_bool(skipped):  # in a program that JAX traces nobody knows
             self.tell(*map(ops.convert_to_numpy, (scalars.t - 1, count)))
         if self.refusal:
             host.refuse(skipped, finite, self.refusal, paths)
@@ -184,5 +184,5 @@ class Update(step.Update):
             # Gathered as late as can be, when it is chosen.
             weight = self._share(kept.weight, old)
             if self.is_shared:
-                weight = sharding.whole(old.weight, weight, scalars.lr)
+                weight = sharding.all_gathered(old.weight, weight, scalars.lr)
             step.assign(self.assign, old, kept._replace(weight=weight))

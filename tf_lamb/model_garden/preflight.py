@@ -77,7 +77,7 @@ def ask(
         check_program(params)
         batch = params.task.train_data.global_batch_size
         micro_batches = batches.micro_batches(params)
-        batches.split(batch, topology.replicas, micro_batches)
+        batches.per_replica_batch(batch, topology.replicas, micro_batches)
     except ValueError as error:
         raise UserError(str(error)) from error
 
@@ -135,11 +135,11 @@ class _Compiled:
             self._say(f"{said}, {time.perf_counter() - begun:.0f} s")
 
 
-def run(said_to=None) -> bool:
+def run(progress_stream=None) -> bool:
     """Asks what the flags say, prints each answer, and writes the last; returns whether it fits.
 
     Args:
-        said_to: where it is said what takes long; None for stderr.
+        progress_stream: where it is said what takes long; None for stderr.
     """
     args = flags.FLAGS
     with one_line("preflight", (ValueError, ModuleNotFoundError)):
@@ -153,7 +153,7 @@ def run(said_to=None) -> bool:
         early.check_names(args)
         train.register()
         params = train.read(args)
-        say = functools.partial(print, file=said_to or sys.stderr, flush=True)
+        say = functools.partial(print, file=progress_stream or sys.stderr, flush=True)
         report = ask(
             params, topology, args.experiment, largest_batch=args.largest_batch,
             cache_dir=args.cache_dir, say=say, print_fn=functools.partial(print, flush=True),

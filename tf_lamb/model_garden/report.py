@@ -127,7 +127,10 @@ def _drawn(model_dir: str, params, train, validation) -> str:
         axes = plots.given_or_new("a run", rows=len(drawing), shown=False)
         for draw, ax in zip(drawing, axes, strict=True):
             draw(ax)
-        with checkpoints.whole(path) as beside, tf.io.gfile.GFile(beside, "wb") as file:
+        with (
+            checkpoints.atomic_write(path) as temporary,
+            tf.io.gfile.GFile(temporary, "wb") as file,
+        ):
             axes[0].figure.savefig(file, format="png", dpi=110)
     except (ModuleNotFoundError, UserError) as why:
         return f"none: {why}"

@@ -77,7 +77,7 @@ def write(
     if facts := samples.found(output_dir, FILES, settings, "text"):
         return facts
 
-    parts = split(sources, validation_fraction)
+    parts = train_validation_split(sources, validation_fraction)
     vocab = vocab or learn_vocab(parts["train"], vocab_size, do_lower_case)
     more = {
         "sources": list(sources),
@@ -183,7 +183,7 @@ def _sentences(text):
     return [s for paragraph in paragraphs for s in re.split(r"(?<=[.!?]) (?=[A-Z\"(*])", paragraph)]
 
 
-def split(sources, fraction):
+def train_validation_split(sources, fraction):
     """Returns the documents of each part: 0, 1/fraction, 2/fraction, ... are for validation."""
     documents = [document for source in sources.values() for document in source]
     if len(documents) < 2:

@@ -68,7 +68,7 @@ def write(
         return facts
 
     if not is_split:
-        parts = split(*parts["train"], validation_fraction, seed)
+        parts = train_validation_split(*parts["train"], validation_fraction, seed)
     more = {"classes": classes, "num_classes": len(classes)}
     with samples.filled(output_dir, FILES, settings, more) as (partial, facts):
         for part, (pictures, labels) in parts.items():
@@ -187,7 +187,7 @@ def _idx(path, rank):
     return tf.reshape(array, shape).numpy()
 
 
-def split(pictures, labels, fraction, seed):
+def train_validation_split(pictures, labels, fraction, seed):
     """Splits off the fraction of each class for validation; returns {name: part}."""
     from sklearn import model_selection
 

@@ -51,7 +51,7 @@ def refuse_parts(variables, plan, clipnorm):
 
 
 @contextlib.contextmanager
-def apart():
+def per_replica_variables():
     """Variables made inside are each replica's own; a file has their sum, and gives each a share.
 
     A parameter server's are those of all workers.

@@ -9,7 +9,7 @@ from tf_lamb.api.callbacks.trust_ratios import by_layer
 from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO
 
 
-def vector_beside(variable, strategy, name):
+def vector_like(variable, strategy, name):
     """A vector of four numbers, all -1, where the variable lives: each replica has a copy."""
     inside = tf.distribute.get_strategy() is strategy
     with (

@@ -223,7 +223,7 @@ def update_replicas(update: Update, plan, gradients, state, scalars, count):
             replica = next(
                 (i for i, w in enumerate(copies(state.stored[0].weight)) if w is weight), None
             )
-            if replica is None:  # a TPU's, where nothing is traced apart
+            if replica is None:  # a TPU's, where replicas are traced together
                 own = state
             else:
                 own = tf.nest.map_structure(

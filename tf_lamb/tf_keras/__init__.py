@@ -16,7 +16,7 @@ from tf_lamb.tf_keras.callbacks import (
     StopAtScaleInvariantStep,
     TrustRatios,
 )
-from tf_lamb.tf_keras.family import LAMB, LANS, LARS, SGDP, AdamP, AdaScale, Measured, Muon
+from tf_lamb.tf_keras.family import LAMB, LANS, LARS, SGDP, AdamP, AdaScale, MeasureNoise, Muon
 from tf_lamb.tf_keras.layers import (
     GhostBatchNormalization,
     QuantizedReLU,
@@ -28,7 +28,7 @@ from tf_lamb.tf_keras.migration import from_addons, migrate
 
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
-    "DivergenceReport", "GhostBatchNormalization", "Measured", "Muon", "NoiseScale",
+    "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon", "NoiseScale",
     "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
     "auxiliary_statistics", "describe", "fixed_point", "from_addons", "migrate",
     "replace_batch_normalization", "schedules",

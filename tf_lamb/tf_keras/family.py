@@ -39,9 +39,10 @@ class AdamP(optimizers.AdamP, LayerwiseOptimizer):
     __doc__ = optimizers.AdamP.__doc__
 
 
-@_registered
-class Measured(noise.Measured, MeasuringOptimizer):
-    __doc__ = noise.Measured.__doc__
+# Saved files call it "Measured".
+@tf_keras.saving.register_keras_serializable(package="tf_lamb", name="Measured")
+class MeasureNoise(noise.MeasureNoise, MeasuringOptimizer):
+    __doc__ = noise.MeasureNoise.__doc__
 
 
 @_registered

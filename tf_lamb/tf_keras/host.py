@@ -166,9 +166,9 @@ class HostOptimizer(Saved, tf_keras.optimizers.Optimizer):
             return super().add_variable_from_reference(
                 model_variable, variable_name, shape, initial_value
             )
-        return self.add_beside(model_variable, variable_name, tf.float32, initial_value)
+        return self.add_variable_like(model_variable, variable_name, tf.float32, initial_value)
 
-    def add_beside(self, model_variable, name, dtype, initial_value=None):
+    def add_variable_like(self, model_variable, name, dtype, initial_value=None):
         """A variable of that dtype where the given one lives."""
         if initial_value is None:
             initial_value = tf.zeros(model_variable.shape)

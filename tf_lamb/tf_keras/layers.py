@@ -4,8 +4,8 @@ import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api import layers
-from tf_lamb.api.layers.batch_norm import replacing
-from tf_lamb.api.layers.fixed_point import fixing
+from tf_lamb.api.layers.batch_norm import make_replace_batch_normalization
+from tf_lamb.api.layers.fixed_point import make_fixed_point
 from tf_lamb.tensorflow import namespace
 from tf_lamb.tensorflow.fixed_point import evaluate
 
@@ -74,7 +74,7 @@ class SplitBatchNormalization(layers.SplitBatchNormalization, _Normalization):
     call = _known(layers.SplitBatchNormalization)
 
 
-replace_batch_normalization = replacing(
+replace_batch_normalization = make_replace_batch_normalization(
     tf_keras.layers.BatchNormalization, GhostBatchNormalization, SplitBatchNormalization
 )
 
@@ -85,4 +85,4 @@ class QuantizedReLU(layers.QuantizedReLU, tf_keras.layers.Layer):
     _xp = namespace
 
 
-fixed_point = fixing(tf_keras.layers, QuantizedReLU, evaluate)
+fixed_point = make_fixed_point(tf_keras.layers, QuantizedReLU, evaluate)

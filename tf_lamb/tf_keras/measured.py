@@ -1,4 +1,4 @@
-"""Measured and AdaScale in tf_keras: an optimizer that stands around another.
+"""MeasureNoise and AdaScale in tf_keras: an optimizer that stands around another.
 
 Seams into tf_keras (2.20.1), as its own LossScaleOptimizer has them:
     `aggregate_gradients` and `apply_gradients(skip_gradients_aggregation=)`, both public.
@@ -45,7 +45,7 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
     def build(self, var_list):
         """Builds the inner optimizer, too; refuses where a step has only one part."""
         if getattr(self, "_built", False):
-            self._refuse_strangers(var_list)
+            self._check_built_for(var_list)
             return
         inner = self.inner_optimizer
         self._replicas = inner._distribution_strategy.num_replicas_in_sync
@@ -70,10 +70,10 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
 
     def _add(self, name, shape, dtype, initializer):
         own = self._gathers and name == "squares"
-        with replicas.apart() if own else contextlib.nullcontext():
+        with replicas.per_replica_variables() if own else contextlib.nullcontext():
             return self.add_variable(shape, tf.as_dtype(dtype), initializer, f"{self.name}_{name}")
 
-    def _refuse_strangers(self, variables):
+    def _check_built_for(self, variables):
         for variable in variables:
             if self._var_key(variable) not in self._index_dict:
                 raise ValueError(
@@ -145,7 +145,7 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
         return self.iterations
 
     @staticmethod
-    def _whole(gradients):
+    def _summed(gradients):
         return gradients
 
     def _accumulated(self, position):

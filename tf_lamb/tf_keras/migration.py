@@ -7,7 +7,7 @@ hold their variable's.
 import tf_keras
 
 from tf_lamb.api.migration import peers
-from tf_lamb.api.migration.migrate import way_in
+from tf_lamb.api.migration.migrate import make_migrate_functions
 from tf_lamb.api.migration.source import Source
 from tf_lamb.tensorflow import checkpoints
 from tf_lamb.tf_keras.family import LAMB
@@ -34,7 +34,7 @@ def _read(source):
     return Source.of_peer(peer, step, slots, said)
 
 
-migrate, from_addons = way_in(
+migrate, from_addons = make_migrate_functions(
     LayerwiseOptimizer, LAMB, "For Keras 3 there is tf_lamb.keras.migrate.",
     _read, lambda: checkpoints, tf_keras.optimizers.schedules.deserialize,
 )  # fmt: skip

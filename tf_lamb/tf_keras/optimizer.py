@@ -9,7 +9,7 @@ from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core.step import State, Stored
 from tf_lamb.tensorflow import namespace, replicas
-from tf_lamb.tensorflow.summaries import fetch, vector_beside
+from tf_lamb.tensorflow.summaries import fetch, vector_like
 from tf_lamb.tensorflow.update import Update, dense, finite_variables, update_replicas
 from tf_lamb.tf_keras import host, schedules
 
@@ -37,7 +37,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             own["name"] = f"{name}_{uid}" if uid else name
         super().__init__(**own)
         learning_rate = settings_.learning_rate(learning_rate, host.Schedule)
-        self._take(settings, learning_rate)
+        self._keep_settings(settings, learning_rate)
         self._learning_rate = self._build_learning_rate(learning_rate)
         steps = settings.gradient_accumulation_steps
         self.gradient_accumulation_steps = None if steps == 1 else steps
@@ -45,7 +45,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def build(self, var_list):
         """Makes the slots and the plan; warns of a pattern that matches no variable."""
         if getattr(self, "_built", False):
-            self._refuse_strangers(var_list, self._index_dict)
+            self._check_built_for(var_list, self._index_dict)
             return
         self._make_plan(var_list)
         replicas.refuse_parts(var_list, self.plan, self.clipnorm)
@@ -59,7 +59,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             self._has_averages = self.add_variable((), tf.int64, name="has_averages")
         if self.gradient_accumulation_steps:
             self._micro_step = self.add_variable((), tf.int64, name="micro_step")
-            with replicas.apart():
+            with replicas.per_replica_variables():
                 self._accumulators = [
                     self.add_variable_from_reference(v, "gradient_accumulator") for v in var_list
                 ]
@@ -70,7 +70,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             accumulation_steps=self.gradient_accumulation_steps,
             jit_compile=self._settings.jit_compile,
             refusal=self._guard.refusal,
-            tell=self._guard.tell_row,
+            tell=self._guard.warn_if_repeated,
         )
         self._make_observed()
         self._built = True
@@ -92,11 +92,11 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         own = tf.as_dtype(self._settings.slot_dtype)
         if own == tf.float32 or dtype == tf.float64:
             return [self.add_variable_from_reference(variable, name) for name in names]
-        return [self.add_beside(variable, name, own) for name in names]
+        return [self.add_variable_like(variable, name, own) for name in names]
 
     def _add_master(self, variable):
         if self._settings.master_weights and host.native(variable).dtype in host.HALF:
-            return self.add_beside(variable, "master", tf.float32)
+            return self.add_variable_like(variable, "master", tf.float32)
         return None
 
     def update_step(self, gradient, variable):
@@ -191,8 +191,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             return []
         return [(self._model_variables_moving_average[i], self._of_build[i]) for i in sorted(of)]
 
-    def _vector_beside(self, variable, name):
-        return vector_beside(variable, self._distribution_strategy, name)
+    def _vector_like(self, variable, name):
+        return vector_like(variable, self._distribution_strategy, name)
 
     @staticmethod
     def _which_are_finite(variables):

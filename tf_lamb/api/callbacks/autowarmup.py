@@ -121,7 +121,7 @@ class AutoWarmup(Callback):
         if not self._has_begun:
             self._has_begun = True
             state = self._state_before(epoch) if epoch else None
-            self.warmup = autowarmup.Warmup(self._settings)
+            self.warmup = autowarmup.AutoWUState(self._settings)
             if state:
                 self.warmup.restore(state, self._first)
 

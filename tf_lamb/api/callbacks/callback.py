@@ -25,7 +25,7 @@ class Callback:
 
     def __init__(self, every: int = 1):
         super().__init__()
-        self._every = checks.whole("every", every)
+        self._every = checks.integer("every", every)
 
     def _find(self, model):
         """The optimizer to read; raises where the model has none that fits."""

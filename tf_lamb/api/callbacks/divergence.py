@@ -90,7 +90,7 @@ class Diagnosis:
             observations = optimizer.trust_ratios()
         except ValueError:  # it has none on show
             observations = []
-        strange, plan = optimizer.strange_weights(model), optimizer.plan
+        strange, plan = optimizer.nonfinite_weights(model), optimizer.plan
         untrained = plan is not None and not set(strange) & set(plan.names)
         skipped = optimizer.skipped_steps
         if report := self.add(step_of(optimizer), skipped, loss, strange, observations, untrained):
@@ -183,7 +183,10 @@ class DivergenceReport(Callback):
 
     def __init__(self, every: int = 10, *, keep: int = 5, patience: int = 20):
         super().__init__(every)
-        self._keep, self._patience = checks.whole("keep", keep), checks.whole("patience", patience)
+        self._keep, self._patience = (
+            checks.integer("keep", keep),
+            checks.integer("patience", patience),
+        )
 
     def _find(self, model):
         """Has the optimizer observe, and the step traced anew if it was traced without."""

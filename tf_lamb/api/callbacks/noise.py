@@ -5,7 +5,7 @@ from typing import Any
 from tf_lamb.api import plots
 from tf_lamb.api.callbacks.callback import Callback
 from tf_lamb.api.noise.adascale import AdaScale
-from tf_lamb.api.noise.measured import Measured
+from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks, noise
 from tf_lamb.core.messages import warn
@@ -37,8 +37,8 @@ def shared_statistics(layers) -> str:
 
 
 def scales(optimizer, batch_size) -> dict[str, float]:
-    """What `noise_of` says, by the names that logs have for it."""
-    said = optimizer.noise_of(batch_size)
+    """What `noise_scale` says, by the names that logs have for it."""
+    said = optimizer.noise_scale(batch_size)
     named = {f"noise_scale/{name}": said[name] for name in optimizer.group_names if name != "all"}
     return {"noise_scale": said["model"], **named}
 
@@ -65,7 +65,7 @@ class NoiseScale(Callback):
         verbose: Whether to print the advice at the end. Defaults to True.
 
     Raises:
-        ValueError: when training begins, for an optimizer that is neither `Measured` nor
+        ValueError: when training begins, for an optimizer that is neither `MeasureNoise` nor
             `AdaScale`.
 
     Example:
@@ -73,7 +73,7 @@ class NoiseScale(Callback):
     >>> import numpy as np, tensorflow as tf, tf_lamb
     >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
     >>> inner = tf_lamb.LAMB(gradient_accumulation_steps=4)
-    >>> model.compile(optimizer=tf_lamb.Measured(inner), loss="mse")
+    >>> model.compile(optimizer=tf_lamb.MeasureNoise(inner), loss="mse")
     >>> x, y = np.random.normal(size=(64, 4)), np.random.normal(size=(64, 2))
     >>> watch = tf_lamb.NoiseScale(batch_size=4 * 8, verbose=False)
     >>> _ = model.fit(x, y, batch_size=8, callbacks=[watch], verbose=0)
@@ -87,13 +87,13 @@ class NoiseScale(Callback):
 
     def __init__(self, batch_size: int, *, every: int = 100, verbose: bool = True):
         super().__init__(every)
-        self.batch_size = checks.whole("batch_size", batch_size)
+        self.batch_size = checks.integer("batch_size", batch_size)
         self._verbose = checks.flag("verbose", verbose)
         self.history: dict[str, list] = {"step": [], "noise_scale": []}
 
     def _find(self, model):
-        how = "compile with optimizer=tf_lamb.Measured(optimizer)"
-        return find(self, model, Measured, f"needs an optimizer that measures: {how}")
+        how = "compile with optimizer=tf_lamb.MeasureNoise(optimizer)"
+        return find(self, model, MeasureNoise, f"needs an optimizer that measures: {how}")
 
     def _read_now(self):
         step = self._optimizer.updates
@@ -171,7 +171,7 @@ class StopAtScaleInvariantStep(Callback):
 
     def __init__(self, steps: int, *, every: int = 1):
         super().__init__(every)
-        self.steps = checks.whole("steps", steps)
+        self.steps = checks.integer("steps", steps)
 
     def _find(self, model):
         return find(self, model, AdaScale, "needs optimizer=tf_lamb.AdaScale(...)")

@@ -64,7 +64,7 @@ class InParts:
             *(None if v is None else self._xp.cast(v, x.dtype) for v in values)
         )
 
-    def _take(self, averages, prefix=""):
+    def _keep_settings(self, averages, prefix=""):
         for name, value in zip(("moving_mean", "moving_variance"), averages, strict=True):
             self._assign(getattr(self, prefix + name), value)
 
@@ -129,7 +129,7 @@ class GhostBatchNormalization(InParts):
         gamma_constraint: Any = None, synchronized: bool = False, **kwargs: Any,
     ):  # fmt: skip
         given = {k: v for k, v in locals().items() if k not in ("self", "kwargs", "__class__")}
-        group_size = checks.whole("group_size", given.pop("group_size"))
+        group_size = checks.integer("group_size", given.pop("group_size"))
         super().__init__(**given, **kwargs)
         self.group_size = group_size
 
@@ -151,7 +151,7 @@ class GhostBatchNormalization(InParts):
             y, *averages = normalization.train(
                 self._xp, x, self._weights(x), group_size=self.group_size, **self._how()
             )
-        self._take(averages)
+        self._keep_settings(averages)
         return y
 
 
@@ -235,11 +235,11 @@ class SplitBatchNormalization(InParts):
             return normalization.train(self._xp, x, auxiliary, **self._how())[0]
         if batch is not None:
             normalization.check_half(self.name, batch)
-        y, of_main, of_auxiliary = normalization.split(
+        y, of_main, of_auxiliary = normalization.split_batch_norm(
             self._xp, x, self._weights(x), auxiliary, **self._how()
         )
-        self._take(of_main)
-        self._take(of_auxiliary, "auxiliary_")
+        self._keep_settings(of_main)
+        self._keep_settings(of_auxiliary, "auxiliary_")
         return y
 
     def _add_auxiliary(self):
@@ -261,7 +261,7 @@ Model = TypeVar("Model")
 _COMPILED = ("train_function", "train_tf_function", "test_function", "predict_function")
 
 
-def replacing(host: Any, ghost: Any, split_: Any):
+def make_replace_batch_normalization(host: Any, ghost: Any, split_: Any):
     """The public function, for the layers of one door."""
 
     def replace_batch_normalization(
@@ -306,7 +306,7 @@ def replacing(host: Any, ghost: Any, split_: Any):
                 f"got group_size={group_size!r} and split={split}. Try group_size=128."
             )
         cls = split_ if split else ghost
-        settings = {} if split else {"group_size": checks.whole("group_size", group_size)}
+        settings = {} if split else {"group_size": checks.integer("group_size", group_size)}
         found = _found(model, host, cls)
         new = [layer for layer in found if type(layer) is host]
         if split and new:

@@ -12,7 +12,7 @@ from tf_lamb.api.variables import names_of, step_of, unwrapped
 Optimizer = TypeVar("Optimizer")
 
 
-def way_in(
+def make_migrate_functions(
     own: Any, lamb: Callable[..., Optimizer], elsewhere: str, read: Callable[[Any], Source],
     checkpoints: Callable[[], Any], deserialize: Callable[[dict], Any],
 ):  # fmt: skip

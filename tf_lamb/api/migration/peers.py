@@ -10,7 +10,8 @@ from tf_lamb.core.patterns import exact
 # Their word -> ours.
 _WORDS = {
     "weight_decay_rate": "weight_decay", "eeta": "trust_coefficient", "adam_beta_1": "beta_1",
-    "adam_beta_2": "beta_2", "adam_lr_ratio": "others_rate", "ns_steps": "newton_schulz_steps",
+    "adam_beta_2": "beta_2", "adam_lr_ratio": "fallback_lr_scale",
+    "ns_steps": "newton_schulz_steps",
 }  # fmt: skip
 SHARED = (
     "learning_rate", "beta_1", "beta_2", "epsilon", "momentum", "nesterov", "weight_decay",
@@ -230,7 +231,7 @@ def _plain(value):
 
 KERAS_MUON = Peer(
     "keras.optimizers.Muon", "Muon", {"momentum": "m", "velocity": "v"},
-    (*SHARED, "others_rate", "newton_schulz_steps", "exclude_from_weight_decay"),
+    (*SHARED, "fallback_lr_scale", "newton_schulz_steps", "exclude_from_weight_decay"),
     {"update_scale": "rms"},
 )  # fmt: skip
 
@@ -267,6 +268,6 @@ def muon_changes(said: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, 
     here = {"rms_rate": 0.2, "muon_a": 3.4445, "muon_b": -4.7750, "muon_c": 2.0315}
     if "adam_weight_decay" in said:
         # Theirs decays at the whole rate what Adam steps.
-        here["adam_weight_decay"] = ours["weight_decay"] * ours["others_rate"]
+        here["adam_weight_decay"] = ours["weight_decay"] * ours["fallback_lr_scale"]
     there = {name: (said[name] or 0.0, value) for name, value in here.items() if name in said}
     return {name: pair for name, pair in there.items() if not math.isclose(*pair, rel_tol=1e-6)}

@@ -1,6 +1,6 @@
 """Optimizers that stand around another, and measure the noise of its gradients."""
 
 from tf_lamb.api.noise.adascale import AdaScale
-from tf_lamb.api.noise.measured import Measured
+from tf_lamb.api.noise.measured import MeasureNoise
 
-__all__ = ["AdaScale", "Measured"]
+__all__ = ["AdaScale", "MeasureNoise"]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tf_lamb.api.noise.measured import Measured
+from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.optimizers.settings import Patterns
 from tf_lamb.core import checks, noise
@@ -42,7 +42,7 @@ class Rate:
 UNMEASURED_STEPS = 5  # adaptdl's: before, the second moments say little
 
 
-class AdaScale(Measured):
+class AdaScale(MeasureNoise):
     """AdaScale: the learning rate and schedule of a small batch, at a large one.
 
     With S times the batch, a step is worth between 1 and S steps of the base batch: 1 where all
@@ -72,14 +72,14 @@ class AdaScale(Measured):
         inner: SGD, Adam or AdamW of this Keras, or an optimizer of this package but LANS and
             Muon, for which the length of a gradient is nothing.
         scale: S, the whole batch over the base batch, at least 1.
-        previous_gradient: As for `Measured`. Defaults to False.
+        previous_gradient: As for `MeasureNoise`. Defaults to False.
         averaging: "paper" is the plain mean of the first steps, then an exponential average with
             theta = 1 - S/1000, and a gain of 1 in the first step that is measured; "debiased" the
             exponential average from the start (fairscale). Defaults to "paper".
         preconditioned: Whether to measure preconditioned gradients, as above. Defaults to None: for
             optimizers that have second moments.
-        groups: As for `Measured`, whose noise scales are kept too. Defaults to None.
-        smoothing: As for `Measured`; the gain has theta of its own. Defaults to 0.99.
+        groups: As for `MeasureNoise`, whose noise scales are kept too. Defaults to None.
+        smoothing: As for `MeasureNoise`; the gain has theta of its own. Defaults to 0.99.
         name: Name of the optimizer. Defaults to "adascale".
 
     Raises:
@@ -99,6 +99,7 @@ class AdaScale(Measured):
           https://arxiv.org/abs/2007.05105; the preconditioned form is adaptdl's AdamScale.
     """
 
+    saved_kind = "adascale"
     _stands_around: tuple[type, ...]  # the door's
     _adaptive: tuple[type, ...]  # of them the host's that keep second moments
 

@@ -1,4 +1,4 @@
-"""Measured: an optimizer, with an eye on the noise of its gradients.
+"""MeasureNoise: an optimizer, with an eye on the noise of its gradients.
 
 It stands around another one, sees the gradients on their way to it, and keeps what
 `tf_lamb.core.noise` makes of them.
@@ -37,7 +37,7 @@ class Wrapper:
         if isinstance(inner, Wrapper):
             raise ValueError(
                 f"{own} cannot stand around {name}, which measures already. Take one of the two: "
-                "AdaScale, whose noise scale is there as well, or Measured."
+                "AdaScale, whose noise scale is there as well, or MeasureNoise."
             )
         if unwrapped(inner) is not inner:
             raise ValueError(
@@ -83,7 +83,7 @@ class Wrapper:
         return step_of(self.inner_optimizer)
 
 
-class Measured(Wrapper):
+class MeasureNoise(Wrapper):
     """Steps as the inner optimizer does, and measures the noise of the gradients meanwhile.
 
     Replicas, or the micro-batches of an accumulated step, are n independent samples g_i of the
@@ -94,7 +94,7 @@ class Measured(Wrapper):
 
     Both are averaged over steps, and training is not touched, but for one thing: an optimizer of
     Keras 3 that clips does so after the replicas are summed, not before. `NoiseScale` says what the
-    averages mean for the batch; `noise_of(batch_size)` gives the numbers.
+    averages mean for the batch; `noise_scale(batch_size)` gives the numbers.
 
     Args:
         inner: An optimizer of this Keras; not yet wrapped for mixed precision.
@@ -115,7 +115,7 @@ class Measured(Wrapper):
 
     >>> import tensorflow as tf, tf_lamb
     >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
-    >>> optimizer = tf_lamb.Measured(tf_lamb.LAMB(gradient_accumulation_steps=4))
+    >>> optimizer = tf_lamb.MeasureNoise(tf_lamb.LAMB(gradient_accumulation_steps=4))
     >>> model.compile(optimizer=optimizer, loss="mse")
 
     References:
@@ -123,6 +123,7 @@ class Measured(Wrapper):
           https://arxiv.org/abs/1812.06162
     """
 
+    saved_kind = "measured"  # as files call its state
     parts: int
     micro_batches: int
     biased: bool
@@ -140,7 +141,7 @@ class Measured(Wrapper):
     _replicas: int
     _add_up: Callable  # the inner optimizer's `gather`
     _gathers = False  # whether each replica adds up its own; an update finds the sums
-    _whole: Callable  # of gradients that came apart the sums over replicas
+    _summed: Callable  # per-replica gradients -> their sums over replicas
     _assign: Callable  # variables and values, on every replica
 
     def __init__(
@@ -163,7 +164,7 @@ class Measured(Wrapper):
 
     @property
     def group_names(self) -> tuple[str, ...]:
-        """What `noise_of` counts apart: a pattern each, and what matches none."""
+        """What `noise_scale` counts apart: a pattern each, and what matches none."""
         return (*self._groups, "others") if self._groups else ("all",)
 
     def _count_parts(self, replicas: int, micro_batches: int):
@@ -219,7 +220,7 @@ class Measured(Wrapper):
 
         Args:
             gradients: of this replica.
-            summed: over the replicas, unless they come apart; None if they were gathered.
+            summed: over the replicas, unless they are per replica; None if they were gathered.
             positions: of their variables, among those of the build.
 
         Returns:
@@ -284,13 +285,13 @@ class Measured(Wrapper):
         """|mean g|^2 by group over all micro-batches; 0 before the last."""
         xp = self._xp
         if self.micro_batches == 1:
-            return self._squares(self._whole(summed), positions, weigh)
+            return self._squares(self._summed(summed), positions, weigh)
 
         def of_mean():
             sums = [xp.cast(self._accumulated(i), "float32") for i in positions]
             if not self._gathers:
                 sums = [g + before for g, before in zip(summed, sums, strict=True)]
-            means = [each / self.micro_batches for each in self._whole(sums)]
+            means = [each / self.micro_batches for each in self._summed(sums)]
             return self._squares(means, positions, weigh)
 
         return self._cond(is_update, of_mean, lambda: xp.zeros((len(self.group_names),), "float32"))
@@ -312,7 +313,7 @@ class Measured(Wrapper):
         new = noise.average(xp, kept, *moments, theta=self._smoothing, when=when)
         return new._asdict()
 
-    def noise_of(self, batch_size: int) -> dict[str, float]:
+    def noise_scale(self, batch_size: int) -> dict[str, float]:
         """The simple noise scale in examples, of the model ("model") and of each group.
 
         Args:

@@ -124,4 +124,4 @@ class AdamP(Layerwise):
         name: str | None = "AdamP",
         **unknown: NoReturn,
     ):
-        super().__init__(**settings.given(locals()))
+        super().__init__(**settings.constructor_arguments(locals()))

@@ -43,8 +43,11 @@ class Guard:
         )
         self.counter: Any = None
         self.weights: Sequence = ()
-        self._told = 0  # skipped steps that a warning has told of
-        self._row = (-1, 0)  # the step that is tried again and again, and what was skipped before
+        self._reported = 0  # skipped steps that a warning has told of
+        self._streak = (
+            -1,
+            0,
+        )  # the step that is tried again and again, and what was skipped before
 
     def scaled(self, move_scale: Callable) -> None:
         """Under a dynamic loss scale, which is found by steps that overflow: all are skipped."""
@@ -86,7 +89,7 @@ class Guard:
             strange: gives the weights that are not finite; asked as seldom.
         """
         skipped = self.skipped
-        if skipped != self._told and not self.move_scale:
+        if skipped != self._reported and not self.move_scale:
             cause = ADVICE if strange() else f"{FINITE} {ADVICE}"
             warn(
                 f"{self._name}: of {skipped + steps():,} steps, {skipped:,} have been skipped "
@@ -94,9 +97,9 @@ class Guard:
                 "the callback tf_lamb.DivergenceReport() ends a run where they are many. "
                 f"{cause}"
             )
-        self._told = skipped
+        self._reported = skipped
 
-    def tell_row(self, step, skipped):
+    def warn_if_repeated(self, step, skipped):
         """Called on the host by a step that is skipped; warns where there are many in a row.
 
         Args:
@@ -104,9 +107,9 @@ class Guard:
             skipped: how many were skipped, with this one.
         """
         step, skipped = int(step), int(skipped)
-        if step != self._row[0]:
-            self._row = (step, skipped - 1)
-        if skipped - self._row[1] == MANY:
+        if step != self._streak[0]:
+            self._streak = (step, skipped - 1)
+        if skipped - self._streak[1] == MANY:
             warn(
                 f"{self._name}: the last {MANY} steps were all skipped, because their gradients "
                 f"were not finite: since step {step:,} nothing is trained. {ADVICE}"

@@ -133,4 +133,4 @@ class LAMB(Layerwise):
         name: str | None = "LAMB",
         **unknown: NoReturn,
     ):
-        super().__init__(**settings.given(locals()))
+        super().__init__(**settings.constructor_arguments(locals()))

@@ -144,4 +144,4 @@ class LANS(Layerwise):
         name: str | None = "LANS",
         **unknown: NoReturn,
     ):
-        super().__init__(**settings.given(locals()))
+        super().__init__(**settings.constructor_arguments(locals()))

@@ -155,4 +155,4 @@ class LARS(Layerwise):
         name: str | None = "LARS",
         **unknown: NoReturn,
     ):
-        super().__init__(**settings.given(locals()))
+        super().__init__(**settings.constructor_arguments(locals()))

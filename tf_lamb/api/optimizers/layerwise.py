@@ -10,7 +10,7 @@ from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard
 from tf_lamb.api.optimizers.observation import Observation, Observer
-from tf_lamb.api.optimizers.settings import Settings, as_given, hyperparameters
+from tf_lamb.api.optimizers.settings import Settings, hyperparameters, undo_float32_rounding
 from tf_lamb.api.variables import names_of, path_of, step_of
 from tf_lamb.core import checks, recipes, schedules
 from tf_lamb.core import plan as plans
@@ -27,7 +27,7 @@ class Layerwise:
     """Between the class that a user types and the base class of each Keras.
 
     A class of optimizers names its `rule` and its `slot_names`. The door gives `_var_key`,
-    `_which_are_finite(variables)`, `_vector_beside(variable, name)`, which makes a vector of four
+    `_which_are_finite(variables)`, `_vector_like(variable, name)`, which makes a vector of four
     numbers, all -1, and `_fetch(vectors)`, which reads many as a list of lists.
     """
 
@@ -39,7 +39,7 @@ class Layerwise:
     get_config: Callable
     _var_key: Callable
     _which_are_finite: Callable
-    _vector_beside: Callable
+    _vector_like: Callable
     _fetch: Callable
     _index_of: Callable  # a variable of the build -> its position
     _put: Callable  # gives a variable a value, or zeros for None
@@ -78,7 +78,7 @@ class Layerwise:
         own = {name: arguments.pop(name) for name in hyperparameters(cls.rule)}
         return cls.settings_class(hyperparameters=own, **arguments)
 
-    def _take(self, settings: Settings, rate):
+    def _keep_settings(self, settings: Settings, rate):
         """Keeps the settings; hyper-parameters are attributes, as in Keras."""
         self._given_rate = None if callable(rate) else rate
         for name, value in settings.hyperparameters.items():
@@ -232,14 +232,14 @@ class Layerwise:
 
     def _make_observed(self):
         if self._observer.is_on:
-            self._observer.make(self._plan, self._slots, self._vector_beside)
+            self._observer.make(self._plan, self._slots, self._vector_like)
 
     @property
     def skipped_steps(self) -> int:
         """How many steps were skipped since the first, for a gradient that was not finite."""
         return self._guard.skipped
 
-    def strange_weights(self, model: Any = None) -> list[str]:
+    def nonfinite_weights(self, model: Any = None) -> list[str]:
         """The paths of the weights that are not finite: waits for the device.
 
         Args:
@@ -271,7 +271,7 @@ class Layerwise:
         if message := self._plan.warning():
             warn(message)
 
-    def _refuse_strangers(self, variables, known):
+    def _check_built_for(self, variables, known):
         """An optimizer belongs to the variables it was built for."""
         for variable in variables:
             if self._var_key(variable) not in known:
@@ -297,10 +297,10 @@ class Layerwise:
 
     def finalize_variable_values(self, var_list: Any) -> None:
         """At the end of training, the averages replace the weights if `use_ema` has made any."""
-        warn_if_over(self, lambda: step_of(self))
+        warn_if_past_schedule_end(self, lambda: step_of(self))
         if named.has_averages(self):
             self._overwrite_model_variables_with_average_value(var_list)
-        self._guard.tell(lambda: step_of(self), self.strange_weights)
+        self._guard.tell(lambda: step_of(self), self.nonfinite_weights)
 
     def state_of(self, index: int) -> dict[str, Any]:
         """By name the slots of a variable of the build, and its "average" if there is one."""
@@ -327,14 +327,17 @@ class Layerwise:
 
     def _config(self, rate):
         """The constructor's arguments, the rate from the host's; identities have become paths."""
-        config = {"learning_rate": as_given(rate, self._given_rate), **self._settings.config()}
+        config = {
+            "learning_rate": undo_float32_rounding(rate, self._given_rate),
+            **self._settings.config(),
+        }
         if names := dict(self._undecayed).values():
             before = config["exclude_from_weight_decay"] or ()
             config["exclude_from_weight_decay"] = [*before, *map(exact, names)]
         return config
 
 
-def warn_if_over(optimizer, steps: Callable[[], int]) -> None:
+def warn_if_past_schedule_end(optimizer, steps: Callable[[], int]) -> None:
     """Warns, at the end of `fit`, if the last steps were taken at a learning rate of 0.
 
     Args:

@@ -17,7 +17,7 @@ class MuonSettings(settings.Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        self._put(matrix_rows=checks.rows("matrix_rows", self.matrix_rows))
+        self._freeze(matrix_rows=checks.rows("matrix_rows", self.matrix_rows))
 
     def planning(self):
         excluded = self.exclude_from_layer_adaptation
@@ -84,7 +84,7 @@ class Muon(Layerwise):
         newton_schulz_steps: Iterations, each three products of matrices. Defaults to 5 (Jordan).
         update_scale: "rms" as above; "shape" makes s the root of max(1, columns/rows). Defaults to
             "rms" (Moonlight); Jordan has "shape".
-        others_rate: What the learning rate is multiplied by for AdamW. Defaults to 1.0.
+        fallback_lr_scale: What the learning rate is multiplied by for AdamW. Defaults to 1.0.
         beta_1: Decay of AdamW's first moment, in [0, 1). Defaults to 0.9.
         beta_2: Decay of its second moment, in [0, 1). Defaults to 0.999.
         epsilon: Added to the root of the second moment. Defaults to 1e-8.
@@ -102,7 +102,7 @@ class Muon(Layerwise):
         gradient_accumulation_steps: Micro-batches whose mean gradient makes one step; schedules
             and `iterations` count steps. Defaults to None: every batch is a step.
         slot_dtype: "float32", or "bfloat16" with stochastic rounding. Memory of the momentum:
-            4 bytes a parameter of a matrix, or 2; twice that of the others. Defaults to "float32".
+            4 bytes a parameter of a matrix, or 2; for AdamW twice that. Defaults to "float32".
         master_weights: Whether float16 and bfloat16 variables have a float32 master, 4 bytes a
             parameter more, on which the rule works. Defaults to False.
         shard_update: In Keras 3 on JAX, whether each device of the data axis keeps its share of the
@@ -157,7 +157,7 @@ class Muon(Layerwise):
         nesterov: bool = True,
         newton_schulz_steps: int = 5,
         update_scale: str = "rms",
-        others_rate: float = 1.0,
+        fallback_lr_scale: float = 1.0,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
@@ -177,7 +177,7 @@ class Muon(Layerwise):
         name: str | None = "Muon",
         **unknown: NoReturn,
     ):
-        super().__init__(**settings.given(locals()))
+        super().__init__(**settings.constructor_arguments(locals()))
 
     def slots_of(self, treatment: Any) -> tuple[str, ...]:
         """A matrix has no second moment."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tf_lamb.api.variables import as_int
 from tf_lamb.core.messages import warn
 
-_BESIDE = ("average", "master", "accumulator", "previous_gradient")  # no slots of a rule
+_NO_SLOTS = ("average", "master", "accumulator", "previous_gradient")  # no slots of a rule
 
 
 class Part(NamedTuple):
@@ -94,8 +94,8 @@ def of(optimizer) -> State:
 
 
 def of_measured(optimizer) -> State:
-    """Of Measured and AdaScale their own; the inner optimizer is saved as one by itself."""
-    kind = type(optimizer).__name__.lower()
+    """Of MeasureNoise and AdaScale their own; the inner optimizer is saved as one by itself."""
+    kind = optimizer.saved_kind
     if optimizer._state is None:
         return State(kind, {}, ())
     scalars = dict(optimizer._state)
@@ -223,7 +223,7 @@ def _matched(name, state, there, store):
 
 
 def _slots(kept):
-    return {slot for slot in kept if not slot.startswith(_BESIDE)}
+    return {slot for slot in kept if not slot.startswith(_NO_SLOTS)}
 
 
 def _shape(kept, store):

@@ -71,10 +71,10 @@ class Observer:
         """The vectors of these variables; an empty list if nothing is observed."""
         return [self.vectors[i] for i in indices] if self.vectors else []
 
-    def make(self, plan, slots, vector_beside):
+    def make(self, plan, slots, vector_like):
         """Makes the vectors of a plan's variables, each beside the first slot of the variable."""
         self.vectors = tuple(
-            (vector_beside(own[0], f"{path.replace('/', '_')}_trust_ratio"),)
+            (vector_like(own[0], f"{path.replace('/', '_')}_trust_ratio"),)
             if own and treatment.adapt
             else ()
             for path, treatment, own in zip(plan.names, plan.treatments, slots, strict=True)

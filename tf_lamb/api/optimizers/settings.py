@@ -26,7 +26,7 @@ _EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 _OF_THE_STEP = {"lr", "t", "decay", "adapt", "axes", "observe"}
 
 
-def given(constructor: Mapping[str, Any]) -> dict[str, Any]:
+def constructor_arguments(constructor: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a constructor, which hands over its `locals()`.
 
     Raises:
@@ -72,7 +72,7 @@ class Settings:
     name: str | None
 
     def __post_init__(self):
-        self._put(
+        self._freeze(
             hyperparameters={
                 name: checks.hyperparameter(name, value)
                 for name, value in self.hyperparameters.items()
@@ -83,10 +83,10 @@ class Settings:
             ema_momentum=checks.number("ema_momentum", self.ema_momentum),
             **{name: checks.patterns(name, getattr(self, name)) for name in _EXCLUSIONS},
         )
-        for check, names in ((checks.number, _OPTIONAL), (checks.whole, _STEPS)):
+        for check, names in ((checks.number, _OPTIONAL), (checks.integer, _STEPS)):
             for name in names:
                 if (value := getattr(self, name)) is not None:
-                    self._put(**{name: check(name, value)})
+                    self._freeze(**{name: check(name, value)})
         checks.at_most_one({name: getattr(self, name) for name in _CLIPPING})
         for name in ("use_ema", "master_weights", "shard_update", "jit_compile"):
             checks.flag(name, getattr(self, name))
@@ -95,7 +95,7 @@ class Settings:
         if self.name is not None:
             checks.text("name", self.name)
 
-    def _put(self, **values):
+    def _freeze(self, **values):
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -131,7 +131,7 @@ class RatioSettings(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        self._put(
+        self._freeze(
             layer_groups=checks.patterns("layer_groups", self.layer_groups),
             layer_slices=checks.slices("layer_slices", self.layer_slices),
         )
@@ -149,7 +149,7 @@ class ProjectionSettings(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        self._put(depthwise=checks.patterns("depthwise", self.depthwise))
+        self._freeze(depthwise=checks.patterns("depthwise", self.depthwise))
 
     def planning(self):
         patterns = ("depthwise",) if self.depthwise is None else self.depthwise
@@ -170,7 +170,7 @@ def learning_rate(value, host):
     return value if callable(value) else checks.number("learning_rate", value)
 
 
-def as_given(rate, given):
+def undo_float32_rounding(rate, given):
     """The number that was given, as long as a variable holds its rounding to float32."""
     is_given = given is not None and ctypes.c_float(given).value == rate
     return given if is_given else rate

@@ -120,4 +120,4 @@ class SGDP(Layerwise):
         name: str | None = "SGDP",
         **unknown: NoReturn,
     ):
-        super().__init__(**settings.given(locals()))
+        super().__init__(**settings.constructor_arguments(locals()))

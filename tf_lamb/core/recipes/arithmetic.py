@@ -19,7 +19,7 @@ UNTUNED_LAMB: dict[str, Any] = {
 }  # fmt: skip
 
 
-def whole(name: str, value, least: int = 1) -> int:
+def integer(name: str, value, least: int = 1) -> int:
     """The value as an int, or an error that says what it must be."""
     try:
         result = operator.index(value)
@@ -56,7 +56,7 @@ def fit_steps(epochs: float, examples: int, batch_size: int) -> int:
 def training(epochs: float, examples: int, batch_size: int, count=epochs_to_steps) -> int:
     """The steps of a run in epochs, checked."""
     positive("epochs", epochs)
-    steps = count(epochs, whole("examples", examples), whole("batch_size", batch_size))
+    steps = count(epochs, integer("examples", examples), integer("batch_size", batch_size))
     if steps < 1:
         raise ValueError(
             f"Nothing would be trained: {epochs:g} epochs x {examples:,} examples / batch_size "

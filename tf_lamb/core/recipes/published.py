@@ -13,10 +13,10 @@ from tf_lamb.core.recipes.arithmetic import (
     UNTUNED_LAMB,
     epochs_to_steps,
     in_epochs,
+    integer,
     nearest,
     training,
     warn_outside,
-    whole,
 )
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
 
@@ -54,7 +54,7 @@ def untuned_lamb_bert(batch_size: int) -> Recipe:
     References:
         You et al., Large batch optimization for deep learning, arXiv 1904.00962.
     """
-    batch_size = whole("batch_size", batch_size)
+    batch_size = integer("batch_size", batch_size)
     if not (steps := nearest(Fraction(1_000_000 * 512, batch_size))):
         raise ValueError(
             f"Nothing would be trained: 1,000,000 steps x 512 / batch_size {batch_size:,} is less "
@@ -276,7 +276,7 @@ def legw_resnet50_lars(batch_size: int, examples: int = IMAGENET, epochs: float 
 
 def _by_the_root(batch_size, examples, epochs, *, shown, rate, warmup, **given) -> Recipe:
     """The rate and the epochs of warmup: each at batch 512, and in the words of the source."""
-    batch_size = whole("batch_size", batch_size)
+    batch_size = integer("batch_size", batch_size)
     train_steps = training(epochs, examples, batch_size)
     warn_outside(
         batch_size, 512, 32768,

@@ -8,7 +8,7 @@ from tf_lamb import core
 from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import PRESETS
-from tf_lamb.core.recipes.arithmetic import positive, whole
+from tf_lamb.core.recipes.arithmetic import integer, positive
 
 # The functions of `tf_lamb.recipes` that make one.
 MAKERS = (
@@ -61,7 +61,7 @@ def arguments(recipe: Any, optimizer: str) -> dict[str, Any]:
         if stage.optimizer not in (None, optimizer):
             raise ValueError(
                 f"{stage.title} is a recipe for {stage.optimizer}, not for {optimizer}: "
-                f"write {_road(stage)}."
+                f"write {_constructor_hint(stage)}."
             )
         given = {name: getattr(stage, name) for name in _ARGUMENTS}
         found.append({name: value for name, value in given.items() if value is not None})
@@ -85,7 +85,7 @@ def _stages(recipe) -> tuple:
     )
 
 
-def _road(recipe) -> str:
+def _constructor_hint(recipe) -> str:
     """How its optimizer is made. SGD is Keras's own, whose weight decay is a penalty's gradient."""
     if recipe.optimizer != "SGD":
         return f"{recipe.optimizer}.from_recipe(...)"
@@ -239,10 +239,10 @@ class Recipe(Drawable):
 
     def __post_init__(self):
         for name, least in (("batch_size", 1), ("train_steps", 1), ("warmup_steps", 0)):
-            object.__setattr__(self, name, whole(name, getattr(self, name), least))
+            object.__setattr__(self, name, integer(name, getattr(self, name), least))
         object.__setattr__(self, "learning_rate", positive("learning_rate", self.learning_rate))
         if self.examples is not None:
-            object.__setattr__(self, "examples", whole("examples", self.examples))
+            object.__setattr__(self, "examples", integer("examples", self.examples))
         for name in ("decay", "handover"):
             checks.choice(name, getattr(self, name))
         if self.decay == "multi_step" and not self.boundaries:

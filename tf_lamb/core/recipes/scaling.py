@@ -13,10 +13,10 @@ from tf_lamb.core.recipes.arithmetic import (
     fit_steps,
     in_epochs,
     in_fit,
+    integer,
     positive,
     training,
     warn_outside,
-    whole,
 )
 from tf_lamb.core.recipes.recipe import Recipe
 
@@ -111,9 +111,9 @@ def linear_scaling(
     References:
         Goyal et al., Accurate, large minibatch SGD, arXiv 1706.02677.
     """
-    batch_size = whole("batch_size", batch_size)
+    batch_size = integer("batch_size", batch_size)
     train_steps = training(epochs, examples, batch_size, fit_steps)
-    k = batch_size / whole("base_batch_size", base_batch_size)
+    k = batch_size / integer("base_batch_size", base_batch_size)
     base_learning_rate = positive("base_learning_rate", base_learning_rate)
     positive("warmup_epochs", warmup_epochs, or_zero=True)
     if decay_epochs is None:
@@ -211,9 +211,9 @@ def _square_root(
     title, source, batch_size, base_batch_size, base_learning_rate, base_warmup_epochs, examples,
     epochs, *, stretch_warmup, decay,
 ) -> Recipe:  # fmt: skip
-    batch_size = whole("batch_size", batch_size)
+    batch_size = integer("batch_size", batch_size)
     train_steps = training(epochs, examples, batch_size, fit_steps)
-    k = batch_size / whole("base_batch_size", base_batch_size)
+    k = batch_size / integer("base_batch_size", base_batch_size)
     base_learning_rate = positive("base_learning_rate", base_learning_rate)
     positive("warmup epochs", base_warmup_epochs, or_zero=True)
     warmup_epochs = base_warmup_epochs * k if stretch_warmup else base_warmup_epochs

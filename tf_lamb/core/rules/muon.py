@@ -9,7 +9,7 @@ _A, _B, _C = 3.4445, -4.7750, 2.0315
 
 def muon(
     xp, g, w, m, v=None, *, lr, t, decay, adapt, axes=None,
-    momentum=0.95, nesterov=True, newton_schulz_steps=5, update_scale="rms", others_rate=1.0,
+    momentum=0.95, nesterov=True, newton_schulz_steps=5, update_scale="rms", fallback_lr_scale=1.0,
     beta_1=0.9, beta_2=0.999, epsilon=1e-8,
 ):  # fmt: skip
     """One Muon step. Of a matrix (`adapt`), rows in and columns out:
@@ -20,7 +20,7 @@ def muon(
         w <- w - lr s O - lr decay w
 
     with s = 0.2 sqrt(max(rows, columns)) for `update_scale="rms"`, sqrt(max(1, columns/rows)) for
-    "shape". Of all else, a step of AdamW at the rate `others_rate` lr.
+    "shape". Of all else, a step of AdamW at the rate `fallback_lr_scale` lr.
 
     Args:
         g, w, m: gradient, weight and momentum (first moment), arrays of one shape; a matrix if
@@ -30,7 +30,7 @@ def muon(
         decay: weight decay, a Python float.
         adapt: whether it is orthogonalized, a Python bool.
         axes: of no use here.
-        beta_1, beta_2, epsilon: of the others.
+        beta_1, beta_2, epsilon: of AdamW.
 
     Returns:
         The new w and m, and v unless `adapt`.
@@ -40,7 +40,7 @@ def muon(
     """
     if not adapt:
         return lamb(
-            xp, g, w, m, v, lr=lr * others_rate, t=t, decay=decay, adapt=False,
+            xp, g, w, m, v, lr=lr * fallback_lr_scale, t=t, decay=decay, adapt=False,
             beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay_mode="decoupled",
         )  # fmt: skip
     m = momentum * m + g

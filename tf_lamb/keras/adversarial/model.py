@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from tf_lamb.core.checks import whole
+from tf_lamb.core.checks import integer
 from tf_lamb.keras.adversarial import checks
 from tf_lamb.keras.adversarial.step import AdversarialStep
 from tf_lamb.keras.layers import replace_batch_normalization
@@ -87,7 +87,7 @@ class ConcurrentAdversarial(AdversarialStep):
         arguments = {
             "epsilon": epsilon, "input_range": (low, high),
             "step_size": size("step_size", step_size, epsilon, high - low),
-            "steps": whole("steps", steps), "tau": checks.tau(tau),
+            "steps": integer("steps", steps), "tau": checks.tau(tau),
             "alpha": checks.share("alpha", alpha),
             "clean_start": checks.share("clean_start", clean_start), "seed": seed,
         }  # fmt: skip
@@ -143,7 +143,7 @@ class ConcurrentAdversarial(AdversarialStep):
 
 def split(model):
     """The model, with a set of statistics for the clean images and one for the adversarial."""
-    layers = model._flatten_layers()  # seam: Keras 3.15.1, as in `faces.replacing`
+    layers = model._flatten_layers()  # seam: Keras 3.15.1, as in `api/layers/batch_norm.py`
     found = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
     checks.check_normalization(found)
     return replace_batch_normalization(model, split=True) if found else model

@@ -42,7 +42,7 @@ class Workers:
         self._mesh = jax.sharding.Mesh(devices, (AXIS,))
         # What each worker has a part of, which is arrays of all workers and batches; all the rest.
         self._split = jax.NamedSharding(self._mesh, jax.P(AXIS))
-        self._whole = jax.NamedSharding(self._mesh, jax.P())
+        self._replicated = jax.NamedSharding(self._mesh, jax.P())
 
     def copies(self):
         """New variables of all workers: the model's trained ones, and its others.
@@ -95,14 +95,14 @@ class Workers:
     def share(self, variables):
         """Has all devices hold these variables, whatever they are assigned."""
         for variable in variables:
-            variable._layout = self._whole
+            variable._layout = self._replicated
             variable.assign(variable.value)
 
     def shared(self, values):
         """The values, held by all devices."""
         import jax
 
-        return jax.device_put(values, self._whole)
+        return jax.device_put(values, self._replicated)
 
     def waited(self, results):
         """The results; on CPUs, when they are there.
@@ -132,9 +132,9 @@ class Workers:
         """A step of `fit`, (state, data) -> (logs, state), for these devices, its state donated."""
         import jax
 
-        split, whole = self._split, self._whole
+        split, replicated = self._split, self._replicated
         slots = [jax.NamedSharding(self._mesh, v._layout.spec) for v in optimizer.variables]
-        state = (split, split, slots, whole)
+        state = (split, split, slots, replicated)
         return jax.jit(
             step, donate_argnums=0, in_shardings=(state, split), out_shardings=(None, state)
         )
@@ -171,12 +171,12 @@ class Workers:
             own = jax.tree.map(lambda x: x[None], [weights, others, slots])
             return jax.lax.pmean(loss, AXIS), predictions, (*own, metrics)
 
-        split, whole = jax.P(AXIS), jax.P()
-        parts = (split, split, split, whole)
+        split, replicated = jax.P(AXIS), jax.P()
+        parts = (split, split, split, replicated)
         # Unchecked: loops inside layers carry what is alike at first and differs later.
         return jax.shard_map(
-            worker, mesh=self._mesh, in_specs=(whole, whole, parts, split),
-            out_specs=(whole, split, parts), check_vma=False,
+            worker, mesh=self._mesh, in_specs=(replicated, replicated, parts, split),
+            out_specs=(replicated, split, parts), check_vma=False,
         )(rate, turn, state, data)  # fmt: skip
 
 

@@ -105,7 +105,7 @@ class Steps:
         optimizer = self._twin.optimizer  # in half precision, Keras has wrapped it
         trained = [self._laid_out(v) for v in self._twin.trainable_variables]
         with distribution.scope():
-            if replicas.is_apart(model):
+            if replicas.is_per_replica(model):
                 replicas.per_replica(self._twin)
             jax.eval_shape(lambda: optimizer.build(trained))
         self._twin._symbolic_build(data_batch=(inputs, targets))
@@ -127,10 +127,12 @@ class Steps:
     def update(self):
         """The optimizer's update alone, lowered: of gradients that are sharded as their weights.
 
-        Gradients of each replica apart lie where they were made.
+        Per-replica gradients lie where they were made.
         """
         weights, _, slots, _ = self._state
-        gradients = self._apart() if replicas.is_apart(self._twin) else weights
+        gradients = (
+            self._per_replica_gradients() if replicas.is_per_replica(self._twin) else weights
+        )
 
         def update(weights, slots, gradients):
             return self._twin.optimizer.stateless_apply(slots, gradients, weights)
@@ -138,9 +140,9 @@ class Steps:
         # In the order of the results: JAX has them take the places of donated arguments so.
         return self._lower(update, _shardings((weights, slots)), (0, 1), weights, slots, gradients)
 
-    def _apart(self):
-        def apart(variable):
-            layout = sharding.layout_apart(variable)
+    def _per_replica_gradients(self):
+        def per_replica(variable):
+            layout = sharding.per_replica_layout(variable)
             return _struct(
                 keras.KerasTensor((parts, *variable.shape), variable.dtype),
                 layout.backend_layout,
@@ -148,7 +150,7 @@ class Steps:
 
         with self._distribution.scope():
             _, _, parts = sharding.data_axis("per_replica()")
-            return list(map(apart, self._twin.trainable_variables))
+            return list(map(per_replica, self._twin.trainable_variables))
 
     def _lower(self, function, results, donated, *arguments):
         import jax

@@ -204,7 +204,7 @@ def why_no_batch(params) -> str | None:
     if not isinstance(batch, int) or batch < 1:
         return f"task.train_data.global_batch_size is {batch}. Set a whole number of 1 or more"
     try:
-        examples = batches.split(
+        examples = batches.per_replica_batch(
             batch, batches.replicas(params) or 1, batches.micro_batches(params)
         )
     except ValueError as error:

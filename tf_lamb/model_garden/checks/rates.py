@@ -85,7 +85,7 @@ def _why_no_auto_warmup(config) -> str | None:
         )
     try:
         settings = rate.get().as_dict()
-        checks.whole("decide_every", settings.pop("decide_every"))
+        checks.integer("decide_every", settings.pop("decide_every"))
         autowarmup.Settings(**settings)
         gaussian_process.check_installed()
     except (TypeError, ValueError, ModuleNotFoundError) as error:

@@ -149,7 +149,7 @@ STOCK = {
 _AdaScale = settings_of(
     tf_lamb.tf_keras.AdaScale, "inner", "name", scale=None, scale_invariant_steps=None
 )
-_Measured = settings_of(tf_lamb.tf_keras.Measured, "inner", "name", enabled=False)
+_MeasureNoise = settings_of(tf_lamb.tf_keras.MeasureNoise, "inner", "name", enabled=False)
 
 
 @dataclasses.dataclass
@@ -162,14 +162,14 @@ class _Config(optimizer_config.BaseOptimizerConfig):
         adascale: the arguments of `tf_lamb.tf_keras.AdaScale`, which documents them, off without a
             scale; and `scale_invariant_steps`, the steps that the base batch took, at which
             training ends if `train_steps` does not end it before. None leaves it to those alone.
-        measured: the arguments of `tf_lamb.tf_keras.Measured`, off unless `enabled`.
+        measure_noise: the arguments of `tf_lamb.tf_keras.MeasureNoise`, off unless `enabled`.
         trust_ratios_every: steps from one reading of the trust ratios to the next; None for none.
         divergence_report: whether a run that has diverged ends, before it saves a checkpoint, with
             a report of `tf_lamb.tf_keras.DivergenceReport`.
     """
 
     adascale: _AdaScale = dataclasses.field(default_factory=_AdaScale)
-    measured: _Measured = dataclasses.field(default_factory=_Measured)
+    measure_noise: _MeasureNoise = dataclasses.field(default_factory=_MeasureNoise)
     trust_ratios_every: int | None = None
     divergence_report: bool = True
 
@@ -190,7 +190,7 @@ SETTINGS = {
 
 
 def build(
-    cls, learning_rate=0.001, adascale=None, measured=None, trust_ratios_every=None,
+    cls, learning_rate=0.001, adascale=None, measure_noise=None, trust_ratios_every=None,
     divergence_report=False, **arguments,
 ):  # fmt: skip
     """An optimizer of ours, with what stands around it; the runner sees to the rest."""
@@ -203,16 +203,16 @@ def build(
         )
     optimizer = transformed(cls, learning_rate, **arguments)
     if trust_ratios_every is not None:
-        checks.whole("trust_ratios_every", trust_ratios_every)
+        checks.integer("trust_ratios_every", trust_ratios_every)
         optimizer.observe_trust_ratios()  # refuses one that has none
     if divergence_report:
         starts_to_observe(optimizer)
-    adascale, measured = dict(adascale or {}), dict(measured or {})
+    adascale, measure_noise = dict(adascale or {}), dict(measure_noise or {})
     adascale.pop("scale_invariant_steps", None)  # the runner's
-    is_measured = measured.pop("enabled", False)
+    is_measured = measure_noise.pop("enabled", False)
     if adascale.get("scale") is not None:
         return tf_lamb.tf_keras.AdaScale(optimizer, **adascale)
-    return tf_lamb.tf_keras.Measured(optimizer, **measured) if is_measured else optimizer
+    return tf_lamb.tf_keras.MeasureNoise(optimizer, **measure_noise) if is_measured else optimizer
 
 
 def _tables():

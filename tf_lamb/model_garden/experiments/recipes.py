@@ -12,7 +12,7 @@ import dataclasses
 from fractions import Fraction
 
 from tf_lamb.core import recipes, schedules
-from tf_lamb.core.recipes.arithmetic import nearest, whole
+from tf_lamb.core.recipes.arithmetic import integer, nearest
 from tf_lamb.model_garden.folders.yamls import at
 
 _OPTIMIZERS = {"LAMB": "tf_lamb", "LARS": "tf_lars"}
@@ -146,9 +146,9 @@ def fill_in(name: str, batch_size: int, params, own: dict | None = None) -> tupl
         stretch = Fraction(train_steps, tuned)
     else:
         if steps is not None:
-            stretch = Fraction(whole("trainer.train_steps", steps), tuned)
+            stretch = Fraction(integer("trainer.train_steps", steps), tuned)
         else:
-            whole("batch_size", batch_size)
+            integer("batch_size", batch_size)
             stretch = Fraction(params.task.train_data.global_batch_size, batch_size)
         text, settings = _scaled(name, batch_size, params, own, stretch)
     trainer = settings["trainer"]
@@ -221,7 +221,9 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
     before = after = 0
     if ours and warmup.handover == "continuous" and "exponential" not in rate.type:
         before = warmup_steps
-        after = recipe.warmup_steps if warmed is None else whole("warmup.tf_lamb.steps", warmed, 0)
+        after = (
+            recipe.warmup_steps if warmed is None else integer("warmup.tf_lamb.steps", warmed, 0)
+        )
 
     def scale(key, value):
         if isinstance(value, list):

@@ -21,15 +21,15 @@ _UNREADABLE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
 
 
 @contextlib.contextmanager
-def whole(path: str):
+def atomic_write(path: str):
     """A name to write to, beside a file that it then replaces.
 
     So the file is the old one or the new one, whenever the process is killed.
     """
-    beside = f"{path}.{uuid.uuid4().hex}.tmp"  # each worker has its own
+    temporary = f"{path}.{uuid.uuid4().hex}.tmp"  # each worker has its own
     try:
-        yield beside
-        tf.io.gfile.rename(beside, path, overwrite=True)
+        yield temporary
+        tf.io.gfile.rename(temporary, path, overwrite=True)
     except tf.errors.OpError as error:
         raise UserError(f"{path} cannot be written: {error.message}") from error
 
@@ -149,7 +149,7 @@ def _name(folder: str, checkpoint: str) -> None:
         lines.append(f'all_model_checkpoint_paths: "{os.path.basename(path)}"')
         lines.append(f"all_model_checkpoint_timestamps: {seconds}")
     path = os.path.join(folder, _NAMING_FILE)
-    with whole(path) as beside, tf.io.gfile.GFile(beside, "w") as file:
+    with atomic_write(path) as temporary, tf.io.gfile.GFile(temporary, "w") as file:
         file.write("\n".join(lines) + "\n")
 
 
@@ -187,7 +187,7 @@ class Best(train_utils.BestCheckpointExporter):
         """See base class."""
         is_better = super().maybe_export_checkpoint(checkpoint, eval_logs, global_step, False)
         if is_better and write_logs:
-            with whole(self.best_ckpt_logs_path) as self._notes:
+            with atomic_write(self.best_ckpt_logs_path) as self._notes:
                 self.export_best_eval_metric(eval_logs, global_step)
             self._notes = None
         return is_better

@@ -78,7 +78,7 @@ def write_run(model_dir: str, experiment: str, seed: int | None) -> None:
     """Says what this run is."""
     tf.io.gfile.makedirs(model_dir)
     path = os.path.join(model_dir, RUN_FILE)
-    with checkpoints.whole(path) as beside, tf.io.gfile.GFile(beside, "w") as file:
+    with checkpoints.atomic_write(path) as temporary, tf.io.gfile.GFile(temporary, "w") as file:
         json.dump({"experiment": experiment, "seed": seed}, file)
 
 
@@ -90,15 +90,15 @@ def read_evaluated(model_dir: str) -> int:
 def write_evaluated(model_dir: str, step: int) -> None:
     """Remembers that the weights of this step were evaluated, and all that was due before them."""
     path = os.path.join(model_dir, EVALUATED_FILE)
-    with checkpoints.whole(path) as beside, tf.io.gfile.GFile(beside, "w") as file:
+    with checkpoints.atomic_write(path) as temporary, tf.io.gfile.GFile(temporary, "w") as file:
         json.dump({"step": step}, file)
 
 
 def write_params(params, model_dir: str) -> None:
     """Writes Model Garden's params.yaml, without which no one knows what a checkpoint is of."""
     tf.io.gfile.makedirs(model_dir)
-    with checkpoints.whole(os.path.join(model_dir, "params.yaml")) as beside:
-        hyperparams.save_params_dict_to_yaml(params, beside)
+    with checkpoints.atomic_write(os.path.join(model_dir, "params.yaml")) as temporary:
+        hyperparams.save_params_dict_to_yaml(params, temporary)
 
 
 def read_params(model_dir: str) -> dict | None:
@@ -255,7 +255,9 @@ def _state(params: dict) -> dict:
         "trainer.optimizer_config.ema": "set" if averaged else "not set",
         "runtime.mixed_precision_dtype": "float16" if float16 else "not float16",
         f"{optimizer}.adascale.scale": "set" if scaled else "not set",
-        f"{optimizer}.measured.enabled": bool(at(params, f"{optimizer}.measured.enabled")),
+        f"{optimizer}.measure_noise.enabled": bool(
+            at(params, f"{optimizer}.measure_noise.enabled")
+        ),
         f"{optimizer}.slot_dtype": at(params, f"{optimizer}.slot_dtype"),
     }
 

@@ -77,7 +77,7 @@ class NoiseScale:
     """Adds the simple noise scale, in examples. See `tf_lamb.tf_keras.NoiseScale`.
 
     Args:
-        optimizer: A `Measured` or an `AdaScale`.
+        optimizer: A `MeasureNoise` or an `AdaScale`.
         batch_size: Examples of one update.
     """
 
@@ -90,11 +90,11 @@ class NoiseScale:
 
     def advice(self) -> str:
         """The critical batch size, what the present batch costs, and a better one."""
-        critical = self._optimizer.noise_of(self._batch_size)["model"]
+        critical = self._optimizer.noise_scale(self._batch_size)["model"]
         return noise.advice(critical, self._batch_size)
 
 
-class Progress:
+class AdaScaleProgress:
     """Adds AdaScale's gain, the steps of the base batch that were spent, and the learning rate.
 
     Args:
@@ -151,7 +151,7 @@ class TrustRatios:
     """
 
     def __init__(self, optimizer, directory=None, every=100):
-        self._every = checks.whole("every", every)
+        self._every = checks.integer("every", every)
         optimizer = observed(optimizer)
         if optimizer.observe_trust_ratios() and optimizer.has_traced_a_step():
             raise ValueError(

@@ -35,7 +35,7 @@ class Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
 
     def __init__(self, decide_every, **settings):
         super().__init__()
-        checks.whole("decide_every", decide_every)
+        checks.integer("decide_every", decide_every)
         self.settings, self.decide_every = autowarmup.Settings(**settings), decide_every
         self.switch = [
             tf.Variable(value, trainable=False, name=name, dtype="float32")
@@ -73,7 +73,7 @@ class AutoWarmup:
         self._schedule.is_watched = True
         self._folder, self._writes = model_dir, writes
         self._path = os.path.join(model_dir, "auto_warmup.json")
-        self.warmup = autowarmup.Warmup(self._schedule.settings)
+        self.warmup = autowarmup.AutoWUState(self._schedule.settings)
 
     def resume(self):
         """Goes on where the optimizer is, which has its checkpoint by now."""
@@ -118,7 +118,10 @@ class AutoWarmup:
                     "max_learning_rate=%.2g.", self.warmup, self.warmup.lowest, self.warmup.peak,
                 )  # fmt: skip
         if self._writes:
-            with checkpoints.whole(self._path) as beside, tf.io.gfile.GFile(beside, "w") as file:
+            with (
+                checkpoints.atomic_write(self._path) as temporary,
+                tf.io.gfile.GFile(temporary, "w") as file,
+            ):
                 json.dump(self.warmup.state(), file)
 
     def advice(self) -> str:

@@ -45,7 +45,7 @@ def micro_batches(params) -> int:
     return getattr(config, "gradient_accumulation_steps", None) or 1
 
 
-def split(global_batch_size: int, replicas: int, accumulation: int) -> int:
+def per_replica_batch(global_batch_size: int, replicas: int, accumulation: int) -> int:
     """The examples that one replica sees at once, or a ValueError with the arithmetic."""
     parts = replicas * accumulation
     if global_batch_size % parts:
@@ -61,5 +61,5 @@ def split(global_batch_size: int, replicas: int, accumulation: int) -> int:
 
 def accumulation(global_batch_size: int, replicas: int, most: int) -> int:
     """The fewest micro-batches of which no replica sees more than `most` examples at once."""
-    share = split(global_batch_size, replicas, 1)
+    share = per_replica_batch(global_batch_size, replicas, 1)
     return next(n for n in range(1, share + 1) if share % n == 0 and share // n <= most)

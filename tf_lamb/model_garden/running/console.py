@@ -232,7 +232,7 @@ class Console:
             self.say(f"{category.__name__}: {message}", self.stream)
 
 
-class Progress:
+class ProgressBar:
     """The line of progress: an Orbit action, which is called after each loop of steps.
 
     On a terminal one line moves. Elsewhere there are ten of it, as there are of evaluations

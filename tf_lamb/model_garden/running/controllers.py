@@ -29,7 +29,7 @@ class _Spent(Exception):
 
 
 class Controller(orbit.Controller):
-    """Orbit's controller, which also ends where a `Progress` action says so.
+    """Orbit's controller, which also ends where an `AdaScaleProgress` action says so.
 
     Evaluations are due at the multiples of their interval, and at the end, wherever the run was
     resumed. One that a kill prevented is made up for.
@@ -42,7 +42,7 @@ class Controller(orbit.Controller):
     model_dir, writes = None, False
 
     def _is_spent(self):
-        progress = (a for a in self.train_actions if isinstance(a, actions.Progress))
+        progress = (a for a in self.train_actions if isinstance(a, actions.AdaScaleProgress))
         return any(action.is_spent() for action in progress)
 
     def _train_n_steps(self, num_steps):

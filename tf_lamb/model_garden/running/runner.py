@@ -9,19 +9,19 @@ from absl import logging
 from official.core import train_lib, train_utils
 
 from tf_lamb.api.callbacks.noise import shared_statistics
-from tf_lamb.api.noise import AdaScale, Measured
+from tf_lamb.api.noise import AdaScale, MeasureNoise
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.running import actions, autowarmup, controllers
 from tf_lamb.model_garden.running.actions import TrustRatios
-from tf_lamb.model_garden.running.console import Progress
+from tf_lamb.model_garden.running.console import ProgressBar
 
 
 def measuring(optimizer):
     """The measuring optimizer among what is wrapped in each other, or None."""
-    found = unwrapped(optimizer, Measured)
-    return found if isinstance(found, Measured) else None
+    found = unwrapped(optimizer, MeasureNoise)
+    return found if isinstance(found, MeasureNoise) else None
 
 
 def is_synchronized(layer):
@@ -75,7 +75,7 @@ class Runner(train_lib.OrbitExperimentRunner):
         mine = self._actions(trainer.optimizer) if trainer else []
         evaluated = []
         if self.console:
-            self._progress = Progress(
+            self._progress = ProgressBar(
                 self.console, lambda: int(self.trainer.global_step.numpy()),
                 self.params.trainer.train_steps if trainer else None,
                 self.params.task.train_data.global_batch_size,
@@ -114,7 +114,7 @@ class Runner(train_lib.OrbitExperimentRunner):
         batch = self.params.task.train_data.global_batch_size
         measuring_actions = [actions.NoiseScale(measured, batch)]
         if isinstance(measured, AdaScale):
-            progress = actions.Progress(measured, config.adascale.scale_invariant_steps)
+            progress = actions.AdaScaleProgress(measured, config.adascale.scale_invariant_steps)
             measuring_actions.append(progress)
         self._advisers = [*self._advisers, *measuring_actions]
         return [*mine, *measuring_actions]

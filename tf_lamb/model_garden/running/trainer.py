@@ -43,7 +43,7 @@ class Trainer(base_trainer.Trainer):
         if data is self.config.task.train_data and self._micro_batches > 1:
             # Only now does a TPU say how many replicas it has.
             replicas = self.strategy.num_replicas_in_sync
-            batches.split(data.global_batch_size, replicas, self._micro_batches)
+            batches.per_replica_batch(data.global_batch_size, replicas, self._micro_batches)
             data = data.replace(global_batch_size=data.global_batch_size // self._micro_batches)
         return super().distribute_dataset(dataset_or_fn, data, *args, **kwargs)
 
@@ -118,13 +118,13 @@ class Trainer(base_trainer.Trainer):
 
 def _seen_to_by_a_runner(config):
     """The settings of an optimizer that are nothing to it, as they are written."""
-    adascale, measured = getattr(config, "adascale", None), getattr(config, "measured", None)
+    adascale, measuring = getattr(config, "adascale", None), getattr(config, "measure_noise", None)
     if getattr(config, "divergence_report", False):
         yield "divergence_report=true"
     if every := getattr(config, "trust_ratios_every", None):
         yield f"trust_ratios_every={every}"
-    if measured is not None and measured.enabled:
-        yield "measured.enabled=true"
+    if measuring is not None and measuring.enabled:
+        yield "measure_noise.enabled=true"
     if adascale is not None and adascale.scale and adascale.scale_invariant_steps:
         yield f"adascale.scale_invariant_steps={adascale.scale_invariant_steps}"
 

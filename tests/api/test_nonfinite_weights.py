@@ -26,8 +26,8 @@ def model_of(door, layer):
 def test_the_moving_averages_of_a_skipped_batch_are_found_by_name(door):
     model = model_of(door, "BatchNormalization")
     model(spoiled(), training=True)
-    assert model.optimizer.strange_weights() == []
-    strange = model.optimizer.strange_weights(model)
+    assert model.optimizer.nonfinite_weights() == []
+    strange = model.optimizer.nonfinite_weights(model)
     assert [path.split("norm/")[1] for path in strange] == ["moving_mean", "moving_variance"]
 
 
