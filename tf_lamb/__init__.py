@@ -56,7 +56,7 @@ __all__ = [
     "model_garden", "recipes", "replace_batch_normalization", "schedules", "tensorflow", "tf_keras",
 ]  # fmt: skip
 _ROOMS = {"core", "keras", "model_garden", "tensorflow", "tf_keras"}
-# What one door has and the other has not.
+# Names that one Keras has and the other has not.
 _OF_ONE_DOOR = dict.fromkeys(
     ("ConcurrentAdversarial", "Decentralized", "per_replica", "preflight"), "keras"
 )

@@ -58,7 +58,7 @@ os.write(2, b"after it")
     for starts in (1, 2):  # the second goes on in the log of the first
         out, said = run(code, folder=tmp_path)
         path = f"{tmp_path}/model/train.log"
-        assert out == f"ours, early\nWhat else is said goes to {path}\nours, later\n"
+        assert out == f"ours, early\nFull log: {path}\nours, later\n"
         assert said == "UserWarning: mind the batch\nafter it"
         log = (tmp_path / "model" / "train.log").read_text()
         for who in SPEAKERS:

@@ -1,4 +1,4 @@
-"""What a user reads and types, the same in both Kerases, and all of it that needs no host.
+"""The names, signatures and docstrings of both Kerases, and all behaviour without a framework.
 
 Each class here has its signature, its words and its settings; each Keras adds its own base class:
 

@@ -11,7 +11,7 @@ class Schedule(schedules.Schedule):
     """Stands before the host's class of schedules; one of the host's own may be inside."""
 
     value: Callable
-    # The door's.
+    # The frontend's.
     _host: ClassVar[type]
     _xp: ClassVar[Any]
     _floatx: Callable

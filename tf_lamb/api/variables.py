@@ -7,7 +7,7 @@ _NAMES = ("inner_optimizer", "_optimizer")
 
 
 def unwrapped(optimizer, kind: type | tuple = ()):
-    """What wrappers hold innermost, or the first of a kind on the way there."""
+    """The innermost optimizer of wrappers, or the first of a kind on the way there."""
     while not isinstance(optimizer, kind):
         inner = [each for name in _NAMES if (each := getattr(optimizer, name, None)) is not None]
         if not inner:

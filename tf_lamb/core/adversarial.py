@@ -11,7 +11,7 @@ wrong class, this one leads away from the right one, as the formula does.
 
 
 def start(xp, x, noise, is_clean, epsilon):
-    """Where an attack begins: at the image, or at a point of the ball around it.
+    """The start of an attack: the image, or a point of the ball around it.
 
     Args:
         noise: uniform in [-1, 1), of the shape of x.

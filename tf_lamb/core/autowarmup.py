@@ -27,7 +27,7 @@ FLOATS = types.SimpleNamespace(
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What AutoWU is told; the defaults are its authors'.
+    """The arguments of AutoWU; the defaults are its authors'.
 
     Attributes:
         total_steps: T, of the whole training.
@@ -220,7 +220,7 @@ class AutoWUState:
         return self.settings.value(FLOATS, float(step), self.begin, self.peak_at(step))
 
     def peak_at(self, step: float = math.inf) -> float:
-        """What the decay begins from, as it is known after this many steps."""
+        """The rate that the decay begins from, as it is known after this many steps."""
         cuts = (peak for at, peak in reversed(self.cuts) if at <= step)
         return next(cuts, self.peak)
 
@@ -292,7 +292,7 @@ class AutoWUState:
 
     @property
     def lowest(self) -> int:
-        """Where to go back to: the end of the epoch whose last quarter was lowest; -1 for none."""
+        """The step to go back to: the end of the epoch with the lowest last quarter; -1 for none."""
         tails = self._tails()
         return min(tails, key=tails.__getitem__, default=-1)
 

@@ -10,7 +10,7 @@ _MOST_LEFT = 0.05  # of the initial values, after training
 
 
 class Weights(NamedTuple):
-    """What belongs to one set of statistics; gamma and beta may be None."""
+    """The weights of one set of statistics; gamma and beta may be None."""
 
     gamma: Any
     beta: Any
@@ -135,7 +135,7 @@ def check_half(name: str, batch: int) -> None:
 
 
 def check_host(name: str, *, axis, synchronized, renorm) -> None:
-    """What the host's layer can and a layer with several statistics cannot."""
+    """Refuses what Keras's layer can do and one with several statistics cannot."""
     for argument, value in (("synchronized", synchronized), ("renorm", renorm)):
         if value:
             raise ValueError(

@@ -110,7 +110,7 @@ Matrix = tuple[tuple[float, ...], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """What one exchange adds to every worker: weights[i] times what worker i receives.
+    """The term that one exchange adds to every worker: weights[i] times what worker i receives.
 
     Attributes:
         pairs: (sender, receiver), in which no worker sends twice or receives twice, as
@@ -279,7 +279,7 @@ _MOMENTA = [i / 100 for i in range(99, 0, -1)]
 
 
 def growth(matrices: Sequence[Matrix], momentum: float) -> float | None:
-    """By how much the workers' differences are multiplied a step, in the long run.
+    """The factor by which the workers' differences grow a step, in the long run.
 
     Returns:
         A number below 1 where they vanish. None where that takes an eigenvalue solver: for
@@ -316,7 +316,7 @@ def _growth(modes, b):
 
 
 def _radius(eigenvalues, b):
-    """Of the product of the 2 x 2 matrices of one mode, as a mean of its factors."""
+    """The spectral radius of a product of one mode's 2 x 2 matrices, as a mean of its factors."""
     p, q, r, s = 1.0, 0.0, 0.0, 1.0
     for w in eigenvalues:
         p, q, r, s = w * p - b * r, w * q - b * s, (1 - w) * p + b * r, (1 - w) * q + b * s

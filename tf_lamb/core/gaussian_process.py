@@ -23,7 +23,7 @@ _JITTER = 1e-4
 
 
 class MinimumTest(NamedTuple):
-    """What one test found.
+    """The outcome of one test.
 
     Attributes:
         probability: P, that the loss was lower before.
@@ -35,7 +35,7 @@ class MinimumTest(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """What was fitted: s and the variance of e, in squares of the loss."""
+    """The fitted s and the variance of e, in squares of the loss."""
 
     scale: float
     noise: float

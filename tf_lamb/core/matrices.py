@@ -1,4 +1,4 @@
-"""Which axes of a variable are the rows of a matrix, for an optimizer that works on matrices.
+"""The axes of a variable that are rows, for an optimizer that works on matrices.
 
 A layer maps what the rows index to what the columns index. An optimizer is given variables, not
 layers, so paths and shapes tell, and the user where they do not:
@@ -41,7 +41,7 @@ def layouts(
     no_matrix: Set[int],
     given: Mapping[int, tuple[str, Rows | None]],
 ) -> list[dict | str]:
-    """Of each variable how it is laid out as a matrix, or the reason for which it is none.
+    """Finds how each variable is laid out as a matrix, or the reason for which it is none.
 
     Args:
         paths, shapes: of all variables, for those of a layer of attention tell of each other.
@@ -80,7 +80,7 @@ def layouts(
 
 
 def _found(path, shape, query, output):
-    """What the path and the shape tell, and two kernels of the same layer of attention, or ()."""
+    """Finds a layout from path, shape, and two kernels of the same layer of attention, or ()."""
     layer, name = ("", *path.lower().split("/"))[-2:]
     if len(shape) < 2:
         return "one axis"

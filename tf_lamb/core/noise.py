@@ -110,7 +110,7 @@ def cost(critical, batch):
 
 
 def advice(critical: float, batch: int) -> str:
-    """What the critical batch size says of the present one, and of a better one, in a sentence."""
+    """Compares the batch size with the critical one, and names a better one, in a sentence."""
     if math.isnan(critical):
         return (
             "The noise scale is undefined so far: the mean gradient drowns in noise, as it does at "

@@ -38,7 +38,7 @@ def unique(paths: Sequence[str]) -> list[str]:
 
 
 def joined_layers(paths: Sequence[str], joined: Set[int]) -> tuple[str, ...]:
-    """Of each variable the Keras layer that it is joined in, or an empty name.
+    """The Keras layer that each variable is joined in, or an empty name.
 
     Raises:
         ValueError: where it cannot be known which variables are of one layer.
@@ -169,7 +169,7 @@ def _check_count(argument, pattern, numbers):
 
 
 def groups_of(patterns: Sequence[str], paths: Sequence[str]) -> list[int]:
-    """Of each path the position of the first pattern that it matches, or one behind the last."""
+    """The position of the first pattern that each path matches, or one behind the last."""
     found = search("groups", patterns, [((path,), ()) for path in paths])
     return [
         next((k for k, p in enumerate(patterns) if i in found[p]), len(patterns))

@@ -51,7 +51,7 @@ def slices_of(
 
 @dataclasses.dataclass(frozen=True)
 class Treatment:
-    """What the plan decides for one variable.
+    """The plan's decision on one variable.
 
     Attributes:
         decay: its weight decay.
@@ -131,7 +131,7 @@ class Plan:
         )
 
     def warning(self) -> str | None:
-        """What to tell a user whose pattern matches no variable, or None."""
+        """The warning for a pattern that matches no variable, or None."""
         if not self.unmatched:
             return None
         patterns = ", ".join(map(repr, self.unmatched))

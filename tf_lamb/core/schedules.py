@@ -29,7 +29,7 @@ _CHECKS = {float: _rate, int: checks.integer, bool: checks.flag, str: checks.cho
 
 
 class Schedule:
-    """What a schedule is: fields that are checked for what their types say they are, and a value.
+    """Base class of schedules: fields that are checked by their types, and a value.
 
     Lists become tuples. What stands inside a schedule is one, too: of ours, or a function of the
     step, as the host's own are.

@@ -1,6 +1,6 @@
 """One step of one layer, on what is stored: cast, master weight, rule, rounding; and the average.
 
-A layer is a variable as it is, cut into slices, or joined with others. A host reads and assigns.
+A layer is a variable as it is, cut into slices, or joined with others. Frontends read and assign.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from tf_lamb.core.rules import rounding
 
 
 class Scalars(NamedTuple):
-    """What changes from step to step, as tensors: a step compiles nothing new."""
+    """The numbers that change from step to step, as tensors: a step compiles nothing new."""
 
     lr: Any
     t: Any  # the number of the optimizer step, from 1
@@ -24,7 +24,7 @@ class Scalars(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What is kept of one variable."""
+    """The stored state of one variable."""
 
     weight: Any
     slots: Sequence  # in the order of the rule
@@ -41,7 +41,7 @@ class State(NamedTuple):
     skipped: Sequence = ()  # what counts skipped steps; empty if none is skipped
 
     def of(self, layer) -> tuple[list[Stored], list[tuple]]:
-        """What is stored and what is observed of the variables of a layer."""
+        """The stored state and the observation vectors of the variables of a layer."""
         stored = [self.stored[i] for i in layer.members]
         return stored, [self.observed[i] for i in layer.members] if self.observed else []
 
@@ -114,7 +114,7 @@ def step(
 
 
 def recorder(xp, observed, assign) -> Callable | None:
-    """What a rule calls to leave its ratio in the vectors of a layer's variables, or None.
+    """The function by which a rule leaves its ratio in the vectors of a layer, or None.
 
     Args:
         observed: of each variable of the layer, a tuple of its vector, or an empty one.
@@ -142,7 +142,7 @@ def summary(xp, weight_norm, update_norm, ratio, clipped):
 
 
 def chosen(choose: Callable, new: Stored, old: Stored) -> Stored:
-    """What `choose` makes of each new array and the old one."""
+    """The result of `choose` for each new array and the old one."""
     return Stored(
         choose(new.weight, old.weight),
         [choose(*pair) for pair in zip(new.slots, old.slots, strict=True)],
@@ -166,7 +166,7 @@ def averaged(xp, average, weight, momentum):
 
 
 def _weight(xp, stored, wide, bitcast):
-    """What the rule steps: the master, unless somebody has loaded or set the weight since."""
+    """The array that the rule steps: the master, unless the weight was loaded or set since."""
     weight = wide(stored.weight)
     if stored.master is None:
         return weight

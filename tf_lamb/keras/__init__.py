@@ -1,4 +1,4 @@
-"""Door 1: the optimizers of Keras 3, on TensorFlow, JAX or torch."""
+"""The Keras 3 frontend: optimizers on TensorFlow, JAX or torch."""
 
 from tf_lamb.core.messages import needed
 
@@ -35,8 +35,8 @@ from tf_lamb.keras.migration import from_addons, migrate
 from tf_lamb.keras.preflight.preflight import preflight as preflight
 from tf_lamb.keras.replicas import per_replica as per_replica
 
-# What both doors have; `ConcurrentAdversarial`, `Decentralized`, `per_replica` and `preflight` are
-# of this one alone.
+# What both Kerases have; `ConcurrentAdversarial`, `Decentralized`, `per_replica` and `preflight`
+# are of this one alone.
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon", "NoiseScale",

@@ -1,4 +1,4 @@
-"""The optimizers of this door: the face of each, before Keras 3."""
+"""The optimizers for Keras 3: the framework-independent half of each, then Keras's class."""
 
 import keras
 

@@ -1,4 +1,4 @@
-"""Keras 3 as the doors find it: its seams, and what differs between its versions and backends.
+"""The seams into Keras 3, and what differs between its versions and backends.
 
 Seams into Keras 3 (3.12.0 to 3.15.1); the rest of the room uses what is here, and these:
     `_backend_apply_gradients`: clips after the aggregation over replicas, and averages weights
@@ -91,7 +91,7 @@ def take(variable, value):
 
 
 def is_deleted(variable):
-    """Whether a step of `fit` on JAX has failed with its value, and its error is on the way."""
+    """Whether a failed JAX step has donated this variable's buffer."""
     return variable._value is None
 
 
@@ -125,14 +125,14 @@ def is_half(dtype):
 
 
 def native(variable):
-    """What an update works on: on TensorFlow, what that knows of a Keras variable."""
+    """The variable that an update works on: TensorFlow's own for a Keras variable on TensorFlow."""
     if variable is None or keras.backend.backend() != "tensorflow":
         return variable
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def dense(gradient, variable):
-    """As a tensor in the shape of its variable, of an embedding, too."""
+    """The gradient as a tensor in the shape of its variable, an embedding's, too."""
     if keras.backend.backend() == "tensorflow":
         from tf_lamb.tensorflow.update import dense
 
@@ -141,7 +141,7 @@ def dense(gradient, variable):
 
 
 def cond(condition, yes, no):
-    """As in `keras.ops`; the branch alone where it is known."""
+    """Works as `keras.ops.cond`; where the condition is known, only its branch runs."""
     if (due := concrete_bool(condition)) is None:
         return ops.cond(condition, yes, no)
     return yes() if due else no()
@@ -225,7 +225,7 @@ class HostOptimizer(saved.Saved, keras.optimizers.Optimizer):
 
     @property
     def _model_variables_moving_average(self):
-        """What Keras's `SwapEMAWeights` swaps with the weights: nothing before the first update."""
+        """The averages that Keras's `SwapEMAWeights` swaps in: none before the first update."""
         averages = self._moving_averages  # first: TensorFlow asks for it in a graph, in the build
         if not named.has_averages(self):
             return []
@@ -260,11 +260,11 @@ class HostOptimizer(saved.Saved, keras.optimizers.Optimizer):
         return ops.convert_to_numpy(ops.stack(list(map(ops.convert_to_tensor, vectors)))).tolist()
 
     def _clip_gradients(self, grads):
-        """Silent: the update clips, once replicas are summed."""
+        """No-op: the update clips, once replicas are summed."""
         return grads
 
     def clip_aggregated(self, gradients):
-        """What Keras's own clipping makes of the aggregated gradients, in their own precision."""
+        """Clips the aggregated gradients as Keras does, in their own precision."""
         most = self.global_clipnorm
         if not most:
             return super()._clip_gradients(gradients)
@@ -278,7 +278,7 @@ class HostOptimizer(saved.Saved, keras.optimizers.Optimizer):
         return overwrite_marked(self, grads, vars)
 
     def _apply_weight_decay(self, variables):
-        """Silent: the rule decays inside the trust ratio."""
+        """No-op: the rule applies weight decay."""
 
     def _get_current_learning_rate(self):
         # Schedules read optimizer steps; Keras gives them micro-steps.
@@ -287,7 +287,7 @@ class HostOptimizer(saved.Saved, keras.optimizers.Optimizer):
         return super()._get_current_learning_rate()
 
     def add_variable(self, shape, initializer="zeros", dtype=None, **kwargs):
-        """As in Keras, but what accompanies a half-precision variable is float32."""
+        """Adds one as in Keras, but a half-precision variable's slots are float32."""
         if dtype is not None and keras.backend.is_float_dtype(dtype):
             dtype = compute_dtype(dtype)
         return super().add_variable(shape, initializer, dtype, **kwargs)

@@ -1,4 +1,4 @@
-"""The layers of this door: the face of each, before Keras 3's own batch normalization."""
+"""The layers for Keras 3: the framework-independent half of each, then Keras's own class."""
 
 import keras
 from keras import ops

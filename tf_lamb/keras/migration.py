@@ -1,4 +1,4 @@
-"""The way into door 1: a peer among Keras's own optimizers.
+"""Migration for Keras 3: a peer among Keras's own optimizers.
 
 Seams into Keras 3 (3.15.1): `Lamb._momentums`, `_velocities`, `_trainable_variables`, its state by
 variable; `Muon.momentums`, `adam_velocities`, which of a matrix are None.

@@ -1,4 +1,4 @@
-"""What every optimizer of Keras 3 shares: all that Keras asks of one, but the rule itself.
+"""The base class of every optimizer for Keras 3: all that it asks of one, but the rule.
 
 Seam into Keras 3 (3.15.1): `_distribution_strategy`.
 """
@@ -73,7 +73,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         return None
 
     def add_variable_like(self, variable, name, dtype):
-        """What accompanies a variable; each device's share of it where the update is shared."""
+        """Adds a variable like the given one; a device's share of it where the update is shared."""
         if self._replicas > 1 and name == "gradient_accumulator":  # seam: as Keras names it
             layout = sharding.per_replica_layout(variable)
             return super().add_variable_like(variable, name, dtype, layout, (self._replicas,))
@@ -120,7 +120,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             variable.assign(variable.constraint(variable))  # `apply` sees to the others
 
     def _work(self, variables, missing=()):
-        """What an update takes besides gradients and scalars."""
+        """The layers and the state that an update takes besides gradients and scalars."""
         indices = [self._get_variable_index(v) for v in variables]
         own = host.native
         sums = self._accumulators

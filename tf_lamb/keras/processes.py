@@ -34,7 +34,7 @@ def members():
 
 
 def by_chief(act):
-    """What the first process returns, or its error, to all: nobody goes on before it has acted.
+    """Gives all processes the first one's result, or its error; none goes on before it has acted.
 
     There it acts as if alone: with a distribution even Keras's saving makes variables, for which
     all processes would have to come.
@@ -90,9 +90,9 @@ def agree(what, facts):
         )
 
 
-def _difference(told):
-    """In words, or None; `told` is process -> name -> text."""
-    (first, ours), *others = told.items()
+def _difference(texts):
+    """Describes a difference, or None; `texts` is process -> name -> text."""
+    (first, ours), *others = texts.items()
     for other, theirs in others:
         for name in {**ours, **theirs}:
             one, two = ours.get(name, "not there"), theirs.get(name, "not there")

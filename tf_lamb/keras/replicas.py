@@ -174,7 +174,7 @@ def gradient(model, axis, weights, others, optimizer_variables, metrics, data):
 
 
 def _mean(value, axis):
-    """Of all replicas; of whole numbers, which count what all of them do, one's own."""
+    """The mean of all replicas; of integers, which count what all of them do, one's own."""
     import jax
 
     return jax.lax.pmean(value, axis) if keras.backend.is_float_dtype(value.dtype) else value

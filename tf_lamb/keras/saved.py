@@ -1,4 +1,4 @@
-"""How Keras 3 saves and loads an optimizer: in its own files, in HDF5, in TensorFlow's checkpoints.
+"""Saving and loading in Keras 3: its own files, HDF5, and TensorFlow's checkpoints.
 
 Seams into Keras 3 (3.12.0 to 3.15.1):
     `save_own_variables`, `load_own_variables`: what an error in them says reaches the user.

@@ -1,4 +1,4 @@
-"""Learning rate schedules of this door: those of `tf_lamb.core.schedules`, before Keras 3."""
+"""Learning rate schedules for Keras 3: those of `tf_lamb.core.schedules`, as its class."""
 
 import keras
 from keras import ops

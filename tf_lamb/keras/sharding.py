@@ -1,4 +1,4 @@
-"""How what an update works on lies on the mesh of `keras.distribution`: on JAX alone.
+"""Layouts of an update's arrays on the mesh of `keras.distribution`: on JAX alone.
 
 `shard_update` gives each device of the data axis a share of whatever accompanies a variable, and of
 the work (Xu et al., arXiv 2004.13336). Gradients of replicas that are not summed yet have one more
@@ -89,19 +89,19 @@ class Shares:
             )
 
     def layout(self, variable):
-        """Of what accompanies the variable."""
+        """The layout of a variable's slots."""
         return TensorLayout(self._axes(variable), self._distribution.device_mesh)
 
 
 def per_replica_layout(variable):
-    """Of an array with a part for each device of the data axis in front of the variable's axes."""
+    """The layout of an array with one part for each device of the data axis, on a first axis."""
     distribution, name, _ = data_axis("per_replica()")
     axes = [None if axis == name else axis for axis in axes_of(variable)]
     return TensorLayout([name, *axes], distribution.device_mesh)
 
 
 def fitting(own, part, value):
-    """What replicas have accumulated, for as many as there are now; None if it is something else.
+    """The sums of other replicas, for as many as there are now; None if it is something else.
 
     Their sum is what counts, and it is all the same which of them has it.
     """

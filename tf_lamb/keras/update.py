@@ -99,7 +99,7 @@ class Update(step.Update):
         return self._share(gradient, stored)
 
     def _share(self, array, stored):
-        """What of an array like the weight a device works on."""
+        """The share of an array like the weight that a device works on."""
         return self._like(stored.slots[0], array) if stored.slots else array
 
     def _like(self, variable, array):

@@ -1,4 +1,4 @@
-"""Door 3: Model Garden experiments that train with the optimizers of this package.
+"""The Model Garden frontend: experiments that train with the optimizers of this package.
 
 Nothing is registered by importing it. One call does so:
 

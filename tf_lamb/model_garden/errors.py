@@ -1,4 +1,4 @@
-"""What a user did not mean, in one line."""
+"""Errors of the user's settings, in one line each."""
 
 import contextlib
 import difflib
@@ -13,12 +13,12 @@ class UserError(ValueError):
 
 
 def unknown(what: str, name, known) -> str:
-    """What to say of a name that is not known: what may have been meant instead, or all that is."""
+    """The error for an unknown name: what may have been meant instead, or all known names."""
     return f"{what}={name!r} is not known. {did_you_mean(name, known)}"
 
 
 def did_you_mean(name, known) -> str:
-    """What may have been meant instead of a name that is not known, or all that is."""
+    """The names that may have been meant instead of an unknown one, or all known names."""
     if near := difflib.get_close_matches(str(name), known, n=3, cutoff=0.5):
         return f"Did you mean {' or '.join(near)}?"
     return f"There is {', '.join(known)}."

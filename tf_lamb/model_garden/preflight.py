@@ -139,7 +139,7 @@ def run(progress_stream=None) -> bool:
     """Asks what the flags say, prints each answer, and writes the last; returns whether it fits.
 
     Args:
-        progress_stream: where it is said what takes long; None for stderr.
+        progress_stream: the file that progress is printed to; None for stderr.
     """
     args = flags.FLAGS
     with one_line("preflight", (ValueError, ModuleNotFoundError)):

@@ -1,4 +1,4 @@
-"""What a run came to, in a few lines and a picture, from what it left in its model_dir.
+"""A summary of a run, in a few lines and a picture, from its model_dir.
 
     python -m tf_lamb.model_garden.report --model_dir=/tmp/bert_small
 

@@ -164,7 +164,7 @@ def _evaluated(params, model_dir: str) -> str | None:
 
 
 def _stopped(step: int | None, model_dir: str) -> str:
-    """What a training that is stopped ends with; before its first step there is no step."""
+    """The last line of a training that is stopped; before its first step there is no step."""
     from tf_lamb.model_garden.folders import checkpoints
 
     at = f"at step {step:,}" if step else "before the first step"

@@ -43,7 +43,7 @@ _BEGINS = (
 
 @dataclasses.dataclass
 class Stage:
-    """What the flags of `tf_lamb.model_garden.train` say of one stage."""
+    """The flags of `tf_lamb.model_garden.train` for one stage."""
 
     experiment: str
     config_file: list[str]
@@ -79,7 +79,7 @@ def _named(i):
 
 
 def _of_stage(override: dict, i: int, count: int) -> dict:
-    """What `--params_override` says of one stage of so many, counted from 0."""
+    """The part of `--params_override` for one stage of so many, counted from 0."""
     from tf_lamb.model_garden.folders.yamls import merged, without
 
     named = {key: value for key, value in override.items() if re.fullmatch(r"stage_\d+", str(key))}

@@ -1,1 +1,1 @@
-"""What both TensorFlow hosts share: the compiled update of many variables."""
+"""The parts that both TensorFlow frontends share: the compiled update of many variables."""

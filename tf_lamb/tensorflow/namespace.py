@@ -68,7 +68,7 @@ _PARTS = 8
 
 
 def sum(x, axis=None, keepdims=False):
-    """As NumPy's.
+    """Sums as NumPy's does.
 
     XLA's CPU compiler writes an array out before it sums its elements, but not before it adds it to
     another: the sum of all elements begins as the sum of an eighth of the rows and the others.
@@ -88,10 +88,10 @@ def concatenate(arrays):
 
 
 def shape(x):
-    """Of each axis its length: a number where it is known, else a scalar."""
+    """The length of each axis: a number where it is known, else a scalar."""
     return [n if n is not None else tf.shape(x)[i] for i, n in enumerate(x.shape)]
 
 
 def true_divide(x, y):
-    """As NumPy's; of whole numbers in float32, as rates are."""
+    """Divides as NumPy's does; integers in float32, as rates are."""
     return (tf.cast(x, tf.float32) if x.dtype.is_integer else x) / y

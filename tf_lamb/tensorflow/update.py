@@ -15,7 +15,7 @@ from tf_lamb.tensorflow.replicas import on_server_of, uses_servers
 
 
 def dense(gradient, variable):
-    """As a tensor in the shape of its variable.
+    """The gradient as a tensor in the shape of its variable.
 
     Every row of the moments decays, so the gradient of an embedding may as well be dense. A data
     set that does not say its shapes hides those of gradients from TensorFlow, too.

@@ -1,4 +1,4 @@
-"""Door 2: the same optimizers for tf_keras, the Keras of the Model Garden."""
+"""The tf_keras frontend: the same optimizers for the Keras of the Model Garden."""
 
 from tf_lamb.core.messages import needed
 

@@ -68,7 +68,7 @@ class BackupAndRestore(callbacks.BackupAndRestore, tf_keras.callbacks.BackupAndR
             raise self._refusal(f"it lacks {missing[0]}, which this model has.")
 
     def _missing(self, path):
-        """What TensorFlow has silently left as it was."""
+        """The variables that TensorFlow has silently not restored."""
         model = self.model
         root = tf.train.Checkpoint(model=model)
         needed = [*model.variables, *variables_of(model.optimizer)]

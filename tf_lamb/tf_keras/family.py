@@ -1,4 +1,4 @@
-"""The optimizers of this door: the face of each, before tf_keras."""
+"""The optimizers for tf_keras: the framework-independent half of each, then its class."""
 
 import tf_keras
 

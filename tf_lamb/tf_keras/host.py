@@ -46,7 +46,7 @@ def is_in_loss_scale(optimizer) -> bool:
 
 
 def take_over_scale(scale) -> Callable:
-    """What moves a dynamic scale from now on, called once an update with whether it was skipped."""
+    """The function that moves a dynamic scale, called once an update; True if it was skipped."""
     after_update = functools.partial(_after_update, scale.update)
     scale.update = _let_through
     return after_update
@@ -68,7 +68,7 @@ def by_registered_name(config):
 
 
 def loaded(array):
-    """What stood in a variable."""
+    """The saved value of a variable."""
     array = array[()]
     return array.view(tf.bfloat16.as_numpy_dtype) if array.dtype == "V2" else array
 
@@ -94,7 +94,7 @@ class Saved:
             variable.assign(tf.cast(new, variable.dtype))
 
     def set_weights(self, weights):
-        """As in tf_keras, but not with those of other options."""
+        """Sets weights as in tf_keras, but refuses those of other options."""
         named.check_count(self.name, weights, self._variables, self.variables)
         super().set_weights([loaded(weight) for weight in weights])
 
@@ -161,7 +161,7 @@ class HostOptimizer(Saved, tf_keras.optimizers.Optimizer):
     def add_variable_from_reference(
         self, model_variable, variable_name, shape=None, initial_value=None
     ):
-        """As in tf_keras, but what accompanies a half-precision variable is float32."""
+        """Adds one as in tf_keras, but a half-precision variable's slots are float32."""
         if native(model_variable).dtype not in HALF:
             return super().add_variable_from_reference(
                 model_variable, variable_name, shape, initial_value
@@ -182,7 +182,7 @@ class HostOptimizer(Saved, tf_keras.optimizers.Optimizer):
         return variable
 
     def aggregate_gradients(self, grads_and_vars):
-        """As in tf_keras, but for a loss scale that asks while gradients accumulate.
+        """Aggregates as in tf_keras, but for a loss scale that asks while gradients accumulate.
 
         It gets those of the replica times the number of replicas: their mean is the sum, which is
         taken once an update.
@@ -195,15 +195,15 @@ class HostOptimizer(Saved, tf_keras.optimizers.Optimizer):
         return of_each(pairs, lambda gradient: n * gradient)
 
     def _clip_gradients(self, grads):
-        """Silent: gradients are not yet aggregated."""
+        """No-op: gradients are not aggregated yet."""
         return grads
 
     def clip_aggregated(self, gradients):
-        """What tf_keras's own clipping makes of the aggregated gradients."""
+        """Clips the aggregated gradients as tf_keras does."""
         return super()._clip_gradients(gradients)
 
     def _apply_weight_decay(self, variables):
-        """Silent: the rule decays inside the trust ratio."""
+        """No-op: the rule applies weight decay."""
 
     def _overwrite_model_variables_with_average_value(self, var_list):
         for variable in var_list:
@@ -230,7 +230,7 @@ class HostOptimizer(Saved, tf_keras.optimizers.Optimizer):
         return value if dtype is None else tf.cast(value, dtype)
 
     def _host_learning_rate(self):
-        """What a config has of it: a number, or a schedule as it is serialized."""
+        """The learning rate in a config: a number, or a serialized schedule."""
         if isinstance(self._learning_rate, _Callable):
             return float(self.learning_rate)
         rate = self._serialize_hyperparameter(self._learning_rate)

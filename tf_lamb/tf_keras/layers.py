@@ -1,4 +1,4 @@
-"""The layers of this door: the face of each, before tf_keras's own batch normalization."""
+"""The layers for tf_keras: the framework-independent half of each, then its own class."""
 
 import tensorflow as tf
 import tf_keras
@@ -44,19 +44,19 @@ class _Normalization(tf_keras.layers.BatchNormalization):
             self._add_auxiliary()
 
 
-def _known(face):
-    """The face's call, where `training` may be a tensor, as tf_keras can have it."""
+def _known(half):
+    """The call of that half, where `training` may be a tensor, as tf_keras can have it."""
 
     def call(self, inputs, training=None, mask=None):
         # seam: tf_keras 2.20.1. The learning phase and whether the layer is frozen.
         training = self._get_training_value(training)
         known = tf.get_static_value(training)
         if known is not None:
-            return face.call(self, inputs, bool(known), mask)
+            return half.call(self, inputs, bool(known), mask)
         return tf.cond(
             tf.cast(training, tf.bool),
-            lambda: face.call(self, inputs, True, mask),
-            lambda: face.call(self, inputs, False, mask),
+            lambda: half.call(self, inputs, True, mask),
+            lambda: half.call(self, inputs, False, mask),
         )
 
     return call

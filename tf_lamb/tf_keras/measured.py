@@ -92,7 +92,7 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
         self.inner_optimizer.iterations = variable
 
     def _create_iteration_variable(self):
-        """Silent: the inner optimizer counts."""
+        """No-op: the inner optimizer counts."""
 
     @property
     def variables(self):

@@ -1,4 +1,4 @@
-"""The way into door 2: peers among tf_keras's legacy optimizers.
+"""Migration for tf_keras: peers among its legacy optimizers.
 
 Seam into tf_keras (2.20.1): `optimizers.legacy.Optimizer.weights`, counter and slots, whose names
 hold their variable's.

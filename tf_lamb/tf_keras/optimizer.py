@@ -1,4 +1,4 @@
-"""What every optimizer of door 2 shares: all that tf_keras asks of one, but the rule itself."""
+"""The base class of every optimizer for tf_keras: all that it asks of one, but the rule."""
 
 import functools
 
@@ -108,7 +108,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
-        """As in tf_keras; but gradients that accumulate are summed over replicas once an update."""
+        """Applies as tf_keras does; accumulated gradients are summed over replicas once an update."""
         if self.gradient_accumulation_steps:
             aggregate = kwargs.pop("experimental_aggregate_gradients", True)
             skip = skip_gradients_aggregation or not aggregate
@@ -168,7 +168,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         return self.iterations.assign_add(tf.cast(stepped, tf.int64))
 
     def _work(self, variables, missing=()):
-        """What an update takes besides gradients and scalars."""
+        """The layers and the state that an update takes besides gradients and scalars."""
         indices = list(map(self._index_of, variables))
         weights = [host.native(v) for v in variables]
         averages = self._model_variables_moving_average if self.use_ema else None

@@ -1,4 +1,4 @@
-"""Learning rate schedules of this door: those of `tf_lamb.core.schedules`, before tf_keras."""
+"""Learning rate schedules for tf_keras: those of `tf_lamb.core.schedules`, as its class."""
 
 import tf_keras
 

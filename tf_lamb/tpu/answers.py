@@ -1,4 +1,4 @@
-"""What the compiler says of a replica's step, as reports: the first answer first."""
+"""The compiler's answers on a replica's step, as reports: the first answer first."""
 
 import contextlib
 import dataclasses
@@ -11,7 +11,7 @@ from tf_lamb.tpu.report import Memory, Report, Work, news
 
 
 class Largest(NamedTuple):
-    """What is known of the largest batch that fits.
+    """The bounds known of the largest batch that fits.
 
     Attributes:
         fits: the most examples that compiled and fit; 0 where none did.

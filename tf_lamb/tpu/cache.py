@@ -1,4 +1,4 @@
-"""What the compiler made of programs, in small files: the same question is not compiled again.
+"""The compiler's results in small files: the same question is not compiled again.
 
 A file holds sizes and counts as JSON, about 1 kB, and no program. It is named after a hash of the
 program, of where it was compiled for, of the compiler and its flags, and of this package's own
@@ -104,7 +104,7 @@ class Cache:
 
 
 def _answer(compile_):
-    """What a file holds: a program, or that it is too large.
+    """The content of a file: a program, or that it is too large.
 
     Another refusal is not kept, for it may be this machine's, which ran out of its own memory.
     """

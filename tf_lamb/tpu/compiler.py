@@ -116,7 +116,7 @@ class TooLarge(Refused):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What the compiler says of a program, for one replica.
+    """The compiler's figures of a program, for one replica.
 
     Attributes:
         arguments, outputs, aliased, temporaries: bytes; what is aliased is an output that takes the
@@ -155,7 +155,7 @@ def require() -> None:
 
 
 def versions() -> str:
-    """Which compiler it is."""
+    """The versions of the compiler."""
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("libtpu", "jax"))
 
 

@@ -132,7 +132,7 @@ class Text:
         return moved
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """What its replicas exchange, of each kind."""
+        """The collectives of its replicas, by kind."""
         found: dict[tuple, tuple[int, int]] = {}
         branches = self._in_branches()
         for kind, size, attributes, computation in self._exchanges():
@@ -181,7 +181,7 @@ _MESHED = re.compile(r"replica_groups=(mesh\[[^\]]*\].*?) \{([^}]*)\}")
 
 
 def _group(attributes: str) -> int | None:
-    """How many replicas a collective is of."""
+    """The number of replicas in a collective."""
     if listed := _LISTED.search(attributes):
         return len(listed[1].split(","))
     if shaped := _SHAPED.search(attributes):
@@ -197,7 +197,7 @@ def _plain(line: str) -> str:
 
 
 def _closing(text: str) -> int:
-    """Where the parenthesis ends that was open before the text."""
+    """The position where the parenthesis ends that was open before the text."""
     depth = 1
     for i, character in enumerate(text):
         depth += (character == "(") - (character == ")")
@@ -222,7 +222,7 @@ def _size(shape: str, anywhere=False) -> int:
 
 
 def _read(inner, parameter, whole):
-    """What a fusion reads of an operand: less than the whole, if all it takes are slices."""
+    """The bytes of an operand that a fusion reads: fewer than all, if it takes only slices."""
     users = [i for i in inner.values() if parameter in i[2]] if parameter else []
     if not users or any(i[1] not in _PARTIAL or i[2][0] != parameter for i in users):
         return whole

@@ -1,4 +1,4 @@
-"""What a compiled step says of a run before it: whether it fits, and the least that it costs.
+"""A report on a run before it starts: whether it fits, and the least that it costs.
 
 It prints as a table that a person reads in ten seconds.
 """
@@ -148,7 +148,7 @@ class Memory:
 
     @classmethod
     def of(cls, program, weights: float, slots: float, available: float) -> "Memory":
-        """That of a compiled step; a variable that it does not touch is no part of its program."""
+        """The report of a compiled step, whose program has no variable that it does not touch."""
         rest = max(program.memory - program.temporaries - weights - slots, 0)
         return cls(weights, slots, rest, program.temporaries, available)
 
@@ -159,13 +159,13 @@ class Memory:
 
     @property
     def left(self) -> float:
-        """What is left; below 0, what is missing."""
+        """The memory that is left; below 0, what is missing."""
         return self.available - self.needed
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What one replica does in one step, an update of the weights.
+    """The work of one replica in one step, an update of the weights.
 
     Attributes:
         flops, bytes_moved: of the whole step.
@@ -194,7 +194,7 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What is known of a run before it. `print` shows a table, `as_dict` is for JSON.
+    """The figures of a run before it starts. `print` shows a table, `as_dict` is for JSON.
 
     Attributes:
         subject: the experiment or the model.
@@ -241,7 +241,7 @@ class Report:
 
     @property
     def split(self) -> int:
-        """How many parts a batch is split into."""
+        """The number of parts that a batch is split into."""
         return self.parts or self.topology.replicas
 
     @property

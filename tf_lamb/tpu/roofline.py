@@ -1,4 +1,4 @@
-"""What a TPU can do at best, and so the least time that a step can take on it.
+"""The peak rates of a TPU, and so the least time that a step can take on it.
 
     compute = operations / peak operations a second
     memory  = bytes moved / bandwidth of the memory (HBM)
@@ -76,12 +76,12 @@ class Topology:
 
     @property
     def chips(self) -> int:
-        """How many chips there are."""
+        """The number of chips."""
         return math.prod(self.shape)
 
     @property
     def replicas(self) -> int:
-        """How many programs run side by side; cores, on a v3."""
+        """The number of programs that run at once; cores, on a v3."""
         return self.chips * self.chip.replicas
 
 
@@ -130,7 +130,7 @@ class Bounds:
 
     @property
     def binding(self) -> str:
-        """Which of them it is."""
+        """The name of the largest of them."""
         return max(("compute", "memory", "network"), key=lambda name: getattr(self, name))
 
 

@@ -1,4 +1,4 @@
-"""The face of the automatic warmup, whichever Keras it belongs to."""
+"""The framework-independent half of the automatic warmup."""
 
 import json
 import os

@@ -12,7 +12,7 @@ from tf_lamb.core.messages import warn
 class Callback:
     """Reads an optimizer every so many of its steps, between two batches, and after the last.
 
-    A face gives `_read_now` and `_find`; the door, which is a callback, `_batches_a_call`. A step
+    A subclass gives `_read_now` and `_find`; the frontend's callback, `_batches_a_call`. A step
     of an optimizer that stands around another is a batch.
     """
 

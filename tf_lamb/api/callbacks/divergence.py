@@ -1,4 +1,4 @@
-"""When a run has diverged, what its last steps say of it, and the face of the callback."""
+"""Detection of a diverged run, the report on it, and the callback's base class."""
 
 import collections
 import math
@@ -69,7 +69,7 @@ class Diagnosis:
         return self._report(f"the loss is {loss}") if lost and not skipped else None
 
     def _skips(self, tried, skipped):
-        """In words, what was skipped in a row, or more often than not; None where it is less."""
+        """Describes steps skipped in a row, or more often than not; None where it is less."""
         self._tried.append((tried, skipped))
         while len(self._tried) > 1 and tried - self._tried[1][0] >= 2 * self._patience:
             self._tried.popleft()

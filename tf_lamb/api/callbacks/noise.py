@@ -37,7 +37,7 @@ def shared_statistics(layers) -> str:
 
 
 def scales(optimizer, batch_size) -> dict[str, float]:
-    """What `noise_scale` says, by the names that logs have for it."""
+    """The result of `noise_scale`, by the names that logs have for it."""
     said = optimizer.noise_scale(batch_size)
     named = {f"noise_scale/{name}": said[name] for name in optimizer.group_names if name != "all"}
     return {"noise_scale": said["model"], **named}

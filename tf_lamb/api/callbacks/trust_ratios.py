@@ -1,4 +1,4 @@
-"""What trust ratios have been in a run, their table, and the face of the callback."""
+"""The history of a run's trust ratios, their table, and the callback's base class."""
 
 import array
 import functools
@@ -190,7 +190,7 @@ class TrustRatios(Callback):
     Trust ratios of step 1
     """
 
-    _writer: Callable  # the door's: from the directory and the optimizer what writes to it
+    _writer: Callable  # the frontend's: from the directory and the optimizer what writes to it
 
     def __init__(
         self, directory: str | os.PathLike | None = None, every: int = 100,

@@ -1,4 +1,4 @@
-"""What the batch normalizations of a model are given: whole numbers, of which step and range.
+"""The inputs of a model's batch normalizations: integers, with their step and range.
 
 A layer is found by how the model calls it, in functional and `Sequential` models of both Kerases.
 """
@@ -22,7 +22,7 @@ _MOST = 2**15  # of a kernel's whole numbers
 
 @dataclasses.dataclass(frozen=True)
 class Accumulator:
-    """What one batch normalization is given: step x + bias, of each channel its range of x."""
+    """The input of one batch normalization: step x + bias, with a range of x for each channel."""
 
     step: float
     low: tuple[int, ...]
@@ -42,7 +42,7 @@ class Call:
 
 
 def calls_of(model, function: str) -> list[Call]:
-    """How the model calls its layers, or an error where nothing says so."""
+    """The calls of a model's layers; an error where they are not known."""
     # seam: Keras 3.15.1, whose Sequential holds a functional model; tf_keras 2.20.1.
     graph = getattr(model, "_functional", None) or model
     nodes = getattr(graph, "_nodes_by_depth", None)
@@ -73,7 +73,7 @@ class Accumulators:
         self._makers = {tensor: call for call in calls for tensor in call.outputs}
 
     def of(self, call: Call, axis: int) -> Accumulator:
-        """Of a call of a batch normalization on this axis, -1 for the last."""
+        """The accumulator of a call of a batch normalization on this axis, -1 for the last."""
         name, maker = call.layer.name, self._makers[call.inputs[0]]
         layer = maker.layer
         if type(layer) not in self._sum:
@@ -104,7 +104,7 @@ class Accumulators:
         )
 
     def bias(self, call: Call, channels: int) -> tuple[float, ...]:
-        """What the layer before adds to its sum."""
+        """The bias that the layer before adds to its sum."""
         layer = self._makers[call.inputs[0]].layer
         biased = type(layer) in self._sum and layer.use_bias
         return tuple(layer.bias.numpy().tolist()) if biased else (0.0,) * channels
@@ -155,7 +155,7 @@ def _on_grid(kernel, name):
 
 
 def given(name, value, bias) -> Accumulator:
-    """What the user says of an accumulator, or an error."""
+    """The accumulator that the user describes, or an error."""
     if not isinstance(value, (list, tuple)) or len(value) != 3:
         raise TypeError(
             f"accumulators[{name!r}] must be (step, lowest, highest), such as (0.25, -1000, 1000), "

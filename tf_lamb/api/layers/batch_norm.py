@@ -18,7 +18,7 @@ class InParts:
     It has the host's weights under the host's names, so that an existing layer can become one.
     """
 
-    if TYPE_CHECKING:  # the host's and the door's
+    if TYPE_CHECKING:  # the framework's and the frontend's
         _xp: Any
         name: str
         axis: Any
@@ -30,7 +30,7 @@ class InParts:
         _assign: Callable  # a variable its new value
         _add_like: Callable  # a variable like another, by name
         _named: Callable  # a scope that names operations
-        _normalize: Callable  # the face's: a batch in training
+        _normalize: Callable  # the framework-independent half's: a batch in training
 
         def call(self, inputs, training, mask): ...
         def build(self, input_shape): ...
@@ -262,7 +262,7 @@ _COMPILED = ("train_function", "train_tf_function", "test_function", "predict_fu
 
 
 def make_replace_batch_normalization(host: Any, ghost: Any, split_: Any):
-    """The public function, for the layers of one door."""
+    """Makes `replace_batch_normalization` for the layers of one Keras."""
 
     def replace_batch_normalization(
         model: Model, group_size: int | None = None, *, split: bool = False
@@ -362,7 +362,7 @@ def _check_unbuilt(model, layers):
 
 
 def _forget_compiled(model):
-    """What was traced with the old layers is traced again."""
+    """Drops functions that were traced with the old layers."""
     for part in model._flatten_layers():
         for name in _COMPILED:
             if getattr(part, name, None) is not None:

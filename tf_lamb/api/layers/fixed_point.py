@@ -42,7 +42,7 @@ class QuantizedReLU:
           Conditional Computation, https://arxiv.org/abs/1308.3432 (straight-through)
     """
 
-    if TYPE_CHECKING:  # the door's
+    if TYPE_CHECKING:  # the frontend's
         _xp: Any
 
     def __init__(self, bits: int, scale: float | None = None, **kwargs: Any):
@@ -61,7 +61,7 @@ class QuantizedReLU:
         return kept + xp.stop_gradient(levels - kept)
 
     def compute_output_shape(self, input_shape):
-        """That of the input."""
+        """The shape of the input."""
         return input_shape
 
     def get_config(self):
@@ -93,7 +93,7 @@ class FixedPointLayer:
     _tensorflow: Callable = dataclasses.field(repr=False, compare=False)
 
     def widths(self) -> tuple[int, ...]:
-        """Of each channel the bits that `a x + b` needs, sign included; 32 at most."""
+        """The bits that `a x + b` needs in each channel, sign included; 32 at most."""
         channels = map(integer.Integers, self.a, self.b, self.shift)
         return tuple(map(integer.width, channels, self.low, self.high))
 
@@ -125,7 +125,7 @@ class FixedPointLayer:
 
 @dataclasses.dataclass(frozen=True)
 class FixedPoint:
-    """Of a model, the batch normalizations in integers, and why others are left as they are."""
+    """The batch normalizations of a model in integers, and why others are left as they are."""
 
     layers: dict[str, FixedPointLayer]
     left: dict[str, str]
@@ -155,7 +155,7 @@ class FixedPoint:
 
 
 def make_fixed_point(host, quantized, tensorflow):
-    """The public function, for the layers of one door."""
+    """Makes `fixed_point` for the layers of one Keras."""
 
     def fixed_point(
         model: Any,

@@ -1,4 +1,4 @@
-"""The face of the way in: state and configs of other optimizers, continued by ours."""
+"""The framework-independent half of migration: state and configs of other optimizers."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -16,12 +16,12 @@ def make_migrate_functions(
     own: Any, lamb: Callable[..., Optimizer], elsewhere: str, read: Callable[[Any], Source],
     checkpoints: Callable[[], Any], deserialize: Callable[[dict], Any],
 ):  # fmt: skip
-    """The public functions of a door, `migrate` and `from_addons`.
+    """Makes the public functions of a frontend, `migrate` and `from_addons`.
 
     Args:
         own: the class of its optimizers.
         lamb: its `LAMB`.
-        elsewhere: what an optimizer of the other door is told.
+        elsewhere: the error for an optimizer of the other frontend.
         read: the `Source` that an optimizer of the host is; raises for what is none.
         checkpoints: loads what reads files.
         deserialize: makes a schedule of the host.
@@ -40,8 +40,8 @@ def make_migrate_functions(
             source: What to continue: the path of a `tf.train.Checkpoint` (its prefix, or its
                 folder) or of an HDF5 file, written with LAMB of TensorFlow Addons, or LAMB or LARS
                 of Model Garden; in tf_keras such a legacy optimizer itself, in Keras 3 a
-                `keras.optimizers.Lamb` or `Muon`; or an optimizer of this package, of either door.
-            optimizer: One of this door, for instance `tf_lamb.LAMB(...)`; built for the model's
+                `keras.optimizers.Lamb` or `Muon`; or an optimizer of this package, of either Keras.
+            optimizer: One of this Keras, for instance `tf_lamb.LAMB(...)`; built for the model's
                 trainable variables if it is not yet. Its arguments stay its own.
             model: The model that it trains, with its variables made.
             weights: Whether to set the model's weights from the file, too. Defaults to False: they
@@ -70,10 +70,10 @@ def make_migrate_functions(
         >>> print(tf_lamb.migrate(old, new, model))
         LARS continues tf_lamb.keras.LARS after step 0...
         """
-        door, optimizer = own.__module__.rpartition(".")[0], unwrapped(optimizer)
+        frontend, optimizer = own.__module__.rpartition(".")[0], unwrapped(optimizer)
         if not isinstance(optimizer, own):
             raise TypeError(
-                f"{door}.migrate continues with an optimizer of {door}, not with a "
+                f"{frontend}.migrate continues with an optimizer of {frontend}, not with a "
                 f"{type(optimizer).__module__}.{type(optimizer).__name__}. {elsewhere}"
             )
         if isinstance(source, (str, os.PathLike)):
@@ -101,7 +101,7 @@ def make_migrate_functions(
             **arguments: Of `LAMB`, instead of the config's or beside them.
 
         Returns:
-            A `LAMB` of this door.
+            A `LAMB` of this Keras.
 
         Raises:
             ValueError: for another class; for an argument that LAMB does not have; for a config of
@@ -131,7 +131,7 @@ def make_migrate_functions(
 
 
 def _of_ours(optimizer) -> Source:
-    """The source that an optimizer of this package is, of either door."""
+    """The source that an optimizer of this package is, of either Keras."""
     name = f"{type(optimizer).__module__.rpartition('.')[0]}.{type(optimizer).__name__}"
     if optimizer.plan is None:
         raise ValueError(f"{name} has no slots before it is built: train it first.")

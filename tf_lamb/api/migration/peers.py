@@ -1,4 +1,4 @@
-"""What each peer calls its slots and arguments, and with which of ours it follows one formula."""
+"""The peers' names for slots and arguments, and the arguments of ours with the same formula."""
 
 import dataclasses
 import math
@@ -44,7 +44,7 @@ class Peer:
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def arguments(self, said: Mapping[str, Any]) -> dict[str, Any]:
-        """What the peer says of its arguments, in our words."""
+        """The peer's arguments under our names."""
         words = {_WORDS.get(name, name): value for name, value in said.items()}
         result = {name: _plain(words[name]) for name in self.has if name in words}
         if "classic_momentum" in said:
@@ -179,7 +179,7 @@ def _decayed(rate, decay):
 
 
 def same_momentum(origin: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]):
-    """Their arguments, with the form of momentum that a checkpoint leaves open taken from ours."""
+    """A peer's arguments; the form of momentum that a checkpoint leaves open is taken from ours."""
     form = ours.get("momentum_form")
     if form is None:
         return dict(theirs)

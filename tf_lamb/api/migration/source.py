@@ -110,7 +110,7 @@ class Source:
 
     @classmethod
     def of_peer(cls, peer: peers.Peer, step: int, slots, said, **more):
-        """What a peer says in its own words; `more` are attributes that are as they are."""
+        """Makes the source from a peer's own names; `more` are attributes as they are."""
         arguments = peer.arguments(said)
         ours = {
             variable: {peer.slots[slot]: value for slot, value in values.items()}
@@ -123,7 +123,7 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a migration did; printed, it reads as a letter.
+    """The outcome of a migration; `print` shows it as text.
 
     Attributes:
         origin: where the state came from.

@@ -11,9 +11,9 @@ from tf_lamb.core.rules.shared import debias
 
 
 class Rate:
-    """What the inner optimizer reads: the base batch's rate at its own steps, times the gain.
+    """The rate that the inner optimizer reads: the base batch's at its own steps, times the gain.
 
-    Each door puts it before its host's class of schedules.
+    Each frontend puts it before its framework's class of schedules.
 
     Args:
         outer: The `AdaScale`.
@@ -100,8 +100,8 @@ class AdaScale(MeasureNoise):
     """
 
     saved_kind = "adascale"
-    _stands_around: tuple[type, ...]  # the door's
-    _adaptive: tuple[type, ...]  # of them the host's that keep second moments
+    _stands_around: tuple[type, ...]  # the frontend's
+    _adaptive: tuple[type, ...]  # of them the framework's that keep second moments
 
     def __init__(
         self, inner: Any, scale: float, *, previous_gradient: bool = False,
@@ -186,7 +186,7 @@ class AdaScale(MeasureNoise):
 
     @property
     def scale(self) -> float:
-        """By how much the whole batch is larger than the base batch.
+        """The ratio of the batch to the base batch.
 
         Set anew in mid-run, it holds from the next time that the step is traced, which
         `model.make_train_function(force=True)` asks for; the averages stay, for they are those of a
@@ -200,7 +200,7 @@ class AdaScale(MeasureNoise):
 
     @property
     def power(self) -> float:
-        """Of the gain, what multiplies the learning rate: its root for adaptive methods."""
+        """The factor that a gain gives the learning rate: its root for adaptive methods."""
         return 0.5 if self._preconditioned else 1.0
 
     def _initial_state(self):

@@ -15,10 +15,10 @@ from tf_lamb.core.patterns import groups_of
 
 
 class Wrapper:
-    """Stands before the wrapper of each door, which owns all that touches an array."""
+    """Base class of both frontends' wrappers, which own all that touches an array."""
 
     inner_optimizer: Any
-    # The door's.
+    # The frontend's.
     name: str
     _host: tuple[type, str]  # its optimizers, and what a refusal says of them
     _wrap: Callable  # takes the inner optimizer over
@@ -127,9 +127,9 @@ class MeasureNoise(Wrapper):
     parts: int
     micro_batches: int
     biased: bool
-    # The door's: its array namespace, and what it knows of gradients and variables.
+    # The frontend's: its array namespace, and what it knows of gradients and variables.
     _xp: Any
-    _cond: Callable  # a branch, as the door has it
+    _cond: Callable  # a branch, as the frontend has it
     _add: Callable  # name, shape, dtype, initializer -> a variable
     add_variable_from_reference: Callable
     _state: Any = None  # name -> variable, once built
@@ -164,11 +164,11 @@ class MeasureNoise(Wrapper):
 
     @property
     def group_names(self) -> tuple[str, ...]:
-        """What `noise_scale` counts apart: a pattern each, and what matches none."""
+        """The groups of `noise_scale`: one a pattern, and one of what matches none."""
         return (*self._groups, "others") if self._groups else ("all",)
 
     def _count_parts(self, replicas: int, micro_batches: int):
-        """How many independent gradients a step has; refuses where there is only one."""
+        """Counts the independent gradients of a step; refuses where there is only one."""
         self.parts, self.micro_batches = replicas * micro_batches, micro_batches
         self.biased = self.parts == 1
         if self.parts > 1:
@@ -184,7 +184,7 @@ class MeasureNoise(Wrapper):
         self.parts = 2
 
     def _members(self, variables) -> list[list[int]]:
-        """For each group, the positions of its variables; warns of a group that has none."""
+        """The positions of each group's variables; warns of a group that has none."""
         measured = {i: path_of(v) for i, v in enumerate(variables) if not is_overwritten(v)}
         paths = [*measured.values()]
         group = dict(zip(measured, groups_of(self._groups, paths), strict=True))
@@ -297,7 +297,7 @@ class MeasureNoise(Wrapper):
         return self._cond(is_update, of_mean, lambda: xp.zeros((len(self.group_names),), "float32"))
 
     def _preconditioner(self, positions):
-        """What makes of a gradient, at its position, the one that is measured."""
+        """A function of a gradient and its position that gives the one that is measured."""
         return lambda gradient, position: gradient
 
     def _is_measured(self):

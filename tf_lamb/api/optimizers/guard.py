@@ -1,4 +1,4 @@
-"""What becomes of a step whose gradients are not finite: one decision for all variables."""
+"""The handling of steps with non-finite gradients: one decision for all variables."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ FINITE = (
     "tells of inputs, targets and sample weights, or arises in the loss or its gradients."
 )
 
-MANY = 20  # skipped steps in a row that are told at once
+MANY = 20  # skipped steps in a row that are warned of at once
 
 
 class Guard:
@@ -43,7 +43,7 @@ class Guard:
         )
         self.counter: Any = None
         self.weights: Sequence = ()
-        self._reported = 0  # skipped steps that a warning has told of
+        self._reported = 0  # skipped steps that a warning has counted
         self._streak = (
             -1,
             0,
@@ -55,12 +55,12 @@ class Guard:
 
     @property
     def counters(self) -> list:
-        """What a step that is skipped adds to: a variable, or none."""
+        """The counter that a skipped step adds to, in a list; empty if there is none."""
         return [] if self.counter is None else [self.counter]
 
     @property
     def skipped(self) -> int:
-        """How many steps were skipped; waits for the device."""
+        """The number of skipped steps; waits for the device."""
         return 0 if self.counter is None else as_int(self.counter)
 
     def strange(self, finite: Callable, key: Callable, variables: Sequence | None) -> list[str]:

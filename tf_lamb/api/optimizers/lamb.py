@@ -1,4 +1,4 @@
-"""The face of LAMB: what a user reads and types, whichever Keras it belongs to."""
+"""The framework-independent half of LAMB: its signature, docstring and rule."""
 
 from typing import NoReturn
 

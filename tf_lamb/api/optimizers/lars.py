@@ -1,4 +1,4 @@
-"""The face of LARS: what a user reads and types, whichever Keras it belongs to."""
+"""The framework-independent half of LARS: its signature, docstring and rule."""
 
 import dataclasses
 from typing import NoReturn

@@ -1,4 +1,4 @@
-"""The half of an optimizer that needs no host: its settings, its plan, and what it tells."""
+"""The framework-independent half of an optimizer: its settings, plan and reports."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ Recipe = recipes.Recipe | recipes.StagedRecipe
 class Layerwise:
     """Between the class that a user types and the base class of each Keras.
 
-    A class of optimizers names its `rule` and its `slot_names`. The door gives `_var_key`,
+    A class of optimizers names its `rule` and its `slot_names`. The frontend gives `_var_key`,
     `_which_are_finite(variables)`, `_vector_like(variable, name)`, which makes a vector of four
     numbers, all -1, and `_fetch(vectors)`, which reads many as a list of lists.
     """
@@ -47,9 +47,9 @@ class Layerwise:
     _overwrite_model_variables_with_average_value: Callable
     _is_update: Callable
     _xp: Any  # the array namespace of the framework
-    _schedules: Any  # the module of the door
+    _schedules: Any  # the module of the frontend
     _settings: Settings
-    _guard: Guard  # plain objects, both: what they hold no host takes for its own state
+    _guard: Guard  # plain objects, both: no framework tracks what they hold
     _observer: Observer
     _plan: plans.Plan | None = None
     _slots: Any = None  # by variable, in the order of the rule, once the optimizer is built
@@ -57,7 +57,7 @@ class Layerwise:
     _recipe: Recipe | None = None
     _undecayed: tuple[tuple[object, str], ...] = ()  # keys and paths with numbers
 
-    if TYPE_CHECKING:  # the framework's, and the door's
+    if TYPE_CHECKING:  # the framework's, and the frontend's
         build: Callable
         learning_rate: Any
         iterations: Any
@@ -131,7 +131,7 @@ class Layerwise:
     def exclude_from_weight_decay(
         self, var_list: Iterable | None = None, var_names: settings_.Patterns = None
     ) -> None:
-        """Excludes variables from weight decay, beside the constructor argument of this name.
+        """Excludes variables from weight decay, besides the constructor argument of this name.
 
         Args:
             var_list: Variables to exclude.
@@ -236,7 +236,7 @@ class Layerwise:
 
     @property
     def skipped_steps(self) -> int:
-        """How many steps were skipped since the first, for a gradient that was not finite."""
+        """The number of steps skipped since the first, for a gradient that was not finite."""
         return self._guard.skipped
 
     def nonfinite_weights(self, model: Any = None) -> list[str]:
@@ -282,7 +282,7 @@ class Layerwise:
                 )
 
     def _scalars(self) -> Scalars:
-        """What the step depends on besides gradients and state."""
+        """The inputs of a step besides gradients and state."""
         xp, t, frequency = self._xp, self.iterations + 1, self.ema_overwrite_frequency
         return Scalars(
             lr=xp.convert_to_tensor(self.learning_rate),

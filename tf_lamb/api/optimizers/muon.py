@@ -11,7 +11,7 @@ from tf_lamb.core import checks, rules
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MuonSettings(settings.Settings):
-    """Of Muon, which orthogonalizes matrices, embeddings left out unless the user says what is."""
+    """The settings of Muon, which orthogonalizes matrices, by default without embeddings."""
 
     matrix_rows: Mapping[str, tuple[int, ...] | None] | None
 

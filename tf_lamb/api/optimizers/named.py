@@ -1,4 +1,4 @@
-"""What an optimizer's state is, by name: it is known by what it is, not by its position.
+"""The state of an optimizer by name: each array is known by what it is, not by its position.
 
 A file that a host writes holds an array for each of
 
@@ -19,7 +19,7 @@ _NO_SLOTS = ("average", "master", "accumulator", "previous_gradient")  # no slot
 
 
 class Part(NamedTuple):
-    """What accompanies one variable: its name and shape, and by name what is kept of it."""
+    """The state of one variable: the variable's name and shape, and its arrays by name."""
 
     name: str
     shape: tuple[int, ...]
@@ -94,7 +94,7 @@ def of(optimizer) -> State:
 
 
 def of_measured(optimizer) -> State:
-    """Of MeasureNoise and AdaScale their own; the inner optimizer is saved as one by itself."""
+    """The state of MeasureNoise or AdaScale alone; the inner optimizer has its own."""
     kind = optimizer.saved_kind
     if optimizer._state is None:
         return State(kind, {}, ())
@@ -108,7 +108,7 @@ def of_measured(optimizer) -> State:
 
 
 def children(state: State, others: Mapping[str, Any]) -> dict[str, Any]:
-    """What a checkpoint holds: by name what is in the state, and none of the lists that hold it.
+    """The children of a checkpoint: the state's variables by name, and none of the lists of them.
 
     By position in a list, an average would be restored as what accumulates gradients.
     """
@@ -227,7 +227,7 @@ def _slots(kept):
 
 
 def _shape(kept, store):
-    """Of the variable, as far as slots tell: what replicas add up may have one axis more."""
+    """The variable's shape, from its slots; an accumulator of replicas may have one axis more."""
     key = next((key for slot, key in kept.items() if not slot.startswith("accumulator")), None)
     return None if key is None else tuple(store[key].shape)
 

@@ -7,7 +7,7 @@ from tf_lamb.api.variables import unwrapped
 
 
 class Observation(NamedTuple):
-    """What one step made of one variable.
+    """The norms and the trust ratio of one variable in one step.
 
     Numbers are None where the variable has no ratio, and before its first step. A layer of several
     variables is reported under each of them; where each slice of a variable is a layer, the
@@ -43,14 +43,14 @@ def short(number) -> str:
 
 
 def distance(ratio: float, median: float) -> float:
-    """How far a ratio is from the median, in factors; infinite where it is none to step by."""
+    """The factor between a ratio and the median; infinite for a ratio of 0 or a non-finite one."""
     if not (math.isfinite(ratio) and ratio > 0 and median > 0):
         return math.inf
     return abs(math.log(ratio / median))
 
 
 class Observer:
-    """Where the steps of an optimizer leave their trust ratios, if somebody looks.
+    """The vectors in which an optimizer's steps leave their trust ratios, once it is on.
 
     Attributes:
         is_on: whether steps that are traced from now on leave them.
@@ -81,7 +81,7 @@ class Observer:
         )
 
     def read(self, plan, fetch) -> list[Observation]:
-        """Of each variable what the latest step has left; `fetch` gives vectors as lists."""
+        """The latest step's `Observation` of each variable; `fetch` gives vectors as lists."""
         values = iter(fetch(self.variables) if self.variables else [])
         return [
             unseen._replace(**_named(next(values))) if own else unseen

@@ -1,4 +1,4 @@
-"""The arguments that optimizers take in both doors, checked once."""
+"""The optimizers' arguments in both Kerases, checked once."""
 
 import ctypes
 import dataclasses
@@ -38,14 +38,14 @@ def constructor_arguments(constructor: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hyperparameters(rule: Callable) -> list[str]:
-    """What a rule takes by name, but for what each step gives it."""
+    """The names of a rule's hyper-parameters: its keyword arguments but those of the step."""
     parameters = inspect.signature(rule).parameters.values()
     return [p.name for p in parameters if p.kind == p.KEYWORD_ONLY and p.name not in _OF_THE_STEP]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a constructor was given besides the learning rate; raises on what cannot be right.
+    """The constructor's arguments besides the learning rate; raises on what cannot be right.
 
     Attributes:
         hyperparameters: what the rule takes by name.
@@ -106,7 +106,7 @@ class Settings:
         return {name: _as_json(value) for name, value in arguments.items()}
 
     def clipping(self) -> dict[str, float | None]:
-        """How gradients are clipped."""
+        """The arguments that clip gradients."""
         return {name: getattr(self, name) for name in _CLIPPING}
 
     def host(self) -> dict[str, Any]:
@@ -118,13 +118,13 @@ class Settings:
         """Raises for a plan that cannot be meant."""
 
     def planning(self) -> dict[str, Any]:
-        """What the plan asks for."""
+        """The arguments of the plan."""
         return {name: getattr(self, name) for name in ("weight_decay", *_EXCLUSIONS)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RatioSettings(Settings):
-    """Of the optimizers with a trust ratio, which may be told what a layer is."""
+    """The settings of optimizers with a trust ratio, where the user may say what a layer is."""
 
     layer_groups: tuple[str, ...] | None
     layer_slices: Mapping[str, tuple[int, int | None]] | None
@@ -143,7 +143,7 @@ class RatioSettings(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProjectionSettings(Settings):
-    """Of AdamP and SGDP, which look at channels."""
+    """The settings of AdamP and SGDP, which work on channels."""
 
     depthwise: tuple[str, ...] | None
 
@@ -171,6 +171,6 @@ def learning_rate(value, host):
 
 
 def undo_float32_rounding(rate, given):
-    """The number that was given, as long as a variable holds its rounding to float32."""
+    """The number that the user gave, while the variable still holds its rounding to float32."""
     is_given = given is not None and ctypes.c_float(given).value == rate
     return given if is_given else rate

@@ -1,4 +1,4 @@
-"""The face of SGDP: what a user reads and types, whichever Keras it belongs to."""
+"""The framework-independent half of SGDP: its signature, docstring and rule."""
 
 from typing import NoReturn
 

@@ -1,4 +1,4 @@
-"""What was published as a recipe, for BERT-large and for ResNet-50 on ImageNet.
+"""The published recipes of BERT-large and of ResNet-50 on ImageNet.
 
 A rule gives one for any batch; the runs of BERT-large in two stages are given as they were.
 """
@@ -182,7 +182,7 @@ def nvidia_bert() -> StagedRecipe:
 
 
 def published_time(model: str, batch_size: int, train_steps: int) -> str | None:
-    """How long a published run of this many steps at this batch took, where that is known."""
+    """The time that a published run of this many steps at this batch took, where it is known."""
     stages = bert_mixed_batch().stages if model == "BERT" else ()
     if (batch_size, train_steps) in [(s.batch_size, s.train_steps) for s in stages]:
         return "76.19 minutes for both stages of BERT-large on 1,024 v3 chips (You et al.)"

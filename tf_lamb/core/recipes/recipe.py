@@ -26,7 +26,7 @@ def schedule(recipe: Any, schedules: Any) -> Any:
 
     Args:
         recipe: one recipe, or stages of them, each warmed up again.
-        schedules: the module whose schedules to use: `tf_lamb.core.schedules`, or a door's.
+        schedules: the module whose schedules to use: `tf_lamb.core.schedules`, or a frontend's.
     """
     stages = _stages(recipe)
     if stages[0] is not recipe:
@@ -86,7 +86,7 @@ def _stages(recipe) -> tuple:
 
 
 def _constructor_hint(recipe) -> str:
-    """How its optimizer is made. SGD is Keras's own, whose weight decay is a penalty's gradient."""
+    """The call that makes its optimizer. Of SGD, Keras's own, weight decay is a penalty."""
     if recipe.optimizer != "SGD":
         return f"{recipe.optimizer}.from_recipe(...)"
     sgd = {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
@@ -101,7 +101,7 @@ def _constructor_hint(recipe) -> str:
 
 
 class Drawable:
-    """What has a learning rate: a recipe, or stages of them."""
+    """A recipe, or stages of them: an object with a learning rate to draw."""
 
     def schedule(self: Any, schedules: Any = None) -> Any:
         """The learning rate, step by step, as any optimizer of Keras takes it.

@@ -1,4 +1,4 @@
-"""From a baseline that was tuned at a small batch: the rules that say what a large one needs.
+"""The rules that give a large batch's settings from a baseline tuned at a small one.
 
 Training is as many steps as Keras's `fit` takes, ceil(examples / batch_size) an epoch, so that the
 schedule ends with it. Warmup is counted by its examples, and is the same at any rounding.

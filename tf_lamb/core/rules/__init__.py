@@ -4,7 +4,7 @@
 
 `xp` is anything with the few NumPy-named functions that rules use: `numpy` itself, `keras.ops`,
 or `tf_lamb.tensorflow.namespace`. A rule never sees a name, a regex, a dtype or a device: the
-doors cast to the compute dtype before it and back after it.
+frontends cast to the compute dtype before it and back after it.
 """
 
 from tf_lamb.core.rules.adamp import adamp

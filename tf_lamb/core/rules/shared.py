@@ -1,4 +1,4 @@
-"""What the rules share: norms and trust ratios, moments without bias, AdamP's projection.
+"""The parts that rules share: norms, trust ratios, moments without bias, AdamP's projection.
 
 A layer is whatever the rule is given; with `axes`, each slice along the other axes is one.
 """
@@ -65,7 +65,7 @@ def trust_ratio(xp, w, u, *, adapt, axes=None, phi_bounds=None, ratio_bounds=Non
 
 
 def differ(x, y):
-    """Where one is larger than the other; never where one is NaN, which no bound has made."""
+    """True where one is larger than the other; never where one is NaN, which no bound has made."""
     return (x < y) | (x > y)
 
 

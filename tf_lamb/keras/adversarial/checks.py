@@ -1,4 +1,4 @@
-"""What can be known to be wrong with concurrent adversarial training, one sentence each."""
+"""Checks of concurrent adversarial training before its first step, one sentence each."""
 
 import math
 
@@ -99,7 +99,7 @@ def check_image(name: str, x) -> None:
 
 
 def check_unfrozen(line, trainable) -> None:
-    """What is trained is what there are copies of."""
+    """Raises where variables are trained that have no copy."""
     for copies in line:
         if len(copies) != len(trainable):
             raise ValueError(

@@ -136,7 +136,7 @@ class ConcurrentAdversarial(AdversarialStep):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """From what `get_config` gave."""
+        """Makes the model from the result of `get_config`."""
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
         return cls(**{**config, "model": model})
 

@@ -22,14 +22,14 @@ class AdversarialStep(keras.Model):
     """
 
     def fit(self, x=None, *arguments, **options):
-        """As Keras's; looks first whether some of the images lie in the input range."""
+        """Trains as Keras's `fit`; first checks that images lie in the input range."""
         if (images := some_images(x)) is not None:
             lowest, highest = float(ops.min(images)), float(ops.max(images))
             checks.check_pixels(lowest, highest, self._arguments["input_range"])
         return super().fit(x, *arguments, **options)
 
     def make_train_function(self, force=False):
-        """As Keras's, which every `fit` calls before its first step."""
+        """Makes the function as Keras's does, which every `fit` calls before its first step."""
         checks.check_unfrozen(self._line, self.trainable_variables)
         if int(ops.convert_to_numpy(self._steps_done)) == 0:
             # Weights may have been loaded since this model was made.
@@ -163,7 +163,7 @@ def half(arrays, which):
 
 
 def gradient(loss, images):
-    """Of the loss by the images."""
+    """The gradient of the loss by the images."""
     if keras.backend.backend() == "jax":
         import jax
 

@@ -1,4 +1,4 @@
-"""What decentralized training refuses before its first step, in one sentence with the way out."""
+"""Checks of decentralized training before its first step, one sentence with the way out."""
 
 import keras
 
@@ -14,7 +14,7 @@ _FOREIGN = {
 
 
 def check_backend():
-    """That Keras runs on JAX."""
+    """Raises unless Keras runs on JAX."""
     if (name := keras.backend.backend()) != "jax":
         raise ValueError(
             f"Keras runs on {name!r}, and decentralized training is for its JAX backend: set "
@@ -92,7 +92,7 @@ def compiled_optimizer(workers, optimizer, loss):
 
 
 def _check_rate(optimizer, method):
-    """That the method goes with the momentum, and with a rate that will not change."""
+    """Raises unless the method goes with the momentum, and with a rate that will not change."""
     if (optimizer.momentum > 0) == (method == "dsgd"):
         raise ValueError(
             f"method={method!r} and momentum={optimizer.momentum!r} do not go together: 'dsgd' is "
@@ -110,7 +110,7 @@ def _check_rate(optimizer, method):
 
 
 def check_convergence(method, matrices, momentum):
-    """That DecentLaM's workers come together with this momentum."""
+    """Raises unless DecentLaM's workers come together with this momentum."""
     if method != "decentlam":
         return
     growth = decentralized.growth(matrices, momentum)
@@ -130,7 +130,7 @@ def check_convergence(method, matrices, momentum):
 
 
 def check_batch(size, workers):
-    """That the workers divide a batch of this size."""
+    """Raises unless the workers divide a batch of this size."""
     share, rest = divmod(size, workers)
     if rest:
         nearest = " or ".join(str(n * workers) for n in (share, share + 1) if n)

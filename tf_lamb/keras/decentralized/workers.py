@@ -20,7 +20,7 @@ AXIS = "workers"
 
 
 class Workers:
-    """What is done on all devices.
+    """The work on all devices.
 
     Args:
         model: of which each worker has weights.

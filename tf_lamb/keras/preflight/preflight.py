@@ -1,4 +1,4 @@
-"""What the TPU's own compiler says of a model's train step, before a TPU is rented."""
+"""A report of the TPU's own compiler on a model's train step, before a TPU is rented."""
 
 import functools
 import math

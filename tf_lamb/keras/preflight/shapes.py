@@ -26,14 +26,14 @@ def inputs(shapes, model, batch_size=None):
 
 
 def targets(shapes, batch_size=None):
-    """What the loss compares with, from shapes as those of the inputs; as a rule of floats."""
+    """The targets of the loss, from shapes as those of the inputs; as a rule of floats."""
     read = _read(shapes, "target_shapes")
     dtypes = [leaf.dtype or keras.config.floatx() for leaf in keras.tree.flatten(read)]
     return _filled(read, dtypes, batch_size, "target_shapes")
 
 
 def targets_of(loss, predictions):
-    """What the loss takes for such predictions.
+    """The targets that the loss takes for such predictions.
 
     Raises:
         ValueError: where that is not known.

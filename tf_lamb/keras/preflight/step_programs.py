@@ -57,7 +57,7 @@ def copy_of(optimizer, model):
 
 
 def predictions(model, inputs):
-    """What the model makes of the inputs, by shape; builds it if it is not built.
+    """The model's predictions for the inputs, by shape; builds it if it is not built.
 
     Raises:
         ValueError: where it takes no such inputs.
@@ -197,6 +197,6 @@ def _shardings(structs):
 
 
 def _bytes(structs):
-    """Of one device."""
+    """The bytes on one device."""
     shards = ((struct.sharding.shard_shape(struct.shape), struct.dtype) for struct in structs)
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shards)

@@ -1,1 +1,1 @@
-"""From flags to an experiment, and all that can be known to be wrong before it starts."""
+"""Checks of an experiment before it starts."""

@@ -1,4 +1,4 @@
-"""What can be known to be wrong with a run's data before it is read, one sentence each."""
+"""Checks of a run's data before it is read, one sentence each."""
 
 import itertools
 import os
@@ -36,7 +36,7 @@ def why_no_data(params, training: bool, evaluating: bool) -> str | None:
 
 
 def no_batch(data) -> str:
-    """What to say of validation data of which no batch is evaluated."""
+    """The error for validation data of which no batch is evaluated."""
     batch, drops = data.global_batch_size, getattr(data, "drop_remainder", False)
     way_out = ", or task.validation_data.drop_remainder=false" if drops else ""
     return (
@@ -129,7 +129,7 @@ def _unreadable(part: str, files: list[str]) -> str | None:
 
 
 def why_unreadable(params) -> str | None:
-    """Which file of a run's data cannot be read to its end, after one could not; or None."""
+    """Names the file of a run's data that cannot be read to its end, after an error; or None."""
     for part in ("train_data", "validation_data"):
         path = getattr(getattr(params.task, part, None), "input_path", None)
         patterns = path.as_dict().values() if isinstance(path, base_config.Config) else [path]

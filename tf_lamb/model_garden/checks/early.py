@@ -1,4 +1,4 @@
-"""What a command says before it imports TensorFlow and Model Garden, which takes seconds."""
+"""Checks before a command imports TensorFlow and Model Garden, which takes seconds."""
 
 import importlib.util
 import os

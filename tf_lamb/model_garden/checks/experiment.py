@@ -1,4 +1,4 @@
-"""What can be known to be wrong with a run before it starts, one sentence each.
+"""Checks of a run before it starts, one sentence each.
 
 Model Garden finds most of it too: minutes later, deep inside, or after it has overwritten the
 params.yaml of another run.

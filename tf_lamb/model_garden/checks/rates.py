@@ -1,4 +1,4 @@
-"""What can be known to be wrong with a learning rate before training, one sentence each.
+"""Checks of a learning rate before training, one sentence each.
 
 Everything is read from the settings: a multi-worker strategy must be the first to touch a device,
 so no rate can be computed here.
@@ -118,7 +118,7 @@ def _why_no_decay(params) -> str | None:
 
 
 def _length_of(params) -> tuple[int, str, str]:
-    """How many steps of its schedule a run may take, of which setting, and which one limits it."""
+    """The steps of its schedule that a run may take, of which setting, and which one limits it."""
     steps, config = params.trainer.train_steps, params.trainer.optimizer_config.optimizer
     adascale = getattr(config.get(), "adascale", None)
     if adascale is None or adascale.scale is None:

@@ -79,7 +79,7 @@ class Steps:
         return hlo(update, [tf.zeros(w.shape, w.dtype) for w in weights])
 
     def _batch(self, examples):
-        """What the task's own pipeline would give a replica; it opens no file of the user's."""
+        """The batch that the task's pipeline gives a replica; it opens no file of the user's."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "empty.tfrecord")
             tf.io.TFRecordWriter(path).close()
@@ -100,7 +100,7 @@ def _zeros(spec):
 
 
 def hlo(function, *arguments, stage="hlo_serialized") -> bytes:
-    """What XLA is given of a compiled `tf.function`, traced for a TPU, or what it made of it.
+    """XLA's input for a compiled `tf.function`, traced for a TPU, or its result.
 
     Raises:
         UserError: for an operation that XLA has no program for; it names the operation and layer.

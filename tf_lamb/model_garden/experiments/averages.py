@@ -12,7 +12,7 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
 
     @property
     def learning_rate(self):
-        """That of the optimizer inside, of any kind; the base class knows old ones alone."""
+        """The inner optimizer's learning rate, of any kind; the base class knows old ones alone."""
         return self._optimizer.learning_rate
 
     @learning_rate.setter

@@ -154,7 +154,7 @@ _MeasureNoise = settings_of(tf_lamb.tf_keras.MeasureNoise, "inner", "name", enab
 
 @dataclasses.dataclass
 class _Config(optimizer_config.BaseOptimizerConfig):
-    """What every optimizer takes besides its arguments.
+    """The settings of every optimizer besides its arguments.
 
     `learning_rate` is not among those: it comes from `optimizer_config.learning_rate`.
 

@@ -1,4 +1,4 @@
-"""From flags to an experiment, with one sentence for whatever cannot be read.
+"""Parsing of flags to an experiment, with one sentence for whatever cannot be read.
 
 Model Garden reads the same flags; it says of a misspelt key which class lacks it, and of a missing
 file where in its own code it was opened.
@@ -168,7 +168,7 @@ def _read_yaml(path: str) -> dict:
 
 
 def own(flags) -> dict:
-    """What `--params_override` says."""
+    """The settings of `--params_override`."""
     if not (text := flags.params_override):
         return {}
     with contextlib.suppress(ValueError):  # else JSON, YAML or the name of a file

@@ -1,4 +1,4 @@
-"""What a recipe says, as the settings of an experiment: at one batch, or scaled to another.
+"""A recipe as the settings of an experiment: at one batch, or scaled to another.
 
 Settings are nested dicts, as a YAML holds them; an experiment's config is overridden with them.
 
@@ -81,7 +81,7 @@ def intervals(trainer, train_steps: int, loop: int | None = None) -> dict:
 
 
 def published(name: str, batch_size: int, params) -> tuple[str, dict]:
-    """What a published recipe says at this batch: its print, and the settings.
+    """The printed form and the settings of a published recipe at this batch.
 
     Raises:
         ValueError: where it was made for another model, or says nothing of this batch.
@@ -122,7 +122,7 @@ _SCALABLE = ("constant", "stepwise", "polynomial", "cosine", "exponential")
 
 
 def fill_in(name: str, batch_size: int, params, own: dict | None = None) -> tuple[str, dict]:
-    """What a recipe makes of an experiment at this batch: its arithmetic, and the settings.
+    """The arithmetic and the settings of a recipe for an experiment at this batch.
 
     Args:
         name: of the recipe.

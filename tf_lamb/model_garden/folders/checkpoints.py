@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from: the last one of its folder that is whole.
+"""The checkpoint that a run goes on from: the last complete one of its folder.
 
 TensorFlow writes a checkpoint beside the others, then names it in the folder's file `checkpoint`:
 whoever is killed in between goes on from the one before. That file may be damaged all the same, by
@@ -22,7 +22,7 @@ _UNREADABLE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
 
 @contextlib.contextmanager
 def atomic_write(path: str):
-    """A name to write to, beside a file that it then replaces.
+    """A temporary name to write to, which then replaces the file.
 
     So the file is the old one or the new one, whenever the process is killed.
     """
@@ -61,7 +61,7 @@ def readable(folder: str) -> str | None:
 
 
 def reader(folder: str):
-    """What reads the checkpoint that `readable` names; None where there is none."""
+    """The reader of the checkpoint that `readable` names; None where there is none."""
     return next(filter(None, map(_reader, _candidates(folder))), None)
 
 
@@ -196,7 +196,7 @@ class Best(train_utils.BestCheckpointExporter):
 
     @property
     def best_ckpt_logs_path(self):
-        """Where the notes are; while they are written, beside it."""
+        """The path of the notes; while they are written, a temporary one."""
         return self._notes or super().best_ckpt_logs_path
 
 
@@ -233,7 +233,7 @@ class Manager(tf.train.CheckpointManager):
         return path
 
     def _missing(self, path) -> list[str]:
-        """What TensorFlow would silently leave as it is. The optimizer's settings may change."""
+        """The variables that TensorFlow would silently not restore. Settings may change."""
         mine = self.checkpoint
         needed = [mine.global_step, mine.optimizer.iterations, *mine.model.variables]
         needed = {id(variable) for variable in needed}

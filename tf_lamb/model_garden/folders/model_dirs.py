@@ -58,7 +58,7 @@ _OPTIMIZER = "trainer.optimizer_config.optimizer.type"
 
 
 def _read(path: str, load) -> dict | None:
-    """What a file holds, if it is there and a mapping."""
+    """The content of a file, if it is there and a mapping."""
     if not tf.io.gfile.exists(path):
         return None
     try:
@@ -70,7 +70,7 @@ def _read(path: str, load) -> dict | None:
 
 
 def read_run(model_dir: str) -> dict:
-    """What the last run here said of itself: its experiment and its seed; {} if nothing."""
+    """The notes of the last run here: its experiment and its seed; {} if there are none."""
     return _read(os.path.join(model_dir, RUN_FILE), json.loads) or {}
 
 
@@ -236,7 +236,7 @@ def why_no_successor(before, after, keep_moments: bool) -> str | None:
 
 
 def _identity(params: dict) -> dict:
-    """What a checkpoint depends on: its variables, and what its count of steps is of.
+    """The settings that a checkpoint depends on: its variables, and the unit of its steps.
 
     All else may change between two starts: steps, intervals, data, learning rate, devices.
     """
@@ -245,7 +245,7 @@ def _identity(params: dict) -> dict:
 
 
 def _state(params: dict) -> dict:
-    """What the state of an optimizer depends on, besides its type."""
+    """The settings that an optimizer's state depends on, besides its type."""
     float16 = at(params, "runtime.mixed_precision_dtype") == "float16"
     averaged = at(params, "trainer.optimizer_config.ema") is not None
     optimizer = f"trainer.optimizer_config.optimizer.{at(params, _OPTIMIZER)}"

@@ -42,7 +42,7 @@ def found(output_dir, files, settings, what):
 
 
 def _find(output_dir, files, settings):
-    """Likewise, in silence; raises where the folder holds anything else."""
+    """Finds the same without printing; raises where the folder holds other data."""
     if output_dir.exists() and not output_dir.is_dir():
         raise NotADirectoryError(f"output_dir {str(output_dir)!r} is a file; name a folder.")
     present = [name for name in files if (output_dir / name).exists()]

@@ -111,7 +111,7 @@ def mapping(text: str | bytes, source: str) -> dict:
 
 
 def at(settings, path: str):
-    """What nested settings say at a path such as trainer.train_steps; None where they do not."""
+    """The value of nested settings at a path such as trainer.train_steps; None without one."""
     for key in path.split("."):
         settings = settings.get(key) if isinstance(settings, dict) else None
     return settings
@@ -172,5 +172,5 @@ def found(path: str) -> str:
 
 
 def missing(path: str) -> str:
-    """What to say of a config file that is not there."""
+    """The error for a config file that is not there."""
     return f"--config_file={path}: there is no such file"

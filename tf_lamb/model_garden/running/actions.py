@@ -112,7 +112,7 @@ class AdaScaleProgress:
         output["scaled_learning_rate"] = self._optimizer.scaled_learning_rate
 
     def advice(self) -> str:
-        """How far training has come, in steps of the base batch."""
+        """The progress of training, in steps of the base batch."""
         spent, steps = self._optimizer.scale_invariant_steps, step_of(self._optimizer)
         asked = f" of {self._steps:,}" if self._steps else ""
         return f"AdaScale: {steps:,} steps were worth {spent:,.0f}{asked} of the base batch."

@@ -46,7 +46,7 @@ class Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
         return self.settings.value(namespace, tf.cast(step, "float32"), *self.switch)
 
     def get_config(self):
-        """What it was told."""
+        """The constructor's arguments."""
         return {"decide_every": self.decide_every, **dataclasses.asdict(self.settings)}
 
 
@@ -125,7 +125,7 @@ class AutoWarmup:
                 json.dump(self.warmup.state(), file)
 
     def advice(self) -> str:
-        """What it decided; draws it, too."""
+        """Describes its decision, and draws it."""
         if self._writes and self.warmup.points:
             above, _ = plots.warmup(self.warmup)
             with tf.io.gfile.GFile(os.path.join(self._folder, "auto_warmup.png"), "wb") as file:

@@ -1,11 +1,11 @@
-"""How one batch is dealt out: global batch = examples a replica x replicas x accumulation."""
+"""The arithmetic of a batch: global batch = examples a replica x replicas x accumulation."""
 
 import json
 import os
 
 
 def replicas(params) -> int | None:
-    """How many replicas a run will have; None where only the TPU can say."""
+    """The number of a run's replicas; None where only the TPU can say."""
     runtime = params.runtime
     strategy, gpus = str(runtime.distribution_strategy).lower(), max(runtime.num_gpus or 0, 1)
     if strategy in ("off", "one_device"):
@@ -40,7 +40,7 @@ def is_chief(params) -> bool:
 
 
 def micro_batches(params) -> int:
-    """How often the optimizer is called for one update."""
+    """The number of calls of the optimizer for one update."""
     config = params.trainer.optimizer_config.optimizer.get()
     return getattr(config, "gradient_accumulation_steps", None) or 1
 

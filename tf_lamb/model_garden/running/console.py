@@ -1,4 +1,4 @@
-"""What a command shows: its own lines, and one of progress. All other lines go to a log.
+"""The terminal of a command: its own lines, and one of progress. All others go to a log.
 
 TensorFlow, Model Garden and Orbit write hundreds of lines to stderr, from Python and from C++. Here
 the process's stderr is a file, and what is for the reader goes past it.
@@ -149,7 +149,7 @@ class Console:
                     self._show_more()
                 os.unlink(self.path)
                 self.path, self._seen, self._is_left = path, log.tell(), True
-        print(f"What else is said goes to {where}", flush=True)
+        print(f"Full log: {where}", flush=True)
 
     def give_back(self) -> None:
         """Has stderr be what it was, and shows what was said meanwhile."""

@@ -164,7 +164,7 @@ class ConcurrentAdversarialTask(images.ImageClassificationTask):
         )  # fmt: skip
 
     def _seed(self, optimizer):
-        """Of this call, from what every checkpoint holds: a run that goes on repeats none."""
+        """The seed of this call, from what every checkpoint holds: a resumed run repeats none."""
         context = tf.distribute.get_replica_context()  # None outside of `strategy.run`
         replica = context.replica_id_in_sync_group if context else 0
         micro_step = getattr(unwrapped(optimizer), "_micro_step", 0)
