@@ -292,7 +292,7 @@ class AutoWUState:
 
     @property
     def lowest(self) -> int:
-        """The step to go back to: the end of the epoch with the lowest last quarter; -1 for none."""
+        """The step to return to: the end of the epoch with the lowest last quarter; -1 for none."""
         tails = self._tails()
         return min(tails, key=tails.__getitem__, default=-1)
 

@@ -155,7 +155,7 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
         return os.path.join(self.backup_dir, f"{_BEFORE}{epochs}{_AFTER}")
 
     def _epochs_done(self):
-        """The epochs of the folder's backups; several if a kill came before the older was removed."""
+        """The epochs of the folder's backups; several if a kill came before one was removed."""
         names = os.listdir(self.backup_dir) if os.path.isdir(self.backup_dir) else []
         epochs = (name.removeprefix(_BEFORE).removesuffix(_AFTER) for name in names)
         return sorted(int(epoch) for epoch in epochs if epoch.isdecimal())

@@ -108,7 +108,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
-        """Applies as tf_keras does; accumulated gradients are summed over replicas once an update."""
+        """Applies as tf_keras does; accumulated gradients cross replicas once an update."""
         if self.gradient_accumulation_steps:
             aggregate = kwargs.pop("experimental_aggregate_gradients", True)
             skip = skip_gradients_aggregation or not aggregate
