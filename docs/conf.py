@@ -57,11 +57,6 @@ def is_left_out(app, what, name, value, skip, options):
     return True if left_out else None  # None: as autodoc itself would
 
 
-def without_unknown(app, what, name, value, options, signature, returns):
-    """The signature without the catch-all that gives misspelt arguments an error of ours."""
-    return (signature or "").replace(", **unknown", "") or None, returns
-
-
 def as_restructured_text(app, what, name, value, options, lines):
     """Docstrings are written to be read in an editor: equations and bars become literal here."""
     plain, literal, out = False, False, []  # plain: within `Args:` and its like, or within a list
@@ -81,5 +76,4 @@ def as_restructured_text(app, what, name, value, options, lines):
 
 def setup(app):
     app.connect("autodoc-skip-member", is_left_out)
-    app.connect("autodoc-process-signature", without_unknown)
     app.connect("autodoc-process-docstring", as_restructured_text, priority=100)

@@ -23,7 +23,7 @@ def faces_of(door, names=FACES):
 
 
 def arguments_of(cls):
-    return set(inspect.signature(cls).parameters) - {"unknown"}
+    return set(inspect.signature(cls).parameters)
 
 
 @on_tensorflow

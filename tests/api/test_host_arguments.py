@@ -45,23 +45,6 @@ def test_automatic_names_are_the_hosts(door):
     assert names[0] != names[1]
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [("lr", "learning_rate"), ("decay", "weight_decay"), ("betas", "beta_1"),
-     ("weight_decay_rate", "weight_decay")],
-)  # fmt: skip
-@pytest.mark.once
-def test_the_words_of_others_are_answered_with_ours(theirs, ours):
-    with pytest.raises(TypeError, match=f"no argument '{theirs}'.*Did you mean '{ours}'"):
-        tf_lamb.keras.LAMB(**{theirs: 0.1})
-
-
-@pytest.mark.once
-def test_the_legacy_decay_of_the_rate_is_not_taken_for_weight_decay_alone():
-    with pytest.raises(TypeError, match=r"decays by a schedule: InverseTimeDecay\(rate, 1, 0.5\)"):
-        tf_lamb.keras.LAMB(decay=0.5)
-
-
 @pytest.mark.once
 def test_the_config_of_keras_makes_one_of_ours():
     config = keras.optimizers.Lamb(0.5, loss_scale_factor=8.0).get_config()

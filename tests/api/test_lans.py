@@ -44,7 +44,7 @@ def test_clipping_a_norm_is_said_to_have_no_effect(door, name):
 @every_door
 def test_what_nobody_was_seen_to_need_is_no_argument(door):
     for name in ("weight_decay_mode", "grad_averaging", "normalize_gradients", "bias_correction"):
-        with pytest.raises(TypeError, match=f"LANS has no argument '{name}'"):
+        with pytest.raises(TypeError, match=f"LANS.* unexpected keyword argument '{name}'"):
             DOORS[door][1].LANS(**{name: None})
 
 

@@ -61,11 +61,9 @@ def test_registration_may_be_repeated():
 
 @pytest.mark.parametrize("key", optimizers.OPTIMIZERS)
 def test_the_fields_are_the_arguments_of_the_constructor(key):
-    kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
     arguments = {
         name: parameter.default
         for name, parameter in inspect.signature(optimizers.OPTIMIZERS[key]).parameters.items()
-        if parameter.kind not in kinds
     }
     del arguments["learning_rate"], arguments["loss_scale_factor"]  # which is Keras 3's
     config = getattr(optimization.OptimizerConfig(), key)

@@ -4,8 +4,6 @@ Called by the name of the module, `checks.number(...)`: each raises, or gives th
 be kept. Of a regex this asks whether it compiles; what it matches is the plan's business.
 """
 
-import difflib
-import inspect
 import math
 import numbers
 import operator
@@ -189,25 +187,6 @@ def patterns(argument: str, value) -> tuple[str, ...] | None:
                 f"pattern has {LONGEST_PATTERN:,} at most: write it as several."
             )
     return tuple(value)
-
-
-# What other libraries call it.
-_OTHER_NAMES = {
-    "lr": "learning_rate", "eps": "epsilon", "eeta": "trust_coefficient", "betas": "beta_1",
-    "decay": "weight_decay", "weight_decay_rate": "weight_decay", "wd": "weight_decay",
-}  # fmt: skip
-
-
-def no_unknown(cls: type, unknown: Mapping[str, object]) -> None:
-    """No argument is left over; one that is gets the nearest name that the constructor has."""
-    known = [name for name in inspect.signature(cls).parameters][:-1]
-    for name, value in unknown.items():
-        near = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else []
-        near = [*near, *difflib.get_close_matches(name, known, n=1)]
-        hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(known)}."
-        if name == "decay":  # in TensorFlow Addons and legacy Keras it is the rate's
-            hint += f" The rate decays by a schedule: InverseTimeDecay(rate, 1, {value!r})."
-        raise TypeError(f"{cls.__name__} has no argument {name!r} (got {name}={value!r}). {hint}")
 
 
 def slices(argument: str, value) -> dict[str, tuple[int, int | None]] | None:

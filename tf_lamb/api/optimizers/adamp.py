@@ -1,7 +1,5 @@
 """The framework-independent half of AdamP: its signature, docstring and rule."""
 
-from typing import NoReturn
-
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core import rules
@@ -122,6 +120,5 @@ class AdamP(Layerwise):
         on_nonfinite: str = "skip",
         jit_compile: bool = True,
         name: str | None = "AdamP",
-        **unknown: NoReturn,
     ):
         super().__init__(**settings.constructor_arguments(locals()))

@@ -1,7 +1,5 @@
 """The framework-independent half of LAMB: its signature, docstring and rule."""
 
-from typing import NoReturn
-
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core import rules
@@ -131,6 +129,5 @@ class LAMB(Layerwise):
         on_nonfinite: str = "skip",
         jit_compile: bool = True,
         name: str | None = "LAMB",
-        **unknown: NoReturn,
     ):
         super().__init__(**settings.constructor_arguments(locals()))

@@ -1,7 +1,6 @@
 """LANS: what a user reads and types, whichever Keras it belongs to."""
 
 import dataclasses
-from typing import NoReturn
 
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
@@ -142,6 +141,5 @@ class LANS(Layerwise):
         on_nonfinite: str = "skip",
         jit_compile: bool = True,
         name: str | None = "LANS",
-        **unknown: NoReturn,
     ):
         super().__init__(**settings.constructor_arguments(locals()))

@@ -1,7 +1,6 @@
 """The framework-independent half of LARS: its signature, docstring and rule."""
 
 import dataclasses
-from typing import NoReturn
 
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
@@ -153,6 +152,5 @@ class LARS(Layerwise):
         on_nonfinite: str = "skip",
         jit_compile: bool = True,
         name: str | None = "LARS",
-        **unknown: NoReturn,
     ):
         super().__init__(**settings.constructor_arguments(locals()))

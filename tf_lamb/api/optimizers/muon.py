@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
@@ -175,7 +175,6 @@ class Muon(Layerwise):
         on_nonfinite: str = "skip",
         jit_compile: bool = True,
         name: str | None = "Muon",
-        **unknown: NoReturn,
     ):
         super().__init__(**settings.constructor_arguments(locals()))
 

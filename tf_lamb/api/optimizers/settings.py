@@ -27,14 +27,8 @@ _OF_THE_STEP = {"lr", "t", "decay", "adapt", "axes", "observe"}
 
 
 def constructor_arguments(constructor: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a constructor, which hands over its `locals()`.
-
-    Raises:
-        TypeError: for an argument that it does not know.
-    """
-    arguments = {k: v for k, v in constructor.items() if k not in ("self", "__class__")}
-    checks.no_unknown(type(constructor["self"]), arguments.pop("unknown"))
-    return arguments
+    """The arguments of a constructor, which hands over its `locals()`."""
+    return {k: v for k, v in constructor.items() if k not in ("self", "__class__")}
 
 
 def hyperparameters(rule: Callable) -> list[str]:

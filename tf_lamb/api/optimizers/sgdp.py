@@ -1,7 +1,5 @@
 """The framework-independent half of SGDP: its signature, docstring and rule."""
 
-from typing import NoReturn
-
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core import rules
@@ -118,6 +116,5 @@ class SGDP(Layerwise):
         on_nonfinite: str = "skip",
         jit_compile: bool = True,
         name: str | None = "SGDP",
-        **unknown: NoReturn,
     ):
         super().__init__(**settings.constructor_arguments(locals()))

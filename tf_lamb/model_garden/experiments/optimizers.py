@@ -28,7 +28,7 @@ def settings_of(cls, *without: str, base=base_config.Config, **more) -> type[bas
     arguments = {
         name: None if argument.default is argument.empty else argument.default
         for name, argument in inspect.signature(cls).parameters.items()
-        if name not in without and argument.kind is not argument.VAR_KEYWORD
+        if name not in without
     }
     fields = [(name, Any, default) for name, default in {**arguments, **more}.items()]
     return dataclasses.make_dataclass(f"{cls.__name__}Config", fields, bases=(base,))
