@@ -122,10 +122,11 @@ def rates():
     experiment.why_no_rate = lambda params: None
 
 
-def _accumulates_alone(run):
-    return (
-        run.accumulates > 1 and run.is_exact and run.replicas == run.stages == 1 and not run.flags
-    )
+def _is_run_at_once_too(run):
+    """Whether a run is compared with one that does not accumulate."""
+    is_alone = run.replicas == run.stages == 1 and not run.flags and run.is_rate_known
+    is_plain = run.precision == "float32" and "measured" not in run.optimizer
+    return run.accumulates > 1 and run.is_exact and is_alone and is_plain and not run.is_refused
 
 
 # Each with what a drawn run needs to show it; others need not be made. In the order of discovery.
@@ -133,7 +134,7 @@ PLANTS = {
     plant.__name__: (plant, shows)
     for plant, shows in (
         (clock, lambda run: run.overflows and run.accumulates > 1 and run.precision == "float16"),
-        (averages, lambda run: run.averages and _accumulates_alone(run)),
+        (averages, lambda run: run.averages and _is_run_at_once_too(run)),
         (use_ema, lambda run: run.is_refused == "use_ema"),
         (no_checkpoint, lambda run: run.is_refused == "no checkpoint"),
         (evaluations, lambda run: run.interruption and run.mode == "train_and_eval"),
