@@ -403,7 +403,7 @@ TENSORFLOW = {
     ("tf_keras.LayerwiseOptimizer._add_master", f"{DEFECTS}::test_d32_the_norm_is_of_the_master"): [
         ("no master", "if self._settings.master_weights and", "if False and"),
     ],
-    ("Update._run", f"{STEPS}::test_micro_batches_count_by_their_mean"): [
+    ("Update._end_if_due", f"{STEPS}::test_micro_batches_count_by_their_mean"): [
         ("the sum of the micro-batches", "accumulator / self.accumulation_steps",
          "accumulator / 1"),
         ("accumulators are never cleared", "each.assign(tf.zeros_like(each))", "each"),

@@ -97,7 +97,8 @@ class Update(step.Update):
             Whether it was the last of a step that was skipped: then nothing but the count and the
             accumulators, which begin anew, has changed.
         """
-        run = functools.partial(self._run, plan)
+        end = self._end_if_due if self.accumulation_steps else self._apply_if_finite
+        run = functools.partial(end, plan)
         # In a user's eager loop the whole step is one call; in a graph it is part of theirs.
         if tf.executing_eagerly():
             if plan not in self._steps:
@@ -105,10 +106,7 @@ class Update(step.Update):
             run = self._steps[plan]
         return run(tuple(gradients), state, scalars)
 
-    def _run(self, plan, gradients, state, scalars):
-        if not self.accumulation_steps:
-            return self._apply_if_finite(plan, gradients, state, scalars)
-
+    def _end_if_due(self, plan, _, state, scalars):
         def apply():
             mean = [accumulator / self.accumulation_steps for accumulator in state.accumulators]
             cleared = [each.assign(tf.zeros_like(each)) for each in state.accumulators]
@@ -145,13 +143,11 @@ class Update(step.Update):
     def step_layer(self, layer, gradients, state, scalars):
         """One step of the rule for one layer, whose gradients these are."""
         stored, observed = state.of(layer)
-
-        def run():
-            self._program(layer, stored, observed)(
-                tf.constant(layer.number), gradients, stored, observed, scalars.lr, scalars.t
-            )
-
         with on_server_of(stored[0].weight):
+            run = functools.partial(
+                self._program(layer, stored, observed),
+                tf.constant(layer.number), gradients, stored, observed, scalars.lr, scalars.t,
+            )  # fmt: skip
             if layer.may_rest:
                 due = tf.reduce_any([tf.reduce_any(g != 0) for g in gradients])
                 tf.cond(due, run, lambda: None)
@@ -165,7 +161,13 @@ class Update(step.Update):
         if key not in self._programs:
 
             def program(number, gradients, stored, observed, lr, t):
-                self._step(layer.treatments, number, gradients, stored, observed, lr, t)
+                new = step.step(
+                    namespace, self.rule, layer.treatments, gradients, stored, lr=lr, t=t,
+                    number=number, bitcast=namespace.bitcast,
+                    observe=step.recorder(namespace, observed, _assign),
+                )  # fmt: skip
+                for old, each in zip(stored, new, strict=True):
+                    step.assign(self.assign, old, each)
 
             # On a TPU the step is one program already, and its variables are no arguments. XLA
             # takes the variables of one device, and those of a step may lie on several servers.
@@ -178,15 +180,6 @@ class Update(step.Update):
                 program = tf.function(program, jit_compile=compiled or None, autograph=False)
             self._programs[key] = program
         return self._programs[key]
-
-    def _step(self, treatments, number, gradients, stored, observed, lr, t):
-        new = step.step(
-            namespace, self.rule, treatments, gradients, stored, lr=lr, t=t,
-            number=number, bitcast=namespace.bitcast,
-            observe=step.recorder(namespace, observed, _assign),
-        )  # fmt: skip
-        for old, each in zip(stored, new, strict=True):
-            step.assign(self.assign, old, each)
 
     def _average(self, state, scalars):
         for average, weight in state.averages:
