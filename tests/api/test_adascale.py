@@ -388,14 +388,14 @@ def test_a_variable_without_a_gradient_counts_for_nothing(door):
 
 
 @every_door
-def test_no_gradient_at_all_is_said(door):
+def test_no_gradient_at_all_is_an_error(door):
     feed = Feed(door, scaled(door))
     with pytest.raises(ValueError, match="No gradients provided for any variable"):
         feed.step([dict.fromkeys(START)])
 
 
 @every_door
-def test_an_unknown_variable_is_said(door):
+def test_an_unknown_variable_is_an_error(door):
     feed = Feed(door, scaled(door))
     known = feed.variables
     feed.variables = Feed(door, scaled(door)).variables

@@ -153,7 +153,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(door, digits, tmp_path):
 
 
 @every_door
-def test_what_only_fit_knows_to_be_wrong_is_said_before_a_step(door, digits):
+def test_what_only_fit_knows_to_be_wrong_is_refused_before_a_step(door, digits):
     host, ours = DOORS[door]
     schedule = host.optimizers.schedules.CosineDecay(0.1, 10)
     model = model_of(door, host.optimizers.SGD(schedule))

@@ -153,7 +153,7 @@ def test_a_training_that_ends_lost_says_so(door):
 
 
 @every_door
-def test_weights_that_are_gone_are_said_at_once(door):
+def test_lost_copies_of_weights_are_an_error_at_once(door):
     warmup = DOORS[door][1].AutoWarmup()
     warmup.warmup = type("Warmup", (), {"peak_at": lambda _: 0.02})()
     warmup._copies = list
@@ -169,5 +169,5 @@ def test_without_its_packages_it_fails_when_it_is_made(door, missing, monkeypatc
         DOORS[door][1].AutoWarmup()
 
 
-def test_what_was_told_can_be_written(tmp_path):
+def test_the_settings_can_be_written(tmp_path):
     assert type(Settings(np.int64(10)).total_steps) is int

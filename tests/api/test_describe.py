@@ -59,7 +59,7 @@ def test_a_model_shows_its_plan_before_a_step_and_after(door, wrapper):
 
 
 @every_door
-def test_a_pattern_that_matches_nothing_is_told_before_the_first_step(door):
+def test_a_pattern_that_matches_nothing_warns_before_the_first_step(door):
     host, ours = DOORS[door]
     model = compiled(host, ours.LAMB(1e-3, exclude_from_weight_decay=["nowhere"]))
     with pytest.warns(UserWarning, match="'nowhere'") as caught:

@@ -46,7 +46,7 @@ def test_fit_ends_where_a_weight_is_not_finite(door, kind, tmp_path):
 
 
 @every_door
-def test_a_bad_batch_is_told_at_the_end(door):
+def test_skipped_batches_warn_at_the_end(door):
     ours = DOORS[door][1]
     x, y = data()
     x[40] = np.nan

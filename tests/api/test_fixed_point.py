@@ -243,7 +243,7 @@ def branches(host, ours):
 
 
 @every_door
-def test_what_cannot_be_found_is_said_by_hand(door):
+def test_what_cannot_be_found_is_given_by_hand(door):
     host, ours = DOORS[door]
     model = branches(host, ours)
     refused(ValueError, "norm is not given whole numbers that can be known, because both, a Add",
@@ -261,7 +261,7 @@ def test_what_cannot_be_found_is_said_by_hand(door):
 
 
 @every_door
-def test_a_range_said_by_hand_leaves_the_bias_in_b(door):
+def test_a_range_given_by_hand_leaves_the_bias_in_b(door):
     model = small(door)
     model.get_layer("sum").bias.assign([0.3, 1.7])
     fixed_point = DOORS[door][1].fixed_point

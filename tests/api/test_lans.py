@@ -34,7 +34,7 @@ def test_lans_is_the_oracle(door, arguments, words, dtype, tolerance):
 
 @every_door
 @pytest.mark.parametrize("name", ["clipnorm", "global_clipnorm"])
-def test_clipping_a_norm_is_said_to_have_no_effect(door, name):
+def test_clipping_a_norm_warns_that_it_has_no_effect(door, name):
     LANS = DOORS[door][1].LANS
     with pytest.warns(UserWarning, match=f"{name}=1 has no effect on LANS"):
         LANS(**{name: 1.0})

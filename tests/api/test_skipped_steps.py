@@ -45,7 +45,7 @@ def test_the_end_of_fit_says_how_many_steps_were_skipped(door):
 
 
 @every_door
-def test_what_was_told_is_not_told_twice(door):
+def test_skipped_steps_warn_once(door):
     made, variable = optimizer(door)
     made.finalize_variable_values([variable])
     step(made, variable)
@@ -72,7 +72,7 @@ def test_a_wrapper_hands_it_on(door):
 
 
 @every_door
-def test_many_in_a_row_are_told_at_once_and_once(door):
+def test_many_skipped_in_a_row_warn_at_once_and_once(door):
     made, variable = optimizer(door, jit_compile=False)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -89,7 +89,7 @@ def test_many_in_a_row_are_told_at_once_and_once(door):
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="XLA by TensorFlow")
-def test_a_program_of_xla_skips_and_is_told_at_the_end():
+def test_a_program_of_xla_skips_and_warns_at_the_end():
     import tensorflow as tf
 
     made, variable = optimizer("tf_keras")

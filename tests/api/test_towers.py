@@ -46,7 +46,7 @@ def test_two_layers_of_one_path_are_two_layers(door):
 
 
 @every_door
-def test_layers_that_cannot_be_told_apart_are_refused(door):
+def test_layers_of_one_name_are_refused(door):
     with pytest.raises(ValueError, match="'dense/kernel' and 1 'dense/bias'"):
         built(
             door, towers(door, bias=False), layer_groups=["dense"], exclude_from_layer_adaptation=[]

@@ -160,7 +160,7 @@ def test_the_cost_of_a_batch(batch, steps, examples):
     assert (over_steps - 1) * (over_examples - 1) == pytest.approx(1)
 
 
-def test_no_signal_is_said_not_divided_by():
+def test_no_signal_gives_a_sentence_and_no_division():
     assert math.isnan(noise.noise_scale(1.0, -0.1, 4))
     assert "undefined" in noise.advice(math.nan, 256)
 
@@ -212,7 +212,7 @@ def test_a_scale_that_changes_keeps_what_a_base_batch_is():
         assert noise.gain(np, averages, scale) == pytest.approx(10 / (8 / scale + 2))
 
 
-def test_groups_are_counted_apart():
+def test_each_group_has_its_own_noise():
     local, total = np.array([4.0, 9.0]), np.array([3.0, 5.0])
     variance, signal = noise.moments(local, total, parts=4)
     one = noise.moments(local.sum(), total.sum(), parts=4)

@@ -32,7 +32,7 @@ def test_nothing_is_excluded_by_default():
     assert plan(PATHS).treatments == (Treatment(0.1, True),) * 3
 
 
-def test_adaptation_follows_decay_unless_told_otherwise():
+def test_adaptation_follows_decay_unless_given():
     assert decayed(PATHS, ("bias", "layer_norm")) == [True, False, False]
     assert adapted(PATHS, ("bias", "layer_norm")) == [True, False, False]
     assert adapted(PATHS, ("bias", "layer_norm"), ()) == [True, True, True]

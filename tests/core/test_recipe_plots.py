@@ -104,7 +104,7 @@ def test_a_line_and_an_entry_for_each_batch():
     assert small.plot(large, over="examples").get_xlabel() == "examples"
 
 
-def test_recipes_of_one_batch_are_told_apart():
+def test_recipes_of_one_batch_have_different_labels():
     ax = legw(1024).plot(recipes.sqrt_scaling(1024, 128, 0.1, 0.2, 60000, 25))
     assert [line.get_label() for line in ax.lines] == [
         "LEGW, batch 1,024", "Square-root scaling, batch 1,024",

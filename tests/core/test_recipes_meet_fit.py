@@ -68,7 +68,7 @@ def test_the_two_rules_are_called_alike():
         assert getattr(one, field) == getattr(other, field)
 
 
-def test_a_warmup_of_most_of_training_is_said():
+def test_a_warmup_of_most_of_training_warns():
     with pytest.warns(UserWarning, match="LEGW: warmup takes 45 of 56 steps") as caught:
         recipes.legw(512, 32, 1e-3, 0.36, 3996, 7)
     assert [warning.filename for warning in caught] == [__file__]
@@ -82,7 +82,7 @@ def test_a_warmup_of_most_of_training_is_said():
     ["untuned_lamb_bert", 32768, None, recipes.untuned_lamb_bert, ("a", "b")],
     ids=["name", "batch", "none", "function", "pair"],
 )
-def test_what_is_no_recipe_is_told_what_one_is(wrong):
+def test_an_error_for_what_is_no_recipe_says_what_one_is(wrong):
     for ask in (
         lambda: recipes.schedule(wrong, schedules),
         lambda: recipes.arguments(wrong, "LAMB"),
@@ -128,7 +128,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_steps_at_a_rate_of_0_are_said(name):
+def test_steps_at_a_rate_of_0_warn(name):
     schedule, end = ENDS[name]
     optimizer = types.SimpleNamespace(name="LAMB", _learning_rate=schedule, _recipe=None)
     with warnings.catch_warnings():

@@ -23,7 +23,7 @@ def test_pixels_far_beyond_the_range_are_refused(pixels):
 @pytest.mark.parametrize(
     ("pixels", "bounds"), [((-0.1, 1), (0, 1)), ((0, 1.2), (0, 1)), ((0, 1), (0, 255))]
 )
-def test_pixels_a_little_beyond_it_or_lost_in_it_are_said(pixels, bounds):
+def test_pixels_a_little_beyond_it_or_lost_in_it_warn(pixels, bounds):
     with pytest.warns(UserWarning, match="input_range is"):
         adversarial_checks.check_pixels(*pixels, bounds)
 

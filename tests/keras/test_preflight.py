@@ -303,7 +303,7 @@ def test_a_gradient_is_summed_before_it_is_shared_out():
     assert "collective-permute" not in found
 
 
-def test_shares_of_the_update_and_gradients_of_each_replica_apart():
+def test_shares_of_the_update_and_per_replica_gradients():
     accumulated = {"gradient_accumulation_steps": 4}
     one, four = ask(dense()), ask(dense(), optimizer=tf_lamb.keras.LAMB(0.01, **accumulated))
     shared = ask(dense(), optimizer=tf_lamb.keras.LAMB(0.01, shard_update=True))

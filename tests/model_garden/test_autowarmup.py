@@ -158,7 +158,7 @@ def test_replicas_share_the_rate_and_the_loss(records, eager):
         ({"max_learning_rate": 1e-4}, "needs 0 < min < max"),
     ],
 )
-def test_what_cannot_be_is_said_before_training(records, tmp_path, fields, says):
+def test_impossible_settings_are_refused_before_training(records, tmp_path, fields, says):
     with pytest.raises(UserError, match=says):
         check_run(params_of(records, **fields), "train", str(tmp_path / "new"))
 

@@ -160,7 +160,7 @@ def test_every_command_asks_first(command, monkeypatch):
 @pytest.mark.parametrize(
     ("most", "share", "said"), [(7, 4, True), (4, 4, False), (50, 8, False)]
 )  # fmt: skip
-def test_a_batch_that_is_split_otherwise_than_asked_is_said(records, most, share, said):
+def test_another_split_of_the_batch_than_asked_is_printed(records, most, share, said):
     params = build(tiny(records))
     count, line = parsing._accumulation(params, most)
     assert BATCH // count == share == batches.per_replica_batch(BATCH, 1, count)

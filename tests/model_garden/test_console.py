@@ -162,7 +162,7 @@ with Console() as console:
     assert run(code, folder=tmp_path)[0] == "a checkpoint first\n"
 
 
-def test_what_aborts_is_said(tmp_path):
+def test_an_abort_writes_its_traceback_to_the_log(tmp_path):
     code = "with Console(): os.abort()"
     _, said = run(code, folder=tmp_path, code_of_exit=-6)
     assert "Aborted" in said and '"<string>", line' in said
@@ -209,7 +209,8 @@ def test_a_folder_that_is_no_local_one_has_the_log_in_the_end(capfd):
         with Console() as console:
             console.keep_in("ram://bucket", "train.log")
             assert (
-                f"to {console.path}, in the end to ram://bucket/train.log" in capfd.readouterr().out
+                f"Full log: {console.path}, in the end to ram://bucket/train.log"
+                in capfd.readouterr().out
             )
             os.write(2, f"{start}\n".encode())
         assert not os.path.exists(console.path)

@@ -133,7 +133,7 @@ def test_killed_while_it_wrote_its_first_checkpoint_a_run_begins_anew(three):
     assert not (three / "ckpt-8_temp").exists()  # the size of a checkpoint for each kill
 
 
-def test_a_folder_that_is_not_there_yet_is_none_of_its_business(tmp_path):
+def test_settle_leaves_a_folder_that_does_not_exist(tmp_path):
     checkpoints.settle(str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
 
@@ -242,7 +242,7 @@ def test_a_full_disk_costs_no_checkpoint(records, unbroken, begun, eager, asynch
 
 
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
-def test_a_full_disk_at_the_last_checkpoint_is_said(tmp_path, asynchronous):
+def test_a_full_disk_at_the_last_checkpoint_is_an_error(tmp_path, asynchronous):
     step, weights = tf.Variable(0, dtype=tf.int64), tf.Variable(tf.zeros(4096))
     manager = tf.train.CheckpointManager(
         tf.train.Checkpoint(global_step=step, weights=weights), str(tmp_path), max_to_keep=1,
@@ -408,7 +408,7 @@ def test_an_evaluation_of_a_checkpoint_that_the_folder_does_not_name(
     assert int(one.trainer.global_step) == 2 and contents(begun) == before
 
 
-def test_a_run_that_is_finished_is_said_in_one_line(begin, begun, records, capsys):
+def test_a_finished_run_prints_one_line(begin, begun, records, capsys):
     model_dirs.write_params(build(settings_of(records, train_steps=4)), str(begun))
     with pytest.raises(UserError, match="taken 4 steps, more than trainer.train_steps=2"):
         begin("train", begun, train_steps=2)

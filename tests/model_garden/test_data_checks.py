@@ -48,7 +48,7 @@ def test_a_compressed_file_is_named_before_training(records, examples, tmp_path,
     assert f"task.{part}.input_path: {path} cannot be read after 0 records" in said
 
 
-def test_the_names_of_features_are_told_apart_before_training(records, examples, tmp_path):
+def test_unknown_names_of_features_are_refused_before_training(records, examples, tmp_path):
     settings = tiny(records)
     settings["task"]["train_data"]["use_v2_feature_names"] = False
     said = refusal(settings, tmp_path)

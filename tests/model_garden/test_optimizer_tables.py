@@ -76,7 +76,7 @@ def test_so_is_one_in_the_place_of_stock(replaced, key):
 
 
 @pytest.mark.parametrize("key", ["tf_lamb", "lamb"])
-def test_gradients_are_summed_and_changed_as_told(replaced, key):
+def test_gradients_are_summed_and_changed_by_the_arguments(replaced, key):
     """Legacy's order: the aggregator, then each transformer, whoever sums the gradients."""
     calls = []
 

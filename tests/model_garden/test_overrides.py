@@ -143,7 +143,7 @@ def test_two_that_contradict_each_other_are_refused(a_yaml, flags, expected):
     assert expected in refusal(a_yaml, **flags)
 
 
-def test_the_same_said_twice_is_no_contradiction(a_yaml):
+def test_the_same_setting_twice_is_no_contradiction(a_yaml):
     params, _ = filled(
         a_yaml, global_batch_size=4 * BATCH, per_replica_batch_size=BATCH,
         params_override=f"task.train_data.global_batch_size={4 * BATCH},"

@@ -132,7 +132,7 @@ def test_without_matplotlib_the_table_is_there_and_says_so(model_dir, monkeypatc
     assert not (model_dir / "report.png").exists()
 
 
-def test_a_picture_that_cannot_be_written_is_said_in_its_line(model_dir):
+def test_a_picture_that_cannot_be_written_is_named_in_its_line(model_dir):
     curves(model_dir)
     (model_dir / "report.png").mkdir()
     said = report.report(str(model_dir)).splitlines()

@@ -233,7 +233,7 @@ CORE = {
         ]
         for rule in ("adamp", "sgdp")
     },
-    ("plan_for", f"{PLAN}::test_adaptation_follows_decay_unless_told_otherwise"): [
+    ("plan_for", f"{PLAN}::test_adaptation_follows_decay_unless_given"): [
         ("an exclusion decays", "0.0 if i in undecayed else weight_decay", "weight_decay"),
         ("adaptation never follows decay", "unadapted = undecayed - joined", "pass"),
         ("an empty list is none", "if exclude_from_layer_adaptation is None",
@@ -353,7 +353,7 @@ TENSORFLOW = {
         ("the layer's bias is lost", "mean - bias", "mean"),
         ("the activation's scale is lost", "scale=activation.scale", "scale=1.0"),
     ],
-    ("_fixed", f"{INTEGERS}::test_a_range_said_by_hand_leaves_the_bias_in_b[keras]"): [
+    ("_fixed", f"{INTEGERS}::test_a_range_given_by_hand_leaves_the_bias_in_b[keras]"): [
         ("no bias where a range is said", "finder.bias(call, channels)", "(0.0,) * channels"),
     ],
     ("Accumulators.of", NETWORK): [

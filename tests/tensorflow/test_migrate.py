@@ -112,7 +112,7 @@ def test_keras_muon_goes_on():
     go_on(optimizer, model, golden)
 
 
-def test_what_keras_muon_has_and_ours_has_not_is_told():
+def test_arguments_of_keras_muon_alone_are_reported():
     model = build(keras)
     old = keras.optimizers.Muon(2e-3, rms_rate=0.3, adam_lr_ratio=0.5, exclude_layers=["head"])
     old.build(model.trainable_variables)

@@ -1,4 +1,4 @@
-"""Say the batch size, get the recipe: pure functions from a batch size to plain numbers.
+"""Recipes: pure functions from a batch size to plain numbers.
 
 Each returns a frozen `Recipe` (or, where training has stages, a `StagedRecipe`) that prints as the
 calculation that made it. The rules for a baseline of your own count training as `fit` does; what
