@@ -134,11 +134,11 @@ class Kept:
         if not self._file:
             return
         os.makedirs(os.path.dirname(os.path.abspath(self._file)), exist_ok=True)
-        beside = f"{self._file}.unfinished"
-        with open(beside, "wb") as file:
+        temporary = f"{self._file}.unfinished"
+        with open(temporary, "wb") as file:
             for array in arrays:
                 file.write(array.tobytes())
-        os.replace(beside, self._path(step))
+        os.replace(temporary, self._path(step))
 
     def drop(self, but: int = -1) -> None:
         """Forgets all, or all but the arrays of a step."""
@@ -201,7 +201,7 @@ class AutoWUState:
         cuts: (step, peak) of every time that the watch has lowered the peak.
 
     Args:
-        settings: what it is told.
+        settings: the arguments.
         judge: (x, y, tests) -> the tests.
     """
 

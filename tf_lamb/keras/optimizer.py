@@ -48,8 +48,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         super().build(variables)
         names = map(self.slots_of, self.plan.treatments)
         pairs = zip(variables, names, strict=True)
-        beside = [(self._add_slots(v, own), self._add_master(v)) for v, own in pairs]
-        self._slots, self._masters = map(list, zip(*beside, strict=True))
+        made = [(self._add_slots(v, own), self._add_master(v)) for v, own in pairs]
+        self._slots, self._masters = map(list, zip(*made, strict=True))
         if self.use_ema:
             self._has_averages = self.add_variable((), dtype="int32", name="has_averages")
         if self.gradient_accumulation_steps:

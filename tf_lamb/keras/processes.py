@@ -45,10 +45,12 @@ def by_chief(act):
 
     store, key = _store(), f"tf_lamb/{next(_rounds)}"
     if jax.process_index() != chosen[0]:
-        told = json.loads(_read(store, key, 2 * PATIENCE))
-        if told["error"]:
-            raise RuntimeError(f"Process {chosen[0]}, which acts for all, failed: {told['error']}")
-        return told["result"]
+        answers = json.loads(_read(store, key, 2 * PATIENCE))
+        if answers["error"]:
+            raise RuntimeError(
+                f"Process {chosen[0]}, which acts for all, failed: {answers['error']}"
+            )
+        return answers["result"]
     spread = keras.distribution.distribution()
     keras.distribution.set_distribution(None)
     try:
@@ -80,8 +82,8 @@ def agree(what, facts):
     store.key_value_set(f"{key}/{jax.process_index()}", json.dumps({"": what, **facts()}))
 
     def compared():
-        told = {i: json.loads(_read(store, f"{key}/{i}", PATIENCE)) for i in chosen}
-        return _difference(told)
+        answers = {i: json.loads(_read(store, f"{key}/{i}", PATIENCE)) for i in chosen}
+        return _difference(answers)
 
     if difference := by_chief(compared):
         raise ValueError(

@@ -103,8 +103,8 @@ def _read_checkpoint(tf, prefix, paths, weights):
     if "iter" not in values:
         raise _no_slots(origin, "it has no step counter.")
     name = hypers["iter"].attributes[0].full_name.rpartition("/")[0]
-    said = {k: float(v) for k, v in values.items() if k not in ("iter", "decay")}
-    return _source(origin, name, peers.step_of(values["iter"]), slots, said, model_weights)
+    source_config = {k: float(v) for k, v in values.items() if k not in ("iter", "decay")}
+    return _source(origin, name, peers.step_of(values["iter"]), slots, source_config, model_weights)
 
 
 def _key(node):
@@ -176,9 +176,9 @@ def _read_hdf5(path, weights):
     name, step, slots = peers.legacy_slots(named)
     if not slots:
         raise _no_slots(origin, "it was saved without an optimizer, or by one that keeps others.")
-    said = peers.NO_CLIPPING | config
+    source_config = peers.NO_CLIPPING | config
     bare = {name.rpartition(":")[0]: value for name, value in model_weights.items()}
-    return _source(origin, name, step, slots, said, bare if weights else None)
+    return _source(origin, name, step, slots, source_config, bare if weights else None)
 
 
 def _named(group):
@@ -191,12 +191,12 @@ def _named(group):
     return {name: group[name][()] for name in names if name in group}
 
 
-def _source(origin, name, step, slots, said, weights):
+def _source(origin, name, step, slots, source_config, weights):
     for variable, values in slots.items():
         for slot, value in values.items():
             if getattr(getattr(value, "dtype", None), "kind", "") not in _NUMBERS:
                 raise _broken(origin, f"{slot!r} of {variable!r} is no array of numbers.")
     kinds = {slot for values in slots.values() for slot in values}
-    peer = peers.of_legacy(origin, name, kinds, said)
+    peer = peers.of_legacy(origin, name, kinds, source_config)
     origin = f"{peer.title} from {origin}"
-    return Source.of_peer(peer, step, slots, said, origin=origin, weights=weights)
+    return Source.of_peer(peer, step, slots, source_config, origin=origin, weights=weights)

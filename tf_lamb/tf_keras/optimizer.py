@@ -53,8 +53,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         vars(self)["_of_build"] = tuple(map(host.native, var_list))  # which the model tracks
         names = map(self.slots_of, self.plan.treatments)
         pairs = zip(var_list, names, strict=True)
-        beside = [(self._add_slots(v, own), self._add_master(v)) for v, own in pairs]
-        self._slots, self._masters = map(list, zip(*beside, strict=True))
+        made = [(self._add_slots(v, own), self._add_master(v)) for v, own in pairs]
+        self._slots, self._masters = map(list, zip(*made, strict=True))
         if self.use_ema:
             self._has_averages = self.add_variable((), tf.int64, name="has_averages")
         if self.gradient_accumulation_steps:

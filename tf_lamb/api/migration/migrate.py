@@ -114,8 +114,8 @@ def make_migrate_functions(
         >>> optimizer = tf_lamb.from_addons(config, learning_rate=1e-3)
         """
         is_path = isinstance(config, (str, os.PathLike))
-        said: Any = checkpoints().optimizer_config(config) if is_path else config
-        arguments = peers.addons_arguments(said, arguments)
+        source_config: Any = checkpoints().optimizer_config(config) if is_path else config
+        arguments = peers.addons_arguments(source_config, arguments)
         if isinstance(rate := arguments.get("learning_rate"), dict):
             try:
                 arguments["learning_rate"] = deserialize(rate)

@@ -43,12 +43,12 @@ class Peer:
     has: tuple[str, ...]
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def arguments(self, said: Mapping[str, Any]) -> dict[str, Any]:
+    def arguments(self, source_config: Mapping[str, Any]) -> dict[str, Any]:
         """The peer's arguments under our names."""
-        words = {_WORDS.get(name, name): value for name, value in said.items()}
+        words = {_WORDS.get(name, name): value for name, value in source_config.items()}
         result = {name: _plain(words[name]) for name in self.has if name in words}
-        if "classic_momentum" in said:
-            result.update(_FORMS["inside" if said["classic_momentum"] else "outside"])
+        if "classic_momentum" in source_config:
+            result.update(_FORMS["inside" if source_config["classic_momentum"] else "outside"])
         return {**result, **self.fixed}
 
     def unsaid(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -80,22 +80,22 @@ _FORMS = {
 }
 
 
-def of_legacy(origin: str, name: str, slots, said) -> Peer:
+def of_legacy(origin: str, name: str, slots, source_config) -> Peer:
     """The peer that wrote these slots, or an error.
 
     Args:
         origin: for the error.
         name: the optimizer's own.
         slots: the names of its slots.
-        said: the names of the arguments that the source holds.
+        source_config: the names of the arguments that the source holds.
     """
-    slots, said = set(slots), set(said)
+    slots, source_config = set(slots), set(source_config)
     if slots == {"m", "v"} and not name.lower().startswith("adam"):
-        if "weight_decay_rate" in said:
+        if "weight_decay_rate" in source_config:
             return GARDEN_LAMB
-        if "weight_decay" in said:
+        if "weight_decay" in source_config:
             return ADDONS_LAMB
-    if slots == {"momentum"} and ("eeta" in said or "momentum" not in said):
+    if slots == {"momentum"} and ("eeta" in source_config or "momentum" not in source_config):
         return GARDEN_LARS  # legacy SGD has this slot, too, with the opposite sign
     raise ValueError(
         f"{origin} holds an optimizer named {name!r} with slots {sorted(slots)}, which is neither "
@@ -126,8 +126,8 @@ def step_of(counter) -> int:
             return step
     except (TypeError, ValueError):
         pass
-    said = " ".join(repr(counter).split())
-    raise ValueError(f"The step counter is {said:.100}, no number of steps. Nothing was changed.")
+    shown = " ".join(repr(counter).split())
+    raise ValueError(f"The step counter is {shown:.100}, no number of steps. Nothing was changed.")
 
 
 def addons_arguments(config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,31 +139,35 @@ def addons_arguments(config: Mapping[str, Any], given: Mapping[str, Any]) -> dic
     """
     given_ = config if isinstance(config, Mapping) else {}
     name = given_.get("registered_name") or given_.get("class_name")
-    said = given_.get("config")
-    if name != "Addons>LAMB" or not isinstance(said, Mapping):
+    source_config = given_.get("config")
+    if name != "Addons>LAMB" or not isinstance(source_config, Mapping):
         raise ValueError(
             "from_addons takes a serialized optimizer such as {'class_name': 'Addons>LAMB', "
             f"'config': {{...}}}}, or an HDF5 file with one, not {config!r}."
         )
-    peer = GARDEN_LAMB if "weight_decay_rate" in said else ADDONS_LAMB
+    peer = GARDEN_LAMB if "weight_decay_rate" in source_config else ADDONS_LAMB
     rest = {"name", "decay", "is_legacy_optimizer"}
-    if strange := sorted(k for k in said if _WORDS.get(k, k) not in {*peer.has, *rest}):
+    if strange := sorted(k for k in source_config if _WORDS.get(k, k) not in {*peer.has, *rest}):
         raise ValueError(
             f"The config holds {strange[0]!r}, which LAMB does not have. Leave it out."
         )
-    if peer is GARDEN_LAMB and not set(_EXCLUSIONS) <= {*said, *given}:
+    if peer is GARDEN_LAMB and not set(_EXCLUSIONS) <= {*source_config, *given}:
         raise ValueError(
             "Model Garden does not serialize its exclusion lists. Pass both, as they were in "
             "training: exclude_from_weight_decay=['layer_norm', 'bias'] and "
             "exclude_from_layer_adaptation=None, for instance; None where there was none."
         )
-    arguments = {**peer.arguments(said), "name": said.get("name", "LAMB"), **given}
+    arguments = {
+        **peer.arguments(source_config),
+        "name": source_config.get("name", "LAMB"),
+        **given,
+    }
     # Addons takes an empty list for none given.
     if "exclude_from_layer_adaptation" not in given:
         adapted = arguments.get("exclude_from_layer_adaptation")
         arguments["exclude_from_layer_adaptation"] = adapted or None
-    if said.get("decay") and "learning_rate" not in given:
-        arguments["learning_rate"] = _decayed(arguments["learning_rate"], said["decay"])
+    if source_config.get("decay") and "learning_rate" not in given:
+        arguments["learning_rate"] = _decayed(arguments["learning_rate"], source_config["decay"])
     return arguments
 
 
@@ -183,9 +187,11 @@ def same_momentum(origin: str, theirs: Mapping[str, Any], ours: Mapping[str, Any
     form = ours.get("momentum_form")
     if form is None:
         return dict(theirs)
-    said = theirs.get("momentum_form")
-    if form != said and (said or form not in _FORMS):
-        way = f"momentum_form={said!r}" if said else "momentum_form='inside' or 'outside'"
+    their_form = theirs.get("momentum_form")
+    if form != their_form and (their_form or form not in _FORMS):
+        way = (
+            f"momentum_form={their_form!r}" if their_form else "momentum_form='inside' or 'outside'"
+        )
         raise ValueError(
             f"The velocity of {origin} cannot become that of momentum_form={form!r}: past rates "
             f"and ratios are part of it. Pass {way}, as it was trained. Nothing was changed."
@@ -263,11 +269,17 @@ def check_same_matrices(
         )
 
 
-def muon_changes(said: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def muon_changes(
+    source_config: Mapping[str, Any], ours: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
     """Argument of Keras's Muon that ours does not have -> its value there, and what is here."""
     here = {"rms_rate": 0.2, "muon_a": 3.4445, "muon_b": -4.7750, "muon_c": 2.0315}
-    if "adam_weight_decay" in said:
+    if "adam_weight_decay" in source_config:
         # Theirs decays at the whole rate what Adam steps.
         here["adam_weight_decay"] = ours["weight_decay"] * ours["fallback_lr_scale"]
-    there = {name: (said[name] or 0.0, value) for name, value in here.items() if name in said}
+    there = {
+        name: (source_config[name] or 0.0, value)
+        for name, value in here.items()
+        if name in source_config
+    }
     return {name: pair for name, pair in there.items() if not math.isclose(*pair, rel_tol=1e-6)}

@@ -109,9 +109,9 @@ class Source:
     beyond: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of_peer(cls, peer: peers.Peer, step: int, slots, said, **more):
+    def of_peer(cls, peer: peers.Peer, step: int, slots, source_config, **more):
         """Makes the source from a peer's own names; `more` are attributes as they are."""
-        arguments = peer.arguments(said)
+        arguments = peer.arguments(source_config)
         ours = {
             variable: {peer.slots[slot]: value for slot, value in values.items()}
             for variable, values in slots.items()

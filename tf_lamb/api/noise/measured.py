@@ -200,8 +200,10 @@ class MeasureNoise(Wrapper):
         """At the end of a build."""
         self._members_by_group = self._members(variables)
         self._state = {name: self._add(name, *kind) for name, kind in self._initial_state().items()}
-        self._measured, beside = names_of(variables), variables if self.biased else ()
-        self._previous = [self.add_variable_from_reference(v, "previous_gradient") for v in beside]
+        self._measured, compared = names_of(variables), variables if self.biased else ()
+        self._previous = [
+            self.add_variable_from_reference(v, "previous_gradient") for v in compared
+        ]
 
     def _initial_state(self) -> dict[str, tuple[tuple[int, ...], str, str]]:
         """Name -> shape, dtype and initializer."""

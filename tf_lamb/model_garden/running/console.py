@@ -152,7 +152,7 @@ class Console:
         print(f"Full log: {where}", flush=True)
 
     def give_back(self) -> None:
-        """Has stderr be what it was, and shows what was said meanwhile."""
+        """Has stderr be what it was, and shows what was written meanwhile."""
         sys.stderr.flush()
         if not self.shows_all:
             self.stream.write(self._log())
@@ -270,15 +270,15 @@ class ProgressBar:
         """Moves on to the present step."""
         step, now, bar = self._step(), time.perf_counter(), self._console.bar
         rate = output.get("scaled_learning_rate", output.get("learning_rate"))
-        told = [
+        parts = [
             f"{name} {float(value):.4g}"
             for name, value in (("loss", output.get("training_loss")), ("learning rate", rate))
             if value is not None
         ]
         if self._begun is not None:  # the first loop compiles
             speed = (step - self._at) * self._batch_size / (now - self._begun)
-            told.append(f"{speed:,.0f} examples/s")
-        bar.set_description_str(", ".join(told), refresh=False)
+            parts.append(f"{speed:,.0f} examples/s")
+        bar.set_description_str(", ".join(parts), refresh=False)
         bar.update(step - bar.n)
         self._at, self._begun, self._console.step = step, now, step
         if not self._is_terminal and self._is_due("loop"):
@@ -288,12 +288,12 @@ class ProgressBar:
         """Shows what an evaluation came to: an Orbit action, too."""
         # What was made up for, before any step, is always shown.
         if self._begun is None or self._is_due("evaluation"):
-            told = ", ".join(
+            parts = ", ".join(
                 f"{name} {float(value):.4g}"
                 for name, value in output.items()
                 if not isinstance(value, dict) and not len(getattr(value, "shape", ()))
             )
-            self._console.say(f"Evaluated at step {self._step():,}: {told}")
+            self._console.say(f"Evaluated at step {self._step():,}: {parts}")
         if self._begun is not None:
             self._begun = time.perf_counter()
 
