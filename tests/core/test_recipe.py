@@ -120,13 +120,13 @@ def test_a_batch_that_was_not_shown_warns(call, message):
         (lambda: recipes.untuned_lamb_bert(True), "not True"),
         (lambda: recipes.untuned_lamb_bert("4K"), "not '4K'"),
         (
-            lambda: recipes.untuned_lamb_bert(10**12),
-            "1,000,000 steps x 512 / batch_size 1,000,000,000,000 is less than half a step",
+            lambda: recipes.untuned_lamb_bert(2**31 - 1),
+            "1,000,000 steps x 512 / batch_size 2,147,483,647 is less than half a step",
         ),
         (lambda: recipes.untuned_lamb_resnet50(512.5), "not 512.5"),
         (lambda: recipes.untuned_lamb_resnet50(512, examples=0), "examples must be a whole"),
-        (lambda: recipes.untuned_lamb_resnet50(512, epochs=0), "epochs must be a number > 0"),
-        (lambda: recipes.untuned_lamb_resnet50(512, epochs=math.inf), "not inf"),
+        (lambda: recipes.untuned_lamb_resnet50(512, epochs=0), r"\(0, inf\), but it is 0"),
+        (lambda: recipes.untuned_lamb_resnet50(512, epochs=math.inf), "it is inf"),
         (
             lambda: recipes.untuned_lamb_resnet50(32768, examples=100),
             r"90 epochs x 100 examples / batch_size 32,768 = 0.275 steps",
@@ -138,7 +138,7 @@ def test_a_batch_that_was_not_shown_warns(call, message):
         (lambda: recipes.legw(8192, 128, 0.1, 0.5, 60000, 25), "234 > 200 steps.*0.5 x 64 = 32"),
         (lambda: recipes.legw(8192, 0, 0.1, 0.2, 60000, 25), "base_batch_size must be"),
         (lambda: recipes.legw(8192, 128, 0, 0.2, 60000, 25), "base_learning_rate must be"),
-        (lambda: recipes.legw(8192, 128, 0.1, -1, 60000, 25), "warmup epochs must be.*>= 0"),
+        (lambda: recipes.legw(8192, 128, 0.1, -1, 60000, 25), r"warmup epochs must be.*\[0, inf\)"),
         (
             lambda: recipes.legw(1024, 128, 0.1, 0.2, 60000, 25, decay="cosine"),
             "decay must be one of 'constant', 'multi_step', 'polynomial', not 'cosine'",
@@ -169,7 +169,7 @@ def test_a_batch_that_was_not_shown_warns(call, message):
     ],
 )
 def test_what_cannot_be_right_is_refused_with_the_arithmetic(call, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         call()
 
 

@@ -256,7 +256,7 @@ def test_failure_while_writing_leaves_nothing(tmp_path, monkeypatch):
     "change, says",
     [
         ({"source": "digit"}, "source is 'digit'; use digits, fashion_mnist, photographs"),
-        ({"size": 7}, "size is 7; use 8 or more"),
+        ({"size": 7}, "size must be a whole number >= 8, not 7"),
         ({"source": "photographs", "size": 300}, "into 4 patches; use 213 or less"),
         ({"validation_fraction": 1.0}, "validation_fraction is 1.0; use one between"),
         ({"validation_fraction": 0.001}, "validation_fraction is 0.001, too little or too much"),

@@ -12,25 +12,25 @@ from collections.abc import Mapping, Sequence
 
 from tf_lamb.core.patterns import EXCLUSIONS, LONGEST_PATTERN, PRESETS
 
-# name -> (lowest, highest, whether the highest itself is allowed, an example)
+# name -> the interval that it lies in, and an example
 RANGES = {
-    "learning_rate": (0.0, math.inf, False, "1e-3"),
-    "weight_decay": (0.0, math.inf, False, "0.01"),
-    "beta_1": (0.0, 1.0, False, "0.9"),
-    "beta_2": (0.0, 1.0, False, "0.999"),
-    "momentum": (0.0, 1.0, False, "0.9"),
-    "epsilon": (0.0, math.inf, False, "1e-6"),
-    "trust_coefficient": (0.0, math.inf, False, "0.001"),
-    "delta": (0.0, math.inf, False, "0.1"),
-    "wd_ratio": (0.0, 1.0, True, "0.1"),
-    "ema_momentum": (0.0, 1.0, True, "0.99"),
-    "loss_scale_factor": (1e-30, math.inf, False, "1024.0"),
-    "clipnorm": (0.0, math.inf, False, "1.0"),
-    "clipvalue": (0.0, math.inf, False, "1.0"),
-    "global_clipnorm": (0.0, math.inf, False, "1.0"),
-    "smoothing": (0.0, 1.0, False, "0.99"),
-    "scale": (1.0, math.inf, False, "8"),
-    "fallback_lr_scale": (0.0, math.inf, False, "1.0"),
+    "learning_rate": ("[0, inf)", "1e-3"),
+    "weight_decay": ("[0, inf)", "0.01"),
+    "beta_1": ("[0, 1)", "0.9"),
+    "beta_2": ("[0, 1)", "0.999"),
+    "momentum": ("[0, 1)", "0.9"),
+    "epsilon": ("[0, inf)", "1e-6"),
+    "trust_coefficient": ("[0, inf)", "0.001"),
+    "delta": ("[0, inf)", "0.1"),
+    "wd_ratio": ("[0, 1]", "0.1"),
+    "ema_momentum": ("[0, 1]", "0.99"),
+    "loss_scale_factor": ("[1e-30, inf)", "1024.0"),
+    "clipnorm": ("[0, inf)", "1.0"),
+    "clipvalue": ("[0, inf)", "1.0"),
+    "global_clipnorm": ("[0, inf)", "1.0"),
+    "smoothing": ("[0, 1)", "0.99"),
+    "scale": ("[1, inf)", "8"),
+    "fallback_lr_scale": ("[0, inf)", "1.0"),
 }
 
 MOST_STEPS = 2**31 - 1  # Keras counts steps in an int32, but on TensorFlow
@@ -61,22 +61,28 @@ def hyperparameter(name: str, value):
     return bounds(name, value) if name.endswith("_bounds") else flag(name, value)
 
 
-def number(name: str, value) -> float:
-    """The value as a finite float in the range of its name, or an error that says which."""
-    low, high, closed, example = RANGES[name]
-    interval = f"[{low:g}, {high:g}{']' if closed else ')'}"
+def number(name: str, value, interval: str = "") -> float:
+    """The value as a finite float in an interval, by default that of its name, or an error.
+
+    Args:
+        interval: the ends with their brackets, such as "(0, inf)".
+    """
+    example = ""
+    if not interval:
+        interval, example = RANGES[name]
+        example = f" Try {name}={example}."
     try:
-        value_as_float = real(value)
+        as_float = real(value)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"{name} must be a number in {interval}, not {value!r}. Try {name}={example}."
+            f"{name} must be a number in {interval}, not {value!r}.{example}"
         ) from error
-    inside = low <= value_as_float < high or (closed and value_as_float == high)
-    if not inside:
-        raise ValueError(
-            f"{name} must be a number in {interval}, but it is {value!r}. Try {name}={example}."
-        )
-    return value_as_float
+    low, high = map(float, interval[1:-1].split(","))
+    above = as_float > low or (interval[0] == "[" and as_float == low)
+    below = as_float < high or (interval[-1] == "]" and as_float == high)
+    if not (above and below):
+        raise ValueError(f"{name} must be a number in {interval}, but it is {value!r}.{example}")
+    return as_float
 
 
 def real(value) -> float:
@@ -127,16 +133,16 @@ def at_most_one(arguments: Mapping[str, object]) -> None:
         raise ValueError(f"At most one of {', '.join(arguments)} can be set, but got {values}.")
 
 
-def integer(name: str, value) -> int:
-    """The value as an int if it is a whole number that an int32 holds, 1 or more, or an error."""
+def integer(name: str, value, least: int = 1, most: float = MOST_STEPS) -> int:
+    """The value as an int from `least` to `most`, by default what an int32 holds, or an error."""
     try:
         number = operator.index(value)
     except TypeError as error:
-        raise TypeError(f"{name} must be a whole number >= 1, not {value!r}.") from error
-    if isinstance(value, bool) or number < 1:
-        raise ValueError(f"{name} must be a whole number >= 1, not {value!r}.")
-    if number > MOST_STEPS:
-        raise ValueError(f"{name} must be a whole number up to {MOST_STEPS:,}, not {number:,}.")
+        raise TypeError(f"{name} must be a whole number >= {least}, not {value!r}.") from error
+    if isinstance(value, bool) or number < least:
+        raise ValueError(f"{name} must be a whole number >= {least}, not {value!r}.")
+    if number > most:
+        raise ValueError(f"{name} must be a whole number up to {most:,}, not {number:,}.")
     return number
 
 

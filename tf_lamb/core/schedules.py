@@ -9,23 +9,21 @@ real number: float32 tells no step from the next beyond 2^24.
 """
 
 import dataclasses
+import functools
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tf_lamb.core import checks
 
-
-def _rate(name, value):
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number, not {value!r}.")
-    if not 0 <= (rate := checks.real(value)) < math.inf:
-        raise ValueError(f"{name} must be a finite number >= 0, but it is {value!r}.")
-    return rate
-
-
-_CHECKS = {float: _rate, int: checks.integer, bool: checks.flag, str: checks.choice}
+_RATES = "[0, inf)"
+_CHECKS: dict[Any, Callable] = {
+    float: functools.partial(checks.number, interval=_RATES),
+    int: checks.integer,
+    bool: checks.flag,
+    str: checks.choice,
+}
 
 
 class Schedule:
@@ -140,7 +138,8 @@ class MultiStep(Schedule):
         object.__setattr__(self, "boundaries", tuple(map(_boundary, self.boundaries)))
         if list(self.boundaries) != sorted(set(self.boundaries)):
             raise ValueError(f"boundaries must rise, but they are {self.boundaries}.")
-        rates = (_rate(f"learning_rates[{i}]", r) for i, r in enumerate(self.learning_rates))
+        named = ((f"learning_rates[{i}]", rate) for i, rate in enumerate(self.learning_rates))
+        rates = (checks.number(name, rate, _RATES) for name, rate in named)
         object.__setattr__(self, "learning_rates", tuple(rates))
 
     def value(self, xp: Any, step: Any) -> Any:

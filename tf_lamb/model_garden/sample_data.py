@@ -14,6 +14,7 @@ import pathlib
 import random
 import re
 
+from tf_lamb.core import checks
 from tf_lamb.model_garden.errors import require
 from tf_lamb.model_garden.folders import samples
 
@@ -59,11 +60,11 @@ def write(
       ModuleNotFoundError: where Model Garden is not installed.
     """
     require()
-    samples.check_least("seq_length", seq_length, 8)
-    samples.check_least("dupe_factor", dupe_factor, 1)
-    samples.check_least("max_predictions_per_seq", max_predictions_per_seq, 1)
+    checks.integer("seq_length", seq_length, 8)
+    checks.integer("dupe_factor", dupe_factor, 1)
+    checks.integer("max_predictions_per_seq", max_predictions_per_seq, 1)
     if not vocab_file:
-        samples.check_least("vocab_size", vocab_size, 100)
+        checks.integer("vocab_size", vocab_size, 100)
     samples.check_fraction(validation_fraction)
     vocab = read_vocab(vocab_file) if vocab_file else None
     sources = read_sources(input)

@@ -13,7 +13,7 @@ import hashlib
 import os
 import pathlib
 
-from tf_lamb.core import messages
+from tf_lamb.core import checks, messages
 from tf_lamb.model_garden.folders import samples
 
 FILES = ("train.tfrecord", "validation.tfrecord", "data.json")
@@ -55,7 +55,7 @@ def write(
     read_by = ["sklearn"] if source in ("digits", "photographs") else []
     room = "tf_lamb.model_garden.sample_pictures"
     messages.require_installed(room, "tensorflow", "tqdm", *read_by, extra="model-garden")
-    samples.check_least("size", size, 8)
+    checks.integer("size", size, 8)
     samples.check_fraction(validation_fraction)
     classes, parts = read(source, size, fashion_mnist_dir)
     is_split = "validation" in parts

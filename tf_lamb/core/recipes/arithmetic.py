@@ -1,12 +1,10 @@
-"""The arithmetic and the checks that all recipes share."""
+"""The arithmetic that all recipes share."""
 
 import math
-import numbers
-import operator
-import sys
 from fractions import Fraction
 from typing import Any
 
+from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
 
 IMAGENET = 1281167  # training pictures
@@ -17,25 +15,6 @@ UNTUNED_LAMB: dict[str, Any] = {
     "optimizer": "LAMB", "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-6, "global_clipnorm": 1.0,
     "exclude_from_weight_decay": NORM_AND_BIAS,
 }  # fmt: skip
-
-
-def integer(name: str, value, least: int = 1) -> int:
-    """The value as an int, or an error that says what it must be."""
-    try:
-        result = operator.index(value)
-    except TypeError:
-        result = least - 1
-    if isinstance(value, bool) or result < least:
-        raise ValueError(f"{name} must be a whole number >= {least}, not {value!r}.")
-    return result
-
-
-def positive(name: str, value, or_zero: bool = False) -> float:
-    """The value if it is a finite number above 0, or an error."""
-    good = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not good or not 0 <= value <= sys.float_info.max or (value == 0 and not or_zero):
-        raise ValueError(f"{name} must be a number {'>=' if or_zero else '>'} 0, not {value!r}.")
-    return float(value)
 
 
 def nearest(value) -> int:
@@ -55,8 +34,9 @@ def fit_steps(epochs: float, examples: int, batch_size: int) -> int:
 
 def training(epochs: float, examples: int, batch_size: int, count=epochs_to_steps) -> int:
     """The steps of a run in epochs, checked."""
-    positive("epochs", epochs)
-    steps = count(epochs, integer("examples", examples), integer("batch_size", batch_size))
+    checks.number("epochs", epochs, "(0, inf)")
+    examples = checks.integer("examples", examples, most=math.inf)
+    steps = count(epochs, examples, checks.integer("batch_size", batch_size))
     if steps < 1:
         raise ValueError(
             f"Nothing would be trained: {epochs:g} epochs x {examples:,} examples / batch_size "

@@ -7,13 +7,13 @@ import math
 from fractions import Fraction
 from typing import Any
 
+from tf_lamb.core import checks
 from tf_lamb.core.recipes.arithmetic import (
     IMAGENET,
     NORM_AND_BIAS,
     UNTUNED_LAMB,
     epochs_to_steps,
     in_epochs,
-    integer,
     nearest,
     training,
     warn_outside,
@@ -43,8 +43,8 @@ def untuned_lamb_bert(batch_size: int) -> Recipe:
         batch_size: The batch to train with; the paper has the powers of 2 from 512 to 32,768.
 
     Raises:
-        ValueError: where the batch is no whole number, or beyond 163,840, so that warmup would be
-            longer than training.
+        TypeError: where the batch is no whole number.
+        ValueError: where it is beyond 163,840, so that warmup would be longer than training.
 
     Example:
         >>> recipe = untuned_lamb_bert(32768)
@@ -54,7 +54,7 @@ def untuned_lamb_bert(batch_size: int) -> Recipe:
     References:
         You et al., Large batch optimization for deep learning, arXiv 1904.00962.
     """
-    batch_size = integer("batch_size", batch_size)
+    batch_size = checks.integer("batch_size", batch_size)
     if not (steps := nearest(Fraction(1_000_000 * 512, batch_size))):
         raise ValueError(
             f"Nothing would be trained: 1,000,000 steps x 512 / batch_size {batch_size:,} is less "
@@ -208,6 +208,7 @@ def untuned_lamb_resnet50(batch_size: int, examples: int = IMAGENET, epochs: flo
         epochs: Passes over it. Defaults to 90 (the paper).
 
     Raises:
+        TypeError: where an argument is no number.
         ValueError: where an argument is out of range, or warmup is longer than training.
 
     Example:
@@ -246,6 +247,7 @@ def legw_resnet50_lars(batch_size: int, examples: int = IMAGENET, epochs: float 
         epochs: Passes over it. Defaults to 90 (both).
 
     Raises:
+        TypeError: where an argument is no number.
         ValueError: where an argument is out of range, or warmup is longer than training.
 
     Example:
@@ -276,7 +278,7 @@ def legw_resnet50_lars(batch_size: int, examples: int = IMAGENET, epochs: float 
 
 def _by_the_root(batch_size, examples, epochs, *, shown, rate, warmup, **given) -> Recipe:
     """The rate and the epochs of warmup: each at batch 512, and in the words of the source."""
-    batch_size = integer("batch_size", batch_size)
+    batch_size = checks.integer("batch_size", batch_size)
     train_steps = training(epochs, examples, batch_size)
     warn_outside(
         batch_size, 512, 32768,

@@ -1,6 +1,7 @@
 """A recipe: how it prints, and what an optimizer is given by it."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +9,6 @@ from tf_lamb import core
 from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import PRESETS
-from tf_lamb.core.recipes.arithmetic import integer, positive
 
 # The functions of `tf_lamb.recipes` that make one.
 MAKERS = (
@@ -201,6 +201,7 @@ class Recipe(Drawable):
         warmup_epochs: Warmup before it was rounded to steps.
 
     Raises:
+        TypeError: where an argument is no number.
         ValueError: where a number is out of range, or warmup is longer than training.
     """
 
@@ -239,10 +240,12 @@ class Recipe(Drawable):
 
     def __post_init__(self):
         for name, least in (("batch_size", 1), ("train_steps", 1), ("warmup_steps", 0)):
-            object.__setattr__(self, name, integer(name, getattr(self, name), least))
-        object.__setattr__(self, "learning_rate", positive("learning_rate", self.learning_rate))
+            object.__setattr__(self, name, checks.integer(name, getattr(self, name), least))
+        rate = checks.number("learning_rate", self.learning_rate, "(0, inf)")
+        object.__setattr__(self, "learning_rate", rate)
         if self.examples is not None:
-            object.__setattr__(self, "examples", integer("examples", self.examples))
+            examples = checks.integer("examples", self.examples, most=math.inf)
+            object.__setattr__(self, "examples", examples)
         for name in ("decay", "handover"):
             checks.choice(name, getattr(self, name))
         if self.decay == "multi_step" and not self.boundaries:

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
+from tf_lamb.core import checks
 from tf_lamb.core.recipes.arithmetic import (
     IMAGENET,
     NORM_AND_BIAS,
     UNTUNED_LAMB,
     epochs_to_steps,
     in_epochs,
-    integer,
 )
 from tf_lamb.core.recipes.recipe import Recipe
 
@@ -106,7 +106,7 @@ def mlperf_lars(batch_size: int) -> Recipe:
     References:
         github.com/mlcommons/logging, mlperf_logging/rcp_checker, v1.0 to v4.0.
     """
-    batch_size = integer("batch_size", batch_size)
+    batch_size = checks.integer("batch_size", batch_size)
     point = _point("mlperf_lars", MLPERF_LARS, batch_size)
     warmup_steps = epochs_to_steps(point.warmup_epochs, IMAGENET, batch_size)
     if point.decay_steps is None:
@@ -171,7 +171,7 @@ def mlperf_lamb_bert(batch_size: int) -> Recipe:
         github.com/mlcommons/logging, mlperf_logging/rcp_checker, v1.0 to v5.1; github.com/
         mlcommons/training, retired_benchmarks/bert.
     """
-    batch_size = integer("batch_size", batch_size)
+    batch_size = checks.integer("batch_size", batch_size)
     point = _point("mlperf_lamb_bert", MLPERF_BERT, batch_size)
     rate, warmup, start = point.learning_rate, point.warmup_steps, point.start_step
     lines = [f"learning rate = {rate:g}", f"training = {point.train_steps:,} steps"]

@@ -7,14 +7,13 @@ schedule ends with it. Warmup is counted by its examples, and is the same at any
 import math
 from collections.abc import Sequence
 
+from tf_lamb.core import checks
 from tf_lamb.core.recipes.arithmetic import (
     IMAGENET,
     epochs_to_steps,
     fit_steps,
     in_epochs,
     in_fit,
-    integer,
-    positive,
     training,
     warn_outside,
 )
@@ -55,6 +54,7 @@ def legw(
         handover: "continuous", or "drop" if the baseline's decay counts from step 0.
 
     Raises:
+        TypeError: where an argument is no number.
         ValueError: where an argument is out of range, or warmup is longer than training.
 
     Example:
@@ -100,6 +100,7 @@ def linear_scaling(
         decay_epochs: Defaults to 1/3, 2/3 and 8/9 of the epochs: 30, 60 and 80 of 90 (the paper).
 
     Raises:
+        TypeError: where an argument is no number.
         ValueError: where an argument is out of range, warmup is longer than training, or a decay
             epoch lies after the end.
 
@@ -111,11 +112,11 @@ def linear_scaling(
     References:
         Goyal et al., Accurate, large minibatch SGD, arXiv 1706.02677.
     """
-    batch_size = integer("batch_size", batch_size)
+    batch_size = checks.integer("batch_size", batch_size)
     train_steps = training(epochs, examples, batch_size, fit_steps)
-    k = batch_size / integer("base_batch_size", base_batch_size)
-    base_learning_rate = positive("base_learning_rate", base_learning_rate)
-    positive("warmup_epochs", warmup_epochs, or_zero=True)
+    k = batch_size / checks.integer("base_batch_size", base_batch_size)
+    base_learning_rate = checks.number("base_learning_rate", base_learning_rate, "(0, inf)")
+    checks.number("warmup_epochs", warmup_epochs, "[0, inf)")
     if decay_epochs is None:
         decay_epochs = (epochs / 3, epochs * 2 / 3, epochs * 8 / 9)
     if list(decay_epochs) != sorted(decay_epochs) or not all(0 < e < epochs for e in decay_epochs):
@@ -189,6 +190,7 @@ def sqrt_scaling(
         decay, power, handover: The baseline's; see `legw`.
 
     Raises:
+        TypeError: where an argument is no number.
         ValueError: where an argument is out of range, or warmup is longer than training.
 
     Example:
@@ -211,11 +213,11 @@ def _square_root(
     title, source, batch_size, base_batch_size, base_learning_rate, base_warmup_epochs, examples,
     epochs, *, stretch_warmup, decay,
 ) -> Recipe:  # fmt: skip
-    batch_size = integer("batch_size", batch_size)
+    batch_size = checks.integer("batch_size", batch_size)
     train_steps = training(epochs, examples, batch_size, fit_steps)
-    k = batch_size / integer("base_batch_size", base_batch_size)
-    base_learning_rate = positive("base_learning_rate", base_learning_rate)
-    positive("warmup epochs", base_warmup_epochs, or_zero=True)
+    k = batch_size / checks.integer("base_batch_size", base_batch_size)
+    base_learning_rate = checks.number("base_learning_rate", base_learning_rate, "(0, inf)")
+    checks.number("warmup epochs", base_warmup_epochs, "[0, inf)")
     warmup_epochs = base_warmup_epochs * k if stretch_warmup else base_warmup_epochs
     learning_rate = base_learning_rate * math.sqrt(k)
     warn_outside(

@@ -66,7 +66,7 @@ def fill_in(flags) -> str:
             line, settings = recipes.fill_in(
                 flags.recipe or recipes.DEFAULT, batch, params, override
             )
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise UserError(f"{flag}: {error}") from error
         text.append(line)
     _override(params, settings, "--global_batch_size")

@@ -11,8 +11,8 @@ length of warmup, the curve follows it.
 import dataclasses
 from fractions import Fraction
 
-from tf_lamb.core import recipes, schedules
-from tf_lamb.core.recipes.arithmetic import integer, nearest
+from tf_lamb.core import checks, recipes, schedules
+from tf_lamb.core.recipes.arithmetic import nearest
 from tf_lamb.model_garden.folders.yamls import at
 
 _OPTIMIZERS = {"LAMB": "tf_lamb", "LARS": "tf_lars"}
@@ -131,6 +131,7 @@ def fill_in(name: str, batch_size: int, params, own: dict | None = None) -> tupl
         own: what `--params_override` says; it holds, whatever the recipe says.
 
     Raises:
+        TypeError: where a number of steps is no whole number.
         ValueError: where there is no such recipe for this model, schedule, batch or number of
             steps, or warmup would be longer than training.
     """
@@ -146,9 +147,9 @@ def fill_in(name: str, batch_size: int, params, own: dict | None = None) -> tupl
         stretch = Fraction(train_steps, tuned)
     else:
         if steps is not None:
-            stretch = Fraction(integer("trainer.train_steps", steps), tuned)
+            stretch = Fraction(checks.integer("trainer.train_steps", steps), tuned)
         else:
-            integer("batch_size", batch_size)
+            checks.integer("batch_size", batch_size)
             stretch = Fraction(params.task.train_data.global_batch_size, batch_size)
         text, settings = _scaled(name, batch_size, params, own, stretch)
     trainer = settings["trainer"]
@@ -222,7 +223,9 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
     if ours and warmup.handover == "continuous" and "exponential" not in rate.type:
         before = warmup_steps
         after = (
-            recipe.warmup_steps if warmed is None else integer("warmup.tf_lamb.steps", warmed, 0)
+            recipe.warmup_steps
+            if warmed is None
+            else checks.integer("warmup.tf_lamb.steps", warmed, 0)
         )
 
     def scale(key, value):

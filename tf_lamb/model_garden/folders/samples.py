@@ -22,12 +22,6 @@ def sha256(value):
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def check_least(name, value, least):
-    """Raises where a number is too small."""
-    if value < least:
-        raise ValueError(f"{name} is {value}; use {least} or more.")
-
-
 def check_fraction(fraction):
     """Raises where the share for validation is none."""
     if not 0 < fraction < 1:
