@@ -295,3 +295,14 @@ def test_an_all_reduce_that_xla_cannot_compile(records, tmp_path):
         check_run(build(settings), "train", str(tmp_path / "model"))
     settings["runtime"] |= {"enable_xla": False}
     assert why_no_runtime(build(settings), evaluating=False) is None
+
+
+@pytest.mark.parametrize("own", [{"measure_noise": {"enabled": True}}, {"adascale": {"scale": 2}}])
+def test_gradients_that_a_loss_scale_sums_before_they_are_measured(records, own):
+    settings = tiny(records, optimizer_config=optimizer(gradient_accumulation_steps=2, **own))
+    settings["task"]["scale_loss"] = True
+    settings["runtime"] |= {"mixed_precision_dtype": "float16"}
+    assert why_no_runtime(build(settings), evaluating=False) is None  # on one device
+    settings["runtime"] |= {"distribution_strategy": "mirrored", "num_gpus": 2}
+    (name,) = own
+    assert f"tf_lamb.{name} has to see" in why_no_runtime(build(settings), evaluating=False)

@@ -125,7 +125,7 @@ def rates():
 def _is_run_at_once_too(run):
     """Whether a run is compared with one that does not accumulate."""
     is_alone = run.replicas == run.stages == 1 and not run.flags and run.is_rate_known
-    is_plain = run.precision == "float32" and "measured" not in run.optimizer
+    is_plain = run.precision == "float32" and "measure_noise" not in run.optimizer
     return run.accumulates > 1 and run.is_exact and is_alone and is_plain and not run.is_refused
 
 

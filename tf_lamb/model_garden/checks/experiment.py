@@ -91,6 +91,12 @@ def why_no_runtime(params, evaluating: bool) -> str | None:
                 "runtime.mixed_precision_dtype=float16 in Model Garden, whose average cannot be "
                 "loss-scaled. Write runtime.mixed_precision_dtype=bfloat16"
             )
+        if (setting := _measures(params)) and batches.replicas(params) != 1:
+            return (
+                f"{setting} has to see the gradients of each replica, which "
+                "runtime.mixed_precision_dtype=float16 sums before. Write "
+                "runtime.mixed_precision_dtype=bfloat16"
+            )
         scaled = isinstance(params.task, masked_lm.MaskedLMConfig) and params.task.scale_loss
         if isinstance(params.task, MaskedLMConfig) and not scaled:
             return (
@@ -98,6 +104,17 @@ def why_no_runtime(params, evaluating: bool) -> str | None:
                 "Model Garden's own masked-LM step has none. Write task.scale_loss=true in an "
                 "experiment of ours (lamb/...), or runtime.mixed_precision_dtype=bfloat16"
             )
+    return None
+
+
+def _measures(params) -> str | None:
+    """The setting that has gradients measured, or None."""
+    optimizer = params.trainer.optimizer_config.optimizer
+    own, path = optimizer.get(), f"trainer.optimizer_config.optimizer.{optimizer.type}"
+    if getattr(getattr(own, "measure_noise", None), "enabled", False):
+        return f"{path}.measure_noise"
+    if getattr(getattr(own, "adascale", None), "scale", None) is not None:
+        return f"{path}.adascale"
     return None
 
 
