@@ -5,6 +5,7 @@ all; MyST, so that the pages stay the Markdown that a code host shows; Furo, bec
 own fonts and scripts and asks no other machine for any.
 """
 
+import inspect
 import os
 import re
 
@@ -57,6 +58,12 @@ def is_left_out(app, what, name, value, skip, options):
     return True if left_out else None  # None: as autodoc itself would
 
 
+def as_inherited(app, what, name, value, options, lines):
+    """The docstring of a class that has none is its base class's, as `help` shows it."""
+    if what == "class" and not any(lines):
+        lines[:] = (inspect.getdoc(value) or "").splitlines()
+
+
 def as_restructured_text(app, what, name, value, options, lines):
     """Docstrings are written to be read in an editor: equations and bars become literal here."""
     plain, literal, out = False, False, []  # plain: within `Args:` and its like, or within a list
@@ -76,4 +83,5 @@ def as_restructured_text(app, what, name, value, options, lines):
 
 def setup(app):
     app.connect("autodoc-skip-member", is_left_out)
+    app.connect("autodoc-process-docstring", as_inherited, priority=50)
     app.connect("autodoc-process-docstring", as_restructured_text, priority=100)

@@ -34,20 +34,17 @@ class _Observing:
         return optimizer
 
 
-class AutoWarmup(callbacks.AutoWarmup, BetweenBatches):
-    __doc__ = callbacks.AutoWarmup.__doc__
+class AutoWarmup(callbacks.AutoWarmup, BetweenBatches): ...
 
 
 class DivergenceReport(_Observing, callbacks.DivergenceReport, BetweenBatches):
     __doc__ = callbacks.DivergenceReport.__doc__
 
 
-class NoiseScale(callbacks.NoiseScale, BetweenBatches):
-    __doc__ = callbacks.NoiseScale.__doc__
+class NoiseScale(callbacks.NoiseScale, BetweenBatches): ...
 
 
-class StopAtScaleInvariantStep(callbacks.StopAtScaleInvariantStep, BetweenBatches):
-    __doc__ = callbacks.StopAtScaleInvariantStep.__doc__
+class StopAtScaleInvariantStep(callbacks.StopAtScaleInvariantStep, BetweenBatches): ...
 
 
 class TrustRatios(_Observing, callbacks.TrustRatios, BetweenBatches):
@@ -91,8 +88,6 @@ _BEFORE, _AFTER = "after_epoch_", ".weights.h5"
 
 
 class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRestore):
-    __doc__ = callbacks.BackupAndRestore.__doc__
-
     def __init__(self, backup_dir: str | os.PathLike, delete_checkpoint: bool = True):
         super().__init__(backup_dir, delete_checkpoint=delete_checkpoint)
 

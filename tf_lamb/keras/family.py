@@ -10,41 +10,33 @@ _registered = keras.saving.register_keras_serializable(package="tf_lamb")
 
 
 @_registered
-class LAMB(optimizers.LAMB, LayerwiseOptimizer):
-    __doc__ = optimizers.LAMB.__doc__
+class LAMB(optimizers.LAMB, LayerwiseOptimizer): ...
 
 
 @_registered
-class LANS(optimizers.LANS, LayerwiseOptimizer):
-    __doc__ = optimizers.LANS.__doc__
+class LANS(optimizers.LANS, LayerwiseOptimizer): ...
 
 
 @_registered
-class LARS(optimizers.LARS, LayerwiseOptimizer):
-    __doc__ = optimizers.LARS.__doc__
+class LARS(optimizers.LARS, LayerwiseOptimizer): ...
 
 
 @_registered
-class Muon(optimizers.Muon, LayerwiseOptimizer):
-    __doc__ = optimizers.Muon.__doc__
+class Muon(optimizers.Muon, LayerwiseOptimizer): ...
 
 
 @_registered
-class SGDP(optimizers.SGDP, LayerwiseOptimizer):
-    __doc__ = optimizers.SGDP.__doc__
+class SGDP(optimizers.SGDP, LayerwiseOptimizer): ...
 
 
 @_registered
-class AdamP(optimizers.AdamP, LayerwiseOptimizer):
-    __doc__ = optimizers.AdamP.__doc__
+class AdamP(optimizers.AdamP, LayerwiseOptimizer): ...
 
 
 # Saved files call it "Measured".
 @keras.saving.register_keras_serializable(package="tf_lamb", name="Measured")
-class MeasureNoise(noise.MeasureNoise, MeasuringOptimizer):
-    __doc__ = noise.MeasureNoise.__doc__
+class MeasureNoise(noise.MeasureNoise, MeasuringOptimizer): ...
 
 
 @_registered
-class AdaScale(noise.AdaScale, ScalingOptimizer):
-    __doc__ = noise.AdaScale.__doc__
+class AdaScale(noise.AdaScale, ScalingOptimizer): ...

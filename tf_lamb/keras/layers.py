@@ -42,13 +42,11 @@ class _BatchNormalization(keras.layers.BatchNormalization):
 
 
 @keras.saving.register_keras_serializable(package="tf_lamb")
-class GhostBatchNormalization(layers.GhostBatchNormalization, _BatchNormalization):
-    __doc__ = layers.GhostBatchNormalization.__doc__
+class GhostBatchNormalization(layers.GhostBatchNormalization, _BatchNormalization): ...
 
 
 @keras.saving.register_keras_serializable(package="tf_lamb")
-class SplitBatchNormalization(layers.SplitBatchNormalization, _BatchNormalization):
-    __doc__ = layers.SplitBatchNormalization.__doc__
+class SplitBatchNormalization(layers.SplitBatchNormalization, _BatchNormalization): ...
 
 
 replace_batch_normalization = make_replace_batch_normalization(
@@ -58,7 +56,6 @@ replace_batch_normalization = make_replace_batch_normalization(
 
 @keras.saving.register_keras_serializable(package="tf_lamb")
 class QuantizedReLU(layers.QuantizedReLU, keras.layers.Layer):
-    __doc__ = layers.QuantizedReLU.__doc__
     _xp = ops
 
 

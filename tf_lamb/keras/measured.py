@@ -167,8 +167,7 @@ def _unzipped(pairs):
 _ADAPTIVE = (keras.optimizers.Adam,)  # AdamW is one
 
 
-class _Rate(Rate, keras.optimizers.schedules.LearningRateSchedule):
-    __doc__ = Rate.__doc__
+class _Rate(Rate, keras.optimizers.schedules.LearningRateSchedule): ...
 
 
 class ScalingOptimizer(MeasuringOptimizer):

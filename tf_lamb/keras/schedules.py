@@ -18,35 +18,28 @@ class _Schedule(Schedule, keras.optimizers.schedules.LearningRateSchedule):
 
 
 @_registered
-class Constant(schedules.Constant, _Schedule):
-    __doc__ = schedules.Constant.__doc__
+class Constant(schedules.Constant, _Schedule): ...
 
 
 @_registered
-class Polynomial(schedules.Polynomial, _Schedule):
-    __doc__ = schedules.Polynomial.__doc__
+class Polynomial(schedules.Polynomial, _Schedule): ...
 
 
 @_registered
-class Cosine(schedules.Cosine, _Schedule):
-    __doc__ = schedules.Cosine.__doc__
+class Cosine(schedules.Cosine, _Schedule): ...
 
 
 @_registered
-class Exponential(schedules.Exponential, _Schedule):
-    __doc__ = schedules.Exponential.__doc__
+class Exponential(schedules.Exponential, _Schedule): ...
 
 
 @_registered
-class MultiStep(schedules.MultiStep, _Schedule):
-    __doc__ = schedules.MultiStep.__doc__
+class MultiStep(schedules.MultiStep, _Schedule): ...
 
 
 @_registered
-class Warmup(schedules.Warmup, _Schedule):
-    __doc__ = schedules.Warmup.__doc__
+class Warmup(schedules.Warmup, _Schedule): ...
 
 
 @_registered
-class Stages(schedules.Stages, _Schedule):
-    __doc__ = schedules.Stages.__doc__
+class Stages(schedules.Stages, _Schedule): ...

@@ -25,30 +25,23 @@ class BetweenBatches(tf_keras.callbacks.Callback):
         return int(self.model._steps_per_execution.numpy())
 
 
-class AutoWarmup(callbacks.AutoWarmup, BetweenBatches):
-    __doc__ = callbacks.AutoWarmup.__doc__
+class AutoWarmup(callbacks.AutoWarmup, BetweenBatches): ...
 
 
-class DivergenceReport(callbacks.DivergenceReport, BetweenBatches):
-    __doc__ = callbacks.DivergenceReport.__doc__
+class DivergenceReport(callbacks.DivergenceReport, BetweenBatches): ...
 
 
-class NoiseScale(callbacks.NoiseScale, BetweenBatches):
-    __doc__ = callbacks.NoiseScale.__doc__
+class NoiseScale(callbacks.NoiseScale, BetweenBatches): ...
 
 
-class StopAtScaleInvariantStep(callbacks.StopAtScaleInvariantStep, BetweenBatches):
-    __doc__ = callbacks.StopAtScaleInvariantStep.__doc__
+class StopAtScaleInvariantStep(callbacks.StopAtScaleInvariantStep, BetweenBatches): ...
 
 
 class TrustRatios(callbacks.TrustRatios, BetweenBatches):
-    __doc__ = callbacks.TrustRatios.__doc__
     _writer = summaries.Writer
 
 
 class BackupAndRestore(callbacks.BackupAndRestore, tf_keras.callbacks.BackupAndRestore):
-    __doc__ = callbacks.BackupAndRestore.__doc__
-
     def __init__(self, backup_dir: str | os.PathLike, delete_checkpoint: bool = True):
         super().__init__(backup_dir, delete_checkpoint=delete_checkpoint)
 

@@ -64,13 +64,11 @@ def _known(half):
 
 @tf_keras.saving.register_keras_serializable(package="tf_lamb")
 class GhostBatchNormalization(layers.GhostBatchNormalization, _Normalization):
-    __doc__ = layers.GhostBatchNormalization.__doc__
     call = _known(layers.GhostBatchNormalization)
 
 
 @tf_keras.saving.register_keras_serializable(package="tf_lamb")
 class SplitBatchNormalization(layers.SplitBatchNormalization, _Normalization):
-    __doc__ = layers.SplitBatchNormalization.__doc__
     call = _known(layers.SplitBatchNormalization)
 
 
@@ -81,7 +79,6 @@ replace_batch_normalization = make_replace_batch_normalization(
 
 @tf_keras.saving.register_keras_serializable(package="tf_lamb")
 class QuantizedReLU(layers.QuantizedReLU, tf_keras.layers.Layer):
-    __doc__ = layers.QuantizedReLU.__doc__
     _xp = namespace
 
 

@@ -169,8 +169,7 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
 _ADAPTIVE = (tf_keras.optimizers.Adam, tf_keras.optimizers.AdamW)
 
 
-class _Rate(Rate, tf_keras.optimizers.schedules.LearningRateSchedule):
-    __doc__ = Rate.__doc__
+class _Rate(Rate, tf_keras.optimizers.schedules.LearningRateSchedule): ...
 
 
 class ScalingOptimizer(MeasuringOptimizer):
