@@ -13,6 +13,7 @@ import argparse
 import importlib.metadata
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,11 @@ def commit():
     """Of the checkout, and whether it has changes."""
     git = ["git", "-C", str(HERE), "describe", "--always", "--dirty"]
     return subprocess.run(git, capture_output=True, text=True).stdout.strip()
+
+
+def without_paths(text):
+    """The end of a message, without this machine's folders."""
+    return re.sub(r"/[\w./-]*/(?=[\w.-]+)", "", text)[-2000:]
 
 
 def main():
@@ -58,7 +64,7 @@ def main():
             try:
                 line["outcome"] = garden_runs.check(run, folder)
             except garden_runs.Broken as broken:
-                line |= {"outcome": "broken", "broken": str(broken)[:4000]}
+                line |= {"outcome": "broken", "broken": without_paths(str(broken))}
                 failed.append(seed)
                 if asked.keep:
                     shutil.copytree(folder, pathlib.Path(asked.keep) / str(seed))

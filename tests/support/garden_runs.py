@@ -482,7 +482,7 @@ def _check_changed(run, whole):
     ended = go(run, whole, settings=changed)
     if not (words := CHANGES[run.change]):
         _trained(ended)
-        _check_end(dataclasses.replace(run, settings=changed), whole, ended)
+        _check_end(dataclasses.replace(run, settings=changed), whole, ended, run.steps)
         return
     _check_refusal(ended, words)
     if before != {path: path.stat().st_size for path in whole.rglob("*") if path.is_file()}:
@@ -519,7 +519,8 @@ def _skipped(folder):
     return sum(int(v) for n, v in state.items() if "skipped_steps" in n)
 
 
-def _check_end(run, folder, ended):
+def _check_end(run, folder, ended, before=0):
+    """Holds a run to its promises; `before` is the step at which a run of other settings ended."""
     global_step, iterations = _counts(folder)
     skipped = _skipped(folder)
     end = global_step if run.may_end_early else run.steps
@@ -531,7 +532,7 @@ def _check_end(run, folder, ended):
     if not is_over and not re.search(rf"steps +{end} of {run.steps}", ended.text):
         raise Broken(f"the report does not end at step {end}: {ended.text[-1500:]}")
     for (step, tag), value in scalars(folder, "train").items():
-        if tag != "learning_rate" or skipped:
+        if tag != "learning_rate" or skipped or step <= before:
             continue
         if step < end and not value:
             raise Broken(f"rate 0 at step {step} of {run.steps}")
@@ -539,7 +540,7 @@ def _check_end(run, folder, ended):
             continue
         if not np.isclose(value, expected := _rate_at(run, step), rtol=1e-4, atol=1e-9):
             raise Broken(f"rate {value} at step {step}, not {expected}")
-    _check_evaluations(run, folder, end)
+    _check_evaluations(run, folder, end, before)
     if run.stages > 1:
         begins = model_dirs.read_params(str(folder))["task"]["init_checkpoint"]
         if begins != str(folder.with_name(f"stage_{run.stages - 1}")):
@@ -554,12 +555,13 @@ def due(run, end):
     return sorted({*range(interval, end + 1, interval), end})
 
 
-def _check_evaluations(run, folder, end):
+def _check_evaluations(run, folder, end, before):
     if "eval" not in run.mode:
         return
     steps = sorted({step for step, _ in scalars(folder, "validation")})
-    if steps != due(run, end):
-        raise Broken(f"evaluated at {steps}, due at {due(run, end)}")
+    expected = sorted({*due(run, end), *([before] if before else [])})
+    if steps != expected:
+        raise Broken(f"evaluated at {steps}, due at {expected}")
 
 
 def _check_interrupted(run, folder, whole):
