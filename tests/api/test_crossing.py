@@ -213,7 +213,8 @@ def test_wrappers_know_theirs(tmp_path, door, wrapper):
         assert_same(slots(new.inner_optimizer), slots(old.inner_optimizer))
         for name in ("variance", "signal", "count"):
             assert_same([array(new._state[name])], [array(old._state[name])])
-    with pytest.raises(ValueError, match=f"lamb did not write this state, {wrapper.lower()} wrote"):
+    kind = {"MeasureNoise": "measured", "AdaScale": "adascale"}[wrapper]
+    with pytest.raises(ValueError, match=f"lamb did not write this state, {kind} wrote"):
         loaded(door, path)
 
 
