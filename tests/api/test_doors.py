@@ -1,6 +1,5 @@
 """What every door promises alike: signatures, words, examples, early refusals."""
 
-import doctest
 import inspect
 import re
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from support.cases import random_problem
 from support.doors import DOORS, every_door, new_variable, on_jax, on_tensorflow, train, uncompiled
+from support.examples import run_example
 
 import tf_lamb
 from tf_lamb.api import callbacks, layers, noise, optimizers
@@ -65,12 +65,7 @@ def test_every_argument_is_documented(door):
 @pytest.mark.parametrize("name", FACES)
 @uncompiled(fits=True)
 def test_the_example_runs(door, name):
-    runner = doctest.DocTestRunner()
-    cls = getattr(DOORS[door][1], name)
-    for example in doctest.DocTestFinder(recurse=False).find(cls, name, globs={}):
-        runner.run(example)
-    assert runner.tries >= 4
-    assert not runner.failures
+    run_example(getattr(DOORS[door][1], name), least=4)
 
 
 @on_jax

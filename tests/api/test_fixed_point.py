@@ -1,6 +1,5 @@
 """Models whose batch normalizations become integers: every output as it was, in both Kerases."""
 
-import doctest
 import functools
 import os
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from oracle import batch_norm_levels
 from support.doors import BACKEND, DOORS, every_door, on_jax, on_tensorflow
+from support.examples import run_example
 from support.integers import array, in_integers, of_digits, rounded, summing
 
 if BACKEND == "tensorflow":
@@ -56,10 +56,7 @@ def test_the_gradient_goes_straight_through_on_jax():
 @on_tensorflow
 @every_door
 def test_the_example_runs(door):
-    runner = doctest.DocTestRunner()
-    (example,) = doctest.DocTestFinder().find(DOORS[door][1].fixed_point, "example", globs={})
-    runner.run(example)
-    assert runner.tries >= 5 and not runner.failures
+    run_example(DOORS[door][1].fixed_point, least=5)
 
 
 # A network.

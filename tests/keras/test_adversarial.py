@@ -1,7 +1,6 @@
 """Concurrent adversarial training of Keras models: by the formula, and what is refused."""
 
 import dataclasses
-import doctest
 
 import keras
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 from keras import ops
 from support.adversarial import B0, W0, WORKED, X, Y, trained
 from support.doors import on_tensorflow
+from support.examples import run_example
 
 import tf_lamb.keras
 from tf_lamb.keras import ConcurrentAdversarial
@@ -358,10 +358,4 @@ def test_data_that_cannot_be():
 
 
 def test_the_example_runs():
-    runner = doctest.DocTestRunner()
-    for example in doctest.DocTestFinder(recurse=False).find(
-        ConcurrentAdversarial, "ConcurrentAdversarial", globs={}
-    ):
-        runner.run(example)
-    assert runner.tries >= 6
-    assert not runner.failures
+    run_example(ConcurrentAdversarial, least=6)

@@ -1,6 +1,5 @@
 """Trust ratios on show under TensorFlow: replicas, graphs, checkpoints and TensorBoard's files."""
 
-import doctest
 import inspect
 
 import numpy as np
@@ -9,6 +8,7 @@ import tensorflow as tf
 from support import watching
 from support.clusters import mirrored
 from support.doors import DOORS, every_door
+from support.examples import run_example
 from support.watching import optimizer_of, quiet, toy_model
 
 from tf_lamb.api.optimizers import observation as observing
@@ -18,14 +18,10 @@ from tf_lamb.model_garden.report import read_scalars
 @pytest.mark.parametrize("name", ["TrustRatios", "LAMB.observe_trust_ratios"])
 @every_door
 def test_the_example_runs(door, name):
-    runner = doctest.DocTestRunner()
     item = DOORS[door][1]
     for part in name.split("."):
         item = getattr(item, part)
-    for example in doctest.DocTestFinder(recurse=False).find(item, name, globs={}):
-        runner.run(example)
-    assert runner.tries >= 5
-    assert not runner.failures
+    run_example(item, least=5)
 
 
 def test_the_doors_have_one_face():
