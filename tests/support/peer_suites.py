@@ -45,12 +45,12 @@ def pytest_runtest_call(item):
     from tf_lamb.api.optimizers.layerwise import Layerwise
 
     made = []
-    take = Layerwise._take
-    Layerwise._take = lambda self, *taken: made.append(self) or take(self, *taken)
+    keep = Layerwise._keep_settings
+    Layerwise._keep_settings = lambda self, *kept: made.append(self) or keep(self, *kept)
     try:
         return (yield)
     finally:
-        Layerwise._take = take
+        Layerwise._keep_settings = keep
         item.user_properties.append(("made", len(made)))
 
 
