@@ -52,6 +52,12 @@ def test_the_other_rule_keeps_warmup_in_epochs():
     assert trainer["optimizer_config"]["warmup"]["tf_lamb"]["steps"] == 25
 
 
+def test_a_short_warmup_stays_one():
+    rate = {"tf_lamb_polynomial": {"initial_learning_rate": 1.0, "steps": 900}}
+    _, trainer = scaled(512, rate, "sqrt_scaling", steps=3)  # 3 x 64 / 512 = 0.4
+    assert trainer["optimizer_config"]["warmup"]["tf_lamb"]["steps"] == 1
+
+
 def test_a_batch_of_more_than_all_examples_is_refused():
     rate = {"tf_lamb_constant": {"learning_rate": 1.0}}
     with pytest.raises(ValueError, match=r"1,000 steps x 64 / 200,000 = 0.32 steps"):

@@ -210,10 +210,11 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
     examples = steps * batch_size + warmup_steps * max(tuned, batch_size)
     share = warmup_steps * tuned / examples
     recipe = SCALING[name](batch_size, tuned, peak, share, examples, epochs=1)
+    warmed_steps = max(recipe.warmup_steps, 1) if warmup_steps else 0  # a warmup stays one
     warmed = at(own, f"trainer.optimizer_config.warmup.{config.warmup.type}.{length}")
-    if warmed is None and recipe.warmup_steps > steps:
+    if warmed is None and warmed_steps > steps:
         raise ValueError(
-            f"{recipe.title}: warmup is longer than training, {recipe.warmup_steps:,} > {steps:,} "
+            f"{recipe.title}: warmup is longer than training, {warmed_steps:,} > {steps:,} "
             "steps. Train for longer, or take a smaller batch"
         )
 
@@ -223,9 +224,7 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
     if ours and warmup.handover == "continuous" and "exponential" not in rate.type:
         before = warmup_steps
         after = (
-            recipe.warmup_steps
-            if warmed is None
-            else checks.integer("warmup.tf_lamb.steps", warmed, 0)
+            warmed_steps if warmed is None else checks.integer("warmup.tf_lamb.steps", warmed, 0)
         )
 
     def scale(key, value):
@@ -237,14 +236,14 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
 
     found = {"learning_rate": {rate.type: _each(scale, rate.get())}}
     if warmup_steps:
-        new = {**_each(scale, warmup), length: recipe.warmup_steps}
+        new = {**_each(scale, warmup), length: warmed_steps}
         found["warmup"] = {config.warmup.type: new}
     ratio = f"x {tuned:,} / {batch_size:,} = "
     training = f"{steps:,} steps, as --params_override has it"
     if at(own, "trainer.train_steps") is None:
         training = f"{train_steps:,} steps {ratio}{steps:,} steps"
-    warming = f"{warmup_steps:,} steps {ratio}{recipe.warmup_steps:,} steps"
-    if recipe.warmup_steps == warmup_steps:
+    warming = f"{warmup_steps:,} steps {ratio}{warmed_steps:,} steps"
+    if warmed_steps == warmup_steps:
         warming = f"{warmup_steps:,} steps, as before"
     text = "\n  ".join([
         f"{recipe.title} from batch {tuned:,}, at which this experiment was tuned, to "
