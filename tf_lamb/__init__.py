@@ -85,7 +85,7 @@ if not TYPE_CHECKING:  # a type checker is to know a name that is not there
 
 
 def _default_schedules():
-    return __getattr__("schedules")
+    return sys.modules[__name__].schedules
 
 
 def _plot_recipes(*recipes, **how):
