@@ -8,7 +8,7 @@ import math
 import numbers
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tf_lamb.core.patterns import EXCLUSIONS, LONGEST_PATTERN, PRESETS
 
@@ -195,18 +195,21 @@ def patterns(argument: str, value) -> tuple[str, ...] | None:
     return tuple(value)
 
 
+def _by_pattern(argument: str, value, example: str) -> Iterable:
+    """The items of a dict from patterns, or one error."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{argument} takes a dict from a regex to {example}, not {value!r}.")
+    patterns(argument, list(value))
+    return value.items()
+
+
 def slices(argument: str, value) -> dict[str, tuple[int, int | None]] | None:
     """Pattern -> (axis, blocks), or one error; blocks are None for each index on the axis."""
     if value is None:
         return None
-    if not isinstance(value, Mapping):
-        raise TypeError(
-            f"{argument} takes a dict from a regex to an axis, or to an axis and a number of "
-            f"blocks, such as {{'qkv/kernel': [-1, 3]}}, not {value!r}."
-        )
-    patterns(argument, list(value))
+    example = "an axis, or to an axis and a number of blocks, such as {'qkv/kernel': [-1, 3]}"
     result: dict[str, tuple[int, int | None]] = {}
-    for pattern, where in value.items():
+    for pattern, where in _by_pattern(argument, value, example):
         pair = list(where) if isinstance(where, (list, tuple)) else [where]
         axis, blocks = (*pair, None, None)[:2]
         if len(pair) > 2 or not (_is_integer(axis) and (blocks is None or _is_integer(blocks))):
@@ -223,14 +226,12 @@ def rows(argument: str, value) -> dict[str, tuple[int, ...] | None] | None:
     """Pattern -> the axes that are rows, or None for what is no matrix; or one error."""
     if value is None:
         return None
-    if not isinstance(value, Mapping):
-        raise TypeError(
-            f"{argument} takes a dict from a regex to the axis or the axes that are rows, or to "
-            f"None for what is no matrix, such as {{'query/kernel': 0}}, not {value!r}."
-        )
-    patterns(argument, list(value))
+    example = (
+        "the axis or the axes that are rows, or to None for what is no matrix, such as "
+        "{'query/kernel': 0}"
+    )
     result: dict[str, tuple[int, ...] | None] = {}
-    for pattern, axes in value.items():
+    for pattern, axes in _by_pattern(argument, value, example):
         given = list(axes) if isinstance(axes, (list, tuple)) else [axes]
         if axes is not None and not all(map(_is_integer, given or [None])):
             raise TypeError(
