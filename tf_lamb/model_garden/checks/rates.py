@@ -9,9 +9,9 @@ import math
 import tensorflow as tf
 from official.modeling.optimization import OptimizerFactory
 
-from tf_lamb.core import autowarmup, checks, gaussian_process
+from tf_lamb.core import gaussian_process
 from tf_lamb.model_garden.experiments.recipes import RATES
-from tf_lamb.model_garden.running.autowarmup import KEY
+from tf_lamb.model_garden.running.autowarmup import KEY, Schedule
 
 _CONFIG = "trainer.optimizer_config"
 # Learning rate -> where its length stands, and the value that it keeps from then on.
@@ -84,9 +84,8 @@ def _why_no_auto_warmup(config) -> str | None:
             "which AdaScale would scale unseen. Write adascale.scale=null"
         )
     try:
-        settings = rate.get().as_dict()
-        checks.integer("decide_every", settings.pop("decide_every"))
-        autowarmup.Settings(**settings)
+        with tf.Graph().as_default():
+            Schedule(**rate.get().as_dict())
         gaussian_process.check_installed()
     except (TypeError, ValueError, ModuleNotFoundError) as error:
         return f"trainer.optimizer_config.learning_rate.{KEY}: {error}"
