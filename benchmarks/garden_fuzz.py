@@ -58,8 +58,8 @@ def main():
             start, folder = time.monotonic(), pathlib.Path(tempfile.mkdtemp())
             run = garden_runs.draw(seed, data)
             run.plant = asked.plant
-            if asked.plant and not garden_plants.PLANTS[asked.plant][1](run):
-                continue  # it cannot show it
+            if asked.plant and not garden_plants.PLANTS[asked.plant].can_be_shown_by(run):
+                continue
             line = {"seed": seed, "drawn": garden_runs.summary(run)}
             try:
                 line["outcome"] = garden_runs.check(run, folder)

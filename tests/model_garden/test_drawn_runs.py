@@ -1,4 +1,4 @@
-"""Door 3: whole runs, drawn with a seed; `benchmarks/garden_fuzz.py` draws others for hours."""
+"""Whole runs of the Model Garden, drawn with a seed; `benchmarks/garden_fuzz.py` draws more."""
 
 import pytest
 

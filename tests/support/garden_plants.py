@@ -5,6 +5,9 @@ Two have tests of their own instead: gradients summed over replicas at every mic
 those summed once do, and a loop that watches no loss is no command of ours.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 
 def clock():
     """With float16, a micro-batch that overflows counts as a step of its own."""
@@ -122,19 +125,18 @@ def rates():
     experiment.why_no_rate = lambda params: None
 
 
-def _is_run_at_once_too(run):
-    """Whether a run is compared with one that does not accumulate."""
-    is_alone = run.replicas == run.stages == 1 and not run.flags and run.is_rate_known
-    is_plain = run.precision == "float32" and "measure_noise" not in run.optimizer
-    return run.accumulates > 1 and run.is_exact and is_alone and is_plain and not run.is_refused
+class Plant(NamedTuple):
+    """A fault, and whether a drawn run can show it: others need not be made."""
+
+    put_back: Callable
+    can_be_shown_by: Callable
 
 
-# Each with what a drawn run needs to show it; others need not be made. In the order of discovery.
-PLANTS = {
-    plant.__name__: (plant, shows)
-    for plant, shows in (
+PLANTS = {  # in the order of their discovery
+    put_back.__name__: Plant(put_back, can_be_shown_by)
+    for put_back, can_be_shown_by in (
         (clock, lambda run: run.overflows and run.accumulates > 1 and run.precision == "float16"),
-        (averages, lambda run: run.averages and _is_run_at_once_too(run)),
+        (averages, lambda run: run.averages and run.is_run_at_once_too),
         (use_ema, lambda run: run.is_refused == "use_ema"),
         (no_checkpoint, lambda run: run.is_refused == "no checkpoint"),
         (evaluations, lambda run: run.interruption and run.mode == "train_and_eval"),
@@ -147,7 +149,10 @@ PLANTS = {
         (devices, lambda run: run.is_refused == "num_gpus"),
         (
             steps_of_adascale,
-            lambda run: run.batch != 8 and (run.averages or "adascale" in run.optimizer),
+            lambda run: (
+                any("global_batch" in flag for flag in run.flags)
+                and (run.averages or "adascale" in run.optimizer)
+            ),
         ),
         (rates, lambda run: run.is_refused in ("learning_rate", "steps")),
     )

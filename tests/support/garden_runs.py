@@ -89,6 +89,13 @@ class Drawn:
         return self.optimizer.get("gradient_accumulation_steps") or 1
 
     @property
+    def is_run_at_once_too(self):
+        """Whether it is compared with a run that does not accumulate."""
+        is_alone = self.replicas == self.stages == 1 and not self.flags and self.is_rate_known
+        is_plain = self.precision == "float32" and "measure_noise" not in self.optimizer
+        return self.accumulates > 1 and self.is_exact and is_alone and is_plain
+
+    @property
     def is_exact(self):
         """Whether it goes on with the very next batch."""
         return bool(self.settings["task"]["train_data"].get("resume_in_order"))
@@ -233,23 +240,18 @@ def _draw_more(pick, run):
         }
 
 
-# Settings of a mistake, flags of it, and what its refusal has to name.
+# What the refusal of a mistake has to name.
 MISTAKES = {
-    "use_ema": ({}, (), "use_ema"),
-    "learning_rate": ({}, (), "initial_learning_rate is -0.01"),
-    "twice": ({}, (), "again in line"),
-    "distribution_strategy": ({"runtime": {"distribution_strategy": "banana"}}, (), "banana"),
-    "train_steps": ({"trainer": {"train_steps": 0}}, (), "train_steps is 0"),
-    "steps": ({}, (), r"steps is 0|steps must be"),
-    "num_gpus": (
-        {"runtime": {"distribution_strategy": "mirrored", "num_gpus": 8}}, (), "num_gpus is 8",
-    ),
-    "no batch": (
-        {"task": {"validation_data": {"drop_remainder": True, "global_batch_size": 1000}}}, (),
-        "validation_data",
-    ),
-    "no checkpoint": ({}, (), "holds no checkpoint to evaluate"),
-}  # fmt: skip
+    "use_ema": "use_ema",
+    "learning_rate": "initial_learning_rate is -0.01",
+    "twice": "again in line",
+    "distribution_strategy": "banana",
+    "train_steps": "train_steps is 0",
+    "steps": "steps is 0|steps must be",
+    "num_gpus": "num_gpus is 8",
+    "no batch": "validation_data",
+    "no checkpoint": "holds no checkpoint to evaluate",
+}
 
 # Settings that resume a run otherwise, and what refuses them; nothing does if it is None.
 CHANGES = {
@@ -283,13 +285,17 @@ def _make_mistake(mistake, run):
     run.settings["runtime"] = {"distribution_strategy": "one_device"}
     config = run.settings["trainer"]["optimizer_config"]
     config["ema"] = None
-    settings, run.flags, _ = MISTAKES[mistake]
-    if mistake == "use_ema":
-        settings = _optimizer(config["optimizer"]["type"], {"use_ema": True})
-    if mistake == "learning_rate":
-        settings = _rate({"initial_learning_rate": -0.01})
-    if mistake == "steps":
-        settings = _rate({"steps": 0})
+    settings = {
+        "use_ema": _optimizer(config["optimizer"]["type"], {"use_ema": True}),
+        "learning_rate": _rate({"initial_learning_rate": -0.01}),
+        "distribution_strategy": {"runtime": {"distribution_strategy": "banana"}},
+        "train_steps": {"trainer": {"train_steps": 0}},
+        "steps": _rate({"steps": 0}),
+        "num_gpus": {"runtime": {"distribution_strategy": "mirrored", "num_gpus": 8}},
+        "no batch": {
+            "task": {"validation_data": {"drop_remainder": True, "global_batch_size": 1000}}
+        },
+    }.get(mistake, {})
     if mistake == "num_gpus":  # a batch of 8
         run.optimizer.pop("gradient_accumulation_steps", None)
     if mistake == "no batch":
@@ -328,7 +334,7 @@ def begin(module, flags, replicas, overflows, plant):
         tf.config.list_physical_devices = lambda kind=None: gpus if kind == "GPU" else listed(kind)
         tf.config.get_logical_device_configuration = lambda device: None
     if plant:
-        garden_plants.PLANTS[plant][0]()
+        garden_plants.PLANTS[plant].put_back()
     execute = os.execv
 
     def execute_likewise(python, arguments):  # the next stage
@@ -429,7 +435,7 @@ def check(run, folder):
     whole = folder / "unbroken"
     ended = go(run, whole)
     if run.is_refused:
-        _check_refusal(ended, MISTAKES[run.is_refused][2])
+        _check_refusal(ended, MISTAKES[run.is_refused])
         if whole.exists():
             raise Broken(f"refused, and {whole.name} was made: {ended.text[-1000:]}")
         return f"refused for its {run.is_refused}"
@@ -439,8 +445,7 @@ def check(run, folder):
         _check_interrupted(run, folder, whole)
     if run.change:
         _check_changed(run, whole)
-    alone = run.replicas == run.stages == 1 and not run.flags and run.is_rate_known
-    if run.accumulates > 1 and run.is_exact and alone:
+    if run.is_run_at_once_too:
         _check_accumulation(run, folder, whole)
     return "trained"
 
@@ -598,14 +603,8 @@ def _check_same_bits(whole, broken):
 def _check_accumulation(run, folder, whole):
     kind = run.settings["trainer"]["optimizer_config"]["optimizer"]["type"]
     settings = merged(run.settings, _optimizer(kind, {"gradient_accumulation_steps": None}))
-    if "measure_noise" in run.settings["trainer"]["optimizer_config"]["optimizer"][kind]:
-        return
-    if run.precision != "float32":
-        return
     other = folder / "at once"
-    ended = go(run, other, settings=settings)
-    if ended.code:
-        raise Broken(f"without accumulation it ends with {ended.code}: {ended.text[-2000:]}")
+    _trained(go(run, other, settings=settings))
     one, two = _state(whole), _state(other)
     of_model = [n for n in two if n.startswith("model/") or "average" in n]
     for name in of_model:
