@@ -43,6 +43,8 @@ def public():
     return names
 
 
+# Of an argument, or of several, in a docstring.
+ENTRY = re.compile(r"^    (\*{0,2}\w+(?:,\s+\w+)*): \S", re.MULTILINE)
 # What one part of this package says to another.
 WITHIN = set(
     re.findall(r'"(\w+)"', (ROOT / "docs/conf.py").read_text().split("WITHIN = ")[1].split("}")[0])
@@ -79,6 +81,23 @@ def test_every_public_signature_says_its_types():
         ):
             untyped.add(name)
     assert not untyped
+
+
+def test_every_public_name_and_every_argument_of_a_class_is_explained():
+    """In the docstring as `help` and the site show it: inherited, and spliced."""
+    unexplained = []
+    for name in public():
+        if name.startswith("tf_lamb.model_garden."):  # commands
+            continue
+        value = functools.reduce(getattr, name.split(".")[1:], tf_lamb)
+        text = inspect.getdoc(value) or ""
+        if not text or "{{" in text:
+            unexplained.append(name)
+        if inspect.isclass(value):
+            entries = re.findall(r"\w+", " ".join(ENTRY.findall(text)))
+            arguments = (n for n in inspect.signature(value).parameters if n not in entries)
+            unexplained += [f"{name}({argument})" for argument in arguments]
+    assert not unexplained
 
 
 def test_every_public_name_is_there_and_no_other():

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_lamb.api.optimizers import settings
+from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core import checks, rules
 
@@ -36,6 +37,7 @@ class MuonSettings(settings.Settings):
             )
 
 
+@documented
 class Muon(Layerwise):
     """Muon, momentum orthogonalized for matrices; AdamW for all that is none.
 
@@ -71,9 +73,6 @@ class Muon(Layerwise):
             Defaults to 0.001.
         momentum: In [0, 1). Defaults to 0.95 (Jordan).
         weight_decay: Decoupled decay; None is 0. Defaults to 0.0; Moonlight has 0.1.
-        exclude_from_weight_decay: List of regexes, searched in the variables' paths
-            (`encoder/layer_0/attention/bias`), or "norm_and_bias": every bias, and the scale and
-            offset of every normalization. Defaults to None: nothing is excluded.
         exclude_from_layer_adaptation: List of regexes of variables that AdamW steps.
             Defaults to None: ["embedding"], in silence where nothing matches it.
         matrix_rows: Dict from a regex to the axis that is rows, to a list of axes, or to None for
@@ -88,33 +87,7 @@ class Muon(Layerwise):
         beta_1: Decay of AdamW's first moment, in [0, 1). Defaults to 0.9.
         beta_2: Decay of its second moment, in [0, 1). Defaults to 0.999.
         epsilon: Added to the root of the second moment. Defaults to 1e-8.
-        clipnorm: The largest norm of each gradient. Defaults to None. All clipping happens
-            after the gradients of replicas and micro-batches are aggregated.
-        clipvalue: The largest absolute value in a gradient. Defaults to None.
-        global_clipnorm: The largest norm of all gradients together. Defaults to None.
-        use_ema: Whether to keep an exponential moving average of the weights.
-            Defaults to False.
-        ema_momentum: Momentum of that average, in [0, 1]. Defaults to 0.99.
-        ema_overwrite_frequency: Steps after which the average replaces the weights. Defaults to
-            None: at the end of `fit` only.
-        loss_scale_factor: In Keras 3, what the loss is multiplied by and gradients are divided by,
-            as in every optimizer of Keras. Defaults to None.
-        gradient_accumulation_steps: Micro-batches whose mean gradient makes one step; schedules
-            and `iterations` count steps. Defaults to None: every batch is a step.
-        slot_dtype: "float32", or "bfloat16" with stochastic rounding. Memory of the momentum:
-            4 bytes a parameter of a matrix, or 2; for AdamW twice that. Defaults to "float32".
-        master_weights: Whether float16 and bfloat16 variables have a float32 master, 4 bytes a
-            parameter more, on which the rule works. Defaults to False.
-        shard_update: In Keras 3 on JAX, whether each device of the data axis keeps its share of the
-            slots, masters, averages and accumulators, and computes its share of the update, with
-            the norms of whole variables (Xu et al., arXiv 2004.13336). Defaults to False.
-        on_nonfinite: What becomes of a step whose gradients, of all replicas and micro-batches,
-            hold a NaN or what float32 cannot square. "skip" leaves weights, slots, averages and
-            `iterations` as they are and counts it in `skipped_steps`; "raise" leaves them, too,
-            and raises the host's error, naming the variables, except in a step that XLA compiles
-            whole; "propagate" takes the step. Defaults to "skip".
-        jit_compile: Whether XLA compiles the update on TensorFlow. Defaults to True.
-        name: Name of the optimizer. Defaults to "Muon".
+        {{shared_arguments}}
 
     Raises:
         ValueError, TypeError: at construction, for a hyper-parameter out of its range, a pattern

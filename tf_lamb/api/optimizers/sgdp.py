@@ -1,10 +1,12 @@
 """The framework-independent half of SGDP: its signature, docstring and rule."""
 
 from tf_lamb.api.optimizers import settings
+from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core import rules
 
 
+@documented
 class SGDP(Layerwise):
     """SGDP, SGD with momentum that does not lengthen scale-invariant weights.
 
@@ -28,9 +30,6 @@ class SGDP(Layerwise):
         momentum: In [0, 1). Defaults to 0.9 (the authors' usage).
         epsilon: Added to norms. Defaults to 1e-8 (the authors' code).
         weight_decay: Decoupled decay; None is 0. Defaults to 0.0; the authors train with 1e-5.
-        exclude_from_weight_decay: List of regexes, searched in the variables' paths
-            (`encoder/layer_0/attention/bias`), or "norm_and_bias": every bias, and the scale and
-            offset of every normalization. Defaults to None: nothing is excluded.
         exclude_from_layer_adaptation: List of regexes of variables that are never projected.
             Defaults to None: those excluded from weight decay. An empty list excludes nothing.
         delta: How small the cosine between weight and gradient must be, times the root of the
@@ -40,33 +39,7 @@ class SGDP(Layerwise):
         nesterov: Whether u = g + momentum v. Defaults to False; the authors use it.
         depthwise: List of regexes of depthwise kernels, whose output channels are the last two
             axes instead of the last. Defaults to None: ["depthwise"], Keras's own names.
-        clipnorm: The largest norm of each gradient. Defaults to None. All clipping happens
-            after the gradients of replicas and micro-batches are aggregated.
-        clipvalue: The largest absolute value in a gradient. Defaults to None.
-        global_clipnorm: The largest norm of all gradients together. Defaults to None.
-        use_ema: Whether to keep an exponential moving average of the weights.
-            Defaults to False.
-        ema_momentum: Momentum of that average, in [0, 1]. Defaults to 0.99.
-        ema_overwrite_frequency: Steps after which the average replaces the weights. Defaults to
-            None: at the end of `fit` only.
-        loss_scale_factor: In Keras 3, what the loss is multiplied by and gradients are divided by,
-            as in every optimizer of Keras. Defaults to None.
-        gradient_accumulation_steps: Micro-batches whose mean gradient makes one step; schedules
-            and `iterations` count steps. Defaults to None: every batch is a step.
-        slot_dtype: "float32", or "bfloat16" with stochastic rounding. Memory of the velocity:
-            4 bytes a parameter, or 2. Defaults to "float32".
-        master_weights: Whether float16 and bfloat16 variables have a float32 master, 4 bytes a
-            parameter more, on which the rule works. Defaults to False.
-        shard_update: In Keras 3 on JAX, whether each device of the data axis keeps its share of the
-            slots, masters, averages and accumulators, and computes its share of the update, with
-            the norms of whole variables (Xu et al., arXiv 2004.13336). Defaults to False.
-        on_nonfinite: What becomes of a step whose gradients, of all replicas and micro-batches,
-            hold a NaN or what float32 cannot square. "skip" leaves weights, slots, averages and
-            `iterations` as they are and counts it in `skipped_steps`; "raise" leaves them, too,
-            and raises the host's error, naming the variables, except in a step that XLA compiles
-            whole; "propagate" takes the step. Defaults to "skip".
-        jit_compile: Whether XLA compiles the update on TensorFlow. Defaults to True.
-        name: Name of the optimizer. Defaults to "SGDP".
+        {{shared_arguments}}
 
     Raises:
         ValueError, TypeError: at construction, for a hyper-parameter out of its range, a pattern

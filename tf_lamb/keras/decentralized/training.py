@@ -62,6 +62,7 @@ class Decentralized(keras.Model):
         lazy: Whether a worker moves only half of the way to the neighbours' mean, by (I + W)/2:
             theory's remedy for a symmetric W with negative eigenvalues. Defaults to False.
         devices: One a worker, two at least to be of use. Defaults to all of `jax.devices()`.
+        name: Name of the model. Defaults to "decentralized_" and that of `model`.
 
     Raises:
         ValueError: for another backend, a model that is not compiled with a plain SGD, a method

@@ -1,0 +1,66 @@
+"""The arguments that optimizers share, documented once and spliced into the docstring of each."""
+
+import inspect
+import re
+import textwrap
+from typing import TypeVar
+
+_SHARED = """
+exclude_from_weight_decay: List of regexes, searched in the variables' paths
+    (`encoder/layer_0/attention/bias`), or "norm_and_bias": every bias, and the scale and
+    offset of every normalization. Defaults to None: nothing is excluded.
+exclude_from_layer_adaptation: List of regexes. Defaults to None: the variables that are
+    excluded from weight decay. An empty list excludes nothing.
+layer_groups: List of regexes. The variables of one Keras layer that match, say a kernel
+    and its bias, share one trust ratio. Defaults to None: each variable has its own.
+layer_slices: Dict from a regex to an axis, or to [axis, blocks]: each slice, or each
+    block of them, has a ratio of its own. `{"qkv/kernel": [-1, 3]}` treats Q, K and V
+    separately, `{"stacked/": 0}` the layers of a scan. Defaults to None.
+clipnorm: The largest norm of each gradient. Defaults to None. All clipping happens
+    after the gradients of replicas and micro-batches are aggregated.
+clipvalue: The largest absolute value in a gradient. Defaults to None.
+global_clipnorm: The largest norm of all gradients together. Defaults to None.
+use_ema: Whether to keep an exponential moving average of the weights.
+    Defaults to False.
+ema_momentum: Momentum of that average, in [0, 1]. Defaults to 0.99.
+ema_overwrite_frequency: Steps after which the average replaces the weights. Defaults to
+    None: at the end of `fit` only.
+loss_scale_factor: In Keras 3, what the loss is multiplied by and gradients are divided by,
+    as in every optimizer of Keras. Defaults to None.
+gradient_accumulation_steps: Micro-batches whose mean gradient makes one step; schedules
+    and `iterations` count steps. Defaults to None: every batch is a step.
+slot_dtype: "float32", or "bfloat16" with stochastic rounding: a moment or a velocity takes
+    4 bytes a parameter, or 2. Defaults to "float32".
+master_weights: Whether float16 and bfloat16 variables have a float32 master, 4 bytes a
+    parameter more, on which the rule works. Defaults to False.
+shard_update: In Keras 3 on JAX, whether each device of the data axis keeps its share of the
+    slots, masters, averages and accumulators, and computes its share of the update, with
+    the norms of unsharded variables (Xu et al., arXiv 2004.13336). Defaults to False.
+on_nonfinite: What becomes of a step whose gradients, of all replicas and micro-batches,
+    hold a NaN or what float32 cannot square. "skip" leaves weights, slots, averages and
+    `iterations` as they are and counts it in `skipped_steps`; "raise" leaves them, too,
+    and raises the framework's error, naming the variables, except where XLA compiles all of
+    a step; "propagate" takes the step. Defaults to "skip".
+jit_compile: Whether XLA compiles the update on TensorFlow. Defaults to True.
+name: Name of the optimizer. Defaults to that of its class.
+"""
+_ENTRIES = {entry[1]: entry[0] for entry in re.finditer(r"^(\w+):.*(?:\n .*)*", _SHARED, re.M)}
+
+
+Class = TypeVar("Class", bound=type)
+
+
+def documented(cls: Class) -> Class:
+    """A decorator that puts entries in the place of `{{shared_arguments}}` in a class's docstring.
+
+    They are of the constructor's arguments that have no entry there. For an argument that has none
+    here either, the import fails: no argument is without one.
+    """
+    if not (doc := cls.__doc__):  # python -OO
+        return cls
+    mark = "{{shared_arguments}}"
+    (indent,) = re.findall(f"^( *){re.escape(mark)}$", doc, re.M)  # Python 3.13 strips some of it
+    own = re.findall(rf"^{indent}(\w+): ", doc, re.M)
+    entries = [_ENTRIES[name] for name in inspect.signature(cls).parameters if name not in own]
+    cls.__doc__ = doc.replace(indent + mark, textwrap.indent("\n".join(entries), indent))
+    return cls
