@@ -65,9 +65,10 @@ def optimizer(method, scale, rate, steps):
 
     from tf_lamb.keras import schedules
 
-    schedule = schedules.Exponential(rate, steps, DECAY)
+    fall = keras.optimizers.schedules.ExponentialDecay
+    schedule = fall(rate, steps, DECAY)
     if method == "linear":  # Keras counts micro-batches where it reads a schedule
-        peak = schedules.Exponential(rate * scale, steps, DECAY)
+        peak = fall(rate * scale, steps, DECAY)
         schedule = schedules.Warmup(round(WARMUP * steps), peak, start=rate, handover="drop")
     parts = scale if scale > 1 else None
     inner = keras.optimizers.SGD(schedule, MOMENTUM, gradient_accumulation_steps=parts)

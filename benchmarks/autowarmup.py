@@ -89,7 +89,8 @@ def train(data, batch, epochs, peak, seed, kind="normalized", picture=None):
     rate, callbacks = 1e-3, [tf_lamb.AutoWarmup()]
     if peak:
         warm = max(1, round(WARMUP * steps))
-        rate = schedules.Warmup(warm, schedules.Cosine(peak, steps - warm))
+        fall = keras.optimizers.schedules.CosineDecay(peak, steps - warm)
+        rate = schedules.Warmup(warm, fall)
         callbacks = []
     model = network(x.shape[1:], kind)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -66,7 +66,8 @@ def training(method, data, batch, steps, seed):
         range_ = (float(x.min()), float(x.max()))
         model = tf_lamb.keras.ConcurrentAdversarial(model, input_range=range_, tau=tau, seed=seed)
     warm = round(WARMUP * steps)
-    rate = schedules.Warmup(warm, schedules.Cosine(PEAK, steps - warm))
+    fall = keras.optimizers.schedules.CosineDecay(PEAK, steps - warm)
+    rate = schedules.Warmup(warm, fall)
     undecayed = ["bias", "gamma", "beta"]
     optimizer = tf_lamb.keras.LARS(rate, weight_decay=DECAY, exclude_from_weight_decay=undecayed)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

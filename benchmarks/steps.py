@@ -228,7 +228,7 @@ class Runs:
             from tf_lamb.keras import schedules
 
             warm = max(1, self.task.warmup // batch)
-            schedule = schedules.Warmup(warm, schedules.Constant(rate))
+            schedule = schedules.Warmup(warm, rate)
             lamb = tf_lamb.LAMB(schedule, exclude_from_layer_adaptation="norm_and_bias",
                                 gradient_accumulation_steps=parts)  # fmt: skip
             every = max(1, updates // READINGS) * parts

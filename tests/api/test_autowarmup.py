@@ -239,8 +239,9 @@ def test_untuned_it_ends_beside_the_best_of_nine_tuned_peaks():
     warmup = ours.AutoWarmup(verbose=False)
     found = accuracy(1e-3, warmup)
     warm = steps // 20
+    cosine = keras.optimizers.schedules.CosineDecay
     grid = [
-        accuracy(ours.schedules.Warmup(warm, ours.schedules.Cosine(10 ** (i / 2), steps - warm)))
+        accuracy(ours.schedules.Warmup(warm, cosine(10 ** (i / 2), steps - warm)))
         for i in range(-8, 1)
     ]
     assert warmup.warmup.found

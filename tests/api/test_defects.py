@@ -211,8 +211,8 @@ def test_d08_the_config_has_both_lists(door, name):
 @every_door
 def test_d09_a_warmup_survives_its_config(door):
     host, ours = DOORS[door]
-    schedules = ours.schedules
-    warmup = schedules.Warmup(10, schedules.Polynomial(0.8, steps=100), start=0.1)
+    fall = host.optimizers.schedules.PolynomialDecay(0.8, 100)
+    warmup = ours.schedules.Warmup(10, fall, start=0.1)
     optimizer = optimizer_of(door, rate=warmup)
     again = type(optimizer).from_config(
         host.optimizers.deserialize(host.optimizers.serialize(optimizer)).get_config()

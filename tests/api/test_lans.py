@@ -50,8 +50,9 @@ def test_what_nobody_was_seen_to_need_is_no_argument(door):
 
 @every_door
 def test_its_schedule_is_constant_between_warmup_and_decay(door):
-    s = DOORS[door][1].schedules
-    schedule = s.Warmup(4, s.Stages((3, 5), (s.Constant(0.5), s.Polynomial(0.5, 5))))
+    host, ours = DOORS[door]
+    fall = host.optimizers.schedules.PolynomialDecay(0.5, 5, end_learning_rate=0.0)
+    schedule = ours.schedules.Warmup(4, ours.schedules.Stages((3, 5), (0.5, fall)))
     rates = [float(schedule(step)) for step in range(13)]
     expected = [0.125 * i for i in range(4)] + [0.5] * 4 + [0.4, 0.3, 0.2, 0.1, 0.0]
     np.testing.assert_allclose(rates, expected, atol=1e-7)

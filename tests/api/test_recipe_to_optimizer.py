@@ -65,7 +65,7 @@ def test_a_schedule_of_the_other_keras_is_refused_before_a_step(door):
     their_host, theirs = DOORS[other]
     for schedule in (
         their_host.optimizers.schedules.CosineDecay(0.1, 10),
-        theirs.schedules.Polynomial(0.1, 10),
+        theirs.schedules.Warmup(5, 0.1),
     ):
         words = rf"{type(schedule).__name__} of {other}, and what reads it is of {door}:"
         with pytest.raises(TypeError, match=f"learning_rate is a {words}"):
@@ -73,7 +73,7 @@ def test_a_schedule_of_the_other_keras_is_refused_before_a_step(door):
         with pytest.raises(TypeError, match=f"after is a {words}"):
             ours.schedules.Warmup(5, schedule)
         with pytest.raises(TypeError, match=rf"schedules\[1\] is a {words}"):
-            ours.schedules.Stages((5, 5), (ours.schedules.Constant(0.1), schedule))
+            ours.schedules.Stages((5, 5), (0.1, schedule))
     ours.LAMB(host.optimizers.schedules.CosineDecay(0.1, 10))
 
 

@@ -12,23 +12,23 @@ from tf_lamb.core import schedules as core
 
 # Built from a module of schedules, the same in all three places.
 SCHEDULES = {
-    "constant": lambda s: s.Constant(0.1),
-    "polynomial": lambda s: s.Polynomial(0.1, 700, 0.001),
-    "power 2": lambda s: s.Polynomial(0.1, 1000, power=2.0),
-    "root": lambda s: s.Polynomial(6e-3, 1000, power=0.5),
-    "cosine": lambda s: s.Cosine(0.1, 900, 0.01),
-    "exponential": lambda s: s.Exponential(0.1, 100, 0.5),
-    "staircase": lambda s: s.Exponential(0.1, 100, 0.5, staircase=True),
-    "multistep": lambda s: s.MultiStep((300, 600), (0.1, 0.01, 0.001)),
-    "linear warmup": lambda s: s.Warmup(200, s.Polynomial(0.1, 800)),
-    "dropping": lambda s: s.Warmup(200, s.Polynomial(0.1, 1000), handover="drop"),
-    "polynomial warmup": lambda s: s.Warmup(200, s.Cosine(0.1, 800), kind="polynomial", power=2.0),
+    "constant": lambda s: s._Constant(0.1),
+    "polynomial": lambda s: s._Polynomial(0.1, 700, 0.001),
+    "power 2": lambda s: s._Polynomial(0.1, 1000, power=2.0),
+    "root": lambda s: s._Polynomial(6e-3, 1000, power=0.5),
+    "cosine": lambda s: s._Cosine(0.1, 900, 0.01),
+    "exponential": lambda s: s._Exponential(0.1, 100, 0.5),
+    "staircase": lambda s: s._Exponential(0.1, 100, 0.5, staircase=True),
+    "multistep": lambda s: s._MultiStep((300, 600), (0.1, 0.01, 0.001)),
+    "linear warmup": lambda s: s.Warmup(200, s._Polynomial(0.1, 800)),
+    "dropping": lambda s: s.Warmup(200, s._Polynomial(0.1, 1000), handover="drop"),
+    "polynomial warmup": lambda s: s.Warmup(200, s._Cosine(0.1, 800), kind="polynomial", power=2.0),
     "exponential warmup": lambda s: s.Warmup(
-        200, s.Constant(0.1), kind="exponential", start=1e-5
+        200, s._Constant(0.1), kind="exponential", start=1e-5
     ),
-    "constant warmup": lambda s: s.Warmup(200, s.Constant(0.1), kind="constant", start=0.02),
+    "constant warmup": lambda s: s.Warmup(200, s._Constant(0.1), kind="constant", start=0.02),
     "two stages": lambda s: s.Stages(
-        (600, 400), (s.Warmup(100, s.Polynomial(0.1, 500)), s.Warmup(50, s.Polynomial(0.05, 350)))
+        (600, 400), (s.Warmup(100, s._Polynomial(0.1, 500)), s.Warmup(50, s._Polynomial(0.05, 350)))
     ),
 }  # fmt: skip
 
@@ -57,13 +57,13 @@ def test_the_doors_are_numpy_at_every_step(door, name):
 
 LATE = 2**24 + 1  # the first whole number that float32 does not hold
 LATE_JOINTS = {
-    "polynomial": lambda s: s.Stages((LATE, 1), (s.Constant(1.0), s.Polynomial(1.0, 4))),
-    "cosine": lambda s: s.Warmup(LATE, s.Cosine(1.0, 4), kind="constant", start=0.5),
-    "its end": lambda s: s.Stages((LATE, 3, 1), [s.Constant(rate) for rate in (1.0, 2.0, 3.0)]),
-    "staircase": lambda s: s.Exponential(1.0, LATE, 0.5, staircase=True),
-    "multistep": lambda s: s.MultiStep((LATE, LATE + 1.5), (1.0, 0.5, 0.25)),
+    "polynomial": lambda s: s.Stages((LATE, 1), (s._Constant(1.0), s._Polynomial(1.0, 4))),
+    "cosine": lambda s: s.Warmup(LATE, s._Cosine(1.0, 4), kind="constant", start=0.5),
+    "its end": lambda s: s.Stages((LATE, 3, 1), [s._Constant(rate) for rate in (1.0, 2.0, 3.0)]),
+    "staircase": lambda s: s._Exponential(1.0, LATE, 0.5, staircase=True),
+    "multistep": lambda s: s._MultiStep((LATE, LATE + 1.5), (1.0, 0.5, 0.25)),
     "dropping": lambda s: s.Warmup(
-        LATE, s.MultiStep((LATE + 2,), (1.0, 0.5)), kind="constant", start=0.1, handover="drop"
+        LATE, s._MultiStep((LATE + 2,), (1.0, 0.5)), kind="constant", start=0.1, handover="drop"
     ),
 }  # fmt: skip
 
@@ -82,7 +82,7 @@ def test_joints_are_exact_where_float32_does_not_count(door, name):
 @every_door
 def test_the_last_of_many_steps_has_a_rate(door):
     """What is left is a difference of whole numbers, not of two roundings."""
-    schedule = DOORS[door][1].schedules.Polynomial(1.0, LATE)
+    schedule = DOORS[door][1].schedules._Polynomial(1.0, LATE)
     left = rates_of(schedule, LATE - np.arange(4))
     np.testing.assert_allclose(left, np.arange(4) / LATE, rtol=1e-6)
 
@@ -94,7 +94,7 @@ def test_numpys_numbers_are_taken_and_saved(door):
     s = ours.schedules
     schedule = s.Stages(
         [np.int64(4), np.int32(2)],
-        [s.Polynomial(np.float32(0.5), np.int64(4)), s.MultiStep([np.int64(2)], np.ones(2))],
+        [s._Polynomial(np.float32(0.5), np.int64(4)), s._MultiStep([np.int64(2)], np.ones(2))],
     )
     config = json.loads(json.dumps(host.optimizers.schedules.serialize(schedule)))
     assert host.optimizers.schedules.deserialize(config) == schedule
@@ -118,16 +118,58 @@ def test_a_config_rebuilds_the_schedule(door, name):
     assert type(again) is type(schedule)
 
 
+# What stands after a warmup: Keras's own, of whose peak the joint is to be exact.
+KERAS_OWN = {
+    "polynomial": lambda s: s.PolynomialDecay(0.1, 10, 0.01, power=2.0),
+    "cycles": lambda s: s.PolynomialDecay(0.1, 10, cycle=True),
+    "cosine": lambda s: s.CosineDecay(0.1, 10, alpha=0.3),
+    "cosine with a warmup of its own": lambda s: s.CosineDecay(
+        0.01, 10, warmup_target=0.1, warmup_steps=3
+    ),
+    "restarts": lambda s: s.CosineDecayRestarts(0.1, 4),
+    "exponential": lambda s: s.ExponentialDecay(0.1, 10, 0.5),
+    "staircase": lambda s: s.ExponentialDecay(0.1, 3, 0.5, staircase=True),
+    "inverse time": lambda s: s.InverseTimeDecay(0.1, 10, 0.5),
+    "piecewise constant": lambda s: s.PiecewiseConstantDecay([2, 6], [0.1, 0.05, 0.01]),
+}
+
+
+@every_door
+@pytest.mark.parametrize("length", [7, LATE])
+@pytest.mark.parametrize("name", KERAS_OWN)
+def test_the_joint_of_a_warmup_with_the_hosts_own_is_exact(door, name, length):
+    host, ours = DOORS[door]
+    after = KERAS_OWN[name](host.optimizers.schedules)
+    schedule = ours.schedules.Warmup(length, after)
+    config = json.loads(json.dumps(host.optimizers.schedules.serialize(schedule)))
+    for each in (schedule, host.optimizers.schedules.deserialize(config)):
+        assert float(each(0)) == 0
+        assert float(each(length - 1)) == pytest.approx(float(after(0)) * (1 - 1 / length))
+        assert [float(each(length + k)) for k in range(12)] == [float(after(k)) for k in range(12)]
+    staged = ours.schedules.Stages((length, 12), (0.5, after))
+    assert float(staged(length - 1)) == 0.5
+    assert [float(staged(length + k)) for k in range(12)] == [float(after(k)) for k in range(12)]
+
+
 @every_door
 @pytest.mark.once
-def test_a_warmup_stands_in_front_of_the_hosts_own(door):
+def test_the_end_of_the_hosts_own_is_known(door):
     host, ours = DOORS[door]
-    inner = host.optimizers.schedules.CosineDecay(0.1, 10)
-    schedule = ours.schedules.Warmup(4, inner)
-    assert float(schedule(2)) == pytest.approx(0.05)
-    assert float(schedule(9)) == pytest.approx(float(inner(5)))
-    again = host.optimizers.schedules.deserialize(host.optimizers.schedules.serialize(schedule))
-    assert float(again(9)) == float(schedule(9))
+    s, warmup = host.optimizers.schedules, ours.schedules.Warmup
+    for after in (s.PolynomialDecay(0.1, 50, 0.0), s.CosineDecay(0.1, 50)):
+        assert core.zero_from(after) == 50
+        assert core.zero_from(warmup(20, after)) == 70
+        with pytest.raises(ValueError, match="51 steps is longer than the 50 steps"):
+            warmup(51, after, handover="drop")
+    endless = (
+        s.PolynomialDecay(0.1, 50, 0.01),
+        s.PolynomialDecay(0.1, 50, 0.0, cycle=True),
+        s.CosineDecay(0.1, 50, alpha=0.1),
+        s.ExponentialDecay(0.1, 50, 0.5),
+        0.1,
+    )
+    for after in endless:
+        assert core.zero_from(warmup(51, after)) is None
 
 
 @every_door
@@ -135,7 +177,7 @@ def test_an_optimizer_takes_it_and_keeps_it(door, tmp_path):
     host, ours = DOORS[door]
     schedules = ours.schedules
     model = host.Sequential([host.layers.InputLayer((2,)), host.layers.Dense(1)])
-    model.compile(ours.LAMB(schedules.Warmup(3, schedules.Polynomial(0.1, 5))), "mse")
+    model.compile(ours.LAMB(schedules.Warmup(3, schedules._Polynomial(0.1, 5))), "mse")
     model.fit(np.ones((8, 2)), np.ones((8, 1)), batch_size=4, verbose=0)
     assert float(model.optimizer.learning_rate) == pytest.approx(0.1 * 2 / 3)
     model.save(tmp_path / "model.keras")

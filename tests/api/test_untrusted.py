@@ -151,7 +151,7 @@ def test_a_saved_model_loads_in_safe_mode(door, name, tmp_path):
     host, room = DOORS[door]
     model = host.Sequential([host.Input((4,)), host.layers.Dense(3)])
     optimizer = getattr(room, name if name in OPTIMIZERS else "LAMB")(
-        room.schedules.Polynomial(0.1, 10), exclude_from_weight_decay=["bias"],
+        room.schedules.Warmup(10, 0.1), exclude_from_weight_decay=["bias"],
         gradient_accumulation_steps=2,
     )  # fmt: skip
     if name == "AdaScale":

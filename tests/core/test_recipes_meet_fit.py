@@ -112,16 +112,16 @@ def test_what_is_no_recipe_is_not_drawn(wrong):
 
 # Schedules, and the step from which their rate is 0 for good.
 ENDS = {
-    "polynomial": (schedules.Polynomial(0.1, 50), 50),
-    "to a rate": (schedules.Polynomial(0.1, 50, 0.01), None),
-    "flat": (schedules.Polynomial(0.1, 50, power=0.0), None),
-    "cosine": (schedules.Cosine(0.1, 60), 60),
-    "constant": (schedules.Constant(0.1), None),
-    "exponential": (schedules.Exponential(0.1, 10, 0.5), None),
-    "continuous": (schedules.Warmup(20, schedules.Polynomial(0.1, 50)), 70),
-    "drop": (schedules.Warmup(20, schedules.Polynomial(0.1, 50), handover="drop"), 50),
+    "polynomial": (schedules._Polynomial(0.1, 50), 50),
+    "to a rate": (schedules._Polynomial(0.1, 50, 0.01), None),
+    "flat": (schedules._Polynomial(0.1, 50, power=0.0), None),
+    "cosine": (schedules._Cosine(0.1, 60), 60),
+    "constant": (schedules._Constant(0.1), None),
+    "exponential": (schedules._Exponential(0.1, 10, 0.5), None),
+    "continuous": (schedules.Warmup(20, schedules._Polynomial(0.1, 50)), 70),
+    "drop": (schedules.Warmup(20, schedules._Polynomial(0.1, 50), handover="drop"), 50),
     "stages": (
-        schedules.Stages((100, 5), (schedules.Constant(1.0), schedules.Polynomial(0.1, 50))), 150,
+        schedules.Stages((100, 5), (schedules._Constant(1.0), schedules._Polynomial(0.1, 50))), 150,
     ),
     "a host's": (lambda step: 0.0, None),
 }  # fmt: skip

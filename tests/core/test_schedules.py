@@ -12,20 +12,20 @@ def at(schedule, *steps):
 
 
 def test_joints_are_exact():
-    continuous = core.Warmup(4, core.Polynomial(1.0, 8))
+    continuous = core.Warmup(4, core._Polynomial(1.0, 8))
     assert at(continuous, 0, 1, 4, 5, 12, 13) == [0.0, 0.25, 1.0, 0.875, 0.0, 0.0]
-    drop = core.Warmup(4, core.Polynomial(1.0, 8), handover="drop")
+    drop = core.Warmup(4, core._Polynomial(1.0, 8), handover="drop")
     assert at(drop, 0, 2, 3, 4, 5, 8) == [0.0, 0.5, 0.75, 0.5, 0.375, 0.0]
-    steps = core.MultiStep((2, 4), (1.0, 0.5, 0.25))
+    steps = core._MultiStep((2, 4), (1.0, 0.5, 0.25))
     assert at(steps, 0, 1, 2, 3, 4, 9) == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
-    stages = core.Stages((4, 4), (core.Polynomial(1.0, 4), continuous))
+    stages = core.Stages((4, 4), (core._Polynomial(1.0, 4), continuous))
     assert at(stages, 0, 2, 3, 4, 6, 8) == [1.0, 0.5, 0.25, 0.0, 0.5, 1.0]
 
 
 def test_the_hand_over_of_bert_at_32k():
     """lr 5e-3, 15,625 steps, 3,125 of them warmup: both readings, as published numbers."""
-    drop = core.Warmup(3125, core.Polynomial(0.005, 15625), handover="drop")
-    shifted = core.Warmup(3125, core.Polynomial(0.005, 12500))
+    drop = core.Warmup(3125, core._Polynomial(0.005, 15625), handover="drop")
+    shifted = core.Warmup(3125, core._Polynomial(0.005, 12500))
     for step, dropping, continuous in [
         (0, 0.0, 0.0), (1000, 0.0016, 0.0016), (3124, 0.0049984, 0.0049984), (3125, 0.004, 0.005),
         (3126, 0.00399968, 0.0049996), (10000, 0.0018, 0.00225), (15624, 3.2e-07, 4e-07),
@@ -35,7 +35,7 @@ def test_the_hand_over_of_bert_at_32k():
 
 
 def test_the_hand_over_of_nvidia_phase_1():
-    schedule = core.Warmup(2001, core.Polynomial(6e-3, 7038, power=0.5), handover="drop")
+    schedule = core.Warmup(2001, core._Polynomial(6e-3, 7038, power=0.5), handover="drop")
     # Its warmup is a share of the steps, 0.2843, not a whole number of them.
     assert at(schedule, 4000) == pytest.approx([0.003942035254], rel=1e-9)
     assert at(schedule, 7037) == pytest.approx([7.151985399e-05], rel=1e-9)
@@ -84,23 +84,23 @@ def test_a_recipe_is_its_schedule(name):
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
-        (lambda: core.Polynomial(-0.1, 10), ValueError, ["initial_learning_rate", "-0.1"]),
-        (lambda: core.Polynomial(float("nan"), 10), ValueError, ["initial_learning_rate", "nan"]),
-        (lambda: core.Polynomial("fast", 10), TypeError, ["initial_learning_rate", "'fast'"]),
-        (lambda: core.Polynomial(0.1, 0), ValueError, ["steps", "0"]),
-        (lambda: core.Polynomial(0.1, None), TypeError, ["steps", "None"]),
-        (lambda: core.Polynomial(0.1, 10**30), ValueError, ["steps", "up to 2,147,483,647"]),
-        (lambda: core.Cosine(0.1, 10.5), TypeError, ["steps", "10.5"]),
-        (lambda: core.MultiStep((1, 2), (0.1, 0.2)), ValueError, ["2 boundaries need 3"]),
-        (lambda: core.MultiStep((2, 1), (0.1, 0.2, 0.3)), ValueError, ["boundaries", "(2, 1)"]),
-        (lambda: core.MultiStep((2, 10**30), (0.1, 0.2, 0.3)), ValueError, ["up to 2,147,483,647"]),
-        (lambda: core.MultiStep((float("nan"),), (0.1, 0.2)), ValueError, ["boundaries", "nan"]),
-        (lambda: core.Warmup(5, core.Constant(0.1), kind="cubic"), ValueError, ["'cubic'"]),
-        (lambda: core.Warmup(5, core.Constant(0.1), handover="x"), ValueError, ["'x'", "'drop'"]),
-        (lambda: core.Warmup(5, core.Constant(0.1), kind="exponential"), ValueError, ["start"]),
-        (lambda: core.Warmup(11, core.Polynomial(0.1, 10), handover="drop"), ValueError,
+        (lambda: core._Polynomial(-0.1, 10), ValueError, ["initial_learning_rate", "-0.1"]),
+        (lambda: core._Polynomial(float("nan"), 10), ValueError, ["initial_learning_rate", "nan"]),
+        (lambda: core._Polynomial("fast", 10), TypeError, ["initial_learning_rate", "'fast'"]),
+        (lambda: core._Polynomial(0.1, 0), ValueError, ["steps", "0"]),
+        (lambda: core._Polynomial(0.1, None), TypeError, ["steps", "None"]),
+        (lambda: core._Polynomial(0.1, 10**30), ValueError, ["steps", "up to 2,147,483,647"]),
+        (lambda: core._Cosine(0.1, 10.5), TypeError, ["steps", "10.5"]),
+        (lambda: core._MultiStep((1, 2), (0.1, 0.2)), ValueError, ["2 boundaries need 3"]),
+        (lambda: core._MultiStep((2, 1), (0.1, 0.2, 0.3)), ValueError, ["boundaries", "(2, 1)"]),
+        (lambda: core._MultiStep((2, 10**30), (1, 2, 3)), ValueError, ["up to 2,147,483,647"]),
+        (lambda: core._MultiStep((float("nan"),), (0.1, 0.2)), ValueError, ["boundaries", "nan"]),
+        (lambda: core.Warmup(5, core._Constant(0.1), kind="cubic"), ValueError, ["'cubic'"]),
+        (lambda: core.Warmup(5, core._Constant(0.1), handover="x"), ValueError, ["'x'", "'drop'"]),
+        (lambda: core.Warmup(5, core._Constant(0.1), kind="exponential"), ValueError, ["start"]),
+        (lambda: core.Warmup(11, core._Polynomial(0.1, 10), handover="drop"), ValueError,
          ["11 steps", "10 steps"]),
-        (lambda: core.Stages((2**30,) * 2, (core.Constant(0.1),) * 2), ValueError,
+        (lambda: core.Stages((2**30,) * 2, (core._Constant(0.1),) * 2), ValueError,
          ["The sum of lengths", "2,147,483,648"]),
         (lambda: core.Stages((5,), ()), ValueError, ["1 lengths", "0 schedules"]),
     ],

@@ -36,7 +36,7 @@ def public():
     names += [
         f"tf_lamb.schedules.{name}"
         for name, value in vars(schedules).items()
-        if dataclasses.is_dataclass(value)
+        if dataclasses.is_dataclass(value) and name[0] != "_"
     ]
     names += [f"tf_lamb.model_garden.{name}" for name in ["register", "require", *COMMANDS]]
     names += [f"tf_lamb.model_garden.{name}.write" for name in ("sample_data", "sample_pictures")]

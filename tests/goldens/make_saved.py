@@ -29,19 +29,19 @@ if keras.backend.backend() == "jax":
 def optimizers(ours):
     """By name; together they hold every kind of variable and of schedule that can be saved."""
     s = ours.schedules
-    warm = s.Warmup(2, s.Polynomial(0.1, 10, power=2.0))
+    warm = s.Warmup(2, s._Polynomial(0.1, 10, power=2.0))
     return {
         "lamb": ours.LAMB(
             warm, weight_decay=0.01, exclude_from_weight_decay="norm_and_bias", use_ema=True,
             gradient_accumulation_steps=2, layer_slices={"first/kernel": [-1, 2]},
         ),
         "lamb_half": ours.LAMB(0.1, slot_dtype="bfloat16", master_weights=True),
-        "lars": ours.LARS(s.Cosine(0.1, 10), exclude_from_layer_adaptation=["bias"]),
+        "lars": ours.LARS(s._Cosine(0.1, 10), exclude_from_layer_adaptation=["bias"]),
         "adascale": ours.AdaScale(
             ours.SGDP(0.1, gradient_accumulation_steps=2), scale=2, groups=["kernel"]
         ),
         "measured": ours.MeasureNoise(
-            ours.AdamP(s.Exponential(0.1, 4, 0.5)), previous_gradient=True
+            ours.AdamP(s._Exponential(0.1, 4, 0.5)), previous_gradient=True
         ),
     }  # fmt: skip
 

@@ -65,8 +65,8 @@ SCHEDULES = {
     },
 }  # fmt: skip
 JOINTS = {"drop": 200, "continuous": 300, "multi_step": 300, "exponential": 50, "constant": 10}
-CLASSES = {"polynomial": "Polynomial", "cosine": "Cosine", "multi_step": "MultiStep",
-           "exponential": "Exponential", "constant": "Constant"}  # fmt: skip
+CLASSES = {"polynomial": "_Polynomial", "cosine": "_Cosine", "multi_step": "_MultiStep",
+           "exponential": "_Exponential", "constant": "_Constant"}  # fmt: skip
 
 
 def built(config):

@@ -246,7 +246,7 @@ def test_a_rate_that_lasts_as_long_as_training(config):
 
 
 def test_the_rate_is_0_from_the_step_that_is_named():
-    schedule = schedules.Warmup(4, schedules.Polynomial(0.1, 15))
+    schedule = schedules.Warmup(4, schedules._Polynomial(0.1, 15))
     assert schedule.value(np, 18.0) > 0 == schedule.value(np, 19.0)
 
 

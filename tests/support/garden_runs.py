@@ -513,7 +513,7 @@ def _rate_at(run, step):
     from tf_lamb.core import schedules
 
     config = run.settings["trainer"]["optimizer_config"]
-    schedule = schedules.Polynomial(**config["learning_rate"]["tf_lamb_polynomial"])
+    schedule = schedules._Polynomial(**config["learning_rate"]["tf_lamb_polynomial"])
     if config["warmup"]["type"]:
         schedule = schedules.Warmup(after=schedule, **config["warmup"]["tf_lamb"])
     return float(schedule.value(np, np.float64(step)))

@@ -296,7 +296,7 @@ CORE = {
     ("Stages.value", PICTURE): [
         ("stages count from the first", "own = xp.maximum(step - begin, 0)", "own = step"),
     ],
-    ("MultiStep.value", PICTURE): [
+    ("_MultiStep.value", PICTURE): [
         ("the rate falls a step late", "step >= math.ceil(boundary)", "step > math.ceil(boundary)"),
     ],
     ("noise", "core/test_rounding.py"): [
@@ -343,8 +343,8 @@ CORE = {
     ],
     ("schedule", PICTURE): [
         ("the warmup is counted twice", "(warmup if handover == 'continuous' else 0)", "warmup"),
-        ("boundaries count from the peak", "schedules.MultiStep(recipe.boundaries, rates), 'drop'",
-         "schedules.MultiStep(recipe.boundaries, rates), 'continuous'"),
+        ("boundaries count from the peak", "schedules._MultiStep(recipe.boundaries, rates), 'drop'",
+         "schedules._MultiStep(recipe.boundaries, rates), 'continuous'"),
     ],
 }  # fmt: skip
 

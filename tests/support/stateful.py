@@ -238,11 +238,11 @@ class Training(RuleBasedStateMachine):
     def make_optimizer(self, family, told, model, wrapper=None, undecayed=()):
         told = dict(told)
         if isinstance(rate := told["learning_rate"], dict):
-            if rate["of"] == "host":
-                decay = self.host.optimizers.schedules.ExponentialDecay
-            else:
-                decay = self.ours.schedules.Exponential
-            told["learning_rate"] = decay(rate["rate"], rate["steps"], rate["factor"])
+            decay = self.host.optimizers.schedules.ExponentialDecay
+            schedule = decay(rate["rate"], rate["steps"], rate["factor"])
+            if rate["of"] == "ours":
+                schedule = self.ours.schedules.Stages((1,), (schedule,))
+            told["learning_rate"] = schedule
         optimizer = getattr(self.ours, family)(jit_compile=False, **told)
         if undecayed:
             variables = variables_of(model)

@@ -10,7 +10,7 @@ import tf_lamb
 
 recipe = tf_lamb.recipes.legw(1024, 256, 1e-2, 0.5, examples=2048, epochs=20)
 lamb: tf_lamb.LAMB = tf_lamb.LAMB.from_recipe(recipe, weight_decay=0.01)
-schedule = tf_lamb.schedules.Polynomial(1e-3, 100)
+schedule = tf_lamb.schedules.Warmup(100, 1e-3)
 tf_lamb.LAMB(schedule, exclude_from_weight_decay="norm_and_bias", phi_bounds=(0.0, 10.0))
 tf_lamb.LARS(0.1, layer_groups=["attention"], layer_slices={"qkv/kernel": [-1, 3]})
 tf_lamb.keras.LANS(lambda: 1e-3, clipnorm=None)
@@ -36,7 +36,7 @@ tf_lamb.StopAtScaleInvariantStep("960")  # type: ignore[arg-type]
 tf_lamb.AutoWarmup(patience="3")  # type: ignore[arg-type]
 tf_lamb.DivergenceReport(every="epoch")  # type: ignore[arg-type]
 tf_lamb.GhostBatchNormalization("128")  # type: ignore[arg-type]
-tf_lamb.schedules.Polynomial("1e-3", 100)  # type: ignore[arg-type]
+tf_lamb.schedules.Warmup("100", 1e-3)  # type: ignore[arg-type]
 tf_lamb.recipes.legw("1024", 256, 1e-2, 0.5, examples=2048, epochs=20)  # type: ignore[arg-type]
 tf_lamb.keras.preflight(None, lamb, "mse", (64, 64), topology=8)  # type: ignore[arg-type]
 number: int = lamb.trust_ratios()[0].path  # type: ignore[assignment]

@@ -25,10 +25,10 @@ class Schedule(schedules.Schedule):
         rate = self.value(self._xp, step if is_exact else self._xp.cast(step, self._floatx()))
         return self._xp.cast(rate, self._floatx())
 
-    def check_inside(self, name: str, value: Any) -> None:
-        """Refuses what is no schedule, or one of the other Keras."""
-        super().check_inside(name, value)
+    def inside(self, name: str, value: Any) -> Any:
+        """See base class; a schedule of the other Keras is refused."""
         check_host(name, value, self._host)
+        return super().inside(name, value)
 
     def get_config(self):
         """The fields, as JSON can hold them."""

@@ -3,7 +3,7 @@
     schedule.value(xp, step)        xp: as for the rules; step: a scalar, from 0
 
 A schedule counts optimizer steps. `steps_per_epoch` turns what is said in epochs into steps:
-`Polynomial(1.0, steps=90 * steps_per_epoch)`. Past its end a schedule keeps its last value. Steps
+`90 * steps_per_epoch`. Past its end a schedule keeps its last value. Steps
 that are whole numbers are compared and subtracted as such, and only a part of a length becomes a
 real number: float32 tells no step from the next beyond 2^24.
 """
@@ -29,32 +29,36 @@ _CHECKS: dict[Any, Callable] = {
 class Schedule:
     """Base class of schedules: fields that are checked by their types, and a value.
 
-    Lists become tuples. What stands inside a schedule is one, too: of ours, or a function of the
-    step, as the host's own are.
+    Lists become tuples. What stands inside a schedule is a learning rate, or a schedule: of ours,
+    or a function of the step, as the framework's own are.
     """
 
     def __post_init__(self):
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if field.type in _CHECKS:
-                object.__setattr__(self, field.name, _CHECKS[field.type](field.name, value))
+                value = _CHECKS[field.type](field.name, value)
             elif field.type is Any:
-                self.check_inside(field.name, value)
+                value = self.inside(field.name, value)
             elif isinstance(value, str) or not isinstance(value, Iterable):
                 raise TypeError(f"{field.name} must be a list, not {value!r}.")
             else:
-                object.__setattr__(self, field.name, tuple(value))
+                value = tuple(value)
+            object.__setattr__(self, field.name, value)
 
-    def check_inside(self, name: str, value: Any) -> None:
-        """Refuses what is no schedule; a host's base class adds those that it cannot call."""
+    def inside(self, name: str, value: Any) -> Any:
+        """What stands inside, checked; a frontend's base class refuses what it cannot call."""
+        if isinstance(value, numbers.Real):
+            return checks.number(name, value, _RATES)
         if not callable(value) and not hasattr(value, "value"):
-            raise TypeError(
-                f"{name} must be a schedule, such as Constant({value!r}), not {value!r}."
-            )
+            raise TypeError(f"{name} must be a learning rate or a schedule, not {value!r}.")
+        return value
 
 
 def _at(schedule, xp, step):
-    """The value of a schedule of ours, or of the host's own, which is a function of the step."""
+    """The value of a rate, of a schedule of ours, or of the framework's, a function of the step."""
+    if isinstance(schedule, float):
+        return _flat(xp, step, schedule)
     ours = hasattr(schedule, "value")
     return schedule.value(xp, step) if ours else schedule(xp.true_divide(step, 1))
 
@@ -64,8 +68,42 @@ def _flat(xp, step, rate):
     return xp.true_divide(0 * step, 1) + rate
 
 
+def _end(schedule):
+    """The step from which a decay keeps its last rate, and that rate; None if it has no end.
+
+    A decay of ours, or one of either Keras by its name: none is imported here.
+    """
+    if isinstance(schedule, (_Polynomial, _Cosine)):
+        return schedule.steps, schedule.end_learning_rate
+    kind = type(schedule)
+    if not kind.__module__.startswith(("keras.", "tf_keras.")):
+        return None
+    if kind.__name__ == "PolynomialDecay" and not schedule.cycle:
+        return schedule.decay_steps, schedule.end_learning_rate
+    if kind.__name__ == "CosineDecay":
+        return schedule.decay_steps + schedule.warmup_steps, schedule.alpha
+    return None
+
+
+def zero_from(schedule: Any) -> int | None:
+    """The step from which the rate stays 0; None where it does not, or is not known to."""
+    if end := _end(schedule):
+        falls = getattr(schedule, "power", 1) > 0
+        return end[0] if falls and end[1] == 0 else None
+    if isinstance(schedule, Warmup):
+        zero, begin = zero_from(schedule.after), schedule.steps
+        return zero if zero is None or schedule.handover == "drop" else begin + zero
+    if isinstance(schedule, Stages):
+        zero = zero_from(schedule.schedules[-1])
+        return None if zero is None else sum(schedule.lengths[:-1]) + zero
+    return None
+
+
+# -- the decays of recipes and of Model Garden's settings; users take Keras's own ------------------
+
+
 @dataclasses.dataclass(frozen=True)
-class Constant(Schedule):
+class _Constant(Schedule):
     """The same learning rate throughout."""
 
     learning_rate: float
@@ -76,7 +114,7 @@ class Constant(Schedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class Polynomial(Schedule):
+class _Polynomial(Schedule):
     """(initial - end) (1 - step/steps)^power + end."""
 
     initial_learning_rate: float
@@ -92,7 +130,7 @@ class Polynomial(Schedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cosine(Schedule):
+class _Cosine(Schedule):
     """(initial - end) (1 + cos(pi step/steps))/2 + end."""
 
     initial_learning_rate: float
@@ -107,7 +145,7 @@ class Cosine(Schedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class Exponential(Schedule):
+class _Exponential(Schedule):
     """initial rate^(step/steps); with `staircase` the exponent is a whole number."""
 
     initial_learning_rate: float
@@ -122,7 +160,7 @@ class Exponential(Schedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiStep(Schedule):
+class _MultiStep(Schedule):
     """learning_rates[i] from boundaries[i - 1] on; there is one rate more than boundaries."""
 
     boundaries: tuple[int, ...]
@@ -158,6 +196,9 @@ def _boundary(value):
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
+# -- what users take ------------------------------------------------------------------------------
+
+
 @dataclasses.dataclass(frozen=True)
 class Warmup(Schedule):
     """A rise to the first value of another schedule, in front of it.
@@ -168,13 +209,27 @@ class Warmup(Schedule):
         exponential   start (p/start)^(s/S)
         constant      start
 
+    The joint is exact with Keras's own schedules, too: the rate at step S + k is what `after` gives
+    at step k, bit for bit, however long the warmup; `steps` counts no step of `after`.
+
     Attributes:
         steps: S, the length of the warmup.
-        after: the schedule that follows, of ours or of the host.
-        start: the rate at step 0.
+        after: The schedule that follows: `PolynomialDecay`, `CosineDecay` or another of Keras, or
+            `Stages`; or a number, a constant rate.
+        kind: "linear", "polynomial", "exponential" or "constant". Defaults to "linear".
+        power: Of a polynomial rise. Defaults to 1.0.
+        start: The rate at step 0. Defaults to 0.0.
         handover: "continuous" lets `after` begin when the warmup ends, from its peak; "drop" reads
             it at the absolute step, as BERT's code and MLPerf's do, so that the rate falls at once
-            by what `after` would have lost by then.
+            by what `after` would have lost by then. Defaults to "continuous".
+
+    Example:
+
+    >>> import tensorflow as tf, tf_lamb
+    >>> decay = tf.keras.optimizers.schedules.PolynomialDecay(0.1, 80, end_learning_rate=0.0)
+    >>> schedule = tf_lamb.schedules.Warmup(20, decay)
+    >>> [round(float(schedule(step)), 3) for step in (0, 10, 20, 60, 100)]
+    [0.0, 0.05, 0.1, 0.05, 0.0]
     """
 
     steps: int
@@ -188,10 +243,10 @@ class Warmup(Schedule):
         super().__post_init__()
         if self.kind == "exponential" and self.start == 0:
             raise ValueError("kind='exponential' needs a start above 0, such as start=1e-5.")
-        ends = isinstance(self.after, (Polynomial, Cosine))  # others go on, whatever they count
-        if self.handover == "drop" and ends and self.steps > self.after.steps:
+        end = _end(self.after)
+        if self.handover == "drop" and end and self.steps > end[0]:
             raise ValueError(
-                f"A warmup of {self.steps} steps is longer than the {self.after.steps} steps of "
+                f"A warmup of {self.steps} steps is longer than the {end[0]} steps of "
                 "the schedule that it stands in front of, and with handover='drop' they begin "
                 "together."
             )
@@ -216,8 +271,17 @@ class Stages(Schedule):
     """One schedule after another, each counted from its own step 0: re-warmup between stages.
 
     Attributes:
-        lengths: how many steps each stage lasts; the last one goes on.
-        schedules: of each stage.
+        lengths: How many steps each stage lasts; the last one goes on.
+        schedules: What each stage has: a `Warmup`, a schedule of Keras, or a number, a constant
+            rate.
+
+    Example:
+
+    >>> import tensorflow as tf, tf_lamb
+    >>> s, decay = tf_lamb.schedules, tf.keras.optimizers.schedules.PolynomialDecay
+    >>> schedule = s.Stages((60, 40), (s.Warmup(20, 0.1), decay(0.1, 40, end_learning_rate=0.0)))
+    >>> [round(float(schedule(step)), 3) for step in (10, 20, 59, 60, 80, 100)]
+    [0.05, 0.1, 0.1, 0.1, 0.05, 0.0]
     """
 
     lengths: tuple[int, ...]
@@ -233,8 +297,8 @@ class Stages(Schedule):
         lengths = tuple(checks.integer(f"lengths[{i}]", n) for i, n in enumerate(self.lengths))
         object.__setattr__(self, "lengths", lengths)
         checks.integer("The sum of lengths", sum(lengths))
-        for i, schedule in enumerate(self.schedules):
-            self.check_inside(f"schedules[{i}]", schedule)
+        inside = (self.inside(f"schedules[{i}]", each) for i, each in enumerate(self.schedules))
+        object.__setattr__(self, "schedules", tuple(inside))
 
     def value(self, xp: Any, step: Any) -> Any:
         """The learning rate after this many steps."""

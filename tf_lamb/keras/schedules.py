@@ -1,12 +1,14 @@
 """Learning rate schedules for Keras 3: those of `tf_lamb.core.schedules`, as its class."""
 
+import functools
+
 import keras
 from keras import ops
 
 from tf_lamb.api.schedules import Schedule
 from tf_lamb.core import schedules
 
-_registered = keras.saving.register_keras_serializable(package="tf_lamb")
+_registered = functools.partial(keras.saving.register_keras_serializable, "tf_lamb")
 
 
 class _Schedule(Schedule, keras.optimizers.schedules.LearningRateSchedule):
@@ -17,29 +19,30 @@ class _Schedule(Schedule, keras.optimizers.schedules.LearningRateSchedule):
     _deserialize = staticmethod(keras.optimizers.schedules.deserialize)
 
 
-@_registered
-class Constant(schedules.Constant, _Schedule): ...
-
-
-@_registered
-class Polynomial(schedules.Polynomial, _Schedule): ...
-
-
-@_registered
-class Cosine(schedules.Cosine, _Schedule): ...
-
-
-@_registered
-class Exponential(schedules.Exponential, _Schedule): ...
-
-
-@_registered
-class MultiStep(schedules.MultiStep, _Schedule): ...
-
-
-@_registered
+@_registered("Warmup")
 class Warmup(schedules.Warmup, _Schedule): ...
 
 
-@_registered
+@_registered("Stages")
 class Stages(schedules.Stages, _Schedule): ...
+
+
+# Of recipes, and of Model Garden's settings; users take Keras's own.
+@_registered("Constant")
+class _Constant(schedules._Constant, _Schedule): ...
+
+
+@_registered("Polynomial")
+class _Polynomial(schedules._Polynomial, _Schedule): ...
+
+
+@_registered("Cosine")
+class _Cosine(schedules._Cosine, _Schedule): ...
+
+
+@_registered("Exponential")
+class _Exponential(schedules._Exponential, _Schedule): ...
+
+
+@_registered("MultiStep")
+class _MultiStep(schedules._MultiStep, _Schedule): ...

@@ -1,5 +1,7 @@
 """Learning rate schedules for tf_keras: those of `tf_lamb.core.schedules`, as its class."""
 
+import functools
+
 import tf_keras
 
 from tf_lamb.api.schedules import Schedule
@@ -7,7 +9,7 @@ from tf_lamb.core import schedules
 from tf_lamb.tensorflow import namespace
 from tf_lamb.tf_keras import host
 
-_registered = tf_keras.saving.register_keras_serializable(package="tf_lamb")
+_registered = functools.partial(tf_keras.saving.register_keras_serializable, "tf_lamb")
 
 
 class _Schedule(Schedule, tf_keras.optimizers.schedules.LearningRateSchedule):
@@ -21,29 +23,30 @@ class _Schedule(Schedule, tf_keras.optimizers.schedules.LearningRateSchedule):
         return tf_keras.optimizers.schedules.deserialize(host.by_registered_name(config))
 
 
-@_registered
-class Constant(schedules.Constant, _Schedule): ...
-
-
-@_registered
-class Polynomial(schedules.Polynomial, _Schedule): ...
-
-
-@_registered
-class Cosine(schedules.Cosine, _Schedule): ...
-
-
-@_registered
-class Exponential(schedules.Exponential, _Schedule): ...
-
-
-@_registered
-class MultiStep(schedules.MultiStep, _Schedule): ...
-
-
-@_registered
+@_registered("Warmup")
 class Warmup(schedules.Warmup, _Schedule): ...
 
 
-@_registered
+@_registered("Stages")
 class Stages(schedules.Stages, _Schedule): ...
+
+
+# Of recipes, and of Model Garden's settings; users take Keras's own.
+@_registered("Constant")
+class _Constant(schedules._Constant, _Schedule): ...
+
+
+@_registered("Polynomial")
+class _Polynomial(schedules._Polynomial, _Schedule): ...
+
+
+@_registered("Cosine")
+class _Cosine(schedules._Cosine, _Schedule): ...
+
+
+@_registered("Exponential")
+class _Exponential(schedules._Exponential, _Schedule): ...
+
+
+@_registered("MultiStep")
+class _MultiStep(schedules._MultiStep, _Schedule): ...

@@ -40,13 +40,13 @@ class LANS(Layerwise):
     A gradient of norm 0 stays; a ratio is 1 where either of its norms is 0, and for variables
     excluded from layer adaptation. Norms are of the whole variable, accumulated in float32 (float64
     for float64 variables); so are the moments of float16 and bfloat16 variables. The trust ratio
-    that `TrustRatios` shows is that of um. `clipnorm` and `global_clipnorm` have no effect, for each
-    gradient is normalized, and are warned of.
+    that `TrustRatios` shows is that of um. `clipnorm` and `global_clipnorm` have no effect on
+    gradients that are normalized, and are warned of.
 
     Its authors trained BERT with it at batch 96K, with the rate constant between warmup and decay:
 
-        s = tf_lamb.schedules
-        s.Warmup(w, s.Stages((c, d), (s.Constant(rate), s.Polynomial(rate, d))))
+        s, fall = tf_lamb.schedules, PolynomialDecay(rate, d, end_learning_rate=0.0)
+        s.Warmup(w, s.Stages((c, d), (rate, fall)))
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.

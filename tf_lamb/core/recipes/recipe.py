@@ -36,12 +36,12 @@ def schedule(recipe: Any, schedules: Any) -> Any:
     after: Any
     if recipe.decay == "multi_step":
         rates = [peak * recipe.decay_rate**i for i in range(len(recipe.boundaries) + 1)]
-        after, handover = schedules.MultiStep(recipe.boundaries, rates), "drop"  # absolute steps
+        after, handover = schedules._MultiStep(recipe.boundaries, rates), "drop"  # absolute steps
     elif recipe.decay == "constant" or warmup == recipe.train_steps:
-        after = schedules.Constant(peak)
+        after = schedules._Constant(peak)
     else:
         steps = recipe.train_steps - (warmup if handover == "continuous" else 0)
-        after = schedules.Polynomial(peak, steps, recipe.end_learning_rate, recipe.power)
+        after = schedules._Polynomial(peak, steps, recipe.end_learning_rate, recipe.power)
     if not warmup:
         return after
     start = recipe.initial_learning_rate

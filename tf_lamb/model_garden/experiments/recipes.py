@@ -17,9 +17,9 @@ from tf_lamb.model_garden.folders.yamls import at
 
 _OPTIMIZERS = {"LAMB": "tf_lamb", "LARS": "tf_lars"}
 _SCHEDULES = {
-    schedules.Constant: "tf_lamb_constant",
-    schedules.Polynomial: "tf_lamb_polynomial",
-    schedules.MultiStep: "tf_lamb_multi_step",
+    schedules._Constant: "tf_lamb_constant",
+    schedules._Polynomial: "tf_lamb_polynomial",
+    schedules._MultiStep: "tf_lamb_multi_step",
 }
 # Those that were published for one model, and are given by the batch alone.
 PUBLISHED = {

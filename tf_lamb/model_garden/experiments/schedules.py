@@ -24,21 +24,19 @@ from tf_lamb.tf_keras import schedules
 
 def warmup(after, begin_step=0, **arguments):
     """Our warmup in front of a schedule, or of the plain number that a constant rate is."""
-    if not callable(after):
-        after = schedules.Constant(after)
     schedule = schedules.Warmup(after=after, **arguments)
     if not begin_step:
         return schedule
-    return schedules.Stages((begin_step, 1), (schedules.Constant(0.0), schedule))
+    return schedules.Stages((begin_step, 1), (0.0, schedule))
 
 
 # Key -> what is made of the settings.
 _LEARNING_RATES = {
-    "tf_lamb_constant": schedules.Constant,
-    "tf_lamb_polynomial": schedules.Polynomial,
-    "tf_lamb_cosine": schedules.Cosine,
-    "tf_lamb_exponential": schedules.Exponential,
-    "tf_lamb_multi_step": schedules.MultiStep,
+    "tf_lamb_constant": schedules._Constant,
+    "tf_lamb_polynomial": schedules._Polynomial,
+    "tf_lamb_cosine": schedules._Cosine,
+    "tf_lamb_exponential": schedules._Exponential,
+    "tf_lamb_multi_step": schedules._MultiStep,
 }
 
 
