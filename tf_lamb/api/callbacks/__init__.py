@@ -1,4 +1,4 @@
-"""One callback a file, on the base that all share."""
+"""The callbacks, one file each, on a common base class."""
 
 from tf_lamb.api.callbacks.autowarmup import AutoWarmup
 from tf_lamb.api.callbacks.callback import BackupAndRestore

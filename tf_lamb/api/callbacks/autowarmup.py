@@ -16,50 +16,51 @@ class AutoWarmup(Callback):
     """AutoWarmup, a callback that finds the peak of the learning rate while it warms up (AutoWU).
 
         warmup    lr = min (max/min)^(step/longest), longest = max_warmup_fraction T
-        test      at the end of an epoch, over all losses so far: P, how probable it is that the
-                  loss was lower before, by a Gaussian process over them
-        switch    when most of `tests` tests say P > confidence for `patience` epochs in a row:
-                  back to the learning rate at the lowest loss, from which it decays, and to the
-                  weights and the optimizer's state at the end of the epoch that ended lowest
+        test      at the end of an epoch, over all losses so far: P, the probability that an
+                  earlier loss was lower, by a Gaussian process over them
+        switch    when most of `tests` tests give P > confidence for `patience` epochs in a row:
+                  restore the weights and the optimizer's state of the epoch that ended lowest,
+                  and decay from the learning rate at the lowest loss
         decay     peak (1 + cos(pi s/S))/2 to 0 at the last step T
-        watch     when every loss of `patience` epochs of it is above the middle between the lowest
-                  of the warmup and that of its first epoch: back once more, to half of the peak
+        watch     when every loss of `patience` decaying epochs is above the middle between the
+                  lowest loss of the warmup and that of its first epoch: restore once more, and
+                  decay from half of the peak
 
-    Without a minimum of the loss, the decay begins where the longest warmup ends, from there. It
-    sets the learning rate of any optimizer, before every step; give that one any number. A wide
+    If the loss has no minimum, the decay starts at the end of the longest warmup, from its rate.
+    The callback sets the learning rate before every step; give the optimizer any number. A wide
     range from min to max costs little: the rate grows by the same factor at every step.
 
-    A rate beyond the peak may leave a network that no rate repairs, so that weights and state are
-    kept: in the host's memory, one copy. `iterations` goes back with them.
+    A rate beyond the peak may damage the network for every later rate. Therefore the callback keeps
+    one copy of weights and state in the host's memory. `iterations` is restored with them.
 
-    Needs scikit-learn. `plot()` draws the loss, what the process made of it, and the rate.
+    Needs scikit-learn. `plot()` draws the loss, the Gaussian process, and the rate.
 
     Args:
-        min_learning_rate: where the warmup begins. Defaults to 1e-5 (the authors', for AdamP).
-        max_learning_rate: where its longest would end. Defaults to 1.0 (likewise).
-        max_warmup_fraction: of all steps, the longest warmup. Defaults to 0.5.
+        min_learning_rate: Start of the warmup. Defaults to 1e-5 (the authors' value, for AdamP).
+        max_learning_rate: End of the longest warmup. Defaults to 1.0 (also the authors' value).
+        max_warmup_fraction: Longest warmup, as a fraction of all steps. Defaults to 0.5.
         decay: "cosine", the default, or "constant_then_cosine": hold the peak, and fall over the
             last `cooldown_fraction` of all steps.
-        cooldown_fraction: see decay. Defaults to 0.2.
-        confidence: what P has to exceed. Defaults to 0.95.
-        patience: epochs in a row. Defaults to 3.
-        tests: tests an epoch, each of other 500 losses if there are more. Defaults to 5.
-        total_steps: T. Defaults to None: epochs times steps of an epoch, as `fit` says.
-        state_file: a JSON file, written at the end of every epoch, from which a `fit` that begins
-            at a later epoch goes on, with the weights that are kept beside it. Defaults to None:
-            such a `fit` is refused, unless this object has seen the epochs before. Stand it before
-            `BackupAndRestore` in the list.
-        verbose: whether to print what is decided. Defaults to True.
+        cooldown_fraction: See decay. Defaults to 0.2.
+        confidence: Threshold of P. Defaults to 0.95.
+        patience: Number of epochs in a row. Defaults to 3.
+        tests: Tests per epoch, on different sets of at most 500 losses. Defaults to 5.
+        total_steps: T. Defaults to None: epochs times steps per epoch of `fit`.
+        state_file: A JSON file, written at the end of every epoch. A `fit` that starts at a later
+            epoch resumes from it, and from the weights in the same folder. Defaults to None: such a
+            `fit` is refused, unless this object has seen the earlier epochs. Place this callback
+            before `BackupAndRestore` in the list.
+        verbose: Whether to print the decisions. Defaults to True.
 
     Attributes:
-        warmup: what it has seen and decided: `points`, `verdicts`, `begin`, `peak`, `found`.
+        warmup: The observations and decisions: `points`, `verdicts`, `begin`, `peak`, `found`.
 
     Raises:
-        ValueError: for a range, a fraction or a decay that cannot be; when training begins, where
-            the number of steps is not known, the optimizer has a schedule, or the state is missing
-            or of another training.
+        ValueError: for an impossible range, fraction or decay; when training begins, if the number
+            of steps is unknown, the optimizer has a schedule, or the state is missing or belongs to
+            another training.
         FloatingPointError: at the end of an epoch without a finite loss.
-        ModuleNotFoundError: at construction, where scikit-learn is not installed.
+        ModuleNotFoundError: at construction, if scikit-learn is not installed.
 
     Example:
 
@@ -102,7 +103,7 @@ class AutoWarmup(Callback):
         autowarmup.Settings(total_steps or 10**9, **self._told)
 
     def on_train_begin(self, logs=None):
-        """Learns the length of the training."""
+        """Computes the number of steps."""
         self._steps = self.params.get("steps")
         if not self._steps:
             raise ValueError(
@@ -115,7 +116,7 @@ class AutoWarmup(Callback):
         self._has_begun = False
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Begins anew, or goes on after the epochs before this one."""
+        """Starts, or resumes after the earlier epochs."""
         self._first = epoch * self._steps
         self._means: list[tuple[int, Any]] = []
         if not self._has_begun:
@@ -143,7 +144,7 @@ class AutoWarmup(Callback):
         self._means.append((done, logs["loss"]))
 
     def on_epoch_end(self, epoch, logs=None):
-        """Decides, and saves what has been decided."""
+        """Decides, and saves the decision."""
         for step, loss in _of_steps(self._means):
             self.warmup.record(self._first + step, loss)
         step = self._first + self._steps
@@ -162,7 +163,7 @@ class AutoWarmup(Callback):
             print(f"\n{self.warmup}{said}")
 
     def on_train_end(self, logs=None):
-        """Says so where training ends lost."""
+        """Warns if the loss has not recovered when training ends."""
         if self.warmup and self.warmup.is_lost():
             warn(
                 f"AutoWarmup: training ends with no loss below {self.warmup.halfway:.3g}, half way "
@@ -197,11 +198,11 @@ class AutoWarmup(Callback):
             axes: Two matplotlib `Axes`. Defaults to None: those of a new figure.
 
         Returns:
-            The two `Axes`. To show or to save them is the caller's.
+            The two `Axes`. The caller shows or saves them.
 
         Raises:
-            ValueError: before there is a loss.
-            ModuleNotFoundError: where matplotlib is not installed.
+            ValueError: before the first loss.
+            ModuleNotFoundError: if matplotlib is not installed.
         """
         return plots.warmup(self.warmup, axes)
 
@@ -241,7 +242,7 @@ class AutoWarmup(Callback):
 
 
 def _of_steps(means):
-    """Step and loss, from the means of all steps so far."""
+    """Yields step and loss, computed from the means of all steps so far."""
     done, total = 0, 0.0
     for count, mean in sorted(means, key=lambda each: each[0]):
         so_far = count * float(mean)

@@ -1,4 +1,4 @@
-"""The base of the callbacks: which optimizer they read, how they count. And the backup."""
+"""The base class of the callbacks, which finds the optimizer and counts batches; the backup."""
 
 import math
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from tf_lamb.core.messages import warn
 
 
 class Callback:
-    """Reads an optimizer every so many of its steps, between two batches, and after the last.
+    """Reads an optimizer every few of its steps, between two batches, and after the last one.
 
-    A subclass gives `_read_now` and `_find`; the frontend's callback, `_batches_a_call`. A step
-    of an optimizer that stands around another is a batch.
+    A subclass defines `_read_now` and `_find`; the frontend's callback, `_batches_a_call`. For an
+    optimizer that wraps another one, a step is a batch.
     """
 
     model: Any
@@ -28,16 +28,16 @@ class Callback:
         self._every = checks.integer("every", every)
 
     def _find(self, model):
-        """The optimizer to read; raises where the model has none that fits."""
+        """Returns the optimizer to read; raises an error if the model has no suitable one."""
         return model.optimizer
 
     def set_model(self, model):
-        """Finds the optimizer, and makes the model ready for being read."""
+        """Finds the optimizer, and prepares the model for reading."""
         super().set_model(model)  # type: ignore[misc]  # the host's
         self._optimizer = self._find(model)
 
     def on_train_begin(self, logs=None):
-        """Begins to count batches; warns of batch normalization that has too few of them."""
+        """Starts to count batches; warns of batch normalization with too few of them."""
         params = self.params or {}
         steps = (params.get("epochs") or 0) * (params.get("steps") or 0)
         if steps and (lag := averages_that_lag(self.model, steps)):
@@ -48,7 +48,7 @@ class Callback:
         self._batches, self._due = 0, self._interval
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Reads what the batch before left, if it is time."""
+        """Reads the result of the previous batch, if it is time."""
         # Not at the end of a batch: Keras waits for each loss if a callback asks for that.
         if self._is_due():
             self._read()
@@ -59,7 +59,7 @@ class Callback:
         self._read()
 
     def _count(self, batch):
-        """Counts the batches of the call that begins with this one of the epoch."""
+        """Counts the batches of the call that starts with this batch of the epoch."""
         left = ((self.params or {}).get("steps") or math.inf) - batch
         self._batches += min(self._call, left)
 
@@ -76,12 +76,12 @@ class Callback:
 
 
 def averages_that_lag(model, steps: int) -> str | None:
-    """A sentence on the batch normalization of a model that has too few steps, or None.
+    """Returns a sentence on batch normalization with too few steps to train, or None.
 
     Args:
-        model: of either Keras. Layers that do not train, whose averages have moved, or that take
-            several groups of a batch are left out.
-        steps: batches in training.
+        model: A model of either Keras. Layers that do not train, that have moved averages, or that
+            take several groups of a batch are ignored.
+        steps: Batches in training.
     """
     lagging = {}
     for layer in model._flatten_layers():  # seam: Keras 3.15.1, tf_keras 2.20.1
@@ -98,22 +98,22 @@ def averages_that_lag(model, steps: int) -> str | None:
 
 
 class BackupAndRestore:
-    """Keras's `BackupAndRestore`, of which a kill at any moment leaves one that is whole.
+    """Keras's `BackupAndRestore`, with a backup that a kill at any moment leaves complete.
 
-    Give it to `fit` again, with the same arguments, and training goes on after the last epoch that
-    ended: with the same data in the same order it ends with the same weights, bit for bit. Keras 3
-    writes weights over the last ones, and the number of the epoch after them: killed in the first
-    it has lost both, killed in between it trains an epoch twice. Within an epoch, neither Keras
-    can go on: where epochs are long, give `fit` a smaller `steps_per_epoch`.
+    Pass it to `fit` again, with the same arguments: training resumes after the last finished epoch.
+    With the same data in the same order it ends with the same weights, bit for bit. Keras 3's own
+    callback overwrites the last weights, and then the number of the epoch. A kill during the first
+    write loses both; a kill between the writes trains an epoch twice. Keras cannot resume within an
+    epoch: for long epochs, give `fit` a smaller `steps_per_epoch`.
 
-    Of several processes on JAX all give it, with one folder that they share: the first one writes,
-    and what differs between them is refused before the first step.
+    With several processes on JAX, all pass it, with one shared folder. The first process writes.
+    Differences between the processes are refused before the first step.
 
-    What cannot be read, or is of another model or optimizer, is refused and left as it is.
+    A backup that cannot be read, or has another model or optimizer, is refused and not changed.
 
     Args:
-        backup_dir: A folder of its own, on a disk that is mounted.
-        delete_checkpoint: Whether the backup goes when training has ended.
+        backup_dir: A separate folder, on a mounted disk.
+        delete_checkpoint: Whether to delete the backup when training has ended.
 
     Example:
         >>> backup = tf_lamb.BackupAndRestore("backup")

@@ -20,12 +20,12 @@ _UNTRAINED = (
 
 
 class Diagnosis:
-    """Whether a run has diverged, from what was read of it now and then.
+    """Decides from periodic readings whether a run has diverged.
 
     Args:
-        keep: How many of the last readings the report shows.
-        patience: Steps skipped in a row that make a divergence; so does more than half of twice as
-            many, or of more, where readings are rare.
+        keep: Number of last readings in the report.
+        patience: Number of steps skipped in a row that counts as a divergence. More than half of
+            the last 2 x patience steps, or of more where readings are rare, counts too.
     """
 
     def __init__(self, keep, patience):
@@ -35,15 +35,15 @@ class Diagnosis:
         self._step = self._skipped = self._skipped_before = 0
 
     def add(self, step, skipped, loss, strange, observations, untrained=False):
-        """One more reading.
+        """Adds a reading.
 
         Args:
-            step: optimizer steps taken.
-            skipped: steps skipped so far.
-            loss: of the present epoch, or None.
-            strange: paths of the variables that are not finite.
-            observations: of the optimizer; none where it has no trust ratios.
-            untrained: whether no optimizer trains any of those that are not finite.
+            step: Optimizer steps taken.
+            skipped: Steps skipped so far.
+            loss: Loss of the present epoch, or None.
+            strange: Paths of the variables that are not finite.
+            observations: Observations of the optimizer; empty if it has no trust ratios.
+            untrained: Whether no optimizer trains any of the variables that are not finite.
 
         Returns:
             The report, if training has diverged; else None.
@@ -69,7 +69,7 @@ class Diagnosis:
         return self._report(f"the loss is {loss}") if lost and not skipped else None
 
     def _skips(self, tried, skipped):
-        """Describes steps skipped in a row, or more often than not; None where it is less."""
+        """Describes the skipped steps if they are in a row or the majority; else None."""
         self._tried.append((tried, skipped))
         while len(self._tried) > 1 and tried - self._tried[1][0] >= 2 * self._patience:
             self._tried.popleft()
@@ -81,7 +81,7 @@ class Diagnosis:
         return None
 
     def check(self, optimizer, loss, model=None):
-        """Reads the optimizer, and all weights of the model where there is one.
+        """Reads the optimizer, and all weights of the model if there is one.
 
         Raises:
             FloatingPointError: with the report, if training has diverged.
@@ -103,7 +103,7 @@ class Diagnosis:
         return "\n".join([*lines, advice])
 
     def _table(self, strange):
-        """Norms and ratio of the variables in question, a line a reading."""
+        """Formats norms and ratio of the reported variables, one line per reading."""
         _, latest = self._kept[-1]
         shown = [path for path in [*strange, *self._risen()] if path in latest]
         shown = list(dict.fromkeys(shown))[:_SHOWN]
@@ -119,7 +119,7 @@ class Diagnosis:
         return lines
 
     def _risen(self):
-        """The paths that have a ratio, by how much their norms have grown, the largest first."""
+        """Returns the paths with a trust ratio, sorted by the growth of their norms."""
         (_, first), (_, last) = self._kept[0], self._kept[-1]
         growth = {
             path: max(_growth(first[path].weight_norm, seen.weight_norm),
@@ -137,34 +137,35 @@ def _growth(before, after):
 
 
 class DivergenceReport(Callback):
-    """DivergenceReport, a callback that ends a run which has diverged, and says where and how.
+    """DivergenceReport, a callback that ends a diverged run with a report.
 
-    Every `every` optimizer steps it looks at all weights of the model, the loss of the epoch and
-    the steps that were skipped (`on_nonfinite="skip"`). Where weights are not finite, the moving
-    averages of batch normalization among them, or `patience` steps in a row were skipped, or more
-    than half of twice as many, or the loss is not finite although no step was skipped, it raises,
-    and the message tells
+    Every `every` optimizer steps it checks all weights of the model, the loss of the epoch and the
+    skipped steps (`on_nonfinite="skip"`). It raises an error if weights are not finite (moving
+    averages of batch normalization included), if `patience` steps in a row were skipped, if more
+    than half of the last 2 x `patience` steps were skipped, or if the loss is not finite although
+    no step was skipped. The message gives
 
-        which variables, and at which step
+        the variables, and the step
         the weight norm, update norm and trust ratio of each in the last readings; if all weights
-            are finite, of the variables whose norms have risen most
-        that all weights are finite, where they are: the cause is in the batches then, which a
-            callback does not see, or in the loss
-        what usually helps
+            are finite, of the variables with the largest growth of norms
+        a note if all weights are finite: the cause is then in the batches, which a callback does
+            not see, or in the loss
+        the usual remedies
 
-    It raises before the epoch ends, so that no `ModelCheckpoint` and no `BackupAndRestore` writes
-    the broken weights over good ones. Of fewer skipped steps the optimizer itself warns at the end.
+    It raises before the epoch ends. Therefore neither `ModelCheckpoint` nor `BackupAndRestore`
+    writes the broken weights over good ones. For fewer skipped steps the optimizer itself warns at
+    the end.
 
     Args:
-        every: Optimizer steps from one reading to the next; each waits for the device.
+        every: Optimizer steps between two readings; each reading waits for the device.
             Defaults to 10.
-        keep: Readings that the report shows. Defaults to 5.
-        patience: Steps skipped in a row that make a divergence. Defaults to 20.
+        keep: Number of readings in the report. Defaults to 5.
+        patience: Steps skipped in a row that count as a divergence. Defaults to 20.
 
     Raises:
         FloatingPointError: when training has diverged; its message is the report.
-        TypeError: when training begins, for an optimizer that is not of this package.
-        ValueError, TypeError: for an argument that is no whole number >= 1.
+        TypeError: when training begins, for an optimizer of another package.
+        ValueError, TypeError: for an argument that is not an integer >= 1.
 
     Example:
 
@@ -189,7 +190,7 @@ class DivergenceReport(Callback):
         )
 
     def _find(self, model):
-        """Has the optimizer observe, and the step traced anew if it was traced without."""
+        """Starts the optimizer's observation, and requests a new trace of the step if needed."""
         optimizer = guarded(model.optimizer)
         if starts_to_observe(optimizer):
             model.train_function = None

@@ -12,10 +12,10 @@ from tf_lamb.core.messages import warn
 
 
 def find(callback, model, kind, hint: str):
-    """The measuring optimizer of a model; warns of batch statistics that parts share.
+    """Returns the measuring optimizer of a model; warns of synchronized batch statistics.
 
     Raises:
-        ValueError: with the hint, where the model has no optimizer of that kind.
+        ValueError: with the hint, if the model has no optimizer of that kind.
     """
     optimizer = unwrapped(model.optimizer, kind)
     if not isinstance(optimizer, kind):
@@ -28,7 +28,7 @@ def find(callback, model, kind, hint: str):
 
 
 def shared_statistics(layers) -> str:
-    """Why batch normalization over all parts spoils the measurement."""
+    """Explains why batch normalization over all replicas biases the measurement."""
     return (
         f"{', '.join(map(repr, layers))} normalizes with statistics of all replicas together "
         "(synchronized=True). The gradients of the replicas are then not independent, and their "
@@ -37,31 +37,32 @@ def shared_statistics(layers) -> str:
 
 
 def scales(optimizer, batch_size) -> dict[str, float]:
-    """The result of `noise_scale`, by the names that logs have for it."""
+    """Returns the result of `noise_scale`, with the names for the logs."""
     said = optimizer.noise_scale(batch_size)
     named = {f"noise_scale/{name}": said[name] for name in optimizer.group_names if name != "all"}
     return {"noise_scale": said["model"], **named}
 
 
 class NoiseScale(Callback):
-    """Tells how large the batch should be, from the noise of the gradients. Changes no training.
+    """Estimates from the noise of the gradients how large a batch is useful.
 
         B_simple = tr(Sigma) / |G|^2
 
-    of the gradient of one example, in examples: about the critical batch size, at which training
-    takes twice the fewest steps and twice the fewest examples that it can take. A smaller batch
-    takes more steps, a larger one more examples:
+    Sigma and G are the covariance and the mean of the gradient of one example. B_simple, in
+    examples, is about the critical batch size. At that batch, training takes twice the minimum
+    number of steps and twice the minimum number of examples. A smaller batch takes more steps, a
+    larger one more examples:
 
         S/S_min = 1 + B_crit/B        E/E_min = 1 + B/B_crit
 
-    It grows during training. `noise_scale` joins the logs of each epoch, for `History` and
-    TensorBoard; `history` holds every reading, which `plot()` draws; the last line of training says
-    what it means.
+    B_simple grows during training. The callback does not change training. It adds `noise_scale` to
+    the logs of each epoch, for `History` and TensorBoard. `history` has every reading; `plot()`
+    draws them. The callback prints its advice when training ends.
 
     Args:
-        batch_size: Examples of one update: of all replicas and micro-batches together.
-        every: Batches between two readings, however many of them `fit` runs in one call; each
-            reading waits for the device. Defaults to 100.
+        batch_size: Examples of one update, over all replicas and micro-batches.
+        every: Batches between two readings, regardless of `steps_per_execution`; each reading waits
+            for the device. Defaults to 100.
         verbose: Whether to print the advice at the end. Defaults to True.
 
     Raises:
@@ -110,23 +111,23 @@ class NoiseScale(Callback):
             logs.update({name: seen[-1] for name, seen in self.history.items() if name != "step"})
 
     def on_train_end(self, logs=None):
-        """Reads the last step; says what it means."""
+        """Reads the last step; prints the advice."""
         super().on_train_end(logs)
         if self._verbose:
             print(self.advice())
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws the noise scale over the steps, of groups of variables, too, and the batch size.
+        """Draws the noise scale over the steps, also per group of variables, and the batch size.
 
         Args:
             axes: A matplotlib `Axes`. Defaults to None: that of a new figure.
 
         Returns:
-            The `Axes`. To show or to save it is the caller's.
+            The `Axes`. The caller shows or saves it.
 
         Raises:
-            ValueError: before there is a noise scale.
-            ModuleNotFoundError: where matplotlib is not installed.
+            ValueError: before the first noise scale.
+            ModuleNotFoundError: if matplotlib is not installed.
         """
         steps = self.history["step"]
         curves = {
@@ -136,22 +137,22 @@ class NoiseScale(Callback):
         return plots.noise_scale(curves, self.batch_size, axes)
 
     def advice(self) -> str:
-        """The critical batch size, what the present batch costs, and a better one."""
+        """Describes the critical batch size, the cost of the present batch, and a better one."""
         seen = self.history["noise_scale"]
         text = noise.advice(seen[-1] if seen else float("nan"), self.batch_size)
         return f"{text} (Biased: from successive steps.)" if self._optimizer.biased else text
 
 
 class StopAtScaleInvariantStep(Callback):
-    """Ends `fit` when AdaScale has spent the steps that the base batch took.
+    """Ends `fit` when AdaScale has made the progress of the base batch's run.
 
-    `gain` and `scale_invariant_step` join the logs of each epoch. Give `fit` more epochs than are
-    needed: at most as many as the base batch took, times the scale.
+    It adds `gain` and `scale_invariant_step` to the logs of each epoch. Give `fit` enough epochs:
+    the number of the base batch's run, times the scale, is always enough.
 
     Args:
-        steps: The steps of the base batch.
-        every: Batches between two looks, however many of them `fit` runs in one call; each look
-            waits for the device. Defaults to 1.
+        steps: Number of steps of the base batch's run.
+        every: Batches between two checks, regardless of `steps_per_execution`; each check waits for
+            the device. Defaults to 1.
 
     Raises:
         ValueError: when training begins, for an optimizer that is not `AdaScale`.
@@ -177,12 +178,12 @@ class StopAtScaleInvariantStep(Callback):
         return find(self, model, AdaScale, "needs optimizer=tf_lamb.AdaScale(...)")
 
     def on_train_begin(self, logs=None):
-        """Ends a run that is over already after one batch; Keras asks no earlier."""
+        """Ends a finished run after one batch; Keras does not check earlier."""
         super().on_train_begin(logs)
         self._read_now()
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Counts: whether training is over is asked after a batch, before there is another."""
+        """Counts batches; the check for the end comes after a batch, before the next one."""
         self._count(batch)
 
     def on_train_batch_end(self, batch, logs=None):
@@ -195,7 +196,7 @@ class StopAtScaleInvariantStep(Callback):
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch, logs=None):
-        """Adds where training is to the logs."""
+        """Adds the progress of training to the logs."""
         self._read()
         if logs is not None:
             logs["gain"] = self._optimizer.gain

@@ -19,11 +19,11 @@ _MOST_KEPT = 512  # readings, for a picture; of more, every second one goes
 
 
 class History:
-    """The trust ratios of one run: the latest, and what each has been before.
+    """The trust ratios of one run: the latest and the earlier ones.
 
     Args:
-        optimizer: The one that is read.
-        open_writer: Makes what writes each reading for TensorBoard; None for no files.
+        optimizer: The optimizer to read.
+        open_writer: Function that makes the TensorBoard writer; None for no files.
     """
 
     def __init__(self, optimizer=None, open_writer: Callable | None = None):
@@ -39,7 +39,7 @@ class History:
         self._keeps_every = 1
 
     def read(self):
-        """Reads the latest step, unless that was done."""
+        """Reads the latest step, unless it was read already."""
         step = step_of(self.optimizer)
         if self.readings and step == self.step:
             return
@@ -55,7 +55,7 @@ class History:
         self._writer = None
 
     def add(self, step, observations):
-        """One more reading."""
+        """Adds a reading."""
         self.readings += 1
         self.step, self.latest = step, list(observations)
         for i, seen in enumerate(self.latest):
@@ -72,7 +72,7 @@ class History:
             self._keeps_every *= 2
 
     def curves(self) -> plots.Curves:
-        """The ratio of each layer over the steps; of a long run, at 256 to 513 of the readings."""
+        """Returns the ratio of each layer over the steps; for a long run, 256 to 513 readings."""
         kept = {**self._kept, self.step: _ratios(self.latest)}
         names = {seen.layer: seen.joined or seen.path for seen in self.latest if seen.ratios}
         return {
@@ -81,7 +81,7 @@ class History:
         }
 
     def table(self):
-        """The latest reading, a line a variable, the ratio farthest from the median first."""
+        """Formats the latest reading, one line per variable, outliers first."""
         if not self.readings:
             return "No trust ratios have been read: no step has been trained."
         median = _median(self.latest)
@@ -114,13 +114,13 @@ class History:
 
 
 def by_layer(observations):
-    """One observation a layer of those that have been seen."""
+    """Returns one observation per observed layer."""
     layers = {seen.layer: seen for seen in observations if seen.trust_ratio is not None}
     return list(layers.values())
 
 
 def _ratios(observations):
-    """One ratio a layer, as 8 bytes; nan before its first step."""
+    """Returns one ratio per layer, as 8 bytes; nan before its first step."""
     layers = {seen.layer: seen.trust_ratio for seen in observations if seen.ratios}
     return array.array("d", (math.nan if ratio is None else ratio for ratio in layers.values()))
 
@@ -132,52 +132,52 @@ def _median(observations):
 
 
 def _strangeness(seen, median):
-    """A key that sorts outliers first, and what has no ratio last."""
+    """Sort key: outliers first, variables without a ratio last."""
     if seen.trust_ratio is None:
         return (1, 0.0)
     return (0, -distance(seen.trust_ratio, median))
 
 
 class TrustRatios(Callback):
-    """TrustRatios, a callback that shows the trust ratio of every layer while it trains.
+    """TrustRatios, a callback that shows the trust ratio of every layer during training.
 
-    Every `every` optimizer steps it reads, of each variable with a trust ratio,
+    Every `every` optimizer steps it reads, for each variable with a trust ratio,
 
         weight_norm   |w|, before the step
-        update_norm   |u|, what the ratio divides by: of LARS, its whole denominator
-        trust_ratio   the ratio by which the layer moves, within its bounds
+        update_norm   |u|, the divisor of the ratio: for LARS, its full denominator
+        trust_ratio   the factor on the layer's step, within its bounds
 
-    and how many ratios a bound has clipped. The step itself leaves these numbers on the device,
-    so it waits for nobody; training is the same with the callback and without it. What is read is
-    in no checkpoint.
+    and the number of ratios that a bound has clipped. The step leaves these numbers on the device
+    and does not wait. Training is the same with and without the callback. Checkpoints do not
+    contain the readings.
 
     TensorBoard gets the scalars `weight_norm/PATH`, `update_norm/PATH` and `trust_ratio/PATH`, the
     histograms `weight_norms`, `update_norms` and `trust_ratios` over all layers, and the scalar
-    `clipped_trust_ratios`. At the end of training a table is printed, the ratio farthest from the
-    median first.
+    `clipped_trust_ratios`. When training ends, the callback prints a table, with the ratio farthest
+    from the median first.
 
-    A variable that is excluded from layer adaptation has no ratio, and the table says so. Variables
-    that `layer_groups` joins have one, reported under each of them; of a variable that
-    `layer_slices` cuts, the means over its slices are reported. With gradient accumulation a step
-    is an update. The optimizer may stand in a wrapper such as `LossScaleOptimizer`.
+    A variable that is excluded from layer adaptation has no ratio; the table marks it. Variables
+    that `layer_groups` joins share a ratio, and each of them shows it. For a variable that
+    `layer_slices` splits, the callback reports the means over its slices. With gradient
+    accumulation a step is an update. The optimizer may be inside a wrapper such as
+    `LossScaleOptimizer`.
 
     `plot()` draws the ratios over the steps.
 
     Args:
-        directory: Where TensorBoard's files go, say "logs/trust_ratios". Defaults to None: no
-            files, only the table.
-        every: Optimizer steps from one reading to the next; the last step is read, too.
-            Defaults to 100.
-        print_fn: What prints the table, or None for nothing. Defaults to `print`.
+        directory: Folder for TensorBoard's files, for example "logs/trust_ratios". Defaults to
+            None: no files, only the table.
+        every: Optimizer steps between two readings; the last step is also read. Defaults to 100.
+        print_fn: Function that prints the table, or None. Defaults to `print`.
 
     Attributes:
-        history: the latest reading (`latest`, of `Observation`s), its `step`, and how many there
-            were (`readings`).
+        history: The latest reading (`latest`, a list of `Observation`s), its `step`, and the number
+            of readings (`readings`).
 
     Raises:
-        TypeError: when training begins, for an optimizer that has no trust ratios.
-        ValueError, TypeError: for an `every` that is no whole number of steps.
-        ImportError: for a directory where TensorFlow, which writes it, or TensorBoard is missing.
+        TypeError: when training begins, for an optimizer without trust ratios.
+        ValueError, TypeError: for an `every` that is not a positive integer.
+        ImportError: for a directory, if TensorFlow (which writes it) or TensorBoard is missing.
 
     Example:
 
@@ -204,13 +204,13 @@ class TrustRatios(Callback):
             self._check_directory()
 
     def _check_directory(self):
-        """Raises where nothing can be written: before training, not at the first reading."""
+        """Raises before training, not at the first reading, if nothing can be written."""
         messages.require_installed(
             f"TrustRatios({self._directory!r})", "tensorboard", extra="tensorboard"
         )
 
     def _find(self, model):
-        """Has the optimizer observe, and the step traced anew if it was traced without."""
+        """Starts the optimizer's observation, and requests a new trace of the step if needed."""
         optimizer = observed(model.optimizer)
         if optimizer.observe_trust_ratios():
             model.train_function = None
@@ -227,24 +227,23 @@ class TrustRatios(Callback):
             self._print_fn(self.table())
 
     def table(self) -> str:
-        """The latest reading as text, a line a variable, outliers first."""
+        """Returns the latest reading as text, one line per variable, outliers first."""
         return self.history.table()
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws median and range of the ratios of all layers over the steps, and three layers.
+        """Draws median and range of all layers' ratios over the steps, and three single layers.
 
-        These are the layers whose ratios are the farthest from the median in the latest reading,
-        as in the table.
+        These three layers have the ratios farthest from the median in the latest reading.
 
         Args:
             axes: A matplotlib `Axes`. Defaults to None: that of a new figure.
 
         Returns:
-            The `Axes`. To show or to save it is the caller's.
+            The `Axes`. The caller shows or saves it.
 
         Raises:
-            ValueError: before there is a trust ratio.
-            ModuleNotFoundError: where matplotlib is not installed.
+            ValueError: before the first trust ratio.
+            ModuleNotFoundError: if matplotlib is not installed.
         """
         return plots.trust_ratios(self.history.curves(), axes)
 
