@@ -1,9 +1,8 @@
 """Recipes: pure functions from a batch size to plain numbers.
 
-Each returns a frozen `Recipe` (or, where training has stages, a `StagedRecipe`) that prints as the
-calculation that made it. The rules for a baseline of your own count training as `fit` does; what
-was published is rounded to the nearest whole step, halves up, unless the source has the whole
-number itself.
+Each returns a frozen `Recipe` (or, for training in stages, a `StagedRecipe`), which prints its own
+calculation. The rules for your own baseline count steps as `fit` does. Published recipes are
+rounded to the nearest integer step, halves up, unless the source gives the integer itself.
 """
 
 from tf_lamb.core.recipes.published import (

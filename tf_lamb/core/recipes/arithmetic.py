@@ -1,4 +1,4 @@
-"""The arithmetic that all recipes share."""
+"""Shared arithmetic of the recipes."""
 
 import math
 from fractions import Fraction
@@ -9,7 +9,7 @@ from tf_lamb.core.messages import warn
 
 IMAGENET = 1281167  # training pictures
 
-NORM_AND_BIAS = ("norm_and_bias",)  # a preset of the plan's, whatever the layers are called
+NORM_AND_BIAS = ("norm_and_bias",)  # a preset of the plan, independent of layer names
 
 UNTUNED_LAMB: dict[str, Any] = {
     "optimizer": "LAMB", "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-6, "global_clipnorm": 1.0,
@@ -18,22 +18,22 @@ UNTUNED_LAMB: dict[str, Any] = {
 
 
 def nearest(value) -> int:
-    """The nearest whole number, halves up, of an exact fraction."""
+    """Rounds an exact fraction to the nearest integer, halves up."""
     return math.floor(Fraction(value) + Fraction(1, 2))
 
 
 def epochs_to_steps(epochs: float, examples: int, batch_size: int) -> int:
-    """epochs x examples / batch_size, to the nearest step."""
+    """Returns epochs x examples / batch_size, rounded to the nearest step."""
     return nearest(Fraction(float(epochs)) * int(examples) / batch_size)
 
 
 def fit_steps(epochs: float, examples: int, batch_size: int) -> int:
-    """The steps that `fit` takes: an epoch ends with a batch of what is left."""
+    """Counts the steps of `fit`, which ends an epoch with a smaller batch of the rest."""
     return nearest(Fraction(float(epochs)) * math.ceil(Fraction(int(examples), batch_size)))
 
 
 def training(epochs: float, examples: int, batch_size: int, count=epochs_to_steps) -> int:
-    """The steps of a run in epochs, checked."""
+    """Checks the arguments and returns the steps of a run in epochs."""
     checks.number("epochs", epochs, "(0, inf)")
     examples = checks.integer("examples", examples, most=math.inf)
     steps = count(epochs, examples, checks.integer("batch_size", batch_size))
@@ -46,13 +46,13 @@ def training(epochs: float, examples: int, batch_size: int, count=epochs_to_step
 
 
 def in_epochs(name: str, epochs: float, examples: int, batch_size: int) -> str:
-    """One line of arithmetic: epochs become steps."""
+    """Formats the conversion of epochs to steps in one line."""
     steps = epochs_to_steps(epochs, examples, batch_size)
     return f"{name} = {epochs:g} epochs x {examples:,} / {batch_size:,} = {steps:,} steps"
 
 
 def in_fit(epochs: float, examples: int, batch_size: int) -> str:
-    """The line of training in epochs of `fit`."""
+    """Formats the conversion of epochs of `fit` to steps in one line."""
     part = f"{examples:,} / {batch_size:,}"
     part = f"ceil({part})" if examples % batch_size else part
     return (
@@ -61,6 +61,6 @@ def in_fit(epochs: float, examples: int, batch_size: int) -> str:
 
 
 def warn_outside(value: float, low: float, high: float, shown: str) -> None:
-    """Warn, in the name of who called the recipe, that nobody has shown it for this batch."""
+    """Warns, at the caller of the recipe, that no published run has shown it for this batch."""
     if not low <= value <= high:
         warn(f"{shown} Check what it gives before you rely on it.")

@@ -1,6 +1,6 @@
 """The published recipes of BERT-large and of ResNet-50 on ImageNet.
 
-A rule gives one for any batch; the runs of BERT-large in two stages are given as they were.
+Rules give a recipe for any batch. The two-stage runs of BERT-large are fixed recipes.
 """
 
 import math
@@ -27,7 +27,7 @@ _NVIDIA = "NVIDIA DeepLearningExamples, PyTorch/LanguageModeling/BERT"
 
 
 def untuned_lamb_bert(batch_size: int) -> Recipe:
-    """LAMB for BERT-large, untuned: the rate by the square root, warmup by the batch.
+    """LAMB for BERT-large, untuned: the rate grows with the square root of the batch.
 
     With j = log2(batch_size / 512):
 
@@ -40,11 +40,11 @@ def untuned_lamb_bert(batch_size: int) -> Recipe:
     14,063 and 1,562 steps.
 
     Args:
-        batch_size: The batch to train with; the paper has the powers of 2 from 512 to 32,768.
+        batch_size: The batch size; the paper has the powers of 2 from 512 to 32,768.
 
     Raises:
-        TypeError: where the batch is no whole number.
-        ValueError: where it is beyond 163,840, so that warmup would be longer than training.
+        TypeError: if the batch is not an integer.
+        ValueError: if it is above 163,840: warmup would be longer than training.
 
     Example:
         >>> recipe = untuned_lamb_bert(32768)
@@ -87,11 +87,11 @@ def bert_mixed_batch() -> StagedRecipe:
     """BERT-large in 8,599 steps: batch 65,536 at 128 tokens, then 32,768 at 512, warmed up again.
 
     Nine tenths of 512 million sequences at 65,536, and one tenth at 32,768, would be 7,031 and
-    1,562 steps, 8,593 in all. The paper's total is 8,599; 1,562 is its own count for stage 2
-    (of 15,625 = 14,063 + 1,562), which leaves 7,037 for stage 1. It is not known what the six
-    steps are for. Nor do we know the paper's rates for this run: peaks and warmups here are those
-    that NVIDIA trains the same stages with (`nvidia_bert`), the decay is the paper's, linear. The
-    untuned rule cannot stand in: its 3,125 steps of warmup are longer than stage 2.
+    1,562 steps, 8,593 in all. The paper's total is 8,599, and its own count for stage 2 is 1,562
+    (of 15,625 = 14,063 + 1,562). This leaves 7,037 for stage 1. The purpose of the six extra steps
+    is unknown. The paper's rates for this run are also unknown: peaks and warmups here are NVIDIA's
+    for the same stages (`nvidia_bert`), and the linear decay is the paper's. The untuned rule does
+    not work here: its 3,125 steps of warmup are longer than stage 2.
 
     Example:
         >>> recipe = bert_mixed_batch()
@@ -138,9 +138,9 @@ def bert_mixed_batch() -> StagedRecipe:
 def nvidia_bert() -> StagedRecipe:
     """NVIDIA's two phases of BERT-large: 65,536 at 128 tokens, then 32,768 at 512; 8,601 steps.
 
-    The rate falls with the square root of what is left, counted from step 0. Warmup is published
-    as a share of training, whose steps are rounded down: 0.2843 x 7,038 = 2,000.9, so that the
-    2,001st step is the first one of decay. Phase 2 keeps the moments and sets the optimizer's step
+    The rate falls with the square root of the remaining steps, counted from step 0. Warmup is
+    published as a share of training and rounded down to steps: 0.2843 x 7,038 = 2,000.9. So the
+    2,001st step is the first step of decay. Phase 2 keeps the moments and sets the optimizer's step
     back to 0. Biases and norms are neither decayed nor adapted, as in NVIDIA's PyTorch code; its
     TensorFlow code has other batches and adapts every variable.
 
@@ -182,7 +182,7 @@ def nvidia_bert() -> StagedRecipe:
 
 
 def published_time(model: str, batch_size: int, train_steps: int) -> str | None:
-    """The time that a published run of this many steps at this batch took, where it is known."""
+    """Returns the published time of a run with this batch and number of steps, or None."""
     stages = bert_mixed_batch().stages if model == "BERT" else ()
     if (batch_size, train_steps) in [(s.batch_size, s.train_steps) for s in stages]:
         return "76.19 minutes for both stages of BERT-large on 1,024 v3 chips (You et al.)"
@@ -190,26 +190,27 @@ def published_time(model: str, batch_size: int, train_steps: int) -> str | None:
 
 
 def untuned_lamb_resnet50(batch_size: int, examples: int = IMAGENET, epochs: float = 90) -> Recipe:
-    """LAMB for ResNet-50 on ImageNet, untuned: the rate by the square root, warmup by the batch.
+    """LAMB for ResNet-50 on ImageNet, untuned: the rate grows with the root of the batch.
 
     With j = log2(batch_size / 512):
 
         learning_rate = 4 / (2^(3 - j/2) 100) = 0.04 sqrt(batch_size / 32768)
         warmup epochs = 0.3125 2^j
 
-    then linearly to 0, from the peak on. Weight decay is 1.5, since the trust ratio divides it
-    out. Batch norm and biases are excluded, as in the paper and the PyTorch reproduction; the first
-    author's own run at 32,768 (76.3 % top-1) decays and adapts the bias of the last layer:
+    Then the rate falls linearly from the peak to 0. Weight decay is 1.5; a large value works,
+    because the trust ratio divides it out. Batch norm and biases are excluded, as in the paper and
+    the PyTorch reproduction. The first author's own run at 32,768 (76.3 % top-1) decays and adapts
+    the bias of the last layer:
     `dataclasses.replace(recipe, exclude_from_weight_decay=("gamma", "beta"))`.
 
     Args:
-        batch_size: The batch to train with; the paper has the powers of 2 from 512 to 32,768.
+        batch_size: The batch size; the paper has the powers of 2 from 512 to 32,768.
         examples: The size of the training set. Defaults to ImageNet's.
-        epochs: Passes over it. Defaults to 90 (the paper).
+        epochs: Number of epochs. Defaults to 90 (the paper).
 
     Raises:
-        TypeError: where an argument is no number.
-        ValueError: where an argument is out of range, or warmup is longer than training.
+        TypeError: if an argument is not a number.
+        ValueError: if an argument is out of range, or warmup is longer than training.
 
     Example:
         >>> recipe = untuned_lamb_resnet50(32768)
@@ -238,17 +239,17 @@ def legw_resnet50_lars(batch_size: int, examples: int = IMAGENET, epochs: float 
         learning_rate = 2^2.5 sqrt(batch_size / 1024)
         warmup epochs = 10/2^5 batch_size / 1024
 
-    then polynomial of power 2 over the steps that are left.
+    Then the rate falls as a polynomial of power 2 over the remaining steps.
 
     Args:
-        batch_size: The batch to train with; 512, 1,024, 4,096 and 8,192 were reproduced in the
-            open (76.95, 77.06, 77.38 and 77.14 % top-1), the paper goes on to 32,768.
+        batch_size: The batch size. Public code reproduced 512, 1,024, 4,096 and 8,192 (76.95,
+            77.06, 77.38 and 77.14 % top-1); the paper goes up to 32,768.
         examples: The size of the training set. Defaults to ImageNet's.
-        epochs: Passes over it. Defaults to 90 (both).
+        epochs: Number of epochs. Defaults to 90 (both).
 
     Raises:
-        TypeError: where an argument is no number.
-        ValueError: where an argument is out of range, or warmup is longer than training.
+        TypeError: if an argument is not a number.
+        ValueError: if an argument is out of range, or warmup is longer than training.
 
     Example:
         >>> recipe = legw_resnet50_lars(8192)
@@ -277,7 +278,7 @@ def legw_resnet50_lars(batch_size: int, examples: int = IMAGENET, epochs: float 
 
 
 def _by_the_root(batch_size, examples, epochs, *, shown, rate, warmup, **given) -> Recipe:
-    """The rate and the epochs of warmup: each at batch 512, and in the words of the source."""
+    """Makes a recipe; `rate` and `warmup` are (value at batch 512, the source's formula)."""
     batch_size = checks.integer("batch_size", batch_size)
     train_steps = training(epochs, examples, batch_size)
     warn_outside(

@@ -1,4 +1,4 @@
-"""A recipe: how it prints, and what an optimizer is given by it."""
+"""The classes of recipes, with their text, their schedule and their optimizer arguments."""
 
 import dataclasses
 import math
@@ -22,11 +22,11 @@ _ARGUMENTS = (
 
 
 def schedule(recipe: Any, schedules: Any) -> Any:
-    """The learning rate of the recipe, step by step.
+    """Returns the learning-rate schedule of the recipe.
 
     Args:
-        recipe: one recipe, or stages of them, each warmed up again.
-        schedules: the module whose schedules to use: `tf_lamb.core.schedules`, or a frontend's.
+        recipe: A recipe, or a staged recipe, which warms up in each stage.
+        schedules: The module with the schedules: `tf_lamb.core.schedules`, or a frontend's.
     """
     stages = _stages(recipe)
     if stages[0] is not recipe:
@@ -49,11 +49,11 @@ def schedule(recipe: Any, schedules: Any) -> Any:
 
 
 def arguments(recipe: Any, optimizer: str) -> dict[str, Any]:
-    """The arguments of the optimizer of that name; what the recipe does not say is left out.
+    """Returns the optimizer arguments that the recipe sets.
 
     Raises:
-        TypeError: for what is no recipe.
-        ValueError: where the recipe is another optimizer's, or its stages differ in an argument.
+        TypeError: if the argument is not a recipe.
+        ValueError: if the recipe is for another optimizer, or its stages differ in an argument.
     """
     stages = _stages(recipe)
     found = []
@@ -75,7 +75,7 @@ def arguments(recipe: Any, optimizer: str) -> dict[str, Any]:
 
 
 def _stages(recipe) -> tuple:
-    """The recipes that it consists of, or an error that says what a recipe is."""
+    """Returns the stages; raises an error if the argument is not a recipe."""
     if stages := getattr(recipe, "stages", ()):
         return stages
     raise TypeError(
@@ -86,7 +86,7 @@ def _stages(recipe) -> tuple:
 
 
 def _constructor_hint(recipe) -> str:
-    """The call that makes its optimizer. Of SGD, Keras's own, weight decay is a penalty."""
+    """Formats the call that makes the optimizer. For Keras's SGD, weight decay is a penalty."""
     if recipe.optimizer != "SGD":
         return f"{recipe.optimizer}.from_recipe(...)"
     sgd = {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
@@ -101,17 +101,17 @@ def _constructor_hint(recipe) -> str:
 
 
 class Drawable:
-    """A recipe, or stages of them: an object with a learning rate to draw."""
+    """Base class of `Recipe` and `StagedRecipe`: a learning rate to schedule and to draw."""
 
     def schedule(self: Any, schedules: Any = None) -> Any:
-        """The learning rate, step by step, as any optimizer of Keras takes it.
+        """Returns the learning-rate schedule, for any optimizer of Keras.
 
             keras.optimizers.SGD(recipe.schedule(), momentum=0.9, nesterov=True)
 
         Args:
-            schedules: The module whose schedules to use. Defaults to None: `tf_lamb.schedules`,
-                those of Keras 3, or of tf_keras where `TF_USE_LEGACY_KERAS` is set;
-                `tf_lamb.keras.schedules` and `tf_lamb.tf_keras.schedules` say it outright.
+            schedules: The module with the schedules. Defaults to None: `tf_lamb.schedules`, those
+                of Keras 3, or of tf_keras if `TF_USE_LEGACY_KERAS` is set. To select one, pass
+                `tf_lamb.keras.schedules` or `tf_lamb.tf_keras.schedules`.
 
         Example:
             >>> from tf_lamb.core import recipes, schedules
@@ -121,26 +121,25 @@ class Drawable:
         return schedule(self, core.default_schedules() if schedules is None else schedules)
 
     def plot(self, *others: "Drawable", over: str = "steps", ax: Any = None) -> Any:
-        """Draws the learning rate, and that of other recipes in the same picture.
+        """Draws the learning rate, and that of other recipes in the same figure.
 
-        The values are those of the schedule that an optimizer is given; where it jumps, the line
-        is vertical. The axes are linear, so that what is straight is drawn so; only where one
-        recipe has more than 20 times the steps (or examples) of another, whose line would be a
-        stroke at the left edge, is that axis logarithmic, as its label says.
+        The values are those of the optimizer's schedule. A jump is a vertical line. The axes are
+        linear. If one recipe has more than 20 times the steps (or examples) of another, the
+        horizontal axis is logarithmic, and its label shows this.
 
         Args:
-            *others: Recipes to compare with, say for other batch sizes.
-            over: What to draw it over, "steps" of the optimizer or "examples" seen.
-            ax: The matplotlib `Axes` to draw in. Defaults to None: those of a new figure.
+            *others: Recipes to compare with, for example for other batch sizes.
+            over: The horizontal axis: "steps" of the optimizer or "examples" seen.
+            ax: The matplotlib `Axes`. Defaults to None: that of a new figure.
 
         Returns:
-            The `Axes`, with a line and an entry in the legend for each recipe. To show or to save
-            it is the caller's.
+            The `Axes`, with a line and a legend entry for each recipe. The caller shows or saves
+            it.
 
         Raises:
-            ValueError: where `over` is neither of them.
-            TypeError: for anything but recipes in `others`.
-            ModuleNotFoundError: where matplotlib is not installed.
+            ValueError: if `over` is neither of them.
+            TypeError: if `others` contains anything except recipes.
+            ModuleNotFoundError: if matplotlib is not installed.
 
         Example:
             >>> from tf_lamb.core.recipes import untuned_lamb_bert
@@ -153,7 +152,7 @@ class Drawable:
 
 
 def batch(recipe) -> str:
-    """The batch of a recipe, or of each stage, in words."""
+    """Formats the batch size of a recipe, or of each stage."""
     sizes = dict.fromkeys(stage.batch_size for stage in recipe.stages)
     return "batch " + ", then ".join(f"{size:,}" for size in sizes)
 
@@ -169,40 +168,40 @@ class Recipe(Drawable):
                  learning_rate decay_rate^(boundaries <= s)           multi_step
                  learning_rate                                        constant
 
-    where p = (s - W)/(T - W) if `handover` is "continuous", and p = s/T if it is "drop": then the
-    rate falls as warmup ends, because decay has counted from step 0. None means that the source
-    does not say, so that the baseline's own value, or the optimizer's default, stays.
+    where p = (s - W)/(T - W) if `handover` is "continuous", and p = s/T if it is "drop". With
+    "drop" the rate falls when warmup ends, because decay counts from step 0. None means that the
+    source gives no value: the baseline's own value, or the optimizer's default, stays.
 
     Attributes:
-        title: What this is a recipe for.
+        title: The name of the recipe.
         batch_size: Examples in one optimizer step, over all replicas and micro-batches.
         learning_rate: The peak.
         warmup_steps: Optimizer steps of linear warmup.
-        train_steps: Optimizer steps in all, warmup included.
-        arithmetic: How the numbers above came about, a line each.
-        source: Where they come from.
+        train_steps: All optimizer steps, warmup included.
+        arithmetic: The calculation of the numbers above, one line each.
+        source: The source of the numbers.
         optimizer: The name of the optimizer, such as "LAMB"; None is the baseline's own.
-        model: The model that the recipe was made for; an empty string is any.
-        initial_learning_rate: The rate at step 0 where there is warmup.
+        model: The model of the recipe; an empty string is any.
+        initial_learning_rate: The rate at step 0 if there is warmup.
         end_learning_rate: The rate at the last step of a polynomial decay.
         decay: "polynomial", "multi_step" or "constant".
-        power: Of a polynomial decay.
+        power: The power of a polynomial decay.
         boundaries: The steps at which a multi-step decay multiplies the rate by `decay_rate`.
-        decay_rate: That factor.
+        decay_rate: The factor at each boundary.
         handover: "continuous" or "drop", as above.
         weight_decay, exclude_from_weight_decay, exclude_from_layer_adaptation, beta_1, beta_2,
         epsilon, momentum, nesterov, trust_coefficient, global_clipnorm: The optimizer's arguments
             of that name. `exclude_from_layer_adaptation=None`: as for weight decay.
-        label_smoothing: Of the loss.
+        label_smoothing: Label smoothing of the loss.
         batch_norm_span: Examples that share one batch-norm statistic.
-        sequence_length: In tokens.
-        examples: The size of the training set, where steps were counted in epochs.
-        epochs: Passes over it.
-        warmup_epochs: Warmup before it was rounded to steps.
+        sequence_length: Sequence length in tokens.
+        examples: The size of the training set, if steps were counted in epochs.
+        epochs: Number of epochs.
+        warmup_epochs: Warmup in epochs, before rounding to steps.
 
     Raises:
-        TypeError: where an argument is no number.
-        ValueError: where a number is out of range, or warmup is longer than training.
+        TypeError: if an argument is not a number.
+        ValueError: if a number is out of range, or warmup is longer than training.
     """
 
     title: str
@@ -265,12 +264,12 @@ class Recipe(Drawable):
 
     @property
     def stages(self) -> tuple["Recipe", ...]:
-        """This recipe alone, as a `StagedRecipe` has several."""
+        """A tuple of this recipe only, as in a `StagedRecipe`."""
         return (self,)
 
     @property
     def examples_seen(self) -> int:
-        """Examples in all of training: steps times batch, the short last one of an epoch too."""
+        """Examples in all of training: steps times batch; a smaller last batch counts in full."""
         return self.train_steps * self.batch_size
 
     def __str__(self):
@@ -313,13 +312,13 @@ class Recipe(Drawable):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedRecipe(Drawable):
-    """Recipes that are trained one after the other, each warmed up again from its own step 0.
+    """Recipes for successive stages of training, each with its own warmup from its step 0.
 
     Attributes:
-        title: What this is a recipe for.
-        stages: One recipe each, in order; iterating over this object gives them.
-        arithmetic: What holds for all of them, a line each.
-        source: Where the numbers come from.
+        title: The name of the recipe.
+        stages: One recipe per stage, in order; iteration over this object yields them.
+        arithmetic: Calculations for all stages, one line each.
+        source: The source of the numbers.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Reference points: tables of what was run, a row a batch size."""
+"""MLPerf's reference points: tables of published runs, one row per batch size."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
@@ -87,16 +87,16 @@ def _point(name: str, points: Mapping[int, Point], batch_size: int) -> Point:
 def mlperf_lars(batch_size: int) -> Recipe:
     """MLPerf's reference points of LARS for ResNet-50 on ImageNet, to 75.9 % top-1.
 
-    Warmup from 0, then polynomial of power 2 to 1e-4 (at the step after the last in the reference
-    code). The logged decay steps sometimes count warmup and sometimes do not. They are read as
-    the whole of training, unless that would end before the mean of the epochs that the reference
-    runs needed: then as what follows warmup.
+    The rate warms up from 0, then falls as a polynomial of power 2 to 1e-4 (in the reference code,
+    at the step after the last). The logged decay steps sometimes include warmup and sometimes do
+    not. This function reads them as all of training. If training would then end before the mean
+    number of epochs of the reference runs, it reads them as the steps after warmup.
 
     Args:
-        batch_size: One of those in the table.
+        batch_size: A batch size of the table.
 
     Raises:
-        ValueError: where there is no such point; it lists those that there are.
+        ValueError: if the table has no such row; the message lists the rows.
 
     Example:
         >>> recipe = mlperf_lars(32768)
@@ -153,14 +153,15 @@ def mlperf_lars(batch_size: int) -> Recipe:
 def mlperf_lamb_bert(batch_size: int) -> Recipe:
     """MLPerf's reference points of LAMB for BERT-large, from its checkpoint to 72 % masked words.
 
-    Decay is linear and counts from step 0. Where the published warmup starts before step 0, at
-    -76 say, training starts inside it: at 76/287 of the peak, with 211 of 287 steps to go.
+    Decay is linear and counts from step 0. If the published warmup starts before step 0, training
+    starts inside the warmup. For a start at -76, it starts at 76/287 of the peak, and 211 of 287
+    warmup steps remain.
 
     Args:
-        batch_size: One of those in the table.
+        batch_size: A batch size of the table.
 
     Raises:
-        ValueError: where there is no such point; it lists those that there are.
+        ValueError: if the table has no such row; the message lists the rows.
 
     Example:
         >>> recipe = mlperf_lamb_bert(8192)

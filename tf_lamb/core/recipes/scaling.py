@@ -1,7 +1,7 @@
-"""The rules that give a large batch's settings from a baseline tuned at a small one.
+"""Rules that compute the settings of a large batch from a baseline tuned at a small batch.
 
-Training is as many steps as Keras's `fit` takes, ceil(examples / batch_size) an epoch, so that the
-schedule ends with it. Warmup is counted by its examples, and is the same at any rounding.
+Training has the steps of Keras's `fit`, ceil(examples / batch_size) per epoch; the schedule ends
+with it. Warmup counts examples, and does not depend on that rounding.
 """
 
 import math
@@ -32,7 +32,7 @@ def legw(
     power: float = 1.0,
     handover: str = "continuous",
 ) -> Recipe:
-    """LEGW: the rate grows with the square root of the batch, warmup in epochs with the batch.
+    """LEGW: the rate grows with the square root of the batch, warmup (in epochs) with the batch.
 
         k = batch_size / base_batch_size
         learning_rate = base_learning_rate sqrt(k)
@@ -43,19 +43,19 @@ def legw(
     or a multi-step decay.
 
     Args:
-        batch_size: The batch to train with.
-        base_batch_size: The batch of the tuned baseline.
+        batch_size: The batch size of training.
+        base_batch_size: The batch size of the tuned baseline.
         base_learning_rate: Its peak learning rate.
         base_warmup_epochs: Its warmup, in epochs.
         examples: The size of the training set.
-        epochs: Passes over it, as in the baseline.
+        epochs: Number of epochs, as in the baseline.
         decay: The baseline's decay, "polynomial" or "constant". Defaults to "polynomial".
-        power: Of the polynomial. Defaults to 1; LEGW's ResNet-50 has 2.
+        power: Power of the polynomial. Defaults to 1; LEGW's ResNet-50 has 2.
         handover: "continuous", or "drop" if the baseline's decay counts from step 0.
 
     Raises:
-        TypeError: where an argument is no number.
-        ValueError: where an argument is out of range, or warmup is longer than training.
+        TypeError: if an argument is not a number.
+        ValueError: if an argument is out of range, or warmup is longer than training.
 
     Example:
         >>> recipe = legw(8192, 128, 0.1, 0.2, examples=60000, epochs=25)
@@ -87,21 +87,22 @@ def linear_scaling(
         k = batch_size / base_batch_size
         learning_rate = base_learning_rate k, reached from base_learning_rate step by step
 
-    and a tenth of it from each of the decay epochs on. Scale and shift of batch norm are not
-    decayed, and the statistics of batch norm stay those of 32 examples, whatever the batch.
+    Each decay epoch divides the rate by ten. Scale and shift of batch norm have no weight decay.
+    The statistics of batch norm stay those of 32 examples at any batch.
 
     Args:
-        batch_size: The batch to train with.
-        base_batch_size: The batch of the tuned baseline. Defaults to 256 (the paper).
+        batch_size: The batch size of training.
+        base_batch_size: The batch size of the tuned baseline. Defaults to 256 (the paper).
         base_learning_rate: Its learning rate. Defaults to 0.1 (the paper).
-        warmup_epochs: At any batch. Defaults to 5 (the paper).
+        warmup_epochs: Warmup in epochs, at any batch. Defaults to 5 (the paper).
         examples: The size of the training set. Defaults to ImageNet's.
-        epochs: Passes over it. Defaults to 90 (the paper).
-        decay_epochs: Defaults to 1/3, 2/3 and 8/9 of the epochs: 30, 60 and 80 of 90 (the paper).
+        epochs: Number of epochs. Defaults to 90 (the paper).
+        decay_epochs: Epochs of decay. Defaults to 1/3, 2/3 and 8/9 of the epochs: 30, 60 and 80 of
+            90 (the paper).
 
     Raises:
-        TypeError: where an argument is no number.
-        ValueError: where an argument is out of range, warmup is longer than training, or a decay
+        TypeError: if an argument is not a number.
+        ValueError: if an argument is out of range, warmup is longer than training, or a decay
             epoch lies after the end.
 
     Example:
@@ -173,25 +174,25 @@ def sqrt_scaling(
     power: float = 1.0,
     handover: str = "continuous",
 ) -> Recipe:
-    """Square-root scaling: the noise of the gradient's mean falls with the root of the batch.
+    """Square-root scaling: the rate grows with the square root of the batch.
 
         learning_rate = base_learning_rate sqrt(batch_size / base_batch_size)
 
-    and everything else, warmup in epochs among it, stays as it was tuned; `legw` also lengthens
-    warmup.
+    The noise of the mean gradient falls with the same root. Everything else stays as tuned,
+    including warmup in epochs; `legw` also lengthens warmup.
 
     Args:
-        batch_size: The batch to train with.
-        base_batch_size: The batch of the tuned baseline.
+        batch_size: The batch size of training.
+        base_batch_size: The batch size of the tuned baseline.
         base_learning_rate: Its peak learning rate.
         base_warmup_epochs: Its warmup, in epochs; 0 for none.
         examples: The size of the training set.
-        epochs: Passes over it, as in the baseline.
-        decay, power, handover: The baseline's; see `legw`.
+        epochs: Number of epochs, as in the baseline.
+        decay, power, handover: The baseline's values; see `legw`.
 
     Raises:
-        TypeError: where an argument is no number.
-        ValueError: where an argument is out of range, or warmup is longer than training.
+        TypeError: if an argument is not a number.
+        ValueError: if an argument is out of range, or warmup is longer than training.
 
     Example:
         >>> sqrt_scaling(4096, 256, 1e-3, 0, examples=60000, epochs=25).learning_rate
@@ -199,7 +200,7 @@ def sqrt_scaling(
 
     References:
         Hoffer et al., Train longer, generalize better, arXiv 1705.08741; the LAMB paper, arXiv
-        1904.00962, scales its rates so.
+        1904.00962, scales its rates in this way.
     """
     source = "Hoffer et al., arXiv 1705.08741; You et al., arXiv 1904.00962"
     return _square_root(
