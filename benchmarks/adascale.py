@@ -11,7 +11,9 @@ falls exponentially to a hundredth. It is tuned at batch 32 only, on one seed, b
     base       S = 1
     adascale   the same learning rate, schedule and momentum, until it has spent the steps of base
     linear     1/S of the steps, S times the learning rate, reached in the first 5.5% of them
-    longer     the same in at least as many steps as adascale took; one seed
+    searched   at least as many steps as adascale took, the best of four peaks on one seed, reached
+               in the first 5.5% of the steps, a linear decay to 0
+    examples   base, with as many examples
 
 A run is a line of the log; a command that was interrupted goes on where it stopped. `--draw` makes
 two pictures: of the accuracy, and as NAME_noise.png of gain and noise scale.
@@ -24,6 +26,7 @@ import statistics
 os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import look
 import numpy as np
 from absl import app, flags
 from pictures import FASHION_MNIST, images
@@ -34,6 +37,7 @@ import tf_lamb
 BATCH, MOMENTUM, DECAY, WARMUP = 32, 0.9, 0.01, 0.055
 SCALES = (8, 16, 32)
 RATES = (0.01, 0.02, 0.04, 0.08)  # tried at the base batch
+PEAKS = (0.064, 0.09, 0.128, 0.18)  # tried at each larger batch
 READINGS = 50  # of loss, gain and noise, in the time of a base run
 UNIT = READINGS * max(SCALES)  # the steps of a base run are a multiple
 
@@ -63,13 +67,14 @@ def optimizer(method, scale, rate, steps):
     """What the contestants are, as code; `steps` are those of the base batch."""
     import keras
 
-    from tf_lamb.keras import schedules
-
-    fall = keras.optimizers.schedules.ExponentialDecay
-    schedule = fall(rate, steps, DECAY)
-    if method == "linear":  # Keras counts micro-batches where it reads a schedule
-        peak = fall(rate * scale, steps, DECAY)
-        schedule = schedules.Warmup(round(WARMUP * steps), peak, start=rate, handover="drop")
+    falls = keras.optimizers.schedules
+    schedule = falls.ExponentialDecay(rate, steps, DECAY)
+    warm = round(WARMUP * steps)  # Keras counts micro-batches where it reads a schedule
+    if method == "linear":
+        peak = falls.ExponentialDecay(rate * scale, steps, DECAY)
+        schedule = tf_lamb.schedules.Warmup(warm, peak, start=rate, handover="drop")
+    elif method == "searched":
+        schedule = tf_lamb.schedules.Warmup(warm, falls.PolynomialDecay(rate, steps - warm, 0.0))
     parts = scale if scale > 1 else None
     inner = keras.optimizers.SGD(schedule, MOMENTUM, gradient_accumulation_steps=parts)
     return tf_lamb.AdaScale(inner, scale) if method == "adascale" else inner
@@ -133,7 +138,15 @@ def compare(runs, seeds):
     results = {contest: [runs.run(*contest, seed, rate) for seed in seeds] for contest in contests}
     for s in SCALES:
         units = math.ceil(max(run["steps"] for run in results["adascale", s]) * s / UNIT)
-        results["longer", s] = [runs.run("linear", s, seeds[0], rate, units * UNIT)]
+        peak = max(
+            PEAKS,
+            key=lambda peak: runs.run("searched", s, seeds[0], peak, units * UNIT)["held_out"],
+        )
+        for contest, best in ((("searched", s), peak), (("examples", s), rate)):
+            scale = s if contest[0] == "searched" else 1
+            results[contest] = [
+                runs.run(contest[0], scale, seed, best, units * UNIT) for seed in seeds
+            ]
     return results
 
 
@@ -149,36 +162,48 @@ def table(results):
 
 def draw(results, path):
     """Accuracy against S; gain and noise scale against the steps of the base batch."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    ticks = (1, *SCALES)
-    _, ax = plt.subplots(figsize=(7, 4.5))
-    for method, label in (("adascale", "AdaScale"), ("linear", "linear scaling, warmup")):
+    plt, ticks, floor = look.pyplot(), (1, *SCALES), 85.0
+    ways = {
+        "examples": (
+            "momentum at batch 32, as many examples as AdaScale",
+            {"ls": ":", "mfc": "none"},
+        ),
+        "adascale": ("AdaScale, nothing searched", {}),
+        "searched": ("momentum, rate searched, as many steps as AdaScale", {}),
+        "linear": ("momentum, linear scaling, nothing searched", {"ls": "--", "marker": "X"}),
+    }
+    figure, ax = plt.subplots(figsize=(7.5, 4.5))
+    for method, (label, more) in ways.items():
+        style = (
+            look.style("adascale" if method == "adascale" else "momentum") | {"mec": None} | more
+        )
         runs = [results["base" if s == 1 else method, s] for s in ticks]
-        tests = [[run["test"] for run in each] for each in runs]
-        (line,) = ax.plot(ticks, [statistics.mean(each) for each in tests], label=label)
-        ax.plot(ticks, tests, "o", ms=4, color=line.get_color())
+        tests = np.array([[run["test"] for run in each] for each in runs])
+        means = np.where(tests.min(1) > floor, tests.mean(1), np.nan)
+        ax.plot(ticks, means, label=label, **style | {"marker": ""})
+        ax.plot(ticks, np.maximum(tests, floor), **style | {"ls": ""})
+    ax.axhline(floor, color="0.6", lw=0.8)
+    ax.annotate(
+        "below 85%", (ticks[-1], floor), (0, 5), textcoords="offset points", ha="right", fontsize=8
+    )
     ax.set_xscale("log", base=2)
-    ax.set_xticks(ticks, [f"{s}\n({BATCH * s:,})" for s in ticks])
-    ax.set(xlabel="S (batch)", ylabel="test accuracy, %", title="Tuned at S = 1; a dot a seed")
-    ax.legend()
-    plt.savefig(path, dpi=110, bbox_inches="tight")
+    ax.set_xticks(ticks, [f"{BATCH * s:,}" for s in ticks])
+    ax.set(xlabel="batch", ylabel="test accuracy, %")
+    ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, 0.03))
+    look.save(figure, path)
 
-    _, axes = plt.subplots(1, 2, figsize=(10, 4))
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4))
     titles = {"gain": "gain of a step", "noise_scale": "noise scale, examples"}
     for ax, (name, title) in zip(axes, titles.items(), strict=True):
-        for i, scale in enumerate(SCALES):
+        for scale, ls in zip(SCALES, ("-", "--", ":"), strict=True):
             for run in results["adascale", scale]:
-                ax.plot(run["scale_invariant_step"], run[name], f"C{i}", lw=1)
+                ax.plot(run["scale_invariant_step"], run[name], "k", ls=ls, lw=1)
             ax.lines[-1].set_label(f"S = {scale}")
         ax.set_yscale("log", base=2)
         ax.yaxis.set_major_formatter("{x:,.0f}")
         ax.set(title=title, xlabel="steps of the base batch")
     axes[0].legend()
-    plt.savefig("_noise".join(os.path.splitext(path)), dpi=110, bbox_inches="tight")
+    look.save(figure, "_noise".join(os.path.splitext(path)))
 
 
 def main(_):
@@ -186,7 +211,7 @@ def main(_):
     import tqdm
 
     args = flags.FLAGS
-    total = len(RATES) + args.seeds * (1 + 2 * len(SCALES)) + len(SCALES)
+    total = len(RATES) + args.seeds * (1 + 4 * len(SCALES)) + len(PEAKS) * len(SCALES)
     with tqdm.tqdm(total=total, desc="runs", disable=None) as bar:
         results = compare(Runs(args, bar), range(1, args.seeds + 1))
     print(table(results))

@@ -30,6 +30,8 @@ import time
 os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import look
+import numpy as np
 from absl import app, flags
 from pictures import FASHION_MNIST, images
 from run_log import Log
@@ -168,20 +170,24 @@ def table(runs):
 
 
 def draw(runs, path):
-    """Accuracy over the peak, a line a batch; AutoWarmup's as stars where it went back to."""
-    import matplotlib.pyplot as plt
-
-    _, ax = plt.subplots(figsize=(7, 4.5))
-    for i, batch in enumerate(dict.fromkeys(run["batch"] for run in runs)):
+    """Accuracy over the peak, a panel a batch; AutoWarmup's where it went back to."""
+    plt, floor = look.pyplot(), 86.0
+    batches = list(dict.fromkeys(run["batch"] for run in runs))
+    figure, axes = plt.subplots(1, len(batches), figsize=(10, 3.8), sharey=True, squeeze=False,
+                                layout="constrained")  # fmt: skip
+    for ax, batch in zip(axes.flat, batches, strict=True):
         mine = [run for run in runs if run["batch"] == batch]
-        grid = [(run["peak"], run["test"]) for run in mine if run["peak"]]
-        stars = [(run["switch_to"], run["test"]) for run in mine if not run["peak"]]
-        ax.plot(*zip(*grid, strict=True), "o-", ms=4, color=f"C{i}", label=f"batch {batch:,}")
-        ax.plot(*zip(*stars, strict=True), "*", ms=14, mec="black", color=f"C{i}")
-    ax.set(xscale="log", xlabel="peak of the learning rate", ylabel="test accuracy, %")
-    ax.set_title("Lines: nine peaks. Stars: AutoWarmup, at the rate that it went back to")
-    ax.legend()
-    plt.savefig(path, dpi=110, bbox_inches="tight")
+        grid = np.array([(run["peak"], run["test"]) for run in mine if run["peak"]])
+        found = np.array([(run["switch_to"], run["test"]) for run in mine if not run["peak"]])
+        here = grid[:, 1] >= floor
+        ax.plot(*grid[here].T, **look.style("lamb"), label="linear warmup to a peak, one seed")
+        ax.plot(grid[~here, 0], np.full(sum(~here), floor), **look.lost("lamb"),
+                label=f"likewise, below {floor:.0f}%")  # fmt: skip
+        ax.plot(*found.T, **look.style("autowarmup") | {"ls": "", "ms": 9}, label="AutoWarmup")
+        ax.set(xscale="log", xlabel="peak of the learning rate", title=f"batch {batch:,}")
+    axes[0, 0].set_ylabel("test accuracy, %")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    look.save(figure, path)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import look
+import numpy as np
 from absl import app, flags
 
 BASE, EXAMPLES, WARMUP = 8, 25600, 40
@@ -143,25 +145,20 @@ def table(results):
 
 
 def draw(results, path):
-    """Loss against batch."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    _, ax = plt.subplots(figsize=(7, 4.5))
-    for name, losses in results.items():
-        batches = [BASE * factor for factor in FACTORS]
-        means = [statistics.mean(losses[factor]) for factor in FACTORS]
-        ax.errorbar(batches, means, [statistics.stdev(losses[f]) for f in FACTORS],
-                    marker="o", capsize=3, label=name,
-                    linestyle="--" if "tuned" in name else "-")  # fmt: skip
+    """Loss against batch: a mark a seed, lines through the means."""
+    plt = look.pyplot()
+    figure, ax = plt.subplots(figsize=(7, 4.5))
+    for name, optimizer in (("LAMB", "lamb"), ("AdamW", "adamw")):
+        at = np.array([BASE * factor for factor in FACTORS]) * (0.98 if name == "LAMB" else 1.02)
+        losses = np.array([results[name][factor] for factor in FACTORS])
+        ax.plot(at, losses.mean(1), **look.style(optimizer) | {"marker": ""})
+        ax.plot(at, losses, **look.style(optimizer) | {"ls": ""})
+        ax.plot([], [], label=name, **look.style(optimizer))
     ax.set_xscale("log", base=2)
     ax.set_xticks([BASE * f for f in FACTORS], [f"{BASE * f}\n({f}x)" for f in FACTORS])
-    ax.set(xlabel="batch", ylabel="validation loss",
-           title=f"Small BERT after {EXAMPLES:,} examples, three seeds")  # fmt: skip
+    ax.set(xlabel="batch", ylabel=f"validation loss after {EXAMPLES:,} examples, nats")
     ax.legend()
-    plt.savefig(path, dpi=110, bbox_inches="tight")
+    look.save(figure, path)
 
 
 def runs(log, only):

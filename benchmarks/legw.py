@@ -21,6 +21,7 @@ A run is a line of the log; a command that was interrupted goes on where it stop
 
 import statistics
 
+import look
 import numpy as np
 from absl import app, flags
 from loop import Loop, batches, cross_entropy, preferred
@@ -42,6 +43,10 @@ LABELS = {
     "legw": "momentum, LEGW", "published": "momentum, LEGW from rate 0.1",
     "linear": "momentum, linear, 5 epochs warmup", "sqrt": "momentum, square root, no warmup",
     "lamb": "LAMB, LEGW", "adam": "Adam, tuned at every batch",
+}  # fmt: skip
+MOMENTUM = {  # its lines: how each differs
+    "legw": {}, "published": {"ls": ":", "marker": "o"}, "linear": {"ls": "--", "marker": "^"},
+    "sqrt": {"ls": "-.", "marker": "v"},
 }  # fmt: skip
 
 
@@ -147,29 +152,28 @@ def table(results):
 
 
 def draw(results, path):
-    """Test error against the batch."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    _, ax = plt.subplots(figsize=(7, 4.5))
+    """Test error against the batch: a mark a seed, lines through the means."""
+    plt = look.pyplot()
+    figure, ax = plt.subplots(figsize=(8, 4.5), layout="constrained")
     ticks = sorted({batch for _, batch in results})
-    for method, label in LABELS.items():
+    for i, (method, label) in enumerate(LABELS.items()):
         start = method if (method, ticks[0]) in results else "legw"  # the same at the base batch
         runs = [results[start if batch == ticks[0] else method, batch] for batch in ticks]
         tests = [[100 - run["test"] for run in each] for each in runs]
-        (line,) = ax.plot(ticks, [statistics.mean(each) for each in tests], label=label)
-        ax.plot(ticks, tests, "o", ms=4, color=line.get_color())
+        at = np.array(ticks) * 1.04 ** (i - 2.5)
+        name = {"lamb": "lamb", "adam": "adamw"}.get(method, "momentum")
+        style = look.style(name) | MOMENTUM.get(method, {})
+        ax.plot(at, [statistics.mean(each) for each in tests], label=label, **style)
+        ax.plot(at, tests, **style | {"ls": "", "ms": 4})
     ax.axhline(1.3, color="0.6", ls=":", label="published: 98.7% at every batch")
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(ticks, [f"{batch:,}" for batch in ticks])
     for side in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
         side("{x:g}")
-    ax.set(xlabel="batch", ylabel="test error, %", title="An LSTM on rows of MNIST; a dot a seed")
-    ax.legend()
-    plt.savefig(path, dpi=110, bbox_inches="tight")
+    ax.set(xlabel="batch", ylabel="test error, %")
+    figure.legend(loc="outside right upper", fontsize=8)
+    look.save(figure, path)
 
 
 def main(_):

@@ -21,7 +21,7 @@ def recipe():
     """The two recipes of the page on batches."""
     legw = [
         tf_lamb.recipes.legw(batch, 256, 2e-3, 1.0, examples=60000, epochs=40)
-        for batch in (4096, 256)
+        for batch in (2048, 256)
     ]
     return legw[0].plot(legw[1])
 

@@ -13,14 +13,13 @@ class Log:
         if os.path.exists(path):
             with open(path) as file:
                 self.lines = [json.loads(line) for line in file]
-        if machine() not in self.lines:
-            self.note(machine())
 
     def note(self, line):
-        """One line more."""
-        self.lines.append(line)
+        """One line more; of a machine that the log does not have, a line before it."""
         with open(self.path, "a") as file:
-            file.write(json.dumps(line) + "\n")
+            for each in ([] if machine() in self.lines else [machine()]) + [line]:
+                self.lines.append(each)
+                file.write(json.dumps(each) + "\n")
 
     def run(self, what, make):
         """The line of a run, which is made now if it has to be: `make` gives what it came to."""

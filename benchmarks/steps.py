@@ -26,11 +26,13 @@ A run is a line of the log; a command that was interrupted goes on where it stop
 """
 
 import dataclasses
+import functools
 import math
 import os
 import statistics
 from collections.abc import Callable
 
+import look
 import numpy as np
 from absl import app, flags
 from loop import PART, Loop, batches, cross_entropy, preferred
@@ -39,14 +41,9 @@ from run_log import Log
 import tf_lamb
 
 EVERY = 1.05  # between two readings of the held-out loss, in steps
-SLACK = 0.1  # of perfect scaling
 AUTOMATIC, EPOCHS = 3, 60  # AutoWarmup: of the tuned one's steps, in this many epochs
 MOST = 3  # times the steps of the best run of a grid: those of another seed
 READINGS = 10  # of the noise scale
-LABELS = {
-    "momentum": "momentum", "lars": "LARS", "adamw": "AdamW", "lamb": "LAMB", "lans": "LANS",
-    "muon": "Muon", "autowarmup": "LAMB, AutoWarmup, untuned",
-}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,16 +116,23 @@ class Runs:
     def __init__(self, args, bar):
         self.bar, self.name, self.task = bar, args.task, tasks()[args.task]
         self.log = Log(args.log or f"benchmarks/logs/steps_{args.task}.jsonl")
-        folder = self.task.folder if args.data is None else args.data
-        self.data = self.task.read(folder)
-        self.kind = os.path.basename(folder.rstrip("/")) or "small"
-        self.network = self.task.network(self.data[0][0])
+        self.folder = self.task.folder if args.data is None else args.data
+        self.kind = os.path.basename(self.folder.rstrip("/")) or "small"
         self.batches = [int(batch) for batch in args.batches] or list(self.task.batches)
         self.target = args.target or self.task.target
         self.limit = args.limit or self.task.limit
         rates = self.task.rates
         self.rates = {name: rates[name] for name in args.rivals or rates}
         self.loops = {}
+
+    @functools.cached_property
+    def data(self):
+        """To train on and held out; read by the first run that is missing."""
+        return self.task.read(self.folder)
+
+    @functools.cached_property
+    def network(self):
+        return self.task.network(self.data[0][0])
 
     def loop(self, rival):
         """The program of a rival, which all its runs share."""
@@ -294,35 +298,12 @@ def untuned(runs, results, seeds):
     return made
 
 
-def bend(results, rival):
-    """The largest batch within `SLACK` of perfect scaling, of each seed; and if it is the last.
-
-    Perfect is what the seed itself needs at the smallest batch; left out, if it does not arrive.
-    """
-    batches_ = [batch for name, batch in results if name == rival]
-    seeds = zip(*(results[rival, batch][1] for batch in batches_), strict=True)
-    ends, last = [], False
-    for steps in seeds:
-        if not math.isfinite(steps[0]):
-            continue
-        waste = [s * b / (steps[0] * batches_[0]) for s, b in zip(steps, batches_, strict=True)]
-        end = next((i for i, w in enumerate(waste) if w > 1 + SLACK), None)
-        if end is None:
-            ends, last = [*ends, batches_[-1]], True
-        elif math.isfinite(waste[end]):
-            share = math.log((1 + SLACK) / waste[end - 1]) / math.log(waste[end] / waste[end - 1])
-            ends.append(batches_[end - 1] * (batches_[end] / batches_[end - 1]) ** share)
-        else:
-            ends.append(batches_[end - 1])
-    return ends, last
-
-
 def table(results):
-    """A line for each rival: steps at every batch, preferred rates, and where it bends."""
+    """A line for each rival: steps at every batch, and preferred rates."""
     names = list(dict.fromkeys(name for name, _ in results))
     sizes = sorted({batch for _, batch in results})
     lines = ["steps, median of the seeds (preferred rate)"]
-    lines.append(f"{'':12}" + "".join(f"{batch:>18,}" for batch in sizes) + f"{'bends at':>18}")
+    lines.append(f"{'':12}" + "".join(f"{batch:>18,}" for batch in sizes))
     for name in names:
         cells = []
         for batch in sizes:
@@ -330,79 +311,78 @@ def table(results):
             steps = statistics.median(steps)
             text = f"{steps:,.0f}" if math.isfinite(steps) else "-"
             cells.append(f"{text} ({rate:.3g})" if rate and text != "-" else text)
-        ends, last = bend(results, name)
-        spread = statistics.stdev(ends) if len(ends) > 1 else 0.0
-        cells.append(f"{'>= ' * last}{statistics.mean(ends):,.0f} +- {spread:,.0f}")
         lines.append(f"{name:12}" + "".join(f"{cell:>18}" for cell in cells))
     return "\n".join(lines)
 
 
-def draw(runs, results, noise, path):
-    """Steps against batch: every rival, where it bends, perfect scaling and the noise scale."""
-    import matplotlib
+def draw(runs, results, path):
+    """Steps and examples against the batch: a mark a seed, a line through the medians of all.
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    _, ax = plt.subplots(figsize=(7.5, 5))
+    A seed that does not arrive is an open mark at the top of the right half.
+    """
+    plt = look.pyplot()
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
     names = list(dict.fromkeys(name for name, _ in results))
+    most = 1.25 * max(
+        s * batch for (_, batch), (_, steps) in results.items() for s in steps if math.isfinite(s)
+    )
     for i, name in enumerate(names):
-        here = {batch: steps for (rival, batch), (_, steps) in results.items() if rival == name}
-        arrived = {batch: [s for s in steps if math.isfinite(s)] for batch, steps in here.items()}
-        arrived = {batch: steps for batch, steps in arrived.items() if steps}
-        medians = [statistics.median(steps) for steps in arrived.values()]
-        style = "--" if name == "autowarmup" else "-"
-        ax.plot(list(arrived), medians, style, color=f"C{i}", label=LABELS[name])
-        for batch, steps in arrived.items():
-            ax.plot([batch] * len(steps), steps, "o", ms=3, color=f"C{i}")
-        ends, last = bend(results, name)
-        if not last:
-            end = statistics.mean(ends)
-            level = np.interp(np.log(end), np.log(list(arrived)), np.log(medians))
-            ax.plot(end, np.exp(level), "X", ms=9, color=f"C{i}", mec="k")
-    sizes = np.array(runs.batches)
-    least = min(statistics.median(steps) for (_, b), (_, steps) in results.items() if b == sizes[0])
-    ax.plot(sizes, least * sizes[0] / sizes, color="0.6", ls=":", label="perfect scaling")
-    scales = sorted((run["noise_scale"][-1], batch) for batch, run in noise.items())
-    for (scale, batch), side in zip(scales, ("right", "left"), strict=False):
-        ax.axvline(scale, color="0.4", lw=1, ls="-.")
-        note = f" noise scale at {batch:,}: {scale:,.0f} "
-        ax.text(scale, 0.02, note, rotation=90, va="bottom", ha=side, fontsize=8,
-                transform=ax.get_xaxis_transform())  # fmt: skip
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
-    ax.set_xticks(sizes, [f"{batch:,}" for batch in sizes])
-    ax.yaxis.set_major_formatter("{x:,.0f}")
-    title = f"Steps to a held-out loss of {runs.target}; a dot a seed, X where {SLACK:.0%} are lost"
-    ax.set(xlabel="batch", ylabel="steps", title=title)
-    ax.legend(fontsize=8, bbox_to_anchor=(1, 1))
-    plt.savefig(path, dpi=110, bbox_inches="tight")
+        style, aside = look.style(name), 1.025 ** (i - len(names) / 2)
+        of = {batch: steps for (rival, batch), (_, steps) in results.items() if rival == name}
+        sizes = np.array(list(of))
+        medians = np.array([statistics.median(steps) for steps in of.values()])
+        for batch, steps in of.items():
+            arrived = np.array([s for s in steps if math.isfinite(s)])
+            at = np.full(len(arrived), batch * aside)
+            axes[0].plot(at, arrived, **style | {"ls": ""})
+            axes[1].plot(at, arrived * batch, **style | {"ls": ""})
+            lost = most * 1.12 ** np.arange(len(steps) - len(arrived))
+            axes[1].plot(np.full(len(lost), batch * aside), lost, **look.lost(name))
+        line = style | {"marker": ""}
+        axes[0].plot(sizes * aside, np.where(np.isfinite(medians), medians, np.nan), **line)
+        axes[1].plot(sizes * aside, np.where(np.isfinite(medians), medians * sizes, np.nan), **line)
+        axes[0].plot([], [], label=look.label(name), **style)
+    for ax, title in zip(axes, ("steps", "examples = steps x batch"), strict=True):
+        ax.set_xscale("log", base=2)
+        ax.set_yscale("log")
+        ax.set_xticks(runs.batches, [f"{batch:,}" for batch in runs.batches])
+        ax.yaxis.set_major_formatter("{x:,.0f}")
+        ax.set(xlabel="batch", title=title)
+    figure.legend(loc="outside right upper")
+    look.save(figure, path)
 
 
 def draw_grids(runs, results, path):
-    """The grids: steps against rate at every batch, the preferred rate ringed."""
-    import matplotlib.pyplot as plt
-
+    """The grids on the first seed, a panel a rival; the preferred rate is ringed."""
+    plt = look.pyplot()
     tuned = [name for name in dict.fromkeys(name for name, _ in results) if name != "autowarmup"]
-    _, axes = plt.subplots(1, len(tuned), figsize=(3 * len(tuned), 3.2), layout="constrained")
-    for ax, name in zip(np.atleast_1d(axes), tuned, strict=True):
-        for i, batch in enumerate(b for rival, b in results if rival == name):
+    figure, axes = plt.subplots(-(-len(tuned) // 3), 3, figsize=(10, 3.2 * -(-len(tuned) // 3)),
+                                layout="constrained", squeeze=False)  # fmt: skip
+    colors = dict(
+        zip(runs.batches, plt.cm.viridis(np.linspace(0, 0.9, len(runs.batches))), strict=True)
+    )
+    for ax, name in zip(axes.flat, tuned, strict=False):
+        for batch in (b for rival, b in results if rival == name):
             rate, (steps, *_) = results[name, batch]
             tried = {line["rate"]: line for line in runs.tried(name, batch)}
             arrived = sorted((r, line["steps"]) for r, line in tried.items() if line["steps"])
             ended = [(r, line["limit"]) for r, line in tried.items() if not line["steps"]]
-            ax.plot(*zip(*arrived, strict=True), "o-", ms=3, color=f"C{i}", label=f"{batch:,}")
+            ax.plot(
+                *zip(*arrived, strict=True), "o-", ms=3, color=colors[batch], label=f"{batch:,}"
+            )
             if ended:
-                ax.plot(*zip(*ended, strict=True), "x", ms=4, color=f"C{i}")
-            ax.plot(rate, steps, "o", ms=9, mfc="none", color=f"C{i}")
+                ax.plot(*zip(*ended, strict=True), "^", ms=5, mfc="none", color=colors[batch])
+            ax.plot(rate, steps, "o", ms=9, mfc="none", color=colors[batch])
         ax.set_xscale("log")
         ax.set_yscale("log")
         ax.xaxis.set_minor_formatter("")
         ax.yaxis.set_minor_formatter("")
-        ax.set(title=LABELS[name], xlabel="rate")
-        ax.legend(fontsize=7, title="batch", title_fontsize=7)
-    np.atleast_1d(axes)[0].set_ylabel("steps (x: ended there)")
-    plt.savefig(path, dpi=100, bbox_inches="tight")
+        ax.set(title=look.label(name), xlabel="rate", ylabel="steps")
+    for ax in axes.flat[len(tuned) :]:
+        ax.set_axis_off()
+    handles = axes.flat[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside right upper", title="batch")
+    look.save(figure, path)
 
 
 def main(_):
@@ -423,7 +403,7 @@ def main(_):
         scales = ", ".join(f"{scale:,.0f}" for scale in run["noise_scale"])
         print(f"noise scale in a run of LAMB at {batch:,}: {scales}")
     if args.draw:
-        draw(runs, results, noise, args.draw)
+        draw(runs, results, args.draw)
         draw_grids(runs, results, "_grids".join(os.path.splitext(args.draw)))
 
 

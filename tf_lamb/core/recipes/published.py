@@ -37,7 +37,7 @@ def untuned_lamb_bert(batch_size: int) -> Recipe:
 
     Decay counts from step 0, as in the authors' BERT code, so that the rate drops as warmup ends.
     Of the steps, 9/10 of the examples are sequences of 128 tokens and the rest of 512: at 32,768,
-    14,063 and 1,562 steps.
+    14,063 and 1,562 steps. The paper reports it; this package has not trained it.
 
     Args:
         batch_size: The batch size; the paper has the powers of 2 from 512 to 32,768.

@@ -253,7 +253,7 @@ class Recipe(Drawable):
             raise ValueError(
                 f"{self.title}: warmup is longer than training, {self.warmup_steps:,} > "
                 f"{self.train_steps:,} steps ({'; '.join(self.arithmetic)}). Train for longer, or "
-                "take a smaller batch."
+                "take a smaller batch or a shorter warmup."
             )
         if 2 * self.warmup_steps > self.train_steps:
             warn(
@@ -281,6 +281,8 @@ class Recipe(Drawable):
             )
             but = f", but not {excluded}" if excluded else ""
             lines.append(f"weight decay = {self.weight_decay:g}{but}")
+        elif self.optimizer is None:
+            lines.append("weight decay and exclusions: the baseline's, not set by this recipe")
         names = (
             "beta_1", "beta_2", "epsilon", "momentum", "nesterov", "trust_coefficient",
             "global_clipnorm", "label_smoothing", "batch_norm_span",

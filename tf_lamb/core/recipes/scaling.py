@@ -39,8 +39,12 @@ def legw(
         warmup epochs = base_warmup_epochs k
 
     so that warmup lasts the same number of steps at every batch. Everything else stays as it
-    was tuned, in epochs: `dataclasses.replace` puts in the baseline's optimizer, its weight decay
-    or a multi-step decay.
+    was tuned, in epochs. Weight decay and exclusions are not part of it: pass the baseline's to
+    `from_recipe`, or put them in with `dataclasses.replace`, as a multi-step decay.
+
+    Where this package measured it, it kept the baseline's result at 8 times the batch and lost 1.6
+    points of accuracy at 64 times. At a large k, warmup is longer than training; then take
+    `sqrt_scaling`, whose warmup keeps its epochs, and search the rate around its answer.
 
     Args:
         batch_size: The batch size of training.

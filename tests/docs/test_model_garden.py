@@ -1,0 +1,34 @@
+"""The Model Garden's page: its commands name what exists, and its YAML is a config."""
+
+import shlex
+
+import pytest
+import yaml
+from official.modeling import optimization
+from support.pages import ROOT, blocks
+
+from tf_lamb import model_garden
+from tf_lamb.model_garden.checks import early
+from tf_lamb.model_garden.folders import yamls
+
+PAGE = ROOT / "docs" / "start" / "model_garden.md"
+COMMANDS = [
+    words
+    for _, text in blocks(PAGE, "")
+    for line in text.replace("\\\n", " ").splitlines()
+    if (words := shlex.split(line))[:1] == ["python"] and "--experiment" in line
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[-1])
+def test_what_a_command_names_exists(words):
+    flags = dict(word[2:].split("=", 1) for word in words if word.startswith("--"))
+    assert flags["experiment"] in early.registered_in(early.OURS)
+    assert yamls.found(flags["config_file"])
+
+
+def test_the_yaml_is_a_config():
+    (text,) = [text for _, text in blocks(PAGE, "yaml")]
+    optimizer = yaml.safe_load(text)["trainer"]["optimizer_config"]["optimizer"]
+    model_garden.register()
+    assert optimization.OptimizerConfig(optimizer).get().weight_decay == 0.01
