@@ -8,10 +8,15 @@ import json
 import statistics
 import sys
 
-SHOWN = [
-    "floor", "tf_lamb.tf_keras", "tf_lamb.keras", "Model Garden LAMB", "Model Garden LAMB, XLA",
-    "Keras Lamb", "Keras Lamb, XLA", "optax lamb, jitted",
-]  # fmt: skip
+import look
+
+SHOWN = {  # color, marker, dashes
+    "floor": ("black", "", ":"),
+    "tf_lamb.tf_keras": ("#D55E00", "D", "-"), "tf_lamb.keras": ("#E69F00", "o", "-"),
+    "Model Garden LAMB": ("#0072B2", "s", "-"), "Model Garden LAMB, XLA": ("#0072B2", "s", "--"),
+    "Keras Lamb": ("#009E73", "^", "-"), "Keras Lamb, XLA": ("#009E73", "^", "--"),
+    "optax lamb, jitted": ("#CC79A7", "P", "-"),
+}  # fmt: skip
 
 
 def read(path):
@@ -35,32 +40,25 @@ def read(path):
 
 def draw(path, folder):
     """Two pictures."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = look.pyplot()
     sizes, medians = read(path)
     for quantity, against, title in (
         ("step", "parameters", "A step of the update"),
         ("first", "variables", "The first step, compiling included"),
     ):
-        _, ax = plt.subplots(figsize=(8, 5))
-        for name in SHOWN:
+        figure, ax = plt.subplots(figsize=(8.5, 4.5), layout="constrained")
+        for name, (color, marker, dashes) in SHOWN.items():
             if name == "floor" and quantity == "first":
                 continue
             points = sorted(
                 (sizes[shapes][against], seen[quantity])
                 for shapes, seen in medians.get(name, {}).items()
             )
-            style = {"linewidth": 2.5 if name.startswith("tf_lamb") else 1.2}
-            if name == "floor":
-                style["color"] = "black"
-            ax.plot(*zip(*points, strict=True), marker="o", label=name, **style)
+            style = {"color": color, "marker": marker, "ls": dashes}
+            ax.plot(*zip(*points, strict=True), label=name, **style)
         ax.set(xscale="log", yscale="log", xlabel=against, ylabel="seconds", title=title)
-        ax.grid(alpha=0.3)
-        ax.legend()
-        plt.savefig(f"{folder}/update_{quantity}.png", dpi=110, bbox_inches="tight")
+        figure.legend(loc="outside right upper", fontsize=8)
+        look.save(figure, f"{folder}/update_{quantity}.png")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """What the update alone reads from a TPU's memory and writes to it, beside its peers and the floor.
 
-    python benchmarks/tpu_traffic.py --log=benchmarks/logs/tpu_traffic.jsonl \
-        --picture=benchmarks/logs/tpu_traffic.png
+    python benchmarks/tpu_traffic.py --log=benchmarks/logs/tpu_traffic.jsonl
     python benchmarks/tpu_traffic.py --shapes=resnet50 --optimizer=lars --only=optax
 
 No TPU is needed and nothing runs: libtpu compiles each update for one chip of five generations, and
@@ -58,7 +57,6 @@ SHAPES = {
 }
 FLOORS = {"lamb": 7, "lans": 7, "lars": 5, "muon": 7}  # arrays
 OF_A_MATRIX = 5  # of Muon's
-TWICE = {"lamb": 10, "lans": 12, "lars": 7}  # of a layer that is passed over twice
 
 
 # Optimizers with LARS; those with LAMB are `update.py`'s.
@@ -205,12 +203,6 @@ CONTESTANTS = {
     },
 }
 NAMES = list(dict.fromkeys(name for each in CONTESTANTS.values() for name in each))
-LABELS = {  # as the page's table has them
-    "tf_lamb.tf_keras": "tf_lamb, TensorFlow",
-    "tf_lamb.tf_keras, skipping": "tf_lamb, TensorFlow, skipping",
-    "tf_lamb.keras on JAX": "tf_lamb, JAX",
-    "tf_lamb.keras on JAX, skipping": "tf_lamb, JAX, skipping",
-}
 
 
 def floor_of(optimizer, shapes):
@@ -294,41 +286,6 @@ def table(found, optimizer, shapes, chips):
     return "\n".join(lines)
 
 
-def draw(found, path):
-    """The same as a picture, a panel a table."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    panels = list(dict.fromkeys(each[:2] for each in found))
-    rows = math.ceil(len(panels) / 2)
-    figure, axes = plt.subplots(rows, 2, figsize=(11, 3.2 * rows), squeeze=False)
-    for (optimizer, shapes), ax in zip(panels, axes.flat, strict=False):
-        for i, name in enumerate(CONTESTANTS[optimizer]):
-            ratios = [found.get((optimizer, shapes, name, chip), math.nan) for chip in CHIPS]
-            places = [x + 0.11 * (i - 3) for x in range(len(CHIPS))]
-            ax.bar(places, ratios, 0.1, color=f"C{NAMES.index(name)}", label=LABELS.get(name, name))
-        ax.axhline(1, color="black", linewidth=0.8)
-        if optimizer in TWICE:
-            twice = TWICE[optimizer] / FLOORS[optimizer]
-            ax.axhline(twice, color="grey", linewidth=0.8, linestyle="--")
-        ax.set_xticks(range(len(CHIPS)), CHIPS)
-        ax.set_title(f"{optimizer.upper()}, {shapes}", fontsize=10)
-        ax.set_ylabel("bytes / floor")
-    for ax in list(axes.flat)[len(panels) :]:
-        ax.axis("off")
-    labels = {}
-    for ax in axes.flat:
-        labels |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-    figure.legend(
-        labels.values(), labels, loc="lower center", ncols=4, fontsize=8,
-        title="dashed: every layer passed over twice", title_fontsize=8,
-    )  # fmt: skip
-    figure.tight_layout(rect=(0, 0.6 / (3.2 * rows), 1, 1))
-    figure.savefig(path, dpi=100)
-
-
 def main(_):
     """One contestant, or all of them in turn."""
     args = flags.FLAGS
@@ -366,8 +323,6 @@ def main(_):
     for shapes in args.shapes:
         for optimizer in args.optimizer:
             print(table(found, optimizer, shapes, args.chips), end="\n\n")
-    if args.picture:
-        draw(found, args.picture)
 
 
 if __name__ == "__main__":
@@ -376,6 +331,5 @@ if __name__ == "__main__":
     flags.DEFINE_multi_enum("chips", list(CHIPS), list(CHIPS), "For which TPUs.")
     flags.DEFINE_multi_enum("only", None, NAMES, "These contestants alone.")
     flags.DEFINE_string("log", None, "Where every program is a line.")
-    flags.DEFINE_string("picture", None, "Where the tables are drawn.")
     flags.DEFINE_enum("contestant", None, NAMES, "Compile this one, here.")
     app.run(main)

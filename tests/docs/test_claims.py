@@ -1,0 +1,349 @@
+"""Every number in the prose of the pages of evidence is that of a log, or a setting of a run.
+
+`claims.txt` has the sentences and rows, a line each, with names in place of the figures that the
+logs bear. A page has to have each of its claims; what else it has may hold `SETTINGS` alone.
+"""
+
+import collections
+import functools
+import json
+import math
+import re
+import statistics
+import types
+import warnings
+
+import pytest
+from support.pages import ROOT
+
+from tf_lamb.core import recipes
+
+LOGS = ROOT / "benchmarks" / "logs"
+TEXT = (ROOT / "tests" / "docs" / "claims.txt").read_text()
+CLAIMS = [line.split(": ", 1) for line in TEXT.splitlines()]
+SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a page quotes
+    "evidence.md": "1 3 8 16 25 28 32 60 64 87 100 128 256 512 1,000 1,024 1,600 2,048 2,656 8,192 "
+    "10,000 250,000 900,000 156 0.1 0.36 2,000 2.4 2.89",
+    "should_i.md": "0 1 2 4 8 16 32 50 64 128 256 2,048 8,192 0.00125 0.004 0.008 0.01",
+    "choosing_a_batch.md#Measured": "1 2 3 4 8 16 32 64 128 0.69 25,600",
+    "noise.md#Measured": "1 2 3 5 8 16 32 100 1,024 5.5 "
+    "0.01 0.02 0.04 0.08 0.9 4,800 27,000 0.32 1.28",
+    "automatic_warmup.md#Measured": "1 3 4 5 60 86 120 512 0.01",
+}
+
+
+def runs(log, **of):
+    """The lines of a log that have these values."""
+    lines = map(json.loads, (LOGS / f"{log}.jsonl").read_text().splitlines())
+    return [line for line in lines if of.items() <= line.items() and "cores" not in line]
+
+
+def page_of(name):
+    """Its text, one space between words."""
+    return re.sub(r"\s+", " ", (ROOT / "docs" / name).read_text())
+
+
+def tuned(task, heading):
+    """(rival, batch) -> its preferred rate, and the steps of each seed: of a table of the page."""
+    page = (ROOT / "docs" / "evidence.md").read_text().partition(f"## {heading}\n")[2]
+    header, _, *table = re.search(r"(?:^\|.*\n)+", page, re.MULTILINE)[0].splitlines()
+    found = {}
+    for row in table:
+        rival = re.search(r"`(\w+)`", row)[1]
+        for batch, cell in zip(header.split("|")[2:-2], row.split("|")[2:], strict=False):
+            of = {"rival": rival, "batch": int(batch.replace(",", ""))}
+            if rate := re.search(r"\((.+)\)", cell):
+                of["rate"] = float(rate[1])
+            elif not re.search(r"\d", cell):
+                continue
+            steps = collections.defaultdict(lambda: math.inf)
+            for run in runs(f"steps_{task}", **of):
+                steps[run["seed"]] = min(steps[run["seed"]], run["steps"] or math.inf)
+            found[rival, of["batch"]] = of.get("rate"), list(steps.values())
+    return found
+
+
+def lost(log):
+    """Of AutoWarmup's runs: how many, and how many did not arrive."""
+    seeds = [run["steps"] for run in runs(log, rival="autowarmup")]
+    return seeds.count(None), len(seeds)
+
+
+def of_pictures():
+    """The convolutional network on Fashion-MNIST."""
+    results = tuned("pictures", "A convolutional network on Fashion-MNIST")
+    median = {key: statistics.median(steps) for key, (_, steps) in results.items()}
+    rivals = ("momentum", "adamw", "lamb", "lans", "muon")
+    fewer = {rival: median[rival, 256] / median[rival, 2048] for rival in rivals}
+    assert sorted(fewer, key=fewer.get)[:: len(fewer) - 1] == ["momentum", "lamb"]
+    batches = sorted({batch for _, batch in results})
+    assert all(median["adamw", batch] < median["lamb", batch] for batch in (16, 64, 256))
+    share = [
+        100 * median["muon", b] / min(median[rival, b] for rival in rivals[:-1]) for b in batches
+    ]
+    automatic = [
+        steps / median["lamb", b] for (rival, b), steps in median.items() if rival == "autowarmup"
+    ]
+    spread = [
+        statistics.variance(map(math.log, steps))
+        for rate, steps in results.values()
+        if rate and math.inf not in steps
+    ]
+    watched = {
+        run["batch"]: run["noise_scale"] for run in runs("steps_pictures") if "noise_at" in run
+    }
+    return {
+        "fewer": fewer,
+        "more": {rival: 8 / times for rival, times in fewer.items()},
+        "last": {rival: median[rival, 2048] for rival in rivals},
+        "muon": (min(share), max(share)),
+        "automatic": (min(automatic), max(automatic), *lost("steps_pictures")),
+        "spread": 100 * math.sqrt(statistics.mean(spread)),
+        "noise": watched[16],
+        "noise_512": watched[512],
+        "need": {b: round(median["lamb", b] * b, -3) for b in batches},
+        "rates": rates(results),
+    }
+
+
+def rates(results):
+    """The lowest and the highest that was preferred."""
+    found = collections.defaultdict(list)
+    for (rival, _), (rate, _) in results.items():
+        found[rival] += [rate] if rate else []
+    return found
+
+
+def of_text():
+    """The BERT on letters."""
+    results = tuned("text", "A BERT on letters")
+    median = {key: statistics.median(steps) for key, (_, steps) in results.items()}
+    rivals = ("adamw", "lamb", "lans", "muon")
+    fewer = {rival: median[rival, 64] / median[rival, 256] for rival in rivals}
+    assert sorted(fewer, key=fewer.get)[:: len(fewer) - 1] == ["lamb", "lans"]
+    share = [
+        100 * median["muon", b] / min(median[rival, b] for rival in rivals[:-1])
+        for b in (16, 64, 256)
+    ]
+    before = {
+        b: statistics.median(
+            run["steps"]
+            for run in runs("steps_text_muon_before", rival="muon", batch=b, rate=rate)[:3]
+        )
+        for b, rate in ((16, 0.004), (64, 0.008), (256, 0.008), (1600, 0.016))
+    }
+    gone = [100 - 100 * steps / median["muon", b] for b, steps in before.items()]
+    lars = {run["rate"]: run["steps"] for run in runs("steps_text", rival="lars") if run["steps"]}
+    momentum = sorted({run["rate"] for run in runs("steps_text", rival="momentum")})
+    ends = {run["batch"]: run["noise_scale"][-1] for run in runs("steps_text") if "noise_at" in run}
+    assert list(lars) == [1.024] and len(momentum) == 5
+    return {
+        "fewer_text": fewer,
+        "muon_text": (min(share), max(share)),
+        "before": before,
+        "muon_before": (min(gone), max(gone)),
+        "lars": round(lars[1.024], -2),
+        "lars_rates": {8: "eight"}[len({run["rate"] for run in runs("steps_text", rival="lars")})],
+        "momentum_text": (momentum[0], momentum[-1]),
+        "automatic_text": (median["autowarmup", 16] / median["lamb", 16], *lost("steps_text")),
+        "noise_text": (ends[16], ends[64]),
+        "need_text": {b: median["lamb", b] * b / (median["lamb", 16] * 16) for b in (64, 256)},
+        "foretold": {b: (1 + b / ends[16]) / (1 + 16 / ends[16]) for b in (64, 256)},
+        "rates_text": rates(results),
+    }
+
+
+def of_lstm():
+    """What a rule loses, against where it began."""
+    test = collections.defaultdict(list)
+    for run in runs("legw", data="mnist", units=64):
+        test[run["method"], run["batch"], run["rate"]].append(run["test"])
+    mean = {key: statistics.mean(seeds) for key, seeds in test.items() if len(seeds) == 3}
+    rate = {"legw": 0.025, "linear": 0.025, "sqrt": 0.025, "published": 0.1, "lamb": 0.00125}
+    start = {rule: mean.get((rule, 128, r), mean["legw", 128, 0.025]) for rule, r in rate.items()}
+    small, large = (
+        {rule: start[rule] - mean[rule, batch, r] for rule, r in rate.items()}
+        for batch in (1024, 8192)
+    )
+    assert small["lamb"] < 0 and sorted(large, key=large.get)[::4] == ["linear", "published"]
+    (steps,) = {run["steps"] for run in runs("legw", batch=8192, data="mnist")}
+    return {
+        "small": small,
+        "large": large,
+        "small_most": math.ceil(20 * max(small.values())) / 20,
+        "adam": (mean["adam", 128, 0.002], mean["adam", 8192, 0.008]),
+        "published": test["published", 8192, 0.1],
+        "lstm_steps": steps,
+    }
+
+
+def of_bert():
+    """The small one of Model Garden."""
+    losses = collections.defaultdict(list)
+    for log in ("batch", "batch_from_32"):
+        for run in runs(log):
+            key = log, run["optimizer"], run["batch"], run["base_learning_rate"]
+            losses[key].append(run["validation_loss"])
+    cells, times = {}, {}
+    for name, optimizer, rate in (("LAMB", "tf_lamb", 0.01), ("AdamW", "adamw", 0.002)):
+        seeds = [losses["batch", optimizer, batch, rate] for batch in (8, 32, 64, 128)]
+        mean = [statistics.mean(each) for each in seeds]
+        times[name] = [math.exp(loss - mean[0]) for loss in mean]
+        cells[name] = " | ".join(
+            f"{m:.3f} ± {statistics.stdev(each):.3f}" for m, each in zip(mean, seeds, strict=True)
+        )
+    gone = [
+        statistics.mean(losses["batch_from_32", optimizer, 128, rate])
+        - statistics.mean(losses["batch_from_32", optimizer, 32, rate])
+        for optimizer, rate in (("tf_lamb", 0.02), ("adamw", 0.004))
+    ]
+    return {"bert": cells, "perplexity": times, "from_32": gone}
+
+
+def of_adascale():
+    """Its steps and examples, and what its rivals come to."""
+    tests, steps = collections.defaultdict(list), collections.defaultdict(list)
+    for run in runs("adascale"):
+        key = run["method"], run["scale"], run["learning_rate"], run["base_steps"]
+        tests[key].append(run["test"])
+        steps[key].append(run["steps"])
+    full = [key for key, seeds in tests.items() if len(seeds) == 3]
+    gains, noises = collections.defaultdict(list), []
+    for run in runs("adascale", method="adascale"):
+        gains[run["scale"]].append(run["gain"])
+        noises += [run["noise_scale"]] if run["scale"] == 8 else []
+    least = [min(curve) for curves in gains.values() for curve in curves]
+    ends = sorted(round(curve[-1], -2) for curve in noises)
+
+    def cell(key):
+        return f"{statistics.mean(tests[key]):.2f} ± {statistics.stdev(tests[key]):.2f}"
+
+    base, of, better, over = ("base", 1, 0.04, 4800), {}, [], {}
+    for scale in (8, 16, 32):
+        (searched,) = (key for key in full if key[:2] == ("searched", scale))
+        adascale, linear = ((method, scale, 0.04, 4800) for method in ("adascale", "linear"))
+        taken, over[scale] = statistics.mean(steps[adascale]), 0.04 * scale / searched[2]
+        cells = [
+            text
+            for key in (adascale, searched, linear)
+            for text in (f"{statistics.mean(steps[key]):,.0f}", cell(key))
+        ]
+        cells.append(cell(("examples", 1, 0.04, searched[-1])))
+        of[scale] = types.SimpleNamespace(
+            fewer=4800 / taken, more=taken * scale / 4800, row=" | ".join(cells)
+        )
+        longer = statistics.mean(tests["examples", 1, 0.04, searched[-1]])
+        better.append(longer - statistics.mean(tests[adascale]))
+    linear = statistics.mean(tests["linear", 8, 0.04, 4800])
+    return {
+        "adascale": of,
+        "base": cell(base),
+        "gain": {s: statistics.mean(curve[-1] for curve in curves) for s, curves in gains.items()},
+        "gain_least": (min(least), max(least)),
+        "noise_8": (round(statistics.mean(min(c) for c in noises), -1), ends[0], ends[-1]),
+        "examples": (min(better), max(better)),
+        "linear_8": statistics.mean(tests[base]) - linear,
+        "linear_over": over,
+        "searched_least": min(tests[searched]),
+    }
+
+
+def of_autowarmup():
+    """Its rows, and where it is farthest from the best peak."""
+    made, gaps = {}, []
+    for batch in (256, 2048, 8192):
+        mine = runs("autowarmup", data="fashion_mnist", batch=batch)
+        peaks = {run["test"]: run["peak"] for run in mine if run["peak"]}
+        own = [run for run in mine if not run["peak"]]
+        at = sorted({f"{100 * run['switch'] / run['steps']:.0f}" for run in own})
+        to = sorted(run["switch_to"] for run in own)
+        gaps += [max(peaks) - run["test"] for run in own]
+        made[batch] = (
+            f"{mine[0]['steps']:,} | {min(peaks):.1f} to {max(peaks):.2f} | "
+            f"{peaks[max(peaks)]:.3g} | {', '.join(str(run['test']) for run in own)} | "
+            f"{' to '.join(at)}% | {to[0]:.2g} to {to[-1]:.2g}"
+        )
+    plain = {"autowarmup": made, "autowarmup_most": max(gaps)}
+    for kind in ("shallow", "deep"):
+        mine = runs("autowarmup", data=f"digits, {kind} network")
+        plain[kind] = {
+            name: ", ".join(
+                f"{run['test']:g}" for run in mine
+                if not run["peak"] and run["watched"] == (name == "watched")
+            )
+            for name in ("watched", "unwatched")
+        }  # fmt: skip
+        plain[kind]["best"] = max((run["test"] for run in mine if run["peak"]), default=None)
+    return plain
+
+
+def of_update():
+    """Processor time over LAMB's, of BERT-base."""
+    seen = collections.defaultdict(list)
+    for run in runs("update_successors"):
+        seen[run["name"].removeprefix("tf_lamb.tf_keras").strip().lower()].append(run["cpu"])
+    lamb = statistics.median(seen[""])
+    return {"update": {name: statistics.median(seen[name]) / lamb for name in ("lans", "muon")}}
+
+
+def of_recipes():
+    """The example that is refused at 32,768."""
+    asked = {"examples": 60000, "epochs": 40}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        refused = pytest.raises(ValueError, recipes.legw, 32768, 256, 2e-3, 1.0, **asked)
+        warmup, training = re.search(r"(\d+) > (\d+) steps", str(refused.value)).groups()
+        sqrt = recipes.sqrt_scaling(32768, 256, 2e-3, 1.0, **asked)
+    large = types.SimpleNamespace(warmup_steps=warmup, train_steps=training)
+    return {"legw": {32768: large, 2048: recipes.legw(2048, 256, 2e-3, 1.0, **asked)}, "sqrt": sqrt}
+
+
+@functools.cache
+def figures():
+    """What the claims name."""
+    made = {}
+    for source in (
+        of_pictures,
+        of_text,
+        of_lstm,
+        of_bert,
+        of_adascale,
+        of_autowarmup,
+        of_update,
+        of_recipes,
+    ):
+        made |= source()
+    both = made.pop("rates"), made.pop("rates_text")
+    made["rates"] = {
+        rival: (min(found), max(found))
+        for rival in both[0]
+        if (found := both[0][rival] + both[1].get(rival, []))
+    }
+    made["automatic_lost"], made["automatic_runs"] = (
+        made["automatic"][i] + made["automatic_text"][i - 1] for i in (2, 3)
+    )
+    return made
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(("page", "claim"), CLAIMS, ids=range(len(CLAIMS)))
+def test_a_claim_is_what_the_log_bears(page, claim):
+    assert claim.format_map(figures()) in page_of(page)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("page", SETTINGS)
+def test_a_number_is_a_claim_or_a_setting(page):
+    """Of the prose; the tables of evidence.md have a test of their own."""
+    allowed = set(SETTINGS[page].split())
+    page, _, heading = page.partition("#")
+    text = (ROOT / "docs" / page).read_text()
+    text = re.sub(r"^\|.*$", "", text, flags=re.MULTILINE) if page == "evidence.md" else text
+    text = text.partition(f"## {heading}\n")[2].partition("\n## ")[0] if heading else text
+    text = re.sub(r"\s+", " ", text)
+    for name, claim in CLAIMS:
+        if name == page:
+            text = text.replace(claim.format_map(figures()), "")
+    text = re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)|\[\^\w+\]", " ", text)
+    found = set(re.findall(r"(?<!\d)\d(?:[\d,.]*\d)?", text))
+    assert sorted(found - allowed) == []
