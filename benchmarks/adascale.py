@@ -172,7 +172,7 @@ def draw(results, path):
         "searched": ("momentum, rate searched, as many steps as AdaScale", {}),
         "linear": ("momentum, linear scaling, nothing searched", {"ls": "--", "marker": "X"}),
     }
-    figure, ax = plt.subplots(figsize=(7.5, 4.5))
+    figure, ax = plt.subplots(figsize=(7.5, 5), layout="constrained")
     for method, (label, more) in ways.items():
         style = (
             look.style("adascale" if method == "adascale" else "momentum") | {"mec": None} | more
@@ -191,7 +191,7 @@ def draw(results, path):
     ax.set_xscale("log", base=2)
     ax.set_xticks(ticks, [f"{BATCH * s:,}" for s in ticks])
     ax.set(xlabel="batch", ylabel="test accuracy, %")
-    ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, 0.03))
+    figure.legend(loc="outside lower center", fontsize=8, ncols=2)
     look.save(figure, path)
 
     figure, axes = plt.subplots(1, 2, figsize=(10, 4))
