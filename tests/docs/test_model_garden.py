@@ -28,7 +28,10 @@ def test_what_a_command_names_exists(words):
 
 
 def test_the_yaml_is_a_config():
-    (text,) = [text for _, text in blocks(PAGE, "yaml")]
-    optimizer = yaml.safe_load(text)["trainer"]["optimizer_config"]["optimizer"]
+    """Both: the section, and what a reader adds to the optimizer's."""
+    section, added = (yaml.safe_load(text) for _, text in blocks(PAGE, "yaml"))
+    optimizer = section["trainer"]["optimizer_config"]["optimizer"]
     model_garden.register()
     assert optimization.OptimizerConfig(optimizer).get().weight_decay == 0.01
+    optimizer["tf_lamb"] |= added
+    assert optimization.OptimizerConfig(optimizer).get().adascale.scale == 4
