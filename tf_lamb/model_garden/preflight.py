@@ -1,18 +1,17 @@
-"""Asks the TPU's own compiler about an experiment before a pod is rented; no TPU is needed.
+"""Checks memory and time of an experiment with the TPU's own compiler; needs no TPU.
 
     python -m tf_lamb.model_garden.preflight --experiment=lamb/bert_pretraining \\
-        --config_file=model_garden_configs/bert_large_64k_32k_stage1_tpu.yaml \\
-        --topology=v3:32x32
+        --config_file=bert_large_64k_32k_stage1_tpu.yaml --topology=v3:32x32
 
-The experiment's own model, task, optimizer and schedule are built as training would build them, and
-one replica's step is compiled by libtpu, which runs on a CPU: `pip install ".[preflight]"`.
-It says whether the step fits and the least time that a step and the whole schedule can take, or
-what the compiler refuses, from one compilation, and prints that first. The largest batch that fits
-follows, after three more compilations at most; `--largest_batch=false` leaves it out. Nothing is
-trained. What is written is the report that `--report` asks for, and the compiler's answers, about
-1 kB each, in the folder `--cache_dir`: the same question is not compiled again.
+The command builds model, task, optimizer and schedule as training would. It compiles one replica's
+step with libtpu, which runs on a CPU: `pip install ".[preflight]"`. After one compilation it prints
+whether the step fits, and the minimum time of a step and of the full schedule; or the compiler's
+error. The largest batch that fits follows after at most three more compilations;
+`--largest_batch=false` skips it. Nothing is trained. The command writes the report of `--report`,
+and the compiler's answers in the folder `--cache_dir`, about 1 kB each: it does not compile the
+same step again.
 
-It ends with 0 where the step fits, and with 1 where it does not or the run cannot be.
+The exit status is 0 if the step fits, and 1 if it does not or the run is impossible.
 """
 
 import functools

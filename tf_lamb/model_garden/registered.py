@@ -1,4 +1,4 @@
-"""Importing this module registers everything: for mains that can import but not call.
+"""Registers everything on import, for main programs that can import but not call.
 
     python -m official.nlp.train --gin_params='import tf_lamb.model_garden.registered' \\
         --experiment=lamb/bert_pretraining ...

@@ -1,8 +1,8 @@
-"""A summary of a run, in a few lines and a picture, from its model_dir.
+"""Summarizes a run from its model_dir, in a few lines and a picture.
 
     python -m tf_lamb.model_garden.report --model_dir=/tmp/bert_small
 
-Training ends with it, too. The picture is report.png in that folder: loss, learning rate and, where
+Training also ends with it. The picture is report.png in that folder: loss, learning rate and, if
 they were observed, noise scale and trust ratios over the steps.
 """
 

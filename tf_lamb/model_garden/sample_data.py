@@ -1,9 +1,9 @@
-"""Writes a small BERT pretraining set from text that is at hand: vocabulary, TFRecords, facts.
+"""Writes a small BERT pretraining set from local text: vocabulary, TFRecords, statistics.
 
     python -m tf_lamb.model_garden.sample_data --output_dir=DIR [--input=a.txt,b.txt] [...]
 
-Without `--input` the text is the English manual that every CPython ships (`pydoc_data.topics`), so
-nothing is downloaded. The examples are made by Model Garden's own `create_pretraining_data`.
+Without `--input` the text is the English manual in every CPython (`pydoc_data.topics`). Nothing is
+downloaded. Model Garden's own `create_pretraining_data` makes the examples.
 """
 
 import collections

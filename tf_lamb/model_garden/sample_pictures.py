@@ -1,10 +1,10 @@
-"""Writes pictures that are at hand as TFRecords that Model Garden's image classification reads.
+"""Writes local images as TFRecords for Model Garden's image classification.
 
     python -m tf_lamb.model_garden.sample_pictures --output_dir=DIR [--source=digits] [...]
 
 Nothing is downloaded. `digits` and `photographs` come with scikit-learn; `fashion_mnist` is a
-package of Debian and of Ubuntu. A part of the data is (pictures, labels): uint8 arrays of height x
-width x channels, and whole numbers.
+package of Debian and of Ubuntu. A part of the data is (images, labels): uint8 arrays of height x
+width x channels, and integers.
 """
 
 import collections

@@ -1,26 +1,25 @@
-"""Trains and evaluates an experiment with Model Garden's own main, and refuses early.
+"""Trains and evaluates an experiment with Model Garden's own main, after early checks.
 
     python -m tf_lamb.model_garden.train --experiment=lamb/bert_pretraining \\
         --config_file=bert_small_cpu.yaml --mode=train_and_eval --model_dir=/tmp/bert_small
 
-The flags are those of `official.nlp.train`, and every experiment that it knows runs here too.
-Beyond it:
+The flags are those of `official.nlp.train`, and all of its experiments run here. In addition:
 
-*   `--config_file` finds the files of `model_garden_configs` by their bare names, too;
-*   `--global_batch_size` says only the batch, and a recipe fills in the rest: learning rate,
-    warmup, steps, intervals. The default recipe, LEGW, scales what the experiment says of its own
-    batch; for `lamb/bert_pretraining` and the ResNets that gives the published tables;
-*   `--per_replica_batch_size` says how many examples fit; what is left of the batch is accumulated;
-*   what can be known to be wrong is said in one line before anything is written;
+*   `--config_file` finds the files of `model_garden_configs` by name;
+*   `--global_batch_size` sets the batch, and a recipe sets the rest: learning rate, warmup, steps,
+    intervals. The default recipe, LEGW, scales the experiment's own settings; for
+    `lamb/bert_pretraining` and the ResNets this gives the published tables;
+*   `--per_replica_batch_size` limits the examples on a replica; the run accumulates the rest;
+*   a detectable mistake is reported in one line before anything is written;
 *   `--seed` starts two runs from the same weights;
 *   `--replace_stock` gives stock experiments with `optimizer.type: lamb` our LAMB;
-*   it goes on from the last checkpoint that is whole, under `multi_worker_mirrored`, too;
-*   it shows one line of progress; what TensorFlow and Model Garden say goes to `train.log` in the
-    model folder, and with `--verbosity=1` to the console, too;
+*   a run resumes from the last complete checkpoint, also under `multi_worker_mirrored`;
+*   it shows one line of progress; the output of TensorFlow and Model Garden goes to `train.log` in
+    the model folder, and with `--verbosity=1` also to the console;
 *   it ends with a short report, which `python -m tf_lamb.model_garden.report` prints again.
 
-To stop a run, type Ctrl-C; to resume it, give the same command again. An evaluation that was due
-and was not made is made then.
+To stop a run, type Ctrl-C; to resume it, give the same command again. A missed evaluation is then
+made first.
 """
 
 import os

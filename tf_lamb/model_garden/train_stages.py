@@ -1,4 +1,4 @@
-"""Trains one experiment after another, each from the weights of the one before.
+"""Trains experiments in stages: each stage starts from the weights of the previous one.
 
     python -m tf_lamb.model_garden.train_stages --mode=train_and_eval --model_dir=/tmp/bert \\
         --stage=lamb/bert_pretraining:model_garden_configs/bert_large_64k_32k_stage1_tpu.yaml \\
@@ -6,18 +6,18 @@
 
 A stage is an experiment and, after the colon, its config files, separated by commas. Sequence
 length, batch and data may change between stages; the model may not. Stage i trains in
-MODEL_DIR/stage_i with its own schedule, warmed up again from its own step 0. All other flags are
-those of `tf_lamb.model_garden.train` and hold for every stage, with two exceptions in
-`--params_override`: what stands under `stage_2`, such as `stage_2.trainer.train_steps=100`, is of
-that stage alone, and what says where training begins (`task.init_checkpoint`) of the first.
+MODEL_DIR/stage_i with its own schedule and warmup, from its own step 0. All other flags are those
+of `tf_lamb.model_garden.train` and apply to every stage, with two exceptions in
+`--params_override`: a setting under `stage_2`, such as `stage_2.trainer.train_steps=100`, applies
+to that stage only, and the start of training (`task.init_checkpoint`) to the first stage only.
 
-`--moments` says what becomes of the optimizer's moments between stages:
+`--moments` sets the optimizer's moments at the start of a stage:
 
-    reset   (default) each stage begins with moments of zero, and bias correction with step 1.
-    keep    they are carried over, and with them the optimizer's steps, so that bias correction
-            stays that of moments which are warm. The learning rate starts anew all the same.
+    reset   (default) the moments are zero, and bias correction starts with step 1.
+    keep    the moments and the optimizer's steps come from the previous stage, and bias correction
+            continues. The learning rate starts again in both cases.
 
-To resume a run that stopped, in whatever stage, give the same command again.
+To resume a stopped run, in any stage, give the same command again.
 """
 
 import contextlib
