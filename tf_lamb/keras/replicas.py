@@ -24,26 +24,26 @@ GOLDEN_RATIO = 0x9E3779B9  # of 2^32: seeds that lie far apart
 
 
 def per_replica(model: keras.Model) -> keras.Model:
-    """Has `fit` take each replica's gradient apart, and sum them once an update.
+    """Makes `fit` compute one gradient per replica, and sum them once per update.
 
-    By itself a step on JAX sums the gradients over all devices, with `gradient_accumulation_steps`
-    at every micro-batch. With this, each device of the data axis adds up its own, and the sum over
-    devices is taken in the step that ends the update: one all-reduce instead of one a micro-batch.
-    `MeasureNoise` and `AdaScale` then see a part of the batch for every replica, as under
-    `tf.distribute`, whether gradients are accumulated or not.
+    A step on JAX normally sums the gradients over all devices; with `gradient_accumulation_steps`
+    it does so at every micro-batch. After this call, each device of the data axis accumulates its
+    own gradients. The step that ends the update sums them over devices: one all-reduce per update
+    instead of one per micro-batch. `MeasureNoise` and `AdaScale` then treat each replica as a part
+    of the batch, as under `tf.distribute`, with or without accumulation.
 
-    A replica is for itself, as under `tf.distribute`: batch normalization takes the statistics of
-    its part of the batch, and the moving ones are averaged over replicas; a loss is averaged within
-    each part, which with masks is another average than over the whole. All else is the same: equal
-    weights, to the rounding of the sums.
+    A replica is independent, as under `tf.distribute`. Batch normalization uses the statistics of
+    its part of the batch, and averages the moving ones over replicas. A loss is averaged within
+    each part; with masks this differs from the average over the full batch. The weights are
+    otherwise the same, up to the rounding of the sums.
 
     Args:
-        model: Compiled, with an optimizer of this package or one around it, under a
-            `keras.distribution`. `fit` needs a batch that the devices divide.
+        model: A model compiled under a `keras.distribution`, with an optimizer of this package or
+            one that wraps it. The number of devices must divide the batch of `fit`.
 
     Returns:
-        The model, the same object. It stays in force through a second `compile` with the same
-        optimizer. After one with another, and on a model that was loaded, call it again.
+        The model, the same object. The setting survives a second `compile` with the same optimizer.
+        After a `compile` with another one, and for a loaded model, call the function again.
 
     Raises:
         ValueError: for a model that is not compiled, has an optimizer of another package, one for

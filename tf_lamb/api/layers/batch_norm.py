@@ -1,4 +1,4 @@
-"""Batch normalization in parts, and what puts it into a model."""
+"""Batch normalization over parts of a batch, and its replacement in a model."""
 
 import contextlib
 import contextvars
@@ -70,23 +70,23 @@ class InParts:
 
 
 class GhostBatchNormalization(InParts):
-    """Batch normalization by groups of a fixed size, so that a larger batch changes no statistics.
+    """Batch normalization over groups of a fixed size; a larger batch changes no statistics.
 
-    Of each group k of `group_size` consecutive examples:
+    For each group k of `group_size` consecutive examples:
 
         y = gamma (x - mean_k) / sqrt(variance_k + epsilon) + beta
         moving <- momentum moving + (1 - momentum) statistic_k        group after group
 
-    Evaluation is that of `BatchNormalization`, whose weights it has, under the same names. Groups
-    are formed within a replica. Statistics are float32 whatever the precision, and the variance
-    that is averaged is the group's own, where tf_keras's fused kernel has n/(n - 1) of it. A batch
-    whose statistics are not finite leaves the averages as they are.
+    Evaluation and weights, with their names, are those of `BatchNormalization`. Groups are formed
+    within a replica. Statistics are float32 at any precision. The running variance averages the
+    group's own variance; tf_keras's fused kernel averages n/(n - 1) times it. A batch with
+    non-finite statistics does not change the averages.
 
     Args:
-        group_size: Examples that are normalized together; divides what one replica sees at once.
+        group_size: Examples per group; must divide the examples of one replica.
             Defaults to 128 (the paper).
         axis: The axis of the features. Defaults to -1.
-        momentum: Of the running averages, per group: a batch has many. Defaults to 0.99.
+        momentum: Momentum of the running averages, per group: a batch has many. Defaults to 0.99.
         epsilon: Added to the variance. Defaults to 1e-3.
         center: Whether there is a beta. Defaults to True.
         scale: Whether there is a gamma. Defaults to True.
@@ -98,13 +98,13 @@ class GhostBatchNormalization(InParts):
         gamma_regularizer: Defaults to None.
         beta_constraint: Defaults to None.
         gamma_constraint: Defaults to None.
-        synchronized: Must be False: a group is never dealt out to several replicas.
+        synchronized: Must be False: a group is always on one replica.
         kwargs: `name`, `dtype` and `trainable`, as every layer has.
 
     Raises:
         ValueError, TypeError: at construction, for an argument out of its range; when a step is
-            traced, where the groups do not take up the batch, or for a mask. Where TensorFlow does
-            not know the batch beforehand, the step itself fails, at a last, smaller batch.
+            traced, if `group_size` does not divide the batch, or for a mask. If TensorFlow does not
+            know the batch size when it traces, the step fails at a last, smaller batch.
 
     Example:
 
@@ -134,7 +134,7 @@ class GhostBatchNormalization(InParts):
         self.group_size = group_size
 
     def call(self, inputs, training=None, mask=None):
-        """The host's call, but in training."""
+        """Calls the framework's layer, except in training."""
         if self._trains(training):
             return self._train(inputs, mask)
         return super().call(inputs, training=False, mask=mask)
@@ -183,12 +183,13 @@ _BY_AUXILIARY = Flag("auxiliary_statistics")
 
 
 class SplitBatchNormalization(InParts):
-    """Batch normalization with two sets of weights and statistics, a half of the batch for each.
+    """Batch normalization with two sets of weights and statistics, one for each half of a batch.
 
-    In training, the first half of a batch, say clean images, is normalized by the main set, and
-    the second, say adversarial ones, by the auxiliary set. Evaluation is by the main set. Inside
-    `with tf_lamb.auxiliary_statistics():` a whole batch is normalized by the auxiliary set, and no
-    running average moves. A half whose statistics are not finite leaves its averages as they are.
+    In training, the main set normalizes the first half of a batch, for example clean images. The
+    auxiliary set normalizes the second half, for example adversarial images. Evaluation uses the
+    main set. Inside `with tf_lamb.auxiliary_statistics():` the auxiliary set normalizes the full
+    batch, and no running average moves. A half with non-finite statistics does not change its
+    averages.
 
     Args:
         kwargs: The arguments of `BatchNormalization`; `synchronized` must be False.
@@ -214,12 +215,12 @@ class SplitBatchNormalization(InParts):
     """
 
     def build(self, input_shape):
-        """The host's weights, and the auxiliary ones."""
+        """Adds the framework's weights, and the auxiliary ones."""
         super().build(input_shape)
         self._add_auxiliary()
 
     def call(self, inputs, training=None, mask=None):
-        """The host's call, but in training, or by the auxiliary set where that was asked for."""
+        """Calls the framework's layer, except in training or for the auxiliary set."""
         if self._trains(training):
             return self._train(inputs, mask)
         if not _BY_AUXILIARY:
@@ -249,9 +250,9 @@ class SplitBatchNormalization(InParts):
 
 
 def auxiliary_statistics() -> AbstractContextManager[None]:
-    """`SplitBatchNormalization` normalizes whole batches by its auxiliary set; no average moves.
+    """Selects the auxiliary set of `SplitBatchNormalization` for full batches; no average moves.
 
-    It holds for what is called, or traced, inside.
+    It applies to layers that are called, or traced, inside the `with` block.
     """
     return _BY_AUXILIARY.up()
 
@@ -267,28 +268,28 @@ def make_replace_batch_normalization(host: Any, ghost: Any, split_: Any):
     def replace_batch_normalization(
         model: Model, group_size: int | None = None, *, split: bool = False
     ) -> Model:
-        """Makes every `BatchNormalization` of a model one in parts. The model keeps its weights.
+        """Replaces every `BatchNormalization` of a model by a ghost or split one, in place.
 
-        It is the same model afterwards, with the same variables: layers inside other layers and
-        subclassed models are reached, evaluation is unchanged to the bit, and checkpoints and
-        optimizers go on. Subclasses of `BatchNormalization` that are not ours stay as they are.
-        What was compiled is compiled again at the next step, if it is the outermost model that is
-        given. A subclassed model that is built anew from its code or config must be replaced anew.
+        The model keeps its variables and weights. The replacement reaches layers inside other
+        layers and subclassed models. Evaluation does not change by a bit, and checkpoints and
+        optimizers stay valid. Subclasses of `BatchNormalization` from other packages do not change.
+        If the argument is the outermost model, its compiled functions are compiled again at the
+        next step. If you build a subclassed model again from its code or config, replace again.
 
         Args:
-            model: A model, or a layer that holds others.
+            model: A model, or a layer that contains layers.
             group_size: Examples of one group of `GhostBatchNormalization`.
-            split: True makes them `SplitBatchNormalization` instead, whose auxiliary weights begin
-                as copies. The model must be built, under its strategy's scope if it has one, and
-                its optimizer not yet.
+            split: True makes `SplitBatchNormalization` layers instead; their auxiliary weights
+                start as copies. The model must be built, under its strategy's scope if it has one,
+                and its optimizer must not be built.
 
         Returns:
             The model.
 
         Raises:
-            ValueError, TypeError: for a model without batch normalization or with one that is
-                synchronized or renormalizes, and for both or neither of the two; nothing has
-                changed then.
+            ValueError, TypeError: for a model without batch normalization, or with one that is
+                synchronized or renormalizes; for both or neither of the two arguments. Then nothing
+                has changed.
 
         Example:
 

@@ -9,21 +9,21 @@ from tf_lamb.core import fixed_point as integer
 
 
 class QuantizedReLU:
-    """An activation of n bits, which is trained as a ReLU that ends.
+    """An activation with n bits, trained like a ReLU with an upper limit.
 
         y = scale clip(floor(x / scale), 0, 2^bits - 1)
         dy/dx = 1 for 0 <= x <= 2^bits scale, and 0 elsewhere        (straight through the floor)
 
-    After a `BatchNormalization` whose input is whole numbers times a step, both become integer
-    arithmetic: see `fixed_point`.
+    After a `BatchNormalization` with integers times a step as its input, `fixed_point` converts
+    both layers to integer arithmetic.
 
     Args:
-        bits: n, a whole number from 1 to 16.
-        scale: Of one level, a power of two, so that no float is rounded. Defaults to None:
-            4 / 2^bits, by which the levels end four standard deviations up.
+        bits: n, an integer from 1 to 16.
+        scale: Size of one level, a power of two: no float is then rounded. Defaults to None:
+            4 / 2^bits, an upper limit at four standard deviations.
         kwargs: `name`, `dtype` and `trainable`, as every layer has.
 
-    Input and output have the same shape, whatever it is.
+    Input and output have the same shape.
 
     Raises:
         ValueError, TypeError: at construction, for an argument out of its range.
@@ -53,7 +53,7 @@ class QuantizedReLU:
         self.supports_masking = True
 
     def call(self, inputs):
-        """The levels; what stands between them and the inputs has no gradient."""
+        """Computes the levels; the rounding has no gradient."""
         xp, top = self._xp, 2**self.bits
         kept = xp.clip(inputs, 0.0, top * self.scale)
         levels = self.scale * xp.clip(xp.floor(kept / self.scale), 0.0, top - 1.0)
@@ -61,11 +61,11 @@ class QuantizedReLU:
         return kept + xp.stop_gradient(levels - kept)
 
     def compute_output_shape(self, input_shape):
-        """The shape of the input."""
+        """Returns the shape of the input."""
         return input_shape
 
     def get_config(self):
-        """The host's, and the arguments."""
+        """Returns the framework's config with the arguments."""
         return {**super().get_config(), "bits": self.bits, "scale": self.scale}  # type: ignore[misc]
 
 
@@ -76,8 +76,8 @@ _COLUMNS = ("batch norm", "activation", "channels", "n", "d", "A", "B", "bits", 
 class FixedPointLayer:
     """One batch normalization with its activation: y = clip((a x + b) >> shift, 0, 2^bits - 1).
 
-    Tuples have an element a channel. x is the sum of whole activations times whole weights,
-    without the bias, which is in b: inputs over their scale, and the kernel over `kernel_step`.
+    Tuples have one element per channel. x is the sum of integer activations (inputs divided by
+    their scale) times integer weights (kernel divided by `kernel_step`). b contains the bias.
     """
 
     name: str
@@ -93,12 +93,12 @@ class FixedPointLayer:
     _tensorflow: Callable = dataclasses.field(repr=False, compare=False)
 
     def widths(self) -> tuple[int, ...]:
-        """The bits that `a x + b` needs in each channel, sign included; 32 at most."""
+        """Returns the bits of `a x + b` in each channel, sign included; 32 at most."""
         channels = map(integer.Integers, self.a, self.b, self.shift)
         return tuple(map(integer.width, channels, self.low, self.high))
 
     def in_numpy(self, x):
-        """y, int32, of an array of whole numbers; an error for one out of its channel's range."""
+        """Computes y in int32 from an array of integers; an integer out of range is an error."""
         import numpy as np
 
         x = np.asarray(x)
@@ -115,17 +115,17 @@ class FixedPointLayer:
         return integer.evaluate(np, x.astype(np.int32), a, b, shift, self.bits)
 
     def in_tensorflow(self, x):
-        """The same of a tensor, also in a `tf.function`; XLA drops the check of the range."""
+        """Computes y from a tensor, also in a `tf.function`; XLA drops the check of the range."""
         return self._tensorflow(self, x)
 
     def along(self, rank: int) -> list[int]:
-        """The shape in which the channels stand beside an array of so many axes."""
+        """Returns the shape that broadcasts the channels over an array of this rank."""
         return [-1 if i == self.axis % rank else 1 for i in range(rank)]
 
 
 @dataclasses.dataclass(frozen=True)
 class FixedPoint:
-    """The batch normalizations of a model in integers, and why others are left as they are."""
+    """The batch normalizations of a model in integers, and the reasons for the other ones."""
 
     layers: dict[str, FixedPointLayer]
     left: dict[str, str]
@@ -163,44 +163,44 @@ def make_fixed_point(host, quantized, tensorflow):
         *,
         accumulators: Mapping[str, tuple[float, int, int]] | None = None,
     ) -> FixedPoint:
-        """Batch normalizations followed by n-bit activations, in integers: the same outputs.
+        """Converts batch normalizations with n-bit activations to integers, with equal outputs.
 
-        At inference a `BatchNormalization` with the `QuantizedReLU` after it is, of a channel's
-        accumulator x, a whole number,
+        For a channel's integer accumulator x, a `BatchNormalization` and the `QuantizedReLU` after
+        it compute at inference
 
             clip(floor(k x + b), 0, 2^n - 1)    =    clip((A x + B) >> d, 0, 2^n - 1)
 
-        with integers A, B and d, at every x of the channel's range: d is the least for which
-        there are any. The left side is float64's; the model's own float32 could differ where
-        k x + b is within its rounding of a whole number.
+        with integers A, B and d, at every x of the channel's range. d is the smallest possible.
+        The left side is in float64; the model's own float32 could differ where k x + b is within
+        its rounding of an integer.
 
-        Accumulators are whole where a layer (`Dense`, `Conv1D` to `Conv3D`, `DepthwiseConv2D`)
-        sums whole inputs times whole weights: inputs are levels of a `QuantizedReLU` or the
-        model's own, maybe pooled (by the largest), padded or reshaped; the weights are multiples
-        of a power of two. Their range is the widest that the weights allow. The layer's bias goes
-        into B. The model stays as it is.
+        Accumulators are integers if a layer (`Dense`, `Conv1D` to `Conv3D`, `DepthwiseConv2D`)
+        sums integer inputs times integer weights. The inputs are levels of a `QuantizedReLU` or the
+        model's own inputs; max pooling, padding and reshaping may be between. The weights are
+        multiples of a power of two. The range is the widest that the weights allow. B contains the
+        layer's bias. The model does not change.
 
         Args:
             model: A trained functional or `Sequential` model.
-            input_range: The lowest and the highest number that the model is given, which are
-                whole. Defaults to None: no batch normalization reads the model's input.
-            accumulators: What a batch normalization is given, where that cannot be found or the
-                range found is too wide: a dict from its name to (step, lowest, highest), for
-                step x with x in that range, plus the bias of a layer that sums. Defaults to None.
+            input_range: The lowest and the highest input of the model, both integers. Defaults to
+                None: no batch normalization reads the model's input.
+            accumulators: The inputs of batch normalizations that the function cannot find, or finds
+                with too wide a range: a dict from the name to (step, lowest, highest). The input is
+                step x with x in that range, plus the bias of the layer before. Defaults to None.
 
         Returns:
             An object with `layers`, a dict from names to integers (`a`, `b` and `shift`, ranges
-            `low` and `high`, `in_numpy(x)` and `in_tensorflow(x)`, which give y in int32), and
-            with `left`, what is not followed by a `QuantizedReLU`. Printed, it is a table: per
-            layer the largest d, the bits, sign included, of A, of B and of A x + B, and the
-            channel that needs most.
+            `low` and `high`, and the evaluators `in_numpy(x)` and `in_tensorflow(x)`, which return
+            y in int32), and with `left`, the batch normalizations without a `QuantizedReLU`. It
+            prints as a table: per layer the largest d, the bits (sign included) of A, of B and of
+            A x + B, and the channel with the most bits.
 
         Raises:
-            ValueError, TypeError: for a model without such a pair or that does not tell how its
-                layers follow each other, a layer that is not built or not finite, a kernel that
-                is not of whole numbers times a power of two, a range that is none, of more than
-                31 bits or unknown, and where int32 would overflow. The evaluators raise for what
-                is not whole or out of range.
+            ValueError, TypeError: for a model without such a pair or without a known order of
+                layers, a layer that is not built or not finite, a kernel that is not integers times
+                a power of two, a range that is invalid, unknown or of more than 31 bits, and an
+                overflow of int32. The evaluators raise for an input that is not an integer or out
+                of range.
 
         Example:
 

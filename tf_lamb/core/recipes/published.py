@@ -35,9 +35,9 @@ def untuned_lamb_bert(batch_size: int) -> Recipe:
         steps         = 1000000 512 / batch_size
         warmup        = 2^j/320 of the steps, which is 3,125 steps at every batch
 
-    Decay counts from step 0, as in the authors' BERT code, so that the rate drops as warmup ends.
-    Of the steps, 9/10 of the examples are sequences of 128 tokens and the rest of 512: at 32,768,
-    14,063 and 1,562 steps. The paper reports it; this package has not trained it.
+    Decay counts from step 0, as in the authors' BERT code: the rate drops when warmup ends. 9/10 of
+    the examples are sequences of 128 tokens and the rest of 512: at 32,768, 14,063 and 1,562 steps.
+    The paper reports this training; this package has not run it.
 
     Args:
         batch_size: The batch size; the paper has the powers of 2 from 512 to 32,768.

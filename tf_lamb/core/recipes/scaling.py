@@ -38,13 +38,13 @@ def legw(
         learning_rate = base_learning_rate sqrt(k)
         warmup epochs = base_warmup_epochs k
 
-    so that warmup lasts the same number of steps at every batch. Everything else stays as it
-    was tuned, in epochs. Weight decay and exclusions are not part of it: pass the baseline's to
-    `from_recipe`, or put them in with `dataclasses.replace`, as a multi-step decay.
+    Warmup then has the same number of steps at every batch. Everything else stays as tuned, in
+    epochs. The recipe does not contain weight decay and exclusions: pass the baseline's values to
+    `from_recipe`, or add them with `dataclasses.replace`. A multi-step decay is added in that way.
 
-    Where this package measured it, it kept the baseline's result at 8 times the batch and lost 1.6
-    points of accuracy at 64 times. At a large k, warmup is longer than training; then take
-    `sqrt_scaling`, whose warmup keeps its epochs, and search the rate around its answer.
+    In this package's measurements LEGW kept the baseline's result at 8 times the batch and lost 1.6
+    points of accuracy at 64 times. At a large k, warmup is longer than training. Then use
+    `sqrt_scaling`, where warmup keeps its epochs, and search the rate around its result.
 
     Args:
         batch_size: The batch size of training.

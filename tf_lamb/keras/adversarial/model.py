@@ -19,34 +19,35 @@ class ConcurrentAdversarial(AdversarialStep):
         delta_t = argmax over |d| <= epsilon of L(theta_{t-tau}; x_t + d, y_t)
         loss_t  = (1 - alpha) L(theta_t; x_t, y_t) + alpha L(theta_t; x_t + delta_t, y_t)
 
-    The argmax is approximated by steps of the sign of the gradient, in training mode. It reads
-    parameters that are tau steps old, so that it need not wait for the update before; the last tau
-    parameters are weights of this model, and saved with it. `compile`, `fit`, `evaluate` and
-    `predict` are those of any model; metrics are of the clean images.
+    Steps of the sign of the gradient, in training mode, approximate the argmax. The attack reads
+    parameters that are tau steps old. Therefore it does not wait for the previous update. The last
+    tau parameters are weights of this model, and are saved with it. `compile`, `fit`, `evaluate`
+    and `predict` work as for any model; metrics use the clean images.
 
-    Each `BatchNormalization` of the model becomes, in place, a `SplitBatchNormalization`: its main
-    set is of the clean images and of evaluation, its auxiliary set of the adversarial ones.
+    Each `BatchNormalization` of the model becomes a `SplitBatchNormalization`, in place. Clean
+    images and evaluation use its main set, adversarial images its auxiliary set.
 
     Args:
         model: A built image model, (batch, height, width, channels) or channels first.
         epsilon: The largest change of a pixel, in the model's own input units. Defaults to None:
             9/255 of the input range (the authors' code).
-        input_range: The lowest and the highest value of a pixel that the model is given, such as
+        input_range: The lowest and the highest value of a pixel in the model's input, such as
             (0, 255) or (-1, 1).
-        step_size: Of one step, in the same units. Defaults to None: epsilon (the authors' code).
-        steps: Of one attack. Defaults to 1 (the authors' code).
-        tau: How many steps old the parameters of the attack are; each batch that is fed is a step,
-            and takes a copy of the parameters. 0 is the sequential form. Defaults to 1 (the paper).
+        step_size: Size of one step, in the same units. Defaults to None: epsilon (the authors'
+            code).
+        steps: Steps per attack. Defaults to 1 (the authors' code).
+        tau: Age of the attack's parameters in steps; each batch is a step and needs a copy of the
+            parameters. 0 is the sequential form. Defaults to 1 (the paper).
         alpha: Weight of the adversarial loss, in [0, 1]. Defaults to 0.5 (the paper).
-        clean_start: The share of images whose attack begins at the image; the others begin
-            anywhere in the ball. Defaults to 0.2 (the authors' code).
-        seed: Of those beginnings. Defaults to None.
+        clean_start: Fraction of images for which the attack starts at the image; for the others it
+            starts at a random point of the ball. Defaults to 0.2 (the authors' code).
+        seed: Seed of the random starts. Defaults to None.
         name: Name of the model. Defaults to "concurrent_adversarial".
 
     Raises:
         ValueError, TypeError: at construction, for an argument out of its range, a model without
             an image input or weights, or with a batch normalization that cannot be split; from
-            `fit`, for images far beyond the input range, where it can look at some beforehand;
+            `fit`, for images far outside the input range, if it can read some before training;
             when a step is traced, for data without labels.
 
     Example:

@@ -30,45 +30,47 @@ _RULES = {
 
 
 class Decentralized(keras.Model):
-    """Trains a compiled model on many devices that average with their neighbours alone.
+    """Trains a compiled model on many devices that average with their neighbours only.
 
         x_i <- sum_j w_ij (x_j - lr g_j)        "dsgd"; the others add momentum
 
-    Each device is a worker with weights of its own, and takes its own part of every batch: the
-    first of n the first n-th. Instead of an all-reduce of the gradients, a step has one exchange
-    with each neighbour. `fit`, callbacks, metrics and the progress bar are Keras's own, with
-    `consensus_distance` in the logs of each epoch: the mean over workers of |x_i - mean x|^2.
-    What is evaluated, predicted with and saved is the model with the mean of all weights, where
-    the statistics of batch normalization, which are a worker's own too, are averaged as well.
+    Each device is a worker with its own weights and its own part of every batch: the first of n
+    takes the first n-th. Instead of an all-reduce of the gradients, a step has one exchange with
+    each neighbour. `fit`, callbacks, metrics and the progress bar are Keras's own. The logs of each
+    epoch contain `consensus_distance`: the mean over workers of |x_i - mean x|^2. Evaluation,
+    prediction and saving use the mean of all weights. Each worker has its own statistics of batch
+    normalization; they are averaged, too.
 
     `save_weights`, `load_weights` and the callback `tf_lamb.keras.BackupAndRestore` keep every
-    worker's weights and velocity, so that training goes on as if it had not been interrupted.
+    worker's weights and velocity. A resumed training equals an uninterrupted one.
 
     Args:
-        model: A `keras.Model` on the JAX backend, compiled with a `keras.optimizers.SGD`, which
-            says the learning rate (or schedule) and the momentum. At the first `fit` all workers
-            begin with its weights; it holds their mean after `fit` and after `average()`.
-        method: "decentlam", which converges to where "dsgd" does, whatever the momentum;
-            "dmsgd", momentum SGD that adapts, then combines; "dmsgd_awc", which combines while it
-            adapts; or "dsgd", without momentum. Defaults to "decentlam".
-        topology: Who averages with whom: "ring", "one_sided_ring", "exponential",
+        model: A `keras.Model` on the JAX backend, compiled with a `keras.optimizers.SGD`. That SGD
+            provides the learning rate (or schedule) and the momentum. At the first `fit` all
+            workers start with the model's weights; after `fit` and after `average()` the model has
+            their mean.
+        method: "decentlam", which converges to the limit of "dsgd" at any momentum; "dmsgd",
+            momentum SGD that adapts, then combines; "dmsgd_awc", which combines while it adapts; or
+            "dsgd", without momentum. Defaults to "decentlam".
+        topology: The neighbours of each worker: "ring", "one_sided_ring", "exponential",
             "symmetric_exponential", "one_peer_exponential", "grid", "full", or a doubly stochastic
-            matrix with a row for each device. "decentlam" needs a symmetric one, unless the
+            matrix with a row for each device. "decentlam" needs a symmetric matrix, unless the
             momentum is small. Defaults to "ring".
-        weight_decay: Added to the gradient, times the weight, before anything is averaged.
+        weight_decay: Factor of the weight that is added to the gradient before averaging.
             Defaults to 0.
-        exclude_from_weight_decay: Regexes, searched in the paths of variables: those that have no
-            weight decay, such as `["bias", "gamma", "beta"]`. Defaults to None.
-        lazy: Whether a worker moves only half of the way to the neighbours' mean, by (I + W)/2:
-            theory's remedy for a symmetric W with negative eigenvalues. Defaults to False.
-        devices: One a worker, two at least to be of use. Defaults to all of `jax.devices()`.
-        name: Name of the model. Defaults to "decentralized_" and that of `model`.
+        exclude_from_weight_decay: Regexes, searched in the paths of variables, of the variables
+            without weight decay, such as `["bias", "gamma", "beta"]`. Defaults to None.
+        lazy: Whether a worker moves only halfway to the neighbours' mean, by (I + W)/2: the remedy
+            of theory for a symmetric W with negative eigenvalues. Defaults to False.
+        devices: One device per worker, at least two to be useful. Defaults to all of
+            `jax.devices()`.
+        name: Name of the model. Defaults to "decentralized_" and the name of `model`.
 
     Raises:
         ValueError: for another backend, a model that is not compiled with a plain SGD, a method
-            that does not go with its momentum, rate or topology, an unknown topology, or one for
-            another number of devices. From `fit`, before its first step: for a batch that the
-            workers do not divide; where only the data can tell, at that batch.
+            that is incompatible with the momentum, rate or topology, an unknown topology, or one
+            for another number of devices. From `fit`, for a batch that the number of workers does
+            not divide: before the first step, or at that batch if only the data shows it.
 
     Example:
 
