@@ -63,7 +63,8 @@ def experiment(optimizer, learning_rate, data):
             },
         }),
     )  # fmt: skip
-    return parsing.parse(flags_)
+    params, _ = parsing.parse(flags_)
+    return params
 
 
 def validation_loss(optimizer, learning_rate, factor, seed, data):

@@ -32,7 +32,7 @@ def garden(optimizer, strategy="none", xla=False, **fields):
     from tf_lamb.model_garden.train_stages import Stage
 
     kind = "tf_lamb" if optimizer == "none" else optimizer
-    params = parsing.parse(
+    params, _ = parsing.parse(
         Stage(
             "lamb/bert_pretraining", ["model_garden_configs/bert_small_cpu.yaml"], "",
             params_override=json.dumps({

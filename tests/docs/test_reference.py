@@ -11,7 +11,7 @@ from support.pages import ROOT
 
 import tf_lamb
 from tf_lamb.core import recipes, schedules
-from tf_lamb.model_garden.checks import early
+from tf_lamb.model_garden import train
 from tf_lamb.model_garden.experiments import optimizers
 from tf_lamb.model_garden.experiments import schedules as garden_schedules
 
@@ -121,7 +121,7 @@ def test_every_flag_of_ours_is_there():
 
 
 def test_every_name_in_a_yaml_is_there():
-    names = [*early.registered_in(early.OURS), *garden_schedules._LEARNING_RATES]
+    names = [*train.OURS, *garden_schedules._LEARNING_RATES]
     names += optimizers.OPTIMIZERS
     for name in names:
         assert f"`{name}`" in REFERENCE["model_garden"]

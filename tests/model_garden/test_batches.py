@@ -28,9 +28,7 @@ from tf_lamb.model_garden.tasks import masked_lm
 
 
 def filled(**flags):
-    flags = Flags(**flags)
-    text = parsing.fill_in(flags)
-    return parsing.parse(flags), text
+    return parsing.parse(Flags(**flags))
 
 
 # Schedules.

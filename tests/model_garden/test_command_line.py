@@ -1,6 +1,7 @@
 """Model Garden's commands before they import it: their help, and what they refuse at once."""
 
 import importlib
+import pathlib
 import re
 import shlex
 import subprocess
@@ -11,17 +12,18 @@ import pytest
 
 pytest.importorskip("official")
 
+import tensorflow as tf
 import yaml
-from absl import flags as absl_flags
+from official.core import exp_factory, registry
 from official.modeling.hyperparams import params_dict
-from support.garden import BATCH, EXPERIMENT, ROOT, build, tiny
+from support.batch_flags import Flags
+from support.garden import BATCH, EXPERIMENT, ROOT, build, restore_after, tiny
 
 from tf_lamb import model_garden
-from tf_lamb.model_garden import sample_data, sample_pictures
-from tf_lamb.model_garden.checks import early
+from tf_lamb.model_garden import errors, sample_data, sample_pictures, train
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.errors import UserError
-from tf_lamb.model_garden.experiments import parsing
+from tf_lamb.model_garden.experiments import named, parsing
 from tf_lamb.model_garden.folders import yamls
 from tf_lamb.model_garden.running import batches
 
@@ -48,8 +50,8 @@ def test_help_lists_the_flags_and_the_experiments_at_once():
     text = run("train", "--help").stdout
     for flag in ("experiment", "config_file", "mode", "model_dir", "params_override", "seed"):
         assert f"  --{flag}:" in text
-    for name in ("lamb/bert_pretraining", "bert/pretraining", "resnet_imagenet"):
-        assert re.search(rf"\s{name},\s", text)
+    for name in train.OURS:
+        assert re.search(rf"\s{name}\b", text)
     text = run("train_stages", "--help").stdout
     for flag in ("stage", "moments", "mode", "model_dir"):
         assert f"  --{flag}:" in text
@@ -58,8 +60,6 @@ def test_help_lists_the_flags_and_the_experiments_at_once():
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("train --experiment=bert/pretrainin --mode=train --model_dir=x",
-         "train: --experiment='bert/pretrainin' is not known. Did you mean bert/pretraining"),
         ("train --experiment=bert/pretraining --mode=train --model_dir=x --config_file=/no.yaml",
          "train: --config_file=/no.yaml: there is no such file"),
         ("train_stages --mode=train --model_dir=x --stage=lamb/bert_pretraining "
@@ -69,7 +69,7 @@ def test_help_lists_the_flags_and_the_experiments_at_once():
          "train_stages: --mode=eval: stages are trained"),
         ("train --experiment=bert/pretraining --mode=train", "--model_dir must have a value"),
     ],
-    ids=["experiment", "file", "stage", "mode", "required"],
+    ids=["file", "stage", "mode", "required"],
 )  # fmt: skip
 def test_what_needs_no_experiment_is_refused_at_once(command, says):
     done = run(*shlex.split(command))
@@ -77,10 +77,55 @@ def test_what_needs_no_experiment_is_refused_at_once(command, says):
     assert says in " ".join((done.stdout + done.stderr).split())
 
 
-def test_the_names_are_those_that_model_garden_registers():
-    assert set(early.known_experiments()) <= set(parsing._experiments())
-    ours_or_theirs = {n for n in parsing._experiments() if not n.startswith("test")}
-    assert set(early.known_experiments()) == ours_or_theirs
+def test_our_experiments_are_those_that_we_register():
+    registered = exp_factory._REGISTERED_CONFIGS
+    factories = {name: registry.lookup(registered, name) for name in parsing.experiments()}
+    ours = {name for name, factory in factories.items() if factory.__module__ == named.__name__}
+    assert ours == set(train.OURS)
+    assert {"bert/pretraining", "resnet_imagenet"} < factories.keys() - ours
+
+
+def test_a_yaml_is_read_and_parsed_once_before_the_first_step(records, tmp_path, monkeypatch):
+    """Model Garden's main is handed what the command has parsed."""
+    from official.nlp import train as main
+
+    config, opened, parsed, trained = tmp_path / "a.yaml", [], [], []
+    config.write_text(yaml.safe_dump(tiny(records)))
+    args = Flags(config_file=[str(config)], params_override="trainer.train_steps=3")
+    vars(args).update(
+        mode="train", model_dir=str(tmp_path / "model"), seed=None, gin_file=None,
+        gin_params=None, replace_stock=False,
+    )  # fmt: skip
+    flags, load, opens = types.SimpleNamespace(FLAGS=args), yaml.load, pathlib.Path.open
+
+    def run_experiment(params, model_dir):
+        trained.append(params)
+        raise KeyboardInterrupt  # at the first step
+
+    monkeypatch.setattr(train, "flags", flags)
+    monkeypatch.setattr(main, "FLAGS", args)
+    monkeypatch.setattr(main, "_run_experiment_with_preemption_recovery", run_experiment)
+    monkeypatch.setattr(yaml, "load", lambda *a, **k: parsed.append(a) or load(*a, **k))
+    monkeypatch.setattr(
+        pathlib.Path, "open", lambda p, *a, **k: opened.append(p) or opens(p, *a, **k)
+    )
+    monkeypatch.setattr(tf.io.gfile, "GFile", _counted(tf.io.gfile.GFile, opened))
+    restore_after(monkeypatch)
+    with pytest.raises(KeyboardInterrupt), train.Console() as console:
+        train.run(console, train.read(args))
+    assert opened.count(config) + opened.count(str(config)) == 1
+    assert len(parsed) == 2  # the file and the override
+    (params,) = trained
+    assert params.trainer.train_steps == 3 and params.task.train_data.input_path == records
+
+
+def _counted(open_, opened):
+    class Counted(open_):
+        def __init__(self, name, *args, **kwargs):
+            opened.append(name)
+            super().__init__(name, *args, **kwargs)
+
+    return Counted
 
 
 def test_numbers_are_read_as_model_gardens_loader_reads_them():
@@ -90,27 +135,14 @@ def test_numbers_are_read_as_model_gardens_loader_reads_them():
         assert yamls.read(text) == theirs and type(yamls.read(text)) is type(theirs), text
 
 
-def test_gin_may_register_what_is_not_known_yet(monkeypatch):
-    flags = types.SimpleNamespace(gin_file=None, gin_params=None)
-    flags.experiment, flags.config_file = "mine", None
-    monkeypatch.setattr(absl_flags, "FLAGS", flags)
-    with pytest.raises(UserError, match="not known"):
-        early.check_names(flags)
-    flags.gin_params = ["import mine"]
-    early.check_names(flags)
-
-
 # Config files.
 
 
 def test_a_config_of_this_package_is_found_by_its_name(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    flags = types.SimpleNamespace(gin_file=None, gin_params=None)
-    monkeypatch.setattr(absl_flags, "FLAGS", flags)
-    flags.experiment, flags.config_file = EXPERIMENT, ["bert_small_cpu.yaml", "gs://a/b.yaml"]
-    early.check_names(flags)
     ours = f"{ROOT}/model_garden_configs/bert_small_cpu.yaml"
-    assert flags.config_file == [ours, "gs://a/b.yaml"]
+    ((source, settings),) = yamls.read_files(["bert_small_cpu.yaml"])
+    assert source == f"--config_file={ours}" and settings["trainer"]["train_steps"]
     # A file of that name that is here comes first.
     (tmp_path / "bert_small_cpu.yaml").write_text("trainer: {train_steps: 3}")
     assert yamls.found("bert_small_cpu.yaml") == "bert_small_cpu.yaml"
@@ -136,7 +168,7 @@ def test_without_model_garden_commands_say_the_pip_line(no_model_garden, tmp_pat
     with pytest.raises(ModuleNotFoundError, match=line):
         model_garden.register()
     with pytest.raises(SystemExit, match=f"tf_lamb.model_garden.train: .*{line}"):
-        early.begin("train")
+        errors.begin("train")
     with pytest.raises(ModuleNotFoundError, match=line):
         sample_data.write(tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -149,7 +181,7 @@ def test_every_command_asks_first(command, monkeypatch):
     def begin(name):
         raise SystemExit(name)
 
-    monkeypatch.setattr(early, "begin", begin)
+    monkeypatch.setattr(module, "begin", begin)
     with pytest.raises(SystemExit, match=command):
         module.main()
 
@@ -175,24 +207,12 @@ def trains(line, tmp_path):
     assert words[:3] == ["python", "-m", "tf_lamb.model_garden.train"]
     given = dict(word[2:].split("=", 1) for word in words[3:])
     assert given["mode"] == "train_and_eval" and given["model_dir"] == f"{tmp_path}/run"
-    flags = types.SimpleNamespace(
-        experiment=given["experiment"], config_file=[yamls.found(given["config_file"])],
-        params_override=given["params_override"], tpu="", tf_data_service="",
-    )  # fmt: skip
-    flags = Flags(flags)
-    params = parsing.parse(flags)
+    config_file, override = [given["config_file"]], given["params_override"]
+    params, _ = parsing.parse(Flags(given["experiment"], config_file, params_override=override))
     for part in ("train", "validation"):
         (tmp_path / f"{part}.tfrecord").write_bytes(b"some")
     check_run(params, given["mode"], given["model_dir"], given["experiment"])
     return params
-
-
-class Flags:
-    def __init__(self, values):
-        self.__dict__.update(vars(values))
-
-    def __contains__(self, name):
-        return hasattr(self, name)
 
 
 @pytest.mark.parametrize("longer", [False, True])

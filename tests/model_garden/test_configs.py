@@ -17,10 +17,10 @@ from support.garden import build, one_device, tiny, tiny_resnet, train
 
 from tf_lamb.core import patterns, plan, recipes
 from tf_lamb.core.recipes import arithmetic
-from tf_lamb.model_garden.checks import early
 from tf_lamb.model_garden.checks.experiment import why_no_batch, why_no_optimizer
 from tf_lamb.model_garden.experiments import parsing
 from tf_lamb.model_garden.experiments.recipes import settings_of_recipe
+from tf_lamb.model_garden.train import OURS
 
 # What a file is the recipe of; the small ones are tuned by hand.
 RECIPES = {
@@ -47,7 +47,7 @@ each_file = pytest.mark.parametrize("path", YAMLS.values(), ids=list(YAMLS))
 
 def test_the_issue_of_files_is_complete():
     assert {f"{name}.yaml" for name in RECIPES} < set(YAMLS)
-    assert {experiment_of(path) for path in YAMLS.values()} == early.registered_in(early.OURS)
+    assert {experiment_of(path) for path in YAMLS.values()} == set(OURS)
 
 
 @each_file
@@ -127,8 +127,8 @@ def test_the_header_says_the_rate_and_its_warmup(path):
     scales = r"--global_batch_size=(\d+)\D+scales it by [^:]*: ([\d.]*\d)"
     for size, scaled in re.findall(scales, text):
         flags = Flags(experiment_of(path), [path], global_batch_size=int(size))
-        parsing.fill_in(flags)
-        larger = parsing.parse(flags).trainer.optimizer_config.learning_rate.get()
+        params, _ = parsing.parse(flags)
+        larger = params.trainer.optimizer_config.learning_rate.get()
         assert larger.initial_learning_rate == pytest.approx(float(scaled), rel=0.02)
 
 

@@ -14,7 +14,6 @@ import yaml
 
 pytest.importorskip("official")
 
-import orbit
 import tensorflow as tf
 from official.core import train_utils
 from support import clusters, commands, garden, processes
@@ -333,17 +332,12 @@ def begin(records, monkeypatch):
         )
         given = []
         monkeypatch.setattr(train_command, "flags", types.SimpleNamespace(FLAGS=args))
-        monkeypatch.setattr(train_command, "read", lambda _: params)
         main = lambda _: given.append((args.model_dir, runner.Runner.evaluated))  # noqa: E731
         monkeypatch.setattr("official.nlp.train.main", main)
-        monkeypatch.setattr(train_utils, "serialize_config", None)
-        monkeypatch.setattr("official.core.train_lib.OrbitExperimentRunner", None)
-        monkeypatch.setattr(orbit.controller, "_log", None)
-        monkeypatch.setattr(runner.Runner, "console", None)
-        monkeypatch.setattr(runner.Runner, "evaluated", None)
+        garden.restore_after(monkeypatch)
         monkeypatch.setattr(report, "report", lambda folder: f"report of {folder}")
         with Console() as console:
-            train_command.run(console)
+            train_command.run(console, params)
         return given
 
     return run

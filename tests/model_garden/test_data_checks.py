@@ -6,18 +6,15 @@ import pytest
 
 pytest.importorskip("official")
 
-import orbit
 import tensorflow as tf
-from official.core import train_utils
 from support import garden
-from support.garden import EXPERIMENT, build, tiny
+from support.garden import EXPERIMENT, build, restore_after, tiny
 
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.checks.data import why_unreadable
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints
-from tf_lamb.model_garden.running import runner
 
 
 def refusal(settings, tmp_path, mode="train_and_eval"):
@@ -91,14 +88,10 @@ def test_a_file_that_is_cut_is_named_when_it_is_met(records, examples, tmp_path,
         mode, model_dir, experiment, seed = "train", str(tmp_path / "model"), EXPERIMENT, None
 
     monkeypatch.setattr(train.flags, "FLAGS", Args)
-    monkeypatch.setattr(train, "read", lambda _: params)
     monkeypatch.setattr("official.nlp.train.main", main)
-    for owner, name in ((train_utils, "serialize_config"), (orbit.controller, "_log"),
-                        (runner.Runner, "console"), (runner.Runner, "evaluated")):  # fmt: skip
-        monkeypatch.setattr(owner, name, None)
-    monkeypatch.setattr("official.core.train_lib.OrbitExperimentRunner", None)
+    restore_after(monkeypatch)
     with train.Console() as console, pytest.raises(UserError) as error:
-        train.run(console)
+        train.run(console, params)
     said = str(error.value)
     assert (
         f"task.train_data.input_path: {cut} cannot be read after 32 records" in said

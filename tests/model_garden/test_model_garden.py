@@ -19,6 +19,7 @@ from official.core import exp_factory, task_factory, train_utils
 from official.modeling import hyperparams, optimization, performance
 from official.modeling.optimization import optimizer_factory
 from support import commands
+from support.batch_flags import Flags
 from support.clusters import mirrored
 from support.doors import uncompiled
 from support.garden import (
@@ -269,11 +270,9 @@ def _refusal(settings, tmp_path, experiment=EXPERIMENT, mode="train_and_eval", t
     """What the launcher would say."""
     config = tmp_path / "config.yaml"
     config.write_text(settings if isinstance(settings, str) else yaml.safe_dump(settings))
-    flags = train_utils.ParseConfigOptions(
-        experiment=experiment, config_file=[str(config)], params_override=text
-    )
+    flags = Flags(experiment, [str(config)], params_override=text)
     with pytest.raises(UserError) as error:
-        check_run(parsing.parse(flags), mode, str(tmp_path / "model"), experiment)
+        check_run(parsing.parse(flags)[0], mode, str(tmp_path / "model"), experiment)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "model" / "params.yaml").exists()
     return str(error.value)
@@ -285,7 +284,7 @@ def test_an_unknown_experiment(records, tmp_path):
 
 
 def test_a_missing_yaml():
-    flags = train_utils.ParseConfigOptions(experiment=EXPERIMENT, config_file=["no/such.yaml"])
+    flags = Flags(config_file=["no/such.yaml"])
     with pytest.raises(UserError, match="no/such.yaml: there is no such file"):
         parsing.parse(flags)
 

@@ -13,7 +13,6 @@ from support.batch_flags import Flags
 from support.garden import BATCH, build, optimizer, tiny
 
 from tf_lamb.core import schedules
-from tf_lamb.model_garden.checks import early
 from tf_lamb.model_garden.checks.experiment import check_run, why_no_devices, why_no_runtime
 from tf_lamb.model_garden.checks.rates import why_no_rate
 from tf_lamb.model_garden.errors import UserError
@@ -48,9 +47,7 @@ def read(path) -> dict:
 
 
 def filled(path, **flags):
-    flags = Flags(config_file=[path], **flags)
-    text = parsing.fill_in(flags)
-    return parsing.parse(flags), text
+    return parsing.parse(Flags(config_file=[path], **flags))
 
 
 def refusal(path, **flags):
@@ -250,7 +247,7 @@ def test_the_rate_is_0_from_the_step_that_is_named():
     assert schedule.value(np, 18.0) > 0 == schedule.value(np, 19.0)
 
 
-@pytest.mark.parametrize("name", early.known_experiments())
+@pytest.mark.parametrize("name", sorted(parsing.experiments()))
 def test_no_experiment_comes_to_0_too_early(name):
     params = exp_factory.get_exp_config(name)
     rate = params.trainer.optimizer_config.learning_rate

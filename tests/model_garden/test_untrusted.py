@@ -21,8 +21,7 @@ from tf_lamb.model_garden.train_stages import Stage
 def prepare(model_dir, experiment=garden.EXPERIMENT, config_file=(), **flags):
     """What `tf_lamb.model_garden.train` does with its flags before it trains."""
     flags = Stage(experiment, list(config_file), str(model_dir), **flags)
-    parsing.fill_in(flags)
-    params = parsing.parse(flags)
+    params, _ = parsing.parse(flags)
     check_run(params, "train_and_eval", flags.model_dir, experiment, None)
     model_dirs.write_run(flags.model_dir, experiment, None)
 

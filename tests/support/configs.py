@@ -4,7 +4,7 @@ import functools
 import glob
 import os
 
-from official.core import train_utils
+from support.batch_flags import Flags
 from support.garden import ROOT
 
 from tf_lamb.model_garden.experiments import parsing
@@ -29,5 +29,5 @@ def experiment_of(path):
 @functools.cache
 def parsed(path):
     """The experiment; nobody changes it, but `replace` gives a copy."""
-    flags = train_utils.ParseConfigOptions(experiment=experiment_of(path), config_file=[path])
-    return parsing.parse(flags)
+    params, _ = parsing.parse(Flags(experiment_of(path), [path]))
+    return params

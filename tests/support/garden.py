@@ -5,9 +5,10 @@ import pathlib
 import re
 
 import numpy as np
+import orbit
 import tensorflow as tf
 import tf_keras
-from official.core import exp_factory, task_factory, train_utils
+from official.core import exp_factory, task_factory, train_lib, train_utils
 from official.modeling import hyperparams
 from official.modeling.hyperparams import base_config
 from support.clusters import mirrored
@@ -203,6 +204,16 @@ def run(params, model_dir, mode="train_and_eval", strategy=None, **more):
     one = runner.Runner(strategy, task, mode, params, model_dir, **more)
     one.run()
     return one
+
+
+def restore_after(monkeypatch):
+    """What `runner.install` replaces, in a test that has a command call it."""
+    for owner, name in (
+        (train_utils, "serialize_config"), (train_utils, "parse_configuration"),
+        (train_lib, "OrbitExperimentRunner"), (orbit.controller, "_log"),
+        (runner.Runner, "console"), (runner.Runner, "evaluated"),
+    ):  # fmt: skip
+        monkeypatch.setattr(owner, name, getattr(owner, name))
 
 
 def run_until_byte(settings, model_dir, limit):

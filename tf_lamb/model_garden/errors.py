@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import os
 import sys
 from collections.abc import Iterator
 
@@ -31,6 +32,14 @@ def one_line(command: str, kind=UserError) -> Iterator[None]:
         yield
     except kind as error:
         sys.exit(f"tf_lamb.model_garden.{command}: {error}")
+
+
+def begin(command: str) -> None:
+    """Ends the process with one line if Model Garden is not installed."""
+    with one_line(command, ModuleNotFoundError):
+        require()
+    # Model Garden is of tf_keras; without this, TensorFlow imports Keras 3 as well.
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 
 def require() -> None:

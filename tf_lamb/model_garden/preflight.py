@@ -24,8 +24,7 @@ from absl import app, flags
 
 from tf_lamb.core import recipes
 from tf_lamb.model_garden import train
-from tf_lamb.model_garden.checks import early
-from tf_lamb.model_garden.errors import UserError, one_line
+from tf_lamb.model_garden.errors import UserError, begin, one_line
 from tf_lamb.model_garden.running.console import Console
 from tf_lamb.tpu import compiler, roofline
 from tf_lamb.tpu.answers import asked
@@ -149,8 +148,6 @@ def run(progress_stream=None) -> bool:
         if args.report and not os.path.isdir(folder := os.path.dirname(args.report) or "."):
             raise ValueError(f"--report={args.report}: there is no folder {folder}")
     with one_line("preflight"):
-        early.check_names(args)
-        train.register()
         params = train.read(args)
         say = functools.partial(print, file=progress_stream or sys.stderr, flush=True)
         report = ask(
@@ -172,7 +169,7 @@ def _run(_):
 
 def main() -> None:
     """Defines the flags and runs."""
-    early.begin("preflight")
+    begin("preflight")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # the report is what there is to read
     define_flags()
     flags.mark_flags_as_required(["experiment", "topology"])

@@ -12,8 +12,7 @@ import shlex
 from absl import app, flags
 
 from tf_lamb.api import plots
-from tf_lamb.model_garden.checks import early
-from tf_lamb.model_garden.errors import UserError, one_line
+from tf_lamb.model_garden.errors import UserError, begin, one_line
 from tf_lamb.model_garden.running.console import Console
 
 # Tag -> the row, what an answer is, and where data.json has the commonest one and its share.
@@ -177,7 +176,7 @@ def _run(_) -> None:
 
 def main() -> None:
     """Defines the flag and runs."""
-    early.begin("report")
+    begin("report")
     flags.DEFINE_string("model_dir", None, "The --model_dir of a run.")
     flags.mark_flag_as_required("model_dir")
     app.run(_run)

@@ -23,13 +23,19 @@ made first.
 """
 
 import os
+import sys
 import tempfile
 
 from absl import app, flags
 
-from tf_lamb.model_garden.checks import early
-from tf_lamb.model_garden.errors import UserError, one_line
+from tf_lamb.model_garden.errors import UserError, begin, one_line
+from tf_lamb.model_garden.folders import yamls
 from tf_lamb.model_garden.running.console import Console
+
+OURS = (
+    "lamb/bert_pretraining", "lamb/bert_pretraining_phase2", "lamb/resnet_imagenet",
+    "lars/resnet_imagenet", "lars/resnet_imagenet_conadv",
+)  # fmt: skip
 
 
 def define_flags() -> None:
@@ -39,8 +45,9 @@ def define_flags() -> None:
     from tf_lamb.model_garden.experiments import recipes
 
     model_garden_flags.define_flags()
-    known = ", ".join(early.known_experiments())
-    flags.FLAGS["experiment"].help = f"What to train, and what it begins with. There is {known}."
+    flags.FLAGS[
+        "experiment"
+    ].help = f"What to train, and what it begins with: {', '.join(OURS)} or one of Model Garden's."
     flags.DEFINE_integer(
         "seed", None, "Two runs with one seed start from the same weights.", lower_bound=0
     )
@@ -58,10 +65,24 @@ def define_flags() -> None:
         lower_bound=1,
     )  # fmt: skip
     flags.DEFINE_bool("replace_stock", False, "Whether optimizer.type=lamb means our LAMB.")
-    early.show_in_help(
+    for name in (
         "experiment", "config_file", "mode", "model_dir", "params_override", "seed",
         "global_batch_size", "recipe", "per_replica_batch_size", "replace_stock",
-    )  # fmt: skip
+    ):  # fmt: skip
+        # --help lists what the command's own module defined, or what is called its own.
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
+
+
+def read(args):
+    """The experiment that the flags describe; prints what the batch flags stand for."""
+    files = yamls.read_files(args.config_file)  # before TensorFlow is imported, which takes seconds
+    register()
+    from tf_lamb.model_garden.experiments import parsing
+
+    params, arithmetic = parsing.parse(args, files)
+    if arithmetic:
+        print(arithmetic, flush=True)
+    return params
 
 
 def register() -> None:
@@ -76,20 +97,12 @@ def register() -> None:
     gin.parse_config_files_and_bindings(gin_files, gin_params, finalize_config=False)
 
 
-def read(args):
-    """The experiment that the flags say; prints what the batch flags stand for."""
-    from tf_lamb.model_garden.experiments import parsing
-
-    if arithmetic := parsing.fill_in(args):
-        print(arithmetic, flush=True)
-    return parsing.parse(args)
-
-
-def run(console) -> None:
-    """Trains and evaluates what the flags say; raises `UserError` where that cannot be.
+def run(console, params) -> None:
+    """Trains and evaluates an experiment as the flags say; raises `UserError` where it cannot be.
 
     Args:
         console: the `Console` of this process; it is left to the chief.
+        params: the experiment.
     """
     import tensorflow as tf
     import tf_keras
@@ -103,7 +116,7 @@ def run(console) -> None:
     from tf_lamb.model_garden.running import batches, runner
 
     args = flags.FLAGS
-    check_run(params := read(args), args.mode, args.model_dir, args.experiment, args.seed)
+    check_run(params, args.mode, args.model_dir, args.experiment, args.seed)
 
     training, is_chief = "train" in args.mode, batches.is_chief(params)
     if (seed := args.seed) is None:
@@ -136,7 +149,7 @@ def run(console) -> None:
         model_dirs.write_run(args.model_dir, args.experiment, seed)
         if is_chief and (latest := checkpoints.latest(args.model_dir)):
             print(f"Going on from {os.path.basename(latest)}", flush=True)
-    runner.install(console if is_chief else None, evaluated)
+    runner.install(params, console if is_chief else None, evaluated)
     try:
         model_garden_train.main(None)
     except tf.errors.DataLossError as error:
@@ -174,14 +187,12 @@ def _stopped(step: int | None, model_dir: str) -> str:
 
 def _run(_) -> None:
     with Console() as console, one_line("train"):
-        early.check_names(flags.FLAGS)
-        register()
-        run(console)
+        run(console, read(flags.FLAGS))
 
 
 def main() -> None:
     """Defines the flags and runs."""
-    early.begin("train")
+    begin("train")
     define_flags()
     flags.mark_flags_as_required(["experiment", "mode", "model_dir"])
     app.run(_run)

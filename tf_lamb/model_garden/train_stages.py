@@ -22,7 +22,6 @@ To resume a stopped run, in any stage, give the same command again.
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import sys
@@ -30,8 +29,8 @@ import sys
 from absl import app, flags
 
 from tf_lamb.model_garden import train
-from tf_lamb.model_garden.checks import early
-from tf_lamb.model_garden.errors import UserError, one_line
+from tf_lamb.model_garden.errors import UserError, begin, one_line
+from tf_lamb.model_garden.folders import yamls
 from tf_lamb.model_garden.running.console import Console
 
 # Where a stage begins: those behind the first one where the stage before has ended.
@@ -80,8 +79,6 @@ def _named(i):
 
 def _of_stage(override: dict, i: int, count: int) -> dict:
     """The part of `--params_override` for one stage of so many, counted from 0."""
-    from tf_lamb.model_garden.folders.yamls import merged, without
-
     named = {key: value for key, value in override.items() if re.fullmatch(r"stage_\d+", str(key))}
     for key, value in named.items():
         if not 1 <= int(key.removeprefix("stage_")) <= count:
@@ -90,33 +87,40 @@ def _of_stage(override: dict, i: int, count: int) -> dict:
             raise UserError(f"--params_override: {key} takes settings, but it is given {value!r}")
     common = {key: value for key, value in override.items() if key not in named}
     for path in _BEGINS if i else ():
-        common = without(common, path)
-    return merged(common, named.get(f"stage_{i + 1}", {}))
+        common = yamls.without(common, path)
+    return yamls.merged(common, named.get(f"stage_{i + 1}", {}))
 
 
-def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) -> list:
-    """Parses all stages and says in each where it begins; raises where one cannot be."""
+def prepare(
+    stages: list[Stage], keep_moments: bool, mode="train", seed=None, files: list | None = None
+) -> list:
+    """The experiments of all stages, each of which begins where the one before ends.
+
+    Args:
+        stages: in order.
+        keep_moments: whether a stage takes over the optimizer, too.
+        mode, seed: of the command.
+        files: what `yamls.read_files` has read for each stage; None reads them.
+
+    Raises:
+        UserError: where one cannot be.
+    """
     from tf_lamb.model_garden.checks.experiment import check_run
     from tf_lamb.model_garden.experiments import parsing
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
-    from tf_lamb.model_garden.folders.yamls import at
 
     parsed, begin = [], 0
     for i, stage in enumerate(stages):
         with _named(i + 1):
             override = _of_stage(parsing.own(stage), i, len(stages))
-            stage.params_override = json.dumps(override) if override else ""
             # A stage that is told where to begin does not go on from the one before.
-            goes_on = i > 0 and at(override, _BEGINS[0]) is None
+            goes_on = i > 0 and yamls.at(override, _BEGINS[0]) is None
             if goes_on:
-                hand_over = {"task": {"init_checkpoint": stages[i - 1].model_dir}}
-                if keep_moments:
-                    hand_over["task"]["init_optimizer"] = True
-                    warmup = {"warmup": {"tf_lamb": {"begin_step": begin}}}
-                    hand_over["trainer"] = {"optimizer_config": warmup}
-                parsing.put_in_front(stage, hand_over)
-            arithmetic = parsing.fill_in(stage)
-            params = checked = parsing.parse(stage)
+                begins = [stages[i - 1].model_dir, *((True, begin) if keep_moments else ())]
+                for path, value in zip(_BEGINS, begins, strict=False):
+                    override = yamls.merged(yamls.nested(path, value), override)
+            params, arithmetic = parsing.parse(stage, files[i] if files else None, override)
+            checked = params
             if goes_on:
                 if reason := model_dirs.why_no_successor(parsed[-1], params, keep_moments):
                     raise UserError(reason)
@@ -146,23 +150,22 @@ def _train(args, console) -> bool:
     if args.experiment or args.config_file:
         raise UserError("Each stage has its own: write --stage=EXPERIMENT:CONFIG_FILE")
     stages = _stages(args)
+    files = []
     for i, stage in enumerate(stages, 1):
         with _named(i):
-            early.check_names(stage)
+            files.append(yamls.read_files(stage.config_file))
     train.register()
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
     console.parts = max(8 // len(stages), 1)  # of all stages together as many lines as of one run
-    all_params = prepare(stages, args.moments == "keep", args.mode, args.seed)
+    all_params = prepare(stages, args.moments == "keep", args.mode, args.seed, files)
     for i, (stage, params) in enumerate(zip(stages, all_params, strict=True), 1):
         checkpoints.settle(stage.model_dir)
         if model_dirs.is_over(params, stage.model_dir, args.mode):
             continue
         print(f"Training stage {i} of {len(stages)}.", flush=True)
-        for name, value in vars(stage).items():
-            setattr(args, name, value)
-        args.global_batch_size = args.per_replica_batch_size = None  # filled in by now
-        train.run(console)
+        args.experiment, args.model_dir = stage.experiment, stage.model_dir
+        train.run(console, params)
         if not model_dirs.is_over(params, stage.model_dir):
             done = checkpoints.steps_done(stage.model_dir)
             sys.exit(f"Stage {i} ended at step {done:,} of {params.trainer.train_steps:,}.")
@@ -183,7 +186,7 @@ def _run(_) -> None:
 
 def main() -> None:
     """Defines the flags and runs."""
-    early.begin("train_stages")
+    begin("train_stages")
     train.define_flags()
     flags.DEFINE_multi_string("stage", None, "EXPERIMENT:CONFIG_FILE[,CONFIG_FILE...], in order.")
     flags.DEFINE_enum("moments", "reset", ["reset", "keep"], "What becomes of them between stages.")

@@ -1,11 +1,10 @@
 """Parsing of flags to an experiment, with one sentence for whatever cannot be read.
 
-Model Garden reads the same flags; it says of a misspelt key which class lacks it, and of a missing
-file where in its own code it was opened.
+It is parsed once: Model Garden's main is handed what is parsed here. Its own parser says of a
+misspelt key which class lacks it, and of a missing file where in its own code it was opened.
 """
 
 import contextlib
-import json
 import typing
 from collections.abc import Iterator
 
@@ -17,7 +16,7 @@ from tf_lamb.model_garden.errors import UserError, did_you_mean, unknown
 from tf_lamb.model_garden.experiments import recipes
 from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 from tf_lamb.model_garden.folders import yamls
-from tf_lamb.model_garden.folders.yamls import at, leaves, merged, nested
+from tf_lamb.model_garden.folders.yamls import at, leaves, nested
 from tf_lamb.model_garden.running import batches
 
 # The parts without which there is no experiment; others may be null.
@@ -27,65 +26,69 @@ _NEEDED = (
 )  # fmt: skip
 
 
-def parse(flags) -> config_definitions.ExperimentConfig:
-    """The experiment that these flags describe, or one `UserError`.
+def parse(
+    flags, files: list[tuple[str, dict]] | None = None, override: dict | None = None
+) -> tuple[config_definitions.ExperimentConfig, str]:
+    """The experiment that flags describe, and the arithmetic of its batch, to be printed.
+
+    What `--params_override` says, holds, and a recipe follows it; the same thing said by a flag and
+    by it in two ways is refused.
 
     Args:
-        flags: Model Garden's flags, or its `train_utils.ParseConfigOptions`.
+        flags: Model Garden's, and `global_batch_size`, `recipe` and `per_replica_batch_size`.
+        files: what `yamls.read_files` has read; None reads them.
+        override: settings in the place of those of `--params_override`.
+
+    Raises:
+        UserError: where there is no such experiment.
     """
-    params = _from_files(flags)
-    _override(params, own(flags), "--params_override")
-    try:
-        return train_utils.parse_configuration(flags, print_return=False)
-    except (KeyError, ValueError, TypeError) as error:
-        raise UserError(f"The configuration cannot be read: {error}") from error
-
-
-def fill_in(flags) -> str:
-    """Puts what the batch flags stand for in front of `--params_override`, where the main reads it.
-
-    What `--params_override` says itself, holds, and the recipe follows it; the same thing said by
-    both in two ways is refused.
-
-    Args:
-        flags: `global_batch_size`, `recipe` and `per_replica_batch_size`, and Model Garden's.
-
-    Returns:
-        The arithmetic, to be printed.
-    """
-    params, override, text, settings = _from_files(flags), own(flags), [], {}
-    _override(params.replace(), override, "--params_override")
-    batch, most = flags.global_batch_size, flags.per_replica_batch_size
-    if flags.recipe and not batch:
-        raise UserError(f"--recipe={flags.recipe} needs --global_batch_size: say for which batch")
-    if batch:
-        flag = f"--global_batch_size={batch}"
-        _check_one(flag, "task.train_data.global_batch_size", batch, override)
-        _override(params, _types(override), "--params_override")
-        try:
-            line, settings = recipes.fill_in(
-                flags.recipe or recipes.DEFAULT, batch, params, override
-            )
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{flag}: {error}") from error
-        text.append(line)
-    _override(params, settings, "--global_batch_size")
+    names = sorted(experiments())
+    if flags.experiment not in names:
+        raise UserError(unknown("--experiment", flags.experiment, names))
+    params = exp_factory.get_exp_config(flags.experiment)
+    for source, settings in yamls.read_files(flags.config_file) if files is None else files:
+        _override(params, settings, source)
+    override = own(flags) if override is None else override
+    _override(params.replace(), override, "--params_override")  # before what builds on it
+    text, filled = _filled_in(flags, params, override)
+    _override(params, filled, "--global_batch_size")
+    theirs = train_utils.ExperimentParser(flags)
+    theirs.parse_data_service(theirs.parse_runtime(params))
     _override(params, override, "--params_override")
-    if most:
+    if most := flags.per_replica_batch_size:
         count, line = _accumulation(params, most)
-        path = (
-            f"trainer.optimizer_config.optimizer.{params.trainer.optimizer_config.optimizer.type}."
-            "gradient_accumulation_steps"
-        )
+        optimizer = params.trainer.optimizer_config.optimizer.type
+        path = f"trainer.optimizer_config.optimizer.{optimizer}.gradient_accumulation_steps"
         _check_one(f"--per_replica_batch_size={most}", path, count, override)
-        settings = merged(settings, nested(path, count))
+        _override(params, nested(path, count), "--per_replica_batch_size")
         text.append(line)
-    for path, value in leaves(settings):
+    for path, value in leaves(filled):
         if (said := at(override, path)) not in (None, value):
             text.append(f"  but {path} = {said}, as --params_override has it, not {value}")
-    if settings:
-        put_in_front(flags, settings)
-    return "\n".join(text)
+    try:
+        params.validate()
+    except (KeyError, ValueError, TypeError) as error:
+        raise UserError(f"The configuration cannot be read: {error}") from error
+    params.lock()
+    return params, "\n".join(text)
+
+
+def _filled_in(flags, params, override: dict) -> tuple[list[str], dict]:
+    """The arithmetic of `--global_batch_size`, and the settings that it stands for."""
+    if not (batch := flags.global_batch_size):
+        if flags.recipe:
+            raise UserError(
+                f"--recipe={flags.recipe} needs --global_batch_size: say for which batch"
+            )
+        return [], {}
+    flag = f"--global_batch_size={batch}"
+    _check_one(flag, "task.train_data.global_batch_size", batch, override)
+    _override(params, _types(override), "--params_override")
+    try:
+        line, settings = recipes.fill_in(flags.recipe or recipes.DEFAULT, batch, params, override)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{flag}: {error}") from error
+    return [line], settings
 
 
 def _check_one(flag: str, path: str, value: int, override: dict) -> None:
@@ -101,11 +104,6 @@ def _types(settings: dict) -> dict:
     inner = {key: _types(value) for key, value in settings.items() if isinstance(value, dict)}
     chosen = {"type": settings["type"]} if isinstance(settings.get("type"), str) else {}
     return {key: value for key, value in inner.items() if value} | chosen
-
-
-def put_in_front(flags, settings: dict) -> None:
-    """Has `--params_override` say these settings, too, where it does not say otherwise."""
-    flags.params_override = json.dumps(merged(settings, own(flags)))
 
 
 def _accumulation(params, most: int) -> tuple[int, str]:
@@ -140,31 +138,15 @@ def _accumulation(params, most: int) -> tuple[int, str]:
     return count, line
 
 
-def _from_files(flags) -> config_definitions.ExperimentConfig:
-    names = sorted(_experiments())
-    if flags.experiment not in names:
-        raise UserError(unknown("--experiment", flags.experiment, names))
-    params = exp_factory.get_exp_config(flags.experiment)
-    for path in flags.config_file or []:
-        _override(params, _read_yaml(path), f"--config_file={path}")
-    return params
-
-
-def _experiments(collection=None, prefix="") -> Iterator[str]:
+def experiments(collection=None, prefix="") -> Iterator[str]:
+    """The names of all experiments that are registered."""
     # seam: tf-models-official 2.20.0. The registry has no public listing.
     collection = exp_factory._REGISTERED_CONFIGS if collection is None else collection
     for name, entry in collection.items():
         if isinstance(entry, dict):
-            yield from _experiments(entry, f"{prefix}{name}/")
+            yield from experiments(entry, f"{prefix}{name}/")
         else:
             yield prefix + name
-
-
-def _read_yaml(path: str) -> dict:
-    if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
-        raise UserError(yamls.missing(path))
-    with tf.io.gfile.GFile(path, "rb") as file:
-        return yamls.mapping(file.read(), f"--config_file={path}")
 
 
 def own(flags) -> dict:
@@ -174,7 +156,7 @@ def own(flags) -> dict:
     with contextlib.suppress(ValueError):  # else JSON, YAML or the name of a file
         text = params_dict.nested_csv_str_to_json_str(text)
     if tf.io.gfile.exists(text):
-        return _read_yaml(text)
+        return yamls.read_file(text)
     return yamls.mapping(text, "--params_override")
 
 

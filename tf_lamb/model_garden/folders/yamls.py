@@ -174,3 +174,23 @@ def found(path: str) -> str:
 def missing(path: str) -> str:
     """The error for a config file that is not there."""
     return f"--config_file={path}: there is no such file"
+
+
+def read_file(path: str) -> dict:
+    """The settings in a config file; one of a bucket is read by TensorFlow, which takes seconds."""
+    if "://" not in path:
+        text = pathlib.Path(path).read_bytes()
+    else:
+        import tensorflow as tf
+
+        if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
+            raise UserError(missing(path))
+        with tf.io.gfile.GFile(path, "rb") as file:
+            text = file.read()
+    return mapping(text, f"--config_file={path}")
+
+
+def read_files(names: list[str] | None) -> list[tuple[str, dict]]:
+    """What errors call each config file, and its settings; a command reads each of them once."""
+    paths = map(found, names or [])
+    return [(f"--config_file={path}", read_file(path)) for path in paths]

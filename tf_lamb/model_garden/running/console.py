@@ -15,6 +15,7 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -82,35 +83,26 @@ class Console:
         stream: the stderr that there was.
         path: the log; one that no folder keeps is removed unless there was an error.
         bar: the line of progress, while there is one.
-        shows_all: whether all is shown.
         step: the step that the line of progress shows, if it was ever shown.
         on_stop: returns the line that Ctrl-C ends with.
         parts: of how many parts of a run the progress is shown where no line can move.
     """
 
-    parts = 10
+    bar = step = _tee = _bucket = None
+    parts, _is_kept = 10, False
 
     def __init__(self):
-        self.shows_all, self.bar = logging.get_verbosity() >= logging.DEBUG, None
-        self.step, self.on_stop = None, lambda: "Stopped."
-        self._seen, self._is_left, self._remote = 0, False, None
-        self._lock, self._is_over = threading.Lock(), threading.Event()
+        self._shows_all, self.on_stop = logging.get_verbosity() >= logging.DEBUG, lambda: "Stopped."
 
     def __enter__(self):
         sys.stderr.flush()
         with contextlib.ExitStack() as stack:
             self.stream = stack.enter_context(open(os.dup(2), "w", buffering=1, errors="replace"))
             handle, self.path = tempfile.mkstemp(".log", "tf_lamb-")
-            stack.callback(self._close_log)
-            stack.callback(os.dup2, self.stream.fileno(), 2)
-            os.dup2(handle, 2)
             os.close(handle)
-            if self.shows_all:
-                follower = threading.Thread(target=self._follow, daemon=True)
-                follower.start()
-                stack.callback(follower.join)
-                stack.callback(self._is_over.set)
-            stack.callback(sys.stderr.flush)
+            stack.callback(self._close_log)
+            stack.callback(self._restore)
+            self._redirect()
             # Warnings of this package are for the reader.
             logger = logging.get_absl_logger()
             logger.addFilter(self._logged)
@@ -125,39 +117,57 @@ class Console:
         return self
 
     def __exit__(self, kind, error, trace):
-        if not self._undo:
-            return
         self.close_bar()
         with self._undo:
-            if isinstance(error, Exception):  # a refusal is a SystemExit by now
-                self._is_left = True
-                self._show_end_of_log()
+            if isinstance(error, Exception) and self.path:  # a refusal is a SystemExit by now
+                self._is_kept = True
+                if not self._shows_all:
+                    last = self._log().splitlines()[-_LAST:]
+                    shown = [f"The last lines of {self._bucket or self.path}:", *last]
+                    print(*shown, sep="\n", file=self.stream, flush=True)
                 traceback.print_exception(error)  # to the log; Python prints it again
+
+    def _redirect(self):
+        """Has descriptor 2, which C++ writes to as well, be the log."""
+        with open(self.path, "ab") as log:
+            if self._shows_all:
+                tee = ["tee", "-a", "-i", self.path]
+                self._tee = subprocess.Popen(tee, stdin=subprocess.PIPE, stdout=self.stream)
+            os.dup2((self._tee.stdin if self._tee else log).fileno(), 2)
+
+    def _restore(self):
+        """Has descriptor 2 be what it was; the log is complete then."""
+        sys.stderr.flush()
+        os.dup2(self.stream.fileno(), 2)
+        if self._tee:
+            self._tee.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a child of ours may hold it open
+                self._tee.wait(timeout=5)
+            self._tee = None
 
     def keep_in(self, folder: str, name: str) -> None:
         """The log is a file of this folder from now on, and goes on in one that is there."""
-        path = where = os.path.join(folder, name)
-        if "://" in folder:  # C++ knows no such files
-            self._remote, where = path, f"{self.path}, in the end to {path}"
-        else:
-            os.makedirs(folder, exist_ok=True)
-            with self._lock, open(path, "ab") as log:
-                os.dup2(log.fileno(), 2)
-                log.write(pathlib.Path(self.path).read_bytes())
-                log.flush()
-                if self.shows_all:
-                    self._show_more()
-                os.unlink(self.path)
-                self.path, self._seen, self._is_left = path, log.tell(), True
-        print(f"Full log: {where}", flush=True)
+        path = os.path.join(folder, name)
+        if "://" in folder:  # a descriptor is of local files
+            self._bucket = path
+            print(f"Full log: {self.path}, in the end to {path}", flush=True)
+            return
+        os.makedirs(folder, exist_ok=True)
+        self._restore()
+        with open(path, "a") as log:
+            log.write(self._log())
+        os.unlink(self.path)
+        self.path, self._is_kept = path, True
+        self._redirect()
+        print(f"Full log: {path}", flush=True)
 
     def give_back(self) -> None:
         """Has stderr be what it was, and shows what was written meanwhile."""
-        sys.stderr.flush()
-        if not self.shows_all:
+        self._restore()
+        if not self._shows_all:
             self.stream.write(self._log())
         self._undo.close()
-        self._undo = None
+        self.path = None
 
     def say(self, text: str, file=None) -> None:
         """Prints, above the line of progress."""
@@ -176,49 +186,29 @@ class Console:
     def _stop(self):
         try:
             self.close_bar()
+            self._restore()
             self.stream.write(f"{self.on_stop()}\n")
             self._close_log()
         finally:
             os._exit(130)
 
-    def _show_end_of_log(self):
-        sys.stderr.flush()
-        lines = self._log().splitlines()[-_LAST:]
-        if not self.shows_all:
-            print(f"The last lines of {self._remote or self.path}:", *lines, sep="\n",
-                  file=self.stream, flush=True)  # fmt: skip
-
     def _log(self):
+        sys.stderr.flush()
         return pathlib.Path(self.path).read_text(errors="replace")
 
     def _close_log(self):
-        if self._remote:
+        if self._bucket:
             import tensorflow as tf
 
-            with tf.io.gfile.GFile(self._remote, "a") as log:
+            with tf.io.gfile.GFile(self._bucket, "a") as log:
                 log.write(self._log())
-        if self._remote or not self._is_left:
+        if self._bucket or not self._is_kept:
             os.unlink(self.path)
-
-    def _follow(self):
-        is_over = False
-        while not is_over:
-            is_over = self._is_over.wait(0.1)
-            with self._lock:
-                self._show_more()
-
-    def _show_more(self):
-        with open(self.path, "rb") as log:
-            log.seek(self._seen)
-            more = log.read()
-        self._seen += len(more)
-        self.stream.write(more.decode(errors="replace"))
-        self.stream.flush()
 
     def _logged(self, record):
         is_warning = record.levelno >= logging.converter.absl_to_standard(logging.WARNING)
         is_ours = pathlib.Path(record.pathname).is_relative_to(_OURS)
-        if is_warning and is_ours and not self.shows_all:
+        if is_warning and is_ours and not self._shows_all:
             self.say(record.getMessage(), self.stream)
         return True
 
@@ -228,7 +218,7 @@ class Console:
         # because Python 3.13 begins at another one where it is not.
         stack = traceback.walk_stack(inspect.currentframe())
         names = {frame.f_globals.get("__name__") for frame, _ in stack}
-        if "tf_lamb.core.messages" in names and not self.shows_all:
+        if "tf_lamb.core.messages" in names and not self._shows_all:
             self.say(f"{category.__name__}: {message}", self.stream)
 
 

@@ -1,6 +1,7 @@
 """Model Garden's runner, with what an experiment of ours needs around its training."""
 
 import os
+import pprint
 import tempfile
 
 import orbit
@@ -135,10 +136,11 @@ class Runner(train_lib.OrbitExperimentRunner):
         return result
 
 
-def install(shown_on=None, evaluated=None) -> None:
+def install(params=None, shown_on=None, evaluated=None) -> None:
     """Has every run of this process use this runner, and write its params.yaml whole.
 
     Args:
+        params: what Model Garden's main trains; None for what it parses itself.
         shown_on: the `Console` that shows how far it is, instead of Orbit's own lines.
         evaluated: the checkpoint that is evaluated; None for the one that the folder names.
     """
@@ -147,4 +149,8 @@ def install(shown_on=None, evaluated=None) -> None:
         orbit.controller._log = logging.info
     Runner.console, Runner.evaluated = shown_on, evaluated
     train_lib.OrbitExperimentRunner = Runner
+    # seam: tf-models-official 2.20.0, whose main reads the files itself, and takes no experiment.
     train_utils.serialize_config = model_dirs.write_params
+    if params is not None:
+        logging.info("Final experiment parameters:\n%s", pprint.pformat(params.as_dict()))
+        train_utils.parse_configuration = lambda flags: params
