@@ -34,20 +34,20 @@ def read_scalars(folder: str) -> dict[str, dict[int, float]]:
     A run that was killed and resumed leaves several files, which may overlap: the later one wins.
     """
     import tensorflow as tf
+    from tensorboard.backend.event_processing import event_accumulator
 
+    if not tf.io.gfile.isdir(folder):
+        return {}
+    files = event_accumulator.EventAccumulator(
+        folder, {event_accumulator.TENSORS: 0}, purge_orphaned_data=False
+    )
+    files.Reload()
     scalars = {}
-    for path in sorted(tf.io.gfile.glob(os.path.join(folder, "events.out.tfevents.*"))):
-        records = tf.data.TFRecordDataset(path).as_numpy_iterator()
-        while True:
-            try:
-                event = tf.compat.v1.Event.FromString(next(records))
-            except (StopIteration, tf.errors.DataLossError):
-                break  # the second: the writer was killed in the middle of a record
-            for value in event.summary.value:
-                array = tf.make_ndarray(value.tensor)
-                if array.ndim == 0 and array.dtype.kind == "f":
-                    scalars.setdefault(value.tag, {})[event.step] = float(array)
-    return {tag: dict(sorted(points.items())) for tag, points in scalars.items()}
+    for tag in files.Tags()[event_accumulator.TENSORS]:
+        read = {event.step: tf.make_ndarray(event.tensor_proto) for event in files.Tensors(tag)}
+        if all(value.ndim == 0 and value.dtype.kind == "f" for value in read.values()):
+            scalars[tag] = {step: float(read[step]) for step in sorted(read)}
+    return scalars
 
 
 def report(model_dir: str) -> str:

@@ -121,7 +121,7 @@ def _write_part(partial, part, documents, settings):
         tqdm.tqdm(instances, f"{part} examples", disable=None), tokenizer, seq_length, most,
         [f"{partial}/draft"], gzip_compress=False, use_v2_feature_names=True,
     )  # fmt: skip
-    masked = collections.Counter()
+    masked: collections.Counter[int] = collections.Counter()
     # Model Garden serializes the features of an example in an order that differs between processes.
     with tf.io.TFRecordWriter(f"{partial}/{part}.tfrecord") as writer:
         for record in tf.data.TFRecordDataset(f"{partial}/draft").as_numpy_iterator():
@@ -225,7 +225,7 @@ def learn_vocab(documents, vocab_size, do_lower_case):
 
 def trained_by(output_dir, facts):
     """The line that trains the small BERT on it."""
-    settings = {}
+    settings: dict = {}
     for key, usual in (("seq_length", 128), ("max_predictions_per_seq", 20)):
         if facts[key] != usual:
             settings |= {f"{part}_data.{key}": facts[key] for part in ("train", "validation")}

@@ -68,7 +68,8 @@ def write(
         return facts
 
     if not is_split:
-        parts = train_validation_split(*parts["train"], validation_fraction, seed)
+        pictures, labels = parts["train"]
+        parts = train_validation_split(pictures, labels, validation_fraction, seed)
     more = {"classes": classes, "num_classes": len(classes)}
     with samples.filled(output_dir, FILES, settings, more) as (partial, facts):
         for part, (pictures, labels) in parts.items():

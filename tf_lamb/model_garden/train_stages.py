@@ -109,7 +109,8 @@ def prepare(
     from tf_lamb.model_garden.experiments import parsing
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
-    parsed, begin = [], 0
+    parsed: list = []
+    begin = 0
     for i, stage in enumerate(stages):
         with _named(i + 1):
             override = _of_stage(parsing.own(stage), i, len(stages))

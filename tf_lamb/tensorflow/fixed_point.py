@@ -21,5 +21,5 @@ def evaluate(layer, x):
         tf.reduce_all((wide >= low) & (wide <= high)),
         [f"{layer.name}: an accumulator is out of the range that its integers were made for."],
     )
-    numbers = map(along, (layer.a, layer.b, layer.shift))
-    return fixed_point.evaluate(namespace, tf.cast(x, tf.int32), *numbers, layer.bits)
+    a, b, shift = map(along, (layer.a, layer.b, layer.shift))
+    return fixed_point.evaluate(namespace, tf.cast(x, tf.int32), a, b, shift, layer.bits)

@@ -129,7 +129,7 @@ class Update(step.Update):
             tf.cond(
                 finite,
                 lambda: self._apply(plan, gradients, state, scalars),
-                lambda: count_skipped(*state.skipped, scalars.t - 1, self.tell),
+                lambda: count_skipped(state.skipped[0], scalars.t - 1, self.tell),
             )
             return tf.logical_not(finite)
 

@@ -162,7 +162,8 @@ def answers(report: Report, steps: Any, *, largest_batch: bool) -> Iterator[Repo
             return math.inf
 
     if largest_batch:
-        needed = min(report.needed, available) if report.fits else report.needed
+        needed = report.needed or 0.0  # None before the step was compiled
+        needed = min(needed, available) if report.fits else needed
         known = {0: steps.weights + steps.slots, report.share: needed}
         found = largest(needs, available, known)
         yield dataclasses.replace(

@@ -72,28 +72,29 @@ class Cache:
             make = lambda: made  # noqa: E731
             self._question = _hash(self._context, self._text(made))
         key = _hash(self._question, name)
-        answer = self._read(key)
+        file = self._folder / f"{key}.json"
+        answer = self._read(key, file)
         if answer is None:
             answer = _answer(lambda: compile_(make()))
-            self._write(key, answer)
+            self._write(key, file, answer)
         return _program(answer)
 
-    def _read(self, key):
+    def _read(self, key, file):
         """The answer in a file, or None where it is missing or is not as it was written."""
         try:
-            kept = json.loads(self._folder.joinpath(f"{key}.json").read_bytes())
+            kept = json.loads(file.read_bytes())
             return kept["answer"] if kept["check"] == _check(key, kept["answer"]) else None
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
 
-    def _write(self, key, answer):
+    def _write(self, key, file, answer):
         """Writes a file at once: another process sees all of it or nothing."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=self._folder) as temporary:
-                file = pathlib.Path(temporary, "answer.json")
-                file.write_text(json.dumps({"answer": answer, "check": _check(key, answer)}))
-                os.replace(file, self._folder / f"{key}.json")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=file.parent) as temporary:
+                partial = pathlib.Path(temporary, "answer.json")
+                partial.write_text(json.dumps({"answer": answer, "check": _check(key, answer)}))
+                os.replace(partial, file)
         except OSError as error:
             warnings.warn(
                 f"what was compiled is not kept: {error}. Name a folder that can be written to as "

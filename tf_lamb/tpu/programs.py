@@ -43,7 +43,7 @@ class Exchange(NamedTuple):
     kind: str
     group: int | None
     in_branch: bool
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple counts its entries by this name
     size: int
 
 
@@ -108,21 +108,22 @@ class Text:
             branches = [b for pair in _BRANCHES.findall(attributes) for b in pair if b]
             names = [n.strip(" %") for b in branches for n in b.split(",")]
             return max(self.bytes_moved(n) for n in names)
-        called = _CALLED.search(attributes)
+        match = _CALLED.search(attributes)
+        called = match[1] if match else ""
         if operation in ("while", "call"):
             trips = _TRIPS.search(attributes)
-            return self.bytes_moved(called[1]) * (int(trips[1]) if trips else 1)
+            return self.bytes_moved(called) * (int(trips[1]) if trips else 1)
         if operation == "copy-start":  # its results: the copy, the source, a context
             return _size(_arrays(result)[0]) + _size(instructions[operands[0]][0])
         if operation == "async-start":
-            return self.bytes_moved(called[1])
+            return self.bytes_moved(called)
         if operation == "slice-start":  # its results: the source, the slice, a context
             result = _arrays(result)[1]
         if operation in _PARTIAL or operation == "slice-start":
             return _size(result, anywhere=True) + _size(result)
         if operation == "dynamic-update-slice":
             return 2 * _size(instructions[operands[1]][0])
-        inner = self._computations[called[1]] if called and operation == "fusion" else {}
+        inner = self._computations[called] if called and operation == "fusion" else {}
         parameters = {int(i[4]): n for n, i in inner.items() if i[1] == "parameter"}
         moved = _size(result)
         for position, operand in enumerate(operands):
@@ -133,7 +134,7 @@ class Text:
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """The collectives of its replicas, by kind."""
-        found: dict[tuple, tuple[int, int]] = {}
+        found: dict[tuple, tuple] = {}
         branches = self._in_branches()
         for kind, size, attributes, computation in self._exchanges():
             key = kind, _group(attributes), computation in branches
@@ -148,8 +149,8 @@ class Text:
             for result, operation, operands, attributes, _ in instructions.values():
                 kind = operation.removesuffix("-start")
                 if kind in _COLLECTIVES:
-                    given = (instructions[o][0] for o in operands if o in instructions)
-                    given = sum(_size(shape, anywhere=True) for shape in given)
+                    shapes = (instructions[o][0] for o in operands if o in instructions)
+                    given = sum(_size(shape, anywhere=True) for shape in shapes)
                     size = _size(result, anywhere=True)
                     if operation == "all-gather-start":  # its results: the parts, and the whole
                         size -= given

@@ -5,6 +5,7 @@ params.yaml of another run.
 """
 
 import math
+from collections.abc import Iterator
 
 import tensorflow as tf
 from official.modeling.optimization import OptimizerFactory
@@ -32,22 +33,28 @@ _LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
     """Raises one `UserError` if this run cannot be, or would harm another one."""
+    for reason in _reasons(params, mode, model_dir, experiment, seed):
+        if reason:
+            raise UserError(reason)
+
+
+def _reasons(params, mode, model_dir, experiment, seed) -> Iterator[str | None]:
+    """What may be wrong, in the order in which it can be known; each looks at what was right."""
     training, evaluating = "train" in mode, "eval" in mode
-    reason = why_no_runtime(params, evaluating)
+    yield why_no_runtime(params, evaluating)
     if training:
-        reason = reason or why_no_optimizer(params) or why_no_batch(params)
-    reason = reason or _why_no_first_stage(params, model_dir)
-    reason = reason or why_no_data(params, training, evaluating)
+        yield why_no_optimizer(params)
+        yield why_no_batch(params)
+    yield _why_no_first_stage(params, model_dir)
+    yield why_no_data(params, training, evaluating)
     if training:
-        reason = reason or why_no_loop(params.trainer, evaluating)
-        reason = reason or why_no_steps(params, model_dir)
-        reason = reason or model_dirs.why_not_here(params, model_dir, experiment, seed)
+        yield why_no_loop(params.trainer, evaluating)
+        yield why_no_steps(params, model_dir)
+        yield model_dirs.why_not_here(params, model_dir, experiment, seed)
         if (kind := params.trainer.optimizer_config.optimizer.type) in STOCK:
             ours = OPTIMIZERS_CLS[kind] is STOCK[kind]
-            reason = reason or model_dirs.why_replaced(model_dir, kind, ours)
-    reason = reason or why_no_devices(params)
-    if reason:
-        raise UserError(reason)
+            yield model_dirs.why_replaced(model_dir, kind, ours)
+    yield why_no_devices(params)
 
 
 def check_program(params) -> None:
@@ -148,15 +155,6 @@ def why_no_optimizer(params) -> str | None:
     for part in ("optimizer", "learning_rate"):
         if getattr(config, part).get() is None:
             return f"trainer.optimizer_config.{part}.type is not set"
-    for part in ("learning_rate", "warmup"):
-        choice = getattr(config, part)
-        for key, value in (choice.get().as_dict() if choice.get() else {}).items():
-            # `staircase` alone means something when it is None: false.
-            if value is None and key != "staircase":
-                return (
-                    f"trainer.optimizer_config.{part}.{choice.type}.{key} is not set and has no "
-                    f"default. Set it, e.g. for trainer.train_steps={params.trainer.train_steps}"
-                )
     if reason := why_no_rate(params):
         return reason
     return _why_not_ours(params) if config.optimizer.type in OPTIMIZERS else None

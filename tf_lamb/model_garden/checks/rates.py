@@ -31,6 +31,12 @@ def why_no_rate(params) -> str | None:
     for part in ("learning_rate", "warmup"):
         choice = getattr(config, part)
         for key, value in (choice.get().as_dict() if choice.get() else {}).items():
+            # `staircase` alone means something when it is None: false.
+            if value is None and key != "staircase":
+                return (
+                    f"{_CONFIG}.{part}.{choice.type}.{key} is not set and has no default. Set it, "
+                    f"e.g. for trainer.train_steps={params.trainer.train_steps}"
+                )
             for rate in value if isinstance(value, list | tuple) else [value]:
                 if key in RATES and not _is_rate(rate):
                     return (

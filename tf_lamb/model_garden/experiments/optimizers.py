@@ -8,6 +8,7 @@ ask whether an optimizer is an instance of it.
 import dataclasses
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from official.modeling.hyperparams import base_config, oneof
@@ -68,11 +69,13 @@ CLIPPINGS = ("clipnorm", "global_clipnorm", "clipvalue")
 class _Entry(type):
     """Whoever calls one gets what its `make` makes: its base class, maybe in a wrapper."""
 
+    make: Callable
+
     def __call__(cls, *args, **kwargs):
         return cls.make(*args, **kwargs)
 
     def __instancecheck__(cls, instance):
-        return isinstance(instance, cls.__base__)
+        return isinstance(instance, cls.__mro__[1])
 
 
 def entry(cls, make):
@@ -168,8 +171,10 @@ class _Config(optimizer_config.BaseOptimizerConfig):
             a report of `tf_lamb.tf_keras.DivergenceReport`.
     """
 
-    adascale: _AdaScale = dataclasses.field(default_factory=_AdaScale)
-    measure_noise: _MeasureNoise = dataclasses.field(default_factory=_MeasureNoise)
+    adascale: _AdaScale = dataclasses.field(default_factory=_AdaScale)  # type: ignore[valid-type]
+    measure_noise: _MeasureNoise = dataclasses.field(  # type: ignore[valid-type]
+        default_factory=_MeasureNoise
+    )
     trust_ratios_every: int | None = None
     divergence_report: bool = True
 

@@ -34,9 +34,9 @@ _INTERVALS = ("summary_interval", "checkpoint_interval", "validation_interval")
 
 def settings_of_recipe(recipe: recipes.Recipe) -> dict:
     """All that a recipe says, as settings."""
-    kind = _OPTIMIZERS[recipe.optimizer]
-    arguments = recipes.arguments(recipe, recipe.optimizer)
-    task = {"train_data": {"global_batch_size": recipe.batch_size}}
+    optimizer = recipe.optimizer or ""  # a published one names its own
+    kind, arguments = _OPTIMIZERS[optimizer], recipes.arguments(recipe, optimizer)
+    task: dict = {"train_data": {"global_batch_size": recipe.batch_size}}
     if recipe.label_smoothing is not None:
         task["losses"] = {"one_hot": True, "label_smoothing": recipe.label_smoothing}
     config = {
@@ -49,7 +49,7 @@ def settings_of_recipe(recipe: recipes.Recipe) -> dict:
 
 
 def _learning_rate(schedule) -> dict:
-    warmup = {"type": None}
+    warmup: dict = {"type": None}
     if isinstance(schedule, schedules.Warmup):
         fields = {f.name: getattr(schedule, f.name) for f in dataclasses.fields(schedule)}
         schedule = fields.pop("after")

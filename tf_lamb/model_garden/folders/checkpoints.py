@@ -6,6 +6,7 @@ a disk or by a hand, and so may what it names. TensorFlow would then begin anew,
 """
 
 import contextlib
+import json
 import os
 import uuid
 
@@ -32,6 +33,12 @@ def atomic_write(path: str):
         tf.io.gfile.rename(temporary, path, overwrite=True)
     except tf.errors.OpError as error:
         raise UserError(f"{path} cannot be written: {error.message}") from error
+
+
+def write_json(path: str, content) -> None:
+    """Replaces a file by what JSON can hold."""
+    with atomic_write(path) as temporary, tf.io.gfile.GFile(temporary, "w") as file:
+        json.dump(content, file)
 
 
 def is_writable(folder: str) -> bool:
@@ -105,7 +112,8 @@ def last_whole(folder: str) -> str | None:
     Raises:
         UserError: where there were checkpoints, and none can be read.
     """
-    named, broken = latest(folder), []
+    broken: list[str] = []
+    named = latest(folder)
     for checkpoint in _candidates(folder):
         if not (reason := why_broken(checkpoint)):
             if checkpoint != named:
@@ -142,15 +150,15 @@ def _why(broken: list[str]) -> str:
 
 def _name(folder: str, checkpoint: str) -> None:
     """Names the older ones, too, so that TensorFlow removes them in their time."""
-    paths = _newest_first(folder)
-    lines = [f'model_checkpoint_path: "{os.path.basename(checkpoint)}"']
-    for path in reversed(paths[paths.index(checkpoint) :]):
-        seconds = tf.io.gfile.stat(path + _INDEX).mtime_nsec / 1e9
-        lines.append(f'all_model_checkpoint_paths: "{os.path.basename(path)}"')
-        lines.append(f"all_model_checkpoint_timestamps: {seconds}")
-    path = os.path.join(folder, _NAMING_FILE)
-    with atomic_write(path) as temporary, tf.io.gfile.GFile(temporary, "w") as file:
-        file.write("\n".join(lines) + "\n")
+    newest = _newest_first(folder)
+    oldest_first = newest[newest.index(checkpoint) :][::-1]
+    # seam: tensorflow 2.20. Its public form writes paths that do not survive a move of the folder.
+    tf.__internal__.train.update_checkpoint_state(
+        folder, checkpoint, oldest_first, save_relative_paths=True,
+        all_model_checkpoint_timestamps=[
+            tf.io.gfile.stat(path + _INDEX).mtime_nsec / 1e9 for path in oldest_first
+        ],
+    )  # fmt: skip
 
 
 def _remove_unfinished(folder: str) -> None:
@@ -236,9 +244,9 @@ class Manager(tf.train.CheckpointManager):
         """The variables that TensorFlow would silently not restore. Settings may change."""
         mine = self.checkpoint
         needed = [mine.global_step, mine.optimizer.iterations, *mine.model.variables]
-        needed = {id(variable) for variable in needed}
+        ids = {id(variable) for variable in needed}
         _, _, missing = tf.train.CheckpointView(path).diff(mine)
-        return [variable.name for variable in missing if id(variable) in needed]
+        return [variable.name for variable in missing if id(variable) in ids]
 
     @staticmethod
     def _foreign(path, reason) -> str:

@@ -77,9 +77,8 @@ def read_run(model_dir: str) -> dict:
 def write_run(model_dir: str, experiment: str, seed: int | None) -> None:
     """Says what this run is."""
     tf.io.gfile.makedirs(model_dir)
-    path = os.path.join(model_dir, RUN_FILE)
-    with checkpoints.atomic_write(path) as temporary, tf.io.gfile.GFile(temporary, "w") as file:
-        json.dump({"experiment": experiment, "seed": seed}, file)
+    content = {"experiment": experiment, "seed": seed}
+    checkpoints.write_json(os.path.join(model_dir, RUN_FILE), content)
 
 
 def read_evaluated(model_dir: str) -> int:
@@ -89,9 +88,7 @@ def read_evaluated(model_dir: str) -> int:
 
 def write_evaluated(model_dir: str, step: int) -> None:
     """Remembers that the weights of this step were evaluated, and all that was due before them."""
-    path = os.path.join(model_dir, EVALUATED_FILE)
-    with checkpoints.atomic_write(path) as temporary, tf.io.gfile.GFile(temporary, "w") as file:
-        json.dump({"step": step}, file)
+    checkpoints.write_json(os.path.join(model_dir, EVALUATED_FILE), {"step": step})
 
 
 def write_params(params, model_dir: str) -> None:

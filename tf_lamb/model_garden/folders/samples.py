@@ -68,13 +68,12 @@ def filled(output_dir, files, settings, more):
     facts = {**settings, "fingerprint": sha256(settings), **more}
     output_dir.mkdir(parents=True, exist_ok=True)
     # An error leaves nothing; a run that is killed leaves this hidden folder at most.
-    with tempfile.TemporaryDirectory(prefix=".partial-", dir=output_dir) as partial:
-        partial = pathlib.Path(partial)
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=output_dir) as temporary:
+        partial = pathlib.Path(temporary)
         yield partial, facts
         (partial / "data.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        _find(
-            output_dir, files, settings
-        )  # raises if a run with other settings has ended meanwhile
+        # Raises if a run with other settings has ended meanwhile.
+        _find(output_dir, files, settings)
         for name in files:
             (partial / name).replace(output_dir / name)
 
@@ -105,7 +104,7 @@ def run(name, write, summary, trained_by):
     # Only a command defines flags: they are global.
     define = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float}
     for key, default in values.items():
-        text = re.search(rf"\n +{key}: (.*?)\n\n? +\w+:", write.__doc__, re.DOTALL).group(1)
+        (text,) = re.findall(rf"\n +{key}: (.*?)\n\n? +\w+:", write.__doc__, re.DOTALL)
         define.get(type(default), flags.DEFINE_string)(key, default, " ".join(text.split()))
         # --help lists what the command's own module defined, or what is called its own.
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[key])

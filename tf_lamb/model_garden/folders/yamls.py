@@ -23,7 +23,8 @@ class _Loader(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor):
         """See base class, which lets the last of two equal keys win."""
-        node, lines = super().compose_mapping_node(anchor), {}
+        node = super().compose_mapping_node(anchor)
+        lines: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
                 continue

@@ -13,6 +13,7 @@ goes on finds it, and the end of training draws it as `auto_warmup.png`.
 import dataclasses
 import json
 import os
+from typing import cast
 
 import tensorflow as tf
 import tf_keras
@@ -69,7 +70,7 @@ class AutoWarmup:
     """
 
     def __init__(self, optimizer, model_dir, writes: bool = True):
-        self._optimizer, self._schedule = optimizer, schedule_of(optimizer)
+        self._optimizer, self._schedule = optimizer, cast(Schedule, schedule_of(optimizer))
         self._schedule.is_watched = True
         self._folder, self._writes = model_dir, writes
         self._path = os.path.join(model_dir, "auto_warmup.json")
@@ -118,11 +119,7 @@ class AutoWarmup:
                     "max_learning_rate=%.2g.", self.warmup, self.warmup.lowest, self.warmup.peak,
                 )  # fmt: skip
         if self._writes:
-            with (
-                checkpoints.atomic_write(self._path) as temporary,
-                tf.io.gfile.GFile(temporary, "w") as file,
-            ):
-                json.dump(self.warmup.state(), file)
+            checkpoints.write_json(self._path, self.warmup.state())
 
     def advice(self) -> str:
         """Describes its decision, and draws it."""

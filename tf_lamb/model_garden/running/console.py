@@ -22,6 +22,7 @@ import threading
 import time
 import traceback
 import warnings
+from typing import Any
 
 from absl import logging
 
@@ -88,8 +89,12 @@ class Console:
         parts: of how many parts of a run the progress is shown where no line can move.
     """
 
-    bar = step = _tee = _bucket = None
-    parts, _is_kept = 10, False
+    bar: Any = None
+    step: int | None = None
+    parts = 10
+    _tee: Any = None
+    _bucket: str | None = None  # where the log goes in the end, if that is no local folder
+    _is_kept = _is_given_back = False
 
     def __init__(self):
         self._shows_all, self.on_stop = logging.get_verbosity() >= logging.DEBUG, lambda: "Stopped."
@@ -119,7 +124,8 @@ class Console:
     def __exit__(self, kind, error, trace):
         self.close_bar()
         with self._undo:
-            if isinstance(error, Exception) and self.path:  # a refusal is a SystemExit by now
+            # A refusal is a SystemExit by now.
+            if isinstance(error, Exception) and not self._is_given_back:
                 self._is_kept = True
                 if not self._shows_all:
                     last = self._log().splitlines()[-_LAST:]
@@ -167,7 +173,7 @@ class Console:
         if not self._shows_all:
             self.stream.write(self._log())
         self._undo.close()
-        self.path = None
+        self._is_given_back = True
 
     def say(self, text: str, file=None) -> None:
         """Prints, above the line of progress."""
@@ -237,7 +243,9 @@ class ProgressBar:
 
     def __init__(self, console: Console, step, total: int | None, batch_size: int):
         self._console, self._step, self._total = console, step, total
-        self._batch_size, self._parts, self._begun = batch_size, {}, None
+        self._batch_size = batch_size
+        self._parts: dict[str, int] = {}  # "loop", "evaluation" -> the part of the last one shown
+        self._begun: float | None = None
 
     def begin(self) -> None:
         """Shows the line before the first step, which takes long: it is compiled."""

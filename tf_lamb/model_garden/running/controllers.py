@@ -39,7 +39,8 @@ class Controller(orbit.Controller):
         writes: whether this process writes into it.
     """
 
-    model_dir, writes = None, False
+    model_dir: str | None = None
+    writes = False
 
     def _is_spent(self):
         progress = (a for a in self.train_actions if isinstance(a, actions.AdaScaleProgress))
@@ -84,7 +85,7 @@ class Controller(orbit.Controller):
         return last
 
     def _remember(self, step):
-        if self.writes:
+        if self.writes and self.model_dir:
             model_dirs.write_evaluated(self.model_dir, step)
 
     def _save_now(self):

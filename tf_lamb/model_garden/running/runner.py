@@ -36,7 +36,7 @@ class Runner(train_lib.OrbitExperimentRunner):
 
     console = None  # shows nothing
     evaluated = None
-    _advisers = ()
+    _advisers: tuple = ()
     _trust_ratios = _warmup = _progress = None
 
     def _build_best_checkpoint_exporter(self):
@@ -74,7 +74,7 @@ class Runner(train_lib.OrbitExperimentRunner):
     def _build_controller(self, trainer, *args, train_actions=None, eval_actions=None, **kwargs):
         # seam: tf-models-official 2.20.0. `official.nlp.train` hands neither of them on.
         mine = self._actions(trainer.optimizer) if trainer else []
-        evaluated = []
+        evaluated: list = []
         if self.console:
             self._progress = ProgressBar(
                 self.console, lambda: int(self.trainer.global_step.numpy()),
@@ -96,7 +96,8 @@ class Runner(train_lib.OrbitExperimentRunner):
 
     def _actions(self, optimizer):
         self.trainer.has_our_runner = True
-        config, mine = self.params.trainer.optimizer_config.optimizer.get(), []
+        config = self.params.trainer.optimizer_config.optimizer.get()
+        mine: list = []
         if getattr(config, "divergence_report", False):
             mine.append(actions.Divergence(unwrapped(optimizer), self.trainer.model))
         if every := getattr(config, "trust_ratios_every", None):
@@ -107,17 +108,17 @@ class Runner(train_lib.OrbitExperimentRunner):
             chief = self.strategy.extended.should_checkpoint
             self._warmup = autowarmup.AutoWarmup(optimizer, self.model_dir, writes=chief)
             mine.append(self._warmup)
-            self._advisers = [self._warmup]
+            self._advisers += (self._warmup,)
         if (measured := measuring(optimizer)) is None:
             return mine
         if layers := [m.name for m in self.trainer.model.submodules if is_synchronized(m)]:
             logging.warning(shared_statistics(layers))
         batch = self.params.task.train_data.global_batch_size
-        measuring_actions = [actions.NoiseScale(measured, batch)]
+        measuring_actions: list = [actions.NoiseScale(measured, batch)]
         if isinstance(measured, AdaScale):
             progress = actions.AdaScaleProgress(measured, config.adascale.scale_invariant_steps)
             measuring_actions.append(progress)
-        self._advisers = [*self._advisers, *measuring_actions]
+        self._advisers += (*measuring_actions,)
         return [*mine, *measuring_actions]
 
     def run(self):

@@ -1,7 +1,6 @@
 """Model Garden's image classification task, trained on adversarial examples too (ConAdv)."""
 
 import dataclasses
-import math
 
 import tensorflow as tf
 import tf_keras
@@ -13,6 +12,7 @@ import tf_lamb.tf_keras
 from tf_lamb.api.layers.batch_norm import Flag
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import adversarial as rule
+from tf_lamb.core import checks
 from tf_lamb.model_garden.running import batches
 from tf_lamb.model_garden.tasks import images
 from tf_lamb.tensorflow import namespace
@@ -49,19 +49,16 @@ def why_no_attack(params) -> str | None:
     task, attack = params.task, getattr(params.task, "adversarial", None)
     if attack is None:
         return None
-    for name, low, high, whole in (
-        ("epsilon", 1e-9, 255, False), ("step_size", 1e-9, 255, False), ("alpha", 0, 1, False),
-        ("clean_start", 0, 1, False), ("steps", 1, math.inf, True), ("tau", 0, math.inf, True),
-    ):  # fmt: skip
-        value = getattr(attack, name)
-        if value is None and name == "step_size":
-            continue
-        is_number = isinstance(value, int if whole else (int, float))
-        if not is_number or isinstance(value, bool) or not low <= value <= high:
-            kind = "a whole number" if whole else "a number"
-            most = "" if high == math.inf else f" and at most {high}"
-            least = "above 0" if low == 1e-9 else f"at least {low}"
-            return f"task.adversarial.{name} is {value}. Set it to {kind} {least}{most}"
+    pixels, share = "(0, 255]", "[0, 1]"
+    intervals = {"epsilon": pixels, "step_size": pixels, "alpha": share, "clean_start": share}
+    try:
+        for name, interval in intervals.items():
+            if (value := getattr(attack, name)) is not None or name != "step_size":
+                checks.number(f"task.adversarial.{name}", value, interval)
+        checks.integer("task.adversarial.steps", attack.steps)
+        checks.integer("task.adversarial.tau", attack.tau, 0)
+    except (TypeError, ValueError) as error:
+        return str(error)
     if task.model.input_size[-1:] != [3]:
         return (
             f"task.adversarial attacks pixels of 3 colours, but task.model.input_size is "
@@ -179,8 +176,8 @@ class ConcurrentAdversarialTask(images.ImageClassificationTask):
         if not _DOUBLED:
             return build(labels, model_outputs, aux_losses)
         halves = zip(tf.split(labels, 2), tf.split(model_outputs, 2), strict=True)
-        losses = [build(*half, aux_losses) for half in halves]
-        return rule.weighted(*losses, self.task_config.adversarial.alpha)
+        clean, adversarial = (build(*half, aux_losses) for half in halves)
+        return rule.weighted(clean, adversarial, self.task_config.adversarial.alpha)
 
     def process_metrics(self, metrics, labels, model_outputs, **kwargs):
         """See base class; of a doubled batch, those of its clean half."""
