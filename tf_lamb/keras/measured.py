@@ -60,7 +60,7 @@ class MeasuringOptimizer(host.HostOptimizer):
         self._set_weights_of_files()
 
     def _add(self, name, shape, dtype, initializer):
-        scope = contextlib.nullcontext()
+        scope: contextlib.AbstractContextManager = contextlib.nullcontext()
         if self._gathers and name == "squares":
             from tf_lamb.tensorflow import replicas
 

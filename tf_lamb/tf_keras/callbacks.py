@@ -65,6 +65,6 @@ class BackupAndRestore(callbacks.BackupAndRestore, tf_keras.callbacks.BackupAndR
         model = self.model
         root = tf.train.Checkpoint(model=model)
         needed = [*model.variables, *variables_of(model.optimizer)]
-        needed = {id(variable) for variable in needed}
+        ids = {id(variable) for variable in needed}
         _, _, missing = tf.train.CheckpointView(path).diff(root)
-        return [variable.name for variable in missing if id(variable) in needed]
+        return [variable.name for variable in missing if id(variable) in ids]

@@ -94,21 +94,21 @@ def preflight(
     True
     """
     # In this order: what is quick, what the compiler knows of the topology, and the model.
-    topology = roofline.topology(topology)
+    slice_ = roofline.topology(topology)
     if keras.backend.backend() != "jax":
         raise ValueError(
             f"Keras runs on {keras.backend.backend()!r}, and what trains on a TPU this way is its "
             "JAX backend: set KERAS_BACKEND=jax before Keras is imported"
         )
     compiler.require()
-    _check_mesh(distribution, topology)
+    _check_mesh(distribution, slice_)
     inputs = shapes.inputs(input_shapes, model, batch_size)
     targets = None if target_shapes is None else shapes.targets(target_shapes, batch_size)
     batch = shapes.batch_of(inputs if targets is None else [inputs, targets])
-    parts = _parts(distribution, topology)
-    _check_split(batch, parts, topology)
+    parts = _parts(distribution, slice_)
+    _check_split(batch, parts, slice_)
     optimizer = step_programs.copy_of(optimizer, model)
-    devices = compiler.devices(topology)
+    devices = compiler.devices(slice_)
 
     predictions = step_programs.predictions(model, inputs)
     if targets is None:
@@ -117,11 +117,11 @@ def preflight(
     programs = step_programs.Steps(model, optimizer, loss, inputs, targets, distribution)
     micro_batches = unwrapped(optimizer).gradient_accumulation_steps or 1
     report = Report(
-        subject=model.name, topology=topology, batch_size=batch * micro_batches,
+        subject=model.name, topology=slice_, batch_size=batch * micro_batches,
         micro_batches=micro_batches, parts=parts, steps=steps, compiler=compiler.versions(),
     )  # fmt: skip
-    kept = Cache(cache_dir, str(topology), lambda lowered: lowered.as_text())
-    compiled = _Compiled(programs, inputs, targets, topology, parts, kept)
+    kept = Cache(cache_dir, str(slice_), lambda lowered: lowered.as_text())
+    compiled = _Compiled(programs, inputs, targets, slice_, parts, kept)
     return asked(report, compiled, largest_batch=largest_batch, print_fn=print_fn)
 
 
