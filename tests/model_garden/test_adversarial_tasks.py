@@ -57,8 +57,11 @@ def test_the_line_is_as_stale_as_the_formula(pictures, eager, replicas, tmp_path
     path = trainer.checkpoint.save(str(tmp_path / "some"))
     again = trainer_of(tiny(pictures, tau=2), strategy)
     again.checkpoint.read(path).expect_partial()
-    for part in (lambda m: m.stale.model.trainable_variables, lambda m: m.stale.line[0],
-                 lambda m: m.trainable_variables):  # fmt: skip
+    for part in (
+        lambda m: m.stale.model.trainable_variables,
+        lambda m: m.stale.line[0],
+        lambda m: m.trainable_variables,
+    ):
         assert equal(numbers(part(again.model)), numbers(part(model)))
 
 

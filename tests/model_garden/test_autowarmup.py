@@ -119,8 +119,11 @@ def test_a_loop_in_which_nobody_watches_the_loss_is_refused(records, eager):
 
 
 def test_a_loop_without_our_runner_is_warned_of_what_comes_of_nothing(records, eager, monkeypatch):
-    lamb = {"gradient_accumulation_steps": 2, "trust_ratios_every": 5,
-            "adascale": {"scale": 2, "scale_invariant_steps": 9}}  # fmt: skip
+    lamb = {
+        "gradient_accumulation_steps": 2,
+        "trust_ratios_every": 5,
+        "adascale": {"scale": 2, "scale_invariant_steps": 9},
+    }
     trainer = trainer_of(build(tiny(records, optimizer_config=optimizer(**lamb))), mirrored(1))
     seen = []
     monkeypatch.setattr(logging, "warning", lambda text, *parts: seen.append(text % parts))

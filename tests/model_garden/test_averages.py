@@ -22,11 +22,13 @@ class Run:
     """A layer, an optimizer of an experiment around it, and gradients that do not depend on it."""
 
     def __init__(self, lamb=(), replicas=1, kind="tf_lamb", traced=False, **ema):
-        config = optimization.OptimizationConfig({
-            "optimizer": {"type": kind, kind: dict(lamb)},
-            "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.1}},
-            "ema": {"average_decay": 0.9, **ema},
-        })  # fmt: skip
+        config = optimization.OptimizationConfig(
+            {
+                "optimizer": {"type": kind, kind: dict(lamb)},
+                "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.1}},
+                "ema": {"average_decay": 0.9, **ema},
+            }
+        )
         factory = optimization.OptimizerFactory(config)
         self.strategy, self.traced = mirrored(replicas), traced
         self.call = tf.function(self._call)

@@ -121,10 +121,12 @@ def test_warmup_stands_in_front_of_model_gardens_own():
     })  # fmt: skip
     rates = [float(schedule(step)) for step in (0, 5, 10, 60)]
     np.testing.assert_allclose(rates, [0, 0.5, 1, 0.5], atol=1e-6)
-    constant = built({
-        "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.5}},
-        "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 10, "begin_step": 100}},
-    })  # fmt: skip
+    constant = built(
+        {
+            "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.5}},
+            "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 10, "begin_step": 100}},
+        }
+    )
     assert [float(constant(step)) for step in (0, 100, 105, 500)] == [0, 0, 0.25, 0.5]
 
 
@@ -180,9 +182,10 @@ def test_the_yamls_own_batch_is_the_baseline(records, tmp_path):
     assert root.trainer.optimizer_config.warmup.linear.warmup_steps == 10
     # What the command line says outright, holds.
     said, _ = filled(
-        config_file=[str(path)], global_batch_size=4 * BATCH,
+        config_file=[str(path)],
+        global_batch_size=4 * BATCH,
         params_override="trainer.train_steps=70,runtime.num_gpus=2",
-    )  # fmt: skip
+    )
     assert (said.trainer.train_steps, said.runtime.num_gpus) == (70, 2)
     assert said.trainer.optimizer_config.learning_rate.polynomial.decay_steps == 70
     assert said.task.train_data.global_batch_size == 4 * BATCH
@@ -254,9 +257,10 @@ def test_a_batch_is_dealt_out():
     assert batches.accumulation(65536, 8, 60) == 256
     assert batches.accumulation(96, 2, 1000) == 1
     params, text = filled(
-        global_batch_size=32768, per_replica_batch_size=50,
+        global_batch_size=32768,
+        per_replica_batch_size=50,
         params_override="runtime.distribution_strategy=mirrored,runtime.num_gpus=8",
-    )  # fmt: skip
+    )
     lamb = params.trainer.optimizer_config.optimizer.tf_lamb
     assert lamb.gradient_accumulation_steps == 128
     assert "32 examples x 8 replica(s) x 128 micro-batch(es) = 32,768" in text

@@ -42,8 +42,11 @@ def run(command, *args):
     module = f"tf_lamb.model_garden.{command}"
     return subprocess.run(
         [sys.executable, "-c", WITHOUT_TENSORFLOW, module, *args],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_help_lists_the_flags_and_the_experiments_at_once():
@@ -189,9 +192,7 @@ def test_every_command_asks_first(command, monkeypatch):
 # What a command says.
 
 
-@pytest.mark.parametrize(
-    ("most", "share", "said"), [(7, 4, True), (4, 4, False), (50, 8, False)]
-)  # fmt: skip
+@pytest.mark.parametrize(("most", "share", "said"), [(7, 4, True), (4, 4, False), (50, 8, False)])
 def test_another_split_of_the_batch_than_asked_is_printed(records, most, share, said):
     params = build(tiny(records))
     count, line = parsing._accumulation(params, most)

@@ -202,8 +202,11 @@ def reduced(params):
         train_data |= {"input_path": "dummy"}
         validation_data |= {"input_path": "dummy"}
     else:
-        model = {"num_classes": 10, "input_size": [32, 32, 3],
-                 "backbone": {"resnet": {"depth_multiplier": 0.125}}}  # fmt: skip
+        model = {
+            "num_classes": 10,
+            "input_size": [32, 32, 3],
+            "backbone": {"resnet": {"depth_multiplier": 0.125}},
+        }
     optimizer = params.trainer.optimizer_config.optimizer
     accumulation = optimizer.get().gradient_accumulation_steps and 4
     return params.replace(
@@ -220,7 +223,9 @@ def reduced(params):
 # File -> those whose reduced experiment is the same program: its step is theirs.
 PROGRAMS = {
     "bert_large_32k_tpu": [
-        "bert_large_4k_tpu", "bert_large_512_tpu", "bert_large_64k_32k_stage1_tpu",
+        "bert_large_4k_tpu",
+        "bert_large_512_tpu",
+        "bert_large_64k_32k_stage1_tpu",
         "bert_large_64k_32k_stage2_tpu",
     ],
     "bert_large_32k_8gpu": [],
@@ -233,7 +238,7 @@ PROGRAMS = {
     "resnet_small_conadv_cpu": [],
     "resnet_small_lamb_cpu": [],
     "resnet_small_lars_cpu": [],
-}  # fmt: skip
+}
 
 
 def program(params):
@@ -247,8 +252,10 @@ def program(params):
         return repr(value)
 
     config, task = params.trainer.optimizer_config, params.task.as_dict()
-    rules = [(part.type, kind(part.get().as_dict()))
-             for part in (config.optimizer, config.learning_rate, config.warmup)]  # fmt: skip
+    rules = [
+        (part.type, kind(part.get().as_dict()))
+        for part in (config.optimizer, config.learning_rate, config.warmup)
+    ]
     parts = [task[name] for name in ("model", "losses", "adversarial") if name in task]
     return type(params.task), task.get("scale_loss"), *map(kind, parts), *rules
 
@@ -313,12 +320,13 @@ def test_every_program_is_compiled_and_takes_a_step(name, pictures):
     [
         (lambda: build(tiny("")), recipes.untuned_lamb_bert(512), ["LayerNorm|layer_norm", "bias"]),
         (
-            lambda: tiny_resnet(""), recipes.untuned_lamb_resnet50(512),
+            lambda: tiny_resnet(""),
+            recipes.untuned_lamb_resnet50(512),
             ["batch_normalization|_bn/", "bias"],
         ),
     ],
     ids=["bert", "resnet"],
-)  # fmt: skip
+)
 def test_norm_and_bias_is_what_the_sources_list(params, recipe, listed):
     variables = task_factory.get_task(params().task).build_model().trainable_variables
     arguments = {

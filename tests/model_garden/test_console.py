@@ -39,9 +39,12 @@ SPEAKERS = ("absl", "Python", "C++", "a host")
 def run(code, *flags, folder, code_of_exit=0):
     """stdout and stderr of a program; its temporary files are in the folder."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM + code, *flags], cwd=ROOT, capture_output=True, text=True,
+        [sys.executable, "-c", PROGRAM + code, *flags],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
         env={**os.environ, "TMPDIR": str(folder)},
-    )  # fmt: skip
+    )
     assert done.returncode == code_of_exit, done.stderr
     return done.stdout, done.stderr
 
@@ -126,9 +129,12 @@ with Console() as console:
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # Python's handlers wait for its end
 """
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM + code], cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-c", PROGRAM + code],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     while process.stdout.readline() != "ready\n":
         assert process.poll() is None
     process.send_signal(getattr(signal, name))
@@ -227,10 +233,13 @@ def test_a_folder_that_is_no_local_one_has_the_log_in_the_end(capfd):
         ("multi_worker_mirrored", '{"task": {"type": "worker", "index": "1"}}', False),
         ("multi_worker_mirrored", '{"task": {"type": "chief", "index": 0}}', True),
         ("multi_worker_mirrored", '{"task": {"type": "evaluator", "index": 0}}', False),
-        ("multi_worker_mirrored",
-         '{"cluster": {"chief": ["a:1"]}, "task": {"type": "worker", "index": 0}}', False),
+        (
+            "multi_worker_mirrored",
+            '{"cluster": {"chief": ["a:1"]}, "task": {"type": "worker", "index": 0}}',
+            False,
+        ),
     ],
-)  # fmt: skip
+)
 def test_who_is_the_chief(strategy, tf_config, expected, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", tf_config)
     runtime = types.SimpleNamespace(distribution_strategy=strategy)

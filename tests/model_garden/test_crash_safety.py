@@ -244,13 +244,18 @@ def test_a_full_disk_costs_no_checkpoint(records, unbroken, begun, eager, asynch
 def test_a_full_disk_at_the_last_checkpoint_is_an_error(tmp_path, asynchronous):
     step, weights = tf.Variable(0, dtype=tf.int64), tf.Variable(tf.zeros(4096))
     manager = tf.train.CheckpointManager(
-        tf.train.Checkpoint(global_step=step, weights=weights), str(tmp_path), max_to_keep=1,
-        step_counter=step, checkpoint_interval=1,
-    )  # fmt: skip
+        tf.train.Checkpoint(global_step=step, weights=weights),
+        str(tmp_path),
+        max_to_keep=1,
+        step_counter=step,
+        checkpoint_interval=1,
+    )
     controller = controllers.Controller(
-        global_step=step, evaluator=object(), checkpoint_manager=manager,
+        global_step=step,
+        evaluator=object(),
+        checkpoint_manager=manager,
         enable_async_checkpointing=asynchronous,
-    )  # fmt: skip
+    )
     step.assign(2)
     with full_disk(), pytest.raises(UserError, match="no checkpoint can be saved") as error:
         controller._save_now()
@@ -266,10 +271,12 @@ def of_another_model(model):
 
 @pytest.mark.parametrize(
     ("change", "expected"),
-    [(of_another_model({"num_layers": 2}), "it lacks 18 variables of it"),
-     (of_another_model({"hidden_size": 16}), "(16, 8)")],
+    [
+        (of_another_model({"num_layers": 2}), "it lacks 18 variables of it"),
+        (of_another_model({"hidden_size": 16}), "(16, 8)"),
+    ],
     ids=["deeper", "wider"],
-)  # fmt: skip
+)
 def test_a_checkpoint_of_another_model_is_refused(records, begun, change, expected):
     before = contents(begun)
     with pytest.raises(UserError, match="not a checkpoint of this model") as error:
@@ -436,9 +443,12 @@ def command(records, model_dir, **runtime):
     config = model_dir.with_suffix(".yaml")
     config.write_text(yaml.safe_dump(settings))
     return "tf_lamb.model_garden.train", [
-        f"--experiment={EXPERIMENT}", f"--config_file={config}", "--mode=train",
-        f"--model_dir={model_dir}", "--seed=1",
-    ]  # fmt: skip
+        f"--experiment={EXPERIMENT}",
+        f"--config_file={config}",
+        "--mode=train",
+        f"--model_dir={model_dir}",
+        "--seed=1",
+    ]
 
 
 @pytest.mark.slow

@@ -123,9 +123,12 @@ def test_what_is_due_and_was_not_made_is_made(tmp_path, at, last, due, expected)
 def test_an_evaluation_of_lost_weights_is_forgotten_before_the_first_step(tmp_path):
     steps = Steps(6)
     controller = controllers.Controller(
-        global_step=steps.step, trainer=steps, evaluator=steps, steps_per_loop=1,
+        global_step=steps.step,
+        trainer=steps,
+        evaluator=steps,
+        steps_per_loop=1,
         train_actions=[lambda _: (_ for _ in ()).throw(Killed)],
-    )  # fmt: skip
+    )
     controller.model_dir, controller.writes = str(tmp_path), True
     model_dirs.write_evaluated(str(tmp_path), 8)
     with pytest.raises(Killed):

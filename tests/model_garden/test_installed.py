@@ -25,9 +25,12 @@ print(samples.command("lamb/bert_pretraining", "bert_small_cpu.yaml", "data"))
 def built(kind, source, folder):
     """The file that setuptools makes of these sources: a wheel, or an sdist."""
     done = subprocess.run(
-        [sys.executable, "-c", BUILD.format(kind, str(folder))], cwd=source, check=True,
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", BUILD.format(kind, str(folder))],
+        cwd=source,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return folder / done.stdout.splitlines()[-1]
 
 

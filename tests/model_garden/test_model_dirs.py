@@ -130,9 +130,12 @@ sys.stdin.read()
 def test_a_second_run_in_a_folder_is_refused_while_the_first_lives(tmp_path):
     folder = tmp_path / "model"
     first = subprocess.Popen(
-        [sys.executable, "-c", HOLDS, str(folder)], cwd=ROOT,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", HOLDS, str(folder)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert first.stdout.readline() == "locked\n"
         with pytest.raises(UserError, match="another run trains in it") as error:

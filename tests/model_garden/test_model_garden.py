@@ -309,8 +309,7 @@ def test_a_missing_yaml():
             "one_device",
         ),
         (
-            "trainer.optimizer_config.ema.average_decay=0.9,"
-            "runtime.mixed_precision_dtype=float16",
+            "trainer.optimizer_config.ema.average_decay=0.9,runtime.mixed_precision_dtype=float16",
             "bfloat16",
         ),
         ("runtime.mixed_precision_dtype=float16,task.scale_loss=false", "task.scale_loss=true"),
@@ -322,8 +321,11 @@ def test_a_missing_yaml():
             "trainer.optimizer_config.optimizer.tf_lamb.weight_decay=-1",
             "weight_decay must be",
         ),
-        ("{trainer: {optimizer_config: {optimizer: {tf_lamb: {exclude_from_weight_decay: ["
-         "'(']}}}}}", "which is not a regular expression"),
+        (
+            "{trainer: {optimizer_config: {optimizer: {tf_lamb: {exclude_from_weight_decay: ["
+            "'(']}}}}}",
+            "which is not a regular expression",
+        ),
         ("task.train_data.input_path=nowhere/*.tfrecord", "does not match any files"),
         ("task.validation_data.input_path=nowhere", "there is no file nowhere"),
         ("task.train_data.input_path=''", "task.train_data.input_path is empty"),
@@ -339,7 +341,7 @@ def test_a_missing_yaml():
         ),
         ("just words", "--params_override"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_setting(records, tmp_path, text, expected):
     said = _refusal(tiny(records), tmp_path, text=text)
     assert expected in said, said

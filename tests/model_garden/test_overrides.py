@@ -20,11 +20,15 @@ from tf_lamb.model_garden.experiments import parsing
 from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 from tf_lamb.model_garden.folders import yamls
 
-STOCK = {"type": "polynomial", "polynomial": {
-    "initial_learning_rate": 0.01, "end_learning_rate": 0.0, "decay_steps": 40}}  # fmt: skip
+STOCK = {
+    "type": "polynomial",
+    "polynomial": {"initial_learning_rate": 0.01, "end_learning_rate": 0.0, "decay_steps": 40},
+}
 LINEAR = {"type": "linear", "linear": {"warmup_steps": 4}}
-OURS = {"type": "tf_lamb_polynomial", "tf_lamb_polynomial": {
-    "initial_learning_rate": 0.01, "steps": 36}}  # fmt: skip
+OURS = {
+    "type": "tf_lamb_polynomial",
+    "tf_lamb_polynomial": {"initial_learning_rate": 0.01, "steps": 36},
+}
 CONTINUOUS = {"type": "tf_lamb", "tf_lamb": {"steps": 4, "handover": "continuous"}}
 CONFIGS = {
     "stock": {"learning_rate": STOCK, "warmup": LINEAR},
@@ -98,8 +102,10 @@ def test_intervals_are_of_the_loops_that_are_overridden(a_yaml):
     )
     trainer = params.trainer
     assert (trainer.steps_per_loop, trainer.summary_interval, trainer.validation_interval) == (
-        5, 5, 10,
-    )  # fmt: skip
+        5,
+        5,
+        10,
+    )
 
 
 def test_a_type_that_is_overridden_is_the_one_that_is_scaled(a_yaml):
@@ -142,10 +148,12 @@ def test_two_that_contradict_each_other_are_refused(a_yaml, flags, expected):
 
 def test_the_same_setting_twice_is_no_contradiction(a_yaml):
     params, _ = filled(
-        a_yaml, global_batch_size=4 * BATCH, per_replica_batch_size=BATCH,
+        a_yaml,
+        global_batch_size=4 * BATCH,
+        per_replica_batch_size=BATCH,
         params_override=f"task.train_data.global_batch_size={4 * BATCH},"
         "trainer.optimizer_config.optimizer.tf_lamb.gradient_accumulation_steps=4",
-    )  # fmt: skip
+    )
     assert params.task.train_data.global_batch_size == 4 * BATCH
 
 
@@ -172,9 +180,10 @@ def test_steps_of_adascale_and_of_averages_are_scaled(a_yaml):
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_every_optimizer_of_ours_accumulates(a_yaml, kind):
     params, text = filled(
-        a_yaml, per_replica_batch_size=BATCH // 2,
+        a_yaml,
+        per_replica_batch_size=BATCH // 2,
         params_override=f"trainer.optimizer_config.optimizer.type={kind}",
-    )  # fmt: skip
+    )
     assert params.trainer.optimizer_config.optimizer.get().gradient_accumulation_steps == 2
     assert f"{BATCH // 2} examples x 1 replica(s) x 2 micro-batch(es) = {BATCH}" in text
 
@@ -234,10 +243,13 @@ def test_a_rate_that_is_none_or_comes_to_0_too_early(config, expected):
         {"learning_rate": {"polynomial": {"decay_steps": 5, "cycle": True}}},
         {"learning_rate": {"polynomial": {"decay_steps": 15, "offset": 5}}},
         {"learning_rate": {"type": "constant"}},
-        {"learning_rate": OURS, "warmup": CONTINUOUS, **optimizer(adascale={
-            "scale": 4, "scale_invariant_steps": 40})},
+        {
+            "learning_rate": OURS,
+            "warmup": CONTINUOUS,
+            **optimizer(adascale={"scale": 4, "scale_invariant_steps": 40}),
+        },
     ],
-)  # fmt: skip
+)
 def test_a_rate_that_lasts_as_long_as_training(config):
     assert why_no_rate(with_rate(**config)) is None
 

@@ -160,9 +160,10 @@ def test_the_first_answer_is_printed_before_anything_else_is_compiled(records, m
     monkeypatch.setattr(compiler, "compile_hlo", compile_)
     events = []
     options = {
-        "largest_batch": True, "print_fn": events.append,
+        "largest_batch": True,
+        "print_fn": events.append,
         "say": lambda text, end="": events.append(text.split(" ...")[0]),
-    }  # fmt: skip
+    }
     params = experiment(records)
     found = door.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE | options)
     compiled = [(i, text) for i, text in enumerate(events) if text.startswith("compiling")]
@@ -295,8 +296,10 @@ def test_the_command_does_as_much_and_refuses_in_one_line(records, tmp_path):
     def command(*arguments):
         return subprocess.run(
             [sys.executable, "-m", "tf_lamb.model_garden.preflight", *arguments],
-            cwd=ROOT, capture_output=True, text=True,
-        )  # fmt: skip
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
 
     path, file = tmp_path / "report.json", tmp_path / "tiny.yaml"
     file.write_text(json.dumps(settings_of(records)))

@@ -19,10 +19,12 @@ def scaled(batch_size, rate, recipe="legw", **warmup):
         "learning_rate": {"type": next(iter(rate)), **rate},
         "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 100, **warmup}},
     }
-    params.override({
-        "task": {"train_data": {"global_batch_size": 64}},
-        "trainer": {"train_steps": 1000, "optimizer_config": config},
-    })  # fmt: skip
+    params.override(
+        {
+            "task": {"train_data": {"global_batch_size": 64}},
+            "trainer": {"train_steps": 1000, "optimizer_config": config},
+        }
+    )
     text, settings = recipes.fill_in(recipe, batch_size, params)
     return text, settings["trainer"]
 

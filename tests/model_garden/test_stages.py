@@ -45,9 +45,12 @@ def files(records, tmp_path):
 def test_killed_in_either_stage_it_ends_with_the_same_bits(files, tmp_path):
     def command(folder):
         return "tf_lamb.model_garden.train_stages", [
-            "--mode=train", "--seed=1", f"--stage=lamb/bert_pretraining:{files[0]}",
-            f"--stage=lamb/bert_pretraining_phase2:{files[1]}", f"--model_dir={tmp_path / folder}",
-        ]  # fmt: skip
+            "--mode=train",
+            "--seed=1",
+            f"--stage=lamb/bert_pretraining:{files[0]}",
+            f"--stage=lamb/bert_pretraining_phase2:{files[1]}",
+            f"--model_dir={tmp_path / folder}",
+        ]
 
     code, said = commands.run(*command("whole"))
     assert code == 0, said[-2000:]

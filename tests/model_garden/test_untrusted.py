@@ -88,8 +88,10 @@ def test_yaml_is_read_by_a_safe_loader():
 def test_a_merge_is_no_key_twice():
     text = "a: &a {<<: {k: 1, l: 1}, k: 2}\nb: {<<: *a, k: 3}\nc: {<<: *a, <<: *a}"
     assert yamls.read(text) == {
-        "a": {"k": 2, "l": 1}, "b": {"k": 3, "l": 1}, "c": {"k": 2, "l": 1},
-    }  # fmt: skip
+        "a": {"k": 2, "l": 1},
+        "b": {"k": 3, "l": 1},
+        "c": {"k": 2, "l": 1},
+    }
 
 
 def test_yaml_holds_what_model_garden_writes():

@@ -41,9 +41,11 @@ def define_flags() -> None:
     flags.DEFINE_string("report", None, "A file for the report as JSON; not overwritten.")
     flags.DEFINE_bool("largest_batch", True, "Whether to look for the largest batch that fits.")
     flags.DEFINE_string(
-        "cache_dir", "auto", "A folder where the compiler's answers are kept; auto is "
+        "cache_dir",
+        "auto",
+        "A folder where the compiler's answers are kept; auto is "
         "tf_lamb/preflight in the user's cache folder, and an empty name is none.",
-    )  # fmt: skip
+    )
 
 
 def ask(

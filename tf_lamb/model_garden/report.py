@@ -110,8 +110,9 @@ def _drawn(model_dir: str, params, train, validation) -> str:
     noise = {tag: curve for tag, curve in train.items() if tag.split("/")[0] == "noise_scale"}
     ratios = {
         tag.removeprefix("trust_ratio/"): curve
-        for tag, curve in watched.items() if tag.startswith("trust_ratio/")
-    }  # fmt: skip
+        for tag, curve in watched.items()
+        if tag.startswith("trust_ratio/")
+    }
     panels = [
         (losses, lambda ax: plots.lines(ax, "loss", losses)),
         (rates, lambda ax: plots.lines(ax, "learning rate", rates)),

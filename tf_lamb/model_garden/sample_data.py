@@ -240,6 +240,9 @@ def trained_by(output_dir, facts):
 
 if __name__ == "__main__":
     samples.run(
-        "sample_data", write, "{train_examples} training and {validation_examples} validation "
-        "examples, vocabulary of {vocab_size}", trained_by,
-    )  # fmt: skip
+        "sample_data",
+        write,
+        "{train_examples} training and {validation_examples} validation "
+        "examples, vocabulary of {vocab_size}",
+        trained_by,
+    )

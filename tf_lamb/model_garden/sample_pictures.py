@@ -60,10 +60,12 @@ def write(
     classes, parts = read(source, size, fashion_mnist_dir)
     is_split = "validation" in parts
     settings = {
-        "source": source, "pictures_sha256": _sha256(parts), "size": size,
+        "source": source,
+        "pictures_sha256": _sha256(parts),
+        "size": size,
         "validation_fraction": None if is_split else validation_fraction,
         "seed": None if is_split else seed,
-    }  # fmt: skip
+    }
     if facts := samples.found(output_dir, FILES, settings, "pictures"):
         return facts
 
@@ -218,6 +220,9 @@ def trained_by(output_dir, facts):
 
 if __name__ == "__main__":
     samples.run(
-        "sample_pictures", write, "{train_examples} training and {validation_examples} validation "
-        "pictures of {num_classes} classes", trained_by,
-    )  # fmt: skip
+        "sample_pictures",
+        write,
+        "{train_examples} training and {validation_examples} validation "
+        "pictures of {num_classes} classes",
+        trained_by,
+    )

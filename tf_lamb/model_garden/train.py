@@ -33,9 +33,12 @@ from tf_lamb.model_garden.folders import yamls
 from tf_lamb.model_garden.running.console import Console
 
 OURS = (
-    "lamb/bert_pretraining", "lamb/bert_pretraining_phase2", "lamb/resnet_imagenet",
-    "lars/resnet_imagenet", "lars/resnet_imagenet_conadv",
-)  # fmt: skip
+    "lamb/bert_pretraining",
+    "lamb/bert_pretraining_phase2",
+    "lamb/resnet_imagenet",
+    "lars/resnet_imagenet",
+    "lars/resnet_imagenet_conadv",
+)
 
 
 def define_flags() -> None:
@@ -55,15 +58,18 @@ def define_flags() -> None:
         "global_batch_size", None, "Examples an update; --recipe fills in the rest.", lower_bound=1
     )
     flags.DEFINE_enum(
-        "recipe", None, recipes.RECIPES,
+        "recipe",
+        None,
+        recipes.RECIPES,
         "What fills in the rest: a rule that scales what the experiment says of its own batch "
         "(legw, the default, and sqrt_scaling), or a published recipe.",
-    )  # fmt: skip
+    )
     flags.DEFINE_integer(
-        "per_replica_batch_size", None,
+        "per_replica_batch_size",
+        None,
         "The most examples that a replica holds at once; the rest of the batch is accumulated.",
         lower_bound=1,
-    )  # fmt: skip
+    )
     flags.DEFINE_bool("replace_stock", False, "Whether optimizer.type=lamb means our LAMB.")
     for name in (
         "experiment", "config_file", "mode", "model_dir", "params_override", "seed",

@@ -35,9 +35,10 @@ from tf_lamb.model_garden.running.console import Console
 
 # Where a stage begins: those behind the first one where the stage before has ended.
 _BEGINS = (
-    "task.init_checkpoint", "task.init_optimizer",
+    "task.init_checkpoint",
+    "task.init_optimizer",
     "trainer.optimizer_config.warmup.tf_lamb.begin_step",
-)  # fmt: skip
+)
 
 
 @dataclasses.dataclass
@@ -134,8 +135,10 @@ def prepare(
         steps = max(params.trainer.train_steps, checkpoints.steps_done(stage.model_dir))
         begin = steps + getattr(params.trainer.optimizer_config.warmup.get(), "begin_step", 0)
         if not model_dirs.is_over(params, stage.model_dir, mode):
-            print(f"Stage {i + 1} of {len(stages)}: {stage.experiment}, "
-                  f"{params.trainer.train_steps:,} steps in {stage.model_dir}")  # fmt: skip
+            print(
+                f"Stage {i + 1} of {len(stages)}: {stage.experiment}, "
+                f"{params.trainer.train_steps:,} steps in {stage.model_dir}"
+            )
             if arithmetic:
                 print(arithmetic, flush=True)
     return parsed

@@ -22,11 +22,14 @@ def news(report, before=None) -> str:
 def _rows(report):
     """Each line with the name of its part."""
     topology = report.topology
-    head = (f"{report.subject} on {topology}: {topology.chips:,} chips, {topology.replicas:,} "
-            "replicas")  # fmt: skip
-    batch = (f"{report.batch_size:,} = {report.share:,} examples x {report.split:,} "
-             f"{_part(report)}s x {report.micro_batches:,} micro-batch"
-             f"{'es' * (report.micro_batches != 1)}")  # fmt: skip
+    head = (
+        f"{report.subject} on {topology}: {topology.chips:,} chips, {topology.replicas:,} replicas"
+    )
+    batch = (
+        f"{report.batch_size:,} = {report.share:,} examples x {report.split:,} "
+        f"{_part(report)}s x {report.micro_batches:,} micro-batch"
+        f"{'es' * (report.micro_batches != 1)}"
+    )
     parts = {
         "": [head], "batch": [batch], "memory": _memory(report), "step": _step(report),
         "schedule": _schedule(report), "compiler": [report.compiler],
@@ -187,9 +190,11 @@ class Work:
         return Work(
             self.flops + more * (self.flops - update_flops),
             self.bytes_moved + more * (self.bytes_moved - update_bytes),
-            update_flops, update_bytes,
-            self.reduced + more * (self.reduced - self.update_reduced), self.update_reduced,
-        )  # fmt: skip
+            update_flops,
+            update_bytes,
+            self.reduced + more * (self.reduced - self.update_reduced),
+            self.update_reduced,
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,10 +25,13 @@ _SCHEDULES = {
 PUBLISHED = {
     name: getattr(recipes, name)
     for name in (
-        "untuned_lamb_bert", "untuned_lamb_resnet50", "legw_resnet50_lars", "mlperf_lamb_bert",
+        "untuned_lamb_bert",
+        "untuned_lamb_resnet50",
+        "legw_resnet50_lars",
+        "mlperf_lamb_bert",
         "mlperf_lars",
     )
-}  # fmt: skip
+}
 _INTERVALS = ("summary_interval", "checkpoint_interval", "validation_interval")
 
 
@@ -44,8 +47,9 @@ def settings_of_recipe(recipe: recipes.Recipe) -> dict:
         **_learning_rate(recipes.schedule(recipe, schedules)),
     }
     return {
-        "task": task, "trainer": {"train_steps": recipe.train_steps, "optimizer_config": config},
-    }  # fmt: skip
+        "task": task,
+        "trainer": {"train_steps": recipe.train_steps, "optimizer_config": config},
+    }
 
 
 def _learning_rate(schedule) -> dict:
@@ -245,14 +249,16 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
     warming = f"{warmup_steps:,} steps {ratio}{warmed_steps:,} steps"
     if warmed_steps == warmup_steps:
         warming = f"{warmup_steps:,} steps, as before"
-    text = "\n  ".join([
-        f"{recipe.title} from batch {tuned:,}, at which this experiment was tuned, to "
-        f"{batch_size:,}",
-        *recipe.arithmetic[:2],  # those behind count in epochs, of which nothing is known here
-        f"training = {training}",
-        f"warmup = {warming}",
-        f"source: {recipe.source}",
-    ])  # fmt: skip
+    text = "\n  ".join(
+        [
+            f"{recipe.title} from batch {tuned:,}, at which this experiment was tuned, to "
+            f"{batch_size:,}",
+            *recipe.arithmetic[:2],  # those behind count in epochs, of which nothing is known here
+            f"training = {training}",
+            f"warmup = {warming}",
+            f"source: {recipe.source}",
+        ]
+    )
     return text, {
         "task": {"train_data": {"global_batch_size": batch_size}},
         "trainer": {"train_steps": steps, "optimizer_config": found},

@@ -154,11 +154,14 @@ def _name(folder: str, checkpoint: str) -> None:
     oldest_first = newest[newest.index(checkpoint) :][::-1]
     # seam: tensorflow 2.20. Its public form writes paths that do not survive a move of the folder.
     tf.__internal__.train.update_checkpoint_state(
-        folder, checkpoint, oldest_first, save_relative_paths=True,
+        folder,
+        checkpoint,
+        oldest_first,
+        save_relative_paths=True,
         all_model_checkpoint_timestamps=[
             tf.io.gfile.stat(path + _INDEX).mtime_nsec / 1e9 for path in oldest_first
         ],
-    )  # fmt: skip
+    )
 
 
 def _remove_unfinished(folder: str) -> None:

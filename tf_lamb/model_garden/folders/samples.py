@@ -80,15 +80,19 @@ def filled(output_dir, files, settings, more):
 
 def command(experiment, config_file, output_dir, **settings):
     """The line that trains a small experiment on the data, with what its YAML says otherwise."""
-    settings = {f"{part}_data.input_path": f"{output_dir}/{part}.tfrecord"
-                for part in ("train", "validation")} | settings  # fmt: skip
+    settings = {
+        f"{part}_data.input_path": f"{output_dir}/{part}.tfrecord"
+        for part in ("train", "validation")
+    } | settings
     override = ",".join(f"task.{key}={value}" for key, value in settings.items())
-    return " \\\n    ".join([
-        f"python -m tf_lamb.model_garden.train --experiment={experiment}",
-        f"--config_file={shlex.quote(config_file)}",
-        f"--mode=train_and_eval --model_dir={shlex.quote(f'{output_dir}/run')}",
-        f"--params_override={shlex.quote(override)}",
-    ])  # fmt: skip
+    return " \\\n    ".join(
+        [
+            f"python -m tf_lamb.model_garden.train --experiment={experiment}",
+            f"--config_file={shlex.quote(config_file)}",
+            f"--mode=train_and_eval --model_dir={shlex.quote(f'{output_dir}/run')}",
+            f"--params_override={shlex.quote(override)}",
+        ]
+    )
 
 
 def run(name, write, summary, trained_by):

@@ -116,8 +116,11 @@ class AutoWarmup:
                 logging.warning(
                     "%s The weights stay as they are; the loss was lowest around step %d. If it "
                     "does not fall again, begin a run from the checkpoint before that step, with "
-                    "max_learning_rate=%.2g.", self.warmup, self.warmup.lowest, self.warmup.peak,
-                )  # fmt: skip
+                    "max_learning_rate=%.2g.",
+                    self.warmup,
+                    self.warmup.lowest,
+                    self.warmup.peak,
+                )
         if self._writes:
             checkpoints.write_json(self._path, self.warmup.state())
 

@@ -257,12 +257,15 @@ class ProgressBar:
         # What a narrow terminal cuts off comes last.
         gauge = " |{bar:12}| " if self._is_terminal else ", "
         self._console.bar = tqdm.tqdm(
-            total=self._total, initial=self._at, mininterval=0, miniters=1,
+            total=self._total,
+            initial=self._at,
+            mininterval=0,
+            miniters=1,
             file=self._console.stream if self._is_terminal else io.StringIO(),
             ncols=shutil.get_terminal_size().columns if self._is_terminal else None,
             desc="compiling the first step",
             bar_format=f"step {{n_fmt}}/{{total_fmt}}{gauge}{{remaining}} left, {{desc}}",
-        )  # fmt: skip
+        )
 
     def __call__(self, output):
         """Moves on to the present step."""

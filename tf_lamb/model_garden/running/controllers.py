@@ -16,9 +16,10 @@ def let_recovery_go_first(controller):
     ours = [a for a in controller.train_actions if isinstance(a, actions.Divergence)]
     # seam: tf-models-official 2.20.0, which puts it behind all other actions.
     theirs = [
-        a for a in controller.train_actions
+        a
+        for a in controller.train_actions
         if isinstance(getattr(a, "condition", None), core_actions.RecoveryCondition)
-    ]  # fmt: skip
+    ]
     if ours and theirs:
         ours[0].recovery = theirs[0]
         controller.train_actions = [a for a in controller.train_actions if a is not theirs[0]]

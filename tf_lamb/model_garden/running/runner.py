@@ -77,16 +77,20 @@ class Runner(train_lib.OrbitExperimentRunner):
         evaluated: list = []
         if self.console:
             self._progress = ProgressBar(
-                self.console, lambda: int(self.trainer.global_step.numpy()),
+                self.console,
+                lambda: int(self.trainer.global_step.numpy()),
                 self.params.trainer.train_steps if trainer else None,
                 self.params.task.train_data.global_batch_size,
-            )  # fmt: skip
+            )
             mine, evaluated = [*mine, self._progress], [self._progress.evaluated]
         kwargs["controller_cls"] = controllers.Controller
         controller = super()._build_controller(
-            trainer, *args, train_actions=[*(train_actions or []), *mine],
-            eval_actions=[*(eval_actions or []), *evaluated], **kwargs,
-        )  # fmt: skip
+            trainer,
+            *args,
+            train_actions=[*(train_actions or []), *mine],
+            eval_actions=[*(eval_actions or []), *evaluated],
+            **kwargs,
+        )
         controller.model_dir = self.model_dir
         controller.writes = self.strategy.extended.should_checkpoint
         controllers.let_recovery_go_first(controller)

@@ -97,8 +97,9 @@ class Trainer(base_trainer.Trainer):
         if settings := list(_seen_to_by_a_runner(config)):
             logging.warning(
                 "This loop is not run by tf_lamb.model_garden.running.runner. Nothing comes of %s, "
-                "but by actions that you give it.", ", ".join(settings),
-            )  # fmt: skip
+                "but by actions that you give it.",
+                ", ".join(settings),
+            )
 
     def train_step(self, iterator):
         """See base class; as many micro-batches as the optimizer makes one update of."""
