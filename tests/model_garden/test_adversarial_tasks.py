@@ -109,10 +109,10 @@ def test_the_attack(pictures, eager, tau):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"adversarial": {"epsilon": 300}}, "epsilon is 300. Set it to a number above 0 and at"),
-        ({"adversarial": {"step_size": 0}}, "step_size is 0. Set it to a number above 0"),
-        ({"adversarial": {"alpha": 2}}, "alpha is 2. Set it to a number at least 0 and at most 1"),
-        ({"adversarial": {"tau": -1}}, "tau is -1. Set it to a whole number at least 0"),
+        ({"adversarial": {"epsilon": 300}}, "epsilon must be a number in (0, 255], but it is 300"),
+        ({"adversarial": {"step_size": 0}}, "step_size must be a number in (0, 255], but it is 0"),
+        ({"adversarial": {"alpha": 2}}, "alpha must be a number in [0, 1], but it is 2"),
+        ({"adversarial": {"tau": -1}}, "tau must be a whole number >= 0, not -1"),
         ({"ghost_batch_size": 2}, "set task.ghost_batch_size to null"),
         ({"losses": {"soft_labels": True}}, "needs one label an image"),
         ({"model": {"input_size": [32, 32, 1]}}, "3 colours"),

@@ -17,7 +17,7 @@ from support.garden import build, one_device, tiny, tiny_resnet, train
 
 from tf_lamb.core import patterns, plan, recipes
 from tf_lamb.core.recipes import arithmetic
-from tf_lamb.model_garden.checks.experiment import why_no_batch, why_no_optimizer
+from tf_lamb.model_garden.checks.experiment import check_batch, check_optimizer
 from tf_lamb.model_garden.experiments import parsing
 from tf_lamb.model_garden.experiments.recipes import settings_of_recipe
 from tf_lamb.model_garden.train import OURS
@@ -163,8 +163,8 @@ def test_the_file_leaves_no_l2_in_the_loss_and_can_be_checked(path):
         assert params.task.scale_loss
     else:
         assert params.task.losses.l2_weight_decay == 0
-    assert why_no_optimizer(params) is None
-    assert why_no_batch(params) is None
+    check_optimizer(params)
+    check_batch(params)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -11,7 +11,7 @@ from support import garden
 from support.garden import EXPERIMENT, build, restore_after, tiny
 
 from tf_lamb.model_garden import train
-from tf_lamb.model_garden.checks.data import why_unreadable
+from tf_lamb.model_garden.checks.data import check_readable
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints
@@ -78,7 +78,7 @@ def test_a_file_that_is_cut_is_named_when_it_is_met(records, examples, tmp_path,
     settings = tiny(records)
     settings["task"]["train_data"]["input_path"] = str(tmp_path / "*.tfrecord")
     params = build(settings)
-    assert why_unreadable(build(tiny(records))) is None
+    check_readable(build(tiny(records)))
 
     def main(_):
         for _ in tf.data.TFRecordDataset([str(whole), str(cut)]):

@@ -14,7 +14,7 @@ from support.batch_flags import Flags
 from support.garden import ROOT
 
 import tf_lamb.tf_keras
-from tf_lamb.model_garden.checks.experiment import why_no_optimizer
+from tf_lamb.model_garden.checks.experiment import check_optimizer
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.experiments import optimizers, parsing
 
@@ -56,7 +56,7 @@ def test_a_yaml_names_ours(name, yaml_file):
 def test_our_command_takes_it_and_knows_a_typo(name, yaml_file):
     flags = Flags(experiment=name, config_file=[yaml_file])
     params, _ = parsing.parse(flags)
-    assert why_no_optimizer(params) is None
+    check_optimizer(params)
     typo = "trainer.optimizer_config.optimizer.tf_lamb.bata_2=0.9"
     flags = Flags(name, [], params_override=typo)
     with pytest.raises(UserError, match="Did you mean beta_2"):

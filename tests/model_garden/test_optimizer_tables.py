@@ -15,7 +15,8 @@ from official.modeling.privacy import configs as privacy
 
 import tf_lamb.tf_keras
 from tf_lamb import model_garden
-from tf_lamb.model_garden.checks.experiment import why_no_optimizer
+from tf_lamb.model_garden.checks.experiment import check_optimizer
+from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.experiments import optimizers
 
 KEYS = {
@@ -127,11 +128,13 @@ def test_differential_privacy_trains_with_ours():
 
     params = exp_factory.get_exp_config("lamb/bert_pretraining")
     params.task.differential_privacy_config = noisy
-    assert "beside gradient_transformers" in why_no_optimizer(params)
+    with pytest.raises(UserError, match="beside gradient_transformers"):
+        check_optimizer(params)
     params.trainer.optimizer_config.optimizer.tf_lamb.global_clipnorm = None
-    assert why_no_optimizer(params) is None
+    check_optimizer(params)
     params.trainer.optimizer_config.optimizer.tf_lamb.gradient_accumulation_steps = 2
-    assert "once an update" in why_no_optimizer(params)
+    with pytest.raises(UserError, match="once an update"):
+        check_optimizer(params)
 
 
 def test_loss_scaling_stands_around_it():

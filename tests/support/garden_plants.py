@@ -108,7 +108,7 @@ def devices():
     """A run waits for GPUs that are not there."""
     from tf_lamb.model_garden.checks import experiment
 
-    experiment.why_no_devices = lambda params: None
+    experiment.check_devices = lambda params: None
 
 
 def steps_of_adascale():
@@ -122,7 +122,7 @@ def rates():
     """Rates and lengths that are nonsense are taken as they are."""
     from tf_lamb.model_garden.checks import experiment
 
-    experiment.why_no_rate = lambda params: None
+    experiment.check_rate = lambda params: None
 
 
 class Plant(NamedTuple):
@@ -141,7 +141,10 @@ PLANTS = {  # in the order of their discovery
         (no_checkpoint, lambda run: run.is_refused == "no checkpoint"),
         (evaluations, lambda run: run.interruption and run.mode == "train_and_eval"),
         (stages, lambda run: run.stages > 1 and run.flags),
-        (end_of_a_stage, lambda run: run.stages > 1 and "adascale" in run.optimizer),
+        (
+            end_of_a_stage,
+            lambda run: run.stages > 1 and "adascale" in run.optimizer and run.may_end_early,
+        ),
         (overridden_steps, lambda run: run.keeps_steps),
         (twice, lambda run: run.is_refused == "twice"),
         (no_batch, lambda run: run.is_refused == "no batch"),
@@ -151,7 +154,8 @@ PLANTS = {  # in the order of their discovery
             steps_of_adascale,
             lambda run: (
                 any("global_batch" in flag for flag in run.flags)
-                and (run.averages or "adascale" in run.optimizer)
+                and not run.keeps_steps
+                and ((run.averages or {}).get("start_step") or "adascale" in run.optimizer)
             ),
         ),
         (rates, lambda run: run.is_refused in ("learning_rate", "steps")),

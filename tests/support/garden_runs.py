@@ -22,6 +22,7 @@ from support import clusters, commands, garden_plants, processes
 from tf_lamb.model_garden.folders import model_dirs
 
 PATIENCE = 900  # seconds; a run takes ten to thirty, on a busy machine more
+PATIENCE_FOR_A_REFUSAL = 240
 BATCH = 8
 OPTIMIZERS = ("tf_lamb", "tf_lans", "tf_lars", "tf_muon", "tf_adamp", "tf_sgdp")
 EXPERIMENTS = {
@@ -209,7 +210,8 @@ def _draw_more(pick, run):
     config, loop = trainer["optimizer_config"], trainer["steps_per_loop"]
     if pick.random() < 0.2 and config["optimizer"]["type"] not in ("tf_lans", "tf_muon"):
         run.optimizer.pop("measure_noise", None)
-        end = pick.choice([1, 2]) * trainer["train_steps"]  # 1: it may end before its last step
+        steps = trainer["train_steps"]  # a step is worth 1 to 2: the first of these ends it early
+        end = pick.choice([steps // 2 + 1, 2 * steps])
         config["learning_rate"]["tf_lamb_polynomial"]["steps"] = end
         run.optimizer["adascale"] = {
             "scale": 2, "previous_gradient": run.accumulates == 1, "scale_invariant_steps": end,
@@ -388,7 +390,7 @@ def go(run, folder, interruption=(), settings=None):
             time.sleep(seconds)
             if process.exitcode is None:
                 os.kill(process.pid, getattr(signal, kind))
-        process.join(PATIENCE)
+        process.join(PATIENCE_FOR_A_REFUSAL if run.is_refused else PATIENCE)
         if process.exitcode is None:
             raise Broken(f"it hangs: {output.read_text()[-2000:]}")
     finally:
@@ -546,8 +548,14 @@ def _check_end(run, folder, ended, before=0):
         if not np.isclose(value, expected := _rate_at(run, step), rtol=1e-4, atol=1e-9):
             raise Broken(f"rate {value} at step {step}, not {expected}")
     _check_evaluations(run, folder, end, before)
+    params = model_dirs.read_params(str(folder))
+    if run.averages and run.batch != BATCH:
+        start = run.averages["start_step"] * run.steps / run.settings["trainer"]["train_steps"]
+        begun = params["trainer"]["optimizer_config"]["ema"]["start_step"]
+        if begun != round(start):
+            raise Broken(f"averages begin at step {begun}, not {round(start)}")
     if run.stages > 1:
-        begins = model_dirs.read_params(str(folder))["task"]["init_checkpoint"]
+        begins = params["task"]["init_checkpoint"]
         if begins != str(folder.with_name(f"stage_{run.stages - 1}")):
             raise Broken(f"the last stage begins with {begins}")
 

@@ -502,7 +502,7 @@ TENSORFLOW = {
     ("_newest_first", f"{CRASHES}::test_a_run_goes_on_from_the_last_checkpoint_that_is_whole"): [
         ("the oldest first", "reverse=True", "reverse=False"),
     ],
-    ("why_not_here",
+    ("check_folder",
      "model_garden/test_model_dirs.py::test_a_model_dir_of_another_experiment_or_seed"): [
         ("the seed of another run", "if seed is not None and", "if False and"),
     ],

@@ -26,6 +26,16 @@ def did_you_mean(name, known) -> str:
 
 
 @contextlib.contextmanager
+def named(source: str, kinds=(TypeError, ValueError)) -> Iterator[None]:
+    """Makes errors of these kinds one line that begins with where they come from."""
+    try:
+        yield
+    except kinds as error:
+        reason, *_ = str(error).split("\n")  # Gin adds lines on where it stood in the call
+        raise UserError(f"{source}: {reason}") from error
+
+
+@contextlib.contextmanager
 def one_line(command: str, kind=UserError) -> Iterator[None]:
     """Ends the process with one line for an error of this kind, or of one of these."""
     try:

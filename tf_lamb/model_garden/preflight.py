@@ -68,13 +68,14 @@ def ask(
         UserError: where the run cannot be; before the model is built where that can be known.
     """
     # In this order: what needs no framework, what needs no model, and the rest.
-    from tf_lamb.model_garden.checks.experiment import check_program
+    from tf_lamb.model_garden.checks.experiment import check_optimizer, check_runtime
     from tf_lamb.model_garden.experiments.recipes import model_of
     from tf_lamb.model_garden.running import batches
 
     try:
         device = compiler.devices(topology)[0]
-        check_program(params)
+        check_runtime(params, evaluating=False)
+        check_optimizer(params)
         batch = params.task.train_data.global_batch_size
         micro_batches = batches.micro_batches(params)
         batches.per_replica_batch(batch, topology.replicas, micro_batches)

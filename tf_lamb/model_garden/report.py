@@ -13,6 +13,7 @@ from absl import app, flags
 
 from tf_lamb.api import plots
 from tf_lamb.model_garden.errors import UserError, begin, one_line
+from tf_lamb.model_garden.folders.yamls import at
 from tf_lamb.model_garden.running.console import Console
 
 # Tag -> the row, what an answer is, and where data.json has the commonest one and its share.
@@ -57,7 +58,6 @@ def report(model_dir: str) -> str:
         FileNotFoundError: if there is no run in the folder.
     """
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
-    from tf_lamb.model_garden.folders.yamls import at
 
     params = model_dirs.read_params(model_dir)
     checkpoint, of_all = checkpoints.readable(model_dir), at(params, "trainer.train_steps")
@@ -142,14 +142,10 @@ def _named(scalars, **labels: str) -> plots.Curves:
 
 
 def _batch_size(params) -> int:
-    from tf_lamb.model_garden.folders.yamls import at
-
     return at(params, "task.train_data.global_batch_size") or 0
 
 
 def _batch(params) -> str:
-    from tf_lamb.model_garden.folders.yamls import at
-
     batch, optimizer = _batch_size(params), "trainer.optimizer_config.optimizer"
     chosen = f"{optimizer}.{at(params, f'{optimizer}.type')}"
     accumulated = at(params, f"{chosen}.gradient_accumulation_steps") or 1
@@ -160,7 +156,6 @@ def _batch(params) -> str:
 
 def _share(params, what: str, answer_key: str, share_key: str) -> str:
     from tf_lamb.model_garden.folders import model_dirs
-    from tf_lamb.model_garden.folders.yamls import at
 
     path = at(params, "task.validation_data.input_path")
     facts = model_dirs.read_facts(path) if isinstance(path, str) else {}

@@ -158,9 +158,8 @@ def run(console, params) -> None:
     runner.install(params, console if is_chief else None, evaluated)
     try:
         model_garden_train.main(None)
-    except tf.errors.DataLossError as error:
-        if reason := data.why_unreadable(params):
-            raise UserError(reason) from error
+    except tf.errors.DataLossError:
+        data.check_readable(params)  # raises, and names the file
         raise
     if training:
         logging.set_verbosity(logging.WARNING)  # TensorFlow's threads tell of their end, after it

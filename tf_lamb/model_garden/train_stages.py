@@ -20,7 +20,6 @@ to that stage only, and the start of training (`task.init_checkpoint`) to the fi
 To resume a stopped run, in any stage, give the same command again.
 """
 
-import contextlib
 import dataclasses
 import os
 import re
@@ -29,7 +28,7 @@ import sys
 from absl import app, flags
 
 from tf_lamb.model_garden import train
-from tf_lamb.model_garden.errors import UserError, begin, one_line
+from tf_lamb.model_garden.errors import UserError, begin, named, one_line
 from tf_lamb.model_garden.folders import yamls
 from tf_lamb.model_garden.running.console import Console
 
@@ -70,14 +69,6 @@ def _stages(args) -> list[Stage]:
     return stages
 
 
-@contextlib.contextmanager
-def _named(i):
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"stage {i}: {error}") from error
-
-
 def _of_stage(override: dict, i: int, count: int) -> dict:
     """The part of `--params_override` for one stage of so many, counted from 0."""
     named = {key: value for key, value in override.items() if re.fullmatch(r"stage_\d+", str(key))}
@@ -113,7 +104,7 @@ def prepare(
     parsed: list = []
     begin = 0
     for i, stage in enumerate(stages):
-        with _named(i + 1):
+        with named(f"stage {i + 1}", UserError):
             override = _of_stage(parsing.own(stage), i, len(stages))
             # A stage that is told where to begin does not go on from the one before.
             goes_on = i > 0 and yamls.at(override, _BEGINS[0]) is None
@@ -124,8 +115,7 @@ def prepare(
             params, arithmetic = parsing.parse(stage, files[i] if files else None, override)
             checked = params
             if goes_on:
-                if reason := model_dirs.why_no_successor(parsed[-1], params, keep_moments):
-                    raise UserError(reason)
+                model_dirs.check_successor(parsed[-1], params, keep_moments)
                 # The checkpoint that it starts from does not have to be there yet.
                 checked = params.replace(task={"init_checkpoint": None})
                 if hasattr(checked.task, "init_optimizer"):
@@ -156,7 +146,7 @@ def _train(args, console) -> bool:
     stages = _stages(args)
     files = []
     for i, stage in enumerate(stages, 1):
-        with _named(i):
+        with named(f"stage {i}", UserError):
             files.append(yamls.read_files(stage.config_file))
     train.register()
     from tf_lamb.model_garden.folders import checkpoints, model_dirs

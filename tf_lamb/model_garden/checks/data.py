@@ -3,6 +3,7 @@
 import itertools
 import os
 import shlex
+from collections.abc import Iterator
 
 import tensorflow as tf
 from official.core import config_definitions, input_reader
@@ -10,29 +11,34 @@ from official.modeling.hyperparams import base_config
 from official.nlp.tasks import masked_lm
 from official.vision.configs.image_classification import ImageClassificationTask
 
+from tf_lamb.model_garden.errors import UserError, named
 from tf_lamb.model_garden.folders import model_dirs
 from tf_lamb.model_garden.sample_data import FILES
-from tf_lamb.model_garden.tasks.masked_lm import why_no_order
+from tf_lamb.model_garden.tasks.masked_lm import check_order
 
 _MOST_READ = 2**30  # bytes that are looked through for one batch
 
 
-def why_no_data(params, training: bool, evaluating: bool) -> str | None:
-    """The first thing that is wrong with the files and sizes that a run names, or None."""
+def check_data(params, training: bool, evaluating: bool) -> None:
+    """Raises for the first thing that is wrong with the files and sizes that a run names."""
     for part, used in (("train_data", training), ("validation_data", evaluating)):
         data = getattr(params.task, part, None)
         if not used or not isinstance(data, config_definitions.DataConfig):
             continue
-        path = data.input_path
-        if not path and not data.tfds_name and isinstance(params.task, masked_lm.MaskedLMConfig):
-            return f"task.{part}.input_path is empty. Name the TFRecord files to read"
-        if part == "train_data" and (reason := why_no_order(data)):
-            return reason
-        patterns = path.as_dict().values() if isinstance(path, base_config.Config) else [path]
-        for pattern in patterns:
-            if pattern and pattern != "dummy" and (reason := _why_no_files(params, part, pattern)):
-                return reason
-    return None
+        is_text = isinstance(params.task, masked_lm.MaskedLMConfig)
+        if is_text and not data.input_path and not data.tfds_name:
+            raise UserError(f"task.{part}.input_path is empty. Name the TFRecord files to read")
+        if part == "train_data":
+            check_order(data)
+        for pattern in _patterns(data):
+            if pattern != "dummy":
+                _check_files(params, part, pattern)
+
+
+def _patterns(data) -> Iterator:
+    """What names the files of a data config: one pattern, or one of each kind of data."""
+    path = getattr(data, "input_path", None)
+    return filter(None, path.as_dict().values() if isinstance(path, base_config.Config) else [path])
 
 
 def no_batch(data) -> str:
@@ -46,21 +52,20 @@ def no_batch(data) -> str:
     )
 
 
-def _why_no_files(params, part: str, pattern) -> str | None:
+def _check_files(params, part: str, pattern) -> None:
     given = f"task.{part}.input_path={pattern!r}"
-    try:
+    with named(given):
         files = input_reader.match_files(pattern)
-    except ValueError as error:
-        return f"{given}: {error}"
     for file in files:
         if not tf.io.gfile.exists(file):
-            return f"{given}: there is no file {file}{_sample(params, part, file)}"
+            raise UserError(f"{given}: there is no file {file}{_sample(params, part, file)}")
         if not tf.io.gfile.isdir(file) and tf.io.gfile.stat(file).length == 0:
-            return f"{given}: {file} is empty"
-    return _why_not_those(params, part, files[0]) or _why_not_read(params, part, files)
+            raise UserError(f"{given}: {file} is empty")
+    _check_facts(params, part, files[0])
+    _check_records(params, part, files)
 
 
-def _why_not_read(params, part: str, files: list[str]) -> str | None:
+def _check_records(params, part: str, files: list[str]) -> None:
     """Looks at the first record, and for one batch, of the tasks that are known to read TFRecords.
 
     Without TensorFlow's runtime: a multi-worker strategy must be the first to touch it.
@@ -69,37 +74,37 @@ def _why_not_read(params, part: str, files: list[str]) -> str | None:
     is_text = isinstance(params.task, masked_lm.MaskedLMConfig)
     reads_records = is_text or isinstance(params.task, ImageClassificationTask)
     if not reads_records or data.file_type != "tfrecord" or any(map(tf.io.gfile.isdir, files)):
-        return None
+        return
     try:
-        if is_text and (reason := _why_other_names(data, part, files[0])):
-            return reason
+        if is_text:
+            _check_names(data, part, files[0])
         if part == "validation_data" and _lacks_a_batch(data, files):
-            return no_batch(data)
+            raise UserError(no_batch(data))
     except tf.errors.OpError:
-        return _unreadable(part, files)
-    return None
+        _check_readable(part, files)
 
 
 def _records(file: str):
     return tf.compat.v1.io.tf_record_iterator(file)
 
 
-def _why_other_names(data, part: str, file: str) -> str | None:
+def _check_names(data, part: str, file: str) -> None:
     first = next(iter(_records(file)), b"")
     try:
         names = tf.train.Example.FromString(first).features.feature
-    except Exception:  # protobuf's own, which TensorFlow does not name
-        return f"task.{part}.input_path: the records of {file} are not of tf.train.Example"
+    except Exception as error:  # protobuf's own, which TensorFlow does not name
+        raise UserError(
+            f"task.{part}.input_path: the records of {file} are not of tf.train.Example"
+        ) from error
     used, other = "input_ids", "input_word_ids"
     if data.use_v2_feature_names:
         used, other = other, used
     if used not in names and other in names:
-        return (
+        raise UserError(
             f"task.{part}.use_v2_feature_names is {data.use_v2_feature_names}, but {file} has "
             f"{other} and no {used}. Write task.{part}.use_v2_feature_names="
             f"{not data.use_v2_feature_names}"
         )
-    return None
 
 
 def _lacks_a_batch(data, files: list[str]) -> bool:
@@ -113,31 +118,26 @@ def _lacks_a_batch(data, files: list[str]) -> bool:
     )
 
 
-def _unreadable(part: str, files: list[str]) -> str | None:
-    """The first of the files that cannot be read to its end, and where; reads all of them."""
+def _check_readable(part: str, files: list[str]) -> None:
+    """Raises for the first of the files that cannot be read to its end; reads all of them."""
     for file in files:
         count = 0
         try:
             for _ in _records(file):
                 count += 1
         except tf.errors.OpError as error:
-            return (
+            raise UserError(
                 f"task.{part}.input_path: {file} cannot be read after {count:,} records "
                 f"({error.message}). It is cut, compressed or no TFRecord: write it anew"
-            )
-    return None
+            ) from error
 
 
-def why_unreadable(params) -> str | None:
-    """Names the file of a run's data that cannot be read to its end, after an error; or None."""
+def check_readable(params) -> None:
+    """Raises, after an error, for the file of a run's data that cannot be read to its end."""
     for part in ("train_data", "validation_data"):
-        path = getattr(getattr(params.task, part, None), "input_path", None)
-        patterns = path.as_dict().values() if isinstance(path, base_config.Config) else [path]
-        for pattern in filter(None, patterns):
+        for pattern in _patterns(getattr(params.task, part, None)):
             files = [f for f in input_reader.match_files(pattern) if not tf.io.gfile.isdir(f)]
-            if reason := _unreadable(part, files):
-                return reason
-    return None
+            _check_readable(part, files)
 
 
 def _sample(params, part: str, file: str) -> str:
@@ -153,36 +153,35 @@ def _sample(params, part: str, file: str) -> str:
     )
 
 
-def _why_not_those(params, part: str, file: str) -> str | None:
+def _check_facts(params, part: str, file: str) -> None:
     """Holds what `sample_data` wrote down beside its records against the config."""
     facts, data = model_dirs.read_facts(file), getattr(params.task, part)
     for key in ("seq_length", "max_predictions_per_seq"):
         if key in facts and getattr(data, key, None) not in (None, facts[key]):
-            return (
+            raise UserError(
                 f"task.{part}.{key} is {getattr(data, key)}, but {file} was written with "
                 f"{facts[key]}. Write task.{part}.{key}={facts[key]}"
             )
     model = getattr(params.task, "model", None)
     classes = getattr(model, "num_classes", None)
     if classes is not None and classes < facts.get("num_classes", 0):
-        return (
+        raise UserError(
             f"task.model.num_classes is {classes}, but {file} has {facts['num_classes']}. "
             f"Write task.model.num_classes={facts['num_classes']}"
         )
     if (encoder := getattr(model, "encoder", None)) is None:
-        return None
+        return
     chosen, setting = encoder.get(), f"Write task.model.encoder.{encoder.type}."
     positions = getattr(chosen, "max_position_embeddings", None)
     if positions is not None and positions < (getattr(data, "seq_length", None) or 0):
-        return (
+        raise UserError(
             f"task.{part}.seq_length is {data.seq_length}, but the model has {positions} "
             f"positions. {setting}max_position_embeddings={data.seq_length}, in an earlier stage, "
             "too"
         )
     size = getattr(chosen, "vocab_size", None)
     if size is not None and size < facts.get("vocab_size", 0):
-        return (
+        raise UserError(
             f"the model's vocab_size is {size}, but {file} holds {facts['vocab_size']} tokens. "
             f"{setting}vocab_size={facts['vocab_size']}"
         )
-    return None

@@ -5,7 +5,6 @@ params.yaml of another run.
 """
 
 import math
-from collections.abc import Iterator
 
 import tensorflow as tf
 from official.modeling.optimization import OptimizerFactory
@@ -14,15 +13,15 @@ from official.modeling.optimization.optimizer_factory import (
 )
 from official.nlp.tasks.masked_lm import MaskedLMConfig
 
-from tf_lamb.model_garden.checks.data import why_no_data
-from tf_lamb.model_garden.checks.rates import why_no_rate
-from tf_lamb.model_garden.errors import UserError, unknown
+from tf_lamb.model_garden.checks.data import check_data
+from tf_lamb.model_garden.checks.rates import check_rate
+from tf_lamb.model_garden.errors import UserError, named, unknown
 from tf_lamb.model_garden.experiments.optimizers import CLIPPINGS, OPTIMIZERS, STOCK
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.running import batches
 from tf_lamb.model_garden.tasks import masked_lm
-from tf_lamb.model_garden.tasks.adversarial import why_no_attack
-from tf_lamb.model_garden.tasks.images import why_no_groups
+from tf_lamb.model_garden.tasks.adversarial import check_attack
+from tf_lamb.model_garden.tasks.images import check_groups
 
 # seam: tf-models-official 2.20.0. What `get_distribution_strategy` knows.
 _STRATEGIES = (
@@ -33,85 +32,70 @@ _LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
     """Raises one `UserError` if this run cannot be, or would harm another one."""
-    for reason in _reasons(params, mode, model_dir, experiment, seed):
-        if reason:
-            raise UserError(reason)
-
-
-def _reasons(params, mode, model_dir, experiment, seed) -> Iterator[str | None]:
-    """What may be wrong, in the order in which it can be known; each looks at what was right."""
     training, evaluating = "train" in mode, "eval" in mode
-    yield why_no_runtime(params, evaluating)
+    check_runtime(params, evaluating)
     if training:
-        yield why_no_optimizer(params)
-        yield why_no_batch(params)
-    yield _why_no_first_stage(params, model_dir)
-    yield why_no_data(params, training, evaluating)
+        check_optimizer(params)
+        check_batch(params)
+    _check_first_stage(params, model_dir)
+    check_data(params, training, evaluating)
     if training:
-        yield why_no_loop(params.trainer, evaluating)
-        yield why_no_steps(params, model_dir)
-        yield model_dirs.why_not_here(params, model_dir, experiment, seed)
+        check_loop(params.trainer, evaluating)
+        check_steps(params, model_dir)
+        model_dirs.check_folder(params, model_dir, experiment, seed)
         if (kind := params.trainer.optimizer_config.optimizer.type) in STOCK:
-            ours = OPTIMIZERS_CLS[kind] is STOCK[kind]
-            yield model_dirs.why_replaced(model_dir, kind, ours)
-    yield why_no_devices(params)
+            model_dirs.check_replaced(model_dir, kind, OPTIMIZERS_CLS[kind] is STOCK[kind])
+    check_devices(params)
 
 
-def check_program(params) -> None:
-    """Raises one `UserError` if the step of this run cannot be; looks at no file."""
-    if reason := why_no_runtime(params, evaluating=False) or why_no_optimizer(params):
-        raise UserError(reason)
-
-
-def why_no_runtime(params, evaluating: bool) -> str | None:
-    """Why a run cannot be on these devices, in this precision, or None."""
+def check_runtime(params, evaluating: bool) -> None:
+    """Raises where a run cannot be on such devices, or in this precision."""
     strategy = params.runtime.distribution_strategy
     if not isinstance(strategy, str):
-        return (
+        raise UserError(
             f"runtime.distribution_strategy is {strategy!r}, because YAML reads a bare off as "
             "false. Write it in quotes: 'off', on the command line "
             "--params_override=\"runtime.distribution_strategy='off'\""
         )
     if not isinstance(gpus := params.runtime.num_gpus, int) or gpus < 0:
-        return f"runtime.num_gpus is {gpus}. Set it to 0 or more"
+        raise UserError(f"runtime.num_gpus is {gpus}. Set it to 0 or more")
     if strategy.lower() not in _STRATEGIES:
-        return unknown("runtime.distribution_strategy", strategy, _STRATEGIES)
+        raise UserError(unknown("runtime.distribution_strategy", strategy, _STRATEGIES))
     algorithm = params.runtime.all_reduce_alg
     if algorithm and strategy.lower() == "mirrored" and params.runtime.enable_xla and gpus:
         # TensorFlow's error would come with the first step.
-        return (
+        raise UserError(
             f"runtime.all_reduce_alg={algorithm} lets replicas meet in the middle of a step, which "
             "runtime.enable_xla=true compiles for each alone. Leave all_reduce_alg out, or write "
             "runtime.enable_xla=false"
         )
     ema = params.trainer.optimizer_config.ema
     if ema is not None and strategy.lower() == "off" and evaluating:
-        return (
+        raise UserError(
             "trainer.optimizer_config.ema cannot be evaluated with "
             "runtime.distribution_strategy='off', because Model Garden swaps the averaged weights "
             "in through a strategy. Write runtime.distribution_strategy=one_device"
         )
     if params.runtime.mixed_precision_dtype == "float16":
         if ema is not None:
-            return (
+            raise UserError(
                 "trainer.optimizer_config.ema cannot be combined with "
                 "runtime.mixed_precision_dtype=float16 in Model Garden, whose average cannot be "
                 "loss-scaled. Write runtime.mixed_precision_dtype=bfloat16"
             )
         if (setting := _measures(params)) and batches.replicas(params) != 1:
-            return (
+            raise UserError(
                 f"{setting} has to see the gradients of each replica, which "
                 "runtime.mixed_precision_dtype=float16 sums before. Write "
                 "runtime.mixed_precision_dtype=bfloat16"
             )
         scaled = isinstance(params.task, masked_lm.MaskedLMConfig) and params.task.scale_loss
         if isinstance(params.task, MaskedLMConfig) and not scaled:
-            return (
+            raise UserError(
                 "runtime.mixed_precision_dtype=float16 would train without loss scaling, because "
                 "Model Garden's own masked-LM step has none. Write task.scale_loss=true in an "
                 "experiment of ours (lamb/...), or runtime.mixed_precision_dtype=bfloat16"
             )
-    return None
 
 
 def _measures(params) -> str | None:
@@ -125,14 +109,14 @@ def _measures(params) -> str | None:
     return None
 
 
-def why_no_devices(params) -> str | None:
-    """Why the GPUs that a run names are not there, or None.
+def check_devices(params) -> None:
+    """Raises where the GPUs that a run names are not there.
 
     TensorFlow would wait for them forever, or train on the CPU.
     """
     asked, strategy = params.runtime.num_gpus, params.runtime.distribution_strategy.lower()
     if asked > 1 and strategy in ("off", "one_device"):
-        return (
+        raise UserError(
             f"runtime.num_gpus is {asked}, but runtime.distribution_strategy={strategy} has one "
             "device. Write runtime.distribution_strategy=mirrored"
         )
@@ -140,49 +124,44 @@ def why_no_devices(params) -> str | None:
     gpus = tf.config.list_physical_devices("GPU") if asked else ()
     seen = sum(len(tf.config.get_logical_device_configuration(gpu) or [gpu]) for gpu in gpus)
     if asked > seen and strategy != "tpu":
-        return (
+        raise UserError(
             f"runtime.num_gpus is {asked}, but TensorFlow sees {seen}. Write runtime.num_gpus="
             f"{seen}, or install what drives the others"
         )
-    return None
 
 
-def why_no_optimizer(params) -> str | None:
-    """Why an experiment's optimizer and schedule cannot be, or None."""
+def check_optimizer(params) -> None:
+    """Raises where an experiment's optimizer and schedule cannot be."""
     config = params.trainer.optimizer_config
     if not isinstance(steps := params.trainer.train_steps, int) or steps <= 0:
-        return f"trainer.train_steps is {steps}. Set a whole number of 1 or more"
+        raise UserError(f"trainer.train_steps is {steps}. Set a whole number of 1 or more")
     for part in ("optimizer", "learning_rate"):
         if getattr(config, part).get() is None:
-            return f"trainer.optimizer_config.{part}.type is not set"
-    if reason := why_no_rate(params):
-        return reason
-    return _why_not_ours(params) if config.optimizer.type in OPTIMIZERS else None
+            raise UserError(f"trainer.optimizer_config.{part}.type is not set")
+    check_rate(params)
+    if config.optimizer.type in OPTIMIZERS:
+        _check_ours(params)
 
 
-def _why_not_ours(params) -> str | None:
+def _check_ours(params) -> None:
     config = params.trainer.optimizer_config
-    if reason := _why_left_behind(config.optimizer) or _why_decayed_twice(params):
-        return reason
+    _check_left_behind(config.optimizer)
+    _check_decay(params)
     private = params.task.differential_privacy_config is not None
     if private and batches.micro_batches(params) > 1:
-        return (
+        raise UserError(
             "task.differential_privacy_config clips and adds noise once an update, and cannot be "
             f"combined with {config.optimizer.type}.gradient_accumulation_steps. Leave one out"
         )
     # The constructor knows best. It sees a constant, and makes no variable on a device: a
     # multi-worker strategy must be the first to touch them.
-    with tf.Graph().as_default():
-        try:
-            transformers = [tuple] if private else None
-            OptimizerFactory(config).build_optimizer(1e-3, gradient_transformers=transformers)
-        except (TypeError, ValueError) as error:
-            reason = str(error).splitlines()[0]  # Gin adds where it stood in the call
-            return f"trainer.optimizer_config.optimizer.{config.optimizer.type}: {reason}"
-    return None
+    source = f"trainer.optimizer_config.optimizer.{config.optimizer.type}"
+    with tf.Graph().as_default(), named(source):
+        transformers = [tuple] if private else None
+        OptimizerFactory(config).build_optimizer(1e-3, gradient_transformers=transformers)
 
 
-def _why_left_behind(optimizer) -> str | None:
+def _check_left_behind(optimizer) -> None:
     """Settings belong to the type that they were written for: another type begins without them."""
     chosen = optimizer.get().as_dict()
     for other in OPTIMIZERS:
@@ -190,74 +169,74 @@ def _why_left_behind(optimizer) -> str | None:
             written = getattr(getattr(optimizer, other), key, None)
             same = CLIPPINGS if key in CLIPPINGS else (key,)
             if written and all(chosen.get(each) is None for each in same):
-                return (
+                raise UserError(
                     f"trainer.optimizer_config.optimizer.type={optimizer.type} has no {key}, but "
                     f"{other}, which is not used, has {written}. Write it under {optimizer.type}, "
                     f"too, or {other}.{key}=null"
                 )
-    return None
 
 
-def _why_decayed_twice(params) -> str | None:
+def _check_decay(params) -> None:
     in_loss = getattr(getattr(params.task, "losses", None), "l2_weight_decay", 0)
     optimizer = params.trainer.optimizer_config.optimizer
     decay = optimizer.get().weight_decay
     if in_loss and decay:
-        return (
+        raise UserError(
             f"task.losses.l2_weight_decay={in_loss} decays in the loss what trainer."
             f"optimizer_config.optimizer.{optimizer.type}.weight_decay={decay} decays too, and "
             "lengthens the gradient by it. Write task.losses.l2_weight_decay=0"
         )
-    return None
 
 
-def why_no_batch(params) -> str | None:
-    """Why the batch cannot be dealt out, or what a replica sees of it cannot be used, or None."""
+def check_batch(params) -> None:
+    """Raises where the batch cannot be dealt out, or what a replica sees of it cannot be used."""
     batch = getattr(getattr(params.task, "train_data", None), "global_batch_size", None)
     if batch is None:
-        return None
+        return
     if not isinstance(batch, int) or batch < 1:
-        return f"task.train_data.global_batch_size is {batch}. Set a whole number of 1 or more"
-    try:
+        raise UserError(
+            f"task.train_data.global_batch_size is {batch}. Set a whole number of 1 or more"
+        )
+    with named(f"task.train_data.global_batch_size={batch}"):
         examples = batches.per_replica_batch(
             batch, batches.replicas(params) or 1, batches.micro_batches(params)
         )
-    except ValueError as error:
-        return f"task.train_data.global_batch_size={batch}: {error}"
-    return why_no_attack(params) or why_no_groups(params, examples)
+    check_attack(params)
+    check_groups(params, examples)
 
 
-def _why_no_first_stage(params, model_dir) -> str | None:
+def _check_first_stage(params, model_dir) -> None:
     path = params.task.init_checkpoint
     takes_optimizer = getattr(params.task, "init_optimizer", False)
     if not path:
         if takes_optimizer:
-            return "task.init_optimizer needs task.init_checkpoint: name the first stage's folder"
-        return None
+            raise UserError(
+                "task.init_optimizer needs task.init_checkpoint: name the first stage's folder"
+            )
+        return
     if checkpoints.is_begun(model_dir):
-        return None  # it goes on from its own
+        return  # it goes on from its own
     checkpoint = model_dirs.checkpoint_in(path)
     if checkpoint is None:
-        return (
+        raise UserError(
             f"task.init_checkpoint={path}: there is no checkpoint. Name the --model_dir of the "
             "first stage, once it has trained, or a checkpoint in it"
         )
     if reason := checkpoints.why_broken(checkpoint):
-        return (
+        raise UserError(
             f"task.init_checkpoint={path} cannot be read: {reason}. Name another checkpoint in "
             "that folder, or bring back a copy"
         )
-    return None
 
 
-def why_no_loop(trainer, evaluating: bool) -> str | None:
-    """Why summaries or checkpoints cannot be had at their intervals, or None.
+def check_loop(trainer, evaluating: bool) -> None:
+    """Raises where summaries or checkpoints cannot be had at their intervals.
 
     They are written between two loops of steps; an evaluation ends a loop, too.
     """
     loop, every = trainer.steps_per_loop, trainer.checkpoint_interval
     if not isinstance(loop, int) or loop < 1:
-        return f"trainer.steps_per_loop is {loop}. Set it to 1 or more"
+        raise UserError(f"trainer.steps_per_loop is {loop}. Set it to 1 or more")
     intervals = {"summary_interval": trainer.summary_interval}
     ends_loops = (
         evaluating and trainer.validation_interval and not every % trainer.validation_interval
@@ -267,20 +246,18 @@ def why_no_loop(trainer, evaluating: bool) -> str | None:
     for name, interval in intervals.items():
         if interval and interval % loop:
             fits = math.gcd(loop, *filter(None, intervals.values()))
-            return (
+            raise UserError(
                 f"trainer.{name}={interval:,} is no multiple of trainer.steps_per_loop={loop:,}. "
                 f"Write trainer.steps_per_loop={fits:,}, or another interval"
             )
-    return None
 
 
-def why_no_steps(params, model_dir: str) -> str | None:
-    """Why training has no steps left, or None."""
+def check_steps(params, model_dir: str) -> None:
+    """Raises where more steps were taken than are asked for."""
     done, steps = checkpoints.steps_done(model_dir), params.trainer.train_steps
     if done > steps:
-        return (
+        raise UserError(
             f"--model_dir={model_dir} has taken {done:,} steps, more than trainer.train_steps="
             f"{steps:,}. Write trainer.train_steps=N, with more than {done:,}, to go on, or choose "
             "another --model_dir"
         )
-    return None

@@ -10,6 +10,7 @@ import tensorflow as tf
 from official.modeling.optimization import OptimizerFactory
 
 from tf_lamb.core import gaussian_process
+from tf_lamb.model_garden.errors import UserError, named
 from tf_lamb.model_garden.experiments.recipes import RATES
 from tf_lamb.model_garden.running.autowarmup import KEY, Schedule
 
@@ -25,97 +26,88 @@ _DECAYS = {
 }
 
 
-def why_no_rate(params) -> str | None:
-    """Why a learning rate is none, or is 0 before training has ended, or None."""
+def check_rate(params) -> None:
+    """Raises where a learning rate is none, or is 0 before training has ended."""
     config = params.trainer.optimizer_config
     for part in ("learning_rate", "warmup"):
         choice = getattr(config, part)
         for key, value in (choice.get().as_dict() if choice.get() else {}).items():
             # `staircase` alone means something when it is None: false.
             if value is None and key != "staircase":
-                return (
+                raise UserError(
                     f"{_CONFIG}.{part}.{choice.type}.{key} is not set and has no default. Set it, "
                     f"e.g. for trainer.train_steps={params.trainer.train_steps}"
                 )
             for rate in value if isinstance(value, list | tuple) else [value]:
                 if key in RATES and not _is_rate(rate):
-                    return (
+                    raise UserError(
                         f"{_CONFIG}.{part}.{choice.type}.{key} is {value}, and a learning rate is "
                         "a number of 0 or more"
                     )
-    if reason := _why_no_warmup(params) or _why_no_auto_warmup(config):
-        return reason
+    _check_warmup(params)
+    _check_auto_warmup(config)
     if config.learning_rate.type == KEY:
-        return None
-    if reason := _why_no_decay(params):
-        return reason
-    try:
-        with tf.Graph().as_default():
-            OptimizerFactory(config).build_learning_rate()
-    except (TypeError, ValueError) as error:
-        return f"{_CONFIG}.learning_rate: {str(error).splitlines()[0]}"
-    return None
+        return
+    _check_decay(params)
+    with named(f"{_CONFIG}.learning_rate"), tf.Graph().as_default():
+        OptimizerFactory(config).build_learning_rate()
 
 
 def _is_rate(value) -> bool:
     return isinstance(value, int | float) and 0 <= value < math.inf
 
 
-def _why_no_warmup(params) -> str | None:
+def _check_warmup(params) -> None:
     warmup, steps = params.trainer.optimizer_config.warmup, params.trainer.train_steps
     length = "steps" if warmup.type == "tf_lamb" else "warmup_steps"
     warm = getattr(warmup.get(), length, 0) if warmup.get() else 0
     if warm > steps:
-        return (
+        raise UserError(
             f"warmup is longer than training: trainer.optimizer_config.warmup.{warmup.type}."
             f"{length}={warm:,} > trainer.train_steps={steps:,}. Train for longer, or take a "
             "smaller batch"
         )
-    return None
 
 
-def _why_no_auto_warmup(config) -> str | None:
+def _check_auto_warmup(config) -> None:
     rate = config.learning_rate
     if rate.type != KEY:
-        return None
+        return
     if config.warmup.get():
-        return (
+        raise UserError(
             f"trainer.optimizer_config.learning_rate.type={KEY} warms up itself. Write "
             "trainer.optimizer_config.warmup.type=null"
         )
     adascale = getattr(config.optimizer.get(), "adascale", None)
     if adascale is not None and adascale.scale is not None:
-        return (
+        raise UserError(
             f"trainer.optimizer_config.learning_rate.type={KEY} finds a learning rate of its own, "
             "which AdaScale would scale unseen. Write adascale.scale=null"
         )
-    try:
+    with named(f"{_CONFIG}.learning_rate.{KEY}", (TypeError, ValueError, ModuleNotFoundError)):
         with tf.Graph().as_default():
             Schedule(**rate.get().as_dict())
         gaussian_process.check_installed()
-    except (TypeError, ValueError, ModuleNotFoundError) as error:
-        return f"trainer.optimizer_config.learning_rate.{KEY}: {error}"
-    return None
 
 
-def _why_no_decay(params) -> str | None:
+def _check_decay(params) -> None:
     config = params.trainer.optimizer_config
     kind, settings = config.learning_rate.type, config.learning_rate.get().as_dict()
     if kind not in _DECAYS:
-        return None
+        return
     length, end_value = _DECAYS[kind]
     path, steps = f"{_CONFIG}.learning_rate.{kind}.{length}", settings[length]
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        return f"{path} is {steps}. Set a whole number of 1 or more"
+        raise UserError(f"{path} is {steps}. Set a whole number of 1 or more")
     if settings.get(end_value) or settings.get("cycle") or settings.get("power", 1) == 0:
-        return None
+        return
     warmup = config.warmup.get()
     ours = config.warmup.type == "tf_lamb" and warmup.handover == "continuous"
     before = (settings.get("offset") or 0) + (warmup.steps if ours else 0)
     total, counted, other = _length_of(params)
     if before + steps >= total:
-        return None
-    return (
+        return
+    raise UserError(
         f"the learning rate would be 0 from step {before + steps:,} of {counted}={total:,} on, "
         f"because {path} is {steps:,}{f' and begins at {before:,}' if before else ''}. Write "
         f"{path}={total - before}, or {other}={before + steps}"

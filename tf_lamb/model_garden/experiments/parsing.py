@@ -12,7 +12,7 @@ import tensorflow as tf
 from official.core import config_definitions, exp_factory, train_utils
 from official.modeling.hyperparams import base_config, oneof, params_dict
 
-from tf_lamb.model_garden.errors import UserError, did_you_mean, unknown
+from tf_lamb.model_garden.errors import UserError, did_you_mean, named, unknown
 from tf_lamb.model_garden.experiments import recipes
 from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 from tf_lamb.model_garden.folders import yamls
@@ -65,10 +65,8 @@ def parse(
     for path, value in leaves(filled):
         if (said := at(override, path)) not in (None, value):
             text.append(f"  but {path} = {said}, as --params_override has it, not {value}")
-    try:
+    with named("The configuration cannot be read", (KeyError, ValueError, TypeError)):
         params.validate()
-    except (KeyError, ValueError, TypeError) as error:
-        raise UserError(f"The configuration cannot be read: {error}") from error
     params.lock()
     return params, "\n".join(text)
 
@@ -84,10 +82,8 @@ def _filled_in(flags, params, override: dict) -> tuple[list[str], dict]:
     flag = f"--global_batch_size={batch}"
     _check_one(flag, "task.train_data.global_batch_size", batch, override)
     _override(params, _types(override), "--params_override")
-    try:
+    with named(flag):
         line, settings = recipes.fill_in(flags.recipe or recipes.DEFAULT, batch, params, override)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{flag}: {error}") from error
     return [line], settings
 
 
@@ -115,7 +111,7 @@ def _accumulation(params, most: int) -> tuple[int, str]:
             f"optimizer_config.optimizer.type={' or '.join(OPTIMIZERS)}"
         )
     batch = params.task.train_data.global_batch_size
-    try:
+    with named(flag):
         if (replicas := batches.replicas(params)) is None:
             raise ValueError(
                 f"how many replicas a {params.runtime.distribution_strategy} run has is not known "
@@ -123,8 +119,6 @@ def _accumulation(params, most: int) -> tuple[int, str]:
                 "gradient_accumulation_steps instead"
             )
         count = batches.accumulation(batch, replicas, most)
-    except ValueError as error:
-        raise UserError(f"{flag}: {error}") from error
     share = batch // replicas // count
     line = (
         f"batch = {share:,} examples x {replicas} replica(s) x {count:,} micro-batch(es) "
@@ -163,10 +157,9 @@ def own(flags) -> dict:
 def _override(params, settings: dict, source: str) -> None:
     for complaint in _misfits(params, settings, ""):
         raise UserError(f"{source}: {complaint}")
-    try:
+    kinds = KeyError, ValueError, TypeError, AttributeError
+    with named(f"{source} cannot be applied", kinds):
         params.override(settings, is_strict=True)
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{source} cannot be applied: {error}") from error
 
 
 def _misfits(config, settings: dict, path: str) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Whose folder a model_dir is: what a run may find there and go on from, and one run at a time."""
 
+import fcntl  # Windows has none, and no Model Garden: there is no tensorflow-text for it
 import json
 import os
 import re
@@ -13,11 +14,6 @@ from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, yamls
 from tf_lamb.model_garden.folders.yamls import at
 
-try:
-    import fcntl
-except ModuleNotFoundError:  # Windows has none
-    fcntl = None  # type: ignore[assignment]
-
 _LOCK_FILE = "tf_lamb_run.lock"
 _locked: dict[str, IO] = {}  # by path, open as long as this process trains there
 
@@ -29,7 +25,7 @@ def lock(model_dir: str) -> None:
     bucket has none, and neither have some file systems: there nobody is kept out.
     """
     path = os.path.join(os.path.realpath(model_dir), _LOCK_FILE)
-    if "://" in model_dir or fcntl is None or path in _locked:
+    if "://" in model_dir or path in _locked:
         return
     os.makedirs(model_dir, exist_ok=True)
     file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  (open until the process ends)
@@ -144,8 +140,8 @@ def _steps_of_adascale(model_dir: str) -> float:
     return 0.0
 
 
-def why_not_here(params, model_dir: str, experiment: str | None, seed: int | None) -> str | None:
-    """Why this experiment cannot train in this folder, or None.
+def check_folder(params, model_dir: str, experiment: str | None, seed: int | None) -> None:
+    """Raises where this experiment cannot train in this folder.
 
     A folder without a checkpoint has nothing to lose.
     """
@@ -154,35 +150,36 @@ def why_not_here(params, model_dir: str, experiment: str | None, seed: int | Non
         "weights), or delete this one"
     )
     if tf.io.gfile.exists(model_dir) and not tf.io.gfile.isdir(model_dir):
-        return f"--model_dir={model_dir} is a file. Name a folder"
+        raise UserError(f"--model_dir={model_dir} is a file. Name a folder")
     if not checkpoints.is_begun(model_dir):
-        return None
+        return
     saved = read_params(model_dir)
     if saved is None:
-        return (
+        raise UserError(
             f"--model_dir={model_dir} holds a checkpoint but no params.yaml that says "
             f"what it is of. {way_out}"
         )
     run = read_run(model_dir)
     if experiment and run.get("experiment") not in (None, experiment):
-        return (
+        raise UserError(
             f"--model_dir={model_dir} holds the experiment {run['experiment']}, "
             f"not {experiment}. {way_out}"
         )
     if seed is not None and run.get("seed") not in (None, seed):
-        return (
+        raise UserError(
             f"--model_dir={model_dir} was begun with --seed={run['seed']}, not {seed}. "
             f"Leave --seed out to go on with it. {way_out} to begin anew"
         )
     old, new = _identity(saved), _identity(params.as_dict())
     for path in old:
         if difference := _first_difference(old[path], new.get(path), path):
-            return f"--model_dir={model_dir} holds another experiment: {difference}. {way_out}"
-    return None
+            raise UserError(
+                f"--model_dir={model_dir} holds another experiment: {difference}. {way_out}"
+            )
 
 
-def why_replaced(model_dir: str, kind: str, ours: bool) -> str | None:
-    """Why an optimizer cannot go on from this folder, or None: one has slots, the other others.
+def check_replaced(model_dir: str, kind: str, ours: bool) -> None:
+    """Raises where an optimizer cannot go on from this folder: one has slots, the other others.
 
     Args:
         model_dir: the folder.
@@ -193,43 +190,42 @@ def why_replaced(model_dir: str, kind: str, ours: bool) -> str | None:
     names = reader.get_variable_to_shape_map() if reader else ()
     was_ours = any(re.search(r"^optimizer/.*\w:\d+/\.ATTR", name) for name in names)
     if not names or was_ours == ours:
-        return None
+        return
     begun, way_out = "without", "Leave --replace_stock out"
     if was_ours:
         begun, way_out = "with", "Write --replace_stock"
-    return (
+    raise UserError(
         f"--model_dir={model_dir} was begun {begun} --replace_stock, and its {kind} keeps other "
         f"state than yours. {way_out}, or choose another --model_dir"
     )
 
 
-def why_no_successor(before, after, keep_moments: bool) -> str | None:
-    """Why an experiment cannot go on from the weights of the one before, or None."""
+def check_successor(before, after, keep_moments: bool) -> None:
+    """Raises where an experiment cannot go on from the weights of the one before."""
     old, new = before.task.model.as_dict(), after.task.model.as_dict()
     if difference := _first_difference(old, new, "task.model"):
-        return f"it cannot take over the weights of the stage before: {difference}"
+        raise UserError(f"it cannot take over the weights of the stage before: {difference}")
     if not keep_moments:
-        return None
+        return
     old, new = (params.trainer.optimizer_config.optimizer.type for params in (before, after))
     if old != new:
-        return f"--moments=keep: the stage before trains with {old}, this one with {new}"
+        raise UserError(f"--moments=keep: the stage before trains with {old}, this one with {new}")
     old, new = (_state(params.as_dict()) for params in (before, after))
     if path := next((path for path in old if old[path] != new[path]), None):
-        return (
+        raise UserError(
             f"--moments=keep: the {path} of the stage before is {old[path]!r}, and of this one "
             f"{new[path]!r}. Write the same for both, or --moments=reset"
         )
     if "set" in (value for path, value in new.items() if path.endswith("adascale.scale")):
-        return (
+        raise UserError(
             "--moments=keep: AdaScale would go on counting the steps of the stage before. Write "
             "--moments=reset"
         )
     if after.trainer.optimizer_config.warmup.type != "tf_lamb":
-        return (
+        raise UserError(
             "--moments=keep needs trainer.optimizer_config.warmup.type=tf_lamb, which can begin "
             "where the optimizer's steps are"
         )
-    return None
 
 
 def _identity(params: dict) -> dict:

@@ -36,9 +36,6 @@ def interrupts_handled(stop):
     A signal that is ignored, as Ctrl-C is in the background of a script, stays so; one for which
     somebody else has a handler by then is theirs.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     heard = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]

@@ -13,6 +13,7 @@ from tf_lamb.api.layers.batch_norm import Flag
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import adversarial as rule
 from tf_lamb.core import checks
+from tf_lamb.model_garden.errors import UserError, named
 from tf_lamb.model_garden.running import batches
 from tf_lamb.model_garden.tasks import images
 from tf_lamb.tensorflow import namespace
@@ -44,42 +45,39 @@ class ConcurrentAdversarialConfig(images.ImageClassificationConfig):
     adversarial: AdversarialConfig = dataclasses.field(default_factory=AdversarialConfig)
 
 
-def why_no_attack(params) -> str | None:
-    """Why this attack cannot be, or None."""
+def check_attack(params) -> None:
+    """Raises where this attack cannot be."""
     task, attack = params.task, getattr(params.task, "adversarial", None)
     if attack is None:
-        return None
+        return
     pixels, share = "(0, 255]", "[0, 1]"
     intervals = {"epsilon": pixels, "step_size": pixels, "alpha": share, "clean_start": share}
-    try:
+    with named("task.adversarial"):
         for name, interval in intervals.items():
             if (value := getattr(attack, name)) is not None or name != "step_size":
-                checks.number(f"task.adversarial.{name}", value, interval)
-        checks.integer("task.adversarial.steps", attack.steps)
-        checks.integer("task.adversarial.tau", attack.tau, 0)
-    except (TypeError, ValueError) as error:
-        return str(error)
+                checks.number(name, value, interval)
+        checks.integer("steps", attack.steps)
+        checks.integer("tau", attack.tau, 0)
     if task.model.input_size[-1:] != [3]:
-        return (
+        raise UserError(
             f"task.adversarial attacks pixels of 3 colours, but task.model.input_size is "
             f"{task.model.input_size}. Write [height, width, 3]"
         )
     if task.ghost_batch_size is not None or task.model.norm_activation.use_sync_bn:
-        return (
+        raise UserError(
             "task.adversarial gives clean and adversarial images statistics of their own, within "
             "a replica: set task.ghost_batch_size to null and use_sync_bn to false"
         )
     if task.losses.use_binary_cross_entropy or task.losses.soft_labels:
-        return (
+        raise UserError(
             "task.adversarial needs one label an image: set task.losses.use_binary_cross_entropy "
             "and task.losses.soft_labels to false"
         )
     if attack.tau and batches.micro_batches(params) > 1:
-        return (
+        raise UserError(
             f"task.adversarial.tau={attack.tau} counts updates, of which gradient_accumulation_"
             "steps makes several calls: set it to null, or tau to 0"
         )
-    return None
 
 
 @task_factory.register_task_cls(ConcurrentAdversarialConfig)

@@ -7,6 +7,7 @@ from official.vision.configs import image_classification as configs
 from official.vision.tasks import image_classification
 
 import tf_lamb.tf_keras
+from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.running import batches
 
 
@@ -35,23 +36,22 @@ class ImageClassificationTask(image_classification.ImageClassificationTask):
         return model
 
 
-def why_no_groups(params, examples) -> str | None:
-    """Why a replica's examples cannot be normalized by groups, or None."""
+def check_groups(params, examples) -> None:
+    """Raises where a replica's examples cannot be normalized by groups."""
     size = getattr(params.task, "ghost_batch_size", None)
     if size is None:
-        return None
+        return
     if not isinstance(size, int) or size < 1:
-        return f"task.ghost_batch_size is {size}. Set it to 1 or more, or to null"
+        raise UserError(f"task.ghost_batch_size is {size}. Set it to 1 or more, or to null")
     if params.task.model.norm_activation.use_sync_bn:
-        return (
+        raise UserError(
             f"task.ghost_batch_size={size} normalizes within a replica, and task.model."
             "norm_activation.use_sync_bn over all of them: set one of the two to null or false"
         )
     if examples % size:
         known = batches.replicas(params) is not None
         seen = "a replica sees at once" if known else "all replicas see together"
-        return (
+        raise UserError(
             f"task.ghost_batch_size={size} does not divide the {examples:,} examples that {seen}. "
             "Take one that does, or another task.train_data.global_batch_size"
         )
-    return None

@@ -10,6 +10,7 @@ from official.core import base_task, task_factory
 from official.nlp.data import data_loader_factory, pretrain_dataloader
 from official.nlp.tasks import masked_lm
 
+from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
 
@@ -52,20 +53,21 @@ _of_our_data = data_loader_factory.register_data_loader_cls(PretrainDataConfig)
 _of_our_data(pretrain_dataloader.BertPretrainDataLoader)
 
 
-def why_no_order(data) -> str | None:
-    """Why `resume_in_order` cannot be kept with this data config, or None."""
+def check_order(data) -> None:
+    """Raises where `resume_in_order` cannot be kept with this data config."""
     if not getattr(data, "resume_in_order", False):
-        return None
+        return
     if data.seed is None:
-        return "task.train_data.resume_in_order needs task.train_data.seed: set it to any number"
+        raise UserError(
+            "task.train_data.resume_in_order needs task.train_data.seed: set it to any number"
+        )
     if data.deterministic is False:
-        return "task.train_data.resume_in_order needs task.train_data.deterministic: true"
+        raise UserError("task.train_data.resume_in_order needs task.train_data.deterministic: true")
     if data.enable_tf_data_service:
-        return (
+        raise UserError(
             "task.train_data.resume_in_order cannot hold with enable_tf_data_service, "
             "which deals batches out in no fixed order: set one of the two to false"
         )
-    return None
 
 
 @task_factory.register_task_cls(MaskedLMConfig)
@@ -97,8 +99,7 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
         dataset = super().build_inputs(params, input_context)
         if not (params.is_training and getattr(params, "resume_in_order", False)):
             return dataset
-        if reason := why_no_order(params):
-            raise ValueError(reason)
+        check_order(params)
         steps = checkpoints.steps_done(self.logging_dir)
         # An element of the dataset is the micro-batch of one replica.
         elements = self.task_config.train_data.global_batch_size // params.global_batch_size
