@@ -2,6 +2,7 @@
 # make train-resnet  a small ResNet on handwritten digits, with LAMB and with LARS
 # make test    what a change is likely to break: run it before every commit
 # make test-slow  what needs minutes: kills, clusters, the TPU's compiler, notebooks, trainings
+# make coverage  the lines of the package that `make test` does not run
 # make check   style, types, the import law
 # make format  what `make check` wants of the style
 # make test-hosts  the optimizers on the oldest and the newest versions that are declared, and on torch
@@ -17,7 +18,7 @@ HOSTS = .build/hosts
 AUDIT = .build/audit
 INSTALL = $(RUN) -m pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: train train-resnet test test-slow test-hosts check format docs goldens audit
+.PHONY: train train-resnet test test-slow coverage test-hosts check format docs goldens audit
 
 train: $(VENV)/.train
 	$(RUN) -m tf_lamb.model_garden.sample_data --output_dir=.build/data
@@ -45,6 +46,12 @@ test: $(VENV)/.develop
 test-slow: $(VENV)/.develop
 	$(PYTEST) -m slow
 	KERAS_BACKEND=jax $(PYTEST) -m slow
+
+# A word of its own: tracing takes half as long again. What TensorFlow compiles was traced in Python, so it counts.
+coverage: $(VENV)/.develop
+	mkdir -p .build
+	$(PYTEST) -m "not slow" --cov --cov-report=
+	KERAS_BACKEND=jax $(PYTEST) -m "not slow" --cov --cov-append
 
 # One alone: `make test-host-newest`. Each needs its Python: 3.11, and 3.13 for the newest.
 test-hosts: test-host-oldest test-host-newest test-host-torch
