@@ -21,7 +21,7 @@ from tf_lamb.core.messages import warn
 from tf_lamb.keras.decentralized import checks
 from tf_lamb.keras.decentralized.workers import Consensus, Workers
 
-_RULES = {
+_RULES: dict[str, Callable] = {
     "decentlam": decentralized.decentlam,
     "dmsgd": decentralized.dmsgd,
     "dmsgd_awc": functools.partial(decentralized.dmsgd, order="adapt_with_combine"),
@@ -213,7 +213,7 @@ class Decentralized(keras.Model):
         with keras.StatelessScope(list(mapping)) as scope:
             rate = ops.convert_to_tensor(optimizer.learning_rate)
             turn = ops.convert_to_tensor(optimizer.iterations)
-            slots = [(v.value,) for v in optimizer.momentums] or [()] * len(weights)
+            slots: list = [(v.value,) for v in optimizer.momentums] or [()] * len(weights)
             decays = [treatment.decay for treatment in self._plan.treatments]
             loss, predictions, (weights, others, slots, metrics) = workers.step(
                 decays, rate, turn, (weights, others, slots, metrics), (x, y, sample_weight)
