@@ -201,7 +201,7 @@ def _boundary(value):
 
 @dataclasses.dataclass(frozen=True)
 class Warmup(Schedule):
-    """A rise to the first value of another schedule, in front of it.
+    """A warmup to the first value of another schedule, followed by that schedule.
 
         kind          at step s of the warmup's S, to the peak p = after(0)
         linear        start + (p - start) s/S
@@ -209,19 +209,19 @@ class Warmup(Schedule):
         exponential   start (p/start)^(s/S)
         constant      start
 
-    The joint is exact with Keras's own schedules, too: the rate at step S + k is what `after` gives
-    at step k, bit for bit, however long the warmup; `steps` counts no step of `after`.
+    The rate at step S + k equals `after` at step k, bit for bit, for any length of the warmup, also
+    with Keras's own schedules. `steps` counts no step of `after`.
 
     Attributes:
         steps: S, the length of the warmup.
         after: The schedule that follows: `PolynomialDecay`, `CosineDecay` or another of Keras, or
             `Stages`; or a number, a constant rate.
         kind: "linear", "polynomial", "exponential" or "constant". Defaults to "linear".
-        power: Of a polynomial rise. Defaults to 1.0.
+        power: Power of a polynomial warmup. Defaults to 1.0.
         start: The rate at step 0. Defaults to 0.0.
-        handover: "continuous" lets `after` begin when the warmup ends, from its peak; "drop" reads
-            it at the absolute step, as BERT's code and MLPerf's do, so that the rate falls at once
-            by what `after` would have lost by then. Defaults to "continuous".
+        handover: "continuous" starts `after` when the warmup ends, at its peak. "drop" reads
+            `after` at the absolute step, as the code of BERT and MLPerf does: the rate drops when
+            the warmup ends. Defaults to "continuous".
 
     Example:
 
@@ -268,12 +268,12 @@ class Warmup(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class Stages(Schedule):
-    """One schedule after another, each counted from its own step 0: re-warmup between stages.
+    """Successive schedules, each counted from its own step 0: allows a new warmup in each stage.
 
     Attributes:
-        lengths: How many steps each stage lasts; the last one goes on.
-        schedules: What each stage has: a `Warmup`, a schedule of Keras, or a number, a constant
-            rate.
+        lengths: Number of steps of each stage; the last stage does not end.
+        schedules: The schedule of each stage: a `Warmup`, a schedule of Keras, or a number, a
+            constant rate.
 
     Example:
 

@@ -1,1 +1,1 @@
-"""The way in: state and arguments of other optimizers, in our words."""
+"""Migration: state and arguments of other packages' optimizers."""

@@ -33,32 +33,32 @@ def make_migrate_functions(
     ) -> Report:  # fmt: skip
         """Continues the state of another optimizer: its moments and its step.
 
-        Everything is read and checked first. Where something does not fit, one error names the
-        variable and the way out, and nothing has been changed.
+        The function reads and checks everything before it changes anything. If something does not
+        fit, one error names the variable and what to do, and nothing has changed.
 
         Args:
-            source: What to continue: the path of a `tf.train.Checkpoint` (its prefix, or its
+            source: The source of the state: the path of a `tf.train.Checkpoint` (its prefix, or its
                 folder) or of an HDF5 file, written with LAMB of TensorFlow Addons, or LAMB or LARS
                 of Model Garden; in tf_keras such a legacy optimizer itself, in Keras 3 a
                 `keras.optimizers.Lamb` or `Muon`; or an optimizer of this package, of either Keras.
-            optimizer: One of this Keras, for instance `tf_lamb.LAMB(...)`; built for the model's
-                trainable variables if it is not yet. Its arguments stay its own.
-            model: The model that it trains, with its variables made.
-            weights: Whether to set the model's weights from the file, too. Defaults to False: they
-                are left as they are.
-            rename: Dict from the path of a variable to its name in the source, where names differ
+            optimizer: An optimizer of this Keras, for example `tf_lamb.LAMB(...)`. If needed, it is
+                built for the model's trainable variables. It keeps its own arguments.
+            model: The model that the optimizer trains, with its variables built.
+            weights: Whether to set the model's weights from the file. Defaults to False: the
+                weights do not change.
+            rename: Dict from the path of a variable to its name in the source, if the names differ
                 by more than the name of the model. Defaults to None.
-            fresh: Paths of variables that the source never updated, whose state begins at zero.
+            fresh: Paths of variables that the source never updated; their state starts at zero.
                 Defaults to none.
 
         Returns:
-            A report; print it. It says what matched and what did not, and which arguments would
-            keep the behaviour where it changes.
+            A report; print it. It lists the matched and unmatched variables, the changes of
+            behaviour, and the arguments that would avoid them.
 
         Raises:
-            ValueError: where the source is damaged, holds no slots, or is of another model or
+            ValueError: if the source is damaged, has no slots, or belongs to another model or
                 family.
-            FileNotFoundError: where there is nothing at the path.
+            FileNotFoundError: if the path does not exist.
             TypeError: for another kind of source or optimizer.
 
         Example:
@@ -89,23 +89,23 @@ def make_migrate_functions(
         return report
 
     def from_addons(config: Mapping[str, Any] | str | os.PathLike, **arguments: Any) -> Optimizer:
-        """The LAMB that a serialized `Addons>LAMB` asks for.
+        """Makes our LAMB from a serialized `Addons>LAMB`.
 
-        Both forms are read, of TensorFlow Addons (`exclude_from_layer_adaptation` and all) and of
-        Model Garden, which registers its LAMB under the same name and drops its exclusion lists.
-        The name is not registered: whoever loads a model with it says so, by calling this.
+        It reads both forms. TensorFlow Addons saves all arguments. Model Garden registers its LAMB
+        under the same name and drops the exclusion lists. This package does not register the name:
+        to load such a model, call this function.
 
         Args:
-            config: What `serialize` returned, `{"class_name": "Addons>LAMB", "config": {...}}` or
-                the newer form with "registered_name"; or the path of an HDF5 file that holds it.
-            **arguments: Of `LAMB`, instead of the config's or beside them.
+            config: The result of `serialize`, `{"class_name": "Addons>LAMB", "config": {...}}` or
+                the newer form with "registered_name"; or the path of an HDF5 file with it.
+            **arguments: Arguments of `LAMB` that replace or extend those of the config.
 
         Returns:
             A `LAMB` of this Keras.
 
         Raises:
             ValueError: for another class; for an argument that LAMB does not have; for a config of
-                Model Garden, if both exclusion lists are not given.
+                Model Garden without both exclusion lists as arguments.
 
         Example:
 

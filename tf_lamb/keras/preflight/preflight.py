@@ -1,4 +1,4 @@
-"""A report of the TPU's own compiler on a model's train step, before a TPU is rented."""
+"""Reports memory and time of a model's train step from the TPU's own compiler."""
 
 import functools
 import math
@@ -32,56 +32,55 @@ def preflight(
     cache_dir: str | os.PathLike | None = "auto",
     print_fn: Callable[[str], Any] | None = None,
 ) -> Report:
-    """Asks the TPU's compiler about a model's train step; no TPU is needed, and nothing runs.
+    """Checks memory and time of a model's train step with the TPU's compiler; needs no TPU.
 
-    The step that `fit` would run on Keras's JAX backend is compiled for the whole slice, sharded,
-    by libtpu, which runs on a CPU: `pip install ".[preflight]"`. The report says whether it
-    fits, how its memory splits, which collectives the compiled program has, and the least time
-    that it can take. The model's weights and compile state and the optimizer stay as they are; an
-    unbuilt model is built, as its first step would.
+    libtpu compiles the sharded step of `fit` on Keras's JAX backend for the full slice. It runs on
+    a CPU: `pip install ".[preflight]"`. The report shows whether the step fits, the parts of its
+    memory, the collectives of the compiled program, and the minimum time of the step. The model's
+    weights, its compile state and the optimizer do not change. An unbuilt model is built, as in its
+    first step.
 
     Args:
         model: A `keras.Model`, functional, `Sequential` or a subclass, on the JAX backend.
-        optimizer: As `compile` takes it. It is made again from its config.
-        loss: As `compile` takes it.
-        input_shapes: The shapes of one whole batch, over all replicas, in the structure that the
-            model takes: `(4096, 128)`, or a list or dict of such. A leaf may be a pair
-            `((4096, 128), "int32")`, a `keras.KerasTensor` or a `jax.ShapeDtypeStruct`; else the
-            model's inputs say the dtype, or it is Keras's default. `model.input_shape` will do,
-            beside a `batch_size`.
-        topology: The slice that it would run on: "v3:32x32", "v4:4x4x4", "v5e:4x8", ...
-        target_shapes: The shapes of what the loss compares with, likewise. Defaults to what Keras's
-            own losses take for the model's predictions; needed for other losses.
-        batch_size: Examples of the whole batch, where a first axis is None. Defaults to None.
-        distribution: A `keras.distribution.DataParallel` or `ModelParallel` whose mesh has a
-            device for each replica of the topology; what they are called does not matter
-            (`[f"tpu:{i}" for i in range(8)]`). Variables lie as it says, whatever they were made
-            under. Defaults to data parallelism over all replicas.
-        steps: Updates of the whole schedule, for its least time. Defaults to None.
-        largest_batch: Whether to look for the largest batch that fits, too, which takes three more
-            compilations at most. Defaults to True.
-        cache_dir: A folder where the compiler's answers are kept, about 1 kB each, so that the same
-            question is not compiled again. "auto" is `tf_lamb/preflight` in the user's cache folder
-            (`XDG_CACHE_HOME`, or `~/.cache`); None is none. Defaults to "auto".
-        print_fn: Called with the report's rows as soon as they are known, as `print` is: first
-            whether the step fits and how long it takes at least, after one compilation. Defaults to
-            None: nothing is printed.
+        optimizer: An optimizer, as for `compile`. The function makes a copy from its config.
+        loss: A loss, as for `compile`.
+        input_shapes: The shapes of one full batch, over all replicas, in the structure of the
+            model's input: `(4096, 128)`, or a list or dict of shapes. A leaf may be a pair
+            `((4096, 128), "int32")`, a `keras.KerasTensor` or a `jax.ShapeDtypeStruct`; otherwise
+            the dtype is that of the model's inputs, or Keras's default. With `batch_size` you can
+            pass `model.input_shape`.
+        topology: The TPU slice: "v3:32x32", "v4:4x4x4", "v5e:4x8", ...
+        target_shapes: The shapes of the loss's targets, in the same form. Defaults to the targets
+            of Keras's own losses for the model's predictions; needed for other losses.
+        batch_size: Examples of the full batch, if a first axis is None. Defaults to None.
+        distribution: A `keras.distribution.DataParallel` or `ModelParallel`. Its mesh has a device
+            for each replica of the topology, with any names (`[f"tpu:{i}" for i in range(8)]`). It
+            decides the layout of the variables, also of existing ones. Defaults to data parallelism
+            over all replicas.
+        steps: Updates of the full schedule, for its minimum time. Defaults to None.
+        largest_batch: Whether to search for the largest batch that fits; this takes at most three
+            more compilations. Defaults to True.
+        cache_dir: A folder for the compiler's answers, about 1 kB each; the same step is then not
+            compiled again. "auto" is `tf_lamb/preflight` in the user's cache folder
+            (`XDG_CACHE_HOME`, or `~/.cache`); None disables the cache. Defaults to "auto".
+        print_fn: A function such as `print`, called with the report's rows as soon as they are
+            known. The first rows, whether the step fits and its minimum time, come after one
+            compilation. Defaults to None: nothing is printed.
 
     Returns:
-        A report: print it, or see `as_dict()`. Sizes are bytes of one replica; what tiles of the
-        memory leave empty is part of `memory.rest`. XLA counts the operations of a loop, such as
-        an LSTM's, once, so that they bound less than they could. With
-        `gradient_accumulation_steps`, the given batch is one micro-batch, and `work` is that of a
-        whole update. `work.reduced` is what the program's all-reduces sum; one within a part of
-        the replicas counts by what its links carry at least. Under `ModelParallel`, the
-        examples of a replica are the batch over all replicas, on average.
+        A report: print it, or see `as_dict()`. Sizes are bytes of one replica. `memory.rest`
+        includes the padding of memory tiles. XLA counts the operations of a loop, such as an
+        LSTM's, once; the bound is then lower than possible. With `gradient_accumulation_steps`, the
+        given batch is one micro-batch, and `work` covers a full update. `work.reduced` is the size
+        of the program's all-reduces; an all-reduce over a part of the replicas counts with the
+        minimum on its links. Under `ModelParallel`, the examples of a replica are the batch divided
+        by all replicas, on average.
 
     Raises:
-        ModuleNotFoundError: where libtpu is not installed.
-        ValueError: for all else that can be known before anything is compiled: another backend,
-            an unknown topology, a mesh of another size, shapes that are incomplete or that the
-            model does not take, a batch that does not split, or an optimizer that is built for
-            something else.
+        ModuleNotFoundError: if libtpu is not installed.
+        ValueError: for all errors that are detectable before a compilation: another backend, an
+            unknown topology, a mesh of another size, shapes that are incomplete or do not fit the
+            model, a batch that does not divide, or an optimizer that is built for another model.
 
     Example:
 
