@@ -166,6 +166,8 @@ class Runs:
         what = {"task": self.name, "data": self.kind, "target": self.target, "rival": rival,
                 "batch": batch, "rate": rate, "seed": seed}  # fmt: skip
         made = next((line for line in self.log.lines if self.tells(line, what, limit)), None)
+        if made is None and not flags.FLAGS.train:
+            return math.inf, math.inf
         if made is None:
             made = {**what, "limit": limit, **self.train(rival, batch, rate, seed, limit)}
             self.log.note(made)
@@ -380,8 +382,10 @@ def draw_grids(runs, results, path):
         ax.set(title=look.label(name), xlabel="rate", ylabel="steps")
     for ax in axes.flat[len(tuned) :]:
         ax.set_axis_off()
-    handles = axes.flat[0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside right upper", title="batch")
+    marks = {}
+    for ax in axes.flat:
+        marks |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+    figure.legend(marks.values(), marks, loc="outside right upper", title="batch")
     look.save(figure, path)
 
 
@@ -415,6 +419,7 @@ if __name__ == "__main__":
     flags.DEFINE_list("batches", [], "From the smallest on; the task's own if none.")
     flags.DEFINE_list("rivals", [], "Of the task; all if none.")
     flags.DEFINE_bool("untuned", True, "Whether AutoWarmup runs, too.")
+    flags.DEFINE_bool("train", True, "Whether runs that the log does not have are made.")
     flags.DEFINE_float("target", None, "Of the held-out loss; the task's own if none.")
     flags.DEFINE_integer("limit", None, "Examples a run may see; the task's own if none.")
     flags.DEFINE_integer("seeds", 3, "Of each.")
