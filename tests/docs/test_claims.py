@@ -133,7 +133,8 @@ def of_text():
         for b, rate in ((16, 0.004), (64, 0.008), (256, 0.008), (1600, 0.016))
     }
     gone = [100 - 100 * steps / median["muon", b] for b, steps in before.items()]
-    lars = {run["rate"]: run["steps"] for run in runs("steps_text", rival="lars") if run["steps"]}
+    at_16 = runs("steps_text", rival="lars", batch=16)
+    lars = {run["rate"]: run["steps"] for run in at_16 if run["steps"]}
     momentum = sorted({run["rate"] for run in runs("steps_text", rival="momentum")})
     ends = {run["batch"]: run["noise_scale"][-1] for run in runs("steps_text") if "noise_at" in run}
     assert list(lars) == [1.024] and len(momentum) == 5
@@ -143,7 +144,7 @@ def of_text():
         "before": before,
         "muon_before": (min(gone), max(gone)),
         "lars": round(lars[1.024], -2),
-        "lars_rates": {8: "eight"}[len({run["rate"] for run in runs("steps_text", rival="lars")})],
+        "lars_rates": {8: "eight"}[len({run["rate"] for run in at_16})],
         "momentum_text": (momentum[0], momentum[-1]),
         "automatic_text": (median["autowarmup", 16] / median["lamb", 16], *lost("steps_text")),
         "noise_text": (ends[16], ends[64]),
