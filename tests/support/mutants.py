@@ -547,8 +547,9 @@ JAX = {
     ("fitting", f"{SHARED}::test_interrupted_in_the_middle_of_an_update[4-True]"): [
         ("what one replica had added up", "value.sum(axis=0) if", "value[0] if"),
     ],
-    ("MeasuringOptimizer._mean_over_replicas", f"{SHARED}::test_replicas_are_parts_of_the_batch"): [
-        ("squares of shares", "return self._replicas * squares", "return squares"),
+    ("MeasureNoise._measure", f"{SHARED}::test_replicas_are_parts_of_the_batch"): [
+        ("squares of shares", "self._replicas * self._sum_over_replicas(squares)",
+         "self._sum_over_replicas(squares)"),
     ],
     ("MeasuringOptimizer._summed", f"{SHARED}::test_replicas_are_parts_of_the_batch"): [
         ("the mean of one replica", "ops.sum(g, axis=0) for", "g[0] for"),

@@ -119,11 +119,6 @@ def compute_dtype(dtype):
     return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
 
 
-def is_half(dtype):
-    """Whether the dtype is one in which nothing may be summed."""
-    return keras.backend.standardize_dtype(dtype) in ("float16", "bfloat16")
-
-
 def native(variable):
     """The variable that an update works on: TensorFlow's own for a Keras variable on TensorFlow."""
     if variable is None or keras.backend.backend() != "tensorflow":

@@ -17,8 +17,6 @@ import keras
 from keras import ops
 
 from tf_lamb.api.noise.adascale import Rate
-from tf_lamb.api.optimizers import named
-from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import is_overwritten
 from tf_lamb.keras import host, processes
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
@@ -45,16 +43,12 @@ class MeasuringOptimizer(host.HostOptimizer):
         if self.built or not variables:
             return
         processes.agree_on(self, variables)
-        inner = self.inner_optimizer
-        on_tensorflow = keras.backend.backend() == "tensorflow"
+        replicas, on_tensorflow = self._replicas, keras.backend.backend() == "tensorflow"
         if on_tensorflow:
-            self._replicas = self._distribution_strategy.num_replicas_in_sync
-        self._count_parts(self._replicas, inner.gradient_accumulation_steps or 1)
-        self._gathers = on_tensorflow and isinstance(inner, Layerwise) and self.micro_batches > 1
-        if self._gathers:  # before they are measured, and not again
-            self._add_up, inner.gather = inner.gather, lambda gradients, accumulators: None
-        if not inner.built:
-            inner.build(variables)
+            replicas = self._distribution_strategy.num_replicas_in_sync
+        self._divide(replicas, may_gather=on_tensorflow)
+        if not self.inner_optimizer.built:
+            self.inner_optimizer.build(variables)
         super().build(variables)
         self._make_state(variables)
         self._set_weights_of_files()
@@ -67,30 +61,6 @@ class MeasuringOptimizer(host.HostOptimizer):
             scope = replicas.per_replica_variables()
         with scope:
             return self.add_variable(shape, initializer, dtype=dtype, name=name)
-
-    def _named_state(self):
-        return named.of_measured(self)
-
-    @property
-    def variables(self):
-        """Its own, then the inner optimizer's."""
-        return [*self._variables, *self.inner_optimizer.variables]
-
-    def set_weights(self, weights):
-        """See base class, which sets its own alone."""
-        own = len(self._variables) if self.built else len(weights)
-        super().set_weights(weights[:own])
-        if self.built:
-            self.inner_optimizer.set_weights(weights[own:])
-
-    @property
-    def iterations(self):
-        """Steps of the inner optimizer."""
-        return self.inner_optimizer.iterations
-
-    @iterations.setter
-    def iterations(self, variable):
-        self._iterations = variable
 
     def apply(self, grads, trainable_variables=None):
         """Measures the gradients, and hands their sum over replicas to the inner optimizer."""
@@ -111,7 +81,7 @@ class MeasuringOptimizer(host.HostOptimizer):
             counts = self._measure(dense, None, positions)
         else:
             if self._replicas > 1 and keras.backend.backend() == "tensorflow":
-                gradients = self._sum_over_replicas(gradients)
+                gradients = self._reduced(gradients)
                 summed = list(map(host.dense, gradients, variables))
             else:
                 gradients = summed = dense
@@ -120,7 +90,7 @@ class MeasuringOptimizer(host.HostOptimizer):
         self.inner_optimizer.apply([*gradients, *values], [*variables, *overwritten])
         self._stepped(counts)
 
-    def _sum_over_replicas(self, gradients):
+    def _reduced(self, gradients):
         reduce = type(self.inner_optimizer)._all_reduce_sum_gradients
         pairs = reduce(self.inner_optimizer, [(g, None) for g in gradients])
         return [gradient for gradient, _ in pairs]
@@ -137,13 +107,12 @@ class MeasuringOptimizer(host.HostOptimizer):
             return replicas.squared_norm(gradient)
         return ops.sum(ops.square(ops.cast(gradient, "float32")))
 
-    def _mean_over_replicas(self, squares):
-        """Replica i has g_i/n, so that the sum is the mean: the mean of |g_i|^2 is n times it."""
-        if self._replicas > 1 and keras.backend.backend() == "tensorflow":
-            from tf_lamb.tensorflow import replicas
+    def _sum_over_replicas(self, squares):
+        if self._replicas == 1 or keras.backend.backend() != "tensorflow":
+            return squares
+        from tf_lamb.tensorflow import replicas
 
-            squares = replicas.sum_over_replicas(squares)
-        return self._replicas * squares
+        return replicas.sum_over_replicas(squares)
 
     def _summed(self, gradients):
         is_per_replica = self._replicas > 1 and keras.backend.backend() == "jax"

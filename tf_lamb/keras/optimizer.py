@@ -67,11 +67,6 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         dtype = self._settings.slot_dtype if dtype == "float32" else dtype
         return tuple(self.add_variable_like(variable, name, dtype) for name in names)
 
-    def _add_master(self, variable):
-        if self._settings.master_weights and host.is_half(variable.dtype):
-            return self.add_variable_like(variable, "master", "float32")
-        return None
-
     def add_variable_like(self, variable, name, dtype):
         """Adds a variable like the given one; a device's share of it where the update is shared."""
         if self._replicas > 1 and name == "gradient_accumulator":  # seam: as Keras names it

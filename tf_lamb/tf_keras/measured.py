@@ -17,9 +17,7 @@ import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api.noise.adascale import Rate
-from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import path_of
 from tf_lamb.tensorflow import namespace, replicas
 from tf_lamb.tensorflow.update import dense
 from tf_lamb.tf_keras import host
@@ -37,6 +35,8 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
     )
     _serialize = staticmethod(tf_keras.optimizers.serialize)
     _squared_norm = staticmethod(replicas.squared_norm)
+    _sum_over_replicas = staticmethod(replicas.sum_over_replicas)
+    _check_built_for = Layerwise._check_built_for
 
     def _wrap(self, inner, name):
         self.inner_optimizer = inner
@@ -45,15 +45,11 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
     def build(self, var_list):
         """Builds the inner optimizer, too; refuses where a step has only one part."""
         if getattr(self, "_built", False):
-            self._check_built_for(var_list)
+            self._check_built_for(var_list, self._index_dict)
             return
         inner = self.inner_optimizer
-        self._replicas = inner._distribution_strategy.num_replicas_in_sync
-        self._count_parts(self._replicas, getattr(inner, "gradient_accumulation_steps", None) or 1)
-        accumulates = isinstance(inner, Layerwise) and self.micro_batches > 1
-        self._gathers = accumulates and host.aggregates_as_tf_keras(inner)
-        if self._gathers:  # before they are measured, and not again
-            self._add_up, inner.gather = inner.gather, lambda gradients, accumulators: None
+        n = inner._distribution_strategy.num_replicas_in_sync
+        self._divide(n, may_gather=host.aggregates_as_tf_keras(inner))
         inner.build(var_list)
         super().build(var_list)
         self._make_state(var_list)
@@ -65,45 +61,13 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
         if isinstance(self.inner_optimizer, Layerwise):
             self.inner_optimizer.take_loss_scale(scale)
 
-    def _named_state(self):
-        return named.of_measured(self)
-
     def _add(self, name, shape, dtype, initializer):
         own = self._gathers and name == "squares"
         with replicas.per_replica_variables() if own else contextlib.nullcontext():
             return self.add_variable(shape, tf.as_dtype(dtype), initializer, f"{self.name}_{name}")
 
-    def _check_built_for(self, variables):
-        for variable in variables:
-            if self._var_key(variable) not in self._index_dict:
-                raise ValueError(
-                    f"{self.name} was built for other variables than {path_of(variable)!r}. Make a "
-                    "new optimizer for a new model, for instance "
-                    f"{type(self).__name__}.from_config(optimizer.get_config())."
-                )
-
-    @property
-    def iterations(self):
-        """Steps of the inner optimizer."""
-        return self.inner_optimizer.iterations
-
-    @iterations.setter
-    def iterations(self, variable):
-        self.inner_optimizer.iterations = variable
-
     def _create_iteration_variable(self):
         """No-op: the inner optimizer counts."""
-
-    @property
-    def variables(self):
-        """Its own, then the inner optimizer's."""
-        return tf_keras.optimizers.Optimizer.variables.fget(self) + self.inner_optimizer.variables
-
-    def set_weights(self, weights):
-        """See base class, which sets its own alone."""
-        own = len(self._variables)
-        super().set_weights(weights[:own])
-        self.inner_optimizer.set_weights(weights[own:])
 
     @tf.autograph.experimental.do_not_convert  # rewriting this package would take seconds
     def apply_gradients(
@@ -151,10 +115,6 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
     def _accumulated(self, position):
         own = self.inner_optimizer._accumulators[position]
         return own if self._gathers else self._replicas * own
-
-    def _mean_over_replicas(self, squares):
-        """Replica i has g_i/n, so that the sum is the mean: the mean of |g_i|^2 is n times it."""
-        return self._replicas * replicas.sum_over_replicas(squares)
 
     def _assign(self, variables, values):
         replicas.assign(self.inner_optimizer._distribution_strategy, variables, values)

@@ -94,11 +94,6 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             return [self.add_variable_from_reference(variable, name) for name in names]
         return [self.add_variable_like(variable, name, own) for name in names]
 
-    def _add_master(self, variable):
-        if self._settings.master_weights and host.native(variable).dtype in host.HALF:
-            return self.add_variable_like(variable, "master", tf.float32)
-        return None
-
     def update_step(self, gradient, variable):
         """One step of the rule for one variable, on its replica."""
         (layer,), state = self._work([variable])

@@ -7,6 +7,8 @@ It stands around another one, sees the gradients on their way to it, and keeps w
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tf_lamb.api.optimizers import named
+from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.optimizers.settings import Patterns
 from tf_lamb.api.variables import is_overwritten, names_of, path_of, step_of, unwrapped
 from tf_lamb.core import checks, noise
@@ -20,6 +22,7 @@ class Wrapper:
     inner_optimizer: Any
     # The frontend's.
     name: str
+    _variables: list  # its own
     _host: tuple[type, str]  # its optimizers, and what a refusal says of them
     _wrap: Callable  # takes the inner optimizer over
     _serialize: Callable
@@ -63,6 +66,23 @@ class Wrapper:
     @learning_rate.setter
     def learning_rate(self, value):
         self.inner_optimizer.learning_rate = value
+
+    @property
+    def iterations(self) -> Any:
+        """Steps of the inner optimizer."""
+        return self.inner_optimizer.iterations
+
+    @iterations.setter
+    def iterations(self, variable):
+        if hasattr(self, "inner_optimizer"):
+            self.inner_optimizer.iterations = variable
+        else:  # in Keras 3's constructor, which makes one that counts nothing
+            self._iterations = variable
+
+    @property
+    def variables(self) -> list:
+        """Its own, then the inner optimizer's."""
+        return [*self._variables, *self.inner_optimizer.variables]
 
     def finalize_variable_values(self, var_list):
         """See base class."""
@@ -136,7 +156,7 @@ class MeasureNoise(Wrapper):
     _previous: Sequence  # the gradient of the step before, where that is a part
     _members_by_group: Sequence[Sequence[int]]
     _squared_norm: Callable  # in float32
-    _mean_over_replicas: Callable  # of the squares of each
+    _sum_over_replicas: Callable  # of the squares of each
     _accumulated: Callable  # position -> the sum of the micro-batches before
     _replicas: int
     _add_up: Callable  # the inner optimizer's `gather`
@@ -166,6 +186,29 @@ class MeasureNoise(Wrapper):
     def group_names(self) -> tuple[str, ...]:
         """The groups of `noise_scale`: one a pattern, and one of what matches none."""
         return (*self._groups, "others") if self._groups else ("all",)
+
+    def set_weights(self, weights):
+        """See base class, which sets its own alone."""
+        own = len(weights) if self._state is None else len(self._variables)
+        super().set_weights(weights[:own])  # type: ignore[misc]
+        if self._state is not None:
+            self.inner_optimizer.set_weights(weights[own:])
+
+    def _named_state(self):
+        return named.of_measured(self)
+
+    def _divide(self, replicas: int, may_gather: bool):
+        """Before the inner optimizer is built: counts the parts, and says who adds them up.
+
+        Args:
+            replicas: those whose gradients differ.
+            may_gather: whether replicas can add up gradients of their own.
+        """
+        inner, self._replicas = self.inner_optimizer, replicas
+        self._count_parts(replicas, getattr(inner, "gradient_accumulation_steps", None) or 1)
+        self._gathers = may_gather and isinstance(inner, Layerwise) and self.micro_batches > 1
+        if self._gathers:  # before they are measured, and not again
+            self._add_up, inner.gather = inner.gather, lambda gradients, accumulators: None
 
     def _count_parts(self, replicas: int, micro_batches: int):
         """Counts the independent gradients of a step; refuses where there is only one."""
@@ -247,7 +290,9 @@ class MeasureNoise(Wrapper):
         else:
             local = 0.0
             if not self._gathers:
-                local = self._mean_over_replicas(self._squares(gradients, positions, weigh))
+                # Replica i has g_i/n: the mean of |g_i|^2 is n times the sum of these squares.
+                squares = self._squares(gradients, positions, weigh)
+                local = self._replicas * self._sum_over_replicas(squares)
             total = self._squares_of_mean(summed, positions, weigh, is_update)
         mean, when, left = noise.parts_of_step(
             xp, state["squares"], local, total,

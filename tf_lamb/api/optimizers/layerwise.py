@@ -46,6 +46,7 @@ class Layerwise:
     _averages: Callable  # positions -> pairs of an average and its variable
     _overwrite_model_variables_with_average_value: Callable
     _is_update: Callable
+    add_variable_like: Callable  # variable, name, dtype -> one more, where the given one lives
     _xp: Any  # the array namespace of the framework
     _schedules: Any  # the module of the frontend
     _settings: Settings
@@ -233,6 +234,13 @@ class Layerwise:
     def _make_observed(self):
         if self._observer.is_on:
             self._observer.make(self._plan, self._slots, self._vector_like)
+
+    def _add_master(self, variable):
+        """The float32 master of a half-precision variable; None where there is to be none."""
+        dtype = getattr(variable.dtype, "name", variable.dtype)
+        if self._settings.master_weights and dtype in ("float16", "bfloat16"):
+            return self.add_variable_like(variable, "master", "float32")
+        return None
 
     @property
     def skipped_steps(self) -> int:
