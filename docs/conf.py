@@ -19,9 +19,7 @@ author = "The tf_lamb authors"
 copyright = author
 version = release = tf_lamb.__version__
 
-extensions = [
-    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode",
-]  # fmt: skip
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 html_theme = "furo"
 html_title = f"tf_lamb {version}"
 html_copy_source = False

@@ -214,8 +214,9 @@ def test_the_whole_step_compiled_is_the_step(door):
     for how in ({"run_eagerly": True}, {"jit_compile": True}):
         model = regression(door, scaled(door, 2), **how)
         fit(model)
-        seen.append((model.optimizer.gain, model.optimizer.scale_invariant_steps,
-                     *weights_of(model)))  # fmt: skip
+        seen.append(
+            (model.optimizer.gain, model.optimizer.scale_invariant_steps, *weights_of(model))
+        )
     for plain, compiled in zip(*seen, strict=True):
         close(compiled, plain, 2e-6)
 
@@ -352,9 +353,10 @@ def test_weights_of_the_optimizer_can_be_set_and_none_is_kept_twice(door):
 
 @pytest.mark.filterwarnings("ignore:AdaScale with previous_gradient")
 @pytest.mark.parametrize(
-    ("biased", "bad"), [(False, np.inf), (True, np.inf), (True, np.nan)],
+    ("biased", "bad"),
+    [(False, np.inf), (True, np.inf), (True, np.nan)],
     ids=["parts", "previous gradient-inf", "previous gradient-nan"],
-)  # fmt: skip
+)
 @every_door
 def test_a_step_that_is_not_finite_changes_nothing(door, biased, bad):
     n = 1 if biased else 4
@@ -423,6 +425,7 @@ def test_other_precisions_are_summed_in_float32(door, dtype, biased):
         reference.step(parts)
         optimizer = feed.step(parts)
         assert {keras.backend.standardize_dtype(v.dtype) for v in optimizer._state.values()} == {
-            "float32", "int32",
-        }  # fmt: skip
+            "float32",
+            "int32",
+        }
         close(optimizer.gain, reference.r, 2e-6)

@@ -93,8 +93,9 @@ def test_d01_weight_decay_is_inside_the_trust_ratio(door):
     for _ in range(5):
         expected = reference.step(G)
     close(step(door, optimizer_of(door, weight_decay=0.1), W, G, steps=5), expected)
-    outside = step(door, optimizer_of(door, weight_decay=0.1, weight_decay_mode="decoupled"), W, G,
-                   steps=5)  # fmt: skip
+    outside = step(
+        door, optimizer_of(door, weight_decay=0.1, weight_decay_mode="decoupled"), W, G, steps=5
+    )
     assert np.abs(outside["dense/kernel"] - expected["dense/kernel"]).max() > 1e-3
 
 
@@ -237,8 +238,9 @@ def test_d10_an_epsilon_of_zero_is_zero(door, name):
 @pytest.mark.parametrize("name", ["LAMB", "LARS"])
 def test_d11_an_empty_list_excludes_nothing(door, name):
     for given, adapted in ((None, [True, False]), ([], [True, True])):
-        optimizer = optimizer_of(door, name, exclude_from_weight_decay=["bias"],
-                                 exclude_from_layer_adaptation=given)  # fmt: skip
+        optimizer = optimizer_of(
+            door, name, exclude_from_weight_decay=["bias"], exclude_from_layer_adaptation=given
+        )
         again = type(optimizer).from_config(optimizer.get_config())
         for each in (optimizer, again):
             each.build([new_variable(door, w, path=k) for k, w in W.items()])
@@ -444,8 +446,9 @@ def test_d33_rates_and_lists_are_free(door):
 
 @every_door
 def test_d34_lamb_can_exclude_from_adaptation_and_more(door):
-    optimizer = optimizer_of(door, exclude_from_layer_adaptation=["bias"], phi_bounds=(0.5, 2.0),
-                             slot_dtype="bfloat16")  # fmt: skip
+    optimizer = optimizer_of(
+        door, exclude_from_layer_adaptation=["bias"], phi_bounds=(0.5, 2.0), slot_dtype="bfloat16"
+    )
     start = {"dense/kernel": np.full((2, 2), 8.0), "dense/bias": np.full(4, 8.0)}
     ones = {k: np.ones_like(w) for k, w in start.items()}
     moved = step(door, optimizer, start, ones)

@@ -12,9 +12,12 @@ from tf_lamb.api import describe
 
 def compiled(host, optimizer):
     model = host.Sequential(
-        [host.layers.Input((4,)), host.layers.Dense(3, name="first"),
-         host.layers.Dense(2, name="last")]
-    )  # fmt: skip
+        [
+            host.layers.Input((4,)),
+            host.layers.Dense(3, name="first"),
+            host.layers.Dense(2, name="last"),
+        ]
+    )
     model.compile(optimizer, "mse", run_eagerly=BACKEND == "tensorflow")
     return model
 
@@ -34,7 +37,7 @@ WRAPPERS = {
     "both": lambda host, ours, inner: host.mixed_precision.LossScaleOptimizer(
         ours.MeasureNoise(inner)
     ),
-}  # fmt: skip
+}
 
 
 @every_door
@@ -42,9 +45,12 @@ WRAPPERS = {
 def test_a_model_shows_its_plan_before_a_step_and_after(door, wrapper):
     host, ours = DOORS[door]
     inner = ours.LAMB(
-        1e-3, weight_decay=0.01, gradient_accumulation_steps=2,
-        exclude_from_weight_decay=["bias"], jit_compile=False,
-    )  # fmt: skip
+        1e-3,
+        weight_decay=0.01,
+        gradient_accumulation_steps=2,
+        exclude_from_weight_decay=["bias"],
+        jit_compile=False,
+    )
     model = compiled(host, WRAPPERS[wrapper](host, ours, inner))
     before = table_of(ours, model)
     lines = before.replace(f"{model.name}/", "").splitlines()  # Keras 3 begins a path with it
@@ -73,8 +79,9 @@ def test_the_plan_can_be_read_and_not_set(door):
     assert optimizer.plan is None
     optimizer.build([new_variable(door, np.ones(3), path=path) for path in ("w", "b")])
     assert [(each.decay, each.adapt) for each in optimizer.plan.treatments] == [
-        (0.1, True), (0.0, False),
-    ]  # fmt: skip
+        (0.1, True),
+        (0.0, False),
+    ]
     with pytest.raises(AttributeError):
         optimizer.plan = None
 

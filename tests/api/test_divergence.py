@@ -14,9 +14,12 @@ def compiled(door, optimizer, traced=BACKEND != "tensorflow"):
     host = DOORS[door][0]
     host.utils.set_random_seed(1)
     model = host.Sequential(
-        [host.layers.Input((4,)), host.layers.Dense(3, name="first"),
-         host.layers.Dense(2, name="last")]
-    )  # fmt: skip
+        [
+            host.layers.Input((4,)),
+            host.layers.Dense(3, name="first"),
+            host.layers.Dense(2, name="last"),
+        ]
+    )
     model.compile(optimizer, "mse", run_eagerly=not traced)
     return model
 

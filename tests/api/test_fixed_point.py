@@ -64,21 +64,23 @@ def test_the_example_runs(door):
 
 def network(host, ours):
     layers = host.layers
-    return host.Sequential([
-        host.Input((8, 8, 2)),
-        layers.Conv2D(5, 3, name="first"),
-        layers.BatchNormalization(epsilon=1e-5, name="norm_first"),
-        ours.QuantizedReLU(4, name="relu_first"),
-        layers.MaxPooling2D(name="pool"),
-        layers.DepthwiseConv2D(3, depth_multiplier=2, padding="same", name="depth"),
-        layers.BatchNormalization(scale=False, name="norm_depth"),
-        ours.QuantizedReLU(2, scale=0.5, name="relu_depth"),
-        layers.Flatten(name="flat"),
-        layers.Dense(6, use_bias=False, name="dense"),
-        layers.BatchNormalization(center=False, name="norm_dense"),
-        ours.QuantizedReLU(3, scale=0.125, name="relu_dense"),
-        layers.Dense(3, name="head"),
-    ])  # fmt: skip
+    return host.Sequential(
+        [
+            host.Input((8, 8, 2)),
+            layers.Conv2D(5, 3, name="first"),
+            layers.BatchNormalization(epsilon=1e-5, name="norm_first"),
+            ours.QuantizedReLU(4, name="relu_first"),
+            layers.MaxPooling2D(name="pool"),
+            layers.DepthwiseConv2D(3, depth_multiplier=2, padding="same", name="depth"),
+            layers.BatchNormalization(scale=False, name="norm_depth"),
+            ours.QuantizedReLU(2, scale=0.5, name="relu_depth"),
+            layers.Flatten(name="flat"),
+            layers.Dense(6, use_bias=False, name="dense"),
+            layers.BatchNormalization(center=False, name="norm_dense"),
+            ours.QuantizedReLU(3, scale=0.125, name="relu_dense"),
+            layers.Dense(3, name="head"),
+        ]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -134,10 +136,13 @@ def test_every_accumulator_in_range_has_the_levels_of_float64(door, trained):
         channels = len(numbers.a)
         gamma, beta = (1 if w is None else array(w).astype(float) for w in (norm.gamma, norm.beta))
         bias = array(layer.bias).astype(float) if layer.use_bias else 0.0
-        x = np.stack([
-            np.resize(np.arange(low, high + 1), max(numbers.high) - min(numbers.low) + 1)
-            for low, high in zip(numbers.low, numbers.high, strict=True)
-        ], axis=-1)  # fmt: skip
+        x = np.stack(
+            [
+                np.resize(np.arange(low, high + 1), max(numbers.high) - min(numbers.low) + 1)
+                for low, high in zip(numbers.low, numbers.high, strict=True)
+            ],
+            axis=-1,
+        )
         assert x.shape[1] == channels and x.size > 1000
         expected = batch_norm_levels(
             x, gamma, 0.0 if norm.beta is None else beta, array(norm.moving_mean).astype(float),
@@ -206,8 +211,10 @@ def test_the_report(door, trained):
         cells, widths = row.split(), numbers.widths()
         most = int(cells[8].rstrip(":"))
         assert [int(cell) for cell in cells[2:5]] == [
-            len(numbers.a), numbers.bits, max(numbers.shift)
-        ]  # fmt: skip
+            len(numbers.a),
+            numbers.bits,
+            max(numbers.shift),
+        ]
         for cell, each in zip(cells[5:7], (numbers.a, numbers.b), strict=True):
             assert -(2 ** (int(cell) - 1)) < min(each) and max(each) < 2 ** (int(cell) - 1)
         assert int(cells[7]) == max(widths) == widths[most] <= 32

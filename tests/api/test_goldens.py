@@ -126,8 +126,11 @@ def test_ten_steps_as_the_peer_made_them(door, key):
         ("model_garden lars_classic", {"denominator": "sum_of_norms"}, 1e-2),
         ("optax lars_classic", {"denominator": "sum_of_norms"}, 1e-2),
         ("model_garden lars_popular", {"denominator": "norm_of_sum"}, 1e-1),
-        ("model_garden lars_popular",
-         {"momentum_form": "inside", "denominator": "sum_of_norms"}, 1e-1),
+        (
+            "model_garden lars_popular",
+            {"momentum_form": "inside", "denominator": "sum_of_norms"},
+            1e-1,
+        ),
         # An empty list is no list to Addons.
         ("tensorflow_addons lamb_empty_adaptation", {"exclude_from_layer_adaptation": []}, 1e-3),
         # optax adapts what it does not decay.
@@ -145,7 +148,7 @@ def test_ten_steps_as_the_peer_made_them(door, key):
         # optax corrects the bias of both parts of Nesterov's step, and its Adam is NAdam then.
         ("optax muon_nesterov", {}, 1e-2),
     ],
-)  # fmt: skip
+)
 def test_where_a_peer_departs_from_the_paper(key, papers, at_least):
     peer, case = ALL[key]
     weights = follow("keras", case, ours(peer, case) | papers)

@@ -31,7 +31,7 @@ REFUSED = [
     ({"layer_slices": {"qkv": [0, 0]}}, ValueError, ["layer_slices['qkv']", "0 blocks"]),
     ({"layer_slices": {"((": 0}}, ValueError, ["layer_slices", "'(('"]),
     ({"layer_groups": "dense"}, TypeError, ["layer_groups", "['dense']"]),
-]  # fmt: skip
+]
 
 
 @every_door
@@ -67,13 +67,16 @@ def test_the_doors_step_layers_as_numpy_does(door, name):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         (got,) = train(
-            door, optimizer, dict(zip(PATHS, weights, strict=True)),
+            door,
+            optimizer,
+            dict(zip(PATHS, weights, strict=True)),
             [dict(zip(PATHS, gradients, strict=True))],
-        )  # fmt: skip
+        )
     layout = plan(
-        undecayed=("bias",), layer_groups=("dense",),
+        undecayed=("bias",),
+        layer_groups=("dense",),
         layer_slices={"stacked": (0, None), "head": (0, 3)},
-    )  # fmt: skip
+    )
     expected = step(layout, *RULES[name.lower()], weights, gradients)
     for one, other in zip(got.values(), expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

@@ -43,25 +43,28 @@ SEVERAL_STEPS = {} if BACKEND == "torch" else {"steps_per_execution": 2}
 OPTIONS = {
     "plain": Case({"on_nonfinite": "propagate"}, callback="BackupAndRestore"),
     "averages": Case({**EMA, **THREE}, callback="SwapEMAWeights"),
-    "masters": Case({**OVERWRITTEN, "master_weights": True}, policy="bfloat16",
-                    compiled=SEVERAL_STEPS),
+    "masters": Case(
+        {**OVERWRITTEN, "master_weights": True}, policy="bfloat16", compiled=SEVERAL_STEPS
+    ),
     "half slots": Case({**EMA, **HALF, **TWO, "master_weights": True}, policy="bfloat16"),
     "compiled": Case({**EMA, **HALF}, compiled={"jit_compile": True}, callback="TrustRatios"),
     "eager": Case({**OVERWRITTEN, **TWO}, compiled={"run_eagerly": True}, callback="TrustRatios"),
     "warmup": Case({**EMA, **TWO}, callback="AutoWarmup"),
     "loss scale": Case(EMA, policy="mixed_float16", callback="DivergenceReport"),
     "loss scale, accumulated": Case(THREE, policy="mixed_float16", compiled=SEVERAL_STEPS),
-    "loss scale, measured": Case(TWO, around="AdaScale", policy="mixed_float16",
-                                 callback="StopAtScaleInvariantStep"),
+    "loss scale, measured": Case(
+        TWO, around="AdaScale", policy="mixed_float16", callback="StopAtScaleInvariantStep"
+    ),
     "measured": Case(TWO, around="AdaScale", callback="TrustRatios"),
     "measured steps": Case(EMA, around="MeasureNoise", callback="NoiseScale"),
-}  # fmt: skip
+}
 DEVICES = {
     "shares": Case({**EMA, "shard_update": True}, devices=4),
-    "shares, accumulated": Case({**EMA, **THREE, "shard_update": True}, devices=4,
-                                per_replica=True),
+    "shares, accumulated": Case(
+        {**EMA, **THREE, "shard_update": True}, devices=4, per_replica=True
+    ),
     "replicas": Case(THREE, devices=4, per_replica=True, callback="DivergenceReport"),
-}  # fmt: skip
+}
 QUICK = {("LAMB", "averages"), ("LARS", "masters"), ("LARS", "measured")}
 
 
@@ -133,7 +136,7 @@ def fit(case, model, folder):
     more = {"validation_data": (x, y)} if case.callback == "SwapEMAWeights" else {}
     model.fit(
         x, y, batch_size=8, shuffle=False, verbose=0, **more, callbacks=callbacks(case, folder)
-    )  # fmt: skip
+    )
 
 
 def state(model):

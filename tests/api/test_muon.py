@@ -21,15 +21,13 @@ def test_muon_is_the_oracle(door, dtype, tolerance):
     start = {path: w for path, (w, _) in problems.items()}
     gradients = [{path: g[t] for path, (_, g) in problems.items()} for t in range(4)]
     references = {
-        path: Muon(w, lr=0.125, wd=0.1, matrix="conv" in path or path == "dense/kernel",
-                   rate=0.5)
+        path: Muon(w, lr=0.125, wd=0.1, matrix="conv" in path or path == "dense/kernel", rate=0.5)
         for path, w in start.items()
-    }  # fmt: skip
+    }
     with precision(door, dtype):
         optimizer = DOORS[door][1].Muon(
-            0.125, weight_decay=0.1, fallback_lr_scale=0.5,
-            exclude_from_layer_adaptation=["logits"],
-        )  # fmt: skip
+            0.125, weight_decay=0.1, fallback_lr_scale=0.5, exclude_from_layer_adaptation=["logits"]
+        )
         for ours, step in zip(
             train(door, optimizer, start, gradients, dtype), gradients, strict=True
         ):

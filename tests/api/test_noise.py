@@ -17,9 +17,8 @@ SETTINGS = [
     ("SGD", True, {"momentum": 0.9}),
 ]
 every_setting = pytest.mark.parametrize(
-    ("inner", "host", "own"), SETTINGS,
-    ids=["LAMB", "LAMB, clipped", "LARS, averaged", "Keras SGD"],
-)  # fmt: skip
+    ("inner", "host", "own"), SETTINGS, ids=["LAMB", "LAMB, clipped", "LARS, averaged", "Keras SGD"]
+)
 
 
 def plain_and_measured(door, inner, host, own):
@@ -81,9 +80,7 @@ def test_readings_join_the_logs(door, capsys):
     watch = ours.NoiseScale(batch_size=16, every=4)
     history = fit(model, epochs=3, callbacks=[watch]).history
     assert watch.history["step"] == [2, 4, 6, 8, 10, 12]
-    assert set(watch.history) == {
-        "step", "noise_scale", "noise_scale/bias", "noise_scale/others",
-    }  # fmt: skip
+    assert set(watch.history) == {"step", "noise_scale", "noise_scale/bias", "noise_scale/others"}
     assert history["noise_scale"] == watch.history["noise_scale"][1::2]
     expected = model.optimizer.noise_scale(16)
     assert history["noise_scale"][-1] == pytest.approx(expected["model"], nan_ok=True)

@@ -51,8 +51,10 @@ def bits(feed, but=("skipped_steps", "micro_step")):
     """Every copy of every variable, by name, as bytes."""
     own = [v for v in feed.optimizer.variables if not any(name in v.name for name in but)]
     copies = feed.strategy.experimental_local_results if feed.strategy else lambda v: (v,)
-    values = (getattr(v, "value", v) if isinstance(v, keras.Variable) else v
-              for v in [*feed.variables, *own])  # fmt: skip
+    values = (
+        getattr(v, "value", v) if isinstance(v, keras.Variable) else v
+        for v in [*feed.variables, *own]
+    )
     return [keras.ops.convert_to_numpy(copy).tobytes() for v in values for copy in copies(v)]
 
 

@@ -47,8 +47,9 @@ def built(door, shape, cls="GhostBatchNormalization", seed=3, **arguments):
     layer = getattr(DOORS[door][1], cls)(momentum=0.9, **arguments)
     layer.build(shape)
     channels = shape[arguments.get("axis", -1)]
-    layer.set_weights((weights_of(channels, seed) + weights_of(channels, seed + 1))[
-        : len(layer.weights)])  # fmt: skip
+    layer.set_weights(
+        (weights_of(channels, seed) + weights_of(channels, seed + 1))[: len(layer.weights)]
+    )
     return layer
 
 

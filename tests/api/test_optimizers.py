@@ -73,11 +73,13 @@ def test_the_learning_rate_is_read_at_every_step(door, kind):
     start, gradients = random_problem()
     host, ours = DOORS[door]
     now = [1]
-    optimizer = ours.LAMB({
-        "a schedule": host.optimizers.schedules.PolynomialDecay(0.1, 5, 0.05),
-        "a callable": lambda: RATES[kind](now[0]),
-        "an assignment": 0.1,
-    }[kind])  # fmt: skip
+    optimizer = ours.LAMB(
+        {
+            "a schedule": host.optimizers.schedules.PolynomialDecay(0.1, 5, 0.05),
+            "a callable": lambda: RATES[kind](now[0]),
+            "an assignment": 0.1,
+        }[kind]
+    )
 
     def before(t):
         now[0] = t

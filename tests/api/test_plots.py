@@ -27,9 +27,10 @@ def close_figures():
 def noise_scale():
     watch = NoiseScale(batch_size=2048)
     watch.history = {
-        "step": [10, 20, 30], "noise_scale": [math.nan, 50.0, 4000.0],
+        "step": [10, 20, 30],
+        "noise_scale": [math.nan, 50.0, 4000.0],
         "noise_scale/bias": [1.0, 2.0, 3.0],
-    }  # fmt: skip
+    }
     return watch
 
 

@@ -23,14 +23,12 @@ SCHEDULES = {
     "linear warmup": lambda s: s.Warmup(200, s._Polynomial(0.1, 800)),
     "dropping": lambda s: s.Warmup(200, s._Polynomial(0.1, 1000), handover="drop"),
     "polynomial warmup": lambda s: s.Warmup(200, s._Cosine(0.1, 800), kind="polynomial", power=2.0),
-    "exponential warmup": lambda s: s.Warmup(
-        200, s._Constant(0.1), kind="exponential", start=1e-5
-    ),
+    "exponential warmup": lambda s: s.Warmup(200, s._Constant(0.1), kind="exponential", start=1e-5),
     "constant warmup": lambda s: s.Warmup(200, s._Constant(0.1), kind="constant", start=0.02),
     "two stages": lambda s: s.Stages(
         (600, 400), (s.Warmup(100, s._Polynomial(0.1, 500)), s.Warmup(50, s._Polynomial(0.05, 350)))
     ),
-}  # fmt: skip
+}
 
 
 STEPS = np.arange(1001)
@@ -65,7 +63,7 @@ LATE_JOINTS = {
     "dropping": lambda s: s.Warmup(
         LATE, s._MultiStep((LATE + 2,), (1.0, 0.5)), kind="constant", start=0.1, handover="drop"
     ),
-}  # fmt: skip
+}
 
 
 @every_door
@@ -99,9 +97,11 @@ def test_numpys_numbers_are_taken_and_saved(door):
     config = json.loads(json.dumps(host.optimizers.schedules.serialize(schedule)))
     assert host.optimizers.schedules.deserialize(config) == schedule
     optimizer = ours.LAMB(
-        schedule, use_ema=True, ema_overwrite_frequency=np.int64(8),
+        schedule,
+        use_ema=True,
+        ema_overwrite_frequency=np.int64(8),
         gradient_accumulation_steps=np.int32(4),
-    )  # fmt: skip
+    )
     config = json.loads(json.dumps(optimizer.get_config()))
     assert (config["ema_overwrite_frequency"], config["gradient_accumulation_steps"]) == (8, 4)
 

@@ -18,9 +18,11 @@ def assert_holds(door, name, steps, mode="plain", **arguments):
 
 # One of each option; what is left out here is in the slow test.
 CASES = [
-    ("LAMB", "plain", "float32", "bfloat16"), ("LANS", "accumulating", "float32", "bfloat16"),
-    ("Muon", "averaging", "float32", "bfloat16"), ("LARS", "masters", "bfloat16", "bfloat16"),
-]  # fmt: skip
+    ("LAMB", "plain", "float32", "bfloat16"),
+    ("LANS", "accumulating", "float32", "bfloat16"),
+    ("Muon", "averaging", "float32", "bfloat16"),
+    ("LARS", "masters", "bfloat16", "bfloat16"),
+]
 
 
 @pytest.mark.parametrize(("name", "mode", "dtype", "slots"), CASES)

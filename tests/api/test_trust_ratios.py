@@ -20,7 +20,7 @@ from support.watching import (
     quiet,
     toy_model,
     train,
-)  # fmt: skip
+)
 
 
 def network(door, optimizer, eagerly=True):

@@ -18,9 +18,7 @@ from support.property_cases import cases
 
 pytestmark = pytest.mark.once
 OPTIMIZERS = ("LAMB", "LANS", "LARS", "Muon", "AdamP", "SGDP")
-LISTS = (
-    "exclude_from_weight_decay", "exclude_from_layer_adaptation", "layer_groups",
-)  # fmt: skip
+LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation", "layer_groups")
 
 
 def in_turn(rows, names=None):
@@ -151,9 +149,10 @@ def test_a_saved_model_loads_in_safe_mode(door, name, tmp_path):
     host, room = DOORS[door]
     model = host.Sequential([host.Input((4,)), host.layers.Dense(3)])
     optimizer = getattr(room, name if name in OPTIMIZERS else "LAMB")(
-        room.schedules.Warmup(10, 0.1), exclude_from_weight_decay=["bias"],
+        room.schedules.Warmup(10, 0.1),
+        exclude_from_weight_decay=["bias"],
         gradient_accumulation_steps=2,
-    )  # fmt: skip
+    )
     if name == "AdaScale":
         optimizer = room.AdaScale(optimizer, scale=2.0)
     elif name == "MeasureNoise":

@@ -27,8 +27,9 @@ def half_squares(y, outputs):
 
 def toy(tau=1, optimizer=None, **arguments):
     """The linear model on images of 1 x 2 pixels."""
-    model = keras.Sequential([keras.Input((1, 2, 1)), keras.layers.Flatten(),
-                              keras.layers.Dense(2)])  # fmt: skip
+    model = keras.Sequential(
+        [keras.Input((1, 2, 1)), keras.layers.Flatten(), keras.layers.Dense(2)]
+    )
     model.set_weights([W0, B0])
     training = ConcurrentAdversarial(
         model, 0.1, input_range=(-3, 3), tau=tau, clean_start=1.0, **arguments
@@ -133,8 +134,9 @@ def test_a_resumed_run_draws_its_beginnings_as_the_unbroken_one(tmp_path):
     x, y = (np.concatenate(part) for part in zip(*data, strict=True))
 
     def fit(folder, ends_before=None):
-        model = keras.Sequential([keras.Input((1, 2, 1)), keras.layers.Flatten(),
-                                  keras.layers.Dense(2)])  # fmt: skip
+        model = keras.Sequential(
+            [keras.Input((1, 2, 1)), keras.layers.Flatten(), keras.layers.Dense(2)]
+        )
         model.set_weights([W0, B0])
         training = ConcurrentAdversarial(
             model, 0.5, input_range=(-3, 3), clean_start=0.2, step_size=0.1, seed=3

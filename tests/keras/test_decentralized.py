@@ -78,11 +78,13 @@ def test_on_a_ring_decentlam_ends_nearer_by_the_factor_of_theory():
     }
     bias = {}
     for method, effective in (
-        ("decentlam", rate), ("dmsgd", rate / (1 - momentum)), ("dmsgd_awc", rate / (1 - momentum)),
-    ):  # fmt: skip
-        line = keras.Sequential([
-            keras.Input((3,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
-        ])  # fmt: skip
+        ("decentlam", rate),
+        ("dmsgd", rate / (1 - momentum)),
+        ("dmsgd_awc", rate / (1 - momentum)),
+    ):
+        line = keras.Sequential(
+            [keras.Input((3,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]
+        )
         workers = tf_lamb.keras.Decentralized(
             compiled(line, rate, momentum, metrics=[], steps_per_execution=100), method, "ring"
         )
@@ -197,9 +199,9 @@ def test_a_batch_is_dealt_in_order_and_neighbours_are_averaged():
         alone.set_weights(start)
         alone.train_on_batch(x[4 * i : 4 * i + 4], y[4 * i : 4 * i + 4])
         gradients = [w - v for w, v in zip(start, alone.get_weights(), strict=True)]
-        moved.append([
-            w - 0.05 * (g + 0.2 * w * (w.ndim > 1)) for w, g in zip(start, gradients, strict=True)
-        ])  # fmt: skip
+        moved.append(
+            [w - 0.05 * (g + 0.2 * w * (w.ndim > 1)) for w, g in zip(start, gradients, strict=True)]
+        )
     ring = matrix_of("ring", WORKERS)
     for own, each in zip(own_weights(workers), zip(*moved, strict=True), strict=True):
         np.testing.assert_allclose(own, np.tensordot(ring, np.array(each), 1), atol=1e-6)
@@ -316,9 +318,11 @@ def test_what_fit_takes_it_takes(capsys):
     model = keras.Model(inputs, outputs)
     losses = {"a": "mse", "b": keras.losses.SparseCategoricalCrossentropy(from_logits=True)}
     model.compile(
-        keras.optimizers.SGD(0.01, momentum=0.9), losses, steps_per_execution=2,
+        keras.optimizers.SGD(0.01, momentum=0.9),
+        losses,
+        steps_per_execution=2,
         metrics={"a": ["mae"], "b": ["accuracy"]},
-    )  # fmt: skip
+    )
     start = model.get_weights()
     x, y = data()
     targets = {"a": y[:, :1], "b": (y[:, 1] > 0).astype("int32")}

@@ -27,8 +27,9 @@ def variables():
 
 def gradients(n, seed=1):
     random = np.random.default_rng(seed)
-    return [[random.normal(size=(2, 2)), random.uniform(1, 2), random.uniform(size=2)]
-            for _ in range(n)]  # fmt: skip
+    return [
+        [random.normal(size=(2, 2)), random.uniform(1, 2), random.uniform(size=2)] for _ in range(n)
+    ]
 
 
 def after(optimizer, steps):

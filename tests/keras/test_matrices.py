@@ -35,8 +35,10 @@ def test_attention_of_keras():
     }
     found = of(model_of(LAYERS.GroupQueryAttention(4, 6, 3, name="gqa"), (5, 12), 2))
     assert [found[f"gqa/{part}/kernel"] for part in ("query", "key", "attention_output")] == [
-        "matrix of 12 x 24", "matrix of 12 x 12", "matrix of 24 x 12",
-    ]  # fmt: skip
+        "matrix of 12 x 24",
+        "matrix of 12 x 12",
+        "matrix of 24 x 12",
+    ]
 
 
 def test_convolutions_of_keras():
@@ -47,9 +49,11 @@ def test_convolutions_of_keras():
         LAYERS.DepthwiseConv2D(3, name="stem")(inputs),
     ]
     assert sorted(of(keras.Model(inputs, made)).values()) == [
-        "fallback: depthwise", "fallback: depthwise", "fallback: one row or column",
+        "fallback: depthwise",
+        "fallback: depthwise",
+        "fallback: one row or column",
         "matrix of 12 x 7",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,10 @@ def model_parallel(devices):
     return distributions.ModelParallel(layout_map=layouts, batch_dim_name="batch")
 
 
-STRATEGIES = {"data": lambda devices: distributions.DataParallel(devices=devices),
-              "model": model_parallel}  # fmt: skip
+STRATEGIES = {
+    "data": lambda devices: distributions.DataParallel(devices=devices),
+    "model": model_parallel,
+}
 TPUS = [f"tpu:{i}" for i in range(8)]
 
 
@@ -183,9 +185,11 @@ def keras_program(make, loss, inputs, targets, distribution):
     model.train_on_batch(*batch)
     (jitted,) = (cell.cell_contents for cell in model.train_function.__closure__)
     state = model._get_jax_state(
-        trainable_variables=True, non_trainable_variables=True, optimizer_variables=True,
+        trainable_variables=True,
+        non_trainable_variables=True,
+        optimizer_variables=True,
         metrics_variables=True,
-    )  # fmt: skip
+    )
     from keras.src.backend.jax.trainer import _distribute_data
 
     compiled = []
@@ -315,9 +319,7 @@ def test_shares_of_the_update_and_per_replica_gradients():
     distributions.set_distribution(STRATEGIES["data"](distributions.list_devices()))
     model = dense()
     model.compile(tf_lamb.keras.LAMB(0.01), "mse")
-    apart = ask(
-        tf_lamb.keras.per_replica(model), optimizer=tf_lamb.keras.LAMB(0.01, **accumulated)
-    )  # fmt: skip
+    apart = ask(tf_lamb.keras.per_replica(model), optimizer=tf_lamb.keras.LAMB(0.01, **accumulated))
     assert apart.memory.slots == four.memory.slots
     assert apart.work.reduced < one.work.reduced * 1.3 < four.work.reduced / 3
 
@@ -365,11 +367,13 @@ class Subclass(keras.Model):
 @pytest.mark.parametrize(
     ("loss", "shape", "dtype"),
     [
-        ("binary_crossentropy", (64, 5), "float32"), ("kl_divergence", (64, 5), "float32"),
-        (keras.losses.MeanSquaredError(), (64, 5), "float32"), (SPARSE, (64,), "int32"),
+        ("binary_crossentropy", (64, 5), "float32"),
+        ("kl_divergence", (64, 5), "float32"),
+        (keras.losses.MeanSquaredError(), (64, 5), "float32"),
+        (SPARSE, (64,), "int32"),
         (keras.losses.Circle(), (64,), "int32"),
     ],
-)  # fmt: skip
+)
 def test_keras_is_asked_which_targets_a_loss_takes(loss, shape, dtype):
     target = shapes.targets_of(loss, jax.ShapeDtypeStruct((64, 5), "float32"))
     assert (target.shape, target.dtype) == (shape, dtype)
@@ -378,10 +382,11 @@ def test_keras_is_asked_which_targets_a_loss_takes(loss, shape, dtype):
 def test_structures_and_a_model_that_is_built_by_the_shapes():
     model = Subclass()
     report = ask(
-        model, loss={"a": "mse", "b": "sparse_categorical_crossentropy"},
+        model,
+        loss={"a": "mse", "b": "sparse_categorical_crossentropy"},
         shapes={"one": (None, 4), "two": jax.ShapeDtypeStruct((64, 4), "float32")},
         batch_size=64,
-    )  # fmt: skip
+    )
     assert report.fits and report.memory.weights == 4 * (4 * 8 + 8 + 8 * 2 + 2)
     assert model.first.built and not model.compiled
 
@@ -410,12 +415,14 @@ def built_elsewhere():
 BAD = {
     "topology": ({"topology": "v9:2x2"}, "TPU v9 is not known here. Known are v3:4x4"),
     "topology of libtpu": (
-        {"topology": "v3:3x5", "shapes": (30, 60)}, "'v3:3x5' is none for libtpu",
+        {"topology": "v3:3x5", "shapes": (30, 60)},
+        "'v3:3x5' is none for libtpu",
     ),
     "batch": ({"shapes": (100, 60)}, "100 = 12 x 8 + 4. Nearest: 96 or 104"),
     "small batch": ({"shapes": (5, 60)}, "5 = 0 x 8 + 5. Nearest: 8"),
     "mesh": (
-        {"distribution": lambda: STRATEGIES["data"](TPUS[:4])}, "has 4 devices, and v3:2x2 has 8",
+        {"distribution": lambda: STRATEGIES["data"](TPUS[:4])},
+        "has 4 devices, and v3:2x2 has 8",
     ),
     "distribution": ({"distribution": "data"}, "'data' is neither"),
     "unknown batch": ({"shapes": (None, 60)}, "(None, 60): a TPU needs every length"),
@@ -428,7 +435,7 @@ BAD = {
     "no optimizer": ({"optimizer": "lambda"}, "lambda"),
     "loss": ({"loss": nothing}, "say target_shapes="),
     "inputs": ({"shapes": (64, 61)}, "model 'model' takes no inputs float32[64, 61]"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD)

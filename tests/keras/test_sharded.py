@@ -74,8 +74,7 @@ def make(strategy, case, switches=(), **changes):
     model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
     name, arguments = CASES[case]
     # A small epsilon would magnify the rounding of a sum in another order.
-    shared = {"weight_decay": 0.1, "exclude_from_weight_decay": ["bias$", "gamma$"],
-              "epsilon": 0.1}  # fmt: skip
+    shared = {"weight_decay": 0.1, "exclude_from_weight_decay": ["bias$", "gamma$"], "epsilon": 0.1}
     changes = {"shard_update": "shared" in switches, **changes}
     optimizer = getattr(tf_lamb.keras, name)(0.05, **{**shared, **arguments, **changes})
     if optimizer.has_trust_ratios():
@@ -118,9 +117,7 @@ def trained(strategy, case, *switches):
     model, watch, (x, y) = make(strategy, case, switches), Watch(), data()
     jax.monitoring.register_event_duration_secs_listener(watch.listen)
     try:
-        model.fit(
-            x, y, batch_size=16, epochs=2, shuffle=False, verbose=0, callbacks=[watch]
-        )  # fmt: skip
+        model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0, callbacks=[watch])
     finally:
         jax.monitoring.clear_event_listeners()
     values = [np.asarray(v.value) for v in (*model.trainable_variables, *model.optimizer.variables)]
@@ -151,18 +148,22 @@ FITS += [
 ACCUMULATED = "LAMB averaged and accumulated"
 # In shares and apart, in one run where both can be.
 SWITCHED = [
-    ("data", ACCUMULATED, "shared"), ("data", ACCUMULATED, "shared", "apart"),
-    ("model", ACCUMULATED, "shared", "apart"), ("model", "LAMB joined and sliced", "shared"),
+    ("data", ACCUMULATED, "shared"),
+    ("data", ACCUMULATED, "shared", "apart"),
+    ("model", ACCUMULATED, "shared", "apart"),
+    ("model", "LAMB joined and sliced", "shared"),
     ("data", "Muon", "shared"),
-]  # fmt: skip
+]
 SWITCHED += [
     pytest.param(each, marks=pytest.mark.slow)
     for each in [
-        ("data", ACCUMULATED, "apart"), ("model", ACCUMULATED, "shared"),
-        ("data", "LARS", "shared", "apart"), ("data", "LAMB clipped", "shared", "apart"),
+        ("data", ACCUMULATED, "apart"),
+        ("model", ACCUMULATED, "shared"),
+        ("data", "LARS", "shared", "apart"),
+        ("data", "LAMB clipped", "shared", "apart"),
         ("data", "AdamP", "shared"),
     ]
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("which", [*FITS, *SWITCHED], ids=", ".join)
@@ -224,8 +225,7 @@ def test_what_accompanies_a_variable_is_laid_out_like_it(when, changes, run):
         sharding, shapes = shards_of(variable)
         beside = [*optimizer._slots[i]]
         if "use_ema" in changes:
-            beside += [optimizer._accumulated_gradients[i],
-                       optimizer.state_of(i)["average"]]  # fmt: skip
+            beside += [optimizer._accumulated_gradients[i], optimizer.state_of(i)["average"]]
         for each in beside:
             assert shards_of(each) == (sharding, shapes), each.path
         is_cut = shapes != {tuple(variable.shape)}

@@ -34,9 +34,9 @@ def network(*extra):
         layers.Dense(8, name="down"),
     ], name="model")  # fmt: skip
     rng = np.random.default_rng(0)
-    model.set_weights([
-        rng.normal(size=w.shape) if "float" in str(w.dtype) else w for w in model.get_weights()
-    ])  # fmt: skip
+    model.set_weights(
+        [rng.normal(size=w.shape) if "float" in str(w.dtype) else w for w in model.get_weights()]
+    )
     return model
 
 
@@ -54,9 +54,7 @@ def data(rows=64):
 
 def fit(model, epochs=1, **options):
     x, y = data()
-    return model.fit(
-        x, y, batch_size=16, epochs=epochs, shuffle=False, verbose=0, **options
-    )  # fmt: skip
+    return model.fit(x, y, batch_size=16, epochs=epochs, shuffle=False, verbose=0, **options)
 
 
 def exchanged(model):
@@ -83,7 +81,7 @@ def test_gradients_cross_the_network_once_an_update(apart, shared):
     spread(8)
     model = compiled(
         network(), apart, gradient_accumulation_steps=8, shard_update=shared, jit_compile=True
-    )  # fmt: skip
+    )
     fit(model)
     step = exchanged(model)
     each, update = (
@@ -104,9 +102,10 @@ def bytes_of(variables):
     return sum(v.value.addressable_shards[0].data.nbytes for v in variables)
 
 
-@pytest.mark.parametrize("arguments", [
-    {}, {"slot_dtype": "bfloat16"}, {"use_ema": True, "gradient_accumulation_steps": 2},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"slot_dtype": "bfloat16"}, {"use_ema": True, "gradient_accumulation_steps": 2}],
+)
 def test_each_device_keeps_its_share(arguments):
     held = []
     for shared in (False, True):
@@ -230,9 +229,11 @@ def test_a_replica_is_for_itself():
     model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
     jax.effects_barrier()
     np.testing.assert_allclose(
-        model.layers[1].moving_variance, before.reshape(8, 2, -1).var(axis=1).mean(axis=0),
-        rtol=1e-4, atol=1e-6,
-    )  # fmt: skip
+        model.layers[1].moving_variance,
+        before.reshape(8, 2, -1).var(axis=1).mean(axis=0),
+        rtol=1e-4,
+        atol=1e-6,
+    )
     assert len(dropped) == 8 and len({each.tobytes() for each in dropped}) == 8
     after = model.layers[2].seed_generator.state.value
     for of_device in after.addressable_shards:  # each goes on from the same
@@ -257,8 +258,10 @@ def test_replicas_are_parts_of_the_batch(kind):
     found = []
     for devices, micro_batches in ((0, 8), (4, 2), (8, 1)):
         spread(devices)
-        around = {"AdaScale": lambda own: tf_lamb.keras.AdaScale(own, scale=8),
-                  "MeasureNoise": tf_lamb.keras.MeasureNoise}[kind]  # fmt: skip
+        around = {
+            "AdaScale": lambda own: tf_lamb.keras.AdaScale(own, scale=8),
+            "MeasureNoise": tf_lamb.keras.MeasureNoise,
+        }[kind]
         model = compiled(network(), devices > 0, around, gradient_accumulation_steps=micro_batches)
         x, y = data(128)
         model.fit(x, y, batch_size=16 // micro_batches, epochs=2, shuffle=False, verbose=0)

@@ -59,8 +59,11 @@ class Diagnosis:
         if strange:
             names = ", ".join(map(repr, strange[:_SHOWN]))
             more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
-            return self._report(f"the weights of {names}{more} are not finite", strange,
-                                _UNTRAINED if untrained else ADVICE)  # fmt: skip
+            return self._report(
+                f"the weights of {names}{more} are not finite",
+                strange,
+                _UNTRAINED if untrained else ADVICE,
+            )
         lost = loss is not None and not math.isfinite(loss)
         if rows := self._skips(step + skipped, skipped):
             too = f", and the loss is {loss}" if lost else ""
@@ -122,11 +125,13 @@ class Diagnosis:
         """Returns the paths with a trust ratio, sorted by the growth of their norms."""
         (_, first), (_, last) = self._kept[0], self._kept[-1]
         growth = {
-            path: max(_growth(first[path].weight_norm, seen.weight_norm),
-                      _growth(first[path].update_norm, seen.update_norm))
+            path: max(
+                _growth(first[path].weight_norm, seen.weight_norm),
+                _growth(first[path].update_norm, seen.update_norm),
+            )
             for path, seen in last.items()
             if seen.trust_ratio is not None and path in first
-        }  # fmt: skip
+        }
         return sorted(growth, key=growth.__getitem__, reverse=True)
 
 

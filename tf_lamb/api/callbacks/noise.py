@@ -132,8 +132,9 @@ class NoiseScale(Callback):
         steps = self.history["step"]
         curves = {
             name: dict(zip(steps, seen, strict=True))
-            for name, seen in self.history.items() if name != "step"
-        }  # fmt: skip
+            for name, seen in self.history.items()
+            if name != "step"
+        }
         return plots.noise_scale(curves, self.batch_size, axes)
 
     def advice(self) -> str:

@@ -193,9 +193,11 @@ class TrustRatios(Callback):
     _writer: Callable  # the frontend's: from the directory and the optimizer what writes to it
 
     def __init__(
-        self, directory: str | os.PathLike | None = None, every: int = 100,
+        self,
+        directory: str | os.PathLike | None = None,
+        every: int = 100,
         print_fn: Callable[[str], Any] | None = print,
-    ):  # fmt: skip
+    ):
         super().__init__(every)
         self._directory = directory
         self._print_fn = print_fn

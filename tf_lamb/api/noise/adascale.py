@@ -110,9 +110,12 @@ class AdaScale(MeasureNoise):
         name: str = "adascale",
     ):  # fmt: skip
         super().__init__(
-            inner, previous_gradient=previous_gradient, groups=groups, smoothing=smoothing,
+            inner,
+            previous_gradient=previous_gradient,
+            groups=groups,
+            smoothing=smoothing,
             name=name,
-        )  # fmt: skip
+        )
         self.scale = scale
         self._averaging = checks.choice("averaging", averaging)
         adaptive = self._second_moment_of() is not None

@@ -158,9 +158,8 @@ def load(
     kinds = [key.partition(":")[2] for key in keys if key.startswith("kind:")]
     has_slots = any(key.partition(":")[0].isdecimal() for key in keys)
     if not keys or (has_slots and not state.parts):
-        why = "this file holds none" if not keys else (
-            "it has no slots yet: build(model.trainable_variables) makes them"
-        )  # fmt: skip
+        unbuilt = "it has no slots yet: build(model.trainable_variables) makes them"
+        why = unbuilt if keys else "this file holds none"
         warn(f"Skipping variable loading for optimizer {name!r}: {why}. It begins at step 0.")
         return []
     if kinds != [state.kind]:
@@ -184,8 +183,11 @@ def load(
             if value is not None and tuple(value.shape) != tuple(own.shape):
                 shape, value = tuple(value.shape), fit(own, part, value)
                 if value is None:
-                    raise _refusal(name, f"{slot!r} of {part.name!r} has shape {shape} in it, and "
-                                         f"{tuple(own.shape)} here")  # fmt: skip
+                    raise _refusal(
+                        name,
+                        f"{slot!r} of {part.name!r} has shape {shape} in it, and "
+                        f"{tuple(own.shape)} here",
+                    )
             pairs.append((own, value))
     for key in keys:
         if "micro_step" in key and key not in state.scalars and int(array(store[key])):
@@ -210,15 +212,18 @@ def _matched(name, state, there, store):
         )
         if not alike:
             missing = next(path for path in own if path not in by_path).replace("|", "/")
-            raise _refusal(name, f"it is of {len(there)} variables, and of the {len(own)} here it "
-                                 f"lacks {missing!r}")  # fmt: skip
+            raise _refusal(
+                name,
+                f"it is of {len(there)} variables, and of the {len(own)} here it lacks {missing!r}",
+            )
         found = [kept for _, kept in there]
     for part, kept in zip(state.parts, found, strict=True):
         if (saved := _slots(kept)) != (wanted := _slots(part.kept)):
             raise _refusal(
-                name, f"it has {', '.join(sorted(saved)) or 'nothing'} of {part.name!r}, and "
-                f"{', '.join(sorted(wanted)) or 'nothing'} is kept here"
-            )  # fmt: skip
+                name,
+                f"it has {', '.join(sorted(saved)) or 'nothing'} of {part.name!r}, and "
+                f"{', '.join(sorted(wanted)) or 'nothing'} is kept here",
+            )
     return found
 
 
