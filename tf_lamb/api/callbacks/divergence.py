@@ -74,6 +74,7 @@ class Diagnosis:
     def _skips(self, tried, skipped):
         """Describes the skipped steps if they are in a row or the majority; else None."""
         self._tried.append((tried, skipped))
+        # A window of 2 patience steps that were tried, or of two readings where those are rarer.
         while len(self._tried) > 1 and tried - self._tried[1][0] >= 2 * self._patience:
             self._tried.popleft()
         if (row := skipped - self._skipped_before) >= self._patience:

@@ -67,7 +67,7 @@ class History:
             self._clipped[i] = (clipped + seen.clipped, count + seen.ratios)
         if (self.readings - 1) % self._keeps_every == 0:
             self._kept[step] = _ratios(self.latest)
-        if len(self._kept) > _MOST_KEPT:
+        if len(self._kept) > _MOST_KEPT:  # from now on half as often, as what is kept already
             self._kept = dict(itertools.islice(self._kept.items(), None, None, 2))
             self._keeps_every *= 2
 

@@ -237,6 +237,7 @@ class AdaScale(MeasureNoise):
         if not self._preconditioned:
             return super()._preconditioner(positions)
         xp, inner, moment = self._xp, self.inner_optimizer, self._second_moment_of()
+        # The moments of the step before, so that t is its number; before the first they are zeros.
         t = xp.maximum(xp.cast(inner.iterations, "float32"), 1.0)
         correction = debias(xp, inner.beta_2, t)
         denominators = {

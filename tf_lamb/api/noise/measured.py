@@ -279,16 +279,18 @@ class MeasureNoise(Wrapper):
         weigh = self._preconditioner(positions)
 
         if self.biased:
+            # Two parts, this gradient and that of the step before: their squares and their mean's.
             before = [xp.cast(self._previous[i], "float32") for i in positions]
             squares = (self._squares(each, positions, weigh) for each in (before, summed))
             local = sum(squares) / 2
             mean = [(g + b) / 2 for g, b in zip(summed, before, strict=True)]
             total = self._squares(mean, positions, weigh)
             finite = xp.isfinite(xp.sum(total))
+            # A skipped step leaves no gradient behind, or every later comparison would be nan.
             kept = [xp.where(finite, g, b) for g, b in zip(summed, before, strict=True)]
             self._assign([self._previous[i] for i in positions], kept)
         else:
-            local = 0.0
+            local = 0.0  # where replicas gather, `_gather` has added their squares up by now
             if not self._gathers:
                 # Replica i has g_i/n: the mean of |g_i|^2 is n times the sum of these squares.
                 squares = self._squares(gradients, positions, weigh)
@@ -335,6 +337,7 @@ class MeasureNoise(Wrapper):
             return self._squares(self._summed(summed), positions, weigh)
 
         def of_mean():
+            # What was added up before this micro-batch, and this one; gathered, it is in already.
             sums = [xp.cast(self._accumulated(i), "float32") for i in positions]
             if not self._gathers:
                 sums = [g + before for g, before in zip(summed, sums, strict=True)]

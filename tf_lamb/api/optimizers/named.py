@@ -203,6 +203,7 @@ def _matched(name, state, there, store):
     if not there:  # nothing was built
         return [{}] * len(state.parts)
     by_path, own = dict(there), [_escaped(part.name) for part in state.parts]
+    # Names first; a model that is made again numbers its layers anew, and is matched by its shapes.
     if all(path in by_path for path in own):
         found = [by_path[path] for path in own]
     else:

@@ -94,6 +94,7 @@ class Observer:
         for i, (path, treatment, group, own) in enumerate(
             zip(plan.names, plan.treatments, plan.groups, self.vectors, strict=True)
         ):
+            # A norm runs over `axes` of the view; every index of the other axes is a slice.
             view, axes = treatment.view or (), treatment.axes or ()
             slices = math.prod(size for axis, size in enumerate(view) if axis not in axes)
             layer = first.setdefault(group or i, i)
