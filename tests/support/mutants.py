@@ -384,7 +384,7 @@ TENSORFLOW = {
      f"{OPTIMIZERS}::test_gradients_are_clipped[clipnorm-keras]"): [
         ("no clipping", "'clip': self.clip_aggregated,", "'clip': list,"),
     ],
-    ("keras.LayerwiseOptimizer._add_master", f"{DEFECTS}::test_d32_the_norm_is_of_the_master"): [
+    ("Layerwise._add_master", f"{DEFECTS}::test_d32_the_norm_is_of_the_master"): [
         ("no master", "if self._settings.master_weights and", "if False and"),
     ],
     ("keras.LayerwiseOptimizer.get_config", f"{DEFECTS}::test_d08_the_config_has_both_lists"): [
@@ -399,9 +399,6 @@ TENSORFLOW = {
     ("_Callable.__call__",
      f"{OPTIMIZERS}::test_the_learning_rate_is_read_at_every_step[a callable-tf_keras]"): [
         ("a callable is called once", "return tf.cast(self._function(), ", "return tf.cast(0.1, "),
-    ],
-    ("tf_keras.LayerwiseOptimizer._add_master", f"{DEFECTS}::test_d32_the_norm_is_of_the_master"): [
-        ("no master", "if self._settings.master_weights and", "if False and"),
     ],
     ("Update._end_if_due", f"{STEPS}::test_micro_batches_count_by_their_mean"): [
         ("the sum of the micro-batches", "accumulator / self.accumulation_steps",
