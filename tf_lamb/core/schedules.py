@@ -2,10 +2,9 @@
 
     schedule.value(xp, step)        xp: as for the rules; step: a scalar, from 0
 
-A schedule counts optimizer steps. `steps_per_epoch` turns what is said in epochs into steps:
-`90 * steps_per_epoch`. Past its end a schedule keeps its last value. Steps
-that are whole numbers are compared and subtracted as such, and only a part of a length becomes a
-real number: float32 tells no step from the next beyond 2^24.
+A schedule counts optimizer steps: 90 epochs are `90 * steps_per_epoch`. Past its end it keeps its
+last value. Steps that are integers are compared and subtracted as such, and only a part of a length
+becomes a real number: beyond 2^24 float32 does not hold every step.
 """
 
 import dataclasses
@@ -146,7 +145,7 @@ class _Cosine(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class _Exponential(Schedule):
-    """initial rate^(step/steps); with `staircase` the exponent is a whole number."""
+    """initial rate^(step/steps); with `staircase` the exponent is an integer."""
 
     initial_learning_rate: float
     steps: int

@@ -136,6 +136,8 @@ def agree_on(optimizer, variables):
     wait for each other for ever.
     """
     agree(f"the optimizer {optimizer.name}", lambda: _facts(optimizer, variables))
+    # Nothing else of `fit` is called with a batch before the devices of all processes need it; an
+    # optimizer sees gradients alone, whose shapes are those of weights.
     distribution = keras.distribution.distribution()
     if len(members()) > 1 and "get_data_layout" not in vars(distribution):
         distribution.get_data_layout = _comparing(distribution.get_data_layout)
@@ -175,7 +177,7 @@ def gathered(variables):
 
             for variable in variables:
                 array = variable.value
-                if not getattr(array, "is_fully_replicated", True):  # True where it is whole by now
+                if not getattr(array, "is_fully_replicated", True):  # NumPy's is gathered already
                     parts.append((variable, array))
                     variable._value = process_allgather(array, tiled=True)
         yield

@@ -155,12 +155,12 @@ class AutoWarmup(Callback):
         lowest, total = self.warmup.lowest, self._settings.total_steps
         if lowest == step:
             self._kept.keep(step, self._copies())
-        said = self._go_back(lowest) if goes_back and lowest < step else ""
+        note = self._go_back(lowest) if goes_back and lowest < step else ""
         if self._state_file:
             self._save(step)
         self._kept.drop(but=lowest if step < total else -1)
         if self._verbose and (goes_back or was_rising and not self.warmup.is_rising(step)):
-            print(f"\n{self.warmup}{said}")
+            print(f"\n{self.warmup}{note}")
 
     def on_train_end(self, logs=None):
         """Warns if the loss has not recovered when training ends."""

@@ -34,14 +34,14 @@ class Diagnosis:
         self._patience = patience
         self._step = self._skipped = self._skipped_before = 0
 
-    def add(self, step, skipped, loss, strange, observations, untrained=False):
+    def add(self, step, skipped, loss, broken, observations, untrained=False):
         """Adds a reading.
 
         Args:
             step: Optimizer steps taken.
             skipped: Steps skipped so far.
             loss: Loss of the present epoch, or None.
-            strange: Paths of the variables that are not finite.
+            broken: Paths of the variables that are not finite.
             observations: Observations of the optimizer; empty if it has no trust ratios.
             untrained: Whether no optimizer trains any of the variables that are not finite.
 
@@ -56,12 +56,12 @@ class Diagnosis:
         if self._kept and self._kept[-1][0] == step:
             self._kept.pop()
         self._kept.append((step, {seen.path: seen for seen in observations}))
-        if strange:
-            names = ", ".join(map(repr, strange[:_SHOWN]))
-            more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
+        if broken:
+            names = ", ".join(map(repr, broken[:_SHOWN]))
+            more = f" and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
             return self._report(
                 f"the weights of {names}{more} are not finite",
-                strange,
+                broken,
                 _UNTRAINED if untrained else ADVICE,
             )
         lost = loss is not None and not math.isfinite(loss)
@@ -94,22 +94,22 @@ class Diagnosis:
             observations = optimizer.trust_ratios()
         except ValueError:  # it has none on show
             observations = []
-        strange, plan = optimizer.nonfinite_weights(model), optimizer.plan
-        untrained = plan is not None and not set(strange) & set(plan.names)
+        broken, plan = optimizer.nonfinite_weights(model), optimizer.plan
+        untrained = plan is not None and not set(broken) & set(plan.names)
         skipped = optimizer.skipped_steps
-        if report := self.add(step_of(optimizer), skipped, loss, strange, observations, untrained):
+        if report := self.add(step_of(optimizer), skipped, loss, broken, observations, untrained):
             raise FloatingPointError(report)
 
-    def _report(self, why, strange=(), advice=f"{FINITE} {ADVICE}"):
+    def _report(self, why, broken=(), advice=f"{FINITE} {ADVICE}"):
         lines = [f"Training has diverged: at step {self._step:,}, {why}."]
-        if table := self._table(strange):
+        if table := self._table(broken):
             lines += ["", *table, ""]
         return "\n".join([*lines, advice])
 
-    def _table(self, strange):
+    def _table(self, broken):
         """Formats norms and ratio of the reported variables, one line per reading."""
         _, latest = self._kept[-1]
-        shown = [path for path in [*strange, *self._risen()] if path in latest]
+        shown = [path for path in [*broken, *self._risen()] if path in latest]
         shown = list(dict.fromkeys(shown))[:_SHOWN]
         if not shown:
             return []

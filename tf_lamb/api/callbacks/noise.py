@@ -38,9 +38,9 @@ def shared_statistics(layers) -> str:
 
 def scales(optimizer, batch_size) -> dict[str, float]:
     """Returns the result of `noise_scale`, with the names for the logs."""
-    said = optimizer.noise_scale(batch_size)
-    named = {f"noise_scale/{name}": said[name] for name in optimizer.group_names if name != "all"}
-    return {"noise_scale": said["model"], **named}
+    scales = optimizer.noise_scale(batch_size)
+    named = {f"noise_scale/{name}": scales[name] for name in optimizer.group_names if name != "all"}
+    return {"noise_scale": scales["model"], **named}
 
 
 class NoiseScale(Callback):

@@ -71,7 +71,7 @@ class AdaScale(MeasureNoise):
     Args:
         inner: SGD, Adam or AdamW of this Keras, or an optimizer of this package but LANS and
             Muon, for which the length of a gradient is nothing.
-        scale: S, the whole batch over the base batch, at least 1.
+        scale: S, the batch over the base batch, at least 1.
         previous_gradient: As for `MeasureNoise`. Defaults to False.
         averaging: "paper" is the plain mean of the first steps, then an exponential average with
             theta = 1 - S/1000, and a gain of 1 in the first step that is measured; "debiased" the

@@ -109,7 +109,7 @@ class MeasureNoise(Wrapper):
     Replicas, or the micro-batches of an accumulated step, are n independent samples g_i of the
     gradient, with the mean g:
 
-        sigma^2 = (mean of |g_i|^2 - |g|^2) / (n - 1)        of the gradient of the whole batch
+        sigma^2 = (mean of |g_i|^2 - |g|^2) / (n - 1)        of the gradient of the batch
         mu^2    = (n |g|^2 - mean of |g_i|^2) / (n - 1)      of the true gradient
 
     Both are averaged over steps, and training is not touched, but for one thing: an optimizer of
@@ -122,7 +122,7 @@ class MeasureNoise(Wrapper):
             a step has one part only. That is biased, for the weights have moved meanwhile, and
             takes 4 bytes a parameter. Defaults to False.
         groups: List of regexes, searched in the variables' paths; each makes a group that is
-            counted apart, from the first that matches. Defaults to None.
+            counted by itself; the first that matches counts. Defaults to None.
         smoothing: theta of the averages, which reach back over 1/(1 - theta) steps.
             Defaults to 0.99 (GPT-NeoX).
         name: Name of the optimizer. Defaults to "measured".
@@ -300,7 +300,7 @@ class MeasureNoise(Wrapper):
             xp, state["squares"], local, total,
             micro_batches=self.micro_batches, is_update=is_update, successive=self.biased,
         )  # fmt: skip
-        scale = 2.0 if self.biased else 1.0  # where the parts are whole batches
+        scale = 2.0 if self.biased else 1.0  # where each part is a batch
         moments = noise.moments(mean, total, parts=self.parts, scale=scale)
         new = {
             "micro_step": (state["micro_step"] + 1) % self.micro_batches,

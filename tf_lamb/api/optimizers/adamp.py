@@ -21,7 +21,7 @@ class AdamP(Layerwise):
 
     `project` takes from u its part along w where w is scale-invariant, that is where the cosine
     between w and g is below delta / sqrt(row length): first with a row for each output channel
-    (Keras keeps them on the last axis), else with the whole variable as one row. rho is then
+    (Keras keeps them on the last axis), else with all of the variable as one row. rho is then
     wd_ratio, and 1 otherwise. Variables of one axis are never projected, nor are those excluded
     from layer adaptation.
 

@@ -18,7 +18,7 @@ class LAMB(Layerwise):
         w <- w - learning_rate |w|/|u| u
 
     The trust ratio |w|/|u| is 1 where either norm is 0, and for variables excluded from layer
-    adaptation. Norms are of the whole variable, accumulated in float32 (float64 for float64
+    adaptation. Norms are of the full variable, accumulated in float32 (float64 for float64
     variables); so are the moments of float16 and bfloat16 variables. The authors train with
     `global_clipnorm=1.0`.
 

@@ -38,7 +38,7 @@ class LANS(Layerwise):
         w  <- w - learning_rate (beta_1 |w|/|um| um + (1 - beta_1) |w|/|ug| ug)
 
     A gradient of norm 0 stays; a ratio is 1 where either of its norms is 0, and for variables
-    excluded from layer adaptation. Norms are of the whole variable, accumulated in float32 (float64
+    excluded from layer adaptation. Norms are of the full variable, accumulated in float32 (float64
     for float64 variables); so are the moments of float16 and bfloat16 variables. The trust ratio
     that `TrustRatios` shows is that of um. `clipnorm` and `global_clipnorm` have no effect on
     gradients that are normalized, and are warned of.

@@ -40,7 +40,7 @@ class LARS(Layerwise):
 
     The trust ratio r is 1 where |w| or |g| is 0, and for variables excluded from layer adaptation,
     which then move at the full learning rate: exclude biases and norms, and keep that in mind for
-    kernels that start at zero. Norms are of the whole variable, accumulated in float32 (float64
+    kernels that start at zero. Norms are of the full variable, accumulated in float32 (float64
     for float64 variables).
 
     Args:

@@ -75,7 +75,7 @@ class Layerwise:
 
     @classmethod
     def _settings_of(cls, arguments) -> Settings:
-        """The arguments of the constructor, checked; what the rule takes by name apart."""
+        """The arguments of the constructor, checked; hyper-parameters of the rule by themselves."""
         own = {name: arguments.pop(name) for name in hyperparameters(cls.rule)}
         return cls.settings_class(hyperparameters=own, **arguments)
 

@@ -72,7 +72,7 @@ class Observer:
         return [self.vectors[i] for i in indices] if self.vectors else []
 
     def make(self, plan, slots, vector_like):
-        """Makes the vectors of a plan's variables, each beside the first slot of the variable."""
+        """Makes the vectors of a plan's variables, where the first slot of each lives."""
         self.vectors = tuple(
             (vector_like(own[0], f"{path.replace('/', '_')}_trust_ratio"),)
             if own and treatment.adapt
