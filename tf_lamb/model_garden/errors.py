@@ -32,7 +32,7 @@ def named(source: str, kinds=(TypeError, ValueError)) -> Iterator[None]:
         yield
     except kinds as error:
         reason, *_ = str(error).split("\n")  # Gin adds lines on where it stood in the call
-        raise UserError(f"{source}: {reason}") from error
+        raise UserError(f"{source}: {reason or type(error).__name__}") from error
 
 
 @contextlib.contextmanager

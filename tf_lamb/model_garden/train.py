@@ -128,6 +128,7 @@ def run(console, params) -> None:
     if (seed := args.seed) is None:
         seed = model_dirs.read_run(args.model_dir).get("seed")
     evaluated = _evaluated(params, args.model_dir) if args.mode == "eval" else None
+    # Up to here nothing was written. An evaluation may be of a folder that somebody else owns.
     if not checkpoints.is_writable(args.model_dir):
         if args.mode != "eval":
             raise UserError(f"--model_dir={args.model_dir} cannot be written. Choose another one")
@@ -155,6 +156,7 @@ def run(console, params) -> None:
         model_dirs.write_run(args.model_dir, args.experiment, seed)
         if is_chief and (latest := checkpoints.latest(args.model_dir)):
             print(f"Going on from {os.path.basename(latest)}", flush=True)
+    # Their main makes the strategy, the task and the trainer, and our runner runs them.
     runner.install(params, console if is_chief else None, evaluated)
     try:
         model_garden_train.main(None)

@@ -15,7 +15,7 @@ import tf_keras
 from official.core import task_factory
 from official.modeling import performance
 
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.errors import UserError, named
 from tf_lamb.tensorflow import namespace
 
 
@@ -38,10 +38,10 @@ class Steps:
             self._build(params)
 
     def _build(self, params):
-        with tempfile.TemporaryDirectory() as nothing, _named("the model"):
+        with tempfile.TemporaryDirectory() as nothing, _building("the model"):
             self._task = task_factory.get_task(params.task, logging_dir=nothing)
             self._model = self._task.build_model()
-        with _named("the optimizer"):
+        with _building("the optimizer"):
             config = params.trainer.optimizer_config
             self._optimizer = self._task.create_optimizer(config, params.runtime)
             weights = self._model.trainable_variables
@@ -86,7 +86,7 @@ class Steps:
             data = self._params.task.train_data.replace(
                 input_path=path, tfds_name="", global_batch_size=examples, is_training=True
             )
-            with _named("the data"):
+            with _building("the data"):
                 return self._task.build_inputs(data).element_spec
 
 
@@ -135,12 +135,5 @@ def _precision(dtype):
         tf_keras.mixed_precision.set_global_policy(before)
 
 
-@contextlib.contextmanager
-def _named(part):
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{part} of this experiment cannot be built: {reason}") from error
+def _building(part):
+    return named(f"{part} of this experiment cannot be built", Exception)

@@ -49,7 +49,8 @@ def parse(
     for source, settings in yamls.read_files(flags.config_file) if files is None else files:
         _override(params, settings, source)
     override = own(flags) if override is None else override
-    _override(params.replace(), override, "--params_override")  # before what builds on it
+    # On a copy: a mistake is found before a recipe builds on it, and a recipe sees the YAML's.
+    _override(params.replace(), override, "--params_override")
     text, filled = _filled_in(flags, params, override)
     _override(params, filled, "--global_batch_size")
     theirs = train_utils.ExperimentParser(flags)

@@ -140,6 +140,7 @@ def settle(folder: str) -> None:
 
 
 def _candidates(folder: str) -> list[str]:
+    # The one that is named first, whatever its step: a run may have gone back to it.
     named = latest(folder)
     return [*dict.fromkeys([*([named] if named else []), *_newest_first(folder)])]
 

@@ -14,6 +14,9 @@ from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, yamls
 from tf_lamb.model_garden.folders.yamls import at
 
+# Model Garden saves its params.yaml at every start. What it does not hold is here.
+RUN_FILE, EVALUATED_FILE = "tf_lamb_run.json", "tf_lamb_evaluated.json"
+_OPTIMIZER = "trainer.optimizer_config.optimizer.type"
 _LOCK_FILE = "tf_lamb_run.lock"
 _locked: dict[str, IO] = {}  # by path, open as long as this process trains there
 
@@ -46,11 +49,6 @@ def lock(model_dir: str) -> None:
     file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
     file.flush()
     _locked[path] = file
-
-
-# Model Garden saves its params.yaml at every start. What it does not hold is here.
-RUN_FILE, EVALUATED_FILE = "tf_lamb_run.json", "tf_lamb_evaluated.json"
-_OPTIMIZER = "trainer.optimizer_config.optimizer.type"
 
 
 def _read(path: str, load) -> dict | None:
@@ -132,6 +130,7 @@ def _steps_of_adascale(model_dir: str) -> float:
     By names, in whatever AdaScale is wrapped.
     """
     end = "/.ATTRIBUTES/VARIABLE_VALUE"
+    # AdaScale keeps integer steps and a fraction: a float32 alone stops counting after 2**24.
     reader = checkpoints.reader(model_dir)
     for name in reader.get_variable_to_shape_map() if reader else ():
         if name.startswith("optimizer/") and name.endswith(f"/fraction{end}"):

@@ -123,11 +123,10 @@ class AdaScaleProgress:
 
 
 class TrustRatios:
-    """An Orbit action that reads the trust ratio of every layer after a loop of steps.
+    """Reads the trust ratio of every layer, as `tf_lamb.tf_keras.TrustRatios` does.
 
-    What is read, and what TensorBoard gets, is what `tf_lamb.tf_keras.TrustRatios` says. An action
-    is called after each loop: a reading is of the last step of a loop, and `every` is rounded up
-    to whole loops (`trainer.steps_per_loop`).
+    A reading is of the last step of a loop, and `every` is rounded up to whole loops
+    (`trainer.steps_per_loop`).
 
     Args:
         optimizer: The trainer's, in whatever wrapper. Its first step must be yet to come, for a
