@@ -44,8 +44,8 @@ HOSTS = (keras.optimizers.Optimizer, keras.callbacks.Callback, keras.layers.Laye
 OF_KERAS = {name for host in HOSTS for name in dir(host)}
 WITHIN = {
     "add_variable_like", "clip_aggregated", "gather", "group_names", "has_trust_ratios", "lower",
-    "own_parts", "plan_for", "power", "rule", "settings_class", "slot_names", "updates", "value",
-    "without_shown",
+    "own_parts", "plan_for", "power", "rule", "settings_class", "slot_names", "slots_of", "updates",
+    "value", "without_shown",
 }  # fmt: skip
 
 

@@ -28,6 +28,7 @@ OPTIMIZERS = "api/test_optimizers.py"
 SCALE = "tf_keras/test_loss_scale.py"
 CRASHES = "model_garden/test_crash_safety.py"
 PRECISION = "api/test_precision.py"
+SLOTS = "api/test_slots.py"
 STEPS = "api/test_steps.py"
 SHARED = "keras/test_shared_update.py"
 GAIN = "api/test_adascale.py::test_gain_and_tau_are_the_papers[keras-paper]"
@@ -43,10 +44,12 @@ CORE = {
     ("lamb", LAMB): [
         ("no decay", "u = decayed(u, decay, w)", "u = decayed(u, 0.0, w)"),
         ("decay flipped", "u = decayed(u, decay, w)", "u = decayed(u, -decay, w)"),
-        ("decay outside the ratio", "weight_decay_mode='update'", "weight_decay_mode='decoupled'"),
+        ("decay outside the ratio", "weight_decay_mode: str='update'",
+         "weight_decay_mode: str='decoupled'"),
         ("bias correction forced", "if bias_correction:", "if True:"),
-        ("betas swapped", "beta_1=0.9, beta_2=0.999", "beta_1=0.999, beta_2=0.9"),
-        ("epsilon too large", "epsilon=1e-06", "epsilon=0.001"),
+        ("betas swapped", "beta_1: float=0.9, beta_2: float=0.999",
+         "beta_1: float=0.999, beta_2: float=0.9"),
+        ("epsilon too large", "epsilon: float=1e-06", "epsilon: float=0.001"),
         ("exclusion from adaptation ignored", "adapt=adapt", "adapt=True"),
         ("nothing is adapted", "adapt=adapt", "adapt=False"),
         ("moments swapped", "ratio * u, m, v", "ratio * u, v, m"),
@@ -213,7 +216,8 @@ CORE = {
         ("decay flipped", "-lr * rho * w", "lr * rho * w"),
         ("no Nesterov", "if nesterov else", "if False else"),
         ("Nesterov forced", "if nesterov else", "if True else"),
-        ("betas swapped", "beta_1=0.9, beta_2=0.999", "beta_1=0.999, beta_2=0.9"),
+        ("betas swapped", "beta_1: float=0.9, beta_2: float=0.999",
+         "beta_1: float=0.999, beta_2: float=0.9"),
         ("t counts from 2", "debias(xp, beta_1, t)", "debias(xp, beta_1, t + 1)"),
     ],
     ("sgdp", f"{PROJECTED}[sgdp]"): [
@@ -463,6 +467,9 @@ TENSORFLOW = {
     ],
     ("_weight", f"{PRECISION}::test_a_master_keeps_what_half_precision_cannot[keras]"): [
         ("the rule steps the weight", "xp.where(is_rounded, master, weight)", "weight"),
+    ],
+    ("apply_rule", f"{SLOTS}::test_steps_are_numpys[keras]"): [
+        ("every slot is laid out", "if tuple(array.shape) == shape else array", ""),
     ],
     ("apply_rule", f"{DEFECTS}::test_d36_fused_blocks_can_have_a_ratio_each[keras]"): [
         ("one ratio for all slices", "axes=treatment.axes", "axes=None"),

@@ -8,9 +8,11 @@ import math
 import numbers
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from tf_lamb.core.patterns import EXCLUSIONS, LONGEST_PATTERN, PRESETS
+from tf_lamb.core.rules.shared import Bounds
 
 # name -> the interval that it lies in, and an example
 RANGES = {
@@ -48,17 +50,6 @@ CHOICES = {
     "handover": ("continuous", "drop"),
     "decay": ("constant", "multi_step", "polynomial"),
 }
-
-
-def hyperparameter(name: str, value):
-    """The value, checked for what its name says it is: a number, a choice, bounds or a flag."""
-    if name in RANGES:
-        return number(name, value)
-    if name in CHOICES:
-        return choice(name, value)
-    if name.endswith("_steps"):
-        return integer(name, value)
-    return bounds(name, value) if name.endswith("_bounds") else flag(name, value)
 
 
 def number(name: str, value, interval: str = "") -> float:
@@ -144,6 +135,16 @@ def integer(name: str, value, least: int = 1, most: float = MOST_STEPS) -> int:
     if number > most:
         raise ValueError(f"{name} must be a whole number up to {most:,}, not {number:,}.")
     return number
+
+
+# How a rule annotates a hyper-parameter -> the check of it.
+OF_KIND: dict[Any, Callable[[str, Any], Any]] = {
+    float: number,
+    int: integer,
+    bool: flag,
+    str: choice,
+    Bounds: bounds,
+}
 
 
 def float_dtype(path: str, dtype) -> None:

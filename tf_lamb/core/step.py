@@ -23,11 +23,27 @@ class Scalars(NamedTuple):
     ema_overwrites: Any  # whether the averages replace the weights after this step
 
 
+class Slot(NamedTuple):
+    """What a rule keeps of a variable from step to step.
+
+    Attributes:
+        name: the rule's.
+        shape: None for its variable's; a slot of that shape is laid out as the variable is.
+        initial: the name of an initializer, as Keras has them.
+        dtype: None for the one that the user chose. All slots of a float64 variable are float64.
+    """
+
+    name: str
+    shape: tuple[int, ...] | None = None
+    initial: str = "zeros"
+    dtype: str | None = None
+
+
 class Stored(NamedTuple):
     """The stored state of one variable."""
 
     weight: Any
-    slots: Sequence  # in the order of the rule
+    slots: Sequence  # in the order of the rule; the first has the shape of the weight
     master: Any = None  # the weight in float32, beside one in half precision
 
 
@@ -91,10 +107,10 @@ def step(
     states = [
         [_weight(xp, each, wide, bitcast), *(wide(slot) for slot in each.slots)] for each in stored
     ]
-    new_states = apply_rule(
-        xp, rule, treatments, [wide(g) for g in gradients], states,
-        lr=wide(lr), t=wide(t), observe=observe,
-    )  # fmt: skip
+    if observe:
+        rule = functools.partial(rule, observe=observe)
+    gradients = list(map(wide, gradients))
+    new_states = apply_rule(xp, rule, treatments, gradients, states, lr=wide(lr), t=wide(t))
     position = count()
 
     def narrow(value, dtype):
@@ -177,21 +193,32 @@ def _weight(xp, stored, wide, bitcast):
     return xp.where(is_rounded, master, weight)
 
 
-def apply_rule(xp, rule, treatments, gradients, states, *, lr, t, observe=None):
-    """The states of a layer's variables, each its weight and then its slots, after the rule."""
-    if observe:
-        rule = functools.partial(rule, observe=observe)
+def apply_rule(xp, rule, treatments, gradients, states, *, lr, t):
+    """The states of a layer's variables, each its weight and then its slots, after the rule.
+
+    What has the shape of its variable is laid out as the rule sees it, and back; all else goes to
+    the rule, and comes from it, as it is.
+    """
     if len(states) > 1:
         return _joined(xp, rule, treatments, gradients, states, lr=lr, t=t)
-    (treatment,), (state,) = treatments, states
-    shape = state[0].shape
-    if 0 in tuple(shape):  # no norm, and nothing to step
+    (treatment,), (gradient,), (state,) = treatments, gradients, states
+    shape = tuple(state[0].shape)
+    if 0 in shape:  # no norm, and nothing to step
         return [state]
+
+    def laid_out(array):
+        return _laid_out(xp, array, treatment) if tuple(array.shape) == shape else array
+
     new = rule(
-        xp, *(_laid_out(xp, array, treatment) for array in (*gradients, *state)), lr=lr, t=t,
+        xp, _laid_out(xp, gradient, treatment), *map(laid_out, state), lr=lr, t=t,
         decay=treatment.decay, adapt=treatment.adapt, axes=treatment.axes,
     )  # fmt: skip
-    return [[_as_stored(xp, array, treatment, shape) for array in new]]
+    return [
+        [
+            _as_stored(xp, array, treatment, shape) if tuple(old.shape) == shape else array
+            for old, array in zip(state, new, strict=True)
+        ]
+    ]
 
 
 def _laid_out(xp, array, treatment):
@@ -222,10 +249,8 @@ def _joined(xp, rule, treatments, gradients, states, *, lr, t):
         decay = join(
             [each.decay * xp.ones_like(w) for each, w in zip(treatments, weights, strict=True)]
         )
-    new = rule(
-        xp, join(gradients), *(join(column) for column in zip(*states, strict=True)),
-        lr=lr, t=t, decay=decay, adapt=treatments[0].adapt,
-    )  # fmt: skip
+    vectors = [join(gradients), *map(join, zip(*states, strict=True))]
+    new = rule(xp, *vectors, lr=lr, t=t, decay=decay, adapt=treatments[0].adapt)
     ends = accumulate((prod(w.shape) for w in weights), initial=0)
     return [
         [xp.reshape(array[start:end], w.shape) for array in new]

@@ -22,7 +22,7 @@ from keras import ops
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.variables import is_overwritten, path_of
 from tf_lamb.core.rules.shared import within
-from tf_lamb.keras import saved
+from tf_lamb.keras import saved, sharding
 
 
 def without_gradient(optimizer, variables):
@@ -305,14 +305,19 @@ class HostOptimizer(saved.Saved, keras.optimizers.Optimizer):
         strategy, accumulators = self._distribution_strategy, list(map(native, accumulators))
         replicas.gather(strategy, accumulators, gradients, self._is_update)
 
-    def add_variable_like(self, variable, name, dtype, layout=None, parts=()):
-        """A variable of that dtype where the given one lives, and laid out like it, if not so."""
-        own = getattr(variable, "_layout", None)
+    def add_variable_like(self, variable, name, dtype, shape=None, initial="zeros", layout=None):
+        """Adds a variable of that dtype where the given one lives.
+
+        Without a layout it is laid out like the given one; of another shape, on each device whole.
+        """
+        if shape is None:
+            shape, own = variable.shape, getattr(variable, "_layout", None)
+        else:
+            own = sharding.replicated(len(shape))
         place = contextlib.nullcontext()
         if keras.backend.backend() == "tensorflow":
             place = self._distribution_strategy.extended.colocate_vars_with(native(variable))
         with place:
-            return super().add_variable(
-                (*parts, *variable.shape), dtype=dtype, layout=own if layout is None else layout,
-                name=f"{path_of(variable).replace('/', '_')}_{name}",
-            )  # fmt: skip
+            name = f"{path_of(variable).replace('/', '_')}_{name}"
+            layout = own if layout is None else layout
+            return super().add_variable(shape, initial, dtype, layout=layout, name=name)

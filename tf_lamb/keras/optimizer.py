@@ -46,9 +46,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if self._settings.shard_update and sharding.is_distributed():
             self._shares = sharding.Shares(variables)
         super().build(variables)
-        names = map(self.slots_of, self.plan.treatments)
-        pairs = zip(variables, names, strict=True)
-        made = [(self._add_slots(v, own), self._add_master(v)) for v, own in pairs]
+        made = [(self._add_slots(i, v), self._add_master(v)) for i, v in enumerate(variables)]
         self._slots, self._masters = map(list, zip(*made, strict=True))
         if self.use_ema:
             self._has_averages = self.add_variable((), dtype="int32", name="has_averages")
@@ -60,20 +58,30 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         self._update = self._make_update()
         self._set_weights_of_files()
 
-    def _add_slots(self, variable, names):
+    def _add_slots(self, index, variable):
         if is_overwritten(variable):
             return ()
-        dtype = host.compute_dtype(variable.dtype)
-        dtype = self._settings.slot_dtype if dtype == "float32" else dtype
-        return tuple(self.add_variable_like(variable, name, dtype) for name in names)
+        is_double = host.compute_dtype(variable.dtype) == "float64"
+        chosen = self._settings.slot_dtype
+        return tuple(
+            self.add_variable_like(
+                variable,
+                slot.name,
+                "float64" if is_double else slot.dtype or chosen,
+                slot.shape,
+                slot.initial,
+            )
+            for slot in self._slots_at(index)
+        )
 
-    def add_variable_like(self, variable, name, dtype):
+    def add_variable_like(self, variable, name, dtype, shape=None, initial="zeros", layout=None):
         """Adds a variable like the given one; a device's share of it where the update is shared."""
         if self._replicas > 1 and name == "gradient_accumulator":  # seam: as Keras names it
+            shape = (self._replicas, *variable.shape)
             layout = sharding.per_replica_layout(variable)
-            return super().add_variable_like(variable, name, dtype, layout, (self._replicas,))
-        layout = self._shares and self._shares.layout(variable)
-        return super().add_variable_like(variable, name, dtype, layout)
+        elif self._shares and shape is None:
+            layout = self._shares.layout(variable)
+        return super().add_variable_like(variable, name, dtype, shape, initial, layout)
 
     def _make_update(self):
         arguments = {
@@ -213,4 +221,4 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     @staticmethod
     def _put(variable, value):
-        host.take(variable, ops.zeros(variable.shape) if value is None else value)
+        host.take(variable, value)

@@ -46,8 +46,13 @@ class Saved:
     def load_own_variables(self, store):
         """By name; raises where what was saved is the state of something else."""
         own = self._named_state()
-        for variable, value in named.load(self.name, own, store, _read, sharding.fitting):
-            variable.assign(ops.zeros(variable.shape, variable.dtype) if value is None else value)
+        fit = sharding.fitting
+        for variable, value in named.load(self.name, own, store, _read, fit, self._initial):
+            variable.assign(value)
+
+    @staticmethod
+    def _initial(variable, initializer):
+        return keras.initializers.get(initializer)(variable.shape, variable.dtype)
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):
         children = super()._trackable_children(save_type, **kwargs)

@@ -93,6 +93,13 @@ class Shares:
         return TensorLayout(self._axes(variable), self._distribution.device_mesh)
 
 
+def replicated(rank):
+    """The layout of an array that each device has whole; None without a distribution."""
+    if not is_distributed():
+        return None
+    return TensorLayout([None] * rank, keras.distribution.distribution().device_mesh)
+
+
 def per_replica_layout(variable):
     """The layout of an array with one part for each device of the data axis, on a first axis."""
     distribution, name, _ = data_axis("per_replica()")

@@ -89,9 +89,13 @@ class Saved:
 
     def load_own_variables(self, store):
         """By name, unlike tf_keras; raises where what was saved is the state of something else."""
-        for variable, saved in named.load(self.name, self._named_state(), store, loaded, _fit):
-            new = tf.zeros(variable.shape) if saved is None else saved
-            variable.assign(tf.cast(new, variable.dtype))
+        own = self._named_state()
+        for variable, value in named.load(self.name, own, store, loaded, _fit, self._initial):
+            variable.assign(tf.cast(value, variable.dtype))
+
+    @staticmethod
+    def _initial(variable, initializer):
+        return tf_keras.initializers.get(initializer)(variable.shape, native(variable).dtype)
 
     def set_weights(self, weights):
         """Sets weights as in tf_keras, but refuses those of other options."""
@@ -162,16 +166,20 @@ class HostOptimizer(Saved, tf_keras.optimizers.Optimizer):
         self, model_variable, variable_name, shape=None, initial_value=None
     ):
         """Adds one as in tf_keras, but a half-precision variable's slots are float32."""
-        if native(model_variable).dtype not in HALF:
-            return super().add_variable_from_reference(
-                model_variable, variable_name, shape, initial_value
-            )
-        return self.add_variable_like(model_variable, variable_name, tf.float32, initial_value)
+        dtype = native(model_variable).dtype
+        dtype = tf.float32 if dtype in HALF else dtype
+        if initial_value is None and shape is not None:
+            initial_value = tf.zeros(shape, dtype)
+        return self.add_variable_like(model_variable, variable_name, dtype, initial_value)
 
     def add_variable_like(self, model_variable, name, dtype, initial_value=None):
-        """A variable of that dtype where the given one lives."""
+        """Adds a variable of that dtype where the given one lives; by default zeros like it."""
         if initial_value is None:
-            initial_value = tf.zeros(model_variable.shape)
+            initial_value = tf.zeros(model_variable.shape, dtype)
+        if native(model_variable).dtype == dtype:
+            return super().add_variable_from_reference(
+                model_variable, name, initial_value=initial_value
+            )
         with tf.distribute.get_strategy().extended.colocate_vars_with(model_variable):
             variable = tf.Variable(
                 tf.cast(initial_value, dtype),

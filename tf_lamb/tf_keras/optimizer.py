@@ -51,9 +51,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         replicas.refuse_parts(var_list, self.plan, self.clipnorm)
         super().build(var_list)
         vars(self)["_of_build"] = tuple(map(host.native, var_list))  # which the model tracks
-        names = map(self.slots_of, self.plan.treatments)
-        pairs = zip(var_list, names, strict=True)
-        made = [(self._add_slots(v, own), self._add_master(v)) for v, own in pairs]
+        made = [(self._add_slots(i, v), self._add_master(v)) for i, v in enumerate(var_list)]
         self._slots, self._masters = map(list, zip(*made, strict=True))
         if self.use_ema:
             self._has_averages = self.add_variable((), tf.int64, name="has_averages")
@@ -87,12 +85,15 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             self._count_skipped()
             self._update.refusal = self._guard.refusal
 
-    def _add_slots(self, variable, names):
-        dtype = host.native(variable).dtype
-        own = tf.as_dtype(self._settings.slot_dtype)
-        if own == tf.float32 or dtype == tf.float64:
-            return [self.add_variable_from_reference(variable, name) for name in names]
-        return [self.add_variable_like(variable, name, own) for name in names]
+    def _add_slots(self, index, variable):
+        is_double = host.native(variable).dtype == tf.float64
+        made = []
+        for slot in self._slots_at(index):
+            dtype = tf.as_dtype("float64" if is_double else slot.dtype or self._settings.slot_dtype)
+            shape = variable.shape if slot.shape is None else slot.shape
+            initial = tf_keras.initializers.get(slot.initial)(shape, dtype)
+            made.append(self.add_variable_like(variable, slot.name, dtype, initial))
+        return made
 
     def update_step(self, gradient, variable):
         """One step of the rule for one variable, on its replica."""
@@ -208,4 +209,4 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     @staticmethod
     def _put(variable, value):
         own = host.native(variable)
-        own.assign(tf.cast(tf.zeros(own.shape) if value is None else value, own.dtype))
+        own.assign(tf.cast(value, own.dtype))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping
 from typing import Any
 
 from tf_lamb.core.patterns import exact
@@ -245,7 +245,7 @@ KERAS_MUON = Peer(
 def check_same_matrices(
     origin: str,
     there: Mapping[str, Mapping[str, Any]],
-    here: Mapping[str, Sequence[str]],
+    here: Mapping[str, Container[str]],
     shapes: Mapping[str, tuple],
 ):
     """Raises where a path is a matrix on one side alone: its momentum is no first moment.

@@ -6,7 +6,7 @@ any variable is touched. Arrays pass through untouched.
 
 import dataclasses
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_lamb.api.migration import peers
@@ -17,15 +17,15 @@ from tf_lamb.core.patterns import model_name
 
 def match(
     origin: str,
-    wanted: Mapping[str, tuple],
+    wanted: Mapping[str, Mapping[str, tuple]],
     found: Mapping[str, Mapping[str, Any]],
-    parts: Mapping[str, Sequence[str]],
     rename: Mapping[str, str],
 ) -> dict[str, str]:
     """Path -> name in the source, for every path that is wanted, or one error.
 
     Names are compared as they are, then without the name of the model, which differs between a
-    functional and a subclassed model. Every part of a path must be there, in its shape.
+    functional and a subclassed model. Every part that is wanted of a path, with its shape, must be
+    there.
     """
     short = _short(found)
     lookup = {short[name]: name for name in found} | {name: name for name in found}
@@ -33,17 +33,17 @@ def match(
     for path, own in _short(wanted).items():
         name = rename.get(path) or lookup.get(path) or lookup.get(own) or ""
         if name not in found:
-            raise ValueError(_missing(origin, path, name, wanted, found, lookup, parts[path]))
-        for part in parts[path]:
+            raise ValueError(_missing(origin, path, name, wanted, found, lookup))
+        for part, own_shape in wanted[path].items():
             if part not in found[name]:
                 raise ValueError(
                     f"{origin} is incomplete: it has no {part!r} of {path!r}, only "
                     f"{', '.join(found[name]) or 'nothing'}. Save it again. Nothing was changed."
                 )
             shape = tuple(found[name][part].shape)
-            if shape != wanted[path]:
+            if shape != own_shape:
                 raise ValueError(
-                    f"{part!r} of {path!r} has shape {shape} in {origin}, and {wanted[path]} in "
+                    f"{part!r} of {path!r} has shape {shape} in {origin}, and {own_shape} in "
                     "this model: it is the state of another model. Build the model as it was "
                     "trained, or name the right variable with rename. Nothing was changed."
                 )
@@ -57,21 +57,21 @@ def match(
     return result
 
 
-def _missing(origin, path, name, wanted, found, lookup, parts):
+def _missing(origin, path, name, wanted, found, lookup):
     """Why a variable has no counterpart, and both ways out."""
+    part, shape = next(iter(wanted[path].items()))
     taken = {lookup.get(other) for other in wanted}
     alike = [
         other
         for other, values in found.items()
-        if other not in taken and any(tuple(v.shape) == wanted[path] for v in values.values())
+        if other not in taken and any(tuple(v.shape) == shape for v in values.values())
     ]
     hint = f"pass rename={{{path!r}: {alike[0]!r}}}" if alike else "say so with rename={path: name}"
     asked = f" under the name {name!r}" if name else ""
-    fresh = "" if parts == ("weight",) else (
-        f" If the source never updated it, pass fresh=[{path!r}]: it then begins at zero."
-    )  # fmt: skip
+    begins = f" If the source never updated it, pass fresh=[{path!r}]: it then begins at zero."
+    fresh = "" if part == "weight" else begins
     return (
-        f"{origin} holds no {parts[0]!r} of {path!r}, shape {wanted[path]}{asked}; it has "
+        f"{origin} holds no {part!r} of {path!r}, shape {shape}{asked}; it has "
         f"{', '.join(map(repr, list(found)[:3]))} and so on. If the variable has another name "
         f"there, {hint}.{fresh} Nothing was changed."
     )
@@ -201,20 +201,26 @@ def prepare(source: Source, optimizer: Layerwise, model, *, weights=False, renam
     shapes = _shapes(model.trainable_variables)
     if not shapes:
         raise ValueError("The model has no trainable variables yet: call it on a batch first.")
-    wanted = {path: shape for path, shape in shapes.items() if path not in fresh}
     _known("fresh", fresh, shapes)
     known = shapes if not weights else _shapes(model.weights)
     _known("rename", rename, known)
     plan = optimizer.plan_for(model.trainable_variables)
-    own = dict(zip(plan.names, map(optimizer.slots_of, plan.treatments), strict=True))
-    first = {path: slots[:1] for path, slots in own.items()}
-    found = match(source.origin, wanted, source.slots, first, rename)
+    wanted = {
+        path: {
+            slot.name: shape if slot.shape is None else slot.shape
+            for slot in optimizer.slots_of(treatment, shape)
+        }
+        for path, treatment, shape in zip(plan.names, plan.treatments, plan.shapes, strict=True)
+        if path not in fresh
+    }
+    first = {path: dict([next(iter(slots.items()))]) for path, slots in wanted.items()}
+    found = match(source.origin, first, source.slots, rename)
     if family == "Muon":
         there = {path: source.slots[name] for path, name in found.items()}
-        peers.check_same_matrices(source.origin, there, own, shapes)
+        peers.check_same_matrices(source.origin, there, wanted, shapes)
         # The same variables, whatever patterns said so.
         theirs["exclude_from_layer_adaptation"] = ours["exclude_from_layer_adaptation"]
-    match(source.origin, wanted, source.slots, own, rename)
+    match(source.origin, wanted, source.slots, rename)
     slots: dict[str, dict] = {path: {} for path in shapes}
     slots |= {path: dict(source.slots[name]) for path, name in found.items()}
     values: dict[str, Any] = {}
@@ -226,7 +232,8 @@ def prepare(source: Source, optimizer: Layerwise, model, *, weights=False, renam
             )
         every = _shapes(model.weights)
         parts = {name: {"weight": value} for name, value in source.weights.items()}
-        names = match(source.origin, every, parts, dict.fromkeys(every, ("weight",)), rename)
+        every_weight = {path: {"weight": shape} for path, shape in every.items()}
+        names = match(source.origin, every_weight, parts, rename)
         values = {path: source.weights[name] for path, name in names.items()}
     changes = peers.changes(theirs, ours, _defaults(type(optimizer)), source.unsaid)
     changes |= peers.muon_changes(source.beyond, ours)

@@ -17,7 +17,7 @@ from tf_lamb.core import plan as plans
 from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import exact, numbered
 from tf_lamb.core.recipes.recipe import batch
-from tf_lamb.core.step import Scalars
+from tf_lamb.core.step import Scalars, Slot
 
 Own = TypeVar("Own", bound="Layerwise")
 Recipe = recipes.Recipe | recipes.StagedRecipe
@@ -26,9 +26,10 @@ Recipe = recipes.Recipe | recipes.StagedRecipe
 class Layerwise:
     """Between the class that a user types and the base class of each Keras.
 
-    A class of optimizers names its `rule` and its `slot_names`. The frontend gives `_var_key`,
-    `_which_are_finite(variables)`, `_vector_like(variable, name)`, which makes a vector of four
-    numbers, all -1, and `_fetch(vectors)`, which reads many as a list of lists.
+    A class of optimizers names its `rule` and its `slot_names`; where slots are not all alike, it
+    has its own `slots_of`. The frontend gives `_var_key`, `_which_are_finite(variables)`,
+    `_vector_like(variable, name)`, which makes a vector of four numbers, all -1, and
+    `_fetch(vectors)`, which reads many as a list of lists.
     """
 
     rule: Callable
@@ -42,7 +43,8 @@ class Layerwise:
     _vector_like: Callable
     _fetch: Callable
     _index_of: Callable  # a variable of the build -> its position
-    _put: Callable  # gives a variable a value, or zeros for None
+    _put: Callable  # gives a variable a value
+    _initial: Callable  # a variable, the name of an initializer -> its value
     _averages: Callable  # positions -> pairs of an average and its variable
     _overwrite_model_variables_with_average_value: Callable
     _is_update: Callable
@@ -76,7 +78,8 @@ class Layerwise:
     @classmethod
     def _settings_of(cls, arguments) -> Settings:
         """The arguments of the constructor, checked; hyper-parameters of the rule by themselves."""
-        own = {name: arguments.pop(name) for name in hyperparameters(cls.rule)}
+        kinds = hyperparameters(cls.rule).items()
+        own = {name: checks.OF_KIND[kind](name, arguments.pop(name)) for name, kind in kinds}
         return cls.settings_class(hyperparameters=own, **arguments)
 
     def _keep_settings(self, settings: Settings, rate):
@@ -89,9 +92,14 @@ class Layerwise:
         self._guard = Guard(self.name, settings.on_nonfinite)
         self._observer = Observer()
 
-    def slots_of(self, treatment: Any) -> tuple[str, ...]:
-        """Names of the slots of a variable, in the order of the rule."""
-        return self.slot_names
+    def slots_of(self, treatment: plans.Treatment, shape: tuple[int, ...]) -> list[Slot]:
+        """The slots of a variable, in the order of the rule; the first has the variable's shape."""
+        return list(map(Slot, self.slot_names))
+
+    def _slots_at(self, index):
+        """The slots of a variable of the build."""
+        plan: Any = self._plan
+        return self.slots_of(plan.treatments[index], plan.shapes[index])
 
     def __setattr__(self, name, value):
         settings = self.__dict__.get("_settings")
@@ -313,7 +321,9 @@ class Layerwise:
     def state_of(self, index: int) -> dict[str, Any]:
         """By name the slots of a variable of the build, and its "average" if there is one."""
         averages = (("average", average) for average, _ in self._averages({index}))
-        return {**dict(zip(self.slot_names, self._slots[index], strict=False)), **dict(averages)}
+        names = (slot.name for slot in self._slots_at(index))
+        own = zip(names, self._slots[index], strict=False)  # none of what a layer overwrites
+        return {**dict(own), **dict(averages)}
 
     def continue_from(self, model: Any, step: int, states: dict, weights: dict) -> None:
         """Goes on after these steps, with path -> slot or "average" -> array, path -> weight."""
@@ -323,12 +333,15 @@ class Layerwise:
             if name in weights:
                 self._put(variable, weights[name])
         for path, variable in zip(names_of(trained), trained, strict=True):
+            index = self._index_of(variable)
+            initial = {slot.name: slot.initial for slot in self._slots_at(index)}
             values = {"average": variable, **states[path]}
-            for name, own in self.state_of(self._index_of(variable)).items():
-                self._put(own, values.get(name))
+            for name, own in self.state_of(index).items():
+                value = values[name] if name in values else self._initial(own, initial[name])
+                self._put(own, value)
         if self.gradient_accumulation_steps:
             for own in [self._micro_step, *self._accumulators]:
-                self._put(own, None)
+                self._put(own, self._initial(own, "zeros"))
         if self.use_ema:
             self._has_averages.assign(1)
         self.iterations.assign(step)

@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core import checks, rules
+from tf_lamb.core.plan import Treatment
+from tf_lamb.core.step import Slot
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,6 +152,6 @@ class Muon(Layerwise):
     ):
         super().__init__(**settings.constructor_arguments(locals()))
 
-    def slots_of(self, treatment: Any) -> tuple[str, ...]:
-        """A matrix has no second moment."""
-        return self.slot_names[:1] if treatment.adapt else self.slot_names
+    def slots_of(self, treatment: Treatment, shape: tuple[int, ...]) -> list[Slot]:
+        """See base class; a matrix has no second moment."""
+        return super().slots_of(treatment, shape)[: 1 if treatment.adapt else None]

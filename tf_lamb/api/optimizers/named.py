@@ -19,11 +19,15 @@ _NO_SLOTS = ("average", "master", "accumulator", "previous_gradient")  # no slot
 
 
 class Part(NamedTuple):
-    """The state of one variable: the variable's name and shape, and its arrays by name."""
+    """The state of one variable: the variable's name and shape, and its arrays by name.
+
+    `initial` has the initializers of those that do not begin at zero, by name.
+    """
 
     name: str
     shape: tuple[int, ...]
     kept: Mapping[str, Any]
+    initial: Mapping[str, str] = {}
 
 
 class State(NamedTuple):
@@ -89,7 +93,8 @@ def of(optimizer) -> State:
             kept["master"] = master
         if k:
             kept[of_micro_steps("accumulator", k)] = optimizer._accumulators[i]
-        parts.append(Part(name, shape, kept))
+        initial = {slot.name: slot.initial for slot in optimizer._slots_at(i)}
+        parts.append(Part(name, shape, kept, initial))
     return State(optimizer.rule.__name__, scalars, parts)
 
 
@@ -139,9 +144,14 @@ def save(state: State, store: Any, array: Callable[[Any], Any]) -> None:
 
 
 def load(
-    name: str, state: State, store: Any, array: Callable[[Any], Any], fit: Callable
+    name: str,
+    state: State,
+    store: Any,
+    array: Callable[[Any], Any],
+    fit: Callable,
+    initial: Callable[[Any, str], Any],
 ) -> list[tuple[Any, Any]]:
-    """Pairs of a variable and its value, or None where it begins at zero; nothing is assigned.
+    """Pairs of a variable and its value; nothing is assigned.
 
     Args:
         name: of the optimizer.
@@ -150,6 +160,7 @@ def load(
         array: reads an entry of it.
         fit: of a variable, its `Part` and a value of another shape, the value in its shape, or
             None where there is none.
+        initial: of a variable and the name of an initializer, the value that it begins with.
 
     Raises:
         ValueError: for the state of another optimizer or of other variables.
@@ -173,21 +184,21 @@ def load(
             there.setdefault(int(position), (path, {}))[1][slot] = key
     found = _matched(name, state, [there[i] for i in sorted(there)], store)
     pairs = [
-        (own, array(store[scalar]) if scalar in keys else None)
+        (own, array(store[scalar]) if scalar in keys else initial(own, "zeros"))
         for scalar, own in state.scalars.items()
         if scalar in keys or scalar != "learning_rate"
     ]
     for part, saved in zip(state.parts, found, strict=True):
         for slot, own in part.kept.items():
-            value = array(store[saved[slot]]) if slot in saved else None
-            if value is not None and tuple(value.shape) != tuple(own.shape):
-                shape, value = tuple(value.shape), fit(own, part, value)
-                if value is None:
-                    raise _refusal(
-                        name,
-                        f"{slot!r} of {part.name!r} has shape {shape} in it, and "
-                        f"{tuple(own.shape)} here",
-                    )
+            if slot not in saved:
+                pairs.append((own, initial(own, part.initial.get(slot, "zeros"))))
+                continue
+            value = array(store[saved[slot]])
+            if (shape := tuple(value.shape)) != tuple(own.shape):
+                value = fit(own, part, value)
+            if value is None:
+                why = f"{slot!r} of {part.name!r} has shape {shape} in it, and"
+                raise _refusal(name, f"{why} {tuple(own.shape)} here")
             pairs.append((own, value))
     for key in keys:
         if "micro_step" in key and key not in state.scalars and int(array(store[key])):
@@ -207,24 +218,18 @@ def _matched(name, state, there, store):
     if all(path in by_path for path in own):
         found = [by_path[path] for path in own]
     else:
-        shapes = [_shape(kept, store) for _, kept in there]
+        found = [kept for _, kept in there]
         alike = len(there) == len(own) and all(
-            shape in (None, part.shape) for shape, part in zip(shapes, state.parts, strict=True)
+            _has_shapes_of(part, kept, store) for part, kept in zip(state.parts, found, strict=True)
         )
         if not alike:
             missing = next(path for path in own if path not in by_path).replace("|", "/")
-            raise _refusal(
-                name,
-                f"it is of {len(there)} variables, and of the {len(own)} here it lacks {missing!r}",
-            )
-        found = [kept for _, kept in there]
+            count = f"it is of {len(there)} variables, and of the {len(own)} here it"
+            raise _refusal(name, f"{count} lacks {missing!r}")
     for part, kept in zip(state.parts, found, strict=True):
         if (saved := _slots(kept)) != (wanted := _slots(part.kept)):
-            raise _refusal(
-                name,
-                f"it has {', '.join(sorted(saved)) or 'nothing'} of {part.name!r}, and "
-                f"{', '.join(sorted(wanted)) or 'nothing'} is kept here",
-            )
+            has, keeps = (", ".join(sorted(slots)) or "nothing" for slots in (saved, wanted))
+            raise _refusal(name, f"it has {has} of {part.name!r}, and {keeps} is kept here")
     return found
 
 
@@ -232,10 +237,13 @@ def _slots(kept):
     return {slot for slot in kept if not slot.startswith(_NO_SLOTS)}
 
 
-def _shape(kept, store):
-    """The variable's shape, from its slots; an accumulator of replicas may have one axis more."""
-    key = next((key for slot, key in kept.items() if not slot.startswith("accumulator")), None)
-    return None if key is None else tuple(store[key].shape)
+def _has_shapes_of(part, kept, store):
+    """Whether what is saved may be the part's; an accumulator of replicas may have an axis more."""
+    return all(
+        tuple(store[key].shape) == tuple(getattr(part.kept.get(slot), "shape", part.shape))
+        for slot, key in kept.items()
+        if not slot.startswith("accumulator")
+    )
 
 
 def _escaped(path):

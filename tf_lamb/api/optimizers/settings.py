@@ -22,19 +22,15 @@ _STEPS = ("ema_overwrite_frequency", "gradient_accumulation_steps")
 _EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 
-# What a rule is given at each step; all else that it takes by name is a hyper-parameter.
-_OF_THE_STEP = {"lr", "t", "decay", "adapt", "axes", "observe"}
-
-
 def constructor_arguments(constructor: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a constructor, which hands over its `locals()`."""
     return {k: v for k, v in constructor.items() if k not in ("self", "__class__")}
 
 
-def hyperparameters(rule: Callable) -> list[str]:
-    """The names of a rule's hyper-parameters: its keyword arguments but those of the step."""
+def hyperparameters(rule: Callable) -> dict[str, Any]:
+    """Name -> kind of each hyper-parameter of a rule, which annotates these and nothing else."""
     parameters = inspect.signature(rule).parameters.values()
-    return [p.name for p in parameters if p.kind == p.KEYWORD_ONLY and p.name not in _OF_THE_STEP]
+    return {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +38,7 @@ class Settings:
     """The constructor's arguments besides the learning rate; raises on what cannot be right.
 
     Attributes:
-        hyperparameters: what the rule takes by name.
+        hyperparameters: what the rule takes by name, checked.
         The rest: as the constructors name and document them.
     """
 
@@ -67,10 +63,6 @@ class Settings:
 
     def __post_init__(self):
         self._freeze(
-            hyperparameters={
-                name: checks.hyperparameter(name, value)
-                for name, value in self.hyperparameters.items()
-            },
             weight_decay=checks.number(
                 "weight_decay", 0.0 if self.weight_decay is None else self.weight_decay
             ),

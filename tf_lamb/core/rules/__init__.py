@@ -5,6 +5,9 @@
 `xp` is anything with the few NumPy-named functions that rules use: `numpy` itself, `keras.ops`,
 or `tf_lamb.tensorflow.namespace`. A rule never sees a name, a regex, a dtype or a device: the
 frontends cast to the compute dtype before it and back after it.
+
+What a rule annotates, and nothing else, is a hyper-parameter: an argument of its optimizer, checked
+as `core.checks.OF_KIND` has it.
 """
 
 from tf_lamb.core.rules.adamp import adamp

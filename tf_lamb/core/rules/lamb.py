@@ -1,12 +1,13 @@
 """LAMB: layer-wise adaptive moments for large batches."""
 
-from tf_lamb.core.rules.shared import decayed, estimate, trust_ratio
+from tf_lamb.core.rules.shared import Bounds, decayed, estimate, trust_ratio
 
 
 def lamb(
-    xp, g, w, m, v, *, lr, t, decay, adapt, axes=None,
-    beta_1=0.9, beta_2=0.999, epsilon=1e-6, bias_correction=True,
-    weight_decay_mode="update", phi_bounds=None, ratio_bounds=None, observe=None,
+    xp, g, w, m, v, *, lr, t, decay, adapt, axes=None, observe=None,
+    beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-6,
+    bias_correction: bool = True, weight_decay_mode: str = "update",
+    phi_bounds: Bounds = None, ratio_bounds: Bounds = None,
 ):  # fmt: skip
     """One LAMB step.
 
@@ -45,8 +46,6 @@ def lamb(
     u = m_hat / (xp.sqrt(v_hat) + epsilon)
     if weight_decay_mode == "update":
         u = decayed(u, decay, w)
-    ratio = trust_ratio(
-        xp, w, u, adapt=adapt, axes=axes, phi_bounds=phi_bounds, ratio_bounds=ratio_bounds,
-        observe=observe,
-    )  # fmt: skip
+    bounds = {"phi_bounds": phi_bounds, "ratio_bounds": ratio_bounds}
+    ratio = trust_ratio(xp, w, u, adapt=adapt, axes=axes, observe=observe, **bounds)
     return w - lr * ratio * u, m, v

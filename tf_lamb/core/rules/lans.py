@@ -4,8 +4,8 @@ from tf_lamb.core.rules.shared import decayed, estimate, norm, trust_ratio
 
 
 def lans(
-    xp, g, w, m, v, *, lr, t, decay, adapt, axes=None,
-    beta_1=0.9, beta_2=0.999, epsilon=1e-6, observe=None,
+    xp, g, w, m, v, *, lr, t, decay, adapt, axes=None, observe=None,
+    beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-6,
 ):  # fmt: skip
     """One LANS step.
 

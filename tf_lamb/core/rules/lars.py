@@ -1,13 +1,14 @@
 """LARS: layer-wise adaptive rate scaling, in each form that goes by its name."""
 
-from tf_lamb.core.rules.shared import decayed, differ, norm, safe_ratio, within
+from tf_lamb.core.rules.shared import Bounds, decayed, differ, norm, safe_ratio, within
 
 
 def lars(
-    xp, g, w, v, *, lr, t, decay, adapt, axes=None,
-    momentum=0.9, nesterov=False, trust_coefficient=0.001, epsilon=0.0,
-    momentum_form="inside", denominator="sum_of_norms", clip=False, ratio_bounds=None,
-    observe=None,
+    xp, g, w, v, *, lr, t, decay, adapt, axes=None, observe=None,
+    momentum: float = 0.9, nesterov: bool = False,
+    trust_coefficient: float = 0.001, epsilon: float = 0.0,
+    momentum_form: str = "inside", denominator: str = "sum_of_norms", clip: bool = False,
+    ratio_bounds: Bounds = None,
 ):  # fmt: skip
     """One LARS step.
 
@@ -64,9 +65,8 @@ def lars(
     before, after = 1.0, lr
     if denominator != "norm_of_update":
         r = ratio(d if denominator == "norm_of_sum" else g)
-        before, after = {
-            "inside": (lr * r, 1.0), "outside": (1.0, lr * r), "mixed": (r, lr),
-        }[momentum_form]  # fmt: skip
+        forms = {"inside": (lr * r, 1.0), "outside": (1.0, lr * r), "mixed": (r, lr)}
+        before, after = forms[momentum_form]
     s = before * d
     v = momentum * v + s
     u = s + momentum * v if nesterov else v

@@ -5,6 +5,8 @@ A layer is whatever the rule is given; with `axes`, each slice along the other a
 
 import math
 
+Bounds = tuple[float, float] | None  # the smallest and the largest value
+
 
 def norm(xp, x, axes=None):
     """The norm of x, flattened to a vector; over `axes` alone where they are given.
