@@ -66,6 +66,10 @@ class State(NamedTuple):
 class Update:
     """Applies one rule to many variables; the base of what each framework has.
 
+    It is called at each micro-step with the layers of a plan, which hold positions among the
+    gradients, with these, a `State`, a function that gives the `Scalars`, and one that takes
+    whether it was the last of a step that was skipped: what that returns is returned.
+
     Attributes:
         rule: the rule with its hyper-parameters bound, `rule(xp, g, w, *slots, lr=, t=, ...)`.
         clip: takes and returns the list of gradients; it sees the whole, aggregated gradient.

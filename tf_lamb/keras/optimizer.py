@@ -3,6 +3,8 @@
 Seam into Keras 3 (3.15.1): `_distribution_strategy`.
 """
 
+import functools
+
 import keras
 from keras import ops
 
@@ -116,9 +118,9 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         trained = [*trainable_variables, *missing]
         plan, state = self._work(trained, missing)
         if keras.backend.backend() == "tensorflow":
-            self._apply_on_tensorflow(plan, gradients, state, trained)
-        else:
-            self._count(self._update(plan, gradients, state, self._scalars()), trained)
+            gradients = self._aggregated(gradients, state.accumulators)
+        count = functools.partial(self._count, trained)
+        self._update(plan, gradients, state, self._scalars, count)
         for variable in (v for v in missing if v.constraint is not None):
             variable.assign(variable.constraint(variable))  # `apply` sees to the others
 
@@ -139,25 +141,20 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         )
         return self.plan.layers(indices, map(self._get_variable_index, missing)), state
 
-    def _apply_on_tensorflow(self, plan, gradients, state, trained):
-        from tf_lamb.tensorflow.update import update_replicas
-
+    def _aggregated(self, gradients, accumulators):
+        """The sums over replicas on TensorFlow; none where the accumulators have taken them."""
         if self.gradient_accumulation_steps:
-            self.gather(gradients, state.accumulators)
-            gradients = []
-        else:
-            pairs = self._all_reduce_sum_gradients([(g, None) for g in gradients])
-            gradients = [gradient for gradient, _ in pairs]
-        update_replicas(
-            self._update, plan, gradients, state, self._scalars, lambda s: self._count(s, trained)
-        )
+            self.gather(gradients, accumulators)
+            return []
+        pairs = self._all_reduce_sum_gradients([(g, None) for g in gradients])
+        return [gradient for gradient, _ in pairs]
 
     def _is_update(self):
         if not self.gradient_accumulation_steps:
             return ops.full((), True, "bool")
         return ops.equal(self._micro_step + 1, self.gradient_accumulation_steps)
 
-    def _count(self, skipped, trained):
+    def _count(self, trained, skipped):
         """Only updates are counted: neither a micro-step before one, nor a step that is skipped."""
         stepped = self._is_update() & ~ops.cast(skipped, "bool")
         iterations = host.native(self._iterations)

@@ -28,12 +28,9 @@ class Update(step.Update):
 
     is_shared: bool = False
 
-    def __call__(self, plan, gradients, state, scalars):
-        """One micro-step; the layers of the plan hold positions among the gradients.
-
-        Returns:
-            Whether it was the last of a step that was skipped.
-        """
+    def __call__(self, plan, gradients, state, scalars, count):
+        """See base class."""
+        scalars = scalars()
         step = functools.partial(self._apply_if_finite, plan, state=state, scalars=scalars)
         if self.is_shared:
             made = zip(gradients, state.stored, strict=True)
@@ -46,10 +43,10 @@ class Update(step.Update):
         else:
             finite = step(gradients)
         if not state.skipped:
-            return False
+            return count(False)
         skipped = scalars.is_update & ~ops.all(finite)
         self._skip(skipped, finite, state, scalars, paths_of(plan))
-        return skipped
+        return count(skipped)
 
     @staticmethod
     def _made_whole(gradient, weight):

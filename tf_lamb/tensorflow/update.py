@@ -9,7 +9,7 @@ from tensorflow.python.ops import control_flow_util
 
 from tf_lamb.core import step
 from tf_lamb.core.plan import Layer, paths_of
-from tf_lamb.core.step import Scalars, State
+from tf_lamb.core.step import Scalars
 from tf_lamb.tensorflow import namespace
 from tf_lamb.tensorflow.replicas import on_server_of, uses_servers
 
@@ -86,25 +86,59 @@ class Update(step.Update):
         """Whether any step has been traced."""
         return bool(self._programs)
 
-    def __call__(self, plan: tuple[Layer, ...], gradients, state: State, scalars: Scalars):
-        """The end of a micro-step; the layers of the plan hold positions among the gradients.
+    def __call__(self, plan, gradients, state, scalars, count):
+        """See base class; called by each replica, or without a strategy.
+
+        Gradients are aggregated by now. One call hands each replica its own copy of every variable;
+        the treatments were decided once, so they cannot differ between replicas, and neither can
+        whether the step is skipped: then nothing but the count of these and the accumulators, which
+        begin anew, has changed.
 
         Args:
             gradients: empty where they accumulate: the accumulators have them, summed over replicas
                 where this is an update.
-
-        Returns:
-            Whether it was the last of a step that was skipped: then nothing but the count and the
-            accumulators, which begin anew, has changed.
+            scalars, count: called where replicas meet.
         """
+
+        def everywhere(strategy, gradients):
+            copies = strategy.experimental_local_results
+
+            # Rewriting this package's own code for AutoGraph would be half of the first step.
+            @tf.autograph.experimental.do_not_convert
+            def on_replica(weight, gradients, scalars):
+                # A `tf.function` takes a replica's copy as an argument, but captures a mirrored
+                # variable: a program would then work on the variables that it was traced with,
+                # whatever it is given.
+                replica = next(
+                    (i for i, w in enumerate(copies(state.stored[0].weight)) if w is weight), None
+                )
+                own = state
+                if replica is not None:  # None is a TPU's, where replicas are traced together
+                    own = tf.nest.map_structure(
+                        lambda v: None if v is None else copies(v)[replica], state
+                    )
+                return self._end(plan)(gradients, own, scalars)
+
+            now = Scalars(*map(tf.convert_to_tensor, scalars()))
+            of_replicas = strategy.extended.update(
+                state.stored[0].weight, on_replica, args=(gradients, now), group=False
+            )
+            return count(tf.nest.flatten(of_replicas)[0])  # one alone in a step XLA compiles
+
+        strategy = tf.distribute.get_strategy()
+        return tf.__internal__.distribute.interim.maybe_merge_call(
+            everywhere, strategy, tuple(gradients)
+        )
+
+    def _end(self, plan: tuple[Layer, ...]) -> Callable:
+        """What ends a micro-step: one call in a user's eager loop; in a graph, a part of theirs."""
         end = self._end_if_due if self.accumulation_steps else self._apply_if_finite
-        run = functools.partial(end, plan)
-        # In a user's eager loop the whole step is one call; in a graph it is part of theirs.
-        if tf.executing_eagerly():
-            if plan not in self._steps:
-                self._steps[plan] = tf.function(run, autograph=False)
-            run = self._steps[plan]
-        return run(tuple(gradients), state, scalars)
+        end = functools.partial(end, plan)
+        if not tf.executing_eagerly():
+            return end
+        if plan not in self._steps:
+            self._steps[plan] = tf.function(end, autograph=False)
+        return self._steps[plan]
 
     def _end_if_due(self, plan, _, state, scalars):
         def apply():
@@ -128,7 +162,7 @@ class Update(step.Update):
             finite = tf.reduce_all(finite)
             tf.cond(
                 finite,
-                lambda: self._apply(plan, gradients, state, scalars),
+                functools.partial(self._apply, plan, gradients, state, scalars),
                 lambda: count_skipped(state.skipped[0], scalars.t - 1, self.tell),
             )
             return tf.logical_not(finite)
@@ -190,45 +224,3 @@ class Update(step.Update):
                 weight.assign(tf.cast(average, weight.dtype))
 
         tf.cond(scalars.ema_overwrites, overwrite, lambda: None)
-
-
-def update_replicas(update: Update, plan, gradients, state, scalars, count):
-    """Runs the update on every replica, called by each of them or without a strategy.
-
-    Gradients are aggregated by now. One call hands each replica its own copy of every variable;
-    the treatments were decided once, so they cannot differ between replicas, and neither can
-    what `Update` returns.
-
-    Args:
-        scalars: a function that gives the scalars of the step, called where replicas meet.
-        count: takes there whether the step was skipped; what it returns is returned.
-    """
-
-    def everywhere(strategy, gradients):
-        copies = strategy.experimental_local_results
-
-        # Rewriting this package's own code for AutoGraph would be half of the first step.
-        @tf.autograph.experimental.do_not_convert
-        def on_replica(weight, gradients, scalars):
-            # A `tf.function` takes a replica's copy as an argument, but captures a mirrored
-            # variable: a program would then work on the variables that it was traced with, whatever
-            # it is given.
-            replica = next(
-                (i for i, w in enumerate(copies(state.stored[0].weight)) if w is weight), None
-            )
-            if replica is None:  # a TPU's, where replicas are traced together
-                own = state
-            else:
-                own = tf.nest.map_structure(
-                    lambda v: None if v is None else copies(v)[replica], state
-                )
-            return update(plan, gradients, own, scalars)
-
-        now = Scalars(*map(tf.convert_to_tensor, scalars()))
-        of_replicas = strategy.extended.update(
-            state.stored[0].weight, on_replica, args=(gradients, now), group=False
-        )
-        return count(tf.nest.flatten(of_replicas)[0])  # one alone in a step that XLA compiles
-
-    strategy = tf.distribute.get_strategy()
-    return tf.__internal__.distribute.interim.maybe_merge_call(everywhere, strategy, gradients)

@@ -10,7 +10,7 @@ from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core.step import State, Stored
 from tf_lamb.tensorflow import namespace, replicas
 from tf_lamb.tensorflow.summaries import fetch, vector_like
-from tf_lamb.tensorflow.update import Update, dense, finite_variables, update_replicas
+from tf_lamb.tensorflow.update import Update, dense, finite_variables
 from tf_lamb.tf_keras import host, schedules
 
 
@@ -142,7 +142,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             zeros = [tf.zeros(total.shape, total.dtype) for total in state.accumulators]
             self.gather([*gradients, *zeros[len(gradients) :]], state.accumulators)
             gradients = []
-        result = update_replicas(self._update, plan, gradients, state, self._scalars, count)
+        result = self._update(plan, gradients, state, self._scalars, count)
         for variable in missing:
             if variable.constraint is not None:  # tf_keras sees to the others
                 variable.assign(variable.constraint(variable))
