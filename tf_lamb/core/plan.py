@@ -227,15 +227,16 @@ def plan_for(
     two_channel_axes = _all_of(search("depthwise", depthwise or (), variables))
 
     undecayed |= {i for i, excluded in enumerate(excluded_by_identity) if excluded}
+    # As for weight decay; but a bias without decay that is joined shares the ratio of its layer.
     if exclude_from_layer_adaptation is None:
         unadapted = undecayed - joined
     as_matrices: list[dict | str] = []
     if no_matrix is not None:
+        none = _all_of(search("no_matrix", no_matrix, variables))
+        given = _first(found["matrix_rows"], matrix_rows or {})
         as_matrices = matrices.layouts(
-            paths, shapes, excluded=unadapted,
-            no_matrix=_all_of(search("no_matrix", no_matrix, variables)),
-            given=_first(found["matrix_rows"], matrix_rows or {}),
-        )  # fmt: skip
+            paths, shapes, excluded=unadapted, no_matrix=none, given=given
+        )
         unadapted = frozenset(i for i, each in enumerate(as_matrices) if isinstance(each, str))
     groups = joined_layers(paths, joined - unadapted)
     slices = _first(found["layer_slices"], layer_slices or {})
@@ -257,11 +258,10 @@ def plan_for(
         for name, each in found.items()
         for pattern, hits in each.items()
     }
-    return Plan(
-        tuple(paths), tuple(map(tuple, shapes)), tuple(treatments), groups,
-        tuple(p for (p, preset), count in counts.items() if not count and not preset),
-        tuple((p, count) for (p, preset), count in counts.items() if preset),
-    )  # fmt: skip
+    unmatched = tuple(p for (p, preset), count in counts.items() if not count and not preset)
+    presets = tuple((p, count) for (p, preset), count in counts.items() if preset)
+    shapes = tuple(map(tuple, shapes))
+    return Plan(tuple(paths), shapes, tuple(treatments), groups, unmatched, presets)
 
 
 def _all_of(found: Mapping[str, frozenset[int]]) -> frozenset[int]:
@@ -270,8 +270,4 @@ def _all_of(found: Mapping[str, frozenset[int]]) -> frozenset[int]:
 
 def _first(found: dict[str, frozenset[int]], given: Mapping) -> dict:
     """Position -> the first pattern that finds it, and what is given for that."""
-    return {
-        i: (pattern, given[pattern])
-        for pattern, hits in reversed(found.items())
-        for i in hits
-    }  # fmt: skip
+    return {i: (pattern, given[pattern]) for pattern, hits in reversed(found.items()) for i in hits}

@@ -115,7 +115,7 @@ def step(
         rule = functools.partial(rule, observe=observe)
     gradients = list(map(wide, gradients))
     new_states = apply_rule(xp, rule, treatments, gradients, states, lr=wide(lr), t=wide(t))
-    position = count()
+    position = count()  # of a slot in the layer: each is rounded with noise of its own
 
     def narrow(value, dtype):
         if dtype != "bfloat16":

@@ -168,6 +168,7 @@ class Update(step.Update):
         stored, observed = state.of(layer)
         if layer.may_rest:
             chosen = self._where_any(gradients, chosen)
+        # A device works on its share of each weight; slots are stored as such shares.
         at_hand = [each._replace(weight=self._share(each.weight, each)) for each in stored]
         new = step.step(
             ops, self.rule, layer.treatments, gradients, at_hand, lr=scalars.lr, t=scalars.t,

@@ -178,10 +178,9 @@ class Update(step.Update):
         """One step of the rule for one layer, whose gradients these are."""
         stored, observed = state.of(layer)
         with on_server_of(stored[0].weight):
-            run = functools.partial(
-                self._program(layer, stored, observed),
-                tf.constant(layer.number), gradients, stored, observed, scalars.lr, scalars.t,
-            )  # fmt: skip
+            program = self._program(layer, stored, observed)
+            arrays = (gradients, stored, observed, scalars.lr, scalars.t)
+            run = functools.partial(program, tf.constant(layer.number), *arrays)
             if layer.may_rest:
                 due = tf.reduce_any([tf.reduce_any(g != 0) for g in gradients])
                 tf.cond(due, run, lambda: None)
@@ -189,6 +188,7 @@ class Update(step.Update):
                 run()
 
     def _program(self, layer, stored, observed):
+        # By what is traced: layers that are treated alike, of the same shapes, share a program.
         variables = tf.nest.flatten([stored, observed])
         shapes = (v if v is None else (tuple(v.shape), v.dtype) for v in variables)
         key = (layer.treatments, *shapes)
