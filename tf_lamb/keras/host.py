@@ -236,7 +236,7 @@ class HostOptimizer(saved.Saved, keras.optimizers.Optimizer):
 
     @_model_variables_moving_average.setter
     def _model_variables_moving_average(self, averages):
-        vars(self)["_moving_averages"] = averages  # TensorFlow tracks them under Keras's name
+        self.__dict__["_moving_averages"] = averages  # TensorFlow tracks them under Keras's name
 
     @property
     def iterations(self):
@@ -289,7 +289,7 @@ class HostOptimizer(saved.Saved, keras.optimizers.Optimizer):
 
     def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
         """As in Keras, but on TensorFlow each replica has gradients of its own to add up."""
-        scope = contextlib.nullcontext()
+        scope: contextlib.AbstractContextManager = contextlib.nullcontext()
         if name == "gradient_accumulator" and keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow import replicas
 

@@ -4,6 +4,7 @@ Seam into Keras 3 (3.15.1): `_distribution_strategy`.
 """
 
 import functools
+from typing import cast
 
 import keras
 from keras import ops
@@ -11,6 +12,7 @@ from keras import ops
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import is_overwritten
+from tf_lamb.core.plan import Plan
 from tf_lamb.core.step import State, Stored
 from tf_lamb.keras import host, processes, saved, schedules, sharding, update
 
@@ -139,7 +141,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             self._observer.of(indices),
             [own(counter) for counter in self._guard.counters],
         )
-        return self.plan.layers(indices, map(self._get_variable_index, missing)), state
+        plan = cast(Plan, self.plan)  # it is built
+        return plan.layers(indices, map(self._get_variable_index, missing)), state
 
     def _aggregated(self, gradients, accumulators):
         """The sums over replicas on TensorFlow; none where the accumulators have taken them."""

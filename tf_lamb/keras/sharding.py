@@ -45,7 +45,8 @@ def data_axis(what):
 def axes_of(variable):
     """The axis of the mesh that splits each axis of a variable, or None."""
     layout = getattr(variable, "_layout", None)
-    axes = list(getattr(layout, "axes", None) or getattr(layout, "spec", ()))  # Keras's, or JAX's
+    given = getattr(layout, "axes", None) or getattr(layout, "spec", None)  # Keras's, or JAX's
+    axes = list(given or ())
     return axes + [None] * (len(variable.shape) - len(axes))
 
 

@@ -123,7 +123,7 @@ HALF = (tf.float16, tf.bfloat16)
 Schedule = tf_keras.optimizers.schedules.LearningRateSchedule
 
 
-class _Callable(Schedule):
+class _Callable(Schedule):  # type: ignore[valid-type]
     """A callable without arguments as a schedule, so that every step calls it."""
 
     def __init__(self, function):

@@ -1,12 +1,14 @@
 """The base class of every optimizer for tf_keras: all that it asks of one, but the rule."""
 
 import functools
+from typing import cast
 
 import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.core.plan import Plan
 from tf_lamb.core.step import State, Stored
 from tf_lamb.tensorflow import namespace, replicas
 from tf_lamb.tensorflow.summaries import fetch, vector_like
@@ -21,7 +23,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     _schedules = schedules
     _widest = tf.float64  # the dtype that holds the averages of all variables
     _fetch = staticmethod(fetch)
-    _missing = ()  # variables without a gradient, while gradients accumulate
+    _missing: tuple = ()  # variables without a gradient, while gradients accumulate
 
     def __init__(self, learning_rate, **arguments):
         settings = self._settings_of(arguments)
@@ -50,7 +52,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         self._make_plan(var_list)
         replicas.refuse_parts(var_list, self.plan, self.clipnorm)
         super().build(var_list)
-        vars(self)["_of_build"] = tuple(map(host.native, var_list))  # which the model tracks
+        self.__dict__["_of_build"] = tuple(map(host.native, var_list))  # which the model tracks
         made = [(self._add_slots(i, v), self._add_master(v)) for i, v in enumerate(var_list)]
         self._slots, self._masters = map(list, zip(*made, strict=True))
         if self.use_ema:
@@ -131,10 +133,9 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         return tf.equal(self._micro_step + 1, steps) if steps else tf.constant(True)
 
     def _internal_apply_gradients(self, grads_and_vars):
-        gradients, variables = zip(*grads_and_vars, strict=True)
-        gradients = [
-            host.at_least_float32(dense(g, v)) for g, v in zip(gradients, variables, strict=True)
-        ]
+        pairs = list(grads_and_vars)
+        variables = [variable for _, variable in pairs]
+        gradients = [host.at_least_float32(dense(g, v)) for g, v in pairs]
         missing = self._missing  # in this micro-batch; the update takes what they have added up
         plan, state = self._work([*variables, *missing], missing)
         count = functools.partial(self._count, [*variables, *missing])
@@ -179,7 +180,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             self._observer.of(indices),
             self._guard.counters,
         )
-        return self.plan.layers(indices, map(self._index_of, missing)), state
+        plan = cast(Plan, self.plan)  # it is built
+        return plan.layers(indices, map(self._index_of, missing)), state
 
     def _averages(self, of):
         """Pairs of an average and its variable, of these positions."""
