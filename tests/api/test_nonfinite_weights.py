@@ -27,8 +27,8 @@ def test_the_moving_averages_of_a_skipped_batch_are_found_by_name(door):
     model = model_of(door, "BatchNormalization")
     model(spoiled(), training=True)
     assert model.optimizer.nonfinite_weights() == []
-    strange = model.optimizer.nonfinite_weights(model)
-    assert [path.split("norm/")[1] for path in strange] == ["moving_mean", "moving_variance"]
+    found = model.optimizer.nonfinite_weights(model)
+    assert [path.split("norm/")[1] for path in found] == ["moving_mean", "moving_variance"]
 
 
 @every_door

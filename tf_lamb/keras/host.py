@@ -178,8 +178,8 @@ def refuse(skipped, finite, refusal, paths):
 
     def check(skipped, finite):
         if skipped:
-            strange = (path for path, each in zip(paths, finite, strict=True) if not each)
-            raise FloatingPointError(f"{refusal}{', '.join(strange)}.")
+            nonfinite = (path for path, each in zip(paths, finite, strict=True) if not each)
+            raise FloatingPointError(f"{refusal}{', '.join(nonfinite)}.")
 
     if concrete_bool(skipped) is None:
         import jax

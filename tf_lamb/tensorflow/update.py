@@ -54,8 +54,8 @@ def count_skipped(skipped, step=None, tell=None):
 
 def refuse_nonfinite(finite, refusal, paths):
     """An operation that raises, unless all is finite; in a step that XLA compiles whole, none."""
-    strange = tf.boolean_mask(tf.constant(paths), tf.logical_not(finite))
-    return tf.debugging.Assert(tf.reduce_all(finite), [refusal, strange], summarize=10)
+    nonfinite = tf.boolean_mask(tf.constant(paths), tf.logical_not(finite))
+    return tf.debugging.Assert(tf.reduce_all(finite), [refusal, nonfinite], summarize=10)
 
 
 def _assign(variable, value):

@@ -44,10 +44,8 @@ class Guard:
         self.counter: Any = None
         self.weights: Sequence = ()
         self._reported = 0  # skipped steps that a warning has counted
-        self._streak = (
-            -1,
-            0,
-        )  # the step that is tried again and again, and what was skipped before
+        # The step that is tried again and again, and how many were skipped before it.
+        self._streak = (-1, 0)
 
     def scaled(self, move_scale: Callable) -> None:
         """Under a dynamic loss scale, which is found by steps that overflow: all are skipped."""
@@ -63,7 +61,7 @@ class Guard:
         """The number of skipped steps; waits for the device."""
         return 0 if self.counter is None else as_int(self.counter)
 
-    def strange(self, finite: Callable, key: Callable, variables: Sequence | None) -> list[str]:
+    def nonfinite(self, finite: Callable, key: Callable, variables: Sequence | None) -> list[str]:
         """The names of those that are not finite, as the plan has them: it may know fewer.
 
         Args:
@@ -79,18 +77,18 @@ class Guard:
         pairs = zip(floats, finite(floats) if floats else [], strict=True)
         return [names[key(v)] for v, ok in pairs if not ok]
 
-    def tell(self, steps: Callable[[], int], strange: Callable[[], list]):
+    def warn_if_skipped(self, steps: Callable[[], int], nonfinite: Callable[[], list]):
         """Warns of skipped steps, unless that was done or a loss scale is found by them.
 
         Called at the end of `fit`.
 
         Args:
             steps: gives those that were taken; asked only where there is something to tell.
-            strange: gives the weights that are not finite; asked as seldom.
+            nonfinite: gives the weights that are not finite; asked as seldom.
         """
         skipped = self.skipped
         if skipped != self._reported and not self.move_scale:
-            cause = ADVICE if strange() else f"{FINITE} {ADVICE}"
+            cause = ADVICE if nonfinite() else f"{FINITE} {ADVICE}"
             warn(
                 f"{self._name}: of {skipped + steps():,} steps, {skipped:,} have been skipped "
                 "because their gradients were not finite. The loss that fit shows may hide it; "

@@ -263,7 +263,7 @@ class Layerwise:
                 trains, without what layers keep by themselves, such as moving averages.
         """
         weights = None if model is None else model.weights
-        return self._guard.strange(self._which_are_finite, self._var_key, weights)
+        return self._guard.nonfinite(self._which_are_finite, self._var_key, weights)
 
     def plan_for(self, variables) -> plans.Plan:
         """The plan that a build for these variables makes; nothing of it is kept."""
@@ -316,7 +316,7 @@ class Layerwise:
         warn_if_past_schedule_end(self, lambda: step_of(self))
         if named.has_averages(self):
             self._overwrite_model_variables_with_average_value(var_list)
-        self._guard.tell(lambda: step_of(self), self.nonfinite_weights)
+        self._guard.warn_if_skipped(lambda: step_of(self), self.nonfinite_weights)
 
     def state_of(self, index: int) -> dict[str, Any]:
         """By name the slots of a variable of the build, and its "average" if there is one."""
