@@ -183,7 +183,7 @@ def optax(shapes):
 
 
 def keras_on_jax(shapes, on_nonfinite="propagate", **own):
-    """Door 1 with the JAX backend, in one jitted function that takes the weights over."""
+    """Keras 3 with the JAX backend, in one jitted function that takes the weights over."""
     import jax
 
     optimizer = ours_keras(on_nonfinite, **own)

@@ -46,9 +46,10 @@ def runs(backend):
             if mode == "masters" and dtype != "bfloat16" or mode == last and dtype != "float32":
                 continue
             for name in OPTIMIZERS:
-                for door in ("keras",) if backend == "jax" else ("keras", "tf_keras"):
+                for frontend in ("keras",) if backend == "jax" else ("keras", "tf_keras"):
                     run = {
-                        "door": door, "backend": backend, "optimizer": name, "variables": dtype,
+                        "frontend": frontend, "backend": backend, "optimizer": name,
+                         "variables": dtype,
                         "slots": slots, "mode": mode,
                     }  # fmt: skip
                     by_xla = mode != "replicas"
@@ -64,14 +65,14 @@ def soak(run, steps, seed):
     import keras
     import numpy as np
     from support.clusters import mirrored
-    from support.doors import array
+    from support.frontends import array
     from support.soaking import MODES, Soak
 
     mode, start = run["mode"], time.perf_counter()
     if mode == "sharing":
         keras.distribution.set_distribution(keras.distribution.DataParallel())
     soak = Soak(
-        run["door"], run["optimizer"], steps, seed, run["variables"], run["whole_step_by_xla"],
+        run["frontend"], run["optimizer"], steps, seed, run["variables"], run["whole_step_by_xla"],
         strategy=mirrored(2) if mode == "replicas" else None, slot_dtype=run["slots"],
         **MODES[mode],
     ).run()  # fmt: skip

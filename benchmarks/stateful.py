@@ -40,7 +40,7 @@ def plant(name):
         killing.slip(*change)
 
 
-def draw(door, seed, runs, steps):
+def draw(frontend, seed, runs, steps):
     """Runs the machine with a seed; returns the error that ended it, or None."""
     import hypothesis
     from hypothesis.stateful import run_state_machine_as_test
@@ -51,7 +51,7 @@ def draw(door, seed, runs, steps):
         phases=[hypothesis.Phase.generate], report_multiple_bugs=False, print_blob=False,
         suppress_health_check=list(hypothesis.HealthCheck),
     )  # fmt: skip
-    machine = stateful.MACHINES[door]
+    machine = stateful.MACHINES[frontend]
     machine._hypothesis_internal_use_seed = seed  # as hypothesis.seed sets it
     stateful.COUNTS.clear()
     try:
@@ -100,20 +100,20 @@ def main():
     log_file = told.log or HERE / "logs" / f"stateful{'_planted' * bool(told.plant)}.jsonl"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ["KERAS_BACKEND"] = "jax" if told.host == "jax" else "tensorflow"
-    door = "tf_keras" if told.host == "tf_keras" else "keras"
+    frontend = "tf_keras" if told.host == "tf_keras" else "keras"
 
     versions = {name: importlib.metadata.version(name.replace("_", "-")) for name in VERSIONS}
-    if door == "keras" and not told.plant:
+    if frontend == "keras" and not told.plant:
         from support import crossing, stateful
 
         other = "tensorflow" if told.host == "jax" else "jax"
-        stateful.MACHINES[door].other = crossing.Other(other)
+        stateful.MACHINES[frontend].other = crossing.Other(other)
     begun, runs, failed = time.monotonic(), 0, []
     for seed in range(told.seed, told.seed + told.seeds):
         if time.monotonic() - begun > 3600 * told.hours:
             break
         start = time.monotonic()
-        error = draw(door, seed, told.runs, told.steps)
+        error = draw(frontend, seed, told.runs, told.steps)
         line = line_of(told.host, seed, error, time.monotonic() - start)
         if told.plant:
             first = line["failed"]["error"].splitlines()[0] if error is not None else None

@@ -199,17 +199,17 @@ def test_importing_the_package_loads_no_framework():
 @pytest.mark.parametrize(
     ("host", "legacy"), [("keras", "0"), pytest.param("tf_keras", "1", marks=pytest.mark.slow)]
 )
-def test_the_package_alone_opens_the_door_of_its_host(host, legacy, tmp_path):
+def test_the_package_alone_opens_the_frontend_of_its_host(host, legacy, tmp_path):
     """One process: a saved model loads, and the bare name is of what `tf.keras` is."""
     out = run(
         f"""if True:
         import sys, {host} as host, tf_lamb
-        door = sys.modules["tf_lamb.{host}"]  # opened by that import, or no saved model loads
+        frontend = sys.modules["tf_lamb.{host}"]  # opened by that import, or no saved model loads
         model = host.Sequential([host.Input((2,)), host.layers.Dense(1)])
-        model.compile(door.LAMB(), "mse")
+        model.compile(frontend.LAMB(), "mse")
         model.save("{tmp_path}/m.keras")
         loaded = host.models.load_model("{tmp_path}/m.keras").optimizer
-        assert type(loaded) is door.LAMB and loaded is not model.optimizer
+        assert type(loaded) is frontend.LAMB and loaded is not model.optimizer
 
         import tensorflow as tf
         assert tf_lamb.LAMB.__module__ == "tf_lamb.{host}.family", tf_lamb.LAMB.__module__
@@ -222,7 +222,7 @@ def test_the_package_alone_opens_the_door_of_its_host(host, legacy, tmp_path):
 
 
 @pytest.mark.slow  # its cheap half is `test_a_backend_is_loaded_on_demand`
-def test_door_1_on_jax_loads_no_tensorflow_room():
+def test_frontend_1_on_jax_loads_no_tensorflow_room():
     code = "import sys, tf_lamb.keras; print('tf_lamb.tensorflow' in sys.modules)"
     assert run(code, KERAS_BACKEND="jax").strip() == "False"
 

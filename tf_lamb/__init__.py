@@ -57,7 +57,7 @@ __all__ = [
 ]  # fmt: skip
 _ROOMS = {"core", "keras", "model_garden", "tensorflow", "tf_keras"}
 # Names that one Keras has and the other has not.
-_OF_ONE_DOOR = dict.fromkeys(
+_OF_KERAS_3 = dict.fromkeys(
     ("ConcurrentAdversarial", "Decentralized", "per_replica", "preflight"), "keras"
 )
 
@@ -74,9 +74,9 @@ if not TYPE_CHECKING:  # a type checker is to know a name that is not there
             legacy = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
             room = "tf_lamb.tf_keras" if legacy else "tf_lamb.keras"
             return getattr(importlib.import_module(room), name)
-        if name in _OF_ONE_DOOR:
+        if name in _OF_KERAS_3:
             raise AttributeError(
-                f"{name} is Keras 3's alone: write tf_lamb.{_OF_ONE_DOOR[name]}.{name}."
+                f"{name} is Keras 3's alone: write tf_lamb.{_OF_KERAS_3[name]}.{name}."
             )
         alike = [own for own in __all__ if own.lower() == name.lower()]
         near = alike or difflib.get_close_matches(name, __all__, 1)

@@ -1,4 +1,4 @@
-"""AdaScale behind both doors: its gain and its steps are those of float64 NumPy.
+"""AdaScale in both frontends: its gain and its steps are those of float64 NumPy.
 
 `Feed` hands fixed gradients to an optimizer, so that the reference sees the very same; `fit` trains
 a linear regression, whose gradients NumPy knows. Replicas: `tensorflow/test_adascale_replicas.py`.
@@ -12,8 +12,8 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from support.doors import BACKEND, DOORS, array, every_door
 from support.feeding import START, Feed, close, gradients, maker, mean_of, scaled
+from support.frontends import BACKEND, FRONTENDS, array, every_frontend
 from support.noise import AdaScale
 from support.regression import (
     assert_fit_is_the_papers_loop,
@@ -25,9 +25,12 @@ from support.regression import (
 
 
 @pytest.mark.parametrize("averaging", ["paper", "debiased"])
-@every_door
-def test_gain_and_tau_are_the_papers(door, averaging):
-    feed, reference = Feed(door, scaled(door, averaging=averaging)), AdaScale(4.0, averaging)
+@every_frontend
+def test_gain_and_tau_are_the_papers(frontend, averaging):
+    feed, reference = (
+        Feed(frontend, scaled(frontend, averaging=averaging)),
+        AdaScale(4.0, averaging),
+    )
     assert (feed.optimizer.gain, feed.optimizer.scale_invariant_steps) == (1.0, 0.0)
     for parts in gradients(6, 4):
         reference.step(parts)
@@ -39,23 +42,23 @@ def test_gain_and_tau_are_the_papers(door, averaging):
     assert optimizer.updates == 6
 
 
-@every_door
-def test_a_long_memory_becomes_exponential(door):
+@every_frontend
+def test_a_long_memory_becomes_exponential(frontend):
     """Of scale 250, theta = 0.75: the plain mean of 4 steps, then an exponential average."""
-    feed, reference = Feed(door, scaled(door, 2, scale=250.0)), AdaScale(250.0)
+    feed, reference = Feed(frontend, scaled(frontend, 2, scale=250.0)), AdaScale(250.0)
     for parts in gradients(8, 2):
         reference.step(parts)
         close(feed.step(parts).gain, reference.r, 2e-6)
 
 
-@every_door
-def test_corner_cases_of_the_gain(door):
+@every_frontend
+def test_corner_cases_of_the_gain(frontend):
     same = [gradients(1, 1)[0][0]] * 2
     opposite = [same[0], {k: -g for k, g in same[0].items()}]
     for parts, r in ((same, 1.0), (opposite, 2.0)):
-        feed = Feed(door, scaled(door, 2, scale=2.0, averaging="debiased"))
+        feed = Feed(frontend, scaled(frontend, 2, scale=2.0, averaging="debiased"))
         close(feed.step(parts).gain, r, 1e-5)
-    feed = Feed(door, scaled(door, 2, scale=1.0, averaging="debiased"))
+    feed = Feed(frontend, scaled(frontend, 2, scale=1.0, averaging="debiased"))
     for parts in gradients(3, 2):
         assert feed.step(parts).gain == 1.0
 
@@ -75,14 +78,17 @@ UNMEASURED = 5
 
 
 @pytest.mark.parametrize("name", INNER)
-@every_door
-def test_the_inner_optimizer_steps_at_the_scaled_rate(door, name):
+@every_frontend
+def test_the_inner_optimizer_steps_at_the_scaled_rate(frontend, name):
     """Weights equal those of the inner optimizer alone, given the learning rate by hand."""
     inner, host, own, outer, power = INNER[name]
     # Those of TensorFlow's Kerases measure replicas, for tf_keras's accumulate nothing.
     replicas, micro = (2, 1) if host and BACKEND == "tensorflow" else (1, 2)
-    make = scaled(door, micro, inner=inner, host=host, own=own, rate=0.05, **outer)
-    feed, alone = Feed(door, make, replicas), Feed(door, maker(door, inner, 0.05, host, **own))
+    make = scaled(frontend, micro, inner=inner, host=host, own=own, rate=0.05, **outer)
+    feed, alone = (
+        Feed(frontend, make, replicas),
+        Feed(frontend, maker(frontend, inner, 0.05, host, **own)),
+    )
     reference = AdaScale(4.0, power=power)
     v, beta = dict.fromkeys(START, 0.0), own.get("beta_2", 0.999)
     for t, parts in enumerate(gradients(9, 2)):
@@ -107,10 +113,10 @@ def test_the_inner_optimizer_steps_at_the_scaled_rate(door, name):
 
 @pytest.mark.filterwarnings("ignore:AdaScale with previous_gradient")
 @pytest.mark.parametrize("averaging", ["paper", "debiased"])
-@every_door
-def test_the_step_before_as_the_second_part(door, averaging):
-    make = scaled(door, 1, previous_gradient=True, averaging=averaging)
-    feed, reference = Feed(door, make), AdaScale(4.0, averaging, previous=True)
+@every_frontend
+def test_the_step_before_as_the_second_part(frontend, averaging):
+    make = scaled(frontend, 1, previous_gradient=True, averaging=averaging)
+    feed, reference = Feed(frontend, make), AdaScale(4.0, averaging, previous=True)
     for i, parts in enumerate(gradients(6, 1)):
         reference.step(parts)
         optimizer = feed.step(parts)
@@ -124,14 +130,14 @@ def test_the_step_before_as_the_second_part(door, averaging):
 # --- Schedules and callbacks ---
 
 
-@every_door
-def test_a_schedule_reads_whole_steps_of_the_base_batch(door):
-    schedules = DOORS[door][0].optimizers.schedules
+@every_frontend
+def test_a_schedule_reads_whole_steps_of_the_base_batch(frontend):
+    schedules = FRONTENDS[frontend][0].optimizers.schedules
     boundaries, values = [3, 9], [0.1, 0.05, 0.025]
     # Keras holds a value up to and including its boundary.
     schedule = schedules.PiecewiseConstantDecay([b - 1 for b in boundaries], values)
-    feed = Feed(door, scaled(door, rate=schedule, own={"weight_decay": 0.0}))
-    alone = Feed(door, maker(door))
+    feed = Feed(frontend, scaled(frontend, rate=schedule, own={"weight_decay": 0.0}))
+    alone = Feed(frontend, maker(frontend))
     reference, rates = AdaScale(4.0), []
     for parts in gradients(6, 4):
         at = math.floor(reference.tau)
@@ -146,10 +152,10 @@ def test_a_schedule_reads_whole_steps_of_the_base_batch(door):
         feed.optimizer.learning_rate = 0.1
 
 
-@every_door
-def test_the_learning_rate_can_be_set_between_steps(door):
-    feed, reference = Feed(door, scaled(door)), AdaScale(4.0)
-    alone = Feed(door, maker(door))
+@every_frontend
+def test_the_learning_rate_can_be_set_between_steps(frontend):
+    feed, reference = Feed(frontend, scaled(frontend)), AdaScale(4.0)
+    alone = Feed(frontend, maker(frontend))
     assert float(array(feed.optimizer.scaled_learning_rate)) == pytest.approx(0.1)
     for i, parts in enumerate(gradients(4, 4)):
         rate = 0.1 / 2**i
@@ -163,18 +169,18 @@ def test_the_learning_rate_can_be_set_between_steps(door):
         close(ours, expected, 2e-6)
 
 
-@every_door
-def test_scaled_learning_rate_before_the_first_step(door):
-    optimizer = scaled(door)()
+@every_frontend
+def test_scaled_learning_rate_before_the_first_step(frontend):
+    optimizer = scaled(frontend)()
     assert float(array(optimizer.scaled_learning_rate)) == pytest.approx(0.1)
     assert float(array(optimizer.learning_rate)) == pytest.approx(0.1)
     assert (optimizer.gain, optimizer.scale_invariant_steps) == (1.0, 0.0)
 
 
-@every_door
-def test_a_scale_set_in_mid_run_keeps_the_averages(door):
+@every_frontend
+def test_a_scale_set_in_mid_run_keeps_the_averages(frontend):
     """They are those of a base batch; the gain is the formula's of the new scale."""
-    feed, reference = Feed(door, scaled(door)), AdaScale(4.0)
+    feed, reference = Feed(frontend, scaled(frontend)), AdaScale(4.0)
     for i, parts in enumerate(gradients(6, 4)):
         if i == 3:
             feed.optimizer.scale = 8.0
@@ -190,11 +196,11 @@ def test_a_scale_set_in_mid_run_keeps_the_averages(door):
 # --- Fitting a regression ---
 
 
-@every_door
-def test_fit_is_the_papers_loop_and_traces_it_once(door, monkeypatch):
+@every_frontend
+def test_fit_is_the_papers_loop_and_traces_it_once(frontend, monkeypatch):
     """Data in, weights out: what losses are divided by is Keras's business."""
-    make = scaled(door, inner="SGDP", own={"momentum": 0.0, "delta": 0.0})
-    model = regression(door, make)
+    make = scaled(frontend, inner="SGDP", own={"momentum": 0.0, "delta": 0.0})
+    model = regression(frontend, make)
     calls, measure = [], type(model.optimizer)._measure
     monkeypatch.setattr(
         type(model.optimizer), "_measure", lambda *a, **k: calls.append(1) or measure(*a, **k)
@@ -208,11 +214,11 @@ def test_fit_is_the_papers_loop_and_traces_it_once(door, monkeypatch):
         assert once == len(calls)
 
 
-@every_door
-def test_the_whole_step_compiled_is_the_step(door):
+@every_frontend
+def test_the_whole_step_compiled_is_the_step(frontend):
     seen = []
     for how in ({"run_eagerly": True}, {"jit_compile": True}):
-        model = regression(door, scaled(door, 2), **how)
+        model = regression(frontend, scaled(frontend, 2), **how)
         fit(model)
         seen.append(
             (model.optimizer.gain, model.optimizer.scale_invariant_steps, *weights_of(model))
@@ -221,10 +227,10 @@ def test_the_whole_step_compiled_is_the_step(door):
         close(compiled, plain, 2e-6)
 
 
-@every_door
-def test_a_callback_lowers_the_rate_of_the_base_batch(door):
-    host, _ = DOORS[door]
-    model = regression(door, scaled(door, 2))
+@every_frontend
+def test_a_callback_lowers_the_rate_of_the_base_batch(frontend):
+    host, _ = FRONTENDS[frontend]
+    model = regression(frontend, scaled(frontend, 2))
     lower = host.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=1e3)
     fit(model, epochs=4, callbacks=[lower])
     assert float(array(model.optimizer.learning_rate)) == pytest.approx(0.1 / 2**3)
@@ -233,10 +239,10 @@ def test_a_callback_lowers_the_rate_of_the_base_batch(door):
     assert float(array(model.optimizer.scaled_learning_rate)) == pytest.approx(gain * 0.1 / 2**3)
 
 
-@every_door
-def test_training_stops_when_the_steps_are_spent(door, tmp_path):
-    host, ours = DOORS[door]
-    model = regression(door, scaled(door, 2, scale=2.0))
+@every_frontend
+def test_training_stops_when_the_steps_are_spent(frontend, tmp_path):
+    host, ours = FRONTENDS[frontend]
+    model = regression(frontend, scaled(frontend, 2, scale=2.0))
     logs = fit(model, epochs=20, callbacks=[ours.StopAtScaleInvariantStep(9)]).history
     spent, gain = model.optimizer.scale_invariant_steps, model.optimizer.gain
     assert 9 <= spent < 9 + gain
@@ -252,21 +258,21 @@ def test_training_stops_when_the_steps_are_spent(door, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
-@every_door
-def test_a_look_now_and_then_stops_late(door):
-    model = regression(door, scaled(door, 2, scale=1.0), run_eagerly=True)
-    stop = DOORS[door][1].StopAtScaleInvariantStep(3, every=8)
+@every_frontend
+def test_a_look_now_and_then_stops_late(frontend):
+    model = regression(frontend, scaled(frontend, 2, scale=1.0), run_eagerly=True)
+    stop = FRONTENDS[frontend][1].StopAtScaleInvariantStep(3, every=8)
     fit(model, epochs=5, callbacks=[stop])
     assert model.optimizer.scale_invariant_steps == 4  # 8 batches are 4 updates
 
 
-@every_door
-def test_mixed_precision_scales_the_loss_around_it(door):
-    host, ours = DOORS[door]
+@every_frontend
+def test_mixed_precision_scales_the_loss_around_it(frontend):
+    host, ours = FRONTENDS[frontend]
     set_policy = host.mixed_precision.set_global_policy
     set_policy("mixed_float16")
     try:
-        model = regression(door, scaled(door, 2))
+        model = regression(frontend, scaled(frontend, 2))
     finally:
         set_policy("float32")
     assert type(model.optimizer).__name__.startswith("LossScaleOptimizer")
@@ -289,17 +295,17 @@ def test_mixed_precision_scales_the_loss_around_it(door):
 @pytest.mark.parametrize(
     ("biased", "scheduled"), [(False, True), (True, False)], ids=["parts", "previous gradient"]
 )
-@every_door
-def test_saved_and_resumed_is_uninterrupted(door, biased, scheduled, tmp_path):
-    host, _ = DOORS[door]
+@every_frontend
+def test_saved_and_resumed_is_uninterrupted(frontend, biased, scheduled, tmp_path):
+    host, _ = FRONTENDS[frontend]
     rate = 0.1
     if scheduled:
         rate = host.optimizers.schedules.PolynomialDecay(0.1, 200)
     make = scaled(
-        door, 1 if biased else 2, inner="LAMB", rate=rate, previous_gradient=biased,
+        frontend, 1 if biased else 2, inner="LAMB", rate=rate, previous_gradient=biased,
         groups=["bias"], smoothing=0.5, averaging="debiased",
     )  # fmt: skip
-    model = regression(door, make, run_eagerly=True)
+    model = regression(frontend, make, run_eagerly=True)
     fit(model, epochs=1)
     model.save(tmp_path / "model.keras")
     resumed = host.models.load_model(tmp_path / "model.keras")
@@ -310,9 +316,9 @@ def test_saved_and_resumed_is_uninterrupted(door, biased, scheduled, tmp_path):
     assert_same(resumed, model)
 
 
-@every_door
-def test_the_config_makes_the_optimizer_again(door):
-    host, ours = DOORS[door]
+@every_frontend
+def test_the_config_makes_the_optimizer_again(frontend):
+    host, ours = FRONTENDS[frontend]
     schedule = host.optimizers.schedules.PolynomialDecay(0.1, 10, power=2.0)
     optimizer = ours.AdaScale(
         ours.LARS(schedule, gradient_accumulation_steps=2), 8, averaging="debiased",
@@ -331,15 +337,15 @@ def test_the_config_makes_the_optimizer_again(door):
     assert again.get_config() == measured.get_config()
 
 
-@every_door
-def test_weights_of_the_optimizer_can_be_set_and_none_is_kept_twice(door):
-    one, other = (Feed(door, scaled(door, inner="LAMB")) for _ in range(2))
+@every_frontend
+def test_weights_of_the_optimizer_can_be_set_and_none_is_kept_twice(frontend):
+    one, other = (Feed(frontend, scaled(frontend, inner="LAMB")) for _ in range(2))
     for parts in gradients(2, 4):
         one.step(parts)
     keys = [id(v) for v in one.optimizer.variables]
     assert len(keys) == len(set(keys))
     assert len(one.optimizer.get_config()) == 8
-    if door == "keras":
+    if frontend == "keras":
         other.optimizer.set_weights([array(v) for v in one.optimizer.variables])
     else:
         for v, w in zip(other.optimizer.variables, one.optimizer.variables, strict=True):
@@ -357,11 +363,11 @@ def test_weights_of_the_optimizer_can_be_set_and_none_is_kept_twice(door):
     [(False, np.inf), (True, np.inf), (True, np.nan)],
     ids=["parts", "previous gradient-inf", "previous gradient-nan"],
 )
-@every_door
-def test_a_step_that_is_not_finite_changes_nothing(door, biased, bad):
+@every_frontend
+def test_a_step_that_is_not_finite_changes_nothing(frontend, biased, bad):
     n = 1 if biased else 4
-    make = scaled(door, n, previous_gradient=biased, averaging="debiased")
-    feed, reference = Feed(door, make), AdaScale(4.0, "debiased", previous=biased)
+    make = scaled(frontend, n, previous_gradient=biased, averaging="debiased")
+    feed, reference = Feed(frontend, make), AdaScale(4.0, "debiased", previous=biased)
     for i, parts in enumerate(gradients(6, n)):
         before = [array(v) for v in feed.optimizer._state.values()]
         if i == 3:
@@ -377,9 +383,9 @@ def test_a_step_that_is_not_finite_changes_nothing(door, biased, bad):
     assert reference.r > 1
 
 
-@every_door
-def test_a_variable_without_a_gradient_counts_for_nothing(door):
-    feed, reference = Feed(door, scaled(door)), AdaScale(4.0)
+@every_frontend
+def test_a_variable_without_a_gradient_counts_for_nothing(frontend):
+    feed, reference = Feed(frontend, scaled(frontend)), AdaScale(4.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Keras's own: it has no gradient
         for parts in gradients(3, 4):
@@ -389,18 +395,18 @@ def test_a_variable_without_a_gradient_counts_for_nothing(door):
     np.testing.assert_array_equal(feed.weights()[1], START["bias"].astype("float32"))
 
 
-@every_door
-def test_no_gradient_at_all_is_an_error(door):
-    feed = Feed(door, scaled(door))
+@every_frontend
+def test_no_gradient_at_all_is_an_error(frontend):
+    feed = Feed(frontend, scaled(frontend))
     with pytest.raises(ValueError, match="No gradients provided for any variable"):
         feed.step([dict.fromkeys(START)])
 
 
-@every_door
-def test_an_unknown_variable_is_an_error(door):
-    feed = Feed(door, scaled(door))
+@every_frontend
+def test_an_unknown_variable_is_an_error(frontend):
+    feed = Feed(frontend, scaled(frontend))
     known = feed.variables
-    feed.variables = Feed(door, scaled(door)).variables
+    feed.variables = Feed(frontend, scaled(frontend)).variables
     with pytest.raises(ValueError, match="Unknown variable|built for other variables"):
         feed.step(gradients(1, 4)[0])
     feed.variables = known
@@ -411,13 +417,13 @@ def test_an_unknown_variable_is_an_error(door):
 @pytest.mark.filterwarnings("ignore:AdaScale with previous_gradient")
 @pytest.mark.parametrize("biased", [False, True], ids=["parts", "previous gradient"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-@every_door
-def test_other_precisions_are_summed_in_float32(door, dtype, biased):
+@every_frontend
+def test_other_precisions_are_summed_in_float32(frontend, dtype, biased):
     if dtype == "float64" and BACKEND == "jax" and not os.environ.get("JAX_ENABLE_X64"):
         pytest.skip("JAX_ENABLE_X64 is not set")
     n = 1 if biased else 4
-    make = scaled(door, n, previous_gradient=biased, averaging="debiased")
-    feed, reference = Feed(door, make, dtype=dtype), AdaScale(4.0, "debiased", previous=biased)
+    make = scaled(frontend, n, previous_gradient=biased, averaging="debiased")
+    feed, reference = Feed(frontend, make, dtype=dtype), AdaScale(4.0, "debiased", previous=biased)
     for parts in gradients(4, n):
         for p in parts:
             for k in p:

@@ -1,4 +1,4 @@
-"""AutoWarmup behind both doors: what it reads of `fit`, and the rate that `fit` then has.
+"""AutoWarmup in both frontends: what it reads of `fit`, and the rate that `fit` then has.
 
 What it decides is `core/test_autowarmup.py`; where that is not the subject, it decides at once.
 """
@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
-from support.doors import BACKEND, DOORS, as_compiled, every_door, on_tensorflow
+from support.frontends import BACKEND, FRONTENDS, as_compiled, every_frontend, on_tensorflow
 
 from tf_lamb.core import gaussian_process
 from tf_lamb.core.autowarmup import AutoWUState
@@ -36,10 +36,10 @@ def certain(monkeypatch):
         ({"max_warmup_fraction": 0.001, "total_steps": 100}, "is no step at all"),
     ],
 )
-@every_door
-def test_bad_arguments_are_refused_at_once(door, told, says):
+@every_frontend
+def test_bad_arguments_are_refused_at_once(frontend, told, says):
     with pytest.raises(ValueError, match=says):
-        DOORS[door][1].AutoWarmup(**told)
+        FRONTENDS[frontend][1].AutoWarmup(**told)
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +48,8 @@ def digits():
     return (x[:1536] / 16).astype("float32"), y[:1536]
 
 
-def model_of(door, optimizer=None, **compiled):
-    host = DOORS[door][0]
+def model_of(frontend, optimizer=None, **compiled):
+    host = FRONTENDS[frontend][0]
     host.utils.set_random_seed(1)
     model = host.Sequential([host.layers.Input((64,)), host.layers.Dense(10)])
     loss = host.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -83,12 +83,12 @@ def watcher(host):
     return Watcher()
 
 
-@every_door
-def test_fit_has_the_rate_and_its_losses_are_those_of_the_steps(door, digits):
+@every_frontend
+def test_fit_has_the_rate_and_its_losses_are_those_of_the_steps(frontend, digits):
     """And what it decides of them is what the Gaussian process does."""
-    host, ours = DOORS[door]
+    host, ours = FRONTENDS[frontend]
     warmup, seen = ours.AutoWarmup(1e-4, 10.0, tests=1, verbose=False), watcher(host)
-    history = train(model_of(door), digits, 12, warmup, seen, batch_size=128)
+    history = train(model_of(frontend), digits, 12, warmup, seen, batch_size=128)
     found = warmup.warmup
     again = AutoWUState(found.settings)
     for step in range(144):
@@ -102,7 +102,7 @@ def test_fit_has_the_rate_and_its_losses_are_those_of_the_steps(door, digits):
     assert history["learning_rate"] == pytest.approx(seen.rates[11::12], rel=1e-6)
     # A step's loss does not hold the steps before it.
     assert found.points[0][1] == pytest.approx(history["loss"][0], abs=0.2)
-    if BACKEND == "tensorflow" and door == "keras":
+    if BACKEND == "tensorflow" and frontend == "keras":
         above, below = warmup.plot()
         assert above.get_legend_handles_labels()[1][0] == "loss"
         assert below.get_yscale() == "log"
@@ -113,19 +113,21 @@ def test_fit_has_the_rate_and_its_losses_are_those_of_the_steps(door, digits):
     "steps_per_execution",
     [1] if BACKEND == "torch" else [1, 5],  # Keras has 1 on torch
 )
-@every_door
-def test_what_it_reads_of_a_call_of_several_steps_is_their_mean(door, digits, steps_per_execution):
-    warmup = DOORS[door][1].AutoWarmup(1e-3, 1.0, verbose=False)
-    model = model_of(door, steps_per_execution=steps_per_execution)
+@every_frontend
+def test_what_it_reads_of_a_call_of_several_steps_is_their_mean(
+    frontend, digits, steps_per_execution
+):
+    warmup = FRONTENDS[frontend][1].AutoWarmup(1e-3, 1.0, verbose=False)
+    model = model_of(frontend, steps_per_execution=steps_per_execution)
     train(model, digits, 2, warmup, batch_size=128)
     steps = [at for at, _ in warmup.warmup.points]
     assert steps == (list(range(12)) if steps_per_execution == 1 else [2.0, 7.0, 10.5])
 
 
 @pytest.mark.usefixtures("certain")
-@every_door
-def test_a_run_that_was_killed_ends_as_one_that_was_not(door, digits, tmp_path):
-    host, ours = DOORS[door]
+@every_frontend
+def test_a_run_that_was_killed_ends_as_one_that_was_not(frontend, digits, tmp_path):
+    host, ours = FRONTENDS[frontend]
 
     def fit(epochs, folder, dies_in=None):
         dies = host.callbacks.LambdaCallback(
@@ -133,7 +135,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(door, digits, tmp_path):
         )
         warmup = ours.AutoWarmup(1e-4, 1e4, state_file=str(folder / "warmup.json"), verbose=False)
         backup = ours.BackupAndRestore(str(folder / "backup"), delete_checkpoint=False)
-        model = model_of(door)
+        model = model_of(frontend)
         try:
             train(model, digits, epochs, warmup, backup, dies)
         except ZeroDivisionError:
@@ -152,14 +154,14 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(door, digits, tmp_path):
         fit(10, tmp_path / "killed")
 
 
-@every_door
-def test_what_only_fit_knows_to_be_wrong_is_refused_before_a_step(door, digits):
-    host, ours = DOORS[door]
+@every_frontend
+def test_what_only_fit_knows_to_be_wrong_is_refused_before_a_step(frontend, digits):
+    host, ours = FRONTENDS[frontend]
     schedule = host.optimizers.schedules.CosineDecay(0.1, 10)
-    model = model_of(door, host.optimizers.SGD(schedule))
+    model = model_of(frontend, host.optimizers.SGD(schedule))
     with pytest.raises(ValueError, match="has a schedule of its own"):
         train(model, digits, 1, ours.AutoWarmup())
-    model = model_of(door)
+    model = model_of(frontend)
     with pytest.raises(ValueError, match="fit begins at epoch 2, .* and has no state_file"):
         train(model, digits, 4, ours.AutoWarmup(), initial_epoch=2)
     with pytest.raises(ValueError, match="how many steps an epoch has"):
@@ -171,38 +173,38 @@ def test_what_only_fit_knows_to_be_wrong_is_refused_before_a_step(door, digits):
 
 @pytest.mark.usefixtures("certain")
 @pytest.mark.parametrize("name", ["LAMB", "LARS", "AdamP", "Adam"])
-@every_door
-def test_it_drives_every_optimizer(door, name, digits):
-    host, ours = DOORS[door]
+@every_frontend
+def test_it_drives_every_optimizer(frontend, name, digits):
+    host, ours = FRONTENDS[frontend]
     if name == "Adam":
         optimizer = host.optimizers.Adam(1e-3)
     else:
         optimizer = getattr(ours, name)(1e-3, jit_compile=False)
-    model = model_of(door, optimizer, run_eagerly=name != "LAMB" and BACKEND == "tensorflow")
+    model = model_of(frontend, optimizer, run_eagerly=name != "LAMB" and BACKEND == "tensorflow")
     warmup = ours.AutoWarmup(1e-5, 1.0, verbose=False)
     train(model, digits, 2, warmup, batch_size=512)
     last = warmup.warmup.rate(5)
     assert float(np.asarray(model.optimizer.learning_rate)) == pytest.approx(last, rel=1e-6)
 
 
-@every_door
-def test_a_loss_of_nan_ends_the_run_where_it_shows(door, digits):
-    model, (x, y) = model_of(door), digits
+@every_frontend
+def test_a_loss_of_nan_ends_the_run_where_it_shows(frontend, digits):
+    model, (x, y) = model_of(frontend), digits
     with pytest.raises(FloatingPointError, match="No loss of the steps 0 to 6 is finite"):
-        train(model, (x * np.nan, y), 4, DOORS[door][1].AutoWarmup())
+        train(model, (x * np.nan, y), 4, FRONTENDS[frontend][1].AutoWarmup())
 
 
 @pytest.mark.usefixtures("certain")
 @on_tensorflow
-@every_door
-def test_the_loss_is_the_mean_over_replicas(door, digits):
+@every_frontend
+def test_the_loss_is_the_mean_over_replicas(frontend, digits):
     from support.clusters import mirrored
 
     points = {}
     for replicas in (1, 2):
         with mirrored(replicas).scope():
-            model = model_of(door)
-        warmup = DOORS[door][1].AutoWarmup(1e-3, 1.0, verbose=False)
+            model = model_of(frontend)
+        warmup = FRONTENDS[frontend][1].AutoWarmup(1e-3, 1.0, verbose=False)
         train(model, digits, 2, warmup)
         points[replicas] = warmup.warmup.points
     assert len(points[1]) == 6  # the warmup is half of the training
@@ -213,7 +215,7 @@ def test_the_loss_is_the_mean_over_replicas(door, digits):
 @on_tensorflow  # once is enough
 def test_untuned_it_ends_beside_the_best_of_nine_tuned_peaks():
     """As in `core/test_autowarmup.py`, by Keras."""
-    keras, ours = DOORS["keras"]
+    keras, ours = FRONTENDS["keras"]
     x, y = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(x))
     x, y = (x[order] / 16).astype("float32"), y[order]

@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from support.doors import DOORS, array, every_door
+from support.frontends import FRONTENDS, array, every_frontend
 
 from tf_lamb.core import autowarmup, gaussian_process
 from tf_lamb.core.autowarmup import AutoWUState, Kept, Settings
@@ -42,8 +42,8 @@ def test_one_state_is_kept_and_found_again_by_another_process(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def weights(door, seen):
-    host, ours = DOORS[door]
+def weights(frontend, seen):
+    host, ours = FRONTENDS[frontend]
 
     class Watcher(host.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -53,10 +53,10 @@ def weights(door, seen):
     return Watcher()
 
 
-@every_door
-def test_after_the_switch_the_model_is_as_at_the_end_of_that_epoch(door, monkeypatch, capsys):
+@every_frontend
+def test_after_the_switch_the_model_is_as_at_the_end_of_that_epoch(frontend, monkeypatch, capsys):
     """A rate that destroys what was learned: the losses of the last epochs are the highest."""
-    host, ours = DOORS[door]
+    host, ours = FRONTENDS[frontend]
     judge = lambda x, y, tests: [gaussian_process.MinimumTest(float(len(x) > 8), 0.5)]  # noqa: E731
     monkeypatch.setattr(autowarmup.AutoWUState.__init__, "__defaults__", (judge,))
     model = host.Sequential([host.layers.Input((2,)), host.layers.Dense(1)])
@@ -64,7 +64,7 @@ def test_after_the_switch_the_model_is_as_at_the_end_of_that_epoch(door, monkeyp
     x = np.random.default_rng(0).normal(size=(16, 2)).astype("float32")
     before, after = [], []
     warmup = ours.AutoWarmup(1e-2, 1e3, patience=2)
-    callbacks = [weights(door, before), warmup, weights(door, after)]
+    callbacks = [weights(frontend, before), warmup, weights(frontend, after)]
     model.fit(x, x[:, :1], batch_size=4, epochs=10, shuffle=False, verbose=0, callbacks=callbacks)
     switch, lowest = int(warmup.warmup.begin) // 4, warmup.warmup.lowest // 4
     assert lowest < switch == 4
@@ -76,12 +76,12 @@ def test_after_the_switch_the_model_is_as_at_the_end_of_that_epoch(door, monkeyp
     assert f"are those of step {lowest * 4} again" in capsys.readouterr().out
 
 
-@every_door
+@every_frontend
 def test_a_resumed_run_goes_back_to_the_counter_and_the_weights_of_an_unbroken_one(
-    door, monkeypatch, tmp_path
+    frontend, monkeypatch, tmp_path
 ):
     """Adam, whose step depends on `iterations`; the switch comes after the interruption."""
-    host, ours = DOORS[door]
+    host, ours = FRONTENDS[frontend]
     judge = lambda x, y, tests: [gaussian_process.MinimumTest(float(len(x) > 8), 0.5)]  # noqa: E731
     monkeypatch.setattr(autowarmup.AutoWUState.__init__, "__defaults__", (judge,))
     x = np.random.default_rng(0).normal(size=(16, 2)).astype("float32")
@@ -116,10 +116,10 @@ def test_a_resumed_run_goes_back_to_the_counter_and_the_weights_of_an_unbroken_o
         np.testing.assert_array_equal(one, other)
 
 
-@every_door
-def test_a_decay_that_diverges_goes_back_until_it_does_not(door, monkeypatch, capsys):
+@every_frontend
+def test_a_decay_that_diverges_goes_back_until_it_does_not(frontend, monkeypatch, capsys):
     """No minimum is found, so that the decay begins at a rate that destroys what was learned."""
-    host, ours = DOORS[door]
+    host, ours = FRONTENDS[frontend]
     judge = lambda x, y, tests: [gaussian_process.MinimumTest(0.0, 1.0)]  # noqa: E731
     monkeypatch.setattr(autowarmup.AutoWUState.__init__, "__defaults__", (judge,))
     x = np.random.default_rng(0).normal(size=(16, 2)).astype("float32")
@@ -129,7 +129,7 @@ def test_a_decay_that_diverges_goes_back_until_it_does_not(door, monkeypatch, ca
     model.compile(host.optimizers.SGD(0.1), "mse", run_eagerly=True)
     before, after = [], []
     callback = ours.AutoWarmup(1e-2, 10.0, patience=2)
-    callbacks = [weights(door, before), callback, weights(door, after)]
+    callbacks = [weights(frontend, before), callback, weights(frontend, after)]
     losses = model.fit(
         x, x[:, :1], batch_size=4, epochs=16, shuffle=False, verbose=0, callbacks=callbacks
     ).history["loss"]
@@ -143,18 +143,18 @@ def test_a_decay_that_diverges_goes_back_until_it_does_not(door, monkeypatch, ca
     assert f"are those of step {warmup.lowest} again" in capsys.readouterr().out
 
 
-@every_door
-def test_a_training_that_ends_lost_says_so(door):
-    warmup = DOORS[door][1].AutoWarmup()
+@every_frontend
+def test_a_training_that_ends_lost_says_so(frontend):
+    warmup = FRONTENDS[frontend][1].AutoWarmup()
     lost = {"is_lost": lambda _: True, "halfway": 1.25, "peak_at": lambda _: 0.02}
     warmup.warmup = type("Warmup", (), lost)()
     with pytest.warns(UserWarning, match="no loss below 1.25.* or with max_learning_rate=0.01"):
         warmup.on_train_end()
 
 
-@every_door
-def test_lost_copies_of_weights_are_an_error_at_once(door):
-    warmup = DOORS[door][1].AutoWarmup()
+@every_frontend
+def test_lost_copies_of_weights_are_an_error_at_once(frontend):
+    warmup = FRONTENDS[frontend][1].AutoWarmup()
     warmup.warmup = type("Warmup", (), {"peak_at": lambda _: 0.02})()
     warmup._copies = list
     with pytest.warns(UserWarning, match="not to the weights of step 4.*max_learning_rate=0.02"):
@@ -162,11 +162,11 @@ def test_lost_copies_of_weights_are_an_error_at_once(door):
 
 
 @pytest.mark.parametrize("missing", ["sklearn", "threadpoolctl"])
-@every_door
-def test_without_its_packages_it_fails_when_it_is_made(door, missing, monkeypatch):
+@every_frontend
+def test_without_its_packages_it_fails_when_it_is_made(frontend, missing, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "\.\[autowarmup\]"'):
-        DOORS[door][1].AutoWarmup()
+        FRONTENDS[frontend][1].AutoWarmup()
 
 
 def test_the_settings_can_be_written(tmp_path):

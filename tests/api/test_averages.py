@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from support.doors import DOORS, array, every_door, precision
+from support.frontends import FRONTENDS, array, every_frontend, precision
 from support.own_arrays import assert_own_arrays
 from support.small_model import data, fit, go_on, two_layers
 
@@ -21,24 +21,24 @@ def assert_same(found, expected, tolerance=0.0):
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
-def compiled(door, name="LAMB", **arguments):
-    host, ours = DOORS[door]
+def compiled(frontend, name="LAMB", **arguments):
+    host, ours = FRONTENDS[frontend]
     host.utils.set_random_seed(0)
-    model = two_layers(door)
+    model = two_layers(frontend)
     optimizer = getattr(ours, name)(0.1, use_ema=True, ema_momentum=0.5, **arguments)
     model.compile(optimizer=optimizer, loss="mse")
     return model
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize(("why", "pretrained"), [
     ("accumulating", True), ("skipped", False),
     pytest.param("accumulating", False, marks=pytest.mark.slow),
     pytest.param("skipped", True, marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_without_an_update_the_weights_stay(door, why, pretrained):
+def test_without_an_update_the_weights_stay(frontend, why, pretrained):
     """In a fit too short for one, or whose every step was skipped; pretrained after the build."""
-    model = compiled(door, gradient_accumulation_steps=8 if why == "accumulating" else None)
+    model = compiled(frontend, gradient_accumulation_steps=8 if why == "accumulating" else None)
     x, y = data()
     if pretrained:
         model.optimizer.build(model.trainable_variables)
@@ -53,15 +53,15 @@ def test_without_an_update_the_weights_stay(door, why, pretrained):
     assert_same(weights_of(model), before)
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_second_fit_begins_with_the_averages(door, name):
+def test_a_second_fit_begins_with_the_averages(frontend, name):
     """As a new model does that is given all of the first one's numbers."""
-    host, ours = DOORS[door]
-    model = compiled(door, name)
+    host, ours = FRONTENDS[frontend]
+    model = compiled(frontend, name)
     go_on(model)
     assert_own_arrays(model)
-    other = compiled(door, name)
+    other = compiled(frontend, name)
     other.optimizer.build(other.trainable_variables)
     pairs = [*zip(model.trainable_variables, other.trainable_variables, strict=True)]
     pairs += zip(model.optimizer.variables, other.optimizer.variables, strict=True)
@@ -122,12 +122,12 @@ def test_swap_ema_weights_of_bfloat16_weights_is_refused():
         model.fit(x, y, validation_data=(x, y), verbose=0, callbacks=[swap])
 
 
-@every_door
-def test_averages_that_begin_with_the_weights_are_their_own(door):
+@every_frontend
+def test_averages_that_begin_with_the_weights_are_their_own(frontend):
     """What is migrated without averages takes the weights' values."""
-    host, ours = DOORS[door]
-    source, _ = fit(door, ours.LAMB(0.1), two_layers)
-    model = compiled(door)
+    host, ours = FRONTENDS[frontend]
+    source, _ = fit(frontend, ours.LAMB(0.1), two_layers)
+    model = compiled(frontend)
     names = (map(path_of, each.trainable_variables) for each in (model, source))
     ours.migrate(source.optimizer, model.optimizer, model, rename=dict(zip(*names, strict=True)))
     assert_same(averages_of(model), weights_of(model))
@@ -137,13 +137,13 @@ def test_averages_that_begin_with_the_weights_are_their_own(door):
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="Keras trains all of the build there")
-@every_door
-def test_a_frozen_layer_has_an_average_from_the_first_update_on(door):
+@every_frontend
+def test_a_frozen_layer_has_an_average_from_the_first_update_on(frontend):
     """Of its weights, with which it goes on when it trains again; a file held no averages."""
-    model = compiled(door)
+    model = compiled(frontend)
     optimizer = model.optimizer
     optimizer.build(model.trainable_variables)
-    plain, store = DOORS[door][1].LAMB(0.1), {}
+    plain, store = FRONTENDS[frontend][1].LAMB(0.1), {}
     plain.build(model.trainable_variables)
     plain.save_own_variables(store)
     optimizer.load_own_variables(store)

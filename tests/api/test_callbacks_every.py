@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.doors import DOORS, every_door
+from support.frontends import FRONTENDS, every_frontend
 
 pytestmark = pytest.mark.once
 
@@ -18,9 +18,9 @@ every_callback = pytest.mark.parametrize("name", CALLBACKS)
 
 
 @every_callback
-@every_door
-def test_any_whole_number_is_taken(door, name):
-    assert CALLBACKS[name](DOORS[door][1], np.int64(8))._every == 8
+@every_frontend
+def test_any_whole_number_is_taken(frontend, name):
+    assert CALLBACKS[name](FRONTENDS[frontend][1], np.int64(8))._every == 8
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_any_whole_number_is_taken(door, name):
 @every_callback
 def test_anything_else_is_refused_in_one_way(name, every, error):
     with pytest.raises(error, match=f"^every must be a whole number >= 1, not {every!r}.$"):
-        CALLBACKS[name](DOORS["keras"][1], every)
+        CALLBACKS[name](FRONTENDS["keras"][1], every)
 
 
 class Model:
@@ -52,12 +52,12 @@ class Model:
 
 @pytest.mark.parametrize("a_call", [1, 3, 4])
 @every_callback
-@every_door
-def test_it_reads_at_the_first_call_after_so_many_batches(door, name, a_call):
+@every_frontend
+def test_it_reads_at_the_first_call_after_so_many_batches(frontend, name, a_call):
     """Two epochs of 10 batches each, of which the last call of 3 or 4 has fewer."""
-    watch = CALLBACKS[name](DOORS[door][1], 8)
+    watch = CALLBACKS[name](FRONTENDS[frontend][1], 8)
     model, read, done = Model(a_call), [], 0
-    setattr(watch, "model" if door == "tf_keras" else "_model", model)
+    setattr(watch, "model" if frontend == "tf_keras" else "_model", model)
     watch._optimizer = SimpleNamespace(scale_invariant_steps=0, _guard=SimpleNamespace())
     watch.set_params({"steps": 10, "epochs": 2})
     watch.on_train_begin()

@@ -4,15 +4,23 @@ import warnings
 
 import numpy as np
 import pytest
-from support.doors import BACKEND, DOORS, apply, array, every_door, new_variable, uncompiled
+from support.frontends import (
+    BACKEND,
+    FRONTENDS,
+    apply,
+    array,
+    every_frontend,
+    new_variable,
+    uncompiled,
+)
 from support.small_model import functional, two_layers
 
 SHAPES = [(3, 4), (4,), (4, 2), (2,)]
 
 
-def lamb(door, model, name="LAMB", **arguments):
+def lamb(frontend, model, name="LAMB", **arguments):
     """An optimizer compiled with the model and built for it."""
-    host, ours = DOORS[door]
+    host, ours = FRONTENDS[frontend]
     cls = getattr(ours, name)
     optimizer = cls(0.1, **arguments) if "inner" not in arguments else cls(**arguments)
     model.compile(optimizer=optimizer, loss="mse")
@@ -26,19 +34,19 @@ def steps(optimizer, model, count, start=0):
         apply(optimizer, gradients, model.trainable_variables)
 
 
-def saved(door, folder, count=8, **arguments):
+def saved(frontend, folder, count=8, **arguments):
     """A file with the weights and the optimizer after some micro-steps, and the two."""
-    model = two_layers(door)
-    optimizer = lamb(door, model, **arguments)
+    model = two_layers(frontend)
+    optimizer = lamb(frontend, model, **arguments)
     steps(optimizer, model, count)
     path = str(folder / "model.weights.h5")
     model.save_weights(path)
     return path, model, optimizer
 
 
-def loaded(door, path, **arguments):
-    model = two_layers(door)
-    optimizer = lamb(door, model, **arguments)
+def loaded(frontend, path, **arguments):
+    model = two_layers(frontend)
+    optimizer = lamb(frontend, model, **arguments)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         model.load_weights(path)
@@ -63,67 +71,67 @@ OPTIONS = {
 }
 
 
-@every_door
+@every_frontend
 @uncompiled()
 @pytest.mark.parametrize("before", OPTIONS)
 @pytest.mark.parametrize("after", OPTIONS)
-def test_other_options_take_what_they_have_a_place_for(tmp_path, door, before, after):
-    path, model, old = saved(door, tmp_path, **OPTIONS[before])
-    _, new = loaded(door, path, **OPTIONS[after])
+def test_other_options_take_what_they_have_a_place_for(tmp_path, frontend, before, after):
+    path, model, old = saved(frontend, tmp_path, **OPTIONS[before])
+    _, new = loaded(frontend, path, **OPTIONS[after])
     assert int(new.iterations) == int(old.iterations) == (4 if before == "accumulation" else 8)
     assert_same(slots(new), slots(old))
     if after == "accumulation":
         assert not any(array(a).any() for a in new._accumulators)
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_the_step_is_the_same_under_another_accumulation(tmp_path, door):
+def test_the_step_is_the_same_under_another_accumulation(tmp_path, frontend):
     """An update is one step, of however many micro-batches: schedules do not jump."""
-    path, _, old = saved(door, tmp_path, count=32, gradient_accumulation_steps=4)
+    path, _, old = saved(frontend, tmp_path, count=32, gradient_accumulation_steps=4)
     assert int(old.iterations) == 8
     for steps_ in (8, 4, 2, None):
-        _, new = loaded(door, path, gradient_accumulation_steps=steps_)
+        _, new = loaded(frontend, path, gradient_accumulation_steps=steps_)
         assert int(new.iterations) == 8
         assert_same(slots(new), slots(old))
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_what_is_added_up_goes_on_in_an_update_of_as_many(tmp_path, door):
-    path, model, old = saved(door, tmp_path, count=6, gradient_accumulation_steps=4)
-    again, new = loaded(door, path, gradient_accumulation_steps=4)
+def test_what_is_added_up_goes_on_in_an_update_of_as_many(tmp_path, frontend):
+    path, model, old = saved(frontend, tmp_path, count=6, gradient_accumulation_steps=4)
+    again, new = loaded(frontend, path, gradient_accumulation_steps=4)
     for optimizer, its in ((old, model), (new, again)):
         steps(optimizer, its, 2, start=6)
     assert int(new.iterations) == int(old.iterations) == 2
     assert_same(map(array, again.trainable_variables), map(array, model.trainable_variables))
 
 
-@every_door
+@every_frontend
 @uncompiled()
 @pytest.mark.parametrize("other", [2, None])
-def test_what_is_added_up_is_dropped_where_it_is_not(tmp_path, door, other):
-    path, _, _ = saved(door, tmp_path, count=7, gradient_accumulation_steps=4)
-    model = two_layers(door)
-    optimizer = lamb(door, model, gradient_accumulation_steps=other)
+def test_what_is_added_up_is_dropped_where_it_is_not(tmp_path, frontend, other):
+    path, _, _ = saved(frontend, tmp_path, count=7, gradient_accumulation_steps=4)
+    model = two_layers(frontend)
+    optimizer = lamb(frontend, model, gradient_accumulation_steps=other)
     with pytest.warns(UserWarning, match="3 that were added up are dropped"):
         model.load_weights(path)
     gradients = [np.full(shape, 2.0) for shape in SHAPES]
     for _ in range(other or 1):
         apply(optimizer, gradients, model.trainable_variables)
     assert int(optimizer.iterations) == 2
-    _, twin, old = saved(door, tmp_path, count=4, gradient_accumulation_steps=4)
+    _, twin, old = saved(frontend, tmp_path, count=4, gradient_accumulation_steps=4)
     for _ in range(4):
         apply(old, gradients, twin.trainable_variables)
     for one, two in zip(slots(optimizer), slots(old), strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-6)
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_averages_that_a_file_does_not_hold_begin_with_the_weights(tmp_path, door):
-    path, _, _ = saved(door, tmp_path)
-    model, optimizer = loaded(door, path, use_ema=True, ema_momentum=0.9)
+def test_averages_that_a_file_does_not_hold_begin_with_the_weights(tmp_path, frontend):
+    path, _, _ = saved(frontend, tmp_path)
+    model, optimizer = loaded(frontend, path, use_ema=True, ema_momentum=0.9)
     before = [array(v) for v in model.trainable_variables]
     optimizer.finalize_variable_values(model.trainable_variables)
     assert_same(before, map(array, model.trainable_variables))
@@ -132,42 +140,42 @@ def test_averages_that_a_file_does_not_hold_begin_with_the_weights(tmp_path, doo
     assert_same(weights, [array(optimizer.state_of(i)["average"]) for i in range(4)])
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_a_dtype_of_slots_may_change(tmp_path, door):
-    path, _, old = saved(door, tmp_path)
-    _, new = loaded(door, path, slot_dtype="bfloat16")
+def test_a_dtype_of_slots_may_change(tmp_path, frontend):
+    path, _, old = saved(frontend, tmp_path)
+    _, new = loaded(frontend, path, slot_dtype="bfloat16")
     for wide, half in zip(slots(old), slots(new), strict=True):
         np.testing.assert_allclose(half.astype("float32"), wide, rtol=2**-8, atol=1e-30)
-    path, _, old = saved(door, tmp_path, slot_dtype="bfloat16")
-    _, new = loaded(door, path)
+    path, _, old = saved(frontend, tmp_path, slot_dtype="bfloat16")
+    _, new = loaded(frontend, path)
     assert_same(slots(new), [slot.astype("float32") for slot in slots(old)])
 
 
-@every_door
+@every_frontend
 @uncompiled()
 @pytest.mark.parametrize(
     ("name", "words"),
     [("LANS", "lans did not write this state, lamb wrote it"), ("LARS", "lamb wrote it")],
 )
-def test_the_state_of_another_rule_is_refused(tmp_path, door, name, words):
-    path, model, _ = saved(door, tmp_path)
-    other = two_layers(door)
-    optimizer = lamb(door, other, name)
+def test_the_state_of_another_rule_is_refused(tmp_path, frontend, name, words):
+    path, model, _ = saved(frontend, tmp_path)
+    other = two_layers(frontend)
+    optimizer = lamb(frontend, other, name)
     with pytest.raises(ValueError, match=words):
         other.load_weights(path)
     assert int(optimizer.iterations) == 0
     assert not any(slot.any() for slot in slots(optimizer))
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_the_state_of_other_variables_is_refused(tmp_path, door):
+def test_the_state_of_other_variables_is_refused(tmp_path, frontend):
     def named(frozen=()):
-        model = functional(door)
+        model = functional(frontend)
         for name in frozen:
             model.get_layer(name).trainable = False
-        return model, lamb(door, model)
+        return model, lamb(frontend, model)
 
     model, old = named()
     for i, own in enumerate(old._slots):
@@ -182,57 +190,57 @@ def test_the_state_of_other_variables_is_refused(tmp_path, door):
         named()[0].load_weights(path)
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_weights_that_are_set_by_position_are_as_many(tmp_path, door):
-    variables = [new_variable(door, np.ones(2))]
-    one, two = (DOORS[door][1].LAMB(0.1, use_ema=ema) for ema in (True, False))
+def test_weights_that_are_set_by_position_are_as_many(tmp_path, frontend):
+    variables = [new_variable(frontend, np.ones(2))]
+    one, two = (FRONTENDS[frontend][1].LAMB(0.1, use_ema=ema) for ema in (True, False))
     one.build(variables)
     two.build(variables)
     with pytest.raises(ValueError, match="are of other options"):
         two.set_weights([array(v) for v in one.variables])
 
 
-@every_door
+@every_frontend
 @uncompiled()
 @pytest.mark.parametrize("wrapper", ["MeasureNoise", "AdaScale"])
-def test_wrappers_know_theirs(tmp_path, door, wrapper):
+def test_wrappers_know_theirs(tmp_path, frontend, wrapper):
     def wrapped(k):
-        inner = DOORS[door][1].LAMB(0.1, gradient_accumulation_steps=k)
+        inner = FRONTENDS[frontend][1].LAMB(0.1, gradient_accumulation_steps=k)
         more = {"scale": 2.0} if wrapper == "AdaScale" else {}
         return {"name": wrapper, "inner": inner, **more}
 
-    model = two_layers(door)
-    old = lamb(door, model, **wrapped(2))
+    model = two_layers(frontend)
+    old = lamb(frontend, model, **wrapped(2))
     steps(old, model, 14)
     path = str(tmp_path / "model.weights.h5")
     model.save_weights(path)
     for k in (2, 4):
-        _, new = loaded(door, path, **wrapped(k))
+        _, new = loaded(frontend, path, **wrapped(k))
         assert int(new.iterations) == int(old.iterations) == 7
         assert_same(slots(new.inner_optimizer), slots(old.inner_optimizer))
         for name in ("variance", "signal", "count"):
             assert_same([array(new._state[name])], [array(old._state[name])])
     kind = {"MeasureNoise": "measured", "AdaScale": "adascale"}[wrapper]
     with pytest.raises(ValueError, match=f"lamb did not write this state, {kind} wrote"):
-        loaded(door, path)
+        loaded(frontend, path)
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="a checkpoint is TensorFlow's")
-@every_door
+@every_frontend
 @uncompiled()
 @pytest.mark.parametrize("built", [True, False])
 @pytest.mark.parametrize("after", [{"gradient_accumulation_steps": 8}, {"use_ema": True}, {}])
 @pytest.mark.parametrize(
     "before", [{"gradient_accumulation_steps": 4}, {"use_ema": True}, {"on_nonfinite": "propagate"}]
 )
-def test_a_checkpoint_of_objects_crosses_by_name(tmp_path, door, before, after, built):
+def test_a_checkpoint_of_objects_crosses_by_name(tmp_path, frontend, before, after, built):
     import tensorflow as tf
 
-    _, model, old = saved(door, tmp_path, count=14, **before)
+    _, model, old = saved(frontend, tmp_path, count=14, **before)
     checkpoint = tf.train.Checkpoint(model=model, optimizer=old)
     path = checkpoint.write(str(tmp_path / "checkpoint"))
-    again, new = two_layers(door), DOORS[door][1].LAMB(0.1, **after)
+    again, new = two_layers(frontend), FRONTENDS[frontend][1].LAMB(0.1, **after)
     if built:
         new.build(again.trainable_variables)
     tf.train.Checkpoint(model=again, optimizer=new).read(path).expect_partial()

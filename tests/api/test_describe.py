@@ -4,7 +4,7 @@ import doctest
 
 import numpy as np
 import pytest
-from support.doors import BACKEND, DOORS, every_door, new_variable
+from support.frontends import BACKEND, FRONTENDS, every_frontend, new_variable
 
 import tf_lamb
 from tf_lamb.api import describe
@@ -40,10 +40,10 @@ WRAPPERS = {
 }
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_a_model_shows_its_plan_before_a_step_and_after(door, wrapper):
-    host, ours = DOORS[door]
+def test_a_model_shows_its_plan_before_a_step_and_after(frontend, wrapper):
+    host, ours = FRONTENDS[frontend]
     inner = ours.LAMB(
         1e-3,
         weight_decay=0.01,
@@ -64,20 +64,20 @@ def test_a_model_shows_its_plan_before_a_step_and_after(door, wrapper):
     assert table_of(ours, model) == before
 
 
-@every_door
-def test_a_pattern_that_matches_nothing_warns_before_the_first_step(door):
-    host, ours = DOORS[door]
+@every_frontend
+def test_a_pattern_that_matches_nothing_warns_before_the_first_step(frontend):
+    host, ours = FRONTENDS[frontend]
     model = compiled(host, ours.LAMB(1e-3, exclude_from_weight_decay=["nowhere"]))
     with pytest.warns(UserWarning, match="'nowhere'") as caught:
         table_of(ours, model)
     assert caught[0].filename == __file__
 
 
-@every_door
-def test_the_plan_can_be_read_and_not_set(door):
-    optimizer = DOORS[door][1].LAMB(weight_decay=0.1, exclude_from_weight_decay=["b"])
+@every_frontend
+def test_the_plan_can_be_read_and_not_set(frontend):
+    optimizer = FRONTENDS[frontend][1].LAMB(weight_decay=0.1, exclude_from_weight_decay=["b"])
     assert optimizer.plan is None
-    optimizer.build([new_variable(door, np.ones(3), path=path) for path in ("w", "b")])
+    optimizer.build([new_variable(frontend, np.ones(3), path=path) for path in ("w", "b")])
     assert [(each.decay, each.adapt) for each in optimizer.plan.treatments] == [
         (0.1, True),
         (0.0, False),
@@ -86,10 +86,10 @@ def test_the_plan_can_be_read_and_not_set(door):
         optimizer.plan = None
 
 
-@every_door
+@every_frontend
 @pytest.mark.once
-def test_what_has_no_plan_is_refused(door):
-    host, ours = DOORS[door]
+def test_what_has_no_plan_is_refused(frontend):
+    host, ours = FRONTENDS[frontend]
     with pytest.raises(TypeError, match="takes a compiled model, not 3"):
         ours.describe(3)
     model = compiled(host, host.optimizers.SGD())

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.doors import BACKEND, DOORS, as_compiled, every_door
+from support.frontends import BACKEND, FRONTENDS, as_compiled, every_frontend
 
 
 def data():
@@ -10,8 +10,8 @@ def data():
     return rng.normal(size=(64, 4)).astype("float32"), rng.normal(size=(64, 2)).astype("float32")
 
 
-def compiled(door, optimizer, traced=BACKEND != "tensorflow"):
-    host = DOORS[door][0]
+def compiled(frontend, optimizer, traced=BACKEND != "tensorflow"):
+    host = FRONTENDS[frontend][0]
     host.utils.set_random_seed(1)
     model = host.Sequential(
         [
@@ -30,12 +30,14 @@ def fit(model, x, y, *callbacks, epochs=2):
 
 
 @pytest.mark.parametrize("kind", ["LAMB", "AdamP"])
-@every_door
-def test_fit_ends_where_a_weight_is_not_finite(door, kind, tmp_path):
+@every_frontend
+def test_fit_ends_where_a_weight_is_not_finite(frontend, kind, tmp_path):
     """The checkpoint of the epoch before is the last one."""
-    host, ours = DOORS[door]
+    host, ours = FRONTENDS[frontend]
     x, y = data()
-    model = compiled(door, getattr(ours, kind)(0.01, jit_compile=False, on_nonfinite="propagate"))
+    model = compiled(
+        frontend, getattr(ours, kind)(0.01, jit_compile=False, on_nonfinite="propagate")
+    )
     report = ours.DivergenceReport(every=1)
     save = host.callbacks.ModelCheckpoint(
         str(tmp_path / "good.weights.h5"), save_weights_only=True, save_best_only=False
@@ -48,43 +50,43 @@ def test_fit_ends_where_a_weight_is_not_finite(door, kind, tmp_path):
     assert all(np.isfinite(w).all() for w in model.get_weights())
 
 
-@every_door
-def test_skipped_batches_warn_at_the_end(door):
-    ours = DOORS[door][1]
+@every_frontend
+def test_skipped_batches_warn_at_the_end(frontend):
+    ours = FRONTENDS[frontend][1]
     x, y = data()
     x[40] = np.nan
-    model = compiled(door, ours.LAMB(0.01, jit_compile=False), traced=True)
+    model = compiled(frontend, ours.LAMB(0.01, jit_compile=False), traced=True)
     with pytest.warns(UserWarning, match="of 16 steps, 2 have been .* All weights are finite"):
         fit(model, x, y, ours.DivergenceReport(every=1))
 
 
-@every_door
-def test_skips_that_are_many_but_not_in_a_row_end_the_run(door):
+@every_frontend
+def test_skips_that_are_many_but_not_in_a_row_end_the_run(frontend):
     """Steps in between are taken, whose weights are finite: it is the batches."""
-    ours = DOORS[door][1]
+    ours = FRONTENDS[frontend][1]
     x, y = data()
     x[np.arange(64) % 32 >= 8] = np.nan  # three batches of four
-    model = compiled(door, ours.LAMB(0.01, jit_compile=False), traced=True)
+    model = compiled(frontend, ours.LAMB(0.01, jit_compile=False), traced=True)
     with pytest.raises(FloatingPointError, match="30 of the last 40 that were tried") as caught:
         fit(model, x, y, ours.DivergenceReport(), epochs=20)
     assert "All weights are finite, so what is not comes with the batches" in str(caught.value)
 
 
-@every_door
-def test_steps_that_are_all_skipped_end_the_run(door):
-    ours = DOORS[door][1]
+@every_frontend
+def test_steps_that_are_all_skipped_end_the_run(frontend):
+    ours = FRONTENDS[frontend][1]
     x, y = data()
     x[16:] = np.nan
     inner = ours.LAMB(0.01, gradient_accumulation_steps=2, jit_compile=False)
-    model = compiled(door, ours.MeasureNoise(inner))
+    model = compiled(frontend, ours.MeasureNoise(inner))
     with pytest.raises(FloatingPointError, match="at step 1, at least 3 more were tried and all"):
         fit(model, x, y, ours.DivergenceReport(every=1, patience=3))
 
 
-@every_door
-def test_what_it_cannot_read_is_refused(door):
-    host, ours = DOORS[door]
-    model = compiled(door, host.optimizers.SGD(0.1))
+@every_frontend
+def test_what_it_cannot_read_is_refused(frontend):
+    host, ours = FRONTENDS[frontend]
+    model = compiled(frontend, host.optimizers.SGD(0.1))
     with pytest.raises(TypeError, match="reads the optimizers of tf_lamb, not .*SGD"):
         fit(model, *data(), ours.DivergenceReport())
     with pytest.raises(ValueError, match="patience must be a whole number >= 1, not 0"):

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from support import small_model
-from support.doors import DOORS, every_door, new_variable
+from support.frontends import FRONTENDS, every_frontend, new_variable
 from support.small_model import functional
 
 pytestmark = pytest.mark.once
@@ -18,12 +18,14 @@ PLANS = {
 }
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("make", ["functional", "subclassed"])
-def test_the_same_patterns_exclude_the_same_variables(door, make):
-    variables = getattr(small_model, make)(door).trainable_variables
+def test_the_same_patterns_exclude_the_same_variables(frontend, make):
+    variables = getattr(small_model, make)(frontend).trainable_variables
     for pattern, expected in PLANS.items():
-        optimizer = DOORS[door][1].LAMB(weight_decay=0.1, exclude_from_weight_decay=[pattern])
+        optimizer = FRONTENDS[frontend][1].LAMB(
+            weight_decay=0.1, exclude_from_weight_decay=[pattern]
+        )
         optimizer.build(variables)
         excluded = {
             "/".join(path.split("/")[-2:])
@@ -37,40 +39,40 @@ def plan_of(optimizer):
     return optimizer.plan.paths, optimizer.plan.treatments
 
 
-@every_door
-def test_a_pattern_that_matches_nothing_is_warned_of_once(door):
-    optimizer = DOORS[door][1].LAMB(exclude_from_weight_decay=["bias", "LayerNrom"])
+@every_frontend
+def test_a_pattern_that_matches_nothing_is_warned_of_once(frontend):
+    optimizer = FRONTENDS[frontend][1].LAMB(exclude_from_weight_decay=["bias", "LayerNrom"])
     with pytest.warns(UserWarning, match="LayerNrom") as caught:
-        optimizer.build(functional(door).trainable_variables)
+        optimizer.build(functional(frontend).trainable_variables)
     assert len(caught) == 1
 
 
-@every_door
-def test_a_pattern_that_matches_is_not_warned_of(door):
+@every_frontend
+def test_a_pattern_that_matches_is_not_warned_of(frontend):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        DOORS[door][1].LAMB(exclude_from_weight_decay=["bias"]).build(
-            functional(door).trainable_variables
+        FRONTENDS[frontend][1].LAMB(exclude_from_weight_decay=["bias"]).build(
+            functional(frontend).trainable_variables
         )
 
 
-@every_door
-def test_describe_prints_the_plan(door, capsys):
-    optimizer = DOORS[door][1].LAMB(weight_decay=0.1, exclude_from_weight_decay=["bias"])
+@every_frontend
+def test_describe_prints_the_plan(frontend, capsys):
+    optimizer = FRONTENDS[frontend][1].LAMB(weight_decay=0.1, exclude_from_weight_decay=["bias"])
     with pytest.raises(ValueError, match="build"):
         optimizer.describe()
-    optimizer.build(functional(door).trainable_variables)
+    optimizer.build(functional(frontend).trainable_variables)
     optimizer.describe()
     table = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["head/bias", "2", "-", "no"] in table
     assert ["head/kernel", "8", "0.1", "yes"] in table
 
 
-@every_door
-def test_the_method_of_keras_excludes_too(door):
-    model = functional(door)
+@every_frontend
+def test_the_method_of_keras_excludes_too(frontend):
+    model = functional(frontend)
     kernel = model.get_layer("head").kernel
-    optimizer = DOORS[door][1].LAMB(weight_decay=0.1, exclude_from_weight_decay=["gamma"])
+    optimizer = FRONTENDS[frontend][1].LAMB(weight_decay=0.1, exclude_from_weight_decay=["gamma"])
     optimizer.exclude_from_weight_decay(var_list=[kernel], var_names=["bias"])
     optimizer.build(model.trainable_variables)
     undecayed = {path for path, t in zip(*plan_of(optimizer), strict=True) if not t.decay}
@@ -88,10 +90,10 @@ def test_the_method_of_keras_excludes_too(door):
         optimizer.exclude_from_weight_decay(var_names=["beta"])
 
 
-@every_door
-def test_the_method_excludes_by_identity(door):
-    one, other = (new_variable(door, np.ones(1)) for _ in range(2))  # both are called alike
-    optimizer = DOORS[door][1].LAMB(weight_decay=0.5)
+@every_frontend
+def test_the_method_excludes_by_identity(frontend):
+    one, other = (new_variable(frontend, np.ones(1)) for _ in range(2))  # both are called alike
+    optimizer = FRONTENDS[frontend][1].LAMB(weight_decay=0.5)
     optimizer.exclude_from_weight_decay(var_list=[other])
     optimizer.build([one, other])
     assert [t.decay for t in optimizer.plan.treatments] == [0.5, 0.0]

@@ -6,8 +6,8 @@ import os
 import numpy as np
 import pytest
 from oracle import batch_norm_levels
-from support.doors import BACKEND, DOORS, every_door, on_jax, on_tensorflow
 from support.examples import run_example
+from support.frontends import BACKEND, FRONTENDS, every_frontend, on_jax, on_tensorflow
 from support.integers import array, in_integers, of_digits, rounded, summing
 
 if BACKEND == "tensorflow":
@@ -17,10 +17,10 @@ if BACKEND == "tensorflow":
 # The activation.
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize(("bits", "scale"), [(1, 0.5), (4, None), (3, 2.0)])
-def test_the_levels(door, bits, scale):
-    layer = DOORS[door][1].QuantizedReLU(bits, scale)
+def test_the_levels(frontend, bits, scale):
+    layer = FRONTENDS[frontend][1].QuantizedReLU(bits, scale)
     step = 4 / 2**bits if scale is None else scale
     top = step * (2**bits - 1)
     x = np.concatenate([np.linspace(-2, top + 3 * step, 999), [0, step, top, -1e30, 1e30]])
@@ -35,12 +35,12 @@ X, STRAIGHT = [-0.1, 0.1, 1.3, 3.9, 4.1], [0.0, 1.0, 1.0, 1.0, 0.0]
 
 
 @on_tensorflow
-@every_door
-def test_the_gradient_goes_straight_through(door):
+@every_frontend
+def test_the_gradient_goes_straight_through(frontend):
     x = tf.constant(X)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = DOORS[door][1].QuantizedReLU(2)(x)
+        y = FRONTENDS[frontend][1].QuantizedReLU(2)(x)
     np.testing.assert_array_equal(tape.gradient(y, x), STRAIGHT)
 
 
@@ -48,15 +48,15 @@ def test_the_gradient_goes_straight_through(door):
 def test_the_gradient_goes_straight_through_on_jax():
     import jax
 
-    layer = DOORS["keras"][1].QuantizedReLU(2)
+    layer = FRONTENDS["keras"][1].QuantizedReLU(2)
     gradient = jax.grad(lambda x: layer(x).sum())(np.array(X, "float32"))
     np.testing.assert_array_equal(gradient, STRAIGHT)
 
 
 @on_tensorflow
-@every_door
-def test_the_example_runs(door):
-    run_example(DOORS[door][1].fixed_point, least=5)
+@every_frontend
+def test_the_example_runs(frontend):
+    run_example(FRONTENDS[frontend][1].fixed_point, least=5)
 
 
 # A network.
@@ -85,13 +85,13 @@ def network(host, ours):
 
 @pytest.fixture(scope="module")
 def trained():
-    """Door -> a network, what it is given and its integers; made once."""
+    """Frontend -> a network, what it is given and its integers; made once."""
     return functools.cache(made)
 
 
-def made(door):
+def made(frontend):
     """The network, as if trained: drawn weights, statistics of the accumulators it has."""
-    host, ours = DOORS[door]
+    host, ours = FRONTENDS[frontend]
     host.utils.set_random_seed(3)
     random, model = np.random.default_rng(4), network(host, ours)
     x = random.integers(0, 17, (32, 8, 8, 2)).astype("float32")
@@ -113,9 +113,9 @@ def made(door):
     return model, x, ours.fixed_point(model, input_range=(0, 16))
 
 
-@every_door
-def test_a_network_in_integers_has_the_same_outputs(door, trained):
-    model, x, fixed = trained(door)
+@every_frontend
+def test_a_network_in_integers_has_the_same_outputs(frontend, trained):
+    model, x, fixed = trained(frontend)
     outputs, levels = in_integers(model, fixed, x)
     y = x
     for layer in model.layers:
@@ -127,9 +127,9 @@ def test_a_network_in_integers_has_the_same_outputs(door, trained):
     np.testing.assert_allclose(outputs, array(y), rtol=1e-5, atol=1e-5)
 
 
-@every_door
-def test_every_accumulator_in_range_has_the_levels_of_float64(door, trained):
-    model, _, fixed = trained(door)
+@every_frontend
+def test_every_accumulator_in_range_has_the_levels_of_float64(frontend, trained):
+    model, _, fixed = trained(frontend)
     kernels = [model.get_layer(name) for name in ("first", "depth", "dense")]
     for layer, numbers, into in zip(kernels, fixed.layers.values(), (1.0, 0.25, 0.5), strict=True):
         norm = model.get_layer(numbers.name)
@@ -153,9 +153,9 @@ def test_every_accumulator_in_range_has_the_levels_of_float64(door, trained):
         np.testing.assert_array_equal(numbers.in_numpy(x), expected)
 
 
-@every_door
-def test_ranges_are_those_that_the_kernels_allow(door, trained):
-    model, _, fixed = trained(door)
+@every_frontend
+def test_ranges_are_those_that_the_kernels_allow(frontend, trained):
+    model, _, fixed = trained(frontend)
     for name, most in (("first", 16), ("depth", 15), ("dense", 3)):
         numbers, layer = fixed.layers[f"norm_{name}"], model.get_layer(name)
         kernel = array(layer.weights[0]).astype(float) / numbers.kernel_step
@@ -166,9 +166,9 @@ def test_ranges_are_those_that_the_kernels_allow(door, trained):
 
 
 @on_tensorflow
-@every_door
-def test_tensors_have_the_same_levels(door, trained):
-    _, _, fixed = trained(door)
+@every_frontend
+def test_tensors_have_the_same_levels(frontend, trained):
+    _, _, fixed = trained(frontend)
     numbers = fixed.layers["norm_first"]
     ends = [np.linspace(*each, 9) for each in zip(numbers.low, numbers.high, strict=True)]
     x = np.stack(ends, axis=-1).astype("int32")
@@ -185,9 +185,9 @@ def test_tensors_have_the_same_levels(door, trained):
         numbers.in_tensorflow(tf.constant([0.5]))
 
 
-@every_door
-def test_an_array_out_of_range_or_of_floats_is_refused(door, trained):
-    numbers = trained(door)[2].layers["norm_first"]
+@every_frontend
+def test_an_array_out_of_range_or_of_floats_is_refused(frontend, trained):
+    numbers = trained(frontend)[2].layers["norm_first"]
     with pytest.raises(TypeError, match="norm_first takes whole numbers.*not float64"):
         numbers.in_numpy(np.zeros((2, 5)))
     x = np.zeros((2, 3, 5), int)
@@ -198,9 +198,9 @@ def test_an_array_out_of_range_or_of_floats_is_refused(door, trained):
     assert numbers.in_numpy(x[:0]).shape == (0, 3, 5)
 
 
-@every_door
-def test_the_report(door, trained):
-    _, _, fixed = trained(door)
+@every_frontend
+def test_the_report(frontend, trained):
+    _, _, fixed = trained(frontend)
     header, *rows = str(fixed).splitlines()
     assert header.split()[:9] == ["batch", "norm", "activation", "channels", "n", "d", "A", "B",
                                   "bits"]  # fmt: skip
@@ -222,13 +222,13 @@ def test_the_report(door, trained):
         assert row.endswith(line)
 
 
-@every_door
-def test_the_model_is_saved_loaded_and_the_same(door, trained, tmp_path):
-    model, x, fixed = trained(door)
+@every_frontend
+def test_the_model_is_saved_loaded_and_the_same(frontend, trained, tmp_path):
+    model, x, fixed = trained(frontend)
     path = os.path.join(tmp_path, "model.keras")
     model.save(path)
-    loaded = DOORS[door][0].models.load_model(path)
-    assert DOORS[door][1].fixed_point(loaded, (0, 16)) == fixed
+    loaded = FRONTENDS[frontend][0].models.load_model(path)
+    assert FRONTENDS[frontend][1].fixed_point(loaded, (0, 16)) == fixed
     np.testing.assert_array_equal(array(loaded(x)), array(model(x)))
 
 
@@ -246,9 +246,9 @@ def branches(host, ours):
     return host.Model(inputs, layers.ReLU(name="not_ours")(y))
 
 
-@every_door
-def test_what_cannot_be_found_is_given_by_hand(door):
-    host, ours = DOORS[door]
+@every_frontend
+def test_what_cannot_be_found_is_given_by_hand(frontend):
+    host, ours = FRONTENDS[frontend]
     model = branches(host, ours)
     refused(ValueError, "norm is not given whole numbers that can be known, because both, a Add",
             ours.fixed_point, model, (0, 9))  # fmt: skip
@@ -264,11 +264,11 @@ def test_what_cannot_be_found_is_given_by_hand(door):
     )
 
 
-@every_door
-def test_a_range_given_by_hand_leaves_the_bias_in_b(door):
-    model = small(door)
+@every_frontend
+def test_a_range_given_by_hand_leaves_the_bias_in_b(frontend):
+    model = small(frontend)
     model.get_layer("sum").bias.assign([0.3, 1.7])
-    fixed_point = DOORS[door][1].fixed_point
+    fixed_point = FRONTENDS[frontend][1].fixed_point
     found = fixed_point(model, (0, 9)).layers["norm"]
     given = fixed_point(model, accumulators={"norm": (1, 0, 18)}).layers["norm"]
     assert (given.a, given.b, given.shift) == (found.a, found.b, found.shift)
@@ -284,8 +284,8 @@ def refused(error, text, function, *arguments, **named):
     assert text in str(raised.value), raised.value
 
 
-def small(door, *middle, activation=None, kernel=None, axis=-1):
-    host, ours = DOORS[door]
+def small(frontend, *middle, activation=None, kernel=None, axis=-1):
+    host, ours = FRONTENDS[frontend]
     layers = host.layers
     model = host.Sequential([
         host.Input((2,)), *middle, layers.Dense(2, activation, name="sum"),
@@ -295,9 +295,9 @@ def small(door, *middle, activation=None, kernel=None, axis=-1):
     return model
 
 
-@every_door
-def test_what_cannot_be_in_integers(door):
-    host, ours = DOORS[door]
+@every_frontend
+def test_what_cannot_be_in_integers(frontend):
+    host, ours = FRONTENDS[frontend]
     fixed_point, layers = ours.fixed_point, host.layers
     refused(TypeError, "fixed_point takes a model, not", fixed_point, object())
     plain = host.Sequential([host.Input((2,)), layers.BatchNormalization(name="n")], name="plain")
@@ -305,7 +305,7 @@ def test_what_cannot_be_in_integers(door):
     refused(ValueError, text, fixed_point, plain)
     unbuilt = host.Sequential([layers.BatchNormalization(name="n"), ours.QuantizedReLU(4)])
     refused(ValueError, "n has no moving statistics: it is not built", fixed_point, unbuilt)
-    model = small(door)
+    model = small(frontend)
     refused(ValueError, "norm sums up the model's input, of which no range", fixed_point, model)
     refused(TypeError, "two whole numbers such as (0, 255), not 255", fixed_point, model, 255)
     refused(TypeError, "not (0.5, 1)", fixed_point, model, (0.5, 1))
@@ -321,29 +321,29 @@ def test_what_cannot_be_in_integers(door):
     refused(ValueError, "begins at 9 and ends", named, accumulators={"norm": (1, 9, 0)})
     with_range = functools.partial(fixed_point, input_range=(0, 9))
     refused(ValueError, "because sum before it has an activation", with_range,
-            small(door, activation="relu"))  # fmt: skip
+            small(frontend, activation="relu"))  # fmt: skip
     refused(ValueError, "because scaled, a Rescaling, has no levels", with_range,
-            small(door, layers.Rescaling(0.5, name="scaled")))  # fmt: skip
+            small(frontend, layers.Rescaling(0.5, name="scaled")))  # fmt: skip
     uneven = np.array([[1.0, 0.3], [1e-7, 1.0]])
-    refused(ValueError, "sum: the kernel is on no grid", with_range, small(door, kernel=uneven))
-    refused(ValueError, "say to multiples of 0.015625", with_range, small(door, kernel=uneven))
+    refused(ValueError, "sum: the kernel is on no grid", with_range, small(frontend, kernel=uneven))
+    refused(ValueError, "say to multiples of 0.015625", with_range, small(frontend, kernel=uneven))
     refused(ValueError, "sum: the kernel holds nan", with_range,
-            small(door, kernel=np.full((2, 2), np.nan)))  # fmt: skip
-    wide = small(door, kernel=np.full((2, 2), 2.0**14 + 1))
+            small(frontend, kernel=np.full((2, 2), np.nan)))  # fmt: skip
+    wide = small(frontend, kernel=np.full((2, 2), 2.0**14 + 1))
     refused(ValueError, "norm, channel 0: int32 would overflow", fixed_point, wide, (0, 60_000))
 
 
-@every_door
-def test_a_layer_that_is_not_finite_is_named(door):
+@every_frontend
+def test_a_layer_that_is_not_finite_is_named(frontend):
     for name, value in (("gamma", np.nan), ("moving_variance", -1.0)):
-        model = small(door)
+        model = small(frontend)
         getattr(model.get_layer("norm"), name).assign([1.0, value])
-        refused(ValueError, "norm, channel 1: ", DOORS[door][1].fixed_point, model, (0, 9))
+        refused(ValueError, "norm, channel 1: ", FRONTENDS[frontend][1].fixed_point, model, (0, 9))
 
 
-@every_door
-def test_a_model_that_does_not_tell_how_layers_follow_is_refused(door):
-    host, ours = DOORS[door]
+@every_frontend
+def test_a_model_that_does_not_tell_how_layers_follow_is_refused(frontend):
+    host, ours = FRONTENDS[frontend]
 
     class Model(host.Model):
         def __init__(self):
@@ -358,9 +358,9 @@ def test_a_model_that_does_not_tell_how_layers_follow_is_refused(door):
     refused(ValueError, "give it a functional or a Sequential model", ours.fixed_point, model)
 
 
-@every_door
-def test_another_axis_or_a_second_call_is_no_pair(door):
-    host, ours = DOORS[door]
+@every_frontend
+def test_another_axis_or_a_second_call_is_no_pair(frontend):
+    host, ours = FRONTENDS[frontend]
     layers = host.layers
     inputs = host.Input((3, 3))
     y = layers.Dense(3, name="sum")(inputs)
@@ -380,13 +380,13 @@ def test_another_axis_or_a_second_call_is_no_pair(door):
 
 
 @pytest.mark.slow
-@every_door
-def test_digits_are_read_as_before(door):
+@every_frontend
+def test_digits_are_read_as_before(frontend):
     """Trained with 4-bit activations; kernels rounded to 6 bits; all but the head in integers."""
-    model, (pictures, digits) = of_digits(*DOORS[door])
+    model, (pictures, digits) = of_digits(*FRONTENDS[frontend])
     for layer in summing(model):
         rounded(layer, bits=6)
-    fixed = DOORS[door][1].fixed_point(model, input_range=(0, 16))
+    fixed = FRONTENDS[frontend][1].fixed_point(model, input_range=(0, 16))
     assert list(fixed.layers) == ["norm_1", "norm_2", "norm_3", "norm_4"] and not fixed.left
     outputs, levels = in_integers(model, fixed, pictures)
     predicted = model.predict(pictures, verbose=0)

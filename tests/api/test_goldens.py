@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 from goldens import load, problem
-from support.doors import DOORS, every_door, train, uncompiled
+from support.frontends import FRONTENDS, every_frontend, train, uncompiled
 
 # Its moments are others than those of the gradient that it was given.
 SPARSE = "lamb_model_sparse"
@@ -74,9 +74,9 @@ def exactly(paths):
     return [f"^{re.escape(path)}$" for path in sorted(paths)]
 
 
-def follow(door, case, arguments):
+def follow(frontend, case, arguments):
     """Path -> the weights of our optimizer after each step on the case's gradients."""
-    host, room = DOORS[door]
+    host, room = FRONTENDS[frontend]
     arguments = dict(arguments)
     if arguments["learning_rate"] == "schedule":
         rates = problem.SCHEDULE[case["rule"]]
@@ -91,7 +91,7 @@ def follow(door, case, arguments):
     start = {path: start[path] for path in case["weights"]}
     steps = [{path: gradients[path][i] for path in start} for i in range(problem.STEPS)]
     with uncompiled():
-        weights = list(train(door, optimizer, start, steps))
+        weights = list(train(frontend, optimizer, start, steps))
     return {path: np.stack([each[path] for each in weights]) for path in start}
 
 
@@ -103,11 +103,11 @@ def distance(case, weights):
     )
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("key", FOLLOWED)
-def test_ten_steps_as_the_peer_made_them(door, key):
+def test_ten_steps_as_the_peer_made_them(frontend, key):
     peer, case = ALL[key]
-    weights = follow(door, case, ours(peer, case))
+    weights = follow(frontend, case, ours(peer, case))
     for path, theirs in case["weights"].items():
         np.testing.assert_allclose(weights[path], theirs, rtol=0, atol=1e-6, err_msg=path)
 

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from support.doors import BACKEND, DOORS, array, every_door
+from support.frontends import BACKEND, FRONTENDS, array, every_frontend
 
 import tf_lamb.keras
 
@@ -12,35 +12,35 @@ def variable(dtype="float32", name="v"):
     return keras.Variable(np.ones(3), dtype=dtype, name=name)
 
 
-def native(door, dtype="float32"):
-    if door == "keras":
+def native(frontend, dtype="float32"):
+    if frontend == "keras":
         return variable(dtype)
     import tensorflow as tf
 
     return tf.Variable(tf.ones(3, tf.as_dtype(dtype)), name="v")
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("dtype", ["complex64", "int32"])
-def test_what_is_no_real_number_is_refused_by_name(door, dtype):
+def test_what_is_no_real_number_is_refused_by_name(frontend, dtype):
     if (BACKEND, dtype) == ("torch", "int32"):
         pytest.skip("torch has no trainable variables of whole numbers")
     with pytest.raises(TypeError, match=f"v is {dtype}"):
-        DOORS[door][1].LAMB().build([native(door, dtype)])
+        FRONTENDS[frontend][1].LAMB().build([native(frontend, dtype)])
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("name", ["weight_decay", "beta_1"])
 @pytest.mark.once
-def test_what_the_plan_was_made_of_cannot_be_set_afterwards(door, name):
-    optimizer = DOORS[door][1].LAMB()
+def test_what_the_plan_was_made_of_cannot_be_set_afterwards(frontend, name):
+    optimizer = FRONTENDS[frontend][1].LAMB()
     with pytest.raises(AttributeError, match=f"{name} of LAMB was read when it was made.*config"):
         setattr(optimizer, name, 0.5)
 
 
-@every_door
-def test_automatic_names_are_the_hosts(door):
-    names = [DOORS[door][1].LARS(name=None).name for _ in range(2)]
+@every_frontend
+def test_automatic_names_are_the_hosts(frontend):
+    names = [FRONTENDS[frontend][1].LARS(name=None).name for _ in range(2)]
     assert names[0].startswith("lars") and names[1].startswith("lars_")
     assert names[0] != names[1]
 
@@ -67,7 +67,7 @@ def test_gradients_are_unscaled_before_anyone_looks_at_them():
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="tf_keras is TensorFlow's")
 def test_tf_keras_scales_by_a_wrapper():
     with pytest.raises(ValueError, match="LossScaleOptimizer"):
-        DOORS["tf_keras"][1].LAMB(loss_scale_factor=8.0)
+        FRONTENDS["tf_keras"][1].LAMB(loss_scale_factor=8.0)
 
 
 def test_a_float64_gradient_is_looked_at_in_float64():
@@ -80,19 +80,19 @@ def test_a_float64_gradient_is_looked_at_in_float64():
     np.testing.assert_allclose(array(big), 0.9)
 
 
-@every_door
-def test_a_ratio_beyond_1e35_is_a_ratio_in_float64(door):
+@every_frontend
+def test_a_ratio_beyond_1e35_is_a_ratio_in_float64(frontend):
     if BACKEND == "jax":
         import jax
 
         if not jax.config.jax_enable_x64:
             pytest.skip("JAX_ENABLE_X64 is not set")
-    _, ours = DOORS[door]
-    w = native(door, "float64")
+    _, ours = FRONTENDS[frontend]
+    w = native(frontend, "float64")
     optimizer = ours.LAMB(0.5, on_nonfinite="propagate")
     gradient = keras.ops.convert_to_tensor(np.full(3, 1e-43), "float64")
     optimizer.apply_gradients([(gradient, w)])
-    np.testing.assert_allclose(np.asarray(array(w) if door == "keras" else w.numpy()), 0.5)
+    np.testing.assert_allclose(np.asarray(array(w) if frontend == "keras" else w.numpy()), 0.5)
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the update of keras.ops assigns by it anyway")

@@ -1,18 +1,26 @@
-"""What a layer is, through every door; `core/test_layer_groups.py` has the numbers."""
+"""What a layer is, through every frontend; `core/test_layer_groups.py` has the numbers."""
 
 import warnings
 
 import numpy as np
 import pytest
-from support.doors import DOORS, apply, array, every_door, new_variable, train, uncompiled
+from support.frontends import (
+    FRONTENDS,
+    apply,
+    array,
+    every_frontend,
+    new_variable,
+    train,
+    uncompiled,
+)
 from support.layouts import PATHS, RULES, plan, problem, step
 
 
-@every_door
+@every_frontend
 @pytest.mark.once
-def test_a_refused_plan_leaves_the_variables_alone(door):
-    variable = new_variable(door, np.ones((6, 2)), path="kernel")
-    optimizer = DOORS[door][1].LAMB(layer_slices={"kernel": 5})
+def test_a_refused_plan_leaves_the_variables_alone(frontend):
+    variable = new_variable(frontend, np.ones((6, 2)), path="kernel")
+    optimizer = FRONTENDS[frontend][1].LAMB(layer_slices={"kernel": 5})
     with pytest.raises(ValueError, match="axis 5 of kernel"):
         apply(optimizer, [np.ones((6, 2))], [variable])
     np.testing.assert_array_equal(array(variable), 1)
@@ -34,32 +42,32 @@ REFUSED = [
 ]
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize(("arguments", "error", "words"), REFUSED, ids=str)
 @pytest.mark.once
-def test_contradictions_are_refused(door, arguments, error, words):
+def test_contradictions_are_refused(frontend, arguments, error, words):
     with pytest.raises(error) as caught:
-        DOORS[door][1].LAMB(**arguments)
+        FRONTENDS[frontend][1].LAMB(**arguments)
     for word in words:
         assert word in str(caught.value)
 
 
-@every_door
+@every_frontend
 @pytest.mark.once
-def test_contradictions_of_lars_are_refused(door):
-    _, ours = DOORS[door]
+def test_contradictions_of_lars_are_refused(frontend):
+    _, ours = FRONTENDS[frontend]
     with pytest.raises(ValueError, match=r"clip=True.*ratio_bounds=\(0.0, 50.0\)"):
         ours.LARS(clip=True, ratio_bounds=(0, 50))
     with pytest.raises(ValueError, match="norm_of_update.*needs momentum_form='outside'"):
         ours.LARS(denominator="norm_of_update")
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("name", ["LAMB", "LARS"])
 @uncompiled()
-def test_the_doors_step_layers_as_numpy_does(door, name):
+def test_the_frontends_step_layers_as_numpy_does(frontend, name):
     weights, gradients = problem()
-    optimizer = getattr(DOORS[door][1], name)(
+    optimizer = getattr(FRONTENDS[frontend][1], name)(
         0.1, weight_decay=0.1, exclude_from_weight_decay=["bias"], layer_groups=["dense"],
         layer_slices={"stacked": 0, "head": [0, 3]},
         **({"trust_coefficient": 0.1} if name == "LARS" else {}),
@@ -67,7 +75,7 @@ def test_the_doors_step_layers_as_numpy_does(door, name):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         (got,) = train(
-            door,
+            frontend,
             optimizer,
             dict(zip(PATHS, weights, strict=True)),
             [dict(zip(PATHS, gradients, strict=True))],
@@ -82,12 +90,12 @@ def test_the_doors_step_layers_as_numpy_does(door, name):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_a_missing_gradient_leaves_the_rest_of_its_layer(door):
+def test_a_missing_gradient_leaves_the_rest_of_its_layer(frontend):
     weights, gradients = problem()
-    variables = [new_variable(door, w, path=p) for w, p in zip(weights, PATHS, strict=True)]
-    optimizer = DOORS[door][1].LAMB(0.1, layer_groups=["dense"])
+    variables = [new_variable(frontend, w, path=p) for w, p in zip(weights, PATHS, strict=True)]
+    optimizer = FRONTENDS[frontend][1].LAMB(0.1, layer_groups=["dense"])
     optimizer.build(variables)
     gradients[1] = None
     with warnings.catch_warnings():
@@ -97,9 +105,9 @@ def test_a_missing_gradient_leaves_the_rest_of_its_layer(door):
     assert np.any(array(variables[0]) != weights[0].astype("float32"))
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_the_first_ratios_of_joined_and_sliced_layers(door):
+def test_the_first_ratios_of_joined_and_sliced_layers(frontend):
     """Written out: the first direction is the sign of the gradient, its norm the root of the size.
 
     On all backends, with no epsilon and no decay.
@@ -108,10 +116,10 @@ def test_the_first_ratios_of_joined_and_sliced_layers(door):
     shapes = {"dense/kernel": (4, 3), "dense/bias": (3,), "stacked": (2, 5)}
     start = {path: random.normal(size=shape) for path, shape in shapes.items()}
     gradients = {path: random.normal(size=shape) for path, shape in shapes.items()}
-    optimizer = DOORS[door][1].LAMB(
+    optimizer = FRONTENDS[frontend][1].LAMB(
         0.1, epsilon=0.0, layer_groups=["dense/"], layer_slices={"stacked": 0}
     )
-    (got,) = train(door, optimizer, start, [gradients])
+    (got,) = train(frontend, optimizer, start, [gradients])
     kernel, bias, stacked = start.values()
     joined = np.sqrt((np.sum(kernel**2) + np.sum(bias**2)) / 15)
     slices = np.sqrt(np.sum(stacked**2, axis=1, keepdims=True) / 5)

@@ -11,7 +11,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from support.doors import BACKEND, array, precision
+from support.frontends import BACKEND, array, precision
 from support.own_arrays import assert_own_arrays
 
 import tf_lamb.keras as ours

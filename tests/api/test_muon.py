@@ -1,4 +1,4 @@
-"""Muon behind every door: the oracle's numbers, its slots, and what cannot be meant."""
+"""Muon in every frontend: the oracle's numbers, its slots, and what cannot be meant."""
 
 import importlib
 
@@ -7,16 +7,24 @@ import numpy as np
 import pytest
 from oracle import Muon
 from support.cases import random_steps
-from support.doors import DOORS, array, every_door, new_variable, precision, train, uncompiled
+from support.frontends import (
+    FRONTENDS,
+    array,
+    every_frontend,
+    new_variable,
+    precision,
+    train,
+    uncompiled,
+)
 
 SHAPES = {"conv/kernel": (2, 2, 3, 4), "dense/kernel": (4, 6), "dense/bias": (6,),
           "logits/kernel": (6, 3)}  # fmt: skip
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-9)])
 @uncompiled()
-def test_muon_is_the_oracle(door, dtype, tolerance):
+def test_muon_is_the_oracle(frontend, dtype, tolerance):
     problems = {path: random_steps(shape, seed=i) for i, (path, shape) in enumerate(SHAPES.items())}
     start = {path: w for path, (w, _) in problems.items()}
     gradients = [{path: g[t] for path, (_, g) in problems.items()} for t in range(4)]
@@ -24,12 +32,12 @@ def test_muon_is_the_oracle(door, dtype, tolerance):
         path: Muon(w, lr=0.125, wd=0.1, matrix="conv" in path or path == "dense/kernel", rate=0.5)
         for path, w in start.items()
     }
-    with precision(door, dtype):
-        optimizer = DOORS[door][1].Muon(
+    with precision(frontend, dtype):
+        optimizer = FRONTENDS[frontend][1].Muon(
             0.125, weight_decay=0.1, fallback_lr_scale=0.5, exclude_from_layer_adaptation=["logits"]
         )
         for ours, step in zip(
-            train(door, optimizer, start, gradients, dtype), gradients, strict=True
+            train(frontend, optimizer, start, gradients, dtype), gradients, strict=True
         ):
             for path, reference in references.items():
                 expected = reference.step(step[path])
@@ -37,29 +45,29 @@ def test_muon_is_the_oracle(door, dtype, tolerance):
     assert [len(optimizer.state_of(i)) for i in range(4)] == [1, 1, 2, 2]
 
 
-@every_door
-def test_a_plan_without_a_matrix_is_refused(door):
-    bias = new_variable(door, np.ones(3), path="dense/bias")
+@every_frontend
+def test_a_plan_without_a_matrix_is_refused(frontend):
+    bias = new_variable(frontend, np.ones(3), path="dense/bias")
     with pytest.raises(ValueError, match="would orthogonalize nothing: none of its 1 variables"):
-        DOORS[door][1].Muon().build([bias])
+        FRONTENDS[frontend][1].Muon().build([bias])
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [({"newton_schulz_steps": 0}, "newton_schulz_steps"), ({"update_scale": 2}, "update_scale"),
      ({"fallback": "lamb"}, "unexpected keyword argument 'fallback'"),
      ({"fallback_lr_scale": -1.0}, "fallback_lr_scale")],
 )  # fmt: skip
-def test_what_it_cannot_take_is_refused(door, arguments, words):
+def test_what_it_cannot_take_is_refused(frontend, arguments, words):
     with pytest.raises((ValueError, TypeError), match=words):
-        DOORS[door][1].Muon(**arguments)
+        FRONTENDS[frontend][1].Muon(**arguments)
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("name", ["LANS", "Muon"])
-def test_adascale_does_not_stand_around_what_forgets_a_length(door, name):
-    ours = DOORS[door][1]
+def test_adascale_does_not_stand_around_what_forgets_a_length(frontend, name):
+    ours = FRONTENDS[frontend][1]
     with pytest.raises(ValueError, match=f"but LANS and Muon, not {name}"):
         ours.AdaScale(getattr(ours, name)(gradient_accumulation_steps=2), scale=2)
 
@@ -90,15 +98,15 @@ def attention_of_dense(host):
     return Attention()
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("update_scale", ["rms", "shape"])
 @uncompiled(fits=True)
-def test_attention_takes_the_steps_of_its_matrices(door, update_scale):
+def test_attention_takes_the_steps_of_its_matrices(frontend, update_scale):
     """Keras keeps (model, heads, head size) where a `Dense` has (model, heads x head size).
 
     Without biases: that of the keys has a gradient of zero but for rounding.
     """
-    host, ours = DOORS[door]
+    host, ours = FRONTENDS[frontend]
     x, y = np.random.default_rng(0).normal(size=(2, 2, 6, 12)).astype("float32")
     trained, tables, start = [], [], None
     for dense in (False, True):
@@ -124,15 +132,15 @@ def test_attention_takes_the_steps_of_its_matrices(door, update_scale):
     assert [table.count("matrix of 12 x 12") for table in tables] == [4, 4]
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_what_is_no_matrix_has_the_slots_of_the_others(door):
+def test_what_is_no_matrix_has_the_slots_of_the_others(frontend):
     """Two axes of a bias, channels that never meet, and what `matrix_rows` says."""
     shapes = {"attention/query/kernel": (6, 2, 3), "attention/query/bias": (2, 3),
               "depthwise_conv2d/kernel": (3, 3, 4, 2), "grouped/kernel": (3, 3, 2, 4),
               "mixer/kernel": (4, 3, 5)}  # fmt: skip
-    optimizer = DOORS[door][1].Muon(matrix_rows={"grouped": None, "mixer": [1]})
-    optimizer.build([new_variable(door, np.ones(s), path=p) for p, s in shapes.items()])
+    optimizer = FRONTENDS[frontend][1].Muon(matrix_rows={"grouped": None, "mixer": [1]})
+    optimizer.build([new_variable(frontend, np.ones(s), path=p) for p, s in shapes.items()])
     assert [len(optimizer.state_of(i)) for i in range(5)] == [1, 2, 2, 2, 1]
     again = type(optimizer).from_config(optimizer.get_config())
     assert again.get_config()["matrix_rows"] == {"grouped": None, "mixer": [1]}
@@ -140,14 +148,14 @@ def test_what_is_no_matrix_has_the_slots_of_the_others(door):
     assert numpys == {"mixer": [1]} and type(numpys["mixer"][0]) is int
 
 
-@every_door
-def test_rows_that_cannot_be_are_refused(door):
-    muon = DOORS[door][1].Muon
+@every_frontend
+def test_rows_that_cannot_be_are_refused(frontend):
+    muon = FRONTENDS[frontend][1].Muon
     for value in ("query", ["query"], {"query": "0"}, {"query": True}, {"query": []},
                   {"query": 1.0}, {1: 0}):  # fmt: skip
         with pytest.raises(TypeError, match="matrix_rows"):
             muon(matrix_rows=value)
     with pytest.raises(ValueError, match=r"axis 2 the rows of dense/kernel, .* \(4, 6\)"):
         muon(matrix_rows={"dense": 2}).build(
-            [new_variable(door, np.ones((4, 6)), path="dense/kernel")]
+            [new_variable(frontend, np.ones((4, 6)), path="dense/kernel")]
         )

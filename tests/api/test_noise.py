@@ -1,12 +1,12 @@
-"""MeasureNoise and the noise scale behind both doors, and what the callbacks make of them."""
+"""MeasureNoise and the noise scale in both frontends, and what the callbacks make of them."""
 
 import math
 import warnings
 
 import numpy as np
 import pytest
-from support.doors import DOORS, every_door, on_tensorflow
 from support.feeding import START, Feed, gradients, maker, scaled
+from support.frontends import FRONTENDS, every_frontend, on_tensorflow
 from support.noise import assert_noise
 from support.regression import fit, regression, weights_of
 
@@ -21,17 +21,19 @@ every_setting = pytest.mark.parametrize(
 )
 
 
-def plain_and_measured(door, inner, host, own):
+def plain_and_measured(frontend, inner, host, own):
     """Two functions that make the same optimizer, one measured."""
-    plain = maker(door, inner, 0.05, host, **own)
+    plain = maker(frontend, inner, 0.05, host, **own)
     single = "gradient_accumulation_steps" not in own
-    return plain, lambda: DOORS[door][1].MeasureNoise(plain(), previous_gradient=single)
+    return plain, lambda: FRONTENDS[frontend][1].MeasureNoise(plain(), previous_gradient=single)
 
 
 @every_setting
-@every_door
-def test_measuring_changes_no_step(door, inner, host, own):
-    alone, measured = (Feed(door, make) for make in plain_and_measured(door, inner, host, own))
+@every_frontend
+def test_measuring_changes_no_step(frontend, inner, host, own):
+    alone, measured = (
+        Feed(frontend, make) for make in plain_and_measured(frontend, inner, host, own)
+    )
     for parts in gradients(6, 2):
         for feed in (alone, measured):
             for part in parts:
@@ -47,10 +49,10 @@ def test_measuring_changes_no_step(door, inner, host, own):
     SETTINGS[:1] + [pytest.param(*each, marks=pytest.mark.slow) for each in SETTINGS[1:]],
     ids=["LAMB", "LAMB, clipped", "LARS, averaged", "Keras SGD"],
 )
-@every_door
-def test_measuring_changes_no_training(door, inner, host, own):
+@every_frontend
+def test_measuring_changes_no_training(frontend, inner, host, own):
     alone, measured = (
-        regression(door, make) for make in plain_and_measured(door, inner, host, own)
+        regression(frontend, make) for make in plain_and_measured(frontend, inner, host, own)
     )
     for model in (alone, measured):
         fit(model, epochs=2)
@@ -59,11 +61,11 @@ def test_measuring_changes_no_training(door, inner, host, own):
     assert math.isfinite(measured.optimizer.noise_scale(8)["model"])
 
 
-@every_door
-def test_the_noise_scale_is_numpys(door):
-    ours = DOORS[door][1]
-    make = maker(door, micro=4)
-    feed = Feed(door, lambda: ours.MeasureNoise(make(), groups=["bias"], smoothing=0.9))
+@every_frontend
+def test_the_noise_scale_is_numpys(frontend):
+    ours = FRONTENDS[frontend][1]
+    make = maker(frontend, micro=4)
+    feed = Feed(frontend, lambda: ours.MeasureNoise(make(), groups=["bias"], smoothing=0.9))
     steps = gradients(6, 4)
     assert all(math.isnan(value) for value in feed.optimizer.noise_scale(32).values())
     for parts in steps:
@@ -73,10 +75,10 @@ def test_the_noise_scale_is_numpys(door):
     assert_noise(seen, steps)
 
 
-@every_door
-def test_readings_join_the_logs(door, capsys):
-    ours = DOORS[door][1]
-    model = regression(door, scaled(door, 2, groups=["bias"]))
+@every_frontend
+def test_readings_join_the_logs(frontend, capsys):
+    ours = FRONTENDS[frontend][1]
+    model = regression(frontend, scaled(frontend, 2, groups=["bias"]))
     watch = ours.NoiseScale(batch_size=16, every=4)
     history = fit(model, epochs=3, callbacks=[watch]).history
     assert watch.history["step"] == [2, 4, 6, 8, 10, 12]
@@ -90,12 +92,12 @@ def test_readings_join_the_logs(door, capsys):
     assert capsys.readouterr().out == ""
 
 
-@every_door
-def test_advice_says_that_it_is_biased(door):
-    ours = DOORS[door][1]
-    make = maker(door)
+@every_frontend
+def test_advice_says_that_it_is_biased(frontend):
+    ours = FRONTENDS[frontend][1]
+    make = maker(frontend)
     model = regression(
-        door, lambda: ours.MeasureNoise(make(), previous_gradient=True), run_eagerly=True
+        frontend, lambda: ours.MeasureNoise(make(), previous_gradient=True), run_eagerly=True
     )
     watch = ours.NoiseScale(8, verbose=False)
     fit(model, epochs=1, callbacks=[watch])
@@ -113,11 +115,11 @@ def initial(model):
     )
 
 
-@every_door
-def test_one_part_is_refused_before_any_step(door):
-    host, ours = DOORS[door]
-    for make in (scaled(door, 1), lambda: ours.MeasureNoise(host.optimizers.SGD(0.1))):
-        model = regression(door, make)
+@every_frontend
+def test_one_part_is_refused_before_any_step(frontend):
+    host, ours = FRONTENDS[frontend]
+    for make in (scaled(frontend, 1), lambda: ours.MeasureNoise(host.optimizers.SGD(0.1))):
+        model = regression(frontend, make)
         with pytest.raises(ValueError, match="a step has one part: one replica, and no"):
             fit(model)
         assert initial(model)
@@ -144,7 +146,7 @@ BAD = {
         ValueError, "put AdaScale around that optimizer, and LossScaleOptimizer.* outside",
     ),
     "loss_scale_factor": (
-        lambda h, o: o.MeasureNoise(DOORS["keras"][0].optimizers.SGD(loss_scale_factor=8.0)),
+        lambda h, o: o.MeasureNoise(FRONTENDS["keras"][0].optimizers.SGD(loss_scale_factor=8.0)),
         (TypeError, ValueError), "with loss_scale_factor: leave that out|of tf_keras",
     ),
     "built": (lambda h, o: o.AdaScale(built(h, o.LARS()), 2), ValueError, "has not stepped yet"),
@@ -181,17 +183,17 @@ def built(host, optimizer):
 
 
 @pytest.mark.parametrize("name", BAD)
-@every_door
-def test_bad_input_is_refused_in_a_sentence(door, name):
+@every_frontend
+def test_bad_input_is_refused_in_a_sentence(frontend, name):
     make, error, words = BAD[name]
     with pytest.raises(error, match=words) as caught:
-        make(*DOORS[door])
+        make(*FRONTENDS[frontend])
     assert len(str(caught.value)) < 400
 
 
-@every_door
-def test_what_can_mislead_is_warned_of(door):
-    host, ours = DOORS[door]
+@every_frontend
+def test_what_can_mislead_is_warned_of(frontend):
+    host, ours = FRONTENDS[frontend]
     with pytest.warns(UserWarning, match="can run away") as runaway:
         built(host, ours.AdaScale(host.optimizers.SGD(), 2, previous_gradient=True))
     inner = ours.LARS(gradient_accumulation_steps=2)
@@ -201,17 +203,20 @@ def test_what_can_mislead_is_warned_of(door):
 
 
 @on_tensorflow
-@every_door
-def test_an_optimizer_of_the_other_keras_is_refused(door):
-    (other,) = (host for name, (host, _) in DOORS.items() if name != door)
-    for make in (DOORS[door][1].MeasureNoise, lambda inner: DOORS[door][1].AdaScale(inner, 2)):
+@every_frontend
+def test_an_optimizer_of_the_other_keras_is_refused(frontend):
+    (other,) = (host for name, (host, _) in FRONTENDS.items() if name != frontend)
+    for make in (
+        FRONTENDS[frontend][1].MeasureNoise,
+        lambda inner: FRONTENDS[frontend][1].AdaScale(inner, 2),
+    ):
         with pytest.raises(TypeError, match="stands around an optimizer of"):
             make(other.optimizers.SGD())
 
 
-@every_door
-def test_callbacks_want_an_optimizer_that_measures(door):
-    ours = DOORS[door][1]
+@every_frontend
+def test_callbacks_want_an_optimizer_that_measures(frontend):
+    ours = FRONTENDS[frontend][1]
     cases = [
         (ours.LARS, ours.NoiseScale(8), "measures: compile with optimizer=tf_lamb.MeasureNoise"),
         (ours.LARS, ours.StopAtScaleInvariantStep(8), "needs optimizer=tf_lamb.AdaScale"),
@@ -219,21 +224,21 @@ def test_callbacks_want_an_optimizer_that_measures(door):
          ours.StopAtScaleInvariantStep(8), "needs optimizer=tf_lamb.AdaScale"),
     ]  # fmt: skip
     for make, callback, words in cases:
-        model = regression(door, make)
+        model = regression(frontend, make)
         with pytest.raises(ValueError, match=words):
             fit(model, callbacks=[callback])
         assert initial(model)
 
 
 @on_tensorflow
-@every_door
-def test_shared_batch_statistics_are_warned_of(door):
-    host, ours = DOORS[door]
+@every_frontend
+def test_shared_batch_statistics_are_warned_of(frontend):
+    host, ours = FRONTENDS[frontend]
     layer = host.layers.BatchNormalization(synchronized=True, name="shared")
-    model = regression(door, scaled(door, 2), layers=[layer])
+    model = regression(frontend, scaled(frontend, 2), layers=[layer])
     with pytest.warns(UserWarning, match="'shared' normalizes with statistics of all replicas"):
         ours.NoiseScale(8, verbose=False).set_model(model)
-    own = regression(door, scaled(door, 2), layers=[host.layers.BatchNormalization()])
+    own = regression(frontend, scaled(frontend, 2), layers=[host.layers.BatchNormalization()])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ours.NoiseScale(8, verbose=False).set_model(own)

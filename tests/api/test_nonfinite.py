@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import pytest
 from oracle import Lamb, Lars
-from support.doors import BACKEND, DOORS, every_door, on_tensorflow
 from support.feeding import START, Feed, gradients, maker
+from support.frontends import BACKEND, FRONTENDS, every_frontend, on_tensorflow
 
 if BACKEND == "tensorflow":
     import tensorflow as tf
@@ -32,10 +32,12 @@ def spoiled(parts, value=np.nan, key="bias"):
     return parts
 
 
-def feed(door, layout="one device", kind="LAMB", rate=0.1, traced=False, dtype="float32", **own):
+def feed(
+    frontend, layout="one device", kind="LAMB", rate=0.1, traced=False, dtype="float32", **own
+):
     replicas, micro = LAYOUTS[layout]
-    make = maker(door, kind, rate, micro=micro, **{"weight_decay": 0.1, **own})
-    return Feed(door, make, replicas, dtype, traced)
+    make = maker(frontend, kind, rate, micro=micro, **{"weight_decay": 0.1, **own})
+    return Feed(frontend, make, replicas, dtype, traced)
 
 
 def iterations(feed):
@@ -67,9 +69,9 @@ def bits(feed, but=("skipped_steps", "micro_step")):
         (FEW[-1] if BACKEND == "tensorflow" else FEW[0], "nan", True),
     ],
 )
-@every_door
-def test_a_skipped_step_has_never_been(door, layout, bad, traced):
-    met, spared = (feed(door, layout, use_ema=True, traced=traced) for _ in range(2))
+@every_frontend
+def test_a_skipped_step_has_never_been(frontend, layout, bad, traced):
+    met, spared = (feed(frontend, layout, use_ema=True, traced=traced) for _ in range(2))
     for i, parts in enumerate(steps(layout)):
         if i == 1:
             before = bits(met)
@@ -84,9 +86,9 @@ def test_a_skipped_step_has_never_been(door, layout, bad, traced):
 
 
 @pytest.mark.parametrize("kind", ["LARS", "AdamP", "SGDP"])
-@every_door
-def test_every_optimizer_skips(door, kind):
-    run = feed(door, kind=kind)
+@every_frontend
+def test_every_optimizer_skips(frontend, kind):
+    run = feed(frontend, kind=kind)
     (parts,) = steps("one device", 1)
     before = bits(run)
     run.step(spoiled(parts))
@@ -97,9 +99,9 @@ def test_every_optimizer_skips(door, kind):
 
 @pytest.mark.parametrize("arguments", [{"slot_dtype": "bfloat16"}, {"master_weights": True}],
                          ids=["bfloat16 slots", "masters"])  # fmt: skip
-@every_door
-def test_low_precision_skips_too(door, arguments):
-    met, spared = (feed(door, dtype="bfloat16", **arguments) for _ in range(2))
+@every_frontend
+def test_low_precision_skips_too(frontend, arguments):
+    met, spared = (feed(frontend, dtype="bfloat16", **arguments) for _ in range(2))
     for parts in steps("one device"):
         met.step(spoiled(parts))
         met.step(parts)
@@ -109,10 +111,10 @@ def test_low_precision_skips_too(door, arguments):
 
 
 @few_layouts
-@every_door
-def test_a_schedule_does_not_see_a_skipped_step(door, layout):
-    falling = DOORS[door][0].optimizers.schedules.PolynomialDecay(0.1, 3, 0.0)
-    met, spared = (feed(door, layout, rate=falling) for _ in range(2))
+@every_frontend
+def test_a_schedule_does_not_see_a_skipped_step(frontend, layout):
+    falling = FRONTENDS[frontend][0].optimizers.schedules.PolynomialDecay(0.1, 3, 0.0)
+    met, spared = (feed(frontend, layout, rate=falling) for _ in range(2))
     for parts in steps(layout):
         met.step(spoiled(parts))
         met.step(parts)
@@ -120,9 +122,9 @@ def test_a_schedule_does_not_see_a_skipped_step(door, layout):
     assert bits(met) == bits(spared)
 
 
-@every_door
-def test_propagate_takes_the_step(door):
-    run = feed(door, on_nonfinite="propagate")
+@every_frontend
+def test_propagate_takes_the_step(frontend):
+    run = feed(frontend, on_nonfinite="propagate")
     run.step(spoiled(steps("one device", 1)[0]))
     kernel, bias = run.weights()
     assert np.isfinite(kernel).all()
@@ -135,9 +137,9 @@ def test_propagate_takes_the_step(door):
 @pytest.mark.parametrize(
     ("layout", "traced"), [(layout, traced) for layout in FEW for traced in (False, True)]
 )
-@every_door
-def test_raise_names_the_variable_and_leaves_the_state(door, layout, traced):
-    run = feed(door, layout, traced=traced, on_nonfinite="raise")
+@every_frontend
+def test_raise_names_the_variable_and_leaves_the_state(frontend, layout, traced):
+    run = feed(frontend, layout, traced=traced, on_nonfinite="raise")
     first, second = steps(layout, 2)
     run.step(first)
     before = bits(run, but=COUNTS)
@@ -149,9 +151,9 @@ def test_raise_names_the_variable_and_leaves_the_state(door, layout, traced):
     assert bits(run, but=COUNTS) == before
 
 
-@every_door
-def test_the_count_is_saved_with_the_slots(door):
-    run, fresh = feed(door), feed(door)
+@every_frontend
+def test_the_count_is_saved_with_the_slots(frontend):
+    run, fresh = feed(frontend), feed(frontend)
     (parts,) = steps("one device", 1)
     run.step(spoiled(parts))
     run.step(parts)
@@ -161,19 +163,19 @@ def test_the_count_is_saved_with_the_slots(door):
     assert fresh.optimizer.skipped_steps == 1
 
 
-@every_door
-def test_an_unknown_choice_is_refused(door):
+@every_frontend
+def test_an_unknown_choice_is_refused(frontend):
     with pytest.raises(ValueError, match="on_nonfinite must be one of 'skip', 'raise', 'propaga"):
-        DOORS[door][1].LAMB(on_nonfinite="ignore")
+        FRONTENDS[frontend][1].LAMB(on_nonfinite="ignore")
 
 
 # --- Compiled whole, in `fit`, beside loss scaling and AdaScale ---
 
 
 @on_tensorflow
-@every_door
-def test_a_step_that_is_compiled_whole_skips(door):
-    run = feed(door, jit_compile=True, traced=True)
+@every_frontend
+def test_a_step_that_is_compiled_whole_skips(frontend):
+    run = feed(frontend, jit_compile=True, traced=True)
     run.call = tf.function(run._call, jit_compile=True)
     first, second = steps("one device", 2)
     run.step(first)
@@ -184,9 +186,9 @@ def test_a_step_that_is_compiled_whole_skips(door):
 
 
 @pytest.mark.parametrize("micro", [None, 2])
-@every_door
-def test_fit_goes_on_after_a_bad_batch(door, micro):
-    host, ours = DOORS[door]
+@every_frontend
+def test_fit_goes_on_after_a_bad_batch(frontend, micro):
+    host, ours = FRONTENDS[frontend]
     host.utils.set_random_seed(1)
     model = host.Sequential([host.layers.Input((4,)), host.layers.Dense(2)])
     optimizer = ours.LAMB(0.01, gradient_accumulation_steps=micro, jit_compile=False)
@@ -202,26 +204,26 @@ def test_fit_goes_on_after_a_bad_batch(door, micro):
 
 
 @on_tensorflow  # on JAX, Keras's wrapper works inside a compiled step only
-@every_door
-def test_it_stands_beside_loss_scaling(door):
+@every_frontend
+def test_it_stands_beside_loss_scaling(frontend):
     """The wrapper halves its scale at a bad step; neither lets it through."""
-    host, ours = DOORS[door]
-    wrap = (host.optimizers.LossScaleOptimizer if door == "keras"
+    host, ours = FRONTENDS[frontend]
+    wrap = (host.optimizers.LossScaleOptimizer if frontend == "keras"
             else host.mixed_precision.LossScaleOptimizer)  # fmt: skip
-    run = Feed(door, lambda: wrap(ours.LAMB(0.1, jit_compile=False)), traced=True)
+    run = Feed(frontend, lambda: wrap(ours.LAMB(0.1, jit_compile=False)), traced=True)
     weights = run.weights()
     run.step(spoiled(steps("one device", 1)[0]))
     assert all((a == b).all() for a, b in zip(run.weights(), weights, strict=True))
-    scale = run.optimizer.loss_scale if door == "tf_keras" else run.optimizer.dynamic_scale
+    scale = run.optimizer.loss_scale if frontend == "tf_keras" else run.optimizer.dynamic_scale
     assert float(scale) == 2.0**14
 
 
 @pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "one device"])
-@every_door
-def test_adascale_measures_no_skipped_step(door, layout):
+@every_frontend
+def test_adascale_measures_no_skipped_step(frontend, layout):
     replicas, micro = LAYOUTS[layout]
-    ours, inner = DOORS[door][1], maker(door, micro=micro)
-    met, spared = (Feed(door, lambda: ours.AdaScale(inner(), 2.0), replicas) for _ in range(2))
+    ours, inner = FRONTENDS[frontend][1], maker(frontend, micro=micro)
+    met, spared = (Feed(frontend, lambda: ours.AdaScale(inner(), 2.0), replicas) for _ in range(2))
     for parts in steps(layout):
         met.step(spoiled(parts))
         met.step(parts)
@@ -235,9 +237,9 @@ def test_adascale_measures_no_skipped_step(door, layout):
 
 @pytest.mark.parametrize(("weight", "gradient"), [(1e12, 1.0), (1.0, 1e-12), (1e-12, 1.0)])
 @pytest.mark.parametrize("kind", ["LAMB", "LARS"])
-@every_door
-def test_the_doors_have_the_right_ratio(door, kind, weight, gradient):
-    run = feed(door, kind=kind, weight_decay=0.0)
+@every_frontend
+def test_the_frontends_have_the_right_ratio(frontend, kind, weight, gradient):
+    run = feed(frontend, kind=kind, weight_decay=0.0)
     start = {k: w.astype("float32") * np.float32(weight) for k, w in START.items()}
     for variable, w in zip(run.variables, start.values(), strict=True):
         variable.assign(w)

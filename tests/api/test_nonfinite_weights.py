@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.doors import DOORS, array, every_door
+from support.frontends import FRONTENDS, array, every_frontend
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 
@@ -13,8 +13,8 @@ def spoiled():
     return x
 
 
-def model_of(door, layer):
-    host, ours = DOORS[door]
+def model_of(frontend, layer):
+    host, ours = FRONTENDS[frontend]
     made = getattr(ours, layer, None) or getattr(host.layers, layer)
     model = host.Sequential([host.layers.Input((3,)), made(name="norm"), host.layers.Dense(1)])
     model.compile(ours.LAMB(0.01), "mse", run_eagerly=True)
@@ -22,27 +22,27 @@ def model_of(door, layer):
     return model
 
 
-@every_door
-def test_the_moving_averages_of_a_skipped_batch_are_found_by_name(door):
-    model = model_of(door, "BatchNormalization")
+@every_frontend
+def test_the_moving_averages_of_a_skipped_batch_are_found_by_name(frontend):
+    model = model_of(frontend, "BatchNormalization")
     model(spoiled(), training=True)
     assert model.optimizer.nonfinite_weights() == []
     found = model.optimizer.nonfinite_weights(model)
     assert [path.split("norm/")[1] for path in found] == ["moving_mean", "moving_variance"]
 
 
-@every_door
-def test_the_report_ends_the_run_and_says_that_no_step_did_it(door):
-    model = model_of(door, "BatchNormalization")
-    report = DOORS[door][1].DivergenceReport(every=1)
+@every_frontend
+def test_the_report_ends_the_run_and_says_that_no_step_did_it(frontend):
+    model = model_of(frontend, "BatchNormalization")
+    report = FRONTENDS[frontend][1].DivergenceReport(every=1)
     with pytest.raises(FloatingPointError, match="(?s)norm/moving_mean.*No step has made them so"):
         model.fit(spoiled(), np.ones((8, 1)), verbose=0, callbacks=[report])
 
 
 @pytest.mark.parametrize("layer", ["GhostBatchNormalization", "SplitBatchNormalization"])
-@every_door
-def test_ours_keep_averages_that_are_finite(door, layer):
-    host, ours = DOORS[door]
+@every_frontend
+def test_ours_keep_averages_that_are_finite(frontend, layer):
+    host, ours = FRONTENDS[frontend]
     norm = getattr(ours, layer)(**({"group_size": 4} if layer[0] == "G" else {}))
     norm(X, training=True)
     before = [array(w) for w in norm.weights]

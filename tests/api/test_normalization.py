@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 from keras import ops
-from support.doors import BACKEND, DOORS, every_door, on_tensorflow
+from support.frontends import BACKEND, FRONTENDS, every_frontend, on_tensorflow
 
 if BACKEND == "tensorflow":
     import tensorflow as tf
@@ -43,8 +43,8 @@ def weights_of(channels, seed=3):
     return [random.uniform(0.5, 2, channels).astype("float32") for _ in range(4)]
 
 
-def built(door, shape, cls="GhostBatchNormalization", seed=3, **arguments):
-    layer = getattr(DOORS[door][1], cls)(momentum=0.9, **arguments)
+def built(frontend, shape, cls="GhostBatchNormalization", seed=3, **arguments):
+    layer = getattr(FRONTENDS[frontend][1], cls)(momentum=0.9, **arguments)
     layer.build(shape)
     channels = shape[arguments.get("axis", -1)]
     layer.set_weights(
@@ -53,14 +53,14 @@ def built(door, shape, cls="GhostBatchNormalization", seed=3, **arguments):
     return layer
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize(
     ("shape", "axis", "size"),
     [((12, 5), -1, 4), ((12, 5), -1, 12), ((6, 4, 3, 5), -1, 2), ((6, 5, 4, 3), 1, 3),
      ((4, 7, 3), 2, 1)],
 )  # fmt: skip
-def test_a_layer_is_its_definition(door, shape, axis, size):
-    layer = built(door, shape, group_size=size, axis=axis)
+def test_a_layer_is_its_definition(frontend, shape, axis, size):
+    layer = built(frontend, shape, group_size=size, axis=axis)
     x = np.random.default_rng(2).normal(1, 2, shape).astype("float32")
     weights = weights_of(shape[axis])
     expected = ghost_oracle(x, *weights, size=size, axis=axis, momentum=0.9)
@@ -70,13 +70,13 @@ def test_a_layer_is_its_definition(door, shape, axis, size):
     close([layer(x, training=False)], [plain], rtol=2e-5, atol=5e-6)
 
 
-@every_door
-def test_one_group_is_batch_normalization(door):
+@every_frontend
+def test_one_group_is_batch_normalization(frontend):
     x = np.random.default_rng(2).normal(1, 2, (12, 5)).astype("float32")
-    host = DOORS[door][0].layers.BatchNormalization(momentum=0.9)
+    host = FRONTENDS[frontend][0].layers.BatchNormalization(momentum=0.9)
     host.build(x.shape)
     host.set_weights(weights_of(5))
-    ghost = built(door, x.shape, group_size=12)
+    ghost = built(frontend, x.shape, group_size=12)
     expected = ops.convert_to_numpy(host(x, training=True))
     # Here torch's own kernel is 2.2e-6 from float64, and ours 3e-7.
     atol = 5e-6 if BACKEND == "torch" else 1e-6
@@ -84,21 +84,21 @@ def test_one_group_is_batch_normalization(door):
     close(ghost.weights, [ops.convert_to_numpy(w) for w in host.weights], rtol=3e-7, atol=0)
 
 
-@every_door
-def test_frozen_is_evaluation(door):
+@every_frontend
+def test_frozen_is_evaluation(frontend):
     x = np.random.default_rng(2).normal(size=(5, 3)).astype("float32")
-    layer = built(door, x.shape, group_size=2)
+    layer = built(frontend, x.shape, group_size=2)
     layer.trainable = False
     np.testing.assert_array_equal(layer(x, training=True), layer(x, training=False))
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
-def test_statistics_are_float32_in_mixed_precision(door, dtype):
+def test_statistics_are_float32_in_mixed_precision(frontend, dtype):
     x = np.random.default_rng(2).normal(300, 1, (8, 4, 4, 2)).astype("float32")
     half = ops.convert_to_numpy(ops.cast(ops.cast(x, dtype[6:]), "float32"))
-    layer = built(door, x.shape, group_size=4, dtype=DOORS[door][0].mixed_precision.Policy(dtype)
-                  if door == "tf_keras" else dtype)  # fmt: skip
+    policy = dtype if frontend == "keras" else FRONTENDS[frontend][0].mixed_precision.Policy(dtype)
+    layer = built(frontend, x.shape, group_size=4, dtype=policy)
     y = layer(x, training=True)
     assert dtype[6:] in str(y.dtype)
     _, mean, variance = ghost_oracle(half, *weights_of(2), size=4, momentum=0.9)
@@ -106,11 +106,11 @@ def test_statistics_are_float32_in_mixed_precision(door, dtype):
 
 
 @on_tensorflow
-@every_door
+@every_frontend
 @pytest.mark.parametrize("jit", [False, True])
-def test_compiled_is_eager_and_so_is_its_gradient(door, jit):
+def test_compiled_is_eager_and_so_is_its_gradient(frontend, jit):
     x = tf.constant(np.random.default_rng(2).normal(size=(8, 3)), tf.float32)
-    layer = built(door, x.shape, group_size=2)
+    layer = built(frontend, x.shape, group_size=2)
     weight = np.random.default_rng(4).normal(size=(8, 3))
 
     def step(x):
@@ -156,10 +156,10 @@ def set_of(layer, prefix=""):
     return [np.array(ops.convert_to_numpy(getattr(layer, prefix + name))) for name in NAMES]
 
 
-@every_door
-def test_each_half_has_statistics_of_its_own(door):
+@every_frontend
+def test_each_half_has_statistics_of_its_own(frontend):
     x = np.random.default_rng(2).normal(1, 2, (6, 3, 4)).astype("float32")
-    layer = built(door, x.shape, "SplitBatchNormalization")
+    layer = built(frontend, x.shape, "SplitBatchNormalization")
     before = {prefix: set_of(layer, prefix) for prefix in ("", "auxiliary_")}
     y = layer(x, training=True)
     for half, prefix in ((slice(0, 3), ""), (slice(3, 6), "auxiliary_")):
@@ -169,12 +169,12 @@ def test_each_half_has_statistics_of_its_own(door):
     close([layer(x, training=False)], [plain], rtol=2e-5, atol=5e-6)
 
 
-@every_door
-def test_a_whole_batch_by_the_auxiliary_set(door):
+@every_frontend
+def test_a_whole_batch_by_the_auxiliary_set(frontend):
     x = np.random.default_rng(2).normal(1, 2, (5, 3, 4)).astype("float32")
-    layer = built(door, x.shape, "SplitBatchNormalization")
+    layer = built(frontend, x.shape, "SplitBatchNormalization")
     before, auxiliary = layer.get_weights(), set_of(layer, "auxiliary_")
-    with DOORS[door][1].auxiliary_statistics():
+    with FRONTENDS[frontend][1].auxiliary_statistics():
         outputs = layer(x, training=True), layer(x, training=False)
     expected = ghost_oracle(x, *auxiliary, size=5, momentum=0.9)[0], evaluated(x, *auxiliary)
     close(outputs, expected, rtol=2e-5, atol=5e-6)
@@ -231,7 +231,7 @@ def pictures(n=16):
     return random.normal(1, 2, (n, 6, 6, 2)).astype("float32"), random.normal(size=(n, 2))
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize(
     ("kind", "how"),
     [("nested", {"group_size": 4}), ("subclassed", {"split": True}),
@@ -239,8 +239,8 @@ def pictures(n=16):
      pytest.param("subclassed", {"group_size": 4}, marks=pytest.mark.slow)],
     ids=["nested-ghost", "subclassed-split", "nested-split", "subclassed-ghost"],
 )  # fmt: skip
-def test_a_model_goes_on_with_its_weights(door, kind, how):
-    host, (x, y) = DOORS[door][0], pictures()
+def test_a_model_goes_on_with_its_weights(frontend, kind, how):
+    host, (x, y) = FRONTENDS[frontend][0], pictures()
     host.utils.set_random_seed(1)
     model = a_model(host, kind)
     model.compile("sgd", "mse")
@@ -248,7 +248,7 @@ def test_a_model_goes_on_with_its_weights(door, kind, how):
         model.fit(x, y, batch_size=8, verbose=0)
     before, predicted = model.get_weights(), model.predict(x, verbose=0)
     variables = [id(v) for v in model.weights]
-    assert DOORS[door][1].replace_batch_normalization(model, **how) is model
+    assert FRONTENDS[frontend][1].replace_batch_normalization(model, **how) is model
     np.testing.assert_array_equal(model.predict(x, verbose=0), predicted)
     assert set(variables) <= {id(v) for v in model.weights}
     name = "GhostBatchNormalization" if "group_size" in how else "SplitBatchNormalization"
@@ -272,9 +272,9 @@ def test_a_model_goes_on_with_its_weights(door, kind, how):
         assert np.abs(gap).max() > 0  # both were trained
 
 
-@every_door
-def test_training_after_the_replacement_is_by_groups(door):
-    host, (x, y) = DOORS[door][0], pictures(8)
+@every_frontend
+def test_training_after_the_replacement_is_by_groups(frontend):
+    host, (x, y) = FRONTENDS[frontend][0], pictures(8)
     host.utils.set_random_seed(1)
     layer = host.layers.BatchNormalization(momentum=0.9)
     rest = [host.layers.GlobalAveragePooling2D(), host.layers.Dense(2)]
@@ -282,20 +282,20 @@ def test_training_after_the_replacement_is_by_groups(door):
     model.compile("sgd", "mse")
     model.fit(x, y, batch_size=8, verbose=0)
     old = [ops.convert_to_numpy(w) for w in (layer.moving_mean, layer.moving_variance)]
-    DOORS[door][1].replace_batch_normalization(model, group_size=2)
+    FRONTENDS[frontend][1].replace_batch_normalization(model, group_size=2)
     model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
     expected = ghost_oracle(x, 1, 0, *old, size=2, momentum=0.9)[1:]
     close([layer.moving_mean, layer.moving_variance], expected, rtol=1e-5)
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("how", [{"group_size": 4}, {"split": True}], ids=["ghost", "split"])
-def test_a_replaced_model_is_saved_and_loaded(door, how, tmp_path):
-    host, (x, y) = DOORS[door][0], pictures()
+def test_a_replaced_model_is_saved_and_loaded(frontend, how, tmp_path):
+    host, (x, y) = FRONTENDS[frontend][0], pictures()
     layers = [host.layers.Conv2D(3, 3), host.layers.BatchNormalization(axis=-1, epsilon=1e-5),
               host.layers.GlobalAveragePooling2D(), host.layers.Dense(2)]  # fmt: skip
     model = host.Sequential([host.Input((6, 6, 2)), *layers])
-    DOORS[door][1].replace_batch_normalization(model, **how)
+    FRONTENDS[frontend][1].replace_batch_normalization(model, **how)
     model.compile("sgd", "mse")
     model.fit(x, y, batch_size=8, verbose=0)
     path = os.path.join(tmp_path, "model.keras")
@@ -311,7 +311,7 @@ def test_a_replaced_model_is_saved_and_loaded(door, how, tmp_path):
 
 @on_tensorflow
 def test_a_checkpoint_of_the_host_is_restored(tmp_path):
-    tf_keras, ours = DOORS["tf_keras"]
+    tf_keras, ours = FRONTENDS["tf_keras"]
     model = tf_keras.Sequential([tf_keras.Input((3,)), tf_keras.layers.BatchNormalization()])
     model.set_weights([w + 0.5 for w in model.get_weights()])
     path = tf.train.Checkpoint(model=model).save(str(tmp_path / "of_the_host"))
@@ -325,12 +325,12 @@ def test_a_checkpoint_of_the_host_is_restored(tmp_path):
 
 
 @on_tensorflow
-@every_door
-def test_groups_are_formed_within_a_replica(door):
+@every_frontend
+def test_groups_are_formed_within_a_replica(frontend):
     x = np.random.default_rng(2).normal(1, 2, (8, 3)).astype("float32")
     strategy = mirrored(2)
     with strategy.scope():
-        layer = built(door, (None, 3), group_size=2)
+        layer = built(frontend, (None, 3), group_size=2)
     data = strategy.experimental_distribute_values_from_function(
         lambda context: tf.constant(np.split(x, 2)[context.replica_id_in_sync_group])
     )
@@ -352,9 +352,9 @@ def refused(error, text, function, *arguments, **named):
     assert text in str(raised.value), raised.value
 
 
-@every_door
-def test_what_cannot_be(door):
-    ours = DOORS[door][1]
+@every_frontend
+def test_what_cannot_be(frontend):
+    ours = FRONTENDS[frontend][1]
     ghost, split = ours.GhostBatchNormalization, ours.SplitBatchNormalization
     refused(ValueError, "group_size must be a whole number >= 1, not 0", ghost, 0)
     refused(TypeError, "group_size must be a whole number >= 1, not 2.5", ghost, 2.5)
@@ -372,9 +372,9 @@ def test_what_cannot_be(door):
     refused(ValueError, "Take an even number", split(), x[:5], training=True)
 
 
-@every_door
-def test_what_cannot_be_replaced(door):
-    host, replace = DOORS[door][0], DOORS[door][1].replace_batch_normalization
+@every_frontend
+def test_what_cannot_be_replaced(frontend):
+    host, replace = FRONTENDS[frontend][0], FRONTENDS[frontend][1].replace_batch_normalization
     layers = host.layers
     plain = host.Sequential([host.Input((3,)), layers.Dense(2)], name="plain")
     refused(ValueError, "plain has no BatchNormalization to replace", replace, plain, 4)
@@ -397,11 +397,11 @@ def test_what_cannot_be_replaced(door):
 
 
 @on_tensorflow
-@every_door
+@every_frontend
 @pytest.mark.parametrize("jit", [False, True])
-def test_a_last_smaller_batch_says_what_it_is(door, jit):
-    host = DOORS[door][0]
-    model = host.Sequential([host.Input((3,)), DOORS[door][1].GhostBatchNormalization(4)])
+def test_a_last_smaller_batch_says_what_it_is(frontend, jit):
+    host = FRONTENDS[frontend][0]
+    model = host.Sequential([host.Input((3,)), FRONTENDS[frontend][1].GhostBatchNormalization(4)])
     model.compile("sgd", "mse", jit_compile=jit)
     data = np.zeros((14, 3)), np.zeros((14, 3))
     with pytest.raises(Exception, match="group_size_4_must_divide_the_batch"):
@@ -409,15 +409,15 @@ def test_a_last_smaller_batch_says_what_it_is(door, jit):
     model.fit(*data, batch_size=8, steps_per_epoch=1, verbose=0)  # the run can go on
 
 
-@every_door
-def test_a_split_model_is_split_already(door):
-    host, (x, y) = DOORS[door][0], pictures(8)
+@every_frontend
+def test_a_split_model_is_split_already(frontend):
+    host, (x, y) = FRONTENDS[frontend][0], pictures(8)
     rest = [host.layers.GlobalAveragePooling2D(), host.layers.Dense(2)]
     model = host.Sequential([host.Input((6, 6, 2)), host.layers.BatchNormalization(), *rest])
-    DOORS[door][1].replace_batch_normalization(model, split=True)
+    FRONTENDS[frontend][1].replace_batch_normalization(model, split=True)
     model.compile("sgd", "mse")
     model.fit(x, y, batch_size=8, verbose=0)
     before = model.get_weights()
-    DOORS[door][1].replace_batch_normalization(model, split=True)
+    FRONTENDS[frontend][1].replace_batch_normalization(model, split=True)
     for one, other in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(one, other)

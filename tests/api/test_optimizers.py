@@ -1,13 +1,13 @@
-"""The numbers of every door, uncompiled: the oracle's table, and what enters a step besides."""
+"""The numbers of every frontend, uncompiled: the oracle's table, and what enters a step besides."""
 
 import numpy as np
 import pytest
 from oracle import Lamb
 from support.cases import LAMB_CASES, case_id, oracle_arguments, random_problem
-from support.doors import (
-    DOORS,
+from support.frontends import (
+    FRONTENDS,
     array,
-    every_door,
+    every_frontend,
     new_variable,
     on_tensorflow,
     precision,
@@ -18,15 +18,17 @@ from support.small_model import assert_same_weights, fit, two_layers
 from support.worked import ROWS
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("case", LAMB_CASES, ids=case_id)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])
 @uncompiled()
-def test_lamb_is_the_oracle(door, case, dtype, tolerance):
+def test_lamb_is_the_oracle(frontend, case, dtype, tolerance):
     start, gradients = random_problem()
     reference = Lamb(start, lr=0.125, **oracle_arguments(case))
-    with precision(door, dtype):
-        trained = train(door, DOORS[door][1].LAMB(0.125, **case), start, gradients, dtype)
+    with precision(frontend, dtype):
+        trained = train(
+            frontend, FRONTENDS[frontend][1].LAMB(0.125, **case), start, gradients, dtype
+        )
         for ours, step in zip(trained, gradients, strict=True):
             expected = reference.step(step)
             for key in start:
@@ -34,23 +36,23 @@ def test_lamb_is_the_oracle(door, case, dtype, tolerance):
                 np.testing.assert_allclose(ours[key], expected[key], rtol=tolerance, atol=tolerance)
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("name", ROWS)
 @uncompiled()
-def test_the_worked_examples(door, name):
+def test_the_worked_examples(frontend, name):
     row = ROWS[name].begin()
-    with precision(door, "float64"):
-        optimizer = getattr(DOORS[door][1], row.optimizer)(row.rates[0], **row.arguments)
-        trained = train(door, optimizer, row.start, row.gradients, "float64", row.rates)
+    with precision(frontend, "float64"):
+        optimizer = getattr(FRONTENDS[frontend][1], row.optimizer)(row.rates[0], **row.arguments)
+        trained = train(frontend, optimizer, row.start, row.gradients, "float64", row.rates)
         for ours, expected in zip(trained, row.expected, strict=True):
             for key, value in expected.items():
                 np.testing.assert_allclose(ours[key], value, rtol=1e-8, atol=1e-9)
 
 
-def assert_follows(reference, door, optimizer, gradients, change=lambda g: g, before=None):
+def assert_follows(reference, frontend, optimizer, gradients, change=lambda g: g, before=None):
     """Each step is the oracle's; `before` is called before it, with its number."""
     start, _ = random_problem()
-    trained = train(door, optimizer, start, gradients)
+    trained = train(frontend, optimizer, start, gradients)
     for t, gradient in enumerate(gradients, 1):
         if before:
             before(t)
@@ -66,12 +68,12 @@ RATES = {
 }
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("kind", RATES)
 @uncompiled()
-def test_the_learning_rate_is_read_at_every_step(door, kind):
+def test_the_learning_rate_is_read_at_every_step(frontend, kind):
     start, gradients = random_problem()
-    host, ours = DOORS[door]
+    host, ours = FRONTENDS[frontend]
     now = [1]
     optimizer = ours.LAMB(
         {
@@ -87,13 +89,13 @@ def test_the_learning_rate_is_read_at_every_step(door, kind):
             optimizer.learning_rate = 0.01
         assert float(optimizer.learning_rate) == pytest.approx(RATES[kind](t), rel=1e-6)
 
-    assert_follows(Lamb(start, lr=RATES[kind]), door, optimizer, gradients, before=before)
+    assert_follows(Lamb(start, lr=RATES[kind]), frontend, optimizer, gradients, before=before)
     assert isinstance(optimizer.get_config()["learning_rate"], (float, dict))
 
 
-@every_door
-def test_the_config_has_the_learning_rate_that_was_given(door):
-    optimizer = DOORS[door][1].LAMB(0.1)
+@every_frontend
+def test_the_config_has_the_learning_rate_that_was_given(frontend):
+    optimizer = FRONTENDS[frontend][1].LAMB(0.1)
     rate = lambda: optimizer.get_config()["learning_rate"]  # noqa: E731
     assert rate() == 0.1  # and not 0.10000000149, which the variable holds
     optimizer.learning_rate = 1 / 3
@@ -113,56 +115,56 @@ CLIPPED = {
 }
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("clip", CLIPPED)
 @uncompiled()
-def test_gradients_are_clipped(door, clip):
+def test_gradients_are_clipped(frontend, clip):
     start, gradients = random_problem()
     gradients = [{k: g * 3**i for k, g in step.items()} for i, step in enumerate(gradients)]
-    optimizer = DOORS[door][1].LAMB(0.1, **{clip: 0.5})
-    assert_follows(Lamb(start, lr=0.1), door, optimizer, gradients, CLIPPED[clip])
+    optimizer = FRONTENDS[frontend][1].LAMB(0.1, **{clip: 0.5})
+    assert_follows(Lamb(start, lr=0.1), frontend, optimizer, gradients, CLIPPED[clip])
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("clip", [{}, {"clipnorm": 0.1}, {"global_clipnorm": 0.1}], ids=str)
 @uncompiled(fits=True)
-def test_accumulated_micro_batches_are_one_large_batch(door, clip):
-    host, ours = DOORS[door]
+def test_accumulated_micro_batches_are_one_large_batch(frontend, clip):
+    host, ours = FRONTENDS[frontend]
     schedule = host.optimizers.schedules.PolynomialDecay(0.05, 4, 0.01)
     plain = ours.LAMB(schedule, use_ema=True, **clip)
-    one, _ = fit(door, plain, two_layers, epochs=2, batch_size=32)
+    one, _ = fit(frontend, plain, two_layers, epochs=2, batch_size=32)
     accumulating = ours.LAMB(schedule, use_ema=True, gradient_accumulation_steps=4, **clip)
-    many, _ = fit(door, accumulating, two_layers, epochs=2, batch_size=8)
+    many, _ = fit(frontend, accumulating, two_layers, epochs=2, batch_size=8)
     assert int(accumulating.iterations) == 4
     assert_same_weights(one, many, 1e-6)
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_between_updates_nothing_moves(door):
+def test_between_updates_nothing_moves(frontend):
     start, gradients = random_problem()
-    optimizer = DOORS[door][1].LAMB(
+    optimizer = FRONTENDS[frontend][1].LAMB(
         0.1, gradient_accumulation_steps=2, use_ema=True, ema_overwrite_frequency=1
     )
-    states = list(train(door, optimizer, start, gradients[:3]))
+    states = list(train(frontend, optimizer, start, gradients[:3]))
     np.testing.assert_array_equal(states[0]["kernel"], start["kernel"].astype("float32"))
     np.testing.assert_array_equal(states[1]["kernel"], states[2]["kernel"])
     assert np.any(states[1]["kernel"] != states[0]["kernel"])
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("frequency", [None, 2])
 @uncompiled()
-def test_averages_follow_the_weights(door, frequency):
+def test_averages_follow_the_weights(frontend, frequency):
     start, gradients = random_problem()
     start = {"kernel": start["kernel"]}
     gradients = [{"kernel": step["kernel"]} for step in gradients]
-    optimizer = DOORS[door][1].LAMB(
+    optimizer = FRONTENDS[frontend][1].LAMB(
         0.1, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=frequency
     )
     reference = Lamb(start, lr=0.1)
     average = None  # begins with the weights of the first step
-    trained = train(door, optimizer, start, gradients)
+    trained = train(frontend, optimizer, start, gradients)
     for t, (ours, step) in enumerate(zip(trained, gradients, strict=True), 1):
         w = reference.step(step)["kernel"]
         average = w if average is None else 0.9 * average + 0.1 * w
@@ -174,10 +176,10 @@ def test_averages_follow_the_weights(door, frequency):
 
 
 @on_tensorflow
-@every_door
+@every_frontend
 @pytest.mark.parametrize("name", ["LAMB", "LARS"])
 @uncompiled()
-def test_sparse_gradients_are_dense_ones(door, name):
+def test_sparse_gradients_are_dense_ones(frontend, name):
     import tensorflow as tf
 
     rows, values = [1, 3, 1], np.array([[1, 2], [3, 4], [5, 6]], "float32")
@@ -186,8 +188,10 @@ def test_sparse_gradients_are_dense_ones(door, name):
     sparse = tf.IndexedSlices(tf.constant(values), tf.constant(rows), (5, 2))
     results = []
     for gradient in (tf.constant(dense), sparse):
-        variable = new_variable(door, np.ones((5, 2)))
-        optimizer = getattr(DOORS[door][1], name)(0.1 if name == "LAMB" else 1.0, weight_decay=0.1)
+        variable = new_variable(frontend, np.ones((5, 2)))
+        optimizer = getattr(FRONTENDS[frontend][1], name)(
+            0.1 if name == "LAMB" else 1.0, weight_decay=0.1
+        )
         for _ in range(3):
             optimizer.apply_gradients([(gradient, variable)])
         results.append(array(variable))
@@ -197,15 +201,15 @@ def test_sparse_gradients_are_dense_ones(door, name):
 # What a user does with a model; a fit that is compiled stands for all that are.
 
 
-@every_door
-def test_fit_lowers_the_loss(door):
-    _, losses = fit(door, DOORS[door][1].LAMB(0.02), epochs=10)
+@every_frontend
+def test_fit_lowers_the_loss(frontend):
+    _, losses = fit(frontend, FRONTENDS[frontend][1].LAMB(0.02), epochs=10)
     assert losses[-1] < 0.5 * losses[0]
 
 
-@every_door
-def test_embeddings_train(door):
-    host, ours = DOORS[door]
+@every_frontend
+def test_embeddings_train(frontend):
+    host, ours = FRONTENDS[frontend]
     host.utils.set_random_seed(0)
     model = host.Sequential([host.Input((3,), dtype="int32"), host.layers.Embedding(10, 4),
                              host.layers.Flatten(), host.layers.Dense(1)])  # fmt: skip
@@ -216,25 +220,25 @@ def test_embeddings_train(door):
     assert losses[-1] < 0.5 * losses[0]
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("name", ["LAMB", "LANS", "LARS", "Muon", "SGDP", "AdamP"])
 @uncompiled(fits=True)
-def test_every_optimizer_fits(door, name):
+def test_every_optimizer_fits(frontend, name):
     """With what spares memory; at a rate that trains from whatever weights a backend draws."""
-    optimizer = getattr(DOORS[door][1], name)(
+    optimizer = getattr(FRONTENDS[frontend][1], name)(
         0.1 if name in ("LARS", "Muon") else 0.02, weight_decay=1e-4,
         exclude_from_weight_decay=["bias"],
         exclude_from_layer_adaptation=[], slot_dtype="bfloat16", gradient_accumulation_steps=2,
         **({"trust_coefficient": 0.2} if name == "LARS" else {}),
     )  # fmt: skip
-    _, losses = fit(door, optimizer, two_layers, epochs=10)
+    _, losses = fit(frontend, optimizer, two_layers, epochs=10)
     assert losses[-1] < 0.7 * losses[0]
 
 
-@every_door
-def test_an_optimizer_belongs_to_its_model(door):
-    optimizer = DOORS[door][1].LAMB()
-    one, stranger = (new_variable(door, np.ones(1), path="stranger") for _ in range(2))
+@every_frontend
+def test_an_optimizer_belongs_to_its_model(frontend):
+    optimizer = FRONTENDS[frontend][1].LAMB()
+    one, stranger = (new_variable(frontend, np.ones(1), path="stranger") for _ in range(2))
     optimizer.build([one])
     with pytest.raises(ValueError, match="built for other variables than 'stranger'"):
         optimizer.build([stranger])

@@ -4,12 +4,12 @@ import functools
 
 import numpy as np
 import pytest
-from support.doors import (
-    DOORS,
+from support.frontends import (
+    FRONTENDS,
     apply,
     array,
     dtype_of,
-    every_door,
+    every_frontend,
     new_variable,
     precision,
     train,
@@ -19,7 +19,7 @@ from support.small_model import fit, two_layers
 
 
 @functools.cache
-def regression_losses(door, dtype):
+def regression_losses(frontend, dtype):
     """First and last loss, in float64, of a network of one hidden layer whose variables have it."""
     random = np.random.default_rng(0)
     x = random.normal(size=(256, 8)).astype("float32")
@@ -38,47 +38,47 @@ def regression_losses(door, dtype):
         new = (x.T @ hidden_below, hidden_below.sum(0), hidden.T @ below, below.sum(0))
         return dict(zip(shapes, new, strict=True))
 
-    optimizer = DOORS[door][1].LAMB(0.04, weight_decay=0.01)
-    list(train(door, optimizer, start, gradients, dtype, steps=30))
+    optimizer = FRONTENDS[frontend][1].LAMB(0.04, weight_decay=0.01)
+    list(train(frontend, optimizer, start, gradients, dtype, steps=30))
     return losses[0], losses[-1]
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @uncompiled()
-def test_half_precision_variables_train(door, dtype):
-    first, last = regression_losses(door, "float32")
+def test_half_precision_variables_train(frontend, dtype):
+    first, last = regression_losses(frontend, "float32")
     assert last < 0.1 * first
-    half_first, half_last = regression_losses(door, dtype)
+    half_first, half_last = regression_losses(frontend, dtype)
     assert (half_first - half_last) / (first - last) == pytest.approx(1, abs=0.05)
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("policy", ["float16", "bfloat16", "mixed_float16", "mixed_bfloat16"])
-def test_policies_train(door, policy):
-    host, ours = DOORS[door]
-    with precision(door, policy=policy):
-        model, losses = fit(door, ours.LAMB(0.02), two_layers, epochs=10)
+def test_policies_train(frontend, policy):
+    host, ours = FRONTENDS[frontend]
+    with precision(frontend, policy=policy):
+        model, losses = fit(frontend, ours.LAMB(0.02), two_layers, epochs=10)
     assert losses[-1] < 0.5 * losses[0]
-    wrapper = (host.optimizers if door == "keras" else host.mixed_precision).LossScaleOptimizer
+    wrapper = (host.optimizers if frontend == "keras" else host.mixed_precision).LossScaleOptimizer
     assert isinstance(model.optimizer, wrapper) == (policy == "mixed_float16")
 
 
-@every_door
-def test_slots_of_half_precision_variables_are_float32(door):
-    optimizer = DOORS[door][1].LAMB(use_ema=True, gradient_accumulation_steps=2)
-    optimizer.build([new_variable(door, np.ones(3), "bfloat16")])
+@every_frontend
+def test_slots_of_half_precision_variables_are_float32(frontend):
+    optimizer = FRONTENDS[frontend][1].LAMB(use_ema=True, gradient_accumulation_steps=2)
+    optimizer.build([new_variable(frontend, np.ones(3), "bfloat16")])
     dtypes = {dtype_of(v) for v in optimizer.variables}
     assert {dtype for dtype in dtypes if "int" not in dtype} == {"float32"}
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_a_master_keeps_what_half_precision_cannot(door):
+def test_a_master_keeps_what_half_precision_cannot(frontend):
     def final(dtype, **arguments):
         arguments = {"exclude_from_layer_adaptation": [""], **arguments}
-        variable = new_variable(door, np.ones((8, 8)), dtype)
-        optimizer = DOORS[door][1].LAMB(1e-4, **arguments)
+        variable = new_variable(frontend, np.ones((8, 8)), dtype)
+        optimizer = FRONTENDS[frontend][1].LAMB(1e-4, **arguments)
         for _ in range(40):
             apply(optimizer, [np.ones((8, 8))], [variable])
         return float(array(variable)[0, 0]), variable, optimizer
@@ -95,16 +95,16 @@ def test_a_master_keeps_what_half_precision_cannot(door):
     assert float(array(variable)[0, 0]) == pytest.approx(2.0, abs=0.01)
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_bfloat16_slots_follow_float32_ones(door):
+def test_bfloat16_slots_follow_float32_ones(frontend):
     random = np.random.default_rng(0)
     w, g = random.normal(size=(2, 64, 64))
 
     def final(**arguments):
-        optimizer = DOORS[door][1].LAMB(0.1, **arguments)
+        optimizer = FRONTENDS[frontend][1].LAMB(0.1, **arguments)
         scaled = [{"w": g * (1 + t)} for t in range(20)]
-        *_, weights = train(door, optimizer, {"w": w}, scaled)
+        *_, weights = train(frontend, optimizer, {"w": w}, scaled)
         return weights["w"], {dtype_of(slot) for slot in optimizer.state_of(0).values()}
 
     exact, _ = final()
@@ -115,12 +115,12 @@ def test_bfloat16_slots_follow_float32_ones(door):
     np.testing.assert_array_equal(rounded, again)  # a resumed run is the same run
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_a_moment_in_bfloat16_does_not_stand_still(door):
+def test_a_moment_in_bfloat16_does_not_stand_still(frontend):
     """v decays by 0.1 % a step, less than half a unit of bfloat16."""
-    variable = new_variable(door, np.ones(4096))
-    optimizer = DOORS[door][1].LAMB(1e-3, slot_dtype="bfloat16")
+    variable = new_variable(frontend, np.ones(4096))
+    optimizer = FRONTENDS[frontend][1].LAMB(1e-3, slot_dtype="bfloat16")
     optimizer.build([variable])
     v = optimizer.state_of(0)["v"]
     v.assign(np.ones(4096))
@@ -130,7 +130,7 @@ def test_a_moment_in_bfloat16_does_not_stand_still(door):
     assert mean == pytest.approx(0.999**50, rel=2e-3)
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("name", ["LAMB", "LANS", "LARS", "AdamP", "SGDP", "Muon"])
 @pytest.mark.parametrize(
     ("arguments", "dtype", "bytes_a_parameter"),
@@ -141,9 +141,9 @@ def test_a_moment_in_bfloat16_does_not_stand_still(door):
         ({"master_weights": True}, "float32", 8), ({"slot_dtype": "bfloat16"}, "float64", 16),
     ],
 )  # fmt: skip
-def test_memory_is_what_the_docstring_says(door, name, arguments, dtype, bytes_a_parameter):
-    optimizer = getattr(DOORS[door][1], name)(**arguments)
-    optimizer.build([new_variable(door, np.ones((10, 100)), dtype)])
+def test_memory_is_what_the_docstring_says(frontend, name, arguments, dtype, bytes_a_parameter):
+    optimizer = getattr(FRONTENDS[frontend][1], name)(**arguments)
+    optimizer.build([new_variable(frontend, np.ones((10, 100)), dtype)])
     sizes = [array(v).nbytes for v in optimizer.variables if tuple(v.shape) == (10, 100)]
     master = 4 if "master_weights" in arguments and dtype == "bfloat16" else 0
     slots = bytes_a_parameter - master
@@ -152,17 +152,17 @@ def test_memory_is_what_the_docstring_says(door, name, arguments, dtype, bytes_a
     assert sum(sizes) == 1000 * (slots + master)
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_scalars_of_float64_variables_are_float64(door):
+def test_scalars_of_float64_variables_are_float64(frontend):
     """Of averages the momentum, a bound, the threshold of clipping: float32 holds none of them."""
     start, gradients = np.array([0.3, -0.7]), np.random.default_rng(0).normal(size=(3, 2))
-    with precision(door, "float64"):
-        optimizer = DOORS[door][1].LAMB(
+    with precision(frontend, "float64"):
+        optimizer = FRONTENDS[frontend][1].LAMB(
             0.1, beta_1=0.0, beta_2=0.0, epsilon=0.0, bias_correction=False, global_clipnorm=0.3,
             ratio_bounds=(0.1, 0.7), use_ema=True, ema_momentum=0.9,
         )  # fmt: skip
-        variable = new_variable(door, start, "float64")
+        variable = new_variable(frontend, start, "float64")
         weights, average = start, None
         for gradient in gradients:
             apply(optimizer, [gradient], [variable])

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from support.doors import DOORS, every_door
+from support.frontends import FRONTENDS, every_frontend
 
 from tf_lamb.core import recipes
 
@@ -22,9 +22,9 @@ def model_of(host):
     ])  # fmt: skip
 
 
-@every_door
-def test_the_preset_is_every_bias_and_all_of_normalization(door):
-    host, ours = DOORS[door]
+@every_frontend
+def test_the_preset_is_every_bias_and_all_of_normalization(frontend):
+    host, ours = FRONTENDS[frontend]
     optimizer = ours.LAMB(weight_decay=0.1, exclude_from_weight_decay="norm_and_bias")
     optimizer.build(model_of(host).trainable_variables)
     plan = optimizer.plan
@@ -40,18 +40,18 @@ def test_the_preset_is_every_bias_and_all_of_normalization(door):
     assert lines[0].endswith("norm_and_bias is 6 of them")
 
 
-@every_door
-def test_it_is_serialized_as_what_it_is_and_stands_among_patterns(door):
-    _, ours = DOORS[door]
+@every_frontend
+def test_it_is_serialized_as_what_it_is_and_stands_among_patterns(frontend):
+    _, ours = FRONTENDS[frontend]
     for given in ("norm_and_bias", ["norm_and_bias", "embedding"]):
         config = ours.LAMB(exclude_from_weight_decay=given).get_config()
         assert config[LISTS[0]] == ([given] if isinstance(given, str) else given)
         assert ours.LAMB.from_config(config).get_config() == config
 
 
-@every_door
-def test_a_recipe_excludes_by_it_whatever_the_layers_are_called(door, recwarn):
-    host, ours = DOORS[door]
+@every_frontend
+def test_a_recipe_excludes_by_it_whatever_the_layers_are_called(frontend, recwarn):
+    host, ours = FRONTENDS[frontend]
     optimizer = ours.LAMB.from_recipe(recipes.untuned_lamb_bert(4096))
     optimizer.build(model_of(host).trainable_variables)
     assert [t.adapt for t in optimizer.plan.treatments].count(True) == 2
@@ -65,15 +65,15 @@ def test_a_recipe_excludes_by_it_whatever_the_layers_are_called(door, recwarn):
 def test_rms_normalization_has_a_scale():
     layer = keras.layers.RMSNormalization(name="r")
     layer.build((None, 3))
-    optimizer = DOORS["keras"][1].LAMB(exclude_from_layer_adaptation="norm_and_bias")
+    optimizer = FRONTENDS["keras"][1].LAMB(exclude_from_layer_adaptation="norm_and_bias")
     optimizer.build([*layer.trainable_variables, keras.Variable(np.ones((2, 2)), name="scale")])
     assert [t.adapt for t in optimizer.plan.treatments] == [False, True]
 
 
-@every_door
-def test_a_preset_that_stands_for_nothing_is_no_mistake_and_a_pattern_is(door, recwarn):
-    host, ours = DOORS[door]
-    kernel = host.Variable(np.ones((2, 2)), name="kernel") if door == "keras" else None
+@every_frontend
+def test_a_preset_that_stands_for_nothing_is_no_mistake_and_a_pattern_is(frontend, recwarn):
+    host, ours = FRONTENDS[frontend]
+    kernel = host.Variable(np.ones((2, 2)), name="kernel") if frontend == "keras" else None
     if kernel is None:
         import tensorflow as tf
 
@@ -86,7 +86,7 @@ def test_a_preset_that_stands_for_nothing_is_no_mistake_and_a_pattern_is(door, r
     assert warning.filename == __file__  # the user's line, not ours
 
 
-@every_door
-def test_another_word_is_no_preset(door):
+@every_frontend
+def test_another_word_is_no_preset(frontend):
     with pytest.raises(TypeError, match=r"Did you mean \['bias'\]"):
-        DOORS[door][1].LAMB(exclude_from_weight_decay="bias")
+        FRONTENDS[frontend][1].LAMB(exclude_from_weight_decay="bias")

@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from support.doors import DOORS, every_door, on_tensorflow
+from support.frontends import FRONTENDS, every_frontend, on_tensorflow
 
 import tf_lamb
 from tf_lamb.core import recipes
@@ -15,29 +15,29 @@ def small_recipe(batch_size=16):
     return recipes.legw(batch_size, 8, 1e-3, 0.25, 64, 3)
 
 
-@every_door
-def test_a_recipe_gives_its_schedule(door):
-    host, ours = DOORS[door]
+@every_frontend
+def test_a_recipe_gives_its_schedule(frontend):
+    host, ours = FRONTENDS[frontend]
     recipe = small_recipe()
     schedule = recipe.schedule(ours.schedules)
     assert isinstance(schedule, host.optimizers.schedules.LearningRateSchedule)
     assert schedule == ours.LAMB.from_recipe(recipe)._learning_rate
     legacy = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
-    assert recipe.schedule() == schedule or (door == "tf_keras") != legacy
+    assert recipe.schedule() == schedule or (frontend == "tf_keras") != legacy
     assert type(recipe.schedule()).__module__ == tf_lamb.schedules.__name__
 
 
-@every_door
-def test_a_momentum_recipe_trains_with_keras_own_sgd(door):
-    host, ours = DOORS[door]
+@every_frontend
+def test_a_momentum_recipe_trains_with_keras_own_sgd(frontend):
+    host, ours = FRONTENDS[frontend]
     recipe = recipes.linear_scaling(64, 32, 0.01, 1, examples=256, epochs=9)
     with pytest.raises(ValueError, match=r"keras.optimizers.SGD\(recipe.schedule\(\), momentum"):
         ours.LAMB.from_recipe(recipe)
     sgd = host.optimizers.SGD(
         recipe.schedule(ours.schedules), momentum=recipe.momentum, nesterov=recipe.nesterov
     )
-    variable = host.Variable([1.0]) if door == "keras" else variable_of_tensorflow()
-    gradient = host.ops.ones((1,)) if door == "keras" else variable_of_tensorflow() * 0 + 1.0
+    variable = host.Variable([1.0]) if frontend == "keras" else variable_of_tensorflow()
+    gradient = host.ops.ones((1,)) if frontend == "keras" else variable_of_tensorflow() * 0 + 1.0
     sgd.apply_gradients([(gradient, variable)])
     # The first rate is the baseline's; Nesterov takes 1.9 of it.
     assert float(variable[0]) == pytest.approx(1 - 1.9 * 0.01, rel=1e-6)
@@ -49,25 +49,25 @@ def variable_of_tensorflow():
     return tf.Variable([1.0])
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("wrong", ["untuned_lamb_bert", 32768])
 @pytest.mark.once
-def test_what_is_no_recipe_makes_no_optimizer(door, wrong):
+def test_what_is_no_recipe_makes_no_optimizer(frontend, wrong):
     with pytest.raises(TypeError, match=r"A recipe is what tf_lamb.recipes makes"):
-        DOORS[door][1].LAMB.from_recipe(wrong)
+        FRONTENDS[frontend][1].LAMB.from_recipe(wrong)
 
 
-@every_door
+@every_frontend
 @on_tensorflow
-def test_a_schedule_of_the_other_keras_is_refused_before_a_step(door):
-    host, ours = DOORS[door]
-    (other,) = DOORS.keys() - {door}
-    their_host, theirs = DOORS[other]
+def test_a_schedule_of_the_other_keras_is_refused_before_a_step(frontend):
+    host, ours = FRONTENDS[frontend]
+    (other,) = FRONTENDS.keys() - {frontend}
+    their_host, theirs = FRONTENDS[other]
     for schedule in (
         their_host.optimizers.schedules.CosineDecay(0.1, 10),
         theirs.schedules.Warmup(5, 0.1),
     ):
-        words = rf"{type(schedule).__name__} of {other}, and what reads it is of {door}:"
+        words = rf"{type(schedule).__name__} of {other}, and what reads it is of {frontend}:"
         with pytest.raises(TypeError, match=f"learning_rate is a {words}"):
             ours.LAMB(schedule)
         with pytest.raises(TypeError, match=f"after is a {words}"):
@@ -77,8 +77,8 @@ def test_a_schedule_of_the_other_keras_is_refused_before_a_step(door):
     ours.LAMB(host.optimizers.schedules.CosineDecay(0.1, 10))
 
 
-def fitted(door, recipe, batch_size, **arguments):
-    host, ours = DOORS[door]
+def fitted(frontend, recipe, batch_size, **arguments):
+    host, ours = FRONTENDS[frontend]
     model = host.Sequential([host.layers.InputLayer((2,)), host.layers.Dense(1)])
     optimizer = ours.LAMB.from_recipe(recipe, jit_compile=False, **arguments)
     model.compile(optimizer, "mse", run_eagerly=True)
@@ -86,21 +86,21 @@ def fitted(door, recipe, batch_size, **arguments):
     return model
 
 
-@every_door
-def test_fit_says_what_was_trained_at_a_rate_of_0(door):
+@every_frontend
+def test_fit_says_what_was_trained_at_a_rate_of_0(frontend):
     with pytest.warns(
         UserWarning, match=r"0 in the last 12 of 24 steps.*LEGW at batch 16 has it"
     ) as caught:
-        fitted(door, small_recipe(), batch_size=8)
+        fitted(frontend, small_recipe(), batch_size=8)
     # Keras on torch adds DeprecationWarnings of its own.
     ours = [warning for warning in caught if warning.category is UserWarning]
     assert [warning.filename for warning in ours] == [__file__]
 
 
-@every_door
-def test_fit_of_the_recipe_says_nothing(door):
+@every_frontend
+def test_fit_of_the_recipe_says_nothing(frontend):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fitted(door, small_recipe(15), batch_size=15)
+        fitted(frontend, small_recipe(15), batch_size=15)
         # An update of two micro-batches is one step.
-        fitted(door, small_recipe(), batch_size=8, gradient_accumulation_steps=2)
+        fitted(frontend, small_recipe(), batch_size=8, gradient_accumulation_steps=2)

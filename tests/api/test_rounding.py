@@ -4,7 +4,15 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
-from support.doors import BACKEND, DOORS, apply, array, every_door, new_variable, uncompiled
+from support.frontends import (
+    BACKEND,
+    FRONTENDS,
+    apply,
+    array,
+    every_frontend,
+    new_variable,
+    uncompiled,
+)
 
 from tf_lamb.core.rules import rounding
 
@@ -90,16 +98,16 @@ def test_noise_is_that_of_numpy(shape):
             )
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @uncompiled()
-def test_a_row_without_a_gradient_keeps_its_weight_and_loses_its_moments(door, name):
+def test_a_row_without_a_gradient_keeps_its_weight_and_loses_its_moments(frontend, name):
     """However small these are: a moment of a row that is never seen halves every seven steps."""
     exponents = np.arange(-149, 60)
     start = np.ones((len(exponents), 4))
-    optimizer = getattr(DOORS[door][1], name)(1e-3, slot_dtype="bfloat16")
-    variable = new_variable(door, start, path="bias")
-    optimizer.build([variable, new_variable(door, np.ones((2, 2)), path="kernel")])
+    optimizer = getattr(FRONTENDS[frontend][1], name)(1e-3, slot_dtype="bfloat16")
+    variable = new_variable(frontend, start, path="bias")
+    optimizer.build([variable, new_variable(frontend, np.ones((2, 2)), path="kernel")])
     before = np.broadcast_to(2.0 ** exponents[:, None], start.shape)
     for slot in optimizer.state_of(0).values():
         slot.assign(before)
@@ -112,10 +120,10 @@ def test_a_row_without_a_gradient_keeps_its_weight_and_loses_its_moments(door, n
         assert (after >= np.where(before < 2.0**-120, 0, before / 4)).all()
 
 
-@every_door
-def test_rows_of_tokens_that_were_seen_once_stay_finite(door):
+@every_frontend
+def test_rows_of_tokens_that_were_seen_once_stay_finite(frontend):
     """Tokens 25 to 49 are in the first batch alone, 800 steps before the last."""
-    host, ours = DOORS[door]
+    host, ours = FRONTENDS[frontend]
     tokens = np.concatenate([np.arange(50), np.random.default_rng(0).integers(25, size=50 * 800)])
     model = host.Sequential([host.Input((1,), dtype="int32"), host.layers.Embedding(50, 8)])
     steps = {} if BACKEND == "torch" else {"steps_per_execution": 100}

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from goldens import make_saved
 from packaging.version import Version
-from support.doors import BACKEND, DOORS
+from support.frontends import BACKEND, FRONTENDS
 
 FILES = sorted(
     path
     for path in make_saved.FOLDER.iterdir()
-    if path.suffix in (".keras", ".h5", ".index") and path.stem.startswith(("jax", *DOORS))
+    if path.suffix in (".keras", ".h5", ".index") and path.stem.startswith(("jax", *FRONTENDS))
 )
 if BACKEND != "tensorflow":  # a checkpoint is TensorFlow's
     FILES = [path for path in FILES if path.suffix != ".index"]
@@ -30,9 +30,9 @@ def keras_that_wrote(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_it_holds_what_was_saved(path):
-    door = "tf_keras" if path.stem.startswith("tf_keras") else "keras"
+    frontend = "tf_keras" if path.stem.startswith("tf_keras") else "keras"
     name = path.stem.partition("_")[2].removeprefix("keras_")
-    host, ours = DOORS[door]
+    host, ours = FRONTENDS[frontend]
     expected = np.load(path.with_suffix(".npz"))
     if path.suffix == ".index":
         import tensorflow as tf
@@ -42,7 +42,7 @@ def test_it_holds_what_was_saved(path):
         checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
         checkpoint.read(str(path.with_suffix(""))).assert_existing_objects_matched()
     else:
-        if door == "keras" and Version(keras.__version__) < keras_that_wrote(path):
+        if frontend == "keras" and Version(keras.__version__) < keras_that_wrote(path):
             pytest.skip("a Keras does not read the layers of a later one; make test has that one")
         model = host.models.load_model(path)
         model.optimizer.build(model.trainable_variables)  # Keras 3 leaves it unbuilt after HDF5

@@ -1,7 +1,7 @@
 """What was saved goes on where it stopped; a config makes the same optimizer again."""
 
 import pytest
-from support.doors import BACKEND, DOORS, every_door, uncompiled
+from support.frontends import BACKEND, FRONTENDS, every_frontend, uncompiled
 from support.small_model import assert_same_weights, classes, fit, functional, go_on
 
 FORMS = ["model.keras", "model.h5"]
@@ -10,32 +10,34 @@ if BACKEND == "tensorflow":
     FORMS += ["checkpoint of an unbuilt", "checkpoint of a built"]
 
 
-def optimizer(door):
-    return DOORS[door][1].LAMB(
+def optimizer(frontend):
+    return FRONTENDS[frontend][1].LAMB(
         0.01, weight_decay=0.1, exclude_from_weight_decay=["bias"],
         exclude_from_layer_adaptation=[], global_clipnorm=1.0, name="mine",
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=DOORS)
+@pytest.fixture(scope="module", params=FRONTENDS)
 def trained(request):
-    """A door, its model after two epochs, and after one."""
-    door = request.param
+    """A frontend, its model after two epochs, and after one."""
+    frontend = request.param
     with uncompiled(fits=True):
-        return door, *(fit(door, optimizer(door), epochs=epochs)[0] for epochs in (2, 1))
+        return frontend, *(
+            fit(frontend, optimizer(frontend), epochs=epochs)[0] for epochs in (2, 1)
+        )
 
 
 @pytest.mark.parametrize("form", FORMS)
 @uncompiled(fits=True)
 def test_a_saved_model_goes_on_where_it_stopped(tmp_path, trained, form):
-    door, unbroken, saved = trained
-    host, ours = DOORS[door]
+    frontend, unbroken, saved = trained
+    host, ours = FRONTENDS[frontend]
     if form.startswith("model"):
         saved.save(tmp_path / form)
-        restored = host.models.load_model(tmp_path / form, {"Block": classes(door)[0]})
+        restored = host.models.load_model(tmp_path / form, {"Block": classes(frontend)[0]})
         assert restored.optimizer.get_config() == saved.optimizer.get_config()
     else:
-        restored, status = from_checkpoint(door, saved, tmp_path, form.endswith("a built"))
+        restored, status = from_checkpoint(frontend, saved, tmp_path, form.endswith("a built"))
     go_on(restored)
     assert int(restored.optimizer.iterations) == 8
     if not form.startswith("model"):
@@ -44,20 +46,20 @@ def test_a_saved_model_goes_on_where_it_stopped(tmp_path, trained, form):
     assert restored.optimizer.plan.treatments == unbroken.optimizer.plan.treatments
 
 
-def from_checkpoint(door, saved, folder, built):
+def from_checkpoint(frontend, saved, folder, built):
     import tensorflow as tf
 
     path = tf.train.Checkpoint(model=saved, optimizer=saved.optimizer).save(folder / "ckpt")
-    restored = functional(door)
-    restored.compile(optimizer=optimizer(door), loss="mse")
+    restored = functional(frontend)
+    restored.compile(optimizer=optimizer(frontend), loss="mse")
     if built:
         restored.optimizer.build(restored.trainable_variables)
     return restored, tf.train.Checkpoint(model=restored, optimizer=restored.optimizer).restore(path)
 
 
-@every_door
-def test_the_config_rebuilds_the_optimizer(door):
-    host, ours = DOORS[door]
+@every_frontend
+def test_the_config_rebuilds_the_optimizer(frontend):
+    host, ours = FRONTENDS[frontend]
     first = ours.LAMB(
         host.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9), beta_1=0.8, beta_2=0.99,
         epsilon=1e-4, weight_decay=0.2, exclude_from_weight_decay=["bias"],
@@ -71,10 +73,10 @@ def test_the_config_rebuilds_the_optimizer(door):
     assert host.optimizers.serialize(first)["registered_name"] == "tf_lamb>LAMB"
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("name", ["LANS", "LARS", "Muon", "SGDP", "AdamP"])
-def test_every_optimizer_survives_its_config(door, name):
-    host, ours = DOORS[door]
+def test_every_optimizer_survives_its_config(frontend, name):
+    host, ours = FRONTENDS[frontend]
     cls = getattr(ours, name)
     projects = name in ("SGDP", "AdamP")
     extra = {"depthwise": ["dw"]} if projects else {"layer_slices": {"a": [0, 2]}}

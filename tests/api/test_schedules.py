@@ -1,11 +1,11 @@
-"""Schedules of every door: their agreement with NumPy, their configs, and an optimizer on one."""
+"""Schedules of every frontend: agreement with NumPy, configs, and an optimizer on one."""
 
 import json
 
 import keras
 import numpy as np
 import pytest
-from support.doors import BACKEND, DOORS, every_door
+from support.frontends import BACKEND, FRONTENDS, every_frontend
 
 from tf_lamb.core import recipes
 from tf_lamb.core import schedules as core
@@ -43,11 +43,11 @@ def rates_of(schedule, steps=STEPS):
     return keras.ops.vectorized_map(schedule, keras.ops.convert_to_tensor(steps, "int64"))
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_the_doors_are_numpy_at_every_step(door, name):
+def test_the_frontends_are_numpy_at_every_step(frontend, name):
     exact = SCHEDULES[name](core)
-    got = np.asarray(rates_of(SCHEDULES[name](DOORS[door][1].schedules)))
+    got = np.asarray(rates_of(SCHEDULES[name](FRONTENDS[frontend][1].schedules)))
     assert got.dtype == "float32"
     expected = [exact.value(np, np.float64(step)) for step in STEPS]
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-7 * max(1.0, max(expected) / 0.1))
@@ -66,10 +66,10 @@ LATE_JOINTS = {
 }
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("name", LATE_JOINTS)
-def test_joints_are_exact_where_float32_does_not_count(door, name):
-    exact, schedule = LATE_JOINTS[name](core), LATE_JOINTS[name](DOORS[door][1].schedules)
+def test_joints_are_exact_where_float32_does_not_count(frontend, name):
+    exact, schedule = LATE_JOINTS[name](core), LATE_JOINTS[name](FRONTENDS[frontend][1].schedules)
     steps = LATE + np.arange(-2, 6)
     expected = [float(exact.value(np, np.float64(step))) for step in steps]
     assert len(set(expected)) > 1
@@ -77,18 +77,18 @@ def test_joints_are_exact_where_float32_does_not_count(door, name):
     np.testing.assert_allclose([schedule(int(step)) for step in steps], expected, rtol=1e-6)
 
 
-@every_door
-def test_the_last_of_many_steps_has_a_rate(door):
+@every_frontend
+def test_the_last_of_many_steps_has_a_rate(frontend):
     """What is left is a difference of whole numbers, not of two roundings."""
-    schedule = DOORS[door][1].schedules._Polynomial(1.0, LATE)
+    schedule = FRONTENDS[frontend][1].schedules._Polynomial(1.0, LATE)
     left = rates_of(schedule, LATE - np.arange(4))
     np.testing.assert_allclose(left, np.arange(4) / LATE, rtol=1e-6)
 
 
-@every_door
+@every_frontend
 @pytest.mark.once
-def test_numpys_numbers_are_taken_and_saved(door):
-    host, ours = DOORS[door]
+def test_numpys_numbers_are_taken_and_saved(frontend):
+    host, ours = FRONTENDS[frontend]
     s = ours.schedules
     schedule = s.Stages(
         [np.int64(4), np.int32(2)],
@@ -106,11 +106,11 @@ def test_numpys_numbers_are_taken_and_saved(door):
     assert (config["ema_overwrite_frequency"], config["gradient_accumulation_steps"]) == (8, 4)
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.once
-def test_a_config_rebuilds_the_schedule(door, name):
-    host, ours = DOORS[door]
+def test_a_config_rebuilds_the_schedule(frontend, name):
+    host, ours = FRONTENDS[frontend]
     schedule = SCHEDULES[name](ours.schedules)
     config = json.loads(json.dumps(host.optimizers.schedules.serialize(schedule)))
     again = host.optimizers.schedules.deserialize(config)
@@ -134,11 +134,11 @@ KERAS_OWN = {
 }
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("length", [7, LATE])
 @pytest.mark.parametrize("name", KERAS_OWN)
-def test_the_joint_of_a_warmup_with_the_hosts_own_is_exact(door, name, length):
-    host, ours = DOORS[door]
+def test_the_joint_of_a_warmup_with_the_hosts_own_is_exact(frontend, name, length):
+    host, ours = FRONTENDS[frontend]
     after = KERAS_OWN[name](host.optimizers.schedules)
     alone = {length + k: float(np.float32(after(np.float32(k)))) for k in (0, 1, 7)}
     schedule = ours.schedules.Warmup(length, after)
@@ -151,10 +151,10 @@ def test_the_joint_of_a_warmup_with_the_hosts_own_is_exact(door, name, length):
     assert {step: float(again(step)) for step in alone} == alone
 
 
-@every_door
+@every_frontend
 @pytest.mark.once
-def test_the_end_of_the_hosts_own_is_known(door):
-    host, ours = DOORS[door]
+def test_the_end_of_the_hosts_own_is_known(frontend):
+    host, ours = FRONTENDS[frontend]
     s, warmup = host.optimizers.schedules, ours.schedules.Warmup
     for after in (s.PolynomialDecay(0.1, 50, 0.0), s.CosineDecay(0.1, 50)):
         assert core.zero_from(after) == 50
@@ -172,9 +172,9 @@ def test_the_end_of_the_hosts_own_is_known(door):
         assert core.zero_from(warmup(51, after)) is None
 
 
-@every_door
-def test_an_optimizer_takes_it_and_keeps_it(door, tmp_path):
-    host, ours = DOORS[door]
+@every_frontend
+def test_an_optimizer_takes_it_and_keeps_it(frontend, tmp_path):
+    host, ours = FRONTENDS[frontend]
     schedules = ours.schedules
     model = host.Sequential([host.layers.InputLayer((2,)), host.layers.Dense(1)])
     model.compile(ours.LAMB(schedules.Warmup(3, schedules._Polynomial(0.1, 5))), "mse")
@@ -185,9 +185,9 @@ def test_an_optimizer_takes_it_and_keeps_it(door, tmp_path):
     assert float(restored.optimizer.learning_rate) == pytest.approx(0.1 * 2 / 3)
 
 
-@every_door
-def test_an_optimizer_comes_from_its_recipe(door):
-    _, ours = DOORS[door]
+@every_frontend
+def test_an_optimizer_comes_from_its_recipe(frontend):
+    _, ours = FRONTENDS[frontend]
     recipe = recipes.untuned_lamb_bert(32768)
     optimizer = ours.LAMB.from_recipe(recipe, epsilon=1e-5)
     config = optimizer.get_config()

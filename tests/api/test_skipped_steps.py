@@ -4,13 +4,13 @@ import warnings
 
 import numpy as np
 import pytest
-from support.doors import BACKEND, DOORS, every_door
+from support.frontends import BACKEND, FRONTENDS, every_frontend
 
 BAD = np.full((4, 3), np.nan, "float32")
 
 
-def optimizer(door, **arguments):
-    host, ours = DOORS[door]
+def optimizer(frontend, **arguments):
+    host, ours = FRONTENDS[frontend]
     made = ours.LAMB(0.01, name="it", **arguments)
     if host.__name__ == "keras":
         variable = host.Variable(np.ones((4, 3), "float32"), name="w")
@@ -24,16 +24,16 @@ def optimizer(door, **arguments):
 
 def step(made, variable, gradient=BAD):
     if BACKEND != "tensorflow":
-        made.apply([DOORS["keras"][0].ops.convert_to_tensor(gradient)], [variable])
+        made.apply([FRONTENDS["keras"][0].ops.convert_to_tensor(gradient)], [variable])
         return
     import tensorflow as tf
 
     made.apply_gradients([(tf.constant(gradient), variable)])
 
 
-@every_door
-def test_the_end_of_fit_says_how_many_steps_were_skipped(door):
-    host, ours = DOORS[door]
+@every_frontend
+def test_the_end_of_fit_says_how_many_steps_were_skipped(frontend):
+    host, ours = FRONTENDS[frontend]
     model = host.Sequential([host.layers.Input((3,)), host.layers.Dense(1)])
     model.compile(ours.LAMB(0.01, name="it"), "mse", run_eagerly=BACKEND == "tensorflow")
     with pytest.warns(UserWarning, match="it: of 3 steps, 3 have been skipped") as w:
@@ -44,9 +44,9 @@ def test_the_end_of_fit_says_how_many_steps_were_skipped(door):
         model.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)  # none more
 
 
-@every_door
-def test_skipped_steps_warn_once(door):
-    made, variable = optimizer(door)
+@every_frontend
+def test_skipped_steps_warn_once(frontend):
+    made, variable = optimizer(frontend)
     made.finalize_variable_values([variable])
     step(made, variable)
     with pytest.warns(UserWarning, match="of 1 steps, 1 have been .* All weights are finite"):
@@ -59,10 +59,10 @@ def test_skipped_steps_warn_once(door):
         made.finalize_variable_values([variable])
 
 
-@every_door
-def test_a_wrapper_hands_it_on(door):
-    ours = DOORS[door][1]
-    made, variable = optimizer(door)
+@every_frontend
+def test_a_wrapper_hands_it_on(frontend):
+    ours = FRONTENDS[frontend][1]
+    made, variable = optimizer(frontend)
     del made
     outer = ours.MeasureNoise(ours.LAMB(0.01), previous_gradient=True)
     outer.build([variable])
@@ -71,9 +71,9 @@ def test_a_wrapper_hands_it_on(door):
         outer.finalize_variable_values([variable])
 
 
-@every_door
-def test_many_skipped_in_a_row_warn_at_once_and_once(door):
-    made, variable = optimizer(door, jit_compile=False)
+@every_frontend
+def test_many_skipped_in_a_row_warn_at_once_and_once(frontend):
+    made, variable = optimizer(frontend, jit_compile=False)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         step(made, variable)

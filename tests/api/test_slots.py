@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from support.doors import (
+from support.frontends import (
     BACKEND,
-    DOORS,
+    FRONTENDS,
     apply,
     array,
     dtype_of,
-    every_door,
+    every_frontend,
     new_variable,
     on_jax,
     on_tensorflow,
@@ -19,8 +19,8 @@ from support.slots import VARIABLES, expected, make, matrix, start
 GRADIENTS = [start(seed) for seed in (1, 2, 3)]
 
 
-def variables(door, dtype="float32"):
-    return {path: new_variable(door, w, dtype, path) for path, w in start().items()}
+def variables(frontend, dtype="float32"):
+    return {path: new_variable(frontend, w, dtype, path) for path, w in start().items()}
 
 
 def train(optimizer, own, gradients=GRADIENTS):
@@ -40,16 +40,16 @@ def assert_is(optimizer, own, state, tolerance=1e-5):
             np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
-@every_door
-def test_steps_are_numpys(door):
-    optimizer, own = make(door), variables(door)
+@every_frontend
+def test_steps_are_numpys(frontend):
+    optimizer, own = make(frontend), variables(frontend)
     for gradient, state in zip(GRADIENTS, expected(GRADIENTS), strict=True):
         train(optimizer, own, [gradient])
         assert_is(optimizer, own, state)
     assert [list(optimizer.state_of(i)) for i in (3, 4)] == [["m", "left"], ["m"]]
 
 
-@every_door
+@every_frontend
 @uncompiled()
 @pytest.mark.parametrize(
     ("dtype", "changes", "slot_dtypes", "tolerance"),
@@ -59,10 +59,10 @@ def test_steps_are_numpys(door):
         ("bfloat16", {"master_weights": True}, ("float32", "float32"), 3e-2),
     ],
 )
-def test_its_dtype_is_its_own(door, dtype, changes, slot_dtypes, tolerance):
+def test_its_dtype_is_its_own(frontend, dtype, changes, slot_dtypes, tolerance):
     if dtype == "float64" and BACKEND == "jax":
         pytest.skip("JAX has no float64 unless it is asked for")
-    optimizer, own = make(door, **changes), variables(door, dtype)
+    optimizer, own = make(frontend, **changes), variables(frontend, dtype)
     train(optimizer, own, GRADIENTS[:1])
     (first,) = expected(GRADIENTS[:1])
     assert_is(optimizer, own, first, tolerance)
@@ -70,11 +70,11 @@ def test_its_dtype_is_its_own(door, dtype, changes, slot_dtypes, tolerance):
     assert tuple(dtype_of(kept[name]) for name in ("m", "left")) == slot_dtypes
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_averages_and_micro_batches(door):
-    optimizer = make(door, use_ema=True, ema_momentum=0.5, gradient_accumulation_steps=2)
-    own = variables(door)
+def test_averages_and_micro_batches(frontend):
+    optimizer = make(frontend, use_ema=True, ema_momentum=0.5, gradient_accumulation_steps=2)
+    own = variables(frontend)
     for each in GRADIENTS:
         parts = [{path: g * part for path, g in each.items()} for part in (0.5, 1.5)]
         train(optimizer, own, parts)
@@ -88,10 +88,10 @@ def test_averages_and_micro_batches(door):
         np.testing.assert_allclose(found, average, rtol=1e-5, atol=1e-5)
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_a_skipped_step_leaves_it(door):
-    optimizer, own = make(door), variables(door)
+def test_a_skipped_step_leaves_it(frontend):
+    optimizer, own = make(frontend), variables(frontend)
     train(optimizer, own, GRADIENTS[:2])
     bad = {path: np.full_like(g, np.nan) for path, g in GRADIENTS[0].items()}
     train(optimizer, own, [bad, GRADIENTS[2]])
@@ -99,19 +99,19 @@ def test_a_skipped_step_leaves_it(door):
     assert_is(optimizer, own, last)
 
 
-@every_door
+@every_frontend
 @uncompiled()
 @pytest.mark.parametrize("named_alike", [True, False])
-def test_what_is_saved_goes_on(door, named_alike):
-    before, own = make(door), variables(door)
+def test_what_is_saved_goes_on(frontend, named_alike):
+    before, own = make(frontend), variables(frontend)
     train(before, own, GRADIENTS[:2])
     store = {}
     before.save_own_variables(store)
 
     # Layers that nobody named have other names in the next model.
     names = {path: path if named_alike else path.replace("/", "_1/") for path in own}
-    after = {path: new_variable(door, array(v), path=names[path]) for path, v in own.items()}
-    optimizer = make(door)
+    after = {path: new_variable(frontend, array(v), path=names[path]) for path, v in own.items()}
+    optimizer = make(frontend)
     optimizer.build(list(after.values()))
     optimizer.load_own_variables(dict(sorted(store.items())))
     train(optimizer, after, GRADIENTS[2:])
@@ -119,25 +119,25 @@ def test_what_is_saved_goes_on(door, named_alike):
     assert_is(optimizer, after, last)
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_a_file_of_no_steps_begins_at_the_initial_value(door):
-    optimizer, own = make(door), variables(door)
+def test_a_file_of_no_steps_begins_at_the_initial_value(frontend):
+    optimizer, own = make(frontend), variables(frontend)
     store = {}
-    make(door).save_own_variables(store)
+    make(frontend).save_own_variables(store)
     train(optimizer, own, GRADIENTS[:2])
     optimizer.load_own_variables(store)
     np.testing.assert_array_equal(array(optimizer.state_of(0)["left"]), np.eye(4))
     np.testing.assert_array_equal(array(optimizer.state_of(0)["m"]), np.zeros((4, 3)))
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_it_migrates_or_begins_anew(door):
-    host, ours = DOORS[door]
+def test_it_migrates_or_begins_anew(frontend):
+    host, ours = FRONTENDS[frontend]
     model = host.Sequential([host.Input((4,)), host.layers.Dense(3), host.layers.Dense(2)])
     own = model.trainable_variables
-    old, new = make(door, rows=None), make(door, rows=None)
+    old, new = make(frontend, rows=None), make(frontend, rows=None)
     apply(old, [np.ones(v.shape) for v in own], own)
     ours.migrate(old, new, model, fresh=[old.plan.names[2]])
     first, second = (array(new.state_of(i)["left"]) for i in (0, 2))
@@ -146,14 +146,14 @@ def test_it_migrates_or_begins_anew(door):
 
 
 @on_tensorflow
-@every_door
-def test_replicas_are_numpys(door):
+@every_frontend
+def test_replicas_are_numpys(frontend):
     import tensorflow as tf
     from support.clusters import mirrored
 
     strategy = mirrored(2)
     with strategy.scope():
-        optimizer, own = make(door), variables(door)
+        optimizer, own = make(frontend), variables(frontend)
         optimizer.build(list(own.values()))
 
     @tf.function
@@ -173,7 +173,7 @@ def test_replicas_are_numpys(door):
     *_, last = expected(GRADIENTS)
     assert_is(optimizer, own, last)
     left = optimizer.state_of(0)["left"]
-    left = getattr(left, "value", left) if door == "keras" else left
+    left = getattr(left, "value", left) if frontend == "keras" else left
     first, second = strategy.experimental_local_results(left)
     np.testing.assert_array_equal(first.numpy(), second.numpy())
 
@@ -204,13 +204,13 @@ def test_each_device_has_it_whole_where_the_update_is_shared():
         distribution.set_distribution(None)
 
 
-@every_door
-def test_the_first_slot_of_every_optimizer_has_its_variables_shape(door):
+@every_frontend
+def test_the_first_slot_of_every_optimizer_has_its_variables_shape(frontend):
     """It stands for its variable: where it lies, and how it is laid out."""
-    _, ours = DOORS[door]
+    _, ours = FRONTENDS[frontend]
     for name in ("AdamP", "LAMB", "LANS", "LARS", "Muon", "SGDP"):
         optimizer = getattr(ours, name)(0.1)
-        own = variables(door)
+        own = variables(frontend)
         optimizer.build(list(own.values()))
         for i, (shape, _) in enumerate(VARIABLES.values()):
             first = next(iter(optimizer.state_of(i).values()))

@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 from support import killing, stateful
-from support.doors import BACKEND, DOORS, every_door
+from support.frontends import BACKEND, FRONTENDS, every_frontend
 from support.pages import ROOT
 from support.planted import PLANTS
 
@@ -21,16 +21,16 @@ RUNS = hypothesis.settings(
 )  # fmt: skip
 
 
-@every_door
-def test_every_training_is_as_promised(door):
-    run_state_machine_as_test(stateful.MACHINES[door], settings=RUNS)
+@every_frontend
+def test_every_training_is_as_promised(frontend):
+    run_state_machine_as_test(stateful.MACHINES[frontend], settings=RUNS)
 
 
 @pytest.mark.slow
-@every_door
-def test_many_trainings_are_as_promised(door):
+@every_frontend
+def test_many_trainings_are_as_promised(frontend):
     many = hypothesis.settings(RUNS, max_examples=12, stateful_step_count=15)
-    run_state_machine_as_test(stateful.MACHINES[door], settings=many)
+    run_state_machine_as_test(stateful.MACHINES[frontend], settings=many)
 
 
 def test_every_plant_is_another_program():
@@ -60,7 +60,7 @@ def found():
 @pytest.mark.parametrize("row", found(), ids=lambda row: f"{row['host']}-{row['planted']}")
 def test_a_planted_fault_is_found_again(row, tmp_path):
     host = row["host"]
-    if host != BACKEND and host not in DOORS:
+    if host != BACKEND and host not in FRONTENDS:
         pytest.skip(f"of {host}")
     script = ROOT / "benchmarks" / "stateful.py"
     run = subprocess.run(

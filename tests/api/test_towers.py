@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from support.doors import DOORS, apply, array, every_door, uncompiled
+from support.frontends import FRONTENDS, apply, array, every_frontend, uncompiled
 
 
-def towers(door, bias=True):
+def towers(frontend, bias=True):
     """Two towers with a `dense` each, and what they see."""
-    host, _ = DOORS[door]
+    host, _ = FRONTENDS[frontend]
     x = host.Input((2,))
 
     def tower(bias):
@@ -18,21 +18,21 @@ def towers(door, bias=True):
     return host.Model(x, host.layers.Concatenate()(outputs))
 
 
-def built(door, model=None, **arguments):
-    optimizer = DOORS[door][1].LAMB(0.1, **arguments)
-    model = model or towers(door)
+def built(frontend, model=None, **arguments):
+    optimizer = FRONTENDS[frontend][1].LAMB(0.1, **arguments)
+    model = model or towers(frontend)
     optimizer.build(model.trainable_variables)
     return optimizer, model
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_two_layers_of_one_path_are_two_layers(door):
+def test_two_layers_of_one_path_are_two_layers(frontend):
     """The steps of a kernel and a bias that are joined, one tower 100 times as large."""
     arguments = {"layer_groups": ["dense"], "exclude_from_layer_adaptation": []}
-    optimizer, model = built(door, **arguments)
+    optimizer, model = built(frontend, **arguments)
     variables = model.trainable_variables
-    assert [v.path if door == "keras" else v.name[:-2] for v in variables] == [
+    assert [v.path if frontend == "keras" else v.name[:-2] for v in variables] == [
         "dense/kernel", "dense/bias", "dense/kernel", "dense/bias",
     ]  # fmt: skip
     for i, variable in enumerate(variables):
@@ -45,37 +45,40 @@ def test_two_layers_of_one_path_are_two_layers(door):
     np.testing.assert_allclose(steps, expected, rtol=1e-4)
 
 
-@every_door
-def test_layers_of_one_name_are_refused(door):
+@every_frontend
+def test_layers_of_one_name_are_refused(frontend):
     with pytest.raises(ValueError, match="'dense/kernel' and 1 'dense/bias'"):
         built(
-            door, towers(door, bias=False), layer_groups=["dense"], exclude_from_layer_adaptation=[]
+            frontend,
+            towers(frontend, bias=False),
+            layer_groups=["dense"],
+            exclude_from_layer_adaptation=[],
         )
 
 
-@every_door
-def test_a_config_excludes_the_variable_that_was_excluded(door):
-    optimizer, model = DOORS[door][1].LAMB(0.1, weight_decay=0.5), towers(door)
+@every_frontend
+def test_a_config_excludes_the_variable_that_was_excluded(frontend):
+    optimizer, model = FRONTENDS[frontend][1].LAMB(0.1, weight_decay=0.5), towers(frontend)
     variables = model.trainable_variables
     optimizer.exclude_from_weight_decay(var_list=[variables[2]])
     unbuilt = optimizer.get_config()
     optimizer.build(variables)
     assert [t.decay for t in optimizer.plan.treatments] == [0.5, 0.5, 0.0, 0.5]
     again = type(optimizer).from_config(optimizer.get_config())
-    again.build(towers(door).trainable_variables)
+    again.build(towers(frontend).trainable_variables)
     assert again.plan.treatments == optimizer.plan.treatments
     # Before the build nobody knows of the other: the config says that it is the only one.
     with pytest.raises(ValueError, match="number 1 of 1 .* dense/kernel#1of2, dense/kernel#2of2"):
-        type(optimizer).from_config(unbuilt).build(towers(door).trainable_variables)
+        type(optimizer).from_config(unbuilt).build(towers(frontend).trainable_variables)
     alone = type(optimizer).from_config(unbuilt)
     alone.build(variables[:2])
     assert [t.decay for t in alone.plan.treatments] == [0.0, 0.5]
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_reports_name_both(door, capsys):
-    optimizer, model = built(door, exclude_from_layer_adaptation=["bias"])
+def test_reports_name_both(frontend, capsys):
+    optimizer, model = built(frontend, exclude_from_layer_adaptation=["bias"])
     optimizer.describe()
     assert "dense/kernel#2of2" in capsys.readouterr().out
     optimizer.observe_trust_ratios()
@@ -83,17 +86,17 @@ def test_reports_name_both(door, capsys):
     model.trainable_variables[2].assign(np.full((2, 2), np.nan))
     assert optimizer.nonfinite_weights(model) == ["dense/kernel#2of2"]
     model.layers[1].trainable = False  # the tower that is left has the path alone
-    optimizer, _ = built(door, model)
+    optimizer, _ = built(frontend, model)
     assert optimizer.nonfinite_weights(model) == ["dense/kernel"]
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_migration_keeps_them_apart(door):
-    old, model = built(door)
+def test_migration_keeps_them_apart(frontend):
+    old, model = built(frontend)
     for i in range(4):
         m = old.state_of(i)["m"]
         m.assign(np.full(m.shape, float(i)))
-    new, model = built(door)
-    DOORS[door][1].migrate(old, new, model)
+    new, model = built(frontend)
+    FRONTENDS[frontend][1].migrate(old, new, model)
     assert [float(np.max(array(new.state_of(i)["m"]))) for i in range(4)] == [0.0, 1.0, 2.0, 3.0]

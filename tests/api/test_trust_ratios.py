@@ -1,4 +1,4 @@
-"""Trust ratios on show behind both doors: numbers of the oracle, and training left as it was."""
+"""Trust ratios in both frontends: numbers of the oracle, and training left as it was."""
 
 import importlib.util
 import os
@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 from oracle import Toy
-from support.doors import BACKEND, DOORS, array, every_door, on_jax, on_tensorflow
+from support.frontends import BACKEND, FRONTENDS, array, every_frontend, on_jax, on_tensorflow
 from support.watching import (
     CASES,
     as_numbers,
@@ -23,11 +23,11 @@ from support.watching import (
 )
 
 
-def network(door, optimizer, eagerly=True):
+def network(frontend, optimizer, eagerly=True):
     """Larger, so that compilers have something to fuse."""
-    layers = DOORS[door][0].layers
-    DOORS[door][0].utils.set_random_seed(0)
-    model = DOORS[door][0].Sequential(
+    layers = FRONTENDS[frontend][0].layers
+    FRONTENDS[frontend][0].utils.set_random_seed(0)
+    model = FRONTENDS[frontend][0].Sequential(
         [layers.InputLayer((16,)), layers.Dense(64, activation="relu", name="wide"),
          layers.Dense(4, name="head")]
     )  # fmt: skip
@@ -43,9 +43,9 @@ def trained(model, *callbacks, epochs=1):
     return model.get_weights()
 
 
-def lamb(door, **arguments):
+def lamb(frontend, **arguments):
     settings = {"weight_decay": 0.1, "exclude_from_weight_decay": ["bias"]}
-    return DOORS[door][1].LAMB(0.01, **{"jit_compile": False, **settings, **arguments})
+    return FRONTENDS[frontend][1].LAMB(0.01, **{"jit_compile": False, **settings, **arguments})
 
 
 def assert_same(ours, theirs):
@@ -67,30 +67,32 @@ def assert_step(observations, case, step):
     ("case", "eagerly"),
     [*((case, True) for case in CASES), ("LAMB clipped", False), ("LARS clipped", False)],
 )
-@every_door
-def test_the_numbers_are_the_oracles(door, case, eagerly):
+@every_frontend
+def test_the_numbers_are_the_oracles(frontend, case, eagerly):
     """Two of the cases are compiled, by XLA."""
-    optimizer = optimizer_of(door, case, jit_compile=not eagerly)
-    readings = fit(toy_model(door, optimizer, run_eagerly=eagerly), door, quiet(door), 5)
+    optimizer = optimizer_of(frontend, case, jit_compile=not eagerly)
+    readings = fit(
+        toy_model(frontend, optimizer, run_eagerly=eagerly), frontend, quiet(frontend), 5
+    )
     assert len(readings) == 5
     assert_equal(readings, case)
 
 
-@every_door
-def test_with_accumulation_a_reading_is_of_an_update(door):
-    optimizer = optimizer_of(door, "LAMB clipped", gradient_accumulation_steps=2)
+@every_frontend
+def test_with_accumulation_a_reading_is_of_an_update(frontend):
+    optimizer = optimizer_of(frontend, "LAMB clipped", gradient_accumulation_steps=2)
     # Two halves of the data: their mean gradient is that of the whole.
-    watch = quiet(door)
-    fit(toy_model(door, optimizer, run_eagerly=True), door, watch, 4, batch_size=2)
+    watch = quiet(frontend)
+    fit(toy_model(frontend, optimizer, run_eagerly=True), frontend, watch, 4, batch_size=2)
     assert (watch.history.step, watch.history.readings) == (4, 4)
     assert_step(watch.history.latest, "LAMB clipped", 4)
 
 
-@every_door
-def test_between_updates_nothing_new_is_shown(door):
+@every_frontend
+def test_between_updates_nothing_new_is_shown(frontend):
     """A micro-step shows the update before it, not one of half the gradient."""
-    optimizer = optimizer_of(door, "LAMB clipped", gradient_accumulation_steps=2)
-    model = toy_model(door, optimizer, run_eagerly=True)
+    optimizer = optimizer_of(frontend, "LAMB clipped", gradient_accumulation_steps=2)
+    model = toy_model(frontend, optimizer, run_eagerly=True)
     optimizer.observe_trust_ratios()
     x, y = np.tile(Toy.x, (3, 1)), np.tile(Toy.y, (3, 1))
     train(model, x, y, batch_size=4, epochs=1)
@@ -98,20 +100,20 @@ def test_between_updates_nothing_new_is_shown(door):
     assert_step(optimizer.trust_ratios(), "LAMB clipped", 1)
 
 
-@every_door
-def test_a_wrapped_optimizer_is_seen_through(door):
-    wrap = DOORS[door][0].mixed_precision.LossScaleOptimizer
-    model = toy_model(door, wrap(optimizer_of(door, "LAMB")))
-    assert_equal(fit(model, door, quiet(door), 3), "LAMB")
+@every_frontend
+def test_a_wrapped_optimizer_is_seen_through(frontend):
+    wrap = FRONTENDS[frontend][0].mixed_precision.LossScaleOptimizer
+    model = toy_model(frontend, wrap(optimizer_of(frontend, "LAMB")))
+    assert_equal(fit(model, frontend, quiet(frontend), 3), "LAMB")
 
 
-@every_door
-def test_joined_and_sliced_layers(door):
+@every_frontend
+def test_joined_and_sliced_layers(frontend):
     optimizer = lamb(
-        door, exclude_from_weight_decay=None, layer_groups=["head"],
+        frontend, exclude_from_weight_decay=None, layer_groups=["head"],
         layer_slices={"wide/kernel": [-1, 4]}, ratio_bounds=(0.0, 1e-3),
     )  # fmt: skip
-    model = network(door, optimizer, eagerly=BACKEND == "tensorflow")
+    model = network(frontend, optimizer, eagerly=BACKEND == "tensorflow")
     start = array(model.layers[0].kernel)
     optimizer.observe_trust_ratios()
     rng = np.random.default_rng(0)
@@ -127,7 +129,7 @@ def test_joined_and_sliced_layers(door):
     np.testing.assert_allclose(sliced.trust_ratio, 1e-3, rtol=1e-6)
     assert kernel[1:] == bias[1:]
     assert kernel.joined.endswith("head")
-    trained(model, watch := quiet(door, every=1000))
+    trained(model, watch := quiet(frontend, every=1000))
     assert "mean of 4 slices" in watch.table()
     assert "joined in" in watch.table()
 
@@ -135,29 +137,29 @@ def test_joined_and_sliced_layers(door):
 # --- When it reads ---
 
 
-@every_door
-def test_a_step_that_was_traced_is_traced_anew(door):
-    model = network(door, lamb(door), eagerly=False)
+@every_frontend
+def test_a_step_that_was_traced_is_traced_anew(frontend):
+    model = network(frontend, lamb(frontend), eagerly=False)
     trained(model)
-    trained(model, watch := quiet(door))
+    trained(model, watch := quiet(frontend))
     assert watch.history.step == 8
     assert all(seen.trust_ratio for seen in watch.history.latest if seen.ratios)
 
 
-@every_door
-def test_readings_are_as_far_apart_as_was_asked(door):
-    trained(network(door, lamb(door)), watch := quiet(door, every=5), epochs=3)
+@every_frontend
+def test_readings_are_as_far_apart_as_was_asked(frontend):
+    trained(network(frontend, lamb(frontend)), watch := quiet(frontend, every=5), epochs=3)
     assert (watch.history.readings, watch.history.step) == (3, 12)  # of steps 5, 10 and 12
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras has no steps_per_execution on torch")
 @pytest.mark.parametrize("micro", [1, 2])
-@every_door
-def test_several_batches_a_call(door, micro):
+@every_frontend
+def test_several_batches_a_call(frontend, micro):
     more = {"gradient_accumulation_steps": micro} if micro > 1 else {}
-    model = toy_model(door, optimizer_of(door, "LAMB", **more), steps_per_execution=2)
-    watch = quiet(door, every=4 // micro)
-    fit(model, door, watch, 5, batch_size=2)
+    model = toy_model(frontend, optimizer_of(frontend, "LAMB", **more), steps_per_execution=2)
+    watch = quiet(frontend, every=4 // micro)
+    fit(model, frontend, watch, 5, batch_size=2)
     # Of the batches 4, 8 and 10, each of which ends a call and an update.
     assert (watch.history.readings, watch.history.step) == (3, 10 // micro)
 
@@ -170,32 +172,32 @@ def test_several_batches_a_call(door, micro):
     [("LAMB", True), ("LARS", False),
      *(pytest.param(*each, marks=pytest.mark.slow) for each in (("LARS", True), ("LAMB", False)))],
 )  # fmt: skip
-@every_door
-def test_training_is_bit_for_bit_the_same(door, name, jit_compile):
+@every_frontend
+def test_training_is_bit_for_bit_the_same(frontend, name, jit_compile):
     def run(*callbacks):
-        optimizer = getattr(DOORS[door][1], name)(
+        optimizer = getattr(FRONTENDS[frontend][1], name)(
             0.01, weight_decay=0.1, exclude_from_weight_decay=["bias"], jit_compile=jit_compile
         )
-        return trained(network(door, optimizer, eagerly=False), *callbacks, epochs=2)
+        return trained(network(frontend, optimizer, eagerly=False), *callbacks, epochs=2)
 
-    assert_same(run(quiet(door)), run())
+    assert_same(run(quiet(frontend)), run())
 
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "wrapped"])
-@every_door
-def test_a_checkpoint_of_a_watched_run_knows_nothing_of_it(door, wrapped, tmp_path):
-    host = DOORS[door][0]
+@every_frontend
+def test_a_checkpoint_of_a_watched_run_knows_nothing_of_it(frontend, wrapped, tmp_path):
+    host = FRONTENDS[frontend][0]
     # Elsewhere than on TensorFlow, Keras's wrapper works inside a compiled step only.
     eagerly = BACKEND == "tensorflow" or not wrapped
 
     def model():
-        optimizer = lamb(door)
+        optimizer = lamb(frontend)
         if wrapped:
             optimizer = host.mixed_precision.LossScaleOptimizer(optimizer)
-        return network(door, optimizer, eagerly)
+        return network(frontend, optimizer, eagerly)
 
     path = str(tmp_path / "model.keras")
-    trained(model(), quiet(door), host.callbacks.ModelCheckpoint(path))
+    trained(model(), quiet(frontend), host.callbacks.ModelCheckpoint(path))
     plain = model()
     trained(plain)
     loaded = host.models.load_model(path)
@@ -206,7 +208,7 @@ def test_a_checkpoint_of_a_watched_run_knows_nothing_of_it(door, wrapped, tmp_pa
     assert_same(*(each() if callable(each) else each for each in variables))
     # And back: into an optimizer that is watched already.
     watched = model()
-    trained(watched, quiet(door))
+    trained(watched, quiet(frontend))
     watched.load_weights(path)
     assert_same(trained(watched), trained(loaded))
 
@@ -214,7 +216,7 @@ def test_a_checkpoint_of_a_watched_run_knows_nothing_of_it(door, wrapped, tmp_pa
 @on_tensorflow
 @pytest.mark.parametrize("suffix", ["h5", "weights.h5"])
 def test_tf_keras_saves_and_loads_hdf5_as_ever(suffix, tmp_path):
-    host = DOORS["tf_keras"][0]
+    host = FRONTENDS["tf_keras"][0]
     model = toy_model("tf_keras", optimizer_of("tf_keras", "LAMB"))
     path = str(tmp_path / f"model.{suffix}")
     only = suffix == "weights.h5"
@@ -230,9 +232,9 @@ def test_tf_keras_saves_and_loads_hdf5_as_ever(suffix, tmp_path):
     assert_same(loaded.get_weights(), model.get_weights())
 
 
-@every_door
-def test_unobserved_there_is_nothing(door):
-    plain, model = lamb(door), network(door, optimizer := lamb(door))
+@every_frontend
+def test_unobserved_there_is_nothing(frontend):
+    plain, model = lamb(frontend), network(frontend, optimizer := lamb(frontend))
     trained(model)
     plain.build(model.trainable_variables)
     assert len(optimizer.variables) == len(plain.variables)
@@ -241,11 +243,11 @@ def test_unobserved_there_is_nothing(door):
         optimizer.trust_ratios()
 
 
-@every_door
-def test_where_all_is_excluded_nothing_is_fetched(door):
-    optimizer = lamb(door, exclude_from_layer_adaptation=[".*"])
+@every_frontend
+def test_where_all_is_excluded_nothing_is_fetched(frontend):
+    optimizer = lamb(frontend, exclude_from_layer_adaptation=[".*"])
     optimizer.observe_trust_ratios()
-    optimizer.build(network(door, lamb(door)).trainable_variables)
+    optimizer.build(network(frontend, lamb(frontend)).trainable_variables)
     seen = optimizer.trust_ratios()
     assert seen and not any(each.ratios for each in seen)
 
@@ -263,38 +265,38 @@ def test_where_all_is_excluded_nothing_is_fetched(door):
       "not those of .*SGD")],
     ids=["SGDP", "AdamP", "Keras SGD", "wrapped"],
 )  # fmt: skip
-@every_door
-def test_an_optimizer_without_trust_ratios_is_refused(door, make, words):
+@every_frontend
+def test_an_optimizer_without_trust_ratios_is_refused(frontend, make, words):
     with pytest.raises(TypeError, match=words):
-        trained(network(door, make(*DOORS[door])), quiet(door))
+        trained(network(frontend, make(*FRONTENDS[frontend])), quiet(frontend))
 
 
 @pytest.mark.parametrize("every", [0, -1, 1.5, True, None, "often"])
-@every_door
-def test_a_wrong_interval_is_refused(door, every):
+@every_frontend
+def test_a_wrong_interval_is_refused(frontend, every):
     words = f"every must be a whole number >= 1, not {every!r}"
     with pytest.raises((TypeError, ValueError), match=words):
-        DOORS[door][1].TrustRatios(every=every)
+        FRONTENDS[frontend][1].TrustRatios(every=every)
 
 
-@every_door
-def test_the_table_is_printed_at_the_end(door):
-    assert "no step has been trained" in DOORS[door][1].TrustRatios().table()
+@every_frontend
+def test_the_table_is_printed_at_the_end(frontend):
+    assert "no step has been trained" in FRONTENDS[frontend][1].TrustRatios().table()
     printed = []
-    trained(network(door, lamb(door)), watch := quiet(door, print_fn=printed.append))
+    trained(network(frontend, lamb(frontend)), watch := quiet(frontend, print_fn=printed.append))
     (table,) = printed
     assert table == watch.table()
     assert re.search(r"wide/bias +- +- +excluded", table)
     assert re.search(r"wide/kernel +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+x .* 0 of 4$", table, re.M)
 
 
-@every_door
-def test_tensorboard_reads_it(door, tmp_path):
+@every_frontend
+def test_tensorboard_reads_it(frontend, tmp_path):
     pytest.importorskip("tensorflow")
     from tf_lamb.model_garden.report import read_scalars
 
-    model = network(door, lamb(door))
-    trained(model, watch := quiet(door, directory=tmp_path / "logs", every=2))
+    model = network(frontend, lamb(frontend))
+    trained(model, watch := quiet(frontend, directory=tmp_path / "logs", every=2))
     scalars = read_scalars(str(tmp_path / "logs"))
     kernel = next(seen for seen in watch.history.latest if seen.path.endswith("head/kernel"))
     for name in ("weight_norm", "update_norm", "trust_ratio"):
@@ -304,14 +306,16 @@ def test_tensorboard_reads_it(door, tmp_path):
     assert scalars["clipped_trust_ratios"] == {2: 0.0, 4: 0.0}
 
 
-@every_door
-def test_without_tensorboard_a_directory_is_refused_before_training(door, monkeypatch, tmp_path):
+@every_frontend
+def test_without_tensorboard_a_directory_is_refused_before_training(
+    frontend, monkeypatch, tmp_path
+):
     """TensorFlow 2.21 does not bring it, and its summaries fail at the first reading."""
     pytest.importorskip("tensorflow")
     find = importlib.util.find_spec
     lacks = lambda name, *rest: None if name == "tensorboard" else find(name, *rest)  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", lacks)
-    ours = DOORS[door][1]
+    ours = FRONTENDS[frontend][1]
     ours.TrustRatios()
     with pytest.raises(
         ImportError, match=r"TrustRatios\('logs'\) needs TensorBoard.*tensorboard\]"
@@ -325,7 +329,7 @@ def test_without_tensorflow_a_directory_is_refused(monkeypatch):
         monkeypatch.delattr(summaries)
         monkeypatch.delitem(sys.modules, summaries)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    ours = DOORS["keras"][1]
+    ours = FRONTENDS["keras"][1]
     ours.TrustRatios()
     with pytest.raises(
         ImportError, match="directory='logs'.* TensorBoard's files, needs TensorFlow"

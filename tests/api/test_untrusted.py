@@ -1,4 +1,4 @@
-"""Both doors: what comes from elsewhere runs no code, and what is malformed is one clear error."""
+"""Both frontends: foreign files run no code, and malformed input is one clear error."""
 
 import functools
 import inspect
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import malformed
-from support.doors import DOORS, array, every_door, uncompiled
+from support.frontends import FRONTENDS, array, every_frontend, uncompiled
 from support.malformed import PACKAGE, refused
 from support.property_cases import cases
 
@@ -23,40 +23,42 @@ LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation", "layer_gr
 
 def in_turn(rows, names=None):
     """A test for each row of a table, in one Keras and the other by turns: they share the check."""
-    pairs = list(zip(itertools.cycle(DOORS), rows, strict=False))
-    return pytest.mark.parametrize(("door", "row"), pairs, ids=names or map(str, range(len(rows))))
+    pairs = list(zip(itertools.cycle(FRONTENDS), rows, strict=False))
+    return pytest.mark.parametrize(
+        ("frontend", "row"), pairs, ids=names or map(str, range(len(rows)))
+    )
 
 
 # -- constructors ---------------------------------------------------------------------------------
 
 
-def made(door, name, arguments):
-    room = DOORS[door][1]
+def made(frontend, name, arguments):
+    room = FRONTENDS[frontend][1]
     if name == "AdaScale":
         arguments = {"inner": room.LAMB(gradient_accumulation_steps=2), "scale": 2.0, **arguments}
     return getattr(room, name)(**arguments)
 
 
 @in_turn(malformed.CONSTRUCTORS)
-def test_a_malformed_argument(door, row):
+def test_a_malformed_argument(frontend, row):
     name, arguments, error, words = row
-    refused(lambda: made(door, name, arguments), error, words)
+    refused(lambda: made(frontend, name, arguments), error, words)
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_malformed_config(door, name):
+def test_a_malformed_config(frontend, name):
     """It is checked as the arguments are."""
-    cls = getattr(DOORS[door][1], name)
+    cls = getattr(FRONTENDS[frontend][1], name)
     config = {**cls().get_config(), "weight_decay": "0.1"}
     refused(lambda: cls.from_config(config), TypeError, "weight_decay .* '0.1'")
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_unknown_key_of_a_config(door, name):
+def test_an_unknown_key_of_a_config(frontend, name):
     """Python's own sentence names the optimizer and the key."""
-    cls = getattr(DOORS[door][1], name)
+    cls = getattr(FRONTENDS[frontend][1], name)
     with pytest.raises(TypeError, match=f"^{name}.* unexpected keyword argument 'nvlamb'$"):
         cls.from_config({**cls().get_config(), "nvlamb": False})
 
@@ -70,14 +72,14 @@ JUNK = st.one_of(
 )  # fmt: skip
 
 
-@every_door
-def test_any_argument_is_taken_or_refused_by_us(door):
+@every_frontend
+def test_any_argument_is_taken_or_refused_by_us(frontend):
     """What is taken can be saved, and makes the same optimizer again."""
 
     @cases(25)
     @given(st.data())
     def check(data):
-        cls = getattr(DOORS[door][1], data.draw(st.sampled_from(OPTIMIZERS)))
+        cls = getattr(FRONTENDS[frontend][1], data.draw(st.sampled_from(OPTIMIZERS)))
         name = data.draw(st.sampled_from([*inspect.signature(cls).parameters]))
         value = data.draw(JUNK)
         try:
@@ -92,8 +94,8 @@ def test_any_argument_is_taken_or_refused_by_us(door):
     check()
 
 
-def given_pattern(door, argument, pattern):
-    room = DOORS[door][1]
+def given_pattern(frontend, argument, pattern):
+    room = FRONTENDS[frontend][1]
     if argument == "var_names":
         room.LAMB().exclude_from_weight_decay(var_names=["bias", pattern])
     elif argument == "groups":
@@ -103,16 +105,16 @@ def given_pattern(door, argument, pattern):
 
 
 @in_turn(malformed.PATTERNS)
-def test_a_malformed_pattern(door, row):
+def test_a_malformed_pattern(frontend, row):
     (pattern, error, words), argument = row, "exclude_from_weight_decay"
-    refused(lambda: given_pattern(door, argument, pattern), error, f"^{argument}.*{words}")
+    refused(lambda: given_pattern(frontend, argument, pattern), error, f"^{argument}.*{words}")
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("argument", [*LISTS, "var_names", "groups"])
-def test_every_list_of_patterns_refuses_one(door, argument):
+def test_every_list_of_patterns_refuses_one(frontend, argument):
     pattern, error, words = malformed.PATTERNS[0]
-    refused(lambda: given_pattern(door, argument, pattern), error, f"^{argument}.*{words}")
+    refused(lambda: given_pattern(frontend, argument, pattern), error, f"^{argument}.*{words}")
 
 
 # -- files ----------------------------------------------------------------------------------------
@@ -124,8 +126,8 @@ def model_of(host):
 
 
 @in_turn(malformed.SOURCES, [row[0] for row in malformed.SOURCES])
-def test_a_malformed_file(door, row, tmp_path, monkeypatch):
-    (_, make, error, words), (host, room) = row, DOORS[door]
+def test_a_malformed_file(frontend, row, tmp_path, monkeypatch):
+    (_, make, error, words), (host, room) = row, FRONTENDS[frontend]
     monkeypatch.chdir(tmp_path)
     source, model, optimizer = make(tmp_path), model_of(host), room.LAMB()
     weights, before = model.get_weights(), set(tmp_path.rglob("*"))
@@ -136,17 +138,17 @@ def test_a_malformed_file(door, row, tmp_path, monkeypatch):
 
 
 @in_turn(malformed.ADDONS)
-def test_a_malformed_serialized_optimizer(door, row, tmp_path, monkeypatch):
-    (config, words), (_, room) = row, DOORS[door]
+def test_a_malformed_serialized_optimizer(frontend, row, tmp_path, monkeypatch):
+    (config, words), (_, room) = row, FRONTENDS[frontend]
     monkeypatch.chdir(tmp_path)
     refused(lambda: room.from_addons(config), (TypeError, ValueError, FileNotFoundError), words)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", [*OPTIMIZERS, "AdaScale", "MeasureNoise"])
-@every_door
-def test_a_saved_model_loads_in_safe_mode(door, name, tmp_path):
-    host, room = DOORS[door]
+@every_frontend
+def test_a_saved_model_loads_in_safe_mode(frontend, name, tmp_path):
+    host, room = FRONTENDS[frontend]
     model = host.Sequential([host.Input((4,)), host.layers.Dense(3)])
     optimizer = getattr(room, name if name in OPTIMIZERS else "LAMB")(
         room.schedules.Warmup(10, 0.1),

@@ -26,6 +26,6 @@ def test_the_files_and_tests_that_pages_name_exist():
         )
         known = names | {path.stem for path in sources}
         for name in re.findall(r"\btest_\w+", text):
-            if not any(each.startswith(name) for each in known):  # `test_a_door_is_...`
+            if not any(each.startswith(name) for each in known):  # `test_a_frontend_is_...`
                 gone.append(f"{page.name}: {name}")
     assert not gone, "\n".join(gone)

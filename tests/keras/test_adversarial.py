@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from keras import ops
 from support.adversarial import B0, W0, WORKED, X, Y, trained
-from support.doors import on_tensorflow
 from support.examples import run_example
+from support.frontends import on_tensorflow
 
 import tf_lamb.keras
 from tf_lamb.keras import ConcurrentAdversarial

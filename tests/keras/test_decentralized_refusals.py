@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from support.decentralized import compiled, data, dense, fit
-from support.doors import BACKEND, on_jax
+from support.frontends import BACKEND, on_jax
 
 import tf_lamb.keras
 

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from support.doors import BACKEND, array, uncompiled
+from support.frontends import BACKEND, array, uncompiled
 
 import tf_lamb.keras as ours
 from tf_lamb.api.variables import is_overwritten

@@ -5,7 +5,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from support.doors import on_jax
+from support.frontends import on_jax
 
 import tf_lamb.keras
 from tf_lamb.keras.adversarial import checks as adversarial_checks

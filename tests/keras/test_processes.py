@@ -1,4 +1,4 @@
-"""Door 1 on JAX in several processes, each with devices of its own: one training, as in one."""
+"""Keras 3 on JAX in several processes, each with devices of its own: one training, as in one."""
 
 import functools
 import re

@@ -1,4 +1,4 @@
-"""Door 1 on JAX under `keras.distribution`, on eight devices: sharded or not, training is the same.
+"""Keras 3 on JAX, `keras.distribution`, eight devices: sharded or not, training is the same.
 
 Weights in parts, the update in shares, the gradients of each replica apart: one device says what
 comes out. `test_distribution.py` is its half on TensorFlow.

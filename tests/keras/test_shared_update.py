@@ -1,4 +1,4 @@
-"""Door 1 on JAX: `shard_update` and `per_replica`, each by what they promise and refuse.
+"""Keras 3 on JAX: `shard_update` and `per_replica`, each by what they promise and refuse.
 
 That training is that of one device is `test_sharded.py`'s.
 """

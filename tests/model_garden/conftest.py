@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from support.doors import uncompiled
+from support.frontends import uncompiled
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Door 3: Model Garden's ResNet, trained on adversarial examples too."""
+"""Model Garden's ResNet, trained on adversarial examples too."""
 
 import numpy as np
 import pytest

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_keras
 from official.modeling import optimization
 from support.clusters import mirrored
-from support.doors import uncompiled
+from support.frontends import uncompiled
 from support.garden import build, one_device, optimizer, tiny, trainer_of, weights
 
 STEPS = 6

@@ -1,4 +1,4 @@
-"""Door 3: say the batch, get the rest; and deal it out to replicas and micro-batches."""
+"""Say the batch, get the rest; and deal it out to replicas and micro-batches."""
 
 import json
 
@@ -14,7 +14,7 @@ from official.modeling import optimization
 from official.modeling.optimization import OptimizerFactory
 from support.batch_flags import Flags
 from support.clusters import all_reduces, mirrored
-from support.doors import uncompiled
+from support.frontends import uncompiled
 from support.garden import BATCH, build, one_device, optimizer, tiny, train, trainer_of, weights
 
 import tf_lamb.keras
@@ -81,17 +81,17 @@ def by_hand(config, module):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_all_doors_have_one_learning_rate_at_each_of_a_thousand_steps(name):
+def test_all_frontends_have_one_learning_rate_at_each_of_a_thousand_steps(name):
     config, steps = SCHEDULES[name], np.arange(1001.0)
     exact = by_hand(config, schedules)
     exact = np.array([exact.value(np, step) for step in steps])
-    doors = (
+    frontends = (
         built(config),
         by_hand(config, tf_lamb.tf_keras.schedules),
         by_hand(config, tf_lamb.keras.schedules),
     )
     every = tf.constant(steps, tf.float32)  # as one vector: a step is a third of a millisecond
-    rates = np.array([np.asarray(door(every)) for door in doors])
+    rates = np.array([np.asarray(frontend(every)) for frontend in frontends])
     np.testing.assert_allclose(rates, rates[[0, 0, 0]], rtol=1e-7, atol=0)
     # In float32, of which an ulp is 1.2e-7.
     np.testing.assert_allclose(rates[0], exact, rtol=0, atol=5e-7 * exact.max())
@@ -99,7 +99,7 @@ def test_all_doors_have_one_learning_rate_at_each_of_a_thousand_steps(name):
     assert set(rates[:, joint]) == {np.float32(exact[joint])}
     # As it is called in training, a step at a time.
     some = [0, 1, joint - 1, joint, joint + 1, 999, 1000]
-    rates = np.array([[float(door(step)) for step in some] for door in doors])
+    rates = np.array([[float(frontend(step)) for step in some] for frontend in frontends])
     np.testing.assert_allclose(rates, rates[[0, 0, 0]], rtol=1e-7, atol=0)
     np.testing.assert_allclose(rates[0], exact[some], rtol=0, atol=5e-7 * exact.max())
     assert set(rates[:, 3]) == {np.float32(exact[joint])}

@@ -1,4 +1,4 @@
-"""Door 3: killed at any moment, on a full disk, with a broken checkpoint, it ends the same."""
+"""Killed at any moment, on a full disk, with a broken checkpoint, it ends the same."""
 
 import os
 import pathlib
@@ -19,7 +19,7 @@ from official.core import train_utils
 from support import clusters, commands, garden, processes
 from support.clusters import mirrored
 from support.crashing import full_disk
-from support.doors import uncompiled
+from support.frontends import uncompiled
 from support.garden import EXPERIMENT, assert_same_bits, build, tiny
 
 from tf_lamb.model_garden import report

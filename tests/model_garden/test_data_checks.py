@@ -1,4 +1,4 @@
-"""Door 3: data that cannot be read, and intervals that cannot be kept, are one sentence each."""
+"""Data that cannot be read, and intervals that cannot be kept, are one sentence each."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""Door 3: every evaluation that is due is made, once, of the weights of its step."""
+"""Every evaluation that is due is made, once, of the weights of its step."""
 
 import json
 
@@ -9,7 +9,7 @@ pytest.importorskip("official")
 import orbit
 import tensorflow as tf
 from support import garden
-from support.doors import uncompiled
+from support.frontends import uncompiled
 from support.garden import assert_same_bits, build, tiny
 
 from tf_lamb.model_garden import report

@@ -1,4 +1,4 @@
-"""Door 3: Model Garden's ResNet, normalized by groups."""
+"""Model Garden's ResNet, normalized by groups."""
 
 import numpy as np
 import pytest

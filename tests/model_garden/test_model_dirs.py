@@ -1,4 +1,4 @@
-"""Door 3: a folder that holds a run, with whom it goes on, and what is reported of it."""
+"""A folder that holds a run, with whom it goes on, and what is reported of it."""
 
 import glob
 import os

@@ -1,4 +1,4 @@
-"""Door 3: what a Model Garden user types, what it builds, and what it refuses."""
+"""What a Model Garden user types, what it builds, and what it refuses."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ from official.modeling.optimization import optimizer_factory
 from support import commands
 from support.batch_flags import Flags
 from support.clusters import mirrored
-from support.doors import uncompiled
+from support.frontends import uncompiled
 from support.garden import (
     BATCH,
     EXPERIMENT,

@@ -18,7 +18,7 @@ from support import clusters, on_tpu
 from support.garden import EXPERIMENT, ROOT, build, optimizer, tiny
 from support.on_tpu import SMALL
 
-from tf_lamb.model_garden import preflight as door
+from tf_lamb.model_garden import preflight as frontend
 from tf_lamb.model_garden.checks import step_programs
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.tpu import compiler, roofline
@@ -94,7 +94,7 @@ def experiment(records, **fields):
 
 def test_what_an_experiment_keeps_is_counted(records):
     params = experiment(records)
-    found = door.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE)
+    found = frontend.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE)
     steps = step_programs.Steps(params)
     count = sum(math.prod(w.shape) for w in steps._model.variables)
     assert found.memory.weights == 4 * count
@@ -165,7 +165,7 @@ def test_the_first_answer_is_printed_before_anything_else_is_compiled(records, m
         "say": lambda text, end="": events.append(text.split(" ...")[0]),
     }
     params = experiment(records)
-    found = door.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE | options)
+    found = frontend.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE | options)
     compiled = [(i, text) for i, text in enumerate(events) if text.startswith("compiling")]
     first, update, most = (e for e in events if e.startswith((EXPERIMENT, "step", "memory")))
     assert 3 < len(compiled) <= 5 and compiled[0][1] == "compiling 4 examples"
@@ -226,8 +226,8 @@ def run(topology, report, files=(), cache_dir=""):
         gin_params=[], recipe=None, global_batch_size=None, per_replica_batch_size=None,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(door.flags, "FLAGS", flags)
-        return door.run()
+        patch.setattr(frontend.flags, "FLAGS", flags)
+        return frontend.run()
 
 
 def test_it_refuses_before_it_builds_anything(tmp_path):
@@ -257,19 +257,19 @@ def test_a_batch_that_the_replicas_do_not_divide_is_refused_before_the_model(rec
     params = experiment(records)
     params.task.train_data.global_batch_size = 36
     with pytest.raises(UserError, match=r"36 examples cannot be dealt out to 8 replica.*of 32"):
-        door.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE)
+        frontend.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE)
     with pytest.raises(UserError, match="none for libtpu"):
-        door.ask(params, roofline.topology("v3:3x5"), EXPERIMENT, **on_tpu.ALONE)
+        frontend.ask(params, roofline.topology("v3:3x5"), EXPERIMENT, **on_tpu.ALONE)
     params.trainer.train_steps = 0
     with pytest.raises(UserError, match="train_steps is 0"):
-        door.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE)
+        frontend.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE)
 
 
 def test_an_experiment_that_cannot_be_built_says_why(records):
     params = experiment(records)
     params.task.model.encoder.bert.hidden_activation = "nonsense"
     with pytest.raises(UserError, match="the model of this experiment cannot be built: .*nonsense"):
-        door.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE)
+        frontend.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE)
 
 
 def check_the_report(out, said, path):

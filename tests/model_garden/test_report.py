@@ -1,4 +1,4 @@
-"""Door 3: the report of a run, of a folder whose files are written here; nothing is trained."""
+"""The report of a run, of a folder whose files are written here; nothing is trained."""
 
 import json
 import sys

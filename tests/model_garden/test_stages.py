@@ -1,4 +1,4 @@
-"""Door 3: one stage after another, at another length and batch, wherever it was interrupted."""
+"""One stage after another, at another length and batch, wherever it was interrupted."""
 
 import signal
 
@@ -11,7 +11,7 @@ pytest.importorskip("official")
 import tensorflow as tf
 from official.core import train_utils
 from support import commands
-from support.doors import uncompiled
+from support.frontends import uncompiled
 from support.garden import BATCH, assert_same_bits, build, one_device, tiny, trainer_of
 
 from tf_lamb.api.noise import MeasureNoise

@@ -1,4 +1,4 @@
-"""A fit with a backup behind either door, alone or as a process that dies: see `test_backup.py`."""
+"""A fit with a backup in either frontend, alone or in a process that dies."""
 
 import importlib
 import os
@@ -6,14 +6,14 @@ import signal
 
 import numpy as np
 from support.crashing import die_at_byte
-from support.doors import uncompiled
+from support.frontends import uncompiled
 
 EPOCHS, STEPS = 4, 5
 WRITING = {"keras": "save_weights", "tf_keras": "save"}
 
 
-def new_model(door, optimizer="LAMB", units=16, **more):
-    host, ours = importlib.import_module(door), importlib.import_module(f"tf_lamb.{door}")
+def new_model(frontend, optimizer="LAMB", units=16, **more):
+    host, ours = importlib.import_module(frontend), importlib.import_module(f"tf_lamb.{frontend}")
     host.utils.set_random_seed(1)
     layers = [host.layers.InputLayer((4,)), host.layers.Dense(units), host.layers.Dense(1)]
     model = host.Sequential(layers)
@@ -21,9 +21,9 @@ def new_model(door, optimizer="LAMB", units=16, **more):
     return model
 
 
-def fit(door, model, folder, callbacks=(), stock=False, **more):
+def fit(frontend, model, folder, callbacks=(), stock=False, **more):
     """Trains; returns the epochs that it began."""
-    host, ours = importlib.import_module(door), importlib.import_module(f"tf_lamb.{door}")
+    host, ours = importlib.import_module(frontend), importlib.import_module(f"tf_lamb.{frontend}")
     random = np.random.default_rng(1)
     x, y = random.normal(size=(4 * STEPS, 4)), random.normal(size=(4 * STEPS, 1))
     backup = (host.callbacks if stock else ours).BackupAndRestore(str(folder), **more)
@@ -41,9 +41,9 @@ def state(model):
     return [np.asarray(v) for v in (*model.weights, *variables)]
 
 
-def killing(door, model, when, number):
+def killing(frontend, model, when, number):
     """A callback that ends this process as a kill does, in or after the third epoch."""
-    host = importlib.import_module(door)
+    host = importlib.import_module(frontend)
 
     def die(*_, **__):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -66,8 +66,8 @@ def killing(door, model, when, number):
     return Killing()
 
 
-def die_in_fit(door, folder, stock, when, number):
+def die_in_fit(frontend, folder, stock, when, number):
     """What `test_backup.py` runs in a process of its own; nothing is compiled, as there."""
-    model = new_model(door)
+    model = new_model(frontend)
     with uncompiled():
-        fit(door, model, folder, [killing(door, model, when, number)], stock=stock)
+        fit(frontend, model, folder, [killing(frontend, model, when, number)], stock=stock)

@@ -34,7 +34,7 @@ def mirrored(replicas):
 
 
 def native(variable):
-    """What TensorFlow knows of a variable of either door."""
+    """What TensorFlow knows of a variable of either frontend."""
     return variable if callable(variable.value) else variable.value
 
 

@@ -52,9 +52,9 @@ class Other:
 
 def serve():
     from support import promised, stateful
-    from support.doors import DOORS, apply, uncompiled
+    from support.frontends import FRONTENDS, apply, uncompiled
 
-    host, _ = DOORS["keras"]
+    host, _ = FRONTENDS["keras"]
     for line in sys.stdin:
         job = json.loads(line)
         try:

@@ -1,4 +1,4 @@
-"""Fixed gradients for an optimizer of either door, so that a reference sees the very same.
+"""Fixed gradients for an optimizer of either frontend, so that a reference sees the very same.
 
 Steps are taken operation by operation unless a test asks for a traced one: for so few numbers that
 is by far the quickest.
@@ -10,7 +10,7 @@ from unittest import mock
 
 import keras
 import numpy as np
-from support.doors import BACKEND, DOORS, array, uncompiled
+from support.frontends import BACKEND, FRONTENDS, array, uncompiled
 
 if BACKEND == "tensorflow":
     import tensorflow as tf
@@ -36,9 +36,9 @@ def mean_of(parts):
     return {k: sum(p[k].astype(np.float64) for p in parts) / len(parts) for k in parts[0]}
 
 
-def maker(door, name="LARS", rate=0.1, host=False, micro=1, **own):
+def maker(frontend, name="LARS", rate=0.1, host=False, micro=1, **own):
     """A function that makes the named optimizer, of the host or ours."""
-    hosts, ours = DOORS[door]
+    hosts, ours = FRONTENDS[frontend]
     kind = getattr(hosts.optimizers if host else ours, name)
     if micro > 1:
         own["gradient_accumulation_steps"] = micro
@@ -47,10 +47,10 @@ def maker(door, name="LARS", rate=0.1, host=False, micro=1, **own):
     return lambda: kind(rate, **own)
 
 
-def scaled(door, micro=4, scale=4.0, inner="LARS", rate=0.1, host=False, own=(), **more):
+def scaled(frontend, micro=4, scale=4.0, inner="LARS", rate=0.1, host=False, own=(), **more):
     """A function that makes AdaScale around the named optimizer."""
-    make = maker(door, inner, rate, host, micro, **dict(own))
-    return lambda: DOORS[door][1].AdaScale(make(), scale, **more)
+    make = maker(frontend, inner, rate, host, micro, **dict(own))
+    return lambda: FRONTENDS[frontend][1].AdaScale(make(), scale, **more)
 
 
 class Feed:
@@ -59,11 +59,11 @@ class Feed:
     With `traced`, a step is a graph of TensorFlow's; on JAX, what a plain call compiles.
     """
 
-    def __init__(self, door, make, replicas=1, dtype="float32", traced=False, strategy=None):
+    def __init__(self, frontend, make, replicas=1, dtype="float32", traced=False, strategy=None):
         self.replicas, self.traced = replicas, traced
         self.strategy = strategy or (mirrored(replicas) if replicas > 1 else None)
         with self.strategy.scope() if self.strategy else contextlib.nullcontext():
-            kind = keras.Variable if door == "keras" else tf.Variable
+            kind = keras.Variable if frontend == "keras" else tf.Variable
             self.variables = [kind(w, dtype=dtype, name=k) for k, w in START.items()]
             self.optimizer = make()
             self.optimizer.build(self.variables)
@@ -113,14 +113,14 @@ def close(ours, expected, tolerance=1e-6):
 def worker():
     """What a worker of two saw of AdaScale, in two micro-batches: the gains, then the weights."""
     strategy, seen = tf.distribute.MultiWorkerMirroredStrategy(), {}
-    for door in DOORS:
-        make = scaled(door, 2, 4.0, "LAMB", own={"weight_decay": 0.1}, preconditioned=False)
-        feed = Feed(door, make, 2, traced=True, strategy=strategy)
+    for frontend in FRONTENDS:
+        make = scaled(frontend, 2, 4.0, "LAMB", own={"weight_decay": 0.1}, preconditioned=False)
+        feed = Feed(frontend, make, 2, traced=True, strategy=strategy)
         steps = []
         for parts in gradients(4, 4):
             optimizer = feed.step(parts)
             steps.append((optimizer.gain, optimizer.scale_invariant_steps))
-        seen[door] = {"steps": steps, "weights": [w.tolist() for w in feed.weights()]}
+        seen[frontend] = {"steps": steps, "weights": [w.tolist() for w in feed.weights()]}
     return seen
 
 
@@ -132,9 +132,9 @@ def resumed_worker():
     strategy, seen = tf.distribute.MultiWorkerMirroredStrategy(), {}
     apart = mock.patch.object(type(strategy.extended), "_use_merge_call", lambda self: False)
     micro_batches = gradients(6, 2)
-    for door in DOORS:
-        make = maker(door, "LAMB", micro=2, epsilon=0.1)
-        first, second = (Feed(door, make, 2, traced=True, strategy=strategy) for _ in range(2))
+    for frontend in FRONTENDS:
+        make = maker(frontend, "LAMB", micro=2, epsilon=0.1)
+        first, second = (Feed(frontend, make, 2, traced=True, strategy=strategy) for _ in range(2))
         for parts in micro_batches[:3]:
             first.step(parts)
         one, other = (
@@ -146,5 +146,5 @@ def resumed_worker():
         with apart:
             for parts in micro_batches[3:]:
                 second.step(parts)
-        seen[door] = [w.tolist() for w in second.weights()]
+        seen[frontend] = [w.tolist() for w in second.weights()]
     return seen

@@ -1,4 +1,4 @@
-"""What the tests of door 3 share: a BERT and a ResNet that take no time, and their data."""
+"""What the tests of Model Garden share: a BERT and a ResNet that take no time, and their data."""
 
 import functools
 import pathlib
@@ -13,7 +13,7 @@ from official.modeling import hyperparams
 from official.modeling.hyperparams import base_config
 from support.clusters import mirrored
 from support.crashing import die_at_byte
-from support.doors import uncompiled
+from support.frontends import uncompiled
 
 from tf_lamb import model_garden
 from tf_lamb.model_garden.folders import checkpoints

@@ -26,7 +26,7 @@ def renamed_model(host, **names):
 
 
 def stepped():
-    """An optimizer of door 2 that has made a step, on layers `dense` and `head`."""
+    """An optimizer of tf_keras that has made a step, on layers `dense` and `head`."""
     tf_keras.backend.clear_session()
     model = renamed_model(tf_keras)
     optimizer = tf_lamb.tf_keras.LAMB(0.1, jit_compile=False)

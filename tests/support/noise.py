@@ -1,6 +1,6 @@
 """AdaScale and the noise scale in float64 NumPy, written from the papers; imports nothing of ours.
 
-What the doors make of the same gradients is compared with it.
+What the frontends make of the same gradients is compared with it.
 """
 
 import math

@@ -194,7 +194,7 @@ def _sgdp(*args):
 
 
 def one_step(xp, family, treatment, g, state, *, lr, t, opts):
-    """Ours: one step of a rule, as the doors call it."""
+    """Ours: one step of a rule, as the frontends call it."""
     rule = functools.partial(RULES[family], **opts)
     with np.errstate(all="ignore"):
         (new,) = step.apply_rule(xp, rule, [treatment], [g], [state], lr=lr, t=t)

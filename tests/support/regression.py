@@ -1,11 +1,11 @@
-"""A linear regression to fit behind either door, whose gradients NumPy knows."""
+"""A linear regression to fit in either frontend, whose gradients NumPy knows."""
 
 import contextlib
 
 import numpy as np
 import pytest
-from support.doors import BACKEND, DOORS, as_compiled
 from support.feeding import START, close, mean_of
+from support.frontends import BACKEND, FRONTENDS, as_compiled
 from support.noise import AdaScale
 
 if BACKEND == "tensorflow":
@@ -18,9 +18,9 @@ Y = (X @ [[1.0, -1.0], [0.5, 2.0]] + np.random.default_rng(2).normal(size=(EXAMP
 )
 
 
-def regression(door, optimizer, replicas=1, layers=(), **compile_arguments):
+def regression(frontend, optimizer, replicas=1, layers=(), **compile_arguments):
     """A linear regression that begins at START, compiled with what `optimizer` makes."""
-    host = DOORS[door][0]
+    host = FRONTENDS[frontend][0]
     with mirrored(replicas).scope() if replicas > 1 else contextlib.nullcontext():
         model = host.Sequential(
             [host.layers.InputLayer((2,)), *layers, host.layers.Dense(2, name="head")]

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from support import clusters
 from support.clusters import mirrored, native
-from support.doors import DOORS
+from support.frontends import FRONTENDS
 
 STEPS, BATCH = 4, 8
 
@@ -31,8 +31,8 @@ CASES = {
 class Task:
     """A model with an embedding, whose gradient is sparse, and a batch for each step."""
 
-    def __init__(self, door, case, strategy, built=True, **changes):
-        host, ours = DOORS[door]
+    def __init__(self, frontend, case, strategy, built=True, **changes):
+        host, ours = FRONTENDS[frontend]
         name, arguments = CASES[case]
         rng = np.random.default_rng(0)
         self.strategy, self.scale = strategy, strategy.num_replicas_in_sync
@@ -83,16 +83,16 @@ class Task:
 
 
 @functools.cache
-def one_device(door, case, graph=True, **changes):
-    return [copy for (copy,) in Task(door, case, mirrored(1), **changes).train(graph).copies()]
+def one_device(frontend, case, graph=True, **changes):
+    return [copy for (copy,) in Task(frontend, case, mirrored(1), **changes).train(graph).copies()]
 
 
-def copies_of(door, case, counts):
+def copies_of(frontend, case, counts):
     """By how many replicas: their copies of each variable. For a process of its own."""
     clusters.logical_devices(max(counts))
     found = []
     for count in counts:
-        copies = Task(door, case, mirrored(count)).train().copies()
+        copies = Task(frontend, case, mirrored(count)).train().copies()
         found.append((count, [[copy.tolist() for copy in own] for own in copies]))
     return found
 
@@ -101,14 +101,14 @@ def copies_of(door, case, counts):
 
 
 def worker():
-    """What a worker has after training: by door and optimizer, its copies of all variables."""
+    """What a worker has after training: by frontend and optimizer, its copies of all variables."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before anything else runs
     return {
-        door: {
-            case: [copy.tolist() for (copy,) in Task(door, case, strategy).train().copies()]
+        frontend: {
+            case: [copy.tolist() for (copy,) in Task(frontend, case, strategy).train().copies()]
             for case in ("LAMB", "LARS accumulated")
         }
-        for door in DOORS
+        for frontend in FRONTENDS
     }
 
 

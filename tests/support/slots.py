@@ -6,7 +6,7 @@ Of a matrix, a preconditioner from the left; of all else, momentum. Its argument
 import functools
 
 import numpy as np
-from support.doors import DOORS
+from support.frontends import FRONTENDS
 
 from tf_lamb.core import rules
 from tf_lamb.core.step import Slot
@@ -32,8 +32,8 @@ def preconditioned(xp, g, w, m, left=None, *, lr, momentum, adapt, **_):
     return w - lr * (left @ m), m, left
 
 
-def make(door, rows=ROWS, **arguments):
-    class Preconditioned(DOORS[door][1].Muon):
+def make(frontend, rows=ROWS, **arguments):
+    class Preconditioned(FRONTENDS[frontend][1].Muon):
         rule = staticmethod(preconditioned)
 
         def slots_of(self, treatment, shape):

@@ -1,15 +1,15 @@
-"""A small dense model of either door, whose layers have the names that users exclude by."""
+"""A small dense model of either frontend, whose layers have the names that users exclude by."""
 
 import functools
 
 import numpy as np
-from support.doors import DOORS, array
+from support.frontends import FRONTENDS, array
 
 
 @functools.cache
-def classes(door):
+def classes(frontend):
     """The model's block, and the model as a subclass."""
-    host, _ = DOORS[door]
+    host, _ = FRONTENDS[frontend]
 
     class Block(host.layers.Layer):
         def __init__(self, **kwargs):
@@ -19,7 +19,7 @@ def classes(door):
             self.scale = self.add_weight(name="scale", shape=(4,), initializer="ones")
 
         def build(self, input_shape):
-            if door == "keras":  # tf_keras names them when they are called
+            if frontend == "keras":  # tf_keras names them when they are called
                 self.dense.build(input_shape)
                 self.norm.build((*input_shape[:-1], 4))
 
@@ -29,7 +29,7 @@ def classes(door):
     class Subclassed(host.Model):
         def __init__(self, **kwargs):
             super().__init__(**kwargs)
-            self.parts = layers(door)
+            self.parts = layers(frontend)
 
         def call(self, x):
             for part in self.parts:
@@ -39,32 +39,32 @@ def classes(door):
     return Block, Subclassed
 
 
-def layers(door):
-    host, _ = DOORS[door]
+def layers(frontend):
+    host, _ = FRONTENDS[frontend]
     return [
-        classes(door)[0](name="encoder"),
+        classes(frontend)[0](name="encoder"),
         host.layers.LayerNormalization(name="final_layer_norm"),
         host.layers.Dense(2, name="head"),
     ]
 
 
-def functional(door):
-    host, _ = DOORS[door]
+def functional(frontend):
+    host, _ = FRONTENDS[frontend]
     x = inputs = host.Input((3,))
-    for part in layers(door):
+    for part in layers(frontend):
         x = part(x)
     return host.Model(inputs, x)
 
 
-def subclassed(door):
-    model = classes(door)[1](name="my_model")
+def subclassed(frontend):
+    model = classes(frontend)[1](name="my_model")
     model(np.ones((2, 3), "float32"))
     return model
 
 
-def two_layers(door):
+def two_layers(frontend):
     """Where no name matters: the quickest to compile."""
-    host, _ = DOORS[door]
+    host, _ = FRONTENDS[frontend]
     return host.Sequential([host.Input((3,)), host.layers.Dense(4), host.layers.Dense(2)])
 
 
@@ -81,11 +81,11 @@ def go_on(model, epochs=1, batch_size=16):
     return history.history["loss"]
 
 
-def fit(door, optimizer, make=functional, **how):
+def fit(frontend, optimizer, make=functional, **how):
     """The model after its training with this optimizer, and the losses."""
-    host, _ = DOORS[door]
+    host, _ = FRONTENDS[frontend]
     host.utils.set_random_seed(0)
-    model = make(door)
+    model = make(frontend)
     model.compile(optimizer=optimizer, loss=host.losses.MeanSquaredError())
     return model, go_on(model, **how)
 

@@ -9,7 +9,7 @@ import functools
 
 import keras
 import numpy as np
-from support.doors import BACKEND, DOORS, array, dtype_of, new_variable
+from support.frontends import BACKEND, FRONTENDS, array, dtype_of, new_variable
 
 ROWS, WIDTH, COLUMNS, TOKENS = 48, 4, 6, 6
 SHAPES = {
@@ -68,14 +68,24 @@ class Soak:
     """
 
     def __init__(
-        self, door, name, steps, seed=0, dtype="float32", compiled=False, strategy=None, **arguments
+        self,
+        frontend,
+        name,
+        steps,
+        seed=0,
+        dtype="float32",
+        compiled=False,
+        strategy=None,
+        **arguments,
     ):
         self.length, self.steps, self.compiled, self.strategy = steps, 0, compiled, strategy
         random = np.random.default_rng(seed)
         start = {path: random.normal(size=shape) for path, shape in SHAPES.items()}
         with strategy.scope() if strategy else contextlib.nullcontext():
-            self.variables = [new_variable(door, w, dtype, path) for path, w in start.items()]
-            self.optimizer = getattr(DOORS[door][1], name)(1e-3, weight_decay=0.01, **arguments)
+            self.variables = [new_variable(frontend, w, dtype, path) for path, w in start.items()]
+            self.optimizer = getattr(FRONTENDS[frontend][1], name)(
+                1e-3, weight_decay=0.01, **arguments
+            )
             self.optimizer.build(self.variables)
         self.micro = arguments.get("gradient_accumulation_steps", 1)
         self.seen = np.zeros(2, int)

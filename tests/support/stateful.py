@@ -20,7 +20,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from support import promised as promises
-from support.doors import BACKEND, DOORS, apply, array, as_compiled
+from support.frontends import BACKEND, FRONTENDS, apply, array, as_compiled
 from support.promised import COLUMNS, LAYERS, ROWS, Promised
 
 from tf_lamb.core import gaussian_process
@@ -204,7 +204,7 @@ def with_inner(optimizer):
 class Training(RuleBasedStateMachine):
     """One training; a subclass names the Keras of it."""
 
-    door = "keras"
+    frontend = "keras"
     other = None  # of another backend, which goes on with what is saved: `crossing.Other`
 
     def __init__(self):
@@ -219,11 +219,11 @@ class Training(RuleBasedStateMachine):
 
     @property
     def host(self):
-        return DOORS[self.door][0]
+        return FRONTENDS[self.frontend][0]
 
     @property
     def ours(self):
-        return DOORS[self.door][1]
+        return FRONTENDS[self.frontend][1]
 
     @property
     def inner(self):
@@ -702,9 +702,9 @@ class Training(RuleBasedStateMachine):
             promised.averages[role] = average
 
 
-def of(door):
+def of(frontend):
     """The machine of one Keras."""
-    return type(f"{door.title()}Training", (Training,), {"door": door})
+    return type(f"{frontend.title()}Training", (Training,), {"frontend": frontend})
 
 
-MACHINES = {door: of(door) for door in DOORS}
+MACHINES = {frontend: of(frontend) for frontend in FRONTENDS}

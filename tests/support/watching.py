@@ -3,7 +3,7 @@
 import numpy as np
 import oracle
 from oracle import Toy
-from support.doors import DOORS, as_compiled
+from support.frontends import FRONTENDS, as_compiled
 
 # Our arguments, then the oracle's. With and without an exclusion, a bound that clips one ratio.
 CASES = {
@@ -64,20 +64,20 @@ def expected(case, steps, start=None):
         yield {k: layer.seen for k, layer in layers.items() if layer.seen}
 
 
-def optimizer_of(door, case, **changes):
+def optimizer_of(frontend, case, **changes):
     """The optimizer of a case; not compiled apart, which takes seconds."""
     name, ours, _ = CASES[case]
-    return getattr(DOORS[door][1], name)(**{"jit_compile": False, **ours, **changes})
+    return getattr(FRONTENDS[frontend][1], name)(**{"jit_compile": False, **ours, **changes})
 
 
-def quiet(door, **arguments):
+def quiet(frontend, **arguments):
     """A callback that reads every step, and prints nothing."""
-    return DOORS[door][1].TrustRatios(**{"every": 1, "print_fn": None, **arguments})
+    return FRONTENDS[frontend][1].TrustRatios(**{"every": 1, "print_fn": None, **arguments})
 
 
-def toy_model(door, optimizer, **compile_arguments):
+def toy_model(frontend, optimizer, **compile_arguments):
     """The oracle's regression: Keras's mean over rows and both outputs is its loss."""
-    host = DOORS[door][0]
+    host = FRONTENDS[frontend][0]
     model = host.Sequential([host.layers.InputLayer((2,)), host.layers.Dense(2)])
     model.set_weights([Toy.start["kernel"], Toy.start["bias"]])
     model.compile(optimizer=optimizer, loss="mse", **compile_arguments)
@@ -91,7 +91,7 @@ def train(model, x, y, *callbacks, batch_size, epochs):
                   callbacks=list(callbacks))  # fmt: skip
 
 
-def fit(model, door, watch, steps, batch_size=4):
+def fit(model, frontend, watch, steps, batch_size=4):
     """Trains an epoch a step on all data; returns the reading of each step."""
     seen = []
 
@@ -99,7 +99,7 @@ def fit(model, door, watch, steps, batch_size=4):
         if watch.history.readings > len(seen):
             seen.append(watch.history.latest)
 
-    after = DOORS[door][0].callbacks.LambdaCallback(on_train_end=keep)
+    after = FRONTENDS[frontend][0].callbacks.LambdaCallback(on_train_end=keep)
     after.on_train_batch_begin = keep
     x, y = Toy.x.astype("float32"), Toy.y.astype("float32")
     train(model, x, y, watch, after, batch_size=batch_size, epochs=steps)

@@ -9,27 +9,27 @@ import tensorflow as tf
 import tf_keras
 from support import clusters, feeding
 from support.clusters import all_reduces
-from support.doors import DOORS, every_door
 from support.feeding import Feed, close, gradients, maker, mean_of, scaled
+from support.frontends import FRONTENDS, every_frontend
 
 EPSILON = 0.1  # with a small one, LAMB steps alike for gradients of any length
 KINDS = {
-    "LAMB": lambda door, micro: maker(door, "LAMB", micro=micro),
-    "AdaScale": lambda door, micro: scaled(door, micro, 2.0, "LAMB"),
-    "MeasureNoise": lambda door, micro: (
-        lambda: DOORS[door][1].MeasureNoise(KINDS["LAMB"](door, micro)())
+    "LAMB": lambda frontend, micro: maker(frontend, "LAMB", micro=micro),
+    "AdaScale": lambda frontend, micro: scaled(frontend, micro, 2.0, "LAMB"),
+    "MeasureNoise": lambda frontend, micro: (
+        lambda: FRONTENDS[frontend][1].MeasureNoise(KINDS["LAMB"](frontend, micro)())
     ),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@every_door
-def test_replicas_are_summed_once_an_update(door, kind):
+@every_frontend
+def test_replicas_are_summed_once_an_update(frontend, kind):
     """And with the gradients, in the same sum, what is measured of their parts."""
 
     def count(micro):
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-        feed = Feed(door, KINDS[kind](door, micro), 2, traced=True, strategy=strategy)
+        feed = Feed(frontend, KINDS[kind](frontend, micro), 2, traced=True, strategy=strategy)
         (parts,) = gradients(1, 2)
         seen = all_reduces(feed.call, *(feed.tensors(parts, key) for key in parts[0]))
         return tuple(number / feed.replicas for number in seen)
@@ -61,11 +61,13 @@ def saved_in_a_file(feed, folder):
 
 @pytest.mark.parametrize("save", [saved_in_a_checkpoint, saved_in_a_file])
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 2), (2, 1), (2, 2)])
-@every_door
-def test_what_is_saved_between_two_updates_goes_on(door, before, after, save, tmp_path):
+@every_frontend
+def test_what_is_saved_between_two_updates_goes_on(frontend, before, after, save, tmp_path):
     """With as many replicas and with others: of an accumulator the sum is saved, as ever."""
-    make = maker(door, "LAMB", micro=2, epsilon=EPSILON)
-    first, second, uninterrupted = (Feed(door, make, replicas) for replicas in (before, after, 1))
+    make = maker(frontend, "LAMB", micro=2, epsilon=EPSILON)
+    first, second, uninterrupted = (
+        Feed(frontend, make, replicas) for replicas in (before, after, 1)
+    )
 
     def step(feed, parts):
         feed.step(parts if feed.replicas == 2 else [mean_of(parts)])
@@ -89,11 +91,11 @@ def test_what_is_saved_between_two_updates_goes_on(door, before, after, save, tm
 def test_two_processes_go_on_from_what_they_saved():
     outputs = clusters.results(feeding.resumed_worker, clusters.workers(2))
     assert outputs[0] == outputs[1]
-    for door in DOORS:
-        feed = Feed(door, maker(door, "LAMB", micro=2, epsilon=EPSILON))
+    for frontend in FRONTENDS:
+        feed = Feed(frontend, maker(frontend, "LAMB", micro=2, epsilon=EPSILON))
         for parts in gradients(6, 2):
             feed.step([mean_of(parts)])
-        for weight, expected in zip(outputs[0][door], feed.weights(), strict=True):
+        for weight, expected in zip(outputs[0][frontend], feed.weights(), strict=True):
             close(weight, expected)
 
 
@@ -118,7 +120,7 @@ def with_a_loss_scale(optimizer):
 
 
 @pytest.mark.parametrize(
-    ("door", "kind", "change"),
+    ("frontend", "kind", "change"),
     [
         ("tf_keras", Summed, lambda optimizer: optimizer),
         ("tf_keras", Feed, with_an_aggregation_of_its_own),
@@ -127,9 +129,9 @@ def with_a_loss_scale(optimizer):
     ],
     ids=["by the user", "by its own method", "by tf_keras's loss scale", "by nobody"],
 )
-def test_whoever_sums_gradients_they_count_once(door, kind, change):
-    make = maker(door, "LAMB", micro=2, epsilon=EPSILON)
-    feed, expected = kind(door, lambda: change(make()), 2), Feed(door, make, 2)
+def test_whoever_sums_gradients_they_count_once(frontend, kind, change):
+    make = maker(frontend, "LAMB", micro=2, epsilon=EPSILON)
+    feed, expected = kind(frontend, lambda: change(make()), 2), Feed(frontend, make, 2)
     for parts in gradients(4, 2):
         feed.step(parts)
         expected.step(parts)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import clusters, feeding
-from support.doors import DOORS, array, every_door
 from support.feeding import Feed, close, gradients, maker, scaled
+from support.frontends import FRONTENDS, array, every_frontend
 from support.noise import AdaScale, assert_noise
 from support.regression import (
     assert_fit_is_the_papers_loop,
@@ -21,13 +21,16 @@ from support.regression import (
 LAYOUTS = {"1x4": (1, 4), "4x1": (4, 1), "2x2": (2, 2)}
 
 
-@every_door
-def test_all_layouts_of_one_batch_are_the_papers(door):
+@every_frontend
+def test_all_layouts_of_one_batch_are_the_papers(frontend):
     """The same four parts, as micro-batches, as replicas and as both, which is traced, too."""
     steps, seen = gradients(6, 4), []
     for layout, traced in [*((layout, False) for layout in LAYOUTS), ("2x2", True)]:
         replicas, micro = LAYOUTS[layout]
-        feed, reference = Feed(door, scaled(door, micro), replicas, traced=traced), AdaScale(4.0)
+        feed, reference = (
+            Feed(frontend, scaled(frontend, micro), replicas, traced=traced),
+            AdaScale(4.0),
+        )
         for parts in steps:
             reference.step(parts)
             optimizer = feed.step(parts)
@@ -45,18 +48,18 @@ def test_all_layouts_of_one_batch_are_the_papers(door):
 @pytest.mark.parametrize(
     ("replicas", "micro"), [*(pytest.param(n, 1, marks=pytest.mark.slow) for n in (2, 4)), (2, 2)]
 )
-@every_door
-def test_fit_is_the_papers_loop(door, replicas, micro):
+@every_frontend
+def test_fit_is_the_papers_loop(frontend, replicas, micro):
     """What replicas and losses are divided by is Keras's business."""
-    make = scaled(door, micro, inner="SGDP", own={"momentum": 0.0, "delta": 0.0})
-    model = regression(door, make, replicas)
+    make = scaled(frontend, micro, inner="SGDP", own={"momentum": 0.0, "delta": 0.0})
+    model = regression(frontend, make, replicas)
     fit(model, batch=4 * replicas, epochs=2)
     assert_fit_is_the_papers_loop(model, micro, 2, replicas)
 
 
-@every_door
-def test_a_step_that_is_not_finite_changes_nothing(door):
-    feed = Feed(door, scaled(door, 2, averaging="debiased"), 2)
+@every_frontend
+def test_a_step_that_is_not_finite_changes_nothing(frontend):
+    feed = Feed(frontend, scaled(frontend, 2, averaging="debiased"), 2)
     reference = AdaScale(4.0, "debiased")
     for i, parts in enumerate(gradients(6, 4)):
         before = [array(clusters.native(v)) for v in feed.optimizer._state.values()]
@@ -82,11 +85,11 @@ class Sliced(Feed):
 
 
 @pytest.mark.parametrize("layout", ["1x4", "2x2"])
-@every_door
-def test_slices_are_their_dense_gradient(door, layout):
+@every_frontend
+def test_slices_are_their_dense_gradient(frontend, layout):
     """A row that is looked up twice has the sum of both."""
     replicas, micro = LAYOUTS[layout]
-    dense, sparse = (kind(door, scaled(door, micro), replicas) for kind in (Feed, Sliced))
+    dense, sparse = (kind(frontend, scaled(frontend, micro), replicas) for kind in (Feed, Sliced))
     rng = np.random.default_rng(0)
     for _ in range(3):
         parts, rows = [], []
@@ -113,18 +116,18 @@ SETTINGS = {
     "fits", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["steps", "fit"]
 )
 @pytest.mark.parametrize("setting", SETTINGS)
-@every_door
-def test_measuring_changes_no_training(door, setting, fits):
+@every_frontend
+def test_measuring_changes_no_training(frontend, setting, fits):
     inner, host, own = SETTINGS[setting]
-    plain = maker(door, inner, 0.05, host, **own)
-    both = plain, lambda: DOORS[door][1].MeasureNoise(plain())
+    plain = maker(frontend, inner, 0.05, host, **own)
+    both = plain, lambda: FRONTENDS[frontend][1].MeasureNoise(plain())
     if fits:
-        alone, measured = (regression(door, make, 2) for make in both)
+        alone, measured = (regression(frontend, make, 2) for make in both)
         for model in (alone, measured):
             fit(model, epochs=2)
         weights = weights_of(alone), weights_of(measured)
     else:
-        alone, measured = (Feed(door, make, 2) for make in both)
+        alone, measured = (Feed(frontend, make, 2) for make in both)
         for feed in (alone, measured):
             for parts in gradients(4, 4):
                 feed.step(parts)
@@ -134,11 +137,11 @@ def test_measuring_changes_no_training(door, setting, fits):
     assert math.isfinite(measured.optimizer.noise_scale(8)["model"])
 
 
-@every_door
-def test_the_noise_scale_is_numpys(door):
-    make = maker(door, micro=2)
-    ours = DOORS[door][1]
-    feed = Feed(door, lambda: ours.MeasureNoise(make(), groups=["bias"], smoothing=0.9), 2)
+@every_frontend
+def test_the_noise_scale_is_numpys(frontend):
+    make = maker(frontend, micro=2)
+    ours = FRONTENDS[frontend][1]
+    feed = Feed(frontend, lambda: ours.MeasureNoise(make(), groups=["bias"], smoothing=0.9), 2)
     steps = gradients(6, 4)
     for parts in steps:
         feed.step(parts)
@@ -147,12 +150,12 @@ def test_the_noise_scale_is_numpys(door):
 
 
 @pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
-@every_door
-def test_a_checkpoint_resumes(door, replicas, tmp_path):
-    make = scaled(door, 2, inner="LAMB")
+@every_frontend
+def test_a_checkpoint_resumes(frontend, replicas, tmp_path):
+    make = scaled(frontend, 2, inner="LAMB")
 
     def fresh():
-        model = regression(door, make, replicas)
+        model = regression(frontend, make, replicas)
         return model, tf.train.Checkpoint(model=model, optimizer=model.optimizer)
 
     model, checkpoint = fresh()
@@ -169,8 +172,8 @@ def test_a_checkpoint_resumes(door, replicas, tmp_path):
     assert_same(resumed, model)
 
 
-@every_door
-def test_one_sum_of_scalars_more(door, monkeypatch):
+@every_frontend
+def test_one_sum_of_scalars_more(frontend, monkeypatch):
     """A step asks for the gradients' all-reduce, as ever, and for one of a number a group."""
     calls, all_reduce = [], tf.distribute.ReplicaContext.all_reduce
 
@@ -182,12 +185,12 @@ def test_one_sum_of_scalars_more(door, monkeypatch):
 
     def count(make):
         calls.clear()
-        feed = Feed(door, make, 2, traced=True)
+        feed = Feed(frontend, make, 2, traced=True)
         for parts in gradients(2, 2):
             feed.step(parts)
         return list(calls)
 
-    make, ours = maker(door, "LAMB"), DOORS[door][1]
+    make, ours = maker(frontend, "LAMB"), FRONTENDS[frontend][1]
     plain = count(make)
     for measuring in (
         lambda: ours.MeasureNoise(make(), groups=["bias"]),
@@ -223,9 +226,9 @@ def test_two_processes_are_two_replicas():
     """MultiWorkerMirroredStrategy: each worker sees NumPy's gain, and the same weights."""
     outputs = clusters.results(feeding.worker, clusters.workers(2))
     assert outputs[0] == outputs[1]
-    for door in DOORS:
+    for frontend in FRONTENDS:
         reference = AdaScale(4.0)
-        for (gain, tau), parts in zip(outputs[0][door]["steps"], gradients(4, 4), strict=True):
+        for (gain, tau), parts in zip(outputs[0][frontend]["steps"], gradients(4, 4), strict=True):
             reference.step(parts)
             close(gain, reference.r)
             close(tau, reference.tau)

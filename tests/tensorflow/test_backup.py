@@ -1,4 +1,4 @@
-"""Doors 1 and 2: a fit that was killed, in whatever it did, ends with the same bits.
+"""Frontends 1 and 2: a fit that was killed, in whatever it did, ends with the same bits.
 
 Nothing is compiled: what a backup holds does not depend on it.
 """
@@ -13,7 +13,7 @@ import tensorflow as tf
 from support import backing_up, processes
 from support.backing_up import EPOCHS, STEPS, fit, new_model, state
 from support.crashing import full_disk
-from support.doors import DOORS, every_door, uncompiled
+from support.frontends import FRONTENDS, every_frontend, uncompiled
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -24,20 +24,20 @@ def eager():
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
-    """Door -> what it ends with."""
+    """Frontend -> what it ends with."""
     ends = {}
-    for door in DOORS:
-        model = new_model(door)
-        fit(door, model, tmp_path_factory.mktemp(door))
-        ends[door] = state(model)
+    for frontend in FRONTENDS:
+        model = new_model(frontend)
+        fit(frontend, model, tmp_path_factory.mktemp(frontend))
+        ends[frontend] = state(model)
     return ends
 
 
-def killed(door, folder, when, number=0, stock=False):
+def killed(frontend, folder, when, number=0, stock=False):
     folder.mkdir(exist_ok=True)
     output = folder.with_suffix(".txt")
     code = processes.exit_code(
-        backing_up.die_in_fit, door, str(folder), stock, when, number, output=output
+        backing_up.die_in_fit, frontend, str(folder), stock, when, number, output=output
     )
     assert code in {-signal.SIGKILL, -signal.SIGXFSZ}, output.read_text()[-2000:]
 
@@ -49,7 +49,7 @@ def assert_same_bits(expected, model):
 
 
 @pytest.mark.parametrize(
-    ("door", "when", "number", "epoch"),
+    ("frontend", "when", "number", "epoch"),
     [
         ("keras", "batch", 2 * STEPS + 3, 2),
         ("tf_keras", "batch", 2 * STEPS + 3, 2),
@@ -60,12 +60,12 @@ def assert_same_bits(expected, model):
         ("keras", "written", 0, 2),
     ],
 )
-def test_a_killed_fit_ends_with_the_same_bits(unbroken, tmp_path, door, when, number, epoch):
+def test_a_killed_fit_ends_with_the_same_bits(unbroken, tmp_path, frontend, when, number, epoch):
     folder = tmp_path / "backup"
-    killed(door, folder, when, number)
-    model = new_model(door)
-    assert fit(door, model, folder) == [*range(epoch, EPOCHS)]
-    assert_same_bits(unbroken[door], model)
+    killed(frontend, folder, when, number)
+    model = new_model(frontend)
+    assert fit(frontend, model, folder) == [*range(epoch, EPOCHS)]
+    assert_same_bits(unbroken[frontend], model)
 
 
 def test_why_keras_needs_another_one(unbroken, tmp_path):
@@ -85,43 +85,43 @@ class Stop(Exception):
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """Of a door and a model: a folder of its own, from a fit that left off in its third epoch."""
+    """A folder of a frontend and a model, from a fit that ended in its third epoch."""
     originals = {}
 
-    def copy(door, folder, **model):
-        key = (door, *model.items())
+    def copy(frontend, folder, **model):
+        key = (frontend, *model.items())
         if key not in originals:
             originals[key] = tmp_path_factory.mktemp("stopped")
-            leave_off(door, originals[key], **model)
+            leave_off(frontend, originals[key], **model)
         shutil.copytree(originals[key], folder, dirs_exist_ok=True)
 
     return copy
 
 
-def leave_off(door, folder, **more):
+def leave_off(frontend, folder, **more):
     def stop(epoch, logs=None):
         if epoch == 2:
             raise Stop
 
-    callback = importlib.import_module(door).callbacks.LambdaCallback(on_epoch_begin=stop)
+    callback = importlib.import_module(frontend).callbacks.LambdaCallback(on_epoch_begin=stop)
     with pytest.raises(Stop):
-        fit(door, new_model(door, **more), folder, [callback])
+        fit(frontend, new_model(frontend, **more), folder, [callback])
 
 
 def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@every_door
-def test_a_full_disk_costs_no_backup(unbroken, stopped, tmp_path, door):
-    stopped(door, tmp_path)
+@every_frontend
+def test_a_full_disk_costs_no_backup(unbroken, stopped, tmp_path, frontend):
+    stopped(frontend, tmp_path)
     before = contents(tmp_path)
     with full_disk(500), pytest.raises((OSError, tf.errors.OpError), match="(?i)too large"):
-        fit(door, new_model(door), tmp_path)
+        fit(frontend, new_model(frontend), tmp_path)
     assert before.items() <= contents(tmp_path).items()
-    model = new_model(door)
-    assert fit(door, model, tmp_path) == [2, 3]
-    assert_same_bits(unbroken[door], model)
+    model = new_model(frontend)
+    assert fit(frontend, model, tmp_path) == [2, 3]
+    assert_same_bits(unbroken[frontend], model)
 
 
 def cut(folder, pattern):
@@ -145,7 +145,7 @@ def remove(folder, pattern):
 
 
 @pytest.mark.parametrize(
-    ("door", "damage", "pattern"),
+    ("frontend", "damage", "pattern"),
     [
         ("keras", cut, "*.h5"),
         ("tf_keras", cut, "*.data-*"),
@@ -155,21 +155,21 @@ def remove(folder, pattern):
         ("tf_keras", scribble, "checkpoint"),
     ],
 )
-def test_a_broken_backup_is_refused(stopped, tmp_path, door, damage, pattern):
-    stopped(door, tmp_path)
+def test_a_broken_backup_is_refused(stopped, tmp_path, frontend, damage, pattern):
+    stopped(frontend, tmp_path)
     damage(tmp_path, pattern)
     before = contents(tmp_path)
     with pytest.raises(ValueError, match="backup_dir=.* cannot be restored") as error:
-        fit(door, new_model(door), tmp_path)
+        fit(frontend, new_model(frontend), tmp_path)
     assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
     assert contents(tmp_path) == before
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("other", [{"units": 9}, {"optimizer": "LARS"}], ids=["model", "optimizer"])
-def test_a_backup_of_another_model_is_refused(stopped, tmp_path, door, other):
-    stopped(door, tmp_path, **({} if door == "keras" else other))
+def test_a_backup_of_another_model_is_refused(stopped, tmp_path, frontend, other):
+    stopped(frontend, tmp_path, **({} if frontend == "keras" else other))
     before = contents(tmp_path)
     with pytest.raises(ValueError, match="cannot be restored"):
-        fit(door, new_model(door, **(other if door == "keras" else {})), tmp_path)
+        fit(frontend, new_model(frontend, **(other if frontend == "keras" else {})), tmp_path)
     assert contents(tmp_path) == before

@@ -5,14 +5,15 @@ import pytest
 import tensorflow as tf
 from support.cases import random_problem
 from support.clusters import mirrored
-from support.doors import DOORS, every_door
+from support.frontends import FRONTENDS, every_frontend
 
 from tf_lamb.tensorflow import namespace
 
 
-def final_weights(door, gradients, start, graph=False, **arguments):
+def final_weights(frontend, gradients, start, graph=False, **arguments):
     variables = {k: tf.Variable(w, dtype=tf.float32, name=k) for k, w in start.items()}
-    optimizer = DOORS[door][1].LAMB(0.1, weight_decay=0.1, exclude_from_weight_decay=["bias"],
+    optimizer = FRONTENDS[frontend][1].LAMB(
+        0.1, weight_decay=0.1, exclude_from_weight_decay=["bias"],
                                  **arguments)  # fmt: skip
     optimizer.build(list(variables.values()))
 
@@ -36,33 +37,35 @@ def all_compiled(monkeypatch):
     monkeypatch.setattr(namespace, "LARGE", 1)
 
 
-def test_the_doors_are_equal(all_compiled):
+def test_the_frontends_are_equal(all_compiled):
     start, gradients = random_problem(shape=(64, 32), steps=10)
     one, _ = final_weights("keras", gradients, start)
     other, _ = final_weights("tf_keras", gradients, start)
     assert_close(one, other, 0)
 
 
-@every_door
-def test_compiled_eager_and_graph_are_equal(door, all_compiled):
+@every_frontend
+def test_compiled_eager_and_graph_are_equal(frontend, all_compiled):
     start, gradients = random_problem(shape=(64, 32), steps=10)
-    compiled, _ = final_weights(door, gradients, start)
+    compiled, _ = final_weights(frontend, gradients, start)
     for settings in (
         {"jit_compile": False},
         {"graph": True},
         {"graph": True, "jit_compile": False},
     ):
-        other, _ = final_weights(door, gradients, start, **settings)
+        other, _ = final_weights(frontend, gradients, start, **settings)
         assert_close(compiled, other, 1e-6)
 
 
-@every_door
-def test_a_whole_step_can_be_compiled(door):
+@every_frontend
+def test_a_whole_step_can_be_compiled(frontend):
     """Inside a user's own `jit_compile=True` function the update is part of their program."""
     start, gradients = random_problem()
-    expected, _ = final_weights(door, gradients, start)
+    expected, _ = final_weights(frontend, gradients, start)
     variables = {k: tf.Variable(w, dtype=tf.float32, name=k) for k, w in start.items()}
-    optimizer = DOORS[door][1].LAMB(0.1, weight_decay=0.1, exclude_from_weight_decay=["bias"])
+    optimizer = FRONTENDS[frontend][1].LAMB(
+        0.1, weight_decay=0.1, exclude_from_weight_decay=["bias"]
+    )
     optimizer.build(list(variables.values()))
 
     @tf.function(jit_compile=True)
@@ -84,35 +87,35 @@ def is_compiled(optimizer):
 
 
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
-@every_door
-def test_a_second_step_compiles_nothing(door, graph):
+@every_frontend
+def test_a_second_step_compiles_nothing(frontend, graph):
     """One program a (shape, dtype, treatment), traced once whatever the number of variables."""
     start = {f"layer_{i}/{k}": np.ones(s) for i in range(6)
              for k, s in {"kernel": (4, 4), "bias": (4,)}.items()}  # fmt: skip
-    _, optimizer = final_weights(door, [start] * 3, start, graph=graph)
+    _, optimizer = final_weights(frontend, [start] * 3, start, graph=graph)
     assert len(programs(optimizer)) == 2
     traced = [*programs(optimizer).values(), *optimizer._update._steps.values()]
     assert [f.experimental_get_tracing_count() for f in traced] == [1, 1] + [1] * (not graph)
 
 
-@every_door
-def test_without_jit_nothing_is_compiled(door):
+@every_frontend
+def test_without_jit_nothing_is_compiled(frontend):
     start, gradients = random_problem()
-    _, optimizer = final_weights(door, gradients, start, jit_compile=False)
+    _, optimizer = final_weights(frontend, gradients, start, jit_compile=False)
     assert not any(is_compiled(optimizer))
 
 
-@every_door
-def test_small_layers_are_not_compiled_but_on_replicas(door, monkeypatch):
+@every_frontend
+def test_small_layers_are_not_compiled_but_on_replicas(frontend, monkeypatch):
     """Theirs must be equal to the last bit."""
     start = {"small": np.ones((4, 4)), "large": np.ones((4, 5))}
     monkeypatch.setattr(namespace, "LARGE", 20)
-    _, optimizer = final_weights(door, [start], start)
+    _, optimizer = final_weights(frontend, [start], start)
     assert is_compiled(optimizer) == [False, True]
     strategy = mirrored(2)
     with strategy.scope():
         variable = tf.Variable(np.ones(3, "float32"))
-        optimizer = DOORS[door][1].LAMB()
+        optimizer = FRONTENDS[frontend][1].LAMB()
         optimizer.build([variable])
     strategy.run(lambda: optimizer.apply_gradients([(tf.ones(3), variable)]))
     assert is_compiled(optimizer) == [True]

@@ -1,4 +1,4 @@
-"""Both doors under `tf.distribute`: one device, replicas, processes and parameter servers agree.
+"""`tf.distribute`: one device, replicas, processes and parameter servers agree.
 
 `test_sharded.py` is its half on JAX.
 """
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import clusters, replicas
 from support.clusters import mirrored
-from support.doors import every_door, uncompiled
+from support.frontends import every_frontend, uncompiled
 from support.replicas import BATCH, CASES, Task, one_device
 
 
@@ -40,54 +40,56 @@ slow = pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=() if case == "LARS accumulated" else slow) for case in CASES]
 )
-@every_door
-def test_replicas_are_one_device(door, case):
+@every_frontend
+def test_replicas_are_one_device(frontend, case):
     """Weights, slots, accumulators and averages; the copies to the last bit."""
-    task = Task(door, case, mirrored(2)).train()
-    assert_replicas_are_one_device(task.copies(), 2, one_device(door, case))
+    task = Task(frontend, case, mirrored(2)).train()
+    assert_replicas_are_one_device(task.copies(), 2, one_device(frontend, case))
 
 
 @slow
 @pytest.mark.parametrize("case", ["LAMB", "LARS accumulated"])
-@every_door
-def test_many_replicas_are_one_device(door, case):
+@every_frontend
+def test_many_replicas_are_one_device(frontend, case):
     """In a process of their own, which gives back what their programs have taken."""
-    (found,) = clusters.results(functools.partial(replicas.copies_of, door, case, (4, 8)))
+    (found,) = clusters.results(functools.partial(replicas.copies_of, frontend, case, (4, 8)))
     for count, copies in found:
-        assert_replicas_are_one_device(copies, count, one_device(door, case))
+        assert_replicas_are_one_device(copies, count, one_device(frontend, case))
 
 
 @slow
 @pytest.mark.parametrize("case", ["LAMB", "LARS accumulated"])
-@every_door
-def test_eager_replicas_are_one_device(door, case):
+@every_frontend
+def test_eager_replicas_are_one_device(frontend, case):
     """An eager one: the gradients of its eager model round differently."""
-    task = Task(door, case, mirrored(2)).train(graph=False)
-    assert_replicas_are_one_device(task.copies(), 2, one_device(door, case, graph=False))
+    task = Task(frontend, case, mirrored(2)).train(graph=False)
+    assert_replicas_are_one_device(task.copies(), 2, one_device(frontend, case, graph=False))
 
 
 @pytest.mark.parametrize("case", CASES)
-@every_door
-def test_replicas_that_are_not_compiled_are_one_device(door, case):
+@every_frontend
+def test_replicas_that_are_not_compiled_are_one_device(frontend, case):
     """Not to the last bit: uncompiled, TensorFlow adds three numbers in an order of its threads."""
     with uncompiled():
-        task = Task(door, case, mirrored(2)).train(graph=False)
-        assert_all_equal(task.copies(), one_device(door, case, graph=False, jit_compile=False))
+        task = Task(frontend, case, mirrored(2)).train(graph=False)
+        assert_all_equal(task.copies(), one_device(frontend, case, graph=False, jit_compile=False))
 
 
 @slow
-@every_door
-def test_uncompiled_in_a_graph_they_are_one_device(door):
-    task = Task(door, "LARS accumulated", mirrored(2), jit_compile=False).train()
-    assert_all_equal(task.copies(), one_device(door, "LARS accumulated"))
+@every_frontend
+def test_uncompiled_in_a_graph_they_are_one_device(frontend):
+    task = Task(frontend, "LARS accumulated", mirrored(2), jit_compile=False).train()
+    assert_all_equal(task.copies(), one_device(frontend, "LARS accumulated"))
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=slow)])
-@every_door
-def test_fit_under_replicas_is_fit(door, count):
+@every_frontend
+def test_fit_under_replicas_is_fit(frontend, count):
     fitted = []
     for replicas_of_it in (1, count):
-        task = Task(door, "LAMB averaged", mirrored(replicas_of_it), built=False, jit_compile=False)
+        task = Task(
+            frontend, "LAMB averaged", mirrored(replicas_of_it), built=False, jit_compile=False
+        )
         with task.strategy.scope():
             task.model.compile(optimizer=task.optimizer, loss="mse")
         x, y = task.x.reshape(-1, 3), task.y.reshape(-1, 2)
@@ -106,9 +108,9 @@ def test_processes_are_one_device(count):
     assert len(others) == count - 1
     for other in others:
         assert other == first  # to the last bit
-    for door, cases in first.items():
+    for frontend, cases in first.items():
         for case, values in cases.items():
-            assert_equal(values, one_device(door, case))
+            assert_equal(values, one_device(frontend, case))
 
 
 # --- ParameterServerStrategy, which Keras 3 does not know ---

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import tf_keras
 from goldens import load, problem
-from support.doors import DOORS, every_door
+from support.frontends import FRONTENDS, every_frontend
 from support.migrating import ADDONS, GARDEN
 
 CASES = load.cases("tensorflow_addons")
 
 
 @pytest.mark.parametrize("name", CASES)
-@every_door
-def test_from_addons(door, name):
+@every_frontend
+def test_from_addons(frontend, name):
     case = CASES[name]
-    config = DOORS[door][1].from_addons(case["config"]).get_config()
+    config = FRONTENDS[frontend][1].from_addons(case["config"]).get_config()
     for argument, value in case["arguments"].items():
         if argument == "learning_rate" and value == "schedule":
             assert config["learning_rate"]["config"]["values"] == problem.SCHEDULE["lamb"]
@@ -27,9 +27,9 @@ def test_from_addons(door, name):
     assert config["epsilon"] == case["arguments"].get("epsilon", 1e-6)
 
 
-@every_door
-def test_from_addons_reads_both_forms_and_the_file(door):
-    _, room = DOORS[door]
+@every_frontend
+def test_from_addons_reads_both_forms_and_the_file(frontend):
+    _, room = FRONTENDS[frontend]
     with h5py.File(ADDONS["files"]["hdf5"]) as file:
         older = json.loads(file.attrs["training_config"])["optimizer_config"]
     configs = [
@@ -40,9 +40,9 @@ def test_from_addons_reads_both_forms_and_the_file(door):
     assert configs[0]["exclude_from_weight_decay"] == ["layer_norm", "bias"]
 
 
-@every_door
-def test_from_addons_refuses_what_it_would_have_to_guess(door):
-    _, room = DOORS[door]
+@every_frontend
+def test_from_addons_refuses_what_it_would_have_to_guess(frontend):
+    _, room = FRONTENDS[frontend]
     garden = GARDEN["lamb_model"]["config"]
     with pytest.raises(ValueError, match="exclusion lists"):
         room.from_addons(garden)
@@ -57,9 +57,9 @@ def test_from_addons_refuses_what_it_would_have_to_guess(door):
         room.from_addons(strange)
 
 
-@every_door
-def test_the_legacy_decay_of_the_rate_becomes_a_schedule(door):
-    _, room = DOORS[door]
+@every_frontend
+def test_the_legacy_decay_of_the_rate_becomes_a_schedule(frontend):
+    _, room = FRONTENDS[frontend]
     config = {"class_name": "Addons>LAMB", "config": {"learning_rate": 0.1, "decay": 0.5}}
     optimizer = room.from_addons(config)
     rates = [float(optimizer._learning_rate(step)) for step in range(3)]

@@ -12,7 +12,7 @@ from goldens import problem
 from official.modeling.optimization import lamb as garden_lamb
 from official.modeling.optimization import lars as garden_lars
 from support import migrating
-from support.doors import DOORS, every_door, uncompiled
+from support.frontends import FRONTENDS, every_frontend, uncompiled
 from support.migrating import ADDONS, DECAY, GARDEN, KERAS, build, renamed_model
 
 import tf_lamb.keras
@@ -61,9 +61,9 @@ def go_on(optimizer, model, golden):
 
 
 @pytest.mark.parametrize("name", FILES)
-@every_door
-def test_a_file_goes_on_as_the_peer_did(door, name):
-    host, room = DOORS[door]
+@every_frontend
+def test_a_file_goes_on_as_the_peer_did(frontend, name):
+    host, room = FRONTENDS[frontend]
     golden, kind, family, arguments = FILES[name]
     model = build(host)
     optimizer = getattr(room, family)(**arguments, jit_compile=False)
@@ -170,15 +170,15 @@ TO_AND_FRO = {
 
 @pytest.mark.parametrize("family", TO_AND_FRO)
 @pytest.mark.parametrize(("here", "there"), [("keras", "tf_keras"), ("tf_keras", "keras")])
-def test_a_door_leads_to_the_other(here, there, family):
+def test_a_frontend_leads_to_the_other(here, there, family):
     gradients, rest = ADDONS["gradients"], range(SAVED, problem.STEPS)
     models, optimizers = {}, {}
-    for door, (host, room) in DOORS.items():
-        models[door] = build(host)
-        optimizers[door] = getattr(room, family)(**TO_AND_FRO[family], jit_compile=False)
+    for frontend, (host, room) in FRONTENDS.items():
+        models[frontend] = build(host)
+        optimizers[frontend] = getattr(room, family)(**TO_AND_FRO[family], jit_compile=False)
     list(apply(optimizers[here], models[here], gradients, range(SAVED)))
     models[there].set_weights(models[here].get_weights())
-    report = DOORS[there][1].migrate(optimizers[here], optimizers[there], models[there])
+    report = FRONTENDS[there][1].migrate(optimizers[here], optimizers[there], models[there])
     assert report.step == SAVED and not (report.changes or report.unsaid)
     one, other = (apply(optimizers[d], models[d], gradients, rest) for d in (here, there))
     for weights, same in zip(one, other, strict=True):
@@ -190,10 +190,10 @@ def test_a_door_leads_to_the_other(here, there, family):
             np.testing.assert_allclose(value.numpy(), same.numpy(), rtol=1e-6)
 
 
-@every_door
-def test_what_accompanies_the_slots(door):
+@every_frontend
+def test_what_accompanies_the_slots(frontend):
     """Averages begin with the weights, micro-steps are counted, half slots are cast."""
-    host, room = DOORS[door]
+    host, room = FRONTENDS[frontend]
     model = build(host)
     optimizer = room.LAMB(
         0.02, **DECAY, use_ema=True, gradient_accumulation_steps=3, slot_dtype="bfloat16",
@@ -266,8 +266,8 @@ def test_a_report_reads_as_a_letter():
 
 
 @pytest.mark.parametrize("name", ["migrate", "from_addons"])
-def test_both_doors_say_it_alike(name):
-    one, other = (getattr(room, name) for _, room in DOORS.values())
+def test_both_frontends_say_it_alike(name):
+    one, other = (getattr(room, name) for _, room in FRONTENDS.values())
     assert inspect.signature(one) == inspect.signature(other)
     parser = doctest.DocTestParser()
     for function in (one, other):

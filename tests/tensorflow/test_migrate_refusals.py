@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_keras
 from official.modeling.optimization import lamb as garden_lamb
 from official.modeling.optimization import lars as garden_lars
-from support.doors import DOORS, every_door, uncompiled
+from support.frontends import FRONTENDS, every_frontend, uncompiled
 from support.migrating import ADDONS, GARDEN, build, renamed_model, stepped
 
 import tf_lamb.keras
@@ -148,9 +148,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-@every_door
-def test_bad_sources_change_nothing(door, name, tmp_path):
-    host, room = DOORS[door]
+@every_frontend
+def test_bad_sources_change_nothing(frontend, name, tmp_path):
+    host, room = FRONTENDS[frontend]
     make, error, words = BAD[name]
     source = make(tmp_path)
     host.backend.clear_session()
@@ -176,16 +176,16 @@ def test_the_forms_of_momentum_do_not_mix():
     old.apply_gradients([(v, v) for v in model.trainable_variables])
     with pytest.raises(ValueError, match="momentum_form='outside'"):
         tf_lamb.tf_keras.migrate(old, tf_lamb.tf_keras.LARS(0.1), model)
-    for door, (host, room) in DOORS.items():
+    for frontend, (host, room) in FRONTENDS.items():
         new = room.LARS(0.1, momentum_form="mixed")
         with pytest.raises(ValueError, match="'inside' or"):
-            room.migrate(GARDEN["lars_model"]["files"]["checkpoint"], new, build(host)), door
+            room.migrate(GARDEN["lars_model"]["files"]["checkpoint"], new, build(host)), frontend
 
 
-@every_door
-def test_the_matrices_of_muon_are_the_same(door):
+@every_frontend
+def test_the_matrices_of_muon_are_the_same(frontend):
     """A momentum is no first moment: which variables have which is told by name."""
-    host, room = DOORS[door]
+    host, room = FRONTENDS[frontend]
     model = build(host)
     old = room.Muon(exclude_from_layer_adaptation=["embed", "head"])
     old.build(model.trainable_variables)

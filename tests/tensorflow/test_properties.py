@@ -1,4 +1,4 @@
-"""Properties of any case that hypothesis finds, through both doors on TensorFlow: the oracle to the
+"""Properties of any case that hypothesis finds, in both frontends on TensorFlow: the oracle to the
 last places, whatever the dtypes, the order of variables and the gradients that are missing.
 
 `benchmarks/properties.py` runs the same properties on twenty times as many cases.
@@ -14,7 +14,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from support import property_cases as properties
-from support.doors import DOORS, every_door, new_variable, uncompiled
+from support.frontends import FRONTENDS, every_frontend, new_variable, uncompiled
 from support.property_cases import cases
 from support.running_error import FLOAT32, FLOAT64
 
@@ -31,7 +31,7 @@ PATTERNS = (
 )  # fmt: skip
 DTYPES = ("float32", "float32", "float64", "float16", "bfloat16")
 HALVES = ("float16", "bfloat16")
-PER_DOOR = st.lists(st.sampled_from(PATTERNS), max_size=2, unique=True)
+PER_FRONTEND = st.lists(st.sampled_from(PATTERNS), max_size=2, unique=True)
 
 
 @st.composite
@@ -59,8 +59,8 @@ def runs(draw):
         "opts": draw(properties.options(family)),
         "arguments": {
             "weight_decay": draw(properties.DECAYS),
-            "exclude_from_weight_decay": draw(st.none() | PER_DOOR),
-            "exclude_from_layer_adaptation": draw(st.none() | PER_DOOR),
+            "exclude_from_weight_decay": draw(st.none() | PER_FRONTEND),
+            "exclude_from_layer_adaptation": draw(st.none() | PER_FRONTEND),
             "master_weights": draw(st.booleans()),
         },
     }
@@ -81,13 +81,13 @@ def treatment_of(path, shape, family, arguments):
     return Treatment(decay, not excluded(unadapted), axes=axes)
 
 
-def built(door, run, jit_compile=False):
+def built(frontend, run, jit_compile=False):
     """The optimizer of a run, and its variables by path."""
     variables = {
-        path: new_variable(door, value, dtype, path)
+        path: new_variable(frontend, value, dtype, path)
         for path, value, dtype in zip(run["paths"], run["start"], run["dtypes"], strict=True)
     }
-    optimizer = getattr(DOORS[door][1], run["family"])(
+    optimizer = getattr(FRONTENDS[frontend][1], run["family"])(
         run["lr"], **run["opts"], **run["arguments"], jit_compile=jit_compile
     )
     with warnings.catch_warnings():
@@ -170,37 +170,37 @@ def compare_with_oracle(name, run, path, g, before, after, t, family):
         np.testing.assert_array_equal(kept.astype(got[0].dtype), got[0])
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_a_door_is_the_oracle_to_the_last_places(door):
+def test_a_frontend_is_the_oracle_to_the_last_places(frontend):
     @cases(40)
     @given(runs())
     def check(run):
-        optimizer, variables = built(door, run)
+        optimizer, variables = built(frontend, run)
         for step in range(len(run["gradients"])):
-            check_step(f"door {door}", run, optimizer, variables, step)
-        properties.held(f"door {door}")
+            check_step(f"frontend {frontend}", run, optimizer, variables, step)
+        properties.held(f"frontend {frontend}")
 
     check()
 
 
-@every_door
-def test_a_compiled_door_is_the_oracle_to_the_last_places(door, monkeypatch):
+@every_frontend
+def test_a_compiled_frontend_is_the_oracle_to_the_last_places(frontend, monkeypatch):
     monkeypatch.setattr(namespace, "LARGE", 1)  # small layers are not compiled otherwise
 
     @cases(2)
     @given(runs())
     def check(run):
-        optimizer, variables = built(door, run, jit_compile=True)
-        check_step(f"door {door}, compiled", run, optimizer, variables, 0)
-        properties.held(f"door {door}, compiled")
+        optimizer, variables = built(frontend, run, jit_compile=True)
+        check_step(f"frontend {frontend}, compiled", run, optimizer, variables, 0)
+        properties.held(f"frontend {frontend}, compiled")
 
     check()
 
 
-@every_door
+@every_frontend
 @uncompiled()
-def test_the_order_of_variables_and_those_without_a_gradient_change_nothing(door):
+def test_the_order_of_variables_and_those_without_a_gradient_change_nothing(frontend):
     """Bit for bit: the weights of the reversed model, and of one without the others."""
 
     @cases(10)
@@ -215,7 +215,7 @@ def test_the_order_of_variables_and_those_without_a_gradient_change_nothing(door
         turned |= {key: run[key][::-1] for key in ("paths", "dtypes", "start")}
         weights = []
         for each in (alone, turned):
-            optimizer, variables = built(door, each)
+            optimizer, variables = built(frontend, each)
             others = {p: v.numpy() for p, v in variables.items() if p != first}
             for gradients in run["gradients"]:
                 given_ = dict.fromkeys(variables) | {first: gradients[kept[0]]}
@@ -225,7 +225,7 @@ def test_the_order_of_variables_and_those_without_a_gradient_change_nothing(door
             weights.append(state_of(optimizer, variables)[first])
         for one, other in zip(*weights, strict=True):
             assert_identical(one, other)
-        properties.held(f"door {door}, other orders")
+        properties.held(f"frontend {frontend}, other orders")
 
     check()
 
@@ -234,17 +234,17 @@ def assert_identical(one, other):
     assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
-@every_door
-def test_a_config_makes_the_same_optimizer_again(door):
+@every_frontend
+def test_a_config_makes_the_same_optimizer_again(frontend):
     @cases(40)
     @given(runs())
     def check(run):
-        cls = getattr(DOORS[door][1], run["family"])
+        cls = getattr(FRONTENDS[frontend][1], run["family"])
         config = cls(run["lr"], **run["opts"], **run["arguments"]).get_config()
         assert cls.from_config(json.loads(json.dumps(config))).get_config() == config
         for name, value in {**run["opts"], **run["arguments"]}.items():
             kept = tuple(config[name]) if isinstance(value, tuple) else config[name]
             assert kept == value, name
-        properties.held(f"door {door}, config")
+        properties.held(f"frontend {frontend}, config")
 
     check()

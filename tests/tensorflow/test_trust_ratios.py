@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from support import watching
 from support.clusters import mirrored
-from support.doors import DOORS, every_door
 from support.examples import run_example
+from support.frontends import FRONTENDS, every_frontend
 from support.watching import optimizer_of, quiet, toy_model
 
 from tf_lamb.api.optimizers import observation as observing
@@ -16,27 +16,27 @@ from tf_lamb.model_garden.report import read_scalars
 
 
 @pytest.mark.parametrize("name", ["TrustRatios", "LAMB.observe_trust_ratios"])
-@every_door
-def test_the_example_runs(door, name):
-    item = DOORS[door][1]
+@every_frontend
+def test_the_example_runs(frontend, name):
+    item = FRONTENDS[frontend][1]
     for part in name.split("."):
         item = getattr(item, part)
     run_example(item, least=5)
 
 
-def test_the_doors_have_one_face():
-    one, other = (door.TrustRatios for _, door in DOORS.values())
+def test_the_frontends_have_one_face():
+    one, other = (frontend.TrustRatios for _, frontend in FRONTENDS.values())
     assert inspect.signature(one) == inspect.signature(other)
     assert inspect.getdoc(one) == inspect.getdoc(other)
 
 
 @pytest.mark.parametrize("case", ["LAMB clipped", "LARS"])
-@every_door
-def test_replicas_show_what_one_device_shows(door, case):
+@every_frontend
+def test_replicas_show_what_one_device_shows(frontend, case):
     strategy = mirrored(2)
     with strategy.scope():
-        model = toy_model(door, optimizer_of(door, case), run_eagerly=case == "LARS")
-    watching.assert_equal(watching.fit(model, door, quiet(door), 3), case)
+        model = toy_model(frontend, optimizer_of(frontend, case), run_eagerly=case == "LARS")
+    watching.assert_equal(watching.fit(model, frontend, quiet(frontend), 3), case)
     # Each replica wrote its own copy.
     vectors = model.optimizer._observer.variables
     assert vectors
@@ -45,15 +45,15 @@ def test_replicas_show_what_one_device_shows(door, case):
         np.testing.assert_array_equal(one, other)
 
 
-@every_door
-def test_observed_before_it_is_built_in_a_replica(door):
+@every_frontend
+def test_observed_before_it_is_built_in_a_replica(frontend):
     """The first step of a custom loop builds the optimizer, and then the vectors."""
     strategy = mirrored(2)
     with strategy.scope():
         variable = tf.Variable([3.0, 4.0])
-        optimizer = DOORS[door][1].LAMB(0.1)
+        optimizer = FRONTENDS[frontend][1].LAMB(0.1)
     optimizer.observe_trust_ratios()
-    if door == "keras":  # whose optimizers build outside of a replica only
+    if frontend == "keras":  # whose optimizers build outside of a replica only
         with strategy.scope():
             optimizer.build([variable])
 
@@ -66,9 +66,9 @@ def test_observed_before_it_is_built_in_a_replica(door):
     assert seen[3:] == (1, pytest.approx(5.0), pytest.approx(1.0), pytest.approx(5.0), 0)
 
 
-def traced(door, observe):
+def traced(frontend, observe):
     """The graph of a step and of the programs in it."""
-    optimizer = DOORS[door][1].LAMB(0.1)
+    optimizer = FRONTENDS[frontend][1].LAMB(0.1)
     variables = [tf.Variable(tf.ones((4, 3)), name="kernel"), tf.Variable(tf.ones(3), name="bias")]
     optimizer.build(variables)
     if observe:
@@ -87,20 +87,20 @@ def count(nodes, op):
     return sum(node.op == op for node in nodes)
 
 
-@every_door
-def test_unobserved_nothing_is_traced(door):
-    plain, watched = traced(door, observe=False), traced(door, observe=True)
+@every_frontend
+def test_unobserved_nothing_is_traced(frontend):
+    plain, watched = traced(frontend, observe=False), traced(frontend, observe=True)
     # Two weights and their two moments; in Keras 3 the count of steps, too.
-    assert count(plain, "AssignVariableOp") == {"keras": 7, "tf_keras": 6}[door]
+    assert count(plain, "AssignVariableOp") == {"keras": 7, "tf_keras": 6}[frontend]
     assert count(watched, "AssignVariableOp") == count(plain, "AssignVariableOp") + 2
     assert count(plain, "Pack") < count(watched, "Pack")
     assert not any("trust_ratio" in node.name for node in plain)
 
 
-@every_door
-def test_a_second_observed_step_compiles_nothing(door):
+@every_frontend
+def test_a_second_observed_step_compiles_nothing(frontend):
     variables = [tf.Variable(tf.ones((4, 3)), name=f"kernel_{i}") for i in range(3)]
-    optimizer = DOORS[door][1].LAMB(0.1)
+    optimizer = FRONTENDS[frontend][1].LAMB(0.1)
     optimizer.observe_trust_ratios()
     optimizer.build(variables)
     for _ in range(3):
@@ -109,13 +109,13 @@ def test_a_second_observed_step_compiles_nothing(door):
     assert program.experimental_get_tracing_count() == 1
 
 
-@every_door
-def test_a_checkpoint_does_not_hold_them(door, tmp_path):
-    host, _ = DOORS[door]
+@every_frontend
+def test_a_checkpoint_does_not_hold_them(frontend, tmp_path):
+    host, _ = FRONTENDS[frontend]
     keys = []
-    for watch in ([], [quiet(door)]):
+    for watch in ([], [quiet(frontend)]):
         host.backend.clear_session()
-        model = toy_model(door, optimizer_of(door, "LAMB"), run_eagerly=True)
+        model = toy_model(frontend, optimizer_of(frontend, "LAMB"), run_eagerly=True)
         watching.train(model, np.ones((4, 2)), np.ones((4, 2)), *watch, batch_size=4, epochs=1)
         path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(str(tmp_path / "c"))
         keys.append({key for key, _ in tf.train.list_variables(path)})
@@ -123,10 +123,10 @@ def test_a_checkpoint_does_not_hold_them(door, tmp_path):
     assert keys[0] == keys[1]
 
 
-@every_door
-def test_tensorboard_has_the_histograms(door, tmp_path):
-    model = toy_model(door, optimizer_of(door, "LAMB clipped"), run_eagerly=True)
-    watching.fit(model, door, quiet(door, directory=str(tmp_path)), 3)
+@every_frontend
+def test_tensorboard_has_the_histograms(frontend, tmp_path):
+    model = toy_model(frontend, optimizer_of(frontend, "LAMB clipped"), run_eagerly=True)
+    watching.fit(model, frontend, quiet(frontend, directory=str(tmp_path)), 3)
     scalars = read_scalars(str(tmp_path))
     assert scalars["clipped_trust_ratios"] == {1: 1.0, 2: 1.0, 3: 1.0}
     steps, tags = {}, set()

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.doors import DOORS, every_door
+from support.frontends import FRONTENDS, every_frontend
 
 FAMILY = ("LAMB", "LANS", "LARS", "Muon", "AdamP", "SGDP")
 
 
-@every_door
+@every_frontend
 @pytest.mark.parametrize("name", [*FAMILY, "AdaScale", "MeasureNoise"])
-def test_a_step_on_gradients_of_unknown_shape(door, name):
-    host, ours = DOORS[door]
+def test_a_step_on_gradients_of_unknown_shape(frontend, name):
+    host, ours = FRONTENDS[frontend]
     if name in ("AdaScale", "MeasureNoise"):
         inner = ours.LAMB(0.1, gradient_accumulation_steps=2, jit_compile=False)
         optimizer = ours.AdaScale(inner, 2) if name == "AdaScale" else ours.MeasureNoise(inner)
@@ -19,7 +19,7 @@ def test_a_step_on_gradients_of_unknown_shape(door, name):
         optimizer = getattr(ours, name)(0.1, jit_compile=False)
     w = (
         host.Variable(np.ones((3, 2)), name="w")
-        if door == "keras"
+        if frontend == "keras"
         else tf.Variable(np.ones((3, 2)))
     )
     optimizer.build([w])

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 import tf_keras
 from support.clusters import all_reduces
-from support.doors import precision
 from support.feeding import Feed, gradients, maker
+from support.frontends import precision
 
 import tf_lamb.tf_keras
 from tf_lamb.api.variables import step_of

@@ -9,12 +9,12 @@ import pytest
 
 BACKEND = keras.backend.backend()
 # Name -> the host and our half of it. tf_keras is TensorFlow's alone.
-DOORS = {
+FRONTENDS = {
     name: (importlib.import_module(name), importlib.import_module(f"tf_lamb.{name}"))
     for name in (("keras", "tf_keras") if BACKEND == "tensorflow" else ("keras",))
 }
 
-every_door = pytest.mark.parametrize("door", DOORS)
+every_frontend = pytest.mark.parametrize("frontend", FRONTENDS)
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="needs TensorFlow")
 on_jax = pytest.mark.skipif(BACKEND != "jax", reason="needs JAX")
 
@@ -50,9 +50,9 @@ def as_compiled(model):
 
 
 @contextlib.contextmanager
-def precision(door, floatx="float32", policy=None):
+def precision(frontend, floatx="float32", policy=None):
     """The host's default dtype, or the policy of its layers."""
-    host, _ = DOORS[door]
+    host, _ = FRONTENDS[frontend]
     set_policy = host.mixed_precision.set_global_policy
     host.backend.set_floatx(floatx)
     set_policy(policy or floatx)
@@ -64,13 +64,13 @@ def precision(door, floatx="float32", policy=None):
 
 
 def array(variable):
-    """A variable's value, of either door and any backend."""
+    """A variable's value, of either frontend and any backend."""
     return np.array(keras.ops.convert_to_numpy(variable))
 
 
-def new_variable(door, value, dtype="float32", path="variable"):
+def new_variable(frontend, value, dtype="float32", path="variable"):
     """A variable of the host, at this path."""
-    if door == "tf_keras":
+    if frontend == "tf_keras":
         import tensorflow as tf
 
         return tf.Variable(tf.cast(value, dtype), name=path)
@@ -93,11 +93,11 @@ def apply(optimizer, gradients, variables):
     ])  # fmt: skip
 
 
-def train(door, optimizer, start, gradients, dtype="float32", rates=(), steps=3):
+def train(frontend, optimizer, start, gradients, dtype="float32", rates=(), steps=3):
     """The weights after each step on fixed gradients, or on those of a function, by path.
 
     Args:
-        door: Of the optimizer.
+        frontend: Of the optimizer.
         optimizer: One of ours.
         start: Path -> where its variable begins.
         gradients: A list of path -> gradient, or a function of the weights.
@@ -105,7 +105,7 @@ def train(door, optimizer, start, gradients, dtype="float32", rates=(), steps=3)
         rates: The learning rate of each step, where it changes.
         steps: Of a function, how many.
     """
-    variables = {path: new_variable(door, w, dtype, path) for path, w in start.items()}
+    variables = {path: new_variable(frontend, w, dtype, path) for path, w in start.items()}
     for t in range(steps if callable(gradients) else len(gradients)):
         if rates:
             optimizer.learning_rate = rates[t]

@@ -1,4 +1,4 @@
-"""What every door promises alike: signatures, words, examples, early refusals."""
+"""What every frontend promises alike: signatures, words, examples, early refusals."""
 
 import inspect
 import re
@@ -6,8 +6,16 @@ import re
 import numpy as np
 import pytest
 from support.cases import random_problem
-from support.doors import DOORS, every_door, new_variable, on_jax, on_tensorflow, train, uncompiled
 from support.examples import run_example
+from support.frontends import (
+    FRONTENDS,
+    every_frontend,
+    new_variable,
+    on_jax,
+    on_tensorflow,
+    train,
+    uncompiled,
+)
 
 import tf_lamb
 from tf_lamb.api import callbacks, layers, noise, optimizers
@@ -18,8 +26,8 @@ FACES = [name for room in ROOMS for name in room.__all__ if name != "BackupAndRe
 OPTIMIZERS = optimizers.__all__
 
 
-def faces_of(door, names=FACES):
-    return {name: getattr(DOORS[door][1], name) for name in names}
+def faces_of(frontend, names=FACES):
+    return {name: getattr(FRONTENDS[frontend][1], name) for name in names}
 
 
 def arguments_of(cls):
@@ -27,8 +35,8 @@ def arguments_of(cls):
 
 
 @on_tensorflow
-def test_both_doors_have_the_same_names():
-    one, other = (ours for _, ours in DOORS.values())
+def test_both_frontends_have_the_same_names():
+    one, other = (ours for _, ours in FRONTENDS.values())
     assert one.__all__ == other.__all__
     assert set(FACES) <= set(one.__all__) <= set(tf_lamb.__all__)
 
@@ -37,42 +45,43 @@ def test_both_doors_have_the_same_names():
 @pytest.mark.parametrize("read", [inspect.signature, inspect.getdoc])
 def test_signatures_and_docstrings_are_equal(read):
     one, other = (
-        {name: read(cls) for name, cls in faces_of(door).items()} for door in ("keras", "tf_keras")
+        {name: read(cls) for name, cls in faces_of(frontend).items()}
+        for frontend in ("keras", "tf_keras")
     )
     assert one == other
 
 
-@every_door
+@every_frontend
 @pytest.mark.once
-def test_the_config_holds_every_argument(door):
-    for cls in faces_of(door, OPTIMIZERS).values():
+def test_the_config_holds_every_argument(frontend):
+    for cls in faces_of(frontend, OPTIMIZERS).values():
         assert set(cls().get_config()) == arguments_of(cls), cls
 
 
-@every_door
+@every_frontend
 @pytest.mark.once
-def test_every_argument_is_documented(door):
+def test_every_argument_is_documented(frontend):
     assert not [
         (name, argument)
-        for name, cls in faces_of(door).items()
+        for name, cls in faces_of(frontend).items()
         for argument in arguments_of(cls)
         if not re.search(rf"^    {argument}: ", inspect.getdoc(cls), re.MULTILINE)
     ]
 
 
 @on_tensorflow
-@every_door
+@every_frontend
 @pytest.mark.parametrize("name", FACES)
 @uncompiled(fits=True)
-def test_the_example_runs(door, name):
-    run_example(getattr(DOORS[door][1], name), least=4)
+def test_the_example_runs(frontend, name):
+    run_example(getattr(FRONTENDS[frontend][1], name), least=4)
 
 
 @on_jax
 def test_a_compiled_step_is_the_uncompiled_one():
     import jax
 
-    _, ours = DOORS["keras"]
+    _, ours = FRONTENDS["keras"]
     start, gradients = random_problem(shape=(64, 32), steps=10)
     settings = {"weight_decay": 0.1, "exclude_from_weight_decay": ["bias"]}
     with uncompiled():
@@ -89,37 +98,37 @@ def test_a_compiled_step_is_the_uncompiled_one():
         np.testing.assert_allclose(value, expected[path], rtol=1e-6, atol=1e-6)
 
 
-@every_door
+@every_frontend
 @pytest.mark.once
-def test_the_method_refuses_a_bare_string(door):
+def test_the_method_refuses_a_bare_string(frontend):
     """Taken letter by letter, "bias" would exclude whatever has a b, an i, an a or an s in it."""
-    optimizer = DOORS[door][1].LAMB(weight_decay=0.1)
+    optimizer = FRONTENDS[frontend][1].LAMB(weight_decay=0.1)
     with pytest.raises(TypeError, match=r"var_names .* Did you mean \['bias'\]"):
         optimizer.exclude_from_weight_decay(var_names="bias")
     assert optimizer.get_config()["exclude_from_weight_decay"] is None
 
 
-@every_door
+@every_frontend
 @pytest.mark.once
-def test_no_weight_decay_may_be_written_as_none(door):
-    assert DOORS[door][1].LAMB(weight_decay=None).get_config()["weight_decay"] == 0.0
+def test_no_weight_decay_may_be_written_as_none(frontend):
+    assert FRONTENDS[frontend][1].LAMB(weight_decay=None).get_config()["weight_decay"] == 0.0
 
 
-@every_door
+@every_frontend
 @pytest.mark.once
-def test_accumulating_one_batch_is_not_accumulating(door):
-    optimizer = DOORS[door][1].LAMB(gradient_accumulation_steps=1)
+def test_accumulating_one_batch_is_not_accumulating(frontend):
+    optimizer = FRONTENDS[frontend][1].LAMB(gradient_accumulation_steps=1)
     assert not getattr(optimizer, "gradient_accumulation_steps", None)
 
 
-@every_door
+@every_frontend
 @pytest.mark.once
-def test_settings_have_no_argument_of_a_host(door):
+def test_settings_have_no_argument_of_a_host(frontend):
     fields = set(Settings.__dataclass_fields__) - {"hyperparameters"}
-    assert fields <= arguments_of(DOORS[door][1].LAMB)
+    assert fields <= arguments_of(FRONTENDS[frontend][1].LAMB)
 
 
-@every_door
-def test_it_is_an_optimizer_of_its_host(door):
-    host, ours = DOORS[door]
+@every_frontend
+def test_it_is_an_optimizer_of_its_host(frontend):
+    host, ours = FRONTENDS[frontend]
     assert isinstance(ours.LAMB(), host.optimizers.Optimizer)
