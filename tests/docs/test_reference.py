@@ -31,7 +31,7 @@ def documented():
 
 def public():
     names = [f"tf_lamb.{name}" for name in tf_lamb.__all__ if name not in ROOMS]
-    names += [f"tf_lamb.keras.{name}" for name in tf_lamb._OF_ONE_FRONTEND]
+    names += [f"tf_lamb.keras.{name}" for name in tf_lamb._OF_KERAS_3]
     names += [f"tf_lamb.recipes.{name}" for name in recipes.__all__]
     names += [
         f"tf_lamb.schedules.{name}"
