@@ -24,7 +24,7 @@ PLANTS = {
         [
             (
                 "of",
-                "parts.append(Part(name, shape, kept))",
+                "parts.append(Part(name, shape, kept, initial))",
                 "parts.append(Part(name, shape, {str(n): v for n, v in enumerate(kept.values())}))",
             ),
             (
