@@ -281,6 +281,57 @@ def of_autowarmup():
     return plain
 
 
+def of_transfer():
+    """Losses on flights above the tuned baseline's, an arm a row."""
+    losses = collections.defaultdict(dict)
+    for run in runs("transfer"):
+        names = "optimizer", "batch", "rate", "weight_decay", "beta_2", "epsilon", "warmup"
+        key = tuple(run[name] for name in names)
+        losses[key][run["seed"]] = run["loss"] or math.inf
+    three = {key: list(seeds.values()) for key, seeds in losses.items() if len(seeds) == 3}
+    cells, mean = collections.defaultdict(list), collections.defaultdict(list)
+    for k in (8, 32):
+        for optimizer in ("lamb", "adamw", "muon"):
+            (base,) = (key for key in three if key[:2] == (optimizer, 64))
+            _, _, rate, decay, beta, epsilon, warmup = base
+            root, near, least = math.sqrt(k), rate * math.sqrt(k), max(beta**k, 0.95)
+            arms = {
+                "kept": (rate, decay, beta, epsilon, warmup),
+                "linear": (rate * k, decay, beta, epsilon, warmup),
+                "sqrt": (near, decay, beta, epsilon, warmup),
+                "transfer": (near, decay * root, least, epsilon, warmup),
+                "all": (near, decay * root, least, epsilon / root, warmup),
+                "legw": (near, decay, beta, epsilon, warmup * k),
+            }
+            around = [(near * factor, decay, beta, epsilon, warmup) for factor in (0.5, 1, 2, 4)]
+            found = {arm: (optimizer, 64 * k, *settings) for arm, settings in arms.items()}
+            found["searched"] = min(
+                ((optimizer, 64 * k, *settings) for settings in around),
+                key=lambda each: losses[each][1],
+            )
+            for arm, key in found.items():
+                seeds = three.get(key)
+                above = [1000 * (loss - statistics.mean(three[base])) for loss in seeds or ()]
+                lost = sum(loss > 0.54 for loss in seeds or ())
+                text = f"{lost} of 3 lost" if lost else "-"
+                if above and not lost:
+                    text = f"{statistics.mean(above):.1f} ± {statistics.stdev(above):.1f}"
+                cells[arm].append(text)
+                if above and not lost:
+                    mean[arm, k].append(statistics.mean(above) / 1000)
+    saved = zip(mean["sqrt", 32], mean["transfer", 32], strict=True)
+    return {
+        "moved": {arm: " | ".join(row) for arm, row in cells.items()},
+        "transfer": (
+            max(mean["transfer", 8]),
+            min(mean["transfer", 32]),
+            max(mean["transfer", 32]),
+        ),
+        "beta_2": statistics.mean(rate - both for rate, both in saved),
+        "least_32": min(min(lost) for (arm, k), lost in mean.items() if k == 32),
+    }
+
+
 def of_update():
     """Processor time over LAMB's, of BERT-base."""
     seen = collections.defaultdict(list)
@@ -313,6 +364,7 @@ def figures():
         of_bert,
         of_adascale,
         of_autowarmup,
+        of_transfer,
         of_update,
         of_recipes,
     ):

@@ -191,6 +191,43 @@ def test_the_yamls_own_batch_is_the_baseline(records, tmp_path):
     assert said.task.train_data.global_batch_size == 4 * BATCH
 
 
+def test_transfer_moves_decay_beta_2_and_averages_too(records, tmp_path):
+    import yaml
+
+    config = tiny(records, train_steps=400)
+    config["trainer"]["optimizer_config"] |= {
+        "optimizer": {"type": "tf_lamb", "tf_lamb": {"weight_decay": 0.02, "beta_2": 0.99}},
+        "learning_rate": {"type": "polynomial", "polynomial": {
+            "initial_learning_rate": 0.01, "end_learning_rate": 0.001, "decay_steps": 400}},
+        "warmup": {"type": "linear", "linear": {"warmup_steps": 40}},
+        "ema": {"average_decay": 0.96},
+    }  # fmt: skip
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    flags = {"config_file": [str(path)], "global_batch_size": 4 * BATCH, "recipe": "transfer"}
+    params, text = filled(**flags)
+    moved = params.trainer.optimizer_config
+    lamb = moved.optimizer.tf_lamb
+    assert params.trainer.train_steps == 100
+    assert moved.learning_rate.polynomial.initial_learning_rate == pytest.approx(0.02)
+    assert moved.warmup.linear.warmup_steps == 10  # as many epochs
+    assert lamb.weight_decay == pytest.approx(0.04)  # twice the rate, a quarter of the steps
+    assert lamb.beta_2 == pytest.approx(0.99**4)
+    assert moved.ema.average_decay == pytest.approx(0.96**4)
+    assert all(name in text for name in ("learning_rate", "weight_decay", "beta_2", "ema_momentum"))
+    # What the command line says outright, holds.
+    override = "trainer.optimizer_config.optimizer.tf_lamb.weight_decay=0.5"
+    said, text = filled(**flags, params_override=override)
+    assert said.trainer.optimizer_config.optimizer.tf_lamb.weight_decay == 0.5
+    assert "as --params_override has it" in text
+    # A warmup that is most of training is cut.
+    config["trainer"]["optimizer_config"]["warmup"]["linear"]["warmup_steps"] = 200
+    path.write_text(yaml.safe_dump(config))
+    cut, text = filled(**flags)
+    assert cut.trainer.optimizer_config.warmup.linear.warmup_steps == 25
+    assert "25 steps, cut to a quarter of training" in text
+
+
 def test_a_continuous_decay_still_ends_with_training():
     params, _ = filled(experiment="lars/resnet_imagenet", global_batch_size=8192)
     config = params.trainer.optimizer_config

@@ -16,9 +16,10 @@ from tf_lamb.core.recipes.published import (
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe, arguments, schedule
 from tf_lamb.core.recipes.reference import mlperf_lamb_bert, mlperf_lars
 from tf_lamb.core.recipes.scaling import legw, linear_scaling, sqrt_scaling
+from tf_lamb.core.recipes.transfer import transfer
 
 __all__ = [
     "Recipe", "StagedRecipe", "arguments", "bert_mixed_batch", "legw", "legw_resnet50_lars",
     "linear_scaling", "mlperf_lamb_bert", "mlperf_lars", "nvidia_bert", "published_time",
-    "schedule", "sqrt_scaling", "untuned_lamb_bert", "untuned_lamb_resnet50",
+    "schedule", "sqrt_scaling", "transfer", "untuned_lamb_bert", "untuned_lamb_resnet50",
 ]  # fmt: skip

@@ -13,11 +13,13 @@ from tf_lamb.core.patterns import PRESETS
 # The functions of `tf_lamb.recipes` that make one.
 MAKERS = (
     "bert_mixed_batch", "legw", "legw_resnet50_lars", "linear_scaling", "mlperf_lamb_bert",
-    "mlperf_lars", "nvidia_bert", "sqrt_scaling", "untuned_lamb_bert", "untuned_lamb_resnet50",
+    "mlperf_lars", "nvidia_bert", "sqrt_scaling", "transfer", "untuned_lamb_bert",
+    "untuned_lamb_resnet50",
 )  # fmt: skip
 _ARGUMENTS = (
     "weight_decay", "exclude_from_weight_decay", "exclude_from_layer_adaptation", "beta_1",
     "beta_2", "epsilon", "momentum", "nesterov", "trust_coefficient", "global_clipnorm",
+    "ema_momentum",
 )  # fmt: skip
 
 
@@ -151,6 +153,10 @@ class Drawable:
         return core.plot_recipes(self, *others, over=over, ax=ax)
 
 
+def _short(value) -> str:
+    return str(float(f"{value:.6g}") if isinstance(value, float) else value)
+
+
 def batch(recipe) -> str:
     """Formats the batch size of a recipe, or of each stage."""
     sizes = dict.fromkeys(stage.batch_size for stage in recipe.stages)
@@ -190,10 +196,11 @@ class Recipe(Drawable):
         decay_rate: The factor at each boundary.
         handover: "continuous" or "drop", as above.
         weight_decay, exclude_from_weight_decay, exclude_from_layer_adaptation, beta_1, beta_2,
-        epsilon, momentum, nesterov, trust_coefficient, global_clipnorm: The optimizer's arguments
-            of that name. `exclude_from_layer_adaptation=None`: as for weight decay.
+        epsilon, momentum, nesterov, trust_coefficient, global_clipnorm, ema_momentum: The
+            optimizer's arguments of that name. `exclude_from_layer_adaptation=None`: as for decay.
         label_smoothing: Label smoothing of the loss.
         batch_norm_span: Examples that share one batch-norm statistic.
+        batch_norm_momentum: Momentum of batch normalization's running averages, for the layers.
         sequence_length: Sequence length in tokens.
         examples: The size of the training set, if steps were counted in epochs.
         epochs: Number of epochs.
@@ -232,6 +239,8 @@ class Recipe(Drawable):
     global_clipnorm: float | None = None
     label_smoothing: float | None = None
     batch_norm_span: int | None = None
+    batch_norm_momentum: float | None = None
+    ema_momentum: float | None = None
     sequence_length: int | None = None
     examples: int | None = None
     epochs: float | None = None
@@ -285,9 +294,10 @@ class Recipe(Drawable):
             lines.append("weight decay and exclusions: the baseline's, not set by this recipe")
         names = (
             "beta_1", "beta_2", "epsilon", "momentum", "nesterov", "trust_coefficient",
-            "global_clipnorm", "label_smoothing", "batch_norm_span",
+            "global_clipnorm", "ema_momentum", "label_smoothing", "batch_norm_span",
+            "batch_norm_momentum",
         )  # fmt: skip
-        given = [f"{n}={getattr(self, n)}" for n in names if getattr(self, n) is not None]
+        given = [f"{n}={_short(getattr(self, n))}" for n in names if getattr(self, n) is not None]
         if given:
             lines.append("with " + ", ".join(given))
         lines.append(

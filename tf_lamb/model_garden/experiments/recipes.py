@@ -114,7 +114,8 @@ def model_of(params) -> str:
 
 
 SCALING = {"legw": recipes.legw, "sqrt_scaling": recipes.sqrt_scaling}
-RECIPES = (*SCALING, *PUBLISHED)
+TRANSFER = "transfer"
+RECIPES = (*SCALING, TRANSFER, *PUBLISHED)
 DEFAULT = "legw"
 
 RATES = {
@@ -211,9 +212,18 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
             f"{float(train_steps * stretch):.3g} steps. Take a smaller batch"
         )
     # Of a run that is long enough for its warmup: what a rule says does not depend on the length.
-    examples = steps * batch_size + warmup_steps * max(tuned, batch_size)
+    examples = steps * batch_size
+    if name != TRANSFER:  # which cuts a warmup to its share of training
+        examples += warmup_steps * max(tuned, batch_size)
     share = warmup_steps * tuned / examples
-    recipe = SCALING[name](batch_size, tuned, peak, share, examples, epochs=1)
+    if name == TRANSFER:
+        moving = _moving(config)
+        recipe = recipes.transfer(
+            batch_size, tuned, peak, examples=examples, epochs=1, warmup_epochs=share, **moving
+        )
+        moved = _moved(config, {name: getattr(recipe, name) for name in moving})
+    else:
+        recipe, moved = SCALING[name](batch_size, tuned, peak, share, examples, epochs=1), {}
     warmed_steps = max(recipe.warmup_steps, 1) if warmup_steps else 0  # a warmup stays one
     warmed = at(own, f"trainer.optimizer_config.warmup.{config.warmup.type}.{length}")
     if warmed is None and warmed_steps > steps:
@@ -238,7 +248,7 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
             return max(nearest((value + before) * stretch) - after, 1)
         return value * factor
 
-    found = {"learning_rate": {rate.type: _each(scale, rate.get())}}
+    found = {"learning_rate": {rate.type: _each(scale, rate.get())}, **moved}
     if warmup_steps:
         new = {**_each(scale, warmup), length: warmed_steps}
         found["warmup"] = {config.warmup.type: new}
@@ -249,11 +259,13 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
     warming = f"{warmup_steps:,} steps {ratio}{warmed_steps:,} steps"
     if warmed_steps == warmup_steps:
         warming = f"{warmup_steps:,} steps, as before"
+    elif warmed_steps < nearest(Fraction(warmup_steps * tuned, batch_size)):
+        warming = f"{warmed_steps:,} steps, cut to a quarter of training"
     text = "\n  ".join(
         [
             f"{recipe.title} from batch {tuned:,}, at which this experiment was tuned, to "
             f"{batch_size:,}",
-            *recipe.arithmetic[:2],  # those behind count in epochs, of which nothing is known here
+            *_without_epochs(recipe, name),
             f"training = {training}",
             f"warmup = {warming}",
             f"source: {recipe.source}",
@@ -263,6 +275,31 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
         "task": {"train_data": {"global_batch_size": batch_size}},
         "trainer": {"train_steps": steps, "optimizer_config": found},
     }
+
+
+_OF_OPTIMIZER = "weight_decay", "beta_2"
+
+
+def _moving(config) -> dict:
+    """The settings that `transfer` moves, of an optimizer that has them."""
+    optimizer = config.optimizer.get()
+    found = {name: getattr(optimizer, name, None) for name in _OF_OPTIMIZER}
+    found["ema_momentum"] = config.ema.average_decay if config.ema is not None else None
+    return {name: value for name, value in found.items() if value}
+
+
+def _moved(config, values: dict) -> dict:
+    """Likewise moved, as settings."""
+    averaged = {"average_decay": values.pop("ema_momentum")} if "ema_momentum" in values else {}
+    kind = config.optimizer.type
+    return {"optimizer": {kind: values}} | ({"ema": averaged} if averaged else {})
+
+
+def _without_epochs(recipe, name) -> list[str]:
+    """The arithmetic but for what counts in epochs, of which nothing is known here."""
+    if name != TRANSFER:
+        return list(recipe.arithmetic[:2])
+    return [line for line in recipe.arithmetic if not line.startswith(("steps ", "warmup "))]
 
 
 def _each(scale, config) -> dict:

@@ -1,0 +1,114 @@
+"""A tuned baseline at another batch: what moves, by the rules' own formulas."""
+
+import math
+
+import pytest
+
+from tf_lamb.core import recipes
+
+pytestmark = pytest.mark.filterwarnings("error")
+BASELINE = {"examples": 60000, "epochs": 40, "warmup_epochs": 1.0}
+SETTINGS = {"weight_decay": 0.02, "beta_2": 0.999, "ema_momentum": 0.99, "batch_norm_momentum": 0.9}
+
+
+def transfer(batch_size=2048, rate=0.01, **given):
+    return recipes.transfer(batch_size, 256, rate, **{**BASELINE, **given})
+
+
+def test_each_quantity_moves_by_its_rule():
+    recipe = transfer(**SETTINGS)
+    assert recipe.train_steps == 40 * math.ceil(60000 / 2048) == 1200
+    assert recipe.warmup_steps == round(60000 / 2048)
+    assert recipe.learning_rate == pytest.approx(0.01 * math.sqrt(8), rel=1e-12)
+    assert recipe.beta_2 == pytest.approx(0.999**8, rel=1e-12)
+    assert recipe.ema_momentum == pytest.approx(0.99**8, rel=1e-12)
+    assert recipe.batch_norm_momentum == pytest.approx(0.9**8, rel=1e-12)
+    # What is decayed in all of training: rate x decay, summed over the steps.
+    before = 0.01 * 0.02 * 40 * math.ceil(60000 / 256)
+    after = recipe.learning_rate * recipe.weight_decay * recipe.train_steps
+    assert after == pytest.approx(before, rel=1e-12)
+
+
+def test_the_baseline_is_its_own_transfer():
+    recipe = transfer(256, **SETTINGS, noise_scale=500)
+    assert recipe.learning_rate == 0.01
+    assert {name: getattr(recipe, name) for name in SETTINGS} == pytest.approx(SETTINGS)
+
+
+def test_there_and_back_again():
+    there = transfer(4096, weight_decay=0.02)
+    back = recipes.transfer(
+        256, 4096, there.learning_rate, **BASELINE, weight_decay=there.weight_decay
+    )
+    assert back.learning_rate == pytest.approx(0.01, rel=1e-12)
+    assert back.weight_decay == pytest.approx(0.02, rel=1e-12)
+
+
+@pytest.mark.parametrize(("optimizer", "power"), [("LAMB", 0.5), ("AdamW", 0.75), (None, 0.5)])
+def test_with_a_noise_scale_the_rate_saturates(optimizer, power):
+    def factor(batch, noise):
+        recipe = transfer(batch, noise_scale=noise, optimizer=optimizer)
+        return recipe.learning_rate / 0.01
+
+    assert factor(2048, 1000) == pytest.approx(
+        ((1 + 1000 / 256) / (1 + 1000 / 2048)) ** power, rel=1e-12
+    )
+    assert factor(2048, 1e12) == pytest.approx(8**power, rel=1e-6)  # below it: a power of k
+    assert factor(8192, 10) < factor(2048, 10) * 1.01 < 1.05  # above it: nothing to gain
+
+
+def test_a_longer_training_takes_a_lower_rate():
+    recipe = transfer(baseline_epochs=20)
+    assert recipe.learning_rate == pytest.approx(0.01 * math.sqrt(8) * 2**-0.3, rel=1e-12)
+
+
+def test_floors_and_ceilings():
+    recipe = transfer(8192, beta_2=0.98, batch_norm_momentum=0.9999)
+    assert recipe.beta_2 == 0.95
+    assert recipe.batch_norm_momentum == 1 - 6 / recipe.train_steps
+    assert transfer(8192, beta_2=0.9).beta_2 == 0.9  # a baseline below the floor stays
+    cut = transfer(warmup_epochs=30.0)
+    assert cut.warmup_steps == cut.train_steps // 4
+    assert "cut to 25% of training" in str(cut)
+
+
+def test_it_refuses_no_batch_that_can_be_trained():
+    """Of each it prints a table and what to expect; beyond what was measured it warns."""
+    for batch in (1, 256, 8192, 60000, 70000):
+        if 1 / 32 <= batch / 256 <= 32:
+            recipe = transfer(batch, **SETTINGS, noise_scale=1000)
+        else:
+            with pytest.warns(UserWarning, match="measured up to 32 times"):
+                recipe = transfer(batch, **SETTINGS, noise_scale=1000)
+        text = str(recipe)
+        assert recipe.train_steps >= 40 and 2 * recipe.warmup_steps <= recipe.train_steps
+        assert all(name in text for name in ("learning_rate", *SETTINGS, "times fewer steps"))
+
+
+def test_what_is_not_given_is_not_set():
+    recipe = transfer()
+    assert {name: getattr(recipe, name) for name in SETTINGS} == dict.fromkeys(SETTINGS)
+    assert recipes.arguments(recipe, "LAMB") == {}
+    assert recipes.arguments(transfer(**SETTINGS, optimizer="LAMB"), "LAMB").keys() == {
+        "weight_decay", "beta_2", "ema_momentum",
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="is a recipe for Muon"):
+        recipes.arguments(transfer(optimizer="Muon"), "LAMB")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"optimizer": "Adam"}, "optimizer must be one of LAMB, .*'Adam'"),
+        ({"beta_2": 1.0}, "beta_2 must be a number in"),
+        ({"weight_decay": -1}, "weight_decay must be a number in"),
+        ({"noise_scale": 0}, "noise_scale must be a number in"),
+        ({"noise_scale": math.nan}, "noise_scale must be a number in"),
+        ({"warmup_epochs": -1}, "warmup_epochs must be a number in"),
+        ({"epochs": 0}, "epochs must be a number in"),
+        ({"batch_norm_momentum": 1.5}, "batch_norm_momentum must be a number in"),
+    ],
+)
+def test_what_is_out_of_range_is_refused(given, words):
+    with pytest.raises(ValueError, match=words):
+        transfer(**given)

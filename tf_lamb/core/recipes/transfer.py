@@ -1,0 +1,183 @@
+"""A tuned baseline at another batch size: everything that moves with it, in one table."""
+
+import math
+from typing import Any
+
+from tf_lamb.core import checks
+from tf_lamb.core.messages import warn
+from tf_lamb.core.recipes.arithmetic import epochs_to_steps, fit_steps, training
+from tf_lamb.core.recipes.recipe import Recipe
+
+LEAST_BETA_2 = 0.95  # below it losses spike (marin's configurations)
+MOST_WARMUP = 0.25  # of the training steps
+SHOWN = 32  # times the baseline's batch
+# a of the law with a noise scale; read off tuned rates, where no source has one.
+EXPONENTS = {"LAMB": 0.5, "LANS": 0.5, "AdamW": 0.75, "Muon": 0.75, "LARS": 0.75, "SGD": 0.75}
+_HALF_LIFE = "half-life in examples"
+
+
+def transfer(
+    batch_size: int,
+    baseline_batch_size: int,
+    learning_rate: float,
+    *,
+    examples: int,
+    epochs: float,
+    optimizer: str | None = None,
+    warmup_epochs: float = 0.0,
+    baseline_epochs: float | None = None,
+    weight_decay: float | None = None,
+    beta_2: float | None = None,
+    ema_momentum: float | None = None,
+    batch_norm_momentum: float | None = None,
+    noise_scale: float | None = None,
+) -> Recipe:
+    """Takes a tuned baseline to another batch size: everything that moves with it, in one table.
+
+        k                    batch_size / baseline_batch_size
+        learning_rate        x sqrt(k); with a noise scale N,
+                             x ((1 + N/baseline_batch_size) / (1 + N/batch_size))^a, which saturates
+        warmup               as many epochs, and a quarter of training at most
+        beta_2               ^k, but 0.95 at least
+        weight_decay         so that learning_rate x weight_decay, summed over training, is kept
+        ema_momentum         ^k
+        batch_norm_momentum  ^k, but 1 - 6/steps at most
+
+    A setting that is not given is not part of the recipe. Epsilon stays: dividing it by sqrt(k), as
+    Malladi et al. do, changed nothing that was measured. Whatever can be trained gets a recipe.
+
+    The table says what was measured: on flights, with LAMB, AdamW and Muon at 8 and 32 times the
+    batch, the rate matters most and beta_2 next. The exponent a is 0.5 for LAMB and LANS and 0.75
+    for the others, read off the tuned rates of two tasks: a prediction elsewhere.
+
+    Args:
+        batch_size: The batch size to train with.
+        baseline_batch_size: The batch size of the tuned baseline.
+        learning_rate: Its peak learning rate, tuned for this optimizer.
+        examples: The size of the training set.
+        epochs: Epochs to train.
+        optimizer: The name of the optimizer, which sets a. Defaults to None: any, a = 0.5.
+        warmup_epochs: The baseline's warmup, in epochs. Defaults to 0.
+        baseline_epochs: The baseline's epochs. Defaults to None: `epochs`. For longer training the
+            rate falls as the ratio of the epochs to the power -0.3.
+        weight_decay, beta_2, ema_momentum: The baseline's arguments. Default to None.
+        batch_norm_momentum: That of its `BatchNormalization` layers. Defaults to None.
+        noise_scale: Gradient noise scale in examples, as `NoiseScale` reports it late in training.
+            Defaults to None.
+
+    Raises:
+        TypeError: if an argument is not a number.
+        ValueError: if an argument is out of range, or nothing would be trained.
+
+    Example:
+        >>> recipe = transfer(2048, 256, 0.01, examples=60000, epochs=40, beta_2=0.999)
+        >>> round(recipe.learning_rate, 4), round(recipe.beta_2, 4), recipe.train_steps
+        (0.0283, 0.992, 1200)
+
+    References:
+        - Malladi et al., On the SDEs and Scaling Rules for Adaptive Gradient Algorithms,
+          https://arxiv.org/abs/2205.10287
+        - Marek et al., https://arxiv.org/abs/2507.07101, the half-life in examples
+        - Bergsma et al., Power Lines, https://arxiv.org/abs/2505.13738, the decay
+        - McCandlish et al., An Empirical Model of Large-Batch Training,
+          https://arxiv.org/abs/1812.06162
+    """
+    if optimizer not in (None, *EXPONENTS):
+        raise ValueError(
+            f"optimizer must be one of {', '.join(EXPONENTS)} or None, but it is {optimizer!r}."
+        )
+    batch_size = checks.integer("batch_size", batch_size)
+    old_batch = checks.integer("baseline_batch_size", baseline_batch_size)
+    old_rate = checks.number("learning_rate", learning_rate, "(0, inf)")
+    checks.number("warmup_epochs", warmup_epochs, "[0, inf)")
+    old_epochs = epochs if baseline_epochs is None else baseline_epochs
+    steps = training(epochs, examples, batch_size, fit_steps)
+    old_steps = training(old_epochs, examples, old_batch, fit_steps)
+    k = batch_size / old_batch
+
+    factor, rule, source, shown = math.sqrt(k), "x sqrt(k)", "arXiv 2205.10287", "flights"
+    expected = "more examples to the same loss; NoiseScale estimates how many"
+    if noise_scale is not None:
+        n = checks.number("noise_scale", noise_scale, "(0, inf)")
+        fewer = (1 + n / old_batch) / (1 + n / batch_size)
+        power = EXPONENTS[optimizer or "LAMB"]
+        factor, rule = fewer**power, f"x {fewer:.3g}^{power:g}, by the noise scale"
+        source, shown = "arXiv 1812.06162", "a prediction"
+        expected = (
+            f"{fewer:.2g} times fewer steps and {k / fewer:.2g} times the examples to the same "
+            "loss, to a factor of two"
+        )
+    if (longer := epochs / old_epochs) != 1:
+        factor, rule = factor * longer**-0.3, f"{rule} x {longer:.3g}^-0.3"
+    rate = old_rate * factor
+
+    warmup = min(epochs_to_steps(warmup_epochs, examples, batch_size), int(MOST_WARMUP * steps))
+    wanted = epochs_to_steps(warmup_epochs, examples, batch_size)
+    rows = [
+        ("batch size", old_batch, batch_size, f"k = {k:g}", "", ""),
+        ("steps", old_steps, steps, "ceil(examples / batch) an epoch", "Keras's fit", ""),
+        ("learning_rate", old_rate, rate, rule, source, shown),
+        (
+            "warmup steps", epochs_to_steps(warmup_epochs, examples, old_batch), warmup,
+            "as many epochs" if warmup == wanted else f"cut to {MOST_WARMUP:.0%} of training",
+            "arXiv 1706.02677", "flights",
+        ),
+    ]  # fmt: skip
+    moved: dict[str, Any] = {}
+
+    def move(name, value, bounds, new, *about):
+        if value is not None:
+            moved[name] = new(checks.number(name, value, bounds))
+            rows.append((name, value, moved[name], *about))
+
+    move(
+        "beta_2", beta_2, "[0, 1)", lambda b: max(b**k, min(b, LEAST_BETA_2)),
+        f"^k, {LEAST_BETA_2} at least", _HALF_LIFE, "flights",
+    )  # fmt: skip
+    move(
+        "weight_decay", weight_decay, "[0, inf)",
+        lambda decay: decay * old_rate * old_steps / (rate * steps),
+        "keeps rate x decay x steps", "arXiv 2505.13738", "not measured",
+    )  # fmt: skip
+    move("ema_momentum", ema_momentum, "[0, 1]", lambda m: m**k, "^k", _HALF_LIFE, "not measured")
+    move(
+        "batch_norm_momentum", batch_norm_momentum, "[0, 1)",
+        lambda m: max(min(m**k, 1 - 6 / steps), 0.0), "^k, 1 - 6/steps at most", _HALF_LIFE,
+        "not measured",
+    )  # fmt: skip
+    if not 1 / SHOWN <= k <= SHOWN:
+        warn(
+            f"This table was measured up to {SHOWN} times the baseline's batch, and "
+            f"{batch_size:,} is {k:g} times {old_batch:,}. Search the learning rate around it."
+        )
+    return Recipe(
+        title="Transfer",
+        optimizer=optimizer,
+        batch_size=batch_size,
+        learning_rate=rate,
+        warmup_steps=warmup,
+        train_steps=steps,
+        examples=examples,
+        epochs=epochs,
+        warmup_epochs=warmup_epochs,
+        arithmetic=(*_table(rows), f"expect {expected}"),
+        source="as in the table",
+        **moved,
+    )
+
+
+def _table(rows) -> list[str]:
+    """The rows as text, numbers to the right."""
+    head = ("", "baseline", "here", "rule", "source", "shown on")
+    cells = [
+        head,
+        *((name, f"{old:,.6g}", f"{new:,.6g}", *about) for name, old, new, *about in rows),
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(
+            text.rjust(width) if i in (1, 2) else text.ljust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
