@@ -1,8 +1,8 @@
 """What holds in every room: which tests a backend runs, on which devices, and what they leave.
 
-`KERAS_BACKEND` names the backend. On TensorFlow everything runs; elsewhere the rooms `api` and
-`keras` do, for the others have no other backend, and of these not what is marked `once`: what
-computes nothing is the same on every backend.
+`KERAS_BACKEND` names the backend. On TensorFlow everything runs; elsewhere the rooms `contracts`,
+`api` and `keras` do, for the others have no other backend. Of these, what is marked `once` does not:
+what computes nothing is the same on every backend.
 """
 
 import gc
@@ -21,7 +21,7 @@ BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 if BACKEND == "jax":
     os.environ.setdefault("JAX_ENABLE_X64", "1")  # the oracle is float64
 TESTS = pathlib.Path(__file__).parent
-ON_EVERY_BACKEND = ("api", "keras")
+ON_EVERY_BACKEND = ("contracts", "api", "keras")
 
 
 def pytest_ignore_collect(collection_path):

@@ -23,13 +23,13 @@ MATRICES = "core/test_matrices.py"
 NOISE = "core/test_noise.py"
 RECIPES = "core/test_recipes.py"
 PICTURE = "core/test_recipe_plots.py"
-DEFECTS = "api/test_defects.py"
-OPTIMIZERS = "api/test_optimizers.py"
+DEFECTS = "contracts/test_defects.py"
+OPTIMIZERS = "contracts/test_optimizers.py"
 SCALE = "tf_keras/test_loss_scale.py"
 CRASHES = "model_garden/test_crash_safety.py"
-PRECISION = "api/test_precision.py"
+PRECISION = "contracts/test_precision.py"
 SLOTS = "api/test_slots.py"
-STEPS = "api/test_steps.py"
+STEPS = "contracts/test_steps.py"
 SHARED = "keras/test_shared_update.py"
 GAIN = "api/test_adascale.py::test_gain_and_tau_are_the_papers[keras-paper]"
 MIGRATE = "tensorflow/test_migrate.py"
@@ -529,7 +529,7 @@ JAX = {
     ("Update._apply", f"{OPTIMIZERS}::test_averages_follow_the_weights[2-keras]"): [
         ("never overwritten", "scalars.ema_overwrites, ops.cast", "False, ops.cast"),
     ],
-    ("Update._apply_if_finite", "api/test_nonfinite.py::test_every_optimizer_skips"): [
+    ("Update._apply_if_finite", "contracts/test_nonfinite.py::test_every_optimizer_skips"): [
         ("a bad step is taken", "due = ops.all(finite)", "due = ops.any(finite) | True"),
     ],
     ("Update._aggregated", f"{SHARED}::test_a_loss_scale_is_one_for_all"): [

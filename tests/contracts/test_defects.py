@@ -47,8 +47,8 @@ GUARDED = {
         "api/test_adascale.py::test_the_whole_step_compiled_is_the_step",
     ],
     "D35": [
-        "api/test_optimizers.py::test_accumulated_micro_batches_are_one_large_batch",
-        "api/test_optimizers.py::test_embeddings_train",
+        "contracts/test_optimizers.py::test_accumulated_micro_batches_are_one_large_batch",
+        "contracts/test_optimizers.py::test_embeddings_train",
     ],
 }
 
