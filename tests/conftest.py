@@ -1,8 +1,8 @@
 """What holds in every room: which tests a backend runs, on which devices, and what they leave.
 
 `KERAS_BACKEND` names the backend. On TensorFlow everything runs; elsewhere the rooms `contracts`,
-`api` and `keras` do, for the others have no other backend. Of these, what is marked `once` does not:
-what computes nothing is the same on every backend.
+`api` and `keras` do, for the others have no other backend. Of these, what is marked `once` does
+not: what computes nothing is the same on every backend.
 """
 
 import gc
