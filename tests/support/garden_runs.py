@@ -445,10 +445,10 @@ def check(run, folder):
     _check_end(run, last_folder(run, whole), ended)
     if run.interruption:
         _check_interrupted(run, folder, whole)
-    if run.change:
-        _check_changed(run, whole)
     if run.is_run_at_once_too:
         _check_accumulation(run, folder, whole)
+    if run.change:  # the last: it goes on in the folder
+        _check_changed(run, whole)
     return "trained"
 
 
