@@ -93,7 +93,7 @@ def ask(
 
 
 class _Compiled:
-    """An experiment's programs, compiled, and said so."""
+    """An experiment's programs, compiled, with a line each on how that ended."""
 
     def __init__(self, params, device, kept, say):
         from tf_lamb.model_garden.checks import step_programs
@@ -124,16 +124,16 @@ class _Compiled:
         )
 
     def _took(self, doing, do, result=lambda _: "done"):
-        begun, said = time.perf_counter(), "refused"
+        begun, outcome = time.perf_counter(), "refused"
         self._say(f"{doing} ... ", end="")
         try:
-            said = result(done := do())
+            outcome = result(done := do())
             return done
         except compiler.TooLarge as error:
-            said = f"too large, {roofline.gib(error.needed)}"
+            outcome = f"too large, {roofline.gib(error.needed)}"
             raise
         finally:
-            self._say(f"{said}, {time.perf_counter() - begun:.0f} s")
+            self._say(f"{outcome}, {time.perf_counter() - begun:.0f} s")
 
 
 def run(progress_stream=None) -> bool:

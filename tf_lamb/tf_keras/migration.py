@@ -30,8 +30,8 @@ def _read(source):
     )
     lists = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
     # Its config drops both, the object has them.
-    said = peers.NO_CLIPPING | config | {name: getattr(source, name) for name in lists}
-    return Source.of_peer(peer, step, slots, said)
+    config = peers.NO_CLIPPING | config | {name: getattr(source, name) for name in lists}
+    return Source.of_peer(peer, step, slots, config)
 
 
 migrate, from_addons = make_migrate_functions(

@@ -31,8 +31,7 @@ def parse(
 ) -> tuple[config_definitions.ExperimentConfig, str]:
     """The experiment that flags describe, and the arithmetic of its batch, to be printed.
 
-    What `--params_override` says, holds, and a recipe follows it; the same thing said by a flag and
-    by it in two ways is refused.
+    `--params_override` wins, and a recipe follows it. A flag that contradicts it is refused.
 
     Args:
         flags: Model Garden's, and `global_batch_size`, `recipe` and `per_replica_batch_size`.
@@ -64,8 +63,8 @@ def parse(
         _override(params, nested(path, count), "--per_replica_batch_size")
         text.append(line)
     for path, value in leaves(filled):
-        if (said := at(override, path)) not in (None, value):
-            text.append(f"  but {path} = {said}, as --params_override has it, not {value}")
+        if (overridden := at(override, path)) not in (None, value):
+            text.append(f"  but {path} = {overridden}, as --params_override has it, not {value}")
     with named("The configuration cannot be read", (KeyError, ValueError, TypeError)):
         params.validate()
     params.lock()
@@ -90,9 +89,10 @@ def _filled_in(flags, params, override: dict) -> tuple[list[str], dict]:
 
 def _check_one(flag: str, path: str, value: int, override: dict) -> None:
     """Raises where `--params_override` says otherwise what a flag says."""
-    if (said := at(override, path)) not in (None, value):
+    if (overridden := at(override, path)) not in (None, value):
         raise UserError(
-            f"{flag} makes {path} {value}, but --params_override says {said}. Leave one of them out"
+            f"{flag} makes {path} {value}, but --params_override says {overridden}. Leave one of "
+            "them out"
         )
 
 
