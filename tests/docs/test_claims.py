@@ -6,7 +6,6 @@ logs bear. A page has to have each of its claims; what else it has may hold `SET
 
 import collections
 import functools
-import json
 import math
 import re
 import statistics
@@ -14,11 +13,10 @@ import types
 import warnings
 
 import pytest
-from support.pages import ROOT
+from support.pages import ROOT, number, runs, table
 
 from tf_lamb.core import recipes
 
-LOGS = ROOT / "benchmarks" / "logs"
 TEXT = (ROOT / "tests" / "docs" / "claims.txt").read_text()
 CLAIMS = [line.split(": ", 1) for line in TEXT.splitlines()]
 SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a page quotes
@@ -32,12 +30,6 @@ SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a pag
 }
 
 
-def runs(log, **of):
-    """The lines of a log that have these values."""
-    lines = map(json.loads, (LOGS / f"{log}.jsonl").read_text().splitlines())
-    return [line for line in lines if of.items() <= line.items() and "cores" not in line]
-
-
 def page_of(name):
     """Its text, one space between words."""
     return re.sub(r"\s+", " ", (ROOT / "docs" / name).read_text())
@@ -45,13 +37,12 @@ def page_of(name):
 
 def tuned(task, heading):
     """(rival, batch) -> its preferred rate, and the steps of each seed: of a table of the page."""
-    page = (ROOT / "docs" / "evidence.md").read_text().partition(f"## {heading}\n")[2]
-    header, _, *table = re.search(r"(?:^\|.*\n)+", page, re.MULTILINE)[0].splitlines()
+    header, *rows = table(ROOT / "docs" / "evidence.md", heading)
     found = {}
-    for row in table:
-        rival = re.search(r"`(\w+)`", row)[1]
-        for batch, cell in zip(header.split("|")[2:-2], row.split("|")[2:], strict=False):
-            of = {"rival": rival, "batch": int(batch.replace(",", ""))}
+    for label, *cells in rows:
+        rival = re.search(r"`(\w+)`", label)[1]
+        for batch, cell in zip(header[1:-1], cells[:-1], strict=True):
+            of = {"rival": rival, "batch": number(batch)}
             if rate := re.search(r"\((.+)\)", cell):
                 of["rate"] = float(rate[1])
             elif not re.search(r"\d", cell):

@@ -1,6 +1,5 @@
 """The page of evidence: its figures are those of the logs, its scripts go on where they stopped."""
 
-import json
 import math
 import os
 import re
@@ -9,9 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from support.pages import ROOT
+from support.pages import ROOT, number, runs, table
 
-LOGS = ROOT / "benchmarks" / "logs"
+PAGE = ROOT / "docs" / "evidence.md"
 SMALL = {
     "legw": ["legw.py", "--batches=16,64", "--epochs=1", "--units=4"],
     "pictures": [
@@ -22,10 +21,6 @@ SMALL = {
         "--limit=4000", "--nountuned",
     ],
 }  # fmt: skip
-
-
-def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def said(name, folder):
@@ -60,21 +55,10 @@ def test_lamb_arrives_and_the_noise_scale_is_told(name, tmp_path):
     assert (tmp_path / "picture.png").stat().st_size > 10_000
 
 
-def rows(heading):
-    """The first table below a heading, as lists of cells."""
-    text = (ROOT / "docs" / "evidence.md").read_text().split(f"## {heading}\n")[1]
-    table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)[0].splitlines()
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in (table[0], *table[2:])]
-
-
-def number(text):
-    return int(text.replace(",", ""))
-
-
 def test_the_accuracies_of_the_lstm_are_those_of_the_log():
-    header, *table = rows("An LSTM that reads MNIST")
-    runs = [line for line in lines(LOGS / "legw.jsonl") if "rate" in line]
-    for label, *cells in table:
+    header, *rows = table(PAGE, "An LSTM that reads MNIST")
+    made = [run for run in runs("legw") if "rate" in run]
+    for label, *cells in rows:
         for batch, cell in zip(map(number, header[1:]), cells, strict=True):
             if cell == "as LEGW":
                 continue
@@ -83,7 +67,7 @@ def test_the_accuracies_of_the_lstm_are_those_of_the_log():
                 float(re.search(r"rate (\S+?)\)", cell)[1]),
             )
             seeds = [
-                run["test"] for run in runs
+                run["test"] for run in made
                 if (run["method"], run["batch"]) == (method, batch)
                 and math.isclose(run["rate"], rate, rel_tol=1e-3)
             ]  # fmt: skip
@@ -95,14 +79,14 @@ def test_the_accuracies_of_the_lstm_are_those_of_the_log():
 @pytest.mark.parametrize(
     ("heading", "log"),
     [
-        ("A convolutional network on Fashion-MNIST", "steps_pictures.jsonl"),
-        ("A BERT on letters", "steps_text.jsonl"),
+        ("A convolutional network on Fashion-MNIST", "steps_pictures"),
+        ("A BERT on letters", "steps_text"),
     ],
 )
 def test_the_steps_of_a_table_are_those_of_the_log(heading, log):
-    header, *table = rows(heading)
-    runs, (small, large) = lines(LOGS / log), map(number, header[-1].split(" to "))
-    for label, *cells in table:
+    header, *rows = table(PAGE, heading)
+    lines, (small, large) = runs(log), map(number, header[-1].split(" to "))
+    for label, *cells in rows:
         medians = {}
         for batch, cell in zip(header[1:-1], cells[:-1], strict=True):
             if cell == "-":
@@ -111,7 +95,7 @@ def test_the_steps_of_a_table_are_those_of_the_log(heading, log):
             of = {"rival": re.search(r"`(\w+)`", label)[1], "batch": number(batch)}
             of |= {"rate": float(rate)} if rate else {}
             made = {}
-            for run in runs:
+            for run in lines:
                 if of.items() <= run.items() and (run["steps"] or run["seed"] not in made):
                     made[run["seed"]] = run["steps"] or math.inf
             median = statistics.median(made.values())

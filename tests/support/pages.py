@@ -1,9 +1,11 @@
-"""The Markdown that people read, as tests need it."""
+"""The Markdown that people read, and the logs that it tells of, as tests need them."""
 
+import json
 import pathlib
 import re
 
 ROOT = pathlib.Path(__file__).parents[2]
+LOGS = ROOT / "benchmarks" / "logs"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
@@ -37,3 +39,21 @@ def anchors(page):
         again = sum(name == slug for name, _ in seen)
         seen.append((slug, f"{slug}-{again}" if again else slug))
     return {anchor for _, anchor in seen}
+
+
+def table(page, heading):
+    """The first table below a heading, as lists of cells."""
+    text = page.read_text().split(f"## {heading}\n")[1]
+    lines = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)[0].splitlines()
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in (lines[0], *lines[2:])]
+
+
+def number(text):
+    """Of digits with commas."""
+    return int(text.replace(",", ""))
+
+
+def runs(log, **of):
+    """The lines of a log that have these values, but for those of machines."""
+    lines = map(json.loads, (LOGS / f"{log}.jsonl").read_text().splitlines())
+    return [line for line in lines if of.items() <= line.items() and "cores" not in line]
