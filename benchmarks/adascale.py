@@ -192,7 +192,7 @@ def draw(results, path):
     ax.set_xticks(ticks, [f"{BATCH * s:,}" for s in ticks])
     ax.set(xlabel="batch", ylabel="test accuracy, %")
     figure.legend(loc="outside lower center", fontsize=8, ncols=2)
-    look.save(figure, path)
+    figure.savefig(path)
 
     figure, axes = plt.subplots(1, 2, figsize=(10, 4))
     titles = {"gain": "gain of a step", "noise_scale": "noise scale, examples"}
@@ -205,7 +205,7 @@ def draw(results, path):
         ax.yaxis.set_major_formatter("{x:,.0f}")
         ax.set(title=title, xlabel="steps of the base batch")
     axes[0].legend()
-    look.save(figure, "_noise".join(os.path.splitext(path)))
+    figure.savefig("_noise".join(os.path.splitext(path)))
 
 
 def main(_):

@@ -187,7 +187,7 @@ def draw(runs, path):
         ax.set(xscale="log", xlabel="peak of the learning rate", title=f"batch {batch:,}")
     axes[0, 0].set_ylabel("test accuracy, %")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    look.save(figure, path)
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

@@ -159,7 +159,7 @@ def draw(results, path):
     ax.set_xticks([BASE * f for f in FACTORS], [f"{BASE * f}\n({f}x)" for f in FACTORS])
     ax.set(xlabel="batch", ylabel=f"validation loss after {EXAMPLES:,} examples, nats")
     ax.legend()
-    look.save(figure, path)
+    figure.savefig(path)
 
 
 def runs(log, only):

@@ -58,7 +58,7 @@ def draw(path, folder):
             ax.plot(*zip(*points, strict=True), label=name, **style)
         ax.set(xscale="log", yscale="log", xlabel=against, ylabel="seconds", title=title)
         figure.legend(loc="outside right upper", fontsize=8)
-        look.save(figure, f"{folder}/update_{quantity}.png")
+        figure.savefig(f"{folder}/update_{quantity}.png")
 
 
 if __name__ == "__main__":

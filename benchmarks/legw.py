@@ -173,7 +173,7 @@ def draw(results, path):
         side("{x:g}")
     ax.set(xlabel="batch", ylabel="test error, %")
     figure.legend(loc="outside right upper", fontsize=8)
-    look.save(figure, path)
+    figure.savefig(path)
 
 
 def main(_):

@@ -3,8 +3,6 @@
 The colours are those of Okabe and Ito, which colour-blind readers tell apart.
 """
 
-import os
-
 STYLES = {
     "momentum": ("momentum", "#666666", "s"),
     "adamw": ("AdamW", "#0072B2", "o"),
@@ -49,8 +47,3 @@ def pyplot():
         "grid.alpha": 0.3, "legend.frameon": False, "savefig.bbox": "tight", "savefig.dpi": 110,
     }  # fmt: skip
     return plt
-
-
-def save(figure, path):
-    """As a file of the logs, whatever the folder of the command."""
-    figure.savefig(os.fspath(path))

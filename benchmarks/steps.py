@@ -351,7 +351,7 @@ def draw(runs, results, path):
         ax.yaxis.set_major_formatter("{x:,.0f}")
         ax.set(xlabel="batch", title=title)
     figure.legend(loc="outside right upper")
-    look.save(figure, path)
+    figure.savefig(path)
 
 
 def draw_grids(runs, results, path):
@@ -386,7 +386,7 @@ def draw_grids(runs, results, path):
     for ax in axes.flat:
         marks |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
     figure.legend(marks.values(), marks, loc="outside right upper", title="batch")
-    look.save(figure, path)
+    figure.savefig(path)
 
 
 def main(_):
