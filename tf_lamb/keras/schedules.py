@@ -1,14 +1,16 @@
 """Learning rate schedules for Keras 3: those of `tf_lamb.core.schedules`, as its class."""
 
-import functools
-
 import keras
 from keras import ops
 
 from tf_lamb.api.schedules import Schedule
 from tf_lamb.core import schedules
 
-_registered = functools.partial(keras.saving.register_keras_serializable, "tf_lamb")
+
+def _registered(cls):
+    """Registers a class by its name, without the underscore of a private one."""
+    name = cls.__name__.removeprefix("_")
+    return keras.saving.register_keras_serializable("tf_lamb", name)(cls)
 
 
 class _Schedule(Schedule, keras.optimizers.schedules.LearningRateSchedule):
@@ -19,30 +21,30 @@ class _Schedule(Schedule, keras.optimizers.schedules.LearningRateSchedule):
     _deserialize = staticmethod(keras.optimizers.schedules.deserialize)
 
 
-@_registered("Warmup")
+@_registered
 class Warmup(schedules.Warmup, _Schedule): ...
 
 
-@_registered("Stages")
+@_registered
 class Stages(schedules.Stages, _Schedule): ...
 
 
 # Of recipes, and of Model Garden's settings; users take Keras's own.
-@_registered("Constant")
+@_registered
 class _Constant(schedules._Constant, _Schedule): ...
 
 
-@_registered("Polynomial")
+@_registered
 class _Polynomial(schedules._Polynomial, _Schedule): ...
 
 
-@_registered("Cosine")
+@_registered
 class _Cosine(schedules._Cosine, _Schedule): ...
 
 
-@_registered("Exponential")
+@_registered
 class _Exponential(schedules._Exponential, _Schedule): ...
 
 
-@_registered("MultiStep")
+@_registered
 class _MultiStep(schedules._MultiStep, _Schedule): ...

@@ -1,7 +1,5 @@
 """Learning rate schedules for tf_keras: those of `tf_lamb.core.schedules`, as its class."""
 
-import functools
-
 import tf_keras
 
 from tf_lamb.api.schedules import Schedule
@@ -9,7 +7,11 @@ from tf_lamb.core import schedules
 from tf_lamb.tensorflow import namespace
 from tf_lamb.tf_keras import host
 
-_registered = functools.partial(tf_keras.saving.register_keras_serializable, "tf_lamb")
+
+def _registered(cls):
+    """Registers a class by its name, without the underscore of a private one."""
+    name = cls.__name__.removeprefix("_")
+    return tf_keras.saving.register_keras_serializable("tf_lamb", name)(cls)
 
 
 class _Schedule(Schedule, tf_keras.optimizers.schedules.LearningRateSchedule):
@@ -23,30 +25,30 @@ class _Schedule(Schedule, tf_keras.optimizers.schedules.LearningRateSchedule):
         return tf_keras.optimizers.schedules.deserialize(host.by_registered_name(config))
 
 
-@_registered("Warmup")
+@_registered
 class Warmup(schedules.Warmup, _Schedule): ...
 
 
-@_registered("Stages")
+@_registered
 class Stages(schedules.Stages, _Schedule): ...
 
 
 # Of recipes, and of Model Garden's settings; users take Keras's own.
-@_registered("Constant")
+@_registered
 class _Constant(schedules._Constant, _Schedule): ...
 
 
-@_registered("Polynomial")
+@_registered
 class _Polynomial(schedules._Polynomial, _Schedule): ...
 
 
-@_registered("Cosine")
+@_registered
 class _Cosine(schedules._Cosine, _Schedule): ...
 
 
-@_registered("Exponential")
+@_registered
 class _Exponential(schedules._Exponential, _Schedule): ...
 
 
-@_registered("MultiStep")
+@_registered
 class _MultiStep(schedules._MultiStep, _Schedule): ...
