@@ -111,8 +111,8 @@ def transfer(
         factor, rule = factor * longer**-0.3, f"{rule} x {longer:.3g}^-0.3"
     rate = old_rate * factor
 
-    warmup = min(epochs_to_steps(warmup_epochs, examples, batch_size), int(MOST_WARMUP * steps))
     wanted = epochs_to_steps(warmup_epochs, examples, batch_size)
+    warmup = min(wanted, int(MOST_WARMUP * steps))
     rows = [
         ("batch size", old_batch, batch_size, f"k = {k:g}", "", ""),
         ("steps", old_steps, steps, "ceil(examples / batch) an epoch", "Keras's fit", ""),

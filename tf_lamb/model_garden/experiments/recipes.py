@@ -9,6 +9,7 @@ length of warmup, the curve follows it.
 """
 
 import dataclasses
+from collections.abc import Callable
 from fractions import Fraction
 
 from tf_lamb.core import checks, recipes, schedules
@@ -113,9 +114,22 @@ def model_of(params) -> str:
     return type(task).__name__
 
 
-SCALING = {"legw": recipes.legw, "sqrt_scaling": recipes.sqrt_scaling}
 TRANSFER = "transfer"
-RECIPES = (*SCALING, TRANSFER, *PUBLISHED)
+
+
+def _transfer(batch_size, tuned, peak, share, examples, epochs, **moving):
+    """`recipes.transfer`, called as the other rules are."""
+    return recipes.transfer(
+        batch_size, tuned, peak, warmup_epochs=share, examples=examples, epochs=epochs, **moving
+    )
+
+
+SCALING: dict[str, Callable[..., recipes.Recipe]] = {
+    "legw": recipes.legw,
+    "sqrt_scaling": recipes.sqrt_scaling,
+    TRANSFER: _transfer,
+}
+RECIPES = (*SCALING, *PUBLISHED)
 DEFAULT = "legw"
 
 RATES = {
@@ -216,14 +230,8 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
     if name != TRANSFER:  # which cuts a warmup to its share of training
         examples += warmup_steps * max(tuned, batch_size)
     share = warmup_steps * tuned / examples
-    if name == TRANSFER:
-        moving = _moving(config)
-        recipe = recipes.transfer(
-            batch_size, tuned, peak, examples=examples, epochs=1, warmup_epochs=share, **moving
-        )
-        moved = _moved(config, {name: getattr(recipe, name) for name in moving})
-    else:
-        recipe, moved = SCALING[name](batch_size, tuned, peak, share, examples, epochs=1), {}
+    moving = _moving(config) if name == TRANSFER else {}
+    recipe = SCALING[name](batch_size, tuned, peak, share, examples, epochs=1, **moving)
     warmed_steps = max(recipe.warmup_steps, 1) if warmup_steps else 0  # a warmup stays one
     warmed = at(own, f"trainer.optimizer_config.warmup.{config.warmup.type}.{length}")
     if warmed is None and warmed_steps > steps:
@@ -248,7 +256,10 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
             return max(nearest((value + before) * stretch) - after, 1)
         return value * factor
 
-    found = {"learning_rate": {rate.type: _each(scale, rate.get())}, **moved}
+    found = {
+        "learning_rate": {rate.type: _each(scale, rate.get())},
+        **_moved(config, recipe, moving),
+    }
     if warmup_steps:
         new = {**_each(scale, warmup), length: warmed_steps}
         found["warmup"] = {config.warmup.type: new}
@@ -288,11 +299,13 @@ def _moving(config) -> dict:
     return {name: value for name, value in found.items() if value}
 
 
-def _moved(config, values: dict) -> dict:
-    """Likewise moved, as settings."""
-    averaged = {"average_decay": values.pop("ema_momentum")} if "ema_momentum" in values else {}
-    kind = config.optimizer.type
-    return {"optimizer": {kind: values}} | ({"ema": averaged} if averaged else {})
+def _moved(config, recipe, moving: dict) -> dict:
+    """The same settings as the recipe has them."""
+    own = {name: getattr(recipe, name) for name in moving if name in _OF_OPTIMIZER}
+    found = {"optimizer": {config.optimizer.type: own}} if own else {}
+    if "ema_momentum" in moving:
+        found["ema"] = {"average_decay": recipe.ema_momentum}
+    return found
 
 
 def _without_epochs(recipe, name) -> list[str]:
