@@ -13,6 +13,7 @@ Johnson et al., arXiv:2007.05105, section 3.2 and Algorithm 2.
 """
 
 import math
+import statistics
 from typing import Any, NamedTuple
 
 from tf_lamb.core.rules.shared import debias, safe_ratio
@@ -180,3 +181,45 @@ def spent(xp, step, fraction, gain, counts):
     fraction = fraction + xp.where(counts, gain, 0.0)
     whole = xp.floor(fraction)
     return step + xp.cast(whole, "int32"), fraction - whole
+
+
+def signal_error(noise_scale, part, parts, steps, *, dimensions, along=None):
+    """The relative standard error of the signal, averaged over so many steps: the plan of a probe.
+
+        (s.e./mu^2)^2 = [2 Bn^2/(d b^2 n (n - 1)) + 4 Bn a/(n b)] / T
+
+    As normal noise has it, uncorrelated from step to step; what was measured is `blocked_error`.
+
+    Args:
+        noise_scale: Bn, in examples.
+        part: b, examples of a part.
+        parts: n.
+        steps: T.
+        dimensions: d, that the noise has in effect, tr(Sigma)^2/tr(Sigma^2).
+        along: a, the share of tr(Sigma) along the gradient. Defaults to None: 1/d.
+    """
+    along = 1 / dimensions if along is None else along
+    of_noise = 2 * noise_scale**2 / (dimensions * part**2 * parts * (parts - 1))
+    return math.sqrt((of_noise + 4 * noise_scale * along / (parts * part)) / steps)
+
+
+def steps_for_error(error, noise_scale, part, parts, *, dimensions, along=None):
+    """Steps until the relative standard error of the signal is this one."""
+    one = signal_error(noise_scale, part, parts, 1, dimensions=dimensions, along=along)
+    return math.ceil((one / error) ** 2)
+
+
+def blocked_error(values, blocks=16):
+    """The standard error of a mean of successive values, from the means of blocks of them.
+
+    Right where a block is longer than the values' memory of each other. What does not fill the
+    blocks is left out at the beginning.
+    """
+    length = len(values) // blocks
+    if length < 1:
+        raise ValueError(
+            f"{blocks} blocks need {blocks} values at least, not {len(values)}: measure more steps."
+        )
+    tail = values[len(values) - blocks * length :]
+    means = [statistics.fmean(tail[i : i + length]) for i in range(0, len(tail), length)]
+    return statistics.stdev(means) / math.sqrt(blocks)

@@ -1,0 +1,457 @@
+"""Which batch: seconds of a step, steps at a batch, and the answer; against adaptdl and by hand."""
+
+import doctest
+import json
+import math
+import pathlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tf_lamb.core import noise
+from tf_lamb.core.goodput import plan as plans
+from tf_lamb.core.goodput import steps as counts
+from tf_lamb.core.goodput import time as times
+
+pytestmark = pytest.mark.filterwarnings("error")
+GOLDENS = pathlib.Path(__file__).parents[1] / "goldens" / "adaptdl.npz"
+exactly = {"rel": 1e-9, "abs": 0}
+positive = st.floats(1e-3, 1e3)
+
+
+@pytest.mark.parametrize("module", [times, counts, plans])
+def test_the_examples_run(module):
+    ran = doctest.testmod(module)
+    assert ran.attempted and not ran.failed
+
+
+@pytest.fixture(scope="module")
+def adaptdl():
+    """What adaptdl 0.2.11 computes of drawn parameters."""
+    with np.load(GOLDENS) as file:
+        return {name: file[name] for name in file.files}
+
+
+# -- adaptdl ---------------------------------------------------------------------------------------
+
+
+def test_the_goldens_are_of_the_version_that_is_quoted(adaptdl):
+    assert json.loads(str(adaptdl["versions"]))["adaptdl"] == "0.2.11"
+    assert times.__doc__.count("adaptdl 0.2.11") == 1
+
+
+def test_goodput_is_adaptdls(adaptdl):
+    for perf, (sqr, var), base, at, seen in zip(
+        *(adaptdl[name] for name in ("perf", "grad", "base", "at")),
+        adaptdl["throughput_efficiency_goodput"], strict=True,
+    ):  # fmt: skip
+        time = times.StepTime(*perf)
+        nodes, replicas, micro, accum = map(int, at)
+        batch = replicas * micro * (accum + 1)
+        ours = (
+            times.throughput(time, nodes, replicas, micro, accum),
+            times.efficiency(batch, base, sqr, var),
+            times.goodput(time, nodes, replicas, micro, accum, base=base, sqr=sqr, var=var),
+        )
+        assert ours == pytest.approx(tuple(seen), **exactly)
+
+
+def test_the_choice_among_its_own_batches_is_adaptdls(adaptdl):
+    rows = adaptdl["replicas_micro_most_goodput_micro_accum"]
+    for perf, (sqr, var), base, at, row in zip(
+        *(adaptdl[name] for name in ("perf", "grad", "base", "at")), rows, strict=True
+    ):
+        time, nodes = times.StepTime(*perf), int(at[0])
+        replicas, largest, most = map(int, row[:3])
+
+        def goodput(local, time=time, nodes=nodes, r=replicas, large=largest, **of):
+            micro, k = plans.arrange(local * r, r, large)
+            return times.goodput(time, nodes, r, micro, k - 1, **of), micro, k - 1
+
+        # Its floors and ceilings forgive 1e-8.
+        locals_ = np.geomspace(max(base, replicas), most) / replicas - 1e-8
+        best = max(
+            (goodput(local, base=base, sqr=sqr, var=var) for local in locals_),
+            key=lambda found: found[0],
+        )
+        assert best[0] == pytest.approx(row[3], **exactly)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "replicas", "micro", "accum", "seconds", "throughput", "efficiency", "goodput"),
+    [
+        (1, 1, 128, 0, 0.178, 719.101, 1, 719.101),
+        (1, 8, 16, 0, 0.0828010, 1545.88, 1, 1545.88),
+        (1, 8, 128, 0, 0.184889, 5538.45, 0.5625, 3115.38),
+        (1, 8, 256, 3, 1.22806, 6670.69, 0.125, 833.837),
+        (4, 32, 128, 0, 0.819563, 4997.78, 0.225, 1124.5),
+    ],
+)
+def test_worked_numbers(nodes, replicas, micro, accum, seconds, throughput, efficiency, goodput):
+    time = times.StepTime(0.05, 0.001, 0.2, 0.02, 0.02, 0.005, 2.0)
+    at, batch = (nodes, replicas, micro, accum), replicas * micro * (accum + 1)
+    assert times.step_time(time, *at) == pytest.approx(seconds, rel=1e-5)
+    assert times.throughput(time, *at) == pytest.approx(throughput, rel=1e-5)
+    assert times.efficiency(batch, 128, 0.01, 0.08) == pytest.approx(efficiency, rel=1e-12)
+    assert times.goodput(time, *at, base=128, sqr=0.01, var=0.08) == pytest.approx(
+        goodput, rel=1e-5
+    )
+
+
+@given(*[positive] * 4)
+def test_efficiency_is_mccandlishs(base, batch, sqr, var):
+    """(B0 + Bn)/(B + Bn), with Bn = B0 var/sqr; and its gain is the ratio of steps."""
+    critical = base * var / sqr
+    efficiency = times.efficiency(batch, base, sqr, var)
+    (steps0, examples0), (steps, examples) = (noise.cost(critical, b) for b in (base, batch))
+    assert efficiency == pytest.approx(examples0 / examples, rel=1e-9)
+    assert efficiency * batch / base == pytest.approx(steps0 / steps, rel=1e-9)
+
+
+# -- seconds of a step -----------------------------------------------------------------------------
+
+
+def test_the_fit_of_exact_times_is_adaptdls(adaptdl):
+    """Its search stopped 5 % away from exact times in one draw of twenty."""
+    sizes, ends = adaptdl["fit_sizes"], []
+    for (alpha, beta), found in zip(adaptdl["fit_true"], adaptdl["fit_times"], strict=True):
+        time = times.fit(sizes, alpha + beta * sizes)
+        assert (time.alpha_c, time.beta_c) == pytest.approx((alpha, beta), rel=1e-9)
+        assert time.residual < 1e-12
+        ours = [times.accum_time(time, size) for size in sizes]
+        ends.append(np.abs(found / ours - 1).max())
+    assert sorted(ends)[-2] < 1e-5 < sorted(ends)[-1] < 0.06
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), positive), min_size=2, max_size=6))
+@settings(max_examples=50)
+def test_the_fit_is_the_best_of_its_neighbourhood(pairs):
+    sizes, seconds = zip(*pairs, strict=True)
+    if len(set(sizes)) < 2:
+        return
+
+    def squares(alpha, beta):
+        return sum(((alpha + beta * b) / t - 1) ** 2 for b, t in pairs)
+
+    time = times.fit(sizes, seconds)
+    assert time.alpha_c >= 0 and time.beta_c >= 0
+    least = squares(time.alpha_c, time.beta_c)
+    for alpha in (0.0, 0.99, 1.01):
+        for beta in (0.0, 0.99, 1.01):
+            assert squares(time.alpha_c * alpha, time.beta_c * beta) >= least * (1 - 1e-9)
+    step = min(seconds) / 1e3  # away from a parameter that ended at 0
+    assert squares(time.alpha_c + step, time.beta_c) >= least * (1 - 1e-9)
+    assert squares(time.alpha_c, time.beta_c + step / 10) >= least * (1 - 1e-9)
+    assert time.residual == pytest.approx(
+        max(abs((time.alpha_c + time.beta_c * b) / t - 1) for b, t in pairs), abs=1e-9
+    )
+
+
+def test_the_update_is_counted_once_and_the_network_when_it_is_used():
+    time = times.fit([16, 64, 256], [0.066 + 0.02, 0.114 + 0.02, 0.306 + 0.02], update=0.02)
+    assert times.step_time(time, 1, 1, 64, 3) == pytest.approx(4 * 0.114 + 0.02, rel=1e-6)
+    of_eight = times.with_network(time, 0.03, "measured")
+    assert times.step_time(of_eight, 1, 8, 64, 3) == pytest.approx(4 * 0.114 + 0.05)
+    assert times.step_time(of_eight, 1, 1, 64, 3) == pytest.approx(4 * 0.114 + 0.02, rel=1e-6)
+    assert times.ring(4e9, 8, 1e10) == pytest.approx(2 * 7 / 8 * 0.4)
+
+
+# -- steps at a batch ------------------------------------------------------------------------------
+
+
+def test_two_runs_of_lamb():
+    steps = counts.from_runs([(16, 4825), (2048, 102)])
+    assert round(steps.noise) == 1175 and steps.least_steps == pytest.approx(64.8, abs=0.05)
+    assert steps.notes == () and steps.largest == 8 * 2048
+    assert [steps.at(b) for b in (16, 2048)] == pytest.approx([4825, 102])
+    # 90 % of either end, by hand: rho times or over exp(1.645 x 0.17 x sqrt 2).
+    factor = math.exp(1.645 * 0.17 * math.sqrt(2))
+    ends = [counts.two_runs((16, 4825 * f), (2048, 102)) for f in (1 / factor, factor)]
+    assert steps.interval == pytest.approx(ends, rel=0.06)
+
+
+@given(positive, positive, st.floats(1.5, 100), st.integers(1, 3))
+@settings(max_examples=50, deadline=None)
+def test_runs_on_a_hyperbola_give_it_back(noise_scale, least, ratio, more):
+    batches = [16 * ratio**i for i in range(1 + more)]
+    runs = [(b, least * (1 + noise_scale / b)) for b in batches]
+    steps = counts.from_runs(runs)
+    if 1 < noise_scale / 16 < 50:  # farther off all are equal but for rounding
+        assert steps.noise == pytest.approx(noise_scale, rel=1e-3)
+    assert [steps.at(b) for b, _ in runs] == pytest.approx([s for _, s in runs], rel=1e-3)
+    low, high = steps.interval
+    assert low <= steps.noise <= high
+    assert all(steps.between(b)[0] <= steps.at(b) <= steps.between(b)[1] for b in batches)
+
+
+def test_where_there_is_no_bend():
+    steps = counts.from_runs([(64, 1000), (1024, 40)])
+    assert steps.noise == math.inf and steps.least_steps == 0
+    assert steps.at(4096) == pytest.approx(steps.at(1024) / 4)
+    low, high = steps.interval
+    assert 1024 < low < high == math.inf and f"the noise scale is {low:,.0f} at least" in str(steps)
+    saved = counts.from_runs([(64, 1000), (1024, 1000), (1024, 1100)])
+    assert saved.noise == 0 and saved.at(64) == saved.at(8192)
+    assert "no steps are saved" in str(saved)
+
+
+def test_more_seeds_narrow_the_interval_and_scatter_widens_it():
+    def width(scatter, seeds):
+        runs = [(b, s * math.exp(scatter * (-1) ** i)) for b, s in ((64, 1200), (1024, 147))
+                for i in range(seeds)]  # fmt: skip
+        low, high = counts.from_runs(runs).interval
+        return high / low
+
+    assert width(0, 8) < width(0, 2) < width(0, 1)
+    assert width(0.1, 4) < width(0.3, 4)
+
+
+def test_least_squares_over_six_batches():
+    """Of LAMB's medians: 1,286 and 62."""
+    seen = {16: 4825, 64: 1394, 256: 393, 512: 204, 1024: 144, 2048: 102}
+    steps = counts.from_runs(seen.items())
+    assert steps.noise == pytest.approx(1286, rel=0.01)
+    assert steps.least_steps == pytest.approx(62.5, rel=0.01)
+
+
+def test_close_batches_are_weak_and_far_ones_refused():
+    steps = counts.from_runs([(64, 1000), (256, 320)])
+    assert any(
+        "weak: the batches are 4 times apart; a sure answer needs 16" in n for n in steps.notes
+    )
+    assert steps.at(2048)
+    with pytest.raises(ValueError, match="Nothing is known of batch 2,049: a fit of 2 runs"):
+        steps.at(2049)
+
+
+def test_one_reading_holds_within_two():
+    steps = counts.from_noise(1000, batch=32, steps=4800)
+    assert steps.at(32) == pytest.approx(4800) and steps.interval == pytest.approx((500, 2000))
+    assert (steps.least_steps, steps.least_examples) == pytest.approx((148.837, 148837), rel=1e-5)
+    assert steps.largest == 8000 and counts.from_noise(10, 32, 4800).largest == 256
+    seed = math.exp(1.645 * 0.17)
+    low, high = (4800 * (1 + n / 256) / (1 + n / 32) for n in (2000, 500))
+    assert steps.between(256) == pytest.approx((low / seed, high * seed))
+
+
+def test_beyond_a_bound_of_the_rate_no_step_is_saved():
+    runs = [(16, 4825), (2048, 102)]
+    free, bound = counts.from_runs(runs), counts.from_runs(runs, bound=512)
+    assert bound.at(512) == free.at(512) == bound.at(4096) > free.at(4096)
+
+
+# -- noise -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scale", "part", "parts", "dimensions", "along", "steps", "error"),
+    [
+        (500, 16, 2, 200, None, 100, 0.225),
+        (500, 16, 8, 200, None, 100, 0.05),
+        (1000, 8, 4, 26, 0.0, 200, 0.71),
+    ],
+)
+def test_standard_error_of_the_signal(scale, part, parts, dimensions, along, steps, error):
+    of, known = (scale, part, parts), {"dimensions": dimensions, "along": along}
+    found = noise.signal_error(*of, steps, **known)
+    assert found == pytest.approx(error, rel=0.02)
+    assert noise.steps_for_error(found, *of, **known) in (steps, steps + 1)
+
+
+def test_standard_error_of_drawn_gradients():
+    """1,000 probes of 20 steps, in 30 dimensions of equal noise."""
+    rng, (dimensions, part, parts, steps) = np.random.default_rng(1), (30, 4, 3, 20)
+    signal, scale = 1.0, 100.0  # |G|^2 and Bn
+    shape = (1000, steps, parts, dimensions)
+    g = rng.normal(size=shape) * math.sqrt(scale / dimensions / part)
+    g[..., 0] += math.sqrt(signal)
+    local, total = (g**2).sum(-1).mean(-1), (g.mean(-2) ** 2).sum(-1)
+    _, seen = noise.moments(local, total, parts=parts)
+    expected = noise.signal_error(scale, part, parts, steps, dimensions=dimensions)
+    assert seen.mean(1).std() == pytest.approx(expected, rel=0.1)
+    assert noise.blocked_error(seen.ravel()) == pytest.approx(expected / math.sqrt(1000), rel=0.5)
+
+
+def test_blocks_see_what_neighbours_share():
+    """Each value eight times: the mean knows an eighth of what single values would say."""
+    values = np.repeat(np.random.default_rng(2).normal(size=2048), 8)
+    naive = values.std() / math.sqrt(len(values))
+    assert noise.blocked_error(values, 64) == pytest.approx(naive * math.sqrt(8), rel=0.25)
+    assert noise.blocked_error([5.0, 1, 2, 1, 2], 2) == 0  # 5 fills no block
+    with pytest.raises(ValueError, match="16 blocks need 16 values at least, not 3"):
+        noise.blocked_error([1.0, 2.0, 3.0])
+
+
+# -- the answer ------------------------------------------------------------------------------------
+
+TIME = times.StepTime(alpha_c=0.05, beta_c=0.001)
+STEPS = counts.from_noise(1000, batch=32, steps=4800)
+
+
+def plan(steps=STEPS, time=TIME, micro_batch=512, devices=(1,), price=None, **given):
+    machine = plans.Machine(time, micro_batch, devices, price=price)
+    return plans.plan(steps, machine, **{"baseline": 32, "examples": 60000, **given})
+
+
+def test_the_table_of_one_device():
+    """Of a = 50 ms once an update; 8 devices' price on one."""
+    once = times.StepTime(0.0, 0.001, update=0.05)
+    rows = {r.batch: r for r in plan(time=once, batches=[32, 224, 512, 4096], price=9.6).rows}
+    for batch, micro, k, updates, seconds, minutes, cost in [
+        (32, 32, 1, 4800, 0.082, 6.6, 1.05), (224, 224, 1, 813, 0.274, 3.7, 0.59),
+        (512, 512, 1, 440, 0.562, 4.1, 0.66), (4096, 512, 8, 185, 4.15, 12.8, 2.05),
+    ]:  # fmt: skip
+        row = rows[batch]
+        assert (row.micro_batch, row.accumulation, row.steps) == (micro, k, updates)
+        assert row.examples == updates * batch
+        assert row.seconds == pytest.approx(seconds, rel=2e-3)
+        assert row.hours * 60 == pytest.approx(minutes, abs=0.05)
+        assert row.cost == pytest.approx(cost, abs=0.006)
+
+
+@given(st.floats(1e-3, 1), st.floats(1e-6, 1e-2), st.floats(1, 1e5))
+def test_the_optimum_is_the_best_of_a_grid(alpha, beta, noise_scale):
+    time = times.StepTime(alpha, beta)
+    best = plans.optimum(time, noise_scale)
+
+    def hours(batch):
+        return (alpha + beta * batch) * (1 + noise_scale / batch)
+
+    assert hours(best) <= min(hours(best * 1.01**i) for i in range(-300, 300)) * (1 + 1e-12)
+    assert hours(best) == pytest.approx((alpha**0.5 + (beta * noise_scale) ** 0.5) ** 2)
+
+
+def test_the_optimum_and_its_regret():
+    assert plans.optimum(TIME, 1000) == pytest.approx(223.6, abs=0.05)
+    answer = plan(batches=[*range(16, 1000, 4)], micro_batch=1000)
+    assert answer.fastest.batch == pytest.approx(224, abs=8)
+    taken = next(row for row in answer.rows if row.batch == 224)
+    for truth, lost in ((250, 0.107), (500, 0.022), (2000, 0.014), (4000, 0.045)):
+        assert plans.regret(answer.rows, taken, truth) == pytest.approx(lost, abs=6e-4)
+
+
+@given(
+    st.floats(1e-3, 1), st.floats(1e-5, 1e-2), st.floats(50, 5000), st.sampled_from([1, 3, 8]),
+    st.floats(1, 4),
+)  # fmt: skip
+@settings(max_examples=50)
+def test_the_fastest_batch_has_the_best_goodput(alpha, beta, noise_scale, devices, gamma):
+    """hours x goodput is the same at every batch: the worth of the baseline's examples."""
+    time = times.StepTime(alpha, beta, alpha_r=alpha / 3, beta_r=beta, gamma=gamma)
+    steps = counts.from_noise(noise_scale, batch=32, steps=1e7)
+    answer = plan(steps, time, devices=(devices,), micro_batch=64)
+    worth = [
+        3600 * row.hours * times.goodput(
+            time, 1, devices, row.micro_batch, row.accumulation - 1,
+            base=32, sqr=1.0, var=noise_scale / 32,
+        )
+        for row in answer.rows
+    ]  # fmt: skip
+    assert worth == pytest.approx([32 * 1e7] * len(worth), rel=1e-3)
+
+
+@given(st.integers(1, 10**5), st.integers(1, 64), st.integers(1, 512))
+def test_parts_are_as_few_as_memory_allows_and_equal(batch, devices, largest):
+    micro, k = plans.arrange(batch, devices, largest)
+    assert micro <= largest and batch <= micro * k * devices < batch + k * devices
+    assert (k - 1) * largest * devices < batch
+
+
+def test_the_batches_that_are_named():
+    time = times.with_network(TIME, 0.02, "measured")
+    answer = plan(time=time, devices=(1, 8), price=1.2, deadline=0.025)
+    by_hours = min(answer.rows, key=lambda row: row.hours)
+    assert answer.fastest == by_hours and by_hours.devices == 8
+    assert answer.cheapest.devices == 1 and answer.cheapest.cost < answer.fastest.cost
+    later = [row.batch for row in answer.rows if row.hours <= 0.025]
+    assert answer.by_deadline.batch == max(later) < max(row.batch for row in answer.rows)
+    assert plan(deadline=1e-6).by_deadline is None
+    assert "no batch ends within 1e-06 hours" in str(plan(deadline=1e-6))
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({}, "time: 512 takes 1.11x as long"),
+        (
+            {"micro_batch": 128},
+            "memory: 256 would be faster if a device held 256 examples, not 128",
+        ),
+        ({"most": 64}, "at the edge: most=64"),
+        ({"batches": [32, 64]}, "at the edge: 64 is the largest that was given"),
+        ({"examples": 200}, "at the edge: the data has 200 examples"),
+        ({"warmup_steps": 2000}, "at the edge: 1,312 steps are fewer than the 2,000 of warmup"),
+        (
+            {"steps": counts.from_noise(1000, 32, 4800, bound=100)},
+            "at the edge: beyond 100 the rate cannot grow",
+        ),
+        (
+            {"steps": counts.from_runs([(4, 40000), (64, 2500)])},
+            "at the edge: a fit of 2 runs at 2 batches reaches to 512; run a larger batch first",
+        ),
+    ],
+)
+def test_why_not_larger(given, why):
+    answer = plan(**given)
+    assert answer.why_not_larger == why and f"not larger, {why}" in str(answer)
+    assert all(not why.startswith("at the edge") or row.batch <= answer.fastest.batch
+               for row in answer.rows)  # fmt: skip
+
+
+def test_without_a_bend_a_larger_batch_is_always_faster():
+    answer = plan(counts.from_runs([(32, 4800), (512, 250)]))
+    assert answer.fastest == answer.rows[-1] and answer.fastest.batch == 4096
+    assert answer.why_not_larger.startswith("at the edge: a fit of 2 runs")
+    assert answer.optimum is None and list(answer.regret) == [answer.steps.interval[0]]
+    assert "no bend seen up to 512" in str(answer) and "noise scale inf (" in str(answer)
+    flat = plan(counts.from_runs([(32, 4800), (512, 4800)]))
+    assert flat.fastest.batch == 32 and flat.optimum is None and str(flat)
+
+
+def test_nodes_are_as_many_as_hold_the_devices():
+    time = times.StepTime(0.05, 0.001, alpha_n=1.0, alpha_r=0.1)
+    for per_node, seconds in ((None, 0.1), (16, 0.1), (8, 1.0)):
+        machine = plans.Machine(time, 512, (16,), per_node=per_node)
+        assert machine.seconds(256, 16) == pytest.approx(0.05 + 0.016 + seconds, rel=1e-6)
+    assert machine.seconds(16384, 16) == pytest.approx(2 * 0.562 + 1.0)
+    assert machine.seconds(16384, 16, 1024) == pytest.approx(0.05 + 1.024 + 1.0)
+
+
+def test_the_text():
+    lines = str(plan(deadline=0.1)).splitlines()
+    assert lines[0].startswith("noise scale 1,000 (500 to 2,000) from one reading")
+    assert lines[1] == "at any batch 149 steps and 148,837 examples at least"
+    assert "50 ms a micro-batch + 1 ms an example (worst residual 0%)" in lines[2]
+    assert [line.split()[0] for line in lines[4:12]] == [
+        "32", "64", "128", "256", "512", "1,024", "2,048", "4,096",
+    ]  # fmt: skip
+    assert lines[4].endswith("6.56 min         0.109  baseline")
+    assert lines[7].endswith("fastest, cheapest")
+    assert lines[9].endswith("largest by the deadline")
+    assert lines[12].startswith("take 256: 2.57 min to 5.75 min; within 10% of its time are 128")
+    assert lines[-1] == "one device that holds any batch is fastest at 224"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: times.fit([16, 16], [1, 1]), "two different micro-batches at least"),
+        (lambda: times.fit([16, 32], [1, 2], update=1), "update=1 s is no less than a step of 1 s"),
+        (lambda: times.fit([16, 32], [1, math.nan]), "seconds must be a number"),
+        (lambda: counts.from_runs([(64, 100)]), r"at two batches are needed, .*\[64.0\] alone"),
+        (lambda: counts.from_runs([(64, 100), (1024, 0)]), "steps must be a number"),
+        (lambda: counts.from_runs([(64, 100), (1024, 10)], bound=0), "bound must be a number"),
+        (lambda: counts.from_noise(math.nan, 32, 100), "noise must be a number"),
+        (lambda: plan(baseline=0), "baseline must be a whole number"),
+        (lambda: plan(devices=(1, 0)), "devices must be a whole number"),
+        (lambda: plan(deadline=-1), "deadline must be a number"),
+        (lambda: plan(baseline=9000), "Nothing is known of batch 9,000"),
+        (lambda: plan(most=16), r"No batch can be planned for devices=\(1,\): most=16"),
+        (lambda: plan(devices=(64,), batches=[32]), r"for devices=\(64,\): 32 is the largest"),
+    ],
+)
+def test_what_is_refused(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()

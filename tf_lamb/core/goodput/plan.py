@@ -1,0 +1,330 @@
+"""Which batch, how long, what it costs: a table, and the batches to name in it."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable
+
+from tf_lamb.core import checks
+from tf_lamb.core.goodput.steps import Steps
+from tf_lamb.core.goodput.time import StepTime, step_time
+
+WRONG_BY = 2.0  # of the noise scale, for the regret
+NEAR = 1.1  # times the least hours
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What trains."""
+
+    time: StepTime
+    micro_batch: int  # the largest that fits a device; larger batches accumulate
+    devices: tuple[int, ...] = (1,)  # how many; several numbers are compared
+    per_node: int | None = None  # None: one node has them all
+    price: float | None = None  # of a device for an hour
+
+    def seconds(self, batch: int, devices: int, micro_batch: int | None = None) -> float:
+        """Seconds of a step, on devices that hold a micro-batch of any size if it is given."""
+        micro, accumulation = arrange(batch, devices, micro_batch or self.micro_batch)
+        nodes = math.ceil(devices / (self.per_node or devices))
+        return step_time(self.time, nodes, devices, micro, accumulation - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Training at one batch."""
+
+    batch: int
+    micro_batch: int
+    accumulation: int  # micro-batches an update: adaptdl's s + 1
+    devices: int
+    steps: int  # updates
+    examples: int
+    relative: float  # examples over those of the baseline
+    seconds: float  # of a step
+    hours: float
+    between: tuple[float, float]  # hours, as well as the steps are known
+    device_hours: float
+    cost: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What can be trained, and what to take. `str` of it is the table."""
+
+    steps: Steps
+    machine: Machine
+    baseline: int
+    rows: tuple[Row, ...]
+    fastest: Row
+    cheapest: Row
+    deadline: float | None
+    by_deadline: Row | None  # the largest batch that ends by then
+    why_not_larger: str
+    regret: dict[float, float]  # noise scale -> time that `fastest` would lose if it were this one
+    optimum: float | None  # the batch of `optimum`; None on several devices
+
+    def __str__(self) -> str:
+        return "\n".join((*_measured(self), *_table(self), *_advice(self)))
+
+
+def arrange(batch: int, devices: int, largest: int) -> tuple[int, int]:
+    """The micro-batch and how many of them make this batch, or the next that divides evenly.
+
+    As few as memory allows, and all of one size, as adaptdl has them.
+    """
+    local = batch / devices
+    accumulation = math.ceil(local / largest)
+    return math.ceil(local / accumulation), accumulation
+
+
+def optimum(time: StepTime, noise: float) -> float:
+    """The fastest batch of one device that holds any, without accumulation.
+
+        B* = sqrt(a Bn/b),  a = alpha_c + update, b = beta_c
+
+    It minimizes (a + b B)(1 + Bn/B); at B* that is (sqrt(a) + sqrt(b Bn))^2.
+    """
+    return math.sqrt((time.alpha_c + time.update) * noise / time.beta_c)
+
+
+def regret(rows: Iterable[Row], taken: Row, noise: float, bound: float = math.inf) -> float:
+    """The share of time that a row loses to the best one, if the noise scale is this."""
+
+    def time(row):
+        return row.seconds * (1 + noise / min(row.batch, bound))
+
+    return time(taken) / min(map(time, rows)) - 1
+
+
+def plan(
+    steps: Steps,
+    machine: Machine,
+    *,
+    baseline: int,
+    examples: int,
+    batches: Iterable[int] | None = None,
+    most: int | None = None,
+    warmup_steps: int = 0,
+    deadline: float | None = None,
+) -> Answer:
+    """What training takes at every batch from the baseline's on, and which batches to name.
+
+        hours = S(B) T(B)/3600,  device-hours = devices x hours
+
+    Args:
+        steps: The steps at a batch.
+        machine: What trains.
+        baseline: The batch of the tuned baseline.
+        examples: The size of the training set, which no batch exceeds.
+        batches: Those to compare. Defaults to None: powers of two times the baseline, and the
+            largest that fits.
+        most: The largest batch that is wanted. Defaults to none.
+        warmup_steps: The fewest steps that training may have. Defaults to 0.
+        deadline: In hours. Defaults to none.
+
+    Raises:
+        TypeError: if an argument is not a number.
+        ValueError: if an argument is out of range, or no batch is left.
+
+    Example:
+        >>> from tf_lamb.core.goodput.steps import from_noise
+        >>> steps = from_noise(1000, batch=32, steps=4800)
+        >>> machine = Machine(StepTime(alpha_c=0.05, beta_c=0.001), micro_batch=512)
+        >>> answer = plan(steps, machine, baseline=32, examples=60000)
+        >>> answer.fastest.batch, round(answer.fastest.hours * 60, 1)
+        (256, 3.7)
+    """
+    _check(machine, baseline, examples, most, warmup_steps, deadline)
+    base = steps.at(baseline) * baseline
+
+    def why_not(batch):
+        """Why a batch is not possible, or nothing."""
+        if batch > examples:
+            return f"the data has {examples:,} examples"
+        if most is not None and batch > most:
+            return f"most={most:,}"
+        if batch > steps.bound:
+            return f"beyond {steps.bound:,.0f} the rate cannot grow"
+        if batch > steps.largest:
+            return f"{steps.source} reaches to {steps.largest:,.0f}; run a larger batch first"
+        if steps.at(batch) < warmup_steps:
+            return f"{steps.at(batch):,.0f} steps are fewer than the {warmup_steps:,} of warmup"
+        return ""
+
+    if batches is None:
+        doubled = (baseline * 2**k for k in itertools.count())
+        wanted = list(itertools.takewhile(lambda batch: not why_not(batch), doubled))
+        beyond = why_not(baseline * 2 ** len(wanted))
+        full = (machine.micro_batch * devices for devices in machine.devices)
+        wanted += [batch for batch in full if batch > baseline]
+    else:
+        wanted = sorted(checks.integer("batches", batch) for batch in batches)
+        end = f"{wanted[-1]:,} is the largest that was given"
+        beyond = next(filter(None, map(why_not, wanted)), end)
+    made = {
+        _row(steps, machine, base, micro * accumulation * devices, devices)
+        for devices in machine.devices
+        for batch in wanted
+        if devices <= batch
+        for micro, accumulation in [arrange(batch, devices, machine.micro_batch)]
+        if not why_not(micro * accumulation * devices)
+    }
+    rows = sorted(made, key=lambda row: (row.batch, row.devices))
+    if not rows:
+        raise ValueError(f"No batch can be planned for devices={machine.devices}: {beyond}.")
+    fastest = min(rows, key=lambda row: row.hours)
+    in_time = [row for row in rows if deadline is not None and row.hours <= deadline]
+    bends = 0 < steps.noise < math.inf
+    around = [steps.noise / WRONG_BY, steps.noise * WRONG_BY] if bends else [steps.interval[0]]
+    alone = machine.devices == (1,) and bends and machine.time.beta_c > 0
+    return Answer(
+        steps=steps,
+        machine=machine,
+        baseline=baseline,
+        rows=tuple(rows),
+        fastest=fastest,
+        cheapest=min(rows, key=lambda row: row.device_hours),
+        deadline=deadline,
+        by_deadline=max(in_time, key=lambda row: (row.batch, -row.devices), default=None),
+        why_not_larger=_why_not_larger(machine, rows, fastest, beyond),
+        regret={noise: regret(rows, fastest, noise, steps.bound) for noise in around},
+        optimum=optimum(machine.time, steps.noise) if alone else None,
+    )
+
+
+def _check(machine, baseline, examples, most, warmup_steps, deadline):
+    """One error for what is no number, or out of range."""
+    checks.integer("examples", examples, most=math.inf)
+    checks.integer("warmup_steps", warmup_steps, least=0)
+    integers = {"baseline": baseline, "micro_batch": machine.micro_batch}
+    optional = {"most": most, "per_node": machine.per_node}
+    integers |= {name: value for name, value in optional.items() if value is not None}
+    for name, value in (*integers.items(), *(("devices", each) for each in machine.devices)):
+        checks.integer(name, value)
+    for name, value in (("price", machine.price), ("deadline", deadline)):
+        if value is not None:
+            checks.number(name, value, "(0, inf)")
+
+
+def _row(steps, machine, base, batch, devices):
+    """Training at a batch that divides evenly."""
+    micro, accumulation = arrange(batch, devices, machine.micro_batch)
+    seconds, updates = machine.seconds(batch, devices), max(1, round(steps.at(batch)))
+    low, high = (each * seconds / 3600 for each in steps.between(batch))
+    hours = updates * seconds / 3600
+    return Row(
+        batch=batch,
+        micro_batch=micro,
+        accumulation=accumulation,
+        devices=devices,
+        steps=updates,
+        examples=updates * batch,
+        relative=updates * batch / base,
+        seconds=seconds,
+        hours=hours,
+        between=(low, high),
+        device_hours=devices * hours,
+        cost=None if machine.price is None else machine.price * devices * hours,
+    )
+
+
+def _why_not_larger(machine, rows, fastest, beyond):
+    """What ends the gain: a limit, memory, or time itself."""
+    same = (row for row in rows if row.devices == fastest.devices)
+    after = next((row for row in same if row.batch > fastest.batch), None)
+    if after is None:
+        return f"at the edge: {beyond}"
+    local = after.batch // after.devices
+    if after.steps * machine.seconds(after.batch, after.devices, local) < 3600 * fastest.hours:
+        return (
+            f"memory: {after.batch:,} would be faster if a device held {local:,} examples, not "
+            f"{machine.micro_batch:,}"
+        )
+    return f"time: {after.batch:,} takes {after.hours / fastest.hours:.3g}x as long"
+
+
+def _measured(answer):
+    """What the table rests on, in lines."""
+    steps, time = answer.steps, answer.machine.time
+    low, high = steps.interval
+    yield (
+        f"noise scale {steps.noise:,.0f} ({low:,.0f} to {high:,.0f}) from "
+        f"{steps.source}: the batch that takes twice the fewest examples"
+    )
+    yield from steps.notes
+    yield (
+        f"at any batch {steps.least_steps:,.0f} steps and {steps.least_examples:,.0f} examples "
+        "at least"
+    )
+    parts = [
+        f"{_duration(time.alpha_c)} a micro-batch + {_duration(time.beta_c)} an example "
+        f"(worst residual {time.residual:.0%})"
+    ]
+    if time.update:
+        parts.append(f"{_duration(time.update)} an update")
+    if max(answer.machine.devices) > 1:
+        parts.append(f"network {time.network or 'not counted'}")
+    yield ", ".join(parts)
+
+
+def _table(answer):
+    """The rows as text, numbers to the right."""
+    priced = answer.machine.price is not None
+    head = ["batch", "= micro x accum x devices", "steps", "examples", "vs base", "a step", "time",
+            "device-hours", *(["cost"] if priced else []), ""]  # fmt: skip
+    cells = [head]
+    for row in answer.rows:
+        cells.append([
+            f"{row.batch:,}", f"= {row.micro_batch:,} x {row.accumulation:,} x {row.devices:,}",
+            f"{row.steps:,}", f"{row.examples:,}", f"{row.relative:.2f}x",
+            _duration(row.seconds), _duration(3600 * row.hours), f"{row.device_hours:.3g}",
+            *([f"{row.cost:,.2f}"] if priced else []), ", ".join(_notes(answer, row)),
+        ])  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        texts = [
+            text.ljust(width) if i in (1, len(line) - 1) else text.rjust(width)
+            for i, (text, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        yield "  ".join(texts).rstrip()
+
+
+def _notes(answer, row):
+    if row.batch == answer.baseline:
+        yield "baseline"
+    named = {"fastest": answer.fastest, "cheapest": answer.cheapest}
+    named["largest by the deadline"] = answer.by_deadline
+    yield from (name for name, each in named.items() if each == row)
+
+
+def _advice(answer):
+    """What to take, in lines."""
+    best = answer.fastest
+    near = [
+        row.batch
+        for row in answer.rows
+        if row.devices == best.devices and row.hours <= NEAR * best.hours
+    ]
+    low, high = (_duration(3600 * hours) for hours in best.between)
+    where = f" on {best.devices}" if len(answer.machine.devices) > 1 else ""
+    yield (
+        f"take {best.batch:,}{where}: {low} to {high}; within {NEAR - 1:.0%} of its time are "
+        f"{min(near):,} to {max(near):,}"
+    )
+    yield f"not larger, {answer.why_not_larger}"
+    losses = [f"{loss:.1%} if the noise scale is {noise:,.0f}"
+              for noise, loss in answer.regret.items()]  # fmt: skip
+    yield f"it would lose {', '.join(losses)}"
+    if answer.optimum is not None:
+        yield f"one device that holds any batch is fastest at {answer.optimum:,.0f}"
+    if answer.deadline is not None and answer.by_deadline is None:
+        yield f"no batch ends within {answer.deadline:g} hours"
+
+
+def _duration(seconds):
+    """Three digits of ms, s, min or h."""
+    for unit, size, most in (("ms", 1e-3, 1), ("s", 1, 120), ("min", 60, 7200)):
+        if seconds < most:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 3600:,.3g} h"

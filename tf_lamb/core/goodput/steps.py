@@ -1,0 +1,214 @@
+"""Steps to the target at a batch: the hyperbola of McCandlish et al., through what was run.
+
+    S(B) = S_min (1 + Bn/B) = S_min + E_min/B        E(B) = B S(B) = E_min + S_min B
+
+The noise scale Bn = E_min/S_min is the batch that needs twice the fewest steps and twice the fewest
+examples. It is meant for rates tuned at every batch, constant or on a schedule stretched over the
+run.
+
+Source: McCandlish et al., arXiv:1812.06162.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+
+from tf_lamb.core import checks
+
+FARTHEST = 8  # times the largest run, beyond which there is no number
+RELIABLE = 16  # between the smallest and the largest batch: less leaves Bn open
+# The standard deviation of the logarithm of one run's steps, in the logs of benchmarks/steps.py,
+# and how many runs that is worth beside the user's own.
+SEED_DEVIATION, SEED_RUNS = 0.17, 4
+NINETY = 1.645  # standard deviations on either side of 90 %
+GRID = 1.02  # between two noise scales that are tried
+READING = 2.0  # a reading is right within this factor
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """S(B), how well it is known, and how far it holds."""
+
+    least_steps: float  # S_min; 0 where no bend was seen
+    least_examples: float  # E_min; 0 where a larger batch saves no steps
+    likely: tuple[tuple[float, float], ...] = dataclasses.field(repr=False)  # both, within 90 %
+    largest: float  # batch that has a number
+    source: str
+    notes: tuple[str, ...] = ()
+    bound: float = math.inf  # the batch beyond which the rate cannot grow
+
+    @property
+    def noise(self) -> float:
+        """Bn, infinite where no bend was seen."""
+        return _noise(self.least_steps, self.least_examples)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The least and the largest likely noise scale."""
+        scales = [_noise(*each) for each in self.likely]
+        return min(scales), max(scales)
+
+    def at(self, batch: float) -> float:
+        """S at a batch; beyond the bound, S of the bound."""
+        return self._at(batch, self.least_steps, self.least_examples)
+
+    def between(self, batch: float) -> tuple[float, float]:
+        """The fewest and the most likely steps at a batch."""
+        steps = [self._at(batch, *each) for each in self.likely]
+        return min(steps), max(steps)
+
+    def _at(self, batch, least_steps, least_examples):
+        if batch > self.largest:
+            raise ValueError(
+                f"Nothing is known of batch {batch:,.0f}: {self.source} reaches to "
+                f"{self.largest:,.0f}. Run a larger batch first."
+            )
+        return least_steps + least_examples / min(batch, self.bound)
+
+
+def two_runs(first: tuple[float, float], second: tuple[float, float]) -> float:
+    """The noise scale of two runs, (B1, S1) and (B2, S2) with B1 < B2.
+
+        Bn = (rho - 1)/(1/B1 - rho/B2),  rho = S1/S2
+
+    0 if rho <= 1, where the larger batch saves nothing; infinite if rho >= B2/B1, where there is no
+    bend between them.
+
+    Example:
+        >>> round(two_runs((16, 4825), (2048, 102)))
+        1175
+    """
+    (small, many), (large, few) = first, second
+    rho = many / few
+    if rho <= 1:
+        return 0.0
+    return math.inf if rho >= large / small else (rho - 1) / (1 / small - rho / large)
+
+
+def from_runs(runs: Iterable[tuple[float, float]], bound: float = math.inf) -> Steps:
+    """The hyperbola through runs at two batches or more, with one seed or more at each.
+
+    Exact through the geometric means of two batches, else by least squares of the logarithms.
+    Likely is each curve whose squares exceed the least ones by (1.645 sd)^2 at most; sd is that of
+    the logarithm of a run: 0.17, as if of four runs, and then as the runs scatter.
+
+    Args:
+        runs: (batch, steps to the target) of each; rates tuned at each batch.
+        bound: The largest batch at which the rate can still grow, as SGD's stability limits it.
+            Defaults to none.
+
+    Raises:
+        ValueError: if all runs are of one batch, or a number is not positive.
+    """
+    bound = _bound(bound)
+    runs = sorted(
+        (checks.number("batch", b, "(0, inf)"), checks.number("steps", s, "(0, inf)"))
+        for b, s in runs
+    )
+    batches = sorted({batch for batch, _ in runs})
+    if len(batches) < 2:
+        raise ValueError(
+            f"Runs at two batches are needed, {RELIABLE} times apart, not at {batches} alone."
+        )
+    small, large = batches[0], batches[-1]
+    count = math.ceil(math.log(1e6 * large / small, GRID))
+    grid = [0.0, *(small / 1e3 * GRID**i for i in range(count)), math.inf]
+    noise = min(grid, key=lambda each: _fit(each, runs)[0])
+    if len(batches) == 2:
+        noise = two_runs(*((b, _mean(s for at, s in runs if at == b)) for b in batches))
+    elif 0 < noise < math.inf:
+        noise = _lowest(lambda each: _fit(each, runs)[0], noise / GRID, noise * GRID)
+    least, level = _fit(noise, runs)
+    variance = (SEED_RUNS * SEED_DEVIATION**2 + least) / (SEED_RUNS + len(runs) - 2)
+    likely = []
+    for each in (noise, *grid):
+        squares, mean = _fit(each, runs)
+        left = (least + NINETY**2 * variance - squares) / len(runs)
+        if left >= 0:  # and as far as its level may move
+            likely += [_curve(each, mean * math.exp(way * math.sqrt(left))) for way in (-1, 1)]
+
+    low, high = (pick(_noise(*each) for each in likely) for pick in (min, max))
+    notes = []
+    if large < RELIABLE * small:
+        notes.append(
+            f"weak: the batches are {large / small:.3g} times apart; a sure answer needs {RELIABLE}"
+        )
+    if noise == math.inf:
+        notes.append(f"no bend seen up to {large:,.0f}: the noise scale is {low:,.0f} at least")
+    elif noise == 0:
+        notes.append(f"no steps are saved beyond batch {small:,.0f}")
+    elif high == math.inf:
+        notes.append("no upper end of the noise scale: run a larger batch, or more seeds")
+    return Steps(
+        *_curve(noise, level), tuple(likely), FARTHEST * large,
+        f"a fit of {len(runs)} runs at {len(batches)} batches", tuple(notes), bound,
+    )  # fmt: skip
+
+
+def from_noise(noise: float, batch: float, steps: float, bound: float = math.inf) -> Steps:
+    """The hyperbola through one run, with the last reading of the noise scale in it.
+
+    Likely is Bn within a factor of two, and the run's steps as far as another seed may move them:
+    in the logs of benchmarks/steps.py 32 of 33 batches are inside. A number is given as far as
+    eight times the run's batch or the reading.
+
+    Args:
+        noise: As `NoiseScale` read it last; of the first or the mean reading little holds.
+        batch: Of the run.
+        steps: To the target.
+        bound: As in `from_runs`.
+
+    Raises:
+        ValueError: if a number is not positive.
+    """
+    noise = checks.number("noise", noise, "(0, inf)")
+    batch = checks.number("batch", batch, "(0, inf)")
+    steps = checks.number("steps", steps, "(0, inf)")
+    curve = _curve(noise, steps / (1 + noise / batch))
+    likely = [
+        _curve(each, steps / (1 + each / batch) * math.exp(way * NINETY * SEED_DEVIATION))
+        for each in (noise / READING, noise * READING)
+        for way in (-1, 1)
+    ]
+    return Steps(
+        *curve, tuple(likely), FARTHEST * max(batch, noise), "one reading of the noise scale",
+        bound=_bound(bound),
+    )  # fmt: skip
+
+
+def _bound(bound):
+    return bound if bound == math.inf else checks.number("bound", bound, "(0, inf)")
+
+
+def _noise(least_steps, least_examples):
+    return least_examples / least_steps if least_steps else math.inf
+
+
+def _curve(noise: float, level: float) -> tuple[float, float]:
+    """S_min and E_min, of a level as `_fit` gives it."""
+    return (0.0, level) if noise == math.inf else (level, level * noise)
+
+
+def _mean(steps):
+    """The geometric mean."""
+    logs = [math.log(s) for s in steps]
+    return math.exp(sum(logs) / len(logs))
+
+
+def _fit(noise, runs):
+    """The sum of squares of the logarithms, and S_min; E_min if the noise scale is infinite."""
+    if noise == math.inf:
+        left = [math.log(s * b) for b, s in runs]
+    else:
+        left = [math.log(s / (1 + noise / b)) for b, s in runs]
+    mean = sum(left) / len(left)
+    return sum((each - mean) ** 2 for each in left), math.exp(mean)
+
+
+def _lowest(f, low, high):
+    """The place of the least value in between, by golden sections."""
+    golden = (math.sqrt(5) - 1) / 2
+    while high - low > 1e-9 * high:
+        a, b = high - golden * (high - low), low + golden * (high - low)
+        low, high = (low, b) if f(a) < f(b) else (a, high)
+    return (low + high) / 2
