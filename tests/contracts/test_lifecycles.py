@@ -50,6 +50,7 @@ OPTIONS = {
     "compiled": Case({**EMA, **HALF}, compiled={"jit_compile": True}, callback="TrustRatios"),
     "eager": Case({**OVERWRITTEN, **TWO}, compiled={"run_eagerly": True}, callback="TrustRatios"),
     "warmup": Case({**EMA, **TWO}, callback="AutoWarmup"),
+    "multipliers": Case({**EMA, **TWO, "learning_rate_multipliers": {"norm": 0, "dense": 0.5}}),
     "loss scale": Case(EMA, policy="mixed_float16", callback="DivergenceReport"),
     "loss scale, accumulated": Case(THREE, policy="mixed_float16", compiled=SEVERAL_STEPS),
     "loss scale, measured": Case(

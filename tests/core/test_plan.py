@@ -9,11 +9,11 @@ from tf_lamb.core.patterns import LONGEST_PATH, LONGEST_PATTERN, exact, groups_o
 from tf_lamb.core.plan import Treatment, plan_for
 
 
-def plan(paths, undecayed=None, unadapted=None, weight_decay=0.1, identity=None):
+def plan(paths, undecayed=None, unadapted=None, weight_decay=0.1, identity=None, **more):
     return plan_for(
         paths, [(1,)] * len(paths), weight_decay=weight_decay,
         exclude_from_weight_decay=undecayed, exclude_from_layer_adaptation=unadapted,
-        excluded_by_identity=identity or [False] * len(paths),
+        excluded_by_identity=identity or [False] * len(paths), **more,
     )  # fmt: skip
 
 
@@ -178,7 +178,7 @@ def test_a_pattern_is_found_where_re_finds_it(pattern):
 
 LISTS = [
     "exclude_from_weight_decay", "exclude_from_layer_adaptation", "layer_groups", "layer_slices",
-    "depthwise", "no_matrix", "matrix_rows",
+    "depthwise", "no_matrix", "matrix_rows", "learning_rate_multipliers",
 ]  # fmt: skip
 
 
@@ -192,8 +192,8 @@ def test_a_pattern_that_nobody_meant_is_refused():
 @pytest.mark.parametrize("argument", LISTS)
 def test_a_path_that_nobody_meant_is_refused(argument):
     lists = {"exclude_from_weight_decay": None, "exclude_from_layer_adaptation": None}
-    of_axes = {"layer_slices": (0, None), "matrix_rows": None}
-    lists[argument] = {"a!": of_axes[argument]} if argument in of_axes else ["a!"]
+    dicts = {"layer_slices": (0, None), "matrix_rows": None, "learning_rate_multipliers": 0.5}
+    lists[argument] = {"a!": dicts[argument]} if argument in dicts else ["a!"]
     path = "encoder/" + "a" * LONGEST_PATH + "!"
     with pytest.raises(ValueError, match="^The path 'encoder/a.* 1,009 characters, .* 1,000"):
         plan_for([path], [(1,)], weight_decay=0.1, excluded_by_identity=[False], **lists)
@@ -209,3 +209,28 @@ def test_a_preset_is_one_in_the_exclusions_alone():
         layer_groups=["norm_and_bias"],
     )  # fmt: skip
     assert joined.unmatched == ("norm_and_bias",) and not joined.presets
+
+
+def test_the_first_multiplier_that_matches_counts():
+    found = plan(PATHS, learning_rate_multipliers={"kernel": 0.5, "dense/": 0.0, "Dense": 2.0})
+    assert found.multipliers == (0.5, 0.0, 1.0) and found.frozen == {1}
+    assert found.unmatched == ("Dense",)
+    assert [layer.multiplier for layer in found.layers([2, 0])] == [1.0, 0.5]
+    rows = [line.split() for line in found.table().splitlines()]
+    assert rows[0] == ["variable", "parameters", "decay", "adapted", "rate", "layer"]
+    assert [row[4:] for row in rows[1:4]] == [["x", "0.5"], ["frozen"], ["x", "1"]]
+
+
+def test_a_multiplier_of_1_is_none():
+    """The plan is equal, and so is every program that is made of it."""
+    assert plan(PATHS, learning_rate_multipliers={"kernel": 1.0, ".": 1}) == plan(PATHS)
+
+
+def test_multipliers_that_cannot_be_meant_are_refused():
+    joined = {"layer_groups": ("dense",), "learning_rate_multipliers": {"bias": 2.0}}
+    words = "gives dense/kernel 1 and dense/bias 2, which layer_groups joins in dense"
+    with pytest.raises(ValueError, match=words):
+        plan(PATHS, **joined)
+    assert plan(PATHS, unadapted=("bias",), **joined).multipliers == (1.0, 2.0, 1.0)
+    with pytest.raises(ValueError, match="freezes all 3 variables"):
+        plan(PATHS, learning_rate_multipliers={".": 0.0})

@@ -32,7 +32,13 @@ CASES = {
         "LAMB",
         {"layer_groups": ["up/"], "layer_slices": {"down/kernel": [-1, 2]}},
     ),
-    "LARS": ("LARS", {"trust_coefficient": 0.5}),
+    "LARS": (
+        "LARS",
+        {
+            "trust_coefficient": 0.5,
+            "learning_rate_multipliers": {"up/": 0.5, "normalization": 0.0},
+        },
+    ),
     "AdamP": ("AdamP", {}),
     "Muon": ("Muon", {}),
 }

@@ -38,9 +38,9 @@ def replaced(monkeypatch):
     model_garden.register(replace_stock=True)
 
 
-def built(key, **kwargs):
+def built(key, settings=None, **kwargs):
     config = optimization.OptimizationConfig(
-        {"optimizer": {"type": key}, "learning_rate": CONSTANT}
+        {"optimizer": {"type": key, key: settings or {}}, "learning_rate": CONSTANT}
     )
     return optimization.OptimizerFactory(config).build_optimizer(0.1, **kwargs)
 
@@ -62,6 +62,12 @@ def is_as_model_gardens(key, cls):
 def test_an_entry_is_a_class(key):
     is_as_model_gardens(key, getattr(tf_lamb.tf_keras, KEYS[key]))
     assert not isinstance(built("adam"), optimizer_factory.LEGACY_OPTIMIZERS_CLS[key])
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_an_option_is_a_setting(key):
+    options = {"learning_rate_multipliers": {"^transformer/layer_0/": 0.5, "embeddings": 0.0}}
+    assert options.items() <= built(key, options).get_config().items()
 
 
 @pytest.mark.parametrize("key", ["lamb", "lars"])

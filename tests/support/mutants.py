@@ -40,6 +40,8 @@ SAVED = f"{ACCUMULATION}::test_what_is_saved_between_two_updates_goes_on[keras-2
 UNCLEAR = f"{PLAN}::test_of_two_names_that_a_model_could_have_the_order_chooses_none"
 ACCUMULATED = f"{OPTIMIZERS}::test_accumulated_micro_batches_are_one_large_batch"
 
+MULTIPLIERS = "contracts/test_multipliers.py"
+
 CORE = {
     ("lamb", LAMB): [
         ("no decay", "u = decayed(u, decay, w)", "u = decayed(u, 0.0, w)"),
@@ -327,6 +329,14 @@ CORE = {
     ("gain", NOISE): [
         ("the scale forgotten", "variance / scale + signal", "variance + signal"),
     ],
+    ("Plan.layers", f"{PLAN}::test_the_first_multiplier_that_matches_counts"): [
+        ("the multiplier of another", "self.multipliers[pairs[0][1]]",
+         "self.multipliers[pairs[0][0]]"),
+    ],
+    ("layer_decay", "core/test_layer_decay.py"): [
+        ("the last block is the head", "decay ** (depth - i)", "decay ** (depth - 1 - i)"),
+        ("embeddings are the first block", "decay ** (depth + 1)", "decay ** depth"),
+    ],
     ("smoothing", NOISE): [
         ("the memory grows with the scale", "1 - scale / 1000", "scale / 1000"),
     ],
@@ -353,6 +363,17 @@ CORE = {
 }  # fmt: skip
 
 TENSORFLOW = {
+    ("Layer.rate",
+     f"{MULTIPLIERS}::test_a_multiplier_is_another_rate[LANS-one device-keras]"): [
+        ("no multiplier", "self.multiplier * lr", "lr"),
+    ],
+    ("Layerwise.is_frozen", f"{MULTIPLIERS}::test_a_factor_of_0_freezes[1-LAMB-tf_keras]"): [
+        ("nothing is frozen", "self._plan.frozen if self._plan else ()", "()"),
+    ],
+    ("MeasureNoise._without_frozen",
+     f"{MULTIPLIERS}::test_the_gain_of_adascale_is_as_it_was[LARS-keras]"): [
+        ("what is frozen is measured", "inner.without_frozen(pairs)", "pairs"),
+    ],
     ("_fixed", NETWORK): [
         ("the layer's bias is lost", "mean - bias", "mean"),
         ("the activation's scale is lost", "scale=activation.scale", "scale=1.0"),

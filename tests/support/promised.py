@@ -155,6 +155,16 @@ class Promised:
     def trained(self):
         return [role for role in SHAPES if role.partition("/")[0] not in self.frozen]
 
+    def multiplier(self, role):
+        """Of the first pattern that means it."""
+        given = self.told.get("learning_rate_multipliers") or {}
+        return next((x for pattern, x in given.items() if role in MEANT[pattern]), 1.0)
+
+    @property
+    def stepped(self):
+        """Who is trained, and not frozen by a multiplier."""
+        return [role for role in self.trained if self.multiplier(role)]
+
     @property
     def rate(self):
         """What the next update reads."""
@@ -190,7 +200,7 @@ class Promised:
     def layers(self):
         """Lists of roles that share a trust ratio."""
         layers = {}
-        for role in self.trained:
+        for role in self.stepped:
             layers.setdefault(role.partition("/")[0] if self.is_joined(role) else role, []).append(
                 role
             )
@@ -200,12 +210,12 @@ class Promised:
 
     def take(self, gradients, gain=1.0):
         """One micro-batch; returns whether an update was taken."""
-        for role in self.trained:
+        for role in self.stepped:
             self.sums[role] = self.sums[role] + gradients[role]
         self.micro_step += 1
         if self.micro_step < self.accumulates:
             return False
-        mean = {role: self.sums[role] / self.accumulates for role in self.trained}
+        mean = {role: self.sums[role] / self.accumulates for role in self.stepped}
         self.empty()
         with np.errstate(over="ignore", invalid="ignore"):
             if not all(np.sum(np.square(g)) <= LARGEST for g in mean.values()):
@@ -255,7 +265,8 @@ class Promised:
                 decay = _joined(np.full(SHAPES[r], d) for r, d in zip(layer, decays, strict=True))
                 decay = decay if len(set(decays)) > 1 else decays[0]
             step = getattr(self, f"_{self.family.lower()}")
-            w, slots = step(g, w, slots, rate, decay, self.is_adapted(layer[0]))
+            own_rate = rate * self.multiplier(layer[0])
+            w, slots = step(g, w, slots, own_rate, decay, self.is_adapted(layer[0]))
             at = 0
             for role in layer:
                 size = int(np.prod(SHAPES[role]))
@@ -274,7 +285,7 @@ class Promised:
         momentum, frequency = self.told["ema_momentum"], self.told.get("ema_overwrite_frequency")
         if not self.averages:  # of what is frozen, too
             self.averages = {role: w.copy() for role, w in self.weights.items()}
-        for role in self.trained:
+        for role in self.stepped:
             old = self.averages[role]
             self.moved[role] += np.abs(old - self.weights[role]).max()
             self.averages[role] = momentum * old + (1 - momentum) * self.weights[role]

@@ -88,6 +88,7 @@ def arguments(draw):
         [None, None, "clipnorm", "clipvalue", "global_clipnorm"]
     ))):  # fmt: skip
         told[clipping] = draw(st.sampled_from([0.1, 1.0]))
+    told["learning_rate_multipliers"] = draw(MULTIPLIERS)
     if family in ("LAMB", "LANS", "LARS") and draw(st.booleans()):
         told["layer_groups"] = ["dense"]
         if family == "LARS":  # whose oracle has one decay a layer
@@ -95,6 +96,9 @@ def arguments(draw):
     return family, told
 
 
+MULTIPLIERS = st.sampled_from(
+    [None, None, None, {"dense": 0.5}, {"embedding": 0.5, "norm": 2.0}, {"norm": 0, "dense": 2.0}]
+)
 UNDECAYED = st.sampled_from([(), (), ("left/kernel",), ("embedding", "right/bias")])
 AVERAGES_AND_SUMS = st.fixed_dictionaries(
     {"use_ema": st.booleans(), "gradient_accumulation_steps": ACCUMULATION}
@@ -359,6 +363,9 @@ class Training(RuleBasedStateMachine):
 
     # Training.
 
+    def stepped_layers(self):
+        return {role.partition("/")[0] for role in self.promised.stepped}
+
     def learn_order(self):
         """An optimizer is built at its first step."""
         if not self.is_built:
@@ -514,7 +521,7 @@ class Training(RuleBasedStateMachine):
     def freeze_or_unfreeze(self, layer):
         """And compile, as Keras asks for; between updates."""
         frozen = self.promised.frozen
-        if layer not in frozen and (self.promised.micro_step or len(frozen) == len(LAYERS) - 1):
+        if layer not in frozen and (self.promised.micro_step or self.stepped_layers() == {layer}):
             return
         if self.twins and self.promised.undecayed_as_variables and layer in ("left", "right"):
             return  # whom a config means by the second of two is refused where there is one

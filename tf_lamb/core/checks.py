@@ -243,6 +243,14 @@ def rows(argument: str, value) -> dict[str, tuple[int, ...] | None] | None:
     return result
 
 
+def multipliers(argument: str, value) -> dict[str, float] | None:
+    """Pattern -> a factor of 0 or more, or one error."""
+    if value is None:
+        return None
+    pairs = _by_pattern(argument, value, "a factor, such as {'encoder/': 0.1}")
+    return {pattern: number(f"{argument}[{pattern!r}]", x, "[0, inf)") for pattern, x in pairs}
+
+
 def _is_integer(value):
     """Whether it is a whole number, NumPy's too, and no bool."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)

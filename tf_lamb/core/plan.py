@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 
 from tf_lamb.core import matrices
 from tf_lamb.core.patterns import aliases, is_preset, joined_layers, search, unique
@@ -79,6 +80,7 @@ class Layer:
         paths, treatments: of each member; a path that others have, too, with its number.
         number: tells this layer from every other of the model.
         may_rest: whether it is stepped only where a gradient is not all zeros.
+        multiplier: of its learning rate.
     """
 
     members: tuple[int, ...]
@@ -86,6 +88,11 @@ class Layer:
     treatments: tuple[Treatment, ...]
     number: int
     may_rest: bool = False
+    multiplier: float = 1.0
+
+    def rate(self, lr):
+        """The layer's learning rate; a multiplier of 1 adds nothing to a program."""
+        return lr if self.multiplier == 1 else self.multiplier * lr
 
 
 def paths_of(layers: Iterable[Layer]) -> list[str]:
@@ -104,6 +111,12 @@ class Plan:
     groups: tuple[str, ...]  # variables of one group are one layer; an empty name is no group
     unmatched: tuple[str, ...]
     presets: tuple[tuple[str, int], ...] = ()  # how many variables each stands for
+    multipliers: tuple[float, ...] = ()  # of their learning rates; empty if all are 1
+
+    @functools.cached_property
+    def frozen(self) -> frozenset[int]:
+        """The positions of the variables whose multiplier is 0."""
+        return frozenset(i for i, each in enumerate(self.multipliers) if each == 0)
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
@@ -126,6 +139,7 @@ class Plan:
                 tuple(self.treatments[index] for _, index in pairs),
                 pairs[0][1],
                 any(index in missing for _, index in pairs),
+                self.multipliers[pairs[0][1]] if self.multipliers else 1.0,
             )
             for pairs in members.values()
         )
@@ -145,28 +159,34 @@ class Plan:
     def table(self) -> str:
         """The plan as a table: a line a variable, then a line a treatment."""
         sizes = [math.prod(shape) for shape in self.shapes]
-        rows = [("variable", "parameters", "decay", "adapted", "layer")]
-        for path, size, treatment, group in zip(
-            self.names, sizes, self.treatments, self.groups, strict=True
+        heads = ("rate",) if self.multipliers else ()
+        treated = list(map(_cells, self.treatments, self.multipliers or repeat(None)))
+        rows = [("variable", "parameters", "decay", "adapted", *heads, "layer")]
+        for path, size, cells, treatment, group in zip(
+            self.names, sizes, treated, self.treatments, self.groups, strict=True
         ):
             layer = f"joined in {group}" if group else treatment.layout
-            rows.append((path, f"{size:,}", *_cells(treatment), layer))
-        rows.append(("",) * 5)
+            rows.append((path, f"{size:,}", *cells, layer))
+        rows.append(("",) * len(rows[0]))
         totals: dict = {}
-        for size, treatment in zip(sizes, self.treatments, strict=True):
-            totals.setdefault(_cells(treatment), []).append(size)
+        for size, cells in zip(sizes, treated, strict=True):
+            totals.setdefault(cells, []).append(size)
         for cells, group_sizes in totals.items():
             count = f"{len(group_sizes)} variable{'s' if len(group_sizes) != 1 else ''}"
             rows.append((count, f"{sum(group_sizes):,}", *cells, ""))
         width = max(len(row[0]) for row in rows)
-        line = f"{{:{width}}}  {{:>12}}  {{:>10}}  {{:>7}}  {{}}".format
+        rate = "{:>7}  " * len(heads)
+        line = f"{{:{width}}}  {{:>12}}  {{:>10}}  {{:>7}}  {rate}{{}}".format
         notes = (f"{preset} is {count:,} of them" for preset, count in self.presets)
         return "\n".join([*(line(*row).rstrip() for row in rows), *notes])
 
 
-def _cells(treatment: Treatment) -> tuple[str, str]:
+def _cells(treatment: Treatment, multiplier: float | None) -> tuple[str, ...]:
     decay = f"{treatment.decay:g}" if treatment.decay else "-"
-    return decay, "yes" if treatment.adapt else "no"
+    cells = decay, "yes" if treatment.adapt else "no"
+    if multiplier is None:
+        return cells
+    return *cells, f"x {multiplier:.3g}" if multiplier else "frozen"
 
 
 def plan_for(
@@ -182,6 +202,7 @@ def plan_for(
     depthwise: Sequence[str] | None = None,
     no_matrix: Sequence[str] | None = None,
     matrix_rows: Mapping[str, tuple[int, ...] | None] | None = None,
+    learning_rate_multipliers: Mapping[str, float] | None = None,
 ) -> Plan:
     """Meets the patterns with the paths, once: match, exclude, group, lay out.
 
@@ -209,10 +230,12 @@ def plan_for(
             optimizer that adapts matrices alone.
         matrix_rows: pattern -> the axes that are rows, or None for what is no matrix; the rest is
             told by paths and shapes (`core/matrices.py`).
+        learning_rate_multipliers: pattern -> what multiplies the learning rate; 0 freezes.
 
     Raises:
         ValueError: where a variable has no such axis or blocks, or is both joined and sliced; where
-            it cannot be known which variables of layers with one path belong together.
+            it cannot be known which variables of layers with one path belong together; where those
+            of one layer have several multipliers, or all variables are frozen.
     """
     variables = tuple(zip(aliases(paths), shapes, strict=True))
     lists = {
@@ -221,6 +244,7 @@ def plan_for(
         "layer_groups": layer_groups,
         "layer_slices": layer_slices,
         "matrix_rows": matrix_rows,
+        "learning_rate_multipliers": learning_rate_multipliers,
     }
     found = {name: search(name, given or (), variables) for name, given in lists.items()}
     undecayed, unadapted, joined, *_ = map(_all_of, found.values())
@@ -239,6 +263,9 @@ def plan_for(
         )
         unadapted = frozenset(i for i, each in enumerate(as_matrices) if isinstance(each, str))
     groups = joined_layers(paths, joined - unadapted)
+    factors = _first(found["learning_rate_multipliers"], learning_rate_multipliers or {})
+    multipliers = tuple(factors[i][1] if i in factors else 1.0 for i in range(len(paths)))
+    _check_multipliers(paths, groups, multipliers)
     slices = _first(found["layer_slices"], layer_slices or {})
     treatments = []
     for i, (path, shape, group) in enumerate(zip(paths, shapes, groups, strict=True)):
@@ -261,7 +288,27 @@ def plan_for(
     unmatched = tuple(p for (p, preset), count in counts.items() if not count and not preset)
     presets = tuple((p, count) for (p, preset), count in counts.items() if preset)
     shapes = tuple(map(tuple, shapes))
-    return Plan(tuple(paths), shapes, tuple(treatments), groups, unmatched, presets)
+    return Plan(
+        tuple(paths), shapes, tuple(treatments), groups, unmatched, presets,
+        multipliers if any(each != 1 for each in multipliers) else (),
+    )  # fmt: skip
+
+
+def _check_multipliers(paths, groups, multipliers):
+    if multipliers and not any(multipliers):
+        raise ValueError(
+            f"learning_rate_multipliers freezes all {len(paths)} variables, and nothing would be "
+            "trained: narrow the patterns whose factor is 0."
+        )
+    first: dict = {}
+    for path, group, multiplier in zip(paths, groups, multipliers, strict=True):
+        other, known = first.setdefault(group, (path, multiplier)) if group else (path, multiplier)
+        if known != multiplier:
+            raise ValueError(
+                f"learning_rate_multipliers gives {other} {known:g} and {path} {multiplier:g}, "
+                f"which layer_groups joins in {group}: they share one trust ratio, and one rate. "
+                "Give them one factor, or narrow one of the patterns."
+            )
 
 
 def _all_of(found: Mapping[str, frozenset[int]]) -> frozenset[int]:

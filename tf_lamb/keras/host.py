@@ -40,6 +40,7 @@ def without_gradient(optimizer, variables):
         (variable, total)
         for variable, total in pairs
         if variable.trainable
+        and not optimizer.is_frozen(variable)
         and optimizer._var_key(variable) not in known
         and not is_overwritten(variable)
     ]

@@ -72,7 +72,8 @@ class MeasuringOptimizer(host.HostOptimizer):
         pairs = [*zip(*self._filter_empty_gradients(grads, variables), strict=True)]
         # What is overwritten is no gradient: the inner optimizer gets it as it comes.
         overwriting = [pair for pair in pairs if is_overwritten(pair[1])]
-        gradients, variables = _unzipped(pair for pair in pairs if not is_overwritten(pair[1]))
+        pairs = [pair for pair in pairs if not is_overwritten(pair[1])]
+        gradients, variables = _unzipped(self._without_frozen(pairs))
         dense = list(map(host.dense, gradients, variables))
         positions = [self._get_variable_index(v) for v in variables]
         if self._gathers:

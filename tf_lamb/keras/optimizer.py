@@ -109,10 +109,9 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         self._update.step_layer(layer, [gradient], state, scalars)
 
     def _backend_apply_gradients(self, grads, trainable_variables):
-        gradients = [
-            ops.cast(host.dense(g, v), host.compute_dtype(v.dtype))
-            for g, v in zip(grads, trainable_variables, strict=True)
-        ]
+        pairs = self.without_frozen(list(zip(grads, trainable_variables, strict=True)))
+        trainable_variables = [variable for _, variable in pairs]
+        gradients = [ops.cast(host.dense(g, v), host.compute_dtype(v.dtype)) for g, v in pairs]
         missing, sums = host.without_gradient(self, trainable_variables)
         gradients += [ops.zeros(each.shape, each.dtype) for each in sums]
         if self._settings.shard_update and not self._shares:
@@ -169,7 +168,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             made = host.native(self._has_averages)
             frozen = set(range(len(self._slots))) - {self._get_variable_index(v) for v in trained}
             for average, weight in self._averages(frozen):  # theirs, too, begin with the first
-                average.assign(ops.where(made > 0, average, ops.cast(weight, average.dtype)))
+                kept = ops.convert_to_tensor(average)
+                average.assign(ops.where(made > 0, kept, ops.cast(weight, average.dtype)))
             made.assign(ops.maximum(made, ops.cast(stepped, made.dtype)))
 
     @property

@@ -171,8 +171,8 @@ class Update(step.Update):
         # A device works on its share of each weight; slots are stored as such shares.
         at_hand = [each._replace(weight=self._share(each.weight, each)) for each in stored]
         new = step.step(
-            ops, self.rule, layer.treatments, gradients, at_hand, lr=scalars.lr, t=scalars.t,
-            number=layer.number, bitcast=host.bitcast,
+            ops, self.rule, layer.treatments, gradients, at_hand,
+            lr=layer.rate(scalars.lr), t=scalars.t, number=layer.number, bitcast=host.bitcast,
             observe=step.recorder(
                 ops, observed, lambda v, value: self.assign(v, chosen(value, v.value))
             ),

@@ -179,7 +179,7 @@ class Update(step.Update):
         stored, observed = state.of(layer)
         with on_server_of(stored[0].weight):
             program = self._program(layer, stored, observed)
-            arrays = (gradients, stored, observed, scalars.lr, scalars.t)
+            arrays = (gradients, stored, observed, layer.rate(scalars.lr), scalars.t)
             run = functools.partial(program, tf.constant(layer.number), *arrays)
             if layer.may_rest:
                 due = tf.reduce_any([tf.reduce_any(g != 0) for g in gradients])

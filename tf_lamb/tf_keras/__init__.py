@@ -6,6 +6,7 @@ with needed("tf_lamb.tf_keras", "tf-keras"):
     import tf_keras as _tf_keras  # noqa: F401
 
 from tf_lamb.api.describe import describe
+from tf_lamb.api.layer_decay import layer_decay
 from tf_lamb.api.layers.batch_norm import auxiliary_statistics
 from tf_lamb.tf_keras import schedules
 from tf_lamb.tf_keras.callbacks import (
@@ -30,6 +31,6 @@ __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon", "NoiseScale",
     "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
-    "auxiliary_statistics", "describe", "fixed_point", "from_addons", "migrate",
-    "replace_batch_normalization", "schedules",
+    "auxiliary_statistics", "describe", "fixed_point", "from_addons", "layer_decay",
+    "migrate", "replace_batch_normalization", "schedules",
 ]  # fmt: skip

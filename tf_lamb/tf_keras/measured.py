@@ -87,7 +87,7 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
                 "LossScaleOptimizer, of mixed_float16, sums them first: use mixed_bfloat16."
             )
         missing = [(g, v) for g, v in pairs if g is None]  # the inner optimizer says so
-        pairs = [(g, v) for g, v in pairs if g is not None]
+        pairs = self._without_frozen([(g, v) for g, v in pairs if g is not None])
         if not pairs:
             return self.inner_optimizer.apply_gradients(missing, skip_gradients_aggregation=True)
         gradients = [dense(g, v) for g, v in pairs]

@@ -133,10 +133,11 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         return tf.equal(self._micro_step + 1, steps) if steps else tf.constant(True)
 
     def _internal_apply_gradients(self, grads_and_vars):
-        pairs = list(grads_and_vars)
+        pairs = self.without_frozen(list(grads_and_vars))
         variables = [variable for _, variable in pairs]
         gradients = [host.at_least_float32(dense(g, v)) for g, v in pairs]
-        missing = self._missing  # in this micro-batch; the update takes what they have added up
+        # In this micro-batch; the update takes what they have added up.
+        missing = [v for v in self._missing if not self.is_frozen(v)]
         plan, state = self._work([*variables, *missing], missing)
         count = functools.partial(self._count, [*variables, *missing])
         if self.gradient_accumulation_steps:

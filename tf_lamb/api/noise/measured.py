@@ -239,6 +239,11 @@ class MeasureNoise(Wrapper):
         wanted = range(len(self.group_names))
         return [[i for i, g in group.items() if g == each] for each in wanted]
 
+    def _without_frozen(self, pairs):
+        """The pairs of a gradient and its variable that the inner optimizer does not freeze."""
+        inner = self.inner_optimizer
+        return inner.without_frozen(pairs) if isinstance(inner, Layerwise) else pairs
+
     def _make_state(self, variables):
         """At the end of a build."""
         self._members_by_group = self._members(variables)

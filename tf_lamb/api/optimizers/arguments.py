@@ -16,6 +16,11 @@ layer_groups: List of regexes. The variables of one Keras layer that match, say 
 layer_slices: Dict from a regex to an axis, or to [axis, blocks]: each slice, or each
     block of them, has a ratio of its own. `{"qkv/kernel": [-1, 3]}` treats Q, K and V
     separately, `{"stacked/": 0}` the layers of a scan. Defaults to None.
+learning_rate_multipliers: Dict from a regex to a factor, 0 or more, of the learning rate of the
+    variables that match; the first that matches counts. It multiplies what the schedule, or
+    AdaScale, gives, and so all that the learning rate does: a trust ratio is as it was. 0 freezes
+    a variable as `trainable = False` does, slots and all. `tf_lamb.layer_decay` makes such
+    a dict. Defaults to None: 1 for every variable.
 clipnorm: The largest norm of each gradient. Defaults to None. All clipping happens
     after the gradients of replicas and micro-batches are aggregated.
 clipvalue: The largest absolute value in a gradient. Defaults to None.

@@ -81,6 +81,7 @@ class LAMB(Layerwise):
         ratio_bounds: settings.Bounds = None,
         layer_groups: settings.Patterns = None,
         layer_slices: settings.Slices = None,
+        learning_rate_multipliers: settings.Multipliers = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,

@@ -92,6 +92,7 @@ class LANS(Layerwise):
         *,
         layer_groups: settings.Patterns = None,
         layer_slices: settings.Slices = None,
+        learning_rate_multipliers: settings.Multipliers = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,

@@ -104,6 +104,7 @@ class LARS(Layerwise):
         ratio_bounds: settings.Bounds = None,
         layer_groups: settings.Patterns = None,
         layer_slices: settings.Slices = None,
+        learning_rate_multipliers: settings.Multipliers = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import numbers
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tf_lamb.api.optimizers import named
@@ -165,7 +165,8 @@ class Layerwise:
         """What each variable gets, in the order of the build; None before it. Read-only.
 
         `names` and `shapes` are of the variables; of its `treatments` each has a `decay`, and
-        whether its layer is adapted in `adapt`; `table()` is what `describe` prints.
+        whether its layer is adapted in `adapt`; `multipliers` are of their learning rates, empty if
+        all are 1; `table()` is what `describe` prints.
 
         Example:
 
@@ -296,6 +297,22 @@ class Layerwise:
                     "slots and its plan belong to them. Make a new optimizer for a new model, "
                     f"for instance {type(self).__name__}.from_config(optimizer.get_config())."
                 )
+
+    def is_frozen(self, variable: Any) -> bool:
+        """Whether the plan freezes a variable of the build."""
+        frozen = self._plan.frozen if self._plan else ()
+        return bool(frozen) and self._index_of(variable) in frozen
+
+    def without_frozen(self, pairs: Sequence) -> Sequence:
+        """The pairs of a gradient and its variable that the plan does not freeze."""
+        kept = [pair for pair in pairs if not self.is_frozen(pair[1])]
+        if pairs and not kept:
+            raise ValueError(
+                f"{self.name} was given gradients of frozen variables alone: "
+                f"learning_rate_multipliers is 0 for {path_of(pairs[0][1])}, for instance. Leave "
+                "the step out, or narrow the pattern."
+            )
+        return kept
 
     def _scalars(self) -> Scalars:
         """The inputs of a step besides gradients and state."""

@@ -135,6 +135,7 @@ class Muon(Layerwise):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
+        learning_rate_multipliers: settings.Multipliers = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,

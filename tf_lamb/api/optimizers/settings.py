@@ -15,6 +15,7 @@ Patterns = Sequence[str] | str | None
 Bounds = Sequence[float] | None
 Slices = Mapping[str, int | Sequence[int | None]] | None
 Rows = Mapping[str, int | Sequence[int] | None] | None
+Multipliers = Mapping[str, float] | None
 
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 _OPTIONAL = (*_CLIPPING, "loss_scale_factor")
@@ -46,6 +47,7 @@ class Settings:
     weight_decay: float
     exclude_from_weight_decay: tuple[str, ...] | None
     exclude_from_layer_adaptation: tuple[str, ...] | None
+    learning_rate_multipliers: Mapping[str, float] | None
     clipnorm: float | None
     clipvalue: float | None
     global_clipnorm: float | None
@@ -65,6 +67,9 @@ class Settings:
         self._freeze(
             weight_decay=checks.number(
                 "weight_decay", 0.0 if self.weight_decay is None else self.weight_decay
+            ),
+            learning_rate_multipliers=checks.multipliers(
+                "learning_rate_multipliers", self.learning_rate_multipliers
             ),
             ema_momentum=checks.number("ema_momentum", self.ema_momentum),
             **{name: checks.patterns(name, getattr(self, name)) for name in _EXCLUSIONS},
@@ -105,7 +110,8 @@ class Settings:
 
     def planning(self) -> dict[str, Any]:
         """The arguments of the plan."""
-        return {name: getattr(self, name) for name in ("weight_decay", *_EXCLUSIONS)}
+        names = ("weight_decay", *_EXCLUSIONS, "learning_rate_multipliers")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

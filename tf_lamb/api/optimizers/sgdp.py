@@ -75,6 +75,7 @@ class SGDP(Layerwise):
         wd_ratio: float = 0.1,
         nesterov: bool = False,
         depthwise: settings.Patterns = None,
+        learning_rate_multipliers: settings.Multipliers = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,

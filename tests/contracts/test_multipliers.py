@@ -1,0 +1,155 @@
+"""Learning rates by layer, of every optimizer: against the oracle, and what stays as it was."""
+
+import numpy as np
+import pytest
+from support.feeding import START, Feed, close, gradients, maker, mean_of, scaled
+from support.frontends import (
+    BACKEND,
+    FRONTENDS,
+    array,
+    every_frontend,
+    uncompiled,
+)
+from support.references import NAMES, Reference
+from support.small_model import functional, two_layers
+
+LAYOUTS = {"one device": (1, 1), "micro-batches": (1, 3)}
+if BACKEND == "tensorflow":
+    LAYOUTS |= {"replicas": (2, 1), "replicas and micro-batches": (2, 2)}
+EVERY = [(name, "one device") for name in NAMES]
+EVERY += [(NAMES[i], layout) for i, layout in enumerate(LAYOUTS) if i]
+
+
+@every_frontend
+@pytest.mark.parametrize(("name", "layout"), EVERY)
+def test_a_multiplier_is_another_rate(frontend, name, layout):
+    replicas, micro = LAYOUTS[layout]
+    factors = {"kernel": 0.25, ".": 2.0}
+    arguments = {"weight_decay": 0.1, "learning_rate_multipliers": factors}
+    run = Feed(frontend, maker(frontend, name, 0.1, micro=micro, **arguments), replicas)
+    references = {key: Reference(name, w) for key, w in START.items()}
+    for parts in gradients(3, replicas * micro):
+        run.step(parts)
+        mean = mean_of(parts)
+        for key, ours in zip(START, run.weights(), strict=True):
+            close(ours, references[key].step(mean[key], 0.1 * factors.get(key, 2.0), 0.1), 2e-6)
+
+
+def bits(optimizer, index):
+    return {name: array(slot).tobytes() for name, slot in optimizer.state_of(index).items()}
+
+
+@every_frontend
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("micro", [1, 2])
+def test_a_factor_of_0_freezes(frontend, name, micro):
+    """As if the variable were not there: its gradient is neither looked at nor clipped by."""
+    more = {"weight_decay": 0.1, "use_ema": True, "ema_momentum": 0.9}
+    more |= {} if name == "LANS" else {"global_clipnorm": 0.5}
+    frozen = maker(frontend, name, micro=micro, learning_rate_multipliers={"bias": 0}, **more)
+    run, alone = Feed(frontend, frozen), Feed(frontend, maker(frontend, name, micro=micro, **more))
+    before = bits(run.optimizer, 1)
+    for i, parts in enumerate(gradients(4, micro)):
+        bad = [{**part, "bias": part["bias"] * (np.nan if i == 2 else 1e6)} for part in parts]
+        run.step(bad)
+        alone.step([{**part, "bias": None} for part in parts])
+    assert array(run.variables[0]).tobytes() == array(alone.variables[0]).tobytes()
+    np.testing.assert_array_equal(array(run.variables[1]), START["bias"].astype("float32"))
+    assert int(array(run.optimizer.iterations)) == 4
+    after = bits(run.optimizer, 1)
+    average = START["bias"].astype("float32")
+    assert after.pop("average") == average.tobytes() and before.pop("average")
+    assert after == before
+
+
+@every_frontend
+def test_a_step_of_frozen_variables_alone_is_refused(frontend):
+    run = Feed(frontend, maker(frontend, learning_rate_multipliers={"bias": 0}))
+    ((parts,),) = gradients(1, 1)
+    with pytest.raises(ValueError, match="frozen variables alone.* 0 for bias"):
+        run.step([{**parts, "kernel": None}])
+
+
+@every_frontend
+@pytest.mark.parametrize("name", ["LAMB", "LANS", "LARS"])
+def test_a_trust_ratio_is_as_it_was(frontend, name):
+    seen = []
+    for factors in (None, {"kernel": 0.25}):
+        run = Feed(frontend, maker(frontend, name, learning_rate_multipliers=factors))
+        run.optimizer.observe_trust_ratios()
+        (parts,) = gradients(1, 1)
+        run.step(parts)
+        moved = [w - START[key] for key, w in zip(START, run.weights(), strict=True)]
+        seen.append((moved, run.optimizer.trust_ratios()))
+    (whole, ratios), (part, same) = seen
+    assert ratios == same
+    close(part[0], 0.25 * whole[0])
+    close(part[1], whole[1], 0)
+
+
+@every_frontend
+@pytest.mark.parametrize("inner", ["LARS", "LAMB"])
+def test_the_gain_of_adascale_is_as_it_was(frontend, inner):
+    """A multiplier is of the rate that AdaScale gives; what is frozen is not measured."""
+    runs = {
+        factor: Feed(
+            frontend,
+            scaled(frontend, inner=inner, own={"learning_rate_multipliers": {"bias": factor}}),
+        )
+        for factor in (1, 0.5, 0)
+    }
+    alone = Feed(frontend, scaled(frontend, inner=inner))
+    (parts, *_) = gradients(3, 4)
+    for each in runs.values():
+        each.step(parts)
+    alone.step([{**part, "bias": np.zeros(2, "float32")} for part in parts])
+    close(runs[0.5].optimizer.gain, runs[1].optimizer.gain, 0)
+    bias = [run.weights()[1] - START["bias"] for run in runs.values()]
+    close(bias[1], 0.5 * bias[0])
+    close(bias[2], 0, 1e-8)
+    for parts in gradients(7, 4, seed=1):
+        runs[0].step(parts)
+        alone.step([{**part, "bias": np.zeros(2, "float32")} for part in parts])
+    close(runs[0].optimizer.gain, alone.optimizer.gain)
+    assert runs[0].optimizer.gain != 1
+
+
+@every_frontend
+def test_the_config_keeps_them(frontend):
+    ours = FRONTENDS[frontend][1]
+    for name in NAMES:
+        factors = {"encoder/": 0, "bias": 2}
+        optimizer = getattr(ours, name)(learning_rate_multipliers=factors)
+        config = optimizer.get_config()
+        assert config["learning_rate_multipliers"] == factors
+        assert type(optimizer).from_config(config).get_config() == config
+
+
+@every_frontend
+@uncompiled()
+def test_describe_shows_them_and_says_what_matches_nothing(frontend):
+    host, ours = FRONTENDS[frontend]
+    model = two_layers(frontend)
+    model.compile(ours.LAMB(learning_rate_multipliers={"bias": 0, "encoder": 0.1}), "mse")
+    with pytest.warns(UserWarning, match="No variable matches the pattern 'encoder'"):
+        ours.describe(model, (tables := []).append)
+    assert tables[0].count("frozen") == 3  # two variables, and the line of both
+
+
+@every_frontend
+def test_layer_decay_of_a_model(frontend):
+    host, ours = FRONTENDS[frontend]
+    layers = [host.layers.Dense(3, name=f"encoder_layer_{i}") for i in range(2)]
+    model = host.Sequential(
+        [host.layers.Dense(3, name="token_embedding"), *layers, host.layers.Dense(2, name="head")]
+    )
+    with pytest.raises(ValueError, match="has no variables yet"):
+        ours.layer_decay(model, 0.5)
+    model.build((None, 3))
+    optimizer = ours.LAMB(learning_rate_multipliers=ours.layer_decay(model, 0.5))
+    optimizer.build(model.trainable_variables)
+    assert optimizer.plan.multipliers[::2] == (0.125, 0.25, 0.5, 1)
+    with pytest.raises(ValueError, match=r"decay must be a number in \[0, 1\], but it is 1.5"):
+        ours.layer_decay(model, 1.5)
+    with pytest.raises(ValueError, match="none in paths such as"):
+        ours.layer_decay(functional(frontend), 0.5)

@@ -1,0 +1,55 @@
+"""Layer-wise decay of the learning rate for a model of either Keras."""
+
+from typing import Any
+
+from tf_lamb.api.variables import path_of
+from tf_lamb.core import checks
+from tf_lamb.core import layer_decay as of_paths
+from tf_lamb.core.patterns import model_name
+
+
+def layer_decay(model: Any, decay: float) -> dict[str, float]:
+    """Returns `learning_rate_multipliers` that fall from the head of an encoder to its embeddings.
+
+    Of N blocks, from the embeddings on:
+
+        multiplier = decay^(N + 1)          embeddings
+                     decay^(N - i)          block i = 0, ..., N - 1
+                     1                      all else: pooler, head
+
+    Blocks are layers that a number ends, as in `transformer_layer_3` and `transformer_block_3`
+    (KerasHub), `transformer/layer_3` (Model Garden), `encoder_layer_3`. Embeddings are what has
+    "embed" in its path. The result is a plain dict of regexes: `tf_lamb.describe` shows its effect,
+    and you may change it.
+
+    Args:
+        model: A model of either Keras that has its variables.
+        decay: In [0, 1]; ELECTRA has 0.8 and 0.9, BEiT 0.65 to 0.95. 0 trains the head alone.
+
+    Raises:
+        ValueError: for a model without variables, without numbered blocks, or with several stacks.
+
+    Example:
+
+    >>> import tensorflow as tf, tf_lamb
+    >>> names = ["token_embedding", "encoder_layer_0", "encoder_layer_1", "head"]
+    >>> layers = [tf.keras.layers.Dense(2, name=name) for name in names]
+    >>> model = tf.keras.Sequential([tf.keras.Input((2,)), *layers])
+    >>> multipliers = tf_lamb.layer_decay(model, 0.5)
+    >>> multipliers
+    {'^encoder_layer_0/': 0.25, '^encoder_layer_1/': 0.5, 'embed': 0.125}
+    >>> optimizer = tf_lamb.LAMB(1e-3, learning_rate_multipliers=multipliers)
+
+    References:
+        - Clark et al., ELECTRA, https://arxiv.org/abs/2003.10555
+        - Bao et al., BEiT, https://arxiv.org/abs/2106.08254
+    """
+    checks.number("decay", decay, "[0, 1]")
+    paths = [path_of(variable) for variable in model.trainable_variables] if model.built else []
+    if not paths:
+        raise ValueError(
+            f"{model.name} has no variables yet: call model.build(input_shape), or the model on a "
+            "batch, first."
+        )
+    root = model_name(paths)
+    return of_paths.layer_decay([path.removeprefix(root) for path in paths], decay)
