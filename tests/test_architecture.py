@@ -46,6 +46,8 @@ BEYOND = {
 # And what only inside functions, on demand.
 ON_DEMAND = {
     "core/gaussian_process.py": {"numpy", "scipy", "sklearn", "threadpoolctl"},
+    "api/find/data.py": {"numpy"},
+    "api/find/trials.py": {"numpy"},
     "api/layers/fixed_point.py": {"numpy"},
     "api/plots.py": {"matplotlib", "numpy"},
 }

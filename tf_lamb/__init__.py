@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
         TrustRatios,
         auxiliary_statistics,
         describe,
+        find_rate,
         fixed_point,
         from_addons,
         layer_decay,
@@ -53,7 +54,7 @@ __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon", "NoiseScale",
     "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
-    "auxiliary_statistics", "core", "describe", "fixed_point", "from_addons", "keras",
+    "auxiliary_statistics", "core", "describe", "find_rate", "fixed_point", "from_addons", "keras",
     "layer_decay", "migrate", "model_garden", "recipes", "replace_batch_normalization", "schedules",
     "tensorflow", "tf_keras",
 ]  # fmt: skip

@@ -215,3 +215,24 @@ def _line(recipe, over):
     ends = np.cumsum([0, *(stage.train_steps for stage in recipe.stages)])
     examples = np.cumsum([0, *(stage.examples_seen for stage in recipe.stages)])
     return np.interp(steps, ends, examples), rates
+
+
+def rates(found, ax=None):
+    """Held-out losses over the learning rate, a line an optimizer and a rung."""
+    (ax,) = _ready("rates", found.trials, None if ax is None else [ax][0])
+    curves: dict[tuple[str, int], list] = {}
+    for trial in sorted(found.trials, key=lambda each: each.rate):
+        curves.setdefault((trial.optimizer, trial.steps), []).append(trial)
+    for (name, steps), trials in curves.items():
+        ax.plot(
+            [trial.rate for trial in trials], [trial.loss for trial in trials], ".-",
+            label=f"{name}, {steps:,} steps",
+        )  # fmt: skip
+    ax.axvspan(*found.interval, color="0.9")
+    if found.rate is not None:
+        ax.axvline(found.rate, color="black", ls="--", label=f"found: {found.rate:.3g}")
+    ax.set_xscale("log")
+    ax.set(xlabel="learning rate of the real run", ylabel="held-out loss")
+    ax.grid(alpha=0.3)
+    legend(ax)
+    return ax

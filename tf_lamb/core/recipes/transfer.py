@@ -7,6 +7,7 @@ from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
 from tf_lamb.core.recipes.arithmetic import epochs_to_steps, fit_steps, training
 from tf_lamb.core.recipes.recipe import Recipe
+from tf_lamb.core.tables import table
 
 LEAST_BETA_2 = 0.95  # below it losses spike (marin's configurations)
 MOST_WARMUP = 0.25  # of the training steps
@@ -169,15 +170,7 @@ def transfer(
 def _table(rows) -> list[str]:
     """The rows as text, numbers to the right."""
     head = ("", "baseline", "here", "rule", "source", "shown on")
-    cells = [
-        head,
-        *((name, f"{old:,.6g}", f"{new:,.6g}", *about) for name, old, new, *about in rows),
-    ]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(
-            text.rjust(width) if i in (1, 2) else text.ljust(width)
-            for i, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    ]
+    return table(
+        [head, *((name, f"{old:,.6g}", f"{new:,.6g}", *about) for name, old, new, *about in rows)],
+        right=(1, 2),
+    )

@@ -1,0 +1,279 @@
+"""`find_rate`: what it answers, what it leaves as it was, and what it refuses."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+from support.frontends import FRONTENDS, every_frontend
+
+from tf_lamb.api.find.trials import Trials
+
+EXAMPLES, WIDTH, BATCH = 1600, 8, 32
+
+
+def data(noise=0.5):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(EXAMPLES, WIDTH)).astype("float32")
+    y = x @ rng.normal(size=(WIDTH, 1)) + noise * rng.normal(size=(EXAMPLES, 1))
+    return x, y.astype("float32")
+
+
+def model_of(host, optimizer="sgd", **compiled):
+    layers = host.layers
+    host.utils.set_random_seed(1)
+    model = host.Sequential([
+        layers.Input((WIDTH,)), layers.Dense(4), layers.BatchNormalization(),
+        layers.Dropout(0.1), layers.Dense(1),
+    ])  # fmt: skip
+    model.compile(optimizer, "mse", metrics=["mae"], **compiled)
+    return model
+
+
+def linear(host, optimizer="sgd", **compiled):
+    model = host.Sequential([host.layers.Input((WIDTH,)), host.layers.Dense(1)])
+    model.set_weights([np.zeros((WIDTH, 1)), np.zeros(1)])
+    model.compile(optimizer, "mse", **compiled)
+    return model
+
+
+def state_of(model):
+    optimizer = model.optimizer
+    slots = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+    return [np.asarray(v).copy() for v in (*model.variables, *slots)]
+
+
+def search(ours, model, of=None, batch_size=BATCH, *, epochs=16, **how):
+    return ours.find_rate(
+        model, data() if of is None else of, batch_size, epochs=epochs, verbose=False, **how
+    )
+
+
+def assert_equal(before, after):
+    assert len(before) == len(after)
+    for a, b in zip(before, after, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.fixture
+def stopped(monkeypatch):
+    """Interrupts after so many updates."""
+
+    def stop_after(updates):
+        step, done = Trials.step, []
+
+        def stopping(self, rate):
+            done.append(rate)
+            if len(done) > updates:
+                raise KeyboardInterrupt
+            return step(self, rate)
+
+        monkeypatch.setattr(Trials, "step", stopping)
+        return lambda: monkeypatch.setattr(Trials, "step", step)
+
+    return stop_after
+
+
+@every_frontend
+def test_the_rate_of_a_quadratic_is_near_the_best_of_a_fine_grid(frontend):
+    """Of full runs of plain SGD, in NumPy, on the same data."""
+    host, ours = FRONTENDS[frontend]
+    found = search(ours, linear(host, host.optimizers.SGD(0.02)))
+    (x, y), steps = data(), found.train_steps
+
+    def loss(rate):
+        w, rng = np.zeros((WIDTH, 1)), np.random.default_rng(1)
+        for step in range(steps):
+            rows = rng.integers(0, EXAMPLES, BATCH)
+            warm = min(
+                (step + 1) / found.warmup_steps, (steps - step) / (steps - found.warmup_steps)
+            )
+            w -= rate * warm * 2 / BATCH * x[rows].T @ (x[rows] @ w - y[rows])
+        return float(np.mean((x @ w - y) ** 2))
+
+    grid = [0.001 * 2.0**i for i in range(9)]
+    assert loss(found.learning_rate) < 1.02 * min(map(loss, grid))
+    assert found.interval[0] <= found.learning_rate * 1.01
+    assert found.cost <= 0.5
+    assert "learning rate" in str(found) and "best" in str(found)
+
+
+@every_frontend
+def test_everything_is_as_it_was(frontend):
+    host, ours = FRONTENDS[frontend]
+    model = model_of(host, host.optimizers.Adam(1e-3))
+    model.fit(*data(), batch_size=BATCH, verbose=0)
+    optimizer, before = model.optimizer, state_of(model)
+    random.seed(3)
+    np.random.seed(4)
+    search(ours, model, optimizers=["Adam", "LAMB"])
+    assert model.optimizer is optimizer
+    assert_equal(before, state_of(model))
+    assert random.random() == random.Random(3).random()
+    assert np.random.random() == np.random.RandomState(4).random()
+    model.fit(*data(), batch_size=BATCH, verbose=0)
+    after = state_of(model)
+    assert any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("updates", [0, 3, 60])
+@every_frontend
+def test_an_interruption_leaves_everything_as_it_was(frontend, updates, stopped):
+    host, ours = FRONTENDS[frontend]
+    model = model_of(host)
+    model.fit(*data(), batch_size=BATCH, verbose=0)
+    before = state_of(model)
+    stopped(updates)
+    with pytest.raises(KeyboardInterrupt):
+        search(ours, model)
+    assert_equal(before, state_of(model))
+
+
+def test_a_killed_search_goes_on_to_the_same_answer(stopped, tmp_path):
+    host, ours = FRONTENDS["keras"]
+    want = search(ours, model_of(host))
+    again = stopped(60)
+    with pytest.raises(KeyboardInterrupt):
+        search(ours, model_of(host), directory=tmp_path)
+    again()
+    other = model_of(host)
+    other.set_weights([w + 1 for w in other.get_weights()])  # a new process begins elsewhere
+    before = state_of(other)
+    found = search(ours, other, directory=tmp_path)
+    assert_equal(before, state_of(other))
+    assert (found.rate, found.trials) == (want.rate, want.trials)
+    with pytest.raises(ValueError, match="holds a search with batch_size=32, and this one has 64"):
+        search(ours, model_of(host), batch_size=64, directory=tmp_path)
+
+
+@every_frontend
+def test_the_answer_is_an_optimizer_and_a_recipe(frontend):
+    host, ours = FRONTENDS[frontend]
+    found = search(ours, linear(host), optimizers=[ours.LAMB(0.02, weight_decay=0.1)])
+    recipe = found.recipe()
+    assert recipe.learning_rate == found.learning_rate
+    assert recipe.train_steps == found.train_steps == 16 * math.ceil(found.examples / BATCH)
+    optimizer = found.optimizer()
+    assert type(optimizer) is ours.LAMB and optimizer.get_config()["weight_decay"] == 0.1
+    model = linear(host, optimizer)
+    model.fit(*data(), batch_size=BATCH, verbose=0)
+    assert "found.optimizer()" in found.code
+
+
+def test_the_baseline_is_a_candidate_and_is_kept_where_it_is_as_good():
+    host, ours = FRONTENDS["keras"]
+    base = host.optimizers.SGD(0.02)
+    found = search(ours, linear(host, base), baseline_batch_size=8)
+    assert found.baseline == pytest.approx(0.04)
+    assert any(trial.rate == found.baseline for trial in found.trials)
+    assert found.learning_rate == found.baseline
+    others = search(ours, linear(host, base), optimizers=["Adam"], baseline_batch_size=8)
+    assert {trial.optimizer for trial in others.trials} == {"Adam", "SGD"}
+
+
+@every_frontend
+def test_accumulated_parts_are_the_batch(frontend):
+    """The same rates are tried, and the losses are those of the whole batch."""
+    host, ours = FRONTENDS[frontend]
+    whole = search(ours, linear(host), optimizers=[ours.LAMB(0.02)])
+    parts = search(ours, linear(host), optimizers=[ours.LAMB(0.02)], micro_batch_size=8)
+    for a, b in zip(whole.trials, parts.trials, strict=False):
+        assert a.rate == pytest.approx(b.rate)
+        np.testing.assert_allclose(a.losses, b.losses, rtol=1e-3)
+
+
+def test_averages_of_batch_normalization_are_those_of_the_weights_that_are_judged():
+    host, _ = FRONTENDS["keras"]
+    from tf_lamb.api.find.data import Examples
+
+    layers = host.layers
+    x, y = data()
+    x = 3 * x + 5
+    model = host.Sequential([layers.Input((WIDTH,)), layers.BatchNormalization(), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with Trials(model, Examples((x, y)), BATCH) as trials:
+        trials.choose("SGD", lambda: host.optimizers.SGD(1.0, momentum=0.9))
+        trials.start()
+        trials.step(1e-4)
+        weights = [np.asarray(w) for w in model.trainable_variables]
+        trials.judge()
+        assert_equal(weights, [np.asarray(w) for w in model.trainable_variables])
+        np.testing.assert_allclose(model.layers[0].moving_mean, x.mean(0), atol=0.5)
+        np.testing.assert_allclose(model.layers[0].moving_variance, x.var(0), rtol=0.2)
+
+
+def batched(host):
+    x, y = data()
+    return [(x[i : i + 50], y[i : i + 50]) for i in range(0, EXAMPLES, 50)]
+
+
+def test_data_comes_as_arrays_batches_or_a_dataset():
+    host, ours = FRONTENDS["keras"]
+    found = search(ours, linear(host), batched(host))
+    assert found.examples == EXAMPLES - 160  # a tenth is held out
+    held_out = tuple(each[:320] for each in data())
+    other = search(ours, linear(host), batched(host), validation_data=held_out)
+    assert other.examples == EXAMPLES
+
+    class Dataset(host.utils.PyDataset):
+        def __len__(self):
+            return len(batched(host))
+
+        def __getitem__(self, index):
+            return batched(host)[index]
+
+    same = search(ours, linear(host), Dataset(), validation_data=held_out)
+    assert same.trials == other.trials
+
+
+def test_what_cannot_be_searched_is_refused_before_any_step():
+    host, ours = FRONTENDS["keras"]
+    x, y = data()
+    model = linear(host)
+    before = state_of(model)
+
+    def refuses(error, match, *, of=model, **how):
+        with pytest.raises(error, match=match):
+            search(ours, of, **how)
+
+    with pytest.raises(TypeError, match="a generator, which can be read once"):
+        search(ours, model, (batch for batch in batched(host)))
+    with pytest.raises(ValueError, match="54 examples to train on are fewer than batch_size=64"):
+        search(ours, model, (x[:54], y[:54]), 64, validation_data=(x, y))
+    with pytest.raises(ValueError, match="are too few to compare losses on"):
+        search(ours, model, (x[:100], y[:100]))
+    uncompiled = host.Sequential([host.layers.Input((WIDTH,)), host.layers.Dense(1)])
+    refuses(ValueError, "is not compiled", of=uncompiled)
+    refuses(ValueError, r"too short to be searched in 0.5 of it.*Pass budget=", epochs=1)
+    refuses(ValueError, "names 'Lamm', which is neither", optimizers=["Lamm"])
+    refuses(ValueError, "micro_batch_size=7 does not divide", micro_batch_size=7)
+    refuses(ValueError, "steps_per_execution=4", of=linear(host, steps_per_execution=4))
+    scheduled = host.optimizers.SGD(host.optimizers.schedules.CosineDecay(0.1, 10))
+    refuses(ValueError, "has a schedule: pass its peak", of=linear(host, scheduled))
+    with pytest.raises(ValueError, match="800 and 1600 examples|of one length"):
+        search(ours, model, (x, y[:800]))
+    broken = linear(host)
+    broken.set_weights([np.full((WIDTH, 1), np.nan), np.zeros(1)])
+    refuses(ValueError, "not finite before any step", of=broken)
+    assert_equal(before, state_of(model))
+
+
+def test_a_task_that_no_rate_learns_has_no_answer():
+    """Labels that the inputs say nothing of, and weights that are right already."""
+    host, ours = FRONTENDS["keras"]
+    x, _ = data()
+    y = np.zeros((EXAMPLES, 1), "float32")
+    model = linear(host)
+    found = search(ours, model, (0 * x, y + np.random.default_rng(0).normal(size=y.shape)))
+    with pytest.raises(ValueError, match="did not decide on a rate"):
+        found.learning_rate  # noqa: B018
+    assert "undecided" in str(found)
+
+
+def test_it_is_drawn():
+    host, ours = FRONTENDS["keras"]
+    pytest.importorskip("matplotlib")
+    found = search(ours, linear(host), optimizers=["SGD", "Adam"])
+    labels = [line.get_label() for line in found.plot().lines]
+    assert any("Adam" in label for label in labels)
+    assert any("found" in label for label in labels)

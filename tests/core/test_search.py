@@ -1,0 +1,125 @@
+"""Which rate is best, by short runs whose truth is known."""
+
+import math
+import random
+
+import pytest
+
+from tf_lamb.core import search
+from tf_lamb.core.search import Trial
+
+TOTAL, BEST = 4000, 0.03
+
+
+def trials_of(rates, steps, *, best=BEST, slope=search.SLOPE, width=1.0, noise=0.0, seed=0):
+    """Losses that rise with the square of the distance from the best rate of this length."""
+    draw = random.Random(seed)
+    shared = [draw.gauss(0, 0.05) for _ in range(16)]  # blocks differ, the same for every rate
+    found = []
+    for rate in rates:
+        tried = search.tried(rate, steps, TOTAL)
+        octaves = math.log2(tried / (best * (TOTAL / steps) ** slope)) / width
+        losses = tuple(1 + 0.05 * octaves**2 + s + draw.gauss(0, noise) for s in shared)
+        found.append(Trial("LAMB", rate, tried, steps, losses))
+    return found
+
+
+def searched(start, **truth):
+    """Both rungs, as `find_rate` makes them."""
+    plateaus = []
+    for steps, most in zip(search.rungs(TOTAL, 1, 0.5), (search.FIRST, search.SECOND), strict=True):
+        first = plateaus[0] if plateaus else None
+        at = start if first is None else first.middle
+        factor = search.COARSE if first is None else search.between(first)
+        made = []
+        while (rate := search.next_rate(made, at, factor, most)) is not None:
+            made += trials_of([rate], steps, **truth)
+        plateaus.append(search.plateau(made))
+    return search.decide(*plateaus, TOTAL, None)[0]
+
+
+@pytest.mark.parametrize("start", [0.004, 0.03, 0.2])
+@pytest.mark.parametrize("width", [0.7, 1.0, 2.0])
+def test_a_planted_best_rate_is_found_within_a_tenth(start, width):
+    assert searched(start, width=width) == pytest.approx(BEST, rel=0.1)
+
+
+def test_two_seeds_agree_within_a_factor_of_two():
+    found = [searched(0.01, noise=0.01, seed=seed) for seed in range(100)]
+    apart = [max(a, b) / min(a, b) for a, b in zip(found[::2], found[1::2], strict=True)]
+    assert sum(each <= 2 for each in apart) >= 0.95 * len(apart)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.6])
+def test_the_rungs_correct_a_law_that_does_not_hold(slope):
+    """They bring the rate nearer to the truth than the law alone."""
+    found = searched(0.03, slope=slope, width=0.5)
+    short = search.rungs(TOTAL, 1, 0.5)[1]
+    alone = BEST * (TOTAL / short) ** (slope - search.SLOPE)
+    assert abs(math.log(found / BEST)) < 0.6 * abs(math.log(alone / BEST))
+
+
+def test_the_ends_of_the_plateau_are_between_what_is_level_and_what_is_worse():
+    found = search.plateau(trials_of([BEST / 4, BEST, BEST * 4], 400, slope=search.SLOPE))
+    # The loss rises by 0.005 over 0.05 octaves^2; between the points it is read off a line.
+    assert found.low == pytest.approx(BEST * 4 ** -(0.1 / 4), rel=0.01)
+    assert found.high == pytest.approx(BEST * 4 ** (0.1 / 4), rel=0.01)
+    assert found.edges == ()
+
+
+def test_an_edge_is_no_answer():
+    trials = trials_of([BEST / 64, BEST / 16, BEST / 4], 400)
+    found = search.plateau(trials)
+    assert found.edges == ("upper",)
+    rate, why = search.decide(found, found, TOTAL, None)
+    assert rate is None and "upper edge" in why
+
+
+def test_rates_that_cannot_be_told_apart_are_no_answer():
+    found = search.plateau(trials_of([0.01, 0.03, 0.1], 400, width=1e3))
+    assert search.decide(found, found, TOTAL, None)[0] is None
+
+
+def test_a_baseline_that_is_as_good_is_kept():
+    found = search.plateau(trials_of([BEST / 2, BEST, BEST * 2], 400, width=10))
+    assert search.decide(found, found, TOTAL, 0.02)[0] == 0.02
+    found = search.plateau(trials_of([BEST / 4, BEST, BEST * 4], 400))
+    assert search.decide(found, found, TOTAL, 0.005)[0] != 0.005
+
+
+def test_a_lost_run_is_never_level_nor_best():
+    lost = Trial("LAMB", 0.01, 0.02, 400, ())
+    trials = [lost, *trials_of([0.03, 0.1], 400, width=1e3)]
+    assert search.plateau(trials).best is not lost
+    assert search.plateau(trials).edges == ("upper",)
+    assert search.plateau([lost]) is None
+    assert search.next_rate([lost], 0.01, 4.0, 5) == pytest.approx(0.04)
+
+
+def test_where_every_run_is_lost_the_search_goes_down():
+    lost = [Trial("LAMB", rate, rate, 400, ()) for rate in (0.1, 0.4, 0.025)]
+    assert search.next_rate(lost, 0.1, 4.0, 5) == pytest.approx(0.025 / 4)
+
+
+@pytest.mark.parametrize("optimizers", [1, 2, 4])
+@pytest.mark.parametrize("budget", [0.1, 0.5, 3.0])
+def test_a_search_stays_in_its_budget(optimizers, budget):
+    for total in (500, 4000, 10**6):
+        lengths = search.rungs(total, optimizers, budget)
+        assert lengths[1] == search.LONGER * lengths[0] <= total
+        assert search.most_steps(lengths, optimizers) <= budget * total
+
+
+def test_the_least_budget_is_enough():
+    for total in (40, 147, 5000):
+        for optimizers in (1, 3):
+            budget = search.least_budget(total, optimizers)
+            assert search.rungs(total, optimizers, budget)[0] >= search.LEAST_STEPS
+            assert search.rungs(total, optimizers, 0.8 * budget)[0] < search.LEAST_STEPS
+
+
+def test_a_paired_difference_is_told_where_the_losses_alone_would_not():
+    """Blocks that differ by .05 do not hide a difference of .02 that every block has."""
+    (best, worse) = trials_of([BEST, BEST], 400)
+    worse = Trial("LAMB", 1.0, 1.0, 400, tuple(loss + 0.02 for loss in worse.losses))
+    assert not search.is_level(worse, best)

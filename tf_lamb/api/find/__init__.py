@@ -1,0 +1,1 @@
+"""Finders: which learning rate, and which batch, a model and its data want."""

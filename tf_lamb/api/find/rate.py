@@ -1,0 +1,442 @@
+"""The learning rate for a model, its data and a batch, and which optimizer: `find_rate`."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tf_lamb.api import plots
+from tf_lamb.api.find.data import Examples, steps_per_epoch
+from tf_lamb.api.find.saved import Saved
+from tf_lamb.api.find.trials import Trials, check
+from tf_lamb.api.variables import unwrapped
+from tf_lamb.core import checks, search
+from tf_lamb.core.recipes.recipe import Recipe
+from tf_lamb.core.tables import table
+
+# Where the search begins for an optimizer that is not the model's: the middle of what was tuned.
+STARTS = {
+    "LAMB": 0.01, "LANS": 0.01, "Muon": 0.01, "AdamP": 0.002, "Adam": 0.002, "AdamW": 0.002,
+    "Nadam": 0.002, "Lamb": 0.01, "SGD": 0.05, "SGDP": 0.05, "LARS": 1.0,
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """An optimizer that a search tries.
+
+    Attributes:
+        name: Of its class.
+        make: rate -> the optimizer.
+        start: The rate to begin with, for the whole run.
+        is_baseline: Whether `start` is the user's own rate, scaled.
+    """
+
+    name: str
+    make: Callable[[Any], Any]
+    start: float
+    is_baseline: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FoundRate:
+    """What `find_rate` found. Print it, `plot()` it, train with `optimizer()`.
+
+    Attributes:
+        optimizer_name: The best of the optimizers that were tried.
+        batch_size, train_steps, warmup_steps, epochs, examples: Of the run that it is for.
+        trials: Every short run, a `Trial` each.
+        interval: The lowest and the highest rate that cannot be told from the best.
+        uncorrected: The rate that was best in the short runs, before it is corrected for the
+            length of the real one; None where nothing could be told.
+        baseline: The rate of the baseline at this batch, by square-root scaling, or None.
+        why: How the rate was chosen, or why none could be.
+        cost: Examples that the search trained on, over those of the real run.
+    """
+
+    optimizer_name: str
+    batch_size: int
+    train_steps: int
+    warmup_steps: int
+    epochs: float
+    examples: int
+    decay: str
+    trials: tuple[search.Trial, ...]
+    interval: tuple[float, float]
+    uncorrected: float | None
+    baseline: float | None
+    why: str
+    cost: float
+    rate: float | None
+    candidates: tuple[Candidate, ...] = dataclasses.field(repr=False)
+    schedules: Any = dataclasses.field(repr=False)
+
+    @property
+    def learning_rate(self) -> float:
+        """The peak rate; raises `ValueError` where the search could not decide."""
+        if self.rate is None:
+            low, high = self.interval
+            raise ValueError(
+                f"The search did not decide on a rate for {self.optimizer_name}: {self.why}. It "
+                f"lies between {low:.3g} and {high:.3g} or beyond. Search with a larger budget=, "
+                "or with baseline_batch_size= and the rate that was tuned there."
+            )
+        return self.rate
+
+    def recipe(self) -> Recipe:
+        """The recipe of the real run: this rate, its warmup and its decay."""
+        return Recipe(
+            title="Found rate",
+            optimizer=self.optimizer_name,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            warmup_steps=self.warmup_steps,
+            train_steps=self.train_steps,
+            decay=self.decay,
+            examples=self.examples,
+            epochs=self.epochs,
+            arithmetic=(f"learning_rate: {self.why}",),
+            source="find_rate, on this model and data",
+        )
+
+    def optimizer(self) -> Any:
+        """The optimizer for the real run, with its schedule: for `model.compile`."""
+        candidate = next(each for each in self.candidates if each.name == self.optimizer_name)
+        return candidate.make(self.recipe().schedule(self.schedules))
+
+    @property
+    def code(self) -> str:
+        """The line of code that trains with it."""
+        return (
+            f"model.compile(optimizer=found.optimizer(), ...)  # {self.optimizer_name}, peak "
+            f"{self.learning_rate:.3g}; then fit with batch_size={self.batch_size}, "
+            f"epochs={self.epochs:g}"
+        )
+
+    def __str__(self) -> str:
+        rows = [("optimizer", "learning rate", "tried at", "steps", "held-out loss", "")]
+        best = {
+            (name, steps): min(
+                t.loss for t in self.trials if (t.optimizer, t.steps) == (name, steps)
+            )
+            for name, steps in {(t.optimizer, t.steps) for t in self.trials}
+        }
+        for trial in sorted(self.trials, key=lambda t: (t.optimizer, t.steps, t.rate)):
+            is_best = trial.losses and trial.loss == best[trial.optimizer, trial.steps]
+            rows.append((
+                trial.optimizer, f"{trial.rate:.3g}", f"{trial.tried:.3g}", f"{trial.steps:,}",
+                f"{trial.loss:.4f}" if trial.losses else "lost", "best" if is_best else "",
+            ))  # fmt: skip
+        low, high = self.interval
+        rate = "undecided" if self.rate is None else f"{self.rate:.3g}"
+        lines = [
+            f"{self.optimizer_name} at batch {self.batch_size:,}: learning rate {rate}; from "
+            f"{low:.3g} to {high:.3g} it cannot be told from the best",
+            f"  {self.why}",
+        ]
+        if self.uncorrected is not None:
+            lines.append(
+                f"  best in the short runs: {self.uncorrected:.3g}, before the correction for "
+                f"{self.train_steps:,} steps"
+            )
+        if self.baseline is not None:
+            lines.append(f"  the baseline's by square-root scaling: {self.baseline:.3g}")
+        lines.append(f"  the search took {self.cost:.2f} times the examples of the run")
+        return "\n".join([*lines, *(f"  {line}" for line in table(rows, right=(1, 2, 3, 4)))])
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draws held-out loss over learning rate, a line an optimizer and a rung.
+
+        Args:
+            ax: The matplotlib `Axes`. Defaults to None: that of a new figure.
+
+        Returns:
+            The `Axes`. The caller shows or saves it.
+
+        Raises:
+            ModuleNotFoundError: if matplotlib is not installed.
+        """
+        return plots.rates(self, ax)
+
+
+def make_find_rate(host: Any, ours: Any, schedules: Any):
+    """Makes the public function of a frontend.
+
+    Args:
+        host: The package of the Keras.
+        ours: The module of this package's optimizers for it.
+        schedules: Its module of schedules.
+    """
+
+    def find_rate(
+        model: Any, data: Any, batch_size: int, optimizers: Sequence[Any] = (), *, epochs: float,
+        examples: int | None = None, validation_data: Any = None,
+        baseline_batch_size: int | None = None, baseline_learning_rate: float | None = None,
+        warmup: float = 0.05, decay: str = "polynomial", micro_batch_size: int | None = None,
+        budget: float = 0.5, seed: int = 0, directory: str | os.PathLike | None = None,
+        verbose: bool = True,
+    ) -> FoundRate:  # fmt: skip
+        """Searches the learning rate for a model, its data and a batch size.
+
+        Two rungs of short runs: all candidates, then the best few at four times the length. Each
+        is a small complete run, with a warmup and a decay of its own, from the same weights over
+        the same data, and is judged on held-out examples. The best rate falls with the length of
+        training, about as steps^-0.3: the short runs are made at that much higher rates, and if
+        the rungs contradict it, their own slope is carried on.
+
+            rate = middle of the rates that cannot be told from the best
+
+        Where the square-root-scaled baseline is among these, it is kept. Weights, optimizer,
+        averages and seeds of the model are as before afterwards, also after an interruption.
+        Momenta and everything but the rate are held fixed.
+
+        Args:
+            model: A compiled model. Its loss is what is compared.
+            data: Arrays `(x, y)` or `(x, y, sample_weight)`, a `tf.data.Dataset` of batches, a
+                `PyDataset`, or a list of batches. It is read once for each run.
+            batch_size: Examples of an update of the run that the rate is for.
+            optimizers: Names such as "LAMB", "Muon" or "AdamW", of this package or of Keras, or
+                optimizers. Defaults to (): the model's own.
+            epochs: Epochs of the run that the rate is for.
+            examples: Examples of an epoch. Defaults to None: counted.
+            validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`.
+            baseline_batch_size: The batch at which the model's optimizer was tuned. Its rate, times
+                the square root of the ratio, is then a candidate. Defaults to None.
+            baseline_learning_rate: The rate that was tuned there. Defaults to None: the model's
+                optimizer's.
+            warmup: Fraction of a run with a linear warmup. Defaults to 0.05.
+            decay: "polynomial", linear to 0 (the default), or "constant".
+            micro_batch_size: Examples of a call, where a batch does not fit: gradients are
+                accumulated. Defaults to None: the batch.
+            budget: The most that the search may cost, in examples of the real run. Defaults to 0.5.
+            seed: Seed of the order of the data. Defaults to 0.
+            directory: A folder in which the search is saved, and from which it goes on after a
+                kill. Defaults to None.
+            verbose: Whether to print the cost and a progress bar. Defaults to True.
+
+        Returns:
+            A `FoundRate`: print it, and compile with its `optimizer()`.
+
+        Raises:
+            TypeError: for data that can be read only once.
+            ValueError: for a model that is not compiled, fewer examples than a batch, a loss that
+                is not finite from the start, a budget that is too small, or a search in
+                `directory` that was another.
+
+        Example:
+
+        >>> import numpy as np, keras, tf_lamb.keras
+        >>> x = np.random.default_rng(0).normal(size=(2048, 8)).astype("float32")
+        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+        >>> model.compile(optimizer="sgd", loss="mse")
+        >>> found = tf_lamb.keras.find_rate(
+        ...     model, (x, x[:, :1]), 64, epochs=20, verbose=False)
+        >>> 0.01 < found.learning_rate < 2
+        True
+
+        References:
+            - Jamieson and Talwalkar, https://arxiv.org/abs/1502.07943, with two rungs
+            - Bjorck et al., https://arxiv.org/abs/2409.19913, the rate over the length of training
+        """
+        batch_size = checks.integer("batch_size", batch_size)
+        checks.number("epochs", epochs, "(0, inf)")
+        checks.number("warmup", warmup, "[0, 1)")
+        checks.number("budget", budget, "(0, inf)")
+        checks.choice("decay", decay)
+        check(model, batch_size, micro_batch_size)
+        read = Examples(data, validation_data, examples)
+        if read.examples < batch_size:
+            raise ValueError(
+                f"{read.examples:,} examples to train on are fewer than batch_size={batch_size:,}."
+            )
+        ratio = None if baseline_batch_size is None else batch_size / baseline_batch_size
+        calls = batch_size // (micro_batch_size or batch_size)
+        candidates = _candidates(
+            host, ours, model, optimizers, ratio, baseline_learning_rate, calls
+        )  # fmt: skip
+        total = math.ceil(epochs * steps_per_epoch(read.examples, batch_size))
+        lengths = search.rungs(total, len(candidates), budget)
+        if lengths[0] < search.LEAST_STEPS:
+            raise ValueError(
+                f"A run of {total:,} steps is too short to be searched in {budget:g} of it: the "
+                f"first runs would have {lengths[0]} steps, and {search.LEAST_STEPS} are the "
+                f"least. Pass budget={search.least_budget(total, len(candidates))}, or take "
+                "recipes.transfer."
+            )
+        what = {
+            "batch_size": batch_size, "steps": total, "rungs": list(lengths), "seed": seed,
+            "warmup": warmup, "decay": decay, "held_out": read.held_out,
+            "candidates": [[each.name, each.start] for each in candidates],
+        }  # fmt: skip
+        with Trials(model, read, batch_size, micro_batch_size, seed) as trials:
+            run = _Run(trials, Saved(directory, what, trials), total, warmup, decay)
+            if not trials.judge():
+                raise ValueError(
+                    "The loss of the model is not finite before any step: look at the data and the "
+                    "weights first."
+                )
+            most = search.most_steps(lengths, len(candidates))
+            if verbose:
+                print(
+                    f"find_rate: runs of {lengths[0]:,} and {lengths[1]:,} steps, at most "
+                    f"{most / total:.2f} times the {total:,} steps of the real run; "
+                    f"{read.held_out:,} examples are held out"
+                )
+                run.bar = host.utils.Progbar(most, unit_name="step")
+            made = _search(run, candidates, lengths)
+        of_run = {
+            "batch_size": batch_size, "train_steps": total, "warmup_steps": round(warmup * total),
+            "epochs": epochs, "examples": read.examples, "decay": decay, "schedules": schedules,
+        }  # fmt: skip
+        return _answer(candidates, lengths, made, **of_run)
+
+    return find_rate
+
+
+class _Run:
+    """Runs the short runs, or takes them from the saved search; shows how far it is."""
+
+    def __init__(self, trials, saved, total, warmup, decay):
+        self.trials, self.saved, self.total = trials, saved, total
+        self.warmup, self.decay, self.bar, self.done = warmup, decay, None, 0
+
+    def __call__(self, candidate, rate, steps) -> search.Trial:
+        trial = self.saved.find(candidate.name, rate, steps)
+        if trial is None:
+            tried = search.tried(rate, steps, self.total)
+            losses = self._train(tried, steps)
+            trial = search.Trial(candidate.name, rate, tried, steps, losses)
+            self.saved.add(trial)
+        self.done += steps
+        self._show(self.done)
+        return trial
+
+    def _train(self, peak, steps):
+        warm = max(1, round(self.warmup * steps))
+        self.trials.start()
+        for step in range(steps):
+            left = 1.0 if self.decay == "constant" else (steps - step) / max(1, steps - warm)
+            if not math.isfinite(self.trials.step(peak * min((step + 1) / warm, left))):
+                return ()
+            self._show(self.done + step + 1)
+        return self.trials.judge()
+
+    def _show(self, done):
+        if self.bar:
+            self.bar.update(min(done, self.bar.target - 1))
+
+
+def _search(run, candidates, lengths):
+    """The trials of both rungs: optimizer -> (those of the first, those of the second)."""
+    first, second = lengths
+    made: dict[str, tuple[list, list]] = {}
+    for candidate in candidates:
+        run.trials.choose(candidate.name, lambda c=candidate: c.make(1.0))
+        made[candidate.name] = (
+            _rung(run, candidate, [], candidate.start, search.COARSE, first, search.FIRST), []
+        )  # fmt: skip
+    seen = {c.name: p for c in candidates if (p := search.plateau(made[c.name][0]))}
+    learned = [c for c in candidates if c.name in seen]
+    for candidate in sorted(learned, key=lambda c: seen[c.name].best.loss)[: search.FINALISTS]:
+        run.trials.choose(candidate.name, lambda c=candidate: c.make(1.0))
+        made[candidate.name][1].extend(_second_rung(run, candidate, seen[candidate.name], second))
+    if run.bar:
+        run.bar.update(run.bar.target)
+    return made
+
+
+def _second_rung(run, candidate, seen, steps):
+    """The middle and the ends of what was level on the first rung, and the baseline."""
+    start, factor = seen.middle, search.between(seen)
+    trials = []
+    if candidate.is_baseline:  # so that the answer is never worse
+        trials.append(run(candidate, candidate.start, steps))
+        if candidate.start in seen:
+            start = candidate.start
+    return _rung(run, candidate, trials, start, factor, steps, search.SECOND)
+
+
+def _rung(run, candidate, trials, start, factor, steps, most):
+    """The trials of an optimizer on a rung, in the order in which they were made."""
+    while (rate := search.next_rate(trials, start, factor, most)) is not None:
+        trials.append(run(candidate, rate, steps))
+    return trials
+
+
+def _answer(candidates, lengths, made, train_steps, **of_run) -> FoundRate:
+    every = tuple(trial for rungs in made.values() for rung in rungs for trial in rung)
+    cost = sum(trial.steps for trial in every) / train_steps
+    firsts, finals = (
+        {name: each for name, rungs in made.items() if (each := search.plateau(rungs[i]))}
+        for i in (0, 1)
+    )
+    if not finals:
+        raise ValueError(
+            "Every short run was lost: no rate that was tried keeps the loss finite. Look at the "
+            "data and the weights, or pass optimizers of smaller rates."
+        )
+    best = min(finals.values(), key=lambda each: each.best.loss)
+    # Of optimizers that cannot be told apart, the first.
+    name = next(n for n in finals if search.is_level(finals[n].best, best.best))
+    final, first = finals[name], firsts[name]
+    candidate = next(each for each in candidates if each.name == name)
+    rate, why = search.decide(
+        first, final, train_steps, candidate.start if candidate.is_baseline else None
+    )
+    base = next((each.start for each in candidates if each.is_baseline), None)
+    return FoundRate(
+        optimizer_name=name, train_steps=train_steps, trials=every, cost=cost, rate=rate, why=why,
+        interval=(final.low, final.high), baseline=base, candidates=tuple(candidates),
+        uncorrected=None if rate is None else search.tried(final.middle, lengths[1], train_steps),
+        **of_run,
+    )  # fmt: skip
+
+
+def _candidates(host, ours, model, optimizers, batch_ratio, baseline_rate, calls):
+    """The optimizers to try: those that are named, and the model's own."""
+    own = unwrapped(model.optimizer)
+    rate = own.learning_rate if baseline_rate is None else baseline_rate
+    config_rate = own.get_config()["learning_rate"]
+    if baseline_rate is None:
+        if isinstance(config_rate, dict) or callable(config_rate):
+            raise ValueError(
+                "The model's optimizer has a schedule: pass its peak, baseline_learning_rate=."
+            )
+        rate = float(config_rate)
+    rate = checks.number("baseline_learning_rate", rate, "(0, inf)")
+    scaled = rate if batch_ratio is None else rate * math.sqrt(batch_ratio)
+    found = {}
+    for each in optimizers or (own,):
+        if isinstance(each, str) and each == type(own).__name__:
+            each = own
+        name = each if isinstance(each, str) else type(each).__name__
+        if isinstance(each, str):
+            cls = getattr(ours, each, None) or getattr(host.optimizers, each, None)
+            if cls is None:
+                raise ValueError(
+                    f"optimizers names {each!r}, which is neither of tf_lamb nor of "
+                    f"{host.__name__}.optimizers: take its class's name, such as 'LAMB', 'Muon' or "
+                    "'AdamW', or pass an optimizer."
+                )
+            start, config = STARTS.get(each, 0.01), cls().get_config()
+        else:
+            cls, config = type(each), each.get_config()
+            start = scaled if each is own else STARTS.get(name, 0.01)
+        found[name] = Candidate(
+            name, _maker(cls, config, calls), start, each is own and batch_ratio is not None
+        )
+    if batch_ratio is not None and type(own).__name__ not in found:
+        name = type(own).__name__
+        found[name] = Candidate(name, _maker(type(own), own.get_config(), calls), scaled, True)
+    return list(found.values())
+
+
+def _maker(cls, config, calls):
+    def make(rate):
+        told = {**config, "learning_rate": rate}
+        if calls > 1:
+            told["gradient_accumulation_steps"] = calls
+        return cls.from_config(told)
+
+    return make

@@ -1,0 +1,194 @@
+"""Short runs of a model, which is afterwards as it was, bit for bit."""
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tf_lamb.api.find.data import Examples, mapped
+from tf_lamb.api.variables import as_int, variables_of
+
+AVERAGED = 16  # batches for the running averages of batch normalization
+
+
+class Trials:
+    """A model to be trained again and again from the weights that it has now.
+
+    A context manager: on leaving it, by whatever road, weights, averages, seeds and metrics are as
+    they were, and the optimizer is the one of `compile`, which was never touched.
+
+    Args:
+        model: A compiled model of either Keras.
+        data: What it is trained and judged on.
+        batch_size: Examples of an update.
+        micro_batch_size: Examples of a call, which divides the batch size; None: all of them.
+        seed: Of the order of the data.
+    """
+
+    def __init__(
+        self, model: Any, data: Examples, batch_size: int, micro_batch_size: int | None = None,
+        seed: int = 0,
+    ):  # fmt: skip
+        self.model, self.data, self.batch_size = model, data, batch_size
+        self.calls = batch_size // (micro_batch_size or batch_size)
+        self.seed = seed
+
+    def __enter__(self) -> "Trials":
+        import numpy as np
+
+        model = self.model
+        self._before = (
+            model.optimizer,
+            model.train_function,
+            random.getstate(),
+            np.random.get_state(),
+        )
+        self._call(model.test_on_batch, self.data.blocks[0])  # makes weights and metrics
+        shown = [variable for metric in model.metrics for variable in metric.variables]
+        self._variables = _unique([*model.variables, *shown])
+        self._values = self._start = _copies(self._variables)
+        self._chosen: dict[str, list] = {}  # optimizer, compiled step, slots, their beginning
+        self._slots: list[Any] = []
+        self._empty: list[Any] = []
+        return self
+
+    def __exit__(self, *exception):
+        import numpy as np
+
+        optimizer, compiled, python, numpy = self._before
+        self._put(self._variables, self._values)
+        self._use(optimizer, compiled)
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+    def choose(self, name: str, make: Callable[[], Any]) -> None:
+        """Trains with this optimizer from now on, whose learning rate is a number."""
+        if name not in self._chosen:
+            wrapper = self._before[0]
+            optimizer = make()
+            if hasattr(wrapper, "inner_optimizer"):  # scales the loss, for float16
+                optimizer = type(wrapper)(optimizer)
+            optimizer.build(self.model.trainable_variables)
+            slots = variables_of(optimizer)
+            self._chosen[name] = [optimizer, None, slots, _copies(slots)]
+        self._keep_compiled()
+        self._use(*self._chosen[name][:2])
+        self._slots, self._empty = self._chosen[name][2:]
+
+    def save(self, path: str) -> None:
+        """Writes the weights that runs begin with."""
+        import numpy as np
+
+        np.savez(path, *self._start)
+
+    def load(self, path: str) -> None:
+        """Begins runs with the weights of a file from now on; leaving restores the model's own."""
+        import numpy as np
+
+        with np.load(path) as file:
+            self._start = [file[f"arr_{i}"] for i in range(len(self._variables))]
+
+    def start(self) -> None:
+        """Puts back the weights and an empty optimizer."""
+        self._put(self._variables, self._start)
+        self._put(self._slots, self._empty)
+        self._left = self.data.batches(self.batch_size, self.seed)
+
+    def step(self, rate: float) -> float:
+        """Makes an update at this rate; the training loss of its last part."""
+        self.model.optimizer.learning_rate = rate
+        batch = next(self._left)
+        part, loss = self.batch_size // self.calls, math.nan
+        for i in range(self.calls):
+            cut = slice(i * part, (i + 1) * part)
+            micro = mapped(lambda each, cut=cut: each[cut], batch)
+            loss = self._call(self.model.train_on_batch, micro)
+        return loss
+
+    def judge(self) -> tuple[float, ...]:
+        """The loss on each block of the held-out examples; empty where one is not finite."""
+        if self._slots:
+            self._average()
+        losses = [self._call(self.model.test_on_batch, block) for block in self.data.blocks]
+        return tuple(losses) if all(map(math.isfinite, losses)) else ()
+
+    def _average(self):
+        """Estimates the running averages of batch normalization anew, for these weights.
+
+        They would lag behind a short run. From zero, n batches give (1 - momentum^n) of their mean.
+        """
+        # seam: Keras 3.15.1, tf_keras 2.20.1. No public walk reaches layers inside of layers.
+        layers = [
+            each
+            for each in self.model._flatten_layers()
+            if hasattr(each, "moving_variance") and each.trainable
+        ]
+        if not layers:
+            return
+        self._put(self._slots, self._empty)  # with no momentum, nothing moves at a rate of 0
+        for layer in layers:
+            for average in (layer.moving_mean, layer.moving_variance):
+                average.assign(0 * average.numpy())
+        updates = math.ceil(AVERAGED / self.calls)
+        for _ in range(updates):
+            self.step(0.0)
+        size = self.batch_size // self.calls
+        for layer in layers:
+            groups = size // getattr(layer, "group_size", size)  # of a ghost batch
+            kept = layer.momentum ** (updates * self.calls * groups)
+            for average in (layer.moving_mean, layer.moving_variance):
+                average.assign(average.numpy() / (1 - kept))
+
+    def _keep_compiled(self):
+        for chosen in self._chosen.values():
+            if chosen[0] is self.model.optimizer:
+                chosen[1] = self.model.train_function
+
+    def _use(self, optimizer, compiled):
+        self.model.optimizer = optimizer
+        self.model.train_function = compiled
+
+    @staticmethod
+    def _put(variables, values):
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
+    @staticmethod
+    def _call(method, batch):
+        return float(method(*batch, return_dict=True)["loss"])
+
+
+def _unique(variables):
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def _copies(variables):
+    return [variable.numpy().copy() for variable in variables]
+
+
+def check(model: Any, batch_size: int, micro_batch_size: int | None) -> None:
+    """Raises for a model that cannot be tried."""
+    if getattr(model, "optimizer", None) is None:
+        raise ValueError(
+            "The model is not compiled, so that it has no loss to search by: call "
+            "model.compile(optimizer=..., loss=...) first."
+        )
+    if micro_batch_size is not None and batch_size % micro_batch_size:
+        raise ValueError(
+            f"micro_batch_size={micro_batch_size} does not divide batch_size={batch_size:,}."
+        )
+    replicas = getattr(getattr(model, "distribute_strategy", None), "num_replicas_in_sync", 1)
+    if replicas > 1:
+        raise ValueError(
+            f"The model was built for {replicas} replicas. Search with a model built outside of "
+            "the strategy's scope: the answer depends on the batch, not on its replicas."
+        )
+    # seam: tf_keras 2.20.1, where it has no public name.
+    many = getattr(model, "steps_per_execution", None) or getattr(
+        model, "_steps_per_execution", None
+    )  # fmt: skip
+    if many is not None and as_int(many) != 1:
+        raise ValueError(
+            f"A search sets the rate of every step, and the model was compiled with "
+            f"steps_per_execution={as_int(many)}: compile it with 1 for the search."
+        )

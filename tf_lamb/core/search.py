@@ -1,0 +1,216 @@
+"""Which of the rates that were tried is best, and what that says of a longer run.
+
+A search has two rungs, which are small complete runs: all candidates in the first, the best few at
+four times the length in the second. The best rate falls with the length of training, about as
+
+    rate ~ steps^-0.3,
+
+so a candidate for the real run of T steps is tried in a run of L steps at (T/L)^0.3 times its rate.
+Here `rate` is always the candidate's, for the real run.
+"""
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+
+LONGER = 4  # times the steps of the first rung
+SLOPE = 0.3  # arXiv 2409.19913 and others: .28 to .4
+FIRST, SECOND = 5, 4  # runs of an optimizer on a rung, at most
+COARSE, FINE = 4.0, 2.0  # the factor between the rates of the first rung, the least of the second
+SURE = 2.0  # standard errors
+TOLERANCE = 0.005  # of the loss: what is within it is level
+LEAST_STEPS = 8  # of a run on the first rung
+FINALISTS = 2  # optimizers on the second rung
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A short run and how it ended.
+
+    Attributes:
+        optimizer: Its name.
+        rate: The candidate for the real run.
+        tried: The rate that the short run had.
+        steps: Its length.
+        losses: On blocks of the held-out examples, the same of every trial; empty: it was lost.
+    """
+
+    optimizer: str
+    rate: float
+    tried: float
+    steps: int
+    losses: tuple[float, ...]
+
+    @property
+    def loss(self) -> float:
+        """Mean held-out loss; infinite of a run that was lost."""
+        return statistics.fmean(self.losses) if self.losses else math.inf
+
+
+def rungs(total: int, optimizers: int, budget: float) -> tuple[int, int]:
+    """Steps of a run on each rung, so that the search takes `budget` of `total` steps at most."""
+    first = min(int(budget * total / most_steps((1, LONGER), optimizers)), total // LONGER)
+    return first, first * LONGER
+
+
+def least_budget(total: int, optimizers: int) -> float:
+    """The smallest budget with which a search can be begun."""
+    second = LEAST_STEPS * LONGER
+    return math.ceil(100 * most_steps((LEAST_STEPS, second), optimizers) / total) / 100
+
+
+def most_steps(lengths: tuple[int, int], optimizers: int) -> int:
+    """The most steps that a search takes."""
+    return lengths[0] * FIRST * optimizers + lengths[1] * SECOND * min(optimizers, FINALISTS)
+
+
+def tried(rate: float, steps: int, total: int) -> float:
+    """The rate of a short run that stands for `rate` in the real one."""
+    return rate * (total / steps) ** SLOPE
+
+
+def above(trial: Trial, best: Trial) -> tuple[float, float]:
+    """How far its loss is above the best, and how far it may be and still be level.
+
+    Level is what the held-out examples cannot tell from the best: a mean of the paired differences
+    of the blocks within two standard errors, or within 0.5% of the best loss.
+    """
+    if not trial.losses:
+        return math.inf, 0.0
+    differences = [a - b for a, b in zip(trial.losses, best.losses, strict=True)]
+    error = statistics.stdev(differences) / math.sqrt(len(differences))
+    return statistics.fmean(differences), max(SURE * error, TOLERANCE * abs(best.loss))
+
+
+def is_level(trial: Trial, best: Trial) -> bool:
+    """Whether it cannot be told from the best; see `above`."""
+    difference, allowed = above(trial, best)
+    return difference <= allowed
+
+
+@dataclasses.dataclass(frozen=True)
+class Plateau:
+    """The rates around the best that cannot be told from it.
+
+    Attributes:
+        low, high: Its ends.
+        middle: The rate between the ends, in logs; where a single trial is level, the lowest point
+            of the parabola through it and its neighbours.
+        best: The trial with the lowest loss.
+        edges: "lower", "upper", both or neither: where nothing worse was tried beyond it.
+    """
+
+    low: float
+    high: float
+    middle: float
+    best: Trial
+    edges: tuple[str, ...]
+
+    def __contains__(self, rate: float) -> bool:
+        return self.low * 0.999 <= rate <= self.high * 1.001
+
+
+def plateau(trials: Iterable[Trial]) -> Plateau | None:
+    """The plateau of one optimizer's trials on one rung; None where all were lost."""
+    ordered = sorted(trials, key=lambda trial: trial.rate)
+    best = min(ordered, key=lambda trial: trial.loss, default=None)
+    if best is None or not best.losses:
+        return None
+    at = ordered.index(best)
+    low, low_edge = _end(ordered[at::-1], best)
+    high, high_edge = _end(ordered[at:], best)
+    edges = ("lower",) * low_edge + ("upper",) * high_edge
+    middle, around = math.sqrt(low * high), ordered[max(at - 1, 0) : at + 2]
+    if not edges and not any(is_level(each, best) for each in around if each is not best):
+        middle = _lowest(*around)
+    return Plateau(min(low, middle), max(high, middle), middle, best, edges)
+
+
+def _lowest(left: Trial, best: Trial, right: Trial) -> float:
+    """The rate at the lowest point of the parabola through three losses, over log rate.
+
+    A side that rises more than four times as much as the other is a cliff: it counts as four times.
+    """
+    a, b = (math.log(each.rate / best.rate) for each in (left, right))
+    rises = [each.loss - best.loss for each in (left, right)]
+    up, down = (min(rise, 4 * min(rises)) for rise in rises)
+    return best.rate * math.exp((up * b**2 - down * a**2) / (2 * (up * b - down * a)))
+
+
+def _end(outwards: Sequence[Trial], best: Trial) -> tuple[float, bool]:
+    """Where the plateau ends, between the last level trial and the first that is not.
+
+    Returns:
+        The rate, by the loss over the logarithm of the rate, and whether none was worse.
+    """
+    for inner, outer in itertools.pairwise(outwards):
+        difference, allowed = above(outer, best)
+        if difference > allowed:
+            inside = above(inner, best)[0]
+            way = (allowed - inside) / (difference - inside) if inside < allowed else 0.0
+            return inner.rate * (outer.rate / inner.rate) ** way, False
+    return outwards[-1].rate, True
+
+
+def between(found: Plateau) -> float:
+    """The factor between the rates of the second rung: to the ends of the plateau of the first."""
+    return max(FINE, math.sqrt(found.high / found.low))
+
+
+def next_rate(trials: Sequence[Trial], start: float, factor: float, most: int) -> float | None:
+    """The rate to try next on a rung, or None where it is done.
+
+    The start, once up and once down; then beyond the better end, until both are worse.
+    """
+    if len(trials) >= most:
+        return None
+    rates = {trial.rate for trial in trials}
+    for rate in (start, start * factor, start / factor):
+        if not any(math.isclose(rate, each) for each in rates):
+            return rate
+    found = plateau(trials)
+    if found is None:
+        return min(rates) / factor
+    if not found.edges:
+        return None
+    low, high = (of(trials, key=lambda trial: trial.rate) for of in (min, max))
+    if len(found.edges) == 2:  # the better end first
+        return low.rate / factor if low.loss < high.loss else high.rate * factor
+    return high.rate * factor if found.edges == ("upper",) else low.rate / factor
+
+
+def corrected(first: Plateau, second: Plateau, total: int) -> float:
+    """The rate for the real run, by what the two rungs say together.
+
+    Where they agree, to what the first can resolve, or the first saw no peak, it is the middle of
+    the second, by rate ~ steps^-0.3. Else the slope between their middles is carried on to the
+    real length, by a factor of two at most.
+    """
+    resolved, is_sharp = math.sqrt(FINE), not first.edges and first.high < COARSE * first.low
+    if not is_sharp or first.low / resolved <= second.middle <= first.high * resolved:
+        return second.middle
+    ahead = math.log(total / second.best.steps) / math.log(second.best.steps / first.best.steps)
+    octaves = ahead * math.log2(second.middle / first.middle)
+    return second.middle * 2 ** max(-1.0, min(1.0, octaves))
+
+
+def decide(
+    first: Plateau, second: Plateau, total: int, baseline: float | None
+) -> tuple[float | None, str]:
+    """The rate for the real run and how it was chosen; None and why where nothing was decided.
+
+    Args:
+        first, second: The plateaus of the two rungs.
+        total: Steps of the real run.
+        baseline: The rate of the baseline at this batch, if it was a candidate.
+    """
+    if baseline is not None and baseline in second:
+        return baseline, "the square-root-scaled baseline, from which nothing better can be told"
+    if len(second.edges) == len(first.edges) == 2:
+        return None, "the rates that were tried cannot be told apart"
+    for end in second.edges:
+        if end in first.edges:
+            return None, f"the best is at the {end} edge of what was tried"
+    return corrected(first, second, total), "the middle of the rates that cannot be told apart"
