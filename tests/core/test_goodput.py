@@ -110,6 +110,10 @@ def test_efficiency_is_mccandlishs(base, batch, sqr, var):
     assert efficiency * batch / base == pytest.approx(steps0 / steps, rel=1e-9)
 
 
+def test_where_noise_hides_the_signal_the_gain_is_1():
+    assert [times.efficiency(128, 64, sqr, 1.0) for sqr in (-0.5, -0.6)] == [0.5, 0.5]
+
+
 # -- seconds of a step -----------------------------------------------------------------------------
 
 
@@ -149,6 +153,12 @@ def test_the_fit_is_the_best_of_its_neighbourhood(pairs):
     )
 
 
+def test_no_seconds_are_negative():
+    rising, falling = times.fit([1, 2], [0.1, 0.3]), times.fit([1, 2], [0.3, 0.1])
+    assert (rising.alpha_c, rising.beta_c) == (0, pytest.approx(3 / 26))
+    assert (falling.alpha_c, falling.beta_c) == (pytest.approx(0.12), 0)
+
+
 def test_the_update_is_counted_once_and_the_network_when_it_is_used():
     time = times.fit([16, 64, 256], [0.066 + 0.02, 0.114 + 0.02, 0.306 + 0.02], update=0.02)
     assert times.step_time(time, 1, 1, 64, 3) == pytest.approx(4 * 0.114 + 0.02, rel=1e-6)
@@ -170,6 +180,9 @@ def test_two_runs_of_lamb():
     factor = math.exp(1.645 * 0.17 * math.sqrt(2))
     ends = [counts.two_runs((16, 4825 * f), (2048, 102)) for f in (1 / factor, factor)]
     assert steps.interval == pytest.approx(ends, rel=0.06)
+    # Nothing else speaks of the steps at 16 than the run at 16.
+    seed = math.exp(1.645 * 0.17)
+    assert steps.between(16) == pytest.approx((4825 / seed, 4825 * seed), rel=0.02)
 
 
 @given(positive, positive, st.floats(1.5, 100), st.integers(1, 3))
@@ -192,6 +205,7 @@ def test_where_there_is_no_bend():
     assert steps.at(4096) == pytest.approx(steps.at(1024) / 4)
     low, high = steps.interval
     assert 1024 < low < high == math.inf and f"the noise scale is {low:,.0f} at least" in str(steps)
+    assert counts.two_runs((64, 1600), (1024, 100)) == math.inf
     saved = counts.from_runs([(64, 1000), (1024, 1000), (1024, 1100)])
     assert saved.noise == 0 and saved.at(64) == saved.at(8192)
     assert "no steps are saved" in str(saved)
@@ -306,6 +320,7 @@ def test_the_table_of_one_device():
         row = rows[batch]
         assert (row.micro_batch, row.accumulation, row.steps) == (micro, k, updates)
         assert row.examples == updates * batch
+        assert row.relative == row.examples / 153600
         assert row.seconds == pytest.approx(seconds, rel=2e-3)
         assert row.hours * 60 == pytest.approx(minutes, abs=0.05)
         assert row.cost == pytest.approx(cost, abs=0.006)
@@ -410,6 +425,32 @@ def test_without_a_bend_a_larger_batch_is_always_faster():
     assert flat.fastest.batch == 32 and flat.optimum is None and str(flat)
 
 
+def test_the_candidates():
+    """Powers of two times the baseline and what fits, where every device has an example."""
+    time = times.with_network(TIME, 0.02, "assumed")
+    answer = plan(time=time, micro_batch=50, devices=(1, 32), most=1700)
+    found = {1: set(), 32: set()}
+    for row in answer.rows:
+        found[row.devices].add(row.batch)
+    assert found[32] == {32, 64, 128, 256, 512, 1024, 1600}
+    # 1,024 becomes 21 micro-batches of 49 examples.
+    assert found[1] == {32, 50, 64, 129, 258, 517, 1029, 1600}
+    assert "network assumed" in str(answer) and f" on {answer.fastest.devices}: " in str(answer)
+    assert "network not counted" in str(plan(devices=(8,))) and "network" not in str(plan())
+    # 33 examples on two devices are 34, which the data does not have.
+    assert [row.batch for row in plan(batches=[32, 33], devices=(2,), examples=33).rows] == [32]
+    # As many devices as examples; what the limits name is still possible.
+    assert [row.batch for row in plan(batches=[32], devices=(32,), examples=32, most=32).rows] == [
+        32
+    ]
+
+
+def test_the_regret_of_a_factor_of_two():
+    answer = plan()
+    assert list(answer.regret) == [500, 2000]
+    assert answer.regret[500] == plans.regret(answer.rows, answer.fastest, 500) > 0
+
+
 def test_nodes_are_as_many_as_hold_the_devices():
     time = times.StepTime(0.05, 0.001, alpha_n=1.0, alpha_r=0.1)
     for per_node, seconds in ((None, 0.1), (16, 0.1), (8, 1.0)):
@@ -431,6 +472,8 @@ def test_the_text():
     assert lines[7].endswith("fastest, cheapest")
     assert lines[9].endswith("largest by the deadline")
     assert lines[12].startswith("take 256: 2.57 min to 5.75 min; within 10% of its time are 128")
+    long = str(plan(counts.from_noise(1000, 32, 480_000_000)))
+    assert "e+0" not in long and "10,933 h" in long
     assert lines[-1] == "one device that holds any batch is fastest at 224"
 
 
@@ -448,6 +491,7 @@ def test_the_text():
         (lambda: plan(devices=(1, 0)), "devices must be a whole number"),
         (lambda: plan(deadline=-1), "deadline must be a number"),
         (lambda: plan(baseline=9000), "Nothing is known of batch 9,000"),
+        (lambda: plan(batches=[]), "batches must name one at least"),
         (lambda: plan(most=16), r"No batch can be planned for devices=\(1,\): most=16"),
         (lambda: plan(devices=(64,), batches=[32]), r"for devices=\(64,\): 32 is the largest"),
     ],

@@ -21,6 +21,7 @@ NETWORK = f"{INTEGERS}::test_a_network_in_integers_has_the_same_outputs[keras]"
 PLAN = "core/test_plan.py"
 MATRICES = "core/test_matrices.py"
 NOISE = "core/test_noise.py"
+GOODPUT = "core/test_goodput.py"
 RECIPES = "core/test_recipes.py"
 PICTURE = "core/test_recipe_plots.py"
 DEFECTS = "contracts/test_defects.py"
@@ -339,6 +340,33 @@ CORE = {
     ],
     ("smoothing", NOISE): [
         ("the memory grows with the scale", "1 - scale / 1000", "scale / 1000"),
+    ],
+    ("step_time", GOODPUT): [
+        ("an update a micro-batch", "optim + time.update", "optim + (accum + 1) * time.update"),
+    ],
+    ("fit", GOODPUT): [
+        ("a step of negative seconds", "if alpha < 0:", "if alpha < -1:"),
+    ],
+    ("efficiency", GOODPUT): [
+        ("a gain where all is noise", "if noisy > 0", "if noisy >= 0"),
+    ],
+    ("two_runs", GOODPUT): [
+        ("a bend in perfect scaling", "rho >= large / small", "rho > large / small"),
+    ],
+    ("from_runs", GOODPUT): [
+        ("seeds that never scatter", "SEED_RUNS * SEED_DEVIATION ** 2", "0"),
+    ],
+    ("arrange", GOODPUT): [
+        ("more than a device holds", "math.ceil(local / largest)", "round(local / largest) or 1"),
+    ],
+    ("_why_not_larger", GOODPUT): [
+        ("memory is never the reason", "< 3600 * fastest.hours", "< 0 * fastest.hours"),
+    ],
+    ("signal_error", GOODPUT): [
+        ("parts that know each other", "parts * (parts - 1)", "parts * parts"),
+    ],
+    ("blocked_error", GOODPUT): [
+        ("each value its own", "math.sqrt(blocks)", "math.sqrt(len(values))"),
     ],
     ("nearest", RECIPES): [
         ("steps are rounded down", "+ Fraction(1, 2)", ""),

@@ -160,6 +160,8 @@ def plan(
         wanted += [batch for batch in full if batch > baseline]
     else:
         wanted = sorted(checks.integer("batches", batch) for batch in batches)
+        if not wanted:
+            raise ValueError("batches must name one at least; None stands for powers of two.")
         end = f"{wanted[-1]:,} is the largest that was given"
         beyond = next(filter(None, map(why_not, wanted)), end)
     made = {
@@ -278,7 +280,7 @@ def _table(answer):
         cells.append([
             f"{row.batch:,}", f"= {row.micro_batch:,} x {row.accumulation:,} x {row.devices:,}",
             f"{row.steps:,}", f"{row.examples:,}", f"{row.relative:.2f}x",
-            _duration(row.seconds), _duration(3600 * row.hours), f"{row.device_hours:.3g}",
+            _duration(row.seconds), _duration(3600 * row.hours), _digits(row.device_hours),
             *([f"{row.cost:,.2f}"] if priced else []), ", ".join(_notes(answer, row)),
         ])  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -323,8 +325,13 @@ def _advice(answer):
 
 
 def _duration(seconds):
-    """Three digits of ms, s, min or h."""
+    """In ms, s, min or h."""
     for unit, size, most in (("ms", 1e-3, 1), ("s", 1, 120), ("min", 60, 7200)):
         if seconds < most:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 3600:,.3g} h"
+            return f"{_digits(seconds / size)} {unit}"
+    return f"{_digits(seconds / 3600)} h"
+
+
+def _digits(number):
+    """Three digits at least."""
+    return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
