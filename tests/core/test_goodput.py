@@ -4,6 +4,9 @@ import doctest
 import json
 import math
 import pathlib
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -16,7 +19,8 @@ from tf_lamb.core.goodput import steps as counts
 from tf_lamb.core.goodput import time as times
 
 pytestmark = pytest.mark.filterwarnings("error")
-GOLDENS = pathlib.Path(__file__).parents[1] / "goldens" / "adaptdl.npz"
+ROOT = pathlib.Path(__file__).parents[2]
+GOLDENS = ROOT / "tests" / "goldens" / "adaptdl.npz"
 exactly = {"rel": 1e-9, "abs": 0}
 positive = st.floats(1e-3, 1e3)
 
@@ -254,6 +258,24 @@ def test_beyond_a_bound_of_the_rate_no_step_is_saved():
     runs = [(16, 4825), (2048, 102)]
     free, bound = counts.from_runs(runs), counts.from_runs(runs, bound=512)
     assert bound.at(512) == free.at(512) == bound.at(4096) > free.at(4096)
+
+
+def test_what_the_logs_bear():
+    """Two batches sixteen times apart, all seeds: 1.3 in the median, 1.6 at 90 %, at most."""
+    script = ROOT / "benchmarks" / "back_test.py"
+    out = subprocess.run(
+        [sys.executable, script, f"--logs={script.parent / 'logs'}"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    line = r"^\w+ +(\(.*\)|reading) +(all|one) +(\d+) +\d+ +([\d.]+) +([\d.]+) +[\d.]+ +(\d+)%$"
+    rows = re.findall(line, out, re.MULTILINE)
+    far = [row for row in rows if row[:2] in {(f"(16, {b})", "all") for b in (256, 512, 1024)}]
+    far += [row for row in rows if row[:2] == ("(64, 1024)", "all")]
+    assert sum(int(cells) for _, _, cells, *_ in far) == 36
+    assert all(float(median) <= 1.3 and float(most) <= 1.6 for *_, median, most, _ in far)
+    read = [(int(cells), int(inside)) for source, _, cells, _, _, inside in rows
+            if source == "reading"]  # fmt: skip
+    assert read == [(25, 96), (8, 100)] and "32 of 33" in counts.from_noise.__doc__
 
 
 # -- noise -----------------------------------------------------------------------------------------

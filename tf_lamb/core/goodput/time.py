@@ -44,9 +44,9 @@ def fit(micro_batches: Sequence[float], seconds: Sequence[float], update: float 
         minimize the sum of ((alpha_c + beta_c b)/(t - update) - 1)^2,  alpha_c, beta_c >= 0
 
     `fit_perf_params` of adaptdl minimizes the RMSE of the logarithms with L-BFGS and priors; on
-    exact times both agree. Not taken: gamma and beta_n, beta_r, which need several numbers of
-    replicas and else are what its priors make them, and alpha_c from a single micro-batch, where
-    its half of the time is a guess.
+    exact times both agree, where its search arrives. Not taken: gamma, beta_n and beta_r, which
+    need several numbers of replicas and else are what its priors make them; and alpha_c from a
+    single micro-batch, where half of the time is a guess.
 
     Args:
         micro_batches: Examples of each step.
@@ -138,7 +138,7 @@ def efficiency(batch: float, base: float, sqr: float, var: float) -> float:
     `noise.cost` at `base` over those at `batch`; and gain is AdaScale's.
 
     Args:
-        sqr: The signal; 0 or below, where noise hides it, may make gain 1.
+        sqr: The signal. Where noise hides it so that var/S + sqr <= 0, gain is 1.
         var: The variance of the gradient of one base batch.
     """
     scale = batch / base
