@@ -38,6 +38,7 @@ EMA = {"use_ema": True, "ema_momentum": 0.5}
 OVERWRITTEN = {**EMA, "ema_overwrite_frequency": 2}
 HALF = {"slot_dtype": "bfloat16"}
 TWO, THREE = {"gradient_accumulation_steps": 2}, {"gradient_accumulation_steps": 3}
+FALLING = keras.optimizers.schedules.PolynomialDecay(0.1, 8, 0.0)
 # Keras on torch has no more than one.
 SEVERAL_STEPS = {} if BACKEND == "torch" else {"steps_per_execution": 2}
 OPTIONS = {
@@ -51,6 +52,7 @@ OPTIONS = {
     "eager": Case({**OVERWRITTEN, **TWO}, compiled={"run_eagerly": True}, callback="TrustRatios"),
     "warmup": Case({**EMA, **TWO}, callback="AutoWarmup"),
     "multipliers": Case({**EMA, **TWO, "learning_rate_multipliers": {"norm": 0, "dense": 0.5}}),
+    "falling decay": Case({**TWO, "weight_decay": FALLING}),
     "loss scale": Case(EMA, policy="mixed_float16", callback="DivergenceReport"),
     "loss scale, accumulated": Case(THREE, policy="mixed_float16", compiled=SEVERAL_STEPS),
     "loss scale, measured": Case(

@@ -37,6 +37,7 @@ CASES = {
         {
             "trust_coefficient": 0.5,
             "learning_rate_multipliers": {"up/": 0.5, "normalization": 0.0},
+            "weight_decay": keras.optimizers.schedules.PolynomialDecay(0.2, 8, 0.05),
         },
     ),
     "AdamP": ("AdamP", {}),

@@ -1,5 +1,7 @@
 """Our entries in Model Garden's tables of optimizers, used as Model Garden's own tests use them."""
 
+from fractions import Fraction
+
 import pytest
 
 pytest.importorskip("official")
@@ -15,9 +17,10 @@ from official.modeling.privacy import configs as privacy
 
 import tf_lamb.tf_keras
 from tf_lamb import model_garden
+from tf_lamb.model_garden.checks import experiment as experiment_checks
 from tf_lamb.model_garden.checks.experiment import check_optimizer
 from tf_lamb.model_garden.errors import UserError
-from tf_lamb.model_garden.experiments import optimizers
+from tf_lamb.model_garden.experiments import optimizers, recipes
 
 KEYS = {
     "tf_lamb": "LAMB",
@@ -68,6 +71,34 @@ def test_an_entry_is_a_class(key):
 def test_an_option_is_a_setting(key):
     options = {"learning_rate_multipliers": {"^transformer/layer_0/": 0.5, "embeddings": 0.0}}
     assert options.items() <= built(key, options).get_config().items()
+
+
+@pytest.mark.parametrize("kind", ["polynomial", "tf_lamb_polynomial"])
+def test_weight_decay_follows_a_schedule_as_the_rate_does(kind):
+    steps = "steps" if kind.startswith("tf_lamb") else "decay_steps"
+    falling = {"initial_learning_rate": 0.1, steps: 4, "end_learning_rate": 0.0}
+    optimizer = built("tf_lamb", {"weight_decay_schedule": {"type": kind, kind: falling}})
+    decay = [float(optimizer.weight_decay(step)) for step in (0, 2, 4)]
+    np.testing.assert_allclose(decay, [0.1, 0.05, 0.0], atol=1e-8)
+    both = {"weight_decay": 0.1, "weight_decay_schedule": {"type": kind, kind: falling}}
+    with pytest.raises(ValueError, match="weight_decay=0.1 and weight_decay_schedule.type="):
+        built("tf_lamb", both)
+
+
+def test_a_recipe_stretches_it_and_decay_in_the_loss_is_refused_beside_it():
+    falling = {"boundaries": [100, 300], "values": [0.1, 0.05, 0.0]}
+    schedule = {"type": "stepwise", "stepwise": falling}
+    params = exp_factory.get_exp_config("lamb/resnet_imagenet")
+    config = params.trainer.optimizer_config
+    config.optimizer.override(
+        {"type": "tf_lamb", "tf_lamb": {"weight_decay": 0.0, "weight_decay_schedule": schedule}}
+    )
+    (found,) = recipes._other_steps(config, Fraction(1, 4))
+    place = ("optimizer", "tf_lamb", "weight_decay_schedule", "stepwise", "boundaries")
+    assert found == (place, [25, 75])
+    params.task.losses.l2_weight_decay = 1e-4
+    with pytest.raises(UserError, match=r"tf_lamb.weight_decay_schedule.type=stepwise decays too"):
+        experiment_checks._check_decay(params)
 
 
 @pytest.mark.parametrize("key", ["lamb", "lars"])

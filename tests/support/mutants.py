@@ -42,6 +42,7 @@ UNCLEAR = f"{PLAN}::test_of_two_names_that_a_model_could_have_the_order_chooses_
 ACCUMULATED = f"{OPTIMIZERS}::test_accumulated_micro_batches_are_one_large_batch"
 
 MULTIPLIERS = "contracts/test_multipliers.py"
+DECAYS = "contracts/test_decay_schedules.py"
 
 CORE = {
     ("lamb", LAMB): [
@@ -394,6 +395,16 @@ TENSORFLOW = {
     ("Layer.rate",
      f"{MULTIPLIERS}::test_a_multiplier_is_another_rate[LANS-one device-keras]"): [
         ("no multiplier", "self.multiplier * lr", "lr"),
+    ],
+    ("Layerwise._scalars",
+     f"{DECAYS}::test_every_step_decays_by_its_own[SGDP-one device-keras]"): [
+        ("decay as at the first step", "decay(self.iterations)", "decay(0 * self.iterations)"),
+        ("decay of the next step", "decay(self.iterations)", "decay(self.iterations + 1)"),
+    ],
+    ("_decay",
+     f"{DECAYS}::test_every_step_decays_by_its_own[LARS-one device-keras]"): [
+        ("no decay where it is scheduled", "own * scheduled", "0.0"),
+        ("the square of it", "own * scheduled", "own * scheduled * scheduled"),
     ],
     ("Layerwise.is_frozen", f"{MULTIPLIERS}::test_a_factor_of_0_freezes[1-LAMB-tf_keras]"): [
         ("nothing is frozen", "self._plan.frozen if self._plan else ()", "()"),

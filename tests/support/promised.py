@@ -155,6 +155,16 @@ class Promised:
     def trained(self):
         return [role for role in SHAPES if role.partition("/")[0] not in self.frozen]
 
+    @property
+    def decay(self):
+        """What the next update decays by."""
+        return self._now(self.told.get("weight_decay", 0.0))
+
+    def _now(self, number):
+        if isinstance(number, dict):
+            return number["rate"] * number["factor"] ** (self.step / number["steps"])
+        return number
+
     def multiplier(self, role):
         """Of the first pattern that means it."""
         given = self.told.get("learning_rate_multipliers") or {}
@@ -168,10 +178,7 @@ class Promised:
     @property
     def rate(self):
         """What the next update reads."""
-        rate = self.told["learning_rate"]
-        if isinstance(rate, dict):
-            return rate["rate"] * rate["factor"] ** (self.step / rate["steps"])
-        return rate
+        return self._now(self.told["learning_rate"])
 
     def is_decayed(self, role):
         excluded = meant(self.told.get("exclude_from_weight_decay")) | self.undecayed_as_variables
@@ -244,9 +251,10 @@ class Promised:
         return gradients
 
     def _update(self, gradients, rate):
+        now = self.decay
         self.step, self.updates = self.step + 1, self.updates + 1
         for layer in self.layers():
-            decays = [self.told.get("weight_decay", 0.0) * self.is_decayed(role) for role in layer]
+            decays = [now * self.is_decayed(role) for role in layer]
             if len(layer) == 1:
                 (role,) = layer
                 g, w, slots, decay = (

@@ -74,7 +74,7 @@ def arguments(draw):
                 "of": st.sampled_from(["host", "ours"]),
             })
         ),
-        "weight_decay": draw(st.sampled_from([0.0, 0.1])),
+        "weight_decay": draw(st.sampled_from([0.0, 0.1, FALLING])),
         "exclude_from_weight_decay": draw(EXCLUSIONS),
         "exclude_from_layer_adaptation": draw(st.sampled_from([None, None, [], ["bias"]])),
         "use_ema": draw(st.booleans()),
@@ -96,6 +96,7 @@ def arguments(draw):
     return family, told
 
 
+FALLING = {"rate": 0.1, "steps": 3, "factor": 0.5, "of": "host"}
 MULTIPLIERS = st.sampled_from(
     [None, None, None, {"dense": 0.5}, {"embedding": 0.5, "norm": 2.0}, {"norm": 0, "dense": 2.0}]
 )
@@ -241,12 +242,13 @@ class Training(RuleBasedStateMachine):
 
     def make_optimizer(self, family, told, model, wrapper=None, undecayed=()):
         told = dict(told)
-        if isinstance(rate := told["learning_rate"], dict):
-            decay = self.host.optimizers.schedules.ExponentialDecay
-            schedule = decay(rate["rate"], rate["steps"], rate["factor"])
-            if rate["of"] == "ours":
-                schedule = self.ours.schedules.Stages((1,), (schedule,))
-            told["learning_rate"] = schedule
+        for name in ("learning_rate", "weight_decay"):
+            if isinstance(given := told[name], dict):
+                decay = self.host.optimizers.schedules.ExponentialDecay
+                schedule = decay(given["rate"], given["steps"], given["factor"])
+                if given["of"] == "ours":
+                    schedule = self.ours.schedules.Stages((1,), (schedule,))
+                told[name] = schedule
         optimizer = getattr(self.ours, family)(jit_compile=False, **told)
         if undecayed:
             variables = variables_of(model)

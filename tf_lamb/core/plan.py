@@ -55,7 +55,7 @@ class Treatment:
     """The plan's decision on one variable.
 
     Attributes:
-        decay: its weight decay.
+        decay: its weight decay; where that follows a schedule, 1.0, or 0.0 for none.
         adapt: whether its layer is adapted: has a trust ratio, or may be projected.
         order: the order in which its axes are laid out before they are viewed, or None for theirs.
         view: the shape in which the rule sees it, or None for its own.
@@ -112,6 +112,7 @@ class Plan:
     unmatched: tuple[str, ...]
     presets: tuple[tuple[str, int], ...] = ()  # how many variables each stands for
     multipliers: tuple[float, ...] = ()  # of their learning rates; empty if all are 1
+    follows_schedule: bool = False  # whether weight decay does
 
     @functools.cached_property
     def frozen(self) -> frozenset[int]:
@@ -160,7 +161,7 @@ class Plan:
         """The plan as a table: a line a variable, then a line a treatment."""
         sizes = [math.prod(shape) for shape in self.shapes]
         heads = ("rate",) if self.multipliers else ()
-        treated = list(map(_cells, self.treatments, self.multipliers or repeat(None)))
+        treated = list(map(self._cells, self.treatments, self.multipliers or repeat(None)))
         rows = [("variable", "parameters", "decay", "adapted", *heads, "layer")]
         for path, size, cells, treatment, group in zip(
             self.names, sizes, treated, self.treatments, self.groups, strict=True
@@ -180,20 +181,19 @@ class Plan:
         notes = (f"{preset} is {count:,} of them" for preset, count in self.presets)
         return "\n".join([*(line(*row).rstrip() for row in rows), *notes])
 
-
-def _cells(treatment: Treatment, multiplier: float | None) -> tuple[str, ...]:
-    decay = f"{treatment.decay:g}" if treatment.decay else "-"
-    cells = decay, "yes" if treatment.adapt else "no"
-    if multiplier is None:
-        return cells
-    return *cells, f"x {multiplier:.3g}" if multiplier else "frozen"
+    def _cells(self, treatment: Treatment, multiplier: float | None) -> tuple[str, ...]:
+        decay = "schedule" if self.follows_schedule else f"{treatment.decay:g}"
+        cells = decay if treatment.decay else "-", "yes" if treatment.adapt else "no"
+        if multiplier is None:
+            return cells
+        return *cells, f"x {multiplier:.3g}" if multiplier else "frozen"
 
 
 def plan_for(
     paths: Sequence[str],
     shapes: Sequence[tuple[int, ...]],
     *,
-    weight_decay: float,
+    weight_decay: float | None,
     exclude_from_weight_decay: Sequence[str] | None,
     exclude_from_layer_adaptation: Sequence[str] | None,
     excluded_by_identity: Sequence[bool],
@@ -213,7 +213,7 @@ def plan_for(
     Args:
         paths: the stable path of each variable, in the order of the build.
         shapes: their shapes.
-        weight_decay: the decay of those that are not excluded.
+        weight_decay: the decay of those that are not excluded; None follows a schedule.
         exclude_from_weight_decay: patterns; None excludes nothing.
         exclude_from_layer_adaptation: patterns; None means "as for weight decay", an empty
             sequence "exclude nothing".
@@ -278,7 +278,7 @@ def plan_for(
         elif as_matrices:
             matrix = as_matrices[i]
             layout = {"layout": f"fallback: {matrix}"} if isinstance(matrix, str) else matrix
-        decay = 0.0 if i in undecayed else weight_decay
+        decay = 0.0 if i in undecayed else 1.0 if weight_decay is None else weight_decay
         treatments.append(Treatment(decay, i not in unadapted, **layout))
     counts = {
         (pattern, is_preset(name, pattern)): len(hits)
@@ -290,7 +290,7 @@ def plan_for(
     shapes = tuple(map(tuple, shapes))
     return Plan(
         tuple(paths), shapes, tuple(treatments), groups, unmatched, presets,
-        multipliers if any(each != 1 for each in multipliers) else (),
+        multipliers if any(each != 1 for each in multipliers) else (), weight_decay is None,
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ class Scalars(NamedTuple):
     is_update: Any  # False while gradients only accumulate
     ema_momentum: Any
     ema_overwrites: Any  # whether the averages replace the weights after this step
+    decay: Any = None  # weight decay, where it follows a schedule
 
 
 class Slot(NamedTuple):
@@ -89,7 +90,7 @@ class Update:
 
 
 def step(
-    xp, rule, treatments, gradients, stored, *, lr, t, number, bitcast, observe=None
+    xp, rule, treatments, gradients, stored, *, lr, t, number, bitcast, decay=None, observe=None
 ) -> list[Stored]:
     """One step of a rule for one layer.
 
@@ -98,6 +99,7 @@ def step(
         treatments, gradients, stored: of each variable of the layer.
         number: tells the layer from every other of the model.
         bitcast: takes an array and the name of a dtype, and gives the same bits in that dtype.
+        decay: None, or the array that multiplies the decay of each treatment.
         observe: None, or what a rule with a trust ratio calls once, while it is traced.
 
     Returns:
@@ -114,7 +116,8 @@ def step(
     if observe:
         rule = functools.partial(rule, observe=observe)
     gradients = list(map(wide, gradients))
-    new_states = apply_rule(xp, rule, treatments, gradients, states, lr=wide(lr), t=wide(t))
+    scalars = {"lr": wide(lr), "t": wide(t), "decay": None if decay is None else wide(decay)}
+    new_states = apply_rule(xp, rule, treatments, gradients, states, **scalars)
     position = count()  # of a slot in the layer: each is rounded with noise of its own
 
     def narrow(value, dtype):
@@ -197,14 +200,14 @@ def _weight(xp, stored, wide, bitcast):
     return xp.where(is_rounded, master, weight)
 
 
-def apply_rule(xp, rule, treatments, gradients, states, *, lr, t):
+def apply_rule(xp, rule, treatments, gradients, states, *, lr, t, decay=None):
     """The states of a layer's variables, each its weight and then its slots, after the rule.
 
     What has the shape of its variable is laid out as the rule sees it, and back; all else goes to
     the rule, and comes from it, as it is.
     """
     if len(states) > 1:
-        return _joined(xp, rule, treatments, gradients, states, lr=lr, t=t)
+        return _joined(xp, rule, treatments, gradients, states, lr=lr, t=t, decay=decay)
     (treatment,), (gradient,), (state,) = treatments, gradients, states
     shape = tuple(state[0].shape)
     if 0 in shape:  # no norm, and nothing to step
@@ -215,7 +218,7 @@ def apply_rule(xp, rule, treatments, gradients, states, *, lr, t):
 
     new = rule(
         xp, _laid_out(xp, gradient, treatment), *map(laid_out, state), lr=lr, t=t,
-        decay=treatment.decay, adapt=treatment.adapt, axes=treatment.axes,
+        decay=_decay(treatment.decay, decay), adapt=treatment.adapt, axes=treatment.axes,
     )  # fmt: skip
     return [
         [
@@ -223,6 +226,12 @@ def apply_rule(xp, rule, treatments, gradients, states, *, lr, t):
             for old, array in zip(state, new, strict=True)
         ]
     ]
+
+
+def _decay(own, scheduled):
+    """The decay of a step; the number 0 stays one, with which no rule computes."""
+    is_none = isinstance(own, float) and own == 0
+    return own if scheduled is None or is_none else own * scheduled
 
 
 def _laid_out(xp, array, treatment):
@@ -241,20 +250,20 @@ def _as_stored(xp, array, treatment, shape):
     return xp.transpose(array, [order.index(axis) for axis in range(len(order))])
 
 
-def _joined(xp, rule, treatments, gradients, states, *, lr, t):
+def _joined(xp, rule, treatments, gradients, states, *, lr, t, decay):
     """Rules are elementwise but for their norms, so a layer of several is one long vector."""
 
     def join(arrays):
         return xp.concatenate([xp.reshape(array, (-1,)) for array in arrays])
 
     weights = [state[0] for state in states]
-    decay = treatments[0].decay
-    if any(treatment.decay != decay for treatment in treatments):
-        decay = join(
+    own = treatments[0].decay
+    if any(treatment.decay != own for treatment in treatments):
+        own = join(
             [each.decay * xp.ones_like(w) for each, w in zip(treatments, weights, strict=True)]
         )
     vectors = [join(gradients), *map(join, zip(*states, strict=True))]
-    new = rule(xp, *vectors, lr=lr, t=t, decay=decay, adapt=treatments[0].adapt)
+    new = rule(xp, *vectors, lr=lr, t=t, decay=_decay(own, decay), adapt=treatments[0].adapt)
     ends = accumulate((prod(w.shape) for w in weights), initial=0)
     return [
         [xp.reshape(array[start:end], w.shape) for array in new]

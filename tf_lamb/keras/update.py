@@ -173,6 +173,7 @@ class Update(step.Update):
         new = step.step(
             ops, self.rule, layer.treatments, gradients, at_hand,
             lr=layer.rate(scalars.lr), t=scalars.t, number=layer.number, bitcast=host.bitcast,
+            decay=scalars.decay,
             observe=step.recorder(
                 ops, observed, lambda v, value: self.assign(v, chosen(value, v.value))
             ),

@@ -119,7 +119,7 @@ class Update(step.Update):
                     )
                 return self._end(plan)(gradients, own, scalars)
 
-            now = Scalars(*map(tf.convert_to_tensor, scalars()))
+            now = Scalars(*(x if x is None else tf.convert_to_tensor(x) for x in scalars()))
             of_replicas = strategy.extended.update(
                 state.stored[0].weight, on_replica, args=(gradients, now), group=False
             )
@@ -179,7 +179,8 @@ class Update(step.Update):
         stored, observed = state.of(layer)
         with on_server_of(stored[0].weight):
             program = self._program(layer, stored, observed)
-            arrays = (gradients, stored, observed, layer.rate(scalars.lr), scalars.t)
+            lr, t, decay = layer.rate(scalars.lr), scalars.t, scalars.decay
+            arrays = (gradients, stored, observed, lr, t, decay)
             run = functools.partial(program, tf.constant(layer.number), *arrays)
             if layer.may_rest:
                 due = tf.reduce_any([tf.reduce_any(g != 0) for g in gradients])
@@ -194,10 +195,10 @@ class Update(step.Update):
         key = (layer.treatments, *shapes)
         if key not in self._programs:
 
-            def program(number, gradients, stored, observed, lr, t):
+            def program(number, gradients, stored, observed, lr, t, decay):
                 new = step.step(
                     namespace, self.rule, layer.treatments, gradients, stored, lr=lr, t=t,
-                    number=number, bitcast=namespace.bitcast,
+                    number=number, bitcast=namespace.bitcast, decay=decay,
                     observe=step.recorder(namespace, observed, _assign),
                 )  # fmt: skip
                 for old, each in zip(stored, new, strict=True):

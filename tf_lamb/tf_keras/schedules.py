@@ -21,8 +21,9 @@ class _Schedule(Schedule, tf_keras.optimizers.schedules.LearningRateSchedule):
     _serialize = staticmethod(tf_keras.optimizers.schedules.serialize)
 
     @staticmethod
-    def _deserialize(config):
-        return tf_keras.optimizers.schedules.deserialize(host.by_registered_name(config))
+    def _deserialize(config, custom_objects=None):
+        config = host.by_registered_name(config)
+        return tf_keras.optimizers.schedules.deserialize(config, custom_objects)
 
 
 @_registered

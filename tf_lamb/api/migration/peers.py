@@ -274,7 +274,7 @@ def muon_changes(
 ) -> dict[str, tuple[Any, Any]]:
     """Argument of Keras's Muon that ours does not have -> its value there, and what is here."""
     here = {"rms_rate": 0.2, "muon_a": 3.4445, "muon_b": -4.7750, "muon_c": 2.0315}
-    if "adam_weight_decay" in source_config:
+    if "adam_weight_decay" in source_config and not isinstance(ours["weight_decay"], Mapping):
         # Theirs decays at the whole rate what Adam steps.
         here["adam_weight_decay"] = ours["weight_decay"] * ours["fallback_lr_scale"]
     there = {

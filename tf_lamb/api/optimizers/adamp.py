@@ -32,7 +32,8 @@ class AdamP(Layerwise):
         beta_2: Decay of the second moment, in [0, 1). Defaults to 0.999 (the paper).
         epsilon: Added to the root of the second moment and to norms. Defaults to 1e-8 (the
             authors' code).
-        weight_decay: Decoupled decay; None is 0. Defaults to 0.0; the authors train with 0.01.
+        weight_decay: Decoupled decay, a float or a schedule; None is 0. Defaults to 0.0; the
+            authors train with 0.01.
         exclude_from_layer_adaptation: List of regexes of variables that are never projected.
             Defaults to None: those excluded from weight decay. An empty list excludes nothing.
         delta: How small the cosine between weight and gradient must be, times the root of the
@@ -71,7 +72,7 @@ class AdamP(Layerwise):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
-        weight_decay: float | None = 0.0,
+        weight_decay: settings.WeightDecay = 0.0,
         exclude_from_weight_decay: settings.Patterns = None,
         exclude_from_layer_adaptation: settings.Patterns = None,
         *,

@@ -31,8 +31,8 @@ class LAMB(Layerwise):
         beta_1: Decay of the first moment, in [0, 1). Defaults to 0.9 (the paper).
         beta_2: Decay of the second moment, in [0, 1). Defaults to 0.999 (the paper).
         epsilon: Added to the root of the second moment. Defaults to 1e-6 (the authors' code).
-        weight_decay: Decay inside the trust ratio; None is 0. Defaults to 0.0; the paper
-            trains BERT with 0.01.
+        weight_decay: Decay inside the trust ratio, a float or a schedule; None is 0. Defaults to
+            0.0; the paper trains BERT with 0.01.
         bias_correction: Whether to divide the moments by 1 - beta^t, as version 5 of the paper
             does; version 3 does not. Defaults to True.
         weight_decay_mode: "update" as above; "decoupled" subtracts learning_rate weight_decay w
@@ -71,7 +71,7 @@ class LAMB(Layerwise):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-6,
-        weight_decay: float | None = 0.0,
+        weight_decay: settings.WeightDecay = 0.0,
         exclude_from_weight_decay: settings.Patterns = None,
         exclude_from_layer_adaptation: settings.Patterns = None,
         *,

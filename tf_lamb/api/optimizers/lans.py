@@ -54,8 +54,8 @@ class LANS(Layerwise):
         beta_1: Decay of the first moment, in [0, 1). Defaults to 0.9 (the paper).
         beta_2: Decay of the second moment, in [0, 1). Defaults to 0.999 (the paper).
         epsilon: Added to the root of the second moment. Defaults to 1e-6 (the authors' code).
-        weight_decay: Decay inside both trust ratios; None is 0. Defaults to 0.0; the authors'
-            code has 0.01.
+        weight_decay: Decay inside both trust ratios, a float or a schedule; None is 0. Defaults to
+            0.0; the authors' code has 0.01.
         {{shared_arguments}}
 
     Raises:
@@ -86,7 +86,7 @@ class LANS(Layerwise):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-6,
-        weight_decay: float | None = 0.0,
+        weight_decay: settings.WeightDecay = 0.0,
         exclude_from_weight_decay: settings.Patterns = None,
         exclude_from_layer_adaptation: settings.Patterns = None,
         *,

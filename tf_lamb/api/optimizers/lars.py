@@ -49,8 +49,8 @@ class LARS(Layerwise):
             at batch 8,192 with 17.
         momentum: In [0, 1). Defaults to 0.9 (the paper).
         epsilon: Added to the denominator of r. Defaults to 0.0 (the paper).
-        weight_decay: Decay, also part of the denominator; None is 0. Defaults to 0.0; MLPerf has
-            2e-4 at batch 8,192.
+        weight_decay: Decay, also part of the denominator, a float or a schedule; None is 0.
+            Defaults to 0.0; MLPerf has 2e-4 at batch 8,192.
         trust_coefficient: The paper's eta, `eeta` elsewhere. Defaults to 0.001 (the paper).
         nesterov: Whether w moves by momentum v plus what entered v. Defaults to False.
         momentum_form: Where learning_rate and r stand: "inside" the velocity as above (Model
@@ -92,7 +92,7 @@ class LARS(Layerwise):
         learning_rate: settings.LearningRate = 0.01,
         momentum: float = 0.9,
         epsilon: float = 0.0,
-        weight_decay: float | None = 0.0,
+        weight_decay: settings.WeightDecay = 0.0,
         exclude_from_weight_decay: settings.Patterns = None,
         exclude_from_layer_adaptation: settings.Patterns = None,
         *,

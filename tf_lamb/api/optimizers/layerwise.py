@@ -80,7 +80,10 @@ class Layerwise:
         """The arguments of the constructor, checked; hyper-parameters of the rule by themselves."""
         kinds = hyperparameters(cls.rule).items()
         own = {name: checks.OF_KIND[kind](name, arguments.pop(name)) for name, kind in kinds}
-        return cls.settings_class(hyperparameters=own, **arguments)
+        decay = settings_.weight_decay(
+            arguments.pop("weight_decay"), cls._schedules._Schedule._host
+        )
+        return cls.settings_class(hyperparameters=own, weight_decay=decay, **arguments)
 
     def _keep_settings(self, settings: Settings, rate):
         """Keeps the settings; hyper-parameters are attributes, as in Keras."""
@@ -112,6 +115,15 @@ class Layerwise:
         if name == "learning_rate":
             self._given_rate = float(value) if isinstance(value, numbers.Real) else None
         super().__setattr__(name, value)
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """The optimizer again."""
+        decay = config.get("weight_decay")
+        if isinstance(decay, dict):
+            decay = cls._schedules._Schedule._deserialize(decay, custom_objects)
+            config = {**config, "weight_decay": decay}
+        return super().from_config(config, custom_objects)  # type: ignore[misc]
 
     @classmethod
     def from_recipe(cls: type[Own], recipe: Recipe, **arguments: Any) -> Own:
@@ -317,6 +329,7 @@ class Layerwise:
     def _scalars(self) -> Scalars:
         """The inputs of a step besides gradients and state."""
         xp, t, frequency = self._xp, self.iterations + 1, self.ema_overwrite_frequency
+        decay = self._settings.weight_decay
         return Scalars(
             lr=xp.convert_to_tensor(self.learning_rate),
             t=t,
@@ -326,6 +339,7 @@ class Layerwise:
             ema_momentum=xp.cast(self.use_ema and self._has_averages > 0, self._widest)
             * self.ema_momentum,
             ema_overwrites=xp.equal(t % frequency, 0) if frequency else xp.convert_to_tensor(False),
+            decay=xp.convert_to_tensor(decay(self.iterations)) if callable(decay) else None,
         )
 
     def finalize_variable_values(self, var_list: Any) -> None:
@@ -369,6 +383,9 @@ class Layerwise:
             "learning_rate": undo_float32_rounding(rate, self._given_rate),
             **self._settings.config(),
         }
+        if callable(config["weight_decay"]):
+            serialize = self._schedules._Schedule._serialize
+            config["weight_decay"] = serialize(config["weight_decay"])
         if names := dict(self._undecayed).values():
             before = config["exclude_from_weight_decay"] or ()
             config["exclude_from_weight_decay"] = [*before, *map(exact, names)]

@@ -73,7 +73,8 @@ class Muon(Layerwise):
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
             Defaults to 0.001.
         momentum: In [0, 1). Defaults to 0.95 (Jordan).
-        weight_decay: Decoupled decay; None is 0. Defaults to 0.0; Moonlight has 0.1.
+        weight_decay: Decoupled decay, a float or a schedule; None is 0. Defaults to 0.0; Moonlight
+            has 0.1.
         exclude_from_layer_adaptation: List of regexes of variables that AdamW steps.
             Defaults to None: ["embedding"], in silence where nothing matches it.
         matrix_rows: Dict from a regex to the axis that is rows, to a list of axes, or to None for
@@ -123,7 +124,7 @@ class Muon(Layerwise):
         self,
         learning_rate: settings.LearningRate = 0.001,
         momentum: float = 0.95,
-        weight_decay: float | None = 0.0,
+        weight_decay: settings.WeightDecay = 0.0,
         exclude_from_weight_decay: settings.Patterns = None,
         exclude_from_layer_adaptation: settings.Patterns = None,
         *,

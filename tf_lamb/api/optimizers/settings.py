@@ -11,6 +11,7 @@ from tf_lamb.core import checks
 
 # What the constructors are typed with; a schedule is a callable of either Keras.
 LearningRate = float | Callable[..., Any]
+WeightDecay = float | Callable[..., Any] | None
 Patterns = Sequence[str] | str | None
 Bounds = Sequence[float] | None
 Slices = Mapping[str, int | Sequence[int | None]] | None
@@ -44,7 +45,7 @@ class Settings:
     """
 
     hyperparameters: Mapping[str, Any]
-    weight_decay: float
+    weight_decay: float | Callable[..., Any]
     exclude_from_weight_decay: tuple[str, ...] | None
     exclude_from_layer_adaptation: tuple[str, ...] | None
     learning_rate_multipliers: Mapping[str, float] | None
@@ -65,9 +66,6 @@ class Settings:
 
     def __post_init__(self):
         self._freeze(
-            weight_decay=checks.number(
-                "weight_decay", 0.0 if self.weight_decay is None else self.weight_decay
-            ),
             learning_rate_multipliers=checks.multipliers(
                 "learning_rate_multipliers", self.learning_rate_multipliers
             ),
@@ -110,8 +108,9 @@ class Settings:
 
     def planning(self) -> dict[str, Any]:
         """The arguments of the plan."""
-        names = ("weight_decay", *_EXCLUSIONS, "learning_rate_multipliers")
-        return {name: getattr(self, name) for name in names}
+        names = (*_EXCLUSIONS, "learning_rate_multipliers")
+        decay = None if callable(self.weight_decay) else self.weight_decay
+        return {name: getattr(self, name) for name in names} | {"weight_decay": decay}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,6 +159,23 @@ def learning_rate(value, host):
     """A number is checked, and whether a schedule is the host's; a callable is left to the host."""
     check_host("learning_rate", value, host)
     return value if callable(value) else checks.number("learning_rate", value)
+
+
+_SAMPLED = (0, 1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)  # steps
+
+
+def weight_decay(value, host):
+    """A number is checked, None is 0; a schedule is checked at a few steps, and is of the host.
+
+    Args:
+        host: the base class of its schedules.
+    """
+    check_host("weight_decay", value, host)
+    if not isinstance(value, host):
+        return checks.number("weight_decay", 0.0 if value is None else value)
+    for step in _SAMPLED:
+        checks.number(f"weight_decay at step {step:,}", float(value(step)), "[0, inf)")
+    return value
 
 
 def undo_float32_rounding(rate, given):

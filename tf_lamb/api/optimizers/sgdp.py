@@ -29,7 +29,8 @@ class SGDP(Layerwise):
             Defaults to 0.1 (the authors' usage).
         momentum: In [0, 1). Defaults to 0.9 (the authors' usage).
         epsilon: Added to norms. Defaults to 1e-8 (the authors' code).
-        weight_decay: Decoupled decay; None is 0. Defaults to 0.0; the authors train with 1e-5.
+        weight_decay: Decoupled decay, a float or a schedule; None is 0. Defaults to 0.0; the
+            authors train with 1e-5.
         exclude_from_layer_adaptation: List of regexes of variables that are never projected.
             Defaults to None: those excluded from weight decay. An empty list excludes nothing.
         delta: How small the cosine between weight and gradient must be, times the root of the
@@ -67,7 +68,7 @@ class SGDP(Layerwise):
         learning_rate: settings.LearningRate = 0.1,
         momentum: float = 0.9,
         epsilon: float = 1e-8,
-        weight_decay: float | None = 0.0,
+        weight_decay: settings.WeightDecay = 0.0,
         exclude_from_weight_decay: settings.Patterns = None,
         exclude_from_layer_adaptation: settings.Patterns = None,
         *,

@@ -20,7 +20,7 @@ def adamp(
     Args:
         g, w, m, v: gradient, weight and both moments, arrays of one shape.
         lr, t: scalars; t counts from 1.
-        decay: weight decay, a Python float.
+        decay: weight decay, a Python float, or a scalar where it follows a schedule.
         adapt: whether the update may be projected, a Python bool.
         axes: the axes within a channel; None is all but the last.
 

@@ -21,7 +21,8 @@ def lamb(
     Args:
         g, w, m, v: gradient, weight and both moments, arrays of one shape.
         lr, t: scalars; t counts from 1.
-        decay: weight decay, a Python float, or an array where a layer's variables differ in it.
+        decay: weight decay, a Python float; an array where it follows a schedule, or where a
+            layer's variables differ in it.
         adapt: whether there is a trust ratio, a Python bool.
         axes: the axes of a norm where each slice along the others has its own ratio.
         bias_correction: False, as in version 3 of the paper, makes both divisors 1 - b^t 1.

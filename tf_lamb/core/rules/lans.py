@@ -23,7 +23,8 @@ def lans(
     Args:
         g, w, m, v: gradient, weight and both moments, arrays of one shape.
         lr, t: scalars; t counts from 1.
-        decay: weight decay, a Python float, or an array where a layer's variables differ in it.
+        decay: weight decay, a Python float; an array where it follows a schedule, or where a
+            layer's variables differ in it.
         adapt: whether there are trust ratios, a Python bool.
         axes: the axes of a norm where each slice along the others is a layer.
         observe: see `trust_ratio`; what is observed is the ratio of um.

@@ -22,7 +22,8 @@ def lars(
     Args:
         g, w, v: gradient, weight and velocity, arrays of one shape.
         lr, t: scalars; t is not used.
-        decay: weight decay, a Python float, or an array where a layer's variables differ in it.
+        decay: weight decay, a Python float; an array where it follows a schedule, or where a
+            layer's variables differ in it.
         adapt: whether there is a trust ratio, a Python bool.
         axes: the axes of a norm where each slice along the others has its own ratio.
         momentum, trust_coefficient, epsilon: mu, eta and eps.
@@ -50,7 +51,7 @@ def lars(
         w_norm, u_norm = norm(xp, w, axes), norm(xp, u, axes)
         bottom = u_norm + epsilon
         if denominator == "sum_of_norms":
-            joint = not isinstance(decay, float)  # a layer of variables that differ in decay
+            joint = bool(getattr(decay, "shape", ()))  # a layer of variables that differ in it
             bottom = bottom + (norm(xp, decay * w, axes) if joint else decay * w_norm)
         r = safe_ratio(xp, trust_coefficient * w_norm, bottom)
         if clip:

@@ -28,7 +28,7 @@ def muon(
             `adapt`.
         v: the second moment, unless `adapt`.
         lr, t: scalars; t counts from 1.
-        decay: weight decay, a Python float.
+        decay: weight decay, a Python float, or a scalar where it follows a schedule.
         adapt: whether it is orthogonalized, a Python bool.
         axes: of no use here.
         beta_1, beta_2, epsilon: of AdamW.

@@ -19,7 +19,7 @@ def sgdp(
     Args:
         g, w, v: gradient, weight and velocity, arrays of one shape.
         lr, t: scalars; t is not used.
-        decay: weight decay, a Python float.
+        decay: weight decay, a Python float, or a scalar where it follows a schedule.
         adapt: whether the update may be projected, a Python bool.
         axes: the axes within a channel; None is all but the last.
 

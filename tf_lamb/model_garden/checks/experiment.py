@@ -179,11 +179,14 @@ def _check_left_behind(optimizer) -> None:
 def _check_decay(params) -> None:
     in_loss = getattr(getattr(params.task, "losses", None), "l2_weight_decay", 0)
     optimizer = params.trainer.optimizer_config.optimizer
-    decay = optimizer.get().weight_decay
+    chosen, name = optimizer.get(), "weight_decay"
+    decay, schedule = chosen.weight_decay, getattr(chosen, "weight_decay_schedule", None)
+    if schedule is not None and schedule.type:
+        name, decay = "weight_decay_schedule.type", schedule.type
     if in_loss and decay:
         raise UserError(
             f"task.losses.l2_weight_decay={in_loss} decays in the loss what trainer."
-            f"optimizer_config.optimizer.{optimizer.type}.weight_decay={decay} decays too, and "
+            f"optimizer_config.optimizer.{optimizer.type}.{name}={decay} decays too, and "
             "lengthens the gradient by it. Write task.losses.l2_weight_decay=0"
         )
 

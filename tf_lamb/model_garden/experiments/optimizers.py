@@ -162,6 +162,8 @@ class _Config(optimizer_config.BaseOptimizerConfig):
     `learning_rate` is not among those: it comes from `optimizer_config.learning_rate`.
 
     Attributes:
+        weight_decay_schedule: what `weight_decay` follows instead of being a number: a choice as
+            `optimizer_config.learning_rate` is one, off without a type.
         adascale: the arguments of `tf_lamb.tf_keras.AdaScale`, which documents them, off without a
             scale; and `scale_invariant_steps`, the steps that the base batch took, at which
             training ends if `train_steps` does not end it before. None leaves it to those alone.
@@ -171,6 +173,9 @@ class _Config(optimizer_config.BaseOptimizerConfig):
             a report of `tf_lamb.tf_keras.DivergenceReport`.
     """
 
+    weight_decay_schedule: optimization_config.LrConfig = dataclasses.field(
+        default_factory=optimization_config.LrConfig
+    )
     adascale: _AdaScale = dataclasses.field(default_factory=_AdaScale)  # type: ignore[valid-type]
     measure_noise: _MeasureNoise = dataclasses.field(  # type: ignore[valid-type]
         default_factory=_MeasureNoise
@@ -196,7 +201,7 @@ SETTINGS = {
 
 def build(
     cls, learning_rate=0.001, adascale=None, measure_noise=None, trust_ratios_every=None,
-    divergence_report=False, **arguments,
+    divergence_report=False, weight_decay_schedule=None, **arguments,
 ):  # fmt: skip
     """An optimizer of ours, with what stands around it; the runner sees to the rest."""
     if arguments.get("use_ema") and not arguments.get("ema_overwrite_frequency"):
@@ -206,6 +211,14 @@ def build(
             f"trainer.optimizer_config.ema.average_decay={decay:g}, whose averages are evaluated "
             "and exported"
         )
+    if kind := (weight_decay_schedule or {}).get("type"):
+        if decay := arguments.get("weight_decay"):
+            raise ValueError(
+                f"weight_decay={decay:g} and weight_decay_schedule.type={kind} are both given. "
+                "Leave one of them out"
+            )
+        schedule = optimizer_factory.LR_CLS[kind](**weight_decay_schedule[kind])
+        arguments["weight_decay"] = schedule
     optimizer = transformed(cls, learning_rate, **arguments)
     if trust_ratios_every is not None:
         checks.integer("trust_ratios_every", trust_ratios_every)

@@ -11,6 +11,7 @@ length of warmup, the curve follows it.
 import dataclasses
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 from tf_lamb.core import checks, recipes, schedules
 from tf_lamb.core.recipes.arithmetic import nearest
@@ -176,7 +177,7 @@ def fill_in(name: str, batch_size: int, params, own: dict | None = None) -> tupl
         intervals(params.trainer, trainer["train_steps"], at(own, "trainer.steps_per_loop"))
     )
     for path, value in _other_steps(params.trainer.optimizer_config, stretch):
-        text += f"\n  {'.'.join(path)} = {value:,} steps"
+        text += f"\n  {'.'.join(path)} = {value if isinstance(value, list) else f'{value:,}'} steps"
         place = trainer["optimizer_config"]
         for key in path[:-1]:
             place = place.setdefault(key, {})
@@ -184,13 +185,24 @@ def fill_in(name: str, batch_size: int, params, own: dict | None = None) -> tupl
     return text, settings
 
 
+def _stretched(steps, stretch):
+    """A number of steps, or a list of them."""
+    if isinstance(steps, list):
+        return [_stretched(each, stretch) for each in steps]
+    return max(nearest(steps * stretch), 1)
+
+
 def _other_steps(config, stretch):
     """Paths and values of what is counted in steps, too, besides the learning rate."""
-    kind = config.optimizer.type
-    adascale = getattr(config.optimizer.get(), "adascale", None)
+    kind, optimizer = config.optimizer.type, config.optimizer.get()
+    adascale = getattr(optimizer, "adascale", None)
     if adascale is not None and (steps := adascale.scale_invariant_steps):
-        path = "optimizer", kind, "adascale", "scale_invariant_steps"
-        yield path, max(nearest(steps * stretch), 1)
+        yield ("optimizer", kind, "adascale", "scale_invariant_steps"), _stretched(steps, stretch)
+    decay: Any = getattr(optimizer, "weight_decay_schedule", None)
+    for key, steps in decay.get().as_dict().items() if decay is not None and decay.type else ():
+        if key in _STEPS and steps:
+            place = "optimizer", kind, "weight_decay_schedule", decay.type, key
+            yield place, _stretched(steps, stretch)
     if config.ema is not None and (steps := config.ema.start_step) > 0:
         yield ("ema", "start_step"), nearest(steps * stretch)
 
