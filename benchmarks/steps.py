@@ -33,6 +33,7 @@ import statistics
 from collections.abc import Callable
 
 import look
+import loop
 import numpy as np
 from absl import app, flags
 from loop import PART, Loop, batches, cross_entropy, preferred
@@ -58,6 +59,7 @@ class Task:
     limit: int  # examples
     batches: tuple
     rates: dict  # of each rival, at the smallest batch: the middle of its grid
+    loss: Callable = cross_entropy
 
 
 def pictures(folder):
@@ -75,9 +77,37 @@ def convolutional(x):
     return lambda: network(x.shape[1:])
 
 
+@functools.cache
+def read_flights(path):
+    import flights
+
+    (train, held_out), known = flights.read(path)
+    return [(list(x), y) for x, y in (train, held_out)], known
+
+
+def flights_of(path):
+    """Flights, and those that are held out."""
+    return read_flights(path)[0]
+
+
+def flight_network(x):
+    """The network of flights.py."""
+    import flights
+
+    return functools.partial(flights.network, read_flights(flights.FLIGHTS)[1])
+
+
+def is_late(y, logits):
+    """Mean binary cross-entropy."""
+    from keras import ops
+
+    return ops.mean(ops.binary_crossentropy(y, logits, from_logits=True))
+
+
 def tasks():
     """By name."""
     import text
+    from flights import FLIGHTS
     from pictures import FASHION_MNIST
 
     return {
@@ -92,6 +122,10 @@ def tasks():
             (16, 64, 256, 1600),
             {"lamb": 0.005, "adamw": 0.0005, "muon": 0.002, "lans": 0.005, "lars": 0.064,
              "momentum": 0.008},
+        ),
+        "flights": Task(
+            flights_of, flight_network, FLIGHTS, 0.505, 10000, 900000, (64, 256, 1024, 4096),
+            {"adamw": 0.001, "lamb": 0.0025, "lans": 0.0025, "muon": 0.002}, is_late,
         ),
     }  # fmt: skip
 
@@ -118,6 +152,8 @@ class Runs:
         self.log = Log(args.log or f"benchmarks/logs/steps_{args.task}.jsonl")
         self.folder = self.task.folder if args.data is None else args.data
         self.kind = os.path.basename(self.folder.rstrip("/")) or "small"
+        if self.name == "flights":  # a small network: a batch is one call
+            loop.PART = 10**6
         self.batches = [int(batch) for batch in args.batches] or list(self.task.batches)
         self.target = args.target or self.task.target
         self.limit = args.limit or self.task.limit
@@ -137,20 +173,22 @@ class Runs:
     def loop(self, rival):
         """The program of a rival, which all its runs share."""
         if rival not in self.loops:
-            self.loops[rival] = Loop(self.network, optimizer(rival), *self.data[0])
+            self.loops[rival] = Loop(
+                self.network, optimizer(rival), *self.data[0], loss=self.task.loss
+            )
         return self.loops[rival]
 
     def train(self, rival, batch, rate, seed, limit):
         """One run: the steps to the target, between two readings; None if it does not arrive."""
-        loop, (x, y) = self.loop(rival), self.data[1]
-        state, drawn = loop.start(seed), batches(len(self.data[0][1]), batch, seed)
+        program, (x, y) = self.loop(rival), self.data[1]
+        state, drawn = program.start(seed), batches(len(self.data[0][1]), batch, seed)
         warm, before = self.task.warmup / batch, None
         reading = round(warm)
         for step in range(1, limit + 1):
-            state, _ = loop.advance(state, rate * min(1, step / warm), next(drawn))
+            state, _ = program.advance(state, rate * min(1, step / warm), next(drawn))
             if step < reading and step < limit:
                 continue
-            loss = float(cross_entropy(y, loop.tell(state[0], x)))
+            loss = float(self.task.loss(y, program.tell(state[0], x)))
             if not math.isfinite(loss):
                 break
             if loss <= self.target:
@@ -412,7 +450,7 @@ def main(_):
 
 
 if __name__ == "__main__":
-    flags.DEFINE_enum("task", "pictures", ["pictures", "text"], "What is learned.")
+    flags.DEFINE_enum("task", "pictures", ["pictures", "text", "flights"], "What is learned.")
     flags.DEFINE_string("log", None, "Where every run is a line; steps_TASK.jsonl of the logs.")
     flags.DEFINE_string("draw", None, "The picture to write, and its grids as NAME_grids.png.")
     flags.DEFINE_string("data", None, "Its folder or file; empty: what Python's packages have.")

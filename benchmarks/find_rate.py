@@ -1,0 +1,141 @@
+"""Does `find_rate` find the rate? Steps at the rate that it finds, beside those of a tuned grid.
+
+    python benchmarks/find_rate.py --task=flights
+
+The tasks, targets and grids are those of steps.py, whose logs have the tuned steps; three batches of
+each. The model comes with the AdamW that is tuned at the smallest batch. The run that the search is
+for has twice the examples of the tuned AdamW at its batch and a constant rate, as the runs of the
+grid have; the search may cost --budget of it. Where that is too small for a search, the least budget
+is taken, and it is in the log.
+
+Each optimizer is searched alone, on two orders of the data. With the first answer --seeds runs go to
+the target, and end at four times the tuned steps. A search and a run are lines of the log; a command
+that was interrupted goes on where it stopped.
+"""
+
+import math
+import statistics
+from types import SimpleNamespace
+
+import steps
+from absl import app, flags
+
+import tf_lamb
+from tf_lamb.core import search
+
+BATCHES = {
+    "pictures": (64, 512, 2048), "text": (16, 64, 256), "flights": (256, 1024, 4096),
+}  # fmt: skip
+NAMES = {"adamw": "AdamW", "lamb": "LAMB", "lans": "LANS", "muon": "Muon"}
+WORST = 4  # times the tuned steps, where a run ends
+
+
+def tuned(task):
+    """(rival, batch) -> the tuned rate and its steps, from the log of steps.py."""
+    args = SimpleNamespace(
+        task=task, log=None, data=None, batches=[], target=None, limit=None,
+        rivals=list(NAMES), seeds=3,
+    )  # fmt: skip
+    runs = steps.Runs(args, SimpleNamespace(update=lambda: None))
+    found = {}
+    for line in runs.log.lines:
+        if line.get("rival") in NAMES and line["batch"] in runs.task.batches:
+            found.setdefault((line["rival"], line["batch"]), {}).setdefault(line["rate"], {})[
+                line["seed"]
+            ] = line["steps"] or math.inf
+    best = {}
+    for key, rates in found.items():
+        whole = {rate: list(of.values()) for rate, of in rates.items() if len(of) >= args.seeds}
+        if whole:
+            rate = min(whole, key=lambda rate: statistics.median(whole[rate]))
+            if math.isfinite(statistics.median(whole[rate])):
+                best[key] = rate, whole[rate]
+    return runs, best
+
+
+def searched(runs, log, best, rival, batch, seed, budget):
+    """The line of a search, with the rate that it found, or none."""
+    base = min(at for name, at in best if name == "adamw")
+    run = round(2 * statistics.median(best["adamw", batch][1]))
+
+    def make():
+        import keras
+
+        keras.utils.set_random_seed(seed)
+        (x, y), held_out = runs.data
+        model = runs.network()
+        rate = best["adamw", base][0]
+        model.compile(keras.optimizers.AdamW(rate, weight_decay=0.0), runs.task.loss)
+        if rival == "adamw":
+            of = {"baseline_batch_size": base}
+        else:
+            of = {"optimizers": [steps.optimizer(rival)]}
+        spent = max(budget, search.least_budget(run, 1))
+        found = tf_lamb.find_rate(
+            model, (x, y), batch, epochs=run / math.ceil(len(y) / batch), decay="constant",
+            validation_data=tuple(held_out), seed=seed, budget=spent, verbose=False, **of,
+        )  # fmt: skip
+        trials = [[float(f"{t.rate:.4g}"), t.steps, round(t.loss, 4)] for t in found.trials]
+        rate = found.rate and float(f"{found.rate:.4g}")
+        return {"found": rate, "why": found.why, "budget": spent, "cost": found.cost,
+                "trials": trials}  # fmt: skip
+
+    what = {"task": runs.name, "rival": rival, "batch": batch, "search": seed, "run": run}
+    return log.run(what, make)
+
+
+def compare(task, rivals, log, seeds, budget, bar):
+    """(rival, batch) -> tuned rate and steps, both searches, and the steps at the found rate."""
+    runs, best = tuned(task)
+    trained = steps.Runs(
+        SimpleNamespace(task=task, log=log, data=None, batches=[], target=None, limit=None,
+                        rivals=rivals, seeds=seeds), bar,
+    )  # fmt: skip
+    found = {}
+    for rival, batch in [(name, at) for name in rivals for at in BATCHES[task]]:
+        if (rival, batch) not in best or ("adamw", batch) not in best:
+            continue
+        searches = [searched(runs, trained.log, best, rival, batch, s, budget) for s in (1, 2)]
+        rate, limit = searches[0]["found"], WORST * statistics.median(best[rival, batch][1])
+        made = [
+            trained.steps(rival, batch, rate, seed, limit)[0] if rate else math.inf
+            for seed in range(1, seeds + 1)
+        ]
+        found[rival, batch] = best[rival, batch], searches, made
+    return found
+
+
+def table(task, found):
+    """A line a cell: rates, steps, their ratio, and what the search cost."""
+    lines = [f"{task:10}{'batch':>7}{'tuned rate':>12}{'found':>9}{'again':>9}{'tuned steps':>13}"
+             f"{'at found':>10}{'ratio':>7}{'cost':>7}"]  # fmt: skip
+    for (rival, batch), ((rate, tuned_steps), (first, second), made) in found.items():
+        want, seen = statistics.median(tuned_steps), statistics.median(made)
+        found_rates = "".join(
+            f"{each['found']:>9.3g}" if each["found"] else f"{'-':>9}" for each in (first, second)
+        )
+        lines.append(
+            f"{NAMES[rival]:10}{batch:>7,}{rate:>12.3g}{found_rates}{want:>13,.0f}{seen:>10,.0f}"
+            f"{seen / want:>7.2f}{first['cost']:>7.2f}"
+        )
+    return "\n".join(lines)
+
+
+def main(_):
+    """Makes what is missing, and prints."""
+    import tqdm
+
+    args = flags.FLAGS
+    with tqdm.tqdm(desc="runs", disable=None) as bar:
+        found = compare(args.task, args.rivals, args.log, args.seeds, args.budget, bar)
+    print(table(args.task, found))
+
+
+if __name__ == "__main__":
+    flags.DEFINE_enum("task", "flights", list(BATCHES), "What is learned.")
+    flags.DEFINE_list("rivals", list(NAMES), "Which optimizers.")
+    flags.DEFINE_string("log", "benchmarks/logs/find_rate.jsonl", "Where every run is a line.")
+    flags.DEFINE_float("budget", 0.5, "Of the run that a search is for.")
+    flags.DEFINE_integer("seeds", 3, "Of the runs at the rate that is found.")
+    flags.DEFINE_bool("train", True, "Whether runs that are missing are made.")
+    app.run(main)
