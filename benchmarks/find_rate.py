@@ -2,15 +2,15 @@
 
     python benchmarks/find_rate.py --task=flights
 
-The tasks, targets and grids are those of steps.py, whose logs have the tuned steps; three batches of
-each. The model comes with the AdamW that is tuned at the smallest batch. The run that the search is
-for has twice the examples of the tuned AdamW at its batch and a constant rate, as the runs of the
-grid have; the search may cost --budget of it. Where that is too small for a search, the least budget
-is taken, and it is in the log.
+The tasks, targets and grids are those of steps.py, whose logs have the tuned steps; three batches
+of each. The model comes with the AdamW that is tuned at the smallest batch. The run that a search
+is for has twice the examples of the tuned AdamW at its batch and a constant rate, as the runs of
+the grid have; the search may cost --budget of it. Where that is too small, the least budget is
+taken, and it is in the log.
 
-Each optimizer is searched alone, on two orders of the data. With the first answer --seeds runs go to
-the target, and end at four times the tuned steps. A search and a run are lines of the log; a command
-that was interrupted goes on where it stopped.
+Each optimizer is searched alone, on two orders of the data. With the first answer --seeds runs go
+to the target, and end at four times the tuned steps. A search and a run are lines of the log; a
+command that was interrupted goes on where it stopped.
 """
 
 import math

@@ -231,7 +231,7 @@ class Runs:
 
         keras.utils.set_random_seed(seed)
         model, (x, y) = self.network(), self.data[0]
-        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.compile(optimizer, self.task.loss)
 
         def micro_batches():
             for drawn in batches(len(y), batch // parts, seed):

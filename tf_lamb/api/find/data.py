@@ -1,7 +1,6 @@
 """Training data that is read again and again, in batches of any size; what is held out of it."""
 
 import itertools
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -37,7 +36,8 @@ class Examples:
         examples: How many a pass over `data` has, where it cannot say.
 
     Attributes:
-        examples: How many a pass over the training data has.
+        examples: How many a pass over `data` has.
+        training: How many of them are not held out.
         blocks: The held-out examples, in `BLOCKS` batches of one size.
 
     Raises:
@@ -51,10 +51,10 @@ class Examples:
         if held_out is None:
             wanted = min(self.examples // 10, MOST_HELD_OUT)
             held = self._source.hold_out(wanted)
-            self.examples -= wanted
+            self.training = self.examples - wanted
         else:
             source = _source("validation_data", held_out)
-            is_arrays = isinstance(source, _Arrays)
+            self.training, is_arrays = self.examples, isinstance(source, _Arrays)
             held = source.hold_out(source.count() if is_arrays else MOST_HELD_OUT)
         if (count := size_of(held)) < BLOCKS:
             raise ValueError(
@@ -170,8 +170,3 @@ def _rebatched(batches, size, drop=True):
             pool, count = [mapped(lambda each: each[size:], whole)], count - size
     if pool and not drop:
         yield mapped(lambda *each: np.concatenate(each), *pool)
-
-
-def steps_per_epoch(examples: int, batch_size: int) -> int:
-    """The steps of an epoch of `fit`."""
-    return math.ceil(examples / batch_size)

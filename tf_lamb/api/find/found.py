@@ -1,0 +1,148 @@
+"""What a search for a learning rate has found."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from tf_lamb.api import plots
+from tf_lamb.core import search
+from tf_lamb.core.recipes.recipe import Recipe
+from tf_lamb.core.tables import table
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """An optimizer that a search tries.
+
+    Attributes:
+        name: Of its class.
+        make: rate -> the optimizer.
+        start: The rate to begin with, for the whole run.
+        is_baseline: Whether `start` is the user's own rate, scaled.
+    """
+
+    name: str
+    make: Callable[[Any], Any]
+    start: float
+    is_baseline: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FoundRate:
+    """What `find_rate` found. Print it, `plot()` it, train with `optimizer()`.
+
+    Attributes:
+        optimizer_name: The best of the optimizers that were tried.
+        batch_size, train_steps, warmup_steps, epochs, examples: Of the run that it is for.
+        trials: Every short run, a `Trial` each.
+        interval: The lowest and the highest rate that cannot be told from the best.
+        uncorrected: The rate that was best in the short runs, before it is corrected for the
+            length of the real one; None where nothing could be told.
+        baseline: The rate of the baseline at this batch, by square-root scaling, or None.
+        why: How the rate was chosen, or why none could be.
+        cost: Examples that the search trained on, over those of the real run.
+    """
+
+    optimizer_name: str
+    batch_size: int
+    train_steps: int
+    warmup_steps: int
+    epochs: float
+    examples: int
+    decay: str
+    trials: tuple[search.Trial, ...]
+    interval: tuple[float, float]
+    uncorrected: float | None
+    baseline: float | None
+    why: str
+    cost: float
+    rate: float | None
+    candidates: tuple[Candidate, ...] = dataclasses.field(repr=False)
+    schedules: Any = dataclasses.field(repr=False)
+
+    @property
+    def learning_rate(self) -> float:
+        """The peak rate; raises `ValueError` where the search could not decide."""
+        if self.rate is None:
+            low, high = self.interval
+            raise ValueError(
+                f"The search did not decide on a rate for {self.optimizer_name}: {self.why}. It "
+                f"lies between {low:.3g} and {high:.3g} or beyond. Search with a larger budget=, "
+                "or with baseline_batch_size= and the rate that was tuned there."
+            )
+        return self.rate
+
+    def recipe(self) -> Recipe:
+        """The recipe of the real run: this rate, its warmup and its decay."""
+        return Recipe(
+            title="Found rate",
+            optimizer=self.optimizer_name,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            warmup_steps=self.warmup_steps,
+            train_steps=self.train_steps,
+            decay=self.decay,
+            examples=self.examples,
+            epochs=self.epochs,
+            arithmetic=(f"learning_rate: {self.why}",),
+            source="find_rate, on this model and data",
+        )
+
+    def optimizer(self) -> Any:
+        """The optimizer for the real run, with its schedule: for `model.compile`."""
+        candidate = next(each for each in self.candidates if each.name == self.optimizer_name)
+        return candidate.make(self.recipe().schedule(self.schedules))
+
+    @property
+    def code(self) -> str:
+        """The line of code that trains with it."""
+        return (
+            f"model.compile(optimizer=found.optimizer(), ...)  # {self.optimizer_name}, peak "
+            f"{self.learning_rate:.3g}; then fit with batch_size={self.batch_size}, "
+            f"epochs={self.epochs:g}"
+        )
+
+    def __str__(self) -> str:
+        rows = [("optimizer", "learning rate", "tried at", "steps", "held-out loss", "")]
+        best = {
+            (name, steps): min(
+                t.loss for t in self.trials if (t.optimizer, t.steps) == (name, steps)
+            )
+            for name, steps in {(t.optimizer, t.steps) for t in self.trials}
+        }
+        for trial in sorted(self.trials, key=lambda t: (t.optimizer, t.steps, t.rate)):
+            is_best = trial.losses and trial.loss == best[trial.optimizer, trial.steps]
+            rows.append((
+                trial.optimizer, f"{trial.rate:.3g}", f"{trial.tried:.3g}", f"{trial.steps:,}",
+                f"{trial.loss:.4f}" if trial.losses else "lost", "best" if is_best else "",
+            ))  # fmt: skip
+        low, high = self.interval
+        rate = "undecided" if self.rate is None else f"{self.rate:.3g}"
+        lines = [
+            f"{self.optimizer_name} at batch {self.batch_size:,}: learning rate {rate}; "
+            f"{low:.3g} to {high:.3g} are level",
+            f"  {self.why}",
+        ]
+        if self.uncorrected is not None:
+            lines.append(
+                f"  best in the short runs: {self.uncorrected:.3g}, before the correction for "
+                f"{self.train_steps:,} steps"
+            )
+        if self.baseline is not None:
+            lines.append(f"  the baseline's by square-root scaling: {self.baseline:.3g}")
+        lines.append(f"  the search took {self.cost:.2f} times the examples of the run")
+        return "\n".join([*lines, *(f"  {line}" for line in table(rows, right=(1, 2, 3, 4)))])
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draws held-out loss over learning rate, a line an optimizer and a rung.
+
+        Args:
+            ax: The matplotlib `Axes`. Defaults to None: that of a new figure.
+
+        Returns:
+            The `Axes`. The caller shows or saves it.
+
+        Raises:
+            ModuleNotFoundError: if matplotlib is not installed.
+        """
+        return plots.rates(self, ax)
