@@ -272,3 +272,21 @@ def shifted_lines(x, levels, bits, shift, slopes):
         if least <= most:
             found[a] = least, most
     return found
+
+
+class Spikes:
+    """Which norms are spikes, as MaxText's `skip_step_on_spikes` has it: a ring, and a count."""
+
+    def __init__(self, interval, factor):
+        self.ring, self.count, self.factor = np.zeros(interval), 0, factor
+
+    def is_spike(self, norm):
+        interval = len(self.ring)
+        valid = self.ring[: min(self.count, interval)]
+        mean = valid.sum() / max(1, len(valid))
+        std = np.sqrt(((valid - mean) ** 2).sum() / max(1, len(valid) - 1))
+        is_ok = norm - mean <= self.factor * std
+        warming_up = self.count + 1 < max(2, interval // 2)
+        self.ring[self.count % interval] = norm  # also where it is skipped
+        self.count += 1
+        return not (warming_up or is_ok)

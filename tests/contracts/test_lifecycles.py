@@ -52,6 +52,7 @@ OPTIONS = {
     "eager": Case({**OVERWRITTEN, **TWO}, compiled={"run_eagerly": True}, callback="TrustRatios"),
     "warmup": Case({**EMA, **TWO}, callback="AutoWarmup"),
     "multipliers": Case({**EMA, **TWO, "learning_rate_multipliers": {"norm": 0, "dense": 0.5}}),
+    "spikes": Case({**TWO, **EMA, "on_spike": [2, 1.0]}, callback="DivergenceReport"),
     "falling decay": Case({**TWO, "weight_decay": FALLING}),
     "loss scale": Case(EMA, policy="mixed_float16", callback="DivergenceReport"),
     "loss scale, accumulated": Case(THREE, policy="mixed_float16", compiled=SEVERAL_STEPS),
@@ -160,7 +161,8 @@ def assert_sound(model, case, micro_batches):
     assert all(np.isfinite(array(w).astype("float32")).all() for w in model.weights)
     if case.policy != "mixed_float16":  # which skips steps, to find its scale
         steps = case.arguments.get("gradient_accumulation_steps", 1)
-        assert step_of(unwrapped(model.optimizer)) == micro_batches // steps
+        optimizer = unwrapped(model.optimizer)
+        assert step_of(optimizer) + optimizer.spiked_steps == micro_batches // steps
 
 
 @contextlib.contextmanager

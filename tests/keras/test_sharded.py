@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("quickly_compiled", "undistributed")
 
 CASES = {
     "LAMB": ("LAMB", {}),
-    "LAMB clipped": ("LAMB", {"global_clipnorm": 0.1}),
+    "LAMB clipped": ("LAMB", {"global_clipnorm": 0.1, "on_spike": [4, 0.5]}),
     "LAMB averaged and accumulated": (
         "LAMB",
         {"use_ema": True, "ema_momentum": 0.5, "gradient_accumulation_steps": 2, "clipnorm": 0.5},

@@ -42,6 +42,7 @@ UNCLEAR = f"{PLAN}::test_of_two_names_that_a_model_could_have_the_order_chooses_
 ACCUMULATED = f"{OPTIMIZERS}::test_accumulated_micro_batches_are_one_large_batch"
 
 MULTIPLIERS = "contracts/test_multipliers.py"
+SPIKES = "contracts/test_spikes.py"
 DECAYS = "contracts/test_decay_schedules.py"
 
 CORE = {
@@ -242,7 +243,7 @@ CORE = {
         for rule in ("adamp", "sgdp")
     },
     ("plan_for", f"{PLAN}::test_adaptation_follows_decay_unless_given"): [
-        ("an exclusion decays", "0.0 if i in undecayed else weight_decay", "weight_decay"),
+        ("an exclusion decays", "0.0 if i in undecayed else 1.0 if", "1.0 if"),
         ("adaptation never follows decay", "unadapted = undecayed - joined", "pass"),
         ("an empty list is none", "if exclude_from_layer_adaptation is None",
          "if not exclude_from_layer_adaptation"),
@@ -339,6 +340,15 @@ CORE = {
         ("the last block is the head", "decay ** (depth - i)", "decay ** (depth - 1 - i)"),
         ("embeddings are the first block", "decay ** (depth + 1)", "decay ** depth"),
     ],
+    ("watched", "core/test_spikes.py"): [
+        ("of all, not of n - 1", "xp.maximum(n - 1.0, 1.0)", "xp.maximum(n, 1.0)"),
+        ("half a step late", "n + 1.0 >=", "n >="),
+        ("the whole window", "window.shape[0] // 2", "window.shape[0]"),
+        ("the norm is of those before", "norm - mu > deviations", "entered[-1] - mu >= deviations"),
+        ("a spike does not enter", "xp.where(xp.isfinite(norm),",
+         "xp.where(xp.isfinite(norm) & ~spike,"),
+        ("infinity enters", "xp.isfinite(norm)", "norm == norm"),
+    ],
     ("smoothing", NOISE): [
         ("the memory grows with the scale", "1 - scale / 1000", "scale / 1000"),
     ],
@@ -405,6 +415,23 @@ TENSORFLOW = {
      f"{DECAYS}::test_every_step_decays_by_its_own[LARS-one device-keras]"): [
         ("no decay where it is scheduled", "own * scheduled", "0.0"),
         ("the square of it", "own * scheduled", "own * scheduled * scheduled"),
+    ],
+    ("tensorflow.Update._apply_if_finite",
+     f"{SPIKES}::test_a_spike_has_never_been[LAMB-one device-False-keras]"): [
+        ("a spike is taken", "tf.where(spike, step.SPIKE, became)", "became"),
+    ],
+    ("tensorflow.Update._apply_if_finite",
+     f"{SPIKES}::test_what_is_not_finite_is_counted_by_itself[tf_keras]"): [
+        ("what is not finite is a spike", "finite & self._watch(", "self._watch("),
+    ],
+    ("MeasureNoise._counted", f"{SPIKES}::test_adascale_does_not_count_it[keras]"): [
+        ("AdaScale counts it", "inner.iterations > before", "inner.iterations >= before"),
+    ],
+    ("tf_keras.LayerwiseOptimizer._count", f"{SPIKES}::test_a_loss_scale_does_not_move_by_it"): [
+        ("a loss scale moves by a spike", "tf.equal(became, NONFINITE)", "became > 0"),
+    ],
+    ("of", f"{SPIKES}::test_a_resumed_run_goes_on_with_the_window[keras]"): [
+        ("the window is not saved", "if guard.window:", "if False:"),
     ],
     ("Layerwise.is_frozen", f"{MULTIPLIERS}::test_a_factor_of_0_freezes[1-LAMB-tf_keras]"): [
         ("nothing is frozen", "self._plan.frozen if self._plan else ()", "()"),
@@ -588,6 +615,14 @@ JAX = {
     ],
     ("Update._apply", f"{OPTIMIZERS}::test_averages_follow_the_weights[2-keras]"): [
         ("never overwritten", "scalars.ema_overwrites, ops.cast", "False, ops.cast"),
+    ],
+    ("keras.Update._apply_if_finite",
+     f"{SPIKES}::test_a_spike_has_never_been[LAMB-one device-False-keras]"): [
+        ("a spike is taken", "due = due & ~spike", "due = due"),
+    ],
+    ("keras.Update._changed_by",
+     f"{SPIKES}::test_a_bad_batch_is_skipped_and_told_of[2-keras]"): [
+        ("the window is left behind", "*state.spikes[:1]", ""),
     ],
     ("Update._apply_if_finite", "contracts/test_nonfinite.py::test_every_optimizer_skips"): [
         ("a bad step is taken", "due = ops.all(finite)", "due = ops.any(finite) | True"),

@@ -121,7 +121,8 @@ class Promised:
 
     def begin(self):
         """As a new optimizer of these arguments would."""
-        self.step = self.skipped = self.micro_step = 0
+        self.step = self.skipped = self.spiked = self.micro_step = 0
+        self.norms = []  # of past steps, if any step may be a spike
         self.slots = {
             role: {name: np.zeros(shape) for name in self.slot_names(role)}
             for role, shape in SHAPES.items()
@@ -228,9 +229,23 @@ class Promised:
             if not all(np.sum(np.square(g)) <= LARGEST for g in mean.values()):
                 self.skipped += 1
                 return False
+        if self.told.get("on_spike") and self.is_spike(mean):
+            self.spiked += 1
+            return False
         self._update(self._clipped(mean), self.rate * gain)
         self._average()
         return True
+
+    def is_spike(self, gradients):
+        """Whether they are far longer than those of the steps before, which they join."""
+        window, deviations = self.told["on_spike"]
+        norm = oracle.frobenius(np.concatenate([np.ravel(g) for g in gradients.values()]))
+        known = [each for each in self.norms if each > 0]
+        self.norms = [*self.norms, norm][-window:]
+        if len(known) + 1 < max(2, window // 2):
+            return False
+        spread = np.std(known, ddof=1) if len(known) > 1 else 0.0
+        return norm - np.mean(known) > deviations * spread
 
     def end_fit(self):
         """The averages become the weights, where there are any."""

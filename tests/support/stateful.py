@@ -89,6 +89,7 @@ def arguments(draw):
     ))):  # fmt: skip
         told[clipping] = draw(st.sampled_from([0.1, 1.0]))
     told["learning_rate_multipliers"] = draw(MULTIPLIERS)
+    told["on_spike"] = draw(st.sampled_from([None, None, [6, 2.0]]))
     if family in ("LAMB", "LANS", "LARS") and draw(st.booleans()):
         told["layer_groups"] = ["dense"]
         if family == "LARS":  # whose oracle has one decay a layer
@@ -316,6 +317,7 @@ class Training(RuleBasedStateMachine):
         if not self.is_built:
             return
         self.same("skipped_steps", inner.skipped_steps, promised.skipped)
+        self.same("spiked_steps", inner.spiked_steps, promised.spiked)
         self.agree_on_plan()
         for index, role in enumerate(self.order):
             own = {name: array(v).astype(float) for name, v in inner.state_of(index).items()}

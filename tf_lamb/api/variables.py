@@ -49,6 +49,11 @@ def step_of(optimizer) -> int:
 
 def as_int(scalar) -> int:
     """The number in a scalar, or in a variable of either Keras; waits for the device."""
-    inner = getattr(scalar, "value", None)  # of Keras 3's variable what its backend holds
-    value = scalar if inner is None or callable(inner) else inner
-    return int(value.numpy() if hasattr(value, "numpy") else value)
+    return int(value_of(scalar))
+
+
+def value_of(variable):
+    """What a tensor, or a variable of either Keras, holds; waits for the device."""
+    inner = getattr(variable, "value", None)  # of Keras 3's variable what its backend holds
+    value = variable if inner is None or callable(inner) else inner
+    return value.numpy() if hasattr(value, "numpy") else value

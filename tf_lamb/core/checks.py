@@ -13,6 +13,7 @@ from typing import Any
 
 from tf_lamb.core.patterns import EXCLUSIONS, LONGEST_PATTERN, PRESETS
 from tf_lamb.core.rules.shared import Bounds
+from tf_lamb.core.spikes import DEVIATIONS, LENGTH
 
 # name -> the interval that it lies in, and an example
 RANGES = {
@@ -34,6 +35,8 @@ RANGES = {
     "scale": ("[1, inf)", "8"),
     "fallback_lr_scale": ("[0, inf)", "1.0"),
 }
+
+LONGEST_WINDOW = 2**20  # steps whose norms are kept
 
 MOST_STEPS = 2**31 - 1  # Keras counts steps in an int32, but on TensorFlow
 
@@ -249,6 +252,23 @@ def multipliers(argument: str, value) -> dict[str, float] | None:
         return None
     pairs = _by_pattern(argument, value, "a factor, such as {'encoder/': 0.1}")
     return {pattern: number(f"{argument}[{pattern!r}]", x, "[0, inf)") for pattern, x in pairs}
+
+
+def spikes(name: str, value) -> tuple[int, float] | None:
+    """The length of a window and a number of deviations, or None, or an error."""
+    if value is None:
+        return None
+    pair = (LENGTH, DEVIATIONS) if isinstance(value, str) and value == "skip" else value
+    if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+        raise TypeError(
+            f"{name} must be None, 'skip' or [window, deviations] such as "
+            f"[{LENGTH}, {DEVIATIONS}], not {value!r}."
+        )
+    window, deviations = pair
+    return (
+        integer(f"The window of {name}", window, least=2, most=LONGEST_WINDOW),
+        number(f"The number of deviations of {name}", deviations, "(0, inf)"),
+    )
 
 
 def _is_integer(value):

@@ -56,6 +56,7 @@ class State(NamedTuple):
     averages: Sequence[tuple] = ()  # pairs of an average and its weight, or empty
     observed: Sequence[tuple] = ()  # by gradient, what shows its trust ratio; empty if nobody looks
     skipped: Sequence = ()  # what counts skipped steps; empty if none is skipped
+    spikes: Sequence = ()  # the norms of past steps and what counts spikes; empty if none is one
 
     def of(self, layer) -> tuple[list[Stored], list[tuple]]:
         """The stored state and the observation vectors of the variables of a layer."""
@@ -63,13 +64,16 @@ class State(NamedTuple):
         return stored, [self.observed[i] for i in layer.members] if self.observed else []
 
 
+TAKEN, NONFINITE, SPIKE = range(3)  # what became of a step
+
+
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Update:
     """Applies one rule to many variables; the base of what each framework has.
 
     It is called at each micro-step with the layers of a plan, which hold positions among the
-    gradients, with these, a `State`, a function that gives the `Scalars`, and one that takes
-    whether it was the last of a step that was skipped: what that returns is returned.
+    gradients, with these, a `State`, a function that gives the `Scalars`, and one that takes what
+    became of the step that it was the last of, `TAKEN` before: what that returns is returned.
 
     Attributes:
         rule: the rule with its hyper-parameters bound, `rule(xp, g, w, *slots, lr=, t=, ...)`.
@@ -78,7 +82,8 @@ class Update:
         refusal: what is raised, with names, where a gradient is not finite; None raises nothing.
         assign: gives a weight or a slot its new value: in Keras 3 the optimizer's own method, which
             a subclass may have overridden.
-        tell: called by a step that is skipped, with the steps taken and how many were skipped.
+        tell: called by a step that is not finite, with the steps taken and how many were skipped.
+        deviations: by which the norm of a spike is above the mean of those before.
     """
 
     rule: Callable
@@ -87,6 +92,7 @@ class Update:
     refusal: str | None
     assign: Callable
     tell: Callable
+    deviations: float
 
 
 def step(

@@ -88,8 +88,9 @@ class MeasuringOptimizer(host.HostOptimizer):
                 gradients = summed = dense
             counts = self._measure(dense, summed, positions)
         values, overwritten = _unzipped(overwriting)
+        counted = self._counted()
         self.inner_optimizer.apply([*gradients, *values], [*variables, *overwritten])
-        self._stepped(counts)
+        self._stepped(counted(counts))
 
     def _reduced(self, gradients):
         reduce = type(self.inner_optimizer)._all_reduce_sum_gradients

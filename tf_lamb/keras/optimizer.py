@@ -58,6 +58,9 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             self._micro_step = self.add_variable((), dtype="int32", name="micro_step")
         if self._guard.is_on:
             self._guard.counter = self.add_variable((), dtype="int32", name="skipped_steps")
+        if window := self._guard.window:
+            self._guard.norms = self.add_variable((window,), dtype="float32", name="gradient_norms")
+            self._guard.spiked = self.add_variable((), dtype="int32", name="spiked_steps")
         self._make_observed()
         self._update = self._make_update()
         self._set_weights_of_files()
@@ -95,6 +98,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             "refusal": self._guard.refusal,
             "assign": self.assign,
             "tell": self._guard.warn_if_repeated,
+            "deviations": self._guard.deviations,
         }
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow.update import Update
@@ -139,6 +143,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             [(own(average), own(v)) for average, v in self._averages(indices)],
             self._observer.of(indices),
             [own(counter) for counter in self._guard.counters],
+            [own(variable) for variable in self._guard.spikes],
         )
         plan = cast(Plan, self.plan)  # it is built
         return plan.layers(indices, map(self._get_variable_index, missing)), state
@@ -156,9 +161,9 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             return ops.full((), True, "bool")
         return ops.equal(self._micro_step + 1, self.gradient_accumulation_steps)
 
-    def _count(self, trained, skipped):
+    def _count(self, trained, became):
         """Only updates are counted: neither a micro-step before one, nor a step that is skipped."""
-        stepped = self._is_update() & ~ops.cast(skipped, "bool")
+        stepped = self._is_update() & ~ops.cast(became, "bool")  # 0 is taken
         iterations = host.native(self._iterations)
         iterations.assign_sub(1 - ops.cast(stepped, iterations.dtype))  # Keras adds 1, always
         if self.gradient_accumulation_steps:

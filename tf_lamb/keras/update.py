@@ -9,8 +9,9 @@ import functools
 import keras
 from keras import ops
 
-from tf_lamb.core import step
+from tf_lamb.core import spikes, step
 from tf_lamb.core.plan import paths_of
+from tf_lamb.core.step import TAKEN
 from tf_lamb.keras import host, sharding
 
 
@@ -37,16 +38,20 @@ class Update(step.Update):
             gradients = [self._made_whole(g, each.weight) for g, each in made]
         if state.accumulators:
             totals = self._accumulate(gradients, state.accumulators, scalars.is_update)
-            none = ops.zeros((len(gradients),), "bool")
+            none = ops.zeros((len(gradients),), "bool"), ops.full((), False, "bool")
             apply = functools.partial(step, totals)
-            finite = self._within(scalars.is_update, apply, state, none)
+            finite, spike = self._within(scalars.is_update, apply, state, none)
         else:
-            finite = step(gradients)
+            finite, spike = step(gradients)
         if not state.skipped:
-            return count(False)
+            return count(TAKEN)
         skipped = scalars.is_update & ~ops.all(finite)
         self._skip(skipped, finite, state, scalars, paths_of(plan))
-        return count(skipped)
+        if not state.spikes:
+            return count(skipped)
+        counter = state.spikes[1]
+        counter.assign_add(ops.cast(spike, counter.dtype))
+        return count(skipped | spike)
 
     @staticmethod
     def _made_whole(gradient, weight):
@@ -67,25 +72,36 @@ class Update(step.Update):
         return totals
 
     def _apply_if_finite(self, plan, gradients, *, state, scalars):
-        """One step; returns which gradients are finite."""
+        """One step; returns which gradients are finite, and whether their norm is a spike."""
         gradients = [
             self._aggregated(g, stored) for g, stored in zip(gradients, state.stored, strict=True)
         ]
+        spike = ops.full((), False, "bool")
         if not state.skipped:
             self._apply(plan, gradients, state, scalars)
-            return ops.ones((len(gradients),), "bool")
+            return ops.ones((len(gradients),), "bool"), spike
         finite = ops.stack([ops.isfinite(ops.sum(ops.square(g))) for g in gradients])
         due = ops.all(finite)
+        if state.spikes:
+            spike = due & self._watch(gradients, state.spikes[0])
+            due = due & ~spike
         if (known := host.concrete_bool(due)) is not None:
             if known:
                 self._apply(plan, gradients, state, scalars)
-            return finite
+            return finite, spike
 
         def chosen(new, old):  # selected, not a branch: XLA would copy what enters one
             return ops.where(due, new, ops.convert_to_tensor(old))
 
         self._apply(plan, gradients, state, scalars, chosen)
-        return finite
+        return finite, spike
+
+    def _watch(self, gradients, window):
+        """Whether the norm is a spike; it enters the window."""
+        norm, before = spikes.norm_of(ops, gradients), ops.convert_to_tensor(window)
+        spike, kept = spikes.watched(ops, before, norm, deviations=self.deviations)
+        window.assign(kept)
+        return spike
 
     def _aggregated(self, gradient, stored):
         """The mean over micro-batches, the sum over replicas: each device's share of it."""
@@ -108,7 +124,7 @@ class Update(step.Update):
         stored = [v for each in state.stored for v in (each.weight, *each.slots, each.master)]
         averages = [variable for pair in state.averages for variable in pair]
         vectors = [vector for own in state.observed for vector in own]
-        every = [*stored, *averages, *vectors]
+        every = [*stored, *averages, *vectors, *state.spikes[:1]]
         return list({id(v): v for v in every if v is not None}.values())
 
     def _within(self, due, apply, state, otherwise):

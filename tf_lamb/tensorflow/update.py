@@ -7,7 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from tf_lamb.core import step
+from tf_lamb.core import spikes, step
 from tf_lamb.core.plan import Layer, paths_of
 from tf_lamb.core.step import Scalars
 from tf_lamb.tensorflow import namespace
@@ -147,25 +147,54 @@ class Update(step.Update):
             with tf.control_dependencies(cleared):
                 return self._apply_if_finite(plan, mean, state, scalars)
 
-        return tf.cond(scalars.is_update, apply, lambda: tf.constant(False))
+        return tf.cond(scalars.is_update, apply, lambda: tf.constant(step.TAKEN))
 
     def _apply_if_finite(self, plan, gradients, state, scalars):
-        """One step; returns whether it was skipped."""
+        """One step; returns what became of it."""
         if not state.skipped:
             self._apply(plan, gradients, state, scalars)
-            return tf.constant(False)
+            return tf.constant(step.TAKEN)
         finite = are_finite(gradients)
         refused = []
         if self.refusal:
             refused = [refuse_nonfinite(finite, self.refusal, paths_of(plan))]
         with tf.control_dependencies(refused):
             finite = tf.reduce_all(finite)
-            tf.cond(
-                finite,
-                functools.partial(self._apply, plan, gradients, state, scalars),
-                lambda: count_skipped(state.skipped[0], scalars.t - 1, self.tell),
-            )
-            return tf.logical_not(finite)
+            became = tf.where(finite, step.TAKEN, step.NONFINITE)
+            if state.spikes:
+                spike = finite & self._watch(gradients, state.spikes[0])
+                became = tf.where(spike, step.SPIKE, became)
+
+            def skip():
+                if not state.spikes:
+                    return skip_nonfinite()
+                count = functools.partial(count_skipped, state.spikes[1])
+                return tf.cond(spike, count, skip_nonfinite)
+
+            def skip_nonfinite():
+                count_skipped(state.skipped[0], scalars.t - 1, self.tell)
+
+            apply = functools.partial(self._apply, plan, gradients, state, scalars)
+            tf.cond(tf.equal(became, step.TAKEN), apply, skip)
+            return became
+
+    def _watch(self, gradients, window):
+        """Whether the norm is a spike; it enters the window."""
+        norm_of = functools.partial(spikes.norm_of, namespace)
+        if self._is_compiled_on_replicas():
+            norm_of = tf.function(norm_of, jit_compile=True, autograph=False)
+        norm, before = norm_of(gradients), tf.convert_to_tensor(window)
+        spike, kept = spikes.watched(namespace, before, norm, deviations=self.deviations)
+        window.assign(kept)
+        return spike
+
+    def _is_compiled_on_replicas(self):
+        """Whether XLA has to compile what decides: all replicas must agree to the last bit.
+
+        TensorFlow's own kernels may add in another order on each.
+        """
+        several = tf.distribute.get_strategy().num_replicas_in_sync > 1
+        return several and self.jit_compile and not namespace.is_tpu() and not uses_servers()
 
     def _apply(self, plan, gradients, state, scalars):
         gradients = self.clip(list(gradients))

@@ -102,10 +102,11 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
                 pairs = list(self.inner_optimizer.aggregate_gradients(pairs))
             summed = [dense(g, v) for g, v in pairs]
         counts = self._measure(gradients, summed, positions)
+        counted = self._counted()
         self.inner_optimizer.apply_gradients(
             pairs + missing, name=name, skip_gradients_aggregation=True
         )
-        self._stepped(counts)
+        self._stepped(counted(counts))
         return self.iterations
 
     @staticmethod

@@ -9,7 +9,7 @@ import tf_keras
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core.plan import Plan
-from tf_lamb.core.step import State, Stored
+from tf_lamb.core.step import NONFINITE, TAKEN, State, Stored
 from tf_lamb.tensorflow import namespace, replicas
 from tf_lamb.tensorflow.summaries import fetch, vector_like
 from tf_lamb.tensorflow.update import Update, dense, finite_variables
@@ -64,6 +64,9 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
                     self.add_variable_from_reference(v, "gradient_accumulator") for v in var_list
                 ]
         self._count_skipped()
+        if window := self._guard.window:
+            self._guard.norms = self.add_variable((window,), tf.float32, name="gradient_norms")
+            self._guard.spiked = self.add_variable((), tf.int64, name="spiked_steps")
         self._update = Update(
             rule=self._bound_rule,
             clip=self.clip_aggregated,
@@ -71,6 +74,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             jit_compile=self._settings.jit_compile,
             refusal=self._guard.refusal,
             tell=self._guard.warn_if_repeated,
+            deviations=self._guard.deviations,
         )
         self._make_observed()
         self._built = True
@@ -150,11 +154,12 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
                 variable.assign(variable.constraint(variable))
         return result
 
-    def _count(self, trained, skipped):
+    def _count(self, trained, became):
         due = self._is_update()
-        stepped = due & ~skipped
+        stepped = due & tf.equal(became, TAKEN)
         if move_scale := self._guard.move_scale:
-            tf.cond(due, lambda: move_scale(skipped), lambda: None)
+            overflowed = tf.equal(became, NONFINITE)
+            tf.cond(due, lambda: move_scale(overflowed), lambda: None)
         if self.gradient_accumulation_steps:
             self._micro_step.assign((self._micro_step + 1) % self.gradient_accumulation_steps)
         if self.use_ema:
@@ -180,6 +185,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             [(averages[i], w) for i, w in zip(indices, weights, strict=True)] if averages else [],
             self._observer.of(indices),
             self._guard.counters,
+            self._guard.spikes,
         )
         plan = cast(Plan, self.plan)  # it is built
         return plan.layers(indices, map(self._index_of, missing)), state

@@ -160,7 +160,8 @@ class DivergenceReport(Callback):
 
     It raises before the epoch ends. Therefore neither `ModelCheckpoint` nor `BackupAndRestore`
     writes the broken weights over good ones. For fewer skipped steps the optimizer itself warns at
-    the end.
+    the end. Of an optimizer with `on_spike` the logs of each epoch have the latest `gradient_norm`
+    and the number of `spiked_steps`.
 
     Args:
         every: Optimizer steps between two readings; each reading waits for the device.
@@ -202,6 +203,13 @@ class DivergenceReport(Callback):
             model.train_function = None
         self._diagnosis = Diagnosis(self._keep, self._patience)
         return optimizer
+
+    def on_epoch_end(self, epoch, logs=None):
+        """With `on_spike`, adds the latest norm of the gradient and the number of spikes."""
+        self.model  # noqa: B018  # as in `_read`
+        if logs is not None and (norm := self._optimizer.gradient_norm) is not None:
+            logs["gradient_norm"] = norm
+            logs["spiked_steps"] = self._optimizer.spiked_steps
 
     def _read_now(self):
         losses = [m for m in self.model.metrics if m.name == "loss"]

@@ -239,6 +239,17 @@ class MeasureNoise(Wrapper):
         wanted = range(len(self.group_names))
         return [[i for i, g in group.items() if g == each] for each in wanted]
 
+    def _counted(self):
+        """A function of what `_measure` returned: False where the inner optimizer skips a spike.
+
+        Called before it steps; the function after that.
+        """
+        xp, inner = self._xp, self.inner_optimizer
+        if not (isinstance(inner, Layerwise) and inner._guard.window):
+            return lambda counts: counts
+        before = inner.iterations + 0
+        return lambda counts: xp.logical_and(counts, inner.iterations > before)
+
     def _without_frozen(self, pairs):
         """The pairs of a gradient and its variable that the inner optimizer does not freeze."""
         inner = self.inner_optimizer

@@ -93,6 +93,7 @@ class AdamP(Layerwise):
         master_weights: bool = False,
         shard_update: bool = False,
         on_nonfinite: str = "skip",
+        on_spike: settings.Spikes = None,
         jit_compile: bool = True,
         name: str | None = "AdamP",
     ):

@@ -26,12 +26,17 @@ class Guard:
         is_on: whether a step is looked at before it is taken.
         refusal: what a step raises before it names the variables; None if it raises nothing.
         counter: the variable that counts, once the optimizer is built.
+        window: how many norms are kept to tell a spike; 0 if no spike is skipped.
+        norms, spiked: the variables of these norms, the latest last, and of the number of spikes.
         weights: what the optimizer trains, once it is built.
         move_scale: called once an update, with whether it was skipped; None without a loss scale.
     """
 
-    def __init__(self, name: str, on_nonfinite: str):
+    def __init__(self, name: str, on_nonfinite: str, on_spike: tuple[int, float] | None):
         self._name = name
+        self.window, self.deviations = on_spike or (0, 0.0)
+        self.norms: Any = None
+        self.spiked: Any = None
         self.move_scale: Callable | None = None
         self.is_on = on_nonfinite != "propagate"
         self.refusal = (
@@ -44,6 +49,7 @@ class Guard:
         self.counter: Any = None
         self.weights: Sequence = ()
         self._reported = 0  # skipped steps that a warning has counted
+        self._reported_spikes = 0
         # The step that is tried again and again, and how many were skipped before it.
         self._streak = (-1, 0)
 
@@ -55,6 +61,11 @@ class Guard:
     def counters(self) -> list:
         """The counter that a skipped step adds to, in a list; empty if there is none."""
         return [] if self.counter is None else [self.counter]
+
+    @property
+    def spikes(self) -> list:
+        """The norms and the counter of spikes; empty if none is skipped."""
+        return [self.norms, self.spiked] if self.window else []
 
     @property
     def skipped(self) -> int:
@@ -96,6 +107,22 @@ class Guard:
                 f"{cause}"
             )
         self._reported = skipped
+
+    def warn_if_spiked(self, steps: Callable[[], int]):
+        """Warns of steps that were skipped as spikes, unless that was done; at the end of `fit`.
+
+        Args:
+            steps: gives those that were taken.
+        """
+        spiked = as_int(self.spiked) if self.spiked is not None else 0
+        if spiked != self._reported_spikes:
+            warn(
+                f"{self._name}: of {steps() + self.skipped + spiked:,} steps, {spiked:,} have been "
+                "skipped because their gradient was a spike: longer than the mean of "
+                f"{self.window} steps by more than {self.deviations:g} deviations. If they are "
+                "many, raise the deviations in on_spike, or lower the learning rate."
+            )
+        self._reported_spikes = spiked
 
     def warn_if_repeated(self, step, skipped):
         """Called on the host by a step that is skipped; warns where there are many in a row.

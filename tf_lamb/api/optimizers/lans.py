@@ -105,6 +105,7 @@ class LANS(Layerwise):
         master_weights: bool = False,
         shard_update: bool = False,
         on_nonfinite: str = "skip",
+        on_spike: settings.Spikes = None,
         jit_compile: bool = True,
         name: str | None = "LANS",
     ):

@@ -117,6 +117,7 @@ class LARS(Layerwise):
         master_weights: bool = False,
         shard_update: bool = False,
         on_nonfinite: str = "skip",
+        on_spike: settings.Spikes = None,
         jit_compile: bool = True,
         name: str | None = "LARS",
     ):

@@ -11,7 +11,7 @@ from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard
 from tf_lamb.api.optimizers.observation import Observation, Observer
 from tf_lamb.api.optimizers.settings import Settings, hyperparameters, undo_float32_rounding
-from tf_lamb.api.variables import names_of, path_of, step_of
+from tf_lamb.api.variables import as_int, names_of, path_of, step_of, value_of
 from tf_lamb.core import checks, recipes, schedules
 from tf_lamb.core import plan as plans
 from tf_lamb.core.messages import warn
@@ -92,7 +92,7 @@ class Layerwise:
             setattr(self, name, value)
         self._settings = dataclasses.replace(settings, name=self.name)
         self._bound_rule = functools.partial(type(self).rule, **settings.hyperparameters)
-        self._guard = Guard(self.name, settings.on_nonfinite)
+        self._guard = Guard(self.name, settings.on_nonfinite, settings.on_spike)
         self._observer = Observer()
 
     def slots_of(self, treatment: plans.Treatment, shape: tuple[int, ...]) -> list[Slot]:
@@ -268,6 +268,20 @@ class Layerwise:
         """The number of steps skipped since the first, for a gradient that was not finite."""
         return self._guard.skipped
 
+    @property
+    def spiked_steps(self) -> int:
+        """The number of steps skipped since the first, because their gradient was a spike."""
+        return 0 if self._guard.spiked is None else as_int(self._guard.spiked)
+
+    @property
+    def gradient_norm(self) -> float | None:
+        """The norm of all gradients of the latest step that was finite; waits for the device.
+
+        None without `on_spike`, and before the first step.
+        """
+        norms = self._guard.norms
+        return None if norms is None else float(value_of(norms)[-1]) or None
+
     def nonfinite_weights(self, model: Any = None) -> list[str]:
         """The paths of the weights that are not finite: waits for the device.
 
@@ -348,6 +362,7 @@ class Layerwise:
         if named.has_averages(self):
             self._overwrite_model_variables_with_average_value(var_list)
         self._guard.warn_if_skipped(lambda: step_of(self), self.nonfinite_weights)
+        self._guard.warn_if_spiked(lambda: step_of(self))
 
     def state_of(self, index: int) -> dict[str, Any]:
         """By name the slots of a variable of the build, and its "average" if there is one."""

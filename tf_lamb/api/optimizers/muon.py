@@ -149,6 +149,7 @@ class Muon(Layerwise):
         master_weights: bool = False,
         shard_update: bool = False,
         on_nonfinite: str = "skip",
+        on_spike: settings.Spikes = None,
         jit_compile: bool = True,
         name: str | None = "Muon",
     ):

@@ -80,8 +80,12 @@ def of(optimizer) -> State:
         scalars["learning_rate"] = rate
     if plan is None:
         return State(optimizer.rule.__name__, scalars, ())
-    if optimizer._guard.counters:
-        scalars["skipped_steps"] = optimizer._guard.counter
+    guard = optimizer._guard
+    if guard.counters:
+        scalars["skipped_steps"] = guard.counter
+    if guard.window:
+        scalars["spiked_steps"] = guard.spiked
+        scalars[f"gradient_norms_of_{guard.window}"] = guard.norms  # of another length it is none
     if k:
         scalars[of_micro_steps("micro_step", k)] = optimizer._micro_step
     if optimizer.use_ema:

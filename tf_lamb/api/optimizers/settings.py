@@ -17,6 +17,7 @@ Bounds = Sequence[float] | None
 Slices = Mapping[str, int | Sequence[int | None]] | None
 Rows = Mapping[str, int | Sequence[int] | None] | None
 Multipliers = Mapping[str, float] | None
+Spikes = Sequence[float] | str | None
 
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 _OPTIONAL = (*_CLIPPING, "loss_scale_factor")
@@ -61,6 +62,7 @@ class Settings:
     master_weights: bool
     shard_update: bool
     on_nonfinite: str
+    on_spike: tuple[int, float] | None
     jit_compile: bool
     name: str | None
 
@@ -81,6 +83,12 @@ class Settings:
             checks.flag(name, getattr(self, name))
         for name in ("slot_dtype", "on_nonfinite"):
             checks.choice(name, getattr(self, name))
+        self._freeze(on_spike=checks.spikes("on_spike", self.on_spike))
+        if self.on_spike and self.on_nonfinite == "propagate":
+            raise ValueError(
+                f"on_spike={self.on_spike} looks at every gradient, and on_nonfinite='propagate' "
+                "at none: a NaN is above no mean. Leave one of the two out."
+            )
         if self.name is not None:
             checks.text("name", self.name)
 

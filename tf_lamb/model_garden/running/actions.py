@@ -22,7 +22,8 @@ from tf_lamb.tensorflow.summaries import Writer
 class Divergence:
     """Ends a run that has diverged, before its checkpoint is saved.
 
-    Adds the number of skipped steps. See `tf_lamb.tf_keras.DivergenceReport`.
+    Adds the number of skipped steps; with `on_spike` the latest norm of the gradient and the number
+    of spikes, too. See `tf_lamb.tf_keras.DivergenceReport`.
 
     Args:
         optimizer: One of this package, without its wrappers.
@@ -45,6 +46,8 @@ class Divergence:
             logging.warning(
                 "%d steps were skipped: their gradients were not finite.", skipped - self._skipped
             )
+        if (norm := self._optimizer.gradient_norm) is not None:
+            output.update(gradient_norm=norm, spiked_steps=self._optimizer.spiked_steps)
         loss = output.get("training_loss")
         report = self._report(None if loss is None else float(loss))
         if self.recovery is not None:
