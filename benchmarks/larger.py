@@ -1,0 +1,134 @@
+"""The story of docs/make_it_larger.md: from an Adam that is tuned at batch 256 to larger batches.
+
+    apt-get download dataset-fashion-mnist && dpkg -x dataset-fashion-mnist_*.deb .build/debian
+    KERAS_BACKEND=jax python benchmarks/larger.py
+
+Fashion-MNIST and the network of adascale.py, twelve epochs at every batch, a warmup over the first
+5% and a linear decay to 0; plain `fit`. Adam's rate is tuned at 256 on one seed, from a grid. At
+each larger batch `find_rate` searches Adam's, Muon's and LAMB's; nothing else is tuned. Every run
+and every search is a line of the log; a command that was interrupted goes on where it stopped.
+"""
+
+import math
+import os
+import statistics
+import time
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+
+import keras
+from absl import app, flags
+from loop import preferred
+from pictures import FASHION_MNIST, images
+from run_log import Log
+
+import tf_lamb.keras as ours
+from tf_lamb.keras import schedules
+
+BASE, BATCHES, EPOCHS, WARMUP = 256, (2048, 8192), 12, 0.05
+RATE = 0.002  # where the grid of the base begins
+ARMS = {
+    "Adam": keras.optimizers.Adam, "Muon": ours.Muon, "LAMB": ours.LAMB,
+}  # fmt: skip
+
+
+def compiled(shape, optimizer, seed):
+    from adascale import network
+
+    keras.utils.set_random_seed(seed)
+    model = network(shape)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=["accuracy"])
+    return model
+
+
+def schedule(rate, steps):
+    """A warmup and a linear decay."""
+    warm = max(1, round(WARMUP * steps))
+    decay = keras.optimizers.schedules.PolynomialDecay(rate, steps - warm, 0.0)
+    return schedules.Warmup(warm, decay)
+
+
+class Runs:
+    """Runs and searches by what they are of."""
+
+    def __init__(self, args):
+        self.log, self.data = Log(args.log), images(args.data)
+        self.shape = self.data[0][0].shape[1:]
+
+    def train(self, name, batch, rate, seed):
+        """Loss on the held-out pictures and accuracy on the test's, in percent, and seconds."""
+
+        def make():
+            (x, y), held_out, tested = self.data
+            steps = EPOCHS * math.ceil(len(y) / batch)
+            model = compiled(self.shape, ARMS[name](schedule(rate, steps)), seed)
+            begin = time.time()
+            model.fit(x, y, batch_size=batch, epochs=EPOCHS, verbose=0)
+            seconds = time.time() - begin
+            loss = model.evaluate(*held_out, batch_size=1000, verbose=0)[0]
+            accuracy = model.evaluate(*tested, batch_size=1000, verbose=0)[1]
+            return {"steps": steps, "loss": round(loss, 4) if math.isfinite(loss) else None,
+                    "accuracy": round(100 * accuracy, 2), "seconds": round(seconds, 1)}  # fmt: skip
+
+        what = {"optimizer": name, "batch": batch, "rate": rate, "seed": seed}
+        return self.log.run(what, make)
+
+    def loss(self, *of):
+        loss = self.train(*of)["loss"]
+        return math.inf if loss is None else loss
+
+    def search(self, batch, base_rate, names):
+        """What `find_rate` says."""
+
+        def make():
+            model = compiled(self.shape, keras.optimizers.Adam(base_rate), 1)
+            begin = time.time()
+            found = ours.find_rate(
+                model, tuple(self.data[0]), batch, names, epochs=EPOCHS, baseline_batch_size=BASE,
+                validation_data=tuple(self.data[1]), budget=0.5 if batch < 4096 else 1.5,
+                verbose=False,
+            )  # fmt: skip
+            print(found)
+            return {"found": found.optimizer_name, "rate": found.rate, "why": found.why,
+                    "cost": round(found.cost, 2), "seconds": round(time.time() - begin, 1),
+                    "print": str(found).splitlines()}  # fmt: skip
+
+        return self.log.run({"search": batch, "names": names}, make)
+
+
+def main(_):
+    """Makes what is missing, and prints."""
+    args = flags.FLAGS
+    runs, seeds = Runs(args), range(1, args.seeds + 1)
+    rate = preferred(lambda each: runs.loss("Adam", BASE, each, 1), [RATE, 2 * RATE, RATE / 2])
+    print(f"{'':28}{'batch':>7}{'rate':>10}{'steps':>7}{'loss':>16}{'test, %':>16}{'seconds':>9}")
+
+    def row(label, name, batch, at):
+        made = [runs.train(name, batch, at, seed) for seed in seeds]
+        losses, scores, seconds = (
+            [line[key] or math.inf for line in made] for key in ("loss", "accuracy", "seconds")
+        )
+        print(
+            f"{label:28}{batch:>7,}{at:>10.3g}{made[0]['steps']:>7,}"
+            f"{statistics.mean(losses):>9.4f} +-{statistics.stdev(losses):.4f}"
+            f"{statistics.mean(scores):>9.2f} +-{statistics.stdev(scores):.2f}"
+            f"{statistics.median(seconds):>9.1f}", flush=True,
+        )  # fmt: skip
+
+    row("tuned", "Adam", BASE, rate)
+    for batch in BATCHES:
+        row("Adam, nothing changed", "Adam", batch, rate)
+        row("Adam, rate x sqrt(k)", "Adam", batch, rate * math.sqrt(batch / BASE))
+        for names in (["Adam"], ["Muon"], ["LAMB"]):
+            found = runs.search(batch, rate, names)
+            if found["rate"]:
+                row(f"{found['found']}, find_rate ({found['cost']:g})", found["found"], batch,
+                    float(f"{found['rate']:.3g}"))  # fmt: skip
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("log", "benchmarks/logs/larger.jsonl", "Where every run is a line.")
+    flags.DEFINE_string("data", FASHION_MNIST, "A folder of pictures.")
+    flags.DEFINE_integer("seeds", 3, "Of each.")
+    app.run(main)
