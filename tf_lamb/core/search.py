@@ -22,6 +22,7 @@ COARSE, FINE = 4.0, 2.0  # the factor between the rates of the first rung, the l
 SURE = 2.0  # standard errors
 TOLERANCE = 0.005  # of the loss: what is within it is level
 LEAST_STEPS = 8  # of a run on the first rung
+SHORTEST = LEAST_STEPS * LONGER  # run that can be searched
 FINALISTS = 2  # optimizers on the second rung
 
 
@@ -57,8 +58,7 @@ def rungs(total: int, optimizers: int, budget: float) -> tuple[int, int]:
 
 def least_budget(total: int, optimizers: int) -> float:
     """The smallest budget with which a search can be begun."""
-    second = LEAST_STEPS * LONGER
-    return math.ceil(100 * most_steps((LEAST_STEPS, second), optimizers) / total) / 100
+    return math.ceil(100 * most_steps((LEAST_STEPS, SHORTEST), optimizers) / total) / 100
 
 
 def most_steps(lengths: tuple[int, int], optimizers: int) -> int:

@@ -115,13 +115,17 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
             host, ours, model, optimizers, ratio, baseline_learning_rate, calls
         )  # fmt: skip
         total = math.ceil(epochs * math.ceil(read.examples / batch_size))  # as fit counts
+        if total < search.SHORTEST:
+            raise ValueError(
+                f"A run of {total:,} steps is too short to be searched, {search.SHORTEST} are the "
+                "least: train it in full at half, once and twice the rate of recipes.transfer."
+            )
         lengths = search.rungs(total, len(candidates), budget)
         if lengths[0] < search.LEAST_STEPS:
             raise ValueError(
-                f"A run of {total:,} steps is too short to be searched in {budget:g} of it: the "
-                f"first runs would have {lengths[0]} steps, and {search.LEAST_STEPS} are the "
-                f"least. Pass budget={search.least_budget(total, len(candidates))}, or take "
-                "recipes.transfer."
+                f"budget={budget:g} is too small for a run of {total:,} steps: the first runs "
+                f"would have {lengths[0]} steps, and {search.LEAST_STEPS} are the least. Pass "
+                f"budget={search.least_budget(total, len(candidates))}, or take recipes.transfer."
             )
         what = {
             "batch_size": batch_size, "steps": total, "rungs": list(lengths), "seed": seed,
