@@ -158,25 +158,18 @@ class Update(step.Update):
         refused = []
         if self.refusal:
             refused = [refuse_nonfinite(finite, self.refusal, paths_of(plan))]
+        apply = functools.partial(self._apply, plan, gradients, state, scalars)
+        skip = functools.partial(count_skipped, state.skipped[0], scalars.t - 1, self.tell)
         with tf.control_dependencies(refused):
             finite = tf.reduce_all(finite)
-            became = tf.where(finite, step.TAKEN, step.NONFINITE)
-            if state.spikes:
-                spike = finite & self._watch(gradients, state.spikes[0])
-                became = tf.where(spike, step.SPIKE, became)
-
-            def skip():
-                if not state.spikes:
-                    return skip_nonfinite()
-                count = functools.partial(count_skipped, state.spikes[1])
-                return tf.cond(spike, count, skip_nonfinite)
-
-            def skip_nonfinite():
-                count_skipped(state.skipped[0], scalars.t - 1, self.tell)
-
-            apply = functools.partial(self._apply, plan, gradients, state, scalars)
-            tf.cond(tf.equal(became, step.TAKEN), apply, skip)
-            return became
+            became = tf.cast(tf.logical_not(finite), tf.int32)  # TAKEN or NONFINITE
+            if not state.spikes:
+                tf.cond(finite, apply, skip)
+                return became
+            spike = finite & self._watch(gradients, state.spikes[0])
+            count = functools.partial(count_skipped, state.spikes[1])
+            tf.cond(finite & ~spike, apply, lambda: tf.cond(spike, count, skip))
+            return tf.where(spike, step.SPIKE, became)
 
     def _watch(self, gradients, window):
         """Whether the norm is a spike; it enters the window."""
