@@ -111,7 +111,7 @@ def test_every_room_is_named(room):
 
 def test_every_flag_of_ours_is_there():
     pattern = r'DEFINE_\w+\(\s*"(\w+)"'
-    for command in ("train", "train_stages", "preflight"):
+    for command in ("train", "train_stages", "preflight", "find"):
         source = (ROOT / f"tf_lamb/model_garden/{command}.py").read_text()
         flags = re.findall(pattern, source)
         page = REFERENCE["model_garden"] + source.split('"""')[1]  # which the page includes

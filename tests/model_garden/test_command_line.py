@@ -71,8 +71,9 @@ def test_help_lists_the_flags_and_the_experiments_at_once():
         ("train_stages --mode=eval --model_dir=x --stage=lamb/bert_pretraining",
          "train_stages: --mode=eval: stages are trained"),
         ("train --experiment=bert/pretraining --mode=train", "--model_dir must have a value"),
+        ("find --experiment=bert/pretraining", "nothing tells the steps at another batch. Pass"),
     ],
-    ids=["file", "stage", "mode", "required"],
+    ids=["file", "stage", "mode", "required", "find"],
 )  # fmt: skip
 def test_what_needs_no_experiment_is_refused_at_once(command, says):
     done = run(*shlex.split(command))
@@ -177,7 +178,7 @@ def test_without_model_garden_commands_say_the_pip_line(no_model_garden, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("command", ["train", "train_stages", "preflight", "report"])
+@pytest.mark.parametrize("command", ["train", "train_stages", "preflight", "find", "report"])
 def test_every_command_asks_first(command, monkeypatch):
     module = importlib.import_module(f"tf_lamb.model_garden.{command}")
 

@@ -236,3 +236,29 @@ def rates(found, ax=None):
     ax.grid(alpha=0.3)
     legend(ax)
     return ax
+
+
+def batches(answer, ax=None):
+    """Draws hours over the batch, a line for each number of devices, with the likely ones."""
+    (ax,) = given_or_new("batches", ax)
+    for devices in answer.machine.devices:
+        rows = [row for row in answer.rows if row.devices == devices]
+        at = [row.batch for row in rows]
+        lows, highs = ([row.between[end] for row in rows] for end in (0, 1))
+        ax.fill_between(at, lows, highs, alpha=0.2)
+        ax.plot(at, [row.hours for row in rows], ".-", label=f"devices: {devices:,}")
+    for label, row, marker in (
+        ("fastest", answer.fastest, "o"),
+        ("cheapest", answer.cheapest, "s"),
+    ):
+        ax.plot(row.batch, row.hours, marker, color="black", mfc="none", label=label)
+    if answer.deadline is not None:
+        ax.axhline(answer.deadline, color="black", ls="--", lw=1, label="deadline")
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log", base=2)
+    ax.set(xlabel="batch", ylabel="hours")
+    ax.xaxis.set_major_formatter("{x:,.0f}")
+    ax.yaxis.set_major_formatter("{x:,.3g}")
+    ax.grid(alpha=0.3)
+    legend(ax)
+    return ax

@@ -41,6 +41,35 @@ def _patterns(data) -> Iterator:
     return filter(None, path.as_dict().values() if isinstance(path, base_config.Config) else [path])
 
 
+def count_examples(data) -> int | None:
+    """The records in the TFRecord files of a data config; None where they are not on this machine.
+
+    Only their lengths are read.
+    """
+    try:
+        files = [file for pattern in _patterns(data) for file in input_reader.match_files(pattern)]
+    except ValueError:  # nothing matches
+        return None
+    if getattr(data, "file_type", "tfrecord") != "tfrecord" or not all(map(os.path.isfile, files)):
+        return None
+    counts = [count for count in map(_count, files) if count is not None]
+    return sum(counts) or None if len(counts) == len(files) else None
+
+
+def _count(file: str) -> int | None:
+    """The records in a file; None where it is compressed, or cut.
+
+    A record is the length of its data in 8 bytes, their checksum in 4, the data, and its in 4.
+    """
+    size, at, count = os.path.getsize(file), 0, 0
+    with open(file, "rb") as records:
+        while at < size:
+            records.seek(at)
+            at += 8 + 4 + int.from_bytes(records.read(8), "little") + 4
+            count += 1
+    return count if at == size else None
+
+
 def no_batch(data) -> str:
     """The error for validation data of which no batch is evaluated."""
     batch, drops = data.global_batch_size, getattr(data, "drop_remainder", False)
