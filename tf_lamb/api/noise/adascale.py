@@ -54,7 +54,8 @@ class AdaScale(MeasureNoise):
 
     sigma^2 is the variance of the gradient of a base batch and mu^2 the squared norm of the true
     gradient, both from the replicas or micro-batches of a step. Keep momentum, weight decay and the
-    schedule as they were tuned at the base batch; warmup is not needed. Training is over when tau
+    schedule as they were tuned at the base batch; warmup is not needed. A schedule of weight decay
+    is read at the steps of the large batch, not at tau. Training is over when tau
     has reached the number of steps that the base batch took: add
     `StopAtScaleInvariantStep(steps)` to the callbacks of `fit`, or give Model Garden's experiment
     `scale_invariant_steps`.
