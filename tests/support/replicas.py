@@ -18,10 +18,11 @@ SHARED = {
 }  # fmt: skip
 CASES = {
     "LAMB": ("LAMB", {}),
-    "LAMB clipped": ("LAMB", {"global_clipnorm": 0.1}),
+    "LAMB clipped": ("LAMB", {"global_clipnorm": 0.1, "on_spike": [4, 0.5]}),
     "LAMB averaged": ("LAMB", {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}),
     "LAMB accumulated": ("LAMB", {"gradient_accumulation_steps": 2, "clipnorm": 0.5}),
-    "LARS": ("LARS", {"trust_coefficient": 0.25}),
+    "LARS": ("LARS", {"trust_coefficient": 0.25,
+                      "learning_rate_multipliers": {"embedding": 0.5, "norm": 0.0}}),
     "LARS accumulated": ("LARS", {"trust_coefficient": 0.5, "gradient_accumulation_steps": 2,
                                   "global_clipnorm": 0.1, "use_ema": True}),
     "AdamP": ("AdamP", {}),
@@ -38,6 +39,8 @@ class Task:
         self.strategy, self.scale = strategy, strategy.num_replicas_in_sync
         self.x = rng.integers(10, size=(STEPS, BATCH, 3))
         self.y = rng.normal(size=(STEPS, BATCH, 2)).astype("float32")
+        if "on_spike" in arguments:
+            self.y[2] *= 100  # a spike
         with strategy.scope():
             self.model = host.Sequential([
                 host.layers.InputLayer((3,), dtype="int32"), host.layers.Embedding(10, 4),
