@@ -86,7 +86,7 @@ class Runs:
             begin = time.time()
             found = ours.find_rate(
                 model, tuple(self.data[0]), batch, names, epochs=EPOCHS, baseline_batch_size=BASE,
-                validation_data=tuple(self.data[1]), budget=0.5 if batch < 4096 else 1.5,
+                validation_data=tuple(self.data[1]), budget=0.6 if batch < 4096 else 2.5,
                 verbose=False,
             )  # fmt: skip
             print(found)

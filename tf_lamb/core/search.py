@@ -20,9 +20,13 @@ SLOPE = 0.3  # arXiv 2409.19913 and others: .28 to .4
 FIRST, SECOND = 5, 4  # runs of an optimizer on a rung, at most
 COARSE, FINE = 4.0, 2.0  # the factor between the rates of the first rung, the least of the second
 SURE = 2.0  # standard errors
+CLEAR = 3.0  # times what is level
 TOLERANCE = 0.005  # of the loss: what is within it is level
 LEAST_STEPS = 8  # of a run on the first rung
 SHORTEST = LEAST_STEPS * LONGER  # run that can be searched
+WARMUP = 0.2  # of a short run, at least: a few steps of warmup are less than a real run has
+COOLDOWN = 0.2  # of a short run at a constant rate, whose last loss would be mostly noise
+LEAN = 2 / 3  # of the way up a wide plateau: short runs prefer lower rates than long ones
 FINALISTS = 2  # optimizers on the second rung
 
 
@@ -96,8 +100,9 @@ class Plateau:
 
     Attributes:
         low, high: Its ends.
-        middle: The rate between the ends, in logs; where a single trial is level, the lowest point
-            of the parabola through it and its neighbours.
+        middle: The rate between the ends, in logs; two thirds of the way up where they are more
+            than a factor of four apart; where a single trial is level, the lowest point of the
+            parabola through it and its neighbours.
         best: The trial with the lowest loss.
         edges: "lower", "upper", both or neither: where nothing worse was tried beyond it.
     """
@@ -122,7 +127,8 @@ def plateau(trials: Iterable[Trial]) -> Plateau | None:
     low, low_edge = _end(ordered[at::-1], best)
     high, high_edge = _end(ordered[at:], best)
     edges = ("lower",) * low_edge + ("upper",) * high_edge
-    middle, around = math.sqrt(low * high), ordered[max(at - 1, 0) : at + 2]
+    middle = low * (high / low) ** (LEAN if high > COARSE * low else 0.5)
+    around = ordered[max(at - 1, 0) : at + 2]
     if not edges and not any(is_level(each, best) for each in around if each is not best):
         middle = _lowest(*around)
     return Plateau(min(low, middle), max(high, middle), middle, best, edges)
@@ -154,9 +160,18 @@ def _end(outwards: Sequence[Trial], best: Trial) -> tuple[float, bool]:
     return outwards[-1].rate, True
 
 
+def keeps_start(start: Trial, best: Trial) -> bool:
+    """Whether the second rung begins at the start of the first: where that is not clearly worse.
+
+    A start is a rate that was tuned elsewhere, and the losses of a few steps are noisy.
+    """
+    difference, allowed = above(start, best)
+    return difference <= CLEAR * allowed
+
+
 def between(found: Plateau) -> float:
     """The factor between the rates of the second rung: to the ends of the plateau of the first."""
-    return max(FINE, math.sqrt(found.high / found.low))
+    return min(max(FINE, math.sqrt(found.high / found.low)), COARSE)
 
 
 def next_rate(trials: Sequence[Trial], start: float, factor: float, most: int) -> float | None:

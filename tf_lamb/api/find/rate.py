@@ -176,11 +176,12 @@ class _Run:
         return trial
 
     def _train(self, peak, steps):
-        warm = max(1, round(self.warmup * steps))
+        warm = max(1, round(max(self.warmup, search.WARMUP) * steps))
+        falling = round(search.COOLDOWN * steps) if self.decay == "constant" else steps - warm
         self.trials.start()
         for step in range(steps):
-            left = 1.0 if self.decay == "constant" else (steps - step) / max(1, steps - warm)
-            if not math.isfinite(self.trials.step(peak * min((step + 1) / warm, left))):
+            left = (steps - step) / max(1, falling)
+            if not math.isfinite(self.trials.step(peak * min((step + 1) / warm, 1.0, left))):
                 return ()
             self._show(self.done + step + 1)
         return self.trials.judge()
@@ -203,20 +204,20 @@ def _search(run, candidates, lengths):
     learned = [c for c in candidates if c.name in seen]
     for candidate in sorted(learned, key=lambda c: seen[c.name].best.loss)[: search.FINALISTS]:
         run.trials.choose(candidate.name, lambda c=candidate: c.make(1.0))
-        made[candidate.name][1].extend(_second_rung(run, candidate, seen[candidate.name], second))
+        trials, last = made[candidate.name]
+        last.extend(_second_rung(run, candidate, trials, seen[candidate.name], second))
     if run.bar:
         run.bar.update(run.bar.target)
     return made
 
 
-def _second_rung(run, candidate, seen, steps):
+def _second_rung(run, candidate, first, seen, steps):
     """The middle and the ends of what was level on the first rung, and the baseline."""
-    start, factor = seen.middle, search.between(seen)
-    trials = []
+    factor, trials, start = search.between(seen), [], seen.middle
+    if search.keeps_start(first[0], seen.best):
+        start = candidate.start
     if candidate.is_baseline:  # so that the answer is never worse
         trials.append(run(candidate, candidate.start, steps))
-        if candidate.start in seen:
-            start = candidate.start
     return _rung(run, candidate, trials, start, factor, steps, search.SECOND)
 
 

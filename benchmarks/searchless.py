@@ -1,0 +1,83 @@
+"""What needs no search: Prodigy and DoG (optax), and one fixed NadamW, on the tasks of steps.py.
+
+    pip install optax
+    python benchmarks/searchless.py --task=pictures
+
+Prodigy and DoG find the length of a step themselves, with their authors' settings. The fixed NadamW
+has one rate, 0.004, on every task and at every batch. Steps to the target, with the warmup of
+steps.py, three seeds; a run ends at four times the steps of the tuned AdamW. They are what
+`find_rate` has to beat; a run is a line of the log.
+"""
+
+import statistics
+from types import SimpleNamespace
+
+import find_rate
+import jax
+import keras
+import steps
+from absl import app, flags
+
+FIXED = 0.004
+
+
+class OfOptax:
+    """An optimizer of optax, as the loop wants one of Keras; its updates are times the rate."""
+
+    def __init__(self, transformation):
+        self.transformation = transformation
+
+    def build(self, variables):
+        weights = [v.value for v in variables]
+        leaves, self.tree = jax.tree.flatten(self.transformation.init(weights))
+        self._learning_rate = keras.Variable(1.0, trainable=False)
+        rest = [SimpleNamespace(value=jax.numpy.asarray(leaf)) for leaf in leaves]
+        self.variables = [self._learning_rate, *rest]
+
+    def stateless_apply(self, slots, gradients, weights):
+        rate, *leaves = slots
+        state = jax.tree.unflatten(self.tree, leaves)
+        updates, state = self.transformation.update(gradients, state, weights)
+        made = [w + rate * update for w, update in zip(weights, updates, strict=True)]
+        return made, [rate, *jax.tree.leaves(state)]
+
+
+def rivals():
+    from optax import contrib
+
+    return {
+        "prodigy": (lambda: OfOptax(contrib.prodigy(1.0)), 1.0),
+        "dog": (lambda: OfOptax(contrib.dog(1.0)), 1.0),
+        "nadamw": (lambda: keras.optimizers.Nadam(1.0), FIXED),
+    }
+
+
+def main(_):
+    """Makes what is missing, and prints."""
+    import tqdm
+
+    args, every = flags.FLAGS, rivals()
+    steps.optimizer = lambda name: every[name][0]()
+    _, best = find_rate.tuned(args.task)
+    print(f"{args.task:10}{'batch':>7}{'steps, all seeds':>30}{'AdamW tuned':>13}{'ratio':>8}")
+    with tqdm.tqdm(desc="runs", disable=None) as bar:
+        runs = steps.Runs(
+            SimpleNamespace(task=args.task, log=args.log, data=None, batches=[], target=None,
+                            limit=None, rivals=[], seeds=args.seeds), bar,
+        )  # fmt: skip
+        for name, (_, rate) in every.items():
+            for batch in find_rate.BATCHES[args.task]:
+                tuned = statistics.median(best["adamw", batch][1])
+                limit = find_rate.WORST * tuned
+                made = [runs.steps(name, batch, rate, s + 1, limit)[0] for s in range(args.seeds)]
+                seen = ", ".join(f"{each:,.0f}" for each in made)
+                ratio = statistics.median(made) / tuned
+                print(f"{name:10}{batch:>7,}{seen:>30}{tuned:>13,.0f}{ratio:>8.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    flags.DEFINE_enum("task", "pictures", list(find_rate.BATCHES), "What is learned.")
+    flags.DEFINE_string("log", "benchmarks/logs/searchless.jsonl", "Where every run is a line.")
+    flags.DEFINE_integer("seeds", 3, "Of each.")
+    flags.DEFINE_bool("train", True, "Whether runs that are missing are made.")
+    app.run(main)
