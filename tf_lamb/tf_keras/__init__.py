@@ -18,7 +18,7 @@ from tf_lamb.tf_keras.callbacks import (
     TrustRatios,
 )
 from tf_lamb.tf_keras.family import LAMB, LANS, LARS, SGDP, AdamP, AdaScale, MeasureNoise, Muon
-from tf_lamb.tf_keras.find import find_rate
+from tf_lamb.tf_keras.find import find_batch, find_rate
 from tf_lamb.tf_keras.layers import (
     GhostBatchNormalization,
     QuantizedReLU,
@@ -32,6 +32,6 @@ __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon", "NoiseScale",
     "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
-    "auxiliary_statistics", "describe", "find_rate", "fixed_point", "from_addons", "layer_decay",
-    "migrate", "replace_batch_normalization", "schedules",
+    "auxiliary_statistics", "describe", "find_batch", "find_rate", "fixed_point", "from_addons",
+    "layer_decay", "migrate", "replace_batch_normalization", "schedules",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 
 from tf_lamb.api.find.data import Examples, mapped
 from tf_lamb.api.variables import as_int, variables_of
+from tf_lamb.core import checks
 
 AVERAGED = 16  # batches for the running averages of batch normalization
 
@@ -23,15 +24,16 @@ class Trials:
         batch_size: Examples of an update.
         micro_batch_size: Examples of a call, which divides the batch size; None: all of them.
         seed: Of the order of the data.
+        averaged: Batches for the running averages of batch normalization.
     """
 
     def __init__(
         self, model: Any, data: Examples, batch_size: int, micro_batch_size: int | None = None,
-        seed: int = 0,
+        seed: int = 0, averaged: int = AVERAGED,
     ):  # fmt: skip
         self.model, self.data, self.batch_size = model, data, batch_size
         self.calls = batch_size // (micro_batch_size or batch_size)
-        self.seed = seed
+        self.seed, self.averaged = seed, averaged
 
     def __enter__(self) -> "Trials":
         import numpy as np
@@ -112,6 +114,21 @@ class Trials:
         losses = [self._call(self.model.test_on_batch, block) for block in self.data.blocks]
         return tuple(losses) if all(map(math.isfinite, losses)) else ()
 
+    def look(self) -> tuple[float, ...]:
+        """`judge` in the middle of a run, which goes on as if nothing had been."""
+        slots, values = _copies(self._slots), _copies(self._variables)
+        left, self._left = self._left, self.data.batches(self.batch_size, self.seed + 1)
+        losses = self.judge()
+        self._put(self._slots, slots)
+        self._put(self._variables, values)
+        self._left = left
+        return losses
+
+    def call(self, batch: tuple) -> float:
+        """The training loss of one call at a rate of 0, which is awaited."""
+        self.model.optimizer.learning_rate = 0.0
+        return self._call(self.model.train_on_batch, batch)
+
     def _average(self):
         """Estimates the running averages of batch normalization anew, for these weights.
 
@@ -129,7 +146,7 @@ class Trials:
         for layer in layers:
             for average in (layer.moving_mean, layer.moving_variance):
                 average.assign(0 * average.numpy())
-        updates = math.ceil(AVERAGED / self.calls)
+        updates = math.ceil(self.averaged / self.calls)
         for _ in range(updates):
             self.step(0.0)
         size = self.batch_size // self.calls
@@ -164,6 +181,18 @@ def _unique(variables):
 
 def _copies(variables):
     return [variable.numpy().copy() for variable in variables]
+
+
+def tuned_rate(optimizer: Any, given: float | None) -> float:
+    """The learning rate of an optimizer, or the one that is given; raises for a schedule."""
+    if given is None:
+        given = optimizer.get_config()["learning_rate"]
+        if isinstance(given, dict) or callable(given):
+            raise ValueError(
+                "The model's optimizer has a schedule: pass its peak, baseline_learning_rate=."
+            )
+        given = float(given)
+    return checks.number("baseline_learning_rate", given, "(0, inf)")
 
 
 def check(model: Any, batch_size: int, micro_batch_size: int | None) -> None:

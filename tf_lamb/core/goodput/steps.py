@@ -57,6 +57,15 @@ class Steps:
         steps = [self._at(batch, *each) for each in self.likely]
         return min(steps), max(steps)
 
+    def through(self, batch: float, steps: float) -> "Steps":
+        """The steps of a run of another length, which are these at a batch: Bn stays as it is."""
+        k = steps / self.at(batch)
+        likely = tuple((k * s, k * e) for s, e in self.likely)
+        return dataclasses.replace(
+            self, least_steps=k * self.least_steps, least_examples=k * self.least_examples,
+            likely=likely,
+        )  # fmt: skip
+
     def _at(self, batch, least_steps, least_examples):
         if batch > self.largest:
             raise ValueError(

@@ -1,0 +1,274 @@
+"""`find_batch`: what it answers, what it leaves as it was, and what it refuses."""
+
+import math
+
+import numpy as np
+import pytest
+from support.frontends import FRONTENDS, every_frontend
+
+from tf_lamb.api.find import reach, seconds
+from tf_lamb.api.find.trials import Trials
+from tf_lamb.core.goodput import steps
+
+WIDTH, BATCH, EXAMPLES, RATE = 64, 16, 16000, 0.056
+CURVATURES, VARIANCE = np.geomspace(1, 0.05, WIDTH), 2.0
+TIMES = {16: 0.026, 256: 0.266}  # 10 ms and 1 ms an example
+BASELINE = {"baseline_batch_size": BATCH, "baseline_epochs": 2}
+LEAST = np.array([[1.0, -1.0] * (WIDTH // 2)]).T  # of the quadratic
+
+
+def quadratic(examples=EXAMPLES, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(examples, WIDTH)) * np.sqrt(CURVATURES)
+    y = x @ LEAST + math.sqrt(VARIANCE) * rng.normal(size=(examples, 1))
+    return x.astype("float32"), y.astype("float32")
+
+
+def linear(host, optimizer=None, **compiled):
+    model = host.Sequential([
+        host.layers.Input((WIDTH,)), host.layers.Dense(1, use_bias=False)
+    ])  # fmt: skip
+    model.set_weights([np.zeros((WIDTH, 1))])
+    model.compile(optimizer or host.optimizers.SGD(RATE), "mse", **compiled)
+    return model
+
+
+def search(ours, model, of=None, **how):
+    told = {**BASELINE, "step_seconds": TIMES, "verbose": False, **how}
+    return ours.find_batch(model, quadratic() if of is None else of, **told)
+
+
+def expected(batch, target):
+    """The fewest expected steps of SGD to a mean square of the error of the prediction.
+
+    With v_i the expected square of the error of weight i, and Gaussian inputs.
+    """
+
+    def steps_of(rate):
+        h, v = CURVATURES, np.ones(WIDTH)
+        for step in range(1, 1000):
+            noise = h**2 * v + h * (h @ v) + VARIANCE * h
+            v = v * (1 - 2 * rate * h) ** 2 + 4 * rate**2 / batch * noise
+            if h @ v <= target:
+                return step
+        return math.inf
+
+    return min(steps_of(0.6 / 1.1**k) for k in range(40))
+
+
+def test_the_steps_of_a_noisy_quadratic_are_those_of_its_closed_form():
+    host, ours = FRONTENDS["keras"]
+    found = search(ours, linear(host), validation_data=quadratic(8192, seed=1))
+    (x, y), curve = quadratic(8192, seed=1), found.answer.steps
+    target = found.target - np.mean((y - x @ LEAST) ** 2)
+    at_base, at_large = (expected(batch, target) for batch in (BATCH, 16 * BATCH))
+    low, high = curve.interval
+    assert low <= steps.two_runs((BATCH, at_base), (16 * BATCH, at_large)) <= high
+    for batch in (4 * BATCH, 16 * BATCH):
+        factor = curve.at(batch) / curve.at(BATCH) / (expected(batch, target) / at_base)
+        assert 1 / 1.2 < factor < 1.2
+    assert curve.at(BATCH) == pytest.approx(2000)
+    assert curve.largest == 8 * 16 * BATCH
+    assert {run.seed for run in found.runs} == {0, 1, 2}
+    assert 0 < found.cost < 2
+    text = str(found)
+    assert "short runs to a held-out loss" in text and "take " in text
+
+
+def test_where_a_larger_batch_does_not_pay_it_refuses_and_says_why(monkeypatch):
+    host, ours = FRONTENDS["keras"]
+    monkeypatch.setattr(reach, "FARTHER", 1.2)  # times the examples, and 1.5 are needed
+    with pytest.raises(ValueError, match="No run at batch 256 .* the noise scale is below 1,184"):
+        search(ours, linear(host))
+
+
+def test_where_noise_is_all_no_bend_is_seen():
+    runs = [(16, 1600), (256, 99)]
+    host, ours = FRONTENDS["keras"]
+    found = search(ours, linear(host), runs=runs)
+    assert "no bend seen up to 256" in str(found)
+    assert found.answer.steps.at(BATCH) == pytest.approx(2000)
+    flat = search(ours, linear(host), runs=[(16, 100), (256, 100)])
+    assert "no steps are saved beyond batch 16" in str(flat)
+    assert flat.batch_size == BATCH
+    assert found.runs == () and found.cost == 0
+
+
+@every_frontend
+def test_a_reading_of_noise_gives_a_table_a_recipe_and_code(frontend):
+    host, ours = FRONTENDS[frontend]
+    found = search(
+        ours, linear(host), noise_scale=500, price=2.0, deadline=0.05, devices=(1, 4),
+        network_seconds=0.001,
+    )  # fmt: skip
+    assert found.answer.steps.interval == pytest.approx((250, 1000))
+    assert found.batch_size == found.answer.by_deadline.batch > BATCH
+    text = str(found)
+    assert "cost" in text and "largest by the deadline" in text and "network as given" in text
+    recipe = found.recipe()
+    assert recipe.batch_size == found.batch_size
+    assert recipe.train_steps == pytest.approx(found.row.steps, rel=0.05)  # epochs are rounded up
+    assert RATE < recipe.learning_rate < RATE * found.batch_size / BATCH
+    assert f"find_rate(\n    model, data, {found.batch_size}," in found.code
+    late = search(ours, linear(host), noise_scale=500, deadline=1e-6)
+    with pytest.raises(ValueError, match="No batch ends within 1e-06 hours"):
+        late.batch_size  # noqa: B018
+
+
+def state_of(model):
+    optimizer = model.optimizer
+    slots = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+    return [np.asarray(v).copy() for v in (*model.variables, *slots)]
+
+
+@pytest.mark.parametrize("stop_after", [None, 0, 30])
+@every_frontend
+def test_everything_is_as_it_was(frontend, stop_after, monkeypatch):
+    """A model with an optimizer that has moments, averages of batch normalization, and dropout."""
+    host, ours = FRONTENDS[frontend]
+    layers = host.layers
+    model = host.Sequential([
+        layers.Input((WIDTH,)), layers.BatchNormalization(), layers.Dropout(0.1), layers.Dense(1)
+    ])  # fmt: skip
+    model.compile(host.optimizers.Adam(0.02), "mse")
+    data = quadratic(4000)
+    model.fit(*(each[:640] for each in data), batch_size=BATCH, verbose=0)
+    optimizer, before, done, step = model.optimizer, state_of(model), [], Trials.step
+
+    def stopping(self, rate):
+        done.append(rate)
+        if len(done) - 1 == stop_after:
+            raise KeyboardInterrupt
+        return step(self, rate)
+
+    monkeypatch.setattr(Trials, "step", stopping)
+    try:
+        times = None if stop_after == 0 else TIMES
+        search(
+            ours, model, data, baseline_epochs=1, large_batch_size=64, step_seconds=times,
+            micro_batch_size=64,
+        )  # fmt: skip
+        assert stop_after is None and len(done) > 30
+    except KeyboardInterrupt:
+        assert len(done) == stop_after + 1
+    assert model.optimizer is optimizer
+    for a, b in zip(before, state_of(model), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+class Machine:
+    """A clock, and calls by it: 10 ms a call, 1 ms an example, 5 ms an update."""
+
+    def __init__(self, monkeypatch, holds=math.inf, error=MemoryError):
+        self.now, self.sizes, self.calls = 0.0, [], 0
+        monkeypatch.setattr(seconds, "clock", lambda: self.now)
+
+        def timed(trials, batch):
+            size = len(batch[0])
+            self.sizes.append(size)
+            if size > holds:
+                raise error
+            self.calls += 1
+            ends = self.calls % trials.calls == 0
+            self.now += 0.010 + 0.001 * size + 0.005 * ends + (self.sizes.count(size) < 4)
+
+        monkeypatch.setattr(Trials, "call", timed)
+
+
+def measured(ours, model, **how):
+    return search(ours, model, step_seconds=None, noise_scale=500, **how)
+
+
+@pytest.mark.parametrize("name", FRONTENDS)
+def test_seconds_are_measured_the_update_for_itself(name, monkeypatch):
+    host, ours = FRONTENDS[name]
+    Machine(monkeypatch)
+    found = measured(ours, linear(host, ours.SGDP(RATE)))
+    time = found.answer.machine.time
+    assert (time.alpha_c, time.beta_c, time.update) == pytest.approx((0.010, 0.001, 0.005))
+    # From 256 to 1,024 an example takes no less time.
+    assert found.answer.machine.micro_batch == 1024
+    assert "beyond, an example takes no less time" in str(found)
+
+
+def test_a_micro_batch_that_is_given_is_the_largest(monkeypatch):
+    host, ours = FRONTENDS["keras"]
+    Machine(monkeypatch)
+    found = measured(ours, linear(host), micro_batch_size=64)
+    assert found.answer.machine.micro_batch == 64
+    told = search(ours, linear(host), noise_scale=500, micro_batch_size=64, step_seconds=TIMES)
+    assert told.answer.machine.micro_batch == 64
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes."),
+        ValueError("OOM when allocating tensor with shape[1]"),
+        RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    ],
+)
+def test_a_device_that_is_full_ends_the_list(error, monkeypatch):
+    host, ours = FRONTENDS["keras"]
+    machine = Machine(monkeypatch, holds=600, error=error)
+    found = measured(ours, linear(host))
+    assert found.answer.machine.micro_batch == 512
+    assert "micro-batches up to 512: 1,024 does not fit" in str(found)
+    assert max(machine.sizes) == 1024
+    Machine(monkeypatch, holds=600, error=RuntimeError("No room at the inn"))
+    with pytest.raises(RuntimeError, match="inn"):
+        measured(ours, linear(host))
+
+
+def test_what_cannot_be_searched_is_refused_before_any_step(monkeypatch):
+    host, ours = FRONTENDS["keras"]
+    x, y = quadratic(8000)
+    model = linear(host)
+    before = state_of(model)
+    taken = []
+    monkeypatch.setattr(Trials, "step", lambda *_: taken.append(1))
+
+    def refuses(match, *, error=ValueError, model=model, data=(x, y), **how):
+        with pytest.raises(error, match=match):
+            search(ours, model, data, **how)
+
+    batches = [(x[i : i + 50], y[i : i + 50]) for i in range(0, 8000, 50)]
+    refuses("which can be read once", error=TypeError, data=(each for each in batches))
+    refuses(
+        "360 examples to train on are fewer than a batch of 512",
+        data=(x[:400], y[:400]),
+        baseline_batch_size=32,
+    )
+    refuses("fewer than a batch of 8,192", baseline_batch_size=8192, noise_scale=9)
+    uncompiled = host.Sequential([host.layers.Input((WIDTH,)), host.layers.Dense(1)])
+    refuses("is not compiled", model=uncompiled)
+    refuses("A tenth of the baseline's .* is too short", baseline_epochs=0.2)
+    refuses("is less than twice the baseline's", large_batch_size=20)
+    refuses("not both", runs=[(1, 2)], noise_scale=1)
+    refuses("Runs at two batches are needed", runs=[(32, 100)])
+    refuses("noise must be a number", noise_scale=math.nan)
+    refuses("two different micro-batches", noise_scale=9, step_seconds={32: 0.1})
+    schedule = host.optimizers.schedules.CosineDecay(0.1, 10)
+    refuses("has a schedule: pass its peak", model=linear(host, host.optimizers.SGD(schedule)))
+    broken = linear(host)
+    broken.set_weights([np.full((WIDTH, 1), np.nan)])
+    refuses("not finite before any step", model=broken, baseline_epochs=40)
+    assert not taken
+    for a, b in zip(before, state_of(model), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_baseline_that_learns_nothing_has_no_target():
+    host, ours = FRONTENDS["keras"]
+    x, y = quadratic()
+    with pytest.raises(ValueError, match="learns nothing in 200 steps at batch 16"):
+        search(ours, linear(host), (x, np.random.default_rng(5).permutation(y)))
+
+
+def test_it_is_drawn():
+    host, ours = FRONTENDS["keras"]
+    pytest.importorskip("matplotlib")
+    ax = search(ours, linear(host), noise_scale=500, devices=(1, 4)).plot()
+    labels = {line.get_label() for line in ax.lines}
+    assert {"devices: 1", "devices: 4", "fastest"} <= labels

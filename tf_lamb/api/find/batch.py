@@ -1,0 +1,206 @@
+"""Which batch a model and its data want, how long it takes and what it costs: `find_batch`."""
+
+import contextlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tf_lamb.api.find import reach, seconds
+from tf_lamb.api.find.data import Examples
+from tf_lamb.api.find.found_batch import FoundBatch
+from tf_lamb.api.find.trials import Trials, check, tuned_rate
+from tf_lamb.api.variables import unwrapped
+from tf_lamb.core import checks
+from tf_lamb.core.goodput import plan, steps, time
+
+PART = 0.1  # of the baseline's run, that a short run has
+AVERAGED = 4  # batches of the baseline, for averages of batch normalization; one of the large batch
+
+
+def find_batch(
+    model: Any, data: Any, *, baseline_batch_size: int, baseline_epochs: float,
+    baseline_learning_rate: float | None = None, runs: Iterable[tuple[float, float]] | None = None,
+    noise_scale: float | None = None, large_batch_size: int | None = None,
+    micro_batch_size: int | None = None, step_seconds: Mapping[int, float] | None = None,
+    devices: Sequence[int] = (1,), network_seconds: float | None = None,
+    price: float | None = None, deadline: float | None = None, most: int | None = None,
+    examples: int | None = None, validation_data: Any = None, verbose: bool = True,
+) -> FoundBatch:  # fmt: skip
+    """Finds which batch to train with: the fastest, the cheapest, the largest by a deadline.
+
+        hours(B) = S(B) T(B)/3600,  S(B) = S_min (1 + Bn/B)
+
+    S, the steps to the loss that the baseline ends at, goes through the baseline; its noise scale
+    Bn comes from `runs`, from `noise_scale`, or from short runs here: at the baseline's batch for a
+    tenth of its run, whose held-out loss is the target, and at a batch sixteen times as large until
+    it is reached. Each has the best of several rates, constant after a warmup, and that one again
+    for two other orders of the data. As noise grows while the loss falls, early runs find a Bn that
+    is rather too small. T, the seconds of a step, is measured here.
+
+    Weights, optimizer, averages and seeds of the model are as before afterwards, also after an
+    interruption.
+
+    Args:
+        model: A compiled model, with the optimizer of the baseline.
+        data: Arrays `(x, y)` or `(x, y, sample_weight)`, a `tf.data.Dataset` of batches, a
+            `PyDataset`, or a list of batches.
+        baseline_batch_size: The batch of the tuned baseline.
+        baseline_epochs: The epochs that it takes.
+        baseline_learning_rate: Its peak rate. Defaults to None: the model's optimizer's.
+        runs: (batch, steps to one loss) of runs of yours at two batches at least, sixteen times
+            apart, with rates tuned at each. Defaults to None.
+        noise_scale: The last reading of `NoiseScale` in the baseline's run, which is right to a
+            factor of two. Defaults to None.
+        large_batch_size: Of the large short runs. Defaults to None: 16 times the baseline's.
+        micro_batch_size: The most examples of a call; larger batches accumulate gradients.
+            Defaults to None: the largest that fits, or that saves time.
+        step_seconds: Seconds of a step by micro-batch, two at least. Defaults to None: measured.
+        devices: Numbers of devices to compare. Defaults to `(1,)`. One alone is measured.
+        network_seconds: That a step takes longer on several devices. Defaults to None: not counted.
+        price: Of a device for an hour. Defaults to None.
+        deadline: In hours. Defaults to None.
+        most: The largest batch that is wanted. Defaults to None.
+        examples: Examples of an epoch. Defaults to None: counted.
+        validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`.
+        verbose: Whether to print the cost beforehand, and each short run. Defaults to True.
+
+    Returns:
+        A `FoundBatch`: print it.
+
+    Raises:
+        TypeError: for data that can be read only once.
+        ValueError: for a model that is not compiled, fewer examples than a batch, a loss that is
+            not finite from the start, a baseline that learns nothing in a tenth of its run, or a
+            large batch that does not reach its loss.
+
+    Example:
+
+    >>> import numpy as np, keras, tf_lamb.keras
+    >>> x = np.random.default_rng(0).normal(size=(2048, 8)).astype("float32")
+    >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    >>> model.compile(optimizer="sgd", loss="mse")
+    >>> found = tf_lamb.keras.find_batch(
+    ...     model, (x, x[:, :1]), baseline_batch_size=32, baseline_epochs=20, noise_scale=500,
+    ...     step_seconds={32: 0.01, 128: 0.012})
+    >>> found.batch_size
+    1024
+
+    References:
+        - McCandlish et al., https://arxiv.org/abs/1812.06162
+        - Qiao et al., Pollux, https://arxiv.org/abs/2008.12260, the seconds of a step
+    """
+    base = checks.integer("baseline_batch_size", baseline_batch_size)
+    checks.number("baseline_epochs", baseline_epochs, "(0, inf)")
+    large = checks.integer("large_batch_size", large_batch_size or steps.RELIABLE * base)
+    if large < 2 * base:
+        raise ValueError(f"large_batch_size={large:,} is less than twice the baseline's {base:,}.")
+    if runs is not None and noise_scale is not None:
+        raise ValueError("Pass runs= or noise_scale=, not both.")
+    searches = runs is None and noise_scale is None
+    check(model, base, None)
+    own = unwrapped(model.optimizer)
+    rate = tuned_rate(own, baseline_learning_rate)
+    read = Examples(data, validation_data, examples)
+    wanted = large if searches else base
+    if read.training < wanted:
+        raise ValueError(
+            f"{read.training:,} examples to train on are fewer than a batch of {wanted:,}"
+            + (": pass a smaller large_batch_size=, runs= or noise_scale=." if searches else ".")
+        )
+    total = math.ceil(baseline_epochs * math.ceil(read.examples / base))  # as fit counts
+    length = round(PART * total)
+    if searches and length * base < reach.LEAST_STEPS * large:
+        least = math.ceil(reach.LEAST_STEPS * large / base / PART)
+        raise ValueError(
+            f"A tenth of the baseline's {total:,} steps is too short to compare with batch "
+            f"{large:,}, for which {least:,} steps are the least. "
+            "Pass a smaller large_batch_size=, runs= or noise_scale=."
+        )
+    curve = None
+    if noise_scale is not None:
+        curve = steps.from_noise(noise_scale, base, total)
+    elif runs is not None:
+        curve = steps.from_runs(runs).through(base, total)
+
+    how, made, target = "as given", [], None
+    if step_seconds is None:
+        step_time, largest, how = _measured(model, read, own, base, micro_batch_size, most, large)
+    else:
+        step_time = time.fit(list(step_seconds), list(step_seconds.values()))
+        largest = micro_batch_size or max(step_seconds)
+    if network_seconds is not None:
+        step_time = time.with_network(step_time, network_seconds, "as given")
+    if curve is None:
+        if verbose:
+            print(
+                f"find_batch: runs at batch {base:,} and {large:,}, on at most "
+                f"{reach.most_examples(base, length) / (base * total):.1f} times the examples of "
+                f"the baseline; {read.held_out:,} are held out"
+            )
+        say = print if verbose else lambda line: None
+        target, made = _short_runs(model, read, own, rate, base, large, largest, length, say)
+        best = reach.of_best_rates(made).values()
+        arrived = [(run.batch, run.steps) for each in best for run in each]
+        curve = steps.from_runs(arrived).through(base, total)
+    machine = plan.Machine(step_time, largest, tuple(devices), price=price)
+    answer = plan.plan(
+        curve, machine, baseline=base, examples=read.training, most=most, deadline=deadline
+    )
+    return FoundBatch(
+        answer=answer, runs=tuple(made), target=target, timed=how, optimizer=own,
+        learning_rate=rate, baseline_epochs=baseline_epochs, examples=read.examples,
+        cost=sum(run.batch * run.made for run in made) / (base * total),
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _trials(model, read, own, batch, calls=1, averaged=1):
+    """Trials with the model's optimizer, which make an update in so many calls."""
+    with Trials(model, read, batch, batch // calls, averaged=averaged) as trials:
+        if not trials.judge():
+            raise ValueError(
+                "The loss of the model is not finite before any step: look at the data and the "
+                "weights first."
+            )
+        trials.choose("own", lambda: _fresh(own, calls))
+        yield trials
+
+
+def _fresh(own, calls):
+    """The model's optimizer, without its state."""
+    config = {**own.get_config(), "learning_rate": 1.0}
+    if _accumulates(own):
+        config["gradient_accumulation_steps"] = calls if calls > 1 else None
+    return type(own).from_config(config)
+
+
+def _accumulates(own):
+    return "gradient_accumulation_steps" in own.get_config()
+
+
+def _measured(model, read, own, base, micro_batch_size, most, large):
+    """The fit of the seconds, the largest micro-batch, and how it is known."""
+    if micro_batch_size is None:
+        first, end = max(1, base // 4), min(read.training, most or large * steps.FARTHEST)
+    else:
+        first, end = seconds.smallest(micro_batch_size), micro_batch_size
+    with _trials(model, read, own, base) as trials:
+        seen, how = seconds.step_seconds(trials, first, end)
+        update = 0.0
+    if _accumulates(own):
+        with _trials(model, read, own, 2 * first, 2) as trials:
+            update = min(seconds.update_seconds(trials, first), 0.5 * min(seen.values()))
+    return time.fit(list(seen), list(seen.values()), update), max(seen), how
+
+
+def _short_runs(model, read, own, rate, base, large, largest, length, say):
+    """Runs at both batches, to the loss at which the baseline's is then, and that loss."""
+    _, calls = plan.arrange(large, 1, largest if _accumulates(own) else large)
+    large = large // calls * calls
+
+    def begin(batch):
+        if batch == base:
+            return _trials(model, read, own, base, averaged=AVERAGED)
+        return _trials(model, read, own, large, calls)
+
+    return reach.short_runs(begin, rate, base, large, length, say)

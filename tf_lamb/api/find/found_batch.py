@@ -1,0 +1,113 @@
+"""What a search for a batch has found."""
+
+import dataclasses
+import math
+from typing import Any
+
+from tf_lamb.api import plots
+from tf_lamb.api.find import reach
+from tf_lamb.core.goodput.plan import Answer, Row
+from tf_lamb.core.recipes.recipe import Recipe
+from tf_lamb.core.recipes.transfer import EXPONENTS, transfer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FoundBatch:
+    """What `find_batch` found. Print it, `plot()` it, train with `code` or `recipe()`.
+
+    Attributes:
+        answer: Steps, hours and cost at each batch, and the batches to name.
+        runs: Every short run, a `Run` each.
+        target: The held-out loss that they ran to, or None.
+        timed: How far the seconds of a step were measured.
+        baseline_epochs, examples: Of the baseline.
+        cost: Examples that the short runs trained on, over those of the baseline.
+    """
+
+    answer: Answer
+    runs: tuple[reach.Run, ...]
+    target: float | None
+    timed: str
+    baseline_epochs: float
+    examples: int
+    cost: float
+    optimizer: Any = dataclasses.field(repr=False)
+    learning_rate: float
+
+    @property
+    def row(self) -> Row:
+        """The fastest; with a deadline the largest batch that ends by then."""
+        if self.answer.deadline is None:
+            return self.answer.fastest
+        if self.answer.by_deadline is None:
+            raise ValueError(
+                f"No batch ends within {self.answer.deadline:g} hours; the fastest takes "
+                f"{self.answer.fastest.hours:.3g}."
+            )
+        return self.answer.by_deadline
+
+    @property
+    def batch_size(self) -> int:
+        """The batch to train with."""
+        return self.row.batch
+
+    @property
+    def epochs(self) -> float:
+        """Epochs to the baseline's loss at this batch."""
+        return self.baseline_epochs * self.row.relative
+
+    def recipe(self) -> Recipe:
+        """The baseline at this batch, as `recipes.transfer` takes it there."""
+        name, config = type(self.optimizer).__name__, self.optimizer.get_config()
+        noise = self.answer.steps.noise
+        return transfer(
+            self.batch_size,
+            self.answer.baseline,
+            self.learning_rate,
+            examples=self.examples,
+            epochs=self.epochs,
+            baseline_epochs=self.baseline_epochs,
+            optimizer=name if name in EXPONENTS else None,
+            weight_decay=config.get("weight_decay") or None,
+            beta_2=config.get("beta_2"),
+            noise_scale=noise if 0 < noise < math.inf else None,
+        )
+
+    @property
+    def code(self) -> str:
+        """The lines that train with it."""
+        row, calls = self.row, self.row.accumulation
+        micro = f" micro_batch_size={row.batch // calls}," if calls > 1 else ""
+        return (
+            f"found = tf_lamb.find_rate(\n"
+            f"    model, data, {row.batch}, epochs={self.epochs:.3g},{micro}\n"
+            f"    baseline_batch_size={self.answer.baseline})\n"
+            f"model.compile(optimizer=found.optimizer(), loss=...)\n"
+            f"model.fit(..., batch_size={row.batch // calls}, epochs={math.ceil(self.epochs)})"
+        )
+
+    def __str__(self) -> str:
+        return "\n".join([*self._short_runs(), self.timed, str(self.answer)])
+
+    def _short_runs(self):
+        if not self.runs:
+            return
+        yield f"short runs to a held-out loss of {self.target:.4g}, at the best rate of each batch:"
+        for batch, runs in reach.of_best_rates(self.runs).items():
+            reached = ", ".join(f"{run.steps:.3g}" for run in runs)
+            yield f"  batch {batch:,}, learning rate {runs[0].rate:.3g}: {reached} steps"
+        yield f"  they took {self.cost:.2f} times the examples of the baseline"
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draws the hours at each batch, and those that are likely.
+
+        Args:
+            ax: The matplotlib `Axes`. Defaults to None: that of a new figure.
+
+        Returns:
+            The `Axes`. The caller shows or saves it.
+
+        Raises:
+            ModuleNotFoundError: if matplotlib is not installed.
+        """
+        return plots.batches(self.answer, ax)

@@ -1,0 +1,210 @@
+"""Steps to a loss, of short runs at a constant rate."""
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+
+from tf_lamb.api.find.trials import Trials
+from tf_lamb.core import search
+
+RATES = 4  # that are tried at a batch, at most
+SEEDS = 3  # orders of the data, of the best rate
+MORE = 4  # runs of them, at most, until one rate is the best by all its seeds
+FARTHER = 3  # times the examples of the baseline's run, after which a run is given up
+GIVEN_UP = 2  # times the steps of the best, after which another order of the data is
+WARMUP = 0.05  # of the baseline's run, in examples
+LOOKS = 1.15  # from one evaluation to the next, in steps
+LAST = 3  # evaluations, whose mean is compared: their lag is the same at every batch
+EARLY = 4  # times before the first step at which the target may be reached, evaluations begin
+LEAST_STEPS = 4  # at the large batch, where nothing bends
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A short run.
+
+    Attributes:
+        batch, rate, seed: Of it.
+        steps: To the target, between two evaluations; infinite where it did not arrive.
+        made: Its steps.
+    """
+
+    batch: int
+    rate: float
+    seed: int
+    steps: float
+    made: int
+
+
+Losses = dict[int, tuple[float, ...]]  # step -> those of the held-out blocks
+
+
+def losses(
+    trials: Trials, rate: float, steps: int, warm: float, first: float, target: float = -math.inf
+) -> Losses:
+    """Held-out losses of a run that ends at the target, or at a loss that is not finite.
+
+    Args:
+        trials: Which have an optimizer.
+        rate: After the warmup.
+        steps: At most.
+        warm: Steps of warmup.
+        first: The step of the first evaluation after the start.
+        target: The mean of the last losses.
+    """
+    trials.start()
+    seen, look = {0: trials.look()}, first
+    for step in range(1, steps + 1):
+        if not math.isfinite(trials.step(rate * min(1.0, step / max(1.0, warm)))):
+            break
+        if step >= look or step == steps:
+            if not (here := trials.look()):
+                break
+            seen[step] = here
+            if crossing(seen, target) < math.inf:
+                break
+            look = max(step + 1, step * LOOKS)
+    return seen
+
+
+def means(seen: Losses) -> list[tuple[int, float]]:
+    """(step, mean of the last losses up to it), without the start."""
+    steps, each = zip(*((at, statistics.fmean(losses)) for at, losses in seen.items()), strict=True)
+    return [
+        (steps[i], statistics.fmean(each[i + 1 - LAST : i + 1])) for i in range(LAST, len(each))
+    ]
+
+
+def crossing(seen: Losses, target: float) -> float:
+    """The step at which `means` first are the target; infinite where they never are."""
+    found = means(seen)
+    if found and found[0][1] <= target:
+        return found[0][0]
+    for (a, above), (b, below) in itertools.pairwise(found):
+        if below <= target < above:
+            return a + (b - a) * (above - target) / (above - below)
+    return math.inf
+
+
+def learned(seen: Losses) -> bool:
+    """Whether the last loss can be told from the first."""
+    ends = [search.Trial("", 0.0, 0.0, 0, seen[at]) for at in (min(seen), max(seen))]
+    return not search.is_level(*ends) and ends[1].loss < ends[0].loss
+
+
+def fastest(run: Callable[[float, float], Run], start: float) -> list[Run]:
+    """Runs at rates twice apart, from `start` to beyond the one of the fewest steps.
+
+    Args:
+        run: rate, steps after which it is given up -> the run.
+    """
+    made: dict[float, Run] = {}
+    rate = start
+    while len(made) < RATES:
+        least = min((each.steps for each in made.values()), default=math.inf)
+        made[rate] = run(rate, least)
+        best = min(made.values(), key=lambda each: each.steps).rate
+        left = [each for each in (2 * best, best / 2) if each not in made]
+        if not left:
+            break
+        rate = left[0]
+    return list(made.values())
+
+
+def most_examples(base: int, length: int) -> int:
+    """The most that `short_runs` train on."""
+    return base * length * (1 + FARTHER) * (RATES + MORE * GIVEN_UP)
+
+
+def short_runs(
+    begin: Callable[[int], AbstractContextManager[Trials]], rate: float, base: int, large: int,
+    length: int, say: Callable[[str], None],
+) -> tuple[float, list[Run]]:  # fmt: skip
+    """The target, and runs to it at two batches.
+
+    Args:
+        begin: batch -> trials of it, with an optimizer.
+        rate: That was tuned at the base batch.
+        base, large: The batches.
+        length: Steps of the first run, at the base batch, which sets the target.
+        say: Prints a line.
+
+    Raises:
+        ValueError: if nothing is learned, or no run at the large batch reaches the target.
+    """
+    warm = WARMUP * length * base
+    with begin(base) as trials:
+        seen = losses(trials, rate, length, warm / base, length / EARLY)
+        if max(seen) < length or not learned(seen):
+            raise ValueError(
+                f"The model learns nothing in {length:,} steps at batch {base:,} and rate "
+                f"{rate:.3g}, so that there is no loss to reach: look at the baseline first, or "
+                "pass runs= or noise_scale=."
+            )
+        target = means(seen)[-1][1]
+        first = Run(base, rate, 0, crossing(seen, target), length)
+        runs = _at(trials, base, rate, target, warm, length, first.steps, say, first)
+    steps = mean_steps(best_of(runs)) * base / large
+    with begin(large) as trials:
+        start = rate * math.sqrt(large / base)
+        more = _at(trials, large, start, target, warm, FARTHER * steps, steps, say)
+    if not best_of(more):
+        raise ValueError(
+            f"No run at batch {large:,} reaches the loss of the baseline's in {FARTHER} times its "
+            f"examples: the noise scale is below {(large - FARTHER * base) / (FARTHER - 1):,.0f}. "
+            f"Pass a smaller large_batch_size."
+        )
+    return target, runs + more
+
+
+def best_of(runs: Iterable[Run]) -> list[Run]:
+    """Those at the rate of the fewest steps, in the geometric mean; none where no run arrived."""
+    rates: dict[float, list[Run]] = {}
+    for run in runs:
+        if run.steps < math.inf:
+            rates.setdefault(run.rate, []).append(run)
+    return min(rates.values(), key=mean_steps, default=[])
+
+
+def mean_steps(runs: Iterable[Run]) -> float:
+    """Their geometric mean."""
+    return statistics.geometric_mean(run.steps for run in runs)
+
+
+def of_best_rates(runs: Iterable[Run]) -> dict[int, list[Run]]:
+    """batch -> `best_of` it."""
+    by_batch: dict[int, list[Run]] = {}
+    for run in runs:
+        by_batch.setdefault(run.batch, []).append(run)
+    return {batch: best_of(each) for batch, each in by_batch.items()}
+
+
+def _at(trials, batch, start, target, warm, most, least, say, first=None):
+    """Runs at one batch: several rates, and the best with other orders of the data."""
+
+    def run(rate, given_up, seed=0):
+        if first is not None and (rate, seed) == (first.rate, 0):
+            return first
+        trials.seed = seed
+        limit = math.ceil(given_up if seed else min(most, given_up))
+        seen = losses(trials, rate, limit, warm / batch, least / EARLY, target)
+        steps, made = crossing(seen, target), max(seen)
+        if seed:  # the best rate; given up, it counts as if it had arrived
+            steps = min(steps, limit)
+        say(f"batch {batch:,}, rate {rate:.3g}: " + _reached(steps, made))
+        return Run(batch, rate, seed, steps, made)
+
+    runs = fastest(run, start)
+    for _ in range(MORE):
+        best = best_of(runs)
+        if not best or len(best) == SEEDS:
+            break
+        runs.append(run(best[0].rate, GIVEN_UP * mean_steps(best), len(best)))
+    return runs
+
+
+def _reached(steps, made):
+    return f"{steps:,.1f} steps" if steps < math.inf else f"not in {made:,} steps"
