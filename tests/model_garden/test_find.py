@@ -19,7 +19,9 @@ from tf_lamb.core.goodput import plan, steps, time
 from tf_lamb.model_garden import find
 from tf_lamb.model_garden.checks import data
 from tf_lamb.model_garden.experiments import parsing
-from tf_lamb.model_garden.running import timing
+from tf_lamb.model_garden.running import batches, timing
+from tf_lamb.tpu import roofline
+from tf_lamb.tpu.report import Report, Work
 
 
 def flags(**given):
@@ -27,7 +29,7 @@ def flags(**given):
     args = Flags(experiment=EXPERIMENT)
     lists = dict.fromkeys(("runs", "step_seconds", "batches", "devices"), ())
     others = dict.fromkeys((
-        "noise_scale", "noise_dir", "micro_batch_size", "examples", "price", "deadline",
+        "noise_scale", "noise_dir", "topology", "micro_batch_size", "examples", "price", "deadline",
         "output_dir", "write_config",
     ))  # fmt: skip
     vars(args).update(replace_stock=False, gin_file=[], gin_params=[])
@@ -142,6 +144,67 @@ def test_a_timed_step_is_of_one_micro_batch(records, monkeypatch):
     params = build(tiny(records, optimizer_config=optimizer(gradient_accumulation_steps=2)))
     assert timing.seconds(params, 4) == pytest.approx(1 / timing.STEPS)
     assert seen == [(4, 1), 1, *[timing.STEPS] * timing.CALLS]
+
+
+TOPOLOGY = roofline.topology("v5e:2x2")
+UPDATE, EXAMPLE, LARGEST, GRADIENTS = 8e9, 1e9, 32, 4e9  # bytes
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """A TPU's compiler whose steps move so many bytes; the batches that it was asked for."""
+    asked = []
+
+    def ask(params, topology, name, *, largest_batch, say):
+        batch = params.task.train_data.global_batch_size
+        asked.append((batch // topology.replicas, batches.micro_batches(params)))
+        moved = UPDATE + EXAMPLE * batch / topology.replicas
+        fits = batch <= LARGEST * topology.replicas
+        return Report(
+            name, topology, batch, largest=LARGEST if largest_batch else None,
+            work=Work(1.0, moved, 0.5, UPDATE, GRADIENTS) if fits else None,
+        )  # fmt: skip
+
+    monkeypatch.setattr(find.preflight, "ask", ask)
+    monkeypatch.setattr(find.compiler, "require", lambda: None)
+    return asked
+
+
+def on_a_tpu(records):
+    settings = tiny(records, optimizer_config=optimizer(gradient_accumulation_steps=2))
+    settings["runtime"]["distribution_strategy"] = "tpu"
+    return build(settings)
+
+
+def test_a_topology_bounds_the_time_and_the_memory(records, compiled):
+    answer = find.ask(on_a_tpu(records), flags(noise_scale=64.0, topology="v5e:2x2"))
+    assert compiled == [(1, 1), (2, 1), (8, 1), (32, 1)]
+    found, chip = answer.machine, TOPOLOGY.chip
+    assert (found.micro_batch, found.devices) == (LARGEST, (4,))
+    assert found.time.beta_c == pytest.approx(EXAMPLE / chip.bandwidth)
+    assert found.time.update == pytest.approx(UPDATE / chip.bandwidth)
+    assert found.time.alpha_c == pytest.approx(0, abs=1e-9)
+    # The longer of the two is all that counts.
+    network = 2 * 3 / 4 * GRADIENTS / chip.links
+    micro = EXAMPLE * 2 / chip.bandwidth
+    assert network > 10 * micro
+    assert found.seconds(8, 4) == pytest.approx(network + found.time.update)
+    text = str(answer)
+    assert "\nat least " in text and "network hidden" in text and "  least time  " in text
+
+
+def test_a_topology_is_refused_where_it_cannot_be(records, compiled):
+    given = {"noise_scale": 64.0, "topology": "v5e:2x2"}
+    with pytest.raises(find.UserError, match="64 examples at once do not fit a device of v5e:2x2"):
+        find.ask(on_a_tpu(records), flags(micro_batch_size=64, **given))
+    with pytest.raises(find.UserError, match="Write runtime.distribution_strategy=tpu"):
+        find.ask(build(tiny(records)), flags(**given))
+    for more, words in (
+        ({"topology": "v9:2x2"}, "TPU v9 is not known"),
+        ({"devices": ["8"]}, "--topology=v5e:2x2 tells the same as --devices: leave one out"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            find.check_flags(flags(**given | more))
 
 
 def readings(folder, values):

@@ -10,16 +10,19 @@ The steps at another batch come from one of these:
 *   `--noise_scale=1000`: the gradient noise scale in examples, as it was read last;
 *   `--noise_dir=MODEL_DIR`: the last finite reading of a run that measured it.
 
-The seconds of a step come from `--step_seconds=16:0.05,64:0.12`, or are measured here: a few steps
-of the experiment's own trainer on one device, at two or three micro-batches. The network between
-devices is not counted.
+The seconds of a step come from `--step_seconds=16:0.05,64:0.12`; or are measured here, by a few
+steps of the experiment's own trainer on one device, at two or three micro-batches; the network
+between devices is not counted. Or they are a bound: with `--topology=v3:32x32` the TPU's own
+compiler says, as in `tf_lamb.model_garden.preflight`, what a step takes at least and what fits.
 
 The command prints a table of the batches, and which to take. `--write_config` writes that one as a
 YAML for `tf_lamb.model_garden.train`: the settings by the rules of `--recipe=transfer`, over the
 steps of the table.
 """
 
+import dataclasses
 import functools
+import math
 import os
 import shlex
 import sys
@@ -29,11 +32,13 @@ from absl import app, flags
 from tf_lamb.api import plots
 from tf_lamb.core import messages
 from tf_lamb.core.goodput import plan, steps, time
-from tf_lamb.model_garden import report, train
+from tf_lamb.model_garden import preflight, report, train
 from tf_lamb.model_garden.errors import UserError, begin, named, one_line
 from tf_lamb.model_garden.folders import yamls
 from tf_lamb.model_garden.running.console import Console
+from tf_lamb.tpu import compiler, roofline
 
+HIDDEN = 10.0  # adaptdl's gamma where the network hides behind the gradients
 _STEPS = {
     "runs": "--runs=64:4800,1024:300, the steps to the same loss at two batches",
     "noise_scale": "--noise_scale=N",
@@ -48,6 +53,7 @@ def define_flags() -> None:
     flags.DEFINE_float("noise_scale", None, "The gradient noise scale, in examples.")
     flags.DEFINE_string("noise_dir", None, "The --model_dir of a run that measured it.")
     flags.DEFINE_list("step_seconds", [], "MICRO_BATCH:SECONDS of steps on one device.")
+    flags.DEFINE_string("topology", None, "The TPU slice: v3:32x32, v4:4x4x4, v5e:4x8, ...")
     flags.DEFINE_list("batches", [], "The batches to compare; or powers of two times the baseline.")
     flags.DEFINE_list("devices", [], "How many; several numbers are compared.")
     flags.DEFINE_integer(
@@ -80,6 +86,14 @@ def check_flags(args) -> None:
     _time_of_steps(args)
     for name in ("batches", "devices"):
         _integers(args, name)
+    if args.topology:
+        compiler.require()
+        roofline.topology(args.topology)
+        for name in ("devices", "step_seconds"):
+            if getattr(args, name):
+                raise UserError(
+                    f"--topology={args.topology} tells the same as --{name}: leave one out"
+                )
     if args.output_dir:
         messages.require_installed("A picture of batches", "matplotlib", extra="pictures")
     if (path := args.write_config) and os.path.exists(path):
@@ -127,9 +141,9 @@ def _time_of_steps(args):
             return _fit(timed)
 
 
-def _fit(timed):
+def _fit(timed, update=0.0):
     sizes, seconds = zip(*timed, strict=True)
-    return time.fit(sizes, seconds)
+    return time.fit(sizes, seconds, update)
 
 
 def last_noise_scale(model_dir: str) -> float:
@@ -173,9 +187,17 @@ def ask(params, args, say=print) -> plan.Answer:
             f"task.train_data.global_batch_size={baseline:,} is more than the {examples:,} "
             "examples of task.train_data. Take a smaller batch, or more data"
         )
-    replicas = batches.replicas(params) or 1
-    devices = tuple(_integers(args, "devices")) or (replicas,)
-    share = batches.per_replica_batch(baseline, replicas, batches.micro_batches(params))
+    topology, replicas = None, batches.replicas(params)
+    if args.topology:
+        topology = roofline.topology(args.topology)
+        if replicas is not None:
+            raise UserError(
+                f"runtime.distribution_strategy={params.runtime.distribution_strategy} is not that "
+                f"of --topology={topology}. Write runtime.distribution_strategy=tpu"
+            )
+        replicas = topology.replicas
+    devices = tuple(_integers(args, "devices")) or (replicas or 1,)
+    share = math.ceil(baseline / (replicas or 1) / batches.micro_batches(params))
     micro = args.micro_batch_size or max([share, *(size for size, _ in _timed(args))])
     accumulates = params.trainer.optimizer_config.optimizer.type in OPTIMIZERS
     counted = _steps_of_runs(args)
@@ -184,7 +206,7 @@ def ask(params, args, say=print) -> plan.Answer:
         with named("--noise_scale"):
             counted = steps.from_noise(noise, baseline, params.trainer.train_steps)
 
-    def planned(seconds):
+    def planned(seconds, micro):
         try:
             return plan.plan(
                 counted,
@@ -198,11 +220,13 @@ def ask(params, args, say=print) -> plan.Answer:
         except (TypeError, ValueError) as error:
             raise UserError(str(error)) from error
 
-    planned(time.StepTime(1.0, 1.0))  # refuses before any step
+    planned(time.StepTime(1.0, 1.0), micro)  # refuses before any step
     if args.write_config:
         with named("--write_config"):
             recipes.fill_in(recipes.TRANSFER, baseline, params)
-    return planned(_time_of_steps(args) or _measured(params, micro, say))
+    if topology:
+        return planned(*_least(params, topology, micro, args, say))
+    return planned(_time_of_steps(args) or _measured(params, micro, say), micro)
 
 
 def _measured(params, most, say):
@@ -211,7 +235,7 @@ def _measured(params, most, say):
     from tf_lamb.model_garden.running import timing
 
     if params.runtime.distribution_strategy.lower() == "tpu":
-        raise UserError("runtime.distribution_strategy=tpu is not timed here. Pass --step_seconds")
+        raise UserError("runtime.distribution_strategy=tpu is not timed here. Pass --topology")
     data.check_data(params, training=True, evaluating=False)
     experiment.check_devices(params)
     timed = []
@@ -220,6 +244,39 @@ def _measured(params, most, say):
         timed.append((size, timing.seconds(params, size)))
         say(f"{timed[-1][1]:.3g} s a step")
     return _fit(timed)
+
+
+def _least(params, topology, micro, args, say):
+    """The least time of a step on a TPU, and the most examples that fit a device.
+
+    The network is taken as hidden behind the rest of the step, as far as it can be.
+    """
+    from tf_lamb.model_garden.running import timing
+
+    def report(examples, largest_batch=False):
+        return preflight.ask(
+            timing.one_micro_batch(params, examples * topology.replicas), topology,
+            args.experiment, largest_batch=largest_batch, say=say,
+        )  # fmt: skip
+
+    most = args.micro_batch_size or report(micro, largest_batch=True).largest
+    if not most:
+        raise UserError(f"no batch fits a device of {topology}: the model has to shrink")
+    timed, update, network = [], 0.0, 0.0
+    for examples in timing.sizes(most):
+        found = report(examples)
+        if not found.fits:
+            raise UserError(
+                f"{examples:,} examples at once do not fit a device of {topology}. Write a smaller "
+                "--micro_batch_size, or leave it out"
+            )
+        work, least = found.work, found.bounds
+        timed.append((examples, max(least.compute, least.memory)))
+        if work.update_flops is not None:
+            update = roofline.bounds(topology, work.update_flops, work.update_bytes, 0).step
+        network = least.network
+    bound = dataclasses.replace(_fit(timed, update), gamma=HIDDEN, bound=True)
+    return time.with_network(bound, network, "hidden"), most
 
 
 def settings_at(params, row, settings: dict) -> dict:

@@ -260,8 +260,8 @@ def _measured(answer):
         "at least"
     )
     parts = [
-        f"{_duration(time.alpha_c)} a micro-batch + {_duration(time.beta_c)} an example "
-        f"(worst residual {time.residual:.0%})"
+        f"{'at least ' if time.bound else ''}{_duration(time.alpha_c)} a micro-batch + "
+        f"{_duration(time.beta_c)} an example (worst residual {time.residual:.0%})"
     ]
     if time.update:
         parts.append(f"{_duration(time.update)} an update")
@@ -273,7 +273,8 @@ def _measured(answer):
 def _table(answer):
     """The rows as text, numbers to the right."""
     priced = answer.machine.price is not None
-    head = ["batch", "= micro x accum x devices", "steps", "examples", "vs base", "a step", "time",
+    hours = "least time" if answer.machine.time.bound else "time"
+    head = ["batch", "= micro x accum x devices", "steps", "examples", "vs base", "a step", hours,
             "device-hours", *(["cost"] if priced else []), ""]  # fmt: skip
     cells = [head]
     for row in answer.rows:

@@ -36,6 +36,7 @@ class StepTime:
     update: float = 0.0
     residual: float = 0.0  # the largest of the fit, relative
     network: str = ""  # how T_net is known: "measured", "assumed"
+    bound: bool = False  # whether it takes this at least
 
 
 def fit(micro_batches: Sequence[float], seconds: Sequence[float], update: float = 0.0) -> StepTime:

@@ -23,6 +23,18 @@ def sizes(most: int) -> list[int]:
     return sorted({max(most // part, 1) for part in (16, 4, 1)})
 
 
+def one_micro_batch(params, batch: int):
+    """The experiment at this batch, without accumulation."""
+    optimizer = params.trainer.optimizer_config.optimizer
+    alone = {"gradient_accumulation_steps": 1}
+    if not hasattr(optimizer.get(), "gradient_accumulation_steps"):
+        alone = {}
+    return params.replace(
+        task={"train_data": {"global_batch_size": batch}},
+        trainer={"optimizer_config": {"optimizer": {optimizer.type: alone}}},
+    )
+
+
 def seconds(params, examples: int) -> float:
     """Seconds of a step of this many examples on one device, reading and update included.
 
@@ -35,14 +47,7 @@ def seconds(params, examples: int) -> float:
     Raises:
         UserError: where such a step does not fit the device.
     """
-    chosen = params.trainer.optimizer_config.optimizer
-    alone = {"gradient_accumulation_steps": 1}
-    optimizer = alone if hasattr(chosen.get(), "gradient_accumulation_steps") else {}
-    params = params.replace(
-        runtime={"distribution_strategy": "one_device"},
-        task={"train_data": {"global_batch_size": examples}},
-        trainer={"optimizer_config": {"optimizer": {chosen.type: optimizer}}},
-    )
+    params = one_micro_batch(params, examples)
     if params.runtime.mixed_precision_dtype:
         performance.set_mixed_precision_policy(params.runtime.mixed_precision_dtype)
     strategy = distribute_utils.get_distribution_strategy(
