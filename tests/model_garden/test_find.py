@@ -20,8 +20,8 @@ from tf_lamb.model_garden import find
 from tf_lamb.model_garden.checks import data
 from tf_lamb.model_garden.experiments import parsing
 from tf_lamb.model_garden.running import batches, timing
-from tf_lamb.tpu import roofline
-from tf_lamb.tpu.report import Report, Work
+from tf_lamb.tpu import compiler, roofline
+from tf_lamb.tpu.report import Report
 
 
 def flags(**given):
@@ -147,27 +147,37 @@ def test_a_timed_step_is_of_one_micro_batch(records, monkeypatch):
 
 
 TOPOLOGY = roofline.topology("v5e:2x2")
-UPDATE, EXAMPLE, LARGEST, GRADIENTS = 8e9, 1e9, 32, 4e9  # bytes
+ALONE = 8e9  # bytes of the update
+UPDATE, EXAMPLE, LARGEST, GRADIENTS = 8e9, 1e9, 31, 4e9  # bytes, examples
 
 
 @pytest.fixture
 def compiled(monkeypatch):
     """A TPU's compiler whose steps move so many bytes; the batches that it was asked for."""
-    asked = []
+    seen = []
 
-    def ask(params, topology, name, *, largest_batch, say):
-        batch = params.task.train_data.global_batch_size
-        asked.append((batch // topology.replicas, batches.micro_batches(params)))
-        moved = UPDATE + EXAMPLE * batch / topology.replicas
-        fits = batch <= LARGEST * topology.replicas
-        return Report(
-            name, topology, batch, largest=LARGEST if largest_batch else None,
-            work=Work(1.0, moved, 0.5, UPDATE, GRADIENTS) if fits else None,
-        )  # fmt: skip
+    class Compiled:
+        weights = slots = 0
 
-    monkeypatch.setattr(find.preflight, "ask", ask)
+        def step(self, examples):
+            seen.append(examples)
+            if (needed := int(examples * TOPOLOGY.chip.memory / LARGEST)) > TOPOLOGY.chip.memory:
+                raise compiler.TooLarge(needed, TOPOLOGY.chip.memory)
+            return compiler.Program(0, 0, 0, needed, 1.0, UPDATE + EXAMPLE * examples, ())
+
+        def update(self):
+            return compiler.Program(0, 0, 0, 0, 1.0, ALONE, ())
+
+        def network(self, _):
+            return GRADIENTS, GRADIENTS, None
+
+    def prepare(params, topology, name, say):
+        assert topology == TOPOLOGY and batches.micro_batches(params) == 1
+        return Report(name, topology, params.task.train_data.global_batch_size), Compiled()
+
+    monkeypatch.setattr(find.preflight, "prepare", prepare)
     monkeypatch.setattr(find.compiler, "require", lambda: None)
-    return asked
+    return seen
 
 
 def on_a_tpu(records):
@@ -178,7 +188,7 @@ def on_a_tpu(records):
 
 def test_a_topology_bounds_the_time_and_the_memory(records, compiled):
     answer = find.ask(on_a_tpu(records), flags(noise_scale=64.0, topology="v5e:2x2"))
-    assert compiled == [(1, 1), (2, 1), (8, 1), (32, 1)]
+    assert compiled[0] == 1 and compiled[-3:] == [1, 7, 31]
     found, chip = answer.machine, TOPOLOGY.chip
     assert (found.micro_batch, found.devices) == (LARGEST, (4,))
     assert found.time.beta_c == pytest.approx(EXAMPLE / chip.bandwidth)
@@ -193,9 +203,18 @@ def test_a_topology_bounds_the_time_and_the_memory(records, compiled):
     assert "\nat least " in text and "network hidden" in text and "  least time  " in text
 
 
+def test_an_update_that_takes_longer_alone_is_part_of_the_step(records, compiled, monkeypatch):
+    monkeypatch.setitem(globals(), "ALONE", 9e9)
+    args = flags(noise_scale=64.0, topology="v5e:2x2", micro_batch_size=16)
+    alone = find.ask(on_a_tpu(records), args).machine.time
+    assert alone.update == pytest.approx(UPDATE / TOPOLOGY.chip.bandwidth)
+    assert alone.alpha_c == 0
+    assert compiled == [1, 4, 16]
+
+
 def test_a_topology_is_refused_where_it_cannot_be(records, compiled):
     given = {"noise_scale": 64.0, "topology": "v5e:2x2"}
-    with pytest.raises(find.UserError, match="64 examples at once do not fit a device of v5e:2x2"):
+    with pytest.raises(find.UserError, match="64 examples at once on v5e:2x2: "):
         find.ask(on_a_tpu(records), flags(micro_batch_size=64, **given))
     with pytest.raises(find.UserError, match="Write runtime.distribution_strategy=tpu"):
         find.ask(build(tiny(records)), flags(**given))

@@ -20,6 +20,7 @@ YAML for `tf_lamb.model_garden.train`: the settings by the rules of `--recipe=tr
 steps of the table.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -37,6 +38,7 @@ from tf_lamb.model_garden.errors import UserError, begin, named, one_line
 from tf_lamb.model_garden.folders import yamls
 from tf_lamb.model_garden.running.console import Console
 from tf_lamb.tpu import compiler, roofline
+from tf_lamb.tpu.answers import asked
 
 HIDDEN = 10.0  # adaptdl's gamma where the network hides behind the gradients
 _STEPS = {
@@ -141,9 +143,9 @@ def _time_of_steps(args):
             return _fit(timed)
 
 
-def _fit(timed, update=0.0):
+def _fit(timed):
     sizes, seconds = zip(*timed, strict=True)
-    return time.fit(sizes, seconds, update)
+    return time.fit(sizes, seconds)
 
 
 def last_noise_scale(model_dir: str) -> float:
@@ -170,7 +172,7 @@ def ask(params, args, say=print) -> plan.Answer:
     Raises:
         UserError: where nothing can be planned; before any step where that can be known.
     """
-    from tf_lamb.model_garden.checks import data, experiment
+    from tf_lamb.model_garden.checks import experiment
     from tf_lamb.model_garden.experiments import recipes
     from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
     from tf_lamb.model_garden.running import batches
@@ -179,14 +181,7 @@ def ask(params, args, say=print) -> plan.Answer:
     experiment.check_optimizer(params)
     experiment.check_batch(params)
     baseline = params.task.train_data.global_batch_size
-    examples = args.examples or data.count_examples(params.task.train_data)
-    if not examples:
-        raise UserError("the examples of task.train_data cannot be counted. Write --examples=N")
-    if baseline > examples:
-        raise UserError(
-            f"task.train_data.global_batch_size={baseline:,} is more than the {examples:,} "
-            "examples of task.train_data. Take a smaller batch, or more data"
-        )
+    examples = _examples(params, args)
     topology, replicas = None, batches.replicas(params)
     if args.topology:
         topology = roofline.topology(args.topology)
@@ -229,6 +224,22 @@ def ask(params, args, say=print) -> plan.Answer:
     return planned(_time_of_steps(args) or _measured(params, micro, say), micro)
 
 
+def _examples(params, args):
+    """How many there are to train on; more than the baseline's batch."""
+    from tf_lamb.model_garden.checks import data
+
+    batch = params.task.train_data.global_batch_size
+    examples = args.examples or data.count_examples(params.task.train_data)
+    if not examples:
+        raise UserError("the examples of task.train_data cannot be counted. Write --examples=N")
+    if batch > examples:
+        raise UserError(
+            f"task.train_data.global_batch_size={batch:,} is more than the {examples:,} examples "
+            "of task.train_data. Take a smaller batch, or more data"
+        )
+    return examples
+
+
 def _measured(params, most, say):
     """The time of a step on one device of this machine."""
     from tf_lamb.model_garden.checks import data, experiment
@@ -253,30 +264,30 @@ def _least(params, topology, micro, args, say):
     """
     from tf_lamb.model_garden.running import timing
 
-    def report(examples, largest_batch=False):
-        return preflight.ask(
-            timing.one_micro_batch(params, examples * topology.replicas), topology,
-            args.experiment, largest_batch=largest_batch, say=say,
-        )  # fmt: skip
-
-    most = args.micro_batch_size or report(micro, largest_batch=True).largest
-    if not most:
-        raise UserError(f"no batch fits a device of {topology}: the model has to shrink")
-    timed, update, network = [], 0.0, 0.0
-    for examples in timing.sizes(most):
-        found = report(examples)
-        if not found.fits:
-            raise UserError(
-                f"{examples:,} examples at once do not fit a device of {topology}. Write a smaller "
-                "--micro_batch_size, or leave it out"
-            )
-        work, least = found.work, found.bounds
-        timed.append((examples, max(least.compute, least.memory)))
-        if work.update_flops is not None:
-            update = roofline.bounds(topology, work.update_flops, work.update_bytes, 0).step
-        network = least.network
-    bound = dataclasses.replace(_fit(timed, update), gamma=HIDDEN, bound=True)
-    return time.with_network(bound, network, "hidden"), most
+    share = timing.one_micro_batch(params, micro * topology.replicas)
+    report, compiled = preflight.prepare(share, topology, args.experiment, say=say)
+    if not (most := args.micro_batch_size):
+        found = asked(report, compiled, largest_batch=True)
+        if not (most := found.largest):
+            why = found.refused or "no batch was found that fits a device"
+            raise UserError(f"--topology={topology}: {why}")
+    timed, update = [], 0.0
+    try:
+        for examples in timing.sizes(most):
+            program = compiled.step(examples)
+            reduced, *_ = compiled.network(program)
+            least = roofline.bounds(topology, program.flops, program.bytes_moved, reduced)
+            timed.append((examples, max(least.compute, least.memory)))
+        with contextlib.suppress(compiler.Refused):  # alone it may be
+            program = compiled.update()
+            update = roofline.bounds(topology, program.flops, program.bytes_moved, 0).step
+    except compiler.Refused as refusal:
+        raise UserError(f"{examples:,} examples at once on {topology}: {refusal}") from refusal
+    fitted = _fit(timed)
+    update = min(update, fitted.alpha_c)  # alone it may take longer than within a step
+    alpha = fitted.alpha_c - update
+    bound = dataclasses.replace(fitted, alpha_c=alpha, update=update, gamma=HIDDEN, bound=True)
+    return time.with_network(bound, least.network, "hidden"), most
 
 
 def settings_at(params, row, settings: dict) -> dict:

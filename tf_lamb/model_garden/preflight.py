@@ -67,6 +67,12 @@ def ask(
     Raises:
         UserError: where the run cannot be; before the model is built where that can be known.
     """
+    report, compiled = prepare(params, topology, name, cache_dir=cache_dir, say=say)
+    return asked(report, compiled, largest_batch=largest_batch, print_fn=print_fn)
+
+
+def prepare(params, topology: roofline.Topology, name: str, *, cache_dir="auto", say=print):
+    """The report on an experiment before anything is compiled, and what compiles; see `ask`."""
     # In this order: what needs no framework, what needs no model, and the rest.
     from tf_lamb.model_garden.checks.experiment import check_optimizer, check_runtime
     from tf_lamb.model_garden.experiments.recipes import model_of
@@ -88,8 +94,7 @@ def ask(
         published=recipes.published_time(model_of(params), batch, params.trainer.train_steps),
     )  # fmt: skip
     kept = Cache(cache_dir, device.device_kind, compiler.text_of)
-    compiled = _Compiled(params, device, kept, say)
-    return asked(report, compiled, largest_batch=largest_batch, print_fn=print_fn)
+    return report, _Compiled(params, device, kept, say)
 
 
 class _Compiled:
