@@ -521,3 +521,13 @@ def test_the_text():
 def test_what_is_refused(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_a_longer_run_has_the_same_noise_scale():
+    short = counts.from_runs([(32, 200), (512, 20), (512, 24)])
+    long = short.through(32, 2000)
+    assert long.at(32) == pytest.approx(2000)
+    assert long.noise == pytest.approx(short.noise)
+    assert long.interval == pytest.approx(short.interval)
+    assert long.between(512) == pytest.approx([10 * each for each in short.between(512)])
+    assert long.largest == short.largest

@@ -1,13 +1,14 @@
 """Seconds of a step at a few micro-batches, up to the largest that fits."""
 
 import re
-import statistics
 import time
 
 from tf_lamb.api.find.trials import Trials
 
 clock = time.perf_counter
-DISCARDED, TIMED = 4, 8  # calls of a micro-batch: those that compile, and those that count
+# Calls of a micro-batch: those that compile, and those of which the quickest counts, as other
+# programs only add to it.
+DISCARDED, TIMED = 4, 20
 GROWTH = 4  # from one micro-batch to the next
 LINEAR = 0.95  # of GROWTH: nearly as many times the seconds as the examples
 FULL = re.compile(
@@ -51,14 +52,14 @@ def step_seconds(trials: Trials, first: int, most: int) -> tuple[dict[int, float
 
 def update_seconds(trials: Trials, size: int) -> float:
     """Of calls that accumulate two micro-batches: what the second takes longer than the first."""
-    accumulates, updates = (statistics.median(each) for each in _calls(trials, size, parts=2))
+    accumulates, updates = map(min, _calls(trials, size, parts=2))
     return max(0.0, updates - accumulates)
 
 
 def _fitting(trials, size, seen):
-    """The median of the calls; None where there is no memory for them, but for the first size."""
+    """Seconds of a call; None where there is no memory for them, but for the first size."""
     try:
-        return statistics.median(_calls(trials, size)[0])
+        return min(_calls(trials, size)[0])
     except Exception as error:
         if not seen or not is_full(error):
             raise
