@@ -97,6 +97,7 @@ class FoundBatch:
             reached = ", ".join(f"{run.steps:.3g}" for run in runs)
             yield f"  batch {batch:,}, learning rate {runs[0].rate:.3g}: {reached} steps"
         yield f"  they took {self.cost:.2f} times the examples of the baseline"
+        yield "  noise grows as the loss falls: at the end of a run the scale is rather larger"
 
     def plot(self, ax: Any = None) -> Any:
         """Draws the hours at each batch, and those that are likely.
