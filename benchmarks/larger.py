@@ -4,9 +4,10 @@
     KERAS_BACKEND=jax python benchmarks/larger.py
 
 Fashion-MNIST and the network of adascale.py, twelve epochs at every batch, a warmup over the first
-5% and a linear decay to 0; plain `fit`. Adam's rate is tuned at 256 on one seed, from a grid. At
-each larger batch `find_rate` searches Adam's, Muon's and LAMB's; nothing else is tuned. Every run
-and every search is a line of the log; a command that was interrupted goes on where it stopped.
+5% and a linear decay to 0; plain `fit`. Adam's rate is tuned at 256 on one seed, from a grid.
+`find_batch` says what a batch costs; at the larger batch `find_rate` searches Adam's, Muon's and
+LAMB's; nothing else is tuned. Every run and every search is a line of the log; a command that was
+interrupted goes on where it stopped.
 """
 
 import math
@@ -25,7 +26,7 @@ from run_log import Log
 import tf_lamb.keras as ours
 from tf_lamb.keras import schedules
 
-BASE, BATCHES, EPOCHS, WARMUP = 256, (2048, 8192), 12, 0.05
+BASE, BATCHES, EPOCHS, WARMUP = 256, (2048,), 12, 0.05
 RATE = 0.002  # where the grid of the base begins
 ARMS = {
     "Adam": keras.optimizers.Adam, "Muon": ours.Muon, "LAMB": ours.LAMB,
@@ -86,15 +87,30 @@ class Runs:
             begin = time.time()
             found = ours.find_rate(
                 model, tuple(self.data[0]), batch, names, epochs=EPOCHS, baseline_batch_size=BASE,
-                validation_data=tuple(self.data[1]), budget=0.6 if batch < 4096 else 2.5,
+                validation_data=tuple(self.data[1]), budget=0.6,
                 verbose=False,
             )  # fmt: skip
-            print(found)
             return {"found": found.optimizer_name, "rate": found.rate, "why": found.why,
                     "cost": round(found.cost, 2), "seconds": round(time.time() - begin, 1),
                     "print": str(found).splitlines()}  # fmt: skip
 
         return self.log.run({"search": batch, "names": names}, make)
+
+    def batch(self, base_rate):
+        """What `find_batch` says."""
+
+        def make():
+            model = compiled(self.shape, keras.optimizers.Adam(base_rate), 1)
+            begin = time.time()
+            found = ours.find_batch(
+                model, tuple(self.data[0]), baseline_batch_size=BASE, baseline_epochs=EPOCHS,
+                large_batch_size=2048,
+                validation_data=tuple(self.data[1]), verbose=False,
+            )  # fmt: skip
+            return {"batch": found.batch_size, "seconds": round(time.time() - begin, 1),
+                    "print": str(found).splitlines()}  # fmt: skip
+
+        return self.log.run({"find_batch": BASE}, make)
 
 
 def main(_):
@@ -117,6 +133,7 @@ def main(_):
         )  # fmt: skip
 
     row("tuned", "Adam", BASE, rate)
+    print("\n".join(runs.batch(rate)["print"]), flush=True)
     for batch in BATCHES:
         row("Adam, nothing changed", "Adam", batch, rate)
         row("Adam, rate x sqrt(k)", "Adam", batch, rate * math.sqrt(batch / BASE))
