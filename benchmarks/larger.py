@@ -5,9 +5,9 @@
 
 Fashion-MNIST and the network of adascale.py, twelve epochs at every batch, a warmup over the first
 5% and a linear decay to 0; plain `fit`. Adam's rate is tuned at 256 on one seed, from a grid.
-`find_batch` says what a batch costs; at the larger batch `find_rate` searches Adam's, Muon's and
-LAMB's; nothing else is tuned. Every run and every search is a line of the log; a command that was
-interrupted goes on where it stopped.
+`find_batch` says how many epochs a larger batch takes to the same loss; `find_rate` searches Adam's
+and Muon's rate for that run, and it is made. Nothing else is tuned. Every run and every search is a
+line of the log; a command that was interrupted goes on where it stopped.
 """
 
 import math
@@ -26,7 +26,7 @@ from run_log import Log
 import tf_lamb.keras as ours
 from tf_lamb.keras import schedules
 
-BASE, BATCHES, EPOCHS, WARMUP = 256, (2048,), 12, 0.05
+BASE, LARGE, EPOCHS, WARMUP = 256, 2048, 12, 0.05
 RATE = 0.002  # where the grid of the base begins
 ARMS = {
     "Adam": keras.optimizers.Adam, "Muon": ours.Muon, "LAMB": ours.LAMB,
@@ -57,44 +57,44 @@ class Runs:
         self.log, self.data = Log(args.log), images(args.data)
         self.shape = self.data[0][0].shape[1:]
 
-    def train(self, name, batch, rate, seed):
+    def train(self, name, batch, rate, seed, epochs=EPOCHS):
         """Loss on the held-out pictures and accuracy on the test's, in percent, and seconds."""
 
         def make():
             (x, y), held_out, tested = self.data
-            steps = EPOCHS * math.ceil(len(y) / batch)
+            steps = epochs * math.ceil(len(y) / batch)
             model = compiled(self.shape, ARMS[name](schedule(rate, steps)), seed)
             begin = time.time()
-            model.fit(x, y, batch_size=batch, epochs=EPOCHS, verbose=0)
+            model.fit(x, y, batch_size=batch, epochs=epochs, verbose=0)
             seconds = time.time() - begin
             loss = model.evaluate(*held_out, batch_size=1000, verbose=0)[0]
             accuracy = model.evaluate(*tested, batch_size=1000, verbose=0)[1]
             return {"steps": steps, "loss": round(loss, 4) if math.isfinite(loss) else None,
                     "accuracy": round(100 * accuracy, 2), "seconds": round(seconds, 1)}  # fmt: skip
 
-        what = {"optimizer": name, "batch": batch, "rate": rate, "seed": seed}
+        what = {"optimizer": name, "batch": batch, "rate": rate, "seed": seed, "epochs": epochs}
         return self.log.run(what, make)
 
     def loss(self, *of):
         loss = self.train(*of)["loss"]
         return math.inf if loss is None else loss
 
-    def search(self, batch, base_rate, names):
+    def search(self, batch, base_rate, name, epochs):
         """What `find_rate` says."""
 
         def make():
             model = compiled(self.shape, keras.optimizers.Adam(base_rate), 1)
             begin = time.time()
+            is_base = {"baseline_batch_size": BASE} if name == "Adam" else {}
             found = ours.find_rate(
-                model, tuple(self.data[0]), batch, names, epochs=EPOCHS, baseline_batch_size=BASE,
-                validation_data=tuple(self.data[1]), budget=0.6,
-                verbose=False,
+                model, tuple(self.data[0]), batch, [name], epochs=epochs, **is_base,
+                validation_data=tuple(self.data[1]), verbose=False,
             )  # fmt: skip
-            return {"found": found.optimizer_name, "rate": found.rate, "why": found.why,
-                    "cost": round(found.cost, 2), "seconds": round(time.time() - begin, 1),
+            return {"found": found.rate, "why": found.why, "cost": round(found.cost, 2),
+                    "took": round(time.time() - begin, 1),
                     "print": str(found).splitlines()}  # fmt: skip
 
-        return self.log.run({"search": batch, "names": names}, make)
+        return self.log.run({"find_rate": name, "batch": batch, "for": epochs}, make)
 
     def batch(self, base_rate):
         """What `find_batch` says."""
@@ -104,10 +104,11 @@ class Runs:
             begin = time.time()
             found = ours.find_batch(
                 model, tuple(self.data[0]), baseline_batch_size=BASE, baseline_epochs=EPOCHS,
-                large_batch_size=2048,
+                large_batch_size=1024,
                 validation_data=tuple(self.data[1]), verbose=False,
             )  # fmt: skip
-            return {"batch": found.batch_size, "seconds": round(time.time() - begin, 1),
+            rows = {row.batch: row.relative for row in found.answer.rows}
+            return {"relative": rows, "took": round(time.time() - begin, 1),
                     "print": str(found).splitlines()}  # fmt: skip
 
         return self.log.run({"find_batch": BASE}, make)
@@ -118,30 +119,26 @@ def main(_):
     args = flags.FLAGS
     runs, seeds = Runs(args), range(1, args.seeds + 1)
     rate = preferred(lambda each: runs.loss("Adam", BASE, each, 1), [RATE, 2 * RATE, RATE / 2])
-    print(f"{'':28}{'batch':>7}{'rate':>10}{'steps':>7}{'loss':>16}{'test, %':>16}{'seconds':>9}")
+    print(f"{'':24}{'batch':>7}{'epochs':>8}{'rate':>10}{'steps':>7}{'loss':>17}{'test, %':>15}")
 
-    def row(label, name, batch, at):
-        made = [runs.train(name, batch, at, seed) for seed in seeds]
-        losses, scores, seconds = (
-            [line[key] or math.inf for line in made] for key in ("loss", "accuracy", "seconds")
-        )
+    def row(label, name, batch, at, epochs=EPOCHS):
+        made = [runs.train(name, batch, at, seed, epochs) for seed in seeds]
+        losses, scores = ([line[key] or math.inf for line in made] for key in ("loss", "accuracy"))
         print(
-            f"{label:28}{batch:>7,}{at:>10.3g}{made[0]['steps']:>7,}"
+            f"{label:24}{batch:>7,}{epochs:>8}{at:>10.3g}{made[0]['steps']:>7,}"
             f"{statistics.mean(losses):>9.4f} +-{statistics.stdev(losses):.4f}"
-            f"{statistics.mean(scores):>9.2f} +-{statistics.stdev(scores):.2f}"
-            f"{statistics.median(seconds):>9.1f}", flush=True,
+            f"{statistics.mean(scores):>9.2f} +-{statistics.stdev(scores):.2f}", flush=True,
         )  # fmt: skip
 
     row("tuned", "Adam", BASE, rate)
-    print("\n".join(runs.batch(rate)["print"]), flush=True)
-    for batch in BATCHES:
-        row("Adam, nothing changed", "Adam", batch, rate)
-        row("Adam, rate x sqrt(k)", "Adam", batch, rate * math.sqrt(batch / BASE))
-        for names in (["Adam"], ["Muon"], ["LAMB"]):
-            found = runs.search(batch, rate, names)
-            if found["rate"]:
-                row(f"{found['found']}, find_rate ({found['cost']:g})", found["found"], batch,
-                    float(f"{found['rate']:.3g}"))  # fmt: skip
+    answer = runs.batch(rate)
+    row("nothing changed", "Adam", LARGE, rate)
+    row("rate x sqrt(k)", "Adam", LARGE, rate * math.sqrt(LARGE / BASE))
+    epochs = round(EPOCHS * dict(zip(map(int, answer["relative"]), answer["relative"].values(),
+                                     strict=True))[LARGE])  # fmt: skip
+    for name in ("Adam", "Muon"):
+        found = runs.search(LARGE, rate, name, epochs)
+        row(f"{name} by find_rate", name, LARGE, float(f"{found['found']:.3g}"), epochs)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found import Candidate, FoundRate
 from tf_lamb.api.find.saved import Saved
-from tf_lamb.api.find.trials import Trials, check
+from tf_lamb.api.find.trials import Trials, check, tuned_rate
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks, search
 
@@ -260,15 +260,7 @@ def _answer(candidates, lengths, made, train_steps, **of_run) -> FoundRate:
 def _candidates(host, ours, model, optimizers, batch_ratio, baseline_rate, calls):
     """The optimizers to try: those that are named, and the model's own."""
     own = unwrapped(model.optimizer)
-    rate = own.learning_rate if baseline_rate is None else baseline_rate
-    config_rate = own.get_config()["learning_rate"]
-    if baseline_rate is None:
-        if isinstance(config_rate, dict) or callable(config_rate):
-            raise ValueError(
-                "The model's optimizer has a schedule: pass its peak, baseline_learning_rate=."
-            )
-        rate = float(config_rate)
-    rate = checks.number("baseline_learning_rate", rate, "(0, inf)")
+    rate = tuned_rate(own, baseline_rate)
     scaled = rate if batch_ratio is None else rate * math.sqrt(batch_ratio)
     found = {}
     for each in optimizers or (own,):
