@@ -35,6 +35,17 @@ SHORTER = {
     "adversarial.md": [("batch_size=8192, epochs=90", "batch_size=4, epochs=1")],
     "automatic_warmup.md": [("batch_size=8192, epochs=60", "batch_size=64, epochs=30")],
     "fixed_point.md": [("epochs=10", "epochs=1")],
+    "make_it_larger.md": [
+        (
+            "=256, baseline_epochs=12",
+            "=8, baseline_epochs=12, noise_scale=64, verbose=False, "
+            "step_seconds={8: 0.01, 32: 0.011}",
+        ),
+        (
+            '2048, ["Adam", "Muon"], epochs=12, baseline_batch_size=256',
+            '32, ["Adam"], epochs=12, baseline_batch_size=8, budget=3, verbose=False',
+        ),
+    ],
     "noise.md": [("steps = 4800 ", "steps = 3 ")],
     "preflight.md": [
         ('(4096, 64), "v3:4x4"', '(64, 64), "v3:2x2"'),
@@ -53,6 +64,12 @@ def regression():
 def compiled():
     names = regression()
     names["model"].compile(tf_lamb.LAMB(1e-3), "mse")
+    return names
+
+
+def tuned():
+    names = regression()
+    names["model"].compile(keras.optimizers.Adam(0.01), "mse")
     return names
 
 
@@ -82,7 +99,8 @@ def digits():
 
 BEFORE = {
     "index.md": classes, "adversarial.md": pictures, "automatic_warmup.md": classes,
-    "fixed_point.md": digits, "noise.md": regression, "reliability.md": compiled,
+    "fixed_point.md": digits, "make_it_larger.md": tuned, "noise.md": regression,
+    "reliability.md": compiled,
 }  # fmt: skip
 
 

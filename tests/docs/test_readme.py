@@ -4,7 +4,7 @@ import warnings
 
 import keras
 import numpy as np
-from support.pages import ROOT, blocks
+from support.pages import ROOT, blocks, runs
 
 import tf_lamb
 
@@ -19,7 +19,7 @@ def test_the_snippets_run_as_they_stand():
     """One after the other, as a reader types them."""
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, activation="softmax")])
     names = {"model": model, "x": np.ones((1024, 4)), "y": np.ones(1024)}
-    line, recipe, adascale = texts("python")
+    _, line, recipe, adascale = texts("python")
     exec(line, names)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -29,6 +29,32 @@ def test_the_snippets_run_as_they_stand():
     assert names["optimizer"].plan is None and names["optimizer"].weight_decay == 0.01
     exec(adascale.replace("epochs=100", "epochs=2"), names)
     assert model.optimizer.iterations == 8 and model.optimizer.scale_invariant_steps >= 8
+
+
+def test_the_finders_run_and_follow_each_other():
+    """On fewer examples, with a reading of the noise and the seconds of a step."""
+    x = np.random.default_rng(0).normal(size=(640, 4)).astype("float32")
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.02), "mse")
+    code = texts("python")[0]
+    for before, after in (
+        ("=256, baseline_epochs=12", "=8, baseline_epochs=12, noise_scale=64, verbose=False,"
+         " step_seconds={8: 0.01, 32: 0.011}"),
+        ("baseline_batch_size=256)", "baseline_batch_size=8, budget=3, verbose=False)"),
+    ):  # fmt: skip
+        assert before in code
+        code = code.replace(before, after)
+    names = {"model": model, "x": x, "y": x[:, :1]}
+    exec(code, names)
+    assert names["which"].batch_size > 8
+    assert names["found"].batch_size == names["which"].batch_size
+    assert model.optimizer is not None and names["found"].rate
+
+
+def test_what_it_shows_of_the_finder_is_what_was_printed():
+    (shown,) = [text for text in texts("") if text.startswith("batch  =")]
+    (printed,) = [run["print"] for run in runs("larger") if "find_batch" in run]
+    assert all(line in printed for line in shown.splitlines())
 
 
 def test_what_make_train_shows_is_its_output():

@@ -1,0 +1,85 @@
+"""The page that leads: what it prints is in the logs, and so is what came of it."""
+
+import math
+import re
+import statistics
+
+import pytest
+from support.pages import LOGS, ROOT, blocks, number, runs, table
+
+PAGE = ROOT / "docs" / "make_it_larger.md"
+pytestmark = pytest.mark.once
+
+
+def test_what_it_shows_of_the_finders_is_what_they_printed():
+    printed = ["\n".join(line["print"]) for line in runs("larger") if "print" in line]
+    shown = [text for _, text in blocks(PAGE, "")]
+    assert len(shown) == 2
+    assert all(text in printed for text in shown)
+
+
+def test_what_came_of_it_is_in_the_log():
+    _, *rows = table(PAGE, "What came of it")
+    assert len(rows) == 5
+    for _, batch, epochs, rate, steps, loss, accuracy in rows:
+        made = [
+            run
+            for run in runs("larger", batch=number(batch), epochs=int(epochs))
+            if f"{run.get('rate', 0):.4g}" == rate and run["steps"] == number(steps)
+        ]
+        assert len(made) == 3
+        for cell, key, digits in ((loss, "loss", 3), (accuracy, "accuracy", 1)):
+            values = [run[key] for run in made]
+            mean, deviation = statistics.mean(values), statistics.stdev(values)
+            assert cell == f"{mean:.{digits}f} ± {deviation:.{digits}f}"
+
+
+def cells():
+    """(task, optimizer, batch) -> the tuned rate and steps, both searches, and the steps made."""
+    found = {}
+    for line in runs("find_rate"):
+        of = found.setdefault((line["task"], line["rival"], line["batch"]), ([], []))
+        of["seed" in line].append(line)
+    for (task, rival, batch), (searches, made) in found.items():
+        grid = {}
+        for run in runs(f"steps_{task}", rival=rival, batch=batch):
+            grid.setdefault(run["rate"], {})[run["seed"]] = run["steps"] or math.inf
+        tuned = {r: list(of.values()) for r, of in grid.items() if len(of) == 3}
+        rate = min(tuned, key=lambda each: statistics.median(tuned[each]))
+        steps = [run["steps"] or math.inf for run in made]
+        yield (
+            (task, rival, batch),
+            (rate, statistics.median(tuned[rate])),
+            [line["found"] for line in searches],
+            (statistics.median(steps), searches[0]["cost"]),
+        )
+
+
+def test_its_table_of_trust_is_in_the_log():
+    _, *rows = table(PAGE, "How far to trust `find_rate`")
+    shown = {}
+    for task, rival, batch, *figures in rows:
+        key = (task.lower(), re.sub("adamw", "adamw", rival.lower()), number(batch))
+        shown[key] = figures
+    every = list(cells())
+    assert len(every) == len(rows)
+    ratios, apart = [], []
+    for key, (rate, tuned), found, (steps, cost) in every:
+        ratio = steps / tuned
+        ratios.append(ratio)
+        apart.append(max(found) / min(found))
+        assert shown[key] == [
+            f"{rate:.3g}", f"{found[0]:.3g}, {found[1]:.3g}", f"{tuned:,.0f}", f"{steps:,.0f}",
+            f"{ratio:.2f}", f"{cost:.2f}",
+        ]  # fmt: skip
+    text = re.sub(r"\s+", " ", PAGE.read_text())
+    assert (
+        f"The median ratio is {statistics.median(ratios):.2f}; {sum(r > 1.5 for r in ratios)} of "
+        f"{len(ratios)} is above 1.5, at {max(ratios):.2f}." in text
+    )
+    assert f"more than a factor of two apart in {sum(a > 2 for a in apart)} of {len(apart)}" in text
+
+
+def test_the_logs_that_it_links_to_are_there():
+    for name in re.findall(r"benchmarks/logs/(\w+\.\w+)", PAGE.read_text()):
+        assert (LOGS / name).exists()
