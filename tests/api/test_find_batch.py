@@ -142,6 +142,8 @@ def test_everything_is_as_it_was(frontend, stop_after, monkeypatch):
         return step(self, rate)
 
     monkeypatch.setattr(Trials, "step", stopping)
+    if frontend == "tf_keras" and stop_after is None:
+        pytest.skip("its calls are slow, and an interruption shows as much")
     try:
         times = None if stop_after == 0 else TIMES
         search(

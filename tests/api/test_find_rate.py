@@ -106,7 +106,7 @@ def test_everything_is_as_it_was(frontend):
     optimizer, before = model.optimizer, state_of(model)
     random.seed(3)
     np.random.seed(4)
-    search(ours, model, optimizers=["Adam", "LAMB"])
+    search(ours, model, optimizers=["LAMB"], budget=0.3)
     assert model.optimizer is optimizer
     assert_equal(before, state_of(model))
     assert random.random() == random.Random(3).random()
@@ -146,6 +146,42 @@ def test_a_killed_search_goes_on_to_the_same_answer(stopped, tmp_path):
         search(ours, model_of(host), batch_size=64, directory=tmp_path)
 
 
+def test_a_state_that_evaluation_moves_is_as_it_was():
+    host, ours = FRONTENDS["keras"]
+    layers = host.layers
+
+    class Counted(host.layers.Layer):
+        """Counts its calls, in evaluation, too."""
+
+        def build(self, shape):
+            self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+        def call(self, x):
+            self.calls.assign_add(1.0)
+            return x
+
+    model = host.Sequential([layers.Input((WIDTH,)), Counted(), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.test_on_batch(*(each[:8] for each in data()))
+    before = state_of(model)
+    search(ours, model)
+    assert_equal(before, state_of(model))
+
+
+def test_a_model_without_a_loss_in_its_logs_is_refused():
+    host, ours = FRONTENDS["keras"]
+
+    class Silent(host.Sequential):
+        def test_step(self, *given):
+            logs = super().test_step(*given)
+            return {"accuracy": 1.0} if isinstance(logs, dict) else ({"accuracy": 1.0}, logs[1])
+
+    model = Silent([host.layers.Input((WIDTH,)), host.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="gives accuracy, and no 'loss'"):
+        search(ours, model)
+
+
 @every_frontend
 def test_the_answer_is_an_optimizer_and_a_recipe(frontend):
     host, ours = FRONTENDS[frontend]
@@ -171,12 +207,12 @@ def test_the_baseline_is_a_candidate_and_is_kept_where_it_is_as_good():
     assert {trial.optimizer for trial in others.trials} == {"Adam", "SGD"}
 
 
-@every_frontend
-def test_accumulated_parts_are_the_batch(frontend):
+def test_accumulated_parts_are_the_batch():
     """The same rates are tried, and the losses are those of the whole batch."""
-    host, ours = FRONTENDS[frontend]
-    whole = search(ours, linear(host), optimizers=[ours.LAMB(0.02)])
-    parts = search(ours, linear(host), optimizers=[ours.LAMB(0.02)], micro_batch_size=8)
+    host, ours = FRONTENDS["keras"]
+    how = {"optimizers": [ours.LAMB(0.02)], "budget": 0.3}
+    whole = search(ours, linear(host), **how)
+    parts = search(ours, linear(host), micro_batch_size=8, **how)
     for a, b in zip(whole.trials, parts.trials, strict=False):
         assert a.rate == pytest.approx(b.rate)
         np.testing.assert_allclose(a.losses, b.losses, rtol=1e-3)
@@ -251,6 +287,10 @@ def test_what_cannot_be_searched_is_refused_before_any_step():
     refuses(ValueError, "steps_per_execution=4", of=linear(host, steps_per_execution=4))
     scheduled = host.optimizers.SGD(host.optimizers.schedules.CosineDecay(0.1, 10))
     refuses(ValueError, "has a schedule: pass its peak", of=linear(host, scheduled))
+    ada = ours.AdaScale(host.optimizers.SGD(0.1, gradient_accumulation_steps=2), scale=2)
+    refuses(ValueError, "AdaScale sets the rate itself", of=linear(host, ada))
+    with pytest.raises(TypeError, match="data holds lists of numbers"):
+        search(ours, model, (x.tolist(), y.tolist()))
     with pytest.raises(ValueError, match="800 and 1600 examples|of one length"):
         search(ours, model, (x, y[:800]))
     broken = linear(host)

@@ -72,6 +72,7 @@ def test_the_fields_are_the_arguments_of_the_constructor(key):
     around = {name: fields.pop(name) for name in ("adascale", "measure_noise")}
     assert fields.pop("trust_ratios_every") is None
     assert fields.pop("divergence_report") is True
+    assert fields.pop("weight_decay_schedule").type is None
     assert fields == arguments
     for name, wrapper in (("adascale", "AdaScale"), ("measure_noise", "MeasureNoise")):
         own = dataclasses.asdict(around[name])

@@ -79,7 +79,12 @@ class _Arrays:
 
         self._arrays = mapped(np.asarray, data)
         sizes: set[int] = set()
-        mapped(lambda each: sizes.add(len(each)), self._arrays)
+        mapped(lambda each: sizes.add(len(each) if each.ndim else -1), self._arrays)
+        if -1 in sizes:
+            raise TypeError(
+                "data holds lists of numbers, which stand for several inputs: pass arrays, as by "
+                "numpy.asarray."
+            )
         if len(sizes) > 1:
             raise ValueError(
                 f"The arrays of data hold {' and '.join(map(str, sorted(sizes)))} examples: they "

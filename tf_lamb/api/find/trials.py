@@ -45,10 +45,11 @@ class Trials:
             random.getstate(),
             np.random.get_state(),
         )
+        before = {id(variable): variable.numpy().copy() for variable in self._state()}
         self._call(model.test_on_batch, self.data.blocks[0])  # makes weights and metrics
-        shown = [variable for metric in model.metrics for variable in metric.variables]
-        self._variables = _unique([*model.variables, *shown])
-        self._values = self._start = _copies(self._variables)
+        self._variables = self._state()
+        self._values = [before.get(id(v), v.numpy().copy()) for v in self._variables]
+        self._start = self._values
         self._chosen: dict[str, list] = {}  # optimizer, compiled step, slots, their beginning
         self._slots: list[Any] = []
         self._empty: list[Any] = []
@@ -68,7 +69,7 @@ class Trials:
         if name not in self._chosen:
             wrapper = self._before[0]
             optimizer = make()
-            if hasattr(wrapper, "inner_optimizer"):  # scales the loss, for float16
+            if "LossScale" in type(wrapper).__name__:  # for float16
                 optimizer = type(wrapper)(optimizer)
             optimizer.build(self.model.trainable_variables)
             slots = variables_of(optimizer)
@@ -156,6 +157,12 @@ class Trials:
             for average in (layer.moving_mean, layer.moving_variance):
                 average.assign(average.numpy() / (1 - kept))
 
+    def _state(self):
+        """The variables of the model and of its metrics, each once."""
+        shown = [variable for metric in self.model.metrics for variable in metric.variables]
+        every = [*self.model.variables, *shown] if self.model.built else []
+        return list({id(variable): variable for variable in every}.values())
+
     def _keep_compiled(self):
         for chosen in self._chosen.values():
             if chosen[0] is self.model.optimizer:
@@ -172,11 +179,13 @@ class Trials:
 
     @staticmethod
     def _call(method, batch):
-        return float(method(*batch, return_dict=True)["loss"])
-
-
-def _unique(variables):
-    return list({id(variable): variable for variable in variables}.values())
+        logs = method(*batch, return_dict=True)
+        if "loss" not in logs:
+            raise ValueError(
+                f"{method.__name__} of the model gives {', '.join(logs) or 'nothing'}, and no "
+                "'loss' to search by: let its train_step and test_step return one."
+            )
+        return float(logs["loss"])
 
 
 def _copies(variables):
@@ -201,6 +210,11 @@ def check(model: Any, batch_size: int, micro_batch_size: int | None) -> None:
         raise ValueError(
             "The model is not compiled, so that it has no loss to search by: call "
             "model.compile(optimizer=..., loss=...) first."
+        )
+    if type(model.optimizer).__name__ == "AdaScale":
+        raise ValueError(
+            "AdaScale sets the rate itself: compile the model with the optimizer inside it for a "
+            "search."
         )
     if micro_batch_size is not None and batch_size % micro_batch_size:
         raise ValueError(
