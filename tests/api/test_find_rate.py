@@ -289,6 +289,11 @@ def test_what_cannot_be_searched_is_refused_before_any_step():
     refuses(ValueError, "has a schedule: pass its peak", of=linear(host, scheduled))
     ada = ours.AdaScale(host.optimizers.SGD(0.1, gradient_accumulation_steps=2), scale=2)
     refuses(ValueError, "AdaScale sets the rate itself", of=linear(host, ada))
+    for arrays in ([x, y], {"x": x, "y": y}, x):
+        with pytest.raises(TypeError, match=r"of arrays: write data=\(x, y\)"):
+            search(ours, model, arrays)
+    with pytest.raises(ValueError, match="data holds no batch"):
+        search(ours, model, [])
     with pytest.raises(TypeError, match="data holds lists of numbers"):
         search(ours, model, (x.tolist(), y.tolist()))
     with pytest.raises(ValueError, match="800 and 1600 examples|of one length"):

@@ -38,7 +38,7 @@ def find_batch(
     is rather too small. T, the seconds of a step, is measured here.
 
     Weights, optimizer, averages and seeds of the model are as before afterwards, also after an
-    interruption.
+    interruption. Short runs begin with the weights that the model has: build it anew for a search.
 
     Args:
         model: A compiled model, with the optimizer of the baseline.
@@ -105,7 +105,11 @@ def find_batch(
     if read.training < wanted:
         raise ValueError(
             f"{read.training:,} examples to train on are fewer than a batch of {wanted:,}"
-            + (": pass a smaller large_batch_size=, runs= or noise_scale=." if searches else ".")
+            + (
+                ": pass a smaller large_batch_size=, runs= or noise_scale=."
+                if searches
+                else f": {read.held_out:,} are held out; pass validation_data= to train on all."
+            )
         )
     total = math.ceil(baseline_epochs * math.ceil(read.examples / base))  # as fit counts
     length = round(PART * total)

@@ -130,8 +130,11 @@ class _Batches:
         self._data, self._skipped = data, 0
 
     def count(self):
+        first = next(self._pass(), None)
+        if first is None:
+            raise ValueError("data holds no batch.")
         try:
-            return len(self._data) * size_of(next(self._pass()))
+            return len(self._data) * size_of(first)
         except TypeError:
             raise ValueError(
                 "data does not say how many examples it has: pass examples=, those of one pass."
@@ -158,6 +161,9 @@ class _Batches:
 
 
 def _source(name, data):
+    is_array = isinstance(data, list) and bool(data) and hasattr(data[0], "shape")
+    if is_array or isinstance(data, dict) or hasattr(data, "shape"):
+        raise TypeError(f"{name} is a {type(data).__name__} of arrays: write {name}=(x, y).")
     return _Arrays(data) if isinstance(data, tuple) else _Batches(name, data)
 
 

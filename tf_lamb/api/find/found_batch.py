@@ -6,6 +6,7 @@ from typing import Any
 
 from tf_lamb.api import plots
 from tf_lamb.api.find import reach
+from tf_lamb.core import search
 from tf_lamb.core.goodput.plan import Answer, Row
 from tf_lamb.core.recipes.recipe import Recipe
 from tf_lamb.core.recipes.transfer import EXPONENTS, transfer
@@ -78,6 +79,8 @@ class FoundBatch:
         """The lines that train with it."""
         row, calls = self.row, self.row.accumulation
         micro = f" micro_batch_size={row.batch // calls}," if calls > 1 else ""
+        if (budget := search.least_budget(row.steps, 1)) > 0.5:  # its default
+            micro += f" budget={budget},"
         return (
             f"found = tf_lamb.find_rate(\n"
             f"    model, data, {row.batch}, epochs={self.epochs:.3g},{micro}\n"

@@ -48,7 +48,8 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
 
         Where the square-root-scaled baseline is among these, it is kept. Weights, optimizer,
         averages and seeds of the model are as before afterwards, also after an interruption.
-        Momenta and everything but the rate are held fixed.
+        Momenta and everything but the rate are held fixed. Short runs begin with the weights that
+        the model has: build it anew for a search.
 
         Args:
             model: A compiled model. Its loss is what is compared.
@@ -56,12 +57,13 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
                 `PyDataset`, or a list of batches. It is read once for each run.
             batch_size: Examples of an update of the run that the rate is for.
             optimizers: Names such as "LAMB", "Muon" or "AdamW", of this package or of Keras, or
-                optimizers. Defaults to (): the model's own.
+                optimizers, whose settings are taken, but not their rate. Defaults to (): the
+                model's own.
             epochs: Epochs of the run that the rate is for.
             examples: Examples of an epoch. Defaults to None: counted.
             validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`.
-            baseline_batch_size: The batch at which the model's optimizer was tuned. Its rate, times
-                the square root of the ratio, is then a candidate. Defaults to None.
+            baseline_batch_size: The batch at which the model's optimizer was tuned. It is then a
+                candidate, with its rate times the square root of the ratio. Defaults to None.
             baseline_learning_rate: The rate that was tuned there. Defaults to None: the model's
                 optimizer's.
             warmup: Fraction of a run with a linear warmup. Defaults to 0.05.
@@ -107,7 +109,8 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
         read = Examples(data, validation_data, examples)
         if read.training < batch_size:
             raise ValueError(
-                f"{read.training:,} examples to train on are fewer than batch_size={batch_size:,}."
+                f"{read.training:,} examples to train on are fewer than batch_size={batch_size:,}. "
+                f"{read.held_out:,} are held out: pass validation_data= to train on all of data."
             )
         ratio = None if baseline_batch_size is None else batch_size / baseline_batch_size
         calls = batch_size // (micro_batch_size or batch_size)
@@ -154,6 +157,7 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
         }  # fmt: skip
         return _answer(candidates, lengths, made, **of_run)
 
+    find_rate.__qualname__ = "find_rate"  # as errors of missing arguments show it
     return find_rate
 
 
@@ -249,9 +253,10 @@ def _answer(candidates, lengths, made, train_steps, **of_run) -> FoundRate:
         first, final, train_steps, candidate.start if candidate.is_baseline else None
     )
     base = next((each.start for each in candidates if each.is_baseline), None)
+    ends = [final.low, final.high, *([rate] if rate else [])]
     return FoundRate(
         optimizer_name=name, train_steps=train_steps, trials=every, cost=cost, rate=rate, why=why,
-        interval=(final.low, final.high), baseline=base, candidates=tuple(candidates),
+        interval=(min(ends), max(ends)), baseline=base, candidates=tuple(candidates),
         uncorrected=None if rate is None else search.tried(final.middle, lengths[1], train_steps),
         **of_run,
     )  # fmt: skip
@@ -260,10 +265,12 @@ def _answer(candidates, lengths, made, train_steps, **of_run) -> FoundRate:
 def _candidates(host, ours, model, optimizers, batch_ratio, baseline_rate, calls):
     """The optimizers to try: those that are named, and the model's own."""
     own = unwrapped(model.optimizer)
-    rate = tuned_rate(own, baseline_rate)
-    scaled = rate if batch_ratio is None else rate * math.sqrt(batch_ratio)
+    optimizers = [optimizers] if isinstance(optimizers, str) else optimizers or (own,)
+    scaled = 0.0
+    if batch_ratio is not None or any(each in (own, type(own).__name__) for each in optimizers):
+        scaled = tuned_rate(own, baseline_rate) * math.sqrt(batch_ratio or 1)
     found = {}
-    for each in optimizers or (own,):
+    for each in optimizers:
         if isinstance(each, str) and each == type(own).__name__:
             each = own
         name = each if isinstance(each, str) else type(each).__name__

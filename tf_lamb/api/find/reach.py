@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from tf_lamb.api.find.trials import Trials
 from tf_lamb.core import search
 
-RATES = 4  # that are tried at a batch, at most
+RATES = 5  # that are tried at a batch, at most
 SEEDS = 3  # orders of the data, of the best rate
 MORE = 4  # runs of them, at most, until one rate is the best by all its seeds
 FARTHER = 3  # times the examples of the baseline's run, after which a run is given up
@@ -30,6 +30,7 @@ class Run:
         batch, rate, seed: Of it.
         steps: To the target, between two evaluations; infinite where it did not arrive.
         made: Its steps.
+        loss: The mean of its last losses.
     """
 
     batch: int
@@ -37,6 +38,7 @@ class Run:
     seed: int
     steps: float
     made: int
+    loss: float = math.inf
 
 
 Losses = dict[int, tuple[float, ...]]  # step -> those of the held-out blocks
@@ -106,7 +108,7 @@ def fastest(run: Callable[[float, float], Run], start: float) -> list[Run]:
     while len(made) < RATES:
         least = min((each.steps for each in made.values()), default=math.inf)
         made[rate] = run(rate, least)
-        best = min(made.values(), key=lambda each: each.steps).rate
+        best = min(made.values(), key=lambda each: (each.steps, each.loss)).rate
         left = [each for each in (2 * best, best / 2) if each not in made]
         if not left:
             break
@@ -155,7 +157,7 @@ def short_runs(
         raise ValueError(
             f"No run at batch {large:,} reaches the loss of the baseline's in {FARTHER} times its "
             f"examples: the noise scale is below {(large - FARTHER * base) / (FARTHER - 1):,.0f}. "
-            f"Pass a smaller large_batch_size."
+            f"Pass a smaller one, such as large_batch_size={large // 2}."
         )
     return target, runs + more
 
@@ -195,7 +197,8 @@ def _at(trials, batch, start, target, warm, most, least, say, first=None):
         if seed:  # the best rate; given up, it counts as if it had arrived
             steps = min(steps, limit)
         say(f"batch {batch:,}, rate {rate:.3g}: " + _reached(steps, made))
-        return Run(batch, rate, seed, steps, made)
+        ends = means(seen)
+        return Run(batch, rate, seed, steps, made, ends[-1][1] if ends else math.inf)
 
     runs = fastest(run, start)
     for _ in range(MORE):
