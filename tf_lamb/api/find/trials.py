@@ -177,8 +177,8 @@ class Trials:
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
 
-    @staticmethod
-    def _call(method, batch):
+    def _call(self, method, batch):
+        self.model.reset_metrics()  # in Keras 3.12 the loss is else the mean of all calls
         logs = method(*batch, return_dict=True)
         if "loss" not in logs:
             raise ValueError(
