@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from tf_lamb.core import checks
 from tf_lamb.core.goodput.steps import Steps
 from tf_lamb.core.goodput.time import StepTime, step_time
+from tf_lamb.core.tables import table
 
 WRONG_BY = 2.0  # of the noise scale, for the regret
 NEAR = 1.1  # times the least hours
@@ -284,13 +285,7 @@ def _table(answer):
             _duration(row.seconds), _duration(3600 * row.hours), _digits(row.device_hours),
             *([f"{row.cost:,.2f}"] if priced else []), ", ".join(_notes(answer, row)),
         ])  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        texts = [
-            text.ljust(width) if i in (1, len(line) - 1) else text.rjust(width)
-            for i, (text, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        yield "  ".join(texts).rstrip()
+    return table(cells, right=(0, *range(2, len(head) - 1)))
 
 
 def _notes(answer, row):
