@@ -219,7 +219,7 @@ def _line(recipe, over):
 
 def rates(found, ax=None):
     """Held-out losses over the learning rate, a line an optimizer and a rung."""
-    (ax,) = _ready("rates", found.trials, None if ax is None else [ax][0])
+    (ax,) = _ready("rates", found.trials, ax)
     curves: dict[tuple[str, int], list] = {}
     for trial in sorted(found.trials, key=lambda each: each.rate):
         curves.setdefault((trial.optimizer, trial.steps), []).append(trial)

@@ -161,11 +161,7 @@ def find_batch(
 def _trials(model, read, own, batch, calls=1, averaged=1):
     """Trials with the model's optimizer, which make an update in so many calls."""
     with Trials(model, read, batch, batch // calls, averaged=averaged) as trials:
-        if not trials.judge():
-            raise ValueError(
-                "The loss of the model is not finite before any step: look at the data and the "
-                "weights first."
-            )
+        trials.check_finite()
         trials.choose("own", lambda: _fresh(own, calls))
         yield trials
 

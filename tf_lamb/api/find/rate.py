@@ -138,11 +138,7 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
         }  # fmt: skip
         with Trials(model, read, batch_size, micro_batch_size, seed) as trials:
             run = _Run(trials, Saved(directory, what, trials), total, warmup, decay)
-            if not trials.judge():
-                raise ValueError(
-                    "The loss of the model is not finite before any step: look at the data and the "
-                    "weights first."
-                )
+            trials.check_finite()
             most = search.most_steps(lengths, len(candidates))
             if verbose:
                 print(
@@ -270,29 +266,25 @@ def _candidates(host, ours, model, optimizers, batch_ratio, baseline_rate, calls
     scaled = 0.0
     if batch_ratio is not None or any(each in (own, type(own).__name__) for each in optimizers):
         scaled = tuned_rate(own, baseline_rate) * math.sqrt(batch_ratio or 1)
+    wanted = [own if each == type(own).__name__ else each for each in optimizers]
+    if batch_ratio is not None and type(own).__name__ not in [type(e).__name__ for e in wanted]:
+        wanted.append(own)
     found = {}
-    for each in optimizers:
-        if isinstance(each, str) and each == type(own).__name__:
-            each = own
-        name = each if isinstance(each, str) else type(each).__name__
+    for each in wanted:
         if isinstance(each, str):
-            cls = getattr(ours, each, None) or getattr(host.optimizers, each, None)
+            name, cls = each, getattr(ours, each, None) or getattr(host.optimizers, each, None)
             if cls is None:
                 raise ValueError(
                     f"optimizers names {each!r}, which is neither of tf_lamb nor of "
                     f"{host.__name__}.optimizers: take its class's name, such as 'LAMB', 'Muon' or "
                     "'AdamW', or pass an optimizer."
                 )
-            start, config = STARTS.get(each, 0.01), cls().get_config()
+            config = cls().get_config()
         else:
-            cls, config = type(each), each.get_config()
-            start = scaled if each is own else STARTS.get(name, 0.01)
-        found[name] = Candidate(
-            name, _maker(cls, config, calls), start, each is own and batch_ratio is not None
-        )
-    if batch_ratio is not None and type(own).__name__ not in found:
-        name = type(own).__name__
-        found[name] = Candidate(name, _maker(type(own), own.get_config(), calls), scaled, True)
+            name, cls, config = type(each).__name__, type(each), each.get_config()
+        start = scaled if each is own else STARTS.get(name, 0.01)
+        is_baseline = each is own and batch_ratio is not None
+        found[name] = Candidate(name, _maker(cls, config, calls), start, is_baseline)
     return list(found.values())
 
 

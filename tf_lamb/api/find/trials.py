@@ -115,6 +115,14 @@ class Trials:
         losses = [self._call(self.model.test_on_batch, block) for block in self.data.blocks]
         return tuple(losses) if all(map(math.isfinite, losses)) else ()
 
+    def check_finite(self) -> None:
+        """Raises where the loss of the model is not finite before any step."""
+        if not self.judge():
+            raise ValueError(
+                "The loss of the model is not finite before any step: look at the data and the "
+                "weights first."
+            )
+
     def look(self) -> tuple[float, ...]:
         """`judge` in the middle of a run, which goes on as if nothing had been."""
         slots, values = _copies(self._slots), _copies(self._variables)
