@@ -121,7 +121,7 @@ def state_of(model):
     return [np.asarray(v).copy() for v in (*model.variables, *slots)]
 
 
-@pytest.mark.parametrize("stop_after", [None, 0, 30])
+@pytest.mark.parametrize("stop_after", [pytest.param(None, marks=pytest.mark.slow), 0, 30])
 @every_frontend
 def test_everything_is_as_it_was(frontend, stop_after, monkeypatch):
     """A model with an optimizer that has moments, averages of batch normalization, and dropout."""
@@ -142,8 +142,6 @@ def test_everything_is_as_it_was(frontend, stop_after, monkeypatch):
         return step(self, rate)
 
     monkeypatch.setattr(Trials, "step", stopping)
-    if frontend == "tf_keras" and stop_after is None:
-        pytest.skip("its calls are slow, and an interruption shows as much")
     try:
         times = None if stop_after == 0 else TIMES
         search(
