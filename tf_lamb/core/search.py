@@ -196,29 +196,11 @@ def next_rate(trials: Sequence[Trial], start: float, factor: float, most: int) -
     return high.rate * factor if found.edges == ("upper",) else low.rate / factor
 
 
-def corrected(first: Plateau, second: Plateau, total: int) -> float:
-    """The rate for the real run, by what the two rungs say together.
-
-    Where they agree, to what the first can resolve, or the first saw no peak, it is the middle of
-    the second, by rate ~ steps^-0.3. Else the slope between their middles is carried on to the
-    real length, by a factor of two at most.
-    """
-    resolved, is_sharp = math.sqrt(FINE), not first.edges and first.high < COARSE * first.low
-    if not is_sharp or first.low / resolved <= second.middle <= first.high * resolved:
-        return second.middle
-    ahead = math.log(total / second.best.steps) / math.log(second.best.steps / first.best.steps)
-    octaves = ahead * math.log2(second.middle / first.middle)
-    return second.middle * 2 ** max(-1.0, min(1.0, octaves))
-
-
-def decide(
-    first: Plateau, second: Plateau, total: int, baseline: float | None
-) -> tuple[float | None, str]:
+def decide(first: Plateau, second: Plateau, baseline: float | None) -> tuple[float | None, str]:
     """The rate for the real run and how it was chosen; None and why where nothing was decided.
 
     Args:
         first, second: The plateaus of the two rungs.
-        total: Steps of the real run.
         baseline: The rate of the baseline at this batch, if it was a candidate.
     """
     if baseline is not None and baseline in second:
@@ -228,4 +210,4 @@ def decide(
     for end in second.edges:
         if end in first.edges:
             return None, f"the best is at the {end} edge of what was tried"
-    return corrected(first, second, total), "the middle of the rates that cannot be told apart"
+    return second.middle, "the middle of the rates that cannot be told apart"

@@ -41,8 +41,7 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
         Two rungs of short runs: all candidates, then the best few at four times the length. Each
         is a small complete run, with a warmup and a decay of its own, from the same weights over
         the same data, and is judged on held-out examples. The best rate falls with the length of
-        training, about as steps^-0.3: the short runs are made at that much higher rates, and if
-        the rungs contradict it, their own slope is carried on.
+        training, about as steps^-0.3: the short runs are made at that much higher rates.
 
             rate = middle of the rates that cannot be told from the best
 
@@ -246,9 +245,7 @@ def _answer(candidates, lengths, made, train_steps, **of_run) -> FoundRate:
     name = next(n for n in finals if search.is_level(finals[n].best, best.best))
     final, first = finals[name], firsts[name]
     candidate = next(each for each in candidates if each.name == name)
-    rate, why = search.decide(
-        first, final, train_steps, candidate.start if candidate.is_baseline else None
-    )
+    rate, why = search.decide(first, final, candidate.start if candidate.is_baseline else None)
     base = next((each.start for each in candidates if each.is_baseline), None)
     ends = [final.low, final.high, *([rate] if rate else [])]
     return FoundRate(
