@@ -8,11 +8,12 @@ is for has twice the examples of the tuned AdamW at its batch and a constant rat
 the grid have; the search may cost --budget of it. Where that is too small, the least budget is
 taken, and it is in the log.
 
-Each optimizer is searched alone, on two orders of the data. With the first answer --seeds runs go
+Each optimizer is searched alone, from four seeds. With the first answer --seeds runs go
 to the target, and end at four times the tuned steps. A search and a run are lines of the log; a
 command that was interrupted goes on where it stopped.
 """
 
+import itertools
 import math
 import statistics
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ BATCHES = {
 }  # fmt: skip
 NAMES = {"adamw": "AdamW", "lamb": "LAMB", "lans": "LANS", "muon": "Muon"}
 WORST = 4  # times the tuned steps, where a run ends
+SEARCHES = 4  # of a cell
 
 
 def tuned(task):
@@ -85,7 +87,7 @@ def searched(runs, log, best, rival, batch, seed, budget):
 
 
 def compare(task, rivals, log, seeds, budget, bar):
-    """(rival, batch) -> tuned rate and steps, both searches, and the steps at the found rate."""
+    """(rival, batch) -> tuned rate and steps, the searches, and the steps at the found rate."""
     runs, best = tuned(task)
     trained = steps.Runs(
         SimpleNamespace(task=task, log=log, data=None, batches=[], target=None, limit=None,
@@ -95,7 +97,8 @@ def compare(task, rivals, log, seeds, budget, bar):
     for rival, batch in [(name, at) for name in rivals for at in BATCHES[task]]:
         if (rival, batch) not in best or ("adamw", batch) not in best:
             continue
-        searches = [searched(runs, trained.log, best, rival, batch, s, budget) for s in (1, 2)]
+        searches = [searched(runs, trained.log, best, rival, batch, s, budget)
+                    for s in range(1, SEARCHES + 1)]  # fmt: skip
         rate, limit = searches[0]["found"], WORST * statistics.median(best[rival, batch][1])
         made = [
             trained.steps(rival, batch, rate, seed, limit)[0] if rate else math.inf
@@ -107,17 +110,24 @@ def compare(task, rivals, log, seeds, budget, bar):
 
 def table(task, found):
     """A line a cell: rates, steps, their ratio, and what the search cost."""
-    lines = [f"{task:10}{'batch':>7}{'tuned rate':>12}{'found':>9}{'again':>9}{'tuned steps':>13}"
+    lines = [f"{task:10}{'batch':>7}{'tuned rate':>12}{'found':>9}{'again':>27}{'tuned steps':>13}"
              f"{'at found':>10}{'ratio':>7}{'cost':>7}"]  # fmt: skip
-    for (rival, batch), ((rate, tuned_steps), (first, second), made) in found.items():
+    for (rival, batch), ((rate, tuned_steps), searches, made) in found.items():
         want, seen = statistics.median(tuned_steps), statistics.median(made)
-        found_rates = "".join(
-            f"{each['found']:>9.3g}" if each["found"] else f"{'-':>9}" for each in (first, second)
+        rates = "".join(
+            f"{each['found']:>9.3g}" if each["found"] else f"{'-':>9}" for each in searches
         )
         lines.append(
-            f"{NAMES[rival]:10}{batch:>7,}{rate:>12.3g}{found_rates}{want:>13,.0f}{seen:>10,.0f}"
-            f"{seen / want:>7.2f}{first['cost']:>7.2f}"
+            f"{NAMES[rival]:10}{batch:>7,}{rate:>12.3g}{rates}{want:>13,.0f}{seen:>10,.0f}"
+            f"{seen / want:>7.2f}{searches[0]['cost']:>7.2f}"
         )
+    pairs = [
+        max(pair) <= 2 * min(pair)
+        for _, searches, _ in found.values()
+        for pair in itertools.combinations((each["found"] for each in searches), 2)
+        if all(pair)
+    ]
+    lines.append(f"{sum(pairs)} of {len(pairs)} pairs of searches are within a factor of two")
     return "\n".join(lines)
 
 
