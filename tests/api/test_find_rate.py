@@ -323,3 +323,12 @@ def test_it_is_drawn():
     labels = [line.get_label() for line in found.plot().lines]
     assert any("Adam" in label for label in labels)
     assert any("found" in label for label in labels)
+
+
+@every_frontend
+def test_a_file_gets_one_line_for_the_cost_and_one_at_the_end(frontend, capsys):
+    host, ours = FRONTENDS[frontend]
+    ours.find_rate(linear(host), data(), BATCH, epochs=16)
+    cost, done, *more = capsys.readouterr().out.strip().splitlines()
+    assert cost.startswith("find_rate: runs of") and done.split()[0].split("/")[0].isdigit()
+    assert not more

@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -145,7 +146,9 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
                     f"{most / total:.2f} times the {total:,} steps of the real run; "
                     f"{read.held_out:,} examples are held out"
                 )
-                run.bar = host.utils.Progbar(most, unit_name="step")
+                shown = sys.stdout.isatty() or "ipykernel" in sys.modules
+                # Into a file, one line when it is done.
+                run.bar = host.utils.Progbar(most, verbose=1 if shown else 2, unit_name="step")
             made = _search(run, candidates, lengths)
         of_run = {
             "batch_size": batch_size, "train_steps": total, "warmup_steps": round(warmup * total),
