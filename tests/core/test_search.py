@@ -11,14 +11,14 @@ from tf_lamb.core.search import Trial
 TOTAL, BEST = 4000, 0.03
 
 
-def trials_of(rates, steps, *, best=BEST, slope=search.SLOPE, width=1.0, noise=0.0, seed=0):
+def trials_of(rates, steps, *, width=1.0, noise=0.0, seed=0):
     """Losses that rise with the square of the distance from the best rate of this length."""
     draw = random.Random(seed)
     shared = [draw.gauss(0, 0.05) for _ in range(16)]  # blocks differ, the same for every rate
     found = []
     for rate in rates:
         tried = search.tried(rate, steps, TOTAL)
-        octaves = math.log2(tried / (best * (TOTAL / steps) ** slope)) / width
+        octaves = math.log2(tried / search.tried(BEST, steps, TOTAL)) / width
         losses = tuple(1 + 0.05 * octaves**2 + s + draw.gauss(0, noise) for s in shared)
         found.append(Trial("LAMB", rate, tried, steps, losses))
     return found
@@ -51,7 +51,7 @@ def test_two_seeds_agree_within_a_factor_of_two():
 
 
 def test_the_ends_of_the_plateau_are_between_what_is_level_and_what_is_worse():
-    found = search.plateau(trials_of([BEST / 4, BEST, BEST * 4], 400, slope=search.SLOPE))
+    found = search.plateau(trials_of([BEST / 4, BEST, BEST * 4], 400))
     # The loss rises by 0.005 over 0.05 octaves^2; between the points it is read off a line.
     assert found.low == pytest.approx(BEST * 4 ** -(0.1 / 4), rel=0.01)
     assert found.high == pytest.approx(BEST * 4 ** (0.1 / 4), rel=0.01)
