@@ -46,6 +46,7 @@ BEYOND = {
 # And what only inside functions, on demand.
 ON_DEMAND = {
     "core/gaussian_process.py": {"numpy", "scipy", "sklearn", "threadpoolctl"},
+    "core/recipes/growing.py": {"numpy"},
     "api/find/data.py": {"numpy"},
     "api/find/trials.py": {"numpy"},
     "api/layers/fixed_point.py": {"numpy"},

@@ -21,6 +21,7 @@ EVERY = {
     "linear_scaling": lambda: recipes.linear_scaling(4096),
     "transfer": lambda: recipes.transfer(4096, 256, 1e-3, examples=60000, epochs=25),
     "sqrt_scaling": lambda: recipes.sqrt_scaling(4096, 256, 1e-3, 0, 60000, 25),
+    "growing": lambda: recipes.growing(recipes.sqrt_scaling(512, 256, 1e-3, 0, 60000, 25), 4096),
     "mlperf_lars": lambda: recipes.mlperf_lars(4096),
     "mlperf_lamb_bert": lambda: recipes.mlperf_lamb_bert(4096),
     "bert_mixed_batch": recipes.bert_mixed_batch,

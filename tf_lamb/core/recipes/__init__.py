@@ -5,6 +5,7 @@ calculation. The rules for your own baseline count steps as `fit` does. Publishe
 rounded to the nearest integer step, halves up, unless the source gives the integer itself.
 """
 
+from tf_lamb.core.recipes.growing import growing
 from tf_lamb.core.recipes.published import (
     bert_mixed_batch,
     legw_resnet50_lars,
@@ -19,7 +20,8 @@ from tf_lamb.core.recipes.scaling import legw, linear_scaling, sqrt_scaling
 from tf_lamb.core.recipes.transfer import transfer
 
 __all__ = [
-    "Recipe", "StagedRecipe", "arguments", "bert_mixed_batch", "legw", "legw_resnet50_lars",
-    "linear_scaling", "mlperf_lamb_bert", "mlperf_lars", "nvidia_bert", "published_time",
-    "schedule", "sqrt_scaling", "transfer", "untuned_lamb_bert", "untuned_lamb_resnet50",
+    "Recipe", "StagedRecipe", "arguments", "bert_mixed_batch", "growing", "legw",
+    "legw_resnet50_lars", "linear_scaling", "mlperf_lamb_bert", "mlperf_lars", "nvidia_bert",
+    "published_time", "schedule", "sqrt_scaling", "transfer", "untuned_lamb_bert",
+    "untuned_lamb_resnet50",
 ]  # fmt: skip

@@ -12,9 +12,9 @@ from tf_lamb.core.patterns import PRESETS
 
 # The functions of `tf_lamb.recipes` that make one.
 MAKERS = (
-    "bert_mixed_batch", "legw", "legw_resnet50_lars", "linear_scaling", "mlperf_lamb_bert",
-    "mlperf_lars", "nvidia_bert", "sqrt_scaling", "transfer", "untuned_lamb_bert",
-    "untuned_lamb_resnet50",
+    "bert_mixed_batch", "growing", "legw", "legw_resnet50_lars", "linear_scaling",
+    "mlperf_lamb_bert", "mlperf_lars", "nvidia_bert", "sqrt_scaling", "transfer",
+    "untuned_lamb_bert", "untuned_lamb_resnet50",
 )  # fmt: skip
 _ARGUMENTS = (
     "weight_decay", "exclude_from_weight_decay", "exclude_from_layer_adaptation", "beta_1",
@@ -42,7 +42,8 @@ def schedule(recipe: Any, schedules: Any) -> Any:
     elif recipe.decay == "constant" or warmup == recipe.train_steps:
         after = schedules._Constant(peak)
     else:
-        steps = recipe.train_steps - (warmup if handover == "continuous" else 0)
+        whole = recipe.train_steps - (warmup if handover == "continuous" else 0)
+        steps = recipe.decay_steps or whole
         after = schedules._Polynomial(peak, steps, recipe.end_learning_rate, recipe.power)
     if not warmup:
         return after
@@ -175,8 +176,9 @@ class Recipe(Drawable):
                  learning_rate                                        constant
 
     where p = (s - W)/(T - W) if `handover` is "continuous", and p = s/T if it is "drop". With
-    "drop" the rate falls when warmup ends, because decay counts from step 0. None means that the
-    source gives no value: the baseline's own value, or the optimizer's default, stays.
+    "drop" the rate falls when warmup ends, because decay counts from step 0. A stage that ends
+    before its decay does has `decay_steps` as the divisor. None means that the source gives no
+    value: the baseline's own value, or the optimizer's default, stays.
 
     Attributes:
         title: The name of the recipe.
@@ -194,6 +196,7 @@ class Recipe(Drawable):
         power: The power of a polynomial decay.
         boundaries: The steps at which a multi-step decay multiplies the rate by `decay_rate`.
         decay_rate: The factor at each boundary.
+        decay_steps: The length of the decay where it goes on after the stage. Defaults to None.
         handover: "continuous" or "drop", as above.
         weight_decay, exclude_from_weight_decay, exclude_from_layer_adaptation, beta_1, beta_2,
         epsilon, momentum, nesterov, trust_coefficient, global_clipnorm, ema_momentum: The
@@ -226,6 +229,7 @@ class Recipe(Drawable):
     power: float = 1.0
     boundaries: tuple[int, ...] = ()
     decay_rate: float = 1.0
+    decay_steps: int | None = None
     handover: str = "continuous"
     weight_decay: float | None = None
     exclude_from_weight_decay: tuple[str, ...] | None = None
@@ -264,7 +268,7 @@ class Recipe(Drawable):
                 f"{self.train_steps:,} steps ({'; '.join(self.arithmetic)}). Train for longer, or "
                 "take a smaller batch or a shorter warmup."
             )
-        if 2 * self.warmup_steps > self.train_steps:
+        if 2 * self.warmup_steps > self.train_steps and self.decay_steps is None:
             warn(
                 f"{self.title}: warmup takes {self.warmup_steps:,} of {self.train_steps:,} steps, "
                 "so that most of training is below the learning rate that it leads to. Train for "
@@ -282,7 +286,17 @@ class Recipe(Drawable):
         return self.train_steps * self.batch_size
 
     def __str__(self):
-        lines = [*self.arithmetic, self._decay_line()]
+        lines = [*self.arithmetic, self._decay_line(), *self.settings()]
+        lines.append(
+            f"examples = {self.train_steps:,} steps x {self.batch_size:,} = {self.examples_seen:,}"
+        )
+        length = f", sequence length {self.sequence_length}" if self.sequence_length else ""
+        head = f"{self.title}: {self.optimizer or 'your optimizer'} at batch {self.batch_size:,}"
+        return "\n  ".join([head + length, *lines, f"source: {self.source}"])
+
+    def settings(self) -> list[str]:
+        """Returns the lines of the arguments of the optimizer and of the layers."""
+        lines = []
         if self.weight_decay is not None:
             excluded = " or ".join(
                 f"for {pattern}" if pattern in PRESETS else f"where a name matches {pattern!r}"
@@ -300,12 +314,7 @@ class Recipe(Drawable):
         given = [f"{n}={_short(getattr(self, n))}" for n in names if getattr(self, n) is not None]
         if given:
             lines.append("with " + ", ".join(given))
-        lines.append(
-            f"examples = {self.train_steps:,} steps x {self.batch_size:,} = {self.examples_seen:,}"
-        )
-        length = f", sequence length {self.sequence_length}" if self.sequence_length else ""
-        head = f"{self.title}: {self.optimizer or 'your optimizer'} at batch {self.batch_size:,}"
-        return "\n  ".join([head + length, *lines, f"source: {self.source}"])
+        return lines
 
     def _decay_line(self) -> str:
         if self.decay == "constant":
@@ -315,16 +324,18 @@ class Recipe(Drawable):
             return f"then x {self.decay_rate:g} at steps {steps}"
         shape = f"polynomial, power {self.power:g}, to {self.end_learning_rate:g}"
         if self.handover == "continuous" or not self.warmup_steps:
-            return f"then {shape} at step {self.train_steps:,}"
+            later = self.warmup_steps + (self.decay_steps or 0)
+            end = self.train_steps if self.decay_steps is None else later
+            return f"then {shape} at step {end:,}"
         return (
-            f"then {shape} at step {self.train_steps:,}, counted from step 0: the rate drops as "
-            "warmup ends"
+            f"then {shape} at step {self.decay_steps or self.train_steps:,}, counted from step 0: "
+            "the rate drops as warmup ends"
         )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedRecipe(Drawable):
-    """Recipes for successive stages of training, each with its own warmup from its step 0.
+    """Recipes for successive stages of training, each counted from its own step 0.
 
     Attributes:
         title: The name of the recipe.
@@ -348,10 +359,38 @@ class StagedRecipe(Drawable):
         """Examples in all of training."""
         return sum(stage.examples_seen for stage in self.stages)
 
+    def accumulation(self, micro_batch_size: int) -> dict[int, int]:
+        """Returns the `gradient_accumulation_steps` of an optimizer, by the step they begin with.
+
+        Args:
+            micro_batch_size: The largest micro-batch. That of a stage divides its batch.
+
+        Raises:
+            TypeError, ValueError: if it is not a whole number >= 1.
+
+        Example:
+            >>> from tf_lamb.core.recipes import growing, sqrt_scaling
+            >>> recipe = sqrt_scaling(1024, 256, 1e-3, 0, examples=65536, epochs=10)
+            >>> growing(recipe, 4096).accumulation(1024)
+            {0: 1, 320: 2, 400: 4}
+        """
+        most = checks.integer("micro_batch_size", micro_batch_size)
+        counts: dict[int, int] = {}
+        begin = last = 0
+        for stage in self.stages:
+            size = stage.batch_size
+            count = next(n for n in range(-(-size // most), size + 1) if size % n == 0)
+            if count != last:
+                counts[begin] = last = count
+            begin += stage.train_steps
+        return counts
+
     def __iter__(self) -> Iterator[Recipe]:
         return iter(self.stages)
 
     def __str__(self):
         sums = " + ".join(f"{stage.train_steps:,}" for stage in self.stages)
         head = [f"{self.title}: {sums} = {self.train_steps:,} steps", *self.arithmetic]
-        return "\n".join(["\n  ".join([*head, f"source: {self.source}"]), *map(str, self.stages)])
+        whole = "\n  ".join([*head, f"source: {self.source}"])
+        # A stage without a calculation of its own is part of the one above.
+        return "\n".join([whole, *(str(stage) for stage in self.stages if stage.arithmetic)])

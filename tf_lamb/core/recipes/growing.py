@@ -1,0 +1,211 @@
+"""A batch that grows where the learning rate would fall."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tf_lamb.core import checks, schedules
+from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe, schedule
+from tf_lamb.core.tables import table
+
+LEAST = 4  # updates that a larger batch is begun for
+
+
+def growing(
+    recipe: Recipe,
+    largest_batch: int,
+    *,
+    begin_with: Mapping[int, float] | None = None,
+    noise_scale: float | None = None,
+) -> StagedRecipe:
+    """Doubles the batch where the schedule has halved the rate: as many examples, fewer updates.
+
+        r              the rate of the recipe after warmup, divided by its peak
+        k              the largest power of 2 with k <= 1/r and k batch_size <= largest_batch, and
+                       with 4 updates left at least
+        batch_size     x k
+        learning_rate  x sqrt(k), which is Seesaw's rule for Adam; for SGD x k
+
+    The noise of an update then falls as it does with the smaller rate (for SGD exactly, at first
+    order), so the final loss should be that of the recipe. Linear decay saves a third of the
+    updates, and a k that could be any number would save 1 - mean(r): both are printed. Beyond
+    `largest_batch` the rate falls as in the recipe. Beta, epsilon and weight decay stay.
+
+    Seconds are saved where the small batch leaves the machine idle, or where more machines join.
+    With micro-batches on one machine, updates and all-reduces are saved, and no seconds else.
+
+    Args:
+        recipe: The recipe of the first batch, with a rate that falls.
+        largest_batch: The largest batch, in examples; at least twice that of the recipe.
+        begin_with: Smaller batches of the beginning, {64: 0.03, 128: 0.1}: 64 for 3% of all
+            examples, then 128 up to 10%. Their rate has the same factor, of k < 1. Defaults to
+            None.
+        noise_scale: Gradient noise scale in examples, as `NoiseScale` reports it late in training:
+            no batch is above it. Defaults to None.
+
+    Returns:
+        A `StagedRecipe`, for `fit_stages`, or for `from_recipe` and `gradient_accumulation_steps`.
+
+    Raises:
+        TypeError: if `recipe` has stages, or an argument is not a number.
+        ValueError: if no batch grows, or a batch is larger than all examples.
+
+    Example:
+        >>> from tf_lamb.core.recipes import growing, sqrt_scaling
+        >>> recipe = sqrt_scaling(1024, 256, 1e-3, 0, examples=65536, epochs=10)
+        >>> grown = growing(recipe, 8192)
+        >>> [(stage.batch_size, stage.train_steps) for stage in grown]
+        [(1024, 320), (2048, 80), (4096, 20), (8192, 10)]
+        >>> recipe.train_steps, grown.train_steps
+        (640, 430)
+
+    References:
+        - Meterez et al., Seesaw, https://arxiv.org/abs/2510.14717
+        - Smith et al., Don't Decay the Learning Rate, Increase the Batch Size,
+          https://arxiv.org/abs/1711.00489, for SGD
+        - Merrill et al., https://arxiv.org/abs/2505.23971, the small beginning
+    """
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"A recipe of one stage can grow, and this is a {type(recipe).__name__}.")
+    import numpy as np
+
+    size = recipe.batch_size
+    most = checks.integer("largest_batch", largest_batch)
+    if noise_scale is not None:
+        most = min(most, int(checks.number("noise_scale", noise_scale, "[1, inf)")))
+    rates = schedule(recipe, schedules).value(np, np.arange(recipe.train_steps))
+    relative = np.maximum.accumulate(rates[::-1])[::-1] / recipe.learning_rate  # 1 in warmup
+    begins = _small(recipe, begin_with)
+    first = begins.pop()[0]
+    left = np.arange(recipe.train_steps, first, -1)
+    k = multiples(np, relative[first:], np.minimum(most / size, left / LEAST))
+    for step in np.flatnonzero(np.diff(k, prepend=0)):
+        begins.append((first + int(step), size * int(k[step])))
+    if len(begins) == 1:
+        raise ValueError(_why_constant(recipe, most, relative.min()))
+    largest = begins[-1][1]
+    if recipe.examples is not None and largest > recipe.examples:
+        raise ValueError(
+            f"A batch of {largest:,} is larger than all {recipe.examples:,} examples: pass a "
+            f"largest_batch of {recipe.examples:,} at most."
+        )
+    stages = _stages(recipe, begins)
+    updates = sum(stage.train_steps for stage in stages)
+    saved, bound = 1 - updates / recipe.train_steps, 1 - float(np.mean(relative))
+    return StagedRecipe(
+        title=f"{recipe.title} with a batch that grows",
+        stages=stages,
+        arithmetic=(
+            *_table(stages),
+            f"{updates:,} updates in place of {recipe.train_steps:,} at {size:,}: {saved:.1%} "
+            f"fewer; 1 - mean(rate / peak) = {bound:.1%} is the bound without a small beginning",
+            *recipe.settings(),
+        ),
+        source=f"arXiv 2510.14717, from {recipe.title}",
+    )
+
+
+def multiples(np: Any, relative: Any, most: Any) -> Any:
+    """Returns k by step: the largest power of 2 up to 1/relative and up to most; it never falls."""
+    most = np.maximum(most, 1.0)
+    wanted = 1 / np.maximum(relative, 1 / most)
+    k = 2 ** np.floor(np.log2(wanted) + 1e-9)  # a half that is rounded counts
+    return np.maximum.accumulate(k)
+
+
+def _small(recipe, begin_with) -> list[tuple[int, int]]:
+    """The first steps, in steps of the recipe, of the smaller batches, and of its own at last."""
+    given = begin_with or {}
+    batches = [checks.integer("A batch of begin_with", batch) for batch in given]
+    parts = [checks.number("A part of begin_with", part, "(0, 1)") for part in given.values()]
+    if [*batches, recipe.batch_size] != sorted({*batches, recipe.batch_size}):
+        raise ValueError(
+            f"A batch may not shrink: begin_with has {batches}, and then comes "
+            f"{recipe.batch_size}. Pass smaller batches, in order."
+        )
+    if parts != sorted(set(parts)):
+        raise ValueError(f"begin_with ends its batches at {parts} of all examples: let them rise.")
+    ends = [math.ceil(part * recipe.train_steps) for part in parts]
+    if recipe.handover == "drop" and any(end < recipe.warmup_steps for end in ends):
+        raise ValueError(
+            f"begin_with changes the batch at step {ends[0]:,}, within the warmup of "
+            f"{recipe.warmup_steps:,} steps, after which this recipe's rate drops: change it later."
+        )
+    return list(zip([0, *ends], [*batches, recipe.batch_size], strict=True))
+
+
+def _why_constant(recipe, most, least) -> str:
+    if most < 2 * recipe.batch_size:
+        return (
+            f"No batch between {recipe.batch_size:,} and {most:,} is twice that of the recipe: "
+            f"pass a largest_batch (and a noise scale) of {2 * recipe.batch_size:,} or more, or "
+            "begin with a smaller batch."
+        )
+    return (
+        f"The rate of {recipe.title} falls to {least:.0%} of its peak, and the batch doubles where "
+        "it is halved: take a recipe with decay, or begin_with."
+    )
+
+
+def _stages(recipe, begins) -> tuple[Recipe, ...]:
+    """A recipe for each batch, from the examples on at which the one before has ended."""
+    stages, begin = [], 0.0
+    for i, (_, batch) in enumerate(begins):
+        end = begins[i + 1][0] if i + 1 < len(begins) else recipe.train_steps
+        k = batch / recipe.batch_size
+        steps = max(1, math.ceil((end - begin) / k - 1e-9))
+        stages.append(_stage(recipe, batch, k, begin, steps))
+        begin += steps * k
+    return tuple(stages)
+
+
+def _stage(recipe, batch, k, begin, steps) -> Recipe:
+    """The part of a recipe from one of its steps on, with k times its batch."""
+    import numpy as np
+
+    def rate(step):
+        return factor * float(schedule(recipe, schedules).value(np, np.float64(step)))
+
+    factor = k if recipe.optimizer == "SGD" else math.sqrt(k)
+    warmup = min(steps, max(0, round((recipe.warmup_steps - begin) / k)))
+    if warmup == steps:  # it ends within the warmup of the recipe
+        peak = rate(begin + steps * k)
+    elif begin:
+        peak = rate(max(begin, recipe.warmup_steps))
+    else:
+        peak = factor * recipe.learning_rate
+    follows = warmup and recipe.handover == "continuous"
+    decay_begins = max(begin, recipe.warmup_steps) if follows else begin
+    boundaries = [round((each - begin) / k) for each in recipe.boundaries]
+    inside = tuple(sorted({each for each in boundaries if 0 < each < steps}))
+    return dataclasses.replace(
+        recipe,
+        title=f"{recipe.title}, batch {batch:,}",
+        batch_size=batch,
+        learning_rate=peak,
+        warmup_steps=warmup,
+        train_steps=steps,
+        initial_learning_rate=rate(begin) if warmup else 0.0,
+        end_learning_rate=factor * recipe.end_learning_rate,
+        decay="constant" if recipe.decay == "multi_step" and not inside else recipe.decay,
+        boundaries=inside,
+        decay_steps=max(1, math.ceil((recipe.train_steps - decay_begins) / k)),
+        arithmetic=(),
+        epochs=None,
+        warmup_epochs=None,
+    )
+
+
+def _table(stages) -> list[str]:
+    import numpy as np
+
+    rows: list[Sequence[str]] = [
+        ("batch", "updates", "warmup steps", "examples", "rate from", "to")
+    ]
+    for stage in stages:
+        rate = schedule(stage, schedules).value
+        first, last = (float(rate(np, np.float64(step))) for step in (0, stage.train_steps - 1))
+        counts = stage.batch_size, stage.train_steps, stage.warmup_steps, stage.examples_seen
+        rows.append((*(f"{count:,}" for count in counts), f"{first:.4g}", f"{last:.4g}"))
+    return table(rows, right=range(6))
