@@ -47,7 +47,7 @@ BEYOND = {
 ON_DEMAND = {
     "core/gaussian_process.py": {"numpy", "scipy", "sklearn", "threadpoolctl"},
     "core/recipes/growing.py": {"numpy"},
-    "api/find/data.py": {"numpy"},
+    "api/data.py": {"numpy"},
     "api/find/trials.py": {"numpy"},
     "api/layers/fixed_point.py": {"numpy"},
     "api/plots.py": {"matplotlib", "numpy"},

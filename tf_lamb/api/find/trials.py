@@ -5,7 +5,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tf_lamb.api.find.data import Examples, mapped
+from tf_lamb.api.data import mapped
+from tf_lamb.api.find.data import Examples
 from tf_lamb.api.variables import as_int, variables_of
 from tf_lamb.core import checks
 

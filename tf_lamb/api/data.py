@@ -1,0 +1,228 @@
+"""Training data that is read again and again, in batches of any size."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+def mapped(function: Callable, *trees: Any) -> Any:
+    """The function of the leaves of dicts, lists and tuples of arrays, in their structure."""
+    first = trees[0]
+    if isinstance(first, dict):
+        return {key: mapped(function, *(tree[key] for tree in trees)) for key in first}
+    if isinstance(first, (list, tuple)):
+        return type(first)(mapped(function, *each) for each in zip(*trees, strict=True))
+    return None if first is None else function(*trees)
+
+
+def size_of(tree: Any) -> int:
+    """How many examples the arrays hold."""
+    while isinstance(tree, (dict, list, tuple)):
+        tree = next(iter(tree.values() if isinstance(tree, dict) else tree))
+    return len(tree)
+
+
+def source(name: str, data: Any) -> "Arrays | Batches":
+    """What reads the data.
+
+    Args:
+        name: The argument that it is, for errors.
+        data: Arrays `(x, y)` or `(x, y, sample_weight)`, or lists and dicts of them; a `PyDataset`
+            or `Sequence`; or a `tf.data.Dataset`, a `DataLoader` or a list of batches.
+
+    Raises:
+        TypeError: if the data can be read only once.
+    """
+    is_array = isinstance(data, list) and bool(data) and hasattr(data[0], "shape")
+    if is_array or isinstance(data, dict) or hasattr(data, "shape"):
+        raise TypeError(f"{name} is a {type(data).__name__} of arrays: write {name}=(x, y).")
+    return Arrays(data) if isinstance(data, tuple) else Batches(name, data)
+
+
+class Arrays:
+    """Arrays of one length."""
+
+    def __init__(self, data: tuple):
+        import numpy as np
+
+        self._arrays = mapped(np.asarray, data)
+        sizes: set[int] = set()
+        mapped(lambda each: sizes.add(len(each) if each.ndim else -1), self._arrays)
+        if -1 in sizes:
+            raise TypeError(
+                "data holds lists of numbers, which stand for several inputs: pass arrays, as by "
+                "numpy.asarray."
+            )
+        if len(sizes) > 1:
+            raise ValueError(
+                f"The arrays of data hold {' and '.join(map(str, sorted(sizes)))} examples: they "
+                "have to be of one length."
+            )
+        self._kept = np.arange(*sizes)
+
+    def count(self) -> int:
+        """The examples."""
+        return len(self._kept)
+
+    def hold_out(self, wanted: int) -> tuple:
+        """So many examples at random, which no batch has any longer."""
+        import numpy as np
+
+        order = np.random.default_rng(0).permutation(self._kept)
+        held, self._kept = order[:wanted], order[wanted:]
+        return self._rows(held)
+
+    def batches(self, size: int, seed: int) -> Iterator[tuple]:
+        """Batches without end, shuffled anew for each pass."""
+        import numpy as np
+
+        random, left = np.random.default_rng(seed), self._kept[:0]
+        while True:
+            while len(left) < size:
+                left = np.concatenate([left, random.permutation(self._kept)])
+            chosen, left = left[:size], left[size:]
+            yield self._rows(chosen)
+
+    def stream(self, start: int, seed: int, examples: int) -> Callable[[int], tuple]:
+        """Takes the next examples of all passes, from a place on, as many as a call asks for.
+
+        Pass p is a permutation by (seed, p): no pass before has to be made.
+        """
+        import numpy as np
+
+        def orders(first):
+            for each in itertools.count(first):
+                yield np.random.default_rng((seed, each)).permutation(self._kept)
+
+        first, skipped = divmod(start, examples)
+        passes = orders(first)
+        left = next(passes)[skipped:]
+
+        def take(size):
+            nonlocal left
+            while len(left) < size:
+                left = np.concatenate([left, next(passes)])
+            chosen, left = left[:size], left[size:]
+            return self._rows(chosen)
+
+        return take
+
+    def _rows(self, chosen):
+        return mapped(lambda each: each[chosen], self._arrays)
+
+
+class Batches:
+    """Batches that can be read again."""
+
+    def __init__(self, name: str, data: Any):
+        self._is_list = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+        if not self._is_list and (not hasattr(data, "__iter__") or iter(data) is data):
+            raise TypeError(
+                f"{name} is a {type(data).__name__}, which can be read once, and it is read again "
+                "and again: pass arrays (x, y), a tf.data.Dataset, a PyDataset or a list of "
+                "batches."
+            )
+        self._data, self._skipped = data, 0
+
+    def count(self) -> int:
+        """The examples of a pass, which is read where only the number of batches is known."""
+        first = next(self._read(), None)
+        if first is None:
+            raise ValueError("data holds no batch.")
+        try:
+            last = len(self._data) - 1
+        except TypeError:
+            raise ValueError(
+                "data does not say how many examples it has: pass examples=, those of one pass."
+            ) from None
+        if self._is_list:
+            return last * size_of(first) + size_of(_whole(self._data[last]))
+        return sum(map(size_of, self._read()))
+
+    def hold_out(self, wanted: int) -> tuple:
+        """The first examples, which no batch has any longer."""
+        self._skipped = wanted
+        return Rebatched(self._read()).take(wanted)
+
+    def batches(self, size: int, seed: int) -> Iterator[tuple]:
+        """Batches without end, in the order of the data."""
+        passes = (self._read(self._skipped) for _ in itertools.count())
+        rebatched = Rebatched(itertools.chain.from_iterable(passes))
+        while True:
+            yield rebatched.take(size)
+
+    def stream(self, start: int, seed: int, examples: int) -> Callable[[int], tuple]:
+        """As of arrays, in the order of the data, of which a pass takes the first `examples`.
+
+        The passes before are begun, and not read: a dataset that shuffles by a seed is then where
+        it would be.
+        """
+        first, skipped = divmod(start, examples)
+
+        def passes():
+            for _ in range(first):
+                self._read()
+                self._end_pass()
+            for each in itertools.chain([skipped], itertools.repeat(0)):
+                yield self._read(each, examples)
+                self._end_pass()
+
+        return Rebatched(itertools.chain.from_iterable(passes())).take
+
+    def _read(self, skipped=0, most=None):
+        """A pass that is begun now: tuples of NumPy arrays, without the first examples."""
+        every = map(self._data.__getitem__, range(len(self._data))) if self._is_list else self._data
+        return _between(skipped, most, iter(every))
+
+    def _end_pass(self):
+        """As `fit` does: a `PyDataset` or `Sequence` may shuffle."""
+        if end := getattr(self._data, "on_epoch_end", None):
+            end()
+
+
+def _whole(batch):
+    """A batch as a tuple."""
+    return tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
+
+
+def _between(first, end, batches):
+    """The examples from the first to the end, or to that of the batches, as NumPy arrays."""
+    import numpy as np
+
+    at = 0
+    for batch in map(_whole, batches):
+        size = size_of(batch)
+        cut = slice(max(0, first - at), size if end is None else end - at)
+        at += size
+        if at > first:
+            yield mapped(lambda each, cut=cut: np.asarray(each)[cut], batch)
+        if end is not None and at >= end:
+            return
+    if end is not None:
+        raise ValueError(
+            f"A pass over data has {at:,} examples, and not {end:,}: pass examples={at}."
+        )
+
+
+class Rebatched:
+    """The same examples in batches of any size."""
+
+    def __init__(self, batches: Iterator[tuple]):
+        self._batches, self._count = batches, 0
+        self._pool: list[tuple] = []
+
+    def take(self, size: int) -> tuple:
+        """The next ones; fewer where there are no more."""
+        import numpy as np
+
+        while self._count < size and (batch := next(self._batches, None)):
+            self._pool.append(batch)
+            self._count += size_of(batch)
+        if not self._pool:
+            return ()
+        if len(self._pool) > 1:
+            self._pool = [mapped(lambda *each: np.concatenate(each), *self._pool)]
+        (whole,) = self._pool
+        self._pool = [mapped(lambda each: each[size:], whole)]
+        self._count = max(0, self._count - size)
+        return mapped(lambda each: each[:size], whole)
