@@ -44,6 +44,8 @@ ACCUMULATED = f"{OPTIMIZERS}::test_accumulated_micro_batches_are_one_large_batch
 MULTIPLIERS = "contracts/test_multipliers.py"
 SPIKES = "contracts/test_spikes.py"
 DECAYS = "contracts/test_decay_schedules.py"
+GROWING = "contracts/test_growing_batches.py"
+STAGES = "core/test_accumulation.py"
 
 CORE = {
     ("lamb", LAMB): [
@@ -82,6 +84,15 @@ CORE = {
         ("no bias correction", "estimate(xp, m, beta_1, t)", "m"),
         ("betas swapped", "estimate(xp, v, beta_2, t)", "estimate(xp, v, beta_1, t)"),
         ("exclusion ignored", "adapt=adapt", "adapt=True"),
+    ],
+    ("count", f"{STAGES}::test_an_update_takes_as_many_as_its_stage"): [
+        ("a stage begins an update late", "step >= start", "step > start"),
+    ],
+    ("batches", f"{STAGES}::test_batches_are_those_of_each_update"): [
+        ("those of earlier updates, too", "max(step, start)", "start"),
+    ],
+    ("accumulation", f"{STAGES}::test_what_cannot_be_is_refused"): [
+        ("a batch may shrink", "or counts != sorted(counts)", ""),
     ],
     ("lans", "core/test_lans.py::test_a_gradient_of_zeros_moves_what_decays_alone"): [
         ("a norm of 0 divides", "length + epsilon, 1.0", "length + epsilon, 0.0"),
@@ -485,16 +496,21 @@ TENSORFLOW = {
         ("clipped before it is the mean", "return grads", "return super()._clip_gradients(grads)"),
     ],
     ("LayerwiseOptimizer._count", f"{OPTIMIZERS}::test_between_updates_nothing_moves[tf_keras]"): [
-        ("the first micro-batch moves", "(self._micro_step + 1) %", "self._micro_step %"),
+        ("the first micro-batch moves", "done = self._micro_step + 1", "done = self._micro_step"),
     ],
     ("_Callable.__call__",
      f"{OPTIMIZERS}::test_the_learning_rate_is_read_at_every_step[a callable-tf_keras]"): [
         ("a callable is called once", "return tf.cast(self._function(), ", "return tf.cast(0.1, "),
     ],
     ("Update._end_if_due", f"{STEPS}::test_micro_batches_count_by_their_mean"): [
-        ("the sum of the micro-batches", "accumulator / self.accumulation_steps",
-         "accumulator / 1"),
         ("accumulators are never cleared", "each.assign(tf.zeros_like(each))", "each"),
+    ],
+    ("Update.mean", f"{STEPS}::test_micro_batches_count_by_their_mean"): [
+        ("the sum of the micro-batches", "total / self.accumulation_steps", "total"),
+    ],
+    ("Update.mean", f"{GROWING}::test_an_update_is_of_the_mean_of_its_micro_batches"): [
+        ("by the most that an update takes", "xp.cast(scalars.micro_batches, total.dtype)",
+         "self.accumulation_steps"),
     ],
     ("averaged", f"{OPTIMIZERS}::test_averages_follow_the_weights[2-keras]"): [
         ("averages of the last weight", "m * average + (1 - m)", "(1 - m) * average + m"),
@@ -603,8 +619,8 @@ JAX = {
     ("Update._apply", f"{OPTIMIZERS}::test_gradients_are_clipped[clipnorm-keras]"): [
         ("no clipping", "gradients = self.clip(gradients)", ""),
     ],
-    ("Update._aggregated", f"{STEPS}::test_micro_batches_count_by_their_mean"): [
-        ("the sum of the micro-batches", "gradient / self.accumulation_steps", "gradient"),
+    ("Update.mean", f"{STEPS}::test_micro_batches_count_by_their_mean"): [
+        ("the sum of the micro-batches", "total / self.accumulation_steps", "total"),
     ],
     ("Update._accumulate", f"{STEPS}::test_micro_batches_count_by_their_mean"): [
         ("accumulators are never cleared", "ops.where(is_update, ops.zeros_like(total), total)",

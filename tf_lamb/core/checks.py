@@ -254,6 +254,28 @@ def multipliers(argument: str, value) -> dict[str, float] | None:
     return {pattern: number(f"{argument}[{pattern!r}]", x, "[0, inf)") for pattern, x in pairs}
 
 
+def accumulation(name: str, value) -> int | dict[int, int]:
+    """A number of micro-batches, or optimizer step -> that number from there on; or an error.
+
+    Steps come in any order, and as digits where JSON made strings of them. One stage is a number.
+    """
+    if not isinstance(value, Mapping):
+        return integer(name, value)
+    stages = {}
+    for step, count in value.items():
+        step = int(step) if isinstance(step, str) and step.isdecimal() else step
+        step = integer(f"A step in {name}", step, least=0)
+        stages[step] = integer(f"{name}[{step}]", count)
+    stages = dict(sorted(stages.items()))
+    counts = list(stages.values())
+    if 0 not in stages or counts != sorted(counts):
+        raise ValueError(
+            f"{name} takes a number, or a dict from optimizer steps, 0 among them, to numbers that "
+            f"never become smaller, such as {{0: 1, 500: 2}}, not {value!r}."
+        )
+    return stages if len(stages) > 1 else counts[0]
+
+
 def spikes(name: str, value) -> tuple[int, float] | None:
     """The length of a window and a number of deviations, or None, or an error."""
     if value is None:

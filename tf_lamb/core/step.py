@@ -22,6 +22,7 @@ class Scalars(NamedTuple):
     ema_momentum: Any
     ema_overwrites: Any  # whether the averages replace the weights after this step
     decay: Any = None  # weight decay, where it follows a schedule
+    micro_batches: Any = None  # those that have been added up, where an update takes ever more
 
 
 class Slot(NamedTuple):
@@ -78,7 +79,7 @@ class Update:
     Attributes:
         rule: the rule with its hyper-parameters bound, `rule(xp, g, w, *slots, lr=, t=, ...)`.
         clip: takes and returns the list of gradients; it sees the whole, aggregated gradient.
-        accumulation_steps: micro-steps an update takes, or None.
+        accumulation_steps: micro-steps an update takes, at most, or None.
         refusal: what is raised, with names, where a gradient is not finite; None raises nothing.
         assign: gives a weight or a slot its new value: in Keras 3 the optimizer's own method, which
             a subclass may have overridden.
@@ -93,6 +94,12 @@ class Update:
     assign: Callable
     tell: Callable
     deviations: float
+
+    def mean(self, xp, total, scalars: Scalars):
+        """The mean gradient of an update's micro-batches, whose sum is given."""
+        if scalars.micro_batches is None:
+            return total / self.accumulation_steps
+        return total / xp.cast(scalars.micro_batches, total.dtype)
 
 
 def step(

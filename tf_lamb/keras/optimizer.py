@@ -12,6 +12,7 @@ from keras import ops
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import is_overwritten
+from tf_lamb.core import accumulation
 from tf_lamb.core.plan import Plan
 from tf_lamb.core.step import State, Stored
 from tf_lamb.keras import host, processes, saved, schedules, sharding, update
@@ -27,12 +28,11 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def __init__(self, learning_rate, **arguments):
         settings = self._settings_of(arguments)
-        steps = settings.gradient_accumulation_steps
         schedule = keras.optimizers.schedules.LearningRateSchedule
         learning_rate = settings_.learning_rate(learning_rate, schedule)
         super().__init__(
             learning_rate,
-            gradient_accumulation_steps=None if steps == 1 else steps,
+            gradient_accumulation_steps=accumulation.largest(settings.gradient_accumulation_steps),
             loss_scale_factor=settings.loss_scale_factor,
             **settings.host(),
         )
@@ -159,16 +159,21 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def _is_update(self):
         if not self.gradient_accumulation_steps:
             return ops.full((), True, "bool")
+        if stages := self._growing:
+            count = accumulation.count(ops, stages, self.iterations)
+            return ops.greater_equal(self._micro_step + 1, count)
         return ops.equal(self._micro_step + 1, self.gradient_accumulation_steps)
 
     def _count(self, trained, became):
         """Only updates are counted: neither a micro-step before one, nor a step that is skipped."""
-        stepped = self._is_update() & ~ops.cast(became, "bool")  # 0 is taken
+        due = self._is_update()
+        stepped = due & ~ops.cast(became, "bool")  # 0 is taken
         iterations = host.native(self._iterations)
         iterations.assign_sub(1 - ops.cast(stepped, iterations.dtype))  # Keras adds 1, always
-        if self.gradient_accumulation_steps:
+        if steps := self.gradient_accumulation_steps:
             micro_step = host.native(self._micro_step)
-            micro_step.assign((micro_step + 1) % self.gradient_accumulation_steps)
+            done = micro_step + 1
+            micro_step.assign(ops.where(due, 0, done) if self._growing else done % steps)
         if self.use_ema:
             made = host.native(self._has_averages)
             frozen = set(range(len(self._slots))) - {self._get_variable_index(v) for v in trained}

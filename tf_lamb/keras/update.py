@@ -74,7 +74,8 @@ class Update(step.Update):
     def _apply_if_finite(self, plan, gradients, *, state, scalars):
         """One step; returns which gradients are finite, and whether their norm is a spike."""
         gradients = [
-            self._aggregated(g, stored) for g, stored in zip(gradients, state.stored, strict=True)
+            self._aggregated(g, stored, scalars)
+            for g, stored in zip(gradients, state.stored, strict=True)
         ]
         spike = ops.full((), False, "bool")
         if not state.skipped:
@@ -103,12 +104,12 @@ class Update(step.Update):
         window.assign(kept)
         return spike
 
-    def _aggregated(self, gradient, stored):
+    def _aggregated(self, gradient, stored, scalars):
         """The mean over micro-batches, the sum over replicas: each device's share of it."""
         if len(gradient.shape) > len(stored.weight.shape):
             gradient = ops.sum(gradient, axis=0)
         if self.accumulation_steps:
-            gradient = gradient / self.accumulation_steps
+            gradient = self.mean(ops, gradient, scalars)
         return self._share(gradient, stored)
 
     def _share(self, array, stored):

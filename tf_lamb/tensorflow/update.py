@@ -142,7 +142,7 @@ class Update(step.Update):
 
     def _end_if_due(self, plan, _, state, scalars):
         def apply():
-            mean = [accumulator / self.accumulation_steps for accumulator in state.accumulators]
+            mean = [self.mean(namespace, each, scalars) for each in state.accumulators]
             cleared = [each.assign(tf.zeros_like(each)) for each in state.accumulators]
             with tf.control_dependencies(cleared):
                 return self._apply_if_finite(plan, mean, state, scalars)

@@ -8,6 +8,7 @@ import tf_keras
 
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.core import accumulation
 from tf_lamb.core.plan import Plan
 from tf_lamb.core.step import NONFINITE, TAKEN, State, Stored
 from tf_lamb.tensorflow import namespace, replicas
@@ -42,7 +43,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         self._keep_settings(settings, learning_rate)
         self._learning_rate = self._build_learning_rate(learning_rate)
         steps = settings.gradient_accumulation_steps
-        self.gradient_accumulation_steps = None if steps == 1 else steps
+        self.gradient_accumulation_steps = accumulation.largest(steps)
 
     def build(self, var_list):
         """Makes the slots and the plan; warns of a pattern that matches no variable."""
@@ -133,8 +134,12 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         replicas.gather(self._distribution_strategy, accumulators, gradients, self._is_update)
 
     def _is_update(self):
-        steps = self.gradient_accumulation_steps
-        return tf.equal(self._micro_step + 1, steps) if steps else tf.constant(True)
+        if not self.gradient_accumulation_steps:
+            return tf.constant(True)
+        if stages := self._growing:
+            count = accumulation.count(namespace, stages, self.iterations)
+            return self._micro_step + 1 >= tf.cast(count, tf.int64)
+        return tf.equal(self._micro_step + 1, self.gradient_accumulation_steps)
 
     def _internal_apply_gradients(self, grads_and_vars):
         pairs = self.without_frozen(list(grads_and_vars))
@@ -160,8 +165,10 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if move_scale := self._guard.move_scale:
             overflowed = tf.equal(became, NONFINITE)
             tf.cond(due, lambda: move_scale(overflowed), lambda: None)
-        if self.gradient_accumulation_steps:
-            self._micro_step.assign((self._micro_step + 1) % self.gradient_accumulation_steps)
+        if steps := self.gradient_accumulation_steps:
+            done = self._micro_step + 1
+            next_ = tf.where(due, tf.zeros_like(done), done) if self._growing else done % steps
+            self._micro_step.assign(next_)
         if self.use_ema:
             made = self._has_averages > 0
             frozen = set(range(len(self._slots))) - set(map(self._index_of, trained))

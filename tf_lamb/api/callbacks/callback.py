@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tf_lamb.core import checks
+from tf_lamb.api.variables import step_of
+from tf_lamb.core import accumulation, checks
 from tf_lamb.core.batch_norm import why_averages_lag
 from tf_lamb.core.messages import warn
 
@@ -43,9 +44,7 @@ class Callback:
         if steps and (lag := averages_that_lag(self.model, steps)):
             warn(lag)
         self._call = self._batches_a_call()
-        accumulated = getattr(self._optimizer, "gradient_accumulation_steps", None) or 1
-        self._interval = self._every * accumulated
-        self._batches, self._due = 0, self._interval
+        self._batches, self._due = 0, None
 
     def on_train_batch_begin(self, batch, logs=None):
         """Reads the result of the previous batch, if it is time."""
@@ -64,10 +63,19 @@ class Callback:
         self._batches += min(self._call, left)
 
     def _is_due(self):
+        if self._due is None:  # a backup is restored by now
+            self._due = self._interval()
         if self._batches < self._due:
             return False
-        self._due += self._interval
+        self._due += self._interval()
         return True
+
+    def _interval(self):
+        """The batches of the next `every` steps."""
+        if stages := getattr(self._optimizer, "_growing", None):
+            self.model  # noqa: B018  # as in `_read`
+            return accumulation.batches(stages, step_of(self._optimizer), self._every)
+        return self._every * (getattr(self._optimizer, "gradient_accumulation_steps", None) or 1)
 
     def _read(self):
         self.model  # noqa: B018  # Keras on JAX hands the step's results over when it is asked

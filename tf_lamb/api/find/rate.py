@@ -291,8 +291,8 @@ def _candidates(host, ours, model, optimizers, batch_ratio, baseline_rate, calls
 def _maker(cls, config, calls):
     def make(rate):
         told = {**config, "learning_rate": rate}
-        if calls > 1:
-            told["gradient_accumulation_steps"] = calls
+        if calls > 1 or "gradient_accumulation_steps" in config:
+            told["gradient_accumulation_steps"] = calls if calls > 1 else None
         return cls.from_config(told)
 
     return make

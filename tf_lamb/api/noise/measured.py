@@ -52,6 +52,12 @@ class Wrapper:
                 f"{own} cannot stand around an optimizer with loss_scale_factor: leave that out, "
                 f"and put LossScaleOptimizer around {own}."
             )
+        if growing := getattr(inner, "_growing", None):
+            raise ValueError(
+                f"{own} compares a fixed number of micro-batches, and gradient_accumulation_steps="
+                f"{growing} of {inner.name} changes it: give it a number, such as "
+                f"{max(growing.values())}."
+            )
         if getattr(inner, "built", getattr(inner, "_built", False)):
             raise ValueError(
                 f"{own} needs an optimizer that has not stepped yet, but {inner.name} is built. "

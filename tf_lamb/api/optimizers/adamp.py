@@ -88,7 +88,7 @@ class AdamP(Layerwise):
         ema_momentum: float = 0.99,
         ema_overwrite_frequency: int | None = None,
         loss_scale_factor: float | None = None,
-        gradient_accumulation_steps: int | None = None,
+        gradient_accumulation_steps: settings.Accumulation = None,
         slot_dtype: str = "float32",
         master_weights: bool = False,
         shard_update: bool = False,

@@ -33,7 +33,10 @@ ema_overwrite_frequency: Steps after which the average replaces the weights. Def
 loss_scale_factor: In Keras 3, what the loss is multiplied by and gradients are divided by,
     as in every optimizer of Keras. Defaults to None.
 gradient_accumulation_steps: Micro-batches whose mean gradient makes one step; schedules
-    and `iterations` count steps. Defaults to None: every batch is a step.
+    and `iterations` count steps. A dict from a step to the number from there on makes a batch
+    that grows, in one program: with `{0: 1, 500: 2, 900: 4}` a step takes two micro-batches from
+    step 500 on. Then the attribute of this name is the largest number, and `get_config()` has the
+    dict. Defaults to None: every batch is a step.
 slot_dtype: "float32", or "bfloat16" with stochastic rounding: a moment or a velocity takes
     4 bytes a parameter, or 2. Defaults to "float32".
 master_weights: Whether float16 and bfloat16 variables have a float32 master, 4 bytes a

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import numbers
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tf_lamb.api.optimizers import named
@@ -14,6 +14,7 @@ from tf_lamb.api.optimizers.settings import Settings, hyperparameters, undo_floa
 from tf_lamb.api.variables import as_int, names_of, path_of, step_of, value_of
 from tf_lamb.core import checks, recipes, schedules
 from tf_lamb.core import plan as plans
+from tf_lamb.core.accumulation import Stages
 from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import exact, numbered
 from tf_lamb.core.recipes.recipe import batch
@@ -98,6 +99,13 @@ class Layerwise:
     def slots_of(self, treatment: plans.Treatment, shape: tuple[int, ...]) -> list[Slot]:
         """The slots of a variable, in the order of the rule; the first has the variable's shape."""
         return list(map(Slot, self.slot_names))
+
+    @property
+    def _growing(self) -> Stages | None:
+        """The micro-batches of an update by optimizer step, if they become more; else None."""
+        # Asked of the settings: TensorFlow would track a dict of the optimizer, into checkpoints.
+        steps = self._settings.gradient_accumulation_steps
+        return steps if isinstance(steps, Mapping) else None
 
     def _slots_at(self, index):
         """The slots of a variable of the build."""
@@ -354,6 +362,7 @@ class Layerwise:
             * self.ema_momentum,
             ema_overwrites=xp.equal(t % frequency, 0) if frequency else xp.convert_to_tensor(False),
             decay=xp.convert_to_tensor(decay(self.iterations)) if callable(decay) else None,
+            micro_batches=self._micro_step + 1 if self._growing else None,
         )
 
     def finalize_variable_values(self, var_list: Any) -> None:

@@ -60,7 +60,7 @@ class State(NamedTuple):
         }
 
 
-def of_micro_steps(name: str, steps: int) -> str:
+def of_micro_steps(name: str, steps: int | str) -> str:
     """The name of what belongs to a part of an update: of other parts it is something else."""
     return f"{name}_of_{steps}"
 
@@ -74,6 +74,7 @@ def has_averages(optimizer) -> bool:
 def of(optimizer) -> State:
     """The state of an optimizer of this package, in either Keras."""
     k, plan = optimizer.gradient_accumulation_steps, optimizer.plan
+    k = "growing" if optimizer._growing else k  # sums go on under other stages
     scalars = {"iterations": optimizer.iterations}
     rate = getattr(optimizer._learning_rate, "base", optimizer._learning_rate)  # AdaScale's
     if hasattr(rate, "assign"):

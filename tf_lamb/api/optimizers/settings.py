@@ -8,6 +8,7 @@ from typing import Any
 
 from tf_lamb.api.schedules import check_host
 from tf_lamb.core import checks
+from tf_lamb.core.accumulation import Stages
 
 # What the constructors are typed with; a schedule is a callable of either Keras.
 LearningRate = float | Callable[..., Any]
@@ -17,11 +18,15 @@ Bounds = Sequence[float] | None
 Slices = Mapping[str, int | Sequence[int | None]] | None
 Rows = Mapping[str, int | Sequence[int] | None] | None
 Multipliers = Mapping[str, float] | None
+Accumulation = int | Mapping[int, int] | None
 Spikes = Sequence[float] | str | None
 
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
-_OPTIONAL = (*_CLIPPING, "loss_scale_factor")
-_STEPS = ("ema_overwrite_frequency", "gradient_accumulation_steps")
+_OPTIONAL: dict[str, Callable] = {
+    **dict.fromkeys((*_CLIPPING, "loss_scale_factor"), checks.number),
+    "ema_overwrite_frequency": checks.integer,
+    "gradient_accumulation_steps": checks.accumulation,
+}
 _EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 
@@ -57,7 +62,7 @@ class Settings:
     ema_momentum: float
     ema_overwrite_frequency: int | None
     loss_scale_factor: float | None
-    gradient_accumulation_steps: int | None
+    gradient_accumulation_steps: int | Stages | None
     slot_dtype: str
     master_weights: bool
     shard_update: bool
@@ -74,10 +79,9 @@ class Settings:
             ema_momentum=checks.number("ema_momentum", self.ema_momentum),
             **{name: checks.patterns(name, getattr(self, name)) for name in _EXCLUSIONS},
         )
-        for check, names in ((checks.number, _OPTIONAL), (checks.integer, _STEPS)):
-            for name in names:
-                if (value := getattr(self, name)) is not None:
-                    self._freeze(**{name: check(name, value)})
+        for name, check in _OPTIONAL.items():
+            if (value := getattr(self, name)) is not None:
+                self._freeze(**{name: check(name, value)})
         checks.at_most_one({name: getattr(self, name) for name in _CLIPPING})
         for name in ("use_ema", "master_weights", "shard_update", "jit_compile"):
             checks.flag(name, getattr(self, name))
