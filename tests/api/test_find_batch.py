@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.frontends import FRONTENDS, every_frontend
 
-from tf_lamb.api.find import reach, seconds
+from tf_lamb.api.find import reach, seconds, trials
 from tf_lamb.api.find.trials import Trials
 from tf_lamb.core.goodput import steps
 
@@ -107,7 +107,7 @@ def test_a_reading_of_noise_gives_a_table_a_recipe_and_code(frontend):
     assert "cost" in text and "largest by the deadline" in text and "network as given" in text
     recipe = found.recipe()
     assert recipe.batch_size == found.batch_size
-    assert recipe.train_steps == pytest.approx(found.row.steps, rel=0.05)  # epochs are rounded up
+    assert recipe.train_steps == found.row.steps
     assert RATE < recipe.learning_rate < RATE * found.batch_size / BATCH
     assert f"find_rate(\n    model, data, {found.batch_size}," in found.code
     late = search(ours, linear(host), noise_scale=500, deadline=1e-6)
@@ -121,10 +121,16 @@ def state_of(model):
     return [np.asarray(v).copy() for v in (*model.variables, *slots)]
 
 
-@pytest.mark.parametrize("stop_after", [pytest.param(None, marks=pytest.mark.slow), 0, 30])
+SLOW = pytest.param(math.inf, None, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("ticks, stop_after", [SLOW, (math.inf, 0), (30, None), (math.inf, 30)])
 @every_frontend
-def test_everything_is_as_it_was(frontend, stop_after, monkeypatch):
-    """A model with an optimizer that has moments, averages of batch normalization, and dropout."""
+def test_everything_is_as_it_was(frontend, ticks, stop_after, monkeypatch):
+    """A model with an optimizer that has moments, averages of batch normalization, and dropout.
+
+    A search that is interrupted while steps are timed, at the first step, and in a short run.
+    """
     host, ours = FRONTENDS[frontend]
     layers = host.layers
     model = host.Sequential([
@@ -134,6 +140,16 @@ def test_everything_is_as_it_was(frontend, stop_after, monkeypatch):
     data = quadratic(4000)
     model.fit(*(each[:640] for each in data), batch_size=BATCH, verbose=0)
     optimizer, before, done, step = model.optimizer, state_of(model), [], Trials.step
+    history, ticked = model.history, []
+    monkeypatch.setattr(seconds, "LASTS", 0.0)
+
+    def clock():
+        ticked.append(1)
+        if len(ticked) > ticks:
+            raise KeyboardInterrupt
+        return len(ticked)
+
+    monkeypatch.setattr(trials, "clock", clock)
 
     def stopping(self, rate):
         done.append(rate)
@@ -143,36 +159,35 @@ def test_everything_is_as_it_was(frontend, stop_after, monkeypatch):
 
     monkeypatch.setattr(Trials, "step", stopping)
     try:
-        times = None if stop_after == 0 else TIMES
+        times = TIMES if stop_after == 30 else None
         search(
             ours, model, data, baseline_epochs=1, large_batch_size=64, step_seconds=times,
             micro_batch_size=64,
         )  # fmt: skip
         assert stop_after is None and len(done) > 30
     except KeyboardInterrupt:
-        assert len(done) == stop_after + 1
-    assert model.optimizer is optimizer
+        assert len(ticked) == ticks + 1 or len(done) == stop_after + 1
+    assert model.optimizer is optimizer and model.history is history
     for a, b in zip(before, state_of(model), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 class Machine:
-    """A clock, and calls by it: 10 ms a call, 1 ms an example, 5 ms an update."""
+    """Epochs of `fit` by a law: 10 ms a call, 1 ms an example, 5 ms an update; one is quicker."""
 
     def __init__(self, monkeypatch, holds=math.inf, error=MemoryError):
-        self.now, self.sizes, self.calls = 0.0, [], 0
-        monkeypatch.setattr(seconds, "clock", lambda: self.now)
+        self.sizes = []
 
-        def timed(trials, batch):
+        def epochs(trials, batch, steps, count):
             size = len(batch[0])
             self.sizes.append(size)
             if size > holds:
                 raise error
-            self.calls += 1
-            ends = self.calls % trials.calls == 0
-            self.now += 0.010 + 0.001 * size + 0.005 * ends + (self.sizes.count(size) < 4)
+            assert steps % trials.calls == 0
+            least = steps * (0.010 + 0.001 * size + 0.005 / trials.calls)
+            return [*[2 * least] * (count - 1), least]
 
-        monkeypatch.setattr(Trials, "call", timed)
+        monkeypatch.setattr(Trials, "epochs", epochs)
 
 
 def measured(ours, model, **how):

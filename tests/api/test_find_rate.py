@@ -204,7 +204,20 @@ def test_the_baseline_is_a_candidate_and_is_kept_where_it_is_as_good():
     assert any(trial.rate == found.baseline for trial in found.trials)
     assert found.learning_rate == found.baseline
     others = search(ours, linear(host, base), optimizers=["Adam"], baseline_batch_size=8)
-    assert {trial.optimizer for trial in others.trials} == {"Adam", "SGD"}
+    assert {trial.optimizer for trial in others.trials} == {"Adam", "SGD"} == set(others.answers)
+    lines = str(others).splitlines()
+    (taken,) = (line for line in lines if "  taken: " in line)
+    assert others.why_optimizer in taken and f"{others.rate:.3g}" in taken
+    for name, answer in others.answers.items():
+        assert any(line.split()[:2] == [name, f"{answer.rate:.3g}"] for line in lines)
+
+
+def test_of_three_optimizers_the_table_names_the_one_that_was_left_behind():
+    host, ours = FRONTENDS["keras"]
+    still = host.optimizers.Adam(beta_1=0.9, epsilon=1e6, name="still")  # which hardly moves
+    found = search(ours, linear(host), optimizers=["SGD", "LAMB", still], budget=1.0)
+    assert set(found.answers) == {"SGD", "LAMB"}
+    assert "Adam" in str(found) and "not among the best of the first rung" in str(found)
 
 
 def test_accumulated_parts_are_the_batch():

@@ -175,6 +175,17 @@ def test_the_update_is_counted_once_and_the_network_when_it_is_used():
 # -- steps at a batch ------------------------------------------------------------------------------
 
 
+def test_between_sizes_that_were_timed_the_seconds_are_on_the_line_through_them():
+    time = times.fit([4, 16, 8, 8], [0.05, 0.25, 0.08, 0.07], update=0.01)
+    assert [times.step_time(time, 1, 1, at, 0) for at in (4, 6, 8, 12, 16)] == pytest.approx(
+        [0.05, 0.06, 0.07, 0.16, 0.25]
+    )
+    assert times.step_time(time, 1, 1, 8, 2) == pytest.approx(3 * 0.06 + 0.01)
+    below, beyond = (times.accum_time(time, at) for at in (2, 20))
+    assert below == pytest.approx((time.alpha_c + 0.04) / 2)
+    assert beyond == pytest.approx(0.24 + 4 * time.beta_c)
+
+
 def test_two_runs_of_lamb():
     steps = counts.from_runs([(16, 4825), (2048, 102)])
     assert round(steps.noise) == 1175 and steps.least_steps == pytest.approx(64.8, abs=0.05)

@@ -114,3 +114,12 @@ def test_a_paired_difference_is_told_where_the_losses_alone_would_not():
     (best, worse) = trials_of([BEST, BEST], 400)
     worse = Trial("LAMB", 1.0, 1.0, 400, tuple(loss + 0.02 for loss in worse.losses))
     assert not search.is_level(worse, best)
+
+
+def test_of_optimizers_that_are_level_the_first_is_taken():
+    def trial(name, mean):
+        return Trial(name, 0.1, 0.1, 8, tuple(mean + 0.1 * i for i in range(16)))
+
+    best = {name: trial(name, mean) for name, mean in (("A", 1.2), ("B", 1.004), ("C", 1.0))}
+    assert search.choose(best) == ("B", "level with C, and named before it")
+    assert search.choose({"C": best["C"], "B": best["B"]}) == ("C", "the lowest held-out loss")

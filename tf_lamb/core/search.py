@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 LONGER = 4  # times the steps of the first rung
 SLOPE = 0.3  # arXiv 2409.19913 and others: .28 to .4
@@ -211,3 +211,19 @@ def decide(first: Plateau, second: Plateau, baseline: float | None) -> tuple[flo
         if end in first.edges:
             return None, f"the best is at the {end} edge of what was tried"
     return second.middle, "the middle of the rates that cannot be told apart"
+
+
+def choose(best: Mapping[str, Trial]) -> tuple[str, str]:
+    """The optimizer to take and why, of the best trial of each: the first of those that are level.
+
+    Example:
+        >>> best = {"LAMB": Trial("LAMB", 0.01, 0.02, 32, (0.5, 0.7)),
+        ...         "Muon": Trial("Muon", 0.02, 0.04, 32, (0.3, 0.5))}
+        >>> choose(best)
+        ('Muon', 'the lowest held-out loss')
+    """
+    lowest = min(best, key=lambda name: best[name].loss)
+    first = next(name for name in best if is_level(best[name], best[lowest]))
+    if first == lowest:
+        return first, "the lowest held-out loss"
+    return first, f"level with {lowest}, and named before it"

@@ -286,7 +286,9 @@ def _least(params, topology, micro, args, say):
     fitted = _fit(timed)
     update = min(update, fitted.alpha_c)  # alone it may take longer than within a step
     alpha = fitted.alpha_c - update
-    bound = dataclasses.replace(fitted, alpha_c=alpha, update=update, gamma=HIDDEN, bound=True)
+    bound = dataclasses.replace(
+        fitted, alpha_c=alpha, update=update, gamma=HIDDEN, bound=True, timed=()
+    )
     return time.with_network(bound, least.network, "hidden"), most
 
 

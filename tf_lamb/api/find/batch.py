@@ -12,6 +12,7 @@ from tf_lamb.api.find.trials import Trials, check, tuned_rate
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks
 from tf_lamb.core.goodput import plan, steps, time
+from tf_lamb.core.recipes.arithmetic import fit_steps, training
 
 PART = 0.1  # of the baseline's run, that a short run has
 AVERAGED = 4  # batches of the baseline, for averages of batch normalization; one of the large batch
@@ -111,7 +112,7 @@ def find_batch(
                 else f": {read.held_out:,} are held out; pass validation_data= to train on all."
             )
         )
-    total = math.ceil(baseline_epochs * math.ceil(read.examples / base))  # as fit counts
+    total = training(baseline_epochs, read.examples, base, fit_steps)
     length = round(PART * total)
     if searches and length * base < reach.LEAST_STEPS * large:
         least = math.ceil(reach.LEAST_STEPS * large / base / PART)
@@ -136,10 +137,11 @@ def find_batch(
         step_time = time.with_network(step_time, network_seconds, "as given")
     if curve is None:
         if verbose:
+            few, many = (each / (base * total) for each in reach.examples(base, length))
             print(
-                f"find_batch: runs at batch {base:,} and {large:,}, on at most "
-                f"{reach.most_examples(base, length) / (base * total):.1f} times the examples of "
-                f"the baseline; {read.held_out:,} are held out"
+                f"find_batch: short runs at batch {base:,} and {large:,}, on about {few:.1f} to "
+                f"at most {many:.1f} times the examples of the baseline; "
+                f"{read.held_out:,} are held out"
             )
         say = print if verbose else lambda line: None
         target, made = _short_runs(model, read, own, rate, base, large, largest, length, say)
@@ -188,8 +190,11 @@ def _measured(model, read, own, base, micro_batch_size, most, large):
         seen, how = seconds.step_seconds(trials, first, end)
         update = 0.0
     if _accumulates(own):
-        with _trials(model, read, own, 2 * first, 2) as trials:
-            update = min(seconds.update_seconds(trials, first), 0.5 * min(seen.values()))
+        calls = seconds.ACCUMULATED
+        with _trials(model, read, own, calls * first, calls) as trials:
+            update = min(
+                seconds.update_seconds(trials, first, seen[first]), 0.5 * min(seen.values())
+            )
     return time.fit(list(seen), list(seen.values()), update), max(seen), how
 
 

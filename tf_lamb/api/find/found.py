@@ -27,23 +27,42 @@ class Candidate:
     is_baseline: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a search found for one optimizer that came to the second rung.
+
+    Attributes:
+        rate: For the real run, or None.
+        why: How it was chosen, or why none could be.
+        interval: The lowest and the highest rate that cannot be told from the best.
+        loss: Held-out, the lowest of the second rung.
+    """
+
+    rate: float | None
+    why: str
+    interval: tuple[float, float]
+    loss: float
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundRate:
     """What `find_rate` found. Print it, `plot()` it, train with `optimizer()`.
 
     Attributes:
         optimizer_name: The best of the optimizers that were tried.
+        why_optimizer: Why it was taken.
+        answers: Name -> `Answer`, of the optimizers on the second rung.
         batch_size, train_steps, warmup_steps, epochs, examples: Of the run that it is for.
         trials: Every short run, a `Trial` each.
-        interval: The lowest and the highest rate that cannot be told from the best.
         uncorrected: The rate that was best in the short runs, before it is corrected for the
             length of the real one; None where nothing could be told.
         baseline: The rate of the baseline at this batch, by square-root scaling, or None.
-        why: How the rate was chosen, or why none could be.
         cost: Examples that the search trained on, over those of the real run.
     """
 
     optimizer_name: str
+    why_optimizer: str
+    answers: dict[str, Answer]
     batch_size: int
     train_steps: int
     warmup_steps: int
@@ -51,14 +70,26 @@ class FoundRate:
     examples: int
     decay: str
     trials: tuple[search.Trial, ...]
-    interval: tuple[float, float]
     uncorrected: float | None
     baseline: float | None
-    why: str
     cost: float
-    rate: float | None
     candidates: tuple[Candidate, ...] = dataclasses.field(repr=False)
     schedules: Any = dataclasses.field(repr=False)
+
+    @property
+    def rate(self) -> float | None:
+        """The peak rate, or None where the search could not decide."""
+        return self.answers[self.optimizer_name].rate
+
+    @property
+    def why(self) -> str:
+        """How the rate was chosen, or why none could be."""
+        return self.answers[self.optimizer_name].why
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The lowest and the highest rate that cannot be told from the best."""
+        return self.answers[self.optimizer_name].interval
 
     @property
     def learning_rate(self) -> float:
@@ -131,7 +162,27 @@ class FoundRate:
         if self.baseline is not None:
             lines.append(f"  the baseline's by square-root scaling: {self.baseline:.3g}")
         lines.append(f"  the search took {self.cost:.2f} times the examples of the run")
-        return "\n".join([*lines, *(f"  {line}" for line in table(rows, right=(1, 2, 3, 4)))])
+        lines += (f"  {line}" for line in (*self._optimizers(), *table(rows, right=(1, 2, 3, 4))))
+        return "\n".join(lines)
+
+    def _optimizers(self):
+        """A line an optimizer, of several: its rate, its loss, and why it was taken or not."""
+        if len(self.candidates) == 1:
+            return []
+        rows = [("optimizer", "learning rate", "level from", "to", "held-out loss", "")]
+        for each in self.candidates:
+            if (found := self.answers.get(each.name)) is None:
+                lengths = {trial.steps for trial in self.trials if trial.optimizer == each.name}
+                note = "lost" if len(lengths) > 1 else "not among the best of the first rung"
+                rows.append((each.name, "", "", "", "", note))
+                continue
+            low, high = found.interval
+            rows.append((
+                each.name, f"{found.rate:.3g}" if found.rate else "undecided", f"{low:.3g}",
+                f"{high:.3g}", f"{found.loss:.4f}",
+                f"taken: {self.why_optimizer}" if each.name == self.optimizer_name else "",
+            ))  # fmt: skip
+        return table(rows, right=(1, 2, 3, 4))
 
     def plot(self, ax: Any = None) -> Any:
         """Draws held-out loss over learning rate, a line an optimizer and a rung.

@@ -54,8 +54,8 @@ class FoundBatch:
 
     @property
     def epochs(self) -> float:
-        """Epochs to the baseline's loss at this batch."""
-        return self.baseline_epochs * self.row.relative
+        """Epochs to the baseline's loss at this batch, which are the steps of the table."""
+        return self.row.steps / math.ceil(self.examples / self.row.batch)
 
     def recipe(self) -> Recipe:
         """The baseline at this batch, as `recipes.transfer` takes it there."""

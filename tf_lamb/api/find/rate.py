@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_lamb.api.find.data import Examples
-from tf_lamb.api.find.found import Candidate, FoundRate
+from tf_lamb.api.find.found import Answer, Candidate, FoundRate
 from tf_lamb.api.find.saved import Saved
 from tf_lamb.api.find.trials import Trials, check, tuned_rate
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks, search
+from tf_lamb.core.recipes.arithmetic import fit_steps
 
 # Where the search begins for an optimizer that is not the model's: the middle of what was tuned.
 STARTS = {
@@ -118,7 +119,7 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
         candidates = _candidates(
             host, ours, model, optimizers, ratio, baseline_learning_rate, calls
         )  # fmt: skip
-        total = math.ceil(epochs * math.ceil(read.examples / batch_size))  # as fit counts
+        total = fit_steps(epochs, read.examples, batch_size)
         if total < search.SHORTEST:
             raise ValueError(
                 f"A run of {total:,} steps is too short to be searched, {search.SHORTEST} are the "
@@ -243,19 +244,19 @@ def _answer(candidates, lengths, made, train_steps, **of_run) -> FoundRate:
             "Every short run was lost: no rate that was tried keeps the loss finite. Look at the "
             "data and the weights, or pass optimizers of smaller rates."
         )
-    best = min(finals.values(), key=lambda each: each.best.loss)
-    # Of optimizers that cannot be told apart, the first.
-    name = next(n for n in finals if search.is_level(finals[n].best, best.best))
-    final, first = finals[name], firsts[name]
-    candidate = next(each for each in candidates if each.name == name)
-    rate, why = search.decide(first, final, candidate.start if candidate.is_baseline else None)
-    base = next((each.start for each in candidates if each.is_baseline), None)
-    ends = [final.low, final.high, *([rate] if rate else [])]
+    taken, why_taken = search.choose({name: each.best for name, each in finals.items()})
+    starts = {each.name: each.start for each in candidates if each.is_baseline}
+    answers = {}
+    for name, final in finals.items():
+        rate, why = search.decide(firsts[name], final, starts.get(name))
+        ends = [final.low, final.high, *([rate] if rate else [])]
+        answers[name] = Answer(rate, why, (min(ends), max(ends)), final.best.loss)
+    rate, middle = answers[taken].rate, finals[taken].middle
     return FoundRate(
-        optimizer_name=name, train_steps=train_steps, trials=every, cost=cost, rate=rate, why=why,
-        interval=(min(ends), max(ends)), baseline=base, candidates=tuple(candidates),
-        uncorrected=None if rate is None else search.tried(final.middle, lengths[1], train_steps),
-        **of_run,
+        optimizer_name=taken, why_optimizer=why_taken, answers=answers, train_steps=train_steps,
+        trials=every, cost=cost, baseline=next(iter(starts.values()), None),
+        uncorrected=None if rate is None else search.tried(middle, lengths[1], train_steps),
+        candidates=tuple(candidates), **of_run,
     )  # fmt: skip
 
 

@@ -116,9 +116,10 @@ def fastest(run: Callable[[float, float], Run], start: float) -> list[Run]:
     return list(made.values())
 
 
-def most_examples(base: int, length: int) -> int:
-    """The most that `short_runs` train on."""
-    return base * length * (1 + FARTHER) * (RATES + MORE * GIVEN_UP)
+def examples(base: int, length: int) -> tuple[int, int]:
+    """About how many `short_runs` train on where the first rates are the best, and at most."""
+    run = base * length
+    return 2 * run * (2 + SEEDS), run * (1 + FARTHER) * (RATES + MORE * GIVEN_UP)
 
 
 def short_runs(

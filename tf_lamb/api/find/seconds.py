@@ -1,14 +1,16 @@
-"""Seconds of a step at a few micro-batches, up to the largest that fits."""
+"""Seconds of a step of `fit` at a few micro-batches, up to the largest that fits."""
 
+import math
 import re
-import time
 
 from tf_lamb.api.find.trials import Trials
 
-clock = time.perf_counter
-# Calls of a micro-batch: those that compile, and those of which the quickest counts, as other
-# programs only add to it.
-DISCARDED, TIMED = 4, 20
+# Epochs of a micro-batch, of which the quickest counts, as other programs only add to it: to see
+# how many steps an epoch needs that lasts as long, in seconds, and then. It costs some
+# milliseconds to begin.
+SEEN, TIMED, LASTS = 2, 7, 0.15
+MORE = 8  # times the steps from one epoch to the next, at most, until it lasts
+ACCUMULATED = 4  # calls of an update
 GROWTH = 4  # from one micro-batch to the next
 LINEAR = 0.95  # of GROWTH: nearly as many times the seconds as the examples
 FULL = re.compile(
@@ -50,16 +52,19 @@ def step_seconds(trials: Trials, first: int, most: int) -> tuple[dict[int, float
     return seen, f"micro-batches up to {max(seen):,}: larger ones were not tried"
 
 
-def update_seconds(trials: Trials, size: int) -> float:
-    """Of calls that accumulate two micro-batches: what the second takes longer than the first."""
-    accumulates, updates = map(min, _calls(trials, size, parts=2))
-    return max(0.0, updates - accumulates)
+def update_seconds(trials: Trials, size: int, whole: float) -> float:
+    """Of an update alone, from trials that accumulate and the seconds of a call that does not.
+
+    update = (whole - mean) k/(k - 1),  with the mean of the k calls of an update
+    """
+    k = trials.calls
+    return max(0.0, (whole - _of_a_call(trials, size)) * k / (k - 1))
 
 
 def _fitting(trials, size, seen):
     """Seconds of a call; None where there is no memory for them, but for the first size."""
     try:
-        return min(_calls(trials, size)[0])
+        return _of_a_call(trials, size)
     except Exception as error:
         if not seen or not is_full(error):
             raise
@@ -67,12 +72,11 @@ def _fitting(trials, size, seen):
         return None
 
 
-def _calls(trials, size, parts=1):
-    """Seconds of the calls that count, by their place in an update."""
-    batch, times = next(trials.data.batches(size, 0)), []
+def _of_a_call(trials, size):
+    """Seconds of a call in the quickest of some epochs, which have whole updates."""
+    batch, steps = next(trials.data.batches(size, 0)), trials.calls
     trials.start()
-    for _ in range(DISCARDED + TIMED):
-        begin = clock()
-        trials.call(batch)
-        times.append(clock() - begin)
-    return [times[DISCARDED + part :: parts] for part in range(parts)]
+    while (lasts := min(trials.epochs(batch, steps, SEEN))) < LASTS:
+        more = min(MORE, 1.2 * LASTS / lasts)
+        steps = trials.calls * math.ceil(more * steps / trials.calls)
+    return min(trials.epochs(batch, steps, TIMED)) / steps

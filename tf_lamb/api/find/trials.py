@@ -1,8 +1,10 @@
 """Short runs of a model, which is afterwards as it was, bit for bit."""
 
+import itertools
 import math
 import random
 from collections.abc import Callable
+from time import perf_counter as clock
 from typing import Any
 
 from tf_lamb.api.data import mapped
@@ -11,6 +13,7 @@ from tf_lamb.api.variables import as_int, variables_of
 from tf_lamb.core import checks
 
 AVERAGED = 16  # batches for the running averages of batch normalization
+SET_BY_FIT = ("history", "stop_training")  # attributes of a model
 
 
 class Trials:
@@ -45,6 +48,7 @@ class Trials:
             model.train_function,
             random.getstate(),
             np.random.get_state(),
+            {name: vars(model)[name] for name in SET_BY_FIT if name in vars(model)},
         )
         before = {id(variable): variable.numpy().copy() for variable in self._state()}
         self._call(model.test_on_batch, self.data.blocks[0])  # makes weights and metrics
@@ -59,9 +63,12 @@ class Trials:
     def __exit__(self, *exception):
         import numpy as np
 
-        optimizer, compiled, python, numpy = self._before
+        optimizer, compiled, python, numpy, set_by_fit = self._before
         self._put(self._variables, self._values)
         self._use(optimizer, compiled)
+        for name in SET_BY_FIT:
+            vars(self.model).pop(name, None)
+        vars(self.model).update(set_by_fit)
         random.setstate(python)
         np.random.set_state(numpy)
 
@@ -134,10 +141,19 @@ class Trials:
         self._left = left
         return losses
 
-    def call(self, batch: tuple) -> float:
-        """The training loss of one call at a rate of 0, which is awaited."""
+    def epochs(self, batch: tuple, steps: int, count: int) -> list[float]:
+        """Seconds of so many epochs of `fit` on one batch, at a rate of 0, after two to begin."""
         self.model.optimizer.learning_rate = 0.0
-        return self._call(self.model.train_on_batch, batch)
+
+        def fit(epochs, **how):
+            again = (batch for _ in itertools.count())
+            return self.model.fit(
+                again, steps_per_epoch=steps, epochs=epochs, shuffle=False, verbose=0, **how
+            )
+
+        timed = _clocked(type(fit(1)))()
+        fit(1 + count, callbacks=[timed])
+        return timed.seconds[1:]
 
     def _average(self):
         """Estimates the running averages of batch normalization anew, for these weights.
@@ -188,13 +204,34 @@ class Trials:
 
     def _call(self, method, batch):
         self.model.reset_metrics()  # in Keras 3.12 the loss is else the mean of all calls
-        logs = method(*batch, return_dict=True)
-        if "loss" not in logs:
-            raise ValueError(
-                f"{method.__name__} of the model gives {', '.join(logs) or 'nothing'}, and no "
-                "'loss' to search by: let its train_step and test_step return one."
-            )
-        return float(logs["loss"])
+        return _loss(method.__name__, method(*batch, return_dict=True))
+
+
+def _clocked(history: Any) -> Any:
+    """The class of a Keras's `History`, which notes the seconds of its epochs, too."""
+
+    class Clocked(history):
+        def __init__(self):
+            super().__init__()
+            self.seconds = []
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self._begin = clock()
+
+        def on_epoch_end(self, epoch, logs=None):
+            _loss("fit", logs)  # which awaits the device
+            self.seconds.append(clock() - self._begin)
+
+    return Clocked
+
+
+def _loss(name, logs):
+    if "loss" not in logs:
+        raise ValueError(
+            f"{name} of the model gives {', '.join(logs) or 'nothing'}, and no 'loss' to search "
+            "by: let its train_step and test_step return one."
+        )
+    return float(logs["loss"])
 
 
 def _copies(variables):

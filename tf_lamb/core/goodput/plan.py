@@ -306,10 +306,8 @@ def _advice(answer):
     ]
     low, high = (_duration(3600 * hours) for hours in best.between)
     where = f" on {best.devices}" if len(answer.machine.devices) > 1 else ""
-    yield (
-        f"take {best.batch:,}{where}: {low} to {high}; within {NEAR - 1:.0%} of its time are "
-        f"{min(near):,} to {max(near):,}"
-    )
+    others = "is no other" if len(near) == 1 else f"are {min(near):,} to {max(near):,}"
+    yield f"take {best.batch:,}{where}: {low} to {high}; within {NEAR - 1:.0%} of its time {others}"
     yield f"not larger, {answer.why_not_larger}"
     losses = [f"{loss:.1%} if the noise scale is {noise:,.0f}"
               for noise, loss in answer.regret.items()]  # fmt: skip

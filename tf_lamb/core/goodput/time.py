@@ -1,6 +1,7 @@
 """Seconds of a step, and goodput: adaptdl's model (Pollux), in its letters.
 
-    T_accum = alpha_c + beta_c b             a micro-batch of b examples on every replica
+    T_accum = alpha_c + beta_c b             a micro-batch of b examples on every replica; between
+                                             sizes that were timed, on the line through them
     T_net   = alpha_n + beta_n (R - 2)       R replicas on several nodes
               alpha_r + beta_r (R - 2)       R > 1 replicas on one node
     T_optim = (T_accum^gamma + T_net^gamma)^(1/gamma)
@@ -9,12 +10,14 @@
 
 With gamma 1 the network waits for the gradients, with 10 nearly all of it is hidden. `update`, the
 seconds that the update itself takes, is this package's: adaptdl counts it with alpha_c, and so
-once a micro-batch.
+once a micro-batch. So are the lines between sizes, as the time of a step bends where a cache or a
+device is full.
 
 Sources: Qiao et al., Pollux, arXiv:2008.12260; adaptdl 0.2.11, `goodput.py`.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 from tf_lamb.core import checks
@@ -37,6 +40,7 @@ class StepTime:
     residual: float = 0.0  # the largest of the fit, relative
     network: str = ""  # how T_net is known: "measured", "assumed"
     bound: bool = False  # whether it takes this at least
+    timed: tuple[tuple[float, float], ...] = ()  # micro-batches and T_accum of each, in order
 
 
 def fit(micro_batches: Sequence[float], seconds: Sequence[float], update: float = 0.0) -> StepTime:
@@ -81,7 +85,11 @@ def fit(micro_batches: Sequence[float], seconds: Sequence[float], update: float 
     elif beta < 0:
         alpha, beta = x / xx, 0.0
     residual = max(abs(alpha * r[0] + beta * r[1] - 1) for r in rows)
-    return StepTime(alpha, beta, update=update, residual=residual)
+    least: dict[float, float] = {}
+    for size, t in zip(sizes, rest, strict=True):
+        least[size] = min(t, least.get(size, t))
+    timed = tuple(sorted(least.items()))
+    return StepTime(alpha, beta, update=update, residual=residual, timed=timed)
 
 
 def with_network(time: StepTime, seconds: float, how: str) -> StepTime:
@@ -103,8 +111,13 @@ def ring(size: float, replicas: int, bandwidth: float) -> float:
 
 
 def accum_time(time: StepTime, micro_batch: float) -> float:
-    """T_accum."""
-    return time.alpha_c + time.beta_c * micro_batch
+    """T_accum; below and beyond the sizes that were timed, by alpha_c and beta_c."""
+    points = ((0.0, time.alpha_c), *time.timed)
+    for (smaller, less), (larger, more) in itertools.pairwise(points):
+        if micro_batch <= larger:
+            return less + (more - less) * (micro_batch - smaller) / (larger - smaller)
+    largest, most = points[-1]
+    return most + time.beta_c * (micro_batch - largest)
 
 
 def net_time(time: StepTime, nodes: int, replicas: int) -> float:
