@@ -71,8 +71,8 @@ def preflight(
         A report: print it, or see `as_dict()`. Sizes are bytes of one replica. `memory.rest`
         includes the padding of memory tiles. XLA counts the operations of a loop, such as an
         LSTM's, once; the bound is then lower than possible. With `gradient_accumulation_steps`, the
-        given batch is one micro-batch, and `work` covers a full update. `work.reduced` is the size
-        of the program's all-reduces; an all-reduce over a part of the replicas counts with the
+        given batch is one micro-batch, and `work` covers a full update, the largest of a batch that
+        grows. `work.reduced` is the size of the program's all-reduces; an all-reduce over a part of the replicas counts with the
         minimum on its links. Under `ModelParallel`, the examples of a replica are the batch divided
         by all replicas, on average.
 

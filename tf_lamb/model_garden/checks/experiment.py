@@ -7,6 +7,7 @@ params.yaml of another run.
 import math
 
 import tensorflow as tf
+from official.modeling.hyperparams import base_config
 from official.modeling.optimization import OptimizerFactory
 from official.modeling.optimization.optimizer_factory import (
     LEGACY_OPTIMIZERS_CLS as OPTIMIZERS_CLS,
@@ -147,6 +148,14 @@ def _check_ours(params) -> None:
     config = params.trainer.optimizer_config
     _check_left_behind(config.optimizer)
     _check_decay(params)
+    source = f"trainer.optimizer_config.optimizer.{config.optimizer.type}"
+    steps = config.optimizer.get().gradient_accumulation_steps
+    if isinstance(steps, base_config.Config):  # what is made of a dict
+        raise UserError(
+            f"{source}.gradient_accumulation_steps is {steps.as_dict()}, and a step here takes one "
+            "number of micro-batches. Write a number, and a larger one in a later stage of "
+            "train_stages"
+        )
     private = params.task.differential_privacy_config is not None
     if private and batches.micro_batches(params) > 1:
         raise UserError(
@@ -155,7 +164,6 @@ def _check_ours(params) -> None:
         )
     # The constructor knows best. It sees a constant, and makes no variable on a device: a
     # multi-worker strategy must be the first to touch them.
-    source = f"trainer.optimizer_config.optimizer.{config.optimizer.type}"
     with tf.Graph().as_default(), named(source):
         transformers = [tuple] if private else None
         OptimizerFactory(config).build_optimizer(1e-3, gradient_transformers=transformers)
