@@ -72,9 +72,9 @@ def preflight(
         includes the padding of memory tiles. XLA counts the operations of a loop, such as an
         LSTM's, once; the bound is then lower than possible. With `gradient_accumulation_steps`, the
         given batch is one micro-batch, and `work` covers a full update, the largest of a batch that
-        grows. `work.reduced` is the size of the program's all-reduces; an all-reduce over a part of the replicas counts with the
-        minimum on its links. Under `ModelParallel`, the examples of a replica are the batch divided
-        by all replicas, on average.
+        grows. `work.reduced` is the size of the program's all-reduces; an all-reduce over a part of
+        the replicas counts with the minimum on its links. Under `ModelParallel`, the examples of a
+        replica are the batch divided by all replicas, on average.
 
     Raises:
         ModuleNotFoundError: if libtpu is not installed.
