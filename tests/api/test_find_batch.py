@@ -172,6 +172,46 @@ def test_everything_is_as_it_was(frontend, ticks, stop_after, monkeypatch):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
+def test_a_search_that_is_killed_in_every_stage_comes_to_the_same_answer(monkeypatch, tmp_path):
+    """Once while steps are timed, then again and again, in lives that grow longer."""
+    host, ours = FRONTENDS["keras"]
+    Machine(monkeypatch)
+    how = {"baseline_epochs": 1, "large_batch_size": 64, "step_seconds": None}
+    data, step, left = quadratic(4000), Trials.step, [0]
+    ends: list = []
+    want = search(ours, linear(host), data, **how)
+    once = seconds.step_seconds
+
+    def killed(*_):
+        monkeypatch.setattr(seconds, "step_seconds", once)
+        raise KeyboardInterrupt
+
+    def stopping(self, rate):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return step(self, rate)
+
+    monkeypatch.setattr(seconds, "step_seconds", killed)
+    monkeypatch.setattr(Trials, "step", stopping)
+    while not ends or ends[-1] is None:
+        model = linear(host)
+        model.set_weights([w + len(ends) for w in model.get_weights()])  # elsewhere, but at first
+        before, left[0] = state_of(model), 8 * len(ends)
+        try:
+            ends.append(search(ours, model, data, directory=tmp_path, **how))
+        except KeyboardInterrupt:
+            ends.append(None)
+        for a, b in zip(before, state_of(model), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert len(ends) > 6
+    assert (ends[-1].runs, ends[-1].target) == (want.runs, want.target)
+    assert str(ends[-1]) == str(want)
+    with pytest.raises(ValueError, match="holds a search with large_batch_size=64, and this one"):
+        search(ours, linear(host), data, directory=tmp_path, **{**how, "large_batch_size": 32})
+
+
 class Machine:
     """Epochs of `fit` by a law: 10 ms a call, 1 ms an example, 5 ms an update; one is quicker."""
 

@@ -2,12 +2,14 @@
 
 import contextlib
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tf_lamb.api.find import reach, seconds
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found_batch import FoundBatch
+from tf_lamb.api.find.saved import Saved
 from tf_lamb.api.find.trials import Trials, check, tuned_rate
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks
@@ -25,7 +27,8 @@ def find_batch(
     micro_batch_size: int | None = None, step_seconds: Mapping[int, float] | None = None,
     devices: Sequence[int] = (1,), network_seconds: float | None = None,
     price: float | None = None, deadline: float | None = None, most: int | None = None,
-    examples: int | None = None, validation_data: Any = None, verbose: bool = True,
+    examples: int | None = None, validation_data: Any = None,
+    directory: str | os.PathLike | None = None, verbose: bool = True,
 ) -> FoundBatch:  # fmt: skip
     """Finds which batch to train with: the fastest, the cheapest, the largest by a deadline.
 
@@ -63,6 +66,8 @@ def find_batch(
         most: The largest batch that is wanted. Defaults to None.
         examples: Examples of an epoch. Defaults to None: counted.
         validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`.
+        directory: A folder in which the search is saved, and from which it goes on after a kill.
+            Defaults to None.
         verbose: Whether to print the cost beforehand, and each short run. Defaults to True.
 
     Returns:
@@ -71,8 +76,8 @@ def find_batch(
     Raises:
         TypeError: for data that can be read only once.
         ValueError: for a model that is not compiled, fewer examples than a batch, a loss that is
-            not finite from the start, a baseline that learns nothing in a tenth of its run, or a
-            large batch that does not reach its loss.
+            not finite from the start, a baseline that learns nothing in a tenth of its run, a
+            large batch that does not reach its loss, or a search in `directory` that was another.
 
     Example:
 
@@ -127,9 +132,24 @@ def find_batch(
     elif runs is not None:
         curve = steps.from_runs(runs).through(base, total)
 
-    how, made, target = "as given", [], None
+    saved = Saved(directory, {
+        "baseline_batch_size": base, "steps": total, "learning_rate": rate,
+        "large_batch_size": large, "micro_batch_size": micro_batch_size,
+        "held_out": read.held_out,
+    })  # fmt: skip
+
+    def begin(batch, calls=1, averaged=1):
+        return _trials(model, read, own, saved, batch, calls, averaged)
+
+    how, target = "as given", None
+    made: list[reach.Run] = []
     if step_seconds is None:
-        step_time, largest, how = _measured(model, read, own, base, micro_batch_size, most, large)
+        end = min(read.training, most or large * steps.FARTHEST)
+        seen, update, how = saved.once(
+            ["seconds", end], lambda: _measured(begin, own, base, micro_batch_size, end)
+        )
+        sizes, taken = zip(*seen, strict=True)
+        step_time, largest = time.fit(sizes, taken, update), max(sizes)
     else:
         step_time = time.fit(list(step_seconds), list(step_seconds.values()))
         largest = micro_batch_size or max(step_seconds)
@@ -144,7 +164,11 @@ def find_batch(
                 f"{read.held_out:,} are held out"
             )
         say = print if verbose else lambda line: None
-        target, made = _short_runs(model, read, own, rate, base, large, largest, length, say)
+        _, calls = plan.arrange(large, 1, largest if _accumulates(own) else large)
+        target, made = reach.short_runs(
+            lambda batch: begin(batch, averaged=AVERAGED) if batch == base else begin(batch, calls),
+            rate, base, large // calls * calls, length, say, saved.once,
+        )  # fmt: skip
         best = reach.of_best_rates(made).values()
         arrived = [(run.batch, run.steps) for each in best for run in each]
         curve = steps.from_runs(arrived).through(base, total)
@@ -160,10 +184,11 @@ def find_batch(
 
 
 @contextlib.contextmanager
-def _trials(model, read, own, batch, calls=1, averaged=1):
+def _trials(model, read, own, saved, batch, calls, averaged):
     """Trials with the model's optimizer, which make an update in so many calls."""
     with Trials(model, read, batch, batch // calls, averaged=averaged) as trials:
         trials.check_finite()
+        saved.begin(trials)
         trials.choose("own", lambda: _fresh(own, calls))
         yield trials
 
@@ -180,32 +205,17 @@ def _accumulates(own):
     return "gradient_accumulation_steps" in own.get_config()
 
 
-def _measured(model, read, own, base, micro_batch_size, most, large):
-    """The fit of the seconds, the largest micro-batch, and how it is known."""
-    if micro_batch_size is None:
-        first, end = max(1, base // 4), min(read.training, most or large * steps.FARTHEST)
-    else:
+def _measured(begin, own, base, micro_batch_size, end):
+    """The seconds by micro-batch, those of an update alone, and what ended the list."""
+    first = max(1, base // 4)
+    if micro_batch_size is not None:
         first, end = seconds.smallest(micro_batch_size), micro_batch_size
-    with _trials(model, read, own, base) as trials:
+    with begin(base) as trials:
         seen, how = seconds.step_seconds(trials, first, end)
         update = 0.0
     if _accumulates(own):
         calls = seconds.ACCUMULATED
-        with _trials(model, read, own, calls * first, calls) as trials:
-            update = min(
-                seconds.update_seconds(trials, first, seen[first]), 0.5 * min(seen.values())
-            )
-    return time.fit(list(seen), list(seen.values()), update), max(seen), how
-
-
-def _short_runs(model, read, own, rate, base, large, largest, length, say):
-    """Runs at both batches, to the loss at which the baseline's is then, and that loss."""
-    _, calls = plan.arrange(large, 1, largest if _accumulates(own) else large)
-    large = large // calls * calls
-
-    def begin(batch):
-        if batch == base:
-            return _trials(model, read, own, base, averaged=AVERAGED)
-        return _trials(model, read, own, large, calls)
-
-    return reach.short_runs(begin, rate, base, large, length, say)
+        with begin(calls * first, calls) as trials:
+            alone = seconds.update_seconds(trials, first, seen[first])
+        update = min(alone, 0.5 * min(seen.values()))
+    return [*seen.items()], update, how

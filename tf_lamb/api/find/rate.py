@@ -137,8 +137,10 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
             "warmup": warmup, "decay": decay, "held_out": read.held_out,
             "candidates": [[each.name, each.start] for each in candidates],
         }  # fmt: skip
+        saved = Saved(directory, what)
         with Trials(model, read, batch_size, micro_batch_size, seed) as trials:
-            run = _Run(trials, Saved(directory, what, trials), total, warmup, decay)
+            saved.begin(trials)
+            run = _Run(trials, saved, total, warmup, decay)
             trials.check_finite()
             most = search.most_steps(lengths, len(candidates))
             if verbose:
@@ -169,15 +171,12 @@ class _Run:
         self.warmup, self.decay, self.bar, self.done = warmup, decay, None, 0
 
     def __call__(self, candidate, rate, steps) -> search.Trial:
-        trial = self.saved.find(candidate.name, rate, steps)
-        if trial is None:
-            tried = search.tried(rate, steps, self.total)
-            losses = self._train(tried, steps)
-            trial = search.Trial(candidate.name, rate, tried, steps, losses)
-            self.saved.add(trial)
+        tried = search.tried(rate, steps, self.total)
+        key = [candidate.name, rate, steps]
+        losses = self.saved.once(key, lambda: self._train(tried, steps))
         self.done += steps
         self._show(self.done)
-        return trial
+        return search.Trial(candidate.name, rate, tried, steps, tuple(losses))
 
     def _train(self, peak, steps):
         warm = max(1, round(max(self.warmup, search.WARMUP) * steps))

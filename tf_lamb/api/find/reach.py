@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from typing import Any
 
 from tf_lamb.api.find.trials import Trials
 from tf_lamb.core import search
@@ -45,8 +46,9 @@ Losses = dict[int, tuple[float, ...]]  # step -> those of the held-out blocks
 
 
 def losses(
-    trials: Trials, rate: float, steps: int, warm: float, first: float, target: float = -math.inf
-) -> Losses:
+    trials: Trials, rate: float, steps: int, warm: float, first: float, target: float = -math.inf,
+    order: int = 0,
+) -> Losses:  # fmt: skip
     """Held-out losses of a run that ends at the target, or at a loss that is not finite.
 
     Args:
@@ -124,7 +126,7 @@ def examples(base: int, length: int) -> tuple[int, int]:
 
 def short_runs(
     begin: Callable[[int], AbstractContextManager[Trials]], rate: float, base: int, large: int,
-    length: int, say: Callable[[str], None],
+    length: int, say: Callable[[str], None], once: Callable[[list, Callable], Any],
 ) -> tuple[float, list[Run]]:  # fmt: skip
     """The target, and runs to it at two batches.
 
@@ -134,13 +136,14 @@ def short_runs(
         base, large: The batches.
         length: Steps of the first run, at the base batch, which sets the target.
         say: Prints a line.
+        once: `Saved.once`.
 
     Raises:
         ValueError: if nothing is learned, or no run at the large batch reaches the target.
     """
     warm = WARMUP * length * base
     with begin(base) as trials:
-        seen = losses(trials, rate, length, warm / base, length / EARLY)
+        seen = _once(once, base, trials, rate, length, warm / base, length / EARLY)
         if max(seen) < length or not learned(seen):
             raise ValueError(
                 f"The model learns nothing in {length:,} steps at batch {base:,} and rate "
@@ -149,11 +152,11 @@ def short_runs(
             )
         target = means(seen)[-1][1]
         first = Run(base, rate, 0, crossing(seen, target), length)
-        runs = _at(trials, base, rate, target, warm, length, first.steps, say, first)
+        runs = _at(trials, base, rate, target, warm, length, first.steps, say, once, first)
     steps = mean_steps(best_of(runs)) * base / large
     with begin(large) as trials:
         start = rate * math.sqrt(large / base)
-        more = _at(trials, large, start, target, warm, FARTHER * steps, steps, say)
+        more = _at(trials, large, start, target, warm, FARTHER * steps, steps, say, once)
     if not best_of(more):
         raise ValueError(
             f"No run at batch {large:,} reaches the loss of the baseline's in {FARTHER} times its "
@@ -185,15 +188,21 @@ def of_best_rates(runs: Iterable[Run]) -> dict[int, list[Run]]:
     return {batch: best_of(each) for batch, each in by_batch.items()}
 
 
-def _at(trials, batch, start, target, warm, most, least, say, first=None):
+def _once(once, batch, trials, rate, steps, *how):
+    """`losses`, which may have been seen before the search was killed."""
+    made = once([batch, rate, steps, *how], lambda: list(losses(trials, rate, steps, *how).items()))
+    return {step: tuple(each) for step, each in made}
+
+
+def _at(trials, batch, start, target, warm, most, least, say, once, first=None):
     """Runs at one batch: several rates, and the best with other orders of the data."""
 
     def run(rate, given_up, seed=0):
         if first is not None and (rate, seed) == (first.rate, 0):
             return first
-        trials.seed = seed
         limit = math.ceil(given_up if seed else min(most, given_up))
-        seen = losses(trials, rate, limit, warm / batch, least / EARLY, target)
+        how = limit, warm / batch, least / EARLY, target, seed
+        seen = _once(once, batch, trials, rate, *how)
         steps, made = crossing(seen, target), max(seen)
         if seed:  # the best rate; given up, it counts as if it had arrived
             steps = min(steps, limit)

@@ -1,67 +1,69 @@
 """A search in a folder, which goes on where it was killed."""
 
-import dataclasses
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
-from tf_lamb.core.search import Trial
+from tf_lamb.api.find.trials import Trials
 
 SEARCH, WEIGHTS = "search.json", "weights.npz"
 
 
 class Saved:
-    """The trials that a folder holds, and the weights that they began with.
+    """What a search has made, and the weights that its runs begin with.
 
     Args:
         directory: The folder, which is made; None keeps nothing.
         what: The arguments of the search, which have to be those of the one that is there.
-        trials: The model's, which begins with the weights of the folder.
 
     Raises:
         ValueError: if the folder holds another search.
     """
 
-    def __init__(self, directory: str | os.PathLike | None, what: dict[str, Any], trials: Any):
-        self._made: list[Trial] = []
-        self._folder, self._what = directory and os.fspath(directory), what
-        if not directory:
+    def __init__(self, directory: str | os.PathLike | None, what: dict[str, Any]):
+        self._folder = os.fspath(directory) if directory else ""
+        self._what = what
+        self._made: list[list] = []  # keys and what was made
+        if not self._folder or not os.path.exists(self._path(SEARCH)):
             return
-        os.makedirs(directory, exist_ok=True)
-        path = os.path.join(directory, SEARCH)
-        if not os.path.exists(path):
-            trials.save(os.path.join(directory, WEIGHTS))
-            return self._write()
-        with open(path) as file:
+        with open(self._path(SEARCH)) as file:
             saved = json.load(file)
         for name, value in what.items():
             if saved["what"].get(name) != value:
                 raise ValueError(
-                    f"{os.fspath(directory)} holds a search with {name}={saved['what'].get(name)}, "
-                    f"and this one has {value}: take another directory, or the same arguments."
+                    f"{self._folder} holds a search with {name}={saved['what'].get(name)}, and "
+                    f"this one has {value}: take another directory, or the same arguments."
                 )
-        trials.load(os.path.join(directory, WEIGHTS))
-        self._made = [
-            Trial(**{**each, "losses": tuple(each["losses"])}) for each in saved["trials"]
-        ]
+        self._made = saved["made"]
 
-    def find(self, optimizer: str, rate: float, steps: int) -> Trial | None:
-        """The trial, if it was made."""
-        for trial in self._made:
-            if (trial.optimizer, trial.rate, trial.steps) == (optimizer, rate, steps):
-                return trial
-        return None
-
-    def add(self, trial: Trial) -> None:
-        """Keeps a trial."""
-        self._made.append(trial)
-        if self._folder:
+    def begin(self, trials: Trials) -> None:
+        """Lets runs begin with the weights that the search began with."""
+        if not self._folder:
+            return
+        os.makedirs(self._folder, exist_ok=True)
+        if os.path.exists(self._path(SEARCH)):
+            trials.load(self._path(WEIGHTS))
+        else:
+            trials.save(self._path(WEIGHTS))
             self._write()
 
+    def once(self, key: list, make: Callable[[], Any]) -> Any:
+        """What was made under this key, or else is made now; both of what JSON has."""
+        for known, made in self._made:
+            if known == key:
+                return made
+        self._made.append([key, make()])
+        if self._folder:
+            self._write()
+        return self._made[-1][1]
+
+    def _path(self, name):
+        return os.path.join(self._folder, name)
+
     def _write(self):
-        folder: Any = self._folder
-        told = {"what": self._what, "trials": [dataclasses.asdict(each) for each in self._made]}
-        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
+        told = {"what": self._what, "made": self._made}
+        with tempfile.NamedTemporaryFile("w", dir=self._folder, delete=False) as file:
             json.dump(told, file)
-        os.replace(file.name, os.path.join(folder, SEARCH))
+        os.replace(file.name, self._path(SEARCH))

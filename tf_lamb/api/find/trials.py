@@ -99,11 +99,11 @@ class Trials:
         with np.load(path) as file:
             self._start = [file[f"arr_{i}"] for i in range(len(self._variables))]
 
-    def start(self) -> None:
-        """Puts back the weights and an empty optimizer."""
+    def start(self, order: int = 0) -> None:
+        """Puts back the weights and an empty optimizer, for one of several orders of the data."""
         self._put(self._variables, self._start)
         self._put(self._slots, self._empty)
-        self._left = self.data.batches(self.batch_size, self.seed)
+        self._left = self.data.batches(self.batch_size, self.seed + order)
 
     def step(self, rate: float) -> float:
         """Makes an update at this rate; the training loss of its last part."""
