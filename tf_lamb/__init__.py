@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
         describe,
         find_batch,
         find_rate,
+        fit_stages,
         fixed_point,
         from_addons,
         layer_decay,
@@ -55,8 +56,8 @@ __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon", "NoiseScale",
     "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
-    "auxiliary_statistics", "core", "describe", "find_batch", "find_rate", "fixed_point",
-    "from_addons", "keras", "layer_decay", "migrate", "model_garden", "recipes",
+    "auxiliary_statistics", "core", "describe", "find_batch", "find_rate", "fit_stages",
+    "fixed_point", "from_addons", "keras", "layer_decay", "migrate", "model_garden", "recipes",
     "replace_batch_normalization", "schedules", "tensorflow", "tf_keras",
 ]  # fmt: skip
 _ROOMS = {"core", "keras", "model_garden", "tensorflow", "tf_keras"}

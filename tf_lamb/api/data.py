@@ -126,17 +126,17 @@ class Batches:
 
     def count(self) -> int:
         """The examples of a pass, which is read where only the number of batches is known."""
-        first = next(self._read(), None)
-        if first is None:
-            raise ValueError("data holds no batch.")
         try:
-            last = len(self._data) - 1
+            batches = len(self._data)
         except TypeError:
             raise ValueError(
                 "data does not say how many examples it has: pass examples=, those of one pass."
             ) from None
+        if not batches:
+            raise ValueError("data holds no batch.")
         if self._is_list:
-            return last * size_of(first) + size_of(_whole(self._data[last]))
+            first, last = (_whole(self._data[i]) for i in (0, batches - 1))
+            return (batches - 1) * size_of(first) + size_of(last)
         return sum(map(size_of, self._read()))
 
     def hold_out(self, wanted: int) -> tuple:

@@ -36,6 +36,7 @@ from tf_lamb.keras.layers import (
 from tf_lamb.keras.migration import from_addons, migrate
 from tf_lamb.keras.preflight.preflight import preflight as preflight
 from tf_lamb.keras.replicas import per_replica as per_replica
+from tf_lamb.keras.stages import fit_stages
 
 # What both Kerases have; `ConcurrentAdversarial`, `Decentralized`, `per_replica` and `preflight`
 # are of this one alone.
@@ -43,6 +44,6 @@ __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon", "NoiseScale",
     "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
-    "auxiliary_statistics", "describe", "find_batch", "find_rate", "fixed_point", "from_addons",
-    "layer_decay", "migrate", "replace_batch_normalization", "schedules",
+    "auxiliary_statistics", "describe", "find_batch", "find_rate", "fit_stages", "fixed_point",
+    "from_addons", "layer_decay", "migrate", "replace_batch_normalization", "schedules",
 ]  # fmt: skip

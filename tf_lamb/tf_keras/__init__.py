@@ -27,11 +27,12 @@ from tf_lamb.tf_keras.layers import (
     replace_batch_normalization,
 )
 from tf_lamb.tf_keras.migration import from_addons, migrate
+from tf_lamb.tf_keras.stages import fit_stages
 
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon", "NoiseScale",
     "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
-    "auxiliary_statistics", "describe", "find_batch", "find_rate", "fixed_point", "from_addons",
-    "layer_decay", "migrate", "replace_batch_normalization", "schedules",
+    "auxiliary_statistics", "describe", "find_batch", "find_rate", "fit_stages", "fixed_point",
+    "from_addons", "layer_decay", "migrate", "replace_batch_normalization", "schedules",
 ]  # fmt: skip

@@ -1,0 +1,548 @@
+"""`fit_stages`: what it trains, what callbacks see of it, how it is resumed, what it refuses."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support.frontends import BACKEND, FRONTENDS, every_frontend, on_jax, on_tensorflow, uncompiled
+
+from tf_lamb.core import recipes
+from tf_lamb.core.recipes import Recipe, StagedRecipe
+
+EXAMPLES, WIDTH = 22, 3
+STAGES = ((4, 5), (8, 3), (20, 3))  # batch, updates
+STEPS = [6, 3, 1, 1]  # of epochs, whose length is 24
+
+
+@pytest.fixture(autouse=True)
+def quick(request):
+    """Operation by operation, but where compilation is what is tested."""
+    if request.node.get_closest_marker("slow"):
+        yield
+        return
+    with uncompiled(fits=True):
+        yield
+
+
+def recipe_of(stages=STAGES, rate=0.1, **more):
+    return StagedRecipe(title="Growing", stages=tuple(
+        Recipe(
+            title=f"batch {batch}", batch_size=batch, learning_rate=rate * 0.5**i, warmup_steps=0,
+            train_steps=steps, decay="constant", **more,
+        )
+        for i, (batch, steps) in enumerate(stages)
+    ))  # fmt: skip
+
+
+def data(examples=EXAMPLES):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(examples, WIDTH)).astype("float32")
+    return x, (x @ rng.normal(size=(WIDTH, 1)) + 1).astype("float32")
+
+
+def model_of(frontend, recipe=None, optimizer="SGD", compiled=None, **more):
+    host, ours = FRONTENDS[frontend]
+    model = host.Sequential([host.layers.Input((WIDTH,)), host.layers.Dense(1)])
+    model.set_weights([np.full((WIDTH, 1), 0.3), np.zeros(1)])
+    rate = (recipe or recipe_of()).schedule(ours.schedules)
+    kind = getattr(ours, optimizer, None) or getattr(host.optimizers, optimizer)
+    if optimizer == "SGD":
+        more["momentum"] = 0.9
+    model.compile(kind(rate, **more), "mse", **(compiled or {}))
+    return model
+
+
+def fit(frontend, model, of=None, recipe=None, **how):
+    _, ours = FRONTENDS[frontend]
+    how = {"verbose": 0, **how}
+    return ours.fit_stages(model, data() if of is None else of, recipe or recipe_of(), **how)
+
+
+def state_of(model):
+    slots = model.optimizer.variables
+    return [np.asarray(v) for v in (*model.variables, *(slots() if callable(slots) else slots))]
+
+
+def assert_equal(a, b):
+    assert len(a) == len(b)
+    for one, other in zip(a, b, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def shuffled(seed=0):
+    """The places of the stream of arrays."""
+    return np.concatenate([
+        np.random.default_rng((seed, each)).permutation(EXAMPLES) for each in range(5)
+    ])  # fmt: skip
+
+
+def by_hand(model, order, stages=STAGES, calls=(1, 1, 1)):
+    """The same training, call by call."""
+    (x, y), at = data(), 0
+    for (batch, steps), count in zip(stages, calls, strict=True):
+        for _ in range(steps * count):
+            rows = order[at : at + batch // count]
+            model.train_on_batch(x[rows], y[rows])
+            at += batch // count
+    return model
+
+
+# -- what it trains --------------------------------------------------------------------------------
+
+
+@every_frontend
+def test_it_is_the_loop_of_its_updates(frontend):
+    model = model_of(frontend)
+    history = fit(frontend, model)
+    assert_equal(state_of(by_hand(model_of(frontend), shuffled())), state_of(model))
+    assert history.epoch == [0, 1, 2, 3] and len(history.history["loss"]) == 4
+    assert int(model.optimizer.iterations) == 11
+    other = model_of(frontend)
+    fit(frontend, other, seed=1)
+    assert not np.array_equal(state_of(other)[0], state_of(model)[0])
+
+
+@every_frontend
+def test_micro_batches_are_taken_from_the_optimizer(frontend):
+    model = model_of(frontend, optimizer="LAMB", gradient_accumulation_steps=4)
+    fit(frontend, model)
+    same = by_hand(
+        model_of(frontend, optimizer="LAMB", gradient_accumulation_steps=4),
+        shuffled(),
+        calls=(4, 4, 4),
+    )
+    assert_equal(state_of(same), state_of(model))
+    assert int(model.optimizer.iterations) == 11
+
+
+@every_frontend
+def test_averages_of_the_weights_come_at_the_end(frontend):
+    host, _ = FRONTENDS[frontend]
+    averaged = {"use_ema": True, "ema_momentum": 0.9}
+    for optimizer in ("LAMB", "SGD"):
+        model = model_of(frontend, optimizer=optimizer, **averaged)
+        fit(frontend, model)
+        same = by_hand(model_of(frontend, optimizer=optimizer, **averaged), shuffled())
+        before = [np.asarray(w) for w in same.get_weights()]
+        same.optimizer.finalize_variable_values(same.trainable_variables)
+        assert_equal(state_of(same), state_of(model))
+        assert not np.array_equal(before[0], model.get_weights()[0])
+        assert "finalize_variable_values" not in vars(model.optimizer)
+
+
+@every_frontend
+def test_a_call_of_each_size_is_compiled_once(frontend):
+    """On TensorFlow, one program serves all sizes."""
+    host, _ = FRONTENDS[frontend]
+    traced = []
+
+    class Tracing(host.layers.Layer):
+        def call(self, x):
+            traced.append(x.shape[0])
+            return x
+
+    model = host.Sequential([host.layers.Input((WIDTH,)), Tracing(), host.layers.Dense(1)])
+    model.compile(host.optimizers.SGD(0.1), "mse")
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.run_functions_eagerly(False)
+    traced.clear()
+    recipe = recipe_of(((4, 5),))
+    fit(frontend, model, recipe=recipe)
+    one_size = len(traced)
+    model.compile(host.optimizers.SGD(0.1), "mse")
+    traced.clear()
+    constant = StagedRecipe(
+        title="Growing", stages=tuple(stage for b, s in STAGES for stage in recipe_of(((b, s),)))
+    )
+    fit(frontend, model, recipe=constant)
+    sizes = {"tensorflow": 0, "jax": 2, "torch": len(traced) - one_size}[BACKEND]
+    assert len(traced) - one_size == sizes
+
+
+def by_dataset(host, *arrays):
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(arrays).shuffle(EXAMPLES, seed=3).batch(7)
+
+
+def by_py_dataset(host, x, y):
+    class Shuffling(getattr(host.utils, "PyDataset", None) or host.utils.Sequence):
+        """Anew at the end of each pass, in batches of 6, of which the last has 4."""
+
+        def __init__(self):
+            super().__init__()
+            self.random, self.order = np.random.default_rng(1), np.arange(EXAMPLES)
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            rows = self.order[6 * index : 6 * (index + 1)]
+            return x[rows], y[rows]
+
+        def on_epoch_end(self):
+            self.random.shuffle(self.order)
+
+    return Shuffling()
+
+
+def by_list(host, x, y):
+    return [(x[:15], y[:15]), (x[15:], y[15:])]
+
+
+KINDS = {"dataset": by_dataset, "py_dataset": by_py_dataset, "list": by_list}
+if BACKEND != "tensorflow":
+    del KINDS["dataset"]
+
+
+def order_of(kind, host):
+    """The places that five passes over the data have, which are its inputs."""
+    places = np.arange(EXAMPLES)[:, None]
+    of = KINDS[kind](host, places, places)
+    if kind == "dataset":
+        for _ in range(3):  # it is looked at, counted, and gives the model its first batch
+            iter(of)
+    found = []
+    for _ in range(5):
+        found += [np.asarray(of[i][0]) for i in range(len(of))] if kind != "dataset" else [
+            batch[0].numpy() for batch in of
+        ]  # fmt: skip
+        if kind == "py_dataset":
+            of.on_epoch_end()
+    return np.concatenate(found)[:, 0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@every_frontend
+def test_other_data_are_batched_anew_in_their_order(frontend, kind):
+    host, _ = FRONTENDS[frontend]
+    model = model_of(frontend)
+    fit(frontend, model, KINDS[kind](host, *data()))
+    assert_equal(state_of(by_hand(model_of(frontend), order_of(kind, host))), state_of(model))
+
+
+@every_frontend
+def test_several_inputs_come_as_lists_or_dicts(frontend):
+    host, ours = FRONTENDS[frontend]
+    (x, y), weights = data(), np.ones(EXAMPLES)
+    recipe = recipe_of(((4, 2), (8, 1)))
+
+    def trained(inputs, of):
+        output = host.layers.Dense(1)(host.layers.Add()(list(inputs.values())))
+        model = host.Model(inputs if isinstance(of, dict) else list(inputs.values()), output)
+        model.set_weights([np.full((WIDTH, 1), 0.3), np.zeros(1)])
+        model.compile(host.optimizers.SGD(recipe.schedule(ours.schedules)), "mse")
+        fit(frontend, model, (of, y, weights), recipe)
+        return state_of(model)
+
+    inputs = {name: host.layers.Input((WIDTH,), name=name) for name in "ab"}
+    assert_equal(trained(inputs, [x, 0 * x]), trained(inputs, {"a": x, "b": 0 * x}))
+
+
+# -- what callbacks see ----------------------------------------------------------------------------
+
+
+def recording(host, seen):
+    """A callback that records every call, and what it is told of the run."""
+
+    class Recording(host.callbacks.Callback):
+        pass
+
+    def recorder(name):
+        def record(self, *told, **logs):
+            numbers = (each for each in told if isinstance(each, int))
+            seen.append((name, *numbers, self.params["steps"]))
+
+        return record
+
+    for event in ("train", "epoch", "train_batch", "test", "test_batch"):
+        for when in ("begin", "end"):
+            setattr(Recording, f"on_{event}_{when}", recorder(f"on_{event}_{when}"))
+    return Recording()
+
+
+@every_frontend
+def test_callbacks_see_what_one_fit_shows_them(frontend):
+    host, _ = FRONTENDS[frontend]
+    recipe, seen, wanted = recipe_of(((4, 6),)), [], []
+    model = model_of(frontend, recipe)
+    history = fit(
+        frontend, model, data(8), recipe, validation_data=data(20), epochs=3,
+        callbacks=[recording(host, seen)],
+    )  # fmt: skip
+    plain = model_of(frontend, recipe)
+    same = plain.fit(
+        *data(8), batch_size=4, epochs=3, validation_data=data(20), verbose=0,
+        callbacks=[recording(host, wanted)],
+    )  # fmt: skip
+    assert seen == wanted
+    assert (history.epoch, history.params) == (same.epoch, same.params)
+    assert history.history.keys() == same.history.keys()
+    assert getattr(model, "_train_counter", 6) == getattr(plain, "_train_counter", 6)
+
+
+@every_frontend
+def test_callbacks_are_told_the_steps_of_each_epoch(frontend, capsys):
+    host, _ = FRONTENDS[frontend]
+    seen = []
+    fit(frontend, model_of(frontend), callbacks=[recording(host, seen)], verbose=2)
+    assert [each for each in seen if each[0] == "on_epoch_begin"] == [
+        ("on_epoch_begin", epoch, steps) for epoch, steps in enumerate(STEPS)
+    ]
+    assert sum(each[0] == "on_train_batch_end" for each in seen) == sum(STEPS)
+    assert [name for name, *_ in seen].count("on_train_begin") == 1
+    assert seen[-1][0] == "on_train_end"
+    printed = capsys.readouterr().out
+    assert "Epoch 1/4" in printed and "Epoch 4/4" in printed and "6/6" in printed
+
+
+@every_frontend
+def test_a_callback_ends_it(frontend):
+    host, _ = FRONTENDS[frontend]
+    seen, model = [], model_of(frontend)
+    stop = host.callbacks.EarlyStopping("loss", mode="max", patience=1, restore_best_weights=True)
+    history = fit(frontend, model, callbacks=[stop, recording(host, seen)])
+    assert history.epoch == [0, 1] and seen[-1][0] == "on_train_end"
+    assert_equal(by_hand(model_of(frontend), shuffled(), ((4, 5), (8, 1)), (1, 1)).get_weights(),
+                 model.get_weights())  # fmt: skip
+
+
+@every_frontend
+def test_a_rate_that_a_callback_lowers_stays_low(frontend):
+    host, ours = FRONTENDS[frontend]
+    recipe = StagedRecipe(title="Constant", stages=tuple(
+        stage for each in STAGES for stage in recipe_of((each,))
+    ))  # fmt: skip
+    model = model_of(frontend, recipe)
+    model.compile(ours.LAMB(0.1), "mse")
+    lower = host.callbacks.ReduceLROnPlateau("loss", mode="max", patience=1, factor=0.5, cooldown=9)
+    fit(frontend, model, recipe=recipe, callbacks=[lower])
+    assert float(np.asarray(model.optimizer.learning_rate)) == pytest.approx(0.05)
+
+
+# -- how it is resumed -----------------------------------------------------------------------------
+
+
+class Died(Exception):
+    pass
+
+
+def dying(host, epoch, batch):
+    class Dying(host.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.epoch = epoch
+
+        def on_train_batch_end(self, at, logs=None):
+            if (self.epoch, at) == (epoch, batch):
+                raise Died
+
+    return Dying()
+
+
+@pytest.mark.parametrize("epoch, batch", [(0, 3), (1, 5), (2, 0), (3, 0)])
+@every_frontend
+def test_a_killed_training_ends_with_the_same_weights(frontend, epoch, batch, tmp_path):
+    """In each stage."""
+    host, ours = FRONTENDS[frontend]
+    more = {"use_ema": True}
+    if epoch == 1:
+        more |= {"optimizer": "LAMB", "gradient_accumulation_steps": 2}
+    fit(frontend, whole := model_of(frontend, **more))
+    backup = str(tmp_path / "backup")
+    with pytest.raises(Died):
+        fit(frontend, model_of(frontend, **more), callbacks=[
+            ours.BackupAndRestore(backup), dying(host, epoch, batch)
+        ])  # fmt: skip
+    model = model_of(frontend, **more)
+    history = fit(frontend, model, callbacks=[ours.BackupAndRestore(backup)])
+    assert history.epoch == list(range(epoch, 4))
+    assert_equal(state_of(whole), state_of(model))
+    assert not os.path.exists(os.path.join(backup, "chief")) and not (
+        os.path.isdir(backup) and os.listdir(backup)
+    )
+    again = fit(frontend, model_of(frontend, **more), callbacks=[ours.BackupAndRestore(backup)])
+    assert again.epoch == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@every_frontend
+def test_other_data_go_on_where_they_were(frontend, kind, tmp_path):
+    host, _ = FRONTENDS[frontend]
+    backup = host.callbacks.BackupAndRestore  # the host's own
+    fit(frontend, whole := model_of(frontend), KINDS[kind](host, *data()))
+    folder = str(tmp_path / "backup")
+    with pytest.raises(Died):
+        fit(frontend, model_of(frontend), KINDS[kind](host, *data()), callbacks=[
+            backup(folder), dying(host, 2, 0)
+        ])  # fmt: skip
+    model = model_of(frontend)
+    kept = backup(folder, delete_checkpoint=False)
+    fit(frontend, model, KINDS[kind](host, *data()), callbacks=[kept])
+    assert_equal(state_of(whole), state_of(model))
+    seen, ended = [], model_of(frontend)
+    fit(frontend, ended, callbacks=[kept, recording(host, seen)])
+    assert [name for name, *_ in seen] == ["on_train_begin", "on_train_end"]
+    assert_equal(state_of(whole), state_of(ended))
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+from api import test_fit_stages as tests
+host, ours = tests.FRONTENDS[{frontend!r}]
+
+class Killing(host.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.epoch == {epoch}:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+tests.fit({frontend!r}, tests.model_of({frontend!r}), callbacks=[
+    ours.BackupAndRestore({folder!r}), Killing()
+])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+@every_frontend
+def test_a_process_that_was_killed_is_resumed(frontend, epoch, tmp_path):
+    _, ours = FRONTENDS[frontend]
+    folder, tests = str(tmp_path / "backup"), os.path.dirname(os.path.dirname(__file__))
+    code = KILLED.format(tests=tests, frontend=frontend, epoch=epoch, folder=folder)
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+    fit(frontend, whole := model_of(frontend))
+    model = model_of(frontend)
+    history = fit(frontend, model, callbacks=[ours.BackupAndRestore(folder)])
+    assert history.epoch == list(range(epoch, 4))
+    assert_equal(state_of(whole), state_of(model))
+
+
+# -- what it refuses -------------------------------------------------------------------------------
+
+
+@every_frontend
+def test_what_cannot_be_trained_is_refused_before_any_step(frontend):
+    host, ours = FRONTENDS[frontend]
+    model = model_of(frontend)
+    before = state_of(model)
+
+    def refuses(error, match, *, of=None, model=model, recipe=None, **how):
+        with pytest.raises(error, match=match):
+            fit(frontend, model, of, recipe, **how)
+
+    bare = host.Sequential([host.layers.Input((WIDTH,)), host.layers.Dense(1)])
+    refuses(ValueError, "is not compiled", model=bare)
+    refuses(TypeError, "A recipe is what tf_lamb.recipes makes", recipe=0.1)
+    two = recipe_of().stages[:2]
+    lengths = StagedRecipe(title="Two", stages=(
+        recipe_of(((4, 2),), sequence_length=128).stages[0],
+        recipe_of(((4, 2),), sequence_length=512).stages[0],
+    ))  # fmt: skip
+    refuses(ValueError, "sequence lengths of 128 and 512", recipe=lengths)
+    shrinking = StagedRecipe(title="Two", stages=two[::-1])
+    refuses(ValueError, "a batch of 4, and the one before 8", recipe=shrinking)
+    refuses(ValueError, "Stage 3 .* a batch of 20, more than all 19 examples", of=data(19))
+    refuses(ValueError, "Stage 1 .* a batch of 4, more than all 3 examples", of=data(3))
+    refuses(ValueError, "epochs=5, but the 11 updates .* are 4 epochs of 22", epochs=5)
+    refuses(ValueError, "examples=7, but the arrays of data hold 22", examples=7)
+    refuses(TypeError, "a generator, which can be read once", of=(each for each in [data()]))
+    refuses(ValueError, "rate at step 5, of stage 2, is 0.05, and .* 0.1", recipe=StagedRecipe(
+        title="Other", stages=(two[0], recipe_of(((8, 3),)).stages[0])
+    ))  # fmt: skip
+    constant = model_of(frontend)
+    constant.compile(host.optimizers.SGD(0.1), "mse")
+    refuses(ValueError, "rate at step 5, of stage 2, is 0.1, and .* 0.05", model=constant)
+    split = model_of(frontend, optimizer="LAMB", gradient_accumulation_steps=3)
+    refuses(ValueError, "4, which gradient_accumulation_steps=3 .* not divide", model=split)
+    for kind in ("AdaScale", "MeasureNoise"):
+        inner = ours.LAMB(0.1, gradient_accumulation_steps=2)
+        wrapped = model_of(frontend)
+        wrapped.compile(getattr(ours, kind)(inner, **({"scale": 2} if kind == "AdaScale" else {})))
+        refuses(ValueError, f"{kind} measures gradients at one batch", model=wrapped)
+    trained = by_hand(model_of(frontend), shuffled(), ((4, 2),), (1,))
+    refuses(ValueError, "has made 2 steps, and the recipe begins at step 0", model=trained)
+    if frontend == "keras":
+        stock = model_of(frontend, optimizer="Adam", gradient_accumulation_steps=2)
+        refuses(ValueError, "gradient_accumulation_steps=2 of Keras's Adam", model=stock)
+    often = host.callbacks.BackupAndRestore("backup", save_freq=3)
+    refuses(ValueError, "BackupAndRestore with save_freq=3", callbacks=[often])
+    assert_equal(before, state_of(model))
+
+
+def test_a_pass_that_is_shorter_than_it_was_said_to_be_is_an_error():
+    host, _ = FRONTENDS["keras"]
+    of = (batch for batch in by_list(host, *data()))
+
+    class Unsized:
+        def __iter__(self):
+            return iter(list(by_list(host, *data())))
+
+    with pytest.raises(ValueError, match="pass examples="):
+        fit("keras", model_of("keras"), Unsized())
+    with pytest.raises(Exception, match="has 22 examples, and not 30: pass examples=22"):
+        fit("keras", model_of("keras"), Unsized(), examples=30)
+    fit("keras", same := model_of("keras"), Unsized(), examples=22)
+    fit("keras", model := model_of("keras"), by_list(host, *data()))
+    assert_equal(state_of(same), state_of(model))
+    del of
+
+
+@on_jax
+def test_devices_share_a_call():
+    import keras
+
+    fit("keras", alone := model_of("keras"))
+    keras.distribution.set_distribution(
+        keras.distribution.DataParallel(devices=keras.distribution.list_devices()[:2])
+    )
+    try:
+        fit("keras", model := model_of("keras"))
+        for a, b in zip(state_of(alone), state_of(model), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        with pytest.raises(ValueError, match="stage 1 has 1 examples, which 2 devices cannot"):
+            fit("keras", model_of("keras", optimizer="LAMB", gradient_accumulation_steps=4))
+    finally:
+        keras.distribution.set_distribution(None)
+
+
+@on_tensorflow
+@every_frontend
+def test_replicas_share_a_call(frontend):
+    from support.clusters import mirrored
+
+    with mirrored(2).scope():
+        model = model_of(frontend)
+        split = model_of(frontend, optimizer="LAMB", gradient_accumulation_steps=4)
+    with pytest.raises(ValueError, match="stage 1 has 1 examples, which 2 devices cannot"):
+        fit(frontend, split)
+    fit(frontend, model)
+    fit(frontend, alone := model_of(frontend))
+    for a, b in zip(state_of(alone), state_of(model), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@every_frontend
+def test_several_steps_of_an_execution(frontend):
+    model = model_of(frontend, compiled={"steps_per_execution": 3})
+    fit(frontend, model)
+    fit(frontend, one := model_of(frontend))
+    assert_equal(state_of(one), state_of(model))
+
+
+def test_a_recipe_that_grows_is_trained():
+    _, ours = FRONTENDS["keras"]
+    recipe = recipes.growing(
+        recipes.sqrt_scaling(4, 4, 0.05, 0, examples=EXAMPLES, epochs=4), 16
+    )  # fmt: skip
+    model = model_of("keras", recipe)
+    history = fit("keras", model, recipe=recipe, epochs=4)
+    assert history.history["loss"][-1] < history.history["loss"][0]
+    assert int(model.optimizer.iterations) == recipe.train_steps

@@ -1,0 +1,1 @@
+"""A training whose batch grows, by the public `fit` of either Keras."""

@@ -1,0 +1,168 @@
+"""What cannot be trained in stages: one sentence each, before any step."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.variables import step_of, unwrapped
+from tf_lamb.core.epochs import Epochs, Stage
+
+NEAR = 1e-5  # of two rates that are the same in float32
+SEVERAL = (
+    "fit_stages reads the data in one process, and {} train the model: train each stage by a fit "
+    "of its own, on a dataset that is dealt out."
+)
+
+
+def stages_of(recipe: Any, optimizer: Any) -> tuple[Stage, ...]:
+    """The stages of a recipe, with the calls that the optimizer takes for an update of each.
+
+    Args:
+        recipe: A recipe, checked to be one.
+        optimizer: The model's.
+
+    Raises:
+        ValueError: if the sequence length changes or the batch shrinks, or where the optimizer's
+            micro-batches do not fit the stages.
+    """
+    lengths = list(dict.fromkeys(stage.sequence_length for stage in recipe.stages))
+    if len(lengths) > 1:
+        raise ValueError(
+            f"The stages of {recipe.title} have sequence lengths of "
+            f"{' and '.join(map(str, lengths))}, which are different data: train each stage by a "
+            "fit of its own."
+        )
+    found: list[Stage] = []
+    starts, start, counts = [], 0, _accumulated(optimizer)
+    for number, stage in enumerate(recipe.stages, 1):
+        if found and stage.batch_size < found[-1].batch:
+            raise ValueError(
+                f"Stage {number} of {recipe.title} has a batch of {stage.batch_size:,}, and the "
+                f"one before {found[-1].batch:,}: the batch can only grow."
+            )
+        calls = [count for step, count in counts.items() if step <= start][-1]
+        if stage.batch_size % calls:
+            raise ValueError(
+                f"Stage {number} of {recipe.title} has a batch of {stage.batch_size:,}, which "
+                f"gradient_accumulation_steps={calls} of the optimizer does not divide."
+            )
+        found.append(Stage(stage.batch_size, stage.train_steps, calls))
+        starts.append(start)
+        start += stage.train_steps
+    if others := [step for step in counts if step not in starts]:
+        raise ValueError(
+            f"gradient_accumulation_steps of the optimizer changes at step {others[0]:,}, where no "
+            f"stage of {recipe.title} begins: they begin at {', '.join(map(str, starts))}."
+        )
+    return tuple(found)
+
+
+def _accumulated(optimizer) -> Mapping[int, int]:
+    """Optimizer step -> micro-batches of an update from there on."""
+    inner = unwrapped(optimizer)
+    if isinstance(inner, Layerwise):
+        given = inner._settings.gradient_accumulation_steps or 1
+        return given if isinstance(given, Mapping) else {0: given}
+    if steps := getattr(inner, "gradient_accumulation_steps", None):
+        raise ValueError(
+            f"gradient_accumulation_steps={steps} of Keras's {type(inner).__name__} cannot grow, "
+            "and its learning rate counts micro-batches: leave it out, or take an optimizer of "
+            "tf_lamb, with gradient_accumulation_steps={0: 1, 500: 2} for instance."
+        )
+    return {0: 1}
+
+
+def check_model(model: Any) -> None:
+    """Raises for a model that cannot be trained so."""
+    if getattr(model, "optimizer", None) is None:
+        raise ValueError(
+            "The model is not compiled: call model.compile(optimizer=..., loss=...) first, with a "
+            "learning rate of recipe.schedule()."
+        )
+    optimizer = model.optimizer
+    while True:
+        if type(optimizer).__name__ in ("AdaScale", "MeasureNoise"):
+            raise ValueError(
+                f"{type(optimizer).__name__} measures gradients at one batch, and this one grows: "
+                "compile the model with the optimizer inside it."
+            )
+        if (inner := getattr(optimizer, "inner_optimizer", None)) is None:
+            break
+        optimizer = inner
+    if steps := step_of(optimizer):
+        raise ValueError(
+            f"The optimizer has made {steps:,} steps, and the recipe begins at step 0: compile the "
+            "model with a new optimizer. After a kill, BackupAndRestore goes on."
+        )
+
+
+def check_rates(recipe: Any, optimizer: Any, schedule: Any) -> None:
+    """Raises where the optimizer's learning rate is not the recipe's."""
+    inner = unwrapped(optimizer)
+    own = inner._learning_rate  # seam: Keras 3.15.1, tf_keras 2.20.1
+    end = 0
+    for number, stage in enumerate(recipe.stages, 1):
+        begin, end = end, end + stage.train_steps
+        for step in (begin, end - 1):
+            wanted = float(schedule(step))
+            rate = float(own(step) if callable(own) else inner.learning_rate)
+            if not math.isclose(rate, wanted, rel_tol=NEAR, abs_tol=1e-12):
+                raise ValueError(
+                    f"The optimizer's learning rate at step {step:,}, of stage {number}, is "
+                    f"{rate:.6g}, and that of {recipe.title} is {wanted:.6g}: compile the model "
+                    "with an optimizer from_recipe(recipe), or with learning_rate="
+                    "recipe.schedule()."
+                )
+
+
+def check_examples(
+    recipe: Any, epochs: Epochs, examples: int | None, wanted: int | None
+) -> None:  # fmt: skip
+    """Raises for a stage of more than all examples, or for other examples or epochs than told."""
+    if examples not in (None, epochs.examples):
+        raise ValueError(
+            f"examples={examples}, but the arrays of data hold {epochs.examples:,}: leave it out."
+        )
+    for number, stage in enumerate(epochs.stages, 1):
+        if stage.batch > epochs.examples:
+            raise ValueError(
+                f"Stage {number} of {recipe.title} has a batch of {stage.batch:,}, more than all "
+                f"{epochs.examples:,} examples: take a recipe with a smaller batch, or more data."
+            )
+    if wanted is not None and wanted != epochs.count:
+        raise ValueError(
+            f"epochs={wanted}, but the {recipe.train_steps:,} updates of {recipe.title} are "
+            f"{epochs.count} epochs of {epochs.examples:,} examples: make the recipe for as many "
+            "epochs and examples, or leave epochs out."
+        )
+
+
+def replicas_of(model: Any) -> int:
+    """The replicas of a `tf.distribute` strategy that share a call; raises for several workers."""
+    strategy = getattr(model, "distribute_strategy", None)
+    if any(kind in type(strategy).__name__ for kind in ("MultiWorker", "ParameterServer")):
+        raise ValueError(SEVERAL.format("several"))
+    return getattr(strategy, "num_replicas_in_sync", 1)
+
+
+def check_devices(stages: tuple[Stage, ...], devices: int) -> None:
+    """Raises for a call that devices cannot share."""
+    for number, stage in enumerate(stages, 1):
+        if (stage.batch // stage.calls) % devices:
+            raise ValueError(
+                f"A call of stage {number} has {stage.batch // stage.calls:,} examples, which "
+                f"{devices} devices cannot share: take a batch that they divide."
+            )
+
+
+def check_callbacks(callbacks: Iterable[Any]) -> None:
+    """Raises for a backup within an epoch."""
+    for each in callbacks:
+        is_backup = any(cls.__name__ == "BackupAndRestore" for cls in type(each).__mro__)
+        frequency = getattr(each, "save_freq", "epoch")
+        if is_backup and (frequency != "epoch" or getattr(each, "save_before_preemption", False)):
+            raise ValueError(
+                f"BackupAndRestore with save_freq={frequency!r} would go on within an epoch: leave "
+                "save_freq and save_before_preemption out, so that it saves after each epoch."
+            )

@@ -1,0 +1,21 @@
+"""Batches of a Python generator, as a dataset for `fit`."""
+
+import tensorflow as tf
+
+
+def dataset(batches, first, is_tried=False):
+    """A dataset, whose shapes are known but for the batch, so that one program serves all sizes.
+
+    Of a generator that it is given itself, tf_keras forgets all shapes.
+
+    Args:
+        batches: A generator, which is read once.
+        first: A batch as all others, but for its size.
+        is_tried: Whether `fit` begins to read it, to build the model, and then begins anew.
+    """
+    passes = iter([[first], batches] if is_tried else [batches])
+    signature = tf.nest.map_structure(
+        lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), first
+    )
+    made = tf.data.Dataset.from_generator(lambda: next(passes), output_signature=signature)
+    return made.prefetch(tf.data.AUTOTUNE)
