@@ -245,7 +245,7 @@ def test_an_override_may_name_its_stage(files, tmp_path, stage_1):
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("stage_3.trainer.train_steps=7", "there is no stage_3, only 2 of --stage"),
+        ("stage_3.trainer.train_steps=7", "there is no stage_3, only 2 stages"),
         ("stage_2=7", "stage_2 takes settings, but it is given 7"),
         ("stage_2.trainer.train_stps=7", "stage 2: --params_override: there is no trainer.train_s"),
     ],

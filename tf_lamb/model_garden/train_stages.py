@@ -15,7 +15,21 @@ to that stage only, and the start of training (`task.init_checkpoint`) to the fi
 
     reset   (default) the moments are zero, and bias correction starts with step 1.
     keep    the moments and the optimizer's steps come from the previous stage, and bias correction
-            continues. The learning rate starts again in both cases.
+            continues; so do the averages of the weights. The learning rate starts again in both
+            cases.
+
+`--largest_batch` makes stages of a single experiment, whose batch grows up to it:
+
+    python -m tf_lamb.model_garden.train_stages --mode=train_and_eval --model_dir=/tmp/bert \\
+        --stage=lamb/bert_pretraining:bert_small_cpu.yaml --largest_batch=128
+
+The batch doubles where the learning rate has halved, as `tf_lamb.recipes.growing` documents, and
+the command prints batches, steps and the saving. The optimizer is kept from stage to stage. The
+rate falls by `polynomial`, `tf_lamb_polynomial`, or a `stepwise` or `tf_lamb_multi_step` with one
+factor, after a linear warmup or none. What grows is the experiment after `--global_batch_size`,
+`--recipe` and `--params_override`; `stage_2` there is the first larger batch.
+`--per_replica_batch_size` adds micro-batches. Checkpoints and evaluations come after the same
+number of examples, and with `resume_in_order` a stage goes on with the next example.
 
 To resume a stopped run, in any stage, give the same command again.
 """
@@ -24,6 +38,7 @@ import dataclasses
 import os
 import re
 import sys
+from typing import Any
 
 from absl import app, flags
 
@@ -38,6 +53,7 @@ _BEGINS = (
     "task.init_optimizer",
     "trainer.optimizer_config.warmup.tf_lamb.begin_step",
 )
+_MOST_COUNTED = 2**30  # bytes of data; more hold any batch
 
 
 @dataclasses.dataclass
@@ -53,13 +69,16 @@ class Stage:
     global_batch_size: int | None = None
     recipe: str | None = None
     per_replica_batch_size: int | None = None
+    # Of a batch that grows: what grows, and what this stage makes of it.
+    begun: Any = None
+    settings: dict = dataclasses.field(default_factory=dict)
 
     def __contains__(self, flag):  # asked by Model Garden
         return hasattr(self, flag)
 
 
 def _stages(args) -> list[Stage]:
-    _, _, _, *common = (field.name for field in dataclasses.fields(Stage))
+    _, _, _, *common, _, _ = (field.name for field in dataclasses.fields(Stage))
     stages = []
     for i, text in enumerate(args.stage, 1):
         experiment, _, files = text.partition(":")
@@ -69,18 +88,51 @@ def _stages(args) -> list[Stage]:
     return stages
 
 
-def _of_stage(override: dict, i: int, count: int) -> dict:
-    """The part of `--params_override` for one stage of so many, counted from 0."""
-    named = {key: value for key, value in override.items() if re.fullmatch(r"stage_\d+", str(key))}
+def grown(stage: Stage, largest_batch: int, files: list | None = None) -> tuple[list[Stage], str]:
+    """The stages of one experiment with a batch that grows, and the arithmetic."""
+    from tf_lamb.model_garden.checks import experiment
+    from tf_lamb.model_garden.checks.data import count_examples
+    from tf_lamb.model_garden.experiments import growing, parsing
+
+    override, _ = _split(parsing.own(stage))
+    for path in _BEGINS:  # where the first stage begins
+        override = yamls.without(override, path)
+    whole = dataclasses.replace(stage, per_replica_batch_size=None)
+    begun, text = parsing.parse(whole, files, override)
+    experiment.check_optimizer(begun)
+    experiment.check_batch(begun)
+    examples = count_examples(begun.task.train_data, _MOST_COUNTED)
+    arithmetic, settings = growing.grown(begun, largest_batch, stage.experiment, examples)
+    # What flags say of the batch is in `begun`.
+    of_stage = dataclasses.replace(stage, global_batch_size=None, recipe=None, begun=begun)
+    root = os.path.dirname(stage.model_dir)
+    stages = [
+        dataclasses.replace(of_stage, settings=each, model_dir=os.path.join(root, f"stage_{i}"))
+        for i, each in enumerate(settings, 1)
+    ]
+    return stages, "\n".join(filter(None, [text, arithmetic]))
+
+
+def _split(override: dict) -> tuple[dict, dict]:
+    """The part of `--params_override` for every stage, and that for single stages."""
+    single = {key: value for key, value in override.items() if re.fullmatch(r"stage_\d+", str(key))}
+    return {key: value for key, value in override.items() if key not in single}, single
+
+
+def _of_stage(override: dict, i: int, count: int, settings: dict) -> dict:
+    """The part of `--params_override` for one stage of so many, counted from 0.
+
+    Between what is for every stage and what is for this one, the stage's own settings hold.
+    """
+    common, named = _split(override)
     for key, value in named.items():
         if not 1 <= int(key.removeprefix("stage_")) <= count:
-            raise UserError(f"--params_override: there is no {key}, only {count} of --stage")
+            raise UserError(f"--params_override: there is no {key}, only {count} stages")
         if not isinstance(value, dict):
             raise UserError(f"--params_override: {key} takes settings, but it is given {value!r}")
-    common = {key: value for key, value in override.items() if key not in named}
     for path in _BEGINS if i else ():
         common = yamls.without(common, path)
-    return yamls.merged(common, named.get(f"stage_{i + 1}", {}))
+    return yamls.merged(yamls.merged(common, settings), named.get(f"stage_{i + 1}", {}))
 
 
 def prepare(
@@ -105,14 +157,15 @@ def prepare(
     begin = 0
     for i, stage in enumerate(stages):
         with named(f"stage {i + 1}", UserError):
-            override = _of_stage(parsing.own(stage), i, len(stages))
+            override = _of_stage(parsing.own(stage), i, len(stages), stage.settings)
             # A stage that is told where to begin does not go on from the one before.
             goes_on = i > 0 and yamls.at(override, _BEGINS[0]) is None
             if goes_on:
                 begins = [stages[i - 1].model_dir, *((True, begin) if keep_moments else ())]
                 for path, value in zip(_BEGINS, begins, strict=False):
                     override = yamls.merged(yamls.nested(path, value), override)
-            params, arithmetic = parsing.parse(stage, files[i] if files else None, override)
+            read = files[i] if files else None
+            params, arithmetic = parsing.parse(stage, read, override, stage.begun)
             checked = params
             if goes_on:
                 model_dirs.check_successor(parsed[-1], params, keep_moments)
@@ -143,6 +196,17 @@ def _train(args, console) -> bool:
         )
     if args.experiment or args.config_file:
         raise UserError("Each stage has its own: write --stage=EXPERIMENT:CONFIG_FILE")
+    if args.largest_batch and len(args.stage) > 1:
+        raise UserError(
+            f"--largest_batch={args.largest_batch} grows the batch of one experiment, and "
+            f"{len(args.stage)} of --stage are given. Write one"
+        )
+    if args.largest_batch and args.moments == "reset":
+        raise UserError(
+            f"--largest_batch={args.largest_batch} keeps the moments, which --moments=reset would "
+            "set to zero at each larger batch. Leave --moments out"
+        )
+    keep_moments = bool(args.largest_batch) or args.moments == "keep"
     stages = _stages(args)
     files = []
     for i, stage in enumerate(stages, 1):
@@ -151,8 +215,13 @@ def _train(args, console) -> bool:
     train.register()
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
+    if args.largest_batch:
+        stages, text = grown(stages[0], args.largest_batch, files[0])
+        files *= len(stages)
+        if not checkpoints.is_begun(stages[0].model_dir):
+            print(text, flush=True)
     console.parts = max(8 // len(stages), 1)  # of all stages together as many lines as of one run
-    all_params = prepare(stages, args.moments == "keep", args.mode, args.seed, files)
+    all_params = prepare(stages, keep_moments, args.mode, args.seed, files)
     for i, (stage, params) in enumerate(zip(stages, all_params, strict=True), 1):
         checkpoints.settle(stage.model_dir)
         if model_dirs.is_over(params, stage.model_dir, args.mode):
@@ -183,7 +252,10 @@ def main() -> None:
     begin("train_stages")
     train.define_flags()
     flags.DEFINE_multi_string("stage", None, "EXPERIMENT:CONFIG_FILE[,CONFIG_FILE...], in order.")
-    flags.DEFINE_enum("moments", "reset", ["reset", "keep"], "What becomes of them between stages.")
+    flags.DEFINE_enum("moments", None, ["reset", "keep"], "What becomes of them between stages.")
+    flags.DEFINE_integer(
+        "largest_batch", None, "Examples an update, up to which a batch grows.", lower_bound=1
+    )
     flags.mark_flags_as_required(["stage", "mode", "model_dir"])
     app.run(_run)
 

@@ -144,7 +144,7 @@ def _why_constant(recipe, most, least) -> str:
         )
     return (
         f"The rate of {recipe.title} falls to {least:.0%} of its peak, and the batch doubles where "
-        "it is halved: take a recipe with decay, or begin_with."
+        f"it is halved and {2 * LEAST} steps are left: decay further, or train for longer."
     )
 
 
@@ -175,8 +175,11 @@ def _stage(recipe, batch, k, begin, steps) -> Recipe:
         peak = rate(max(begin, recipe.warmup_steps))
     else:
         peak = factor * recipe.learning_rate
-    follows = warmup and recipe.handover == "continuous"
-    decay_begins = max(begin, recipe.warmup_steps) if follows else begin
+    continuous = recipe.handover == "continuous"
+    decay_begins = max(begin, recipe.warmup_steps) if warmup and continuous else begin
+    decay_ends = recipe.train_steps
+    if recipe.decay_steps is not None:
+        decay_ends = recipe.decay_steps + (recipe.warmup_steps if continuous else 0)
     boundaries = [round((each - begin) / k) for each in recipe.boundaries]
     inside = tuple(sorted({each for each in boundaries if 0 < each < steps}))
     return dataclasses.replace(
@@ -190,7 +193,7 @@ def _stage(recipe, batch, k, begin, steps) -> Recipe:
         end_learning_rate=factor * recipe.end_learning_rate,
         decay="constant" if recipe.decay == "multi_step" and not inside else recipe.decay,
         boundaries=inside,
-        decay_steps=max(1, math.ceil((recipe.train_steps - decay_begins) / k)),
+        decay_steps=max(1, math.ceil((decay_ends - decay_begins) / k)),
         arithmetic=(),
         epochs=None,
         warmup_epochs=None,

@@ -1,6 +1,7 @@
 """Checks of a run's data before it is read, one sentence each."""
 
 import itertools
+import math
 import os
 import shlex
 from collections.abc import Iterator
@@ -41,16 +42,18 @@ def _patterns(data) -> Iterator:
     return filter(None, path.as_dict().values() if isinstance(path, base_config.Config) else [path])
 
 
-def count_examples(data) -> int | None:
+def count_examples(data, most: float = math.inf) -> int | None:
     """The records in the TFRecord files of a data config; None where they are not on this machine.
 
-    Only their lengths are read.
+    Only their lengths are read, of files that have `most` bytes together; None of larger ones.
     """
     try:
         files = [file for pattern in _patterns(data) for file in input_reader.match_files(pattern)]
     except ValueError:  # nothing matches
         return None
     if getattr(data, "file_type", "tfrecord") != "tfrecord" or not all(map(os.path.isfile, files)):
+        return None
+    if sum(map(os.path.getsize, files)) > most:
         return None
     counts = [count for count in map(_count, files) if count is not None]
     return sum(counts) or None if len(counts) == len(files) else None

@@ -46,7 +46,7 @@ def settings_of_recipe(recipe: recipes.Recipe) -> dict:
         task["losses"] = {"one_hot": True, "label_smoothing": recipe.label_smoothing}
     config = {
         "optimizer": {"type": kind, kind: _plain(arguments)},
-        **_learning_rate(recipes.schedule(recipe, schedules)),
+        **learning_rate(recipes.schedule(recipe, schedules)),
     }
     return {
         "task": task,
@@ -54,7 +54,8 @@ def settings_of_recipe(recipe: recipes.Recipe) -> dict:
     }
 
 
-def _learning_rate(schedule) -> dict:
+def learning_rate(schedule) -> dict:
+    """A schedule of the core as settings: of the learning rate, and of warmup."""
     warmup: dict = {"type": None}
     if isinstance(schedule, schedules.Warmup):
         fields = {f.name: getattr(schedule, f.name) for f in dataclasses.fields(schedule)}
@@ -69,7 +70,7 @@ def _plain(fields: dict) -> dict:
     return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
 
 
-def intervals(trainer, train_steps: int, loop: int | None = None) -> dict:
+def intervals(trainer, train_steps: float, loop: int | None = None) -> dict:
     """Loops and intervals, at the same shares of training as before.
 
     Args:

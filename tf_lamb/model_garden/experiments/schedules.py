@@ -8,7 +8,8 @@ arguments of the schedule, which documents them. To leave a number that has no d
 YAML is an error before training.
 
 Two have one setting more: `warmup.tf_lamb.begin_step`, the optimizer's step at which the schedule
-begins: 0, unless the optimizer comes with the steps of an earlier stage (`task.init_optimizer`);
+begins: 0, unless the optimizer comes with the steps of an earlier stage (`task.init_optimizer`),
+where there need be no warmup (`steps: 0`);
 and `tf_lamb_auto_warmup.decide_every`, the steps from one decision to the next, as a rule those of
 an epoch; `patience` counts decisions. It is rounded up to whole loops (`trainer.steps_per_loop`).
 """
@@ -22,9 +23,9 @@ from tf_lamb.model_garden.running.autowarmup import KEY, Schedule
 from tf_lamb.tf_keras import schedules
 
 
-def warmup(after, begin_step=0, **arguments):
+def warmup(after, steps, begin_step=0, **arguments):
     """Our warmup in front of a schedule, or of the plain number that a constant rate is."""
-    schedule = schedules.Warmup(after=after, **arguments)
+    schedule = schedules.Warmup(steps, after, **arguments) if steps != 0 else after
     if not begin_step:
         return schedule
     return schedules.Stages((begin_step, 1), (0.0, schedule))

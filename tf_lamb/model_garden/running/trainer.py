@@ -54,8 +54,9 @@ class Trainer(base_trainer.Trainer):
             super().initialize()
             if getattr(config, "init_optimizer", False):
                 path = model_dirs.checkpoint_in(config.init_checkpoint)
-                status = tf.train.Checkpoint(optimizer=self.optimizer).read(path)
-                status.expect_partial().assert_existing_objects_matched()
+                # With the model: averages, and slots of Model Garden's, are found by their weights.
+                whole = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer)
+                whole.read(path).expect_partial().assert_existing_objects_matched()
         except ValueError as error:
             raise UserError(
                 f"task.init_checkpoint={config.init_checkpoint} does not fit this model: {error}"

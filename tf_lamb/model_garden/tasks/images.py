@@ -13,14 +13,16 @@ from tf_lamb.model_garden.running import batches
 
 @dataclasses.dataclass
 class ImageClassificationConfig(configs.ImageClassificationTask):
-    """Model Garden's image classification config, and one field more.
+    """Model Garden's image classification config, and two fields more.
 
     Attributes:
+        init_optimizer: as of our masked-LM task.
         ghost_batch_size: examples that batch normalization takes together, as
             `tf_lamb.tf_keras.GhostBatchNormalization` documents; divides what a replica sees at
             once. None leaves Model Garden's own, over all that a replica sees.
     """
 
+    init_optimizer: bool = False
     ghost_batch_size: int | None = None
 
 

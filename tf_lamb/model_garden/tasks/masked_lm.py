@@ -16,7 +16,7 @@ from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
 @dataclasses.dataclass
 class PretrainDataConfig(pretrain_dataloader.BertPretrainDataConfig):
-    """Model Garden's pretraining data, and one field more.
+    """Model Garden's pretraining data, and two fields more.
 
     Attributes:
         resume_in_order: whether a run that goes on from a checkpoint goes on with the batch after
@@ -24,9 +24,11 @@ class PretrainDataConfig(pretrain_dataloader.BertPretrainDataConfig):
             Model Garden does not save the position of the data, so the batches are read and
             thrown away: half a second for a thousand small ones, but a restart late in a long
             run reads everything again. Keep `global_batch_size` and the number of replicas.
+        begin_example: the example that it begins with, behind those that earlier stages have seen.
     """
 
     resume_in_order: bool = False
+    begin_example: int = 0
 
 
 @dataclasses.dataclass
@@ -101,13 +103,14 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
             return dataset
         check_order(params)
         steps = checkpoints.steps_done(self.logging_dir)
+        seen = steps * self.task_config.train_data.global_batch_size + params.begin_example
         # An element of the dataset is the micro-batch of one replica.
-        elements = self.task_config.train_data.global_batch_size // params.global_batch_size
+        elements = seen // params.global_batch_size
         if input_context is not None:
             elements *= input_context.num_replicas_in_sync // input_context.num_input_pipelines
-        if steps:
-            logging.info("Skipping the batches of the %d steps that are done.", steps)
-        return dataset.skip(steps * elements)
+        if seen:
+            logging.info("Skipping the batches of %d examples that were seen.", seen)
+        return dataset.skip(elements)
 
     def train_step(self, inputs, model, optimizer, metrics):
         """See base class; float16 gradients are loss-scaled, and replicas are averaged."""

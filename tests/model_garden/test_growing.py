@@ -1,0 +1,273 @@
+"""A batch that grows: one experiment, in stages of larger and larger batches."""
+
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+import yaml
+
+pytest.importorskip("official")
+
+import signal
+
+from official.core import task_factory
+from official.modeling.optimization import OptimizerFactory
+from support import commands
+from support.garden import BATCH, assert_same_bits, build, one_device, tiny, trainer_of
+
+from tf_lamb.core import recipes, schedules
+from tf_lamb.model_garden import train_stages
+from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.experiments import growing
+from tf_lamb.model_garden.folders import checkpoints
+
+STEPS, WARM = 96, 4
+
+
+def rate(kind, warmup="tf_lamb", **settings):
+    """A learning rate of STEPS steps, and how it warms up."""
+    ours = {"steps": STEPS - WARM, "handover": "continuous"}
+    return {
+        "learning_rate": {"type": kind, kind: settings},
+        "warmup": {"type": warmup, **{
+            None: {},
+            "tf_lamb": {"tf_lamb": {**ours, "steps": WARM, "start": 0.001}},
+            "linear": {"linear": {"warmup_steps": WARM, "warmup_learning_rate": 0.001}},
+            "polynomial": {"polynomial": {"warmup_steps": WARM}},
+        }[warmup]},
+    }  # fmt: skip
+
+
+OURS = {"initial_learning_rate": 0.1, "steps": STEPS - WARM, "end_learning_rate": 0.002}
+THEIRS = {"initial_learning_rate": 0.1, "decay_steps": STEPS, "power": 2.0}
+LINEAR = rate("tf_lamb_polynomial", **OURS)
+
+
+def settings_of(records, config=LINEAR, **trainer):
+    settings = tiny(records, train_steps=STEPS, optimizer_config=config, **trainer)
+    settings["runtime"]["distribution_strategy"] = "off"
+    settings["task"]["train_data"] |= {"resume_in_order": True, "deterministic": True}
+    return settings
+
+
+def stage(records, folder, config=LINEAR, trainer=None, **more):
+    path = folder / "experiment.yaml"
+    path.write_text(yaml.safe_dump(settings_of(records, config, **(trainer or {}))))
+    model_dir = str(folder / "run" / "stage_1")
+    return train_stages.Stage("lamb/bert_pretraining", [str(path)], model_dir, **more)
+
+
+def prepared(given, largest_batch):
+    """The experiments of all stages, and what is said of them first."""
+    stages, text = train_stages.grown(given, largest_batch)
+    return train_stages.prepare(stages, True), text
+
+
+def rates_of(params, steps):
+    rate = OptimizerFactory(params.trainer.optimizer_config).build_learning_rate()
+    return np.array([float(rate(step)) for step in steps])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LINEAR,
+        rate("tf_lamb_polynomial", None, **OURS, power=0.5),
+        rate("tf_lamb_polynomial", "linear", **OURS),
+        rate("polynomial", None, **THEIRS),
+        rate("polynomial", "linear", **THEIRS),
+        rate("polynomial", **THEIRS),
+        rate("stepwise", "linear", boundaries=[30, 50], values=[0.1, 0.01, 0.001]),
+        rate("stepwise", None, boundaries=[30], values=[0.1, 0.05]),
+        rate("tf_lamb_multi_step", boundaries=[30, 50.5], learning_rates=[0.1, 0.02, 0.004]),
+    ],
+)
+def test_a_recipe_has_the_rates_of_the_experiment(records, config):
+    params = build(settings_of(records, config))
+    recipe = growing.recipe_of(params, "this")
+    steps = np.arange(STEPS)
+    expected = rates_of(params, steps)
+    got = recipe.schedule(schedules).value(np, steps)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    assert len(set(expected)) > 1
+
+
+@pytest.mark.parametrize(("optimizer", "power"), [("tf_lamb", 0.5), ("sgd", 1.0)])
+def test_the_stages_have_the_rates_of_the_recipe_step_by_step(records, tmp_path, optimizer, power):
+    config = {**LINEAR, "optimizer": {"type": optimizer, "tf_lamb": {"global_clipnorm": None}}}
+    whole = build(settings_of(records, config))
+    grown = recipes.growing(growing.recipe_of(whole, "this"), 4 * BATCH)
+    stages, text = prepared(stage(records, tmp_path, config), 4 * BATCH)
+    assert [p.task.train_data.global_batch_size for p in stages] == [BATCH, 2 * BATCH, 4 * BATCH]
+    assert [p.trainer.train_steps for p in stages] == [s.train_steps for s in grown]
+    assert text.startswith("lamb/bert_pretraining with a batch that grows: 51 + 12 + 6 = 69 steps")
+    rates = grown.schedule(schedules).value(np, np.arange(grown.train_steps))
+    begin, seen = 0, 0
+    for params in stages:
+        steps = np.arange(begin, begin + params.trainer.train_steps)  # the optimizer counts on
+        np.testing.assert_allclose(rates_of(params, steps), rates[steps], rtol=1e-6)
+        # What the recipe of the core is: a multiple of the experiment's rate at these examples.
+        k = params.task.train_data.global_batch_size / BATCH
+        first = rates_of(whole, [seen / BATCH])[0] * k**power
+        assert rates[begin] == pytest.approx(first, rel=1e-6)
+        assert params.task.train_data.begin_example == seen
+        begin = steps[-1] + 1
+        seen += len(steps) * params.task.train_data.global_batch_size
+    assert [bool(params.task.init_optimizer) for params in stages] == [False, True, True]
+
+
+def test_what_else_is_counted_in_steps(records, tmp_path):
+    config = {**LINEAR, "ema": {"start_step": 58}}
+    trainer = {"steps_per_loop": 2, "checkpoint_interval": 16, "validation_interval": 8}
+    stages, _ = prepared(stage(records, tmp_path, config, trainer), 4 * BATCH)
+    names = "steps_per_loop", "checkpoint_interval", "validation_interval"
+    counts = [[getattr(p.trainer, name) for name in names] for p in stages]
+    assert counts == [[2, 16, 8], [1, 8, 4], [1, 4, 2]]  # at the same examples
+    # 58 - 51 = 7 steps of the experiment are 4 updates of the second stage, at most.
+    assert [p.trainer.optimizer_config.ema.start_step for p in stages] == [55] * 3
+
+
+def test_flags_and_overrides(records, tmp_path):
+    """Flags and overrides scale what grows, and one for a stage has the last word."""
+    given = stage(
+        records, tmp_path, global_batch_size=2 * BATCH, per_replica_batch_size=BATCH,
+        params_override="trainer.max_to_keep=3,"
+        "trainer.optimizer_config.learning_rate.tf_lamb_polynomial.end_learning_rate=0.0,"
+        "stage_2.trainer.max_to_keep=4,stage_2.trainer.train_steps=5",
+    )  # fmt: skip
+    stages, text = prepared(given, 8 * BATCH)
+    assert text.startswith("LEGW")
+    batches = [p.task.train_data.global_batch_size for p in stages]
+    assert batches == [2 * BATCH, 4 * BATCH]  # 32 steps are too few for more
+    adam = [p.trainer.optimizer_config.optimizer.tf_lamb for p in stages]
+    assert [each.gradient_accumulation_steps for each in adam] == [2, 4]
+    assert [p.trainer.max_to_keep for p in stages] == [3, 4]
+    assert stages[1].trainer.train_steps == 5
+    end = [p.trainer.optimizer_config.learning_rate.tf_lamb_polynomial for p in stages]
+    assert [each.end_learning_rate for each in end] == [0.0, 0.0]
+
+
+def test_data_go_on_with_the_example_after_those_of_earlier_stages(records):
+    params = build(settings_of(records))
+    data = params.task.train_data
+    data.global_batch_size = 2 * BATCH
+    task = task_factory.get_task(params.task, logging_dir="")
+
+    def first(begin_example):
+        batches = task.build_inputs(data.replace(begin_example=begin_example))
+        return [batch["input_word_ids"].numpy() for batch in batches.take(2)]
+
+    whole, later = first(0), first(2 * BATCH)
+    np.testing.assert_array_equal(whole[1], later[0])
+    assert np.any(whole[0] != whole[1])
+
+
+def test_averages_are_kept_with_the_optimizer(records, tmp_path):
+    config = {**LINEAR, "ema": {"average_decay": 0.5}}
+    settings = settings_of(records, config)
+    first = trainer_of(build(settings), one_device())
+    for i, average in enumerate(first.optimizer._average_weights):
+        average.assign(np.full(average.shape, i + 1.0))
+    first.checkpoint.save(str(tmp_path / "ckpt"))
+    settings["task"] |= {"init_checkpoint": str(tmp_path), "init_optimizer": True}
+    second = trainer_of(build(settings), one_device())
+    second.initialize()
+    for i, average in enumerate(second.optimizer._average_weights):
+        assert np.all(average.numpy() == i + 1.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "flags", "expected"),
+    [
+        ({}, {"largest_batch": 2 * BATCH - 1},
+         "--largest_batch=15 is less than twice task.train_data.global_batch_size=8. Write "
+         "--largest_batch=16, or more"),
+        ({}, {"largest_batch": 128, "override": "trainer.train_steps=4000,trainer.optimizer_config."
+              "learning_rate.tf_lamb_polynomial.steps=3996"}, "larger than all 64 examples"),
+        (rate("tf_lamb_constant", learning_rate=0.1), {}, "no batch grows with learning_rate.type"),
+        (rate("cosine", initial_learning_rate=0.1, decay_steps=STEPS), {},
+         "no batch grows with learning_rate.type=cosine and warmup.type=tf_lamb. Write"),
+        (rate("polynomial", "polynomial", **THEIRS), {}, "and warmup.type=polynomial"),
+        (rate("polynomial", **THEIRS, cycle=True), {}, "without offset or cycle"),
+        (rate("stepwise", None, boundaries=[30, 50], values=[0.1, 0.01, 0.005]), {},
+         "with one factor at all boundaries"),
+        (rate("tf_lamb_polynomial", **{**OURS, "end_learning_rate": 0.06}), {},
+         "--largest_batch=32: The rate of lamb/bert_pretraining falls to 6"),
+        ({"optimizer": {"tf_lamb": {"adascale": {"scale": 2, "previous_gradient": True}}}}, {},
+         "Write trainer.optimizer_config.optimizer.tf_lamb.adascale.scale=null"),
+        ({}, {"override": "task.train_data.global_batch_size=9,runtime.num_gpus=2,"
+              "runtime.distribution_strategy=mirrored"}, "cannot be dealt out to 2 replica(s)"),
+        ({}, {"override": "stage_3.trainer.max_to_keep=1"}, "no stage_3, only 2 stages"),
+        ({}, {"override": "stage_2.trainer.trian_steps=1"}, "stage 2: --params_override: there is"),
+    ],
+)  # fmt: skip
+def test_a_batch_that_cannot_grow(records, tmp_path, config, flags, expected):
+    flags = {"largest_batch": 2 * BATCH if "stage" in expected else 4 * BATCH, **flags}
+    given = stage(records, tmp_path, {**LINEAR, **config},
+                  params_override=flags.get("override", ""))  # fmt: skip
+    with pytest.raises(UserError) as error:
+        prepared(given, flags["largest_batch"])
+    assert expected in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_decay_that_counts_steps(records):
+    schedule = {"weight_decay": 0.0, "weight_decay_schedule": {"type": "tf_lamb_polynomial"}}
+    params = build(settings_of(records, {**LINEAR, "optimizer": {"tf_lamb": schedule}}))
+    with pytest.raises(UserError, match="takes fewer steps, which .* and a number as weight_decay"):
+        growing.grown(params, 4 * BATCH, "this")
+
+
+def test_a_task_that_hands_no_optimizer_over(tmp_path):
+    given = train_stages.Stage("bert/sentence_prediction", [], str(tmp_path / "run" / "stage_1"))
+    given = dataclasses.replace(given, params_override=(
+        "trainer.train_steps=100,trainer.optimizer_config.learning_rate.polynomial.decay_steps=100,"
+        "trainer.optimizer_config.warmup.type=null"
+    ))  # fmt: skip
+    with pytest.raises(UserError, match="SentencePredictionConfig cannot hand it over"):
+        prepared(given, 4096)
+
+
+@pytest.mark.parametrize(
+    ("stages", "moments", "expected"),
+    [(2, None, "of one experiment, and 2 of --stage are given. Write one"),
+     (1, "reset", "which --moments=reset would set to zero")],
+)  # fmt: skip
+def test_flags_that_do_not_go_together(stages, moments, expected):
+    args = types.SimpleNamespace(
+        mode="train", experiment=None, config_file=None, stage=["lamb/bert_pretraining"] * stages,
+        moments=moments, largest_batch=64,
+    )  # fmt: skip
+    with pytest.raises(UserError, match=expected):
+        train_stages._train(args, None)
+
+
+@pytest.mark.slow
+def test_killed_in_the_second_stage_it_ends_with_the_same_bits(records, tmp_path):
+    config = {**LINEAR, "ema": None}
+    path = stage(records, tmp_path, config, {"checkpoint_interval": 4}).config_file[0]
+
+    def command(folder):
+        return "tf_lamb.model_garden.train_stages", [
+            "--mode=train", "--seed=1", f"--stage=lamb/bert_pretraining:{path}",
+            f"--largest_batch={2 * BATCH}", f"--per_replica_batch_size={BATCH}",
+            f"--model_dir={tmp_path / folder}",
+        ]  # fmt: skip
+
+    code, said = commands.run(*command("whole"))
+    assert code == 0, said[-2000:]
+    assert "All 2 stages are trained" in said
+    assert said.count("with a batch that grows: 51 + 23 = 74 steps") == 1
+    killed = tmp_path / "killed"
+    process = commands.started(*command("killed"))
+    commands.wait_for_step(process, killed / "stage_2", 2)
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert checkpoints.steps_done(str(killed / "stage_1")) == 51
+    code, said = commands.run(*command("killed"))
+    assert code == 0, said[-2000:]
+    for i in (1, 2):
+        assert_same_bits(tmp_path / "whole" / f"stage_{i}", killed / f"stage_{i}")
