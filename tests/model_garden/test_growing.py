@@ -11,7 +11,7 @@ pytest.importorskip("official")
 
 import signal
 
-from official.core import task_factory
+from official.core import exp_factory, task_factory
 from official.modeling.optimization import OptimizerFactory
 from support import commands
 from support.garden import BATCH, assert_same_bits, build, one_device, tiny, trainer_of
@@ -126,6 +126,15 @@ def test_what_else_is_counted_in_steps(records, tmp_path):
     assert counts == [[2, 16, 8], [1, 8, 4], [1, 4, 2]]  # at the same examples
     # 58 - 51 = 7 steps of the experiment are 4 updates of the second stage, at most.
     assert [p.trainer.optimizer_config.ema.start_step for p in stages] == [55] * 3
+
+
+def test_images_hand_their_optimizer_over():
+    params = exp_factory.get_exp_config("lars/resnet_imagenet")
+    text, stages = growing.grown(params, 2048, "lars/resnet_imagenet")
+    assert "66,238 + 23,280 + 28,102 = 117,620 steps" in text
+    assert [each["task"]["train_data"] for each in stages] == [
+        {"global_batch_size": batch} for batch in (512, 1024, 2048)
+    ]
 
 
 def test_flags_and_overrides(records, tmp_path):

@@ -153,8 +153,8 @@ def _check_ours(params) -> None:
     if isinstance(steps, base_config.Config):  # what is made of a dict
         raise UserError(
             f"{source}.gradient_accumulation_steps is {steps.as_dict()}, and a step here takes one "
-            "number of micro-batches. Write a number, and a larger one in a later stage of "
-            "train_stages"
+            "number of micro-batches. Write a number, and let train_stages --largest_batch grow "
+            "the batch"
         )
     private = params.task.differential_privacy_config is not None
     if private and batches.micro_batches(params) > 1:
