@@ -99,16 +99,22 @@ def half_way(frontend, stages=None, replicas=1):
     return run, last[-replicas:]
 
 
+def resumed(frontend, run, stages=None):
+    """Another run, from what this one would save."""
+    other = Feed(frontend, growing(frontend, stages=stages))
+    run.optimizer.save_own_variables(store := {})
+    other.optimizer.load_own_variables({key: np.array(value) for key, value in store.items()})
+    for variable, weight in zip(other.variables, run.weights(), strict=True):
+        variable.assign(weight)
+    return other
+
+
 @every_frontend
 @pytest.mark.parametrize("stages", [{0: 1, 2: 2, 4: 3, 6: 9}, {0: 1, 2: 2}, {0: 8, 9: 9}])
 def test_it_goes_on_in_other_stages(frontend, stages):
     """Once there are enough, or more: the mean is of all that were added up."""
     run, last = half_way(frontend)
-    run.optimizer.save_own_variables(store := {})
-    other = Feed(frontend, growing(frontend, stages=stages))
-    other.optimizer.load_own_variables({key: np.array(value) for key, value in store.items()})
-    for variable, weight in zip(other.variables, run.weights(), strict=True):
-        variable.assign(weight)
+    other = resumed(frontend, run, stages)
     run.step(last)
     other.step(last)
     if stages[0] == 8:  # five more
@@ -119,12 +125,25 @@ def test_it_goes_on_in_other_stages(frontend, stages):
 
 
 @every_frontend
+def test_it_goes_on_at_the_edge_of_a_stage(frontend):
+    run = Feed(frontend, growing(frontend))
+    *before, last = updates(COUNTS[:5])
+    for parts in before:
+        run.step(parts)
+    other = resumed(frontend, run)
+    for part in last:
+        assert step_of(other.optimizer) == 4
+        run.step([part])
+        other.step([part])
+    assert step_of(other.optimizer) == 5
+    assert_same(run, other)
+
+
+@every_frontend
 def test_what_was_added_up_for_a_number_is_dropped(frontend):
     run, _ = half_way(frontend, stages=3)
-    run.optimizer.save_own_variables(store := {})
-    other = Feed(frontend, growing(frontend))
     with pytest.warns(UserWarning, match="the 2 that were added up are dropped"):
-        other.optimizer.load_own_variables({key: np.array(value) for key, value in store.items()})
+        resumed(frontend, run)
 
 
 @on_tensorflow
@@ -175,16 +194,15 @@ class Network:
 
 @every_frontend
 def test_a_fit_is_of_larger_batches(frontend, tmp_path):
-    """In one program; saved and loaded at the edge of a stage, and within an update."""
+    """In one program; and as one run where the model is saved within an update, and loaded."""
     run, path = Network(frontend, Network.stages), str(tmp_path / "model.keras")
     run.fit(0, 1)
     once = run.traced
-    run.fit(1, 8)
+    run.fit(1, 10)
     assert run.traced == once > 0
-    for first, last in [(8, 10), (10, 16)]:
-        run.model.save(path)
-        run.model = run.host.models.load_model(path)
-        run.fit(first, last)
+    run.model.save(path)
+    run.model = run.host.models.load_model(path)
+    run.fit(10, 16)
     optimizer = run.model.optimizer
     assert optimizer.get_config()["gradient_accumulation_steps"] == Network.stages
     assert step_of(optimizer) == 7
