@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from support.frontends import FRONTENDS, every_frontend
 
+from tf_lamb.api.find import rate
 from tf_lamb.api.find.trials import Trials
+from tf_lamb.core import search as search_of
 
 EXAMPLES, WIDTH, BATCH = 1600, 8, 32
 
@@ -210,6 +212,27 @@ def test_the_baseline_is_a_candidate_and_is_kept_where_it_is_as_good():
     assert others.why_optimizer in taken and f"{others.rate:.3g}" in taken
     for name, answer in others.answers.items():
         assert any(line.split()[:2] == [name, f"{answer.rate:.3g}"] for line in lines)
+
+
+@pytest.mark.parametrize("failures, kept", [(1, True), (2, False)])
+def test_a_baseline_whose_short_run_fails_is_trained_in_another_order(monkeypatch, failures, kept):
+    """Losses are planted: the best rate is the baseline's, and its long run fails, by chance."""
+    host, ours = FRONTENDS["keras"]
+    orders = []
+
+    def planted(run, peak, steps, order):
+        octaves = math.log2(peak / search_of.tried(0.15, steps, run.total))
+        fails = abs(octaves) < 0.1 and steps > 40 and order < failures
+        if abs(octaves) < 0.1 and steps > 40:
+            orders.append(order)
+        return [1 + 0.05 * octaves**2 + 0.3 * fails + 0.01 * block for block in range(16)]
+
+    monkeypatch.setattr(rate._Run, "_train", planted)
+    found = search(ours, linear(host, host.optimizers.SGD(0.075)), baseline_batch_size=8)
+    assert orders == [0, 1]
+    assert (found.learning_rate == found.baseline) is kept
+    longest = max(trial.steps for trial in found.trials)
+    assert sum(trial.steps == longest for trial in found.trials) <= search_of.SECOND
 
 
 def test_of_three_optimizers_the_table_names_the_one_that_was_left_behind():

@@ -123,3 +123,10 @@ def test_of_optimizers_that_are_level_the_first_is_taken():
     best = {name: trial(name, mean) for name, mean in (("A", 1.2), ("B", 1.004), ("C", 1.0))}
     assert search.choose(best) == ("B", "level with C, and named before it")
     assert search.choose({"C": best["C"], "B": best["B"]}) == ("C", "the lowest held-out loss")
+
+
+def test_of_two_runs_at_one_rate_the_better_counts():
+    trials = trials_of([0.015, 0.03, 0.06], 100)
+    worse = Trial("LAMB", 0.03, trials[1].tried, 100, tuple(x + 1 for x in trials[1].losses))
+    assert search.plateau([*trials, worse]) == search.plateau([worse, *trials])
+    assert search.plateau([*trials, worse]) == search.plateau(trials)

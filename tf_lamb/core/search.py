@@ -118,8 +118,12 @@ class Plateau:
 
 
 def plateau(trials: Iterable[Trial]) -> Plateau | None:
-    """The plateau of one optimizer's trials on one rung; None where all were lost."""
-    ordered = sorted(trials, key=lambda trial: trial.rate)
+    """The plateau of one optimizer's trials on one rung; None where all were lost.
+
+    Of trials at one rate, in several orders of the data, the best counts.
+    """
+    of_rate = {trial.rate: trial for trial in sorted(trials, key=lambda trial: -trial.loss)}
+    ordered = sorted(of_rate.values(), key=lambda trial: trial.rate)
     best = min(ordered, key=lambda trial: trial.loss, default=None)
     if best is None or not best.losses:
         return None

@@ -47,8 +47,8 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
 
             rate = middle of the rates that cannot be told from the best
 
-        Where the square-root-scaled baseline is among these, it is kept. Weights, optimizer,
-        averages and seeds of the model are as before afterwards, also after an interruption.
+        Where the square-root-scaled baseline is among these, it is kept; it has a second order of
+        the data before it is given up. Weights, optimizer, averages and seeds of the model are as before afterwards, also after an interruption.
         Momenta and everything but the rate are held fixed. Short runs begin with the weights that
         the model has: build it anew for a search. Layers that draw from a generator of the backend,
         as Dropout without a seed does on torch and in tf_keras, go on from where it is.
@@ -170,18 +170,18 @@ class _Run:
         self.trials, self.saved, self.total = trials, saved, total
         self.warmup, self.decay, self.bar, self.done = warmup, decay, None, 0
 
-    def __call__(self, candidate, rate, steps) -> search.Trial:
+    def __call__(self, candidate, rate, steps, order=0) -> search.Trial:
         tried = search.tried(rate, steps, self.total)
-        key = [candidate.name, rate, steps]
-        losses = self.saved.once(key, lambda: self._train(tried, steps))
+        key = [candidate.name, rate, steps, order]
+        losses = self.saved.once(key, lambda: self._train(tried, steps, order))
         self.done += steps
         self._show(self.done)
         return search.Trial(candidate.name, rate, tried, steps, tuple(losses))
 
-    def _train(self, peak, steps):
+    def _train(self, peak, steps, order):
         warm = max(1, round(max(self.warmup, search.WARMUP) * steps))
         falling = round(search.COOLDOWN * steps) if self.decay == "constant" else steps - warm
-        self.trials.start()
+        self.trials.start(order)
         for step in range(steps):
             left = (steps - step) / max(1, falling)
             if not math.isfinite(self.trials.step(peak * min((step + 1) / warm, 1.0, left))):
@@ -215,12 +215,20 @@ def _search(run, candidates, lengths):
 
 
 def _second_rung(run, candidate, first, seen, steps):
-    """The middle and the ends of what was level on the first rung, and the baseline."""
+    """The middle and the ends of what was level on the first rung, and the baseline.
+
+    The baseline is there so that the answer is never worse. A short run fails by chance, so that it
+    is trained in another order of the data before it is given up.
+    """
     factor, trials, start = search.between(seen), [], seen.middle
     if search.keeps_start(first[0], seen.best):
         start = candidate.start
-    if candidate.is_baseline:  # so that the answer is never worse
+    if candidate.is_baseline:
         trials.append(run(candidate, candidate.start, steps))
+        _rung(run, candidate, trials, start, factor, steps, search.SECOND - 1)
+        found = search.plateau(trials)
+        if found is None or candidate.start not in found:
+            trials.append(run(candidate, candidate.start, steps, order=1))
     return _rung(run, candidate, trials, start, factor, steps, search.SECOND)
 
 
