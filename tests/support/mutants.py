@@ -640,7 +640,8 @@ JAX = {
      f"{SPIKES}::test_a_bad_batch_is_skipped_and_told_of[2-keras]"): [
         ("the window is left behind", "*state.spikes[:1]", ""),
     ],
-    ("Update._apply_if_finite", "contracts/test_nonfinite.py::test_every_optimizer_skips"): [
+    ("Update._apply_if_finite",
+     "contracts/test_nonfinite.py::test_every_optimizer_skips[keras-LARS]"): [
         ("a bad step is taken", "due = ops.all(finite)", "due = ops.any(finite) | True"),
     ],
     ("Update._aggregated", f"{SHARED}::test_a_loss_scale_is_one_for_all"): [
@@ -656,17 +657,18 @@ JAX = {
     ("_mean", f"{SHARED}::test_a_replica_is_for_itself"): [
         ("the statistics of one replica", "jax.lax.pmean(value, axis) if", "value if"),
     ],
-    ("Shares._axes", f"{SHARED}::test_each_device_keeps_its_share"): [
+    ("Shares._axes", f"{SHARED}::test_each_device_keeps_its_share[arguments0]"): [
         ("every device keeps all", "axes[i] = self._name", "axes[i] = None"),
     ],
     ("fitting", f"{SHARED}::test_interrupted_in_the_middle_of_an_update[4-True]"): [
         ("what one replica had added up", "value.sum(axis=0) if", "value[0] if"),
     ],
-    ("MeasureNoise._measure", f"{SHARED}::test_replicas_are_parts_of_the_batch"): [
+    ("MeasureNoise._measure", f"{SHARED}::test_replicas_are_parts_of_the_batch[MeasureNoise]"): [
         ("squares of shares", "self._replicas * self._sum_over_replicas(squares)",
          "self._sum_over_replicas(squares)"),
     ],
-    ("MeasuringOptimizer._summed", f"{SHARED}::test_replicas_are_parts_of_the_batch"): [
+    ("MeasuringOptimizer._summed",
+     f"{SHARED}::test_replicas_are_parts_of_the_batch[MeasureNoise]"): [
         ("the mean of one replica", "ops.sum(g, axis=0) for", "g[0] for"),
     ],
 }  # fmt: skip
