@@ -213,8 +213,8 @@ def test_the_loss_is_the_mean_over_replicas(frontend, digits):
 
 @pytest.mark.slow
 @on_tensorflow  # once is enough
-def test_untuned_it_ends_beside_the_best_of_nine_tuned_peaks():
-    """As in `core/test_autowarmup.py`, by Keras."""
+def test_untuned_it_ends_beside_the_best_of_seven_tuned_peaks():
+    """As in `core/test_autowarmup.py`, by Keras, without the two peaks that end below 40%."""
     keras, ours = FRONTENDS["keras"]
     x, y = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(x))
@@ -244,9 +244,9 @@ def test_untuned_it_ends_beside_the_best_of_nine_tuned_peaks():
     cosine = keras.optimizers.schedules.CosineDecay
     grid = [
         accuracy(ours.schedules.Warmup(warm, cosine(10 ** (i / 2), steps - warm)))
-        for i in range(-8, 1)
+        for i in range(-6, 1)
     ]
     assert warmup.warmup.found
     assert warmup.warmup.begin <= steps / 2
-    assert max(grid) > 97 > sorted(grid)[4]  # it matters which peak
+    assert max(grid) > 97 > sorted(grid)[2]  # it matters which peak
     assert found >= max(grid) - 1
