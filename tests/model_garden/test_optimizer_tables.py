@@ -7,13 +7,13 @@ import pytest
 pytest.importorskip("official")
 
 import numpy as np
-import support.garden  # noqa: F401  (registers ours)
 import tensorflow as tf
 import tf_keras
 from official.core import base_task, exp_factory
 from official.modeling import optimization
 from official.modeling.optimization import optimizer_factory
 from official.modeling.privacy import configs as privacy
+from support.garden import build, tiny
 
 import tf_lamb.tf_keras
 from tf_lamb import model_garden
@@ -83,6 +83,19 @@ def test_weight_decay_follows_a_schedule_as_the_rate_does(kind):
     both = {"weight_decay": 0.1, "weight_decay_schedule": {"type": kind, kind: falling}}
     with pytest.raises(ValueError, match="weight_decay=0.1 and weight_decay_schedule.type="):
         built("tf_lamb", both)
+
+
+def test_a_check_before_training_takes_a_weight_decay_schedule(records):
+    def checked(kind, **schedule):
+        own = {"weight_decay": 0.0, "weight_decay_schedule": {"type": kind, kind: schedule}}
+        params = build(tiny(records, optimizer_config={"optimizer": {"tf_lamb": own}}))
+        check_optimizer(params)
+
+    checked("tf_lamb_polynomial", initial_learning_rate=0.1, steps=4)
+    with pytest.raises(UserError, match="steps must be a whole number"):
+        checked("tf_lamb_polynomial", initial_learning_rate=0.1, steps=0)
+    with pytest.raises(UserError, match="type=constant is no schedule. Write a number as weight"):
+        checked("constant", learning_rate=0.1)
 
 
 def test_a_recipe_stretches_it_and_decay_in_the_loss_is_refused_beside_it():

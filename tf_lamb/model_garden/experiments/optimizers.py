@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
 from official.modeling.hyperparams import base_config, oneof
 from official.modeling.optimization import optimizer_factory
 from official.modeling.optimization.configs import optimization_config, optimizer_config
@@ -217,8 +218,13 @@ def build(
                 f"weight_decay={decay:g} and weight_decay_schedule.type={kind} are both given. "
                 "Leave one of them out"
             )
+        if kind not in optimizer_factory.LR_CLS:
+            raise ValueError(
+                f"weight_decay_schedule.type={kind} is no schedule. Write a number as weight_decay"
+            )
         schedule = optimizer_factory.LR_CLS[kind](**weight_decay_schedule[kind])
-        arguments["weight_decay"] = schedule
+        # A check before training is made in a graph, where no decay can be read.
+        arguments["weight_decay"] = schedule if tf.executing_eagerly() else 0.0
     optimizer = transformed(cls, learning_rate, **arguments)
     if trust_ratios_every is not None:
         checks.integer("trust_ratios_every", trust_ratios_every)
