@@ -50,6 +50,7 @@ def test_a_linear_decay_saves_a_third_and_says_so():
         {"warmup_steps": 1000},
         {"warmup_steps": 1000, "handover": "drop"},
         {"power": 2.0, "end_learning_rate": 1e-4},
+        {"decay_steps": 60000, "warmup_steps": 1000, "end_learning_rate": 1e-4, "power": 4.0},
         {"decay": "multi_step", "boundaries": (9000, 20000, 30000), "decay_rate": 0.1},
         {"decay": "multi_step", "boundaries": tuple(range(999, 40000, 999)), "decay_rate": 0.9},
     ],
