@@ -117,7 +117,7 @@ $(VENV)/.train: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.develop: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(INSTALL) ".[model-garden,preflight,test,check]"
+	$(INSTALL) ".[model-garden,preflight,test,orbax,check]"
 	touch $@
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python

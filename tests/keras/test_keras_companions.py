@@ -1,0 +1,189 @@
+"""Ours in what Keras puts around it: its MultiOptimizer, and its OrbaxCheckpoint on JAX.
+
+The rows of the table in docs/reliability.md.
+"""
+
+import importlib.util
+
+import keras
+import numpy as np
+import pytest
+from support.frontends import BACKEND, apply, array, new_variable, on_tensorflow, uncompiled
+
+import tf_lamb.keras as ours
+
+layers = keras.layers
+OPTIONS = {
+    "gradient_accumulation_steps": 2, "use_ema": True, "ema_momentum": 0.5,
+    "on_spike": [4, 9.0], "learning_rate_multipliers": {"body": 0.5},
+}  # fmt: skip
+has_multi = pytest.mark.skipif(
+    not hasattr(keras.optimizers, "MultiOptimizer"), reason="came with Keras 3.15"
+)
+has_orbax = pytest.mark.skipif(
+    BACKEND != "jax"
+    or not hasattr(keras.callbacks, "OrbaxCheckpoint")
+    or not importlib.util.find_spec("orbax"),
+    reason="needs JAX, Keras 3.14 and orbax-checkpoint",
+)
+CUT, STEPS, ROWS = 3, 5, 8  # where a run is cut, in the middle of an update of two
+
+
+def lamb():
+    """With every option that has a state."""
+    falling = keras.optimizers.schedules.CosineDecay(0.1, STEPS)
+    return ours.LAMB(0.01, weight_decay=falling, exclude_from_weight_decay=["bias"], **OPTIONS)
+
+
+def multi():
+    """LAMB for all but the head, which has Keras's AdamW."""
+    others = {".*head/.*": keras.optimizers.AdamW(0.01)}
+    return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(lamb(), others))
+
+
+def network(optimizer):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((3,))
+    body, head = (layers.Dense(2, name=name) for name in ("body", "head"))
+    model = keras.Model(inputs, head(body(inputs)), name="net")
+    model.compile(optimizer, keras.losses.MeanSquaredError(), run_eagerly=True)
+    return model
+
+
+def batch(step):
+    x = np.random.default_rng(step).normal(size=(ROWS, 3)).astype("float32")
+    return x, x[:, :2] * 2 + 1
+
+
+def data():
+    """Of all steps."""
+    return (np.concatenate(each) for each in zip(*map(batch, range(STEPS)), strict=True))
+
+
+def state(model):
+    return [array(v) for v in [*model.weights, *model.optimizer.variables]]
+
+
+def load(path):
+    """Keras does not save that a model runs eagerly."""
+    model = keras.models.load_model(path)
+    model.run_eagerly = True
+    return model
+
+
+def assert_same(states, others):
+    for one, other in zip(states, others, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def steps(model, first=0, last=STEPS):
+    for step in range(first, last):
+        model.train_on_batch(*batch(step))
+    return model
+
+
+@has_multi
+@uncompiled()
+def test_each_optimizer_steps_its_own_variables_as_it_would_alone():
+    """One whose variables have a bad gradient skips, and the other steps."""
+    rng = np.random.default_rng(0)
+    start = {name: rng.normal(size=(4, 3)) for name in ("body/kernel", "head/kernel")}
+    together, apart = (
+        [new_variable("keras", value, path=path) for path, value in start.items()] for _ in "ab"
+    )
+    inside, alone = ((ours.LAMB(0.01, global_clipnorm=0.1), ours.Muon(0.01)) for _ in "ab")
+    both = keras.optimizers.MultiOptimizer(
+        keras.optimizers.OptimizerMap(inside[0], {"head/.*": inside[1]})
+    )
+    for bad in (False, True, False):
+        gradients = [rng.normal(size=(4, 3)) for _ in start]
+        gradients[0][0, 0] = np.nan if bad else 1.0
+        apply(both, gradients, together)
+        for optimizer, g, variable in zip(alone, gradients, apart, strict=True):
+            apply(optimizer, [g], [variable])
+    for a, b in zip(together, apart, strict=True):
+        np.testing.assert_array_equal(array(a), array(b))
+    assert [each.skipped_steps for each in inside] == [1, 0]
+    assert [int(each.iterations) for each in (both, *inside)] == [3, 2, 3]
+
+
+@has_multi
+@uncompiled()
+def test_a_saved_multi_optimizer_goes_on_with_the_same_bits(tmp_path):
+    unbroken, broken = (steps(network(multi()), 0, CUT) for _ in range(2))
+    broken.save(tmp_path / "model.keras")
+    restored = load(tmp_path / "model.keras")
+    assert_same(state(broken), state(restored))
+    assert_same(state(steps(unbroken, CUT)), state(steps(restored, CUT)))
+
+
+@has_multi
+@uncompiled()
+def test_fit_backs_a_multi_optimizer_up(tmp_path):
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            raise KeyboardInterrupt
+
+    def fit(model, *callbacks):
+        x, y = data()
+        model.fit(x, y, batch_size=ROWS, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+        return model
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(network(multi()), ours.BackupAndRestore(tmp_path), Stop())
+    resumed = fit(network(multi()), ours.BackupAndRestore(tmp_path))
+    assert_same(state(resumed), state(fit(network(multi()))))
+
+
+@has_multi
+@on_tensorflow
+@uncompiled()
+def test_a_checkpoint_of_tensorflow_needs_to_be_told_of_the_optimizers_inside(tmp_path):
+    """Keras does not track them: news, where it does."""
+    import tensorflow as tf
+
+    def checkpoint(model, is_told):
+        inside = {"inside": list(model.optimizer.optimizers)} if is_told else {}
+        return tf.train.Checkpoint(model=model, optimizer=model.optimizer, **inside)
+
+    saved = steps(network(multi()))
+    for is_told in (False, True):
+        restored = network(multi())
+        restored.optimizer.build(restored.trainable_variables)
+        path = checkpoint(saved, is_told).save(tmp_path / "ckpt")
+        checkpoint(restored, is_told).restore(path)
+        same = [np.array_equal(*each) for each in zip(state(saved), state(restored), strict=True)]
+        assert all(same) == is_told
+
+
+@has_multi
+@uncompiled()
+def test_what_looks_into_an_optimizer_refuses_a_multi_optimizer(capsys):
+    model = steps(network(multi()))
+    with pytest.raises(TypeError, match="has none; .* each in model.optimizer.optimizers"):
+        ours.describe(model)
+    for callback in (ours.DivergenceReport(), ours.TrustRatios("unused")):
+        with pytest.raises(TypeError, match="not .*MultiOptimizer: compile with one of"):
+            model.fit(*data(), verbose=0, callbacks=[callback])
+    with pytest.raises(ValueError, match="not MultiOptimizer"):
+        ours.AdaScale(multi(), scale=2)
+    next(each for each in model.optimizer.optimizers if hasattr(each, "describe")).describe()
+    assert "body/kernel" in capsys.readouterr().out
+
+
+@has_orbax
+@uncompiled()
+@pytest.mark.parametrize("make", [lamb, pytest.param(multi, marks=[pytest.mark.slow, has_multi])])
+def test_orbax_saves_in_the_middle_of_fit_and_goes_on_with_the_same_bits(make, tmp_path):
+    states = []
+
+    class Keep(keras.callbacks.Callback):
+        def on_train_batch_end(self, step, logs=None):
+            states.append(state(self.model))
+
+    x, y = data()
+    orbax = keras.callbacks.OrbaxCheckpoint(str(tmp_path / "run"), save_freq=CUT)
+    network(make()).fit(x, y, batch_size=ROWS, shuffle=False, verbose=0, callbacks=[Keep(), orbax])
+    restored = load(str(tmp_path / "run"))
+    assert_same(states[CUT - 1], state(restored))
+    assert_same(states[-1], state(steps(restored, CUT)))
