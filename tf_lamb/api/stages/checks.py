@@ -90,6 +90,11 @@ def check_model(model: Any) -> None:
         if (inner := getattr(optimizer, "inner_optimizer", None)) is None:
             break
         optimizer = inner
+    if hasattr(optimizer, "optimizers"):
+        raise ValueError(
+            f"{type(optimizer).__name__} has several rates, and a recipe has one: compile the "
+            "model with one optimizer. Those of tf_lamb have learning_rate_multipliers for layers."
+        )
     if steps := step_of(optimizer):
         raise ValueError(
             f"The optimizer has made {steps:,} steps, and the recipe begins at step 0: compile the "
