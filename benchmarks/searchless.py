@@ -13,33 +13,12 @@ import statistics
 from types import SimpleNamespace
 
 import find_rate
-import jax
 import keras
 import steps
 from absl import app, flags
+from of_optax import OfOptax
 
 FIXED = 0.004
-
-
-class OfOptax:
-    """An optimizer of optax, as the loop wants one of Keras; its updates are times the rate."""
-
-    def __init__(self, transformation):
-        self.transformation = transformation
-
-    def build(self, variables):
-        weights = [v.value for v in variables]
-        leaves, self.tree = jax.tree.flatten(self.transformation.init(weights))
-        self._learning_rate = keras.Variable(1.0, trainable=False)
-        rest = [SimpleNamespace(value=jax.numpy.asarray(leaf)) for leaf in leaves]
-        self.variables = [self._learning_rate, *rest]
-
-    def stateless_apply(self, slots, gradients, weights):
-        rate, *leaves = slots
-        state = jax.tree.unflatten(self.tree, leaves)
-        updates, state = self.transformation.update(gradients, state, weights)
-        made = [w + rate * update for w, update in zip(weights, updates, strict=True)]
-        return made, [rate, *jax.tree.leaves(state)]
 
 
 def rivals():

@@ -1,0 +1,1 @@
+"""The registered experiment of docs/protocol.md, on JAX."""

@@ -1,0 +1,125 @@
+"""Does what was tuned at a small batch hold at a large one? The experiment of docs/protocol.md.
+
+    python -m benchmarks.equivalence --workload=flights
+    python -m benchmarks.equivalence --workload=flights --optimizer=keras.optimizers:Adafactor
+
+The first makes the runs of a workload that its log does not have, and prints what they decide. The
+second does for one optimizer of Keras, MODULE:CLASS, or of optax, optax:NAME, what the registered
+arm `transfer` does for AdamW: it is tuned at the base batch, its rate moves with the square root of
+the batch, and the largest ratio is told at which its result is that of the base.
+"""
+
+import math
+import os
+import statistics
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import tqdm
+from absl import app, flags
+
+from benchmarks.equivalence.protocol import FROZEN, points
+from benchmarks.equivalence.report import table
+from benchmarks.equivalence.runs import Run, Runs
+
+BY_FIT = "find_rate", "autowarmup", "adascale"
+
+
+def tuned(runs, name, spec, ratio):
+    """The best point at a batch, by its final held-out loss."""
+    tried = [Run(name, f"tuned {spec}", ratio, point, FROZEN["search"]["seed"])
+             for point in points()]  # fmt: skip
+    losses = [line["valid"][-1] for line in runs.all(tried)]
+    scores = [math.inf if loss is None else loss for loss in losses]
+    return tried[scores.index(min(scores))].settings
+
+
+def with_longer(runs, made, target):
+    """The runs, and where they do not arrive, those of twice and four times the examples."""
+    found = [runs.all(made)]
+    for horizon in FROZEN["horizons"][1:]:
+        longer = [
+            Run(run.workload, run.arm, run.ratio, run.settings, run.seed, horizon)
+            for run, *lines in zip(made, *found, strict=True)
+            if not any(map(lambda line: arrived(line, target), lines))
+        ]
+        lines = dict(zip([run.seed for run in longer], runs.all(longer), strict=True))
+        found.append([lines.get(run.seed) for run in made])
+    return [min(arrived(line, target) or math.inf for line in lines if line) for lines in
+            zip(*found, strict=True)]  # fmt: skip
+
+
+def arrived(line, target):
+    """The updates at the first look at or below the target, or None."""
+    if line is None or line.get("refused"):
+        return None
+    looks = zip(line["updates"], line["valid"], strict=True)
+    return next((n for n, loss in looks if loss is not None and loss <= target), None)
+
+
+def compare(runs, name, specs, arms):
+    """(arm, ratio) -> its lines, its updates to the target, and the lines of its base."""
+    frozen = FROZEN["workloads"][name]
+    seeds, few = range(1, frozen["seeds"] + 1), range(1, frozen["fewer_seeds"] + 1)
+    bases, targets, settings, found = {}, {}, {}, {}
+    for spec in specs:
+        settings[spec] = tuned(runs, name, spec, 1)
+        bases[spec] = runs.all([Run(name, f"tuned {spec}", 1, settings[spec], s) for s in seeds])
+        final = [line["valid"][-1] for line in bases[spec]]
+        targets[spec] = statistics.mean(final) + statistics.stdev(final)
+        found[f"tuned {spec}", 1] = bases[spec], [], bases[spec]
+    for arm, spec in arms.items():
+        by_fit = arm.startswith(BY_FIT)
+        for ratio in FROZEN["ratios"]:
+            made = [Run(name, arm, ratio, settings[spec], s) for s in (few if by_fit else seeds)]
+            lines = runs.all(made)
+            longer = [] if arm.startswith("adascale") else made[: len(few)]
+            updates = with_longer(runs, longer, targets[spec]) if longer else [
+                arrived(line, targets[spec]) or math.inf for line in lines
+            ]  # fmt: skip
+            found[arm, ratio] = lines, updates, bases[spec]
+    return found
+
+
+def reference(runs, name, specs, found):
+    """The same for what is tuned at each batch, beside the base of the same optimizer."""
+    frozen = FROZEN["workloads"][name]
+    seeds, few = range(1, frozen["seeds"] + 1), frozen["fewer_seeds"]
+    for spec in specs:
+        bases = found[f"tuned {spec}", 1][2]
+        final = [line["valid"][-1] for line in bases]
+        target = statistics.mean(final) + statistics.stdev(final)
+        for ratio in FROZEN["ratios"]:
+            best = tuned(runs, name, spec, ratio)
+            made = [Run(name, f"tuned {spec}", ratio, best, s) for s in seeds]
+            lines = runs.all(made)
+            found[f"tuned {spec}", ratio] = lines, with_longer(runs, made[:few], target), bases
+
+
+def main(_):
+    """Makes what is missing, and prints."""
+    args = flags.FLAGS
+    log = args.log or f"benchmarks/logs/equivalence_{args.workload}.jsonl"
+    with tqdm.tqdm(desc="runs", disable=None) as bar:
+        runs = Runs(log, args.processes, bar)
+        if args.optimizer:
+            arms = {f"transfer {args.optimizer}": args.optimizer}
+            found = compare(runs, args.workload, [args.optimizer], arms)
+        else:
+            found = compare(runs, args.workload, FROZEN["optimizers"], FROZEN["arms"])
+            reference(runs, args.workload, FROZEN["optimizers"], found)
+    print(table(args.workload, found))
+
+
+def define():
+    """Defines the flags."""
+    flags.DEFINE_enum("workload", "flights", list(FROZEN["workloads"]), "What is learned.")
+    flags.DEFINE_string("optimizer", None, "MODULE:CLASS of Keras, or optax:NAME, alone.")
+    flags.DEFINE_string("log", None, "Where every run is a line; default: of the workload.")
+    flags.DEFINE_integer("processes", 2, "Runs at a time, one thread each.", lower_bound=1)
+
+
+if __name__ == "__main__":
+    define()
+    app.run(main)

@@ -1,0 +1,43 @@
+"""Is a score that of the base, and how many updates are saved? The tests of docs/protocol.md."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from benchmarks.equivalence.protocol import FROZEN
+
+
+def worse_by(scores: Sequence[float], base: Sequence[float], margin: float) -> tuple[float, ...]:
+    """Scores minus those of the base, paired by seed: mean, upper bound, p.
+
+    Small scores are good. p is that of the hypothesis that they are worse by the margin or more.
+    """
+    from scipy import stats
+
+    each = np.subtract(scores, base)
+    if not np.isfinite(each).all():
+        return math.inf, math.inf, 1.0
+    error = each.std(ddof=1) / math.sqrt(len(each))
+    degrees = len(each) - 1
+    high = each.mean() + stats.t.ppf(FROZEN["confidence"], degrees) * error
+    return each.mean(), high, stats.t.cdf((each.mean() - margin) / error, degrees)
+
+
+def holm(ps: Sequence[float]) -> list[bool]:
+    """Which hypotheses are rejected, all of a family together, by Holm's method."""
+    rejected, left = [False] * len(ps), len(ps)
+    for i in np.argsort(ps, kind="stable"):
+        if ps[i] > (1 - FROZEN["confidence"]) / left:
+            break
+        rejected[i], left = True, left - 1
+    return rejected
+
+
+def saving(updates: Sequence[float], base: Sequence[float]) -> tuple[float, float, float]:
+    """The median of base / updates, and the 95% bootstrap interval over the seeds."""
+    rng = np.random.default_rng(0)
+    ratios = np.divide(base, updates)  # an infinite number of updates saves nothing: 0
+    drawn = rng.choice(ratios, (FROZEN["resamples"], len(ratios)))
+    low, high = np.quantile(np.median(drawn, 1), [0.025, 0.975], method="nearest")
+    return float(np.median(ratios)), float(low), float(high)
