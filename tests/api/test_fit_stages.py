@@ -105,29 +105,26 @@ def test_it_is_the_loop_of_its_updates(frontend):
     assert not np.array_equal(state_of(other)[0], state_of(model)[0])
 
 
-@pytest.mark.parametrize("steps, calls", [(4, (4, 4, 4)), ({0: 1, 5: 2, 8: 5}, (1, 2, 5))])
 @every_frontend
-def test_micro_batches_are_taken_from_the_optimizer(frontend, steps, calls):
-    accumulating = {"optimizer": "LAMB", "gradient_accumulation_steps": steps}
+def test_micro_batches_are_taken_from_the_optimizer(frontend):
+    """One that grows; a number is in the training that is killed."""
+    accumulating = {"optimizer": "LAMB", "gradient_accumulation_steps": {0: 1, 5: 2, 8: 5}}
     fit(frontend, model := model_of(frontend, **accumulating))
-    same = by_hand(model_of(frontend, **accumulating), shuffled(), calls=calls)
+    same = by_hand(model_of(frontend, **accumulating), shuffled(), calls=(1, 2, 5))
     assert_equal(state_of(same), state_of(model))
     assert int(model.optimizer.iterations) == 11
 
 
 @every_frontend
 def test_averages_of_the_weights_come_at_the_end(frontend):
-    host, _ = FRONTENDS[frontend]
     averaged = {"use_ema": True, "ema_momentum": 0.9}
-    for optimizer in ("LAMB", "SGD") if frontend == "keras" else ("SGD",):
-        model = model_of(frontend, optimizer=optimizer, **averaged)
-        fit(frontend, model)
-        same = by_hand(model_of(frontend, optimizer=optimizer, **averaged), shuffled())
-        before = [np.asarray(w) for w in same.get_weights()]
-        same.optimizer.finalize_variable_values(same.trainable_variables)
-        assert_equal(state_of(same), state_of(model))
-        assert not np.array_equal(before[0], model.get_weights()[0])
-        assert "finalize_variable_values" not in vars(model.optimizer)
+    fit(frontend, model := model_of(frontend, **averaged))
+    same = by_hand(model_of(frontend, **averaged), shuffled())
+    before = [np.asarray(w) for w in same.get_weights()]
+    same.optimizer.finalize_variable_values(same.trainable_variables)
+    assert_equal(state_of(same), state_of(model))
+    assert not np.array_equal(before[0], model.get_weights()[0])
+    assert "finalize_variable_values" not in vars(model.optimizer)
 
 
 @every_frontend
@@ -528,6 +525,7 @@ def test_replicas_share_a_call(frontend):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.skipif(BACKEND == "torch", reason="Keras refuses it there")
 @every_frontend
 def test_several_steps_of_an_execution(frontend):
     model = model_of(frontend, compiled={"steps_per_execution": 3})

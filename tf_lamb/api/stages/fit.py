@@ -120,7 +120,7 @@ def make_fit_stages(
             # Without an epoch: builds the model, and callbacks may restore a backup.
             (size, _), *_ = plan.calls(0)
             first = _tuples(read.stream(0, seed, plan.examples)(size))
-            history = fit(fed(model, (first for _ in range(2)), first), 1, 1, 1)
+            history = fit(fed(model, (first for _ in itertools.count()), first), 1, 1, 1)
             take = read.stream(plan.start(every.done), seed, plan.examples)
             while not every.is_over:
                 epoch, calls = every.done, plan.calls(every.done)
