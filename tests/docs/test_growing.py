@@ -1,0 +1,59 @@
+"""The page of a batch that grows: what it prints is printed, its table is in the log."""
+
+import math
+import statistics
+
+import pytest
+from support.pages import ROOT, blocks, number, runs, table
+
+from tf_lamb import recipes
+
+pytestmark = pytest.mark.once
+PAGE = ROOT / "docs" / "growing.md"
+STUDENT = 2.132  # 95% of its t, 4 degrees of freedom
+NO_DECAY = "no decay"
+
+
+def test_what_it_prints_is_what_the_recipe_prints():
+    (_, printed), *_ = blocks(PAGE, "")
+    recipe = recipes.transfer(64, 64, 0.01, examples=4096, epochs=8)
+    assert printed == str(recipes.growing(recipe, largest_batch=1024))
+
+
+def difference(task, optimizer, batch, arm):
+    """How much higher the loss is, in %: its mean, half of its interval; and the updates saved."""
+    made = runs("growing", task=task, optimizer=optimizer, batch=batch, arm=arm)
+    if not made:
+        return None
+    base = runs("growing", task=task, optimizer=optimizer, batch=batch, arm=1, rate=made[0]["rate"])
+    losses = {run["seed"]: run["loss"] for run in base}
+    each = [100 * (run["loss"] / losses[run["seed"]] - 1) for run in made]
+    assert len(each) == 5
+    half = STUDENT * statistics.stdev(each) / math.sqrt(5)
+    return statistics.mean(each), half, 100 * (1 - made[0]["updates"] / base[0]["updates"])
+
+
+def shown(task, row):
+    """The cells that the log has for a row of the table."""
+    name, batch, *_ = row
+    cells = [difference(task, name.lower(), number(batch), arm) for arm in (4, 16, NO_DECAY)]
+    return [f"{each[0]:+.2f} ± {each[1]:.2f}" if each else "-" for each in cells]
+
+
+def test_the_table_is_in_the_log():
+    _, *rows = table(PAGE, "What was measured")
+    assert len(rows) == 12
+    assert [row[2:] for row in rows] == [shown("flights", row) for row in rows]
+
+
+def test_the_sentences_below_it_are_in_the_log():
+    _, *rows = table(PAGE, "What was measured")
+    keys = [("flights", row[0].lower(), number(row[1])) for row in rows]
+    grown = [each for key in keys for arm in (4, 16) if (each := difference(*key, arm))]
+    assert len(grown) == 20 and all(abs(mean) + half <= 0.5 for mean, half, _ in grown)
+    assert max(mean for mean, *_ in grown) <= 0.2
+    undecayed = [difference(*key, NO_DECAY)[0] for key in keys]
+    assert f"{min(undecayed):.1f} to {max(undecayed):.1f}%" in PAGE.read_text()
+    for arm in (4, 16):
+        saved = [difference(*key, arm)[2] for key in keys if difference(*key, arm)]
+        assert f"{min(saved):.1f} to {max(saved):.1f}%" in " ".join(PAGE.read_text().split())
