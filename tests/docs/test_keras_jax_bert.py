@@ -2,6 +2,7 @@
 
 import re
 
+import matplotlib
 import nbclient
 import nbformat
 import pytest
@@ -68,6 +69,8 @@ def test_it_installs_as_the_other_does(notebook):
 
 @pytest.mark.slow
 def test_it_runs(notebook, monkeypatch, tmp_path):
+    # But for matplotlib's fonts, which it would search anew, and say so.
+    monkeypatch.setenv("MPLCONFIGDIR", matplotlib.get_cachedir())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # so that no earlier run answers
     monkeypatch.setenv("TF_LAMB_BERT_ROWS", "128")
     monkeypatch.delenv("MPLBACKEND", raising=False)  # so that the kernel's own shows pictures

@@ -9,7 +9,7 @@ from typing import Any
 
 from tf_lamb.api.data import mapped
 from tf_lamb.api.find.data import Examples
-from tf_lamb.api.variables import as_int, variables_of
+from tf_lamb.api.variables import as_int, unwrapped, variables_of
 from tf_lamb.core import checks
 
 AVERAGED = 16  # batches for the running averages of batch normalization
@@ -261,6 +261,11 @@ def check(model: Any, batch_size: int, micro_batch_size: int | None) -> None:
         raise ValueError(
             "AdaScale sets the rate itself: compile the model with the optimizer inside it for a "
             "search."
+        )
+    if "learning_rate" not in unwrapped(model.optimizer).get_config():
+        raise ValueError(
+            f"{type(model.optimizer).__name__} has no learning rate of its own: compile the model "
+            "with one optimizer for a search."
         )
     if micro_batch_size is not None and batch_size % micro_batch_size:
         raise ValueError(
