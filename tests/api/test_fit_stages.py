@@ -18,11 +18,8 @@ STEPS = [6, 3, 1, 1]  # of epochs, whose length is 24
 
 
 @pytest.fixture(autouse=True)
-def quick(request):
+def quick():
     """Operation by operation, but where compilation is what is tested."""
-    if request.node.get_closest_marker("slow"):
-        yield
-        return
     with uncompiled(fits=True):
         yield
 
@@ -107,7 +104,7 @@ def test_it_is_the_loop_of_its_updates(frontend):
 
 @every_frontend
 def test_micro_batches_are_taken_from_the_optimizer(frontend):
-    """One that grows; a number is in the training that is killed."""
+    """A number that grows."""
     accumulating = {"optimizer": "LAMB", "gradient_accumulation_steps": {0: 1, 5: 2, 8: 5}}
     fit(frontend, model := model_of(frontend, **accumulating))
     same = by_hand(model_of(frontend, **accumulating), shuffled(), calls=(1, 2, 5))
@@ -271,6 +268,7 @@ def test_callbacks_see_what_one_fit_shows_them(frontend):
     assert getattr(model, "_train_counter", 6) == getattr(plain, "_train_counter", 6)
 
 
+@pytest.mark.once
 @every_frontend
 def test_callbacks_are_told_the_steps_of_each_epoch(frontend, capsys):
     host, _ = FRONTENDS[frontend]
@@ -286,6 +284,7 @@ def test_callbacks_are_told_the_steps_of_each_epoch(frontend, capsys):
     assert "Epoch 1/4" in printed and "Epoch 4/4" in printed and "6/6" in printed
 
 
+@pytest.mark.once
 @every_frontend
 def test_a_callback_ends_it(frontend):
     host, _ = FRONTENDS[frontend]
@@ -297,9 +296,9 @@ def test_a_callback_ends_it(frontend):
                  model.get_weights())  # fmt: skip
 
 
-@every_frontend
-def test_a_rate_that_a_callback_lowers_stays_low(frontend):
-    host, ours = FRONTENDS[frontend]
+@pytest.mark.once
+def test_a_rate_that_a_callback_lowers_stays_low():
+    host, ours = FRONTENDS[frontend := "keras"]
     recipe = StagedRecipe(title="Constant", stages=tuple(
         stage for each in STAGES for stage in recipe_of((each,))
     ))  # fmt: skip
@@ -329,14 +328,14 @@ def dying(host, epoch, batch):
     return Dying()
 
 
-@pytest.mark.parametrize("epoch, batch", [(0, 3), (1, 5), (3, 0)])
+@pytest.mark.parametrize(
+    "epoch, batch", [pytest.param(0, 3, marks=pytest.mark.slow), (1, 5), (3, 0)]
+)
 @every_frontend
 def test_a_killed_training_ends_with_the_same_weights(frontend, epoch, batch, tmp_path):
     """In each stage."""
     host, ours = FRONTENDS[frontend]
     more = {"use_ema": True}
-    if epoch == 1:
-        more |= {"optimizer": "LAMB", "gradient_accumulation_steps": 2}
     fit(frontend, whole := model_of(frontend, **more))
     backup = str(tmp_path / "backup")
     with pytest.raises(Died):
@@ -473,6 +472,7 @@ def test_what_cannot_be_trained_is_refused_before_any_step(frontend):
     assert_equal(before, state_of(model))
 
 
+@pytest.mark.once
 def test_a_pass_that_is_shorter_than_it_was_said_to_be_is_an_error():
     host, _ = FRONTENDS["keras"]
     of = (batch for batch in by_list(host, *data()))
@@ -534,6 +534,7 @@ def test_several_steps_of_an_execution(frontend):
     assert_equal(state_of(one), state_of(model))
 
 
+@pytest.mark.once
 def test_a_recipe_that_grows_is_trained():
     _, ours = FRONTENDS["keras"]
     recipe = recipes.growing(
