@@ -14,8 +14,9 @@ from support.replicas import BATCH, CASES, Task, one_device
 
 
 def assert_equal(values, expected):
+    """But for float32 sums in another order, which differ from one processor to the next."""
     for value, other in zip(values, expected, strict=True):
-        np.testing.assert_allclose(value, other, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-5)
 
 
 def assert_all_equal(copies, expected):
