@@ -9,6 +9,7 @@ import yaml
 
 pytest.importorskip("official")
 
+import shutil
 import signal
 
 from official.core import exp_factory, task_factory
@@ -20,7 +21,6 @@ from tf_lamb.core import recipes, schedules
 from tf_lamb.model_garden import train_stages
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.experiments import growing
-from tf_lamb.model_garden.folders import checkpoints
 
 STEPS, WARM = 96, 4
 
@@ -270,13 +270,12 @@ def test_killed_in_the_second_stage_it_ends_with_the_same_bits(records, tmp_path
     assert "All 2 stages are trained" in said
     assert said.count("with a batch that grows: 51 + 23 = 74 steps") == 1
     killed = tmp_path / "killed"
+    shutil.copytree(tmp_path / "whole" / "stage_1", killed / "stage_1")
     process = commands.started(*command("killed"))
     commands.wait_for_step(process, killed / "stage_2", 2)
     process.kill()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    assert checkpoints.steps_done(str(killed / "stage_1")) == 51
     code, said = commands.run(*command("killed"))
     assert code == 0, said[-2000:]
-    for i in (1, 2):
-        assert_same_bits(tmp_path / "whole" / f"stage_{i}", killed / f"stage_{i}")
+    assert_same_bits(tmp_path / "whole" / "stage_2", killed / "stage_2")
