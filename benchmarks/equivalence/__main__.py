@@ -35,6 +35,12 @@ def tuned(runs, name, spec, ratio):
     return tried[scores.index(min(scores))].settings
 
 
+def target_of(base):
+    """The loss that counts as that of the base: its mean, and one standard deviation."""
+    final = [line["valid"][-1] for line in base]
+    return statistics.mean(final) + statistics.stdev(final)
+
+
 def with_longer(runs, made, target):
     """The runs, and where they do not arrive, those of twice and four times the examples."""
     found = [runs.all(made)]
@@ -66,8 +72,7 @@ def compare(runs, name, specs, arms):
     for spec in specs:
         settings[spec] = tuned(runs, name, spec, 1)
         bases[spec] = runs.all([Run(name, f"tuned {spec}", 1, settings[spec], s) for s in seeds])
-        final = [line["valid"][-1] for line in bases[spec]]
-        targets[spec] = statistics.mean(final) + statistics.stdev(final)
+        targets[spec] = target_of(bases[spec])
         found[f"tuned {spec}", 1] = bases[spec], [], bases[spec]
     for arm, spec in arms.items():
         by_fit = arm.startswith(BY_FIT)
@@ -88,8 +93,7 @@ def reference(runs, name, specs, found):
     seeds, few = range(1, frozen["seeds"] + 1), frozen["fewer_seeds"]
     for spec in specs:
         bases = found[f"tuned {spec}", 1][2]
-        final = [line["valid"][-1] for line in bases]
-        target = statistics.mean(final) + statistics.stdev(final)
+        target = target_of(bases)
         for ratio in FROZEN["ratios"]:
             best = tuned(runs, name, spec, ratio)
             made = [Run(name, f"tuned {spec}", ratio, best, s) for s in seeds]

@@ -10,8 +10,12 @@ from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
 
 def plain(workload: Workload, settings: Settings, ratio: int, horizon: int) -> Recipe:
     """Settings as they are, at a batch: a linear warmup, a linear decay to 0."""
-    batch = workload.base * ratio
-    return _recipe(batch, settings, horizon * workload.examples, settings.rate)
+    batch, examples = workload.base * ratio, horizon * workload.examples
+    steps = -(-examples // batch)
+    return Recipe(
+        title="As tuned", batch_size=batch, learning_rate=settings.rate, train_steps=steps,
+        warmup_steps=round(settings.warmup * steps), examples=examples, source="the search",
+    )  # fmt: skip
 
 
 def arm(
@@ -43,11 +47,3 @@ def arm(
     moved = {name: getattr(recipe, name) for name in ("beta_2", "weight_decay")}
     own = {name: value for name, value in moved.items() if value is not None}
     return dataclasses.replace(settings, rate=recipe.learning_rate, **own), recipe
-
-
-def _recipe(batch, settings, examples, rate):
-    steps = -(-examples // batch)
-    return Recipe(
-        title="As tuned", batch_size=batch, learning_rate=rate, train_steps=steps,
-        warmup_steps=round(settings.warmup * steps), examples=examples, source="the search",
-    )  # fmt: skip
