@@ -30,6 +30,7 @@ import look
 import numpy as np
 from absl import app, flags
 from pictures import FASHION_MNIST, images
+from pictures import convolutional as network
 from run_log import Log
 
 import tf_lamb
@@ -49,18 +50,6 @@ def micro_batches(x, y, seed):
         order = rng.permutation(len(x))
         for i in range(0, len(x) - BATCH + 1, BATCH):
             yield x[order[i : i + BATCH]], y[order[i : i + BATCH]]
-
-
-def network(shape):
-    """Two convolutions and two dense layers."""
-    from keras import Input, Sequential, layers
-
-    return Sequential([
-        Input(shape),
-        layers.Conv2D(8, 3, strides=2, padding="same", activation="relu"),
-        layers.Conv2D(16, 3, strides=2, padding="same", activation="relu"),
-        layers.Flatten(), layers.Dense(32, activation="relu"), layers.Dense(10),
-    ])  # fmt: skip
 
 
 def optimizer(method, scale, rate, steps):

@@ -33,7 +33,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import look
 import numpy as np
 from absl import app, flags
-from pictures import FASHION_MNIST, images
+from pictures import FASHION_MNIST, images, perceptron
 from run_log import Log
 
 import tf_lamb
@@ -57,14 +57,7 @@ def network(shape, kind):
             ]
             top = [layers.Flatten(), layers.Dense(64, activation="relu")]
         return Sequential([Input(shape), *convolutions, *top, layers.Dense(10)])
-    # Its averages keep up with 200 steps.
-    blocks = [Input(shape), layers.Flatten()]
-    for width in (256, 128):
-        blocks += [
-            layers.Dense(width, use_bias=False),
-            layers.BatchNormalization(momentum=0.9), layers.ReLU(),
-        ]  # fmt: skip
-    return Sequential([*blocks, layers.Dense(10)])
+    return perceptron(shape)
 
 
 @contextlib.contextmanager

@@ -48,3 +48,10 @@ def network(known):
     for _ in range(2):
         x = layers.LayerNormalization()(layers.Dense(96, "relu")(x))
     return keras.Model([ids, numbers], layers.Dense(1)(x))
+
+
+def is_late(y, logits):
+    """Mean binary cross-entropy."""
+    from keras import ops
+
+    return ops.mean(ops.binary_crossentropy(y, logits, from_logits=True))

@@ -37,3 +37,29 @@ def images(folder, held_out=HELD_OUT):
     cuts = [len(x) - tested - held_out, len(x) - tested]
     x = ((x - x[: cuts[0]].mean()) / x[: cuts[0]].std()).astype("float32")
     return list(zip(np.split(x, cuts), np.split(y.astype("int32"), cuts), strict=True))
+
+
+def convolutional(shape):
+    """Two convolutions and two dense layers."""
+    from keras import Input, Sequential, layers
+
+    return Sequential([
+        Input(shape),
+        layers.Conv2D(8, 3, strides=2, padding="same", activation="relu"),
+        layers.Conv2D(16, 3, strides=2, padding="same", activation="relu"),
+        layers.Flatten(), layers.Dense(32, activation="relu"), layers.Dense(10),
+    ])  # fmt: skip
+
+
+def perceptron(shape):
+    """Two hidden layers, each normalized."""
+    from keras import Input, Sequential, layers
+
+    # Its averages keep up with 200 steps.
+    blocks = [Input(shape), layers.Flatten()]
+    for width in (256, 128):
+        blocks += [
+            layers.Dense(width, use_bias=False),
+            layers.BatchNormalization(momentum=0.9), layers.ReLU(),
+        ]  # fmt: skip
+    return Sequential([*blocks, layers.Dense(10)])

@@ -97,17 +97,10 @@ def flight_network(x):
     return functools.partial(flights.network, read_flights(flights.FLIGHTS)[1])
 
 
-def is_late(y, logits):
-    """Mean binary cross-entropy."""
-    from keras import ops
-
-    return ops.mean(ops.binary_crossentropy(y, logits, from_logits=True))
-
-
 def tasks():
     """By name."""
     import text
-    from flights import FLIGHTS
+    from flights import FLIGHTS, is_late
     from pictures import FASHION_MNIST
 
     return {

@@ -90,12 +90,6 @@ def optimizer(name, settings):
     return adamw
 
 
-def cross_entropy(y, logits):
-    from keras import ops
-
-    return ops.mean(ops.binary_crossentropy(y, logits, from_logits=True))
-
-
 class Runs:
     """Runs by what they are of."""
 
@@ -112,7 +106,7 @@ class Runs:
         (train, _), known = self.data
         network = functools.partial(data_of.network, known)
         return loop.Loop(network, optimizer(name, settings), *map(tuple_or_array, train),
-                         loss=cross_entropy)  # fmt: skip
+                         loss=data_of.is_late)  # fmt: skip
 
     def train(self, name, batch, settings, seed):
         """The held-out loss at the end."""
@@ -124,7 +118,7 @@ class Runs:
         for step in range(steps):
             rate = min((step + 1) / warm, (steps - step) / max(1, steps - warm))
             state, _ = program.advance(state, settings.rate * rate, next(drawn))
-        loss = float(cross_entropy(y, program.tell(state[0], tuple_or_array(x), 8192)))
+        loss = float(data_of.is_late(y, program.tell(state[0], tuple_or_array(x), 8192)))
         return {"loss": loss if math.isfinite(loss) else None}
 
     def loss(self, name, batch, settings, seed):

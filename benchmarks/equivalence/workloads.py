@@ -59,13 +59,6 @@ def told_apart(y, logits):
     return keras.ops.mean(each)
 
 
-def is_late(y, logits):
-    """Mean binary cross-entropy."""
-    from keras import ops
-
-    return ops.mean(ops.binary_crossentropy(y, logits, from_logits=True))
-
-
 def _cut(data, tested):
     """Training examples, of which the first of these many are for the test."""
     (x, y), held_out = data
@@ -82,46 +75,20 @@ def _flights():
 
     (train, held_out), known = flights.read(flights.FLIGHTS)
     parts = _cut([(list(x), y) for x, y in (train, held_out)], TESTED["flights"])
-    return parts, functools.partial(flights.network, known), is_late
+    return parts, functools.partial(flights.network, known), flights.is_late
 
 
-def _pictures(network):
+def _pictures(network, shape=(28, 28, 1)):
+    """Fashion-MNIST, or scikit-learn's digits, by which this code is tested."""
+
     def make():
         from benchmarks import pictures
 
-        return pictures.images(pictures.FASHION_MNIST), network, told_apart
+        folder = pictures.FASHION_MNIST if shape[0] == 28 else ""
+        made = functools.partial(getattr(pictures, network), shape)
+        return pictures.images(folder), made, told_apart
 
     return make
-
-
-def _digits():
-    """Scikit-learn's, for the test of this code: nothing is concluded from them."""
-    from benchmarks import pictures
-
-    return pictures.images(""), functools.partial(_convolutional, 8), told_apart
-
-
-def _convolutional(side=28):
-    from keras import Input, Sequential, layers
-
-    return Sequential([
-        Input((side, side, 1)),
-        layers.Conv2D(8, 3, strides=2, padding="same", activation="relu"),
-        layers.Conv2D(16, 3, strides=2, padding="same", activation="relu"),
-        layers.Flatten(), layers.Dense(32, activation="relu"), layers.Dense(10),
-    ])  # fmt: skip
-
-
-def _perceptron():
-    from keras import Input, Sequential, layers
-
-    blocks = [Input((28, 28, 1)), layers.Flatten()]
-    for width in (256, 128):
-        blocks += [
-            layers.Dense(width, use_bias=False),
-            layers.BatchNormalization(momentum=0.9), layers.ReLU(),
-        ]  # fmt: skip
-    return Sequential([*blocks, layers.Dense(10)])
 
 
 def _rows():
@@ -180,9 +147,9 @@ def _diamonds():
 
 
 _MAKERS = {
-    "flights": _flights, "fashion": _pictures(_convolutional), "rows": _rows,
-    "perceptron": _pictures(_perceptron), "letters": _letters, "diamonds": _diamonds,
-    "digits": _digits,
+    "flights": _flights, "fashion": _pictures("convolutional"), "rows": _rows,
+    "perceptron": _pictures("perceptron"), "letters": _letters, "diamonds": _diamonds,
+    "digits": _pictures("convolutional", (8, 8, 1)),
 }  # fmt: skip
 
 
