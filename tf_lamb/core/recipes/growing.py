@@ -28,9 +28,10 @@ def growing(
         learning_rate  x sqrt(k), which is Seesaw's rule for Adam; for SGD x k
 
     The noise of an update then falls as it does with the smaller rate (for SGD exactly, at first
-    order), so the final loss should be that of the recipe. Linear decay saves a third of the
-    updates, and a k that could be any number would save 1 - mean(r): both are printed. Beyond
-    `largest_batch` the rate falls as in the recipe. Beta, epsilon and weight decay stay.
+    order). The final loss was that of the recipe on flights, with four optimizers; on Fashion-MNIST
+    it was 1 to 2% higher with AdamW and Muon. Linear decay saves a third of the updates, and a k
+    that could be any number would save 1 - mean(r): both are printed. Beyond `largest_batch` the
+    rate falls as in the recipe. Beta, epsilon and weight decay stay.
 
     Seconds are saved where the small batch leaves the machine idle, or where more machines join.
     With micro-batches on one machine, updates and all-reduces are saved, and no seconds else.
