@@ -81,6 +81,17 @@ def test_its_table_of_trust_is_in_the_log():
     assert f"within a factor of two in {sum(near)} of {len(near)} pairs" in text
 
 
+def test_what_it_says_of_the_seconds_is_in_the_log():
+    errors = [
+        abs(each["predicted"] / each["seconds"] - 1)
+        for line in runs("find_batch")
+        for each in line["between"]
+    ]
+    text = re.sub(r"\s+", " ", PAGE.read_text())
+    assert f"15% of measured ones in {sum(e < 0.15 for e in errors)} of {len(errors)} cases" in text
+    assert f"the worst was {max(errors):.0%} off" in text
+
+
 def test_the_logs_that_it_links_to_are_there():
     for name in re.findall(r"benchmarks/logs/(\w+\.\w+)", PAGE.read_text()):
         assert (LOGS / name).exists()

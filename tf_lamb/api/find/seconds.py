@@ -6,9 +6,9 @@ import re
 from tf_lamb.api.find.trials import Trials
 
 # Epochs of a micro-batch, of which the quickest counts, as other programs only add to it: to see
-# how many steps an epoch needs that lasts as long, in seconds, and then. It costs some
-# milliseconds to begin.
-SEEN, TIMED, LASTS = 2, 7, 0.15
+# how many steps an epoch needs that lasts as long, in seconds, and in each round. In a round all
+# micro-batches take turns, so that a slow moment of the machine is not that of one of them.
+SEEN, ROUNDS, TIMED, LASTS = 2, 4, 2, 0.15
 MORE = 8  # times the steps from one epoch to the next, at most, until it lasts
 ACCUMULATED = 4  # calls of an update
 GROWTH = 4  # from one micro-batch to the next
@@ -37,19 +37,20 @@ def step_seconds(trials: Trials, first: int, most: int) -> tuple[dict[int, float
     Each micro-batch is `GROWTH` times the one before. It ends where the device is full, after one
     try at half of that size, or where an example takes no less time in a larger micro-batch.
     """
-    seen: dict[int, float] = {}
-    size = first
-    while size <= most:
-        seconds = _fitting(trials, size, seen)
-        if seconds is None:
-            if (seconds := _fitting(trials, size // 2, seen)) is not None:
-                seen[size // 2] = seconds
-            return seen, f"micro-batches up to {max(seen):,}: {2 * max(seen):,} does not fit"
-        seen[size] = seconds
-        if len(seen) > 2 and seconds >= LINEAR * GROWTH * seen[size // GROWTH]:
-            return seen, f"micro-batches up to {size:,}: beyond, an example takes no less time"
+    seen: dict[int, tuple[int, float]] = {}
+    size, how = first, ""
+    while size <= most and not how:
+        if (found := _fitting(trials, size, seen)) is None:
+            if (found := _fitting(trials, size // 2, seen)) is not None:
+                seen[size // 2] = found
+            how = f"{2 * max(seen):,} does not fit"
+            break
+        seen[size] = found
+        if len(seen) > 2 and found[1] >= LINEAR * GROWTH * seen[size // GROWTH][1]:
+            how = "beyond, an example takes no less time"
         size *= GROWTH
-    return seen, f"micro-batches up to {max(seen):,}: larger ones were not tried"
+    how = f"micro-batches up to {max(seen):,}: {how or 'larger ones were not tried'}"
+    return in_turn(trials, {size: steps for size, (steps, _) in seen.items()}), how
 
 
 def update_seconds(trials: Trials, size: int, whole: float) -> float:
@@ -57,14 +58,14 @@ def update_seconds(trials: Trials, size: int, whole: float) -> float:
 
     update = (whole - mean) k/(k - 1),  with the mean of the k calls of an update
     """
-    k = trials.calls
-    return max(0.0, (whole - _of_a_call(trials, size)) * k / (k - 1))
+    k, (steps, _) = trials.calls, lasting(trials, size)
+    return max(0.0, (whole - in_turn(trials, {size: steps})[size]) * k / (k - 1))
 
 
 def _fitting(trials, size, seen):
-    """Seconds of a call; None where there is no memory for them, but for the first size."""
+    """What lasts; None where there is no memory for it, but for the first size."""
     try:
-        return _of_a_call(trials, size)
+        return lasting(trials, size)
     except Exception as error:
         if not seen or not is_full(error):
             raise
@@ -72,11 +73,22 @@ def _fitting(trials, size, seen):
         return None
 
 
-def _of_a_call(trials, size):
-    """Seconds of a call in the quickest of some epochs, which have whole updates."""
+def lasting(trials: Trials, size: int) -> tuple[int, float]:
+    """Steps of an epoch that lasts, with whole updates, and about the seconds of a call."""
     batch, steps = next(trials.data.batches(size, 0)), trials.calls
     trials.start()
     while (lasts := min(trials.epochs(batch, steps, SEEN))) < LASTS:
         more = min(MORE, 1.2 * LASTS / lasts)
         steps = trials.calls * math.ceil(more * steps / trials.calls)
-    return min(trials.epochs(batch, steps, TIMED)) / steps
+    return steps, lasts / steps
+
+
+def in_turn(trials: Trials, steps: dict[int, int]) -> dict[int, float]:
+    """Seconds of a call in the quickest epoch of each micro-batch, from the steps of an epoch."""
+    quickest = dict.fromkeys(steps, math.inf)
+    trials.start()
+    for size in ROUNDS * [*steps]:
+        batch = next(trials.data.batches(size, 0))
+        lasts = min(trials.epochs(batch, steps[size], TIMED))
+        quickest[size] = min(quickest[size], lasts / steps[size])
+    return quickest
