@@ -6,7 +6,8 @@
 The first makes the runs of a workload that its log does not have, and prints what they decide. The
 second does for one optimizer of Keras, MODULE:CLASS, or of optax, optax:NAME, what the registered
 arm `transfer` does for AdamW: it is tuned at the base batch, its rate moves with the square root of
-the batch, and the largest ratio is told at which its result is that of the base.
+the batch, and the largest ratio is told at which its result is that of the base. With --tuned it is
+tuned at every batch, too.
 """
 
 import math
@@ -110,6 +111,8 @@ def main(_):
         if args.optimizer:
             arms = {f"transfer {args.optimizer}": args.optimizer}
             found = compare(runs, args.workload, [args.optimizer], arms)
+            if args.tuned:
+                reference(runs, args.workload, [args.optimizer], found)
         else:
             found = compare(runs, args.workload, FROZEN["optimizers"], FROZEN["arms"])
             reference(runs, args.workload, FROZEN["optimizers"], found)
@@ -120,6 +123,7 @@ def define():
     """Defines the flags."""
     flags.DEFINE_enum("workload", "flights", list(FROZEN["workloads"]), "What is learned.")
     flags.DEFINE_string("optimizer", None, "MODULE:CLASS of Keras, or optax:NAME, alone.")
+    flags.DEFINE_bool("tuned", False, "Whether --optimizer is tuned at every batch, too.")
     flags.DEFINE_string("log", None, "Where every run is a line; default: of the workload.")
     flags.DEFINE_integer("processes", 2, "Runs at a time, one thread each.", lower_bound=1)
 
