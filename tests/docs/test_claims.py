@@ -323,6 +323,15 @@ def of_transfer():
     }
 
 
+def of_larger():
+    """Points that Adam loses at 8 times the batch, at the rate times the square root of 8."""
+    accuracy = collections.defaultdict(list)
+    for run in runs("larger", optimizer="Adam", epochs=12):
+        accuracy[run["batch"], round(run["rate"], 5)].append(run["accuracy"])
+    base, eight = (statistics.mean(accuracy[key]) for key in ((256, 0.004), (2048, 0.01131)))
+    return {"larger_lost": base - eight}
+
+
 def of_update():
     """Processor time over LAMB's, of BERT-base."""
     seen = collections.defaultdict(list)
@@ -356,6 +365,7 @@ def figures():
         of_adascale,
         of_autowarmup,
         of_transfer,
+        of_larger,
         of_update,
         of_recipes,
     ):
