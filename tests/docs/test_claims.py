@@ -21,8 +21,10 @@ TEXT = (ROOT / "tests" / "docs" / "claims.txt").read_text()
 CLAIMS = [line.split(": ", 1) for line in TEXT.splitlines()]
 SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a page quotes
     "evidence.md": "1 3 8 16 25 28 32 60 64 87 100 128 256 512 1,000 1,024 1,600 2,048 2,656 8,192 "
-    "10,000 250,000 900,000 156 0.1 0.36 2,000 2.4 2.89",
-    "should_i.md": "1 2 2.8 4 8 16 32 50 64 128 256 2,048 8,192 32,768 0.00125 0.004 0.008 0.01",
+    "10,000 250,000 900,000 156 0.1 0.36 2,000 2.4 2.89 "
+    "0.505 4,096 220",
+    "should_i.md": "1 2 2.8 4 8 16 32 50 64 128 256 2,048 4,096 8,192 32,768 "
+    "0.00125 0.004 0.008 0.01",
     "choosing_a_batch.md#Measured": "1 2 3 4 8 16 32 64 128 0.69 25,600",
     "noise.md#Measured": "1 2 3 5 8 16 32 100 1,024 5.5 "
     "0.01 0.02 0.04 0.08 0.9 4,800 27,000 0.32 1.28",
@@ -145,6 +147,23 @@ def of_text():
         "need_text": {b: median["lamb", b] * b / (median["lamb", 16] * 16) for b in (64, 256)},
         "foretold": {b: (1 + b / ends[16]) / (1 + 16 / ends[16]) for b in (64, 256)},
         "rates_text": rates(results),
+    }
+
+
+def of_flights():
+    """The network on flights, to the largest batch at which AdamW arrives."""
+    results = tuned("flights", "A network on flights")
+    median = {key: statistics.median(steps) for key, (_, steps) in results.items()}
+    over = {
+        rival: [median[rival, b] / median["adamw", b] for b in (64, 256, 1024)]
+        for rival in ("lamb", "lans", "muon")
+    }
+    return {
+        "muon_flights": (100 * min(over["muon"]), 100 * max(over["muon"])),
+        "lamb_flights": (min(over["lamb"]), max(over["lamb"])),
+        "lans_flights": (min(over["lans"]), max(over["lans"])),
+        "fewer_flights": median["muon", 64] / median["muon", 1024],
+        "rates_flights": rates(results),
     }
 
 
@@ -360,6 +379,7 @@ def figures():
     for source in (
         of_pictures,
         of_text,
+        of_flights,
         of_lstm,
         of_bert,
         of_adascale,
@@ -370,11 +390,11 @@ def figures():
         of_recipes,
     ):
         made |= source()
-    both = made.pop("rates"), made.pop("rates_text")
+    every = [made.pop(name) for name in ("rates", "rates_text", "rates_flights")]
     made["rates"] = {
         rival: (min(found), max(found))
-        for rival in both[0]
-        if (found := both[0][rival] + both[1].get(rival, []))
+        for rival in every[0]
+        if (found := [rate for of in every for rate in of.get(rival, [])])
     }
     made["automatic_lost"], made["automatic_runs"] = (
         made["automatic"][i] + made["automatic_text"][i - 1] for i in (2, 3)

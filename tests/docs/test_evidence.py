@@ -81,6 +81,7 @@ def test_the_accuracies_of_the_lstm_are_those_of_the_log():
     [
         ("A convolutional network on Fashion-MNIST", "steps_pictures"),
         ("A BERT on letters", "steps_text"),
+        ("A network on flights", "steps_flights"),
     ],
 )
 def test_the_steps_of_a_table_are_those_of_the_log(heading, log):
