@@ -10,6 +10,7 @@ the batch, and the largest ratio is told at which its result is that of the base
 tuned at every batch, too.
 """
 
+import itertools
 import math
 import os
 import statistics
@@ -21,7 +22,7 @@ import tqdm
 from absl import app, flags
 
 from benchmarks.equivalence.protocol import FROZEN, points
-from benchmarks.equivalence.report import table
+from benchmarks.equivalence.report import rows, table
 from benchmarks.equivalence.runs import Run, Runs
 
 BY_FIT = "find_rate", "autowarmup", "adascale"
@@ -75,16 +76,21 @@ def compare(runs, name, specs, arms):
         bases[spec] = runs.all([Run(name, f"tuned {spec}", 1, settings[spec], s) for s in seeds])
         targets[spec] = target_of(bases[spec])
         found[f"tuned {spec}", 1] = bases[spec], [], bases[spec]
-    for arm, spec in arms.items():
-        by_fit = arm.startswith(BY_FIT)
-        for ratio in FROZEN["ratios"]:
-            made = [Run(name, arm, ratio, settings[spec], s) for s in (few if by_fit else seeds)]
-            lines = runs.all(made)
-            longer = [] if arm.startswith("adascale") else made[: len(few)]
-            updates = with_longer(runs, longer, targets[spec]) if longer else [
-                arrived(line, targets[spec]) or math.inf for line in lines
-            ]  # fmt: skip
-            found[arm, ratio] = lines, updates, bases[spec]
+    made = {
+        (arm, ratio): [
+            Run(name, arm, ratio, settings[arms[arm]], seed)
+            for seed in (few if arm.startswith(BY_FIT) else seeds)
+        ]
+        for arm, ratio in itertools.product(arms, FROZEN["ratios"])
+    }
+    runs.all(sum(made.values(), []))  # of all, as many at a time as there are processes
+    for (arm, ratio), own in made.items():
+        lines, target = runs.all(own), targets[arms[arm]]
+        longer = [] if arm.startswith("adascale") else own[: len(few)]
+        updates = with_longer(runs, longer, target) if longer else [
+            arrived(line, target) or math.inf for line in lines
+        ]  # fmt: skip
+        found[arm, ratio] = lines, updates, bases[arms[arm]]
     return found
 
 
@@ -95,11 +101,15 @@ def reference(runs, name, specs, found):
     for spec in specs:
         bases = found[f"tuned {spec}", 1][2]
         target = target_of(bases)
-        for ratio in FROZEN["ratios"]:
-            best = tuned(runs, name, spec, ratio)
-            made = [Run(name, f"tuned {spec}", ratio, best, s) for s in seeds]
-            lines = runs.all(made)
-            found[f"tuned {spec}", ratio] = lines, with_longer(runs, made[:few], target), bases
+        made = {
+            ratio: [Run(name, f"tuned {spec}", ratio, best, seed) for seed in seeds]
+            for ratio in FROZEN["ratios"]
+            for best in [tuned(runs, name, spec, ratio)]
+        }
+        runs.all(sum(made.values(), []))
+        for ratio, own in made.items():
+            updates = with_longer(runs, own[:few], target)
+            found[f"tuned {spec}", ratio] = runs.all(own), updates, bases
 
 
 def main(_):
@@ -117,6 +127,10 @@ def main(_):
             found = compare(runs, args.workload, FROZEN["optimizers"], FROZEN["arms"])
             reference(runs, args.workload, FROZEN["optimizers"], found)
     print(table(args.workload, found))
+    if args.draw:
+        from benchmarks.equivalence.picture import draw
+
+        draw(args.workload, list(rows(args.workload, found)), args.draw)
 
 
 def define():
@@ -125,6 +139,7 @@ def define():
     flags.DEFINE_string("optimizer", None, "MODULE:CLASS of Keras, or optax:NAME, alone.")
     flags.DEFINE_bool("tuned", False, "Whether --optimizer is tuned at every batch, too.")
     flags.DEFINE_string("log", None, "Where every run is a line; default: of the workload.")
+    flags.DEFINE_string("draw", None, "The picture to write.")
     flags.DEFINE_integer("processes", 2, "Runs at a time, one thread each.", lower_bound=1)
 
 

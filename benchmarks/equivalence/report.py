@@ -17,18 +17,19 @@ def rows(name, found):
         scores = [_score(line) for line in lines]
         own = [_score(line) for line in base[: len(lines)]]
         absolute = margin * sum(own) / len(own) if relative else margin
-        made[arm, ratio] = *worse_by(scores, own, absolute), lines, updates, base
+        made[arm, ratio] = *worse_by(scores, own, absolute), absolute, lines, updates, base
     for arm in dict.fromkeys(arm for arm, _ in made):
         held = holm([made[arm, ratio][2] for ratio in FROZEN["ratios"]])
         for ratio, ok in zip(FROZEN["ratios"], held, strict=True):
-            mean, bound, _, lines, updates, base = made[arm, ratio]
+            mean, bound, _, absolute, lines, updates, base = made[arm, ratio]
             taken = [line["updates"][-1] for line in lines if not line.get("refused")]
             whole = base[0]["updates"][-1]
             yield {
                 "arm": arm, "ratio": ratio, "n": len(lines),
                 "updates": sum(taken) / len(taken) if taken else math.inf,
                 "lost": sum(_score(line) == math.inf for line in lines),
-                "worse": mean, "bound": bound, "holds": ok, "whole": whole,
+                "refused": sum("refused" in line for line in lines),
+                "worse": mean, "bound": bound, "margin": absolute, "holds": ok, "whole": whole,
                 "saved": saving(updates, [whole] * len(updates)),
             }  # fmt: skip
 
@@ -44,22 +45,35 @@ def largest(of) -> int:
 
 
 def table(name, found) -> str:
-    """The rows as text."""
-    lines = [f"{name:22}{'k':>5}{'n':>4}{'lost':>6}{'updates':>9}{'worse by':>11}{'bound':>10}"
-             f"{'holds':>7}{'to the loss of the base':>30}"]  # fmt: skip
-    every = list(rows(name, found))
-    for row in every:
-        best, low, high = row["saved"]
-        told = f"{best:.1f} times fewer ({low:.1f} to {high:.1f})"
-        lines.append(
-            f"{row['arm']:22}{row['ratio']:>5}{row['n']:>4}{row['lost']:>6}{row['updates']:>9,.0f}"
-            f"{row['worse']:>11.5f}{row['bound']:>10.5f}{'yes' if row['holds'] else 'no':>7}"
-            f"{told:>30}"
-        )
+    """The rows of each arm as one, in Markdown: what it loses, up to where it holds, what it saves.
+
+    Losses are in thousandths, errors in points.
+    """
+    unit = 1000 if FROZEN["workloads"][name]["score"] == "loss" else 100
+    ratios = [f"{ratio} times" for ratio in FROZEN["ratios"]]
+    head = ["arm", "n", *ratios, "holds up to", *(f"updates, {ratio}" for ratio in ratios)]
+    every, lines = list(rows(name, found)), [head, ["---"] * len(head)]
     for arm in dict.fromkeys(row["arm"] for row in every):
-        ratio = largest([row for row in every if row["arm"] == arm])
-        lines.append(f"{arm}: holds up to {ratio} times the batch")
-    return "\n".join(lines)
+        own = [row for row in every if row["arm"] == arm]
+        losses, savings = [_loss(row, unit) for row in own], [_saving(row) for row in own]
+        lines.append([arm, str(own[0]["n"]), *losses, str(largest(own)), *savings])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _loss(row, unit):
+    """How much worse, its bound, and whether that holds."""
+    if row["refused"]:
+        return "no answer" if row["refused"] == row["n"] else f"{row['refused']} without answer"
+    if row["lost"]:
+        return f"{row['lost']} lost"
+    told = f"{unit * row['worse']:+.1f} ({unit * row['bound']:+.1f})"
+    return f"**{told}**" if row["holds"] else told
+
+
+def _saving(row):
+    """How many times fewer updates to the loss of the base, and the interval."""
+    best, low, high = row["saved"]
+    return f"{best:.1f} ({low:.1f} to {high:.1f})" if best else "-"
 
 
 def _score(line):

@@ -53,13 +53,15 @@ class Runs:
         if self.processes == 1:
             yield from map(make, groups)
             return
+        futures = [self._pool.submit(make, group) for group in groups]
+        for future in concurrent.futures.as_completed(futures):
+            yield future.result()
+
+    @functools.cached_property
+    def _pool(self):
+        """The processes, which keep what they have compiled."""
         context = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(
-            self.processes, context, initializer=_alone
-        ) as pool:
-            futures = [pool.submit(make, group) for group in groups]
-            for future in concurrent.futures.as_completed(futures):
-                yield future.result()
+        return concurrent.futures.ProcessPoolExecutor(self.processes, context, initializer=_alone)
 
 
 def _key(line) -> tuple:
