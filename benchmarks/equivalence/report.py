@@ -56,7 +56,7 @@ def table(name, found) -> str:
     for arm in dict.fromkeys(row["arm"] for row in every):
         own = [row for row in every if row["arm"] == arm]
         losses, savings = [_loss(row, unit) for row in own], [_saving(row) for row in own]
-        lines.append([arm, str(own[0]["n"]), *losses, str(largest(own)), *savings])
+        lines.append([f"`{arm}`", str(own[0]["n"]), *losses, str(largest(own)), *savings])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

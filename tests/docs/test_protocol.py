@@ -4,13 +4,15 @@ import math
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.pages import ROOT, number, table
+from support.pages import LOGS, ROOT, number, table
 
 sys.path.insert(0, str(ROOT))
-from benchmarks.equivalence import arms, protocol, statistics
+from benchmarks.equivalence import arms, experiment, protocol, report, statistics
+from benchmarks.equivalence.runs import Runs
 from benchmarks.equivalence.workloads import Workload
 
 pytestmark = pytest.mark.once
@@ -82,6 +84,20 @@ def test_the_arms_are_what_the_page_says():
     assert arms.arm("growing adamw", workload(), settings, 8, 1)[1].stages[-1].batch_size == 32
 
 
+def decided(name):
+    """What the log of a workload decides; a run that it does not have would be made, and is not."""
+    log = Runs(str(LOGS / f"equivalence_{name}.jsonl"), 1, SimpleNamespace(total=0))
+    log._made = lambda groups: [pytest.fail(f"the log has no run of {each[0]}") for each in groups]
+    found = experiment.compare(log, name, protocol.FROZEN["optimizers"], protocol.FROZEN["arms"])
+    experiment.reference(log, name, protocol.FROZEN["optimizers"], found)
+    return found
+
+
+def test_the_page_has_what_the_log_decides():
+    made = report.table("flights", decided("flights")).splitlines()
+    assert "\n".join(made) in (ROOT / "docs" / "evidence.md").read_text()
+
+
 _SMALL = """
 import sys
 from benchmarks.equivalence import protocol, __main__ as main
@@ -106,7 +122,7 @@ def test_it_goes_on_where_it_was_interrupted_and_says_the_same(tmp_path):
         ).stdout  # fmt: skip
 
     first, made = said(), log.read_text().splitlines()
-    assert "| transfer keras.optimizers:AdamW | 3 |" in first
+    assert "| `transfer keras.optimizers:AdamW` | 3 |" in first
     assert all(protocol.HASH in line for line in made[1:])
     log.write_text("\n".join(made[: len(made) // 2]) + "\n")
     assert said() == first
