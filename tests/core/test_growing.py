@@ -95,6 +95,8 @@ def test_a_larger_batch_is_not_begun_for_fewer_than_four_updates():
     # 16 times the batch would begin with 62 steps of the recipe left, which is less than 4 x 16.
     last = growing(base(epochs=1), 64000).stages[-1]
     assert (last.batch_size, last.train_steps) == (64 * 8, 16)
+    small = growing(base(epochs=1), 64000, begin_with={32: 0.2})
+    assert (small.stages[-1].batch_size, small.stages[-1].train_steps) == (64 * 8, 16)
 
 
 def test_it_prints_its_arithmetic():

@@ -79,7 +79,7 @@ def growing(
     relative = np.maximum.accumulate(rates[::-1])[::-1] / recipe.learning_rate  # 1 in warmup
     begins = _small(recipe, begin_with)
     first = begins.pop()[0]
-    left = np.arange(recipe.train_steps, first, -1)
+    left = np.arange(recipe.train_steps - first, 0, -1)
     k = multiples(np, relative[first:], np.minimum(most / size, left / LEAST))
     for step in np.flatnonzero(np.diff(k, prepend=0)):
         begins.append((first + int(step), size * int(k[step])))
