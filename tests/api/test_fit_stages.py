@@ -208,6 +208,40 @@ def order_of(kind, host):
     return np.concatenate(found)[:, 0]
 
 
+@pytest.mark.once
+def test_a_py_dataset_is_told_of_each_pass():
+    """As by `fit`, where it may shuffle."""
+    host, _ = FRONTENDS["keras"]
+    of, told = by_py_dataset(host, *data()), []
+    of.on_epoch_begin = lambda: told.append("begin")
+    of.on_epoch_end = lambda: told.append("end")
+    fit("keras", model_of("keras"), of)
+    assert told == ["begin", *["begin", "end"] * 4, "begin"]  # once for the first batch alone
+
+
+@pytest.mark.once
+def test_batches_of_several_sizes_are_counted_or_refused():
+    host, _ = FRONTENDS["keras"]
+    x, y = data()
+    several = [(x[rows], y[rows]) for rows in (slice(0, 2), slice(2, 20), slice(20, 22))]
+    fit("keras", model := model_of("keras"), several)
+    fit("keras", same := model_of("keras"), [(x, y)])
+    assert_equal(state_of(same), state_of(model))
+
+    class Several(host.utils.PyDataset):
+        def __len__(self):
+            return len(several)
+
+        def __getitem__(self, index):
+            return several[index]
+
+    small = recipe_of(((2, 3), (4, 1)))
+    with pytest.raises(Exception, match="more than the 6 examples .* pass examples="):
+        fit("keras", model_of("keras", small), Several(), small)
+    fit("keras", model := model_of("keras"), Several(), examples=22)
+    assert_equal(state_of(same), state_of(model))
+
+
 @every_frontend
 def test_several_inputs_come_as_lists_or_dicts(frontend):
     host, ours = FRONTENDS[frontend]

@@ -123,6 +123,7 @@ class Batches:
                 "batches."
             )
         self._data, self._skipped = data, 0
+        self._told = None  # examples of a pass, from the sizes of its first and last batch
 
     def count(self) -> int:
         """The examples of a pass, which is read where only the number of batches is known."""
@@ -134,9 +135,10 @@ class Batches:
             ) from None
         if not batches:
             raise ValueError("data holds no batch.")
-        if self._is_list:
+        if self._is_list and not isinstance(self._data, list):
             first, last = (_whole(self._data[i]) for i in (0, batches - 1))
-            return (batches - 1) * size_of(first) + size_of(last)
+            self._told = (batches - 1) * size_of(first) + size_of(last)
+            return self._told
         return sum(map(size_of, self._read()))
 
     def hold_out(self, wanted: int) -> tuple:
@@ -160,24 +162,24 @@ class Batches:
         first, skipped = divmod(start, examples)
 
         def passes():
-            for _ in range(first):
-                self._read()
-                self._end_pass()
-            for each in itertools.chain([skipped], itertools.repeat(0)):
-                yield self._read(each, examples)
-                self._end_pass()
+            for number in itertools.count():
+                self._tell("on_epoch_begin")
+                read = self._read(skipped if number == first else 0, examples)
+                if number >= first:
+                    yield read
+                self._tell("on_epoch_end")
 
         return Rebatched(itertools.chain.from_iterable(passes())).take
 
     def _read(self, skipped=0, most=None):
         """A pass that is begun now: tuples of NumPy arrays, without the first examples."""
         every = map(self._data.__getitem__, range(len(self._data))) if self._is_list else self._data
-        return _between(skipped, most, iter(every))
+        return _between(skipped, most, iter(every), is_all=most is not None and most == self._told)
 
-    def _end_pass(self):
+    def _tell(self, event):
         """As `fit` does: a `PyDataset` or `Sequence` may shuffle."""
-        if end := getattr(self._data, "on_epoch_end", None):
-            end()
+        if tell := getattr(self._data, event, None):
+            tell()
 
 
 def _whole(batch):
@@ -185,8 +187,12 @@ def _whole(batch):
     return tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
 
 
-def _between(first, end, batches):
-    """The examples from the first to the end, or to that of the batches, as NumPy arrays."""
+def _between(first, end, batches, is_all=False):
+    """The examples from the first to the end, or to that of the batches, as NumPy arrays.
+
+    Raises:
+        ValueError: where the batches end before, or, if they are to be all, after it.
+    """
     import numpy as np
 
     at = 0
@@ -197,6 +203,12 @@ def _between(first, end, batches):
         if at > first:
             yield mapped(lambda each, cut=cut: np.asarray(each)[cut], batch)
         if end is not None and at >= end:
+            if is_all and (at > end or next(batches, None) is not None):
+                raise ValueError(
+                    f"A pass over data has more than the {end:,} examples that its first and last "
+                    "batch tell of, so its batches are of several sizes: pass examples=, those of "
+                    "one pass."
+                )
             return
     if end is not None:
         raise ValueError(
