@@ -260,6 +260,40 @@ def test_several_inputs_come_as_lists_or_dicts(frontend):
     assert_equal(trained(inputs, [x, 0 * x]), trained(inputs, {"a": x, "b": 0 * x}))
 
 
+@on_tensorflow
+@every_frontend
+def test_a_train_step_of_the_user_gets_what_fit_gives_it(frontend):
+    host, _ = FRONTENDS[frontend]
+    x, y = data()
+
+    class Model(host.Sequential):
+        def train_step(self, data):
+            seen.append(data)
+            return {"loss": 0.0}
+
+    class Batches(getattr(host.utils, "PyDataset", None) or host.utils.Sequence):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return x[:11], y[:11], None
+
+    inputs = host.utils.timeseries_dataset_from_array(x, None, 1, batch_size=11)
+    for given, kind in (
+        ((x,), 0), ((x, None), 0), ((x, y, None), 2), (Batches(), 2), (inputs, 0),
+        ([(x,)], 1), ([{"a": x, "b": y}], dict),
+    ):  # fmt: skip
+        seen = []
+        model = Model([host.layers.Input((WIDTH,)), host.layers.Dense(1)])
+        model.compile(model_of(frontend).optimizer, "mse")
+        fit(frontend, model, given)
+        for each in seen:
+            if kind is dict:
+                assert sorted(each) == ["a", "b"]
+            else:
+                assert len(each) == kind if kind else each.shape[-1] == WIDTH
+
+
 # -- what callbacks see ----------------------------------------------------------------------------
 
 

@@ -22,6 +22,19 @@ def size_of(tree: Any) -> int:
     return len(tree)
 
 
+def _whole(batch):
+    """A batch as a tuple, without the targets and weights that are None."""
+    parts = tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
+    while parts[1:] and parts[-1] is None:
+        parts = parts[:-1]
+    return parts
+
+
+def _as_given(batch):
+    """A batch, of which inputs alone are no tuple."""
+    return _whole(batch) if isinstance(batch, (list, tuple)) else batch
+
+
 def source(name: str, data: Any) -> "Arrays | Batches":
     """What reads the data.
 
@@ -36,7 +49,7 @@ def source(name: str, data: Any) -> "Arrays | Batches":
     is_array = isinstance(data, list) and bool(data) and hasattr(data[0], "shape")
     if is_array or isinstance(data, dict) or hasattr(data, "shape"):
         raise TypeError(f"{name} is a {type(data).__name__} of arrays: write {name}=(x, y).")
-    return Arrays(data) if isinstance(data, tuple) else Batches(name, data)
+    return Arrays(_whole(data)) if isinstance(data, tuple) else Batches(name, data)
 
 
 class Arrays:
@@ -83,9 +96,10 @@ class Arrays:
             chosen, left = left[:size], left[size:]
             yield self._rows(chosen)
 
-    def stream(self, start: int, seed: int, examples: int) -> Callable[[int], tuple]:
+    def stream(self, start: int, seed: int, examples: int) -> Callable[[int], Any]:
         """Takes the next examples of all passes, from a place on, as many as a call asks for.
 
+        As `fit` gives them to `train_step`: inputs alone are no tuple.
         Pass p is a permutation by (seed, p): no pass before has to be made.
         """
         import numpy as np
@@ -103,7 +117,8 @@ class Arrays:
             while len(left) < size:
                 left = np.concatenate([left, next(passes)])
             chosen, left = left[:size], left[size:]
-            return self._rows(chosen)
+            x, *others = self._rows(chosen)
+            return (x, *others) if others or isinstance(x, (list, tuple)) else x
 
         return take
 
@@ -153,7 +168,7 @@ class Batches:
         while True:
             yield rebatched.take(size)
 
-    def stream(self, start: int, seed: int, examples: int) -> Callable[[int], tuple]:
+    def stream(self, start: int, seed: int, examples: int) -> Callable[[int], Any]:
         """As of arrays, in the order of the data, of which a pass takes the first `examples`.
 
         The passes before are begun, and not read: a dataset that shuffles by a seed is then where
@@ -164,27 +179,23 @@ class Batches:
         def passes():
             for number in itertools.count():
                 self._tell("on_epoch_begin")
-                read = self._read(skipped if number == first else 0, examples)
+                read = self._read(skipped if number == first else 0, examples, _as_given)
                 if number >= first:
                     yield read
                 self._tell("on_epoch_end")
 
         return Rebatched(itertools.chain.from_iterable(passes())).take
 
-    def _read(self, skipped=0, most=None):
+    def _read(self, skipped=0, most=None, made=_whole):
         """A pass that is begun now: tuples of NumPy arrays, without the first examples."""
         every = map(self._data.__getitem__, range(len(self._data))) if self._is_list else self._data
-        return _between(skipped, most, iter(every), is_all=most is not None and most == self._told)
+        is_all = most is not None and most == self._told
+        return _between(skipped, most, map(made, every), is_all)
 
     def _tell(self, event):
         """As `fit` does: a `PyDataset` or `Sequence` may shuffle."""
         if tell := getattr(self._data, event, None):
             tell()
-
-
-def _whole(batch):
-    """A batch as a tuple."""
-    return tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
 
 
 def _between(first, end, batches, is_all=False):
@@ -196,7 +207,7 @@ def _between(first, end, batches, is_all=False):
     import numpy as np
 
     at = 0
-    for batch in map(_whole, batches):
+    for batch in batches:
         size = size_of(batch)
         cut = slice(max(0, first - at), size if end is None else end - at)
         at += size
@@ -227,7 +238,7 @@ class Rebatched:
         """The next ones; fewer where there are no more."""
         import numpy as np
 
-        while self._count < size and (batch := next(self._batches, None)):
+        while self._count < size and (batch := next(self._batches, None)) is not None:
             self._pool.append(batch)
             self._count += size_of(batch)
         if not self._pool:

@@ -18,9 +18,9 @@ def _devices(model):
 
 
 def _fed(model, batches, first):
-    """On TensorFlow as a dataset."""
+    """On TensorFlow as a dataset; a generator has to give tuples."""
     if keras.backend.backend() != "tensorflow":
-        return batches
+        return batches if isinstance(first, tuple) else ((each,) for each in batches)
     from tf_lamb.tensorflow import feeding
 
     # seam: Keras 3.12.0 to 3.15.1, `_maybe_symbolic_build`.
