@@ -447,6 +447,18 @@ def test_other_data_are_batched_anew_in_their_order_and_go_on_where_they_were(
     assert_equal(whole, state_of(ended))
 
 
+@pytest.mark.once
+def test_a_backup_of_another_recipe_is_refused(tmp_path):
+    host, ours = FRONTENDS["keras"]
+    backup = ours.BackupAndRestore(str(tmp_path / "backup"))
+    with pytest.raises(Died):
+        fit("keras", model_of("keras"), callbacks=[backup, dying(host, 2, 0)])
+    for stages, planned in (((4, 2), (8, 3), (20, 3)), 6), (((4, 12),), 12):
+        other = recipe_of(stages)
+        with pytest.raises(ValueError, match=f"to step 9, and epoch 3 .* at step {planned}: go on"):
+            fit("keras", model_of("keras", other), recipe=other, callbacks=[backup])
+
+
 KILLED = """
 import os, signal, sys
 sys.path.insert(0, {tests!r})
@@ -532,11 +544,17 @@ def test_what_cannot_be_trained_is_refused_before_any_step(frontend):
         refuses(ValueError, "MultiOptimizer has several rates", model=every)
     trained = by_hand(model_of(frontend), shuffled(), ((4, 2),), (1,))
     refuses(ValueError, "has made 2 steps, and the recipe begins at step 0", model=trained)
+    begun = model_of(frontend, optimizer="LAMB", gradient_accumulation_steps=2)
+    by_hand(begun, shuffled(), ((2, 1),), (1,))
+    refuses(ValueError, "made 0 steps and 1 micro-batches", model=begun)
     if frontend == "keras":
+        constant.compile(host.optimizers.SGD(lambda: 0.1), "mse")
+        refuses(ValueError, "rate at step 5, of stage 2, is 0.1, and .* 0.05", model=constant)
         stock = model_of(frontend, optimizer="Adam", gradient_accumulation_steps=2)
         refuses(ValueError, "gradient_accumulation_steps=2 of Keras's Adam", model=stock)
     often = host.callbacks.BackupAndRestore("backup", save_freq=3)
     refuses(ValueError, "BackupAndRestore with save_freq=3", callbacks=[often])
+    refuses(ValueError, "AutoWarmup sets a learning rate of its own", callbacks=[ours.AutoWarmup()])
     assert_equal(before, state_of(model))
 
 

@@ -56,6 +56,10 @@ class Epochs:
             start += stage.batch * steps
         return start
 
+    def updates(self, epoch: int) -> int:
+        """The updates that begin before an epoch."""
+        return sum(self._before(epoch))
+
     def calls(self, epoch: int) -> list[tuple[int, int]]:
         """Of an epoch, in order: (examples of a call, number of such calls)."""
         ends = self._before(epoch + 1)

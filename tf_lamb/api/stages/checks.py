@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tf_lamb.api.callbacks.autowarmup import AutoWarmup
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import step_of, unwrapped
+from tf_lamb.api.variables import as_int, step_of, unwrapped
 from tf_lamb.core.epochs import Epochs, Stage
 
 NEAR = 1e-5  # of two rates that are the same in float32
@@ -95,10 +96,12 @@ def check_model(model: Any) -> None:
             f"{type(optimizer).__name__} has several rates, and a recipe has one: compile the "
             "model with one optimizer. Those of tf_lamb have learning_rate_multipliers for layers."
         )
-    if steps := step_of(optimizer):
+    steps, micro = step_of(optimizer), getattr(unwrapped(optimizer), "_micro_step", None)
+    begun = "" if micro is None or not as_int(micro) else f" and {as_int(micro):,} micro-batches"
+    if steps or begun:
         raise ValueError(
-            f"The optimizer has made {steps:,} steps, and the recipe begins at step 0: compile the "
-            "model with a new optimizer. After a kill, BackupAndRestore goes on."
+            f"The optimizer has made {steps:,} steps{begun}, and the recipe begins at step 0: "
+            "compile the model with a new optimizer. After a kill, BackupAndRestore goes on."
         )
 
 
@@ -111,7 +114,8 @@ def check_rates(recipe: Any, optimizer: Any, schedule: Any) -> None:
         begin, end = end, end + stage.train_steps
         for step in (begin, end - 1):
             wanted = float(schedule(step))
-            rate = float(own(step) if callable(own) else inner.learning_rate)
+            is_schedule = hasattr(own, "get_config")  # a function has no step
+            rate = float(own(step) if is_schedule else inner.learning_rate)
             if not math.isclose(rate, wanted, rel_tol=NEAR, abs_tol=1e-12):
                 raise ValueError(
                     f"The optimizer's learning rate at step {step:,}, of stage {number}, is "
@@ -161,9 +165,34 @@ def check_devices(stages: tuple[Stage, ...], devices: int) -> None:
             )
 
 
+def check_restored(recipe: Any, optimizer: Any, epoch: int, planned: int) -> None:
+    """Raises where a backup is of another recipe, or of other data.
+
+    Args:
+        recipe, optimizer: Those of the training.
+        epoch: The one that begins now.
+        planned: The updates before it; a step that was skipped is none.
+    """
+    steps, inner = step_of(optimizer), unwrapped(optimizer)
+    skips = inner is not optimizer or any(
+        getattr(inner, name, 0) for name in ("skipped_steps", "spiked_steps")
+    )
+    if steps > planned or steps < planned and not skips:
+        raise ValueError(
+            f"The optimizer was restored to step {steps:,}, and epoch {epoch + 1} of "
+            f"{recipe.title} begins at step {planned:,}: go on with the recipe and the data that "
+            "the backup is of, or name another backup_dir to begin anew."
+        )
+
+
 def check_callbacks(callbacks: Iterable[Any]) -> None:
-    """Raises for a backup within an epoch."""
+    """Raises for a backup within an epoch, and for a second schedule."""
     for each in callbacks:
+        if isinstance(each, AutoWarmup):
+            raise ValueError(
+                "AutoWarmup sets a learning rate of its own, for epochs of as many steps, and here "
+                "it is the recipe's: leave AutoWarmup out, or train by fit."
+            )
         is_backup = any(cls.__name__ == "BackupAndRestore" for cls in type(each).__mro__)
         frequency = getattr(each, "save_freq", "epoch")
         if is_backup and (frequency != "epoch" or getattr(each, "save_before_preemption", False)):

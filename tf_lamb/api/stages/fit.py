@@ -124,7 +124,9 @@ def make_fit_stages(
             (size, _), *_ = plan.calls(0)
             first = _tuples(read.stream(0, seed, plan.examples)(size))
             history = fit(fed(model, (first for _ in itertools.count()), first), 1, 1, 1)
-            take = read.stream(plan.start(every.done), seed, plan.examples)
+            done = every.done
+            checks.check_restored(recipe, model.optimizer, done, plan.updates(done))
+            take = read.stream(plan.start(done), seed, plan.examples)
             while not every.is_over:
                 epoch, calls = every.done, plan.calls(every.done)
                 every.begin_epoch(epoch, _steps(calls))
