@@ -138,7 +138,7 @@ class Batches:
                 "batches."
             )
         self._data, self._skipped = data, 0
-        self._told = None  # examples of a pass, from the sizes of its first and last batch
+        self._told: int | None = None  # examples, by the first and last batch
 
     def count(self) -> int:
         """The examples of a pass, which is read where only the number of batches is known."""
