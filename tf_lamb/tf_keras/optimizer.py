@@ -39,11 +39,11 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             uid = tf_keras.backend.get_uid(name) - 1
             own["name"] = f"{name}_{uid}" if uid else name
         super().__init__(**own)
+        steps = settings.gradient_accumulation_steps
+        self.gradient_accumulation_steps = accumulation.largest(steps)
         learning_rate = settings_.learning_rate(learning_rate, host.Schedule)
         self._keep_settings(settings, learning_rate)
         self._learning_rate = self._build_learning_rate(learning_rate)
-        steps = settings.gradient_accumulation_steps
-        self.gradient_accumulation_steps = accumulation.largest(steps)
 
     def build(self, var_list):
         """Makes the slots and the plan; warns of a pattern that matches no variable."""

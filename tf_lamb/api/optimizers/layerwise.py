@@ -114,7 +114,8 @@ class Layerwise:
 
     def __setattr__(self, name, value):
         settings = self.__dict__.get("_settings")
-        if settings and (name == "weight_decay" or name in settings.hyperparameters):
+        read = ("weight_decay", "gradient_accumulation_steps")
+        if settings and (name in read or name in settings.hyperparameters):
             raise AttributeError(
                 f"{name} of {self.name} was read when it was made, and setting it to {value!r} "
                 f"would change nothing. Make another: {type(self).__name__}.from_config("
