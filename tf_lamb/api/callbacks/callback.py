@@ -109,10 +109,12 @@ class BackupAndRestore:
     """Keras's `BackupAndRestore`, with a backup that a kill at any moment leaves complete.
 
     Pass it to `fit` again, with the same arguments: training resumes after the last finished epoch.
-    With the same data in the same order it ends with the same weights, bit for bit. Keras 3's own
-    callback overwrites the last weights, and then the number of the epoch. A kill during the first
-    write loses both; a kill between the writes trains an epoch twice. Keras cannot resume within an
-    epoch: for long epochs, give `fit` a smaller `steps_per_epoch`.
+    With the same data in the same order it ends with the same weights, bit for bit; but Keras 3
+    saves no seeds of layers such as `Dropout`, which begin anew.
+
+    Keras 3's own callback overwrites the last weights, and then the number of the epoch. A kill
+    during the first write loses both; a kill between the writes trains an epoch twice. Keras cannot
+    resume within an epoch: for long epochs, give `fit` a smaller `steps_per_epoch`.
 
     With several processes on JAX, all pass it, with one shared folder. The first process writes.
     Differences between the processes are refused before the first step.
