@@ -242,6 +242,14 @@ def test_batches_of_several_sizes_are_counted_or_refused():
     assert_equal(state_of(same), state_of(model))
 
 
+@pytest.mark.once
+def test_batches_that_are_padded_to_different_lengths_are_refused():
+    x, y = data()
+    padded = [(x[:3], y[:3]), (np.pad(x, [(0, 0), (0, 1)])[3:], y[3:])]
+    with pytest.raises(ValueError, match="of several shapes, .* pad every example to one shape"):
+        fit("keras", model_of("keras"), padded)
+
+
 @every_frontend
 def test_several_inputs_come_as_lists_or_dicts(frontend):
     host, ours = FRONTENDS[frontend]

@@ -244,7 +244,13 @@ class Rebatched:
         if not self._pool:
             return ()
         if len(self._pool) > 1:
-            self._pool = [mapped(lambda *each: np.concatenate(each), *self._pool)]
+            try:
+                self._pool = [mapped(lambda *each: np.concatenate(each), *self._pool)]
+            except ValueError as error:
+                raise ValueError(
+                    "data has batches of several shapes, which cannot be batched anew: pad every "
+                    f"example to one shape. ({error})"
+                ) from error
         (whole,) = self._pool
         self._pool = [mapped(lambda each: each[size:], whole)]
         self._count = max(0, self._count - size)
