@@ -146,6 +146,27 @@ def test_a_killed_search_goes_on_to_the_same_answer(stopped, tmp_path):
     assert (found.rate, found.trials) == (want.rate, want.trials)
     with pytest.raises(ValueError, match="holds a search with batch_size=32, and this one has 64"):
         search(ours, model_of(host), batch_size=64, directory=tmp_path)
+    heavy = model_of(host, host.optimizers.SGD(0.01, momentum=0.9))
+    with pytest.raises(ValueError, match="holds a search with SGD.momentum=0.0, and this one has"):
+        search(ours, heavy, directory=tmp_path)
+    with pytest.raises(ValueError, match="holds the weights of another model"):
+        search(ours, linear(host), directory=tmp_path)
+
+
+def test_arguments_of_numpy_are_saved_and_weights_in_bfloat16(tmp_path):
+    host, ours = FRONTENDS["keras"]
+    how = {
+        "directory": tmp_path, "budget": 0.3, "seed": np.int64(3), "warmup": np.float32(0.05),
+        "micro_batch_size": np.int64(16), "baseline_batch_size": np.int64(16),
+    }  # fmt: skip
+    answers = []
+    for _ in range(2):
+        host.utils.set_random_seed(1)
+        half = host.layers.Dense(1, dtype="bfloat16")
+        model = host.Sequential([host.layers.Input((WIDTH,)), half])
+        model.compile("sgd", "mse")
+        answers.append(search(ours, model, **how))
+    assert answers[0].trials == answers[1].trials
 
 
 def test_a_state_that_evaluation_moves_is_as_it_was():
@@ -255,6 +276,24 @@ def test_accumulated_parts_are_the_batch():
         np.testing.assert_allclose(a.losses, b.losses, rtol=1e-3)
 
 
+def test_averages_that_training_does_not_move_are_kept():
+    """Of a layer that is called with training=False, though it is trained."""
+    host, ours = FRONTENDS["keras"]
+
+    class Fixed(host.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.normal = host.layers.BatchNormalization()
+
+        def call(self, x):
+            return self.normal(x, training=False)
+
+    model = host.Sequential([host.layers.Input((WIDTH,)), Fixed(), host.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    found = search(ours, model, budget=0.3)
+    assert min(trial.loss for trial in found.trials) < 1
+
+
 def test_averages_of_batch_normalization_are_those_of_the_weights_that_are_judged():
     host, _ = FRONTENDS["keras"]
     from tf_lamb.api.find.data import Examples
@@ -275,9 +314,75 @@ def test_averages_of_batch_normalization_are_those_of_the_weights_that_are_judge
         np.testing.assert_allclose(model.layers[0].moving_variance, x.var(0), rtol=0.2)
 
 
+@pytest.mark.parametrize("optimizer", ["SGD", "SGDP"])
+def test_the_code_trains_to_the_end_of_the_schedule_in_micro_batches(optimizer):
+    """A schedule counts micro-batches in Keras's optimizers, and updates in ours."""
+    host, ours = FRONTENDS["keras"]
+    model, (x, y) = linear(host), data()
+    found = search(
+        ours, model, optimizers=[optimizer], micro_batch_size=16, epochs=2, budget=1.7
+    )  # fmt: skip
+    exec(found.code, {"model": model, "found": found, "x": x, "y": y})
+    assert int(model.optimizer.iterations) == found.train_steps == 100
+    assert 0 <= float(model.optimizer.learning_rate) < 0.02 * found.learning_rate
+    assert model.evaluate(x, y, verbose=0) < 1
+
+
+def test_a_candidate_that_raises_at_a_gradient_that_is_not_finite_ends_no_search():
+    host, ours = FRONTENDS["keras"]
+    own = ours.SGDP(1e20, on_nonfinite="raise")
+    with pytest.raises(ValueError, match="Every short run was lost"):
+        search(ours, linear(host, own), budget=0.3)
+
+
+def test_a_loss_is_scaled_as_the_user_has_it_scaled():
+    host, _ = FRONTENDS["keras"]
+    from tf_lamb.api.find.data import Examples
+
+    own = host.optimizers.LossScaleOptimizer(host.optimizers.SGD(0.1), initial_scale=4.0)
+    model = linear(host, own)
+    with Trials(model, Examples(data()), BATCH) as trials:
+        trials.choose("SGD", lambda: host.optimizers.SGD(1.0))
+        assert model.optimizer is not own and model.optimizer.initial_scale == 4.0
+
+
+def test_metrics_that_the_search_made_are_empty_afterwards():
+    host, ours = FRONTENDS["keras"]
+    model = linear(host, metrics=["mae"])
+    search(ours, model, budget=0.3)
+    assert not any(np.asarray(v).any() for metric in model.metrics for v in metric.variables)
+
+
+def test_a_search_that_fails_at_its_first_call_leaves_everything_as_it_was():
+    host, ours = FRONTENDS["keras"]
+    model = linear(host)
+    model.fit(*data(), batch_size=BATCH, verbose=0)
+    before = [np.asarray(v) for metric in model.metrics for v in metric.variables]
+    x, y = data()
+    with pytest.raises(Exception, match="shape|dimension"):
+        search(ours, model, (x[:, :3], y))
+    assert_equal(before, [np.asarray(v) for m in model.metrics for v in m.variables])
+
+
 def batched(host):
     x, y = data()
     return [(x[i : i + 50], y[i : i + 50]) for i in range(0, EXAMPLES, 50)]
+
+
+class Once:
+    """Gives its batches once, as a dataset does that is made from one generator."""
+
+    def __init__(self, batches):
+        self._left = iter(batches)
+
+    def __iter__(self):
+        return (batch for batch in self._left)
+
+
+def test_arrays_may_be_a_part_of_the_epoch():
+    host, ours = FRONTENDS["keras"]
+    found = search(ours, linear(host), examples=20000, budget=0.03)
+    assert found.train_steps == 16 * 625
 
 
 def test_data_comes_as_arrays_batches_or_a_dataset():
@@ -320,19 +425,39 @@ def test_what_cannot_be_searched_is_refused_before_any_step():
     refuses(ValueError, r"budget=0.5 is too small for a run of 100 steps.*budget=1.68", epochs=2)
     refuses(ValueError, "A run of 13 steps is too short", epochs=0.25)
     refuses(ValueError, "names 'Lamm', which is neither", optimizers=["Lamm"])
+    refuses(TypeError, "Adam'> is no optimizer", optimizers=[host.optimizers.Adam])
+    refuses(ValueError, "names 'AdaScale', .* or needs arguments", optimizers="AdaScale")
+    two = [ours.LAMB(beta_2=0.99), ours.LAMB(beta_2=0.9)]
+    refuses(ValueError, "LAMB would be tried with two settings", optimizers=two)
+    other = [host.optimizers.SGD(momentum=0.9)]
+    refuses(ValueError, "SGD would be tried with two", optimizers=other, baseline_batch_size=8)
+    refuses(ValueError, "decay must be 'polynomial' or 'constant'", decay="multi_step")
+    refuses(ValueError, "seed must be a whole number >= 0", seed=-1)
+    refuses(ValueError, "baseline_batch_size must be a whole number", baseline_batch_size=0)
+    refuses(TypeError, "examples must be a whole number", examples="all")
+    refuses(ValueError, "micro_batch_size must be a whole number", micro_batch_size=0)
     refuses(ValueError, "micro_batch_size=7 does not divide", micro_batch_size=7)
     refuses(ValueError, "steps_per_execution=4", of=linear(host, steps_per_execution=4))
     scheduled = host.optimizers.SGD(host.optimizers.schedules.CosineDecay(0.1, 10))
     refuses(ValueError, "has a schedule: pass its peak", of=linear(host, scheduled))
     ada = ours.AdaScale(host.optimizers.SGD(0.1, gradient_accumulation_steps=2), scale=2)
     refuses(ValueError, "AdaScale sets the rate itself", of=linear(host, ada))
+    scaled = host.optimizers.LossScaleOptimizer(ada)
+    refuses(ValueError, "AdaScale sets the rate itself", of=linear(host, scaled))
     for arrays in ([x, y], {"x": x, "y": y}, x):
         with pytest.raises(TypeError, match=r"of arrays: write data=\(x, y\)"):
             search(ours, model, arrays)
     with pytest.raises(ValueError, match="data holds no batch"):
         search(ours, model, [])
+    with pytest.raises(ValueError, match="holds arrays of 1 and 8 rows, .* call batch"):
+        search(ours, model, list(zip(x, y, strict=True)))
+    with pytest.raises(ValueError, match="data has 1,600 examples, fewer than a tenth of exam"):
+        search(ours, model, batched(host), examples=20000, budget=0.02)
+    with pytest.raises(ValueError, match="no example beyond the first 160 when it is read again"):
+        search(ours, model, Once(batched(host)), examples=1600)
     with pytest.raises(TypeError, match="data holds lists of numbers"):
         search(ours, model, (x.tolist(), y.tolist()))
+    refuses(ValueError, "arrays of validation_data hold 8", validation_data=(x, y[:8]))
     with pytest.raises(ValueError, match="800 and 1600 examples|of one length"):
         search(ours, model, (x, y[:800]))
     broken = linear(host)

@@ -49,13 +49,13 @@ def source(name: str, data: Any) -> "Arrays | Batches":
     is_array = isinstance(data, list) and bool(data) and hasattr(data[0], "shape")
     if is_array or isinstance(data, dict) or hasattr(data, "shape"):
         raise TypeError(f"{name} is a {type(data).__name__} of arrays: write {name}=(x, y).")
-    return Arrays(_whole(data)) if isinstance(data, tuple) else Batches(name, data)
+    return Arrays(name, _whole(data)) if isinstance(data, tuple) else Batches(name, data)
 
 
 class Arrays:
     """Arrays of one length."""
 
-    def __init__(self, data: tuple):
+    def __init__(self, name: str, data: tuple):
         import numpy as np
 
         self._arrays = mapped(np.asarray, data)
@@ -63,12 +63,12 @@ class Arrays:
         mapped(lambda each: sizes.add(len(each) if each.ndim else -1), self._arrays)
         if -1 in sizes:
             raise TypeError(
-                "data holds lists of numbers, which stand for several inputs: pass arrays, as by "
-                "numpy.asarray."
+                f"{name} holds lists of numbers, which stand for several inputs: pass arrays, as "
+                "by numpy.asarray."
             )
         if len(sizes) > 1:
             raise ValueError(
-                f"The arrays of data hold {' and '.join(map(str, sorted(sizes)))} examples: they "
+                f"The arrays of {name} hold {' and '.join(map(str, sorted(sizes)))} examples: they "
                 "have to be of one length."
             )
         self._kept = np.arange(*sizes)
@@ -163,8 +163,18 @@ class Batches:
 
     def batches(self, size: int, seed: int) -> Iterator[tuple]:
         """Batches without end, in the order of the data."""
-        passes = (self._read(self._skipped) for _ in itertools.count())
-        rebatched = Rebatched(itertools.chain.from_iterable(passes))
+
+        def passes():
+            while True:
+                left = self._read(self._skipped)
+                if (first := next(left, None)) is None:
+                    raise ValueError(
+                        f"data has no example beyond the first {self._skipped:,} when it is read "
+                        "again: it has to give the same ones each time, and more than are held out."
+                    )
+                yield from itertools.chain([first], left)
+
+        rebatched = Rebatched(passes())
         while True:
             yield rebatched.take(size)
 
@@ -198,6 +208,20 @@ class Batches:
             tell()
 
 
+def _rows_of(batch):
+    """The examples of a batch; raises where its arrays differ, or are single examples."""
+    import numpy as np
+
+    sizes: set[int] = set()
+    mapped(lambda each: sizes.add(len(each) if len(np.shape(each)) else 0), batch)
+    if len(sizes) != 1 or 0 in sizes:
+        raise ValueError(
+            f"A batch of data holds arrays of {' and '.join(map(str, sorted(sizes)))} rows, and "
+            "all need as many: call batch(...) on data whose elements are single examples."
+        )
+    return sizes.pop()
+
+
 def _between(first, end, batches, is_all=False):
     """The examples from the first to the end, or to that of the batches, as NumPy arrays.
 
@@ -208,7 +232,7 @@ def _between(first, end, batches, is_all=False):
 
     at = 0
     for batch in batches:
-        size = size_of(batch)
+        size = _rows_of(batch)
         cut = slice(max(0, first - at), size if end is None else end - at)
         at += size
         if at > first:

@@ -1,9 +1,11 @@
 """What a search trains on, and what it holds out to judge by."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from tf_lamb.api.data import Arrays, mapped, size_of, source
+from tf_lamb.core import checks
 
 MOST_HELD_OUT = 8192
 BLOCKS = 16  # of the held-out examples: their scatter is the error of a comparison
@@ -30,17 +32,26 @@ class Examples:
     """
 
     def __init__(self, data: Any, held_out: Any = None, examples: int | None = None):
+        if examples is not None:
+            examples = checks.integer("examples", examples, most=math.inf)
         self._source = source("data", data)
         self.examples = examples or self._source.count()
+        # Arrays may be a part of what an epoch has.
+        there = self._source.count() if isinstance(self._source, Arrays) else self.examples
         if held_out is None:
-            wanted = min(self.examples // 10, MOST_HELD_OUT)
+            wanted = min(there // 10, MOST_HELD_OUT)
             held = self._source.hold_out(wanted)
-            self.training = self.examples - wanted
+            self.training = there - wanted
         else:
             held_source = source("validation_data", held_out)
-            self.training, is_arrays = self.examples, isinstance(held_source, Arrays)
+            wanted, self.training, is_arrays = 0, there, isinstance(held_source, Arrays)
             held = held_source.hold_out(held_source.count() if is_arrays else MOST_HELD_OUT)
-        if (count := size_of(held)) < BLOCKS:
+        if (count := size_of(held) if held else 0) < wanted:
+            raise ValueError(
+                f"data has {count:,} examples, fewer than a tenth of examples={self.examples:,}: "
+                "pass those of one pass."
+            )
+        if count < BLOCKS:
             raise ValueError(
                 f"{count} held-out examples are too few to compare losses on; {BLOCKS} are the "
                 "least. Pass validation_data=(x, y), or more data."

@@ -1,6 +1,7 @@
 """What a search for a learning rate has found."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,12 +20,14 @@ class Candidate:
         make: rate -> the optimizer.
         start: The rate to begin with, for the whole run.
         is_baseline: Whether `start` is the user's own rate, scaled.
+        counted: Steps of its schedule in an update.
     """
 
     name: str
     make: Callable[[Any], Any]
     start: float
     is_baseline: bool = False
+    counted: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +56,7 @@ class FoundRate:
         why_optimizer: Why it was taken.
         answers: Name -> `Answer`, of the optimizers on the second rung.
         batch_size, train_steps, warmup_steps, epochs, examples: Of the run that it is for.
+        calls: Micro-batches of an update.
         trials: Every short run, a `Trial` each.
         uncorrected: The rate that was best in the short runs, before it is corrected for the
             length of the real one; None where nothing could be told.
@@ -69,6 +73,7 @@ class FoundRate:
     epochs: float
     examples: int
     decay: str
+    calls: int
     trials: tuple[search.Trial, ...]
     uncorrected: float | None
     baseline: float | None
@@ -122,15 +127,18 @@ class FoundRate:
     def optimizer(self) -> Any:
         """The optimizer for the real run, with its schedule: for `model.compile`."""
         candidate = next(each for each in self.candidates if each.name == self.optimizer_name)
-        return candidate.make(self.recipe().schedule(self.schedules))
+        recipe, counted = self.recipe(), candidate.counted
+        steps = {name: counted * getattr(recipe, name) for name in ("warmup_steps", "train_steps")}
+        return candidate.make(dataclasses.replace(recipe, **steps).schedule(self.schedules))
 
     @property
     def code(self) -> str:
-        """The line of code that trains with it."""
+        """The lines of code that train with it."""
         return (
-            f"model.compile(optimizer=found.optimizer(), ...)  # {self.optimizer_name}, peak "
-            f"{self.learning_rate:.3g}; then fit with batch_size={self.batch_size}, "
-            f"epochs={self.epochs:g}"
+            f"model.compile(optimizer=found.optimizer(), loss=model.loss)  # {self.optimizer_name},"
+            f" peak {self.learning_rate:.3g}\n"
+            f"model.fit(x, y, batch_size={self.batch_size // self.calls}, "
+            f"epochs={math.ceil(self.epochs)})"
         )
 
     def __str__(self) -> str:

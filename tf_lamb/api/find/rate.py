@@ -8,8 +8,8 @@ from typing import Any
 
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found import Answer, Candidate, FoundRate
-from tf_lamb.api.find.saved import Saved
-from tf_lamb.api.find.trials import Trials, check, tuned_rate
+from tf_lamb.api.find.saved import Saved, settings
+from tf_lamb.api.find.trials import Trials, check, check_optimizer, tuned_rate
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks, search
 from tf_lamb.core.recipes.arithmetic import fit_steps
@@ -60,8 +60,8 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
                 `PyDataset`, or a list of batches. It is read once for each run.
             batch_size: Examples of an update of the run that the rate is for.
             optimizers: Names such as "LAMB", "Muon" or "AdamW", of this package or of Keras, or
-                optimizers, whose settings are taken, but not their rate. Defaults to (): the
-                model's own.
+                optimizers, whose settings are taken, but not their rate; one of a class. Defaults
+                to (): the model's own.
             epochs: Epochs of the run that the rate is for.
             examples: Examples of an epoch. Defaults to None: counted.
             validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`.
@@ -74,6 +74,7 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
             micro_batch_size: Examples of a call, where a batch does not fit: gradients are
                 accumulated. Defaults to None: the batch.
             budget: The most that the search may cost, in examples of the real run. Defaults to 0.5.
+                Evaluations come on top, and with batch normalization 16 batches a run.
             seed: Seed of the order of the data. Defaults to 0.
             directory: A folder in which the search is saved, and from which it goes on after a
                 kill. Defaults to None.
@@ -105,9 +106,15 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
         """
         batch_size = checks.integer("batch_size", batch_size)
         checks.number("epochs", epochs, "(0, inf)")
-        checks.number("warmup", warmup, "[0, 1)")
+        warmup = checks.number("warmup", warmup, "[0, 1)")
         checks.number("budget", budget, "(0, inf)")
-        checks.choice("decay", decay)
+        seed = checks.integer("seed", seed, least=0)
+        if decay not in ("polynomial", "constant"):
+            raise ValueError(f"decay must be 'polynomial' or 'constant', not {decay!r}.")
+        if micro_batch_size is not None:
+            micro_batch_size = checks.integer("micro_batch_size", micro_batch_size)
+        if baseline_batch_size is not None:
+            checks.integer("baseline_batch_size", baseline_batch_size)
         check(model, batch_size, micro_batch_size)
         read = Examples(data, validation_data, examples)
         if read.training < batch_size:
@@ -136,8 +143,11 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
         what = {
             "batch_size": batch_size, "steps": total, "rungs": list(lengths), "seed": seed,
             "warmup": warmup, "decay": decay, "held_out": read.held_out,
+            "micro_batch_size": micro_batch_size,
             "candidates": [[each.name, each.start] for each in candidates],
         }  # fmt: skip
+        for each in candidates:
+            what |= settings(each.make(1.0))
         saved = Saved(directory, what)
         with Trials(model, read, batch_size, micro_batch_size, seed) as trials:
             saved.begin(trials)
@@ -157,6 +167,7 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
         of_run = {
             "batch_size": batch_size, "train_steps": total, "warmup_steps": round(warmup * total),
             "epochs": epochs, "examples": read.examples, "decay": decay, "schedules": schedules,
+            "calls": calls,
         }  # fmt: skip
         return _answer(candidates, lengths, made, **of_run)
 
@@ -271,37 +282,59 @@ def _answer(candidates, lengths, made, train_steps, **of_run) -> FoundRate:
 def _candidates(host, ours, model, optimizers, batch_ratio, baseline_rate, calls):
     """The optimizers to try: those that are named, and the model's own."""
     own = unwrapped(model.optimizer)
-    optimizers = [optimizers] if isinstance(optimizers, str) else optimizers or (own,)
+    is_one = isinstance(optimizers, str) or hasattr(optimizers, "get_config")
+    optimizers = [optimizers] if is_one else optimizers or (own,)
     scaled = 0.0
     if batch_ratio is not None or any(each in (own, type(own).__name__) for each in optimizers):
         scaled = tuned_rate(own, baseline_rate) * math.sqrt(batch_ratio or 1)
-    wanted = [own if each == type(own).__name__ else each for each in optimizers]
-    if batch_ratio is not None and type(own).__name__ not in [type(e).__name__ for e in wanted]:
+    wanted = []
+    for each in optimizers:
+        if not isinstance(each, str):
+            check_optimizer(each)
+        wanted.append(own if each == type(own).__name__ else unwrapped(each))
+    if batch_ratio is not None:
         wanted.append(own)
-    found = {}
-    for each in wanted:
-        if isinstance(each, str):
-            name, cls = each, getattr(ours, each, None) or getattr(host.optimizers, each, None)
-            if cls is None:
-                raise ValueError(
-                    f"optimizers names {each!r}, which is neither of tf_lamb nor of "
-                    f"{host.__name__}.optimizers: take its class's name, such as 'LAMB', 'Muon' or "
-                    "'AdamW', or pass an optimizer."
-                )
-            config = cls().get_config()
-        else:
-            name, cls, config = type(each).__name__, type(each), each.get_config()
+    found: dict[str, Candidate] = {}
+    for each in dict.fromkeys(wanted):
+        optimizer = _named(host, ours, each) if isinstance(each, str) else each
+        name = type(optimizer).__name__
+        if name in found:
+            raise ValueError(
+                f"{name} would be tried with two settings, and a search tells optimizers apart by "
+                "their names: search with one of them at a time. The model's own is tried, too, "
+                "where baseline_batch_size is given."
+            )
+        if calls > 1 and "gradient_accumulation_steps" not in optimizer.get_config():
+            raise ValueError(
+                f"micro_batch_size asks for {calls} micro-batches an update, and {name} of "
+                f"{host.__name__} does not accumulate gradients: take an optimizer of tf_lamb, or "
+                "leave it out."
+            )
+        # Schedules of Keras's optimizers count micro-batches, ours updates.
+        counted = 1 if hasattr(optimizer, "rule") else calls
         start = scaled if each is own else STARTS.get(name, 0.01)
         is_baseline = each is own and batch_ratio is not None
-        found[name] = Candidate(name, _maker(cls, config, calls), start, is_baseline)
+        found[name] = Candidate(name, _maker(optimizer, calls), start, is_baseline, counted)
     return list(found.values())
 
 
-def _maker(cls, config, calls):
+def _named(host, ours, name):
+    """The optimizer of this name, as its class makes it."""
+    try:
+        return (getattr(ours, name, None) or getattr(host.optimizers, name))()
+    except (AttributeError, TypeError):
+        raise ValueError(
+            f"optimizers names {name!r}, which is neither of tf_lamb nor of "
+            f"{host.__name__}.optimizers, or needs arguments: take its class's name, such as "
+            "'LAMB', 'Muon' or 'AdamW', or pass an optimizer."
+        ) from None
+
+
+def _maker(optimizer, calls):
     def make(rate):
-        told = {**config, "learning_rate": rate}
-        if calls > 1 or "gradient_accumulation_steps" in config:
+        told = {**optimizer.get_config(), "learning_rate": rate}
+        if "gradient_accumulation_steps" in told:
             told["gradient_accumulation_steps"] = calls if calls > 1 else None
-        return cls.from_config(told)
+        return type(optimizer).from_config(told)
 
     return make

@@ -9,6 +9,15 @@ from typing import Any
 from tf_lamb.api.find.trials import Trials
 
 SEARCH, WEIGHTS = "search.json", "weights.npz"
+# A search sets the first and the last itself.
+NOT_SETTINGS = ("learning_rate", "name", "gradient_accumulation_steps")
+
+
+def settings(optimizer: Any) -> dict[str, Any]:
+    """An optimizer's, by names with its own, for a search that has to go on with the same."""
+    kind = type(optimizer).__name__
+    config = optimizer.get_config()
+    return {f"{kind}.{name}": config[name] for name in config if name not in NOT_SETTINGS}
 
 
 class Saved:
@@ -24,13 +33,13 @@ class Saved:
 
     def __init__(self, directory: str | os.PathLike | None, what: dict[str, Any]):
         self._folder = os.fspath(directory) if directory else ""
-        self._what = what
+        self._what = json.loads(json.dumps(what, default=lambda each: type(each).__name__))
         self._made: list[list] = []  # keys and what was made
         if not self._folder or not os.path.exists(self._path(SEARCH)):
             return
         with open(self._path(SEARCH)) as file:
             saved = json.load(file)
-        for name, value in what.items():
+        for name, value in self._what.items():
             if saved["what"].get(name) != value:
                 raise ValueError(
                     f"{self._folder} holds a search with {name}={saved['what'].get(name)}, and "

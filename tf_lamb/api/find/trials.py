@@ -14,6 +14,7 @@ from tf_lamb.core import checks
 
 AVERAGED = 16  # batches for the running averages of batch normalization
 SET_BY_FIT = ("history", "stop_training")  # attributes of a model
+SCALING = ("dynamic", "initial_scale", "dynamic_growth_steps")  # of a `LossScaleOptimizer`
 
 
 class Trials:
@@ -50,8 +51,15 @@ class Trials:
             np.random.get_state(),
             {name: vars(model)[name] for name in SET_BY_FIT if name in vars(model)},
         )
-        before = {id(variable): variable.numpy().copy() for variable in self._state()}
-        self._call(model.test_on_batch, self.data.blocks[0])  # makes weights and metrics
+        self._variables = self._state()
+        self._values = _copies(self._variables)
+        try:
+            self._call(model.test_on_batch, self.data.blocks[0])  # makes weights and metrics
+        except BaseException:
+            self.__exit__()
+            raise
+        model.reset_metrics()
+        before = dict(zip(map(id, self._variables), self._values, strict=True))
         self._variables = self._state()
         self._values = [before.get(id(v), v.numpy().copy()) for v in self._variables]
         self._start = self._values
@@ -75,10 +83,14 @@ class Trials:
     def choose(self, name: str, make: Callable[[], Any]) -> None:
         """Trains with this optimizer from now on, whose learning rate is a number."""
         if name not in self._chosen:
-            wrapper = self._before[0]
-            optimizer = make()
-            if "LossScale" in type(wrapper).__name__:  # for float16
-                optimizer = type(wrapper)(optimizer)
+            wrapper, optimizer = self._before[0], make()
+            config = optimizer.get_config()
+            if config.get("on_nonfinite") == "raise":  # a run that is lost ends no search
+                optimizer = type(optimizer).from_config({**config, "on_nonfinite": "propagate"})
+            if _scales_loss(wrapper):
+                told = wrapper.get_config()
+                told = {name: told[name] for name in SCALING if told.get(name) is not None}
+                optimizer = type(wrapper)(optimizer, **told)
             optimizer.build(self.model.trainable_variables)
             slots = variables_of(optimizer)
             self._chosen[name] = [optimizer, None, slots, _copies(slots)]
@@ -97,7 +109,15 @@ class Trials:
         import numpy as np
 
         with np.load(path) as file:
-            self._start = [file[f"arr_{i}"] for i in range(len(self._variables))]
+            start = [*file.values()]
+        if [each.shape for each in start] != [each.shape for each in self._values]:
+            raise ValueError(
+                f"{path} holds the weights of another model: take another directory, or the model "
+                "of that search."
+            )
+        # NumPy's files know no bfloat16.
+        pairs = zip(start, self._values, strict=True)
+        self._start = [a.view(b.dtype) if a.dtype.kind == "V" else a for a, b in pairs]
 
     def start(self, order: int = 0) -> None:
         """Puts back the weights and an empty optimizer, for one of several orders of the data."""
@@ -169,17 +189,21 @@ class Trials:
         if not layers:
             return
         self._put(self._slots, self._empty)  # with no momentum, nothing moves at a rate of 0
-        for layer in layers:
-            for average in (layer.moving_mean, layer.moving_variance):
-                average.assign(0 * average.numpy())
+        averages = [(each.moving_mean, each.moving_variance) for each in layers]
+        before = [_copies(each) for each in averages]
+        for each in itertools.chain(*averages):
+            each.assign(0 * each.numpy())
         updates = math.ceil(self.averaged / self.calls)
         for _ in range(updates):
             self.step(0.0)
         size = self.batch_size // self.calls
-        for layer in layers:
+        for layer, pair, old in zip(layers, averages, before, strict=True):
+            if not any(average.numpy().any() for average in pair):  # called with training=False
+                self._put(pair, old)
+                continue
             groups = size // getattr(layer, "group_size", size)  # of a ghost batch
             kept = layer.momentum ** (updates * self.calls * groups)
-            for average in (layer.moving_mean, layer.moving_variance):
+            for average in pair:
                 average.assign(average.numpy() / (1 - kept))
 
     def _state(self):
@@ -250,6 +274,36 @@ def tuned_rate(optimizer: Any, given: float | None) -> float:
     return checks.number("baseline_learning_rate", given, "(0, inf)")
 
 
+def _scales_loss(optimizer):
+    """Whether it wraps another one, for float16."""
+    return "LossScale" in type(optimizer).__name__
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Raises for an optimizer whose rate cannot be searched."""
+    if isinstance(optimizer, type) or not hasattr(optimizer, "get_config"):
+        raise TypeError(
+            f"{optimizer!r} is no optimizer: take the name of a class, such as 'LAMB', 'Muon' or "
+            "'AdamW', or pass an optimizer."
+        )
+    if _scales_loss(optimizer):
+        optimizer = optimizer.inner_optimizer
+    name = type(optimizer).__name__
+    if name == "AdaScale":
+        raise ValueError(
+            "AdaScale sets the rate itself: take the optimizer inside it for a search."
+        )
+    if "learning_rate" not in unwrapped(optimizer).get_config():
+        raise ValueError(
+            f"{name} has no learning rate of its own: take one optimizer for a search."
+        )
+    if not hasattr(optimizer, "build"):
+        raise ValueError(
+            f"{name} is one of the legacy optimizers, which are not searched: take {name} of "
+            "tf_keras.optimizers."
+        )
+
+
 def check(model: Any, batch_size: int, micro_batch_size: int | None) -> None:
     """Raises for a model that cannot be tried."""
     if getattr(model, "optimizer", None) is None:
@@ -257,16 +311,7 @@ def check(model: Any, batch_size: int, micro_batch_size: int | None) -> None:
             "The model is not compiled, so that it has no loss to search by: call "
             "model.compile(optimizer=..., loss=...) first."
         )
-    if type(model.optimizer).__name__ == "AdaScale":
-        raise ValueError(
-            "AdaScale sets the rate itself: compile the model with the optimizer inside it for a "
-            "search."
-        )
-    if "learning_rate" not in unwrapped(model.optimizer).get_config():
-        raise ValueError(
-            f"{type(model.optimizer).__name__} has no learning rate of its own: compile the model "
-            "with one optimizer for a search."
-        )
+    check_optimizer(model.optimizer)
     if micro_batch_size is not None and batch_size % micro_batch_size:
         raise ValueError(
             f"micro_batch_size={micro_batch_size} does not divide batch_size={batch_size:,}."
