@@ -172,6 +172,19 @@ def test_everything_is_as_it_was(frontend, ticks, stop_after, monkeypatch):
         np.testing.assert_array_equal(a, b)
 
 
+def test_a_schedule_of_the_rate_or_of_decay_is_no_obstacle():
+    host, ours = FRONTENDS["keras"]
+    schedule = host.optimizers.schedules.CosineDecay(0.1, 100)
+    own = ours.SGDP(schedule, weight_decay=schedule)
+    found = search(ours, linear(host, own), noise_scale=500, baseline_learning_rate=RATE)
+    assert found.recipe().weight_decay is None
+    assert f"baseline_batch_size=16, baseline_learning_rate={RATE})" in found.code
+    compile(found.code, "code", "exec")
+    idle = {"step_seconds": {16: 0.026, 4096: 0.027}, "devices": 1}
+    short = search(ours, linear(host), noise_scale=5000, baseline_epochs=1, **idle)
+    assert short.row.steps < 32 and short.code.startswith("print(found.recipe())")
+
+
 @pytest.mark.slow
 def test_a_search_that_is_killed_in_every_stage_comes_to_the_same_answer(monkeypatch, tmp_path):
     """Once while steps are timed, then again and again, in lives that grow longer."""
@@ -246,11 +259,31 @@ def test_seconds_are_measured_the_update_for_itself(name, monkeypatch):
     assert "beyond, an example takes no less time" in str(found)
 
 
-def test_a_micro_batch_that_is_given_is_the_largest(monkeypatch):
+@pytest.mark.parametrize("most, sizes", [(64, {1, 4, 16, 64}), (50, {1, 3, 12, 50}), (2, {1, 2})])
+def test_a_micro_batch_that_is_given_is_the_largest(most, sizes, monkeypatch):
     host, ours = FRONTENDS["keras"]
-    Machine(monkeypatch)
-    found = measured(ours, linear(host), micro_batch_size=64)
-    assert found.answer.machine.micro_batch == 64
+    machine = Machine(monkeypatch)
+    found = measured(ours, linear(host), micro_batch_size=most)
+    assert found.answer.machine.micro_batch == most
+    assert set(machine.sizes) == sizes
+
+
+def test_no_call_is_larger_than_the_micro_batch(monkeypatch):
+    host, ours = FRONTENDS["keras"]
+    calls, step = set(), Trials.step
+    how = {"micro_batch_size": 12, "step_seconds": TIMES}
+
+    def counting(self, rate):
+        calls.add((self.batch_size, self.calls))
+        return step(self, rate)
+
+    monkeypatch.setattr(Trials, "step", counting)
+    search(ours, linear(host), quadratic(4000), baseline_epochs=1, large_batch_size=64, **how)
+    assert calls == {(16, 2), (60, 6)}
+
+
+def test_the_largest_is_that_of_the_machine_that_is_told():
+    host, ours = FRONTENDS["keras"]
     told = search(ours, linear(host), noise_scale=500, micro_batch_size=64, step_seconds=TIMES)
     assert told.answer.machine.micro_batch == 64
 
@@ -300,6 +333,17 @@ def test_what_cannot_be_searched_is_refused_before_any_step(monkeypatch):
     refuses("is not compiled", model=uncompiled)
     refuses("A tenth of the baseline's .* is too short", baseline_epochs=0.2)
     refuses("is less than twice the baseline's", large_batch_size=20)
+    refuses("large_batch_size must be a whole number", large_batch_size=0)
+    refuses("micro_batch_size must be a whole number", micro_batch_size=0)
+    refuses("devices must name a number", devices=())
+    refuses("devices must be a whole number", devices=(1, 0))
+    refuses("price must be a number", price=-1)
+    refuses("deadline must be a number", deadline=0)
+    refuses("network_seconds must be a number", network_seconds=-1)
+    refuses("most=8 is less than the baseline's batch of 16", most=8)
+    refuses("micro_batch must be a whole", error=TypeError, step_seconds={16.0: 0.1, 64.0: 0.2})
+    timed = {"step_seconds": None, "noise_scale": 9}
+    refuses("at two micro-batches at least, and 1 is the largest", micro_batch_size=1, **timed)
     refuses("not both", runs=[(1, 2)], noise_scale=1)
     refuses("Runs at two batches are needed", runs=[(32, 100)])
     refuses("noise must be a number", noise_scale=math.nan)

@@ -1,6 +1,7 @@
 """Which batch a model and its data want, how long it takes and what it costs: `find_batch`."""
 
 import contextlib
+import dataclasses
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 from tf_lamb.api.find import reach, seconds
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found_batch import FoundBatch
-from tf_lamb.api.find.saved import Saved
+from tf_lamb.api.find.saved import Saved, settings
 from tf_lamb.api.find.trials import Trials, check, tuned_rate
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks
@@ -97,12 +98,20 @@ def find_batch(
     """
     base = checks.integer("baseline_batch_size", baseline_batch_size)
     checks.number("baseline_epochs", baseline_epochs, "(0, inf)")
-    large = checks.integer("large_batch_size", large_batch_size or steps.RELIABLE * base)
+    large = steps.RELIABLE * base if large_batch_size is None else large_batch_size
+    large = checks.integer("large_batch_size", large)
     if large < 2 * base:
         raise ValueError(f"large_batch_size={large:,} is less than twice the baseline's {base:,}.")
     if runs is not None and noise_scale is not None:
         raise ValueError("Pass runs= or noise_scale=, not both.")
     searches = runs is None and noise_scale is None
+    if micro_batch_size is not None:
+        micro_batch_size = checks.integer("micro_batch_size", micro_batch_size)
+    if most is not None and (most := checks.integer("most", most)) < base:
+        raise ValueError(f"most={most:,} is less than the baseline's batch of {base:,}.")
+    if network_seconds is not None:
+        checks.number("network_seconds", network_seconds, "[0, inf)")
+    devices = tuple(devices) if isinstance(devices, Iterable) else (devices,)
     check(model, base, None)
     own = unwrapped(model.optimizer)
     rate = tuned_rate(own, baseline_learning_rate)
@@ -126,6 +135,15 @@ def find_batch(
             f"{large:,}, for which {least:,} steps are the least. "
             "Pass a smaller large_batch_size=, runs= or noise_scale=."
         )
+    step_time, largest, sizes = None, micro_batch_size or base, None
+    if step_seconds is not None:
+        given = dict(step_seconds)
+        step_time = time.fit(list(given), list(given.values()))
+        largest = micro_batch_size or max(given)
+    else:
+        sizes = _to_time(base, micro_batch_size, min(read.training, most or large * steps.FARTHEST))
+    machine = plan.Machine(step_time or time.StepTime(0.0, 0.0), largest, devices, price=price)
+    plan.check(machine, base, read.training, most, deadline=deadline)
     curve = None
     if noise_scale is not None:
         curve = steps.from_noise(noise_scale, base, total)
@@ -135,24 +153,20 @@ def find_batch(
     saved = Saved(directory, {
         "baseline_batch_size": base, "steps": total, "learning_rate": rate,
         "large_batch_size": large, "micro_batch_size": micro_batch_size,
-        "held_out": read.held_out,
+        "held_out": read.held_out, "optimizer": type(own).__name__, **settings(own),
     })  # fmt: skip
 
     def begin(batch, calls=1, averaged=1):
         return _trials(model, read, own, saved, batch, calls, averaged)
 
-    how, target = "as given", None
+    how, target = "seconds of a step: as given", None
     made: list[reach.Run] = []
-    if step_seconds is None:
-        end = min(read.training, most or large * steps.FARTHEST)
+    if step_time is None:
         seen, update, how = saved.once(
-            ["seconds", end], lambda: _measured(begin, own, base, micro_batch_size, end)
+            ["seconds", sizes], lambda: _measured(begin, own, base, sizes)
         )
-        sizes, taken = zip(*seen, strict=True)
-        step_time, largest = time.fit(sizes, taken, update), max(sizes)
-    else:
-        step_time = time.fit(list(step_seconds), list(step_seconds.values()))
-        largest = micro_batch_size or max(step_seconds)
+        timed, taken = zip(*seen, strict=True)
+        step_time, largest = time.fit(timed, taken, update), max(timed)
     if network_seconds is not None:
         step_time = time.with_network(step_time, network_seconds, "as given")
     if curve is None:
@@ -164,15 +178,17 @@ def find_batch(
                 f"{read.held_out:,} are held out"
             )
         say = print if verbose else lambda line: None
-        _, calls = plan.arrange(large, 1, largest if _accumulates(own) else large)
+        fits = largest if _accumulates(own) else large
+        _, calls = plan.arrange(large, 1, fits)
+        of_base = next(n for n in range(math.ceil(base / fits), base + 1) if base % n == 0)
         target, made = reach.short_runs(
-            lambda batch: begin(batch, averaged=AVERAGED) if batch == base else begin(batch, calls),
+            lambda batch: begin(batch, *((of_base, AVERAGED) if batch == base else (calls,))),
             rate, base, large // calls * calls, length, say, saved.once,
         )  # fmt: skip
         best = reach.of_best_rates(made).values()
         arrived = [(run.batch, run.steps) for each in best for run in each]
         curve = steps.from_runs(arrived).through(base, total)
-    machine = plan.Machine(step_time, largest, tuple(devices), price=price)
+    machine = dataclasses.replace(machine, time=step_time, micro_batch=largest)
     answer = plan.plan(
         curve, machine, baseline=base, examples=read.training, most=most, deadline=deadline
     )
@@ -205,16 +221,27 @@ def _accumulates(own):
     return "gradient_accumulation_steps" in own.get_config()
 
 
-def _measured(begin, own, base, micro_batch_size, end):
+def _to_time(base, micro_batch_size, end):
+    """The micro-batches to time, where none is too large."""
+    if micro_batch_size is None:
+        sizes = seconds.sizes_from(max(1, base // seconds.GROWTH), end)
+    else:
+        sizes = seconds.sizes_to(micro_batch_size)
+    if len(sizes) < 2:
+        raise ValueError(
+            f"Steps are timed at two micro-batches at least, and {sizes[0]} is the largest that is "
+            "wanted: pass step_seconds=."
+        )
+    return sizes
+
+
+def _measured(begin, own, base, sizes):
     """The seconds by micro-batch, those of an update alone, and what ended the list."""
-    first = max(1, base // 4)
-    if micro_batch_size is not None:
-        first, end = seconds.smallest(micro_batch_size), micro_batch_size
     with begin(base) as trials:
-        seen, how = seconds.step_seconds(trials, first, end)
+        seen, how = seconds.step_seconds(trials, sizes)
         update = 0.0
     if _accumulates(own):
-        calls = seconds.ACCUMULATED
+        first, calls = sizes[0], seconds.ACCUMULATED
         with begin(calls * first, calls) as trials:
             alone = seconds.update_seconds(trials, first, seen[first])
         update = min(alone, 0.5 * min(seen.values()))

@@ -60,6 +60,7 @@ class FoundBatch:
     def recipe(self) -> Recipe:
         """The baseline at this batch, as `recipes.transfer` takes it there."""
         name, config = type(self.optimizer).__name__, self.optimizer.get_config()
+        decay = config.get("weight_decay") or None
         noise = self.answer.steps.noise
         return transfer(
             self.batch_size,
@@ -69,7 +70,7 @@ class FoundBatch:
             epochs=self.epochs,
             baseline_epochs=self.baseline_epochs,
             optimizer=name if name in EXPONENTS else None,
-            weight_decay=config.get("weight_decay") or None,
+            weight_decay=None if isinstance(decay, dict) else decay,  # a schedule
             beta_2=config.get("beta_2"),
             noise_scale=noise if 0 < noise < math.inf else None,
         )
@@ -78,15 +79,22 @@ class FoundBatch:
     def code(self) -> str:
         """The lines that train with it."""
         row, calls = self.row, self.row.accumulation
-        micro = f" micro_batch_size={row.batch // calls}," if calls > 1 else ""
+        if row.steps < search.SHORTEST:
+            return f"print(found.recipe())  # {row.steps} steps are too few to search the rate in"
+        more = f" micro_batch_size={row.batch // calls}," if calls > 1 else ""
         if (budget := search.least_budget(row.steps, 1)) > 0.5:  # its default
-            micro += f" budget={budget},"
+            more += f" budget={budget},"
+        given = ""
+        if self.optimizer.get_config()["learning_rate"] != self.learning_rate:
+            given = f", baseline_learning_rate={self.learning_rate}"
+        modules = " ".join(cls.__module__ for cls in type(self.optimizer).__mro__)
+        of_host = "tf_lamb.tf_keras" if "tf_keras." in modules else "tf_lamb"
         return (
-            f"found = tf_lamb.find_rate(\n"
-            f"    model, data, {row.batch}, epochs={self.epochs:.3g},{micro}\n"
-            f"    baseline_batch_size={self.answer.baseline})\n"
-            f"model.compile(optimizer=found.optimizer(), loss=...)\n"
-            f"model.fit(..., batch_size={row.batch // calls}, epochs={math.ceil(self.epochs)})"
+            f"found = {of_host}.find_rate(\n"
+            f"    model, data, {row.batch}, epochs={self.epochs:.6g},{more}\n"
+            f"    baseline_batch_size={self.answer.baseline}{given})\n"
+            "model.compile(optimizer=found.optimizer(), loss=model.loss)\n"
+            f"model.fit(x, y, batch_size={row.batch // calls}, epochs={math.ceil(self.epochs)})"
         )
 
     def __str__(self) -> str:

@@ -23,32 +23,38 @@ def is_full(error: BaseException) -> bool:
     return bool(FULL.search(f"{type(error).__name__}: {error}"))
 
 
-def smallest(most: int) -> int:
-    """The first of four micro-batches, each `GROWTH` times the one before, up to `most`."""
-    times = 0
-    while times < 3 and most % GROWTH == 0:
-        most, times = most // GROWTH, times + 1
-    return most
+def sizes_from(first: int, most: int) -> list[int]:
+    """Micro-batches, each `GROWTH` times the one before, and `most` where it is the second."""
+    sizes = [first]
+    while GROWTH * sizes[-1] <= most:
+        sizes.append(GROWTH * sizes[-1])
+    return sizes if len(sizes) > 1 or first == most else [first, most]
 
 
-def step_seconds(trials: Trials, first: int, most: int) -> tuple[dict[int, float], str]:
+def sizes_to(most: int) -> list[int]:
+    """Four micro-batches, each about `GROWTH` times the one before, up to `most`."""
+    return sorted({max(1, most // GROWTH**i) for i in range(4)})
+
+
+def step_seconds(trials: Trials, sizes: list[int]) -> tuple[dict[int, float], str]:
     """Seconds of a call with its update, by micro-batch, and what ended the list.
 
-    Each micro-batch is `GROWTH` times the one before. It ends where the device is full, after one
-    try at half of that size, or where an example takes no less time in a larger micro-batch.
+    It ends where the device is full, after one try at half of that size, or where an example takes
+    no less time in a larger micro-batch.
     """
     seen: dict[int, tuple[int, float]] = {}
-    size, how = first, ""
-    while size <= most and not how:
+    how = ""
+    for size in sizes:
+        smaller = max(seen, default=size)
         if (found := _fitting(trials, size, seen)) is None:
             if (found := _fitting(trials, size // 2, seen)) is not None:
                 seen[size // 2] = found
             how = f"{2 * max(seen):,} does not fit"
             break
         seen[size] = found
-        if len(seen) > 2 and found[1] >= LINEAR * GROWTH * seen[size // GROWTH][1]:
+        if len(seen) > 2 and found[1] >= LINEAR * size / smaller * seen[smaller][1]:
             how = "beyond, an example takes no less time"
-        size *= GROWTH
+            break
     how = f"micro-batches up to {max(seen):,}: {how or 'larger ones were not tried'}"
     return in_turn(trials, {size: steps for size, (steps, _) in seen.items()}), how
 

@@ -136,7 +136,7 @@ def plan(
         >>> answer.fastest.batch, round(answer.fastest.hours * 60, 1)
         (256, 3.7)
     """
-    _check(machine, baseline, examples, most, warmup_steps, deadline)
+    check(machine, baseline, examples, most, warmup_steps, deadline)
     base = steps.at(baseline) * baseline
 
     def why_not(batch):
@@ -196,8 +196,17 @@ def plan(
     )
 
 
-def _check(machine, baseline, examples, most, warmup_steps, deadline):
+def check(
+    machine: Machine,
+    baseline: int,
+    examples: int,
+    most: int | None = None,
+    warmup_steps: int = 0,
+    deadline: float | None = None,
+) -> None:
     """One error for what is no number, or out of range."""
+    if not machine.devices:
+        raise ValueError("devices must name a number of devices at least, such as (1, 8).")
     checks.integer("examples", examples, most=math.inf)
     checks.integer("warmup_steps", warmup_steps, least=0)
     integers = {"baseline": baseline, "micro_batch": machine.micro_batch}
@@ -205,9 +214,9 @@ def _check(machine, baseline, examples, most, warmup_steps, deadline):
     integers |= {name: value for name, value in optional.items() if value is not None}
     for name, value in (*integers.items(), *(("devices", each) for each in machine.devices)):
         checks.integer(name, value)
-    for name, value in (("price", machine.price), ("deadline", deadline)):
-        if value is not None:
-            checks.number(name, value, "(0, inf)")
+    for name, number in (("price", machine.price), ("deadline", deadline)):
+        if number is not None:
+            checks.number(name, number, "(0, inf)")
 
 
 def _row(steps, machine, base, batch, devices):
