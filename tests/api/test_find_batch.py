@@ -109,7 +109,8 @@ def test_a_reading_of_noise_gives_a_table_a_recipe_and_code(frontend):
     assert recipe.batch_size == found.batch_size
     assert recipe.train_steps == found.row.steps
     assert RATE < recipe.learning_rate < RATE * found.batch_size / BATCH
-    assert f"find_rate(\n    model, data, {found.batch_size}," in found.code
+    room = "tf_lamb.tf_keras" if frontend == "tf_keras" else "tf_lamb"
+    assert f"{room}.find_rate(\n    model, data, {found.batch_size}," in found.code
     late = search(ours, linear(host), noise_scale=500, deadline=1e-6)
     with pytest.raises(ValueError, match="No batch ends within 1e-06 hours"):
         late.batch_size  # noqa: B018

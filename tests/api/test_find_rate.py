@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from support.frontends import FRONTENDS, every_frontend
+from support.frontends import FRONTENDS, every_frontend, on_tensorflow
 
 from tf_lamb.api.find import rate
 from tf_lamb.api.find.trials import Trials
@@ -464,6 +464,16 @@ def test_what_cannot_be_searched_is_refused_before_any_step():
     broken.set_weights([np.full((WIDTH, 1), np.nan), np.zeros(1)])
     refuses(ValueError, "not finite before any step", of=broken)
     assert_equal(before, state_of(model))
+
+
+@on_tensorflow
+def test_what_tf_keras_cannot_search_is_refused():
+    host, ours = FRONTENDS["tf_keras"]
+    with pytest.raises(ValueError, match="Adam of tf_keras does not accumulate gradients"):
+        search(ours, linear(host, "adam"), micro_batch_size=8)
+    legacy = host.optimizers.legacy.Adam(0.01)
+    with pytest.raises(ValueError, match="Adam is one of the legacy optimizers"):
+        search(ours, linear(host, legacy))
 
 
 def test_a_task_that_no_rate_learns_has_no_answer():
