@@ -18,7 +18,7 @@ def transfer(batch_size=2048, rate=0.01, **given):
 def test_each_quantity_moves_by_its_rule():
     recipe = transfer(**SETTINGS)
     assert recipe.train_steps == 40 * math.ceil(60000 / 2048) == 1200
-    assert recipe.warmup_steps == round(60000 / 2048)
+    assert recipe.warmup_steps == 120  # a tenth of training; an epoch is 29 steps
     assert recipe.learning_rate == pytest.approx(0.01 * math.sqrt(8), rel=1e-12)
     assert recipe.beta_2 == pytest.approx(0.999**8, rel=1e-12)
     assert recipe.ema_momentum == pytest.approx(0.99**8, rel=1e-12)
@@ -67,6 +67,9 @@ def test_floors_and_ceilings():
     assert recipe.beta_2 == 0.95
     assert recipe.batch_norm_momentum == 1 - 6 / recipe.train_steps
     assert transfer(8192, beta_2=0.9).beta_2 == 0.9  # a baseline below the floor stays
+    assert transfer(warmup_epochs=8.0).warmup_steps == round(8 * 60000 / 2048)
+    assert transfer(128, warmup_epochs=0.0).warmup_steps == 0  # no larger batch
+    assert "10% of training at least" in str(transfer(warmup_epochs=0.0))
     cut = transfer(warmup_epochs=30.0)
     assert cut.warmup_steps == cut.train_steps // 4
     assert "cut to 25% of training" in str(cut)

@@ -10,7 +10,7 @@ from tf_lamb.core.recipes.recipe import Recipe
 from tf_lamb.core.tables import table
 
 LEAST_BETA_2 = 0.95  # below it losses spike (marin's configurations)
-MOST_WARMUP = 0.25  # of the training steps
+LEAST_WARMUP, MOST_WARMUP = 0.1, 0.25  # of the training steps; the first at a larger batch
 SHOWN = 32  # times the baseline's batch
 # a of the law with a noise scale; read off tuned rates, where no source has one.
 EXPONENTS = {"LAMB": 0.5, "LANS": 0.5, "AdamW": 0.75, "Muon": 0.75, "LARS": 0.75, "SGD": 0.75}
@@ -38,7 +38,8 @@ def transfer(
         k                    batch_size / baseline_batch_size
         learning_rate        x sqrt(k); with a noise scale N,
                              x ((1 + N/baseline_batch_size) / (1 + N/batch_size))^a, which saturates
-        warmup               as many epochs, and a quarter of training at most
+        warmup               as many epochs; at a larger batch a tenth of training at least; a
+                             quarter at most
         beta_2               ^k, but 0.95 at least
         weight_decay         so that learning_rate x weight_decay, summed over training, is kept
         ema_momentum         ^k
@@ -48,8 +49,8 @@ def transfer(
     Malladi et al. do, changed nothing that was measured. Whatever can be trained gets a recipe.
 
     The table says what was measured: on flights, with LAMB, AdamW and Muon at 8 and 32 times the
-    batch, the rate matters most and beta_2 next. The exponent a is 0.5 for LAMB and LANS and 0.75
-    for the others, read off the tuned rates of two tasks: a prediction elsewhere.
+    batch, the rate and its warmup matter most, and beta_2 next. The exponent a is 0.5 for LAMB and
+    LANS and 0.75 for the others, read off the tuned rates of two tasks: a prediction elsewhere.
 
     Args:
         batch_size: The batch size to train with.
@@ -58,7 +59,8 @@ def transfer(
         examples: The size of the training set.
         epochs: Epochs to train.
         optimizer: The name of the optimizer, which sets a. Defaults to None: any, a = 0.5.
-        warmup_epochs: The baseline's warmup, in epochs. Defaults to 0.
+        warmup_epochs: The baseline's warmup, in epochs. Defaults to 0. At a larger batch there is
+            one all the same: a rate that is higher at once loses more than anything else.
         baseline_epochs: The baseline's epochs. Defaults to None: `epochs`. For longer training the
             rate falls as the ratio of the epochs to the power -0.3.
         weight_decay, beta_2, ema_momentum: The baseline's arguments. Default to None.
@@ -113,15 +115,19 @@ def transfer(
     rate = old_rate * factor
 
     wanted = epochs_to_steps(warmup_epochs, examples, batch_size)
-    warmup = min(wanted, int(MOST_WARMUP * steps))
+    least = round(LEAST_WARMUP * steps) if k > 1 else 0
+    warmup, how = min(max(wanted, least), int(MOST_WARMUP * steps)), "as many epochs"
+    if warmup > wanted:
+        how = f"{LEAST_WARMUP:.0%} of training at least"
+    elif warmup < wanted:
+        how = f"cut to {MOST_WARMUP:.0%} of training"
     rows = [
         ("batch size", old_batch, batch_size, f"k = {k:g}", "", ""),
         ("steps", old_steps, steps, "ceil(examples / batch) an epoch", "Keras's fit", ""),
         ("learning_rate", old_rate, rate, rule, source, shown),
         (
             "warmup steps", epochs_to_steps(warmup_epochs, examples, old_batch), warmup,
-            "as many epochs" if warmup == wanted else f"cut to {MOST_WARMUP:.0%} of training",
-            "arXiv 1706.02677", "flights",
+            how, "arXiv 1706.02677", "flights",
         ),
     ]  # fmt: skip
     moved: dict[str, Any] = {}

@@ -285,6 +285,8 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
         warming = f"{warmup_steps:,} steps, as before"
     elif warmed_steps < nearest(Fraction(warmup_steps * tuned, batch_size)):
         warming = f"{warmed_steps:,} steps, cut to a quarter of training"
+    elif name == TRANSFER and warmed_steps > nearest(Fraction(warmup_steps * tuned, batch_size)):
+        warming = f"{warmed_steps:,} steps, raised to a tenth of training"
     text = "\n  ".join(
         [
             f"{recipe.title} from batch {tuned:,}, at which this experiment was tuned, to "
