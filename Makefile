@@ -44,8 +44,8 @@ test: $(VENV)/.develop
 	if $(RUN) -c "import torch" 2>/dev/null; then KERAS_BACKEND=torch $(PYTEST) -m "not slow"; fi
 
 test-slow: $(VENV)/.develop
-	$(PYTEST) -m slow
-	KERAS_BACKEND=jax $(PYTEST) -m slow
+	$(PYTEST) -m slow $(SLOW_TESTS)
+	KERAS_BACKEND=jax $(PYTEST) -m slow $(SLOW_TESTS)
 
 # A word of its own: tracing takes half as long again. What TensorFlow compiles was traced in Python, so it counts.
 coverage: $(VENV)/.develop

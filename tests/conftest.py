@@ -21,6 +21,9 @@ BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 if BACKEND == "jax":
     os.environ.setdefault("JAX_ENABLE_X64", "1")  # the oracle is float64
 TESTS = pathlib.Path(__file__).parent
+# What JAX has compiled for one test is read for the next one, and in the next run.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(TESTS.parent / ".build" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 ON_EVERY_BACKEND = ("contracts", "api", "keras")
 
 
