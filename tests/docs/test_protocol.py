@@ -1,14 +1,16 @@
 """The registered experiment: its page has the frozen numbers, its statistics are what they say."""
 
+import functools
 import math
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.pages import LOGS, ROOT, number, table
+from support.pages import LOGS, ROOT, number, runs, table
 
 sys.path.insert(0, str(ROOT))
 from benchmarks.equivalence import arms, experiment, protocol, report, statistics
@@ -16,7 +18,7 @@ from benchmarks.equivalence.runs import Runs
 from benchmarks.equivalence.workloads import Workload
 
 pytestmark = pytest.mark.once
-PAGE = ROOT / "docs" / "protocol.md"
+PAGE, RESULTS = (ROOT / "docs" / f"{name}.md" for name in ("protocol", "results"))
 SEED = 0
 
 
@@ -84,6 +86,7 @@ def test_the_arms_are_what_the_page_says():
     assert arms.arm("growing adamw", workload(), settings, 8, 1)[1].stages[-1].batch_size == 32
 
 
+@functools.cache
 def decided(name):
     """What a log decides of the arms that it has; a run that is missing fails the test."""
     log = Runs(str(LOGS / f"equivalence_{name}.jsonl"), 1, SimpleNamespace(total=0))
@@ -97,7 +100,52 @@ def decided(name):
 
 def test_the_page_has_what_the_log_decides():
     made = report.table("flights", decided("flights")).splitlines()
-    assert "\n".join(made) in (ROOT / "docs" / "evidence.md").read_text()
+    assert "\n".join(made) in RESULTS.read_text()
+
+
+def test_the_page_says_of_the_log_what_is_in_it():
+    page, evidence, advice = (
+        re.sub(r"\s+", " ", (ROOT / "docs" / name).read_text())
+        for name in ("results.md", "evidence.md", "should_i.md")
+    )
+    rows = {(r["arm"], r["ratio"]): r for r in report.rows("flights", decided("flights"))}
+    muon, adamw = rows["tuned muon", 32], rows["tuned adamw", 8]
+    fewer = muon["saved"][0]
+    assert f"ended {1000 * muon['worse']:.1f} thousandths of a nat higher" in evidence
+    assert (
+        f"in {fewer:.0f} times fewer updates, for {32 / fewer:.1f} times the examples" in evidence
+    )
+    lost = [1000 * rows[f"transfer {spec}", 8]["worse"] for spec in ("adamw", "lamb", "muon")]
+    assert "It lost {:.1f}, {:.1f} and {:.1f}, of a margin of 2.5".format(*lost) in page
+    assert {f"{1000 * row['margin']:.1f}" for row in rows.values()} == {"2.5"}
+    untuned = [arm for arm, _ in rows if arm.split()[0] in ("unchanged", "transfer", "legw")]
+    lost = {f"{1000 * rows[arm, 8]['worse']:.0f}" for arm in untuned}
+    assert f"lost {min(lost)} to {max(lost)} thousandths of a nat" in advice
+    updates = [rows["growing adamw", ratio]["updates"] for ratio in (32, 8)]
+    assert "takes {:,.0f} to {:,.0f} of 4,608 updates".format(*updates) in page
+    assert f"tuned again takes {adamw['saved'][0]:.1f} times fewer updates at 8 times" in page
+    held = {arm for arm, ratio in rows if ratio == 8 and rows[arm, ratio]["holds"]}
+    assert held == {"growing adamw", "tuned adamw", "tuned lamb", "tuned muon"}
+
+
+def test_the_table_of_warmups_is_in_the_log():
+    base, lost = {}, {}
+    for line in runs("equivalence_flights", ratio=1):
+        base.setdefault(line["arm"].split()[1], []).append(line["test"] if line["seed"] else None)
+    means = {spec: np.mean([each for each in of if each]) for spec, of in base.items()}
+    for line in runs("equivalence_warmups"):
+        mean = np.mean(line["test"]) - means[line["spec"]]
+        lost.setdefault((line["power"], line["warmup"]), {})[line["spec"], line["ratio"]] = mean
+    _, registered, *shown = table(RESULTS, "Why `transfer` lost")
+    columns = [(spec, ratio) for ratio in (8, 32) for spec in ("adamw", "muon", "lamb")]
+    varied = [lost[power, warmup] for power in (0.5, 0.0) for warmup in (0.05, 0.1)]
+    assert [row[1:] for row in shown] == [
+        [f"{1000 * each[column]:+.1f}" for column in columns] for each in varied
+    ]
+    decisions = {(r["arm"], r["ratio"]): r for r in report.rows("flights", decided("flights"))}
+    assert registered[1:] == [
+        f"{1000 * decisions[f'transfer {spec}', ratio]['worse']:+.1f}" for spec, ratio in columns
+    ]
 
 
 _SMALL = """
