@@ -220,12 +220,16 @@ def test_transfer_moves_decay_beta_2_and_averages_too(records, tmp_path):
     said, text = filled(**flags, params_override=override)
     assert said.trainer.optimizer_config.optimizer.tf_lamb.weight_decay == 0.5
     assert "as --params_override has it" in text
-    # A warmup that is most of training is cut.
-    config["trainer"]["optimizer_config"]["warmup"]["linear"]["warmup_steps"] = 200
-    path.write_text(yaml.safe_dump(config))
-    cut, text = filled(**flags)
-    assert cut.trainer.optimizer_config.warmup.linear.warmup_steps == 25
-    assert "25 steps, cut to a quarter of training" in text
+    # A warmup that is most of training is cut, and a short one is raised.
+    for steps, new, said in (
+        (200, 25, "25 steps, cut to a quarter of training"),
+        (8, 10, "10 steps, raised to a tenth of training"),
+    ):
+        config["trainer"]["optimizer_config"]["warmup"]["linear"]["warmup_steps"] = steps
+        path.write_text(yaml.safe_dump(config))
+        params, text = filled(**flags)
+        assert params.trainer.optimizer_config.warmup.linear.warmup_steps == new
+        assert said in text
 
 
 def test_a_continuous_decay_still_ends_with_training():
