@@ -15,6 +15,7 @@ import keras
 from tf_lamb.core import matrices
 from tf_lamb.core.rules.lamb import lamb
 from tf_lamb.core.rules.muon import orthogonalized
+from tf_lamb.core.rules.shared import norm
 
 FALLBACK_BETA_2, EPSILON = 0.999, 1e-8
 
@@ -58,8 +59,8 @@ class _Prototype:
         """New weights and state."""
         lr, calls, *leaves = slots
         if self.clipnorm is not None:
-            norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in gradients))
-            gradients = [g * jnp.minimum(1.0, self.clipnorm / (norm + 1e-7)) for g in gradients]
+            whole = norm(jnp, jnp.stack([norm(jnp, g) for g in gradients]))
+            gradients = [g * jnp.minimum(1.0, self.clipnorm / (whole + 1e-7)) for g in gradients]
         new, kept = [], []
         state = jax.tree.unflatten(self.tree, leaves)
         for w, g, own, view, decayed in zip(
@@ -192,15 +193,11 @@ class MuonH(_Prototype):
     def step(self, g, w, own, lr, calls, decay):
         """The weight after a call, and its state."""
         del decay  # its norm is constant
-        norm = jnp.where(calls == 0, _norm(w), own["norm"])
+        kept = jnp.where(calls == 0, norm(jnp, w), own["norm"])
         m = self.beta_1 * own["m"] + g
         o = orthogonalized(jnp, g + self.beta_1 * m, 5)
-        w = w - lr * norm * o / (_norm(o) + EPSILON)
-        return w * norm / (_norm(w) + EPSILON), {"m": m, "norm": norm}
-
-
-def _norm(x):
-    return jnp.sqrt(jnp.sum(jnp.square(x)))
+        w = w - lr * kept * o / (norm(jnp, o) + EPSILON)
+        return w * kept / (norm(jnp, w) + EPSILON), {"m": m, "norm": kept}
 
 
 def _root(spectrum):

@@ -51,7 +51,7 @@ def arrived(line, target):
 def compare(runs, name, specs, arms):
     """(arm, ratio) -> its lines, its updates to the target, and the lines of its base."""
     frozen = FROZEN["workloads"][name]
-    seeds, few = range(1, frozen["seeds"] + 1), range(1, frozen["fewer_seeds"] + 1)
+    seeds, few = range(1, frozen["seeds"] + 1), frozen["fewer_seeds"]
     bases, targets, settings, found = {}, {}, {}, {}
     for spec in specs:
         settings[spec] = tuned(runs, name, spec, 1)
@@ -61,17 +61,17 @@ def compare(runs, name, specs, arms):
     made = {
         (arm, ratio): [
             Run(name, arm, ratio, settings[arms[arm]], seed)
-            for seed in (few if arm.startswith(BY_FIT) else seeds)
+            for seed in (seeds[:few] if arm.startswith(BY_FIT) else seeds)
         ]
         for arm, ratio in itertools.product(arms, FROZEN["ratios"])
     }
     runs.all(sum(made.values(), []))  # of all, as many at a time as there are processes
     for (arm, ratio), own in made.items():
         lines, target = runs.all(own), targets[arms[arm]]
-        longer = [] if arm.startswith("adascale") else own[: len(few)]
-        updates = with_longer(runs, longer, target) if longer else [
-            arrived(line, target) or math.inf for line in lines
-        ]  # fmt: skip
+        if arm.startswith("adascale"):  # it takes more examples by its nature
+            updates = [arrived(line, target) or math.inf for line in lines]
+        else:
+            updates = with_longer(runs, own[:few], target)
         found[arm, ratio] = lines, updates, bases[arms[arm]]
     return found
 

@@ -101,8 +101,12 @@ def _made(run):
         settings, recipe = run.settings, arms.plain(*own, run.ratio, run.horizon)
     else:
         settings, recipe = arms.arm(run.arm, *own, run.ratio, run.horizon)
-    constants = dataclasses.replace(settings, rate=1.0, warmup=0.0)  # what is not compiled
-    return _program(run.workload, spec, constants).run(recipe, run.seed)
+    return program(run.workload, spec, settings).run(recipe, run.seed)
+
+
+def program(name: str, spec: str, settings: Settings):
+    """The compiled program of these settings, but for their rate and warmup, which a run gives."""
+    return _program(name, spec, dataclasses.replace(settings, rate=1.0, warmup=0.0))
 
 
 @functools.lru_cache(maxsize=2)

@@ -15,8 +15,11 @@ import statistics
 os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from benchmarks.equivalence import arms, training, workloads
-from benchmarks.equivalence.protocol import Settings
+import tqdm
+
+from benchmarks.equivalence import arms, workloads
+from benchmarks.equivalence.experiment import tuned
+from benchmarks.equivalence.runs import Runs, program
 from benchmarks.run_log import Log
 
 REGISTERED = "benchmarks/logs/equivalence_flights.jsonl"
@@ -25,32 +28,25 @@ SPECS, RATIOS, SEEDS = ("adamw", "muon", "lamb"), (8, 32), range(1, 9)
 WARMUPS, POWERS = (0.05, 0.1), (0.5, 0.0)
 
 
-def base(spec):
-    """What was tuned at the base batch."""
-    made = (line for line in Log(REGISTERED).lines if line.get("arm") == f"tuned {spec}")
-    own = next(line for line in made if line["ratio"] == 1 and line["seed"])
-    return Settings(**own["settings"])
-
-
-def losses(spec, ratio, warmup, power):
-    """On test flights, by seed."""
+def losses(base, spec, ratio, warmup, power):
+    """On test flights, by seed; `base` is what was tuned at the base batch."""
     flights = workloads.workload("flights")
-    settings, recipe = arms.arm(f"transfer {spec}", flights, base(spec), ratio, 1)
+    settings, recipe = arms.arm(f"transfer {spec}", flights, base, ratio, 1)
     recipe = dataclasses.replace(
-        recipe, learning_rate=base(spec).rate * ratio**power,
+        recipe, learning_rate=base.rate * ratio**power,
         warmup_steps=round(warmup * recipe.train_steps),
     )  # fmt: skip
-    constants = dataclasses.replace(settings, rate=1.0, warmup=0.0)  # what is not compiled
-    program = training.Program(flights, spec, constants)
-    return [program.run(recipe, seed)["test"] for seed in SEEDS]
+    made = program("flights", spec, settings)
+    return [made.run(recipe, seed)["test"] for seed in SEEDS]
 
 
 def main():
     """Makes what is missing, and prints."""
-    log = Log(LOG)
+    log, registered = Log(LOG), Runs(REGISTERED, 1, tqdm.tqdm(disable=True))
+    bases = {spec: tuned(registered, "flights", spec, 1) for spec in SPECS}
     for cell in itertools.product(SPECS, RATIOS, WARMUPS, POWERS):
         what = dict(zip(("spec", "ratio", "warmup", "power"), cell, strict=True))
-        line = log.run(what, lambda cell=cell: {"test": losses(*cell)})
+        line = log.run(what, lambda cell=cell: {"test": losses(bases[cell[0]], *cell)})
         told = statistics.mean(line["test"]), statistics.stdev(line["test"])
         print(*cell, *(f"{each:.5f}" for each in told))
 

@@ -30,7 +30,7 @@ def said(name, folder):
     return subprocess.run(
         [sys.executable, ROOT / "benchmarks" / script, *flags, "--data=", "--seeds=1",
          f"--log={folder / 'log.jsonl'}", f"--draw={folder / 'picture.png'}"],
-        env=os.environ | {"KERAS_BACKEND": "jax", "JAX_COMPILATION_CACHE_DIR": str(folder)},
+        env=os.environ | {"KERAS_BACKEND": "jax"},
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
 

@@ -92,9 +92,9 @@ def lasting(trials: Trials, size: int) -> tuple[int, float]:
 def in_turn(trials: Trials, steps: dict[int, int]) -> dict[int, float]:
     """Seconds of a call in the quickest epoch of each micro-batch, from the steps of an epoch."""
     quickest = dict.fromkeys(steps, math.inf)
+    batches = {size: next(trials.data.batches(size, 0)) for size in steps}
     trials.start()
     for size in ROUNDS * [*steps]:
-        batch = next(trials.data.batches(size, 0))
-        lasts = min(trials.epochs(batch, steps[size], TIMED))
+        lasts = min(trials.epochs(batches[size], steps[size], TIMED))
         quickest[size] = min(quickest[size], lasts / steps[size])
     return quickest

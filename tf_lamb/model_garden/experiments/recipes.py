@@ -281,11 +281,12 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
     if at(own, "trainer.train_steps") is None:
         training = f"{train_steps:,} steps {ratio}{steps:,} steps"
     warming = f"{warmup_steps:,} steps {ratio}{warmed_steps:,} steps"
+    as_many_examples = nearest(Fraction(warmup_steps * tuned, batch_size))
     if warmed_steps == warmup_steps:
         warming = f"{warmup_steps:,} steps, as before"
-    elif warmed_steps < nearest(Fraction(warmup_steps * tuned, batch_size)):
+    elif warmed_steps < as_many_examples:
         warming = f"{warmed_steps:,} steps, cut to a quarter of training"
-    elif name == TRANSFER and warmed_steps > nearest(Fraction(warmup_steps * tuned, batch_size)):
+    elif name == TRANSFER and warmed_steps > as_many_examples:
         warming = f"{warmed_steps:,} steps, raised to a tenth of training"
     text = "\n  ".join(
         [
