@@ -7,7 +7,7 @@ The first makes the runs of a workload that its log does not have, and prints wh
 second does for one optimizer of Keras, MODULE:CLASS, or of optax, optax:NAME, what the registered
 arm `transfer` does for AdamW: it is tuned at the base batch, its rate moves with the square root of
 the batch, and the largest ratio is told at which its result is that of the base. With --tuned it is
-tuned at every batch, too.
+tuned at every batch instead.
 """
 
 import os
@@ -30,14 +30,13 @@ def main(_):
     log = args.log or f"benchmarks/logs/equivalence_{args.workload}.jsonl"
     with tqdm.tqdm(desc="runs", disable=None) as bar:
         runs = Runs(log, args.processes, bar)
+        specs, arms = FROZEN["optimizers"], FROZEN["arms"]
         if args.optimizer:
-            arms = {f"transfer {args.optimizer}": args.optimizer}
-            found = compare(runs, args.workload, [args.optimizer], arms)
-            if args.tuned:
-                reference(runs, args.workload, [args.optimizer], found)
-        else:
-            found = compare(runs, args.workload, FROZEN["optimizers"], FROZEN["arms"])
-            reference(runs, args.workload, FROZEN["optimizers"], found)
+            specs = [args.optimizer]
+            arms = {} if args.tuned else {f"transfer {args.optimizer}": args.optimizer}
+        found = compare(runs, args.workload, specs, arms)
+        if args.tuned or not args.optimizer:
+            reference(runs, args.workload, specs, found)
     print(table(args.workload, found))
     if args.draw:
         from benchmarks.equivalence.picture import draw
@@ -49,7 +48,7 @@ def define():
     """Defines the flags."""
     flags.DEFINE_enum("workload", "flights", list(FROZEN["workloads"]), "What is learned.")
     flags.DEFINE_string("optimizer", None, "MODULE:CLASS of Keras, or optax:NAME, alone.")
-    flags.DEFINE_bool("tuned", False, "Whether --optimizer is tuned at every batch, too.")
+    flags.DEFINE_bool("tuned", False, "Whether --optimizer is tuned at every batch.")
     flags.DEFINE_string("log", None, "Where every run is a line; default: of the workload.")
     flags.DEFINE_string("draw", None, "The picture to write.")
     flags.DEFINE_integer("processes", 2, "Runs at a time, one thread each.", lower_bound=1)
