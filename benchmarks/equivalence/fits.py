@@ -32,14 +32,14 @@ def adascale(workload: Workload, settings: Settings, ratio: int, seed: int, most
     return found if spent >= base.train_steps else {**found, "test": None}
 
 
-def autowarmup(workload: Workload, ratio: int, seed: int, horizon: int) -> dict:
-    """LAMB with AutoWarmup and nothing tuned."""
+def autowarmup(workload: Workload, ratio: int, seed: int, horizon: int, callback=None) -> dict:
+    """LAMB with AutoWarmup, or with the callback, and nothing tuned."""
     batch = workload.base * ratio
     steps = horizon * workload.examples // batch
     every = max(1, steps // LOOKS)
     made = tf_lamb.LAMB(exclude_from_layer_adaptation="norm_and_bias")
     return _fit(workload, made, batch, seed, every, steps // every,
-                [tf_lamb.AutoWarmup(verbose=False)])  # fmt: skip
+                [callback or tf_lamb.AutoWarmup(verbose=False)])  # fmt: skip
 
 
 def found_rate(workload: Workload, settings: Settings, spec: str, ratio: int, seed: int, horizon):

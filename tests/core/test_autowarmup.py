@@ -100,7 +100,7 @@ def run(settings, epochs, steps, found):
     for epoch in range(epochs):
         for step in range(epoch * steps, (epoch + 1) * steps):
             rates.append(warmup.rate(step))
-            warmup.record(step, 1.0)
+            warmup.record(step, -float(step))
         warmup.end_epoch((epoch + 1) * steps)
     return warmup, rates
 
@@ -136,21 +136,26 @@ def epoch_of(warmup, step, losses):
     return warmup.end_epoch(step + len(losses))
 
 
-@pytest.mark.parametrize("found", [True, False])
-def test_a_decay_that_loses_half_of_the_gain_goes_back_again(found):
+@pytest.mark.parametrize("ends", ["surely", "at its longest", "while the loss falls"])
+def test_a_decay_that_loses_half_of_the_gain_goes_back_again(ends):
     """The first epoch has losses of 4, the lowest of 2: half is 3."""
-    settings = Settings(200, 1e-4, 1.0, patience=2, max_warmup_fraction=0.5 if found else 0.25)
-    judge = lambda x, y, tests: [gaussian_process.MinimumTest(float(found and len(x) > 30), 0.5)]  # noqa: E731
+    sure, found = ends == "surely", ends != "while the loss falls"
+    settings = Settings(200, 1e-4, 1.0, patience=2, max_warmup_fraction=0.5 if sure else 0.24)
+    judge = lambda x, y, tests: [gaussian_process.MinimumTest(float(sure and len(x) > 30), 0.5)]  # noqa: E731
     warmup = AutoWUState(settings, judge)
-    for step, loss in enumerate([4.0, 3.0, 2.0, 5.0, 5.0]):
+    for step, loss in enumerate([4.0, 3.0, 2.0, 5.0, 5.0] if found else [4.0, 3.8, 3.0, 2.5, 2.0]):
         went_back = epoch_of(warmup, 10 * step, [loss] * 10)
-    assert (went_back, warmup.found, warmup.begin, warmup.lowest) == (found, found, 50, 30)
+    begin, lowest = (50, 30) if found else (48, 50)
+    assert (went_back, warmup.found, warmup.begin, warmup.lowest) == (found, found, begin, lowest)
+    # In the middle of all rates so far; at the end of the lowest epoch; the last.
+    peak = settings.warmup(25 if sure else 30) if found else 1.0
+    assert warmup.peak == pytest.approx(peak)
     first = warmup.peak
     above, nearly = [3.5] * 10, [3.5] * 9 + [2.9]
     assert not any(epoch_of(warmup, at, losses) for at, losses in ((50, above), (60, nearly)))
     assert not epoch_of(warmup, 70, above)
     assert epoch_of(warmup, 80, [math.nan] * 10)
-    half = (first if found else settings.warmup(30)) / 2
+    half = first / 2
     assert warmup.cuts == [(90, half)]
     assert warmup.rate(89) / warmup.rate(90) == pytest.approx(first / half, rel=0.02)
     assert "goes from" in str(warmup) and warmup.is_lost()
@@ -161,7 +166,7 @@ def test_a_decay_that_loses_half_of_the_gain_goes_back_again(found):
         again = AutoWUState(settings)
         again.restore(json.loads(json.dumps(warmup.state())), step)
         assert (again.cuts, again.rate(120)) == (
-            warmup.cuts[:cuts], again.settings.value(FLOATS, 120.0, 50.0, again.peak_at())
+            warmup.cuts[:cuts], again.settings.value(FLOATS, 120.0, begin, again.peak_at())
         )  # fmt: skip
         assert epoch_of(again, step, above) is (step in (80, 100))
     assert not epoch_of(warmup, 110, nearly) and not warmup.is_lost()

@@ -185,12 +185,12 @@ class AutoWUState:
         the switch     when the last `patience` verdicts all say so: back to the learning rate at
                        the loss's minimum, mean of min (now/min)^argmin over the tests
 
-    Nothing found, the decay begins where the longest warmup ends. Unlike in the authors' code, it
-    is watched. With F the mean loss of the first epoch, and L that of the lowest:
+    The longest warmup ends with a switch, too: back to the learning rate of the lowest epoch, or
+    where this is the last, on from its last rate. In the authors' code it always goes on, and
+    nothing watches the decay. With F the mean loss of the first epoch, and L that of the lowest:
 
         the watch      when each loss of the last `patience` epochs is above (F + L)/2, half of the
-                       gain is lost: the rest decays from half of the peak, or where nothing was
-                       found from half of the learning rate of L
+                       gain is lost: the rest decays from half of the peak
 
     Attributes:
         points: (step, loss) of every finite loss of the warmup, step from 0.
@@ -244,9 +244,9 @@ class AutoWUState:
         Raises:
             FloatingPointError: where this epoch had no finite loss.
         """
-        if not self.is_rising(step):
-            return self._watch(step)
         last = self.verdicts[-1][0] if self.verdicts else 0
+        if last >= self.begin or self.watched:
+            return self._watch(step)
         if not self.points or self.points[-1][0] < last:
             raise FloatingPointError(
                 f"No loss of the steps {last:,} to {step:,} is finite: the minimum that AutoWarmup "
@@ -259,11 +259,13 @@ class AutoWUState:
         votes = sum(test.probability > self.settings.confidence for test in tests)
         self.verdicts.append((step, 2 * votes > len(tests)))
         recent = [passed for _, passed in self.verdicts[-self.settings.patience :]]
-        if len(recent) < self.settings.patience or not all(recent):
+        is_sure, self._losses = len(recent) == self.settings.patience and all(recent), []
+        if not is_sure and (self.is_rising(step) or self.lowest == step):
             return False
-        now, low = self.rate(step), self.settings.min_learning_rate
+        now, low = self.settings.warmup(step), self.settings.min_learning_rate
         rates = [low * (now / low) ** test.lowest for test in tests]
-        self.begin, self.peak, self.found = float(step), sum(rates) / len(rates), True
+        self.peak = sum(rates) / len(rates) if is_sure else self.settings.warmup(self.lowest)
+        self.begin, self.found = float(step), True
         return True
 
     def _watch(self, step):
@@ -275,8 +277,7 @@ class AutoWUState:
         since = self.cuts[-1][0] if self.cuts else 0
         if not self.is_lost(since):
             return False
-        peak = self.peak_at(step) if self.found else self.settings.warmup(self.lowest)
-        self.cuts.append((step, min(peak, self.peak_at(step)) / 2))
+        self.cuts.append((step, self.peak_at(step) / 2))
         return True
 
     def is_lost(self, since: int = 0) -> bool:
