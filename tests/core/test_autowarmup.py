@@ -147,8 +147,8 @@ def test_a_decay_that_loses_half_of_the_gain_goes_back_again(ends):
         went_back = epoch_of(warmup, 10 * step, [loss] * 10)
     begin, lowest = (50, 30) if found else (48, 50)
     assert (went_back, warmup.found, warmup.begin, warmup.lowest) == (found, found, begin, lowest)
-    # In the middle of all rates so far; at the end of the lowest epoch; the last.
-    peak = settings.warmup(25 if sure else 30) if found else 1.0
+    # In the middle of all rates so far; half of that at the end of the lowest epoch; the last.
+    peak = settings.warmup(25) if sure else settings.warmup(30) / 2 if found else 1.0
     assert warmup.peak == pytest.approx(peak)
     first = warmup.peak
     above, nearly = [3.5] * 10, [3.5] * 9 + [2.9]

@@ -185,9 +185,10 @@ class AutoWUState:
         the switch     when the last `patience` verdicts all say so: back to the learning rate at
                        the loss's minimum, mean of min (now/min)^argmin over the tests
 
-    The longest warmup ends with a switch, too: back to the learning rate of the lowest epoch, or
-    where this is the last, on from its last rate. In the authors' code it always goes on, and
-    nothing watches the decay. With F the mean loss of the first epoch, and L that of the lowest:
+    The longest warmup ends with a switch, too: back to half of the learning rate at the end of the
+    lowest epoch, or where this is the last, on from its last rate. In the authors' code it always
+    goes on, and nothing watches the decay. With F the mean loss of the first epoch, and L that of
+    the lowest:
 
         the watch      when each loss of the last `patience` epochs is above (F + L)/2, half of the
                        gain is lost: the rest decays from half of the peak
@@ -264,7 +265,7 @@ class AutoWUState:
             return False
         now, low = self.settings.warmup(step), self.settings.min_learning_rate
         rates = [low * (now / low) ** test.lowest for test in tests]
-        self.peak = sum(rates) / len(rates) if is_sure else self.settings.warmup(self.lowest)
+        self.peak = sum(rates) / len(rates) if is_sure else self.settings.warmup(self.lowest) / 2
         self.begin, self.found = float(step), True
         return True
 

@@ -21,8 +21,8 @@ class AutoWarmup(Callback):
         switch    when most of `tests` tests give P > confidence for `patience` epochs in a row:
                   restore the weights and the optimizer's state of the epoch that ended lowest,
                   and decay from the learning rate at the lowest loss
-        longest   when the longest warmup ends without it: restore the same, and decay from the
-                  learning rate at the end of that epoch
+        longest   when the longest warmup ends without it: restore the same, and decay from half of
+                  the learning rate at the end of that epoch
         decay     peak (1 + cos(pi s/S))/2 to 0 at the last step T
         watch     when every loss of `patience` decaying epochs is above the middle between the
                   lowest loss of the warmup and that of its first epoch: restore once more, and
