@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 from support.frontends import BACKEND, FRONTENDS, every_frontend, on_jax, on_tensorflow, uncompiled
@@ -268,38 +269,51 @@ def test_several_inputs_come_as_lists_or_dicts(frontend):
     assert_equal(trained(inputs, [x, 0 * x]), trained(inputs, {"a": x, "b": 0 * x}))
 
 
-@on_tensorflow
 @every_frontend
 def test_a_train_step_of_the_user_gets_what_fit_gives_it(frontend):
-    host, _ = FRONTENDS[frontend]
-    x, y = data()
+    host, ours = FRONTENDS[frontend]
+    (x, y), recipe = data(), recipe_of(((8, 1), (16, 1)))
 
     class Model(host.Sequential):
-        def train_step(self, data):
-            seen.append(data)
-            return {"loss": 0.0}
+        def train_step(self, *state_and_data):
+            *state, batch = state_and_data  # a state on JAX
+            batch = keras.tree.map_structure(lambda _: "array", batch)
+            seen.append(keras.tree.lists_to_tuples(batch))  # a generator has lists on torch
+            return ({"loss": 0.0}, *state) if state else {"loss": 0.0}
 
     class Batches(getattr(host.utils, "PyDataset", None) or host.utils.Sequence):
+        def __init__(self, batch):
+            super().__init__()
+            self.batch = batch
+
         def __len__(self):
             return 2
 
         def __getitem__(self, index):
-            return x[:11], y[:11], None
+            return self.batch
 
-    inputs = host.utils.timeseries_dataset_from_array(x, None, 1, batch_size=11)
-    for given, kind in (
-        ((x,), 0), ((x, None), 0), ((x, y, None), 2), (Batches(), 2), (inputs, 0),
-        ([(x,)], 1), ([{"a": x, "b": y}], dict),
+    def compiled():
+        model = Model([host.layers.Input((WIDTH,)), host.layers.Dense(1)])
+        model.compile(host.optimizers.SGD(recipe.schedule(ours.schedules)))
+        return model
+
+    arrays = [(x,), (x, None), (x, y, None), ([x, x],), ({"a": x, "b": y},)]
+    others = [Batches(x[:11]), Batches((x[:11], y[:11])), Batches({"a": x[:11], "b": y[:11]})]
+    if BACKEND == "tensorflow":
+        others += [host.utils.timeseries_dataset_from_array(x, None, 1, batch_size=11)]
+    for given in arrays + others:
+        seen = []
+        compiled().fit(*(given if isinstance(given, tuple) else [given]), verbose=0)
+        (wanted, *_), seen = seen, []
+        fit(frontend, compiled(), given, recipe)
+        assert seen and all(each == wanted for each in seen)
+    for given, wanted in (
+        (Batches((x[:11], y[:11], None)), ("array",) * 2), ([(x,)], ("array",)),
+        ([{"a": x}], {"a": "array"}),
     ):  # fmt: skip
         seen = []
-        model = Model([host.layers.Input((WIDTH,)), host.layers.Dense(1)])
-        model.compile(model_of(frontend).optimizer, "mse")
-        fit(frontend, model, given)
-        for each in seen:
-            if kind is dict:
-                assert sorted(each) == ["a", "b"]
-            else:
-                assert len(each) == kind if kind else each.shape[-1] == WIDTH
+        fit(frontend, compiled(), given, recipe)
+        assert seen and all(each == wanted for each in seen)
 
 
 # -- what callbacks see ----------------------------------------------------------------------------
@@ -587,8 +601,6 @@ def test_a_pass_that_is_shorter_than_it_was_said_to_be_is_an_error():
 
 @on_jax
 def test_devices_share_a_call():
-    import keras
-
     fit("keras", alone := model_of("keras"))
     keras.distribution.set_distribution(
         keras.distribution.DataParallel(devices=keras.distribution.list_devices()[:2])

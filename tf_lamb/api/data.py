@@ -35,6 +35,11 @@ def _as_given(batch):
     return _whole(batch) if isinstance(batch, (list, tuple)) else batch
 
 
+def _of_a_py_dataset(batch):
+    """A batch, of which inputs alone are a tuple; Keras 3 does so."""
+    return batch if isinstance(batch, dict) else _whole(batch)
+
+
 def source(name: str, data: Any) -> "Arrays | Batches":
     """What reads the data.
 
@@ -138,6 +143,7 @@ class Batches:
                 "batches."
             )
         self._data, self._skipped = data, 0
+        self._is_py_dataset = hasattr(type(data), "num_batches")  # of Keras 3
         self._told: int | None = None  # examples, by the first and last batch
 
     def count(self) -> int:
@@ -185,11 +191,12 @@ class Batches:
         it would be.
         """
         first, skipped = divmod(start, examples)
+        made = _of_a_py_dataset if self._is_py_dataset else _as_given
 
         def passes():
             for number in itertools.count():
                 self._tell("on_epoch_begin")
-                read = self._read(skipped if number == first else 0, examples, _as_given)
+                read = self._read(skipped if number == first else 0, examples, made)
                 if number >= first:
                     yield read
                 self._tell("on_epoch_end")

@@ -18,13 +18,24 @@ def _devices(model):
 
 
 def _fed(model, batches, first):
-    """On TensorFlow as a dataset; a generator has to give tuples."""
+    """On TensorFlow as a dataset."""
     if keras.backend.backend() != "tensorflow":
-        return batches if isinstance(first, tuple) else ((each,) for each in batches)
+        return batches if isinstance(first, tuple) else _bare(batches)
     from tf_lamb.tensorflow import feeding
 
     # seam: Keras 3.12.0 to 3.15.1, `_maybe_symbolic_build`.
     return feeding.dataset(batches, first, is_tried=model._distribute_strategy is not None)
+
+
+def _bare(batches):
+    """What `fit` reads inputs alone from: a generator would have to give tuples."""
+    # seam: Keras 3.12.0 to 3.15.1, whose `fit` takes an adapter.
+    from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
+
+    adapter = GeneratorDataAdapter((each,) for each in batches)
+    tuples = adapter.generator
+    adapter.generator = lambda: (each for (each,) in tuples())
+    return adapter
 
 
 fit_stages = make_fit_stages(keras, schedules, _devices, _fed)

@@ -15,7 +15,16 @@ def dataset(batches, first, is_tried=False):
     """
     passes = iter([[first], batches] if is_tried else [batches])
     signature = tf.nest.map_structure(
-        lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), first
+        lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), _tuples(first)
     )
-    made = tf.data.Dataset.from_generator(lambda: next(passes), output_signature=signature)
+    made = tf.data.Dataset.from_generator(
+        lambda: map(_tuples, next(passes)), output_signature=signature
+    )
     return made.prefetch(tf.data.AUTOTUNE)
+
+
+def _tuples(batch):
+    """The batch, with tuples for lists, each of which would become one array."""
+    if isinstance(batch, dict):
+        return {key: _tuples(each) for key, each in batch.items()}
+    return tuple(map(_tuples, batch)) if isinstance(batch, (list, tuple)) else batch

@@ -122,7 +122,7 @@ def make_fit_stages(
         with averaged_at_the_end(every):
             # Without an epoch: builds the model, and callbacks may restore a backup.
             (size, _), *_ = plan.calls(0)
-            first = _tuples(read.stream(0, seed, plan.examples)(size))
+            first = read.stream(0, seed, plan.examples)(size)
             history = fit(fed(model, (first for _ in itertools.count()), first), 1, 1, 1)
             done = every.done
             checks.check_restored(recipe, model.optimizer, done, plan.updates(done))
@@ -144,11 +144,4 @@ def _steps(calls: Iterable[tuple[int, int]]) -> int:
 def _batches(take, calls):
     """A generator, which a host reads exactly as far as an epoch goes."""
     sizes = itertools.chain.from_iterable(itertools.repeat(*each) for each in calls)
-    return (_tuples(take(size)) for size in sizes)
-
-
-def _tuples(batch):
-    """The batch, with tuples for lists: in a generator these would be arrays of their own."""
-    if isinstance(batch, dict):
-        return {key: _tuples(each) for key, each in batch.items()}
-    return tuple(map(_tuples, batch)) if isinstance(batch, (list, tuple)) else batch
+    return (take(size) for size in sizes)
