@@ -74,8 +74,15 @@ def _accumulated(optimizer) -> Mapping[int, int]:
     return {0: 1}
 
 
-def check_model(model: Any) -> None:
-    """Raises for a model that cannot be trained so."""
+def check_model(model: Any, ours: str) -> None:
+    """Raises for a model that cannot be trained so by `fit_stages` of a Keras, `ours`."""
+    bases = {base.__module__.partition(".")[0] for base in type(model).__mro__}
+    if ours not in bases and (theirs := bases & {"keras", "tf_keras"}):
+        (name,) = theirs
+        raise TypeError(
+            f"The model is of {name}, and this is the fit_stages of {ours}: call "
+            f"tf_lamb.{name}.fit_stages."
+        )
     if getattr(model, "optimizer", None) is None:
         raise ValueError(
             "The model is not compiled: call model.compile(optimizer=..., loss=...) first, with a "

@@ -73,7 +73,8 @@ def make_fit_stages(
             The `History` of all epochs.
 
         Raises:
-            TypeError: for what is no recipe, or data that can be read only once.
+            TypeError: for what is no recipe, a model of the other Keras, or data that can be read
+                only once.
             ValueError: for a model that is not compiled, a batch that shrinks or is larger than all
                 examples, or an optimizer that does not go with the recipe.
 
@@ -95,7 +96,7 @@ def make_fit_stages(
             - Smith et al., https://arxiv.org/abs/1711.00489
         """
         rate = schedule(recipe, schedules)
-        checks.check_model(model)
+        checks.check_model(model, host.__name__)
         stages = checks.stages_of(recipe, model.optimizer)
         checks.check_rates(recipe, model.optimizer, rate)
         checks.check_devices(stages, devices(model))
