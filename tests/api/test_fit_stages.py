@@ -221,6 +221,30 @@ def test_a_py_dataset_is_told_of_each_pass():
 
 
 @pytest.mark.once
+def test_a_py_dataset_may_tell_its_number_of_batches_alone():
+    """By `num_batches`, which is None for one without end."""
+    host, _ = FRONTENDS["keras"]
+
+    class Numbered(host.utils.PyDataset):
+        num_batches = 4
+
+        def __getitem__(self, index):
+            return sized[index]
+
+        def on_epoch_end(self):
+            sized.on_epoch_end()
+
+    sized = by_py_dataset(host, *data())
+    fit("keras", model := model_of("keras"), Numbered())
+    fit("keras", same := model_of("keras"), by_py_dataset(host, *data()))
+    assert_equal(state_of(same), state_of(model))
+    for told in (None, host.utils.PyDataset.num_batches):
+        Numbered.num_batches = told
+        with pytest.raises(ValueError, match="does not say how many .* pass examples="):
+            fit("keras", model_of("keras"), Numbered())
+
+
+@pytest.mark.once
 def test_batches_of_several_sizes_are_counted_or_refused():
     host, _ = FRONTENDS["keras"]
     x, y = data()

@@ -135,6 +135,7 @@ class Batches:
     """Batches that can be read again."""
 
     def __init__(self, name: str, data: Any):
+        self._is_py_dataset = hasattr(type(data), "num_batches")  # of Keras 3
         self._is_list = hasattr(data, "__getitem__") and hasattr(data, "__len__")
         if not self._is_list and (not hasattr(data, "__iter__") or iter(data) is data):
             raise TypeError(
@@ -143,20 +144,21 @@ class Batches:
                 "batches."
             )
         self._data, self._skipped = data, 0
-        self._is_py_dataset = hasattr(type(data), "num_batches")  # of Keras 3
         self._told: int | None = None  # examples, by the first and last batch
 
     def count(self) -> int:
         """The examples of a pass, which is read where only the number of batches is known."""
         try:
-            batches = len(self._data)
-        except TypeError:
+            batches = self._data.num_batches if self._is_py_dataset else len(self._data)
+        except (TypeError, NotImplementedError):
+            batches = None
+        if batches is None:  # or a PyDataset without end
             raise ValueError(
                 "data does not say how many examples it has: pass examples=, those of one pass."
-            ) from None
+            )
         if not batches:
             raise ValueError("data holds no batch.")
-        if self._is_list and not isinstance(self._data, list):
+        if hasattr(self._data, "__getitem__") and not isinstance(self._data, list):
             first, last = (_whole(self._data[i]) for i in (0, batches - 1))
             self._told = (batches - 1) * size_of(first) + size_of(last)
             return self._told
