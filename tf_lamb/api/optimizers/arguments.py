@@ -36,7 +36,8 @@ gradient_accumulation_steps: Micro-batches whose mean gradient makes one step; s
     and `iterations` count steps. A dict from a step to the number from there on makes a batch
     that grows, in one program: with `{0: 1, 500: 2, 900: 4}` a step takes two micro-batches from
     step 500 on. Then the attribute of this name is the largest number, and `get_config()` has the
-    dict. Defaults to None: every batch is a step.
+    dict. Micro-batches that `fit` leaves over at its end make no step and wait for the next ones,
+    as in Keras's optimizers. Defaults to None: every batch is a step.
 slot_dtype: "float32", or "bfloat16" with stochastic rounding: a moment or a velocity takes
     4 bytes a parameter, or 2. Defaults to "float32".
 master_weights: Whether float16 and bfloat16 variables have a float32 master, 4 bytes a
