@@ -8,7 +8,15 @@ import sys
 import keras
 import numpy as np
 import pytest
-from support.frontends import BACKEND, FRONTENDS, every_frontend, on_jax, on_tensorflow, uncompiled
+from support.frontends import (
+    BACKEND,
+    FRONTENDS,
+    every_frontend,
+    on_jax,
+    on_tensorflow,
+    precision,
+    uncompiled,
+)
 
 from tf_lamb.core import recipes
 from tf_lamb.core.recipes import Recipe, StagedRecipe
@@ -463,6 +471,30 @@ def test_a_killed_training_ends_with_the_same_weights(frontend, epoch, batch, tm
     assert not os.path.exists(os.path.join(backup, "chief")) and not (
         os.path.isdir(backup) and os.listdir(backup)
     )
+
+
+@every_frontend
+def test_where_float16_overflows_the_data_goes_on_and_is_resumed(frontend, tmp_path):
+    """A loss scale skips the first calls, until it has found its value."""
+    host, ours = FRONTENDS[frontend]
+    recipe = recipe_of(STAGES[:2])
+
+    def scaled():
+        return model_of(frontend, recipe, "LAMB", gradient_accumulation_steps={0: 1, 5: 2})
+
+    backup = str(tmp_path / "backup")
+    with precision(frontend, policy="mixed_float16"):
+        fit(frontend, whole := scaled(), recipe=recipe)
+        same = by_hand(scaled(), shuffled(), STAGES[:2], (1, 2))
+        with pytest.raises(Died):
+            fit(frontend, scaled(), recipe=recipe, callbacks=[
+                ours.BackupAndRestore(backup), dying(host, 1, 0)
+            ])  # fmt: skip
+        resumed = ours.BackupAndRestore(backup)
+        fit(frontend, model := scaled(), recipe=recipe, callbacks=[resumed])
+    assert 0 < int(whole.optimizer.iterations) < 8
+    assert_equal(state_of(same), state_of(whole))
+    assert_equal(state_of(whole), state_of(model))
 
 
 of_each_kind = pytest.mark.parametrize("frontend, kind", [

@@ -47,8 +47,8 @@ def make_fit_stages(
         grows. By micro-batches on one machine it saves updates and all-reduces, and no seconds
         else: a plain `fit` with the size of the micro-batch does the same.
 
-        Where `on_nonfinite` or `on_spike` skips a step, the data goes on, but neither the schedule
-        nor the number of micro-batches does: they count updates.
+        Where `on_nonfinite`, `on_spike` or the loss scale of float16 skips a step, the data goes
+        on, but neither the schedule nor the number of micro-batches does: they count updates.
 
         With `BackupAndRestore` among the callbacks a training that was killed goes on after its
         last epoch, with the batches that were due: of arrays always; of other data, if they come in
