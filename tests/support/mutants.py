@@ -46,6 +46,8 @@ SPIKES = "contracts/test_spikes.py"
 DECAYS = "contracts/test_decay_schedules.py"
 GROWING = "contracts/test_growing_batches.py"
 STAGES = "core/test_accumulation.py"
+GROWN = "core/test_growing.py"
+FIT_STAGES = "api/test_fit_stages.py"
 
 CORE = {
     ("lamb", LAMB): [
@@ -93,6 +95,20 @@ CORE = {
     ],
     ("accumulation", f"{STAGES}::test_what_cannot_be_is_refused"): [
         ("a batch may shrink", "or counts != sorted(counts)", ""),
+    ],
+    ("multiples", f"{GROWN}::test_a_larger_batch_is_not_begun_for_fewer_than_four_updates"): [
+        ("the batch shrinks at the end", "return np.maximum.accumulate(k)", "return k"),
+    ],
+    ("_stages", f"{GROWN}::test_every_rate_is_that_of_the_recipe_at_these_examples"): [
+        ("a stage counts its own steps", "begin += steps * k", "begin += steps"),
+    ],
+    ("_stage", f"{GROWN}::test_every_rate_is_that_of_the_recipe_at_these_examples"): [
+        ("the square root for SGD, too", "k if recipe.optimizer == 'SGD' else math.sqrt(k)",
+         "math.sqrt(k)"),
+    ],
+    ("Epochs._before", "core/test_epochs.py::test_an_epoch_is_the_updates_that_begin_in_it"): [
+        ("an update is of the epoch that it ends in", "math.ceil(at / stage.batch)",
+         "math.floor(at / stage.batch)"),
     ],
     ("lans", "core/test_lans.py::test_a_gradient_of_zeros_moves_what_decays_alone"): [
         ("a norm of 0 divides", "length + epsilon, 1.0", "length + epsilon, 0.0"),
@@ -555,6 +571,13 @@ TENSORFLOW = {
     ],
     ("Update._program", f"{STEPS}::test_variables_of_one_shape_keep_their_own_treatment"): [
         ("one program for every treatment", "(layer.treatments, *", "(None, *"),
+    ],
+    ("stages_of", f"{FIT_STAGES}::test_micro_batches_are_taken_from_the_optimizer[keras]"): [
+        ("the micro-batches of the first stage", "if step <= start][-1]", "if step <= start][0]"),
+    ],
+    ("Arrays.stream", f"{FIT_STAGES}::test_it_is_the_loop_of_its_updates[keras]"): [
+        ("every pass in one order", "np.random.default_rng((seed, each))",
+         "np.random.default_rng((seed, 0))"),
     ],
     ("path_of", f"{DEFECTS}::test_d05_patterns_see_the_name_of_the_layer[functional-keras]"): [
         ("patterns see the last name", "getattr(variable, 'path', None)", "variable.name"),
