@@ -8,6 +8,7 @@ import pytest
 from support.frontends import FRONTENDS, every_frontend, on_tensorflow
 
 from tf_lamb.api.find import rate
+from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.trials import Trials
 from tf_lamb.core import search as search_of
 
@@ -296,8 +297,6 @@ def test_averages_that_training_does_not_move_are_kept():
 
 def test_averages_of_batch_normalization_are_those_of_the_weights_that_are_judged():
     host, _ = FRONTENDS["keras"]
-    from tf_lamb.api.find.data import Examples
-
     layers = host.layers
     x, y = data()
     x = 3 * x + 5
@@ -337,8 +336,6 @@ def test_a_candidate_that_raises_at_a_gradient_that_is_not_finite_ends_no_search
 
 def test_a_loss_is_scaled_as_the_user_has_it_scaled():
     host, _ = FRONTENDS["keras"]
-    from tf_lamb.api.find.data import Examples
-
     own = host.optimizers.LossScaleOptimizer(host.optimizers.SGD(0.1), initial_scale=4.0)
     model = linear(host, own)
     with Trials(model, Examples(data()), BATCH) as trials:
@@ -404,6 +401,46 @@ def test_data_comes_as_arrays_batches_or_a_dataset():
     assert same.trials == other.trials
 
 
+def shuffled_dataset(host):
+    tf = pytest.importorskip("tensorflow")
+    return tf.data.Dataset.from_tensor_slices(data()).shuffle(EXAMPLES).batch(50)
+
+
+def shuffled_batches(host):
+    """Where one pass of three begins with the same batch."""
+    tf = pytest.importorskip("tensorflow")
+    return tf.data.Dataset.from_tensor_slices(data()).batch(50).shuffle(3, seed=4)
+
+
+def drawn_at_random(host):
+    class Drawn(getattr(host.utils, "PyDataset", None) or host.utils.Sequence):
+        def __init__(self):
+            super().__init__()
+            self.random = np.random.default_rng(3)
+
+        def __len__(self):
+            return EXAMPLES // 50
+
+        def __getitem__(self, index):
+            rows = self.random.integers(0, EXAMPLES, 50)
+            return tuple(each[rows] for each in data())
+
+    return Drawn()
+
+
+@pytest.mark.parametrize("make", [shuffled_dataset, shuffled_batches, drawn_at_random])
+@every_frontend
+def test_what_is_shuffled_anew_is_not_held_out_of_itself(frontend, make, monkeypatch):
+    """It would be trained on. Nothing is, and held-out examples of its own are the way out."""
+    host, ours = FRONTENDS[frontend]
+    model, shuffled = linear(host), make(host)
+    monkeypatch.setattr(model, "train_on_batch", lambda *_, **__: pytest.fail("a step was made"))
+    with pytest.raises(ValueError, match="first 160 cannot be held out: pass validation_data="):
+        search(ours, model, shuffled)
+    read = Examples(shuffled, held_out=data()).batches(EXAMPLES, 0)
+    assert not np.array_equal(next(read)[0], next(read)[0])
+
+
 def test_what_cannot_be_searched_is_refused_before_any_step():
     host, ours = FRONTENDS["keras"]
     x, y = data()
@@ -453,8 +490,8 @@ def test_what_cannot_be_searched_is_refused_before_any_step():
         search(ours, model, list(zip(x, y, strict=True)))
     with pytest.raises(ValueError, match="data has 1,600 examples, fewer than a tenth of exam"):
         search(ours, model, batched(host), examples=20000, budget=0.02)
-    with pytest.raises(ValueError, match="no example beyond the first 160 when it is read again"):
-        search(ours, model, Once(batched(host)), examples=1600)
+    with pytest.raises(ValueError, match="data has no example to train on when it is read again"):
+        search(ours, model, Once(batched(host)), examples=1600, validation_data=(x, y))
     with pytest.raises(TypeError, match="data holds lists of numbers"):
         search(ours, model, (x.tolist(), y.tolist()))
     refuses(ValueError, "arrays of validation_data hold 8", validation_data=(x, y[:8]))

@@ -1,6 +1,7 @@
 """Training data that is read again and again, in batches of any size."""
 
 import itertools
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,21 @@ def size_of(tree: Any) -> int:
     while isinstance(tree, (dict, list, tuple)):
         tree = next(iter(tree.values() if isinstance(tree, dict) else tree))
     return len(tree)
+
+
+def checksum(tree: Any, before: int = 0) -> int:
+    """The CRC-32 of the arrays, after that of others before."""
+    import numpy as np
+
+    def add(each):
+        nonlocal before
+        array = np.asarray(each)
+        # An array of strings holds only where they are.
+        held = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
+        before = zlib.crc32(held, before)
+
+    mapped(add, tree)
+    return before
 
 
 def _whole(batch):
@@ -144,6 +160,7 @@ class Batches:
                 "batches."
             )
         self._data, self._skipped = data, 0
+        self._held: int | None = None  # the checksum of what is held out
         self._told: int | None = None  # examples, by the first and last batch
 
     def count(self) -> int:
@@ -167,18 +184,22 @@ class Batches:
     def hold_out(self, wanted: int) -> tuple:
         """The first examples, which no batch has any longer."""
         self._skipped = wanted
-        return Rebatched(self._read()).take(wanted)
+        return Rebatched(self._compared()).take(wanted)
 
     def batches(self, size: int, seed: int) -> Iterator[tuple]:
-        """Batches without end, in the order of the data."""
+        """Batches without end, in the order of the data.
+
+        Raises:
+            ValueError: where a pass does not begin with the examples that are held out.
+        """
 
         def passes():
             while True:
-                left = self._read(self._skipped)
+                left = _between(self._skipped, None, self._compared())
                 if (first := next(left, None)) is None:
                     raise ValueError(
-                        f"data has no example beyond the first {self._skipped:,} when it is read "
-                        "again: it has to give the same ones each time, and more than are held out."
+                        "data has no example to train on when it is read again: pass what can be "
+                        "read again and again, such as arrays (x, y)."
                     )
                 yield from itertools.chain([first], left)
 
@@ -210,6 +231,23 @@ class Batches:
         every = map(self._data.__getitem__, range(len(self._data))) if self._is_list else self._data
         is_all = most is not None and most == self._told
         return _between(skipped, most, map(made, every), is_all)
+
+    def _compared(self):
+        """A pass; raises where it does not begin with the examples that are held out."""
+        at, seen = 0, 0
+        for batch in self._read():
+            if (left := self._skipped - at) > 0:
+                at += size_of(batch)
+                seen = checksum(mapped(lambda each, left=left: each[:left], batch), seen)
+                if at >= self._skipped and self._held is None:
+                    self._held = seen
+                elif at >= self._skipped and seen != self._held:
+                    raise ValueError(
+                        "data begins with other examples when it is read again, as where they are "
+                        f"shuffled or augmented anew, so that the first {self._skipped:,} cannot "
+                        "be held out: pass validation_data=."
+                    )
+            yield batch
 
     def _tell(self, event):
         """As `fit` does: a `PyDataset` or `Sequence` may shuffle."""

@@ -66,7 +66,8 @@ def find_batch(
         deadline: In hours. Defaults to None.
         most: The largest batch that is wanted. Defaults to None.
         examples: Examples of an epoch. Defaults to None: counted.
-        validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`.
+        validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`,
+            which then may not be shuffled anew for each pass.
         directory: A folder in which the search is saved, and from which it goes on after a kill.
             Defaults to None.
         verbose: Whether to print the cost beforehand, and each short run. Defaults to True.

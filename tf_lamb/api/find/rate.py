@@ -64,7 +64,8 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
                 to (): the model's own.
             epochs: Epochs of the run that the rate is for.
             examples: Examples of an epoch. Defaults to None: counted.
-            validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`.
+            validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`,
+                which then may not be shuffled anew for each pass.
             baseline_batch_size: The batch at which the model's optimizer was tuned. It is then a
                 candidate, with its rate times the square root of the ratio. Defaults to None.
             baseline_learning_rate: The rate that was tuned there. Defaults to None: the model's
