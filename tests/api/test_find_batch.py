@@ -226,6 +226,21 @@ def test_a_search_that_is_killed_in_every_stage_comes_to_the_same_answer(monkeyp
         search(ours, linear(host), data, directory=tmp_path, **{**how, "large_batch_size": 32})
 
 
+def test_a_search_does_not_go_on_with_other_data(monkeypatch, tmp_path):
+    host, ours = FRONTENDS["keras"]
+    how = {"baseline_epochs": 1, "large_batch_size": 64, "directory": tmp_path}
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trials, "step", interrupted)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            search(ours, linear(host), quadratic(4000), **how)
+    with pytest.raises(ValueError, match="holds a search with checksum_of_data="):
+        search(ours, linear(host), quadratic(4000, seed=1), **how)
+
+
 class Machine:
     """Epochs of `fit` by a law: 10 ms a call, 1 ms an example, 5 ms an update; one is quicker."""
 

@@ -152,6 +152,8 @@ def test_a_killed_search_goes_on_to_the_same_answer(stopped, tmp_path):
         search(ours, heavy, directory=tmp_path)
     with pytest.raises(ValueError, match="holds the weights of another model"):
         search(ours, linear(host), directory=tmp_path)
+    with pytest.raises(ValueError, match="holds a search with checksum_of_data=.* take another"):
+        search(ours, model_of(host), data(noise=0.4), directory=tmp_path)
 
 
 def test_arguments_of_numpy_are_saved_and_weights_in_bfloat16(tmp_path):
@@ -361,7 +363,7 @@ def test_a_search_that_fails_at_its_first_call_leaves_everything_as_it_was():
     assert_equal(before, [np.asarray(v) for m in model.metrics for v in m.variables])
 
 
-def batched(host):
+def batched():
     x, y = data()
     return [(x[i : i + 50], y[i : i + 50]) for i in range(0, EXAMPLES, 50)]
 
@@ -384,18 +386,18 @@ def test_arrays_may_be_a_part_of_the_epoch():
 
 def test_data_comes_as_arrays_batches_or_a_dataset():
     host, ours = FRONTENDS["keras"]
-    found = search(ours, linear(host), batched(host))
+    found = search(ours, linear(host), batched())
     assert found.examples == EXAMPLES
     held_out = tuple(each[:320] for each in data())
-    other = search(ours, linear(host), batched(host), validation_data=held_out)
+    other = search(ours, linear(host), batched(), validation_data=held_out)
     assert (found.train_steps, other.train_steps) == (800, 800)
 
     class Dataset(host.utils.PyDataset):
         def __len__(self):
-            return len(batched(host))
+            return len(batched())
 
         def __getitem__(self, index):
-            return batched(host)[index]
+            return batched()[index]
 
     same = search(ours, linear(host), Dataset(), validation_data=held_out)
     assert same.trials == other.trials
@@ -437,8 +439,25 @@ def test_what_is_shuffled_anew_is_not_held_out_of_itself(frontend, make, monkeyp
     monkeypatch.setattr(model, "train_on_batch", lambda *_, **__: pytest.fail("a step was made"))
     with pytest.raises(ValueError, match="first 160 cannot be held out: pass validation_data="):
         search(ours, model, shuffled)
-    read = Examples(shuffled, held_out=data()).batches(EXAMPLES, 0)
-    assert not np.array_equal(next(read)[0], next(read)[0])
+    read, again = (Examples(each, held_out=data()) for each in (shuffled, make(host)))
+    passes = read.batches(EXAMPLES, 0)
+    assert not np.array_equal(next(passes)[0], next(passes)[0])
+    assert read.checksum() == again.checksum()
+
+
+@pytest.mark.once
+def test_other_data_have_another_checksum():
+    (x, y), held_out = data(), data(noise=0.4)
+    assert Examples((x, y)).checksum() == Examples((x.copy(), y)).checksum()
+    words = np.char.add("word ", np.arange(EXAMPLES).astype(str)).astype(object)
+    known = {Examples((x, y)).checksum()}
+    for other in (
+        Examples((x + 1, y)), Examples((x, -y)), Examples((x, y), held_out), Examples(batched()),
+        Examples((x[:, 0], y)), Examples((words, y)), Examples((words[::-1], y)),
+        Examples((x, -y), held_out), Examples(batched()[::-1], held_out),
+    ):  # fmt: skip
+        assert other.checksum() not in known
+        known.add(other.checksum())
 
 
 def test_what_cannot_be_searched_is_refused_before_any_step():
@@ -452,7 +471,7 @@ def test_what_cannot_be_searched_is_refused_before_any_step():
             search(ours, of, **how)
 
     with pytest.raises(TypeError, match="a generator, which can be read once"):
-        search(ours, model, (batch for batch in batched(host)))
+        search(ours, model, (batch for batch in batched()))
     with pytest.raises(ValueError, match="54 examples to train on are fewer than batch_size=64"):
         search(ours, model, (x[:54], y[:54]), 64, validation_data=(x, y))
     with pytest.raises(ValueError, match="are too few to compare losses on"):
@@ -489,9 +508,9 @@ def test_what_cannot_be_searched_is_refused_before_any_step():
     with pytest.raises(ValueError, match="holds arrays of 1 and 8 rows, .* call batch"):
         search(ours, model, list(zip(x, y, strict=True)))
     with pytest.raises(ValueError, match="data has 1,600 examples, fewer than a tenth of exam"):
-        search(ours, model, batched(host), examples=20000, budget=0.02)
+        search(ours, model, batched(), examples=20000, budget=0.02)
     with pytest.raises(ValueError, match="data has no example to train on when it is read again"):
-        search(ours, model, Once(batched(host)), examples=1600, validation_data=(x, y))
+        search(ours, model, Once(batched()), examples=1600, validation_data=(x, y))
     with pytest.raises(TypeError, match="data holds lists of numbers"):
         search(ours, model, (x.tolist(), y.tolist()))
     refuses(ValueError, "arrays of validation_data hold 8", validation_data=(x, y[:8]))

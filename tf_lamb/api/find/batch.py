@@ -151,10 +151,10 @@ def find_batch(
     elif runs is not None:
         curve = steps.from_runs(runs).through(base, total)
 
-    saved = Saved(directory, {
+    saved = Saved(directory, read, {
         "baseline_batch_size": base, "steps": total, "learning_rate": rate,
         "large_batch_size": large, "micro_batch_size": micro_batch_size,
-        "held_out": read.held_out, "optimizer": type(own).__name__, **settings(own),
+        "optimizer": type(own).__name__, **settings(own),
     })  # fmt: skip
 
     def begin(batch, calls=1, averaged=1):

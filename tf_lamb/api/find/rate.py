@@ -143,13 +143,12 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
             )
         what = {
             "batch_size": batch_size, "steps": total, "rungs": list(lengths), "seed": seed,
-            "warmup": warmup, "decay": decay, "held_out": read.held_out,
-            "micro_batch_size": micro_batch_size,
+            "warmup": warmup, "decay": decay, "micro_batch_size": micro_batch_size,
             "candidates": [[each.name, each.start] for each in candidates],
         }  # fmt: skip
         for each in candidates:
             what |= settings(each.make(1.0))
-        saved = Saved(directory, what)
+        saved = Saved(directory, read, what)
         with Trials(model, read, batch_size, micro_batch_size, seed) as trials:
             saved.begin(trials)
             run = _Run(trials, saved, total, warmup, decay)

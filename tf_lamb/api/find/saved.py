@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.trials import Trials
 
 SEARCH, WEIGHTS = "search.json", "weights.npz"
@@ -25,17 +26,23 @@ class Saved:
 
     Args:
         directory: The folder, which is made; None keeps nothing.
-        what: The arguments of the search, which have to be those of the one that is there.
+        data: What it trains and judges on, which has to be that of the search that is there.
+        what: Its arguments, likewise.
 
     Raises:
         ValueError: if the folder holds another search.
     """
 
-    def __init__(self, directory: str | os.PathLike | None, what: dict[str, Any]):
+    def __init__(
+        self, directory: str | os.PathLike | None, data: Examples, what: dict[str, Any]
+    ):  # fmt: skip
         self._folder = os.fspath(directory) if directory else ""
-        self._what = json.loads(json.dumps(what, default=lambda each: type(each).__name__))
         self._made: list[list] = []  # keys and what was made
-        if not self._folder or not os.path.exists(self._path(SEARCH)):
+        if not self._folder:
+            return
+        what = {**what, "held_out": data.held_out, "checksum_of_data": data.checksum()}
+        self._what = json.loads(json.dumps(what, default=lambda each: type(each).__name__))
+        if not os.path.exists(self._path(SEARCH)):
             return
         with open(self._path(SEARCH)) as file:
             saved = json.load(file)
