@@ -200,7 +200,7 @@ def test_two_runs_of_lamb():
     assert steps.between(16) == pytest.approx((4825 / seed, 4825 * seed), rel=0.02)
 
 
-@given(positive, positive, st.floats(1.5, 100), st.integers(1, 3))
+@given(positive, st.floats(1, 1e3), st.floats(1.5, 100), st.integers(1, 3))
 @settings(max_examples=50, deadline=None)
 def test_runs_on_a_hyperbola_give_it_back(noise_scale, least, ratio, more):
     batches = [16 * ratio**i for i in range(1 + more)]
@@ -517,7 +517,8 @@ def test_the_text():
         (lambda: times.fit([16, 32], [1, 2], update=1), "update=1 s is no less than a step of 1 s"),
         (lambda: times.fit([16, 32], [1, math.nan]), "seconds must be a number"),
         (lambda: counts.from_runs([(64, 100)]), r"at two batches are needed, .*\[64.0\] alone"),
-        (lambda: counts.from_runs([(64, 100), (1024, 0)]), "steps must be a number"),
+        (lambda: counts.from_runs([(64, 100), (1024, 0)]), r"Steps in runs must be .* it is 0\."),
+        (lambda: counts.from_runs([(64, 100), (1e308, 9)]), "A batch in runs must be a number in"),
         (lambda: counts.from_runs([(64, 100), (1024, 10)], bound=0), "bound must be a number"),
         (lambda: counts.from_noise(math.nan, 32, 100), "noise must be a number"),
         (lambda: plan(baseline=0), "baseline must be a whole number"),
@@ -532,6 +533,24 @@ def test_the_text():
 def test_what_is_refused(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [None, 5, [64, 1024], {64: 100, 1024: 9}, [(64,), (1024, 9)], [(64, 100, 0)], "64:100"],
+)
+def test_runs_that_are_no_pairs_are_refused_in_one_sentence(runs):
+    with pytest.raises(TypeError, match=r"^runs must be pairs \(batch, steps\), such as .*, not "):
+        counts.from_runs(runs)
+
+
+@pytest.mark.parametrize(
+    "pair", [("64", 100), (64, "100"), (64, None), (64, True), ("batch", "steps"), (64, [100, 90])]
+)
+def test_a_pair_that_is_not_of_numbers_is_refused_and_names_its_half(pair):
+    half = "A batch" if isinstance(pair[0], str) else "Steps"
+    with pytest.raises(TypeError, match=f"^{half} in runs must be a number in .*, not "):
+        counts.from_runs([pair, (1024, 9)])
 
 
 def test_a_longer_run_has_the_same_noise_scale():

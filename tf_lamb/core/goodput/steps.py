@@ -107,12 +107,20 @@ def from_runs(runs: Iterable[tuple[float, float]], bound: float = math.inf) -> S
             Defaults to none.
 
     Raises:
-        ValueError: if all runs are of one batch, or a number is not positive.
+        TypeError: if they are no pairs of numbers.
+        ValueError: if all runs are of one batch, or a number is less than 1.
     """
     bound = _bound(bound)
+    try:
+        pairs = [(batch, steps) for batch, steps in runs]
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"runs must be pairs (batch, steps), such as [(32, 4800), (512, 400)], not {runs!r}."
+        ) from None
+    within = f"[1, {checks.MOST_STEPS}]"
     runs = sorted(
-        (checks.number("batch", b, "(0, inf)"), checks.number("steps", s, "(0, inf)"))
-        for b, s in runs
+        (checks.number("A batch in runs", b, within), checks.number("Steps in runs", s, within))
+        for b, s in pairs
     )
     batches = sorted({batch for batch, _ in runs})
     if len(batches) < 2:
