@@ -186,6 +186,23 @@ def test_a_schedule_of_the_rate_or_of_decay_is_no_obstacle():
     assert short.row.steps < 32 and short.code.startswith("print(found.recipe())")
 
 
+def test_the_budget_of_the_code_is_enough_for_a_model_with_batch_normalization(monkeypatch):
+    host, ours = FRONTENDS["keras"]
+    model = host.Sequential([
+        host.layers.Input((WIDTH,)), host.layers.BatchNormalization(), host.layers.Dense(1)
+    ])  # fmt: skip
+    model.compile(host.optimizers.SGD(RATE), "mse")
+    found = search(ours, model, step_seconds={16: 0.026, 4096: 0.027}, noise_scale=500)
+
+    def begun(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trials, "step", begun)
+    names = {"tf_lamb": ours, "model": model, "data": quadratic()}
+    with pytest.raises(KeyboardInterrupt):
+        exec(found.code, names)
+
+
 @pytest.mark.slow
 def test_a_search_that_is_killed_in_every_stage_comes_to_the_same_answer(monkeypatch, tmp_path):
     """Once while steps are timed, then again and again, in lives that grow longer."""

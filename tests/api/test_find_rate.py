@@ -22,11 +22,11 @@ def data(noise=0.5):
     return x, y.astype("float32")
 
 
-def model_of(host, optimizer="sgd", **compiled):
+def model_of(host, optimizer="sgd", width=4, **compiled):
     layers = host.layers
     host.utils.set_random_seed(1)
     model = host.Sequential([
-        layers.Input((WIDTH,)), layers.Dense(4), layers.BatchNormalization(),
+        layers.Input((WIDTH,)), layers.Dense(width), layers.BatchNormalization(),
         layers.Dropout(0.1, seed=2), layers.Dense(1),
     ])  # fmt: skip
     model.compile(optimizer, "mse", metrics=["mae"], **compiled)
@@ -109,7 +109,7 @@ def test_everything_is_as_it_was(frontend):
     optimizer, before = model.optimizer, state_of(model)
     random.seed(3)
     np.random.seed(4)
-    search(ours, model, optimizers=["LAMB"], budget=0.3)
+    search(ours, model, optimizers=["LAMB"], budget=0.4)
     assert model.optimizer is optimizer
     assert_equal(before, state_of(model))
     assert random.random() == random.Random(3).random()
@@ -145,13 +145,13 @@ def test_a_killed_search_goes_on_to_the_same_answer(stopped, tmp_path):
     found = search(ours, other, directory=tmp_path)
     assert_equal(before, state_of(other))
     assert (found.rate, found.trials) == (want.rate, want.trials)
-    with pytest.raises(ValueError, match="holds a search with batch_size=32, and this one has 64"):
-        search(ours, model_of(host), batch_size=64, directory=tmp_path)
+    with pytest.raises(ValueError, match="holds a search with batch_size=32, and this one has 16"):
+        search(ours, model_of(host), batch_size=16, directory=tmp_path)
     heavy = model_of(host, host.optimizers.SGD(0.01, momentum=0.9))
     with pytest.raises(ValueError, match="holds a search with SGD.momentum=0.0, and this one has"):
         search(ours, heavy, directory=tmp_path)
     with pytest.raises(ValueError, match="holds the weights of another model"):
-        search(ours, linear(host), directory=tmp_path)
+        search(ours, model_of(host, width=5), directory=tmp_path)
     with pytest.raises(ValueError, match="holds a search with checksum_of_data=.* take another"):
         search(ours, model_of(host), data(noise=0.4), directory=tmp_path)
 
@@ -293,7 +293,7 @@ def test_averages_that_training_does_not_move_are_kept():
 
     model = host.Sequential([host.layers.Input((WIDTH,)), Fixed(), host.layers.Dense(1)])
     model.compile("sgd", "mse")
-    found = search(ours, model, budget=0.3)
+    found = search(ours, model, budget=0.4)
     assert min(trial.loss for trial in found.trials) < 1
 
 
@@ -313,6 +313,16 @@ def test_averages_of_batch_normalization_are_those_of_the_weights_that_are_judge
         assert_equal(weights, [np.asarray(w) for w in model.trainable_variables])
         np.testing.assert_allclose(model.layers[0].moving_mean, x.mean(0), atol=0.5)
         np.testing.assert_allclose(model.layers[0].moving_variance, x.var(0), rtol=0.2)
+
+
+def test_the_cost_counts_the_batches_for_batch_normalization(monkeypatch):
+    """16 micro-batches at a rate of 0."""
+    host, ours = FRONTENDS["keras"]
+    rates, step = [], Trials.step
+    monkeypatch.setattr(Trials, "step", lambda self, r: (rates.append(r), step(self, r))[1])
+    found = search(ours, model_of(host, "adam"), micro_batch_size=16, budget=0.3)
+    assert rates.count(0.0) == 16 / 2 * len(found.trials)
+    assert found.cost == len(rates) / found.train_steps <= 0.3
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "SGDP"])

@@ -1,5 +1,6 @@
 """Which rate is best, by short runs whose truth is known."""
 
+import itertools
 import math
 import random
 
@@ -94,19 +95,21 @@ def test_where_every_run_is_lost_the_search_goes_down():
 
 @pytest.mark.parametrize("optimizers", [1, 2, 4])
 @pytest.mark.parametrize("budget", [0.1, 0.5, 3.0])
-def test_a_search_stays_in_its_budget(optimizers, budget):
+@pytest.mark.parametrize("beside", [0, 16])
+def test_a_search_stays_in_its_budget(optimizers, budget, beside):
     for total in (500, 4000, 10**6):
-        lengths = search.rungs(total, optimizers, budget)
+        lengths = search.rungs(total, optimizers, budget, beside)
         assert lengths[1] == search.LONGER * lengths[0] <= total
-        assert search.most_steps(lengths, optimizers) <= budget * total
+        most = search.most_steps(lengths, optimizers, beside)
+        assert most <= budget * total or lengths == (0, 0)
 
 
 def test_the_least_budget_is_enough():
-    for total in (40, 147, 5000):
+    for total, beside in itertools.product((40, 147, 700, 5000), (0, 1, 16)):
         for optimizers in (1, 3):
-            budget = search.least_budget(total, optimizers)
-            assert search.rungs(total, optimizers, budget)[0] >= search.LEAST_STEPS
-            assert search.rungs(total, optimizers, 0.8 * budget)[0] < search.LEAST_STEPS
+            budget = search.least_budget(total, optimizers, beside)
+            assert search.rungs(total, optimizers, budget, beside)[0] >= search.LEAST_STEPS
+            assert search.rungs(total, optimizers, 0.8 * budget, beside)[0] < search.LEAST_STEPS
 
 
 def test_a_paired_difference_is_told_where_the_losses_alone_would_not():

@@ -54,20 +54,26 @@ class Trial:
         return statistics.fmean(self.losses) if self.losses else math.inf
 
 
-def rungs(total: int, optimizers: int, budget: float) -> tuple[int, int]:
-    """Steps of a run on each rung, so that the search takes `budget` of `total` steps at most."""
-    first = min(int(budget * total / most_steps((1, LONGER), optimizers)), total // LONGER)
+def rungs(total: int, optimizers: int, budget: float, beside: int = 0) -> tuple[int, int]:
+    """Steps of a run on each rung, so that the search takes `budget` of `total` steps at most.
+
+    Args:
+        beside: Steps that every run takes besides, here and below.
+    """
+    left = max(0.0, round(budget * total, 6) - most_steps((0, 0), optimizers, beside))
+    first = min(int(left / most_steps((1, LONGER), optimizers)), total // LONGER)
     return first, first * LONGER
 
 
-def least_budget(total: int, optimizers: int) -> float:
+def least_budget(total: int, optimizers: int, beside: int = 0) -> float:
     """The smallest budget with which a search can be begun."""
-    return math.ceil(100 * most_steps((LEAST_STEPS, SHORTEST), optimizers) / total) / 100
+    return math.ceil(100 * most_steps((LEAST_STEPS, SHORTEST), optimizers, beside) / total) / 100
 
 
-def most_steps(lengths: tuple[int, int], optimizers: int) -> int:
+def most_steps(lengths: tuple[int, int], optimizers: int, beside: int = 0) -> int:
     """The most steps that a search takes."""
-    return lengths[0] * FIRST * optimizers + lengths[1] * SECOND * min(optimizers, FINALISTS)
+    first, second = (beside + each for each in lengths)
+    return first * FIRST * optimizers + second * SECOND * min(optimizers, FINALISTS)
 
 
 def tried(rate: float, steps: int, total: int) -> float:

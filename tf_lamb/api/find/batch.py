@@ -11,7 +11,7 @@ from tf_lamb.api.find import reach, seconds
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found_batch import FoundBatch
 from tf_lamb.api.find.saved import Saved, settings
-from tf_lamb.api.find.trials import Trials, check, tuned_rate
+from tf_lamb.api.find.trials import Trials, check, normalizations, tuned_rate
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks
 from tf_lamb.core.goodput import plan, steps, time
@@ -197,6 +197,7 @@ def find_batch(
         answer=answer, runs=tuple(made), target=target, timed=how, optimizer=own,
         learning_rate=rate, baseline_epochs=baseline_epochs, examples=read.examples,
         cost=sum(run.batch * run.made for run in made) / (base * total),
+        normalizes=bool(normalizations(model)),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from tf_lamb.api import plots
 from tf_lamb.api.find import reach
+from tf_lamb.api.find.trials import AVERAGED
 from tf_lamb.core import search
 from tf_lamb.core.goodput.plan import Answer, Row
 from tf_lamb.core.recipes.recipe import Recipe
@@ -23,6 +24,7 @@ class FoundBatch:
         timed: How far the seconds of a step were measured.
         baseline_epochs, examples: Of the baseline.
         cost: Examples that the short runs trained on, over those of the baseline.
+        normalizes: Whether the model has batch normalization, which `find_rate` takes time for.
     """
 
     answer: Answer
@@ -34,6 +36,7 @@ class FoundBatch:
     cost: float
     optimizer: Any = dataclasses.field(repr=False)
     learning_rate: float
+    normalizes: bool
 
     @property
     def row(self) -> Row:
@@ -82,7 +85,8 @@ class FoundBatch:
         if row.steps < search.SHORTEST:
             return f"print(found.recipe())  # {row.steps} steps are too few to search the rate in"
         more = f" micro_batch_size={row.batch // calls}," if calls > 1 else ""
-        if (budget := search.least_budget(row.steps, 1)) > 0.5:  # its default
+        beside = math.ceil(AVERAGED / calls) if self.normalizes else 0
+        if (budget := search.least_budget(row.steps, 1, beside)) > 0.5:  # its default
             more += f" budget={budget},"
         given = ""
         if self.optimizer.get_config()["learning_rate"] != self.learning_rate:

@@ -75,7 +75,7 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
             micro_batch_size: Examples of a call, where a batch does not fit: gradients are
                 accumulated. Defaults to None: the batch.
             budget: The most that the search may cost, in examples of the real run. Defaults to 0.5.
-                Evaluations come on top, and with batch normalization 16 batches a run.
+                Evaluations come on top.
             seed: Seed of the order of the data. Defaults to 0.
             directory: A folder in which the search is saved, and from which it goes on after a
                 kill. Defaults to None.
@@ -134,26 +134,27 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
                 f"A run of {total:,} steps is too short to be searched, {search.SHORTEST} are the "
                 "least: train it in full at half, once and twice the rate of recipes.transfer."
             )
-        lengths = search.rungs(total, len(candidates), budget)
-        if lengths[0] < search.LEAST_STEPS:
-            raise ValueError(
-                f"budget={budget:g} is too small for a run of {total:,} steps: the first runs "
-                f"would have {lengths[0]} steps, and {search.LEAST_STEPS} are the least. Pass "
-                f"budget={search.least_budget(total, len(candidates))}, or take recipes.transfer."
-            )
-        what = {
-            "batch_size": batch_size, "steps": total, "rungs": list(lengths), "seed": seed,
-            "warmup": warmup, "decay": decay, "micro_batch_size": micro_batch_size,
-            "candidates": [[each.name, each.start] for each in candidates],
-        }  # fmt: skip
-        for each in candidates:
-            what |= settings(each.make(1.0))
-        saved = Saved(directory, read, what)
         with Trials(model, read, batch_size, micro_batch_size, seed) as trials:
+            many, beside = len(candidates), trials.beside
+            lengths = search.rungs(total, many, budget, beside)
+            if lengths[0] < search.LEAST_STEPS:
+                raise ValueError(
+                    f"budget={budget:g} is too small for a run of {total:,} steps: the first runs "
+                    f"would have {lengths[0]} steps, and {search.LEAST_STEPS} are the least. Pass "
+                    f"budget={search.least_budget(total, many, beside)}, or take recipes.transfer."
+                )
+            what = {
+                "batch_size": batch_size, "steps": total, "rungs": list(lengths), "seed": seed,
+                "warmup": warmup, "decay": decay, "micro_batch_size": micro_batch_size,
+                "candidates": [[each.name, each.start] for each in candidates],
+            }  # fmt: skip
+            for each in candidates:
+                what |= settings(each.make(1.0))
+            saved = Saved(directory, read, what)
             saved.begin(trials)
             run = _Run(trials, saved, total, warmup, decay)
             trials.check_finite()
-            most = search.most_steps(lengths, len(candidates))
+            most = search.most_steps(lengths, many, beside)
             if verbose:
                 print(
                     f"find_rate: runs of {lengths[0]:,} and {lengths[1]:,} steps, at most "
@@ -169,7 +170,7 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
             "epochs": epochs, "examples": read.examples, "decay": decay, "schedules": schedules,
             "calls": calls,
         }  # fmt: skip
-        return _answer(candidates, lengths, made, **of_run)
+        return _answer(candidates, lengths, made, beside, **of_run)
 
     find_rate.__qualname__ = "find_rate"  # as errors of missing arguments show it
     return find_rate
@@ -186,7 +187,7 @@ class _Run:
         tried = search.tried(rate, steps, self.total)
         key = [candidate.name, rate, steps, order]
         losses = self.saved.once(key, lambda: self._train(tried, steps, order))
-        self.done += steps
+        self.done += steps + self.trials.beside
         self._show(self.done)
         return search.Trial(candidate.name, rate, tried, steps, tuple(losses))
 
@@ -251,9 +252,9 @@ def _rung(run, candidate, trials, start, factor, steps, most):
     return trials
 
 
-def _answer(candidates, lengths, made, train_steps, **of_run) -> FoundRate:
+def _answer(candidates, lengths, made, beside, train_steps, **of_run) -> FoundRate:
     every = tuple(trial for rungs in made.values() for rung in rungs for trial in rung)
-    cost = sum(trial.steps for trial in every) / train_steps
+    cost = sum(each.steps + beside * bool(each.losses) for each in every) / train_steps
     firsts, finals = (
         {name: each for name, rungs in made.items() if (each := search.plateau(rungs[i]))}
         for i in (0, 1)

@@ -161,6 +161,11 @@ class Trials:
         self._left = left
         return losses
 
+    @property
+    def beside(self) -> int:
+        """Updates that `judge` makes beside those of a run."""
+        return math.ceil(self.averaged / self.calls) if normalizations(self.model) else 0
+
     def epochs(self, batch: tuple, steps: int, count: int) -> list[float]:
         """Seconds of so many epochs of `fit` on one batch, at a rate of 0, after two to begin."""
         self.model.optimizer.learning_rate = 0.0
@@ -180,21 +185,14 @@ class Trials:
 
         They would lag behind a short run. From zero, n batches give (1 - momentum^n) of their mean.
         """
-        # seam: Keras 3.15.1, tf_keras 2.20.1. No public walk reaches layers inside of layers.
-        layers = [
-            each
-            for each in self.model._flatten_layers()
-            if hasattr(each, "moving_variance") and each.trainable
-        ]
-        if not layers:
+        if not (layers := normalizations(self.model)):
             return
         self._put(self._slots, self._empty)  # with no momentum, nothing moves at a rate of 0
         averages = [(each.moving_mean, each.moving_variance) for each in layers]
         before = [_copies(each) for each in averages]
         for each in itertools.chain(*averages):
             each.assign(0 * each.numpy())
-        updates = math.ceil(self.averaged / self.calls)
-        for _ in range(updates):
+        for _ in range(self.beside):
             self.step(0.0)
         size = self.batch_size // self.calls
         for layer, pair, old in zip(layers, averages, before, strict=True):
@@ -202,7 +200,7 @@ class Trials:
                 self._put(pair, old)
                 continue
             groups = size // getattr(layer, "group_size", size)  # of a ghost batch
-            kept = layer.momentum ** (updates * self.calls * groups)
+            kept = layer.momentum ** (self.beside * self.calls * groups)
             for average in pair:
                 average.assign(average.numpy() / (1 - kept))
 
@@ -260,6 +258,13 @@ def _loss(name, logs):
 
 def _copies(variables):
     return [variable.numpy().copy() for variable in variables]
+
+
+def normalizations(model: Any) -> list:
+    """Its layers of batch normalization whose averages training moves."""
+    # seam: Keras 3.15.1, tf_keras 2.20.1. No public walk reaches layers inside of layers.
+    every = model._flatten_layers()
+    return [each for each in every if hasattr(each, "moving_variance") and each.trainable]
 
 
 def tuned_rate(optimizer: Any, given: float | None) -> float:
