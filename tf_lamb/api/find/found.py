@@ -11,6 +11,14 @@ from tf_lamb.core.recipes.recipe import Recipe
 from tf_lamb.core.tables import table
 
 
+def training(batch_size: int, epochs: float, note: str = "") -> str:
+    """The lines of code that train with a `FoundRate`."""
+    return (
+        f"model.compile(optimizer=found.optimizer(), loss=model.loss){note}\n"
+        f"model.fit(x, y, batch_size={batch_size}, epochs={math.ceil(epochs)})"
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Candidate:
     """An optimizer that a search tries.
@@ -134,12 +142,8 @@ class FoundRate:
     @property
     def code(self) -> str:
         """The lines of code that train with it."""
-        return (
-            f"model.compile(optimizer=found.optimizer(), loss=model.loss)  # {self.optimizer_name},"
-            f" peak {self.learning_rate:.3g}\n"
-            f"model.fit(x, y, batch_size={self.batch_size // self.calls}, "
-            f"epochs={math.ceil(self.epochs)})"
-        )
+        note = f"  # {self.optimizer_name}, peak {self.learning_rate:.3g}"
+        return training(self.batch_size // self.calls, self.epochs, note)
 
     def __str__(self) -> str:
         rows = [("optimizer", "learning rate", "tried at", "steps", "held-out loss", "")]

@@ -6,6 +6,7 @@ from typing import Any
 
 from tf_lamb.api import plots
 from tf_lamb.api.find import reach
+from tf_lamb.api.find.found import training
 from tf_lamb.api.find.trials import AVERAGED
 from tf_lamb.core import search
 from tf_lamb.core.goodput.plan import Answer, Row
@@ -91,14 +92,12 @@ class FoundBatch:
         given = ""
         if self.optimizer.get_config()["learning_rate"] != self.learning_rate:
             given = f", baseline_learning_rate={self.learning_rate}"
-        modules = " ".join(cls.__module__ for cls in type(self.optimizer).__mro__)
-        of_host = "tf_lamb.tf_keras" if "tf_keras." in modules else "tf_lamb"
+        packages = {cls.__module__.partition(".")[0] for cls in type(self.optimizer).__mro__}
         return (
-            f"found = {of_host}.find_rate(\n"
+            f"found = tf_lamb.{'tf_keras' if 'tf_keras' in packages else 'keras'}.find_rate(\n"
             f"    model, data, {row.batch}, epochs={self.epochs:.6g},{more}\n"
             f"    baseline_batch_size={self.answer.baseline}{given})\n"
-            "model.compile(optimizer=found.optimizer(), loss=model.loss)\n"
-            f"model.fit(x, y, batch_size={row.batch // calls}, epochs={math.ceil(self.epochs)})"
+            + training(row.batch // calls, self.epochs)
         )
 
     def __str__(self) -> str:
