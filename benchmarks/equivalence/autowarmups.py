@@ -11,6 +11,7 @@ that of the tuned run:
     peak        the decay begins from the tuned rate
     retreat     no step is lost: the decay begins at the step to which it goes back
     decay       linear
+    warmup      none, as of the tuned run: the decay takes all steps
     settings    beta_1, weight decay and clipping
     all         the tuned run
 
@@ -38,14 +39,14 @@ from benchmarks.run_log import Log
 REGISTERED = "benchmarks/logs/equivalence_flights.jsonl"
 LOG = "benchmarks/logs/equivalence_autowarmups.jsonl"
 RATIOS, SEEDS = (8, 32), range(1, 9)
-GIVEN = ("as it is", "peak", "retreat", "decay", "settings", "all")
+GIVEN = ("as it is", "peak", "retreat", "decay", "warmup", "settings", "all")
 UNTUNED = Settings(rate=1.0, beta_1=0.9, warmup=0.0, weight_decay=0.0, global_clipnorm=None)
 
 
 def rates(found, best, given):
     """The rate of every step that counts; what was lost at the retreat is no step."""
-    back = found["back"]
-    left = found["steps"] - (back if given == "retreat" else found["switch"])
+    back = 0 if given == "warmup" else found["back"]
+    left = found["steps"] - (found["switch"] if given not in ("retreat", "warmup") else back)
     part = np.arange(left) / left
     fall = 1 - part if given == "decay" else (1 + np.cos(math.pi * part)) / 2
     peak = best.rate if given == "peak" else found["peak"]
@@ -106,9 +107,9 @@ def main():
 
             line = log.run({"ratio": ratio, "seed": seed}, made)
             for given, loss in {"fit": line["fit"], **line["test"]}.items():
-                lost.setdefault(given, []).append(loss - whole[seed])
+                lost.setdefault(given, []).append(math.inf if loss is None else loss - whole[seed])
         for given, each in lost.items():
-            told = statistics.mean(each), statistics.stdev(each)
+            told = statistics.median(each), max(each)
             print(ratio, given, *(f"{1000 * number:+.1f}" for number in told))
 
 

@@ -289,8 +289,17 @@ def of_autowarmup():
             )
             for name in ("watched", "unwatched")
         }  # fmt: skip
-        plain[kind]["best"] = max((run["test"] for run in mine if run["peak"]), default=None)
-    return plain
+        plain[kind]["best"] = max(run["test"] for run in mine if run["peak"])
+    base = {
+        run["seed"]: run["test"] for run in runs("equivalence_flights", arm="tuned lamb", ratio=1)
+    }
+    lost = collections.defaultdict(list)
+    for run in runs("equivalence_autowarmups"):
+        for given, loss in run["test"].items():
+            lost[given, run["ratio"]].append(math.inf if loss is None else loss - base[run["seed"]])
+    median = {key: 1000 * statistics.median(each) for key, each in lost.items()}
+    given = dict.fromkeys(given for given, _ in median)
+    return plain | {"given": {k: f"{median[k, 8]:+.1f} | {median[k, 32]:+.1f}" for k in given}}
 
 
 def of_transfer():

@@ -183,7 +183,8 @@ class AutoWUState:
 
         the verdict    most tests say P > confidence
         the switch     when the last `patience` verdicts all say so: back to the learning rate at
-                       the loss's minimum, mean of min (now/min)^argmin over the tests
+                       the loss's minimum, mean of min (now/min)^argmin over the tests, and at
+                       most that at the end of the lowest epoch
 
     The longest warmup ends with a switch, too: back to half of the learning rate at the end of the
     lowest epoch, or where this is the last, on from its last rate. In the authors' code it always
@@ -265,7 +266,8 @@ class AutoWUState:
             return False
         now, low = self.settings.warmup(step), self.settings.min_learning_rate
         rates = [low * (now / low) ** test.lowest for test in tests]
-        self.peak = sum(rates) / len(rates) if is_sure else self.settings.warmup(self.lowest) / 2
+        ended = self.settings.warmup(self.lowest)
+        self.peak = min(sum(rates) / len(rates), ended) if is_sure else ended / 2
         self.begin, self.found = float(step), True
         return True
 

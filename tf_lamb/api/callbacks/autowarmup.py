@@ -20,7 +20,7 @@ class AutoWarmup(Callback):
                   earlier loss was lower, by a Gaussian process over them
         switch    when most of `tests` tests give P > confidence for `patience` epochs in a row:
                   restore the weights and the optimizer's state of the epoch that ended lowest,
-                  and decay from the learning rate at the lowest loss
+                  and decay from the learning rate at the lowest loss, at most that of its end
         longest   when the longest warmup ends without it: restore the same, and decay from half of
                   the learning rate at the end of that epoch
         decay     peak (1 + cos(pi s/S))/2 to 0 at the last step T
