@@ -5,6 +5,8 @@ import math
 from benchmarks.equivalence.protocol import FROZEN
 from benchmarks.equivalence.statistics import holm, saving, worse_by
 
+TAUS = (1, 1.25, 1.5, 2, 4)
+
 
 def rows(name, found):
     """A row an arm and ratio: n, updates, examples, worse by, its bound, held, saved, interval."""
@@ -57,6 +59,27 @@ def table(name, found) -> str:
         own = [row for row in every if row["arm"] == arm]
         losses, savings = [_loss(row, unit) for row in own], [_saving(row) for row in own]
         lines.append([f"`{arm}`", str(own[0]["n"]), *losses, str(largest(own)), *savings])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def profile(of: dict) -> str:
+    """A performance profile, in Markdown: an arm's share of workloads and ratios, within tau.
+
+    A share counts where it needs at most tau times the updates of the best arm there. `of` has the
+    rows of each workload; where no arm arrives, there is nothing to compare.
+    """
+    saved: dict = {}
+    for name, every in of.items():
+        for row in every:
+            saved.setdefault((name, row["ratio"]), {})[row["arm"]] = row["saved"][0]
+    saved = {key: arms for key, arms in saved.items() if any(arms.values())}
+    head = ["arm", *(f"tau = {tau:g}" for tau in TAUS)]
+    lines = [head, ["---"] * len(head)]
+    for arm in dict.fromkeys(arm for arms in saved.values() for arm in arms):
+        own = [max(arms.values()) / arms[arm] if arms.get(arm) else math.inf
+               for arms in saved.values()]  # fmt: skip
+        shares = [sum(each <= tau for each in own) for tau in TAUS]
+        lines.append([f"`{arm}`", *(f"{share} of {len(own)}" for share in shares)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

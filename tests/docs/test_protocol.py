@@ -72,6 +72,17 @@ def test_a_run_that_does_not_arrive_saves_nothing():
     assert (median, low, high) == (4.0, 0.0, 8.0)
 
 
+def test_a_profile_counts_where_an_arm_is_near_the_best():
+    def rows(**saved):
+        return [{"arm": arm, "ratio": ratio, "saved": (best, 0, 0)} for arm, each in saved.items()
+                for ratio, best in zip((8, 32), each, strict=True)]  # fmt: skip
+
+    of = {"one": rows(a=(8, 0), b=(4, 0)), "two": rows(a=(0, 10), b=(6, 8))}
+    _, _, a, b = [line.split(" | ")[1:] for line in report.profile(of).splitlines()]
+    assert a == ["2 of 3"] * 4 + ["2 of 3 |"]  # nothing arrives in the fourth place
+    assert b == ["1 of 3", "2 of 3", "2 of 3", "3 of 3", "3 of 3 |"]
+
+
 @pytest.mark.filterwarnings("ignore:LEGW. warmup takes")
 def test_the_arms_are_what_the_page_says():
     settings = protocol.Settings(0.01, 0.9, 0.1, 0.01, None)
