@@ -72,6 +72,7 @@ def _key(line) -> tuple:
 def _alone():
     """A process of several: one thread is its share of the machine."""
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # of the factorizations, whose threads wait for others
 
 
 def make(group: list[Run]) -> list[tuple[Run, dict]]:

@@ -59,15 +59,15 @@ class Program:
         rate = self.optimizer._learning_rate
         self.rate = next(i for i, v in enumerate(self.optimizer.variables) if v is rate)
         self._tell = jax.jit(self._outputs)
-        self._advance = jax.jit(self._steps, donate_argnums=0)
+        self.advance = jax.jit(self._steps, donate_argnums=0)
 
     def run(self, recipe, seed: int) -> dict:
         """Held-out losses at `looks` places of a run, updates at each, and the test's score."""
         valid, test = self.workload.parts[1:]
-        state, losses, updates = self._start(seed), [], []
+        state, losses, updates = self.start(seed), [], []
         for done, batches, rates in pieces(recipe, len(self.y), seed):
             for batch, own in zip(batches, rates, strict=True):
-                state = self._advance(state, np.int32(len(own)), *_padded(batch, own))
+                state = self.advance(state, np.int32(len(own)), *_padded(batch, own))
             losses.append(float(self.workload.loss(valid[1], self.tell(state, valid[0]))))
             updates.append(done)
             if not math.isfinite(losses[-1]):
@@ -85,7 +85,8 @@ class Program:
         parts = (jax.tree.map(lambda each, i=i: each[i : i + TOLD], x) for i in cuts)
         return np.concatenate([self._tell(state, part) for part in parts])
 
-    def _start(self, seed):
+    def start(self, seed):
+        """Weights and state of a run before its first step."""
         keras.utils.set_random_seed(seed)
         model = self.workload.network()
         trained = [v.value for v in model.trainable_variables]
