@@ -98,20 +98,33 @@ def test_the_arms_are_what_the_page_says():
 
 
 @functools.cache
-def decided(name):
+def decided(name, specs=tuple(protocol.FROZEN["optimizers"])):
     """What a log decides of the arms that it has; a run that is missing fails the test."""
     log = Runs(str(LOGS / f"equivalence_{name}.jsonl"), 1, SimpleNamespace(total=0))
     log._made = lambda groups: [pytest.fail(f"the log has no run of {each[0]}") for each in groups]
     begun = {line["arm"] for line in log.known.values()}
-    arms = {arm: spec for arm, spec in protocol.FROZEN["arms"].items() if arm in begun}
-    found = experiment.compare(log, name, protocol.FROZEN["optimizers"], arms)
-    experiment.reference(log, name, protocol.FROZEN["optimizers"], found)
+    arms = {arm: of for arm, of in protocol.FROZEN["arms"].items() if arm in begun and of in specs}
+    found = experiment.compare(log, name, specs, arms)
+    experiment.reference(log, name, specs, found)
     return found
 
 
-def test_the_page_has_what_the_log_decides():
-    made = report.table("flights", decided("flights")).splitlines()
-    assert "\n".join(made) in RESULTS.read_text()
+@pytest.mark.parametrize("name", ["flights", "diamonds"])
+def test_the_page_has_what_the_log_decides(name):
+    assert report.table(name, decided(name)) in RESULTS.read_text()
+
+
+def test_the_page_has_the_losses_and_the_milliseconds_of_soap():
+    _, *shown = table(RESULTS, "SOAP and its kin")
+    (line,) = runs("soap_seconds", batch=64)
+    names = dict(zip(line["ms"], shown, strict=True))
+    for spec, row in names.items():
+        losses = {1: [], **{ratio: [] for ratio in protocol.FROZEN["ratios"]}}
+        for run in runs("equivalence_flights", arm=f"tuned {spec}", horizon=1):
+            losses[run["ratio"]] += [run["test"]] * (run["seed"] > 0)
+        assert {len(each) for each in losses.values()} == {30}
+        means = [f"{np.mean(each):.4f}" for each in losses.values()]
+        assert row[1:] == [*means, f"{min(line['ms'][spec]):.2f}"]
 
 
 def test_the_page_says_of_the_log_what_is_in_it():
