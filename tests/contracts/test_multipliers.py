@@ -63,6 +63,24 @@ def test_a_factor_of_0_freezes(frontend, name, micro):
 
 
 @every_frontend
+@pytest.mark.parametrize("micro", [1, 2])
+@uncompiled(fits=True)
+def test_a_frozen_layer_stays_as_it_is_given(frontend, micro):
+    """Its constraint is left out, and the average of weights that are new is theirs."""
+    host, ours = FRONTENDS[frontend]
+    constraint = host.constraints.MaxNorm(1.0)
+    frozen = host.layers.Dense(2, name="encoder", kernel_constraint=constraint)
+    model = host.Sequential([host.Input((2,)), frozen, host.layers.Dense(1)])
+    options = {"gradient_accumulation_steps": micro, "use_ema": True}
+    model.compile(ours.LAMB(0.1, learning_rate_multipliers={"encoder": 0}, **options), "mse")
+    for given in (3.0, 7.0):
+        frozen.set_weights([np.full((2, 2), given), np.full(2, given)])
+        model.fit(np.ones((4, 2)), np.ones((4, 1)), batch_size=2, verbose=0)
+        for weights in frozen.get_weights():
+            np.testing.assert_array_equal(weights, given)
+
+
+@every_frontend
 def test_a_step_of_frozen_variables_alone_is_refused(frontend):
     run = Feed(frontend, maker(frontend, learning_rate_multipliers={"bias": 0}))
     ((parts,),) = gradients(1, 1)

@@ -112,9 +112,14 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         scalars = self._scalars()._replace(lr=learning_rate)
         self._update.step_layer(layer, [gradient], state, scalars)
 
+    def _overwrite_variables_directly_with_gradients(self, grads, vars):
+        """As in Keras; and leaves out what is frozen, before Keras comes to its constraint."""
+        pairs = zip(*super()._overwrite_variables_directly_with_gradients(grads, vars), strict=True)
+        pairs = self.without_frozen(list(pairs))
+        return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+
     def _backend_apply_gradients(self, grads, trainable_variables):
-        pairs = self.without_frozen(list(zip(grads, trainable_variables, strict=True)))
-        trainable_variables = [variable for _, variable in pairs]
+        pairs = zip(grads, trainable_variables, strict=True)
         gradients = [ops.cast(host.dense(g, v), host.compute_dtype(v.dtype)) for g, v in pairs]
         missing, sums = host.without_gradient(self, trainable_variables)
         gradients += [ops.zeros(each.shape, each.dtype) for each in sums]
@@ -176,10 +181,14 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             micro_step.assign(ops.where(due, 0, done) if self._growing else done % steps)
         if self.use_ema:
             made = host.native(self._has_averages)
-            frozen = set(range(len(self._slots))) - {self._get_variable_index(v) for v in trained}
-            for average, weight in self._averages(frozen):  # theirs, too, begin with the first
+            frozen = cast(Plan, self.plan).frozen
+            waiting = set(range(len(self._slots))) - frozen
+            waiting -= {self._get_variable_index(v) for v in trained}
+            for average, weight in self._averages(waiting):  # theirs, too, begin with the first
                 kept = ops.convert_to_tensor(average)
                 average.assign(ops.where(made > 0, kept, ops.cast(weight, average.dtype)))
+            for average, weight in self._averages(frozen):
+                host.take(average, weight)
             made.assign(ops.maximum(made, ops.cast(stepped, made.dtype)))
 
     @property

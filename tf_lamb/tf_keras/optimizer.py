@@ -111,14 +111,22 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
-        """Applies as tf_keras does; accumulated gradients cross replicas once an update."""
+        """Applies as tf_keras does; accumulated gradients cross replicas once an update.
+
+        What is frozen is left out before tf_keras comes to its constraint.
+        """
+        pairs = list(grads_and_vars)
+        if pairs:
+            with tf.name_scope(name or self.name), tf.init_scope():
+                self.build([v for _, v in pairs])
+        pairs = self.without_frozen(pairs)
         if self.gradient_accumulation_steps:
             aggregate = kwargs.pop("experimental_aggregate_gradients", True)
             skip = skip_gradients_aggregation or not aggregate
-            grads_and_vars = self.own_parts(list(grads_and_vars), aggregated=skip)
+            pairs = self.own_parts(pairs, aggregated=skip)
             skip_gradients_aggregation = True
-            self._missing = tuple(v for g, v in grads_and_vars if g is None)
-        return super().apply_gradients(grads_and_vars, name, skip_gradients_aggregation, **kwargs)
+            self._missing = tuple(v for g, v in pairs if g is None)
+        return super().apply_gradients(pairs, name, skip_gradients_aggregation, **kwargs)
 
     def own_parts(self, pairs, aggregated=False):
         """Pairs with gradients of which the sum over replicas is what accumulates."""
@@ -142,11 +150,10 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         return tf.equal(self._micro_step + 1, self.gradient_accumulation_steps)
 
     def _internal_apply_gradients(self, grads_and_vars):
-        pairs = self.without_frozen(list(grads_and_vars))
+        pairs = list(grads_and_vars)
         variables = [variable for _, variable in pairs]
         gradients = [host.at_least_float32(dense(g, v)) for g, v in pairs]
-        # In this micro-batch; the update takes what they have added up.
-        missing = [v for v in self._missing if not self.is_frozen(v)]
+        missing = self._missing  # in this micro-batch; the update takes what they have added up
         plan, state = self._work([*variables, *missing], missing)
         count = functools.partial(self._count, [*variables, *missing])
         if self.gradient_accumulation_steps:
@@ -171,9 +178,12 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             self._micro_step.assign(next_)
         if self.use_ema:
             made = self._has_averages > 0
-            frozen = set(range(len(self._slots))) - set(map(self._index_of, trained))
-            for average, weight in self._averages(frozen):  # theirs, too, begin with the first
+            frozen = cast(Plan, self.plan).frozen
+            waiting = set(range(len(self._slots))) - set(map(self._index_of, trained)) - frozen
+            for average, weight in self._averages(waiting):  # theirs, too, begin with the first
                 average.assign(tf.where(made, average, tf.cast(weight, average.dtype)))
+            for average, weight in self._averages(frozen):
+                average.assign(tf.cast(weight, average.dtype))
             self._has_averages.assign(tf.maximum(self._has_averages, tf.cast(stepped, tf.int64)))
         return self.iterations.assign_add(tf.cast(stepped, tf.int64))
 

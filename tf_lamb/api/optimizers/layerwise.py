@@ -341,10 +341,11 @@ class Layerwise:
     def without_frozen(self, pairs: Sequence) -> Sequence:
         """The pairs of a gradient and its variable that the plan does not freeze."""
         kept = [pair for pair in pairs if not self.is_frozen(pair[1])]
-        if pairs and not kept:
+        given, left = ([v for g, v in each if g is not None] for each in (pairs, kept))
+        if given and not left:
             raise ValueError(
                 f"{self.name} was given gradients of frozen variables alone: "
-                f"learning_rate_multipliers is 0 for {path_of(pairs[0][1])}, for instance. Leave "
+                f"learning_rate_multipliers is 0 for {path_of(given[0])}, for instance. Leave "
                 "the step out, or narrow the pattern."
             )
         return kept
