@@ -104,17 +104,29 @@ def test_a_resumed_run_goes_on_with_the_window(frontend):
     assert np.count_nonzero(array(other.optimizer._guard.norms)) == 1  # of 8 are none of 6
 
 
+PARTS = {"micro-batches": (1, 2), "the step before": (1, 1)}
+if BACKEND == "tensorflow":
+    PARTS |= {"replicas": (2, 1), "replicas and micro-batches": (2, 2)}
+
+
 @every_frontend
-def test_adascale_does_not_count_it(frontend):
-    run = Feed(frontend, scaled(frontend, 2, 2.0, inner="LAMB", own={"on_spike": [8, 6.0]}))
-    for parts in gradients(5, 2, spread=0.1):
-        run.step(parts)
-    tau = run.optimizer.scale_invariant_steps
-    run.step(leap(parts))
+@pytest.mark.parametrize("parts", PARTS)
+def test_adascale_has_never_seen_it(frontend, parts):
+    """A bad part would make the gain that of noise, for hundreds of steps."""
+    replicas, micro = PARTS[parts]
+    make = scaled(frontend, micro, 4.0, own={"on_spike": [8, 6.0]})
+    if parts == "the step before":
+        own, inner = FRONTENDS[frontend][1], maker(frontend, on_spike=[8, 6.0])
+        make = lambda: own.MeasureNoise(inner(), previous_gradient=True)  # noqa: E731
+    run = Feed(frontend, make, replicas)
+    for step in gradients(5, replicas * micro, spread=0.1):
+        run.step(step)
+    before = bits(run)
+    run.step([*step[:-1], *leap(step[-1:])])
     assert run.optimizer.inner_optimizer.spiked_steps == 1
-    assert run.optimizer.scale_invariant_steps == tau
-    run.step(parts)
-    assert run.optimizer.scale_invariant_steps > tau
+    assert bits(run) == before
+    run.step(step)
+    assert bits(run) != before and run.optimizer.updates == 6
 
 
 @on_tensorflow

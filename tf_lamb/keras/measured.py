@@ -76,6 +76,7 @@ class MeasuringOptimizer(host.HostOptimizer):
         gradients, variables = _unzipped(self._without_frozen(pairs))
         dense = list(map(host.dense, gradients, variables))
         positions = [self._get_variable_index(v) for v in variables]
+        known = self._known()
         if self._gathers:
             missing, _ = host.without_gradient(self.inner_optimizer, variables)
             self._gather(dense, positions, map(self._get_variable_index, missing))
@@ -88,9 +89,8 @@ class MeasuringOptimizer(host.HostOptimizer):
                 gradients = summed = dense
             counts = self._measure(dense, summed, positions)
         values, overwritten = _unzipped(overwriting)
-        counted = self._counted()
         self.inner_optimizer.apply([*gradients, *values], [*variables, *overwritten])
-        self._stepped(counted(counts))
+        self._stepped(self._counted(counts, known))
 
     def _reduced(self, gradients):
         reduce = type(self.inner_optimizer)._all_reduce_sum_gradients

@@ -114,8 +114,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def _overwrite_variables_directly_with_gradients(self, grads, vars):
         """As in Keras; and leaves out what is frozen, before Keras comes to its constraint."""
-        pairs = zip(*super()._overwrite_variables_directly_with_gradients(grads, vars), strict=True)
-        pairs = self.without_frozen(list(pairs))
+        others = super()._overwrite_variables_directly_with_gradients(grads, vars)
+        pairs = self.without_frozen(list(zip(*others, strict=True)))
         return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
 
     def _backend_apply_gradients(self, grads, trainable_variables):

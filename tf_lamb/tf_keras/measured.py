@@ -93,6 +93,7 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
         gradients = [dense(g, v) for g, v in pairs]
         variables = [v for _, v in pairs]
         positions = [self._index_dict[self._var_key(v)] for v in variables]
+        known = self._known()
         if self._gathers:
             others = (self._index_dict[self._var_key(v)] for _, v in missing)
             self._gather(gradients, positions, others)
@@ -102,11 +103,10 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
                 pairs = list(self.inner_optimizer.aggregate_gradients(pairs))
             summed = [dense(g, v) for g, v in pairs]
         counts = self._measure(gradients, summed, positions)
-        counted = self._counted()
         self.inner_optimizer.apply_gradients(
             pairs + missing, name=name, skip_gradients_aggregation=True
         )
-        self._stepped(counted(counts))
+        self._stepped(self._counted(counts, known))
         return self.iterations
 
     @staticmethod

@@ -245,16 +245,40 @@ class MeasureNoise(Wrapper):
         wanted = range(len(self.group_names))
         return [[i for i, g in group.items() if g == each] for each in wanted]
 
-    def _counted(self):
-        """A function of what `_measure` returned: False where the inner optimizer skips a spike.
+    def _known(self):
+        """What a step that the inner optimizer skips as a spike leaves as it was; else None.
 
-        Called before it steps; the function after that.
+        Called before the step is measured: its gain has to be known before it is taken.
         """
-        xp, inner = self._xp, self.inner_optimizer
+        inner = self.inner_optimizer
         if not (isinstance(inner, Layerwise) and inner._guard.window):
-            return lambda counts: counts
-        before = inner.iterations + 0
-        return lambda counts: xp.logical_and(counts, inner.iterations > before)
+            return None
+        return [v + 0 for v in (inner.iterations, *self._lasting(), *self._previous)]
+
+    def _lasting(self):
+        """The variables of the state but those of the parts of an update."""
+        of_parts = ("micro_step", "squares") if self.micro_batches > 1 else ()
+        return [v for name, v in self._state.items() if name not in of_parts]
+
+    def _counted(self, counts, known):
+        """Whether the inner optimizer has taken the update; a spike is no longer measured then.
+
+        Args:
+            counts: what `_measure` returned.
+            known: what `_known` did.
+        """
+        if known is None:
+            return counts
+        xp, (step, *before) = self._xp, known
+        taken = self.inner_optimizer.iterations > step
+        spike = xp.logical_and(counts, xp.logical_not(taken))
+        own = [*self._lasting(), *self._previous]
+        values = [
+            xp.where(spike, old, xp.convert_to_tensor(new))
+            for old, new in zip(before, own, strict=True)
+        ]
+        self._assign(own, values)
+        return xp.logical_and(counts, taken)
 
     def _without_frozen(self, pairs):
         """The pairs of a gradient and its variable that the inner optimizer does not freeze."""

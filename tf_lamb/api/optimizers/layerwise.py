@@ -338,7 +338,7 @@ class Layerwise:
         frozen = self._plan.frozen if self._plan else ()
         return bool(frozen) and self._index_of(variable) in frozen
 
-    def without_frozen(self, pairs: Sequence) -> Sequence:
+    def without_frozen(self, pairs: Sequence) -> list:
         """The pairs of a gradient and its variable that the plan does not freeze."""
         kept = [pair for pair in pairs if not self.is_frozen(pair[1])]
         given, left = ([v for g, v in each if g is not None] for each in (pairs, kept))
