@@ -30,12 +30,24 @@ def test_what_is_no_real_number_is_refused_by_name(frontend, dtype):
 
 
 @every_frontend
-@pytest.mark.parametrize("name", ["weight_decay", "beta_1", "gradient_accumulation_steps"])
+@pytest.mark.parametrize(
+    "name",
+    ["weight_decay", "beta_1", "gradient_accumulation_steps", "on_spike", "layer_slices"],
+)
 @pytest.mark.once
 def test_what_the_plan_was_made_of_cannot_be_set_afterwards(frontend, name):
     optimizer = FRONTENDS[frontend][1].LAMB()
     with pytest.raises(AttributeError, match=f"{name} of LAMB was read when it was made.*config"):
         setattr(optimizer, name, 0.5)
+
+
+@every_frontend
+@pytest.mark.parametrize("name", ["clipnorm", "ema_momentum"])
+@pytest.mark.once
+def test_what_a_host_lets_be_set_is_in_the_config(frontend, name):
+    optimizer = FRONTENDS[frontend][1].LAMB(clipnorm=1.0, use_ema=True)
+    setattr(optimizer, name, 0.5)
+    assert getattr(type(optimizer).from_config(optimizer.get_config()), name) == 0.5
 
 
 @every_frontend

@@ -114,8 +114,7 @@ class Layerwise:
 
     def __setattr__(self, name, value):
         settings = self.__dict__.get("_settings")
-        read = ("weight_decay", "gradient_accumulation_steps")
-        if settings and (name in read or name in settings.hyperparameters):
+        if settings and name in settings.read_once():
             raise AttributeError(
                 f"{name} of {self.name} was read when it was made, and setting it to {value!r} "
                 f"would change nothing. Make another: {type(self).__name__}.from_config("
@@ -409,6 +408,7 @@ class Layerwise:
             "learning_rate": undo_float32_rounding(rate, self._given_rate),
             **self._settings.config(),
         }
+        config |= {name: getattr(self, name, config[name]) for name in settings_.OF_HOST}
         if callable(config["weight_decay"]):
             serialize = self._schedules._Schedule._serialize
             config["weight_decay"] = serialize(config["weight_decay"])

@@ -27,6 +27,10 @@ _OPTIONAL: dict[str, Callable] = {
     "ema_overwrite_frequency": checks.integer,
     "gradient_accumulation_steps": checks.accumulation,
 }
+# Attributes in both Kerases, which read them as they go; and of Keras 3, `loss_scale_factor`.
+OF_HOST = (
+    *_CLIPPING, "use_ema", "ema_momentum", "ema_overwrite_frequency", "loss_scale_factor",
+)  # fmt: skip
 _EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 
@@ -114,6 +118,10 @@ class Settings:
         """The arguments that the host's own base class keeps."""
         names = ("name", "weight_decay", "use_ema", "ema_momentum", "ema_overwrite_frequency")
         return {name: getattr(self, name) for name in names} | self.clipping()
+
+    def read_once(self) -> set[str]:
+        """The arguments that nobody reads again after the optimizer is made."""
+        return {*vars(self), *self.hyperparameters} - {*OF_HOST, "name", "jit_compile"}
 
     def check_plan(self, plan):
         """Raises for a plan that cannot be meant."""
