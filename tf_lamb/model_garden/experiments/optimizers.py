@@ -22,6 +22,15 @@ from tf_lamb.core import checks
 from tf_lamb.model_garden.experiments import averages
 
 
+class _InOrder(base_config.Config):
+    """A dict in its own order: of several patterns the first that matches counts."""
+
+    def _override(self, override_dict, is_strict=True):
+        # seam: tf-models-official 2.20.0, which sorts the keys.
+        for pair in override_dict.items():
+            super()._override(dict([pair]), is_strict)
+
+
 def settings_of(cls, *without: str, base=base_config.Config, **more) -> type[base_config.Config]:
     """The arguments of a class as a class of settings: without some, and with more.
 
@@ -183,6 +192,12 @@ class _Config(optimizer_config.BaseOptimizerConfig):
     )
     trust_ratios_every: int | None = None
     divergence_report: bool = True
+
+    def _set(self, k, v):
+        is_argument = self._get_subconfig_type(k) is base_config.Config
+        if is_argument and isinstance(v, dict) and not self.__dict__.get(k):
+            v = _InOrder(v)
+        super()._set(k, v)
 
 
 OPTIMIZERS = {

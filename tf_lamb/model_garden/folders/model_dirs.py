@@ -8,7 +8,7 @@ import socket
 from typing import IO
 
 import tensorflow as tf
-from official.modeling import hyperparams
+import yaml
 
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, yamls
@@ -86,10 +86,15 @@ def write_evaluated(model_dir: str, step: int) -> None:
 
 
 def write_params(params, model_dir: str) -> None:
-    """Writes Model Garden's params.yaml, without which no one knows what a checkpoint is of."""
+    """Writes Model Garden's params.yaml, without which no one knows what a checkpoint is of.
+
+    Unlike Model Garden's own function it leaves keys in their order: of several patterns that match
+    a variable the first counts.
+    """
     tf.io.gfile.makedirs(model_dir)
-    with checkpoints.atomic_write(os.path.join(model_dir, "params.yaml")) as temporary:
-        hyperparams.save_params_dict_to_yaml(params, temporary)
+    path = os.path.join(model_dir, "params.yaml")
+    with checkpoints.atomic_write(path) as temporary, tf.io.gfile.GFile(temporary, "w") as file:
+        yaml.dump(params.as_dict(), file, sort_keys=False)
 
 
 def read_params(model_dir: str) -> dict | None:
