@@ -172,15 +172,19 @@ def test_a_decay_that_loses_half_of_the_gain_goes_back_again(ends):
     assert not epoch_of(warmup, 110, nearly) and not warmup.is_lost()
 
 
-def test_losses_that_are_not_finite_are_left_out_and_an_epoch_of_them_ends_the_run():
+def test_losses_that_are_not_finite_are_left_out_and_an_epoch_of_them_ends_the_warmup():
     warmup = AutoWUState(Settings(100), lambda x, y, tests: votes_of(0))
-    for step in range(10):
-        warmup.record(step, math.nan if step % 2 else 1.0)
-    warmup.end_epoch(10)
+    with pytest.raises(FloatingPointError, match="No loss of the steps 0 to 10 is finite"):
+        epoch_of(warmup, 0, [math.nan] * 10)
+    epoch_of(warmup, 0, [1.0, math.nan] * 5)
     assert [at for at, _ in warmup.points] == [0, 2, 4, 6, 8]
     warmup.record(12, math.inf)
     with pytest.raises(FloatingPointError, match="No loss of the steps 10 to 20 is finite"):
-        warmup.end_epoch(20)
+        warmup.end_epoch(20, is_kept=False)
+    assert warmup.end_epoch(20)
+    assert (warmup.begin, warmup.lowest) == (20, 10)
+    assert warmup.rate(20) == warmup.peak == warmup.settings.warmup(10) / 2
+    assert not epoch_of(warmup, 20, [1.0] * 10)
 
 
 def test_the_process_finds_a_minimum_under_noise_and_none_where_there_is_none():

@@ -186,10 +186,10 @@ class AutoWUState:
                        the loss's minimum, mean of min (now/min)^argmin over the tests, and at
                        most that at the end of the lowest epoch
 
-    The longest warmup ends with a switch, too: back to half of the learning rate at the end of the
-    lowest epoch, or where this is the last, on from its last rate. In the authors' code it always
-    goes on, and nothing watches the decay. With F the mean loss of the first epoch, and L that of
-    the lowest:
+    The longest warmup ends with a switch, too, and so does an epoch without a finite loss: back to
+    half of the learning rate at the end of the lowest epoch. Where the longest warmup's last epoch
+    is the lowest, it goes on from its last rate, as in the authors' code it always does. There,
+    nothing watches the decay. With F the mean loss of the first epoch, and L that of the lowest:
 
         the watch      when each loss of the last `patience` epochs is above (F + L)/2, half of the
                        gain is lost: the rest decays from half of the peak
@@ -237,19 +237,26 @@ class AutoWUState:
         elif math.isfinite(loss):
             self.points.append((step, loss))
 
-    def end_epoch(self, step: int) -> bool:
+    def end_epoch(self, step: int, is_kept: bool = True) -> bool:
         """Decides, after this many steps.
+
+        Args:
+            step: that many.
+            is_kept: whether the weights of the lowest epoch are there to go back to.
 
         Returns:
             Whether training goes back to `lowest`.
 
         Raises:
-            FloatingPointError: where this epoch had no finite loss.
+            FloatingPointError: where an epoch of the warmup had no finite loss, and there is
+                nothing to go back to.
         """
         last = self.verdicts[-1][0] if self.verdicts else 0
-        if last >= self.begin or self.watched:
+        if self.found or last >= self.begin or self.watched:
             return self._watch(step)
         if not self.points or self.points[-1][0] < last:
+            if self.verdicts and is_kept:
+                return self._switch(step, self.settings.warmup(self.lowest) / 2)
             raise FloatingPointError(
                 f"No loss of the steps {last:,} to {step:,} is finite: the minimum that AutoWarmup "
                 f"waits for cannot be found. At step {step:,} the learning rate has come to "
@@ -267,8 +274,10 @@ class AutoWUState:
         now, low = self.settings.warmup(step), self.settings.min_learning_rate
         rates = [low * (now / low) ** test.lowest for test in tests]
         ended = self.settings.warmup(self.lowest)
-        self.peak = min(sum(rates) / len(rates), ended) if is_sure else ended / 2
-        self.begin, self.found = float(step), True
+        return self._switch(step, min(sum(rates) / len(rates), ended) if is_sure else ended / 2)
+
+    def _switch(self, step, peak):
+        self.begin, self.peak, self.found, self._losses = float(step), peak, True, []
         return True
 
     def _watch(self, step):

@@ -21,8 +21,8 @@ class AutoWarmup(Callback):
         switch    when most of `tests` tests give P > confidence for `patience` epochs in a row:
                   restore the weights and the optimizer's state of the epoch that ended lowest,
                   and decay from the learning rate at the lowest loss, at most that of its end
-        longest   when the longest warmup ends without it: restore the same, and decay from half of
-                  the learning rate at the end of that epoch
+        longest   when the longest warmup ends without it, or an epoch has no finite loss: restore
+                  the same, and decay from half of the learning rate at the end of that epoch
         decay     peak (1 + cos(pi s/S))/2 to 0 at the last step T
         watch     when every loss of `patience` decaying epochs is above the middle between the
                   lowest loss of the warmup and that of its first epoch: restore once more, and
@@ -61,7 +61,7 @@ class AutoWarmup(Callback):
         ValueError: for an impossible range, fraction or decay; when training begins, if the number
             of steps is unknown, the optimizer has a schedule, or the state is missing or belongs to
             another training.
-        FloatingPointError: at the end of an epoch without a finite loss.
+        FloatingPointError: at the end of a first epoch without a finite loss.
         ModuleNotFoundError: at construction, if scikit-learn is not installed.
 
     Example:

@@ -110,7 +110,7 @@ class AutoWarmup:
             return
         self.warmup.record((before + self._step - 1) / 2, float(output["training_loss"]))
         if self._step >= self._due or not self.warmup.is_rising(self._step):
-            self.warmup.end_epoch(self._step)
+            self.warmup.end_epoch(self._step, is_kept=False)
             self._aim()
             if self.warmup.found:
                 logging.warning(
