@@ -22,7 +22,7 @@ from benchmarks.equivalence.protocol import points
 from benchmarks.equivalence.training import Program
 from benchmarks.run_log import Log
 
-SPECS = ("adamw", "lamb", "tf_lamb:LANS", "muon", "benchmarks.soap:MuonH", "benchmarks.soap:SOAP",
+SPECS = ("adamw", "lamb", "muon", "benchmarks.soap:MuonH", "benchmarks.soap:SOAP",
          "benchmarks.soap:KLSOAP")  # fmt: skip
 STEPS, ROUNDS = 128, 15
 
