@@ -133,6 +133,82 @@ class Muon:
         return self.w
 
 
+class Soap:
+    """SOAP on one array, m kept in the basis as by its authors; or what AdamW steps.
+
+    `correct` and `normalize` are that code's `correct_bias` and `normalize_grads`, for its numbers.
+    """
+
+    def __init__(
+        self, w, *, lr, wd=0.0, b1=0.95, b2=0.95, eps=1e-8, every=10, longest=10_000,
+        one_sided=False, matrix=True, correct=True, normalize=False,
+    ):  # fmt: skip
+        self.w, self.lr, self.wd = np.array(w, np.float64), lr, wd
+        self.b1, self.b2, self.eps, self.every = b1, b2, eps, every
+        self.correct, self.normalize, self.matrix, self.count = correct, normalize, matrix, -1
+        self.m = self.v = self.bases = None
+        self.adam = Lamb(
+            {"w": w}, lr=lr, wd=wd, b1=b1, b2=b2, eps=eps, decay_enters="decoupled",
+            unadapted=("w",),
+        )  # fmt: skip
+        self.flat = (int(np.prod(self.w.shape[:-1])), self.w.shape[-1])
+        self.has = [size <= longest for size in self.flat]
+        if one_sided:
+            self.has = [self.flat[0] <= self.flat[1], self.flat[0] > self.flat[1]]
+
+    def products(self, g):
+        return [g @ g.T, g.T @ g]
+
+    def into(self, x):
+        left, right = self.bases
+        return left.T @ x @ right
+
+    def out(self, x):
+        left, right = self.bases
+        return left @ x @ right.T
+
+    def step(self, g):
+        if not self.matrix:
+            self.w = self.adam.step({"w": g})["w"]
+            return self.w
+        g, w = np.asarray(g, np.float64).reshape(self.flat), self.w.reshape(self.flat)
+        self.count += 1
+        if self.count == 0:
+            self.factors = [(1 - self.b2) * product for product in self.products(g)]
+            self.bases = [
+                np.linalg.eigh(each)[1][:, ::-1] if has else np.eye(len(each))
+                for each, has in zip(self.factors, self.has, strict=True)
+            ]
+            self.m, self.v = np.zeros(self.flat), np.zeros(self.flat)
+            return self.w
+        turned = self.into(g)
+        self.m = self.b1 * self.m + (1 - self.b1) * turned
+        self.v = self.b2 * self.v + (1 - self.b2) * turned**2
+        u = self.out(self.m / (np.sqrt(self.v) + self.eps))
+        if self.normalize:
+            u = u / (1e-30 + np.sqrt(np.mean(u**2)))
+        rate = self.lr
+        if self.correct:
+            rate *= np.sqrt(1 - self.b2**self.count) / (1 - self.b1**self.count)
+        w = w - rate * u
+        w = w - self.lr * self.wd * w
+        self.factors = [
+            self.b2 * factor + (1 - self.b2) * product
+            for factor, product in zip(self.factors, self.products(g), strict=True)
+        ]
+        if self.count % self.every == 0:
+            m = self.out(self.m)
+            for axis, factor in enumerate(self.factors):
+                if self.has[axis]:
+                    old = self.bases[axis]
+                    order = np.argsort(-np.diag(old.T @ factor @ old))
+                    self.v = np.take(self.v, order, axis)
+                    self.bases[axis], _ = np.linalg.qr(factor @ old[:, order])
+            self.m = self.into(m)
+        self.w = w.reshape(self.w.shape)
+        return self.w
+
+
 class Toy:
     """The linear regression of the facts' worked examples: mean over rows of |xW + b - y|^2 / 2."""
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
         LANS,
         LARS,
         SGDP,
+        SOAP,
         AdamP,
         AdaScale,
         AutoWarmup,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
 __version__ = "0.1.0"
 
 __all__ = [
-    "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
+    "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon", "NoiseScale",
     "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
     "auxiliary_statistics", "core", "describe", "find_batch", "find_rate", "fit_stages",

@@ -65,10 +65,10 @@ def test_what_it_cannot_take_is_refused(frontend, arguments, words):
 
 
 @every_frontend
-@pytest.mark.parametrize("name", ["LANS", "Muon"])
+@pytest.mark.parametrize("name", ["LANS", "Muon", "SOAP"])
 def test_adascale_does_not_stand_around_what_forgets_a_length(frontend, name):
     ours = FRONTENDS[frontend][1]
-    with pytest.raises(ValueError, match=f"but LANS and Muon, not {name}"):
+    with pytest.raises(ValueError, match=f"but LANS, Muon and SOAP, not {name}"):
         ours.AdaScale(getattr(ours, name)(gradient_accumulation_steps=2), scale=2)
 
 

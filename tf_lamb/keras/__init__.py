@@ -24,7 +24,7 @@ from tf_lamb.keras.callbacks import (
     TrustRatios,
 )
 from tf_lamb.keras.decentralized.training import Decentralized as Decentralized
-from tf_lamb.keras.family import LAMB, LANS, LARS, SGDP, AdamP, AdaScale, MeasureNoise, Muon
+from tf_lamb.keras.family import LAMB, LANS, LARS, SGDP, SOAP, AdamP, AdaScale, MeasureNoise, Muon
 from tf_lamb.keras.find import find_batch, find_rate
 from tf_lamb.keras.layers import (
     GhostBatchNormalization,
@@ -41,7 +41,7 @@ from tf_lamb.keras.stages import fit_stages
 # What both Kerases have; `ConcurrentAdversarial`, `Decentralized`, `per_replica` and `preflight`
 # are of this one alone.
 __all__ = [
-    "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
+    "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon", "NoiseScale",
     "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
     "auxiliary_statistics", "describe", "find_batch", "find_rate", "fit_stages", "fixed_point",

@@ -86,8 +86,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if self._replicas > 1 and name == "gradient_accumulator":  # seam: as Keras names it
             shape = (self._replicas, *variable.shape)
             layout = sharding.per_replica_layout(variable)
-        elif self._shares and shape is None:
-            layout = self._shares.layout(variable)
+        elif self._shares:
+            layout = self._shares.layout(variable, shape)
         return super().add_variable_like(variable, name, dtype, shape, initial, layout)
 
     def _make_update(self):
@@ -103,7 +103,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow.update import Update
 
-            return Update(jit_compile=self._settings.jit_compile, **arguments)
+            arguments |= {"jit_compile": self._settings.jit_compile, "gains": self.gains_by_xla}
+            return Update(**arguments)
         return update.Update(is_shared=self._shares is not None, **arguments)
 
     def update_step(self, gradient, variable, learning_rate):

@@ -62,12 +62,12 @@ class Shares:
 
     def __init__(self, variables):
         self._distribution, self._name, self._devices = data_axis("shard_update=True")
-        self._check([v for v in variables if self._name not in self._axes(v)], variables)
+        whole = [v for v in variables if self._name not in self._axes(v.shape, axes_of(v))]
+        self._check(whole, variables)
 
-    def _axes(self, variable):
-        axes = axes_of(variable)
+    def _axes(self, shape, axes):
         if self._name not in axes:
-            for i, (size, axis) in enumerate(zip(variable.shape, axes, strict=True)):
+            for i, (size, axis) in enumerate(zip(shape, axes, strict=True)):
                 if axis is None and size and size % self._devices == 0:
                     axes[i] = self._name
                     break
@@ -89,9 +89,11 @@ class Shares:
                 f"{self._devices}. Pad it to a multiple, or train on another number of devices."
             )
 
-    def layout(self, variable):
-        """The layout of a variable's slots."""
-        return TensorLayout(self._axes(variable), self._distribution.device_mesh)
+    def layout(self, variable, shape=None):
+        """The layout of a variable's slots; of those of another shape where that is given."""
+        own = axes_of(variable) if shape is None else [None] * len(shape)
+        axes = self._axes(variable.shape if shape is None else shape, own)
+        return TensorLayout(axes, self._distribution.device_mesh)
 
 
 def replicated(rank):

@@ -12,7 +12,7 @@ from keras import ops
 from tf_lamb.core import spikes, step
 from tf_lamb.core.plan import paths_of
 from tf_lamb.core.step import TAKEN
-from tf_lamb.keras import host, sharding
+from tf_lamb.keras import host, namespace, sharding
 
 
 def _new(new, old):
@@ -188,7 +188,7 @@ class Update(step.Update):
         # A device works on its share of each weight; slots are stored as such shares.
         at_hand = [each._replace(weight=self._share(each.weight, each)) for each in stored]
         new = step.step(
-            ops, self.rule, layer.treatments, gradients, at_hand,
+            namespace, self.rule, layer.treatments, gradients, at_hand,
             lr=layer.rate(scalars.lr), t=scalars.t, number=layer.number, bitcast=host.bitcast,
             decay=scalars.decay,
             observe=step.recorder(

@@ -33,6 +33,7 @@ def tracing_for_tpu():
 
 abs = tf.abs
 arange = tf.range
+argsort = tf.argsort
 bitcast = tf.bitcast
 cast = tf.cast
 clip = tf.clip_by_value
@@ -44,6 +45,7 @@ exp = tf.exp
 expm1 = tf.math.expm1
 floor = tf.floor
 isfinite = tf.math.is_finite
+linalg = tf.linalg
 logical_and = tf.logical_and
 logical_not = tf.logical_not
 max = tf.reduce_max
@@ -58,6 +60,7 @@ sqrt = tf.sqrt
 square = tf.square
 stack = tf.stack
 stop_gradient = tf.stop_gradient
+take = tf.gather
 transpose = tf.transpose
 where = tf.where
 zeros = tf.zeros

@@ -72,9 +72,11 @@ class Update(step.Update):
 
     Attributes:
         jit_compile: whether XLA compiles the programs of large layers.
+        gains: whether one device gains by it.
     """
 
     jit_compile: bool
+    gains: bool
     assign: Callable = _assign
 
     def __post_init__(self):
@@ -233,7 +235,8 @@ class Update(step.Update):
                 # TensorFlow's own kernels may add in another order on each replica, whose copies
                 # would part by a last bit.
                 replicas = tf.distribute.get_strategy().num_replicas_in_sync
-                compiled = self.jit_compile and (size >= namespace.LARGE or replicas > 1)
+                large = self.gains and size >= namespace.LARGE
+                compiled = self.jit_compile and (large or replicas > 1)
                 program = tf.function(program, jit_compile=compiled or None, autograph=False)
             self._programs[key] = program
         return self._programs[key]

@@ -17,7 +17,17 @@ from tf_lamb.tf_keras.callbacks import (
     StopAtScaleInvariantStep,
     TrustRatios,
 )
-from tf_lamb.tf_keras.family import LAMB, LANS, LARS, SGDP, AdamP, AdaScale, MeasureNoise, Muon
+from tf_lamb.tf_keras.family import (
+    LAMB,
+    LANS,
+    LARS,
+    SGDP,
+    SOAP,
+    AdamP,
+    AdaScale,
+    MeasureNoise,
+    Muon,
+)
 from tf_lamb.tf_keras.find import find_batch, find_rate
 from tf_lamb.tf_keras.layers import (
     GhostBatchNormalization,
@@ -30,7 +40,7 @@ from tf_lamb.tf_keras.migration import from_addons, migrate
 from tf_lamb.tf_keras.stages import fit_stages
 
 __all__ = [
-    "LAMB", "LANS", "LARS", "SGDP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
+    "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
     "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon", "NoiseScale",
     "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
     "auxiliary_statistics", "describe", "find_batch", "find_rate", "fit_stages", "fixed_point",

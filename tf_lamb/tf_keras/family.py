@@ -30,6 +30,10 @@ class SGDP(optimizers.SGDP, LayerwiseOptimizer): ...
 
 
 @_registered
+class SOAP(optimizers.SOAP, LayerwiseOptimizer): ...
+
+
+@_registered
 class AdamP(optimizers.AdamP, LayerwiseOptimizer): ...
 
 

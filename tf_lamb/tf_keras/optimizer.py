@@ -73,6 +73,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             clip=self.clip_aggregated,
             accumulation_steps=self.gradient_accumulation_steps,
             jit_compile=self._settings.jit_compile,
+            gains=self.gains_by_xla,
             refusal=self._guard.refusal,
             tell=self._guard.warn_if_repeated,
             deviations=self._guard.deviations,

@@ -16,8 +16,8 @@ from tf_lamb.core.recipes.arithmetic import fit_steps
 
 # Where the search begins for an optimizer that is not the model's: the middle of what was tuned.
 STARTS = {
-    "LAMB": 0.01, "LANS": 0.01, "Muon": 0.01, "AdamP": 0.002, "Adam": 0.002, "AdamW": 0.002,
-    "Nadam": 0.002, "Lamb": 0.01, "SGD": 0.05, "SGDP": 0.05, "LARS": 1.0,
+    "LAMB": 0.01, "LANS": 0.01, "Muon": 0.01, "SOAP": 0.003, "AdamP": 0.002, "Adam": 0.002,
+    "AdamW": 0.002, "Nadam": 0.002, "Lamb": 0.01, "SGD": 0.05, "SGDP": 0.05, "LARS": 1.0,
 }  # fmt: skip
 
 

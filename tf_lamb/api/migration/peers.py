@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from tf_lamb.core.patterns import exact
@@ -266,6 +266,24 @@ def check_same_matrices(
         raise ValueError(
             f"{origin} orthogonalizes other variables than this Muon, and their slots mean other "
             f"things then: {', '.join(map(repr, differ))}. {' '.join(ways)} Nothing was changed."
+        )
+
+
+def check_same_bases(
+    origin: str, there: Mapping[str, Mapping[str, Any]], here: Mapping[str, Iterable[str]]
+):
+    """Raises where a path has other bases of SOAP: its second moment belongs to them.
+
+    Args:
+        origin: for the error.
+        there, here: path -> slots by name, of the variables that continue.
+    """
+    differ = [path for path, slots in there.items() if {*slots} - {"average"} != {*here[path]}]
+    if differ:
+        raise ValueError(
+            f"{origin} keeps other bases than this SOAP, and second moments belong to them: "
+            f"{', '.join(map(repr, differ))}. Pass the same exclude_from_layer_adaptation, "
+            "matrix_rows, max_precond_dim and one_sided. Nothing was changed."
         )
 
 

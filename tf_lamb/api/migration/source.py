@@ -215,9 +215,12 @@ def prepare(source: Source, optimizer: Layerwise, model, *, weights=False, renam
     }
     first = {path: dict([next(iter(slots.items()))]) for path, slots in wanted.items()}
     found = match(source.origin, first, source.slots, rename)
-    if family == "Muon":
+    if family in ("Muon", "SOAP"):
         there = {path: source.slots[name] for path, name in found.items()}
-        peers.check_same_matrices(source.origin, there, wanted, shapes)
+        if family == "Muon":
+            peers.check_same_matrices(source.origin, there, wanted, shapes)
+        else:
+            peers.check_same_bases(source.origin, there, wanted)
         # The same variables, whatever patterns said so.
         theirs["exclude_from_layer_adaptation"] = ours["exclude_from_layer_adaptation"]
     match(source.origin, wanted, source.slots, rename)

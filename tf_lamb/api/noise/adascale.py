@@ -70,8 +70,8 @@ class AdaScale(MeasureNoise):
     does the learning rate there.
 
     Args:
-        inner: SGD, Adam or AdamW of this Keras, or an optimizer of this package but LANS and
-            Muon, for which the length of a gradient is nothing.
+        inner: SGD, Adam or AdamW of this Keras, or an optimizer of this package but LANS,
+            Muon and SOAP, for which the length of a gradient is nothing.
         scale: S, the batch over the base batch, at least 1.
         previous_gradient: As for `MeasureNoise`. Defaults to False.
         averaging: "paper" is the plain mean of the first steps, then an exponential average with
@@ -133,8 +133,8 @@ class AdaScale(MeasureNoise):
         super()._check_inner(inner)
         if not isinstance(inner, self._stands_around) or not getattr(inner, "takes_gain", True):
             raise ValueError(
-                "AdaScale stands around SGD, Adam and AdamW and the optimizers of tf_lamb but LANS "
-                f"and Muon, not {type(inner).__name__}: how its gain would enter is not known."
+                "AdaScale stands around SGD, Adam, AdamW and the optimizers of tf_lamb but LANS, "
+                f"Muon and SOAP, not {type(inner).__name__}: how its gain would enter is not known."
             )
 
     def _count_parts(self, replicas: int, micro_batches: int):

@@ -16,6 +16,10 @@ layer_groups: List of regexes. The variables of one Keras layer that match, say 
 layer_slices: Dict from a regex to an axis, or to [axis, blocks]: each slice, or each
     block of them, has a ratio of its own. `{"qkv/kernel": [-1, 3]}` treats Q, K and V
     separately, `{"stacked/": 0}` the layers of a scan. Defaults to None.
+matrix_rows: Dict from a regex to the axis that is rows, to a list of axes, or to None for
+    what is no matrix, where paths and shapes do not tell:
+    `{"mixer/kernel": 0, "in_groups": None}`. The first that matches counts; a bias is never
+    a matrix. Defaults to None.
 learning_rate_multipliers: Dict from a regex to a factor, 0 or more, of the learning rate of the
     variables that match; the first that matches counts. It multiplies what the schedule, or
     AdaScale, gives, and so all that the learning rate does: a trust ratio is as it was. 0 freezes

@@ -37,6 +37,7 @@ class Layerwise:
     slot_names: tuple[str, ...]
     settings_class: type[Settings] = Settings
     takes_gain = True  # AdaScale's; not where the length of a gradient is nothing
+    gains_by_xla = True  # on TensorFlow, on one device; not where it is decompositions
     name: str
     get_config: Callable
     _var_key: Callable
@@ -308,8 +309,7 @@ class Layerwise:
             **self._settings.planning(),
             excluded_by_identity=[self._var_key(v) in dict(self._undecayed) for v in variables],
         )
-        self._settings.check_plan(plan)
-        return plan
+        return self._settings.planned(plan)
 
     def _make_plan(self, variables):
         for variable in variables:
@@ -373,6 +373,10 @@ class Layerwise:
             self._overwrite_model_variables_with_average_value(var_list)
         self._guard.warn_if_skipped(lambda: step_of(self), self.nonfinite_weights)
         self._guard.warn_if_spiked(lambda: step_of(self))
+        self._warn_at_end()
+
+    def _warn_at_end(self):
+        """Warns, at the end of training, of what only a class knows."""
 
     def state_of(self, index: int) -> dict[str, Any]:
         """By name the slots of a variable of the build, and its "average" if there is one."""

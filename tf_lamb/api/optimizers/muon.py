@@ -1,41 +1,11 @@
 """Muon: what a user reads and types, whichever Keras it belongs to."""
 
-import dataclasses
-from collections.abc import Mapping
-
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.core import checks, rules
+from tf_lamb.core import rules
 from tf_lamb.core.plan import Treatment
 from tf_lamb.core.step import Slot
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MuonSettings(settings.Settings):
-    """The settings of Muon, which orthogonalizes matrices, by default without embeddings."""
-
-    matrix_rows: Mapping[str, tuple[int, ...] | None] | None
-
-    def __post_init__(self):
-        super().__post_init__()
-        self._freeze(matrix_rows=checks.rows("matrix_rows", self.matrix_rows))
-
-    def planning(self):
-        excluded = self.exclude_from_layer_adaptation
-        return super().planning() | {
-            "exclude_from_layer_adaptation": excluded or (),
-            "no_matrix": ("embedding",) if excluded is None else (),
-            "matrix_rows": self.matrix_rows,
-        }
-
-    def check_plan(self, plan):
-        if not any(treatment.adapt for treatment in plan.treatments):
-            raise ValueError(
-                f"{self.name} would orthogonalize nothing: none of its {len(plan.paths)} variables "
-                "is a matrix that exclude_from_layer_adaptation leaves. Narrow that list, give "
-                "matrix_rows where paths and shapes do not tell, or train with LAMB."
-            )
 
 
 @documented
@@ -77,10 +47,6 @@ class Muon(Layerwise):
             has 0.1.
         exclude_from_layer_adaptation: List of regexes of variables that AdamW steps.
             Defaults to None: ["embedding"], in silence where nothing matches it.
-        matrix_rows: Dict from a regex to the axis that is rows, to a list of axes, or to None for
-            what is no matrix, where paths and shapes do not tell:
-            `{"mixer/kernel": 0, "in_groups": None}`. The first that matches counts; a bias is never
-            a matrix. Defaults to None.
         nesterov: False makes u m. Defaults to True (Jordan).
         newton_schulz_steps: Iterations, each three products of matrices. Defaults to 5 (Jordan).
         update_scale: "rms" as above; "shape" makes s the root of max(1, columns/rows). Defaults to
@@ -117,7 +83,7 @@ class Muon(Layerwise):
 
     rule = staticmethod(rules.muon)
     slot_names = ("m", "v")
-    settings_class = MuonSettings
+    settings_class = settings.MatrixSettings
     takes_gain = False
 
     def __init__(

@@ -9,6 +9,7 @@ from typing import Any
 from tf_lamb.api.schedules import check_host
 from tf_lamb.core import checks
 from tf_lamb.core.accumulation import Stages
+from tf_lamb.core.plan import Plan
 
 # What the constructors are typed with; a schedule is a callable of either Keras.
 LearningRate = float | Callable[..., Any]
@@ -123,8 +124,9 @@ class Settings:
         """The arguments that nobody reads again after the optimizer is made."""
         return {*vars(self), *self.hyperparameters} - {*OF_HOST, "name", "jit_compile"}
 
-    def check_plan(self, plan):
-        """Raises for a plan that cannot be meant."""
+    def planned(self, plan: Plan) -> Plan:
+        """The plan, with what these settings say of its layouts; raises if it cannot be meant."""
+        return plan
 
     def planning(self) -> dict[str, Any]:
         """The arguments of the plan."""
@@ -150,6 +152,34 @@ class RatioSettings(Settings):
     def planning(self):
         layers = {"layer_groups": self.layer_groups, "layer_slices": self.layer_slices}
         return super().planning() | layers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MatrixSettings(Settings):
+    """The settings of Muon and SOAP, which work on matrices, by default without embeddings."""
+
+    matrix_rows: Mapping[str, tuple[int, ...] | None] | None
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._freeze(matrix_rows=checks.rows("matrix_rows", self.matrix_rows))
+
+    def planning(self):
+        excluded = self.exclude_from_layer_adaptation
+        return super().planning() | {
+            "exclude_from_layer_adaptation": excluded or (),
+            "no_matrix": ("embedding",) if excluded is None else (),
+            "matrix_rows": self.matrix_rows,
+        }
+
+    def planned(self, plan):
+        if not any(treatment.adapt for treatment in plan.treatments):
+            raise ValueError(
+                f"{self.name} would change no step from AdamW's: none of its {len(plan.paths)} "
+                "variables is a matrix that exclude_from_layer_adaptation leaves. Narrow that "
+                "list, give matrix_rows where paths and shapes do not tell, or train with LAMB."
+            )
+        return plan
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,5 +16,6 @@ from tf_lamb.core.rules.lans import lans
 from tf_lamb.core.rules.lars import lars
 from tf_lamb.core.rules.muon import muon
 from tf_lamb.core.rules.sgdp import sgdp
+from tf_lamb.core.rules.soap import soap
 
-__all__ = ["adamp", "lamb", "lans", "lars", "muon", "sgdp"]
+__all__ = ["adamp", "lamb", "lans", "lars", "muon", "sgdp", "soap"]

@@ -76,6 +76,13 @@ def decayed(x, decay, w):
     return x if isinstance(decay, float) and decay == 0 else x + decay * w
 
 
+def branch(xp, due, yes, no):
+    """What yes() or no() returns, of which a program runs the one that is due."""
+    if hasattr(xp, "cond"):
+        return xp.cond(due, yes, no)
+    return yes() if due else no()  # NumPy knows
+
+
 def debias(xp, beta, t):
     """1 - beta^t, to the last digit.
 

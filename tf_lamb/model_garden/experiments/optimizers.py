@@ -205,6 +205,7 @@ OPTIMIZERS = {
     "tf_lans": tf_lamb.tf_keras.LANS,
     "tf_lars": tf_lamb.tf_keras.LARS,
     "tf_muon": tf_lamb.tf_keras.Muon,
+    "tf_soap": tf_lamb.tf_keras.SOAP,
     "tf_adamp": tf_lamb.tf_keras.AdamP,
     "tf_sgdp": tf_lamb.tf_keras.SGDP,
 }

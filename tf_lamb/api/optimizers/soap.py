@@ -1,0 +1,182 @@
+"""SOAP: what a user reads and types, whichever Keras it belongs to."""
+
+import dataclasses
+
+from tf_lamb.api.optimizers import settings
+from tf_lamb.api.optimizers.arguments import documented
+from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.variables import as_int
+from tf_lamb.core import rules
+from tf_lamb.core.messages import warn
+from tf_lamb.core.plan import Treatment
+from tf_lamb.core.rules.soap import sides_of
+from tf_lamb.core.step import Slot
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SOAPSettings(settings.MatrixSettings):
+    """The settings of SOAP, whose plan says what the bases of a matrix take."""
+
+    def sides_of(self, view):
+        """The axes of a matrix that have a factor."""
+        own = self.hyperparameters
+        return sides_of(view, own["max_precond_dim"], own["one_sided"])
+
+    def planned(self, plan):
+        plan = super().planned(plan)
+        treatments = tuple(map(self._treated, plan.names, plan.treatments))
+        return dataclasses.replace(plan, treatments=treatments)
+
+    def _treated(self, path, treatment):
+        if not treatment.adapt:
+            return treatment
+        sides = self.sides_of(treatment.view)
+        if not sides:
+            rows, columns = treatment.view
+            longest = self.hyperparameters["max_precond_dim"]
+            raise ValueError(
+                f"{self.name} keeps bases of up to max_precond_dim={longest:,}, and {path} is a "
+                f"{treatment.layout}: put {path!r} into exclude_from_layer_adaptation, which "
+                f"leaves it to AdamW, or raise max_precond_dim to {min(rows, columns):,}."
+            )
+        size = sum(2 * 4 * treatment.view[side] ** 2 for side in sides)
+        return dataclasses.replace(treatment, layout=f"{treatment.layout}, {size:,} bytes of bases")
+
+
+@documented
+class SOAP(Layerwise):
+    """SOAP, Adam in the eigenbasis of Shampoo's factors for matrices; AdamW for all that is none.
+
+    Per matrix, rows in and columns out, at every step:
+
+        m  <- beta_1 m + (1 - beta_1) g
+        v  <- beta_2 v + (1 - beta_2) (QL' g QR)^2
+        u   = QL ((QL' m QR) / (sqrt(v) + epsilon)) QR'
+        w  <- w - learning_rate sqrt(1 - beta_2^s)/(1 - beta_1^s) u           s = t - 1
+        w  <- w - learning_rate weight_decay w
+        L  <- beta_2 L + (1 - beta_2) g g'
+        R  <- beta_2 R + (1 - beta_2) g' g
+
+    QL and QR are orthogonal. They come near the eigenvectors of L and R by one power iteration
+    every `precondition_frequency` steps, in a branch of the program that other steps do not enter.
+    The first gradient makes them, and moves no matrix.
+
+    What is a matrix, and which of its axes are rows, is found as by `Muon`; embeddings, biases,
+    normalizations and what `exclude_from_layer_adaptation` names are AdamW's, by the same learning
+    rate and betas. Its rate is about AdamW's, too. An output layer as wide as a vocabulary has a
+    basis of its short side alone.
+
+    A matrix of r x c takes 8 (r^2 + c^2) bytes beside m and v, always in float32;
+    `tf_lamb.describe` shows them. The two sides take six products of matrices a step for the update
+    and two for L and R, and a renewal two more and two QR decompositions. `shard_update` keeps on
+    each device its share of L, R, QL and QR.
+
+    As long as gradients do not span it, the basis of a side is not determined, nor are the steps
+    in it: another version of a library may find another one. On TensorFlow, XLA takes seconds for
+    the first basis of 512 rows on a CPU, and minutes from 1,000 on: pass `jit_compile=False` to
+    `compile`, or train on JAX.
+
+    Args:
+        learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
+            Defaults to 0.003 (Vyas et al.).
+        beta_1: Decay of the first moment, in [0, 1). Defaults to 0.95 (Vyas et al.).
+        beta_2: Decay of the second moment and of L and R, in [0, 1). Defaults to 0.95 (Vyas et
+            al.).
+        epsilon: Added to the root of the second moment. Defaults to 1e-8.
+        weight_decay: Decoupled decay, a float or a schedule; None is 0. Defaults to 0.0; Vyas et
+            al. have 0.01.
+        exclude_from_layer_adaptation: List of regexes of variables that AdamW steps.
+            Defaults to None: ["embedding"], in silence where nothing matches it.
+        precondition_frequency: Steps between two renewals. Defaults to 10 (Vyas et al.).
+        max_precond_dim: The longest side that has a basis. Defaults to 10,000 (Vyas et al.).
+        one_sided: Whether the shorter side alone has one. Defaults to False.
+        {{shared_arguments}}
+
+    Raises:
+        ValueError, TypeError: at construction, for a hyper-parameter out of its range, a pattern
+            that is no regex, an unknown argument.
+        ValueError: at the first step, for a matrix of which no side is short enough, where
+            `matrix_rows` names axes that a variable does not have, and where nothing is a matrix.
+
+    Example:
+
+    >>> import tensorflow as tf, tf_lamb
+    >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+    >>> optimizer = tf_lamb.SOAP(
+    ...     1e-3, weight_decay=0.01, exclude_from_weight_decay=["bias"])
+    >>> model.compile(optimizer=optimizer, loss="mse")
+    >>> optimizer.build(model.trainable_variables)
+    >>> optimizer.describe(lambda table: print(table.splitlines()[1].split("yes")[1].strip()))
+    matrix of 4 x 2, 160 bytes of bases
+
+    References:
+        - Vyas et al., SOAP: Improving and Stabilizing Shampoo using Adam,
+          https://arxiv.org/abs/2409.11321
+    """
+
+    rule = staticmethod(rules.soap)
+    slot_names = ("m", "v")
+    settings_class = SOAPSettings
+    takes_gain = False
+    gains_by_xla = False
+    _settings: SOAPSettings
+
+    def __init__(
+        self,
+        learning_rate: settings.LearningRate = 0.003,
+        beta_1: float = 0.95,
+        beta_2: float = 0.95,
+        epsilon: float = 1e-8,
+        weight_decay: settings.WeightDecay = 0.0,
+        exclude_from_weight_decay: settings.Patterns = None,
+        exclude_from_layer_adaptation: settings.Patterns = None,
+        *,
+        matrix_rows: settings.Rows = None,
+        precondition_frequency: int = 10,
+        max_precond_dim: int = 10_000,
+        one_sided: bool = False,
+        learning_rate_multipliers: settings.Multipliers = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: settings.Accumulation = None,
+        slot_dtype: str = "float32",
+        master_weights: bool = False,
+        shard_update: bool = False,
+        on_nonfinite: str = "skip",
+        on_spike: settings.Spikes = None,
+        jit_compile: bool = True,
+        name: str | None = "SOAP",
+    ):
+        super().__init__(**settings.constructor_arguments(locals()))
+
+    def slots_of(self, treatment: Treatment, shape: tuple[int, ...]) -> list[Slot]:
+        """See base class; a matrix has factors and bases, too."""
+        own = super().slots_of(treatment, shape)
+        if not treatment.adapt or not treatment.view:
+            return own
+        for side in self._settings.sides_of(treatment.view):
+            size = (treatment.view[side],) * 2
+            own += [Slot(f"{'LR'[side]}{of}", size, dtype="float32") for of in ("", "_basis")]
+        return [*own, Slot("kept_bases", (), dtype="float32")]
+
+    @property
+    def kept_bases(self) -> int:
+        """The number of renewals that left a matrix's bases as they were: they were not finite."""
+        plan = self._plan
+        if plan is None or self._slots is None:
+            return 0
+        own = zip(plan.treatments, self._slots, strict=True)
+        return sum(as_int(slots[-1]) for treatment, slots in own if treatment.adapt)
+
+    def _warn_at_end(self):
+        if count := self.kept_bases:
+            warn(
+                f"{self.name}: {count:,} renewals of bases did not come out finite, and left the "
+                "bases as they were. Look for weights that are not finite, or for gradients beyond "
+                "1e19: on_nonfinite='skip' and clipping keep both out."
+            )
