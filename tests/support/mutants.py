@@ -20,6 +20,7 @@ INTEGERS = "api/test_fixed_point.py"
 NETWORK = f"{INTEGERS}::test_a_network_in_integers_has_the_same_outputs[keras]"
 PLAN = "core/test_plan.py"
 MATRICES = "core/test_matrices.py"
+SOAP = "core/test_soap.py"
 NOISE = "core/test_noise.py"
 GOODPUT = "core/test_goodput.py"
 RECIPES = "core/test_recipes.py"
@@ -178,6 +179,48 @@ CORE = {
     ("muon", "core/test_muon.py::test_what_is_no_matrix_is_the_oracles"): [
         ("the others at the full rate", "lr=lr * fallback_lr_scale", "lr=lr"),
         ("the others have a ratio", "adapt=False", "adapt=True"),
+    ],
+    ("soap", f"{SOAP}::test_a_matrix_is_the_oracles"): [
+        ("the first gradient moves, too", "[w, m, v, *_alternating(new, made), kept]",
+         "[w - lr * g, m, v, *_alternating(new, made), kept]"),
+        ("the first step counts", "at_least(xp, t - 1.0, 1.0)", "at_least(xp, t + 0.0, 1.0)"),
+        ("decay before the step", "new_w = decayed(new_w, decay, -lr * new_w)",
+         "new_w = decayed(new_w, decay, -lr * w)"),
+        ("epsilon beside the corrected moment", "(xp.sqrt(new_v) + epsilon)",
+         "(xp.sqrt(new_v) + epsilon * xp.sqrt(debias(xp, beta_2, s)))"),
+        ("momentum not in the basis", "_turned(xp, new_m, sides, bases)", "new_m"),
+        ("the update not out of it", "[xp.transpose(basis) for basis in bases]", "bases"),
+        ("renewed a step late", "xp.equal(s % precondition_frequency, 0)",
+         "xp.equal(s % precondition_frequency, 1)"),
+        ("no bias correction of v", "xp.sqrt(debias(xp, beta_2, s))", "1.0"),
+    ],
+    ("soap", f"{SOAP}::test_what_is_no_matrix_is_adamws"): [
+        ("the others have a ratio", "adapt=False", "adapt=True"),
+    ],
+    ("soap", f"{SOAP}::test_steps_that_are_counted_anew_do_not_divide_by_zero"): [
+        ("the count may be 0", "at_least(xp, t - 1.0, 1.0)", "t - 1.0"),
+    ],
+    ("_followed", f"{SOAP}::test_a_matrix_is_the_oracles"): [
+        ("sides exchanged", "if side == 0", "if side == 1"),
+        ("factors forget nothing", "beta_2 * factor", "factor"),
+    ],
+    ("_renewed", f"{SOAP}::test_a_matrix_is_the_oracles"): [
+        ("the second moment stays in its order", "xp.take(ordered, order, axis=side)", "ordered"),
+        ("the basis stays in its order", "xp.take(image, order, axis=1)", "image"),
+        ("the smallest first", "xp.argsort(-", "xp.argsort("),
+    ],
+    ("_renewed", f"{SOAP}::test_a_basis_that_is_not_finite_stays_and_is_counted"): [
+        ("nobody counts", "xp.where(finite, kept, kept + 1)", "kept"),
+    ],
+    ("_if_finite", f"{SOAP}::test_a_basis_that_is_not_finite_stays_and_is_counted"): [
+        ("taken as it comes", "xp.where(finite, basis * sign, before)", "basis * sign"),
+    ],
+    ("_if_finite", f"{SOAP}::test_bases_stay_orthogonal_and_in_order"): [
+        ("signs stay open", "basis * sign", "basis"),
+    ],
+    ("sides_of", f"{SOAP}::test_the_sides_that_have_a_basis"): [
+        ("the longer side", "shape[1] < shape[0]", "shape[1] > shape[0]"),
+        ("one too long", "shape[axis] <= max_precond_dim", "shape[axis] <= max_precond_dim + 2"),
     ],
     ("layouts", f"{MATRICES}::test_paths_and_shapes_tell_what_is_a_matrix"): [
         ("a bias of two axes is a matrix", "endswith(('bias', '/scale'))", "endswith('/scale')"),
