@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
+import tf_lamb
 from tf_lamb.core import matrices
 from tf_lamb.core.rules.lamb import lamb
 from tf_lamb.core.rules.muon import orthogonalized
@@ -205,3 +206,14 @@ def _root(spectrum):
     most = max(10, min(len(spectrum), 4000))
     positive = spectrum > 0
     return jnp.where(positive, jnp.minimum(jnp.where(positive, spectrum, 1.0) ** -0.5, most), 0.0)
+
+
+class OfPackage(tf_lamb.SOAP):
+    """What the package has, with its own beta_2: the experiment would give it AdamW's."""
+
+    def __init__(self, learning_rate, beta_1=0.95, weight_decay=0.0, global_clipnorm=None,
+                 exclude_from_weight_decay=()):  # fmt: skip
+        super().__init__(
+            learning_rate, beta_1=beta_1, weight_decay=weight_decay,
+            global_clipnorm=global_clipnorm, exclude_from_weight_decay=exclude_from_weight_decay,
+        )  # fmt: skip
