@@ -75,6 +75,20 @@ def muon_tf_keras(on_nonfinite="propagate"):
     return tf_lamb.tf_keras.Muon(1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite)
 
 
+def soap_tf_keras(on_nonfinite="propagate", every=10):
+    import tf_lamb.tf_keras
+
+    return tf_lamb.tf_keras.SOAP(
+        1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite, precondition_frequency=every
+    )
+
+
+def soap_keras(on_nonfinite="propagate"):
+    import tf_lamb.keras
+
+    return tf_lamb.keras.SOAP(1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite)
+
+
 def ours_keras(on_nonfinite="propagate", **own):
     import tf_lamb.keras
 
@@ -271,6 +285,10 @@ CONTESTANTS = {
     "tf_lamb.keras": tensorflow(ours_keras, keras_variable),
     "tf_lamb.tf_keras LANS": tensorflow(lans_tf_keras, tf_variable),
     "tf_lamb.tf_keras Muon": tensorflow(muon_tf_keras, tf_variable),
+    "tf_lamb.tf_keras SOAP": tensorflow(soap_tf_keras, tf_variable),
+    "tf_lamb.tf_keras SOAP, renewing": tensorflow(
+        functools.partial(soap_tf_keras, every=1), tf_variable
+    ),
     "Model Garden LAMB": tensorflow(model_garden, tf_variable),
     "Model Garden LAMB, XLA": tensorflow(model_garden, tf_variable, jit_compile=True),
     "Keras Lamb": tensorflow(keras_lamb, keras_variable),
