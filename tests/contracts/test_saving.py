@@ -74,14 +74,15 @@ def test_the_config_rebuilds_the_optimizer(frontend):
 
 
 @every_frontend
-@pytest.mark.parametrize("name", ["LANS", "LARS", "Muon", "SGDP", "AdamP"])
+@pytest.mark.parametrize("name", ["LANS", "LARS", "Muon", "SOAP", "SGDP", "AdamP"])
 def test_every_optimizer_survives_its_config(frontend, name):
     host, ours = FRONTENDS[frontend]
     cls = getattr(ours, name)
     projects = name in ("SGDP", "AdamP")
     extra = {"depthwise": ["dw"]} if projects else {"layer_slices": {"a": [0, 2]}}
-    if name == "Muon":
-        extra = {"update_scale": "shape", "matrix_rows": {"a": 0, "b": [0, 1], "c": None}}
+    if name in ("Muon", "SOAP"):
+        extra = {"matrix_rows": {"a": 0, "b": [0, 1], "c": None}}
+        extra |= {"update_scale": "shape"} if name == "Muon" else {"max_precond_dim": 9}
     optimizer = cls(0.25, weight_decay=0.5, exclude_from_weight_decay=["bias"], **extra)
     assert cls.from_config(optimizer.get_config()).get_config() == optimizer.get_config()
     assert type(host.optimizers.get(host.optimizers.serialize(optimizer))) is cls
