@@ -3,6 +3,8 @@
 A side that the first gradient does not span has no determined basis: matrices are square here.
 """
 
+import functools
+
 import numpy as np
 import pytest
 from oracle import Soap
@@ -183,3 +185,41 @@ def test_a_skipped_step_leaves_all_of_it(frontend):
     assert optimizer.skipped_steps == 3
     for one, other in zip(*states, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+ROWS, STEPS = 16, 8
+DATA = np.random.default_rng(0).normal(size=(2, ROWS * STEPS, 4)).astype("float32")
+WAYS = {
+    "compiled whole": {"compiled": {"jit_compile": True}},
+    "compiled in part": {"compiled": {"jit_compile": False}},
+    "eager": {"compiled": {"run_eagerly": True}},
+    "two fits": {"fits": 2},
+    "micro-batches": {"own": {"gradient_accumulation_steps": 2}},
+}
+
+
+@functools.cache
+def regressed():
+    """Where the oracle gets to in one layer without a bias, by the mean squared error."""
+    reference = Soap(np.eye(4), lr=0.02, wd=0.1, every=3)
+    for x, y in zip(*(np.split(of.astype("float64"), STEPS) for of in DATA), strict=True):
+        reference.step(2 / y.size * x.T @ (x @ reference.w - y))
+    return reference.w
+
+
+@every_frontend
+@pytest.mark.parametrize("way", WAYS)
+def test_however_it_is_compiled_fit_is_the_oracle(frontend, way):
+    host, ours = FRONTENDS[frontend]
+    chosen = WAYS[way]
+    arguments = {"weight_decay": 0.1, "precondition_frequency": 3, **chosen.get("own", {})}
+    optimizer = ours.SOAP(0.02, **arguments)
+    model = host.Sequential([host.Input((4,)), host.layers.Dense(4, use_bias=False)])
+    model.set_weights([np.eye(4)])
+    model.compile(optimizer, "mse", **chosen.get("compiled", {"jit_compile": False}))
+    batch = ROWS // arguments.get("gradient_accumulation_steps", 1)
+    for x, y in zip(*(np.split(of, chosen.get("fits", 1)) for of in DATA), strict=True):
+        model.fit(x, y, batch_size=batch, shuffle=False, verbose=0)
+    assert np.abs(regressed() - np.eye(4)).max() > 0.1
+    np.testing.assert_allclose(model.get_weights()[0], regressed(), rtol=1e-5, atol=1e-5)
+    assert int(optimizer.iterations) == STEPS and optimizer.kept_bases == 0
