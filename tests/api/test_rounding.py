@@ -16,7 +16,7 @@ from support.frontends import (
 
 from tf_lamb.core.rules import rounding
 
-OPTIMIZERS = ["LAMB", "LANS", "LARS", "AdamP", "SGDP", "Muon"]
+OPTIMIZERS = ["LAMB", "LANS", "LARS", "AdamP", "SGDP", "Muon", "SOAP"]
 
 
 class NumPy:

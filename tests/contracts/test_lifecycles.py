@@ -33,7 +33,7 @@ class Case:
     per_replica: bool = False
 
 
-OPTIMIZERS = ("LAMB", "LANS", "LARS", "AdamP", "SGDP", "Muon")
+OPTIMIZERS = ("LAMB", "LANS", "LARS", "AdamP", "SGDP", "Muon", "SOAP")
 EMA = {"use_ema": True, "ema_momentum": 0.5}
 OVERWRITTEN = {**EMA, "ema_overwrite_frequency": 2}
 HALF = {"slot_dtype": "bfloat16"}
@@ -86,7 +86,7 @@ def cases():
             continue
         if case.callback == "TrustRatios" and optimizer not in ("LAMB", "LANS", "LARS"):
             case = dataclasses.replace(case, callback="DivergenceReport")
-        if case.around == "AdaScale" and optimizer in ("LANS", "Muon"):
+        if case.around == "AdaScale" and optimizer in ("LANS", "Muon", "SOAP"):
             case = dataclasses.replace(case, around="MeasureNoise", callback="NoiseScale")
         slow = [] if (optimizer, name) in QUICK else [pytest.mark.slow]
         yield pytest.param(optimizer, case, id=f"{optimizer}, {name}", marks=slow)

@@ -221,7 +221,7 @@ def test_embeddings_train(frontend):
 
 
 @every_frontend
-@pytest.mark.parametrize("name", ["LAMB", "LANS", "LARS", "Muon", "SGDP", "AdamP"])
+@pytest.mark.parametrize("name", ["LAMB", "LANS", "LARS", "Muon", "SOAP", "SGDP", "AdamP"])
 @uncompiled(fits=True)
 def test_every_optimizer_fits(frontend, name):
     """With what spares memory; at a rate that trains from whatever weights a backend draws."""

@@ -131,7 +131,7 @@ def test_a_moment_in_bfloat16_does_not_stand_still(frontend):
 
 
 @every_frontend
-@pytest.mark.parametrize("name", ["LAMB", "LANS", "LARS", "AdamP", "SGDP", "Muon"])
+@pytest.mark.parametrize("name", ["LAMB", "LANS", "LARS", "AdamP", "SGDP", "Muon", "SOAP"])
 @pytest.mark.parametrize(
     ("arguments", "dtype", "bytes_a_parameter"),
     [

@@ -1,5 +1,7 @@
 """What was saved goes on where it stopped; a config makes the same optimizer again."""
 
+import itertools
+
 import pytest
 from support.frontends import BACKEND, FRONTENDS, every_frontend, uncompiled
 from support.small_model import assert_same_weights, classes, fit, functional, go_on
@@ -10,34 +12,41 @@ if BACKEND == "tensorflow":
     FORMS += ["checkpoint of an unbuilt", "checkpoint of a built"]
 
 
-def optimizer(frontend):
-    return FRONTENDS[frontend][1].LAMB(
+# Those of one epoch make the bases and renew them, and so do those of the next.
+OWN = {"LAMB": {}, "SOAP": {"precondition_frequency": 3}}
+
+
+def optimizer(frontend, name):
+    return getattr(FRONTENDS[frontend][1], name)(
         0.01, weight_decay=0.1, exclude_from_weight_decay=["bias"],
-        exclude_from_layer_adaptation=[], global_clipnorm=1.0, name="mine",
+        exclude_from_layer_adaptation=[], global_clipnorm=1.0, name="mine", **OWN[name],
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=FRONTENDS)
+@pytest.fixture(
+    scope="module", params=itertools.product(FRONTENDS, OWN), ids=lambda of: "-".join(of)
+)
 def trained(request):
-    """A frontend, its model after two epochs, and after one."""
-    frontend = request.param
+    """A frontend, an optimizer's name, its model after two epochs, and after one."""
+    frontend, name = request.param
     with uncompiled(fits=True):
-        return frontend, *(
-            fit(frontend, optimizer(frontend), epochs=epochs)[0] for epochs in (2, 1)
+        return *request.param, *(
+            fit(frontend, optimizer(frontend, name), epochs=epochs)[0] for epochs in (2, 1)
         )
 
 
 @pytest.mark.parametrize("form", FORMS)
 @uncompiled(fits=True)
 def test_a_saved_model_goes_on_where_it_stopped(tmp_path, trained, form):
-    frontend, unbroken, saved = trained
+    frontend, name, unbroken, saved = trained
     host, ours = FRONTENDS[frontend]
     if form.startswith("model"):
         saved.save(tmp_path / form)
         restored = host.models.load_model(tmp_path / form, {"Block": classes(frontend)[0]})
         assert restored.optimizer.get_config() == saved.optimizer.get_config()
     else:
-        restored, status = from_checkpoint(frontend, saved, tmp_path, form.endswith("a built"))
+        built = form.endswith("a built")
+        restored, status = from_checkpoint(frontend, name, saved, tmp_path, built)
     go_on(restored)
     assert int(restored.optimizer.iterations) == 8
     if not form.startswith("model"):
@@ -46,12 +55,12 @@ def test_a_saved_model_goes_on_where_it_stopped(tmp_path, trained, form):
     assert restored.optimizer.plan.treatments == unbroken.optimizer.plan.treatments
 
 
-def from_checkpoint(frontend, saved, folder, built):
+def from_checkpoint(frontend, name, saved, folder, built):
     import tensorflow as tf
 
     path = tf.train.Checkpoint(model=saved, optimizer=saved.optimizer).save(folder / "ckpt")
     restored = functional(frontend)
-    restored.compile(optimizer=optimizer(frontend), loss="mse")
+    restored.compile(optimizer=optimizer(frontend, name), loss="mse")
     if built:
         restored.optimizer.build(restored.trainable_variables)
     return restored, tf.train.Checkpoint(model=restored, optimizer=restored.optimizer).restore(path)
@@ -74,14 +83,15 @@ def test_the_config_rebuilds_the_optimizer(frontend):
 
 
 @every_frontend
-@pytest.mark.parametrize("name", ["LANS", "LARS", "Muon", "SGDP", "AdamP"])
+@pytest.mark.parametrize("name", ["LANS", "LARS", "Muon", "SOAP", "SGDP", "AdamP"])
 def test_every_optimizer_survives_its_config(frontend, name):
     host, ours = FRONTENDS[frontend]
     cls = getattr(ours, name)
     projects = name in ("SGDP", "AdamP")
     extra = {"depthwise": ["dw"]} if projects else {"layer_slices": {"a": [0, 2]}}
-    if name == "Muon":
-        extra = {"update_scale": "shape", "matrix_rows": {"a": 0, "b": [0, 1], "c": None}}
+    if name in ("Muon", "SOAP"):
+        extra = {"matrix_rows": {"a": 0, "b": [0, 1], "c": None}}
+        extra |= {"update_scale": "shape"} if name == "Muon" else {"max_precond_dim": 9}
     optimizer = cls(0.25, weight_decay=0.5, exclude_from_weight_decay=["bias"], **extra)
     assert cls.from_config(optimizer.get_config()).get_config() == optimizer.get_config()
     assert type(host.optimizers.get(host.optimizers.serialize(optimizer))) is cls

@@ -6,7 +6,7 @@ from support.frontends import BACKEND, FRONTENDS
 from support.soaking import MODES, Soak
 
 pytestmark = pytest.mark.skipif(BACKEND == "torch", reason="many steps in one program")
-OPTIMIZERS = ("LAMB", "LANS", "LARS", "AdamP", "SGDP", "Muon")
+OPTIMIZERS = ("LAMB", "LANS", "LARS", "AdamP", "SGDP", "Muon", "SOAP")
 
 
 def assert_holds(frontend, name, steps, mode="plain", **arguments):

@@ -17,7 +17,7 @@ from support.malformed import PACKAGE, refused
 from support.property_cases import cases
 
 pytestmark = pytest.mark.once
-OPTIMIZERS = ("LAMB", "LANS", "LARS", "Muon", "AdamP", "SGDP")
+OPTIMIZERS = ("LAMB", "LANS", "LARS", "Muon", "SOAP", "AdamP", "SGDP")
 LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation", "layer_groups")
 
 

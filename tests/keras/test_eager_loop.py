@@ -17,8 +17,9 @@ if keras.backend.backend() != "jax":
         lambda: tf_lamb.keras.LAMB(0.1, gradient_accumulation_steps=2, use_ema=True),
         lambda: tf_lamb.keras.LARS(0.1, on_nonfinite="raise"),
         lambda: tf_lamb.keras.AdaScale(tf_lamb.keras.LARS(0.1, gradient_accumulation_steps=2), 2),
+        lambda: tf_lamb.keras.SOAP(0.1, precondition_frequency=2),
     ],
-    ids=["skip", "accumulated", "raise", "AdaScale"],
+    ids=["skip", "accumulated", "raise", "AdaScale", "SOAP"],
 )
 def test_an_eager_loop_compiles_nothing(make):
     from jax import monitoring

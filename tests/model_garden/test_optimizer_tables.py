@@ -27,6 +27,7 @@ KEYS = {
     "tf_lans": "LANS",
     "tf_lars": "LARS",
     "tf_muon": "Muon",
+    "tf_soap": "SOAP",
     "tf_adamp": "AdamP",
     "tf_sgdp": "SGDP",
 }

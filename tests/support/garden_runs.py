@@ -24,6 +24,7 @@ from tf_lamb.model_garden.folders import model_dirs
 PATIENCE = 900  # seconds; a run takes ten to thirty, on a busy machine more
 PATIENCE_FOR_A_REFUSAL = 240
 BATCH = 8
+# Without tf_soap: what gradients do not span has no determined basis, and programs differ there.
 OPTIMIZERS = ("tf_lamb", "tf_lans", "tf_lars", "tf_muon", "tf_adamp", "tf_sgdp")
 EXPERIMENTS = {
     "lamb/bert_pretraining": "bert", "lars/resnet_imagenet": "resnet",

@@ -2,7 +2,7 @@
 
 import oracle
 
-NAMES = ("LAMB", "LANS", "LARS", "AdamP", "SGDP", "Muon")
+NAMES = ("LAMB", "LANS", "LARS", "AdamP", "SGDP", "Muon", "SOAP")
 
 
 class Reference:
@@ -16,6 +16,7 @@ class Reference:
             "AdamP": lambda: oracle.AdamP(w),
             "SGDP": lambda: oracle.AdamP(w, sgd=True),
             "Muon": lambda: oracle.Muon(w, lr=0.0, matrix=w.ndim > 1, eps=1e-8),
+            "SOAP": lambda: oracle.Soap(w, lr=0.0, matrix=w.ndim > 1),
         }
         self.name, self.own = name, make[name]()
 
@@ -24,7 +25,7 @@ class Reference:
         if self.name in ("LARS", "AdamP", "SGDP"):
             own.wd = decay
             return own.step(g, rate)
-        for each in [own, own.adam] if self.name == "Muon" else [own]:
+        for each in [own, own.adam] if self.name in ("Muon", "SOAP") else [own]:
             each.lr, each.wd = rate, decay
         if self.name == "LAMB":
             return own.step({"w": g})["w"]

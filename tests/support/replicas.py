@@ -26,6 +26,8 @@ CASES = {
     "LARS accumulated": ("LARS", {"trust_coefficient": 0.5, "gradient_accumulation_steps": 2,
                                   "global_clipnorm": 0.1, "use_ema": True}),
     "AdamP": ("AdamP", {}),
+    # A side that gradients do not span has no determined basis, and eight rows hardly span eight.
+    "SOAP": ("SOAP", {"one_sided": True, "precondition_frequency": 2, "epsilon": 1.0}),
 }  # fmt: skip
 
 

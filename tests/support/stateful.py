@@ -47,6 +47,7 @@ EAGER = [True, False] if BACKEND == "jax" else [True, True, False]
 ACCUMULATION = st.sampled_from([None, 2, 3])
 EXCLUSIONS = st.sampled_from([None, None, "norm_and_bias", ["bias"], ["norm"], ["dense"]])
 
+# Without SOAP: what gradients do not span has no determined basis, and these span little.
 OF_FAMILY = {
     "LAMB": {
         "bias_correction": st.booleans(),

@@ -16,6 +16,7 @@ tf_lamb.LARS(0.1, layer_groups=["attention"], layer_slices={"qkv/kernel": [-1, 3
 tf_lamb.keras.LANS(lambda: 1e-3, clipnorm=None)
 tf_lamb.LAMB(weight_decay=schedule, learning_rate_multipliers={"embed": 0.1}, on_spike=[64, 4.0])
 tf_lamb.Muon(matrix_rows={"mixer/kernel": 0, "grouped": None, "turned": [1, 2]})
+tf_lamb.SOAP(precondition_frequency=5, one_sided=True, matrix_rows={"mixer/kernel": 0})
 tf_lamb.AdaScale(tf_lamb.Muon(0.02, newton_schulz_steps=5), scale=8)
 tf_lamb.BackupAndRestore(pathlib.Path("backup"))
 seen: Sequence[str] = [ratio.path for ratio in lamb.trust_ratios()]
@@ -29,6 +30,7 @@ tf_lamb.LANS(layer_slices={"qkv": "last"})  # type: ignore[dict-item]
 tf_lamb.LARS(0.1, learning_rate_multipliers={"embed": "half"})  # type: ignore[dict-item]
 tf_lamb.SGDP(0.1, on_spike=6.0)  # type: ignore[arg-type]
 tf_lamb.Muon(newton_schulz_steps=2.5)  # type: ignore[arg-type]
+tf_lamb.SOAP(max_precond_dim="long")  # type: ignore[arg-type]
 tf_lamb.SGDP(0.1, nesterov="no")  # type: ignore[arg-type]
 tf_lamb.AdamP(weight_decay="0.01")  # type: ignore[arg-type]
 tf_lamb.LAMB.from_recipe(32768)  # type: ignore[arg-type]

@@ -165,6 +165,7 @@ TO_AND_FRO = {
     "SGDP": {"learning_rate": 0.02, **DECAY},
     "AdamP": {"learning_rate": 0.02, **DECAY, "use_ema": True},
     "Muon": {"learning_rate": 2e-3, **DECAY, "exclude_from_layer_adaptation": ["embed", "head"]},
+    "SOAP": {"learning_rate": 2e-3, **DECAY, "use_ema": True, "precondition_frequency": 2},
 }
 
 

@@ -198,6 +198,26 @@ def test_the_matrices_of_muon_are_the_same(frontend):
         assert new.plan is None
 
 
+@every_frontend
+def test_the_bases_of_soap_are_the_same(frontend):
+    """A second moment belongs to its bases: whose they are is told by name."""
+    host, room = FRONTENDS[frontend]
+    model = build(host)
+    old = room.SOAP(exclude_from_layer_adaptation=["embed", "head"], use_ema=True)
+    old.build(model.trainable_variables)
+    for changes, named in (
+        ({"exclude_from_layer_adaptation": ["embed"]}, "'head/kernel'"),
+        ({"one_sided": True}, "'dense/kernel'"),
+        ({"max_precond_dim": 3}, "'dense/kernel'"),
+    ):
+        new = room.SOAP(**{"exclude_from_layer_adaptation": ["embed", "head"], **changes})
+        with pytest.raises(ValueError, match=f"to them: {named}. Pass the same .*was changed"):
+            room.migrate(old, new, model)
+        assert new.plan is None
+    same = room.SOAP(exclude_from_layer_adaptation=["embed", "^head/kernel$"])
+    assert not room.migrate(old, same, model).changes.keys() - {"use_ema"}
+
+
 def test_keras_muon_has_slots_and_leaves_convolutions_to_adam():
     with pytest.raises(
         ValueError, match=r"keras\.optimizers\.Muon has no slots before it is built"

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from support.frontends import FRONTENDS, every_frontend
 
-FAMILY = ("LAMB", "LANS", "LARS", "Muon", "AdamP", "SGDP")
+FAMILY = ("LAMB", "LANS", "LARS", "Muon", "SOAP", "AdamP", "SGDP")
 
 
 @every_frontend

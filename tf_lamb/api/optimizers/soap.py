@@ -176,7 +176,7 @@ class SOAP(Layerwise):
     def _warn_at_end(self):
         if count := self.kept_bases:
             warn(
-                f"{self.name}: {count:,} renewals of bases did not come out finite, and left the "
-                "bases as they were. Look for weights that are not finite, or for gradients beyond "
-                "1e19: on_nonfinite='skip' and clipping keep both out."
+                f"{self.name}: {count:,} of the renewals of bases did not come out finite, and "
+                "left the bases as they were. Look for weights that are not finite, or for "
+                "gradients beyond 1e19: on_nonfinite='skip' and clipping keep both out."
             )

@@ -57,7 +57,9 @@ def soap(
 
     def begin():
         new = _followed(xp, g, sides, factors, beta_2)
-        _, made = _if_finite(xp, [xp.linalg.eigh(-factor)[1] for factor in new], bases)
+        # A decomposition of what is not finite is an error on TensorFlow.
+        known = [xp.where(xp.isfinite(each), each, xp.zeros_like(each)) for each in new]
+        _, made = _if_finite(xp, [xp.linalg.eigh(-each)[1] for each in known], bases)
         return [w, m, v, *_alternating(new, made), kept]
 
     def advance():
