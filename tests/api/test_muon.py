@@ -48,7 +48,7 @@ def test_muon_is_the_oracle(frontend, dtype, tolerance):
 @every_frontend
 def test_a_plan_without_a_matrix_is_refused(frontend):
     bias = new_variable(frontend, np.ones(3), path="dense/bias")
-    with pytest.raises(ValueError, match="would orthogonalize nothing: none of its 1 variables"):
+    with pytest.raises(ValueError, match="Muon would change no step .* none of its 1 variables"):
         FRONTENDS[frontend][1].Muon().build([bias])
 
 

@@ -46,7 +46,7 @@ AUTHORS = {
 def slots(w, *, longest=10_000, one_sided=False):
     """Those of a matrix, before its first step."""
     sizes = [w.shape[side] for side in sides_of(w.shape, longest, one_sided)]
-    return [np.zeros(w.shape)] * 2 + [np.zeros((n, n)) for n in sizes for _ in "LQ"] + [0.0]
+    return [np.zeros(w.shape)] * 2 + [np.zeros((n, n)) for n in sizes for _ in "LQ"] + [0.0] * 2
 
 
 def steps(w, gradients, *, wd=0.01, every=10, longest=10_000, one_sided=False, **arguments):
@@ -148,16 +148,21 @@ def test_a_basis_that_is_not_finite_stays_and_is_counted():
                      precondition_frequency=1)  # fmt: skip
     np.testing.assert_array_equal(after[4], before[4])
     np.testing.assert_array_equal(after[6], before[6])
-    assert before[-1] == 0 and after[-1] == 1
+    assert before[-2] == 0 and after[-2] == 1
     assert np.isfinite(after[0]).all() and np.isfinite(after[2]).all()
 
 
-def test_steps_that_are_counted_anew_do_not_divide_by_zero():
-    """A schedule may begin again with `iterations` at 0, where the basis is there."""
-    w, gradients = random_steps((4, 4), steps=3)
-    *_, state = steps(w, gradients[:2])
-    again = soap(np, gradients[2], *state, lr=0.1, t=1, decay=0.0, adapt=True)
-    assert np.isfinite(again[0]).all() and np.any(again[0] != state[0])
+@pytest.mark.parametrize("clock", [lambda t: 2 * t, lambda t: 1])
+def test_a_matrix_counts_its_own_steps(clock):
+    """It may rest in every other step, or `iterations` begin anew."""
+    w, gradients = random_steps((4, 4), steps=9)
+    state = (w, *slots(w))
+    for t, g in enumerate(gradients, 1):
+        state = soap(
+            np, g, *state, lr=0.1, t=clock(t), decay=0.01, adapt=True, precondition_frequency=4
+        )
+    *_, expected = steps(w, gradients, every=4)
+    np.testing.assert_array_equal(state[0], expected[0])
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from tf_lamb.core.plan import Treatment
 from tf_lamb.core.rules.soap import sides_of
 from tf_lamb.core.step import Slot
 
+_BASES = ("L", "L_basis"), ("R", "R_basis")  # names of slots, by side
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SOAPSettings(settings.MatrixSettings):
@@ -52,24 +54,26 @@ class SOAP(Layerwise):
         m  <- beta_1 m + (1 - beta_1) g
         v  <- beta_2 v + (1 - beta_2) (QL' g QR)^2
         u   = QL ((QL' m QR) / (sqrt(v) + epsilon)) QR'
-        w  <- w - learning_rate sqrt(1 - beta_2^s)/(1 - beta_1^s) u           s = t - 1
+        w  <- w - learning_rate sqrt(1 - beta_2^s)/(1 - beta_1^s) u
         w  <- w - learning_rate weight_decay w
         L  <- beta_2 L + (1 - beta_2) g g'
         R  <- beta_2 R + (1 - beta_2) g' g
 
     QL and QR are orthogonal. They come near the eigenvectors of L and R by one power iteration
     every `precondition_frequency` steps, in a branch of the program that other steps do not enter.
-    The first gradient makes them, and moves no matrix.
+    The first gradient makes them, and moves no matrix; s counts the steps that the matrix has made
+    since, and not those in which it rests.
 
     What is a matrix, and which of its axes are rows, is found as by `Muon`; embeddings, biases,
     normalizations and what `exclude_from_layer_adaptation` names are AdamW's, by the same learning
     rate and betas. Its rate is about AdamW's, too. An output layer as wide as a vocabulary has a
     basis of its short side alone.
 
-    A matrix of r x c takes 8 (r^2 + c^2) bytes beside m and v, always in float32;
-    `tf_lamb.describe` shows them. The two sides take six products of matrices a step for the update
-    and two for L and R, and a renewal two more and two QR decompositions. `shard_update` keeps on
-    each device its share of L, R, QL and QR.
+    A matrix of r x c takes 8 (r^2 + c^2) bytes beside m and v; `tf_lamb.describe` shows them. They
+    are always in float32, and so is m: rounded to bfloat16, it would have parts where gradients
+    have none, and v would divide them by nearly 0. The two sides take six products of matrices a
+    step for the update and two for L and R, and a renewal two more and two QR decompositions.
+    `shard_update` keeps on each device its share of L, R, QL and QR.
 
     As long as gradients do not span it, the basis of a side is not determined, nor are the steps
     in it: another version of a library may find another one. On TensorFlow, XLA takes seconds for
@@ -156,27 +160,29 @@ class SOAP(Layerwise):
 
     def slots_of(self, treatment: Treatment, shape: tuple[int, ...]) -> list[Slot]:
         """See base class; a matrix has factors and bases, too."""
-        own = super().slots_of(treatment, shape)
+        m, v = super().slots_of(treatment, shape)
         if not treatment.adapt or not treatment.view:
-            return own
+            return [m, v]
+        shapes: dict[str, tuple[int, ...]] = {}
         for side in self._settings.sides_of(treatment.view):
-            size = (treatment.view[side],) * 2
-            own += [Slot(f"{'LR'[side]}{of}", size, dtype="float32") for of in ("", "_basis")]
-        return [*own, Slot("kept_bases", (), dtype="float32")]
+            shapes |= dict.fromkeys(_BASES[side], (treatment.view[side],) * 2)
+        shapes |= {"kept_bases": (), "steps": ()}
+        own = [Slot(name, shape, dtype="float32") for name, shape in shapes.items()]
+        return [m._replace(dtype="float32"), v, *own]
 
     @property
     def kept_bases(self) -> int:
-        """The number of renewals that left a matrix's bases as they were: they were not finite."""
+        """How often a matrix's bases did not come out finite, and stayed as they were."""
         plan = self._plan
         if plan is None or self._slots is None:
             return 0
         own = zip(plan.treatments, self._slots, strict=True)
-        return sum(as_int(slots[-1]) for treatment, slots in own if treatment.adapt)
+        return sum(as_int(slots[-2]) for treatment, slots in own if treatment.adapt)
 
     def _warn_at_end(self):
         if count := self.kept_bases:
             warn(
-                f"{self.name}: {count:,} of the renewals of bases did not come out finite, and "
-                "left the bases as they were. Look for weights that are not finite, or for "
-                "gradients beyond 1e19: on_nonfinite='skip' and clipping keep both out."
+                f"{self.name}: {count:,} times the bases of a matrix did not come out finite, and "
+                "stayed as they were. Look for weights that are not finite, or for gradients "
+                "beyond 1e9: on_nonfinite='skip' and clipping keep both out."
             )

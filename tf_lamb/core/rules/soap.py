@@ -1,7 +1,7 @@
 """SOAP: Adam in the eigenbasis of a matrix's two factors, and AdamW for all that is no matrix."""
 
 from tf_lamb.core.rules.lamb import lamb
-from tf_lamb.core.rules.shared import at_least, branch, debias, decayed
+from tf_lamb.core.rules.shared import branch, debias, decayed
 
 
 def soap(
@@ -14,26 +14,26 @@ def soap(
         m  <- b1 m + (1 - b1) g
         v  <- b2 v + (1 - b2) (QL' g QR)^2
         u   = QL ((QL' m QR) / (sqrt(v) + eps)) QR'
-        w  <- w - lr sqrt(1 - b2^s)/(1 - b1^s) u                     s = t - 1
+        w  <- w - lr sqrt(1 - b2^s)/(1 - b1^s) u
         w  <- w - lr decay w
         L  <- b2 L + (1 - b2) g g'
         R  <- b2 R + (1 - b2) g' g
 
-    and every f steps, of L, and of R likewise, one power iteration:
+    in its own step s, and in every f-th of L, and of R likewise, one power iteration:
 
         order QL's columns, and v's rows with them, by diag(QL' L QL), the largest first
         QL <- the Q of the QR decomposition of L QL
 
-    A matrix without a basis has all else wait for one step: L and R begin, QL and QR are their
-    eigenvectors, the largest first. A basis that does not come out finite stays as it was. Of all
-    that is no matrix, a step of AdamW.
+    In step 0 all else waits: L and R begin, QL and QR are their eigenvectors, the largest first. A
+    basis that does not come out finite stays as it was. Of all that is no matrix, a step of AdamW.
 
     Args:
         g, w, m, v: gradient, weight, first moment, and second moment in the basis, arrays of one
             shape; a matrix if `adapt`.
-        sides: of a matrix L, QL, R and QR, or those of one side; and how many renewals have left
-            the basis as it was. Zeros at first.
-        lr, t: scalars; t counts from 1.
+        sides: of a matrix L, QL, R and QR, or those of one side; how many bases did not come out
+            finite; and s. Zeros at first.
+        lr, t: scalars; t counts from 1, of what is no matrix. A matrix that rests in every other
+            step might never meet an f-th t, so it counts its own steps.
         decay: weight decay, a Python float, or a scalar where it follows a schedule.
         adapt: whether it is a matrix with a basis, a Python bool.
         axes: of no use here.
@@ -51,7 +51,7 @@ def soap(
             xp, g, w, m, v, lr=lr, t=t, decay=decay, adapt=False,
             beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay_mode="decoupled",
         )  # fmt: skip
-    *pairs, kept = sides
+    *pairs, kept, s = sides
     factors, bases = pairs[::2], pairs[1::2]
     sides = sides_of(w.shape, max_precond_dim, one_sided)
 
@@ -59,12 +59,12 @@ def soap(
         new = _followed(xp, g, sides, factors, beta_2)
         # A decomposition of what is not finite is an error on TensorFlow.
         known = [xp.where(xp.isfinite(each), each, xp.zeros_like(each)) for each in new]
-        _, made = _if_finite(xp, [xp.linalg.eigh(-each)[1] for each in known], bases)
-        return [w, m, v, *_alternating(new, made), kept]
+        finite, made = _if_finite(xp, [xp.linalg.eigh(-each)[1] for each in known], bases)
+        counts = _counted(xp, finite, kept), xp.where(finite, s + 1, s)
+        return [w, m, v, *_alternating(new, made), *counts]
 
     def advance():
-        s = at_least(xp, t - 1.0, 1.0)
-        c = xp.sqrt(debias(xp, beta_2, s)) / debias(xp, beta_1, s)
+        c = debias(xp, beta_2, s) ** 0.5 / debias(xp, beta_1, s)
         new_m = beta_1 * m + (1 - beta_1) * g
         new_v = beta_2 * v + (1 - beta_2) * xp.square(_turned(xp, g, sides, bases))
         u = _turned(xp, new_m, sides, bases) / (xp.sqrt(new_v) + epsilon)
@@ -77,9 +77,9 @@ def soap(
             lambda: _renewed(xp, new_v, sides, new, bases, kept),
             lambda: [new_v, *_alternating(new, bases), kept],
         )  # fmt: skip
-        return [new_w, new_m, *state]
+        return [new_w, new_m, *state, s + 1]
 
-    return tuple(branch(xp, xp.equal(xp.sum(xp.square(bases[0])), 0), begin, advance))
+    return tuple(branch(xp, xp.equal(s, 0), begin, advance))
 
 
 def sides_of(shape, max_precond_dim, one_sided):
@@ -118,8 +118,8 @@ def _renewed(xp, v, sides, factors, bases, kept):
         ordered = xp.take(ordered, order, axis=side)
         turned.append(xp.linalg.qr(xp.take(image, order, axis=1))[0])
     finite, made = _if_finite(xp, turned, bases)
-    count = xp.where(finite, kept, kept + 1)
-    return [xp.where(finite, ordered, v), *_alternating(factors, made), count]
+    v = xp.where(finite, ordered, v)
+    return [v, *_alternating(factors, made), _counted(xp, finite, kept)]
 
 
 def _if_finite(xp, new, old):
@@ -134,6 +134,10 @@ def _if_finite(xp, new, old):
         xp.where(finite, basis * sign, before)
         for basis, sign, before in zip(new, signs, old, strict=True)
     ]
+
+
+def _counted(xp, finite, kept):
+    return xp.where(finite, kept, kept + 1)
 
 
 def _alternating(factors, bases):
