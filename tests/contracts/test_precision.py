@@ -161,6 +161,8 @@ def test_memory_is_what_the_docstring_says(frontend, name, arguments, dtype, byt
     slots = bytes_a_parameter - master
     if name in ("LARS", "SGDP", "Muon"):  # Muon of a matrix
         slots /= 2
+    if name == "SOAP" and slots == 4:  # its first moment is never rounded
+        slots += 2
     assert sum(sizes) == 1000 * (slots + master)
 
 
