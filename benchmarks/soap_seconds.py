@@ -22,8 +22,8 @@ from benchmarks.equivalence.protocol import points
 from benchmarks.equivalence.training import Program
 from benchmarks.run_log import Log
 
-SPECS = ("adamw", "lamb", "muon", "benchmarks.soap:MuonH", "benchmarks.soap:SOAP",
-         "benchmarks.soap:KLSOAP")  # fmt: skip
+PROTOTYPES = ("MuonH", "OfPackage", "SOAP", "KLSOAP")
+SPECS = ("adamw", "lamb", "muon", *(f"benchmarks.soap:{name}" for name in PROTOTYPES))
 STEPS, ROUNDS = 128, 15
 
 

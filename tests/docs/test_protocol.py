@@ -183,6 +183,21 @@ def test_the_table_of_warmups_is_in_the_log():
     ]
 
 
+def test_the_page_has_the_losses_and_the_milliseconds_of_soap():
+    times = {line["batch"]: line["ms"] for line in runs("soap_seconds")}
+    _, *shown = table(RESULTS, "SOAP and its kin")
+    specs = [row[0].split("(`")[1].removesuffix("`)") for row in shown]
+    assert set(specs) == set(times[64])
+    for spec, row in zip(specs, shown, strict=True):
+        found = runs("equivalence_flights", arm=f"tuned {spec}", horizon=1)
+        losses = [
+            np.mean([line["test"] for line in found if line["seed"] and line["ratio"] == ratio])
+            for ratio in (1, 8, 32, 128)
+        ]
+        least = [min(times[batch][spec]) for batch in (64, 2048)]
+        assert row[1:] == [*(f"{x:.4f}" for x in losses), *(f"{x:.2f}" for x in least)]
+
+
 _SMALL = """
 import sys
 from benchmarks.equivalence import protocol, __main__ as main
