@@ -199,7 +199,7 @@ def test_a_fit_is_of_larger_batches(frontend, tmp_path):
     run.fit(0, 1)
     once = run.traced
     run.fit(1, 10)
-    assert run.traced == once > 0
+    assert BACKEND == "torch" or run.traced == once > 0  # torch runs what it is told, each time
     run.model.save(path)
     run.model = run.host.models.load_model(path)
     run.fit(10, 16)
