@@ -83,12 +83,6 @@ def soap_tf_keras(on_nonfinite="propagate", every=10):
     )
 
 
-def soap_keras(on_nonfinite="propagate"):
-    import tf_lamb.keras
-
-    return tf_lamb.keras.SOAP(1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite)
-
-
 def ours_keras(on_nonfinite="propagate", **own):
     import tf_lamb.keras
 

@@ -55,9 +55,8 @@ SHAPES = {
     "layer_17mb": lambda: [(1024, 4096)],
     "layer_125mb": lambda: [(30522, 1024)],
 }
-FLOORS = {"lamb": 7, "lans": 7, "lars": 5, "muon": 7, "soap": 7}  # arrays
+FLOORS = {"lamb": 7, "lans": 7, "lars": 5, "muon": 7}  # arrays
 OF_A_MATRIX = 5  # of Muon's
-OF_A_SIDE = 3  # of SOAP's: a factor is read and written, its basis read
 
 
 # Optimizers with LARS; those with LAMB are `update.py`'s.
@@ -196,10 +195,6 @@ CONTESTANTS = {
     },
     "lans": both("tf_lamb.tf_keras", tensorflow, contestants.lans_tf_keras),
     "muon": both("tf_lamb.tf_keras", tensorflow, contestants.muon_tf_keras),
-    "soap": {
-        "tf_lamb.tf_keras": tensorflow(contestants.soap_tf_keras),
-        "tf_lamb.keras on JAX": keras(contestants.soap_keras),
-    },
     "lars": {
         **both("tf_lamb.tf_keras", tensorflow, lars_tf_keras),
         **both("tf_lamb.keras on JAX", keras, lars_keras),
@@ -217,11 +212,7 @@ def floor_of(optimizer, shapes):
         is_matrix = len(shape) > 1 and not contestants.is_table(shape)
         return OF_A_MATRIX if optimizer == "muon" and is_matrix else FLOORS[optimizer]
 
-    def sides(shape):
-        is_matrix = optimizer == "soap" and len(shape) > 1 and not contestants.is_table(shape)
-        return OF_A_SIDE * sum(n**2 for n in (math.prod(shape[:-1]), shape[-1])) * is_matrix
-
-    return sum(4 * (arrays(shape) * math.prod(shape) + sides(shape)) for shape in shapes)
+    return sum(4 * arrays(shape) * math.prod(shape) for shape in shapes)
 
 
 def contest(name, optimizer, shapes, chips):
@@ -313,8 +304,7 @@ def main(_):
         for optimizer in args.optimizer
         for name in CONTESTANTS[optimizer]
         if not args.only or name in args.only
-        if optimizer not in ("muon", "soap")
-        or shapes != "layer_125mb"  # an embedding: there is no matrix
+        if (optimizer, shapes) != ("muon", "layer_125mb")  # an embedding: there is no matrix
         if (missing := [c for c in args.chips if (optimizer, shapes, name, c) not in found])
     }
     with tqdm.tqdm(total=sum(map(len, todo.values())), desc="programs", disable=None) as bar:
