@@ -14,7 +14,7 @@ import keras
 
 import tf_lamb
 from tf_lamb.core import matrices
-from tf_lamb.core.rules.lamb import lamb
+from tf_lamb.core.rules.lamb import adamw
 from tf_lamb.core.rules.muon import orthogonalized
 from tf_lamb.core.rules.shared import norm
 
@@ -69,10 +69,9 @@ class _Prototype:
         ):
             decay = self.weight_decay if decayed else 0.0
             if view is None:
-                w, m, v = lamb(
-                    jnp, g, w, own["m"], own["v"], lr=lr, t=calls + 1.0, decay=decay, adapt=False,
+                w, m, v = adamw(
+                    jnp, g, w, own["m"], own["v"], lr=lr, t=calls + 1.0, decay=decay,
                     beta_1=self.beta_1, beta_2=FALLBACK_BETA_2, epsilon=EPSILON,
-                    weight_decay_mode="decoupled",
                 )  # fmt: skip
                 own = {"m": m, "v": v}
             else:

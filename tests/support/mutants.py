@@ -178,6 +178,8 @@ CORE = {
     ],
     ("muon", "core/test_muon.py::test_what_is_no_matrix_is_the_oracles"): [
         ("the others at the full rate", "lr=lr * fallback_lr_scale", "lr=lr"),
+    ],
+    ("adamw", "core/test_muon.py::test_what_is_no_matrix_is_the_oracles"): [
         ("the others have a ratio", "adapt=False", "adapt=True"),
     ],
     ("soap", f"{SOAP}::test_a_matrix_is_the_oracles"): [
@@ -194,7 +196,7 @@ CORE = {
          "xp.equal(s % precondition_frequency, 1)"),
         ("no bias correction of v", "debias(xp, beta_2, s) ** 0.5", "1.0"),
     ],
-    ("soap", f"{SOAP}::test_what_is_no_matrix_is_adamws"): [
+    ("adamw", f"{SOAP}::test_what_is_no_matrix_is_adamws"): [
         ("the others have a ratio", "adapt=False", "adapt=True"),
     ],
     ("soap", f"{SOAP}::test_a_matrix_counts_its_own_steps"): [

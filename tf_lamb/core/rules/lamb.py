@@ -50,3 +50,11 @@ def lamb(
     bounds = {"phi_bounds": phi_bounds, "ratio_bounds": ratio_bounds}
     ratio = trust_ratio(xp, w, u, adapt=adapt, axes=axes, observe=observe, **bounds)
     return w - lr * ratio * u, m, v
+
+
+def adamw(xp, g, w, m, v, *, lr, t, decay, beta_1, beta_2, epsilon):
+    """One AdamW step, of what a rule for matrices leaves: LAMB's, decoupled and without a ratio."""
+    return lamb(
+        xp, g, w, m, v, lr=lr, t=t, decay=decay, adapt=False,
+        beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay_mode="decoupled",
+    )  # fmt: skip

@@ -1,6 +1,6 @@
 """Muon: momentum orthogonalized for matrices, and AdamW for all that is none."""
 
-from tf_lamb.core.rules.lamb import lamb
+from tf_lamb.core.rules.lamb import adamw
 from tf_lamb.core.rules.shared import decayed
 
 # Jordan's quintic: five steps take singular values in (0, 1] to about [0.7, 1.2].
@@ -40,9 +40,9 @@ def muon(
     "shape" is the scale; Liu et al., arXiv:2502.16982, of which "rms" is, and the decay.
     """
     if not adapt:
-        return lamb(
-            xp, g, w, m, v, lr=lr * fallback_lr_scale, t=t, decay=decay, adapt=False,
-            beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay_mode="decoupled",
+        return adamw(
+            xp, g, w, m, v, lr=lr * fallback_lr_scale, t=t, decay=decay,
+            beta_1=beta_1, beta_2=beta_2, epsilon=epsilon,
         )  # fmt: skip
     m = momentum * m + g
     o = orthogonalized(xp, g + momentum * m if nesterov else m, newton_schulz_steps)

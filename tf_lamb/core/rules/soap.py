@@ -1,6 +1,6 @@
 """SOAP: Adam in the eigenbasis of a matrix's two factors, and AdamW for all that is no matrix."""
 
-from tf_lamb.core.rules.lamb import lamb
+from tf_lamb.core.rules.lamb import adamw
 from tf_lamb.core.rules.shared import branch, debias, decayed
 
 
@@ -47,10 +47,9 @@ def soap(
     the basis, which is the same. There AdamW waits for a step, too.
     """
     if not adapt:
-        return lamb(
-            xp, g, w, m, v, lr=lr, t=t, decay=decay, adapt=False,
-            beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay_mode="decoupled",
-        )  # fmt: skip
+        return adamw(
+            xp, g, w, m, v, lr=lr, t=t, decay=decay, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon
+        )
     *pairs, kept, s = sides
     factors, bases = pairs[::2], pairs[1::2]
     sides = sides_of(w.shape, max_precond_dim, one_sided)
