@@ -91,8 +91,10 @@ class Shares:
 
     def layout(self, variable, shape=None):
         """The layout of a variable's slots; of those of another shape where that is given."""
-        own = axes_of(variable) if shape is None else [None] * len(shape)
-        axes = self._axes(variable.shape if shape is None else shape, own)
+        if shape is None:
+            axes = self._axes(variable.shape, axes_of(variable))
+        else:
+            axes = self._axes(shape, [None] * len(shape))
         return TensorLayout(axes, self._distribution.device_mesh)
 
 

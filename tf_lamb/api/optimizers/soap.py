@@ -164,7 +164,7 @@ class SOAP(Layerwise):
     def slots_of(self, treatment: Treatment, shape: tuple[int, ...]) -> list[Slot]:
         """See base class; a matrix has factors and bases, too."""
         m, v = super().slots_of(treatment, shape)
-        if not treatment.adapt or not treatment.view:
+        if not treatment.view:
             return [m, v]
         shapes: dict[str, tuple[int, ...]] = {}
         for side in self._settings.sides_of(treatment.view):
@@ -179,8 +179,8 @@ class SOAP(Layerwise):
         plan = self._plan
         if plan is None or self._slots is None:
             return 0
-        own = zip(plan.treatments, self._slots, strict=True)
-        return sum(as_int(slots[-2]) for treatment, slots in own if treatment.adapt)
+        matrices = (i for i, treatment in enumerate(plan.treatments) if treatment.adapt)
+        return sum(as_int(self.state_of(i)["kept_bases"]) for i in matrices)
 
     def _warn_at_end(self):
         if count := self.kept_bases:
