@@ -39,14 +39,15 @@ def images(folder, held_out=HELD_OUT):
     return list(zip(np.split(x, cuts), np.split(y.astype("int32"), cuts), strict=True))
 
 
-def convolutional(shape):
-    """Two convolutions and two dense layers."""
+def convolutional(shape, convolution=None):
+    """Two convolutions, of Keras or of another class, and two dense layers."""
     from keras import Input, Sequential, layers
 
+    convolution = convolution or layers.Conv2D
     return Sequential([
         Input(shape),
-        layers.Conv2D(8, 3, strides=2, padding="same", activation="relu"),
-        layers.Conv2D(16, 3, strides=2, padding="same", activation="relu"),
+        convolution(8, 3, strides=2, padding="same", activation="relu"),
+        convolution(16, 3, strides=2, padding="same", activation="relu"),
         layers.Flatten(), layers.Dense(32, activation="relu"), layers.Dense(10),
     ])  # fmt: skip
 

@@ -82,10 +82,11 @@ def _pictures(network, shape=(28, 28, 1)):
     """Fashion-MNIST, or scikit-learn's digits, by which this code is tested."""
 
     def make():
-        from benchmarks import pictures
+        from benchmarks import pictures, sliced
 
         folder = pictures.FASHION_MNIST if shape[0] == 28 else ""
-        made = functools.partial(getattr(pictures, network), shape)
+        own = {"convolution": sliced.Conv2D} if network == "convolutional" else {}
+        made = functools.partial(getattr(pictures, network), shape, **own)
         return pictures.images(folder), made, told_apart
 
     return make

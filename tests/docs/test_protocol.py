@@ -97,6 +97,21 @@ def test_the_arms_are_what_the_page_says():
     assert arms.arm("growing adamw", workload(), settings, 8, 1)[1].stages[-1].batch_size == 32
 
 
+@pytest.mark.parametrize("side", [28, 7])
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_a_convolution_in_slices_is_that_of_keras(side, size, stride):
+    keras = pytest.importorskip("keras")
+    from benchmarks import sliced
+
+    layer = sliced.Conv2D(4, size, strides=stride, padding="same")
+    x = np.random.default_rng(SEED).normal(size=(2, side, side, 3)).astype("float32")
+    kernel = np.random.default_rng(SEED).normal(size=(size, size, 3, 4)).astype("float32")
+    found = layer.convolution_op(keras.ops.convert_to_tensor(x), kernel)
+    wanted = keras.ops.conv(x, kernel, strides=stride, padding="same")
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
 @functools.cache
 def decided(name, specs=tuple(protocol.FROZEN["optimizers"])):
     """What a log decides of the arms that it has; a run that is missing fails the test."""
