@@ -1,4 +1,4 @@
-"""A convolution as one product of matrices: on a CPU, 4 to 16 times as fast inside a loop of JAX."""
+"""A convolution as one product of matrices, which JAX's loops do 4 to 16 times as fast on a CPU."""
 
 import keras
 from keras import ops
@@ -9,7 +9,7 @@ class Conv2D(keras.layers.Conv2D):
 
     def convolution_op(self, inputs, kernel):
         (size, *_), (stride, *_), side = self.kernel_size, self.strides, inputs.shape[1]
-        reach = (-(-side // stride) - 1) * stride + 1  # from the first start of a window to the last
+        reach = (-(-side // stride) - 1) * stride + 1  # between first and last windows
         more = max(reach + size - 1 - side, 0)
         pads = (more // 2, more - more // 2)
         padded = ops.pad(inputs, ((0, 0), pads, pads, (0, 0)))
