@@ -14,6 +14,7 @@ The floor is float32 arrays as large as the parameters, each read or written onc
     LAMB   7: g, w, m and v are read, w, m and v written; so are LANS's
     LARS   5: g, w and v are read, w and v written
     Muon   5 of a matrix: g, w and m are read, w and m written; 7 of all else, as LAMB's
+    SOAP   7, and of a matrix its two factors and bases, each read and written: a renewal's step
 
 A trust ratio is known only when all of a layer's update is, and no weight can be written before.
 So a layer that the chip's own memory does not hold is passed over twice, by LANS three times:
@@ -22,8 +23,9 @@ So a layer that the chip's own memory does not hold is passed over twice, by LAN
     LANS  12: g is read; then as LAMB's, with g once more for its own part             12/7 = 1.71
     LARS   7: g and w are read; then g, w and v, and w and v written                      7/5 = 1.40
 
-Muon's products of matrices are beyond that: what of them the chip's memory does not hold is moved
-again with each. A line of the log has their operations, too.
+Products of matrices, Muon's and SOAP's, are beyond that: what of them the chip's memory does not
+hold is moved again with each. A line of the log has their operations, too. Of SOAP's two branches
+the compiler counts the dearer one. It is compiled for "layer_4mb" alone: longer sides take minutes.
 
 A program that holds the layer between the passes needs the floor alone, or an array more where it
 reads w again: 8/7 = 1.14, 6/5 = 1.20. `--shapes` has single layers that show both. XLA gives a v3
@@ -52,10 +54,11 @@ from contestants import backend
 CHIPS = {"v3": "v3:2x2", "v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
 SHAPES = {
     **{name: contestants.SHAPES[name] for name in ("resnet50", "bert_large")},
+    "layer_4mb": lambda: [(1024, 1024)],
     "layer_17mb": lambda: [(1024, 4096)],
     "layer_125mb": lambda: [(30522, 1024)],
 }
-FLOORS = {"lamb": 7, "lans": 7, "lars": 5, "muon": 7}  # arrays
+FLOORS = {"lamb": 7, "lans": 7, "lars": 5, "muon": 7, "soap": 7}  # arrays
 OF_A_MATRIX = 5  # of Muon's
 
 
@@ -195,6 +198,7 @@ CONTESTANTS = {
     },
     "lans": both("tf_lamb.tf_keras", tensorflow, contestants.lans_tf_keras),
     "muon": both("tf_lamb.tf_keras", tensorflow, contestants.muon_tf_keras),
+    "soap": both("tf_lamb.tf_keras", tensorflow, contestants.soap_tf_keras),
     "lars": {
         **both("tf_lamb.tf_keras", tensorflow, lars_tf_keras),
         **both("tf_lamb.keras on JAX", keras, lars_keras),
@@ -212,7 +216,10 @@ def floor_of(optimizer, shapes):
         is_matrix = len(shape) > 1 and not contestants.is_table(shape)
         return OF_A_MATRIX if optimizer == "muon" and is_matrix else FLOORS[optimizer]
 
-    return sum(4 * arrays(shape) * math.prod(shape) for shape in shapes)
+    floor = sum(4 * arrays(shape) * math.prod(shape) for shape in shapes)
+    if optimizer == "soap":
+        floor += sum(4 * 4 * side**2 for shape in shapes for side in shape)
+    return floor
 
 
 def contest(name, optimizer, shapes, chips):
@@ -305,6 +312,7 @@ def main(_):
         for name in CONTESTANTS[optimizer]
         if not args.only or name in args.only
         if (optimizer, shapes) != ("muon", "layer_125mb")  # an embedding: there is no matrix
+        if optimizer != "soap" or shapes == "layer_4mb"
         if (missing := [c for c in args.chips if (optimizer, shapes, name, c) not in found])
     }
     with tqdm.tqdm(total=sum(map(len, todo.values())), desc="programs", disable=None) as bar:

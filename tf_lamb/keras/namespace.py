@@ -2,4 +2,5 @@
 
 from keras.ops import *  # noqa: F403
 
+from tf_lamb.keras import linalg as linalg
 from tf_lamb.keras.host import cond as cond

@@ -38,13 +38,13 @@ def refuse_parts(variables, plan, clipnorm):
         if not hasattr(variable, "_sharded_container"):
             continue
         if treatment.adapt:
-            needs, instead = "its trust ratio", f"name {path!r} in exclude_from_layer_adaptation"
+            what, instead = "its update", f"name {path!r} in exclude_from_layer_adaptation"
         elif clipnorm is not None:
-            needs, instead = f"clipnorm={clipnorm!r}", "set global_clipnorm instead"
+            what, instead = f"clipnorm={clipnorm!r}", "set global_clipnorm instead"
         else:
             continue
         raise ValueError(
-            f"The variable_partitioner of the strategy has cut {path} into parts, but {needs} is "
+            f"The variable_partitioner of the strategy has cut {path} into parts, but {what} is "
             f"of the whole variable: leave the partitioner out, give it a min_shard_bytes that "
             f"spares this variable, or {instead}."
         )

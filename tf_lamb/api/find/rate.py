@@ -12,6 +12,7 @@ from tf_lamb.api.find.saved import Saved, settings
 from tf_lamb.api.find.trials import Trials, check, check_optimizer, tuned_rate
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks, search
+from tf_lamb.core.messages import require_keras
 from tf_lamb.core.recipes.arithmetic import fit_steps
 
 # Where the search begins for an optimizer that is not the model's: the middle of what was tuned.
@@ -116,6 +117,7 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
             micro_batch_size = checks.integer("micro_batch_size", micro_batch_size)
         if baseline_batch_size is not None:
             checks.integer("baseline_batch_size", baseline_batch_size)
+        require_keras(model, host.__name__, "find_rate")
         check(model, batch_size, micro_batch_size)
         read = Examples(data, validation_data, examples)
         if read.training < batch_size:

@@ -8,6 +8,7 @@ from tf_lamb.api.callbacks.autowarmup import AutoWarmup
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import as_int, step_of, unwrapped
 from tf_lamb.core.epochs import Epochs, Stage
+from tf_lamb.core.messages import require_keras
 
 NEAR = 1e-5  # of two rates that are the same in float32
 SEVERAL = (
@@ -76,13 +77,7 @@ def _accumulated(optimizer) -> Mapping[int, int]:
 
 def check_model(model: Any, ours: str) -> None:
     """Raises for a model that cannot be trained so by `fit_stages` of a Keras, `ours`."""
-    bases = {base.__module__.partition(".")[0] for base in type(model).__mro__}
-    if ours not in bases and (theirs := bases & {"keras", "tf_keras"}):
-        (name,) = theirs
-        raise TypeError(
-            f"The model is of {name}, and this is the fit_stages of {ours}: call "
-            f"tf_lamb.{name}.fit_stages."
-        )
+    require_keras(model, ours, "fit_stages")
     if getattr(model, "optimizer", None) is None:
         raise ValueError(
             "The model is not compiled: call model.compile(optimizer=..., loss=...) first, with a "

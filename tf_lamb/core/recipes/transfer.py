@@ -13,7 +13,9 @@ LEAST_BETA_2 = 0.95  # below it losses spike (marin's configurations)
 LEAST_WARMUP, MOST_WARMUP = 0.1, 0.25  # of the training steps; the first at a larger batch
 SHOWN = 32  # times the baseline's batch
 # a of the law with a noise scale; read off tuned rates, where no source has one.
-EXPONENTS = {"LAMB": 0.5, "LANS": 0.5, "AdamW": 0.75, "Muon": 0.75, "LARS": 0.75, "SGD": 0.75}
+EXPONENTS = {
+    "LAMB": 0.5, "LANS": 0.5, "AdamW": 0.75, "Muon": 0.75, "SOAP": 0.75, "LARS": 0.75, "SGD": 0.75,
+}  # fmt: skip
 _HALF_LIFE = "half-life in examples"
 
 
@@ -51,6 +53,7 @@ def transfer(
     The table says what was measured: on flights, with LAMB, AdamW and Muon at 8 and 32 times the
     batch, the rate and its warmup matter most, and beta_2 next. The exponent a is 0.5 for LAMB and
     LANS and 0.75 for the others, read off the tuned rates of two tasks: a prediction elsewhere.
+    SOAP, Adam in another basis, was not among them.
 
     Args:
         batch_size: The batch size to train with.
