@@ -5,9 +5,9 @@ import math
 from benchmarks import look
 from benchmarks.equivalence.protocol import FROZEN
 
-OF_RULES = {
-    "unchanged": ":", "transfer": "-", "legw": "-.", "growing": (0, (1, 1)), "find_rate": "--",
-    "autowarmup": (0, (5, 1, 1, 1)), "adascale": "-", "tuned": "-",
+OF_RULES = {  # the line and the mark of a rule; the colour is the optimizer's
+    "unchanged": (":", "o"), "transfer": ("-", "o"), "legw": ("-.", "<"), "growing": (":", "*"),
+    "find_rate": ("--", "v"), "autowarmup": ("--", "X"), "adascale": ("-", "s"), "tuned": ("-", ""),
 }  # fmt: skip
 LOSS = (
     "test score, worse than at the base batch, in margins",
@@ -29,9 +29,11 @@ def draw(name: str, rows: list[dict], path: str):
             rule, _, spec = arm.partition(" ")
             points = [(row["ratio"], value(row)) for row in rows if row["arm"] == arm]
             shown = [(k, y) for k, y in points if math.isfinite(y)]
+            dashes, marker = OF_RULES[rule]
+            own = {"ls": dashes, "marker": marker, "ms": 8 if marker == "*" else 6}
             pale = {"alpha": 0.35, "lw": 3} if rule == "tuned" else {}
             axes.plot([k for k, _ in shown], [y for _, y in shown], label=arm,
-                      **look.style(spec) | {"ls": OF_RULES[rule]} | pale)  # fmt: skip
+                      **look.style(spec) | own | pale)  # fmt: skip
     panels[0].set_yscale("symlog", linthresh=2)
     panels[0].set_yticks([0, 1, 2, 5, 10, 20], [0, 1, 2, 5, 10, 20])
     panels[0].axhline(1, color="black", lw=1, label="the margin")

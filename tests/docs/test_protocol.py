@@ -13,7 +13,7 @@ import pytest
 from support.pages import LOGS, ROOT, number, runs, table
 
 sys.path.insert(0, str(ROOT))
-from benchmarks.equivalence import arms, experiment, protocol, report, statistics
+from benchmarks.equivalence import again, arms, experiment, protocol, report, statistics
 from benchmarks.equivalence.runs import Runs
 from benchmarks.equivalence.workloads import Workload
 
@@ -129,10 +129,40 @@ def test_the_page_has_what_the_log_decides(name):
     assert report.table(name, decided(name)) in RESULTS.read_text()
 
 
+def words(page):
+    return re.sub(r"\s+", " ", page.read_text())
+
+
+# Besides what is tuned again at the large batch.
+HOLD = {"growing adamw", "find_rate muon", "adascale momentum"}
+
+
+def of_arm(arm, rows):
+    return [row for (name, _), row in rows.items() if name == arm]
+
+
+def holding_beyond(rows):
+    """The arms that hold somewhere beyond 8 times."""
+    return {arm for (arm, ratio), row in rows.items() if ratio > 8 and row["holds"]}
+
+
+def apart_from_transfer(name, rows):
+    """How much higher `find_rate` ends than `transfer` of the same optimizer, in thousandths."""
+
+    def mean(arm):
+        seeds = range(1, rows["find_rate muon", 8]["n"] + 1)
+        lines = runs(f"equivalence_{name}", arm=arm, ratio=8, horizon=1)
+        return np.mean([line["test"] for line in lines if line["seed"] in seeds])
+
+    return {
+        spec: 1000 * (mean(f"find_rate {spec}") - mean(f"transfer {spec}"))
+        for spec in ("lamb", "muon")
+    }
+
+
 def test_the_page_says_of_the_log_what_is_in_it():
     page, evidence, advice = (
-        re.sub(r"\s+", " ", (ROOT / "docs" / name).read_text())
-        for name in ("results.md", "evidence.md", "should_i.md")
+        words(ROOT / "docs" / name) for name in ("results.md", "evidence.md", "should_i.md")
     )
     rows = {(r["arm"], r["ratio"]): r for r in report.rows("flights", decided("flights"))}
     muon, adamw = rows["tuned muon", 32], rows["tuned adamw", 8]
@@ -150,14 +180,48 @@ def test_the_page_says_of_the_log_what_is_in_it():
     updates = [rows["growing adamw", ratio]["updates"] for ratio in (32, 8)]
     assert "takes {:,.0f} to {:,.0f} of 4,608 updates".format(*updates) in page
     assert f"tuned again takes {adamw['saved'][0]:.1f} times fewer updates at 8 times" in page
+    muon, lamb = (1000 * rows[f"find_rate {spec}", 8]["worse"] for spec in ("muon", "lamb"))
+    assert f"Muon** ends {muon:.1f} above the base of AdamW, with LAMB {lamb:.1f}" in page
+    assert f"no run, and ends {1000 * rows['autowarmup lamb', 8]['worse']:.0f} above" in page
+    ada, more = rows["adascale momentum", 8], rows["adascale momentum", 32]["saved"][0]
+    below, times = -1000 * ada["worse"], 8 * ada["updates"] / ada["whole"]
+    assert f"AdaScale** ends {below:.1f} below its base, for {times:.1f} times the exa" in page
+    assert f"reaches the loss of its base in {more:.0f} times fewer updates" in page
+    assert {row["lost"] for row in of_arm("autowarmup lamb", rows)} == {0}
+    apart = apart_from_transfer("flights", rows)
+    assert max(apart.values()) < 2.5 and "`find_rate` ends within the margin of `transfer`" in page
     held = {arm for arm, ratio in rows if ratio == 8 and rows[arm, ratio]["holds"]}
-    assert held == {"growing adamw", "tuned adamw", "tuned lamb", "tuned muon"}
+    assert held == {"tuned adamw", "tuned lamb", "tuned muon", *HOLD}
+    assert holding_beyond(rows) == {"growing adamw"}
+
+
+def test_the_searches_cost_what_the_page_says():
+    shares = [
+        100 * line["search"] / protocol.FROZEN["workloads"][name]["examples"]
+        for name in ("flights", "diamonds")
+        for spec in ("muon", "lamb")
+        for line in runs(f"equivalence_{name}", arm=f"find_rate {spec}", horizon=1)
+        if "search" in line
+    ]
+    assert len(shares) == 48
+    share = f"{min(shares):.0f} to {max(shares):.0f}% of the examples"
+    assert f"takes {share}" in words(RESULTS)
+    assert all(
+        f"a search of {share} of a run" in words(ROOT / "docs" / page)
+        for page in ("evidence.md", "should_i.md")
+    )
+    times = [
+        8 * row["updates"] / row["whole"]
+        for name in ("flights", "diamonds")
+        for row in report.rows(name, decided(name))
+        if (row["arm"], row["ratio"]) == ("adascale momentum", 8)
+    ]
+    assert f"for {min(times):.1f} to {max(times):.1f} times the examples" in words(RESULTS)
 
 
 def test_the_pages_say_of_diamonds_what_is_in_its_log():
     page, evidence, advice = (
-        re.sub(r"\s+", " ", (ROOT / "docs" / name).read_text())
-        for name in ("results.md", "evidence.md", "should_i.md")
+        words(ROOT / "docs" / name) for name in ("results.md", "evidence.md", "should_i.md")
     )
     rows = {(r["arm"], r["ratio"]): r for r in report.rows("diamonds", decided("diamonds"))}
     lost = {arm: 1000 * rows[arm, 8]["worse"] for arm, _ in rows}
@@ -173,9 +237,34 @@ def test_the_pages_say_of_diamonds_what_is_in_its_log():
     assert [round(rows["transfer adamw", ratio]["saved"][0]) for ratio in (8, 32)] == [8, 16]
     assert f"on diamonds it ended {1000 * rows['tuned muon', 32]['worse']:.1f} higher" in evidence
     assert f"diamonds {transfer:.0f} (AdamW by `recipes.transfer`) to {unchanged:.0f}" in advice
-    assert {arm for arm, ratio in rows if rows[arm, ratio]["holds"]} == {
-        "growing adamw", "tuned muon",
-    }  # fmt: skip
+    muon, beyond, lamb = (
+        1000 * rows[f"find_rate {spec}", ratio]["worse"]
+        for spec, ratio in (("muon", 8), ("muon", 32), ("lamb", 8))
+    )
+    assert f"Muon** ends {-muon:.1f} below the base of AdamW at 8 times, and {beyond:.1f} a" in page
+    assert f"at 32; with LAMB {lamb:.1f} above it at 8 times" in page
+    ada = rows["adascale momentum", 8]
+    below, times = -1000 * ada["worse"], 8 * ada["updates"] / ada["whole"]
+    assert f"AdaScale** ends {below:.1f} below its base, for {times:.1f} times the exa" in page
+    assert {row["lost"] for row in of_arm("autowarmup lamb", rows)} == {0}
+    automatic = 1000 * rows["autowarmup lamb", 8]["worse"]
+    assert f"it loses none, and ends {automatic:.1f} above" in page
+    apart = apart_from_transfer("diamonds", rows)
+    assert f"It ends {apart['lamb']:.1f} higher with LAMB and {apart['muon']:.1f} with Muon" in page
+    assert {arm for arm, ratio in rows if rows[arm, ratio]["holds"]} == {"tuned muon", *HOLD}
+    assert holding_beyond(rows) == {"growing adamw"}
+
+
+def test_the_cells_that_were_run_again_are_on_the_page():
+    cells = again.drawn(lambda name: runs(f"equivalence_{name}"))
+    _, *shown = table(RESULTS, "Run again")
+    for ((name, arm, ratio), lines), row in zip(cells.items(), shown, strict=True):
+        low, high = again.interval([line["test"] for line in lines])
+        made = runs("equivalence_again", workload=name, arm=arm, ratio=ratio)
+        assert {line["seed"] for line in made} == {line["seed"] + len(lines) for line in lines}
+        mean = np.mean([line["test"] for line in made])
+        assert row == [name, f"`{arm}`", str(ratio), f"{low:.4f} to {high:.4f}", f"{mean:.4f}"]
+        assert low < mean < high
 
 
 def test_the_table_of_warmups_is_in_the_log():

@@ -1,0 +1,58 @@
+"""What does a step take? Milliseconds on an idle machine, of every optimizer in turn.
+
+    python -m benchmarks.equivalence.seconds
+
+Of each workload and batch a line of the log has all rounds; printed are the least and the median.
+"""
+
+import functools
+import itertools
+import os
+import statistics
+import time
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of QR: as in the experiment
+
+import jax
+import numpy as np
+
+from benchmarks.equivalence import workloads
+from benchmarks.equivalence.protocol import FROZEN, points
+from benchmarks.equivalence.training import Program
+from benchmarks.run_log import Log
+
+WORKLOADS = ("flights", "diamonds")
+PROTOTYPES = ("MuonH", "OfPackage", "SOAP", "KLSOAP")
+SPECS = (*FROZEN["optimizers"], "tf_lamb:LANS", *(f"benchmarks.soap:{name}" for name in PROTOTYPES))
+EXAMPLES, ROUNDS = 16384, 15
+
+
+def milliseconds(name: str, batch: int) -> dict:
+    """Of a step, by optimizer: one number a round."""
+    workload, settings = workloads.workload(name), points()[0]
+    programs = {spec: Program(workload, spec, settings) for spec in SPECS}
+    states = {spec: program.start(0) for spec, program in programs.items()}
+    found: dict = {spec: [] for spec in SPECS}
+    steps = EXAMPLES // batch
+    examples = len(workload.parts[0][1])
+    drawn = np.random.default_rng(0).integers(0, examples, (steps, batch), "int32")
+    given = np.int32(steps), drawn, np.full(steps, 1e-3, "float32")
+    for round_ in range(ROUNDS + 1):
+        for spec, program in programs.items():
+            begun = time.perf_counter()
+            states[spec] = jax.block_until_ready(program.advance(states[spec], *given))
+            if round_:  # the first compiles
+                found[spec].append(round(1000 * (time.perf_counter() - begun) / steps, 4))
+    return {"ms": found}
+
+
+if __name__ == "__main__":
+    log = Log("benchmarks/logs/equivalence_seconds.jsonl")
+    for name, ratio in itertools.product(WORKLOADS, (1, *FROZEN["ratios"])):
+        batch = FROZEN["workloads"][name]["base"] * ratio
+        make = functools.partial(milliseconds, name, batch)
+        line = log.run({"workload": name, "batch": batch}, make)
+        for spec, each in line["ms"].items():
+            print(f"{name} {batch:6} {spec:24} {min(each):8.3f} {statistics.median(each):8.3f}")
