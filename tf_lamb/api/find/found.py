@@ -13,9 +13,11 @@ from tf_lamb.core.tables import table
 
 def training(batch_size: int, epochs: float, note: str = "") -> str:
     """The lines of code that train with a `FoundRate`."""
+    whole = math.ceil(epochs)
+    end = "" if whole == epochs else f"  # the schedule ends after {epochs:.3g} of them"
     return (
         f"model.compile(optimizer=found.optimizer(), loss=model.loss){note}\n"
-        f"model.fit(x, y, batch_size={batch_size}, epochs={math.ceil(epochs)})"
+        f"model.fit(x, y, batch_size={batch_size}, epochs={whole}){end}"
     )
 
 
@@ -66,8 +68,8 @@ class FoundRate:
         batch_size, train_steps, warmup_steps, epochs, examples: Of the run that it is for.
         calls: Micro-batches of an update.
         trials: Every short run, a `Trial` each.
-        uncorrected: The rate that was best in the short runs, before it is corrected for the
-            length of the real one; None where nothing could be told.
+        uncorrected: The rate that this is in the longer of the short runs, before it is corrected
+            for the length of the real one; None where nothing could be told.
         baseline: The rate of the baseline at this batch, by square-root scaling, or None.
         cost: Examples that the search trained on, over those of the real run.
     """
@@ -157,7 +159,7 @@ class FoundRate:
             is_best = trial.losses and trial.loss == best[trial.optimizer, trial.steps]
             rows.append((
                 trial.optimizer, f"{trial.rate:.3g}", f"{trial.tried:.3g}", f"{trial.steps:,}",
-                f"{trial.loss:.4f}" if trial.losses else "lost", "best" if is_best else "",
+                f"{trial.loss:.4g}" if trial.losses else "lost", "best" if is_best else "",
             ))  # fmt: skip
         low, high = self.interval
         rate = "undecided" if self.rate is None else f"{self.rate:.3g}"
@@ -168,7 +170,7 @@ class FoundRate:
         ]
         if self.uncorrected is not None:
             lines.append(
-                f"  best in the short runs: {self.uncorrected:.3g}, before the correction for "
+                f"  {self.uncorrected:.3g} in the longer short runs, before the correction for "
                 f"{self.train_steps:,} steps"
             )
         if self.baseline is not None:
@@ -191,7 +193,7 @@ class FoundRate:
             low, high = found.interval
             rows.append((
                 each.name, f"{found.rate:.3g}" if found.rate else "undecided", f"{low:.3g}",
-                f"{high:.3g}", f"{found.loss:.4f}",
+                f"{high:.3g}", f"{found.loss:.4g}",
                 f"taken: {self.why_optimizer}" if each.name == self.optimizer_name else "",
             ))  # fmt: skip
         return table(rows, right=(1, 2, 3, 4))

@@ -57,9 +57,9 @@ class FoundBatch:
         return self.row.batch
 
     @property
-    def epochs(self) -> float:
-        """Epochs to the baseline's loss at this batch, which are the steps of the table."""
-        return self.row.steps / math.ceil(self.examples / self.row.batch)
+    def epochs(self) -> int:
+        """Whole epochs to the baseline's loss at this batch, for the steps of the table."""
+        return math.ceil(self.row.steps / math.ceil(self.examples / self.row.batch))
 
     def recipe(self) -> Recipe:
         """The baseline at this batch, as `recipes.transfer` takes it there."""
@@ -95,7 +95,7 @@ class FoundBatch:
         packages = {cls.__module__.partition(".")[0] for cls in type(self.optimizer).__mro__}
         return (
             f"found = tf_lamb.{'tf_keras' if 'tf_keras' in packages else 'keras'}.find_rate(\n"
-            f"    model, data, {row.batch}, epochs={self.epochs:.6g},{more}\n"
+            f"    model, (x, y), {row.batch}, epochs={self.epochs},{more}\n"
             f"    baseline_batch_size={self.answer.baseline}{given})\n"
             + training(row.batch // calls, self.epochs)
         )

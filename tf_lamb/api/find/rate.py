@@ -273,11 +273,11 @@ def _answer(candidates, lengths, made, beside, train_steps, **of_run) -> FoundRa
         rate, why = search.decide(firsts[name], final, starts.get(name))
         ends = [final.low, final.high, *([rate] if rate else [])]
         answers[name] = Answer(rate, why, (min(ends), max(ends)), final.best.loss)
-    rate, middle = answers[taken].rate, finals[taken].middle
+    rate = answers[taken].rate
     return FoundRate(
         optimizer_name=taken, why_optimizer=why_taken, answers=answers, train_steps=train_steps,
         trials=every, cost=cost, baseline=next(iter(starts.values()), None),
-        uncorrected=None if rate is None else search.tried(middle, lengths[1], train_steps),
+        uncorrected=None if rate is None else search.tried(rate, lengths[1], train_steps),
         candidates=tuple(candidates), **of_run,
     )  # fmt: skip
 

@@ -58,8 +58,9 @@ def losses(
         warm: Steps of warmup.
         first: The step of the first evaluation after the start.
         target: The mean of the last losses.
+        order: Of the data, one of several.
     """
-    trials.start()
+    trials.start(order)
     seen, look = {0: trials.look()}, first
     for step in range(1, steps + 1):
         if not math.isfinite(trials.step(rate * min(1.0, step / max(1.0, warm)))):
@@ -153,15 +154,26 @@ def short_runs(
         target = means(seen)[-1][1]
         first = Run(base, rate, 0, crossing(seen, target), length)
         runs = _at(trials, base, rate, target, warm, length, first.steps, say, once, first)
-    steps = mean_steps(best_of(runs)) * base / large
+    best = best_of(runs)
+    steps = mean_steps(best) * base / large
+    if FARTHER * steps < LAST:
+        raise ValueError(
+            f"Batch {base:,} reaches the loss in {mean_steps(best):,.0f} steps at rate "
+            f"{best[0].rate:.3g}, too few to compare with batch {large:,}: the baseline's rate of "
+            f"{rate:.3g} is far too low. Tune it with find_rate first."
+        )
     with begin(large) as trials:
         start = rate * math.sqrt(large / base)
         more = _at(trials, large, start, target, warm, FARTHER * steps, steps, say, once)
     if not best_of(more):
+        below, smaller = (large - FARTHER * base) / (FARTHER - 1), large // 2
+        way = f"stay at {base:,}, or look at the rate"
+        if smaller >= 2 * base:
+            way = f"pass a smaller one, such as large_batch_size={smaller}"
         raise ValueError(
             f"No run at batch {large:,} reaches the loss of the baseline's in {FARTHER} times its "
-            f"examples: the noise scale is below {(large - FARTHER * base) / (FARTHER - 1):,.0f}. "
-            f"Pass a smaller one, such as large_batch_size={large // 2}."
+            + (f"examples, so the noise scale is below {below:,.0f}" if below > 0 else "examples")
+            + f": {way}."
         )
     return target, runs + more
 
@@ -201,9 +213,14 @@ def _at(trials, batch, start, target, warm, most, least, say, once, first=None):
         if first is not None and (rate, seed) == (first.rate, 0):
             return first
         limit = math.ceil(given_up if seed else min(most, given_up))
-        how = limit, warm / batch, least / EARLY, target, seed
-        seen = _once(once, batch, trials, rate, *how)
-        steps, made = crossing(seen, target), max(seen)
+        first_look, made = min(least, limit) / EARLY, 0
+        while True:
+            how = limit, warm / batch, first_look, target, seed
+            seen = _once(once, batch, trials, rate, *how)
+            steps, made = crossing(seen, target), made + max(seen)
+            if first_look <= 1 or not means(seen) or steps > means(seen)[0][0]:
+                break
+            first_look /= EARLY  # it was there before anybody looked
         if seed:  # the best rate; given up, it counts as if it had arrived
             steps = min(steps, limit)
         say(f"batch {batch:,}, rate {rate:.3g}: " + _reached(steps, made))
