@@ -374,7 +374,7 @@ def test_the_optimum_is_the_best_of_a_grid(alpha, beta, noise_scale):
 def test_the_optimum_and_its_regret():
     assert plans.optimum(TIME, 1000) == pytest.approx(223.6, abs=0.05)
     answer = plan(batches=[*range(16, 1000, 4)], micro_batch=1000)
-    assert answer.fastest.batch == pytest.approx(224, abs=8)
+    assert answer.fastest.batch == pytest.approx(224, abs=16)  # those within 0.1% are level
     taken = next(row for row in answer.rows if row.batch == 224)
     for truth, lost in ((250, 0.107), (500, 0.022), (2000, 0.014), (4000, 0.045)):
         assert plans.regret(answer.rows, taken, truth) == pytest.approx(lost, abs=6e-4)
@@ -425,11 +425,12 @@ def test_the_batches_that_are_named():
         ({}, "time: 512 takes 1.11x as long"),
         (
             {"micro_batch": 128},
-            "memory: 256 would be faster if a device held 256 examples, not 128",
+            "micro-batch: 256 would be faster in one of 256 examples a device; "
+            "128 is the largest here",
         ),
         ({"most": 64}, "at the edge: most=64"),
         ({"batches": [32, 64]}, "at the edge: 64 is the largest that was given"),
-        ({"examples": 200}, "at the edge: the data has 200 examples"),
+        ({"examples": 200}, "at the edge: the data has 200 examples to train on"),
         ({"warmup_steps": 2000}, "at the edge: 1,312 steps are fewer than the 2,000 of warmup"),
         (
             {"steps": counts.from_noise(1000, 32, 4800, bound=100)},
@@ -449,13 +450,22 @@ def test_why_not_larger(given, why):
 
 
 def test_without_a_bend_a_larger_batch_is_always_faster():
-    answer = plan(counts.from_runs([(32, 4800), (512, 250)]))
+    answer = plan(counts.from_runs([(32, 4800), (512, 250)]), micro_batch=4096)
     assert answer.fastest == answer.rows[-1] and answer.fastest.batch == 4096
     assert answer.why_not_larger.startswith("at the edge: a fit of 2 runs")
     assert answer.optimum is None and list(answer.regret) == [answer.steps.interval[0]]
     assert "no bend seen up to 512" in str(answer) and "noise scale inf (" in str(answer)
     flat = plan(counts.from_runs([(32, 4800), (512, 4800)]))
     assert flat.fastest.batch == 32 and flat.optimum is None and str(flat)
+
+
+@pytest.mark.parametrize("largest", [32, 512])
+def test_of_level_batches_the_smallest_is_named(largest):
+    """Not the one that saves adaptdl's hundred-millionth of a second an update."""
+    steps, time = counts.from_runs([(32, 4800), (512, 300)]), times.StepTime(0.0, 0.001)
+    answer = plan(steps, time, micro_batch=largest)
+    assert answer.fastest.batch == answer.cheapest.batch == 32
+    assert answer.why_not_larger == "time: 64 takes 1x as long"
 
 
 def test_the_candidates():

@@ -443,7 +443,7 @@ CORE = {
         ("more than a device holds", "math.ceil(local / largest)", "round(local / largest) or 1"),
     ],
     ("_why_not_larger", GOODPUT): [
-        ("memory is never the reason", "< 3600 * fastest.hours", "< 0 * fastest.hours"),
+        ("the micro-batch is never the reason", "< 3600 * fastest.hours", "< 0 * fastest.hours"),
     ],
     ("signal_error", GOODPUT): [
         ("parts that know each other", "parts * (parts - 1)", "parts * parts"),

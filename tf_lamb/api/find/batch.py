@@ -59,7 +59,8 @@ def find_batch(
         large_batch_size: Of the large short runs. Defaults to None: 16 times the baseline's.
         micro_batch_size: The most examples of a call; larger batches accumulate gradients.
             Defaults to None: the largest that fits, or that saves time.
-        step_seconds: Seconds of a step by micro-batch, two at least. Defaults to None: measured.
+        step_seconds: Seconds of a step by micro-batch, two at least. The largest key is the largest
+            micro-batch. Defaults to None: measured.
         devices: Numbers of devices to compare. Defaults to `(1,)`. One alone is measured.
         network_seconds: That a step takes longer on several devices. Defaults to None: not counted.
         price: Of a device for an hour. Defaults to None.

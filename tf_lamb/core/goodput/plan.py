@@ -12,6 +12,7 @@ from tf_lamb.core.tables import table
 
 WRONG_BY = 2.0  # of the noise scale, for the regret
 NEAR = 1.1  # times the least hours
+LEVEL = 1.001  # times the least of hours: no gain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +58,8 @@ class Answer:
     machine: Machine
     baseline: int
     rows: tuple[Row, ...]
-    fastest: Row
-    cheapest: Row
+    fastest: Row  # the smallest within 0.1% of the least hours
+    cheapest: Row  # likewise
     deadline: float | None
     by_deadline: Row | None  # the largest batch that ends by then
     why_not_larger: str
@@ -117,7 +118,7 @@ def plan(
         steps: The steps at a batch.
         machine: What trains.
         baseline: The batch of the tuned baseline.
-        examples: The size of the training set, which no batch exceeds.
+        examples: Those to train on, which no batch exceeds.
         batches: Those to compare. Defaults to None: powers of two times the baseline, and the
             largest that fits.
         most: The largest batch that is wanted. Defaults to none.
@@ -142,7 +143,7 @@ def plan(
     def why_not(batch):
         """Why a batch is not possible, or nothing."""
         if batch > examples:
-            return f"the data has {examples:,} examples"
+            return f"the data has {examples:,} examples to train on"
         if most is not None and batch > most:
             return f"most={most:,}"
         if batch > steps.bound:
@@ -176,7 +177,7 @@ def plan(
     rows = sorted(made, key=lambda row: (row.batch, row.devices))
     if not rows:
         raise ValueError(f"No batch can be planned for devices={machine.devices}: {beyond}.")
-    fastest = min(rows, key=lambda row: row.hours)
+    fastest = _smallest(rows, lambda row: row.hours)
     in_time = [row for row in rows if deadline is not None and row.hours <= deadline]
     bends = 0 < steps.noise < math.inf
     around = [steps.noise / WRONG_BY, steps.noise * WRONG_BY] if bends else [steps.interval[0]]
@@ -187,7 +188,7 @@ def plan(
         baseline=baseline,
         rows=tuple(rows),
         fastest=fastest,
-        cheapest=min(rows, key=lambda row: row.device_hours),
+        cheapest=_smallest(rows, lambda row: row.device_hours),
         deadline=deadline,
         by_deadline=max(in_time, key=lambda row: (row.batch, -row.devices), default=None),
         why_not_larger=_why_not_larger(machine, rows, fastest, beyond),
@@ -241,17 +242,24 @@ def _row(steps, machine, base, batch, devices):
     )
 
 
+def _smallest(rows, measure):
+    """The smallest batch whose measure is the least, or level with it."""
+    most = LEVEL * min(map(measure, rows))
+    return next(row for row in rows if measure(row) <= most)
+
+
 def _why_not_larger(machine, rows, fastest, beyond):
-    """What ends the gain: a limit, memory, or time itself."""
+    """What ends the gain: a limit, the largest micro-batch, or time itself."""
     same = (row for row in rows if row.devices == fastest.devices)
     after = next((row for row in same if row.batch > fastest.batch), None)
     if after is None:
         return f"at the edge: {beyond}"
     local = after.batch // after.devices
-    if after.steps * machine.seconds(after.batch, after.devices, local) < 3600 * fastest.hours:
+    whole = after.steps * machine.seconds(after.batch, after.devices, local)
+    if LEVEL * whole < 3600 * fastest.hours:
         return (
-            f"memory: {after.batch:,} would be faster if a device held {local:,} examples, not "
-            f"{machine.micro_batch:,}"
+            f"micro-batch: {after.batch:,} would be faster in one of {local:,} examples a device; "
+            f"{machine.micro_batch:,} is the largest here"
         )
     return f"time: {after.batch:,} takes {after.hours / fastest.hours:.3g}x as long"
 
