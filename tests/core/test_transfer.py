@@ -44,7 +44,9 @@ def test_there_and_back_again():
     assert back.weight_decay == pytest.approx(0.02, rel=1e-12)
 
 
-@pytest.mark.parametrize(("optimizer", "power"), [("LAMB", 0.5), ("AdamW", 0.75), (None, 0.5)])
+@pytest.mark.parametrize(
+    ("optimizer", "power"), [("LAMB", 0.5), ("AdamW", 0.75), ("Adam", 0.75), (None, 0.5)]
+)
 def test_with_a_noise_scale_the_rate_saturates(optimizer, power):
     def factor(batch, noise):
         recipe = transfer(batch, noise_scale=noise, optimizer=optimizer)
@@ -85,7 +87,26 @@ def test_it_refuses_no_batch_that_can_be_trained():
                 recipe = transfer(batch, **SETTINGS, noise_scale=1000)
         text = str(recipe)
         assert recipe.train_steps >= 40 and 2 * recipe.warmup_steps <= recipe.train_steps
-        assert all(name in text for name in ("learning_rate", *SETTINGS, "times fewer steps"))
+        assert all(name in text for name in ("learning_rate", *SETTINGS))
+        assert ("times fewer steps" in text) is ("expect" in text) is (batch > 256)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "batch", "shown"),
+    [
+        *((name, batch, 3) for name in ("LAMB", "AdamW", "Muon") for batch in (512, 8192)),
+        *((name, 2048, 0) for name in (None, "LANS", "Adam", "SOAP", "LARS", "SGD")),
+        *(("LAMB", batch, 0) for batch in (128, 256)),
+    ],
+)
+def test_only_what_was_measured_is_said_to_be_shown(optimizer, batch, shown):
+    """The rate, its warmup and beta_2."""
+    text = str(transfer(batch, optimizer=optimizer, beta_2=0.999))
+    assert (text.count("flights"), text.count("not measured")) == (shown, 3 - shown)
+    assert ("more examples" in text) is (batch > 256)
+    assert text.count("a prediction") == 0
+    predicted = str(transfer(batch, optimizer=optimizer, beta_2=0.999, noise_scale=500))
+    assert (predicted.count("a prediction"), predicted.count("flights")) == (1, shown * 2 // 3)
 
 
 def test_what_is_not_given_is_not_set():
@@ -102,7 +123,7 @@ def test_what_is_not_given_is_not_set():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"optimizer": "Adam"}, "optimizer must be one of LAMB, .*'Adam'"),
+        ({"optimizer": "Adan"}, "optimizer must be one of LAMB, .*'Adan'"),
         ({"beta_2": 1.0}, "beta_2 must be a number in"),
         ({"weight_decay": -1}, "weight_decay must be a number in"),
         ({"noise_scale": 0}, "noise_scale must be a number in"),

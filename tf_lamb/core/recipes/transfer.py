@@ -12,9 +12,11 @@ from tf_lamb.core.tables import table
 LEAST_BETA_2 = 0.95  # below it losses spike (marin's configurations)
 LEAST_WARMUP, MOST_WARMUP = 0.1, 0.25  # of the training steps; the first at a larger batch
 SHOWN = 32  # times the baseline's batch
+SHOWN_WITH = ("LAMB", "AdamW", "Muon")
 # a of the law with a noise scale; read off tuned rates, where no source has one.
 EXPONENTS = {
-    "LAMB": 0.5, "LANS": 0.5, "AdamW": 0.75, "Muon": 0.75, "SOAP": 0.75, "LARS": 0.75, "SGD": 0.75,
+    "LAMB": 0.5, "LANS": 0.5, "Adam": 0.75, "AdamW": 0.75, "Muon": 0.75, "SOAP": 0.75, "LARS": 0.75,
+    "SGD": 0.75,
 }  # fmt: skip
 _HALF_LIFE = "half-life in examples"
 
@@ -53,7 +55,7 @@ def transfer(
     The table says what was measured: on flights, with LAMB, AdamW and Muon at 8 and 32 times the
     batch, the rate and its warmup matter most, and beta_2 next. The exponent a is 0.5 for LAMB and
     LANS and 0.75 for the others, read off the tuned rates of two tasks: a prediction elsewhere.
-    SOAP, Adam in another basis, was not among them.
+    SOAP, Adam in another basis, was not among them, and Adam has the exponent of AdamW.
 
     Args:
         batch_size: The batch size to train with.
@@ -101,14 +103,16 @@ def transfer(
     old_steps = training(old_epochs, examples, old_batch, fit_steps)
     k = batch_size / old_batch
 
-    factor, rule, source, shown = math.sqrt(k), "x sqrt(k)", "arXiv 2205.10287", "flights"
+    is_shown = optimizer in SHOWN_WITH and 1 < k <= SHOWN
+    measured = rate_shown = "flights" if is_shown else "not measured"
+    factor, rule, source = math.sqrt(k), "x sqrt(k)", "arXiv 2205.10287"
     expected = "more examples to the same loss; NoiseScale estimates how many"
     if noise_scale is not None:
         n = checks.number("noise_scale", noise_scale, "(0, inf)")
         fewer = (1 + n / old_batch) / (1 + n / batch_size)
         power = EXPONENTS[optimizer or "LAMB"]
         factor, rule = fewer**power, f"x {fewer:.3g}^{power:g}, by the noise scale"
-        source, shown = "arXiv 1812.06162", "a prediction"
+        source, rate_shown = "arXiv 1812.06162", "a prediction"
         expected = (
             f"{fewer:.2g} times fewer steps and {k / fewer:.2g} times the examples to the same "
             "loss, to a factor of two"
@@ -127,10 +131,10 @@ def transfer(
     rows = [
         ("batch size", old_batch, batch_size, f"k = {k:g}", "", ""),
         ("steps", old_steps, steps, "ceil(examples / batch) an epoch", "Keras's fit", ""),
-        ("learning_rate", old_rate, rate, rule, source, shown),
+        ("learning_rate", old_rate, rate, rule, source, rate_shown),
         (
             "warmup steps", epochs_to_steps(warmup_epochs, examples, old_batch), warmup,
-            how, "arXiv 1706.02677", "flights",
+            how, "arXiv 1706.02677", measured,
         ),
     ]  # fmt: skip
     moved: dict[str, Any] = {}
@@ -142,7 +146,7 @@ def transfer(
 
     move(
         "beta_2", beta_2, "[0, 1)", lambda b: max(b**k, min(b, LEAST_BETA_2)),
-        f"^k, {LEAST_BETA_2} at least", _HALF_LIFE, "flights",
+        f"^k, {LEAST_BETA_2} at least", _HALF_LIFE, measured,
     )  # fmt: skip
     move(
         "weight_decay", weight_decay, "[0, inf)",
@@ -170,7 +174,7 @@ def transfer(
         examples=examples,
         epochs=epochs,
         warmup_epochs=warmup_epochs,
-        arithmetic=(*_table(rows), f"expect {expected}"),
+        arithmetic=(*_table(rows), *([f"expect {expected}"] if k > 1 else [])),
         source="as in the table",
         **moved,
     )
