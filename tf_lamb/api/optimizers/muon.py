@@ -35,8 +35,8 @@ class Muon(Layerwise):
     `DepthwiseConv2D` of several channels with a name of its own in Keras 3, look like any other
     convolution, and their channels would be mixed: name them in `matrix_rows`, with None.
 
-    It keeps its efficiency at batches beyond AdamW's critical one; its five products of matrices a
-    step are work that LAMB does not have. Under `keras.distribution` a product wants the whole
+    It keeps its efficiency at batches beyond AdamW's critical one; its fifteen products of matrices
+    a step are work that LAMB does not have. Under `keras.distribution` a product wants the whole
     matrix, which XLA then gathers.
 
     Args:
