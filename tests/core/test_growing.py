@@ -39,7 +39,9 @@ def test_closed_forms_of_the_saving():
 def test_a_linear_decay_saves_a_third_and_says_so():
     grown = growing(base(epochs=1000), 64 * 2**6)
     assert grown.train_steps / 1_000_000 == pytest.approx(2 / 3 + 4**-6 / 3, abs=1e-4)
-    assert "33.3% fewer; 1 - mean(rate / peak) = 50.0%" in str(grown)
+    assert "33.3% fewer; no batch that grows can save more than 1 - mean(rate / peak) = 50.0%" in (
+        str(grown)
+    )
 
 
 @pytest.mark.parametrize(("optimizer", "power"), [("LAMB", 0.5), (None, 0.5), ("SGD", 1.0)])
@@ -126,7 +128,13 @@ def test_accumulation_of_what_does_not_fit():
         ({}, {"largest_batch": 512, "noise_scale": 80}, "No batch between 64 and 80"),
         ({}, {"largest_batch": 64001 * 8}, None),
         ({"examples": 500}, {"largest_batch": 4096}, "larger than all 500 examples"),
-        ({"decay": "constant"}, {"largest_batch": 512}, "falls to 100% of its peak"),
+        ({"decay": "constant"}, {"largest_batch": 512}, "never falls to half of its peak, where"),
+        ({"end_learning_rate": 0.0051}, {"largest_batch": 512}, "never falls to half of its peak"),
+        (
+            {"decay": "multi_step", "boundaries": (39995,), "decay_rate": 0.1},
+            {"largest_batch": 512},
+            "falls to half of its peak where fewer than 8 steps are left",
+        ),
         ({}, {"largest_batch": 512, "begin_with": {32: 0.3, 16: 0.5}}, "may not shrink"),
         ({}, {"largest_batch": 512, "begin_with": {128: 0.3}}, "may not shrink"),
         ({}, {"largest_batch": 512, "begin_with": {16: 0.5, 32: 0.3}}, "let them rise"),

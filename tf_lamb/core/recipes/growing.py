@@ -25,7 +25,8 @@ def growing(
         k              the largest power of 2 with k <= 1/r and k batch_size <= largest_batch, and
                        with 4 updates left at least
         batch_size     x k
-        learning_rate  x sqrt(k), which is Seesaw's rule for Adam; for SGD x k
+        learning_rate  x sqrt(k), which is Seesaw's rule for Adam; for SGD x k, where the recipe
+                       names it, as by `transfer(..., optimizer="SGD")`
 
     The noise of an update then falls as it does with the smaller rate (for SGD exactly, at first
     order). The final loss was that of the recipe on flights, with four optimizers; on Fashion-MNIST
@@ -100,7 +101,7 @@ def growing(
         arithmetic=(
             *_table(stages),
             f"{updates:,} updates in place of {recipe.train_steps:,} at {size:,}: {saved:.1%} "
-            f"fewer; 1 - mean(rate / peak) = {bound:.1%} is the bound without a small beginning",
+            f"fewer; no batch that grows can save more than 1 - mean(rate / peak) = {bound:.1%}",
             *recipe.settings(),
         ),
         source=f"arXiv 2510.14717, from {recipe.title}",
@@ -143,9 +144,14 @@ def _why_constant(recipe, most, least) -> str:
             f"pass a largest_batch (and a noise scale) of {2 * recipe.batch_size:,} or more, or "
             "begin with a smaller batch."
         )
+    if least > 0.5:
+        return (
+            f"The rate of {recipe.title} never falls to half of its peak, where the batch would "
+            "double: give the recipe a decay."
+        )
     return (
-        f"The rate of {recipe.title} falls to {least:.0%} of its peak, and the batch doubles where "
-        f"it is halved and {2 * LEAST} steps are left: decay further, or train for longer."
+        f"The rate of {recipe.title} falls to half of its peak where fewer than {2 * LEAST} steps "
+        "are left, too few to double the batch: decay earlier, or train for longer."
     )
 
 
