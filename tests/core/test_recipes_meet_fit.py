@@ -104,6 +104,14 @@ def test_the_way_of_a_momentum_recipe_is_named():
     assert "SGD.from_recipe" not in message
 
 
+def test_the_way_of_an_optimizer_of_keras_is_named():
+    of = {"examples": 60000, "epochs": 40, "optimizer": "AdamW", "beta_2": 0.9}
+    with pytest.raises(ValueError) as caught:
+        recipes.arguments(recipes.transfer(256, 256, 0.01, weight_decay=0.01, **of), "LAMB")
+    road = "keras.optimizers.AdamW(recipe.schedule(), beta_2=0.9, weight_decay=0.01)"
+    assert str(caught.value).endswith(f"write {road}.")
+
+
 @pytest.mark.parametrize("wrong", ["x.png", 512])
 def test_what_is_no_recipe_is_not_drawn(wrong):
     with pytest.raises(TypeError, match=r"plot\(ax=axes\).*savefig\('recipe.png'\)"):

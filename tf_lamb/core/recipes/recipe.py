@@ -90,12 +90,14 @@ def _stages(recipe) -> tuple:
 
 def _constructor_hint(recipe) -> str:
     """Formats the call that makes the optimizer. For Keras's SGD, weight decay is a penalty."""
-    if recipe.optimizer != "SGD":
+    if recipe.optimizer not in ("SGD", "Adam", "AdamW"):
         return f"{recipe.optimizer}.from_recipe(...)"
-    sgd = {"momentum": recipe.momentum, "nesterov": recipe.nesterov}
-    given = "".join(f", {name}={value}" for name, value in sgd.items() if value is not None)
-    road = f"keras.optimizers.SGD(recipe.schedule(){given})"
-    if recipe.weight_decay:
+    is_sgd = recipe.optimizer == "SGD"
+    names = ("momentum", "nesterov") if is_sgd else ("beta_2", "weight_decay")
+    told = [(name, value) for name in names if (value := getattr(recipe, name)) is not None]
+    given = "".join(f", {name}={_short(value)}" for name, value in told)
+    road = f"keras.optimizers.{recipe.optimizer}(recipe.schedule(){given})"
+    if is_sgd and recipe.weight_decay:
         road += (
             ", and for its weight decay kernel_regularizer="
             f"keras.regularizers.L2({recipe.weight_decay / 2:g}) in the layers"
