@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from tf_lamb.core.recipes.arithmetic import micro_batches
 from tf_lamb.tpu.compiler import Refused, TooLarge
 from tf_lamb.tpu.report import Memory, Report, Work, news
 
@@ -55,7 +56,7 @@ def largest(
         near = fails in known and known[fails] < 1.01 * available
         guess = _meeting(known, available * (0.999 if near else 1), fits, fails)
         if not fits:
-            guess = _part_of(asked, max(guess, 1))
+            guess = asked // micro_batches(asked, max(guess, 1))
         elif fits - 1 in known:
             guess = max(guess, int(fits + min(2 * fits, fails)) // 2, fits + 1)
         else:
@@ -86,12 +87,6 @@ def _meeting(known, available, fits, fails):
     rise = known[other] - known[one]
     way = (available - known[one]) / rise if rise > 0 else math.inf
     return int(min(max(one + way * (other - one), fits), most))
-
-
-def _part_of(examples, most):
-    """The largest equal part of them that has no more than that."""
-    fewest = math.ceil(examples / most)
-    return next(examples // n for n in range(fewest, examples + 1) if examples % n == 0)
 
 
 def asked(

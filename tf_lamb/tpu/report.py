@@ -5,6 +5,7 @@ It prints as a table that a person reads in ten seconds.
 
 import dataclasses
 
+from tf_lamb.core.recipes.arithmetic import micro_batches
 from tf_lamb.tpu.roofline import Bounds, Topology, bounds, gib
 
 
@@ -273,8 +274,7 @@ class Report:
         """The fewest micro-batches of this batch that are known to fit, or None."""
         if not self.largest:
             return None
-        share = self.batch_size // self.split
-        return next(n for n in range(1, share + 1) if share % n == 0 and share // n <= self.largest)
+        return micro_batches(self.batch_size // self.split, self.largest)
 
     @property
     def hours(self) -> float | None:

@@ -11,11 +11,11 @@ from tf_lamb.api.find import reach, seconds
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found_batch import FoundBatch
 from tf_lamb.api.find.saved import Saved, settings
-from tf_lamb.api.find.trials import Trials, check, normalizations, tuned_rate
+from tf_lamb.api.find.trials import Trials, accumulates, anew, check, normalizations, tuned_rate
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks
 from tf_lamb.core.goodput import plan, steps, time
-from tf_lamb.core.recipes.arithmetic import fit_steps, training
+from tf_lamb.core.recipes.arithmetic import fit_steps, micro_batches, training
 
 PART = 0.1  # of the baseline's run, that a short run has
 AVERAGED = 4  # batches of the baseline, for averages of batch normalization; one of the large batch
@@ -180,9 +180,9 @@ def find_batch(
                 f"{read.held_out:,} are held out"
             )
         say = print if verbose else lambda line: None
-        fits = largest if _accumulates(own) else large
+        fits = largest if accumulates(own) else large
         _, calls = plan.arrange(large, 1, fits)
-        of_base = next(n for n in range(math.ceil(base / fits), base + 1) if base % n == 0)
+        of_base = micro_batches(base, fits)
         target, made = reach.short_runs(
             lambda batch: begin(batch, *((of_base, AVERAGED) if batch == base else (calls,))),
             rate, base, large // calls * calls, length, say, saved.once,
@@ -208,20 +208,8 @@ def _trials(model, read, own, saved, batch, calls, averaged):
     with Trials(model, read, batch, batch // calls, averaged=averaged) as trials:
         trials.check_finite()
         saved.begin(trials)
-        trials.choose("own", lambda: _fresh(own, calls))
+        trials.choose("own", lambda: anew(own, calls))
         yield trials
-
-
-def _fresh(own, calls):
-    """The model's optimizer, without its state."""
-    config = {**own.get_config(), "learning_rate": 1.0}
-    if _accumulates(own):
-        config["gradient_accumulation_steps"] = calls if calls > 1 else None
-    return type(own).from_config(config)
-
-
-def _accumulates(own):
-    return "gradient_accumulation_steps" in own.get_config()
 
 
 def _to_time(base, micro_batch_size, end):
@@ -243,7 +231,7 @@ def _measured(begin, own, base, sizes):
     with begin(base) as trials:
         seen, how = seconds.step_seconds(trials, sizes)
         update = 0.0
-    if _accumulates(own):
+    if accumulates(own):
         first, calls = sizes[0], seconds.ACCUMULATED
         with begin(calls * first, calls) as trials:
             alone = seconds.update_seconds(trials, first, seen[first])

@@ -1,5 +1,6 @@
 """The learning rate for a model, its data and a batch, and which optimizer: `find_rate`."""
 
+import functools
 import math
 import os
 import sys
@@ -9,7 +10,7 @@ from typing import Any
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found import Answer, Candidate, FoundRate
 from tf_lamb.api.find.saved import Saved, settings
-from tf_lamb.api.find.trials import Trials, check, check_optimizer, tuned_rate
+from tf_lamb.api.find.trials import Trials, accumulates, anew, check, check_optimizer, tuned_rate
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks, search
 from tf_lamb.core.messages import require_keras
@@ -307,7 +308,7 @@ def _candidates(host, ours, model, optimizers, batch_ratio, baseline_rate, calls
                 "their names: search with one of them at a time. The model's own is tried, too, "
                 "where baseline_batch_size is given."
             )
-        if calls > 1 and "gradient_accumulation_steps" not in optimizer.get_config():
+        if calls > 1 and not accumulates(optimizer):
             raise ValueError(
                 f"micro_batch_size asks for {calls} micro-batches an update, and {name} of "
                 f"{host.__name__} does not accumulate gradients: take an optimizer of tf_lamb, or "
@@ -317,7 +318,9 @@ def _candidates(host, ours, model, optimizers, batch_ratio, baseline_rate, calls
         counted = 1 if hasattr(optimizer, "rule") else calls
         start = scaled if each is own else STARTS.get(name, 0.01)
         is_baseline = each is own and batch_ratio is not None
-        found[name] = Candidate(name, _maker(optimizer, calls), start, is_baseline, counted)
+        found[name] = Candidate(
+            name, functools.partial(anew, optimizer, calls), start, is_baseline, counted
+        )
     return list(found.values())
 
 
@@ -331,13 +334,3 @@ def _named(host, ours, name):
             f"{host.__name__}.optimizers, or needs arguments: take its class's name, such as "
             "'LAMB', 'Muon' or 'AdamW', or pass an optimizer."
         ) from None
-
-
-def _maker(optimizer, calls):
-    def make(rate):
-        told = {**optimizer.get_config(), "learning_rate": rate}
-        if "gradient_accumulation_steps" in told:
-            told["gradient_accumulation_steps"] = calls if calls > 1 else None
-        return type(optimizer).from_config(told)
-
-    return make

@@ -279,6 +279,19 @@ def tuned_rate(optimizer: Any, given: float | None) -> float:
     return checks.number("baseline_learning_rate", given, "(0, inf)")
 
 
+def accumulates(optimizer: Any) -> bool:
+    """Whether it can make an update of several calls."""
+    return "gradient_accumulation_steps" in optimizer.get_config()
+
+
+def anew(optimizer: Any, calls: int, rate: Any = 1.0) -> Any:
+    """The optimizer without its state, at a rate, with so many calls an update."""
+    told = {**optimizer.get_config(), "learning_rate": rate}
+    if accumulates(optimizer):
+        told["gradient_accumulation_steps"] = calls if calls > 1 else None
+    return type(optimizer).from_config(told)
+
+
 def _scales_loss(optimizer):
     """Whether it wraps another one, for float16."""
     return "LossScale" in type(optimizer).__name__

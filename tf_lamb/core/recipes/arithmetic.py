@@ -45,6 +45,12 @@ def training(epochs: float, examples: int, batch_size: int, count=epochs_to_step
     return steps
 
 
+def micro_batches(batch_size: int, most: int) -> int:
+    """Counts the fewest equal micro-batches of `most` examples at most."""
+    least = -(-batch_size // most)
+    return next(count for count in range(least, batch_size + 1) if batch_size % count == 0)
+
+
 def in_epochs(name: str, epochs: float, examples: int, batch_size: int) -> str:
     """Formats the conversion of epochs to steps in one line."""
     steps = epochs_to_steps(epochs, examples, batch_size)

@@ -9,6 +9,7 @@ from tf_lamb import core
 from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import PRESETS
+from tf_lamb.core.recipes.arithmetic import micro_batches
 
 # The functions of `tf_lamb.recipes` that make one.
 MAKERS = (
@@ -380,8 +381,7 @@ class StagedRecipe(Drawable):
         counts: dict[int, int] = {}
         begin = last = 0
         for stage in self.stages:
-            size = stage.batch_size
-            count = next(n for n in range(-(-size // most), size + 1) if size % n == 0)
+            count = micro_batches(stage.batch_size, most)
             if count != last:
                 counts[begin] = last = count
             begin += stage.train_steps

@@ -3,6 +3,8 @@
 import json
 import os
 
+from tf_lamb.core.recipes import arithmetic
+
 
 def replicas(params) -> int | None:
     """The number of a run's replicas; None where only the TPU can say."""
@@ -61,5 +63,4 @@ def per_replica_batch(global_batch_size: int, replicas: int, accumulation: int) 
 
 def accumulation(global_batch_size: int, replicas: int, most: int) -> int:
     """The fewest micro-batches of which no replica sees more than `most` examples at once."""
-    share = per_replica_batch(global_batch_size, replicas, 1)
-    return next(n for n in range(1, share + 1) if share % n == 0 and share // n <= most)
+    return arithmetic.micro_batches(per_replica_batch(global_batch_size, replicas, 1), most)
