@@ -267,6 +267,25 @@ def test_of_three_optimizers_the_table_names_the_one_that_was_left_behind():
     assert "Adam" in str(found) and "not among the best of the first rung" in str(found)
 
 
+@every_frontend
+def test_optimizers_are_named_in_any_case(frontend):
+    """Exactly, else the model's own, one of this package, or one of Keras."""
+    host, ours = FRONTENDS[frontend]
+
+    def found(names, own=None, ratio=None):
+        model = linear(host, own or "sgd")
+        made = rate._candidates(host, ours, model, names, ratio, None, 1)
+        return [(each.name, type(each.make(0.1))) for each in made]
+
+    assert found("adam") == found(["ADAM", "Adam"]) == [("Adam", host.optimizers.Adam)]
+    assert found(["lamb", "LAMB"]) == [("LAMB", ours.LAMB)]
+    assert found(["sgd", "SGD"]) == found("Sgd", ratio=2) == [("SGD", host.optimizers.SGD)]
+    assert found("muon", ours.Muon(0.1)) == [("Muon", ours.Muon)]
+    if theirs := getattr(host.optimizers, "Lamb", None):
+        assert found("Lamb") == found("lamb", theirs()) == [("Lamb", theirs)]
+        assert found(["LAMB", "Lamb"], theirs()) == [("LAMB", ours.LAMB), ("Lamb", theirs)]
+
+
 def test_accumulated_parts_are_the_batch():
     """The same rates are tried, and the losses are those of the whole batch, in no other parts."""
     host, ours = FRONTENDS["keras"]
@@ -494,6 +513,11 @@ def test_what_cannot_be_searched_is_refused_before_any_step():
     refuses(ValueError, r"budget=0.5 is too small for a run of 100 steps.*budget=1.68", epochs=2)
     refuses(ValueError, "A run of 13 steps is too short", epochs=0.25)
     refuses(ValueError, "names 'Lamm', which is neither", optimizers=["Lamm"])
+    refuses(ValueError, "names 'schedules', which is neither", optimizers=["schedules"])
+    alone = "baseline_learning_rate=0.3 is of the model's SGD, which is not tried: pass baseline_b"
+    refuses(ValueError, alone, optimizers=["Adam"], baseline_learning_rate=0.3)
+    with pytest.raises(TypeError, match=r"is an array: pass .*, find_rate\(model, \(x, y\), batch"):
+        ours.find_rate(model, x, y, 64, epochs=16)
     refuses(TypeError, "Adam'> is no optimizer", optimizers=[host.optimizers.Adam])
     refuses(ValueError, "names 'AdaScale', .* or needs arguments", optimizers="AdaScale")
     two = [ours.LAMB(beta_2=0.99), ours.LAMB(beta_2=0.9)]

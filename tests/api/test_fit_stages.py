@@ -591,6 +591,11 @@ def test_what_cannot_be_trained_is_refused_before_any_step(frontend):
         of_other = f"of {other}, .* fit_stages of {frontend}: call tf_lamb.{other}.fit_stages"
         refuses(TypeError, of_other, model=model_of(other))
     refuses(TypeError, "A recipe is what tf_lamb.recipes makes", recipe=0.1)
+    x, y = data()
+    with pytest.raises(TypeError, match=r"recipe is an array: .* fit_stages\(model, \(x, y\), rec"):
+        ours.fit_stages(model, x, y)
+    with pytest.raises(TypeError, match=r"^fit_stages\(\) takes 3 positional arguments"):
+        ours.fit_stages(model, x, y, recipe_of())
     two = recipe_of().stages[:2]
     lengths = StagedRecipe(title="Two", stages=(
         recipe_of(((4, 2),), sequence_length=128).stages[0],

@@ -38,6 +38,12 @@ def checksum(tree: Any, before: int = 0) -> int:
     return before
 
 
+def check_paired(name: str, value: Any, call: str) -> None:
+    """Raises where the targets were passed as another argument, as by f(model, x, y)."""
+    if len(getattr(value, "shape", ())):
+        raise TypeError(f"{name} is an array: pass x and y as one argument, {call}.")
+
+
 def _whole(batch):
     """A batch as a tuple, without the targets and weights that are None."""
     parts = tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)

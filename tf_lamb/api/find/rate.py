@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from tf_lamb.api.data import check_paired
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found import Answer, Candidate, FoundRate
 from tf_lamb.api.find.saved import Saved, settings
@@ -61,9 +62,9 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
             data: Arrays `(x, y)` or `(x, y, sample_weight)`, a `tf.data.Dataset` of batches, a
                 `PyDataset`, or a list of batches. It is read once for each run.
             batch_size: Examples of an update of the run that the rate is for.
-            optimizers: Names such as "LAMB", "Muon" or "AdamW", of this package or of Keras, or
-                optimizers, whose settings are taken, but not their rate; one of a class. Defaults
-                to (): the model's own.
+            optimizers: Names such as "LAMB", "Muon" or "AdamW", of this package or of Keras, in any
+                case, or optimizers, whose settings are taken, but not their rate; one of a class.
+                Defaults to (): the model's own.
             epochs: Epochs of the run that the rate is for.
             examples: Examples of an epoch. Defaults to None: counted.
             validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`,
@@ -76,8 +77,8 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
             decay: "polynomial", linear to 0 (the default), or "constant".
             micro_batch_size: Examples of a call, where a batch does not fit: gradients are
                 accumulated. Defaults to None: the batch.
-            budget: The most that the search may cost, in examples of the real run. Defaults to 0.5.
-                Evaluations come on top.
+            budget: The most that the search may cost, as a fraction of the real run's examples.
+                Defaults to 0.5. Evaluations come on top.
             seed: Seed of the order of the data. Defaults to 0.
             directory: A folder in which the search is saved, and from which it goes on after a
                 kill. Defaults to None.
@@ -107,6 +108,7 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
             - Jamieson and Talwalkar, https://arxiv.org/abs/1502.07943, with two rungs
             - Bjorck et al., https://arxiv.org/abs/2409.19913, the rate over the length of training
         """
+        check_paired("batch_size", batch_size, "find_rate(model, (x, y), batch_size, ...)")
         batch_size = checks.integer("batch_size", batch_size)
         checks.number("epochs", epochs, "(0, inf)")
         warmup = checks.number("warmup", warmup, "[0, 1)")
@@ -288,19 +290,26 @@ def _candidates(host, ours, model, optimizers, batch_ratio, baseline_rate, calls
     own = unwrapped(model.optimizer)
     is_one = isinstance(optimizers, str) or hasattr(optimizers, "get_config")
     optimizers = [optimizers] if is_one else optimizers or (own,)
-    scaled = 0.0
-    if batch_ratio is not None or any(each in (own, type(own).__name__) for each in optimizers):
-        scaled = tuned_rate(own, baseline_rate) * math.sqrt(batch_ratio or 1)
-    wanted = []
+    wanted: dict[Any, Any] = {}  # a class that was named, or an optimizer -> an optimizer
     for each in optimizers:
-        if not isinstance(each, str):
+        if isinstance(each, str):
+            optimizer = _named(host, ours, own, each)
+            wanted.setdefault(own if optimizer is own else type(optimizer), optimizer)
+        else:
             check_optimizer(each)
-        wanted.append(own if each == type(own).__name__ else unwrapped(each))
+            wanted.setdefault(unwrapped(each), unwrapped(each))
     if batch_ratio is not None:
-        wanted.append(own)
+        wanted.setdefault(own, own)
+    scaled = 0.0
+    if own in wanted:
+        scaled = tuned_rate(own, baseline_rate) * math.sqrt(batch_ratio or 1)
+    elif baseline_rate is not None:
+        raise ValueError(
+            f"baseline_learning_rate={baseline_rate} is of the model's {type(own).__name__}, which "
+            "is not tried: pass baseline_batch_size=, too, or leave it out."
+        )
     found: dict[str, Candidate] = {}
-    for each in dict.fromkeys(wanted):
-        optimizer = _named(host, ours, each) if isinstance(each, str) else each
+    for optimizer in wanted.values():
         name = type(optimizer).__name__
         if name in found:
             raise ValueError(
@@ -316,19 +325,24 @@ def _candidates(host, ours, model, optimizers, batch_ratio, baseline_rate, calls
             )
         # Schedules of Keras's optimizers count micro-batches, ours updates.
         counted = 1 if hasattr(optimizer, "rule") else calls
-        start = scaled if each is own else STARTS.get(name, 0.01)
-        is_baseline = each is own and batch_ratio is not None
+        start = scaled if optimizer is own else STARTS.get(name, 0.01)
+        is_baseline = optimizer is own and batch_ratio is not None
         found[name] = Candidate(
             name, functools.partial(anew, optimizer, calls), start, is_baseline, counted
         )
     return list(found.values())
 
 
-def _named(host, ours, name):
-    """The optimizer of this name, as its class makes it."""
+def _named(host, ours, own, name):
+    """The model's optimizer if it has this name, else one as its class makes it; in any case."""
+    known = [*vars(ours).items(), *vars(host.optimizers).items()]
+    classes = [(each, kind) for each, kind in known if isinstance(kind, type)]
+    makers: list[tuple[str, Any]] = [(type(own).__name__, lambda: own), *classes]
     try:
-        return (getattr(ours, name, None) or getattr(host.optimizers, name))()
-    except (AttributeError, TypeError):
+        return next(
+            make for like in (str, str.lower) for each, make in makers if like(each) == like(name)
+        )()
+    except (StopIteration, TypeError):
         raise ValueError(
             f"optimizers names {name!r}, which is neither of tf_lamb nor of "
             f"{host.__name__}.optimizers, or needs arguments: take its class's name, such as "

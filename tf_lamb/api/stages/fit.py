@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from tf_lamb.api.data import Arrays, source
+from tf_lamb.api.data import Arrays, check_paired, source
 from tf_lamb.api.stages import checks
 from tf_lamb.api.stages.whole_run import WholeRun, averaged_at_the_end
 from tf_lamb.core.checks import integer
@@ -95,6 +95,7 @@ def make_fit_stages(
             - Meterez et al., Seesaw, https://arxiv.org/abs/2510.14717
             - Smith et al., https://arxiv.org/abs/1711.00489
         """
+        check_paired("recipe", recipe, "fit_stages(model, (x, y), recipe)")
         rate = schedule(recipe, schedules)
         checks.check_model(model, host.__name__)
         stages = checks.stages_of(recipe, model.optimizer)
@@ -135,6 +136,7 @@ def make_fit_stages(
                 history = fit(batches, _steps(calls), epoch, epoch + 1)
         return history
 
+    fit_stages.__qualname__ = "fit_stages"  # as errors of missing arguments show it
     return fit_stages
 
 
