@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from support.examples import run_example
 from support.frontends import FRONTENDS, every_frontend
 
 import tf_lamb
@@ -360,14 +361,22 @@ def test_what_cannot_be_searched_is_refused_before_any_step(monkeypatch):
     batches = [(x[i : i + 50], y[i : i + 50]) for i in range(0, 8000, 50)]
     refuses("which can be read once", error=TypeError, data=(each for each in batches))
     refuses(
-        "360 examples to train on are fewer than a batch of 512",
+        "360 examples to train on are fewer than a batch of 512, 16 times the baseline's: pass run",
         data=(x[:400], y[:400]),
         baseline_batch_size=32,
     )
+    few = {"data": (x[:400], y[:400]), "baseline_epochs": 99}
+    refuses("fewer than a batch of 361: pass .*=360 or", large_batch_size=361, **few)
     refuses("fewer than a batch of 8,192", baseline_batch_size=8192, noise_scale=9)
     uncompiled = host.Sequential([host.layers.Input((WIDTH,)), host.layers.Dense(1)])
     refuses("is not compiled", model=uncompiled)
-    refuses("A tenth of the baseline's .* is too short", baseline_epochs=0.2)
+    refuses(
+        "A tenth of the baseline's 100 steps is too short .* 256, 16 times the baseline's, which "
+        "needs a baseline of 640 steps: pass large_batch_size=40 or less, runs= or noise_scale=",
+        baseline_epochs=0.2,
+    )
+    refuses("of 41, which .* of 110 steps: .*=40 or", baseline_epochs=0.2, large_batch_size=41)
+    refuses("needs a baseline of 640 steps: pass runs= or", baseline_epochs=0.1)
     refuses("is less than twice the baseline's", large_batch_size=20)
     refuses("large_batch_size must be a whole number", large_batch_size=0)
     refuses("micro_batch_size must be a whole number", micro_batch_size=0)
@@ -387,7 +396,9 @@ def test_what_cannot_be_searched_is_refused_before_any_step(monkeypatch):
     refuses("A batch in runs must be a number in", runs=[(-32, 100), (512, 9)])
     refuses("Steps in runs must be a number in", runs=[(32, math.nan), (512, 9)])
     refuses("noise must be a number", noise_scale=math.nan)
-    refuses("two different micro-batches", noise_scale=9, step_seconds={32: 0.1})
+    for given in (0.01, [0.01, 0.02], {32: 0.1}, {}):
+        refuses("step_seconds must map two micro-batches or more to seconds", step_seconds=given)
+    refuses(r"network_seconds=0.1 is of several devices, and devices=\(1,\)", network_seconds=0.1)
     schedule = host.optimizers.schedules.CosineDecay(0.1, 10)
     refuses("has a schedule: pass its peak", model=linear(host, host.optimizers.SGD(schedule)))
     broken = linear(host)
@@ -403,6 +414,10 @@ def test_a_baseline_that_learns_nothing_has_no_target():
     x, y = quadratic()
     with pytest.raises(ValueError, match="learns nothing in 200 steps at batch 16"):
         search(ours, linear(host), (x, np.random.default_rng(5).permutation(y)))
+
+
+def test_its_example_runs():
+    run_example(FRONTENDS["keras"][1].find_batch, least=6)
 
 
 def test_it_is_drawn():

@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from support.examples import run_example
 from support.frontends import FRONTENDS, every_frontend, on_tensorflow
 
 from tf_lamb.api.find import rate
@@ -579,6 +580,10 @@ def test_a_task_that_no_rate_learns_has_no_answer():
     with pytest.raises(ValueError, match="did not decide on a rate"):
         found.learning_rate  # noqa: B018
     assert "undecided" in str(found)
+
+
+def test_its_example_runs():
+    run_example(FRONTENDS["keras"][1].find_rate, least=6)
 
 
 def test_it_is_drawn():

@@ -8,6 +8,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from support.examples import run_example
 from support.frontends import (
     BACKEND,
     FRONTENDS,
@@ -702,6 +703,11 @@ def test_several_steps_of_an_execution(frontend):
     fit(frontend, model)
     fit(frontend, one := model_of(frontend))
     assert_equal(state_of(one), state_of(model))
+
+
+@pytest.mark.once
+def test_its_example_runs():
+    run_example(FRONTENDS["keras"][1].fit_stages, least=8)
 
 
 @pytest.mark.once

@@ -61,8 +61,10 @@ def find_batch(
             Defaults to None: the largest that fits, or that saves time.
         step_seconds: Seconds of a step by micro-batch, two at least. The largest key is the largest
             micro-batch. Defaults to None: measured.
-        devices: Numbers of devices to compare. Defaults to `(1,)`. One alone is measured.
-        network_seconds: That a step takes longer on several devices. Defaults to None: not counted.
+        devices: Numbers of devices to compare. Defaults to `(1,)`. Only one device is timed; the
+            others are computed.
+        network_seconds: Seconds that the network adds to a step on several devices. Defaults to
+            None: not counted.
         price: Of a device for an hour. Defaults to None.
         deadline: In hours. Defaults to None.
         most: The largest batch that is wanted. Defaults to None.
@@ -92,7 +94,7 @@ def find_batch(
     ...     model, (x, x[:, :1]), baseline_batch_size=32, baseline_epochs=20, noise_scale=500,
     ...     step_seconds={32: 0.01, 128: 0.012})
     >>> found.batch_size
-    1024
+    128
 
     References:
         - McCandlish et al., https://arxiv.org/abs/1812.06162
@@ -113,30 +115,22 @@ def find_batch(
         raise ValueError(f"most={most:,} is less than the baseline's batch of {base:,}.")
     if network_seconds is not None:
         checks.number("network_seconds", network_seconds, "[0, inf)")
+    if step_seconds is not None:
+        _check_step_seconds(step_seconds)
     devices = tuple(devices) if isinstance(devices, Iterable) else (devices,)
     check(model, base, None)
     own = unwrapped(model.optimizer)
     rate = tuned_rate(own, baseline_learning_rate)
     read = Examples(data, validation_data, examples)
-    wanted = large if searches else base
-    if read.training < wanted:
+    if read.training < base:
         raise ValueError(
-            f"{read.training:,} examples to train on are fewer than a batch of {wanted:,}"
-            + (
-                ": pass a smaller large_batch_size=, runs= or noise_scale=."
-                if searches
-                else f": {read.held_out:,} are held out; pass validation_data= to train on all."
-            )
+            f"{read.training:,} examples to train on are fewer than a batch of {base:,}: "
+            f"{read.held_out:,} are held out; pass validation_data= to train on all."
         )
     total = training(baseline_epochs, read.examples, base, fit_steps)
     length = round(PART * total)
-    if searches and length * base < reach.LEAST_STEPS * large:
-        least = math.ceil(reach.LEAST_STEPS * large / base / PART)
-        raise ValueError(
-            f"A tenth of the baseline's {total:,} steps is too short to compare with batch "
-            f"{large:,}, for which {least:,} steps are the least. "
-            "Pass a smaller large_batch_size=, runs= or noise_scale=."
-        )
+    if searches:
+        _check_large(large, base, read.training, total, large_batch_size is None)
     step_time, largest, sizes = None, micro_batch_size or base, None
     if step_seconds is not None:
         given = dict(step_seconds)
@@ -146,6 +140,11 @@ def find_batch(
         sizes = _to_time(base, micro_batch_size, min(read.training, most or large * steps.FARTHEST))
     machine = plan.Machine(step_time or time.StepTime(0.0, 0.0), largest, devices, price=price)
     plan.check(machine, base, read.training, most, deadline=deadline)
+    if network_seconds is not None and max(devices) == 1:
+        raise ValueError(
+            f"network_seconds={network_seconds} is of several devices, and devices={devices}: pass "
+            "devices=(1, 8), for instance, or leave it out."
+        )
     curve = None
     if noise_scale is not None:
         curve = steps.from_noise(noise_scale, base, total)
@@ -200,6 +199,34 @@ def find_batch(
         cost=sum(run.batch * run.made for run in made) / (base * total),
         normalizes=bool(normalizations(model)),
     )  # fmt: skip
+
+
+def _check_step_seconds(given):
+    """Raises for what no line goes through."""
+    if not isinstance(given, Mapping) or len(given) < 2:
+        raise ValueError(
+            "step_seconds must map two micro-batches or more to seconds, such as "
+            f"{{32: 0.01, 128: 0.012}}, but it is {given!r}."
+        )
+
+
+def _check_large(large, base, examples, total, is_default):
+    """Raises for a large batch that the examples, or short runs of `total` steps, do not reach."""
+    most = min(examples, round(PART * total) * base // reach.LEAST_STEPS)
+    if large <= most:
+        return
+    asked = f"a batch of {large:,}"
+    if is_default:
+        asked += f", {steps.RELIABLE} times the baseline's"
+    why = f"{examples:,} examples to train on are fewer than {asked}"
+    if large <= examples:
+        least = round(math.ceil(reach.LEAST_STEPS * large / base) / PART)
+        why = (
+            f"A tenth of the baseline's {total:,} steps is too short to compare with {asked}, "
+            f"which needs a baseline of {least:,} steps"
+        )
+    smaller = f"large_batch_size={most} or less, " if most >= 2 * base else ""
+    raise ValueError(f"{why}: pass {smaller}runs= or noise_scale=.")
 
 
 @contextlib.contextmanager
