@@ -427,8 +427,13 @@ def test_a_rate_that_a_callback_lowers_stays_low():
     ))  # fmt: skip
     model = model_of(frontend, recipe)
     model.compile(ours.LAMB(0.1), "mse")
-    lower = host.callbacks.ReduceLROnPlateau("loss", mode="max", patience=1, factor=0.5, cooldown=9)
-    fit(frontend, model, recipe=recipe, callbacks=[lower])
+
+    class Lower(host.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                model.optimizer.learning_rate = 0.05
+
+    fit(frontend, model, recipe=recipe, callbacks=[Lower()])
     assert float(np.asarray(model.optimizer.learning_rate)) == pytest.approx(0.05)
 
 
@@ -641,7 +646,13 @@ def test_what_cannot_be_trained_is_refused_before_any_step(frontend):
         refuses(ValueError, "gradient_accumulation_steps=2 of Keras's Adam", model=stock)
     often = host.callbacks.BackupAndRestore("backup", save_freq=3)
     refuses(ValueError, "BackupAndRestore with save_freq=3", callbacks=[often])
-    refuses(ValueError, "AutoWarmup sets a learning rate of its own", callbacks=[ours.AutoWarmup()])
+    for callback in (
+        ours.AutoWarmup(),
+        host.callbacks.ReduceLROnPlateau(),
+        host.callbacks.LearningRateScheduler(lambda epoch: 0.1),
+    ):
+        named = f"^{type(callback).__name__} sets a learning rate of its own"
+        refuses(ValueError, named, callbacks=[callback])
     assert_equal(before, state_of(model))
 
 
@@ -703,6 +714,17 @@ def test_several_steps_of_an_execution(frontend):
     fit(frontend, model)
     fit(frontend, one := model_of(frontend))
     assert_equal(state_of(one), state_of(model))
+
+
+@pytest.mark.once
+@pytest.mark.filterwarnings("error:.* is for")
+def test_data_of_another_number_than_the_recipe_is_for_is_warned_of():
+    recipe, wrong = recipe_of(examples=EXAMPLES), recipe_of(examples=40)
+    said = "for 40 examples, and the data has 22, .* 11 updates are 4 epochs: .* or pass epochs=4"
+    with pytest.warns(UserWarning, match=said):
+        fit("keras", model_of("keras"), recipe=wrong)
+    fit("keras", model_of("keras"), recipe=wrong, epochs=4)
+    fit("keras", model_of("keras"), recipe=recipe)
 
 
 @pytest.mark.once

@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tf_lamb.api.callbacks.autowarmup import AutoWarmup
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import as_int, step_of, unwrapped
 from tf_lamb.core.epochs import Epochs, Stage
-from tf_lamb.core.messages import require_keras
+from tf_lamb.core.messages import require_keras, warn
 
+SET_RATES = {"AutoWarmup", "LearningRateScheduler", "ReduceLROnPlateau"}
 NEAR = 1e-5  # of two rates that are the same in float32
 SEVERAL = (
     "fit_stages reads the data in one process, and {} train the model: train each stage by a fit "
@@ -130,10 +130,20 @@ def check_rates(recipe: Any, optimizer: Any, schedule: Any) -> None:
 def check_examples(
     recipe: Any, epochs: Epochs, examples: int | None, wanted: int | None
 ) -> None:  # fmt: skip
-    """Raises for a stage of more than all examples, or for other examples or epochs than told."""
+    """Raises for a stage of more than all examples, or for other examples or epochs than told.
+
+    Warns where the recipe was made for another number of examples, unless epochs are told.
+    """
     if examples not in (None, epochs.examples):
         raise ValueError(
             f"examples={examples}, but the arrays of data hold {epochs.examples:,}: leave it out."
+        )
+    told = recipe.stages[0].examples
+    if wanted is None and told not in (None, epochs.examples):
+        warn(
+            f"{recipe.title} is for {told:,} examples, and the data has {epochs.examples:,}, so "
+            f"that its {recipe.train_steps:,} updates are {epochs.count} epochs: make the recipe "
+            f"for {epochs.examples:,} examples, or pass epochs={epochs.count}."
         )
     for number, stage in enumerate(epochs.stages, 1):
         if stage.batch > epochs.examples:
@@ -190,14 +200,16 @@ def check_restored(recipe: Any, optimizer: Any, epoch: int, planned: int) -> Non
 def check_callbacks(callbacks: Iterable[Any]) -> None:
     """Raises for a backup within an epoch, and for a second schedule."""
     for each in callbacks:
-        if isinstance(each, AutoWarmup):
+        names = [cls.__name__ for cls in type(each).__mro__]
+        for name in SET_RATES.intersection(names):
             raise ValueError(
-                "AutoWarmup sets a learning rate of its own, for epochs of as many steps, and here "
-                "it is the recipe's: leave AutoWarmup out, or train by fit."
+                f"{name} sets a learning rate of its own, and here it is the recipe's: leave "
+                f"{name} out, or train by fit."
             )
-        is_backup = any(cls.__name__ == "BackupAndRestore" for cls in type(each).__mro__)
         frequency = getattr(each, "save_freq", "epoch")
-        if is_backup and (frequency != "epoch" or getattr(each, "save_before_preemption", False)):
+        if "BackupAndRestore" in names and (
+            frequency != "epoch" or getattr(each, "save_before_preemption", False)
+        ):
             raise ValueError(
                 f"BackupAndRestore with save_freq={frequency!r} would go on within an epoch: leave "
                 "save_freq and save_before_preemption out, so that it saves after each epoch."

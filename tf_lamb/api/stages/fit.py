@@ -76,7 +76,8 @@ def make_fit_stages(
             TypeError: for what is no recipe, a model of the other Keras, or data that can be read
                 only once.
             ValueError: for a model that is not compiled, a batch that shrinks or is larger than all
-                examples, or an optimizer that does not go with the recipe.
+                examples, an optimizer that does not go with the recipe, or a callback that sets
+                the learning rate.
 
         Example:
 
