@@ -155,6 +155,38 @@ def test_a_killed_search_goes_on_to_the_same_answer(stopped, tmp_path):
         search(ours, model_of(host, width=5), directory=tmp_path)
     with pytest.raises(ValueError, match="holds a search with checksum_of_data=.* take another"):
         search(ours, model_of(host), data(noise=0.4), directory=tmp_path)
+    absolute = model_of(host)
+    absolute.compile(absolute.optimizer, "mae")
+    with pytest.raises(
+        ValueError, match="whose loss before any step is .* the same model and loss"
+    ):
+        search(ours, absolute, directory=tmp_path)
+
+
+@every_frontend
+def test_a_loss_that_is_scaled_stays_scaled(frontend):
+    host, ours = FRONTENDS[frontend]
+    scaling = getattr(host.optimizers, "LossScaleOptimizer", None)
+    scaling = scaling or host.mixed_precision.LossScaleOptimizer
+    model = linear(host, scaling(ours.LAMB(0.01), initial_scale=64.0))
+    made = search(ours, model).optimizer()
+    assert type(made) is type(model.optimizer) and made.get_config()["initial_scale"] == 64
+    assert type(made.inner_optimizer) is ours.LAMB
+    assert type(search(ours, linear(host)).optimizer()) is host.optimizers.SGD
+
+
+@pytest.mark.parametrize("arguments", [{"on_spike": "skip"}, {}])
+def test_a_run_that_is_lost_ends_no_search(arguments):
+    host, ours = FRONTENDS["keras"]
+    optimizer = ours.LAMB(0.01, on_nonfinite="raise", **arguments)
+    assert search(ours, linear(host, optimizer)).rate > 0
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("examples, block", [(10240, 64), (10400, 64), (1600, 10)])
+def test_devices_can_share_a_block(examples, block):
+    x = np.zeros((examples, 1))
+    assert {len(each[1]) for each in Examples((x, x)).blocks} == {block}
 
 
 def test_arguments_of_numpy_are_saved_and_weights_in_bfloat16(tmp_path):

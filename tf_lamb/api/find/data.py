@@ -9,6 +9,7 @@ from tf_lamb.core import checks
 
 MOST_HELD_OUT = 8192
 BLOCKS = 16  # of the held-out examples: their scatter is the error of a comparison
+WHOLE = 8  # of a block's size where it has enough: devices that share a call divide it
 COMPARED = 64  # examples to train on, by which data are told apart
 
 
@@ -58,6 +59,8 @@ class Examples:
                 "least. Pass validation_data=(x, y), or more data."
             )
         part = count // BLOCKS
+        if part >= WHOLE**2:
+            part -= part % WHOLE
         cuts = [slice(i * part, (i + 1) * part) for i in range(BLOCKS)]
         self.blocks = [mapped(lambda each, cut=cut: each[cut], held) for cut in cuts]
         self.held_out = part * BLOCKS

@@ -72,6 +72,7 @@ class FoundRate:
             for the length of the real one; None where nothing could be told.
         baseline: The rate of the baseline at this batch, by square-root scaling, or None.
         cost: Examples that the search trained on, over those of the real run.
+        wrapped: Puts an optimizer into what scales the loss of this model, if anything does.
     """
 
     optimizer_name: str
@@ -89,6 +90,7 @@ class FoundRate:
     baseline: float | None
     cost: float
     candidates: tuple[Candidate, ...] = dataclasses.field(repr=False)
+    wrapped: Callable[[Any], Any] = dataclasses.field(repr=False)
     schedules: Any = dataclasses.field(repr=False)
 
     @property
@@ -135,11 +137,15 @@ class FoundRate:
         )
 
     def optimizer(self) -> Any:
-        """The optimizer for the real run, with its schedule: for `model.compile`."""
+        """The optimizer for the real run, with its schedule: for `model.compile`.
+
+        Where the model has a `LossScaleOptimizer`, in one like it.
+        """
         candidate = next(each for each in self.candidates if each.name == self.optimizer_name)
         recipe, counted = self.recipe(), candidate.counted
         steps = {name: counted * getattr(recipe, name) for name in ("warmup_steps", "train_steps")}
-        return candidate.make(dataclasses.replace(recipe, **steps).schedule(self.schedules))
+        schedule = dataclasses.replace(recipe, **steps).schedule(self.schedules)
+        return self.wrapped(candidate.make(schedule))
 
     @property
     def code(self) -> str:

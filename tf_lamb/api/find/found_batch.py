@@ -76,6 +76,7 @@ class FoundBatch:
             optimizer=name if name in EXPONENTS else None,
             weight_decay=None if isinstance(decay, dict) else decay,  # a schedule
             beta_2=config.get("beta_2"),
+            ema_momentum=config.get("ema_momentum") if config.get("use_ema") else None,
             noise_scale=noise if 0 < noise < math.inf else None,
         )
 

@@ -11,7 +11,15 @@ from tf_lamb.api.data import check_paired
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found import Answer, Candidate, FoundRate
 from tf_lamb.api.find.saved import Saved, settings
-from tf_lamb.api.find.trials import Trials, accumulates, anew, check, check_optimizer, tuned_rate
+from tf_lamb.api.find.trials import (
+    Trials,
+    accumulates,
+    anew,
+    check,
+    check_optimizer,
+    scaled_as,
+    tuned_rate,
+)  # fmt: skip
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks, search
 from tf_lamb.core.messages import require_keras
@@ -173,7 +181,7 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
         of_run = {
             "batch_size": batch_size, "train_steps": total, "warmup_steps": round(warmup * total),
             "epochs": epochs, "examples": read.examples, "decay": decay, "schedules": schedules,
-            "calls": calls,
+            "calls": calls, "wrapped": functools.partial(scaled_as, model.optimizer),
         }  # fmt: skip
         return _answer(candidates, lengths, made, beside, **of_run)
 

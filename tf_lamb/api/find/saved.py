@@ -1,6 +1,7 @@
 """A search in a folder, which goes on where it was killed."""
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.trials import Trials
 
 SEARCH, WEIGHTS = "search.json", "weights.npz"
+SAME = 1e-3  # of two losses: what processors and threads may change
 # A search sets the first and the last itself.
 NOT_SETTINGS = ("learning_rate", "name", "gradient_accumulation_steps")
 
@@ -38,6 +40,7 @@ class Saved:
     ):  # fmt: skip
         self._folder = os.fspath(directory) if directory else ""
         self._made: list[list] = []  # keys and what was made
+        self._loss = math.nan  # before any step
         if not self._folder:
             return
         what = {**what, "held_out": data.held_out, "checksum_of_data": data.checksum()}
@@ -52,18 +55,24 @@ class Saved:
                     f"{self._folder} holds a search with {name}={saved['what'].get(name)}, and "
                     f"this one has {value}: take another directory, or the same arguments."
                 )
-        self._made = saved["made"]
+        self._made, self._loss = saved["made"], saved["loss"]
 
     def begin(self, trials: Trials) -> None:
         """Lets runs begin with the weights that the search began with."""
         if not self._folder:
             return
         os.makedirs(self._folder, exist_ok=True)
-        if os.path.exists(self._path(SEARCH)):
-            trials.load(self._path(WEIGHTS))
-        else:
+        if not os.path.exists(self._path(SEARCH)):
+            self._loss = trials.first_loss()
             trials.save(self._path(WEIGHTS))
             self._write()
+            return
+        trials.load(self._path(WEIGHTS))
+        if not math.isclose(loss := trials.first_loss(), self._loss, rel_tol=SAME):
+            raise ValueError(
+                f"{self._folder} holds a search whose loss before any step is {self._loss:.6g}, "
+                f"and here it is {loss:.6g}: take another directory, or the same model and loss."
+            )
 
     def once(self, key: list, make: Callable[[], Any]) -> Any:
         """What was made under this key, or else is made now; both of what JSON has."""
@@ -79,7 +88,7 @@ class Saved:
         return os.path.join(self._folder, name)
 
     def _write(self):
-        told = {"what": self._what, "made": self._made}
+        told = {"what": self._what, "loss": self._loss, "made": self._made}
         with tempfile.NamedTemporaryFile("w", dir=self._folder, delete=False) as file:
             json.dump(told, file)
         os.replace(file.name, self._path(SEARCH))

@@ -83,14 +83,12 @@ class Trials:
     def choose(self, name: str, make: Callable[[], Any]) -> None:
         """Trains with this optimizer from now on, whose learning rate is a number."""
         if name not in self._chosen:
-            wrapper, optimizer = self._before[0], make()
+            optimizer = make()
             config = optimizer.get_config()
             if config.get("on_nonfinite") == "raise":  # a run that is lost ends no search
-                optimizer = type(optimizer).from_config({**config, "on_nonfinite": "propagate"})
-            if _scales_loss(wrapper):
-                told = wrapper.get_config()
-                told = {name: told[name] for name in SCALING if told.get(name) is not None}
-                optimizer = type(wrapper)(optimizer, **told)
+                instead = "skip" if config.get("on_spike") else "propagate"
+                optimizer = type(optimizer).from_config({**config, "on_nonfinite": instead})
+            optimizer = scaled_as(self._before[0], optimizer)
             optimizer.build(self.model.trainable_variables)
             slots = variables_of(optimizer)
             self._chosen[name] = [optimizer, None, slots, _copies(slots)]
@@ -118,6 +116,11 @@ class Trials:
         # NumPy's files know no bfloat16.
         pairs = zip(start, self._values, strict=True)
         self._start = [a.view(b.dtype) if a.dtype.kind == "V" else a for a, b in pairs]
+
+    def first_loss(self) -> float:
+        """The held-out loss of the weights that runs begin with."""
+        self._put(self._variables, self._start)
+        return sum(self.judge())
 
     def start(self, order: int = 0) -> None:
         """Puts back the weights and an empty optimizer, for one of several orders of the data."""
@@ -290,6 +293,15 @@ def anew(optimizer: Any, calls: int, rate: Any = 1.0) -> Any:
     if accumulates(optimizer):
         told["gradient_accumulation_steps"] = calls if calls > 1 else None
     return type(optimizer).from_config(told)
+
+
+def scaled_as(compiled: Any, optimizer: Any) -> Any:
+    """The optimizer, in a `LossScaleOptimizer` like that of `compile` if there is one."""
+    if not _scales_loss(compiled):
+        return optimizer
+    config = compiled.get_config()
+    told = {name: config[name] for name in SCALING if config.get(name) is not None}
+    return type(compiled)(optimizer, **told)
 
 
 def _scales_loss(optimizer):
