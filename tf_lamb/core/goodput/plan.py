@@ -270,7 +270,7 @@ def _measured(answer):
     low, high = steps.interval
     yield (
         f"noise scale {steps.noise:,.0f} ({low:,.0f} to {high:,.0f}) from "
-        f"{steps.source}: the batch that takes twice the fewest examples"
+        f"{steps.source}: there training takes twice the fewest steps, and twice the fewest examples"
     )
     yield from steps.notes
     yield (
@@ -326,9 +326,9 @@ def _advice(answer):
     others = "is no other" if len(near) == 1 else f"are {min(near):,} to {max(near):,}"
     yield f"take {best.batch:,}{where}: {low} to {high}; within {NEAR - 1:.0%} of its time {others}"
     yield f"not larger, {answer.why_not_larger}"
-    losses = [f"{loss:.1%} if the noise scale is {noise:,.0f}"
-              for noise, loss in answer.regret.items()]  # fmt: skip
-    yield f"it would lose {', '.join(losses)}"
+    scales = " or ".join(f"{noise:,.0f}" for noise in answer.regret)
+    longer = " or ".join(f"{loss:.1%}" for loss in answer.regret.values())
+    yield f"if the noise scale is {scales}, it takes {longer} longer than the best batch"
     if answer.optimum is not None:
         yield f"one device that holds any batch is fastest at {answer.optimum:,.0f}"
     if answer.deadline is not None and answer.by_deadline is None:
