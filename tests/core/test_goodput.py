@@ -431,7 +431,6 @@ def test_the_batches_that_are_named():
         ({"most": 64}, "at the edge: most=64"),
         ({"batches": [32, 64]}, "at the edge: 64 is the largest that was given"),
         ({"examples": 200}, "at the edge: the data has 200 examples to train on"),
-        ({"warmup_steps": 2000}, "at the edge: 1,312 steps are fewer than the 2,000 of warmup"),
         (
             {"steps": counts.from_noise(1000, 32, 4800, bound=100)},
             "at the edge: beyond 100 the rate cannot grow",
@@ -494,13 +493,12 @@ def test_the_regret_of_a_factor_of_two():
     assert answer.regret[500] == plans.regret(answer.rows, answer.fastest, 500) > 0
 
 
-def test_nodes_are_as_many_as_hold_the_devices():
-    time = times.StepTime(0.05, 0.001, alpha_n=1.0, alpha_r=0.1)
-    for per_node, seconds in ((None, 0.1), (16, 0.1), (8, 1.0)):
-        machine = plans.Machine(time, 512, (16,), per_node=per_node)
-        assert machine.seconds(256, 16) == pytest.approx(0.05 + 0.016 + seconds, rel=1e-6)
-    assert machine.seconds(16384, 16) == pytest.approx(2 * 0.562 + 1.0)
-    assert machine.seconds(16384, 16, 1024) == pytest.approx(0.05 + 1.024 + 1.0)
+def test_the_network_of_several_devices_is_counted_once_an_update():
+    time = times.StepTime(0.05, 0.001, alpha_r=0.1)
+    machine = plans.Machine(time, 512, (16,))
+    assert machine.seconds(256, 16) == pytest.approx(0.05 + 0.016 + 0.1, rel=1e-6)
+    assert machine.seconds(16384, 16) == pytest.approx(2 * 0.562 + 0.1)
+    assert machine.seconds(16384, 16, 1024) == pytest.approx(0.05 + 1.024 + 0.1)
 
 
 def test_the_text():

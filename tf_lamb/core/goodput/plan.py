@@ -22,14 +22,12 @@ class Machine:
     time: StepTime
     micro_batch: int  # the largest that fits a device; larger batches accumulate
     devices: tuple[int, ...] = (1,)  # how many; several numbers are compared
-    per_node: int | None = None  # None: one node has them all
     price: float | None = None  # of a device for an hour
 
     def seconds(self, batch: int, devices: int, micro_batch: int | None = None) -> float:
         """Seconds of a step, on devices that hold a micro-batch of any size if it is given."""
         micro, accumulation = arrange(batch, devices, micro_batch or self.micro_batch)
-        nodes = math.ceil(devices / (self.per_node or devices))
-        return step_time(self.time, nodes, devices, micro, accumulation - 1)
+        return step_time(self.time, 1, devices, micro, accumulation - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +105,6 @@ def plan(
     examples: int,
     batches: Iterable[int] | None = None,
     most: int | None = None,
-    warmup_steps: int = 0,
     deadline: float | None = None,
 ) -> Answer:
     """What training takes at every batch from the baseline's on, and which batches to name.
@@ -122,7 +119,6 @@ def plan(
         batches: Those to compare. Defaults to None: powers of two times the baseline, and the
             largest that fits.
         most: The largest batch that is wanted. Defaults to none.
-        warmup_steps: The fewest steps that training may have. Defaults to 0.
         deadline: In hours. Defaults to none.
 
     Raises:
@@ -137,7 +133,7 @@ def plan(
         >>> answer.fastest.batch, round(answer.fastest.hours * 60, 1)
         (256, 3.7)
     """
-    check(machine, baseline, examples, most, warmup_steps, deadline)
+    check(machine, baseline, examples, most, deadline)
     base = steps.at(baseline) * baseline
 
     def why_not(batch):
@@ -150,8 +146,6 @@ def plan(
             return f"beyond {steps.bound:,.0f} the rate cannot grow"
         if batch > steps.largest:
             return f"{steps.source} reaches to {steps.largest:,.0f}; run a larger batch first"
-        if steps.at(batch) < warmup_steps:
-            return f"{steps.at(batch):,.0f} steps are fewer than the {warmup_steps:,} of warmup"
         return ""
 
     if batches is None:
@@ -202,17 +196,15 @@ def check(
     baseline: int,
     examples: int,
     most: int | None = None,
-    warmup_steps: int = 0,
     deadline: float | None = None,
 ) -> None:
     """One error for what is no number, or out of range."""
     if not machine.devices:
         raise ValueError("devices must name a number of devices at least, such as (1, 8).")
     checks.integer("examples", examples, most=math.inf)
-    checks.integer("warmup_steps", warmup_steps, least=0)
     integers = {"baseline": baseline, "micro_batch": machine.micro_batch}
-    optional = {"most": most, "per_node": machine.per_node}
-    integers |= {name: value for name, value in optional.items() if value is not None}
+    if most is not None:
+        integers["most"] = most
     for name, value in (*integers.items(), *(("devices", each) for each in machine.devices)):
         checks.integer(name, value)
     for name, number in (("price", machine.price), ("deadline", deadline)):
@@ -270,7 +262,7 @@ def _measured(answer):
     low, high = steps.interval
     yield (
         f"noise scale {steps.noise:,.0f} ({low:,.0f} to {high:,.0f}) from "
-        f"{steps.source}: there training takes twice the fewest steps, and twice the fewest examples"
+        f"{steps.source}: twice the fewest steps there, and twice the fewest examples"
     )
     yield from steps.notes
     yield (
