@@ -288,10 +288,10 @@ def test_the_table_of_warmups_is_in_the_log():
 
 
 def test_the_page_has_the_losses_and_the_milliseconds_of_soap():
-    times = {line["batch"]: line["ms"] for line in runs("soap_seconds")}
+    times = {line["batch"]: line["ms"] for line in runs("equivalence_seconds", workload="flights")}
     _, *shown = table(RESULTS, "SOAP and its kin")
     specs = [row[0].split("(`")[1].removesuffix("`)") for row in shown]
-    assert set(specs) == set(times[64])
+    assert {*specs, "momentum"} == set(times[64])
     for spec, row in zip(specs, shown, strict=True):
         found = runs("equivalence_flights", arm=f"tuned {spec}", horizon=1)
         losses = [
@@ -300,6 +300,22 @@ def test_the_page_has_the_losses_and_the_milliseconds_of_soap():
         ]
         least = [min(times[batch][spec]) for batch in (64, 2048)]
         assert row[1:] == [*(f"{x:.4f}" for x in losses), *(f"{x:.2f}" for x in least)]
+
+
+def test_the_seconds_of_a_run_are_its_updates_times_those_of_an_update():
+    _, *shown = table(RESULTS, "Seconds")
+    wanted = []
+    for name in ("flights", "diamonds"):
+        frozen = protocol.FROZEN["workloads"][name]
+        for ratio in (1, *protocol.FROZEN["ratios"]):
+            batch = ratio * frozen["base"]
+            (line,) = runs("equivalence_seconds", workload=name, batch=batch)
+            updates = frozen["examples"] // batch
+            each = [updates * min(line["ms"][spec]) / 1000 for spec in ("adamw", "lamb", "muon")]
+            wanted.append(
+                [f"{name}, batch {batch:,}", f"{updates:,}", *(f"{x:.2f} s" for x in each)]
+            )
+    assert shown == wanted
 
 
 _SMALL = """
