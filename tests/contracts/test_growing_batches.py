@@ -56,12 +56,23 @@ def test_an_update_is_of_the_mean_of_its_micro_batches(frontend, name, replicas,
 
 @every_frontend
 def test_one_stage_is_the_number(frontend):
-    number, stage = (Feed(frontend, growing(frontend, stages=each)) for each in (3, {0: 3}))
+    given = (3, {0: 3}, {0: 3, 1: 3})
+    number, stage, alike = (Feed(frontend, growing(frontend, stages=each)) for each in given)
     for parts in updates([3, 3]):
-        number.step(parts)
-        stage.step(parts)
-    assert stage.optimizer.get_config()["gradient_accumulation_steps"] == 3
-    assert_same(number, stage)
+        for run in (number, stage, alike):
+            run.step(parts)
+    for run in (stage, alike):
+        assert run.optimizer.get_config()["gradient_accumulation_steps"] == 3
+        assert_same(number, run)
+
+
+@every_frontend
+def test_stages_of_one_micro_batch_accumulate_nothing(frontend):
+    plain, alike = (Feed(frontend, growing(frontend, stages=each)) for each in (1, {0: 1, 1: 1}))
+    for parts in updates([1, 1]):
+        plain.step(parts)
+        alike.step(parts)
+    assert_same(plain, alike)
 
 
 def spoiled(parts, factor):

@@ -35,7 +35,8 @@ def test_steps_come_in_any_order_and_from_json():
 
 
 def test_one_stage_is_a_number():
-    assert [checks.accumulation(NAME, each) for each in (4, {0: 4}, {"0": 1})] == [4, 4, 1]
+    given = (4, {0: 4}, {"0": 1}, {0: 1, 100: 1}, {0: 4, 9: 4})
+    assert [checks.accumulation(NAME, each) for each in given] == [4, 4, 1, 1, 4]
 
 
 @pytest.mark.parametrize(

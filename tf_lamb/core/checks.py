@@ -257,7 +257,8 @@ def multipliers(argument: str, value) -> dict[str, float] | None:
 def accumulation(name: str, value) -> int | dict[int, int]:
     """A number of micro-batches, or optimizer step -> that number from there on; or an error.
 
-    Steps come in any order, and as digits where JSON made strings of them. One stage is a number.
+    Steps come in any order, and as digits where JSON made strings of them. Where all stages have
+    as many, it is a number.
     """
     if not isinstance(value, Mapping):
         return integer(name, value)
@@ -273,7 +274,7 @@ def accumulation(name: str, value) -> int | dict[int, int]:
             f"{name} takes a number, or a dict from optimizer steps, 0 among them, to numbers that "
             f"never become smaller, such as {{0: 1, 500: 2}}, not {value!r}."
         )
-    return stages if len(stages) > 1 else counts[0]
+    return stages if counts[0] < counts[-1] else counts[0]
 
 
 def spikes(name: str, value) -> tuple[int, float] | None:
