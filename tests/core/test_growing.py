@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from tf_lamb.core import recipes, schedules
+from tf_lamb.core import checks, recipes, schedules
 from tf_lamb.core.recipes.growing import growing, multiples
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("error")]
@@ -119,6 +119,21 @@ def test_accumulation_of_what_does_not_fit():
     assert grown.accumulation(100) == grown.accumulation(64)  # a micro-batch divides the batch
     assert grown.accumulation(200) == {0: 1, begins[2]: 2, begins[3]: 4}
     assert grown.accumulation(512) == {0: 1}
+
+
+def test_an_optimizer_takes_the_accumulation_of_a_small_beginning():
+    recipe = recipes.sqrt_scaling(64, 64, 0.01, 0.0, examples=64000, epochs=1)
+    grown = growing(recipe, 256, begin_with={25: 0.1, 32: 0.2})
+    counts = grown.accumulation(8)
+    assert list(counts.values()) == [5, 8, 16, 32]  # 25 takes 5, and 32 alone would take 4
+    assert checks.accumulation("steps", counts) == counts
+
+
+def test_a_stage_that_cannot_split_into_as_many_is_named():
+    shrinking = dataclasses.replace(growing(base(), 128), stages=(base(), base(batch=32)))
+    assert shrinking.accumulation(2) == {0: 32}
+    with pytest.raises(ValueError, match="Stage 2 of .* a batch of 32, .* the 64 micro-batches"):
+        shrinking.accumulation(1)
 
 
 @pytest.mark.parametrize(

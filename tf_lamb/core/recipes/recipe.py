@@ -366,10 +366,12 @@ class StagedRecipe(Drawable):
         """Returns the `gradient_accumulation_steps` of an optimizer, by the step they begin with.
 
         Args:
-            micro_batch_size: The largest micro-batch. That of a stage divides its batch.
+            micro_batch_size: The largest micro-batch. That of a stage divides its batch, and no
+                stage has fewer of them than the one before.
 
         Raises:
             TypeError, ValueError: if it is not a whole number >= 1.
+            ValueError: for a stage whose batch is smaller than the number of micro-batches before.
 
         Example:
             >>> from tf_lamb.core.recipes import growing, sqrt_scaling
@@ -380,8 +382,15 @@ class StagedRecipe(Drawable):
         most = checks.integer("micro_batch_size", micro_batch_size)
         counts: dict[int, int] = {}
         begin = last = 0
-        for stage in self.stages:
-            count = micro_batches(stage.batch_size, most)
+        for number, stage in enumerate(self.stages, 1):
+            size = stage.batch_size
+            if size < last:
+                raise ValueError(
+                    f"Stage {number} of {self.title} has a batch of {size:,}, which does not split "
+                    f"into the {last:,} micro-batches of the stage before, or more: take a larger "
+                    "micro_batch_size."
+                )
+            count = micro_batches(size, min(most, size // max(last, 1)))
             if count != last:
                 counts[begin] = last = count
             begin += stage.train_steps
