@@ -50,6 +50,17 @@ def variable_of_tensorflow():
 
 
 @every_frontend
+@pytest.mark.once
+def test_a_momentum_of_averages_has_them_kept(frontend):
+    make = FRONTENDS[frontend][1].LAMB.from_recipe
+    recipe = recipes.transfer(16, 8, 1e-3, examples=64, epochs=3, ema_momentum=0.99)
+    assert make(recipe).use_ema
+    assert make(recipe).ema_momentum == pytest.approx(0.99**2)
+    assert not make(recipe, use_ema=False).use_ema
+    assert not make(small_recipe()).use_ema
+
+
+@every_frontend
 @pytest.mark.parametrize("wrong", ["untuned_lamb_bert", 32768])
 @pytest.mark.once
 def test_what_is_no_recipe_makes_no_optimizer(frontend, wrong):

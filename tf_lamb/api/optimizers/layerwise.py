@@ -138,6 +138,8 @@ class Layerwise:
     def from_recipe(cls: type[Own], recipe: Recipe, **arguments: Any) -> Own:
         """The optimizer of a recipe, with its schedule, exclusions and hyper-parameters.
 
+        It averages weights (`use_ema`) where the recipe has an `ema_momentum`.
+
         Args:
             recipe: A `Recipe`, or a `StagedRecipe` whose stages differ in the learning rate alone.
             **arguments: Arguments of the constructor, which win over the recipe's.
@@ -154,6 +156,7 @@ class Layerwise:
         """
         rate = recipes.schedule(recipe, cls._schedules)
         given = {"learning_rate": rate, **recipes.arguments(recipe, cls.__name__)}
+        given["use_ema"] = "ema_momentum" in given
         optimizer = cls(**{**given, **arguments})
         optimizer._recipe = recipe
         return optimizer
