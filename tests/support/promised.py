@@ -242,10 +242,9 @@ class Promised:
         norm = oracle.frobenius(np.concatenate([np.ravel(g) for g in gradients.values()]))
         known = [each for each in self.norms if each > 0]
         self.norms = [*self.norms, norm][-window:]
-        if len(known) + 1 < max(2, window // 2):
+        if len(known) + 1 < max(3, window // 2):
             return False
-        spread = np.std(known, ddof=1) if len(known) > 1 else 0.0
-        return norm - np.mean(known) > deviations * spread
+        return norm - np.mean(known) > deviations * np.std(known, ddof=1)
 
     def end_fit(self):
         """The averages become the weights, where there are any."""

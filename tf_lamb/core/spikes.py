@@ -15,7 +15,7 @@ def watched(xp, window, norm, *, deviations):
         n     = how many norms the window has
         mu    = sum x / n
         s^2   = sum (x - mu)^2 / (n - 1)
-        spike = norm > mu + k s,  once n + 1 is half of the window, and 2
+        spike = norm > mu + k s,  once n + 1 is half of the window, and n is 2
 
     The norm enters the window, whether its step is taken or not: a new level is soon none.
 
@@ -25,14 +25,15 @@ def watched(xp, window, norm, *, deviations):
         deviations: k.
 
     Source: `skip_step_on_spikes` of MaxText, after OLMo-core's `SkipStepOptimizer`, which look at
-    the loss as well.
+    the loss as well. Unlike MaxText, one known norm, of deviation 0, judges none: it would call a
+    smooth training's second step a spike where the window is 5 or less.
     """
     known = window > 0
     n = xp.sum(xp.where(known, 1.0, xp.zeros_like(window)))
     mu = xp.sum(window) / xp.maximum(n, 1.0)
     squares = xp.where(known, xp.square(window - mu), xp.zeros_like(window))
     s = xp.sqrt(xp.sum(squares) / xp.maximum(n - 1.0, 1.0))
-    is_known = n + 1.0 >= max(2, window.shape[0] // 2)
+    is_known = n + 1.0 >= max(3, window.shape[0] // 2)
     spike = is_known & (norm - mu > deviations * s)
     entered = xp.concatenate([window[1:], xp.reshape(norm, (1,))])
     return spike, xp.where(xp.isfinite(norm), entered, window)
