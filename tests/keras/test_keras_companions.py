@@ -189,3 +189,25 @@ def test_orbax_saves_in_the_middle_of_fit_and_goes_on_with_the_same_bits(make, t
     restored = load(str(tmp_path / "run"))
     assert_same(states[CUT - 1], state(restored))
     assert_same(states[-1], state(steps(restored, CUT)))
+
+
+@uncompiled()
+def test_a_backup_keeps_what_lora_trains(tmp_path):
+    """Not merged, as Keras saves it: a run that goes on is the one without a break."""
+
+    class Killed(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    def train(*callbacks):
+        model = network(ours.LAMB(0.1))
+        model.layers[1].enable_lora(1)
+        model.compile(ours.LAMB(0.1), "mse", run_eagerly=True)
+        model.fit(*batch(0), epochs=4, shuffle=False, verbose=0, callbacks=callbacks)
+        return [array(weight) for weight in model.weights]
+
+    with pytest.raises(KeyboardInterrupt):
+        train(ours.BackupAndRestore(tmp_path), Killed())
+    for without, resumed in zip(train(), train(ours.BackupAndRestore(tmp_path)), strict=True):
+        np.testing.assert_array_equal(without, resumed)

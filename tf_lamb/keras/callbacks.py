@@ -4,6 +4,8 @@ The backup is one file, which a rename puts in the place of the last one.
 """
 
 import contextlib
+import functools
+import itertools
 import math
 import os
 import warnings
@@ -84,6 +86,23 @@ def _hide(optimizer, wrapper):
             setattr(wrapper, name, without(getattr(wrapper, name)))
 
 
+@contextlib.contextmanager
+def _unmerged(model):
+    """Inside it, layers with LoRA are saved as they are: Keras would merge what goes on training.
+
+    Seam: Keras 3.15.1, `_flatten_layers`; `save_own_variables` of a layer may be set on it.
+    """
+    layers = [each for each in model._flatten_layers() if getattr(each, "lora_enabled", False)]
+    methods = keras.layers.Layer.save_own_variables, keras.layers.Layer.load_own_variables
+    for layer, method in itertools.product(layers, methods):
+        setattr(layer, method.__name__, functools.partial(method, layer))
+    try:
+        yield
+    finally:
+        for layer, method in itertools.product(layers, methods):
+            delattr(layer, method.__name__)
+
+
 _BEFORE, _AFTER = "after_epoch_", ".weights.h5"
 
 
@@ -106,7 +125,8 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
             with warnings.catch_warnings():
                 # Keras would only warn, and begin with new moments.
                 warnings.filterwarnings("error", message="Skipping variable loading")
-                model.load_weights(self._path(done[-1]))
+                with _unmerged(model):
+                    model.load_weights(self._path(done[-1]))
         except (OSError, ValueError, KeyError, UserWarning) as error:
             raise self._refusal(error) from error
         model._initial_epoch = done[-1]  # seam: keras 3.15. As the base class does.
@@ -125,7 +145,8 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
         temporary = os.path.join(self.backup_dir, f"unfinished{_AFTER}")
         try:
             self._make_room(temporary)
-            self.model.save_weights(temporary, overwrite=True)
+            with _unmerged(self.model):
+                self.model.save_weights(temporary, overwrite=True)
         except BaseException:
             if os.path.exists(temporary):
                 os.remove(temporary)  # on a disk that is full, of all
