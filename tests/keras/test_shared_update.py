@@ -357,6 +357,15 @@ def test_another_optimizer_is_warned_of_and_trains_right(name):
         fit(tf_lamb.keras.per_replica(model))
 
 
+def test_an_optimizer_that_a_search_lends_is_not_warned_of(recwarn):
+    """`find_rate` has its own in the place of the model's, without a compile."""
+    spread(8)
+    model = compiled(network(), apart=True)
+    model.optimizer = tf_lamb.keras.LAMB(0.05, epsilon=0.1)
+    fit(model)
+    assert not [each for each in recwarn if "per_replica" in str(each.message)]
+
+
 def test_it_needs_a_distribution_and_a_batch_that_divides():
     with pytest.raises(ValueError, match="per_replica.. needs .* there is no distribution"):
         compiled(network(), apart=True)

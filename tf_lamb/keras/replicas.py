@@ -7,6 +7,7 @@ Seams into Keras 3 (3.15.1), all in this file:
     `Trainer.compute_loss_and_updates`, `_update_metrics_variables`: of the JAX backend, as its own
         `train_step` calls them.
     `Trainer._compile_loss`: its metrics, one an output, are updated while the loss is computed.
+    `Trainer._compile_config`: the optimizer that the model was compiled with.
     `Layer._seed_generators`: which variables are states of random generators.
 """
 
@@ -106,7 +107,7 @@ def _train_step(model, state, data):
     )
     # Not refused: an error in here would lose the weights, which Keras has taken by now.
     if getattr(unwrapped(model.optimizer, MeasuringOptimizer), "_replicas", 1) == 1:
-        if sharding.data_axis("per_replica()")[2] > 1:
+        if sharding.data_axis("per_replica()")[2] > 1 and not _is_lent(model):
             warn(
                 f"{model.name} has been compiled with another optimizer since per_replica(): "
                 "gradients are summed in every micro-batch. Call per_replica(model) again."
@@ -117,6 +118,12 @@ def _train_step(model, state, data):
     )
     logs, metrics = model._update_metrics_variables(metrics, loss, x, y, predictions, sample_weight)
     return logs, (weights, others, optimizer_variables, metrics)
+
+
+def _is_lent(model):
+    """Whether the optimizer has another's place without a `compile`, as `find_rate` has it."""
+    compiled = model._compile_config.config["optimizer"]
+    return getattr(unwrapped(compiled, MeasuringOptimizer), "_replicas", 1) > 1
 
 
 def per_replica_gradients(model, weights, others, optimizer_variables, metrics, data):
