@@ -124,6 +124,24 @@ def test_what_it_reads_of_a_call_of_several_steps_is_their_mean(
     assert steps == (list(range(12)) if steps_per_execution == 1 else [2.0, 7.0, 10.5])
 
 
+@every_frontend
+def test_it_goes_back_from_a_lost_epoch_beside_a_divergence_report(frontend, monkeypatch):
+    """Which waits: it would end the run in that epoch, and does so in a run without a warmup."""
+    never = lambda x, y, tests: [gaussian_process.MinimumTest(0.0, 0.5)]  # noqa: E731
+    monkeypatch.setattr(AutoWUState.__init__, "__defaults__", (never,))
+    host, ours = FRONTENDS[frontend]
+    x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+    model = host.Sequential([host.layers.Input((4,)), host.layers.Dense(1)])
+    model.compile(ours.SGDP(1e-3), "mse")
+    warmup = ours.AutoWarmup(1e-3, 1e15, verbose=False)
+    report = ours.DivergenceReport(every=1, patience=4)
+    losses = train(model, (x, x[:, :1]), 32, report, warmup, batch_size=8)["loss"]
+    assert not np.isfinite(losses).all() and np.isfinite(losses[-1])
+    model.optimizer.learning_rate = 1e15
+    with pytest.raises(FloatingPointError, match="has diverged"):
+        train(model, (x, x[:, :1]), 9, report, batch_size=8)
+
+
 @pytest.mark.usefixtures("certain")
 @every_frontend
 def test_a_run_that_was_killed_ends_as_one_that_was_not(frontend, digits, tmp_path):

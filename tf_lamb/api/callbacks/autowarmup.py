@@ -6,7 +6,7 @@ import tempfile
 from typing import Any
 
 from tf_lamb.api import plots
-from tf_lamb.api.callbacks.callback import Callback
+from tf_lamb.api.callbacks.callback import RISING, Callback
 from tf_lamb.api.variables import variables_of
 from tf_lamb.core import autowarmup, gaussian_process
 from tf_lamb.core.messages import warn
@@ -33,7 +33,8 @@ class AutoWarmup(Callback):
     range from min to max costs little: the rate grows by the same factor at every step.
 
     A rate beyond the peak may damage the network for every later rate. Therefore the callback keeps
-    one copy of weights and state in the host's memory. `iterations` is restored with them.
+    one copy of weights and state in the host's memory. `iterations` is restored with them. A
+    `DivergenceReport` beside it waits until the warmup has ended.
 
     Needs scikit-learn. `plot()` draws the loss, the Gaussian process, and the rate.
 
@@ -127,6 +128,8 @@ class AutoWarmup(Callback):
             self.warmup = autowarmup.AutoWUState(self._settings)
             if state:
                 self.warmup.restore(state, self._first)
+        is_rising = self.warmup.is_rising(self._first)
+        (RISING.add if is_rising else RISING.discard)(self.model)
 
     def on_train_batch_begin(self, batch, logs=None):
         """Sets the learning rate."""
@@ -166,6 +169,7 @@ class AutoWarmup(Callback):
 
     def on_train_end(self, logs=None):
         """Warns if the loss has not recovered when training ends."""
+        RISING.discard(self.model)
         if self.warmup and self.warmup.is_lost():
             warn(
                 f"AutoWarmup: training ends with no loss below {self.warmup.halfway:.3g}, half way "

@@ -1,6 +1,7 @@
 """The base class of the callbacks, which finds the optimizer and counts batches; the backup."""
 
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,8 @@ from tf_lamb.api.variables import step_of
 from tf_lamb.core import accumulation, checks
 from tf_lamb.core.batch_norm import why_averages_lag
 from tf_lamb.core.messages import warn
+
+RISING: weakref.WeakSet = weakref.WeakSet()  # the models whose rate an `AutoWarmup` raises now
 
 
 class Callback:

@@ -4,7 +4,7 @@ import collections
 import math
 from typing import Any
 
-from tf_lamb.api.callbacks.callback import Callback
+from tf_lamb.api.callbacks.callback import RISING, Callback
 from tf_lamb.api.optimizers.guard import ADVICE, FINITE, guarded
 from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, short, starts_to_observe
 from tf_lamb.api.variables import step_of
@@ -161,7 +161,8 @@ class DivergenceReport(Callback):
     It raises before the epoch ends. Therefore neither `ModelCheckpoint` nor `BackupAndRestore`
     writes the broken weights over good ones. For fewer skipped steps the optimizer itself warns at
     the end. Of an optimizer with `on_spike` the logs of each epoch have the latest `gradient_norm`
-    and the number of `spiked_steps`.
+    and the number of `spiked_steps`. While `AutoWarmup` raises the rate it waits, because that goes
+    back from an epoch that is lost.
 
     Args:
         every: Optimizer steps between two readings; each reading waits for the device.
@@ -202,6 +203,7 @@ class DivergenceReport(Callback):
         if starts_to_observe(optimizer):
             model.train_function = None
         self._diagnosis = Diagnosis(self._keep, self._patience)
+        RISING.discard(model)  # of a run before, which an error has ended
         return optimizer
 
     def on_epoch_end(self, epoch, logs=None):
@@ -212,6 +214,8 @@ class DivergenceReport(Callback):
             logs["spiked_steps"] = self._optimizer.spiked_steps
 
     def _read_now(self):
+        if self.model in RISING:
+            return
         losses = [m for m in self.model.metrics if m.name == "loss"]
         loss = float(losses[0].result()) if losses else None
         self._diagnosis.check(self._optimizer, loss, self.model)
