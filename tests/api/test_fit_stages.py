@@ -646,6 +646,10 @@ def test_what_cannot_be_trained_is_refused_before_any_step(frontend):
         refuses(ValueError, "gradient_accumulation_steps=2 of Keras's Adam", model=stock)
     often = host.callbacks.BackupAndRestore("backup", save_freq=3)
     refuses(ValueError, "BackupAndRestore with save_freq=3", callbacks=[often])
+    if frontend == "keras":
+        swap = host.callbacks.SwapEMAWeights(swap_on_epoch=True)
+        words = "would save the averages .*: put it after"
+        refuses(ValueError, words, callbacks=[swap, ours.BackupAndRestore("backup")])
     for callback in (
         ours.AutoWarmup(),
         host.callbacks.ReduceLROnPlateau(),

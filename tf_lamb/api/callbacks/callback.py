@@ -124,6 +124,9 @@ class BackupAndRestore:
 
     A backup that cannot be read, or has another model or optimizer, is refused and not changed.
 
+    Put Keras's `SwapEMAWeights(swap_on_epoch=True)` after it in the list: before it, the averages
+    would be saved in the place of the weights. What callbacks count for themselves is not saved.
+
     Args:
         backup_dir: A separate folder, on a mounted disk.
         delete_checkpoint: Whether to delete the backup when training has ended.

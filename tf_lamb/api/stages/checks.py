@@ -198,7 +198,8 @@ def check_restored(recipe: Any, optimizer: Any, epoch: int, planned: int) -> Non
 
 
 def check_callbacks(callbacks: Iterable[Any]) -> None:
-    """Raises for a backup within an epoch, and for a second schedule."""
+    """Raises for a backup within an epoch, or of averages, and for a second schedule."""
+    swapped = False
     for each in callbacks:
         names = [cls.__name__ for cls in type(each).__mro__]
         for name in SET_RATES.intersection(names):
@@ -213,4 +214,10 @@ def check_callbacks(callbacks: Iterable[Any]) -> None:
             raise ValueError(
                 f"BackupAndRestore with save_freq={frequency!r} would go on within an epoch: leave "
                 "save_freq and save_before_preemption out, so that it saves after each epoch."
+            )
+        swapped = swapped or getattr(each, "swap_on_epoch", False)
+        if "BackupAndRestore" in names and swapped:
+            raise ValueError(
+                "SwapEMAWeights(swap_on_epoch=True) stands before BackupAndRestore, which would "
+                "save the averages in the place of the weights: put it after."
             )
