@@ -2,8 +2,9 @@
 
 import itertools
 
+import numpy as np
 import pytest
-from support.frontends import BACKEND, FRONTENDS, every_frontend, uncompiled
+from support.frontends import BACKEND, FRONTENDS, array, every_frontend, uncompiled
 from support.small_model import assert_same_weights, classes, fit, functional, go_on
 
 FORMS = ["model.keras", "model.h5"]
@@ -95,3 +96,96 @@ def test_every_optimizer_survives_its_config(frontend, name):
     optimizer = cls(0.25, weight_decay=0.5, exclude_from_weight_decay=["bias"], **extra)
     assert cls.from_config(optimizer.get_config()).get_config() == optimizer.get_config()
     assert type(host.optimizers.get(host.optimizers.serialize(optimizer))) is cls
+
+
+def scaled(frontend, name="LAMB", **options):
+    """A model that is built, with a loss scale around its optimizer."""
+    host, ours = FRONTENDS[frontend]
+    host.utils.set_random_seed(0)
+    model = host.Sequential([host.layers.Input((2,)), host.layers.Dense(1)])
+    inner = getattr(ours, name)(0.05, **options)
+    wrapper = (host.optimizers if frontend == "keras" else host.mixed_precision).LossScaleOptimizer
+    model.compile(wrapper(inner, initial_scale=64.0, dynamic_growth_steps=2), "mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def step_by_step(model):
+    x = np.linspace(-1, 1, 12, dtype="float32").reshape(6, 2)
+    model.fit(x, x[:, :1], batch_size=1, shuffle=False, verbose=0)
+    return model
+
+
+def state(model):
+    return {
+        key: array(v)
+        for key, v in model.optimizer.inner_optimizer._named_state().variables().items()
+    }
+
+
+@every_frontend
+def test_a_loss_scale_loads_nothing_that_is_refused(frontend, tmp_path):
+    step_by_step(scaled(frontend)).save_weights(path := str(tmp_path / "saved.weights.h5"))
+    other = scaled(frontend, "AdamP")
+    before = state(other)
+    with pytest.raises(ValueError, match="lamb wrote it.* Nothing of it was changed"):
+        other.load_weights(path)
+    for name, value in state(other).items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+@every_frontend
+@pytest.mark.parametrize(
+    ("saved", "loaded"),
+    [
+        ({}, {}),
+        ({"gradient_accumulation_steps": 2}, {"use_ema": True}),
+        ({"slot_dtype": "bfloat16"}, {"slot_dtype": "bfloat16"}),
+    ],
+    ids=str,
+)
+def test_a_loss_scale_and_what_is_inside_go_on(frontend, tmp_path, saved, loaded):
+    first = step_by_step(scaled(frontend, **saved))
+    first.save_weights(path := str(tmp_path / "saved.weights.h5"))
+    second = scaled(frontend, **loaded)
+    second.load_weights(path)
+    assert_goes_on(first, second)
+
+
+def assert_goes_on(first, second):
+    ours, theirs = state(first), state(second)
+    assert ours["iterations"] == theirs["iterations"] > 0
+    for name in ours.keys() & theirs.keys():
+        np.testing.assert_array_equal(ours[name], theirs[name])
+    if hasattr(second.optimizer, "dynamic_scale"):  # else it is in checkpoints alone
+        assert array(second.optimizer.dynamic_scale) == array(first.optimizer.dynamic_scale) > 64
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_a_loss_scale_of_a_file_of_before(tmp_path, monkeypatch, is_built):
+    """In which the scale is saved by position, with what is inside."""
+    first, path = scaled("keras"), str(tmp_path / "saved.weights.h5")
+    wrapper, second = type(first.optimizer), scaled("keras")
+    if is_built:
+        step_by_step(first)
+    else:
+        first.compile(wrapper(FRONTENDS["keras"][1].LAMB(0.05)), "mse")
+    with monkeypatch.context() as before:
+        method = FRONTENDS["keras"][0].optimizers.Optimizer.save_own_variables
+        before.setattr(wrapper, "save_own_variables", method)
+        first.save_weights(path)
+    second.load_weights(path)
+    if is_built:
+        assert_goes_on(first, second)
+    else:
+        assert array(second.optimizer.dynamic_scale) == 64
+
+
+def test_a_loss_scale_that_is_not_built_loads_nothing(tmp_path):
+    step_by_step(scaled("keras")).save_weights(path := str(tmp_path / "saved.weights.h5"))
+    other = scaled("keras")
+    other.compile(type(other.optimizer)(FRONTENDS["keras"][1].LAMB(0.05)), "mse")
+    with pytest.warns(UserWarning, match="it has no slots yet"):
+        other.load_weights(path)
+    assert float(array(other.optimizer.learning_rate)) == pytest.approx(0.05)
+    assert int(array(other.optimizer.iterations)) == 0

@@ -27,6 +27,9 @@ Seams into that wrapper (2.20.1):
         as "loss_scale"; the optimizer takes the scale over.
     `update` of that scale: takes gradients, moves it, and says whether to apply them.
     `_is_wrapped_by_loss_scale_optimizer`: what the wrapper sets, of a fixed scale, too.
+    `save_own_variables`, `load_own_variables`: with them it saves and loads what is inside, by
+        position, before an optimizer of ours can refuse it. From the first of ours on, it does so
+        for others only; a scale is in checkpoints alone.
 """
 
 import functools
@@ -35,6 +38,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 import tf_keras
+from tf_keras.src.mixed_precision import loss_scale_optimizer
 
 from tf_lamb.api.optimizers import named
 from tf_lamb.tensorflow.update import dense
@@ -80,6 +84,10 @@ def _fit(own, part, value):
 class Saved:
     """Between an optimizer and tf_keras's base class: state is known by name, not by position."""
 
+    def __init__(self, *args, **kwargs):
+        _have_loss_scales_leave_ours_alone()
+        super().__init__(*args, **kwargs)
+
     def _named_state(self):
         return named.of(self)
 
@@ -117,6 +125,21 @@ class Saved:
         """At the end of a build: what a checkpoint has held for what is there now."""
         for name, variable in self._named_state().variables().items():
             self._handle_deferred_dependencies(name, variable)
+
+
+@functools.cache
+def _have_loss_scales_leave_ours_alone():
+    for name in ("save_own_variables", "load_own_variables"):
+        host = loss_scale_optimizer.LossScaleOptimizerV3
+        setattr(host, name, _unless_ours_is_inside(getattr(host, name)))
+
+
+def _unless_ours_is_inside(others):
+    def method(wrapper, store):
+        if not isinstance(wrapper.inner_optimizer, Saved):
+            others(wrapper, store)
+
+    return method
 
 
 HALF = (tf.float16, tf.bfloat16)
