@@ -37,13 +37,13 @@ SHORTER = {
     "fixed_point.md": [("epochs=10", "epochs=1")],
     "make_it_larger.md": [
         (
-            "=256, baseline_epochs=12",
+            "=256, baseline_epochs=12, large_batch_size=1024",
             "=8, baseline_epochs=12, noise_scale=64, verbose=False, "
             "step_seconds={8: 0.01, 32: 0.011}",
         ),
         (
-            '2048, ["Adam", "Muon"], epochs=12, baseline_batch_size=256',
-            '32, ["Adam"], epochs=12, baseline_batch_size=8, budget=3, verbose=False',
+            '2048, "Muon", epochs=12, budget=0.6',
+            '32, "Adam", epochs=12, baseline_batch_size=8, budget=3, verbose=False',
         ),
     ],
     "noise.md": [("steps = 4800 ", "steps = 3 ")],
