@@ -89,8 +89,13 @@ def _loss(row, unit):
         return "no answer" if row["refused"] == row["n"] else f"{row['refused']} without answer"
     if row["lost"]:
         return f"{row['lost']} lost"
-    told = f"{unit * row['worse']:+.1f} ({unit * row['bound']:+.1f})"
-    return f"**{told}**" if row["holds"] else told
+    return told(unit * row["worse"], unit * row["bound"], row["holds"])
+
+
+def told(mean, bound, holds):
+    """How much worse, and the bound of it; bold where it holds."""
+    text = f"{mean:+.1f} ({bound:+.1f})"
+    return f"**{text}**" if holds else text
 
 
 def _saving(row):

@@ -150,7 +150,11 @@ def test_a_decay_that_diverges_goes_back_until_it_does_not(frontend, monkeypatch
 
 @every_frontend
 def test_a_training_that_ends_lost_says_so(frontend):
-    warmup = FRONTENDS[frontend][1].AutoWarmup()
+    host, ours = FRONTENDS[frontend]
+    model = host.Sequential([host.layers.Input((2,)), host.layers.Dense(1)])
+    model.compile(ours.LAMB(), "mse")
+    warmup = ours.AutoWarmup()
+    warmup.set_model(model)
     lost = {"is_lost": lambda _: True, "halfway": 1.25, "peak_at": lambda _: 0.02}
     warmup.warmup = type("Warmup", (), lost)()
     with pytest.warns(UserWarning, match="no loss below 1.25.* or with max_learning_rate=0.01"):

@@ -13,7 +13,15 @@ import pytest
 from support.pages import LOGS, ROOT, number, runs, table
 
 sys.path.insert(0, str(ROOT))
-from benchmarks.equivalence import again, arms, experiment, protocol, report, statistics
+from benchmarks.equivalence import (
+    again,
+    against,
+    arms,
+    experiment,
+    protocol,
+    report,
+    statistics,
+)  # fmt: skip
 from benchmarks.equivalence.runs import Runs
 from benchmarks.equivalence.workloads import Workload
 
@@ -300,6 +308,35 @@ def test_the_page_has_the_losses_and_the_milliseconds_of_soap():
         ]
         least = [min(times[batch][spec]) for batch in (64, 2048)]
         assert row[1:] == [*(f"{x:.4f}" for x in losses), *(f"{x:.2f}" for x in least)]
+
+
+def test_the_page_has_what_is_lost_against_the_tuned_adamw():
+    lines = {name: runs(f"equivalence_{name}") for name in against.WORKLOADS}
+    shown = against.table(lines)
+    assert shown in RESULTS.read_text()
+    *_, muon, soap = (row.split(" | ")[1:] for row in shown.splitlines())
+    assert ["**" in cell for cell in soap] == [True, True, False, True, True, False]
+    assert ["**" in cell for cell in muon] == [True, True, False, True, False, False]
+    assert f"SOAP ends {soap[4].split()[0][3:]} below it" in words(RESULTS)
+
+
+def test_the_page_has_the_losses_of_soap_on_diamonds():
+    found = against.scores(runs("equivalence_diamonds"))
+    text = RESULTS.read_text().split("On diamonds, which had no part in the choice:")[1]
+    rows = re.findall(r"^\| .* \(`(.+)`\) \| (.+) \|$", text, re.MULTILINE)
+    assert {spec for spec, _ in rows} == {*against.SPECS}
+    for spec, cells in rows:
+        losses = [f"{np.mean(found[spec, ratio]):.4f}" for ratio in (1, 8, 32, 128)]
+        assert cells.split(" | ") == losses
+    lost = {
+        (spec, ratio): 1000 * np.subtract(found[spec, ratio], found[spec, 1]).mean()
+        for spec in against.SPECS for ratio in (8, 32)
+    }  # fmt: skip
+    soap, lans = "benchmarks.soap:OfPackage", "tf_lamb:LANS"
+    said = words(RESULTS)
+    assert f"it loses {lost[soap, 8]:.1f} at 8 times, which holds, and {lost[soap, 32]:.1f}" in said
+    assert f"at 32, where Muon loses {lost['muon', 32]:.1f}" in said
+    assert f"it loses {lost[lans, 8]:.1f} at 8 times, {lost[lans, 32]:.1f} at 32" in said
 
 
 def test_the_seconds_of_a_run_are_its_updates_times_those_of_an_update():
