@@ -2,51 +2,82 @@
 
     python -m benchmarks.equivalence.against
 
-The registered experiment compares an optimizer with its own base. A user has one base. Every run is
-in the logs; margin and tests are those of docs/protocol.md.
+The registered experiment compares an optimizer with its own base. A user has one base. Runs are
+those of the logs; margins and tests are those of docs/protocol.md.
 """
 
+import dataclasses
+import os
+import statistics
+
+import tqdm
+
+from benchmarks.equivalence.experiment import tuned
 from benchmarks.equivalence.protocol import FROZEN, HASH
 from benchmarks.equivalence.report import told
+from benchmarks.equivalence.runs import Run, Runs
 from benchmarks.equivalence.statistics import holm, worse_by
-from benchmarks.run_log import Log
 
 WORKLOADS, BASE = ("flights", "diamonds"), "adamw"
-SPECS = {
-    "adamw": "AdamW", "lamb": "LAMB", "tf_lamb:LANS": "LANS", "muon": "Muon",
-    "benchmarks.soap:OfPackage": "SOAP",
+SEARCHED = "find_rate tf_lamb:SOAP"
+ARMS = {
+    "tuned adamw": "AdamW", "tuned lamb": "LAMB", "tuned tf_lamb:LANS": "LANS",
+    "tuned muon": "Muon", "tuned benchmarks.soap:OfPackage": "SOAP",
+    "find_rate muon": "Muon, by `find_rate`", SEARCHED: "SOAP, by `find_rate`",
 }  # fmt: skip
 
 
 def scores(lines) -> dict:
-    """Optimizer and ratio -> the test scores of its seeds, in their order."""
+    """Arm and ratio -> the test scores of its seeds, in their order; None where it refuses."""
     found: dict = {}
     for line in sorted((each for each in lines if each.get("protocol") == HASH and each["seed"]),
                        key=lambda each: each["seed"]):  # fmt: skip
-        rule, _, spec = line["arm"].partition(" ")
-        if rule == "tuned" and line["horizon"] == 1:
-            found.setdefault((spec, line["ratio"]), []).append(line["test"])
+        if line["horizon"] == 1:
+            found.setdefault((line["arm"], line["ratio"]), []).append(line.get("test"))
     return found
 
 
 def table(lines: dict) -> str:
-    """A row an optimizer, in Markdown; `lines` are those of each workload's log."""
-    ratios = FROZEN["ratios"]
-    head = ["", *(f"{name}, {ratio} times" for name in lines for ratio in ratios)]
-    rows = {spec: [name] for spec, name in SPECS.items()}
+    """A row an arm, in Markdown; `lines` are those of each workload's log."""
+    head = ["", *(f"{name}, {ratio} times" for name in lines for ratio in FROZEN["ratios"])]
+    rows = {arm: [name] for arm, name in ARMS.items()}
     for name, own in lines.items():
         found = scores(own)
-        base = found[BASE, 1]
-        margin = FROZEN["workloads"][name]["margin"] * sum(base) / len(base)
-        for spec, row in rows.items():
-            tests = [worse_by(found[spec, ratio], base, margin) for ratio in ratios]
-            held = holm([p for *_, p in tests])
-            row += [told(1000 * mean, 1000 * bound, ok)
-                    for (mean, bound, _), ok in zip(tests, held, strict=True)]  # fmt: skip
+        for arm, row in rows.items():
+            row += _cells(found, arm, FROZEN["workloads"][name]["margin"])
     every = [head, ["---"] * len(head), *rows.values()]
     return "\n".join(f"| {' | '.join(row)} |" for row in every)
 
 
+def _cells(found, arm, margin):
+    tests = []
+    for ratio in FROZEN["ratios"]:
+        made = found[arm, ratio]
+        base = found[f"tuned {BASE}", 1][: len(made)]
+        answered = None not in made
+        tests.append(worse_by(made, base, margin * statistics.mean(base)) if answered else None)
+    held = holm([test[2] if test else 1.0 for test in tests])
+    return [
+        told(1000 * test[0], 1000 * test[1], ok) if test else "no answer"
+        for test, ok in zip(tests, held, strict=True)
+    ]
+
+
+def main():
+    """Makes the searches for SOAP that are missing, and prints."""
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    lines = {}
+    for name in WORKLOADS:
+        runs = Runs(f"benchmarks/logs/equivalence_{name}.jsonl", 1, tqdm.tqdm(disable=None))
+        settings = dataclasses.replace(tuned(runs, name, BASE, 1), beta_2=0.95)  # SOAP's
+        seeds = range(1, FROZEN["workloads"][name]["fewer_seeds"] + 1)
+        runs.all(
+            [Run(name, SEARCHED, k, settings, seed) for k in FROZEN["ratios"] for seed in seeds]
+        )
+        lines[name] = runs.log.lines
+    print(table(lines))
+
+
 if __name__ == "__main__":
-    LOG = "benchmarks/logs/equivalence_{}.jsonl"
-    print(table({name: Log(LOG.format(name)).lines for name in WORKLOADS}))
+    main()
