@@ -159,10 +159,10 @@ def test_what_has_no_trust_ratio_may_lie_in_parts(served):
 
 @slow
 def test_a_norm_of_a_part_is_refused(served):
-    """Before any step, whoever asks for a norm: a trust ratio, a projection, a clipping."""
+    """Before any step, whoever asks for a norm: an update, a projection, a clipping."""
     assert len(served["refused"]) == 3
     for message in served["refused"]:
         assert "embeddings" in message
         assert "variable_partitioner" in message
-    assert "trust ratio" in served["refused"][0]
+    assert "its update is of the whole variable" in served["refused"][0]
     assert "clipnorm" in served["refused"][2]
