@@ -16,8 +16,8 @@ import statistics
 
 import tqdm
 
-from benchmarks.equivalence.protocol import FROZEN, HASH, Settings
-from benchmarks.equivalence.runs import Run, Runs
+from benchmarks.equivalence.protocol import FROZEN, Settings
+from benchmarks.equivalence.runs import Run, Runs, by_cell
 from benchmarks.run_log import Log
 
 WORKLOADS, CELLS, LOT = ("flights", "diamonds"), 3, 20261126
@@ -26,16 +26,12 @@ LOG, REGISTERED = "benchmarks/logs/equivalence_again.jsonl", "benchmarks/logs/eq
 
 def cells(name, lines):
     """Arm and ratio -> the lines of its seeds, of the cells that can be drawn."""
-    found: dict = {}
-    for line in lines:
-        if line.get("protocol") == HASH and line["horizon"] == 1 and line["seed"]:
-            found.setdefault((name, line["arm"], line["ratio"]), []).append(line)
     known = {*FROZEN["arms"], *(f"tuned {spec}" for spec in FROZEN["optimizers"])}
     return {
-        (of, arm, ratio): own
-        for (of, arm, ratio), own in found.items()
+        (name, arm, ratio): own
+        for (arm, ratio), own in by_cell(lines).items()
         if arm in known and all(line.get("test") is not None for line in own)
-        if (of, arm.split()[0]) != ("flights", "transfer")
+        if (name, arm.split()[0]) != ("flights", "transfer")
     }
 
 

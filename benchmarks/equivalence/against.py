@@ -13,9 +13,9 @@ import statistics
 import tqdm
 
 from benchmarks.equivalence.experiment import tuned
-from benchmarks.equivalence.protocol import FROZEN, HASH
+from benchmarks.equivalence.protocol import FROZEN
 from benchmarks.equivalence.report import told
-from benchmarks.equivalence.runs import Run, Runs
+from benchmarks.equivalence.runs import Run, Runs, by_cell
 from benchmarks.equivalence.statistics import holm, worse_by
 
 WORKLOADS, BASE = ("flights", "diamonds"), "adamw"
@@ -29,12 +29,7 @@ ARMS = {
 
 def scores(lines) -> dict:
     """Arm and ratio -> the test scores of its seeds, in their order; None where it refuses."""
-    found: dict = {}
-    for line in sorted((each for each in lines if each.get("protocol") == HASH and each["seed"]),
-                       key=lambda each: each["seed"]):  # fmt: skip
-        if line["horizon"] == 1:
-            found.setdefault((line["arm"], line["ratio"]), []).append(line.get("test"))
-    return found
+    return {cell: [line.get("test") for line in own] for cell, own in by_cell(lines).items()}
 
 
 def table(lines: dict) -> str:

@@ -64,6 +64,16 @@ class Runs:
         return concurrent.futures.ProcessPoolExecutor(self.processes, context, initializer=_alone)
 
 
+def by_cell(lines) -> dict:
+    """Arm and ratio -> the lines of its fresh seeds, in their order, of the base's examples."""
+    found: dict = {}
+    own = (line for line in lines if line.get("protocol") == HASH)
+    for line in sorted(own, key=lambda line: line["seed"]):
+        if line["horizon"] == 1 and line["seed"]:
+            found.setdefault((line["arm"], line["ratio"]), []).append(line)
+    return found
+
+
 def _key(line) -> tuple:
     names = [field.name for field in dataclasses.fields(Run) if field.name != "settings"]
     return (*(line[name] for name in names), *line["settings"].values())
