@@ -1,4 +1,4 @@
-"""The short runs of `find_batch`: which are made, and what is said where none arrives."""
+"""The short runs of `find_batch`: which are made, and the error where none arrives."""
 
 import contextlib
 import functools

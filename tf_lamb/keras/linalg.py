@@ -14,12 +14,11 @@ def eigh(x):
     7 where it is 4,096, and had not finished JAX's default for 768 after 100 (jax 0.10.2).
     TensorFlow has no other method there. JAX before 0.8.1 has the default alone.
     """
-    if keras.backend.backend() != "jax":
-        return keras_eigh(x)
-    from jax.lax import linalg, platform_dependent
+    if keras.backend.backend() == "jax":
+        from jax.lax import linalg, platform_dependent
 
-    if not hasattr(linalg, "EighImplementation"):
-        return keras_eigh(x)
-    by_jacobi = functools.partial(linalg.eigh, implementation=linalg.EighImplementation.JACOBI)
-    vectors, values = platform_dependent(x, tpu=by_jacobi, default=linalg.eigh)
-    return values, vectors
+        if methods := getattr(linalg, "EighImplementation", None):
+            by_jacobi = functools.partial(linalg.eigh, implementation=methods.JACOBI)
+            vectors, values = platform_dependent(x, tpu=by_jacobi, default=linalg.eigh)
+            return values, vectors
+    return keras_eigh(x)

@@ -19,7 +19,7 @@ from tf_lamb.api.find.trials import (
     check_optimizer,
     scaled_as,
     tuned_rate,
-)  # fmt: skip
+)
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks, search
 from tf_lamb.core.messages import require_keras

@@ -217,14 +217,13 @@ def _at(trials, batch, start, target, warm, most, least, say, once, first=None):
         while True:
             how = limit, warm / batch, first_look, target, seed
             seen = _once(once, batch, trials, rate, *how)
-            steps, made = crossing(seen, target), made + max(seen)
-            if first_look <= 1 or not means(seen) or steps > means(seen)[0][0]:
+            steps, made, ends = crossing(seen, target), made + max(seen), means(seen)
+            if first_look <= 1 or not ends or steps > ends[0][0]:
                 break
             first_look /= EARLY  # it was there before anybody looked
         if seed:  # the best rate; given up, it counts as if it had arrived
             steps = min(steps, limit)
         say(f"batch {batch:,}, rate {rate:.3g}: " + _reached(steps, made))
-        ends = means(seen)
         return Run(batch, rate, seed, steps, made, ends[-1][1] if ends else math.inf)
 
     runs = fastest(run, start)
