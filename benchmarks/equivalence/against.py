@@ -1,4 +1,4 @@
-"""What is tuned at a large batch, against the AdamW that was tuned at the small one.
+"""Optimizers at a large batch, tuned there or not, against the AdamW tuned at the small one.
 
     python -m benchmarks.equivalence.against
 
@@ -17,6 +17,8 @@ from benchmarks.equivalence.protocol import FROZEN
 from benchmarks.equivalence.report import told
 from benchmarks.equivalence.runs import Run, Runs, by_cell
 from benchmarks.equivalence.statistics import holm, worse_by
+from benchmarks.equivalence.warmups import LOG, SPECS, TRANSFER
+from benchmarks.run_log import Log
 
 WORKLOADS, BASE = ("flights", "diamonds"), "adamw"
 SEARCHED = "find_rate tf_lamb:SOAP"
@@ -25,6 +27,7 @@ ARMS = {
     "tuned muon": "Muon", "tuned benchmarks.soap:OfPackage": "SOAP",
     "find_rate muon": "Muon, by `find_rate`", SEARCHED: "SOAP, by `find_rate`",
 }  # fmt: skip
+ARMS |= {f"by transfer {spec}": f"{ARMS[f'tuned {spec}']}, by `transfer`" for spec in SPECS}
 
 
 def scores(lines) -> dict:
@@ -32,12 +35,19 @@ def scores(lines) -> dict:
     return {cell: [line.get("test") for line in own] for cell, own in by_cell(lines).items()}
 
 
+def by_transfer(workload: str) -> dict:
+    """The same of `recipes.transfer` as it is now, which other runs have led to."""
+    rule = {"workload": workload, **TRANSFER}
+    lines = [line for line in Log(LOG).lines if rule.items() <= line.items()]
+    return {(f"by transfer {line['spec']}", line["ratio"]): line["test"] for line in lines}
+
+
 def table(lines: dict) -> str:
     """A row an arm, in Markdown; `lines` are those of each workload's log."""
     head = ["", *(f"{name}, {ratio} times" for name in lines for ratio in FROZEN["ratios"])]
     rows = {arm: [name] for arm, name in ARMS.items()}
     for name, own in lines.items():
-        found = scores(own)
+        found = scores(own) | by_transfer(name)
         for arm, row in rows.items():
             row += _cells(found, arm, FROZEN["workloads"][name]["margin"])
     every = [head, ["---"] * len(head), *rows.values()]
@@ -45,17 +55,19 @@ def table(lines: dict) -> str:
 
 
 def _cells(found, arm, margin):
+    ratios = [ratio for ratio in FROZEN["ratios"] if (arm, ratio) in found]
     tests = []
-    for ratio in FROZEN["ratios"]:
+    for ratio in ratios:
         made = found[arm, ratio]
         base = found[f"tuned {BASE}", 1][: len(made)]
         answered = None not in made
         tests.append(worse_by(made, base, margin * statistics.mean(base)) if answered else None)
     held = holm([test[2] if test else 1.0 for test in tests])
-    return [
+    cells = [
         told(1000 * test[0], 1000 * test[1], ok) if test else "no answer"
         for test, ok in zip(tests, held, strict=True)
     ]
+    return cells + ["not run"] * (len(FROZEN["ratios"]) - len(ratios))
 
 
 def main():

@@ -15,6 +15,7 @@ import warnings
 import pytest
 from support.pages import ROOT, number, runs, table
 
+from tf_lamb.api.find.rate import STARTS
 from tf_lamb.core import recipes
 
 TEXT = (ROOT / "tests" / "docs" / "claims.txt").read_text()
@@ -25,7 +26,8 @@ SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a pag
     "0.505 4,096 220 "
     "3.8 17 1.9 21.3 38 47",  # tests/docs/test_protocol.py has these
     "should_i.md": "1 2 2.8 3 4 8 16 32 50 64 128 256 2,048 4,096 8,192 32,768 "
-    "0.00125 0.004 0.008 0.01 19 38 47",  # of the last three tests/docs/test_protocol.py
+    "0.00125 0.01 0.002 0.003 0.00775 0.06841 "  # the last four have a test below
+    "19 38 47",  # tests/docs/test_protocol.py has these
     "choosing_a_batch.md#Measured": "1 2 3 4 8 16 32 64 128 0.69 25,600",
     "noise.md#Measured": "1 2 3 5 8 16 32 100 1,024 5.5 "
     "0.01 0.02 0.04 0.08 0.9 4,800 27,000 0.32 1.28",
@@ -411,6 +413,26 @@ def figures():
         made["automatic"][i] + made["automatic_text"][i - 1] for i in (2, 3)
     )
     return made
+
+
+@pytest.mark.once
+def test_find_rate_begins_where_the_page_says():
+    rows = table(ROOT / "docs" / "should_i.md", "LAMB's rate is not Adam's")[1:]
+    said = {
+        name: float(begin.split(",")[0])
+        for names, _, begin in rows
+        for name in re.findall(r"\w+", names)
+        if name in STARTS
+    }
+    assert said == {name: STARTS[name] for name in said}
+    assert {*said} == {"LAMB", "LANS", "Muon", "SOAP", "AdamW", "Adam", "LARS"}
+    soap = {
+        line["settings"]["rate"]
+        for task in ("flights", "diamonds")
+        for line in runs(f"equivalence_{task}", arm="tuned benchmarks.soap:OfPackage", ratio=1)
+        if line["seed"]
+    }
+    assert f"| SOAP | {min(soap)} to {max(soap)}, tuned" in page_of("should_i.md")
 
 
 @pytest.mark.once

@@ -21,6 +21,7 @@ from benchmarks.equivalence import (
     protocol,
     report,
     statistics,
+    warmups,
 )  # fmt: skip
 from benchmarks.equivalence.runs import Runs
 from benchmarks.equivalence.workloads import Workload
@@ -213,9 +214,9 @@ def test_the_searches_cost_what_the_page_says():
     ]
     assert len(shares) == 48
     share = f"{min(shares):.0f} to {max(shares):.0f}% of the examples"
-    assert f"takes {share}" in words(RESULTS)
+    assert f"for {share}" in words(RESULTS)
     assert all(
-        f"a search of {share} of a run" in words(ROOT / "docs" / page)
+        f"for {share} of a run" in words(ROOT / "docs" / page)
         for page in ("evidence.md", "should_i.md")
     )
     times = [
@@ -275,24 +276,25 @@ def test_the_cells_that_were_run_again_are_on_the_page():
         assert low < mean < high
 
 
-def test_the_table_of_warmups_is_in_the_log():
-    base, lost = {}, {}
-    for line in runs("equivalence_flights", ratio=1):
-        base.setdefault(line["arm"].split()[1], []).append(line["test"] if line["seed"] else None)
-    means = {spec: np.mean([each for each in of if each]) for spec, of in base.items()}
-    for line in runs("equivalence_warmups"):
-        mean = np.mean(line["test"]) - means[line["spec"]]
-        lost.setdefault((line["power"], line["warmup"]), {})[line["spec"], line["ratio"]] = mean
-    _, registered, *shown = table(RESULTS, "Why `transfer` lost on flights")
-    columns = [(spec, ratio) for ratio in (8, 32) for spec in ("adamw", "muon", "lamb")]
-    varied = [lost[power, warmup] for power in (0.5, 0.0) for warmup in (0.05, 0.1)]
-    assert [row[1:] for row in shown] == [
-        [f"{1000 * each[column]:+.1f}" for column in columns] for each in varied
-    ]
-    decisions = {(r["arm"], r["ratio"]): r for r in report.rows("flights", decided("flights"))}
-    assert registered[1:] == [
-        f"{1000 * decisions[f'transfer {spec}', ratio]['worse']:+.1f}" for spec, ratio in columns
-    ]
+def test_the_tables_of_warmups_are_in_the_log():
+    columns = [(spec, ratio) for ratio in (8, 32) for spec in warmups.SPECS]
+    _, registered, *flights = table(RESULTS, "Why `transfer` lost on flights")
+    after = RESULTS.read_text().split("Diamonds, which had no part in that choice")[1]
+    diamonds = [row.strip("| ").split(" | ") for row in re.findall(r"^\|.+", after, re.MULTILINE)]
+    for workload, shown in ("flights", flights), ("diamonds", diamonds[2:]):
+        bases = against.scores(runs(f"equivalence_{workload}"))
+        lost = {
+            (line["power"], line["warmup"], line["spec"], line["ratio"]):
+            1000 * (np.mean(line["test"]) - np.mean(bases[f"tuned {line['spec']}", 1]))
+            for line in runs("equivalence_warmups", workload=workload)
+        }  # fmt: skip
+        varied = [(power, each) for power in warmups.POWERS for each in warmups.WARMUPS[workload]]
+        assert [row[1:] for row in shown] == [
+            [f"{lost[(*each, *column)]:+.1f}" for column in columns] for each in varied
+        ]
+    rows = {(r["arm"], r["ratio"]): r for r in report.rows("flights", decided("flights"))}
+    made = [rows.get((f"transfer {spec}", ratio)) for spec, ratio in columns]
+    assert registered[1:] == [f"{1000 * row['worse']:+.1f}" if row else "not run" for row in made]
 
 
 def test_the_page_has_the_losses_and_the_milliseconds_of_soap():
@@ -321,7 +323,13 @@ def test_the_page_has_what_is_lost_against_the_tuned_adamw():
     assert held["Muon"] == [True, True, False, True, False, False]
     by_search = {label: each for label, each in held.items() if "find_rate" in label}
     assert len(by_search) == 2
-    assert {*map(tuple, by_search.values())} == {(True, False, False, True, False, False)}
+    by_transfer = {label: each for label, each in held.items() if "transfer" in label}
+    at_8 = (True, False, False, True, False, False)
+    assert {*map(tuple, by_search.values()), tuple(by_transfer["Muon, by `transfer`"])} == {at_8}
+    assert by_transfer["SOAP, by `transfer`"] == [True, False, False, True, True, False]
+    assert by_transfer["AdamW, by `transfer`"] == [True] + 5 * [False]
+    loses = cells["AdamW, by `transfer`"][3].split()[0].strip("+")
+    assert f"on diamonds it loses {loses}, which 8 seeds do not decide" in words(RESULTS)
     lower = [cells[of][i].split()[0].strip("*-") for of, i in (
         ("SOAP", 4), ("SOAP, by `find_rate`", 0), ("SOAP, by `find_rate`", 3)
     )]  # fmt: skip

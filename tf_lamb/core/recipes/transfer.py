@@ -12,7 +12,8 @@ from tf_lamb.core.tables import table
 LEAST_BETA_2 = 0.95  # below it losses spike (marin's configurations)
 LEAST_WARMUP, MOST_WARMUP = 0.1, 0.25  # of the training steps; the first at a larger batch
 SHOWN = 32  # times the baseline's batch
-SHOWN_WITH = ("LAMB", "AdamW", "Muon")
+SHOWN_WITH = ("LAMB", "AdamW", "Muon")  # beta_2, on flights
+RATE_SHOWN_WITH = (*SHOWN_WITH, "SOAP")  # rate and warmup, on flights and diamonds
 # a of the law with a noise scale; read off tuned rates, where no source has one.
 EXPONENTS = {
     "LAMB": 0.5, "LANS": 0.5, "Adam": 0.75, "AdamW": 0.75, "Muon": 0.75, "SOAP": 0.75, "LARS": 0.75,
@@ -53,9 +54,10 @@ def transfer(
     Malladi et al. do, changed nothing that was measured. Whatever can be trained gets a recipe.
 
     The table says what was measured: on flights, with LAMB, AdamW and Muon at 8 and 32 times the
-    batch, the rate and its warmup matter most, and beta_2 next. The exponent a is 0.5 for LAMB and
-    LANS and 0.75 for the others, read off the tuned rates of two tasks: a prediction elsewhere.
-    SOAP, Adam in another basis, was not among them, and Adam has the exponent of AdamW.
+    batch, the rate and its warmup matter most, and beta_2 next. On diamonds the rate has to rise by
+    sqrt(k) with these and with SOAP. The exponent a is 0.5 for LAMB and LANS and 0.75 for the
+    others, read off the tuned rates of two tasks: a prediction elsewhere, and for Adam and SOAP,
+    which have AdamW's.
 
     Args:
         batch_size: The batch size to train with.
@@ -103,8 +105,10 @@ def transfer(
     old_steps = training(old_epochs, examples, old_batch, fit_steps)
     k = batch_size / old_batch
 
-    is_shown = optimizer in SHOWN_WITH and 1 < k <= SHOWN
-    measured = rate_shown = "flights" if is_shown else "not measured"
+    def shown(where, optimizers):
+        return where if optimizer in optimizers and 1 < k <= SHOWN else "not measured"
+
+    rate_shown = warmup_shown = shown("flights, diamonds", RATE_SHOWN_WITH)
     factor, rule, source = math.sqrt(k), "x sqrt(k)", "arXiv 2205.10287"
     expected = "more examples to the same loss; NoiseScale estimates how many"
     if noise_scale is not None:
@@ -134,7 +138,7 @@ def transfer(
         ("learning_rate", old_rate, rate, rule, source, rate_shown),
         (
             "warmup steps", epochs_to_steps(warmup_epochs, examples, old_batch), warmup,
-            how, "arXiv 1706.02677", measured,
+            how, "arXiv 1706.02677", warmup_shown,
         ),
     ]  # fmt: skip
     moved: dict[str, Any] = {}
@@ -146,7 +150,7 @@ def transfer(
 
     move(
         "beta_2", beta_2, "[0, 1)", lambda b: max(b**k, min(b, LEAST_BETA_2)),
-        f"^k, {LEAST_BETA_2} at least", _HALF_LIFE, measured,
+        f"^k, {LEAST_BETA_2} at least", _HALF_LIFE, shown("flights", SHOWN_WITH),
     )  # fmt: skip
     move(
         "weight_decay", weight_decay, "[0, inf)",
