@@ -27,7 +27,7 @@ SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a pag
     "3.8 17 1.9 21.3 38 47",  # tests/docs/test_protocol.py has these
     "should_i.md": "1 2 2.8 3 4 8 16 32 50 64 128 256 2,048 4,096 8,192 32,768 "
     "0.00125 0.01 0.002 0.003 0.00775 0.06841 "  # the last four have a test below
-    "19 38 47",  # tests/docs/test_protocol.py has these
+    "2.1 2.9 19 38 47",  # tests/docs/test_protocol.py has these
     "choosing_a_batch.md#Measured": "1 2 3 4 8 16 32 64 128 0.69 25,600",
     "noise.md#Measured": "1 2 3 5 8 16 32 100 1,024 5.5 "
     "0.01 0.02 0.04 0.08 0.9 4,800 27,000 0.32 1.28",
@@ -345,11 +345,6 @@ def of_transfer():
     saved = zip(mean["sqrt", 32], mean["transfer", 32], strict=True)
     return {
         "moved": {arm: " | ".join(row) for arm, row in cells.items()},
-        "transfer": (
-            max(mean["transfer", 8]),
-            min(mean["transfer", 32]),
-            max(mean["transfer", 32]),
-        ),
         "beta_2": statistics.mean(rate - both for rate, both in saved),
         "least_32": min(min(lost) for (arm, k), lost in mean.items() if k == 32),
     }

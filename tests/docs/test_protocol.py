@@ -225,7 +225,8 @@ def test_the_searches_cost_what_the_page_says():
         for row in report.rows(name, decided(name))
         if (row["arm"], row["ratio"]) == ("adascale momentum", 8)
     ]
-    assert f"for {min(times):.1f} to {max(times):.1f} times the examples" in words(RESULTS)
+    said = f"for {min(times):.1f} to {max(times):.1f} times the examples"
+    assert said in words(RESULTS) and said in words(ROOT / "docs" / "should_i.md")
 
 
 def test_the_pages_say_of_diamonds_what_is_in_its_log():
@@ -281,6 +282,7 @@ def test_the_tables_of_warmups_are_in_the_log():
     _, registered, *flights = table(RESULTS, "Why `transfer` lost on flights")
     after = RESULTS.read_text().split("Diamonds, which had no part in that choice")[1]
     diamonds = [row.strip("| ").split(" | ") for row in re.findall(r"^\|.+", after, re.MULTILINE)]
+    nats = {}
     for workload, shown in ("flights", flights), ("diamonds", diamonds[2:]):
         bases = against.scores(runs(f"equivalence_{workload}"))
         lost = {
@@ -288,10 +290,20 @@ def test_the_tables_of_warmups_are_in_the_log():
             1000 * (np.mean(line["test"]) - np.mean(bases[f"tuned {line['spec']}", 1]))
             for line in runs("equivalence_warmups", workload=workload)
         }  # fmt: skip
+        nats[workload] = [
+            "{:.3f} to {:.3f}".format(*(f(each) / 1000 for f in (min, max)))
+            for ratio in warmups.RATIOS
+            for each in [[lost[0.5, 0.1, spec, ratio] for spec in warmups.SPECS]]
+        ]
         varied = [(power, each) for power in warmups.POWERS for each in warmups.WARMUPS[workload]]
         assert [row[1:] for row in shown] == [
             [f"{lost[(*each, *column)]:+.1f}" for column in columns] for each in varied
         ]
+    (at_8, at_32), (diamonds_at_8, diamonds_at_32) = nats.values()
+    assert (
+        f"at k = 8: {at_8} nats lost (flights), {diamonds_at_8} (diamonds); at 32: {at_32}, "
+        f"{diamonds_at_32} (" in words(ROOT / "docs" / "choosing_a_batch.md")
+    )
     rows = {(r["arm"], r["ratio"]): r for r in report.rows("flights", decided("flights"))}
     made = [rows.get((f"transfer {spec}", ratio)) for spec, ratio in columns]
     assert registered[1:] == [f"{1000 * row['worse']:+.1f}" if row else "not run" for row in made]
@@ -329,7 +341,16 @@ def test_the_page_has_what_is_lost_against_the_tuned_adamw():
     assert by_transfer["SOAP, by `transfer`"] == [True, False, False, True, True, False]
     assert by_transfer["AdamW, by `transfer`"] == [True] + 5 * [False]
     loses = cells["AdamW, by `transfer`"][3].split()[0].strip("+")
-    assert f"on diamonds it loses {loses}, which 8 seeds do not decide" in words(RESULTS)
+    rows = report.rows("diamonds", decided("diamonds"))
+    (thirty,) = (1000 * r["worse"] for r in rows if (r["arm"], r["ratio"]) == ("transfer adamw", 8))
+    assert f"it loses {loses} by these 8 seeds, and {thirty:.1f} by the 30" in words(RESULTS)
+    above = {}
+    for name, own in lines.items():
+        found = against.scores(own)
+        ada = found["adascale momentum", 8]
+        above[name] = 1000 * np.subtract(ada, found["tuned adamw", 1][: len(ada)]).mean()
+    said = "{:.1f} above the tuned AdamW on flights, {:.1f} below it on diamonds"
+    assert said.format(above["flights"], -above["diamonds"]) in words(RESULTS)
     lower = [cells[of][i].split()[0].strip("*-") for of, i in (
         ("SOAP", 4), ("SOAP, by `find_rate`", 0), ("SOAP, by `find_rate`", 3)
     )]  # fmt: skip
