@@ -115,9 +115,10 @@ def test_a_reading_of_noise_gives_a_table_a_recipe_and_code(frontend):
     assert RATE < recipe.learning_rate < RATE * found.batch_size / BATCH
     # Whatever Keras `tf_lamb.find_rate` is of.
     assert f"tf_lamb.{frontend}.find_rate(\n    model, (x, y), {found.batch_size}," in found.code
-    averaged = linear(host, ours.LAMB(0.01, use_ema=True, ema_momentum=0.999))
+    averaged = linear(host, ours.LAMB(0.01, beta_1=0.8, use_ema=True, ema_momentum=0.999))
     averaged = search(ours, averaged, noise_scale=500).recipe()
     assert averaged.ema_momentum == pytest.approx(0.999 ** (averaged.batch_size / BATCH))
+    assert averaged.beta_1 == ours.LAMB.from_recipe(averaged).beta_1 == 0.8
     assert recipe.ema_momentum is None
     late = search(ours, linear(host), noise_scale=500, deadline=1e-6)
     with pytest.raises(ValueError, match="No batch ends within 1e-06 hours"):

@@ -10,7 +10,7 @@ from support.frontends import FRONTENDS, every_frontend, on_tensorflow
 
 from tf_lamb.api.find import rate
 from tf_lamb.api.find.data import Examples
-from tf_lamb.api.find.trials import Trials
+from tf_lamb.api.find.trials import Trials, anew
 from tf_lamb.core import search as search_of
 
 EXAMPLES, WIDTH, BATCH = 1600, 8, 32
@@ -244,15 +244,30 @@ def test_a_model_without_a_loss_in_its_logs_is_refused():
 @every_frontend
 def test_the_answer_is_an_optimizer_and_a_recipe(frontend):
     host, ours = FRONTENDS[frontend]
-    found = search(ours, linear(host), optimizers=[ours.LAMB(0.02, weight_decay=0.1)])
+    own = ours.LAMB(0.02, weight_decay=0.1, beta_1=0.8, exclude_from_weight_decay=["bias"])
+    found = search(ours, linear(host), optimizers=[own])
     recipe = found.recipe()
     assert recipe.learning_rate == found.learning_rate
     assert recipe.train_steps == found.train_steps == 16 * math.ceil(found.examples / BATCH)
     optimizer = found.optimizer()
     assert type(optimizer) is ours.LAMB and optimizer.get_config()["weight_decay"] == 0.1
+    configs = [each.get_config() for each in (optimizer, ours.LAMB.from_recipe(recipe), own)]
+    assert len({str({**config, "learning_rate": 0, "name": 0}) for config in configs}) == 1
     model = linear(host, optimizer)
     model.fit(*data(), batch_size=BATCH, verbose=0)
     assert "found.optimizer()" in found.code
+
+
+@every_frontend
+def test_what_keras_was_told_to_exclude_from_decay_stays_excluded(frontend):
+    host, _ = FRONTENDS[frontend]
+    for told in {"var_names": ["bias"]}, {"var_list": [1]}:
+        model = linear(host, host.optimizers.AdamW(0.01, weight_decay=0.1))
+        weights = model.trainable_variables
+        told = {name: [weights[1]] if each == [1] else each for name, each in told.items()}
+        model.optimizer.exclude_from_weight_decay(**told)
+        made = anew(model.optimizer, 1)
+        assert [made._use_weight_decay(weight) for weight in weights] == [True, False]
 
 
 def test_the_baseline_is_a_candidate_and_is_kept_where_it_is_as_good():

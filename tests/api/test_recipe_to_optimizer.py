@@ -115,3 +115,11 @@ def test_fit_of_the_recipe_says_nothing(frontend):
         fitted(frontend, small_recipe(15), batch_size=15)
         # An update of two micro-batches is one step.
         fitted(frontend, small_recipe(), batch_size=8, gradient_accumulation_steps=2)
+
+
+@every_frontend
+def test_an_argument_that_the_optimizer_does_not_have_is_refused(frontend):
+    ours = FRONTENDS[frontend][1]
+    recipe = recipes.transfer(512, 256, 0.1, beta_2=0.99, ema_momentum=0.9, examples=6000, epochs=9)
+    with pytest.raises(ValueError, match="LARS has no beta_2, which the recipe Transfer sets"):
+        ours.LARS.from_recipe(recipe)

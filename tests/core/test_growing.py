@@ -154,6 +154,8 @@ def test_a_stage_that_cannot_split_into_as_many_is_named():
         ({}, {"largest_batch": 512, "begin_with": {128: 0.3}}, "may not shrink"),
         ({}, {"largest_batch": 512, "begin_with": {16: 0.5, 32: 0.3}}, "let them rise"),
         ({}, {"largest_batch": 512, "begin_with": {16: 30}}, "in (0, 1), but it is 30"),
+        ({}, {"largest_batch": 512, "begin_with": [16]}, "such as {64: 0.03}, and not [16]"),
+        ({}, {"largest_batch": 512, "begin_with": {16: 0.9999999}}, "leaves no step to the batch"),
         ({}, {"largest_batch": "512"}, "largest_batch must be a whole number"),
     ],
 )

@@ -153,7 +153,15 @@ def test_a_batch_that_was_not_shown_warns(call, message):
             lambda: recipes.legw(1024, 128, 0.1, 0.2, 60000, 25, handover="jump"),
             "handover must be one of 'continuous', 'drop', not 'jump'",
         ),
-        (lambda: recipes.linear_scaling(512, epochs=4), "12,511 > 10,012 steps"),
+        (
+            lambda: recipes.sqrt_scaling(512, 256, 0.1, 5, examples=1281167, epochs=4),
+            "12,511 > 10,012 steps",
+        ),
+        (
+            lambda: recipes.linear_scaling(8192, epochs=10),
+            "decay at epoch 3.33, within its warmup of 5 epochs: pass warmup_epochs=3.33 at most",
+        ),
+        (lambda: recipes.linear_scaling(8192, decay_epochs=95), "end of training at epoch 90"),
         (
             lambda: recipes.linear_scaling(512, decay_epochs=(30, 60, 95)),
             r"end of training at epoch 90, not \(30, 60, 95\)",

@@ -7,7 +7,7 @@ from typing import Any
 
 from tf_lamb.api import plots
 from tf_lamb.core import search
-from tf_lamb.core.recipes.recipe import Recipe
+from tf_lamb.core.recipes.recipe import Recipe, told_by
 from tf_lamb.core.tables import table
 
 
@@ -121,7 +121,8 @@ class FoundRate:
         return self.rate
 
     def recipe(self) -> Recipe:
-        """The recipe of the real run: this rate, its warmup and its decay."""
+        """The recipe of the real run: rate, warmup, decay, and what else the optimizer has."""
+        candidate = next(each for each in self.candidates if each.name == self.optimizer_name)
         return Recipe(
             title="Found rate",
             optimizer=self.optimizer_name,
@@ -134,6 +135,7 @@ class FoundRate:
             epochs=self.epochs,
             arithmetic=(f"learning_rate: {self.why}",),
             source="find_rate, on this model and data",
+            **told_by(candidate.make(self.learning_rate)),
         )
 
     def optimizer(self) -> Any:

@@ -10,7 +10,7 @@ from tf_lamb.api.find.found import training
 from tf_lamb.api.find.trials import AVERAGED
 from tf_lamb.core import search
 from tf_lamb.core.goodput.plan import Answer, Row
-from tf_lamb.core.recipes.recipe import Recipe
+from tf_lamb.core.recipes.recipe import Recipe, told_by
 from tf_lamb.core.recipes.transfer import EXPONENTS, transfer
 
 
@@ -62,11 +62,11 @@ class FoundBatch:
         return math.ceil(self.row.steps / math.ceil(self.examples / self.row.batch))
 
     def recipe(self) -> Recipe:
-        """The baseline at this batch, as `recipes.transfer` takes it there."""
+        """The baseline at this batch, by `recipes.transfer`; what that does not move stays."""
         name, config = type(self.optimizer).__name__, self.optimizer.get_config()
         decay = config.get("weight_decay") or None
         noise = self.answer.steps.noise
-        return transfer(
+        moved = transfer(
             self.batch_size,
             self.answer.baseline,
             self.learning_rate,
@@ -75,10 +75,12 @@ class FoundBatch:
             baseline_epochs=self.baseline_epochs,
             optimizer=name if name in EXPONENTS else None,
             weight_decay=None if isinstance(decay, dict) else decay,  # a schedule
-            beta_2=config.get("beta_2"),
+            beta_2=config.get("beta_2", config.get("adam_beta_2")),  # that of Keras's Muon
             ema_momentum=config.get("ema_momentum") if config.get("use_ema") else None,
             noise_scale=noise if 0 < noise < math.inf else None,
         )
+        stays = {n: v for n, v in told_by(self.optimizer).items() if getattr(moved, n) is None}
+        return dataclasses.replace(moved, **stays)
 
     @property
     def code(self) -> str:

@@ -14,6 +14,8 @@ from tf_lamb.core import checks
 
 AVERAGED = 16  # batches for the running averages of batch normalization
 SET_BY_FIT = ("history", "stop_training")  # attributes of a model
+# seam: Keras 3.15.1, tf_keras 2.20.1. What exclude_from_weight_decay() was told.
+UNDECAYED = {f"_exclude_from_weight_decay{end}" for end in ("", "_pattern", "_names")}
 SCALING = ("dynamic", "initial_scale", "dynamic_growth_steps")  # of a `LossScaleOptimizer`
 
 
@@ -288,11 +290,18 @@ def accumulates(optimizer: Any) -> bool:
 
 
 def anew(optimizer: Any, calls: int, rate: Any = 1.0) -> Any:
-    """The optimizer without its state, at a rate, with so many calls an update."""
+    """The optimizer without its state, at a rate, with so many calls an update.
+
+    Keras's keep no exclusion from weight decay in their config: it is copied.
+    """
     told = {**optimizer.get_config(), "learning_rate": rate}
     if accumulates(optimizer):
         told["gradient_accumulation_steps"] = calls if calls > 1 else None
-    return type(optimizer).from_config(told)
+    made = type(optimizer).from_config(told)
+    if not hasattr(optimizer, "rule"):
+        kept = UNDECAYED & vars(optimizer).keys()
+        vars(made).update({name: vars(optimizer)[name] for name in kept})
+    return made
 
 
 def scaled_as(compiled: Any, optimizer: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -146,7 +147,8 @@ class Layerwise:
 
         Raises:
             TypeError: for what is no recipe.
-            ValueError: for the recipe of another optimizer.
+            ValueError: for the recipe of another optimizer, or one with an argument that this
+                one does not have.
 
         Example:
 
@@ -156,6 +158,12 @@ class Layerwise:
         """
         rate = recipes.schedule(recipe, cls._schedules)
         given = {"learning_rate": rate, **recipes.arguments(recipe, cls.__name__)}
+        lost = given.keys() - inspect.signature(cls).parameters
+        if lost - {"ema_momentum"}:
+            raise ValueError(
+                f"{cls.__name__} has no {' or '.join(sorted(lost))}, which the recipe "
+                f"{recipe.title} sets: make the recipe without it."
+            )
         given["use_ema"] = "ema_momentum" in given
         optimizer = cls(**{**given, **arguments})
         optimizer._recipe = recipe

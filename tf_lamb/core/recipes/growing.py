@@ -118,7 +118,12 @@ def multiples(np: Any, relative: Any, most: Any) -> Any:
 
 def _small(recipe, begin_with) -> list[tuple[int, int]]:
     """The first steps, in steps of the recipe, of the smaller batches, and of its own at last."""
-    given = begin_with or {}
+    given = {} if begin_with is None else begin_with
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"begin_with has batches and the parts of all examples at which they end, such as "
+            f"{{64: 0.03}}, and not {begin_with!r}."
+        )
     batches = [checks.integer("A batch of begin_with", batch) for batch in given]
     parts = [checks.number("A part of begin_with", part, "(0, 1)") for part in given.values()]
     if [*batches, recipe.batch_size] != sorted({*batches, recipe.batch_size}):
@@ -129,6 +134,11 @@ def _small(recipe, begin_with) -> list[tuple[int, int]]:
     if parts != sorted(set(parts)):
         raise ValueError(f"begin_with ends its batches at {parts} of all examples: let them rise.")
     ends = [math.ceil(part * recipe.train_steps) for part in parts]
+    if ends and ends[-1] >= recipe.train_steps:
+        raise ValueError(
+            f"begin_with leaves no step to the batch of {recipe.batch_size:,}: end it earlier "
+            f"than at {parts[-1]:g}."
+        )
     if recipe.handover == "drop" and any(end < recipe.warmup_steps for end in ends):
         raise ValueError(
             f"begin_with changes the batch at step {ends[0]:,}, within the warmup of "

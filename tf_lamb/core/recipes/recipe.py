@@ -78,6 +78,24 @@ def arguments(recipe: Any, optimizer: str) -> dict[str, Any]:
     return found[0]
 
 
+def told_by(optimizer: Any) -> dict[str, Any]:
+    """Returns the arguments of a recipe that an optimizer of this package has, by its config.
+
+    A schedule of the weight decay is none.
+    """
+    if not hasattr(optimizer, "from_recipe"):
+        return {}
+    config = optimizer.get_config()
+    found = {name: config[name] for name in _ARGUMENTS if config.get(name) is not None}
+    if not config.get("use_ema"):
+        found.pop("ema_momentum", None)
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in found.items()
+        if not isinstance(value, dict)
+    }
+
+
 def _stages(recipe) -> tuple:
     """Returns the stages; raises an error if the argument is not a recipe."""
     if stages := getattr(recipe, "stages", ()):
@@ -97,6 +115,8 @@ def _constructor_hint(recipe) -> str:
     names = ("momentum", "nesterov") if is_sgd else ("beta_2", "weight_decay")
     told = [(name, value) for name in names if (value := getattr(recipe, name)) is not None]
     given = "".join(f", {name}={_short(value)}" for name, value in told)
+    if recipe.ema_momentum is not None:
+        given += f", use_ema=True, ema_momentum={_short(recipe.ema_momentum)}"
     road = f"keras.optimizers.{recipe.optimizer}(recipe.schedule(){given})"
     if is_sgd and recipe.weight_decay:
         road += (

@@ -5,7 +5,7 @@ with it. Warmup counts examples, and does not depend on that rounding.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from tf_lamb.core import checks
 from tf_lamb.core.recipes.arithmetic import (
@@ -84,7 +84,7 @@ def linear_scaling(
     examples: int = IMAGENET,
     epochs: float = 90,
     *,
-    decay_epochs: Sequence[float] | None = None,
+    decay_epochs: Iterable[float] | float | None = None,
 ) -> Recipe:
     """Linear scaling with gradual warmup, for SGD with Nesterov momentum.
 
@@ -106,8 +106,8 @@ def linear_scaling(
 
     Raises:
         TypeError: if an argument is not a number.
-        ValueError: if an argument is out of range, warmup is longer than training, or a decay
-            epoch lies after the end.
+        ValueError: if an argument is out of range, or a decay epoch lies within the warmup or
+            after the end.
 
     Example:
         >>> recipe = linear_scaling(8192)
@@ -124,10 +124,16 @@ def linear_scaling(
     checks.number("warmup_epochs", warmup_epochs, "[0, inf)")
     if decay_epochs is None:
         decay_epochs = (epochs / 3, epochs * 2 / 3, epochs * 8 / 9)
+    decay_epochs = tuple(decay_epochs) if isinstance(decay_epochs, Iterable) else (decay_epochs,)
     if list(decay_epochs) != sorted(decay_epochs) or not all(0 < e < epochs for e in decay_epochs):
         raise ValueError(
             f"decay_epochs must rise from above 0 to below the end of training at epoch "
             f"{epochs:g}, not {tuple(decay_epochs)!r}."
+        )
+    if any(warmup_epochs > epoch for epoch in decay_epochs):
+        raise ValueError(
+            f"The rate would decay at epoch {decay_epochs[0]:.3g}, within its warmup of "
+            f"{warmup_epochs:g} epochs: pass warmup_epochs={decay_epochs[0]:.3g} at most."
         )
     warn_outside(
         k, 1, 32,

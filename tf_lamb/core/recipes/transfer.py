@@ -92,6 +92,9 @@ def transfer(
         - McCandlish et al., An Empirical Model of Large-Batch Training,
           https://arxiv.org/abs/1812.06162
     """
+    if isinstance(optimizer, str):  # in any case
+        cases = {name.lower(): name for name in EXPONENTS}
+        optimizer = cases.get(optimizer.lower(), optimizer)
     if optimizer not in (None, *EXPONENTS):
         raise ValueError(
             f"optimizer must be one of {', '.join(EXPONENTS)} or None, but it is {optimizer!r}."
