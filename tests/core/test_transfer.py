@@ -83,7 +83,7 @@ def test_it_refuses_no_batch_that_can_be_trained():
         if 1 / 32 <= batch / 256 <= 32:
             recipe = transfer(batch, **SETTINGS, noise_scale=1000)
         else:
-            with pytest.warns(UserWarning, match="measured up to 32 times"):
+            with pytest.warns(UserWarning, match="measured up to 32 times|larger than all"):
                 recipe = transfer(batch, **SETTINGS, noise_scale=1000)
         text = str(recipe)
         assert recipe.train_steps >= 40 and 2 * recipe.warmup_steps <= recipe.train_steps
@@ -137,3 +137,8 @@ def test_what_is_not_given_is_not_set():
 def test_what_is_out_of_range_is_refused(given, words):
     with pytest.raises(ValueError, match=words):
         transfer(**given)
+
+
+def test_a_batch_of_more_than_all_examples_is_told():
+    with pytest.warns(UserWarning, match="A batch of 4,096 is larger than all 1,000 examples"):
+        recipes.transfer(4096, 256, 1e-3, examples=1000, epochs=100)

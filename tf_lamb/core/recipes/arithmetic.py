@@ -42,6 +42,11 @@ def training(epochs: float, examples: int, batch_size: int, count=epochs_to_step
             f"Nothing would be trained: {epochs:g} epochs x {examples:,} examples / batch_size "
             f"{batch_size:,} = {epochs * examples / batch_size:.3g} steps. Take a smaller batch."
         )
+    if count is fit_steps and batch_size > examples:
+        warn(
+            f"A batch of {batch_size:,} is larger than all {examples:,} examples: fit makes "
+            f"batches of {examples:,}, for which this rate is too high."
+        )
     return steps
 
 
