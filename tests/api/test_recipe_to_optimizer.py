@@ -1,6 +1,8 @@
 """From a recipe to an optimizer of either Keras, SGD among them, and to the end of `fit`."""
 
+import dataclasses
 import os
+import re
 import warnings
 
 import numpy as np
@@ -8,7 +10,9 @@ import pytest
 from support.frontends import FRONTENDS, every_frontend, on_tensorflow
 
 import tf_lamb
+from tf_lamb.api import optimizers as api_optimizers
 from tf_lamb.core import recipes
+from tf_lamb.core.recipes import recipe as recipe_module
 
 
 def small_recipe(batch_size=16):
@@ -123,3 +127,13 @@ def test_an_argument_that_the_optimizer_does_not_have_is_refused(frontend):
     recipe = recipes.transfer(512, 256, 0.1, beta_2=0.99, ema_momentum=0.9, examples=6000, epochs=9)
     with pytest.raises(ValueError, match="LARS has no beta_2, which the recipe Transfer sets"):
         ours.LARS.from_recipe(recipe)
+
+
+@every_frontend
+def test_the_hint_for_another_optimizer_can_be_called(frontend):
+    ours = FRONTENDS[frontend][1]
+    for name, hint in ("Nadam", "keras.optimizers.Nadam(recipe.sch"), ("SOAP", "SOAP.from_recipe("):
+        recipe = dataclasses.replace(small_recipe(), optimizer=name)
+        with pytest.raises(ValueError, match=re.escape(f"not for LAMB: write {hint}")):
+            ours.LAMB.from_recipe(recipe)
+    assert {*recipe_module._WITH_FROM_RECIPE} == {*api_optimizers.__all__}

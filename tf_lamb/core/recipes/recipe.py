@@ -22,6 +22,7 @@ _ARGUMENTS = (
     "beta_2", "epsilon", "momentum", "nesterov", "trust_coefficient", "global_clipnorm",
     "ema_momentum",
 )  # fmt: skip
+_WITH_FROM_RECIPE = ("LAMB", "LANS", "LARS", "Muon", "SOAP", "AdamP", "SGDP")
 
 
 def schedule(recipe: Any, schedules: Any) -> Any:
@@ -109,7 +110,7 @@ def _stages(recipe) -> tuple:
 
 def _constructor_hint(recipe) -> str:
     """Formats the call that makes the optimizer. For Keras's SGD, weight decay is a penalty."""
-    if recipe.optimizer not in ("SGD", "Adam", "AdamW"):
+    if recipe.optimizer in _WITH_FROM_RECIPE:
         return f"{recipe.optimizer}.from_recipe(...)"
     is_sgd = recipe.optimizer == "SGD"
     names = ("momentum", "nesterov") if is_sgd else ("beta_2", "weight_decay")
