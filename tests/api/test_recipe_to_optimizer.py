@@ -128,6 +128,12 @@ def test_an_argument_that_the_optimizer_does_not_have_is_refused(frontend):
     with pytest.raises(ValueError, match="LARS has no beta_2, which the recipe Transfer sets"):
         ours.LARS.from_recipe(recipe)
 
+    class Own(ours.LAMB):
+        def __init__(self, *args, **arguments):
+            super().__init__(*args, **arguments)
+
+    assert Own.from_recipe(recipe).ema_momentum == recipe.ema_momentum
+
 
 @every_frontend
 def test_the_hint_for_another_optimizer_can_be_called(frontend):

@@ -7,7 +7,7 @@ from typing import Any
 
 from tf_lamb.api import plots
 from tf_lamb.core import search
-from tf_lamb.core.recipes.recipe import Recipe, told_by
+from tf_lamb.core.recipes.recipe import ARGUMENTS, Recipe
 from tf_lamb.core.tables import table
 
 
@@ -19,6 +19,21 @@ def training(batch_size: int, epochs: float, note: str = "") -> str:
         f"model.compile(optimizer=found.optimizer(), loss=model.loss){note}\n"
         f"model.fit(x, y, batch_size={batch_size}, epochs={whole}){end}"
     )
+
+
+def told_by(optimizer: Any) -> dict[str, Any]:
+    """The arguments of an optimizer of this package that a recipe has: not a schedule of decay."""
+    if not hasattr(optimizer, "from_recipe"):
+        return {}
+    config = optimizer.get_config()
+    found = {name: config[name] for name in ARGUMENTS if config.get(name) is not None}
+    if not config.get("use_ema"):
+        found.pop("ema_momentum", None)
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in found.items()
+        if not isinstance(value, dict)
+    }
 
 
 @dataclasses.dataclass(frozen=True)

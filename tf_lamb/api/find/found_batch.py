@@ -6,11 +6,11 @@ from typing import Any
 
 from tf_lamb.api import plots
 from tf_lamb.api.find import reach
-from tf_lamb.api.find.found import training
+from tf_lamb.api.find.found import told_by, training
 from tf_lamb.api.find.trials import AVERAGED
 from tf_lamb.core import search
 from tf_lamb.core.goodput.plan import Answer, Row
-from tf_lamb.core.recipes.recipe import Recipe, told_by
+from tf_lamb.core.recipes.recipe import Recipe
 from tf_lamb.core.recipes.transfer import EXPONENTS, transfer
 
 

@@ -158,8 +158,9 @@ class Layerwise:
         """
         rate = recipes.schedule(recipe, cls._schedules)
         given = {"learning_rate": rate, **recipes.arguments(recipe, cls.__name__)}
-        lost = given.keys() - inspect.signature(cls).parameters
-        if lost - {"ema_momentum"}:
+        takes = inspect.signature(cls).parameters
+        lost = given.keys() - takes
+        if lost and not any(each.kind is each.VAR_KEYWORD for each in takes.values()):
             raise ValueError(
                 f"{cls.__name__} has no {' or '.join(sorted(lost))}, which the recipe "
                 f"{recipe.title} sets: make the recipe without it."

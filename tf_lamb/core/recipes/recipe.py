@@ -17,7 +17,7 @@ MAKERS = (
     "mlperf_lamb_bert", "mlperf_lars", "nvidia_bert", "sqrt_scaling", "transfer",
     "untuned_lamb_bert", "untuned_lamb_resnet50",
 )  # fmt: skip
-_ARGUMENTS = (
+ARGUMENTS = (
     "weight_decay", "exclude_from_weight_decay", "exclude_from_layer_adaptation", "beta_1",
     "beta_2", "epsilon", "momentum", "nesterov", "trust_coefficient", "global_clipnorm",
     "ema_momentum",
@@ -68,7 +68,7 @@ def arguments(recipe: Any, optimizer: str) -> dict[str, Any]:
                 f"{stage.title} is a recipe for {stage.optimizer}, not for {optimizer}: "
                 f"write {_constructor_hint(stage)}."
             )
-        given = {name: getattr(stage, name) for name in _ARGUMENTS}
+        given = {name: getattr(stage, name) for name in ARGUMENTS}
         found.append({name: value for name, value in given.items() if value is not None})
     for stage, others in zip(stages, found, strict=True):
         if others != found[0]:
@@ -77,24 +77,6 @@ def arguments(recipe: Any, optimizer: str) -> dict[str, Any]:
                 f"{others}, the first stage {found[0]}. Make one optimizer for each stage."
             )
     return found[0]
-
-
-def told_by(optimizer: Any) -> dict[str, Any]:
-    """Returns the arguments of a recipe that an optimizer of this package has, by its config.
-
-    A schedule of the weight decay is none.
-    """
-    if not hasattr(optimizer, "from_recipe"):
-        return {}
-    config = optimizer.get_config()
-    found = {name: config[name] for name in _ARGUMENTS if config.get(name) is not None}
-    if not config.get("use_ema"):
-        found.pop("ema_momentum", None)
-    return {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in found.items()
-        if not isinstance(value, dict)
-    }
 
 
 def _stages(recipe) -> tuple:
