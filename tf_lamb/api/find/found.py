@@ -135,9 +135,13 @@ class FoundRate:
             )
         return self.rate
 
+    @property
+    def _candidate(self) -> Candidate:
+        """The optimizer that is taken, as it was tried."""
+        return next(each for each in self.candidates if each.name == self.optimizer_name)
+
     def recipe(self) -> Recipe:
         """The recipe of the real run: rate, warmup, decay, and what else the optimizer has."""
-        candidate = next(each for each in self.candidates if each.name == self.optimizer_name)
         return Recipe(
             title="Found rate",
             optimizer=self.optimizer_name,
@@ -150,7 +154,7 @@ class FoundRate:
             epochs=self.epochs,
             arithmetic=(f"learning_rate: {self.why}",),
             source="find_rate, on this model and data",
-            **told_by(candidate.make(self.learning_rate)),
+            **told_by(self._candidate.make(self.learning_rate)),
         )
 
     def optimizer(self) -> Any:
@@ -158,11 +162,10 @@ class FoundRate:
 
         Where the model has a `LossScaleOptimizer`, in one like it.
         """
-        candidate = next(each for each in self.candidates if each.name == self.optimizer_name)
-        recipe, counted = self.recipe(), candidate.counted
+        recipe, counted = self.recipe(), self._candidate.counted
         steps = {name: counted * getattr(recipe, name) for name in ("warmup_steps", "train_steps")}
         schedule = dataclasses.replace(recipe, **steps).schedule(self.schedules)
-        return self.wrapped(candidate.make(schedule))
+        return self.wrapped(self._candidate.make(schedule))
 
     @property
     def code(self) -> str:

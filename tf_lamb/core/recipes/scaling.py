@@ -128,9 +128,9 @@ def linear_scaling(
     if list(decay_epochs) != sorted(decay_epochs) or not all(0 < e < epochs for e in decay_epochs):
         raise ValueError(
             f"decay_epochs must rise from above 0 to below the end of training at epoch "
-            f"{epochs:g}, not {tuple(decay_epochs)!r}."
+            f"{epochs:g}, not {decay_epochs!r}."
         )
-    if any(warmup_epochs > epoch for epoch in decay_epochs):
+    if decay_epochs and warmup_epochs > decay_epochs[0]:
         raise ValueError(
             f"The rate would decay at epoch {decay_epochs[0]:.3g}, within its warmup of "
             f"{warmup_epochs:g} epochs: pass warmup_epochs={decay_epochs[0]:.3g} at most."
