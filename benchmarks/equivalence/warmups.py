@@ -2,8 +2,8 @@
 
     python -m benchmarks.equivalence.warmups
 
-The bases are those of the registered experiment, from its log; 8 and 32 times their batch, eight
-seeds. Warmup is a share of the run; the rate is the base's, or times the square root of the ratio.
+The bases are those of the registered experiment, from its log; 8 and 32 times their batch, and 128
+times by the rule alone, eight seeds. Warmup is a share of the run; the rate is the base's, or times the square root of the ratio.
 A line of the log has the losses of eight seeds on the test examples. Diamonds, with a warmup of a
 tenth, came after their run in the registered experiment.
 """
@@ -17,6 +17,7 @@ import tqdm
 
 from benchmarks.equivalence import arms, workloads
 from benchmarks.equivalence.experiment import tuned
+from benchmarks.equivalence.protocol import FROZEN
 from benchmarks.equivalence.runs import Runs, program
 from benchmarks.run_log import Log
 
@@ -46,7 +47,11 @@ def main():
     for workload, warmups in WARMUPS.items():
         registered = Runs(REGISTERED.format(workload), 1, tqdm.tqdm(disable=True))
         bases = {spec: tuned(registered, workload, spec, 1) for spec in SPECS}
-        for cell in itertools.product(SPECS, RATIOS, warmups, POWERS):
+        by_rule = itertools.product(
+            SPECS, FROZEN["ratios"], *([each] for each in TRANSFER.values())
+        )
+        varied = itertools.product(SPECS, RATIOS, warmups, POWERS)
+        for cell in dict.fromkeys((*varied, *by_rule)):
             names = "workload", "spec", "ratio", "warmup", "power"
             what = dict(zip(names, (workload, *cell), strict=True))
             base = bases[what["spec"]]

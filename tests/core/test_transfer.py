@@ -80,13 +80,13 @@ def test_floors_and_ceilings():
 def test_it_refuses_no_batch_that_can_be_trained():
     """Of each it prints a table and what to expect; beyond what was measured it warns."""
     for batch in (1, 256, 8192, 60000, 70000):
-        if 1 / 32 <= batch / 256 <= 32:
+        if batch <= 32 * 256:
             recipe = transfer(batch, **SETTINGS, noise_scale=1000)
         else:
             with pytest.warns(UserWarning) as told:
                 recipe = transfer(batch, **SETTINGS, noise_scale=1000)
             *others, last = (str(each.message) for each in told)
-            assert "measured up to 32 times" in last
+            assert "At 128 times this table kept the result of no optimizer" in last
             assert ["larger than all" in each for each in others] == [True] * (batch > 60000)
         text = str(recipe)
         assert recipe.train_steps >= 40 and 2 * recipe.warmup_steps <= recipe.train_steps
@@ -111,6 +111,14 @@ def test_only_what_was_measured_is_said_to_be_shown(optimizer, batch, shown):
     assert text.count("a prediction") == 0
     predicted = str(transfer(batch, optimizer=optimizer, beta_2=0.999, noise_scale=500))
     assert (predicted.count("a prediction"), predicted.count("flights")) == (1, shown * 2 // 3)
+
+
+@pytest.mark.parametrize(("optimizer", "cells"), [("LAMB", 3), ("SOAP", 2), ("LANS", 0)])
+def test_beyond_what_was_measured_no_task_is_named(optimizer, cells):
+    with pytest.warns(UserWarning, match="32,768 is 128 times the baseline's batch of 256. At"):
+        text = str(transfer(32768, optimizer=optimizer, beta_2=0.999))
+    assert (text.count("not beyond 32 times"), text.count("not measured")) == (cells, 3 - cells)
+    assert "flights" not in text
 
 
 def test_what_is_not_given_is_not_set():

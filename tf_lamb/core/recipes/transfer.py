@@ -55,7 +55,8 @@ def transfer(
 
     The table says what was measured: on flights, with LAMB, AdamW and Muon at 8 and 32 times the
     batch, the rate and its warmup matter most, and beta_2 next. On diamonds the rate has to rise by
-    sqrt(k) with these and with SOAP. The exponent a is 0.5 for LAMB and LANS and 0.75 for the
+    sqrt(k) with these and with SOAP. At 128 times none of the four kept its result on either, and
+    beyond 32 times a warning says so. The exponent a is 0.5 for LAMB and LANS and 0.75 for the
     others, read off the tuned rates of two tasks: a prediction elsewhere, and for Adam and SOAP,
     which have AdamW's.
 
@@ -109,7 +110,9 @@ def transfer(
     k = batch_size / old_batch
 
     def shown(where, optimizers):
-        return where if optimizer in optimizers and 1 < k <= SHOWN else "not measured"
+        if optimizer not in optimizers or k <= 1:
+            return "not measured"
+        return where if k <= SHOWN else f"not beyond {SHOWN} times"
 
     rate_shown = warmup_shown = shown("flights, diamonds", RATE_SHOWN_WITH)
     factor, rule, source = math.sqrt(k), "x sqrt(k)", "arXiv 2205.10287"
@@ -166,10 +169,11 @@ def transfer(
         lambda m: max(min(m**k, 1 - 6 / steps), 0.0), "^k, 1 - 6/steps at most", _HALF_LIFE,
         "not measured",
     )  # fmt: skip
-    if not 1 / SHOWN <= k <= SHOWN:
+    if k > SHOWN:
         warn(
-            f"This table was measured up to {SHOWN} times the baseline's batch, and "
-            f"{batch_size:,} is {k:g} times {old_batch:,}. Search the learning rate around it."
+            f"{batch_size:,} is {k:g} times the baseline's batch of {old_batch:,}. At 128 times "
+            "this table kept the result of no optimizer, on flights and diamonds. Search the "
+            "learning rate around it, or let the batch grow: recipes.growing."
         )
     return Recipe(
         title="Transfer",
