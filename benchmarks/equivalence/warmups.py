@@ -3,9 +3,9 @@
     python -m benchmarks.equivalence.warmups
 
 The bases are those of the registered experiment, from its log; 8 and 32 times their batch, and 128
-times by the rule alone, eight seeds. Warmup is a share of the run; the rate is the base's, or times the square root of the ratio.
-A line of the log has the losses of eight seeds on the test examples. Diamonds, with a warmup of a
-tenth, came after their run in the registered experiment.
+times by the rule alone, eight seeds. Warmup is a share of the run; the rate is the base's, or times
+the square root of the ratio. A line of the log has the losses of eight seeds on the test examples.
+Diamonds, with a warmup of a tenth, came after their run in the registered experiment.
 """
 
 import dataclasses
