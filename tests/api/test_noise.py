@@ -10,6 +10,8 @@ from support.frontends import FRONTENDS, every_frontend, on_tensorflow
 from support.noise import assert_noise
 from support.regression import fit, regression, weights_of
 
+from tf_lamb.core import noise
+
 SETTINGS = [
     ("LAMB", False, {"gradient_accumulation_steps": 2, "weight_decay": 0.1}),
     ("LAMB", False, {"gradient_accumulation_steps": 2, "clipnorm": 0.5}),
@@ -90,6 +92,24 @@ def test_readings_join_the_logs(frontend, capsys):
     assert capsys.readouterr().out.strip() == watch.advice()
     fit(model, epochs=1, callbacks=[ours.NoiseScale(16, verbose=False)])
     assert capsys.readouterr().out == ""
+
+
+@every_frontend
+def test_readings_tell_how_precise_the_last_one_is(frontend):
+    """One after every update gives back what each of them measured, over several calls of fit."""
+    ours = FRONTENDS[frontend][1]
+    model = regression(frontend, scaled(frontend, 2, smoothing=0.9))
+    watch = ours.NoiseScale(batch_size=16, every=2, verbose=False)
+    fit(model, epochs=2, callbacks=[watch])
+    first = watch.standard_error()
+    fit(model, epochs=3, callbacks=[watch])
+    assert model.optimizer.averages().count == len(watch.history["step"])
+    errors = noise.standard_error(watch._averages, 0.9)
+    assert watch.standard_error() == errors != first > 0
+    assert f"about {watch.history['noise_scale'][-1]:,.0f} (standard err" in watch.advice()
+    model = regression(frontend, scaled(frontend, 2, smoothing=0.9))
+    fit(model, epochs=1, callbacks=[watch])  # another optimizer: its readings alone
+    assert watch._averages[-1] == model.optimizer.averages() and len(watch._averages) < 10
 
 
 @every_frontend

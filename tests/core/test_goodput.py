@@ -289,48 +289,6 @@ def test_what_the_logs_bear():
     assert read == [(25, 96), (8, 100)] and "32 of 33" in counts.from_noise.__doc__
 
 
-# -- noise -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("scale", "part", "parts", "dimensions", "along", "steps", "error"),
-    [
-        (500, 16, 2, 200, None, 100, 0.225),
-        (500, 16, 8, 200, None, 100, 0.05),
-        (1000, 8, 4, 26, 0.0, 200, 0.71),
-    ],
-)
-def test_standard_error_of_the_signal(scale, part, parts, dimensions, along, steps, error):
-    of, known = (scale, part, parts), {"dimensions": dimensions, "along": along}
-    found = noise.signal_error(*of, steps, **known)
-    assert found == pytest.approx(error, rel=0.02)
-    assert noise.steps_for_error(found, *of, **known) in (steps, steps + 1)
-
-
-def test_standard_error_of_drawn_gradients():
-    """1,000 probes of 20 steps, in 30 dimensions of equal noise."""
-    rng, (dimensions, part, parts, steps) = np.random.default_rng(1), (30, 4, 3, 20)
-    signal, scale = 1.0, 100.0  # |G|^2 and Bn
-    shape = (1000, steps, parts, dimensions)
-    g = rng.normal(size=shape) * math.sqrt(scale / dimensions / part)
-    g[..., 0] += math.sqrt(signal)
-    local, total = (g**2).sum(-1).mean(-1), (g.mean(-2) ** 2).sum(-1)
-    _, seen = noise.moments(local, total, parts=parts)
-    expected = noise.signal_error(scale, part, parts, steps, dimensions=dimensions)
-    assert seen.mean(1).std() == pytest.approx(expected, rel=0.1)
-    assert noise.blocked_error(seen.ravel()) == pytest.approx(expected / math.sqrt(1000), rel=0.5)
-
-
-def test_blocks_see_what_neighbours_share():
-    """Each value eight times: the mean knows an eighth of what single values would say."""
-    values = np.repeat(np.random.default_rng(2).normal(size=2048), 8)
-    naive = values.std() / math.sqrt(len(values))
-    assert noise.blocked_error(values, 64) == pytest.approx(naive * math.sqrt(8), rel=0.25)
-    assert noise.blocked_error([5.0, 1, 2, 1, 2], 2) == 0  # 5 fills no block
-    with pytest.raises(ValueError, match="16 blocks need 16 values at least, not 3"):
-        noise.blocked_error([1.0, 2.0, 3.0])
-
-
 # -- the answer ------------------------------------------------------------------------------------
 
 TIME = times.StepTime(alpha_c=0.05, beta_c=0.001)

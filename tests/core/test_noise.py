@@ -160,6 +160,64 @@ def test_the_cost_of_a_batch(batch, steps, examples):
     assert (over_steps - 1) * (over_examples - 1) == pytest.approx(1)
 
 
+def drawn(steps, every, theta, runs=400, dimensions=30, part=16, parts=4, scale=100.0, shared=1):
+    """Readings of so many runs at once, of gradients with |G|^2 = 1 and this noise scale."""
+    rng, averages, readings = np.random.default_rng(1), NOTHING, []
+    for step in range(1, steps + 1):
+        if step % shared == 1 or shared == 1:  # else as the step before
+            g = rng.normal(size=(runs, parts, dimensions)) * math.sqrt(scale / dimensions / part)
+            g[..., 0] += 1.0
+            local, total = (g**2).sum(-1).mean(-1), (g.mean(-2) ** 2).sum(-1)
+            seen = noise.moments(local, total, parts=parts)
+        averages = noise.average(np, averages, *seen, theta=theta)
+        if step % every == 0:
+            readings.append(averages)
+    return [[noise.Averages(v, m, each.count) for each in readings for v, m in
+             [(each.variance[i], each.signal[i])]] for i in range(runs)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("every", "shared"), [(1, 1), (10, 1), (20, 1), (10, 5)])
+def test_the_standard_error_is_the_scatter_of_runs(every, shared):
+    """400 runs; where five steps share a gradient, blocks of ten know it."""
+    runs = drawn(400, every, 0.99, shared=shared)
+    scales = [noise.noise_scale(*run[-1][:2], 64) for run in runs]
+    errors = [noise.standard_error(run, 0.99) for run in runs]
+    assert np.mean(scales) == pytest.approx(100, rel=0.05)
+    assert np.median(errors) == pytest.approx(np.std(scales) / 100, rel=0.15)
+
+
+def test_the_updates_for_an_error_bring_it():
+    """The average over that many has it, whether the averages were full or not."""
+    for steps in (60, 400):
+        errors = [noise.standard_error(run, 0.99) for run in drawn(steps, 5, 0.99)]
+        updates = noise.updates_for(0.05, np.median(errors), 0.99, steps)
+        theta = (updates - 1) / (updates + 1)
+        fewer = [noise.standard_error(run, theta) for run in drawn(4 * updates, 20, theta, 100)]
+        assert np.median(fewer) == pytest.approx(0.05, rel=0.2)
+
+
+def test_too_few_blocks_have_no_error():
+    (run,) = drawn(400, 100, 0.99, runs=1)
+    assert math.isnan(noise.standard_error(run, 0.99))  # two in effect
+    assert math.isnan(noise.standard_error([], 0.99))
+    (run,) = drawn(400, 10, 0.99, runs=1)
+    assert math.isnan(noise.standard_error([*run[:-1], run[-1]._replace(signal=-1.0)], 0.99))
+    again = [*run, run[-1]]  # a reading without a step in between
+    assert noise.standard_error(again, 0.99) == pytest.approx(noise.standard_error(run, 0.99))
+
+
+def test_advice_says_how_precise_it_is():
+    (run,) = drawn(200, 2, 0.95, runs=1)
+    error = noise.standard_error(run, 0.95)
+    updates = noise.updates_for(0.1, error, 0.95, 200)
+    assert 39 < updates == math.ceil(39 * (error / 0.1) ** 2)
+    said = noise.advice(100, 64, noise.precision(run, 0.95))
+    assert f"about 100 (standard error {error:.0%}; 10% takes an average over {updates} upd" in said
+    (run,) = drawn(400, 10, 0.99, runs=1)
+    assert noise.precision(run, 0.99) == f" (standard error {noise.standard_error(run, 0.99):.0%})"
+    assert noise.precision(run[:2], 0.99) == ""
+
+
 def test_no_signal_gives_a_sentence_and_no_division():
     assert math.isnan(noise.noise_scale(1.0, -0.1, 4))
     assert "undefined" in noise.advice(math.nan, 256)

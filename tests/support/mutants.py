@@ -401,6 +401,14 @@ CORE = {
     ("noise_scale", NOISE): [
         ("a noise scale of no signal", "if signal > 0 else math.nan", ""),
     ],
+    ("standard_error", NOISE): [
+        ("readings that know each other", "kept * (1 - theta**before.count)", "0.0"),
+        ("parts without their covariance", "(variance - signal)", "signal"),
+        ("the oldest weighs most", "theta ** (whole.count - now.count)", "theta**now.count"),
+    ],
+    ("updates_for", NOISE): [
+        ("an average as long as its memory", "(1 + theta) / (1 - theta)", "1 / (1 - theta)"),
+    ],
     ("gain", NOISE): [
         ("the scale forgotten", "variance / scale + signal", "variance + signal"),
     ],
@@ -444,12 +452,6 @@ CORE = {
     ],
     ("_why_not_larger", GOODPUT): [
         ("the micro-batch is never the reason", "< 3600 * fastest.hours", "< 0 * fastest.hours"),
-    ],
-    ("signal_error", GOODPUT): [
-        ("parts that know each other", "parts * (parts - 1)", "parts * parts"),
-    ],
-    ("blocked_error", GOODPUT): [
-        ("each value its own", "math.sqrt(blocks)", "math.sqrt(len(values))"),
     ],
     ("nearest", RECIPES): [
         ("steps are rounded down", "+ Fraction(1, 2)", ""),

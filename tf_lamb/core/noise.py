@@ -13,7 +13,6 @@ Johnson et al., arXiv:2007.05105, section 3.2 and Algorithm 2.
 """
 
 import math
-import statistics
 from typing import Any, NamedTuple
 
 from tf_lamb.core.rules.shared import debias, safe_ratio
@@ -100,6 +99,79 @@ def noise_scale(variance, signal, batch):
     return batch * variance / signal if signal > 0 else math.nan
 
 
+LEAST_BLOCKS = 4  # in effect, for a standard error
+
+
+def standard_error(readings: list[Averages], theta: float) -> float:
+    """The relative standard error of the noise scale at the last reading, from blocks of steps.
+
+    Two readings of an average x, after s and t steps, give back the mean of the steps between them:
+
+        block = (d_t x_t - theta^(t-s) d_s x_s) / (1 - theta^(t-s)),        d_t = 1 - theta^t
+
+    The last reading is a weighted mean of the blocks, whose noise is independent. As the noise
+    scale is a quotient V/M, with the blocks v and m and their weights w, which sum to 1:
+
+        (s.e./Bn)^2 = sum of w^2 (v/V - m/M)^2 / (1 - sum of w^2)
+
+    A noise scale that changes meanwhile counts as error.
+
+    Args:
+        readings: Of one pair of averages, as numbers, in the order of their counts.
+        theta: Of the averages.
+
+    Returns:
+        nan without a signal, and for fewer than 4 blocks in effect, 1/(sum of w^2).
+    """
+    if not readings or not readings[-1].signal > 0:
+        return math.nan
+    whole, squares, weights = readings[-1], 0.0, 0.0
+    before = Averages(0.0, 0.0, 0)
+    for now in readings:
+        kept = theta ** (now.count - before.count)
+        here, there = 1 - theta**now.count, kept * (1 - theta**before.count)
+        share = theta ** (whole.count - now.count) / (1 - theta**whole.count)
+        variance, signal = (
+            (here * getattr(now, name) - there * getattr(before, name)) / getattr(whole, name)
+            for name in ("variance", "signal")
+        )
+        squares += (share * (variance - signal)) ** 2
+        weights += (share * (1 - kept)) ** 2
+        before = now
+    return math.sqrt(squares / (1 - weights)) if weights * LEAST_BLOCKS <= 1 else math.nan
+
+
+def updates_for(wanted: float, error: float, theta: float, count: float) -> int:
+    """The updates over which an average has the standard error `wanted`; here it has `error`.
+
+    An average with theta, after so many steps, is worth
+
+        n = (1 + theta)/(1 - theta) (1 - theta^count)/(1 + theta^count)
+
+    steps of a plain mean, and an error falls with the root of n.
+    """
+    past = theta**count
+    worth = (1 + theta) / (1 - theta) * (1 - past) / (1 + past)
+    return math.ceil(worth * (error / wanted) ** 2)
+
+
+WANTED_ERROR = 0.1
+
+
+def precision(readings: list[Averages], theta: float) -> str:
+    """In brackets: the standard error, and how many updates a smaller one takes, if it is known."""
+    error = standard_error(readings, theta)
+    if math.isnan(error):
+        return ""
+    if error <= WANTED_ERROR:
+        return f" (standard error {error:.0%})"
+    updates = updates_for(WANTED_ERROR, error, theta, readings[-1].count)
+    return (
+        f" (standard error {error:.0%}; {WANTED_ERROR:.0%} takes an average over {updates:,} "
+        f"updates: smoothing={(updates - 1) / (updates + 1):.5g})"
+    )
+
+
 def cost(critical, batch):
     """Steps and examples that training takes at a batch, over the fewest of each that it can take.
 
@@ -110,8 +182,8 @@ def cost(critical, batch):
     return 1 + critical / batch, 1 + batch / critical
 
 
-def advice(critical: float, batch: int) -> str:
-    """Compares the batch size with the critical one, and names a better one, in a sentence."""
+def advice(critical: float, batch: int, precision: str = "") -> str:
+    """Compares the batch size with the critical one, and names a better one, in sentences."""
     if math.isnan(critical):
         return (
             "The noise scale is undefined so far: the mean gradient drowns in noise, as it does at "
@@ -119,8 +191,8 @@ def advice(critical: float, batch: int) -> str:
         )
     steps, examples = cost(critical, batch)
     here = (
-        f"Critical batch size about {critical:,.0f}. Batch {batch:,} takes {steps:.1f}x the fewest "
-        f"steps and {examples:.1f}x the fewest examples."
+        f"Critical batch size about {critical:,.0f}{precision}. Batch {batch:,} takes {steps:.1f}x "
+        f"the fewest steps and {examples:.1f}x the fewest examples."
     )
     other = int(batch * 2.0 ** round(math.log2(max(critical, 1.0) / batch)))
     if other == batch or other < 1:
@@ -181,45 +253,3 @@ def spent(xp, step, fraction, gain, counts):
     fraction = fraction + xp.where(counts, gain, 0.0)
     whole = xp.floor(fraction)
     return step + xp.cast(whole, "int32"), fraction - whole
-
-
-def signal_error(noise_scale, part, parts, steps, *, dimensions, along=None):
-    """The relative standard error of the signal, averaged over so many steps: the plan of a probe.
-
-        (s.e./mu^2)^2 = [2 Bn^2/(d b^2 n (n - 1)) + 4 Bn a/(n b)] / T
-
-    As normal noise has it, uncorrelated from step to step; what was measured is `blocked_error`.
-
-    Args:
-        noise_scale: Bn, in examples.
-        part: b, examples of a part.
-        parts: n.
-        steps: T.
-        dimensions: d, that the noise has in effect, tr(Sigma)^2/tr(Sigma^2).
-        along: a, the share of tr(Sigma) along the gradient. Defaults to None: 1/d.
-    """
-    along = 1 / dimensions if along is None else along
-    of_noise = 2 * noise_scale**2 / (dimensions * part**2 * parts * (parts - 1))
-    return math.sqrt((of_noise + 4 * noise_scale * along / (parts * part)) / steps)
-
-
-def steps_for_error(error, noise_scale, part, parts, *, dimensions, along=None):
-    """Steps until the relative standard error of the signal is this one."""
-    one = signal_error(noise_scale, part, parts, 1, dimensions=dimensions, along=along)
-    return math.ceil((one / error) ** 2)
-
-
-def blocked_error(values, blocks=16):
-    """The standard error of a mean of successive values, from the means of blocks of them.
-
-    Right where a block is longer than the values' memory of each other. What does not fill the
-    blocks is left out at the beginning.
-    """
-    length = len(values) // blocks
-    if length < 1:
-        raise ValueError(
-            f"{blocks} blocks need {blocks} values at least, not {len(values)}: measure more steps."
-        )
-    tail = values[len(values) - blocks * length :]
-    means = [statistics.fmean(tail[i : i + length]) for i in range(0, len(tail), length)]
-    return statistics.stdev(means) / math.sqrt(blocks)

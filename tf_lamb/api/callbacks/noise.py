@@ -59,6 +59,10 @@ class NoiseScale(Callback):
     the logs of each epoch, for `History` and TensorBoard. `history` has every reading; `plot()`
     draws them. The callback prints its advice when training ends.
 
+    `standard_error()` is that of the last reading, relative to it. It follows from the readings
+    before, so that there have to be several while the averages reach back, over 1/(1 - smoothing)
+    updates: otherwise it is nan.
+
     Args:
         batch_size: Examples of one update, over all replicas and micro-batches.
         every: Batches between two readings, regardless of `steps_per_execution`; each reading waits
@@ -91,6 +95,7 @@ class NoiseScale(Callback):
         self.batch_size = checks.integer("batch_size", batch_size)
         self._verbose = checks.flag("verbose", verbose)
         self.history: dict[str, list] = {"step": [], "noise_scale": []}
+        self._averages: list[noise.Averages] = []
 
     def _find(self, model):
         how = "compile with optimizer=tf_lamb.MeasureNoise(optimizer)"
@@ -103,6 +108,10 @@ class NoiseScale(Callback):
         self.history["step"].append(step)
         for name, value in scales(self._optimizer, self.batch_size).items():
             self.history.setdefault(name, []).append(value)
+        averages = self._optimizer.averages()
+        if self._averages and averages.count < self._averages[-1].count:  # another optimizer's
+            self._averages.clear()
+        self._averages.append(averages)
 
     def on_epoch_end(self, epoch, logs=None):
         """Reads, and adds the reading to the logs."""
@@ -137,10 +146,15 @@ class NoiseScale(Callback):
         }
         return plots.noise_scale(curves, self.batch_size, axes)
 
+    def standard_error(self) -> float:
+        """The standard error of the last reading, over the reading; nan where it is not known."""
+        return noise.standard_error(self._averages, self._optimizer.smoothing)
+
     def advice(self) -> str:
         """Describes the critical batch size, the cost of the present batch, and a better one."""
         seen = self.history["noise_scale"]
-        text = noise.advice(seen[-1] if seen else float("nan"), self.batch_size)
+        precision = noise.precision(self._averages, self._optimizer.smoothing) if seen else ""
+        text = noise.advice(seen[-1] if seen else float("nan"), self.batch_size, precision)
         return f"{text} (Biased: from successive steps.)" if self._optimizer.biased else text
 
 

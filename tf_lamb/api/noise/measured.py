@@ -177,7 +177,7 @@ class MeasureNoise(Wrapper):
         super().__init__(inner, name)
         self._previous_gradient = checks.flag("previous_gradient", previous_gradient)
         self._groups = checks.patterns("groups", groups) or ()
-        self._smoothing = checks.number("smoothing", smoothing)
+        self.smoothing = checks.number("smoothing", smoothing)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -185,7 +185,7 @@ class MeasureNoise(Wrapper):
             **super().get_config(),
             "previous_gradient": self._previous_gradient,
             "groups": list(self._groups) or None,
-            "smoothing": self._smoothing,
+            "smoothing": self.smoothing,
         }
 
     @property
@@ -406,7 +406,7 @@ class MeasureNoise(Wrapper):
     def _averaged(self, xp, state, moments, when):
         """The averages of the state, with the moments of one step more."""
         kept = noise.Averages(state["variance"], state["signal"], state["count"])
-        new = noise.average(xp, kept, *moments, theta=self._smoothing, when=when)
+        new = noise.average(xp, kept, *moments, theta=self.smoothing, when=when)
         return new._asdict()
 
     def noise_scale(self, batch_size: int) -> dict[str, float]:
@@ -418,11 +418,18 @@ class MeasureNoise(Wrapper):
         Returns:
             nan where the gradient drowned in noise, or nothing was measured yet.
         """
-        variance, signal = (
-            [float(x) for x in self._state[name].numpy()] for name in ("variance", "signal")
-        )
         scales = {
-            name: noise.noise_scale(v, s, batch_size)
-            for name, v, s in zip(self.group_names, variance, signal, strict=True)
+            name: noise.noise_scale(variance, signal, batch_size)
+            for name, variance, signal in zip(self.group_names, *self._moments(), strict=True)
         }
-        return {"model": noise.noise_scale(sum(variance), sum(signal), batch_size), **scales}
+        variance, signal, _ = self.averages()
+        return {"model": noise.noise_scale(variance, signal, batch_size), **scales}
+
+    def averages(self) -> noise.Averages:
+        """Of the model: variance and signal, and over how many steps, as numbers."""
+        variance, signal = map(sum, self._moments())
+        return noise.Averages(variance, signal, float(self._state["count"].numpy()))
+
+    def _moments(self):
+        """Variance and signal, by group."""
+        return ([float(x) for x in self._state[of].numpy()] for of in ("variance", "signal"))

@@ -86,15 +86,18 @@ class NoiseScale:
 
     def __init__(self, optimizer, batch_size: int):
         self._optimizer, self._batch_size = optimizer, batch_size
+        self._averages: list[noise.Averages] = []
 
     def __call__(self, output):
         """Adds to the output of a loop."""
         output.update(scales(self._optimizer, self._batch_size))
+        self._averages.append(self._optimizer.averages())
 
     def advice(self) -> str:
         """The critical batch size, what the present batch costs, and a better one."""
         critical = self._optimizer.noise_scale(self._batch_size)["model"]
-        return noise.advice(critical, self._batch_size)
+        precision = noise.precision(self._averages, self._optimizer.smoothing)
+        return noise.advice(critical, self._batch_size, precision)
 
 
 class AdaScaleProgress:
