@@ -1,5 +1,6 @@
 """`find_rate`: what it answers, what it leaves as it was, and what it refuses."""
 
+import itertools
 import math
 import random
 
@@ -383,14 +384,36 @@ def test_averages_of_batch_normalization_are_those_of_the_weights_that_are_judge
         np.testing.assert_allclose(model.layers[0].moving_variance, x.var(0), rtol=0.2)
 
 
+@every_frontend
+def test_averages_of_a_layer_that_is_called_twice_are_those_of_its_inputs(frontend):
+    """One tower of two inputs, and a layer whose averages move in groups of eight."""
+    host, ours = FRONTENDS[frontend]
+    layers = host.layers
+    x, y = data()
+    x = 3 * x + 5
+    tower, ghost = layers.BatchNormalization(), ours.GhostBatchNormalization(8)
+    one, other = layers.Input((WIDTH,)), layers.Input((WIDTH,))
+    both = layers.Concatenate()([tower(one), tower(other), ghost(one)])
+    model = host.Model([one, other], layers.Dense(1)(both))
+    model.compile("sgd", "mse")
+    with Trials(model, Examples(((x, x), y)), BATCH) as trials:
+        trials.choose("SGD", lambda: host.optimizers.SGD(1.0))
+        trials.start()
+        for _ in range(2):
+            trials.judge()
+            for layer in (tower, ghost):
+                np.testing.assert_allclose(layer.moving_mean.numpy(), x.mean(0), atol=0.5)
+                np.testing.assert_allclose(layer.moving_variance.numpy(), x.var(0), rtol=0.25)
+
+
 def test_the_cost_counts_the_batches_for_batch_normalization(monkeypatch):
-    """16 micro-batches at a rate of 0."""
+    """16 micro-batches at a rate of 0, and one update for how much of an average one leaves."""
     host, ours = FRONTENDS["keras"]
     rates, step = [], Trials.step
     monkeypatch.setattr(Trials, "step", lambda self, r: (rates.append(r), step(self, r))[1])
-    found = search(ours, model_of(host, "adam"), micro_batch_size=16, budget=0.3)
-    assert rates.count(0.0) == 16 / 2 * len(found.trials)
-    assert found.cost == len(rates) / found.train_steps <= 0.3
+    found = search(ours, model_of(host, "adam"), micro_batch_size=16, budget=0.31)
+    assert rates.count(0.0) == 16 / 2 * len(found.trials) + 1
+    assert found.cost == len(rates) / found.train_steps <= 0.31
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "SGDP"])
@@ -479,6 +502,48 @@ def test_data_comes_as_arrays_batches_or_a_dataset():
 
     same = search(ours, linear(host), Dataset(), validation_data=held_out)
     assert same.trials == other.trials
+
+
+class Endless:
+    """Batches again and again, as `tf.data.Dataset.repeat` gives them."""
+
+    def __init__(self, batches):
+        self._batches = batches
+
+    def __iter__(self):
+        return itertools.cycle(self._batches)
+
+
+@pytest.mark.parametrize("held_out", [None, data(noise=0.4)], ids=["of the data", "apart"])
+def test_endless_data_do_not_bring_what_is_held_out(held_out):
+    x, y = np.arange(EXAMPLES)[:, None], np.zeros(EXAMPLES)
+    batches = [(x[i : i + 50], y[i : i + 50]) for i in range(0, EXAMPLES, 50)]
+    read = Examples(Endless(batches), held_out, examples=EXAMPLES - 100)
+    first = 0 if held_out else (EXAMPLES - 100) // 10
+    passes = read.batches(BATCH, 0)
+    seen = np.concatenate([next(passes)[0].ravel() for _ in range(4 * EXAMPLES // BATCH)])
+    assert set(seen) == set(range(first, EXAMPLES - 100))
+    with pytest.raises(ValueError, match=f"has {EXAMPLES:,} examples, and not 99,999: pass ex"):
+        for _ in zip(
+            range(EXAMPLES), Examples(batches, data(), 99999).batches(50, 0), strict=False
+        ):
+            pass
+
+
+def test_batches_have_an_order_by_the_seed():
+    """Each is of the next two batches' worth, and a pass has each example once."""
+    x, y = np.arange(EXAMPLES)[:, None], np.zeros(EXAMPLES)
+    read = Examples([(x[i : i + 50], y[i : i + 50]) for i in range(0, EXAMPLES, 50)], data())
+
+    def drawn(seed):
+        return [each[0].ravel() for each in itertools.islice(read.batches(64, seed), 20)]
+
+    one, again, other = drawn(0), drawn(0), drawn(1)
+    assert np.array_equal(one, again) and not np.array_equal(one[0], other[0])
+    for order in (one, other):
+        taken = np.concatenate(order)
+        assert len(set(taken)) == len(taken)
+        assert all(each.max() < 64 * (i + 2) + 50 for i, each in enumerate(order))
 
 
 def shuffled_dataset(host):

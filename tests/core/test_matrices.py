@@ -104,6 +104,15 @@ def test_the_layers_of_attention_tell_of_each_other(shapes, found):
     assert [t.view for t in treatments] == found
 
 
+@pytest.mark.parametrize(("bias", "view"), [((8,), (18, 8)), ((2, 4), (3, 48)), (None, (3, 48))])
+def test_a_bias_tells_a_convolution_from_attention(bias, view):
+    """A Conv1D of width 3 may be named as a layer of attention is."""
+    beside = [("block/query/bias", bias)] if bias else []
+    shape = (3, 6, 8)
+    kernel, *_ = plan([("block/query/kernel", shape), *beside]).treatments
+    assert size(kernel, shape) == view
+
+
 @pytest.mark.parametrize(
     ("shape", "rows"), [((4, 3, 5), (0,)), ((4, 3, 5), (1,)), ((4, 3, 5), (1, 2)), ((4, 3), (1,)),
                         ((2, 4, 3, 5), (-1, 1))]

@@ -112,9 +112,11 @@ class Arrays:
         held, self._kept = order[:wanted], order[wanted:]
         return self._rows(held)
 
-    def batches(self, size: int, seed: int) -> Iterator[tuple]:
-        """Batches without end, shuffled anew for each pass."""
+    def batches(self, size: int, seed: int, examples: int | None = None) -> Iterator[tuple]:
+        """Batches without end, shuffled anew for each pass over all arrays."""
         import numpy as np
+
+        del examples  # arrays may be a part of them
 
         random, left = np.random.default_rng(seed), self._kept[:0]
         while True:
@@ -192,16 +194,23 @@ class Batches:
         self._skipped = wanted
         return Rebatched(self._compared()).take(wanted)
 
-    def batches(self, size: int, seed: int) -> Iterator[tuple]:
-        """Batches without end, in the order of the data.
+    def batches(self, size: int, seed: int, examples: int | None = None) -> Iterator[tuple]:
+        """Batches without end, each drawn from the next two batches' worth of examples.
+
+        Args:
+            size: Examples of a batch.
+            seed: Of the draws.
+            examples: Those of a pass. Defaults to None: all that there are.
 
         Raises:
-            ValueError: where a pass does not begin with the examples that are held out.
+            ValueError: where a pass does not begin with the examples that are held out, or has
+                fewer than `examples`.
         """
+        import numpy as np
 
         def passes():
             while True:
-                left = _between(self._skipped, None, self._compared())
+                left = _between(self._skipped, examples, self._compared())
                 if (first := next(left, None)) is None:
                     raise ValueError(
                         "data has no example to train on when it is read again: pass what can be "
@@ -209,9 +218,9 @@ class Batches:
                     )
                 yield from itertools.chain([first], left)
 
-        rebatched = Rebatched(passes())
+        rebatched, random = Rebatched(passes()), np.random.default_rng(seed)
         while True:
-            yield rebatched.take(size)
+            yield rebatched.draw(size, random)
 
     def stream(self, start: int, seed: int, examples: int) -> Callable[[int], Any]:
         """As of arrays, in the order of the data, of which a pass takes the first `examples`.
@@ -313,13 +322,21 @@ class Rebatched:
 
     def take(self, size: int) -> tuple:
         """The next ones; fewer where there are no more."""
+        return self._cut(self._read(size), slice(size), slice(size, None))
+
+    def draw(self, size: int, random: Any) -> tuple:
+        """So many of the next ones, at random from twice as many at least."""
+        whole = self._read(2 * size)
+        order = random.permutation(size_of(whole))
+        return self._cut(whole, order[:size], order[size:])
+
+    def _read(self, size):
+        """What was read and not taken, and as many more that it is so many, if there are."""
         import numpy as np
 
         while self._count < size and (batch := next(self._batches, None)) is not None:
             self._pool.append(batch)
             self._count += size_of(batch)
-        if not self._pool:
-            return ()
         if len(self._pool) > 1:
             try:
                 self._pool = [mapped(lambda *each: np.concatenate(each), *self._pool)]
@@ -328,7 +345,11 @@ class Rebatched:
                     "data has batches of several shapes, which cannot be batched anew: pad every "
                     f"example to one shape. ({error})"
                 ) from error
-        (whole,) = self._pool
-        self._pool = [mapped(lambda each: each[size:], whole)]
-        self._count = max(0, self._count - size)
-        return mapped(lambda each: each[:size], whole)
+        return self._pool[0] if self._pool else ()
+
+    def _cut(self, whole, taken, left):
+        if not whole:
+            return ()
+        self._pool = [mapped(lambda each: each[left], whole)]
+        self._count = size_of(self._pool[0])
+        return mapped(lambda each: each[taken], whole)

@@ -70,17 +70,15 @@ def layouts(
         elif i in no_matrix:
             made.append("no matrix, by its name")
         else:
-            layer, _, _ = path.rpartition("/")[0].rpartition("/")
-            query, output = (
-                by_name.get(f"{layer}/{of}/kernel{name.removeprefix(path)}", ())
-                for of in ("query", "attention_output")
-            )
-            made.append(_found(path, shape, query, output))
+            own, number = path.rpartition("/")[0], name.removeprefix(path)
+            layer = own.rpartition("/")[0]
+            beside = f"{layer}/query/kernel", f"{layer}/attention_output/kernel", f"{own}/bias"
+            made.append(_found(path, shape, *(by_name.get(of + number, ()) for of in beside)))
     return made
 
 
-def _found(path, shape, query, output):
-    """Finds a layout from path, shape, and two kernels of the same layer of attention, or ()."""
+def _found(path, shape, query, output, bias):
+    """Finds a layout from path and shape; of two kernels of its attention and its bias, or ()."""
     layer, name = ("", *path.lower().split("/"))[-2:]
     if len(shape) < 2:
         return "one axis"
@@ -92,19 +90,21 @@ def _found(path, shape, query, output):
         return "stack of matrices"
     if not name.endswith("kernel"):
         return "no kernel"
-    rows = _rows(path, layer, name, shape, query, output)
+    rows = _rows(path, layer, name, shape, query, output, bias)
     if rows is None:
         return "rows not known: give matrix_rows"
     made = _layout(shape, rows)
     return "one row or column" if 1 in made["view"] else made
 
 
-def _rows(path, layer, name, shape, query, output):
+def _rows(path, layer, name, shape, query, output, bias):
     """The rows of a kernel of three axes or more, or None where they are not known."""
     rank, all_but_last = len(shape), tuple(range(len(shape) - 1))
     if name != "kernel":
         return all_but_last  # such as Keras's pointwise_kernel
     if _INTO_HEADS.match(layer) and rank == 3:
+        if len(bias) == 1:  # of channels: that of heads has two axes
+            return all_but_last
         # Gemma's (heads, model, head size) against the output's (heads, head size, model).
         turned = len(query) == 3 and output == (query[0], query[2], query[1])
         return (1,) if turned and query[0] != query[1] else (0,)

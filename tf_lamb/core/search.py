@@ -58,7 +58,8 @@ def rungs(total: int, optimizers: int, budget: float, beside: int = 0) -> tuple[
     """Steps of a run on each rung, so that the search takes `budget` of `total` steps at most.
 
     Args:
-        beside: Steps that every run takes besides, here and below.
+        beside: Steps that every run takes besides, here and below; if any, the search takes one
+            more.
     """
     left = max(0.0, round(budget * total, 6) - most_steps((0, 0), optimizers, beside))
     first = min(int(left / most_steps((1, LONGER), optimizers)), total // LONGER)
@@ -73,7 +74,8 @@ def least_budget(total: int, optimizers: int, beside: int = 0) -> float:
 def most_steps(lengths: tuple[int, int], optimizers: int, beside: int = 0) -> int:
     """The most steps that a search takes."""
     first, second = (beside + each for each in lengths)
-    return first * FIRST * optimizers + second * SECOND * min(optimizers, FINALISTS)
+    every = first * FIRST * optimizers + second * SECOND * min(optimizers, FINALISTS)
+    return every + (beside > 0)
 
 
 def tried(rate: float, steps: int, total: int) -> float:

@@ -21,7 +21,7 @@ class Examples:
             or `Sequence`; or a `tf.data.Dataset`, a `DataLoader` or a list of batches.
         held_out: The same, of held-out examples; None holds a tenth of `data` out, 8,192 at most:
             of arrays at random, of batches the first.
-        examples: How many a pass over `data` has, where it cannot say.
+        examples: How many a pass over `data` has, where it cannot say; endless data end there.
 
     Attributes:
         examples: How many a pass over `data` has.
@@ -36,6 +36,7 @@ class Examples:
     def __init__(self, data: Any, held_out: Any = None, examples: int | None = None):
         if examples is not None:
             examples = checks.integer("examples", examples, most=math.inf)
+        self._told = examples
         self._source = source("data", data)
         self.examples = examples or self._source.count()
         # Arrays may be a part of what an epoch has.
@@ -66,8 +67,12 @@ class Examples:
         self.held_out = part * BLOCKS
 
     def batches(self, size: int, seed: int) -> Iterator[tuple]:
-        """Batches of this many examples, without end; arrays are shuffled anew for each pass."""
-        return self._source.batches(size, seed)
+        """Batches of this many examples, without end, in an order by the seed.
+
+        Arrays are shuffled anew for each pass. Of batches each is drawn from twice as many
+        examples, and a pass ends at `examples`, so that endless data do not bring what is held out.
+        """
+        return self._source.batches(size, seed, self._told)
 
     def checksum(self) -> str:
         """Of held-out examples, and of those trained on first where each pass begins with them."""

@@ -74,7 +74,7 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
                 case, or optimizers, whose settings are taken, but not their rate; one of a class.
                 Defaults to (): the model's own.
             epochs: Epochs of the run that the rate is for.
-            examples: Examples of an epoch. Defaults to None: counted.
+            examples: Examples of an epoch, at which endless data end. Defaults to None: counted.
             validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`,
                 which then may not be shuffled anew for each pass.
             baseline_batch_size: The batch at which the model's optimizer was tuned. It is then a
@@ -267,7 +267,8 @@ def _rung(run, candidate, trials, start, factor, steps, most):
 
 def _answer(candidates, lengths, made, beside, train_steps, **of_run) -> FoundRate:
     every = tuple(trial for rungs in made.values() for rung in rungs for trial in rung)
-    cost = sum(each.steps + beside * bool(each.losses) for each in every) / train_steps
+    steps = sum(each.steps + beside * bool(each.losses) for each in every) + (beside > 0)
+    cost = steps / train_steps
     firsts, finals = (
         {name: each for name, rungs in made.items() if (each := search.plateau(rungs[i]))}
         for i in (0, 1)

@@ -12,6 +12,7 @@ from tf_lamb.api.find.data import Examples
 from tf_lamb.api.variables import as_int, unwrapped, variables_of
 from tf_lamb.core import checks
 
+HUGE = 2.0**100  # beside which what a batch adds to an average is nothing
 AVERAGED = 16  # batches for the running averages of batch normalization
 SET_BY_FIT = ("history", "stop_training")  # attributes of a model
 # seam: Keras 3.15.1, tf_keras 2.20.1. What exclude_from_weight_decay() was told.
@@ -68,6 +69,9 @@ class Trials:
         self._chosen: dict[str, list] = {}  # optimizer, compiled step, slots, their beginning
         self._slots: list[Any] = []
         self._empty: list[Any] = []
+        # Of each average of batch normalization, what an update leaves of it: a layer may be called
+        # several times, and in groups.
+        self._shares: list[float] | None = None
         return self
 
     def __exit__(self, *exception):
@@ -188,26 +192,33 @@ class Trials:
     def _average(self):
         """Estimates the running averages of batch normalization anew, for these weights.
 
-        They would lag behind a short run. From zero, n batches give (1 - momentum^n) of their mean.
+        They would lag behind a short run. From zero, n updates of which each leaves the share s of
+        what was there give (1 - s^n) of their mean.
         """
         if not (layers := normalizations(self.model)):
             return
         self._put(self._slots, self._empty)  # with no momentum, nothing moves at a rate of 0
         averages = [(each.moving_mean, each.moving_variance) for each in layers]
         before = [_copies(each) for each in averages]
+        if self._shares is None:
+            self._shares = self._left_of([variance for _, variance in averages])
         for each in itertools.chain(*averages):
             each.assign(0 * each.numpy())
         for _ in range(self.beside):
             self.step(0.0)
-        size = self.batch_size // self.calls
-        for layer, pair, old in zip(layers, averages, before, strict=True):
-            if not any(average.numpy().any() for average in pair):  # called with training=False
+        for share, pair, old in zip(self._shares, averages, before, strict=True):
+            if share == 1.0:  # called with training=False
                 self._put(pair, old)
                 continue
-            groups = size // getattr(layer, "group_size", size)  # of a ghost batch
-            kept = layer.momentum ** (self.beside * self.calls * groups)
             for average in pair:
-                average.assign(average.numpy() / (1 - kept))
+                average.assign(average.numpy() / (1 - share**self.beside))
+
+    def _left_of(self, variances):
+        """The share of each that an update leaves."""
+        for each in variances:
+            each.assign(0 * each.numpy() + HUGE)
+        self.step(0.0)
+        return [float(each.numpy().flat[0]) / HUGE for each in variances]
 
     def _state(self):
         """The variables of the model and of its metrics, each once."""
