@@ -69,7 +69,7 @@ def test_skips_that_are_many_but_not_in_a_row_end_the_run(frontend):
     model = compiled(frontend, ours.LAMB(0.01, jit_compile=False), traced=True)
     with pytest.raises(FloatingPointError, match="30 of the last 40 that were tried") as caught:
         fit(model, x, y, ours.DivergenceReport(), epochs=20)
-    assert "All weights are finite, so what is not comes with the batches" in str(caught.value)
+    assert "All weights are finite. What is not finite is in the batches" in str(caught.value)
 
 
 @every_frontend

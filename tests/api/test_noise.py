@@ -153,8 +153,8 @@ BAD = {
     "RMSprop": (
         lambda h, o: o.AdaScale(h.optimizers.RMSprop(), 2), ValueError, "not RMSprop: how its gain",
     ),
-    "no optimizer": (lambda h, o: o.AdaScale("sgd", 2), TypeError, "stands around an optimizer"),
-    "no optimizer to measure": (lambda h, o: o.MeasureNoise(3), TypeError, "stands around an opt"),
+    "no optimizer": (lambda h, o: o.AdaScale("sgd", 2), TypeError, "wraps an optimizer"),
+    "no optimizer to measure": (lambda h, o: o.MeasureNoise(3), TypeError, "wraps an opt"),
     "wrapped": (
         lambda h, o: o.AdaScale(o.AdaScale(o.LARS(), 2), 2), ValueError, "measures already",
     ),
@@ -230,7 +230,7 @@ def test_an_optimizer_of_the_other_keras_is_refused(frontend):
         FRONTENDS[frontend][1].MeasureNoise,
         lambda inner: FRONTENDS[frontend][1].AdaScale(inner, 2),
     ):
-        with pytest.raises(TypeError, match="stands around an optimizer of"):
+        with pytest.raises(TypeError, match="wraps an optimizer of"):
             make(other.optimizers.SGD())
 
 

@@ -108,6 +108,7 @@ def test_only_what_was_measured_is_said_to_be_shown(optimizer, batch, shown):
     text = str(transfer(batch, optimizer=optimizer, beta_2=0.999))
     assert (text.count("flights"), text.count("not measured")) == (shown, 3 - shown)
     assert ("more examples" in text) is (batch > 256)
+    assert ("a higher loss after as many examples" in text) is (batch > 8 * 256)
     assert text.count("a prediction") == 0
     predicted = str(transfer(batch, optimizer=optimizer, beta_2=0.999, noise_scale=500))
     assert (predicted.count("a prediction"), predicted.count("flights")) == (1, shown * 2 // 3)

@@ -75,7 +75,7 @@ def values(model):
 
 
 def inner(optimizer):
-    """What a wrapper stands around, or the optimizer itself."""
+    """What a wrapper wraps, or the optimizer itself."""
     return unwrapped(optimizer, Layerwise)
 
 

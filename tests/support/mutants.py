@@ -288,7 +288,6 @@ CORE = {
         ("no momentum", "v = momentum * v + ", "v = "),
     ],
     ("adamp", f"{PROJECTED}[adamp]"): [
-        ("never projected", "if adapt and", "if False and"),
         ("no decay", "w = decayed(w, decay, -lr * rho * w)", ""),
         ("decay flipped", "-lr * rho * w", "lr * rho * w"),
         ("no Nesterov", "if nesterov else", "if False else"),
@@ -298,7 +297,6 @@ CORE = {
         ("t counts from 2", "debias(xp, beta_1, t)", "debias(xp, beta_1, t + 1)"),
     ],
     ("sgdp", f"{PROJECTED}[sgdp]"): [
-        ("never projected", "if adapt and", "if False and"),
         ("no decay", "w = decayed(w, decay, -lr * rho / (1 - momentum) * w)", ""),
         ("decay flipped", "-lr * rho / ", "lr * rho / "),
         ("no Nesterov", "if nesterov else", "if False else"),
@@ -307,6 +305,7 @@ CORE = {
     ],
     **{
         ("project", f"{PROJECTED}[{rule}]"): [
+            ("never projected", "if not adapt or", "if True or"),
             ("decay not shrunk", "xp.where(invariant, wd_ratio * one, shrink)", "shrink"),
             ("always projected", "< delta / row_length ** 0.5", "< 1e9"),
             ("threshold four times as high", "< delta / row", "< 4 * delta / row"),

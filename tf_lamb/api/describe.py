@@ -1,4 +1,4 @@
-"""The plan of a model's optimizer, whatever stands around the optimizer."""
+"""The plan of a model's optimizer, whatever wraps the optimizer."""
 
 from collections.abc import Callable
 from typing import Any

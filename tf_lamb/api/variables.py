@@ -1,4 +1,4 @@
-"""Access to variables and optimizers of either Keras, and to what stands around an optimizer."""
+"""Access to variables and optimizers of either Keras, and to what wraps an optimizer."""
 
 from tf_lamb.core.patterns import stable_path, unique
 

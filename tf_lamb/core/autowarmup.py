@@ -63,7 +63,8 @@ class Settings:
             )
         for name in ("max_warmup_fraction", "cooldown_fraction", "confidence"):
             if not 0 < getattr(self, name) < 1:
-                why = "a warmup without an end leaves nothing to decay: " * (name[0] == "m")
+                endless = name == "max_warmup_fraction"
+                why = "a warmup without an end leaves nothing to decay: " if endless else ""
                 raise ValueError(
                     f"{name} must be between 0 and 1, {why}it is {getattr(self, name)!r}."
                 )
@@ -267,14 +268,15 @@ class AutoWUState:
         tests = self._judge(x, y, self.settings.tests)
         votes = sum(test.probability > self.settings.confidence for test in tests)
         self.verdicts.append((step, 2 * votes > len(tests)))
-        recent = [passed for _, passed in self.verdicts[-self.settings.patience :]]
-        is_sure, self._losses = len(recent) == self.settings.patience and all(recent), []
-        if not is_sure and (self.is_rising(step) or self.lowest == step):
-            return False
-        now, low = self.settings.warmup(step), self.settings.min_learning_rate
-        rates = [low * (now / low) ** test.lowest for test in tests]
+        self._losses = []
         ended = self.settings.warmup(self.lowest)
-        return self._switch(step, min(sum(rates) / len(rates), ended) if is_sure else ended / 2)
+        if self._lately([passed for _, passed in self.verdicts]):
+            now, low = self.settings.warmup(step), self.settings.min_learning_rate
+            rates = [low * (now / low) ** test.lowest for test in tests]
+            return self._switch(step, min(sum(rates) / len(rates), ended))
+        if self.is_rising(step) or self.lowest == step:
+            return False
+        return self._switch(step, ended / 2)
 
     def _switch(self, step, peak):
         self.begin, self.peak, self.found, self._losses = float(step), peak, True, []
@@ -294,7 +296,11 @@ class AutoWUState:
 
     def is_lost(self, since: int = 0) -> bool:
         """Whether each loss of the last `patience` epochs of the decay was above `halfway`."""
-        recent = [lost for at, lost in self.watched if at > since][-self.settings.patience :]
+        return self._lately([lost for at, lost in self.watched if at > since])
+
+    def _lately(self, flags):
+        """Whether there are `patience` of them, and the last so many are true."""
+        recent = flags[-self.settings.patience :]
         return len(recent) == self.settings.patience and all(recent)
 
     @property

@@ -247,7 +247,9 @@ def plan_for(
         "learning_rate_multipliers": learning_rate_multipliers,
     }
     found = {name: search(name, given or (), variables) for name, given in lists.items()}
-    undecayed, unadapted, joined, *_ = map(_all_of, found.values())
+    undecayed = _all_of(found["exclude_from_weight_decay"])
+    unadapted = _all_of(found["exclude_from_layer_adaptation"])
+    joined = _all_of(found["layer_groups"])
     two_channel_axes = _all_of(search("depthwise", depthwise or (), variables))
 
     undecayed |= {i for i, excluded in enumerate(excluded_by_identity) if excluded}

@@ -1,4 +1,4 @@
-"""MeasureNoise and AdaScale in Keras 3: an optimizer that stands around another.
+"""MeasureNoise and AdaScale in Keras 3: an optimizer that wraps another.
 
 Seams into Keras 3 (3.12.0 to 3.15.1), as its own LossScaleOptimizer has them:
     `_all_reduce_sum_gradients` of the inner optimizer: gradients reach it summed.

@@ -34,7 +34,7 @@ from tf_lamb.api import plots
 from tf_lamb.core import messages
 from tf_lamb.core.goodput import plan, steps, time
 from tf_lamb.model_garden import preflight, report, train
-from tf_lamb.model_garden.errors import UserError, begin, named, one_line
+from tf_lamb.model_garden.errors import UserError, begin, check_new_file, named, one_line
 from tf_lamb.model_garden.folders import yamls
 from tf_lamb.model_garden.running.console import Console
 from tf_lamb.tpu import compiler, roofline
@@ -57,15 +57,18 @@ def define_flags() -> None:
     flags.DEFINE_list("step_seconds", [], "MICRO_BATCH:SECONDS of steps on one device.")
     flags.DEFINE_string("topology", None, "The TPU slice: v3:32x32, v4:4x4x4, v5e:4x8, ...")
     flags.DEFINE_list("batches", [], "The batches to compare; or powers of two times the baseline.")
-    flags.DEFINE_list("devices", [], "How many; several numbers are compared.")
+    flags.DEFINE_list("devices", [], "Number of devices; of several, as 1,8, each is compared.")
     flags.DEFINE_integer(
         "micro_batch_size", None, "The most examples that a device holds at once.", lower_bound=1
     )
     flags.DEFINE_integer(
-        "examples", None, "Of the training data, where they cannot be counted.", lower_bound=1
+        "examples",
+        None,
+        "Examples of the training data, where they cannot be counted.",
+        lower_bound=1,
     )
-    flags.DEFINE_float("price", None, "Of a device for an hour.")
-    flags.DEFINE_float("deadline", None, "In hours.")
+    flags.DEFINE_float("price", None, "Price of one device for one hour.")
+    flags.DEFINE_float("deadline", None, "Deadline of the training, in hours.")
     flags.DEFINE_string("output_dir", None, "A folder for the picture, find.png.")
     flags.DEFINE_string("write_config", None, "A file for the YAML; not overwritten.")
 
@@ -98,10 +101,7 @@ def check_flags(args) -> None:
                 )
     if args.output_dir:
         messages.require_installed("A picture of batches", "matplotlib", extra="pictures")
-    if (path := args.write_config) and os.path.exists(path):
-        raise UserError(f"--write_config={path} exists: name another file, or delete it")
-    if path and not os.path.isdir(folder := os.path.dirname(path) or "."):
-        raise UserError(f"--write_config={path}: there is no folder {folder}")
+    check_new_file("write_config", args.write_config)
 
 
 def _pairs(args, name, kind):

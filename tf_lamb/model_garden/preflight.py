@@ -24,7 +24,7 @@ from absl import app, flags
 
 from tf_lamb.core import recipes
 from tf_lamb.model_garden import train
-from tf_lamb.model_garden.errors import UserError, begin, one_line
+from tf_lamb.model_garden.errors import UserError, begin, check_new_file, one_line
 from tf_lamb.model_garden.running.console import Console
 from tf_lamb.tpu import compiler, roofline
 from tf_lamb.tpu.answers import asked
@@ -151,10 +151,7 @@ def run(progress_stream=None) -> bool:
     with one_line("preflight", (ValueError, ModuleNotFoundError)):
         compiler.require()
         topology = roofline.topology(args.topology)
-        if args.report and os.path.exists(args.report):
-            raise ValueError(f"--report={args.report} exists: name another file, or delete it")
-        if args.report and not os.path.isdir(folder := os.path.dirname(args.report) or "."):
-            raise ValueError(f"--report={args.report}: there is no folder {folder}")
+        check_new_file("report", args.report)
     with one_line("preflight"):
         params = train.read(args)
         say = functools.partial(print, file=progress_stream or sys.stderr, flush=True)

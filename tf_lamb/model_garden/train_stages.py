@@ -77,13 +77,18 @@ class Stage:
         return hasattr(self, flag)
 
 
+_OF_EVERY_STAGE = (
+    "params_override", "tpu", "tf_data_service", "global_batch_size", "recipe",
+    "per_replica_batch_size",
+)  # fmt: skip
+
+
 def _stages(args) -> list[Stage]:
-    _, _, _, *common, _, _ = (field.name for field in dataclasses.fields(Stage))
     stages = []
     for i, text in enumerate(args.stage, 1):
         experiment, _, files = text.partition(":")
         folder = os.path.join(args.model_dir, f"stage_{i}")
-        same = {name: getattr(args, name) for name in common}
+        same = {name: getattr(args, name) for name in _OF_EVERY_STAGE}
         stages.append(Stage(experiment, files.split(",") if files else [], folder, **same))
     return stages
 
@@ -252,7 +257,9 @@ def main() -> None:
     begin("train_stages")
     train.define_flags()
     flags.DEFINE_multi_string("stage", None, "EXPERIMENT:CONFIG_FILE[,CONFIG_FILE...], in order.")
-    flags.DEFINE_enum("moments", None, ["reset", "keep"], "What becomes of them between stages.")
+    flags.DEFINE_enum(
+        "moments", None, ["reset", "keep"], "Whether the moments are reset or kept between stages."
+    )
     flags.DEFINE_integer(
         "largest_batch", None, "Examples an update, up to which a batch grows.", lower_bound=1
     )

@@ -115,7 +115,7 @@ def check_strategy(strategy, name):
     if context and context.num_replicas_in_sync != strategy.num_replicas_in_sync:
         raise ValueError(
             f"{name} was made outside of the strategy that it trains under: make it, and the "
-            "optimizer that it stands around, inside strategy.scope()."
+            "optimizer that it wraps, inside strategy.scope()."
         )
 
 

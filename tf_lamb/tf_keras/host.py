@@ -45,7 +45,7 @@ from tf_lamb.tensorflow.update import dense
 
 
 def is_in_loss_scale(optimizer) -> bool:
-    """Whether a loss scale stands around the optimizer, which then sees its gradients first."""
+    """Whether a loss scale wraps the optimizer, which then sees its gradients first."""
     return getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)
 
 

@@ -1,4 +1,4 @@
-"""MeasureNoise and AdaScale in tf_keras: an optimizer that stands around another.
+"""MeasureNoise and AdaScale in tf_keras: an optimizer that wraps another.
 
 Seams into tf_keras (2.20.1), as its own LossScaleOptimizer has them:
     `aggregate_gradients` and `apply_gradients(skip_gradients_aggregation=)`, both public.

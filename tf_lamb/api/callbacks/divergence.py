@@ -12,9 +12,9 @@ from tf_lamb.core import checks
 
 _SHOWN = 5  # variables
 _UNTRAINED = (
-    "No step has made them so: a layer such as BatchNormalization averages what it sees, of a "
-    "batch whose step is skipped, too, and a NaN stays in its average. Leave such batches out, "
-    "and begin from a checkpoint of before; tf_lamb's GhostBatchNormalization and "
+    "The optimizer has not made them so: a layer such as BatchNormalization also averages batches "
+    "whose step is skipped, and a NaN stays in its average. Leave such batches out, and begin "
+    "from a checkpoint of before; tf_lamb's GhostBatchNormalization and "
     "SplitBatchNormalization (replace_batch_normalization) keep averages that are finite."
 )
 

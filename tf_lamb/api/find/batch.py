@@ -65,8 +65,8 @@ def find_batch(
             others are computed.
         network_seconds: Seconds that the network adds to a step on several devices. Defaults to
             None: not counted.
-        price: Of a device for an hour. Defaults to None.
-        deadline: In hours. Defaults to None.
+        price: The price of a device for an hour. Defaults to None.
+        deadline: The most hours that training may take. Defaults to None.
         most: The largest batch that is wanted. Defaults to None.
         examples: Examples of an epoch, at which endless data end. Defaults to None: counted.
         validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`,

@@ -16,6 +16,7 @@ def training(batch_size: int, epochs: float, note: str = "") -> str:
     whole = math.ceil(epochs)
     end = "" if whole == epochs else f"  # the schedule ends after {epochs:.3g} of them"
     return (
+        "# with your other arguments of compile: metrics, loss_weights, ...\n"
         f"model.compile(optimizer=found.optimizer(), loss=model.loss){note}\n"
         f"model.fit(x, y, batch_size={batch_size}, epochs={whole}){end}"
     )
@@ -128,10 +129,15 @@ class FoundRate:
         """The peak rate; raises `ValueError` where the search could not decide."""
         if self.rate is None:
             low, high = self.interval
+            other = (
+                "with baseline_batch_size= and the rate that was tuned there"
+                if self.baseline is None
+                else "with another baseline_learning_rate=, by which it begins"
+            )
             raise ValueError(
                 f"The search did not decide on a rate for {self.optimizer_name}: {self.why}. It "
                 f"lies between {low:.3g} and {high:.3g} or beyond. Search with a larger budget=, "
-                "or with baseline_batch_size= and the rate that was tuned there."
+                f"or {other}."
             )
         return self.rate
 

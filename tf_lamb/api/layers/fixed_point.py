@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tf_lamb.api.layers import accumulators as walk
 from tf_lamb.core import fixed_point as integer
+from tf_lamb.core.tables import table
 
 
 class QuantizedReLU:
@@ -136,20 +137,12 @@ class FixedPoint:
             widths = layer.widths()
             most = max(range(len(widths)), key=widths.__getitem__)
             a, b = ((max(map(abs, each)).bit_length() + 1) for each in (layer.a, layer.b))
+            numbers = len(widths), layer.bits, max(layer.shift), a, b, max(widths)
             rows.append((
-                layer.name, layer.activation, len(widths), layer.bits, max(layer.shift), a, b,
-                max(widths),
+                layer.name, layer.activation, *map(str, numbers),
                 f"{most}: ({layer.a[most]} x {layer.b[most]:+}) >> {layer.shift[most]}",
             ))  # fmt: skip
-        wide = [max(len(str(row[i])) for row in rows) for i in range(len(_COLUMNS))]
-        left = (0, 1, len(_COLUMNS) - 1)
-        lines = [
-            "  ".join(
-                f"{cell!s:<{wide[i]}}" if i in left else f"{cell!s:>{wide[i]}}"
-                for i, cell in enumerate(row)
-            ).rstrip()
-            for row in rows
-        ]
+        lines = table(rows, right=range(2, len(_COLUMNS) - 1))
         lines += [f"left as it is: {name}, {why}" for name, why in self.left.items()]
         return "\n".join(lines)
 

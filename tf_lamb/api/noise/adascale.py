@@ -133,7 +133,7 @@ class AdaScale(MeasureNoise):
         super()._check_inner(inner)
         if not isinstance(inner, self._stands_around) or not getattr(inner, "takes_gain", True):
             raise ValueError(
-                "AdaScale stands around SGD, Adam, AdamW and the optimizers of tf_lamb but LANS, "
+                "AdaScale wraps SGD, Adam, AdamW and the optimizers of tf_lamb but LANS, "
                 f"Muon and SOAP, not {type(inner).__name__}: how its gain would enter is not known."
             )
 

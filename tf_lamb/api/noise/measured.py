@@ -1,6 +1,6 @@
 """MeasureNoise: an optimizer, with an eye on the noise of its gradients.
 
-It stands around another one, sees the gradients on their way to it, and keeps what
+It wraps another one, sees the gradients on their way to it, and keeps what
 `tf_lamb.core.noise` makes of them.
 """
 
@@ -33,23 +33,23 @@ class Wrapper:
         self._wrap(inner, checks.text("name", name))
 
     def _check_inner(self, inner):
-        """Raises where it cannot stand around an optimizer."""
+        """Raises where it cannot wrap an optimizer."""
         own, (host, words), name = type(self).__name__, self._host, type(inner).__name__
         if not isinstance(inner, host):
-            raise TypeError(f"{own} stands around an optimizer of {words} {inner!r}.")
+            raise TypeError(f"{own} wraps an optimizer of {words} {inner!r}.")
         if isinstance(inner, Wrapper):
             raise ValueError(
-                f"{own} cannot stand around {name}, which measures already. Take one of the two: "
+                f"{own} cannot wrap {name}, which measures already. Take one of the two: "
                 "AdaScale, whose noise scale is there as well, or MeasureNoise."
             )
         if unwrapped(inner) is not inner:
             raise ValueError(
-                f"{own} cannot stand around {name}, which wraps an optimizer itself: put {own} "
+                f"{own} cannot wrap {name}, which wraps an optimizer itself: put {own} "
                 f"around that optimizer, and {name} outside."
             )
         if getattr(inner, "loss_scale_factor", None) is not None:
             raise ValueError(
-                f"{own} cannot stand around an optimizer with loss_scale_factor: leave that out, "
+                f"{own} cannot wrap an optimizer with loss_scale_factor: leave that out, "
                 f"and put LossScaleOptimizer around {own}."
             )
         if growing := getattr(inner, "_growing", None):

@@ -12,8 +12,8 @@ ADVICE = (
 )
 
 FINITE = (
-    "All weights are finite, so what is not comes with the batches, where np.isfinite(x).all() "
-    "tells of inputs, targets and sample weights, or arises in the loss or its gradients."
+    "All weights are finite. What is not finite is in the batches (check inputs, targets and "
+    "sample weights by np.isfinite(x).all()), or arises in the loss or its gradients."
 )
 
 MANY = 20  # skipped steps in a row that are warned of at once

@@ -46,7 +46,7 @@ class Muon(Layerwise):
         weight_decay: Decoupled decay, a float or a schedule; None is 0. Defaults to 0.0; Moonlight
             has 0.1.
         exclude_from_layer_adaptation: List of regexes of variables that AdamW steps.
-            Defaults to None: ["embedding"], in silence where nothing matches it.
+            Defaults to None: ["embedding"], without a warning where nothing matches.
         nesterov: False makes u m. Defaults to True (Jordan).
         newton_schulz_steps: Iterations, each three products of matrices. Defaults to 5 (Jordan).
         update_scale: "rms" as above; "shape" makes s the root of max(1, columns/rows). Defaults to

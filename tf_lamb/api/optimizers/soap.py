@@ -94,7 +94,7 @@ class SOAP(Layerwise):
         weight_decay: Decoupled decay, a float or a schedule; None is 0. Defaults to 0.0; Vyas et
             al. have 0.01.
         exclude_from_layer_adaptation: List of regexes of variables that AdamW steps.
-            Defaults to None: ["embedding"], in silence where nothing matches it.
+            Defaults to None: ["embedding"], without a warning where nothing matches.
         precondition_frequency: Steps between two renewals. Defaults to 10 (Vyas et al.).
         max_precond_dim: The longest side that has a basis. Defaults to 10,000 (Vyas et al.).
         one_sided: Whether the shorter side alone has one. Defaults to False.

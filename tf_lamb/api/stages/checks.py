@@ -205,7 +205,7 @@ def check_callbacks(callbacks: Iterable[Any]) -> None:
         for name in SET_RATES.intersection(names):
             raise ValueError(
                 f"{name} sets a learning rate of its own, and here it is the recipe's: leave "
-                f"{name} out, or train by fit."
+                f"{name} out."
             )
         frequency = getattr(each, "save_freq", "epoch")
         if "BackupAndRestore" in names and (

@@ -160,14 +160,13 @@ def plan(
             raise ValueError("batches must name one at least; None stands for powers of two.")
         end = f"{wanted[-1]:,} is the largest that was given"
         beyond = next(filter(None, map(why_not, wanted)), end)
-    made = {
-        _row(steps, machine, base, micro * accumulation * devices, devices)
-        for devices in machine.devices
-        for batch in wanted
-        if devices <= batch
-        for micro, accumulation in [arrange(batch, devices, machine.micro_batch)]
-        if not why_not(micro * accumulation * devices)
-    }
+    made = set()
+    for devices, batch in itertools.product(machine.devices, wanted):
+        if devices <= batch:
+            micro, accumulation = arrange(batch, devices, machine.micro_batch)
+            even = micro * accumulation * devices
+            if not why_not(even):
+                made.add(_row(steps, machine, base, even, devices))
     rows = sorted(made, key=lambda row: (row.batch, row.devices))
     if not rows:
         raise ValueError(f"No batch can be planned for devices={machine.devices}: {beyond}.")
@@ -250,10 +249,10 @@ def _why_not_larger(machine, rows, fastest, beyond):
     whole = after.steps * machine.seconds(after.batch, after.devices, local)
     if LEVEL * whole < 3600 * fastest.hours:
         return (
-            f"micro-batch: {after.batch:,} would be faster in one of {local:,} examples a device; "
+            f"{after.batch:,} would be faster in one micro-batch of {local:,} examples a device; "
             f"{machine.micro_batch:,} is the largest here"
         )
-    return f"time: {after.batch:,} takes {after.hours / fastest.hours:.3g}x as long"
+    return f"{after.batch:,} takes {after.hours / fastest.hours:.3g}x as long"
 
 
 def _measured(answer):
@@ -315,9 +314,9 @@ def _advice(answer):
     ]
     low, high = (_duration(3600 * hours) for hours in best.between)
     where = f" on {best.devices}" if len(answer.machine.devices) > 1 else ""
-    others = "is no other" if len(near) == 1 else f"are {min(near):,} to {max(near):,}"
-    yield f"take {best.batch:,}{where}: {low} to {high}; within {NEAR - 1:.0%} of its time {others}"
-    yield f"not larger, {answer.why_not_larger}"
+    others = "no other batch is" if len(near) == 1 else f"{min(near):,} to {max(near):,} are"
+    yield f"take {best.batch:,}{where}: {low} to {high}; {others} within {NEAR - 1:.0%} of its time"
+    yield f"why not larger: {answer.why_not_larger}"
     scales = " or ".join(f"{noise:,.0f}" for noise in answer.regret)
     longer = " or ".join(f"{loss:.1%}" for loss in answer.regret.values())
     yield f"if the noise scale is {scales}, it takes {longer} longer than the best batch"

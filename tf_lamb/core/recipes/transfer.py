@@ -11,6 +11,7 @@ from tf_lamb.core.tables import table
 
 LEAST_BETA_2 = 0.95  # below it losses spike (marin's configurations)
 LEAST_WARMUP, MOST_WARMUP = 0.1, 0.25  # of the training steps; the first at a larger batch
+KEPT = 8  # times the baseline's batch: beyond, every optimizer lost on flights or diamonds
 SHOWN = 32  # times the baseline's batch
 SHOWN_WITH = ("LAMB", "AdamW", "Muon")  # beta_2, on flights
 RATE_SHOWN_WITH = (*SHOWN_WITH, "SOAP")  # rate and warmup, on flights and diamonds
@@ -117,6 +118,9 @@ def transfer(
     rate_shown = warmup_shown = shown("flights, diamonds", RATE_SHOWN_WITH)
     factor, rule, source = math.sqrt(k), "x sqrt(k)", "arXiv 2205.10287"
     expected = "more examples to the same loss; NoiseScale estimates how many"
+    if k > KEPT:
+        lost = f"a higher loss after as many examples, as mostly beyond {KEPT} times"
+        expected = f"{lost}; {expected}"
     if noise_scale is not None:
         n = checks.number("noise_scale", noise_scale, "(0, inf)")
         fewer = (1 + n / old_batch) / (1 + n / batch_size)

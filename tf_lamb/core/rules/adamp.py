@@ -33,9 +33,8 @@ def adamp(
     v = beta_2 * v + (1 - beta_2) * xp.square(g)
     root = xp.sqrt(v / debias(xp, beta_2, t)) + epsilon
     u = (beta_1 * m + (1 - beta_1) * g if nesterov else m) / root
-    rho = 1.0
-    if adapt and len(w.shape) > 1:
-        axes = axes or tuple(range(len(w.shape) - 1))
-        u, rho = project(xp, w, g, u, axes=axes, delta=delta, wd_ratio=wd_ratio, epsilon=epsilon)
+    u, rho = project(
+        xp, w, g, u, adapt=adapt, axes=axes, delta=delta, wd_ratio=wd_ratio, epsilon=epsilon
+    )
     w = decayed(w, decay, -lr * rho * w)
     return w - lr / debias(xp, beta_1, t) * u, m, v

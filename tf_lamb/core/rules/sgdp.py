@@ -30,9 +30,8 @@ def sgdp(
     """
     v = momentum * v + g
     u = g + momentum * v if nesterov else v
-    rho = 1.0
-    if adapt and len(w.shape) > 1:
-        axes = axes or tuple(range(len(w.shape) - 1))
-        u, rho = project(xp, w, g, u, axes=axes, delta=delta, wd_ratio=wd_ratio, epsilon=epsilon)
+    u, rho = project(
+        xp, w, g, u, adapt=adapt, axes=axes, delta=delta, wd_ratio=wd_ratio, epsilon=epsilon
+    )
     w = decayed(w, decay, -lr * rho / (1 - momentum) * w)
     return w - lr * u, v

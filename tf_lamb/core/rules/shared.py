@@ -99,7 +99,7 @@ def estimate(xp, moment, beta, t):
     return moment * (1.0 / debias(xp, beta, t))  # one division, not one for each element
 
 
-def project(xp, w, g, u, *, axes, delta, wd_ratio, epsilon):
+def project(xp, w, g, u, *, adapt, axes, delta, wd_ratio, epsilon):
     """u without its part along w where w is scale-invariant, and by what decay then shrinks.
 
         for each view, rows = channels first, then the whole variable as one row:
@@ -111,16 +111,19 @@ def project(xp, w, g, u, *, axes, delta, wd_ratio, epsilon):
     gradient, the projection changes the update.
 
     Args:
-        axes: the axes within a channel; what is left are the channels. Keras keeps output
-            channels last, PyTorch first.
+        adapt: whether u may be projected, a Python bool; with one axis it is not.
+        axes: the axes within a channel; what is left are the channels. None is all but the last:
+            Keras keeps output channels last, PyTorch first.
         delta, wd_ratio, epsilon: as in the paper's code.
 
     Source: Heo et al., arXiv:2006.08217, and the authors' code.
     """
     whole = tuple(range(len(w.shape)))
+    if not adapt or len(whole) < 2:
+        return u, 1.0
     one = xp.ones_like(xp.sum(w))  # of the dtype of w
     projected, shrink, pending = u, one, one > 0
-    for view in (axes, whole):
+    for view in (axes or whole[:-1], whole):
         n = w / (norm(xp, w, view) + epsilon)
         row_length = math.prod(w.shape[axis] for axis in view)
         invariant = pending & (_largest_cosine(xp, w, g, view, epsilon) < delta / row_length**0.5)

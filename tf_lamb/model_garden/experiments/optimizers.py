@@ -220,7 +220,7 @@ def build(
     cls, learning_rate=0.001, adascale=None, measure_noise=None, trust_ratios_every=None,
     divergence_report=False, weight_decay_schedule=None, **arguments,
 ):  # fmt: skip
-    """An optimizer of ours, with what stands around it; the runner sees to the rest."""
+    """An optimizer of ours, with what wraps it; the runner sees to the rest."""
     if arguments.get("use_ema") and not arguments.get("ema_overwrite_frequency"):
         decay = arguments.get("ema_momentum", 0.99)
         raise ValueError(
