@@ -660,7 +660,7 @@ def test_what_cannot_be_searched_is_refused_before_any_step():
         search(ours, model, list(zip(x, y, strict=True)))
     with pytest.raises(ValueError, match="data has 1,600 examples, fewer than a tenth of exam"):
         search(ours, model, batched(), examples=20000, budget=0.02)
-    with pytest.raises(ValueError, match="data has no example to train on when it is read again"):
+    with pytest.raises(ValueError, match="pass examples=300, or data that can be read again"):
         search(ours, model, Once(batched()), examples=1600, validation_data=(x, y))
     with pytest.raises(TypeError, match="data holds lists of numbers"):
         search(ours, model, (x.tolist(), y.tolist()))

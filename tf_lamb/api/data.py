@@ -308,8 +308,10 @@ def _between(first, end, batches, is_all=False):
                 )
             return
     if end is not None:
+        fewer = f"examples={at}, or " if at else ""
         raise ValueError(
-            f"A pass over data has {at:,} examples, and not {end:,}: pass examples={at}."
+            f"A pass over data has {at:,} examples, and not {end:,}: pass {fewer}data that can be "
+            "read again and again."
         )
 
 
@@ -345,10 +347,10 @@ class Rebatched:
                     "data has batches of several shapes, which cannot be batched anew: pad every "
                     f"example to one shape. ({error})"
                 ) from error
-        return self._pool[0] if self._pool else ()
+        return self._pool[0] if self._pool else None
 
     def _cut(self, whole, taken, left):
-        if not whole:
+        if whole is None:
             return ()
         self._pool = [mapped(lambda each: each[left], whole)]
         self._count = size_of(self._pool[0])

@@ -214,11 +214,16 @@ class Trials:
                 average.assign(average.numpy() / (1 - share**self.beside))
 
     def _left_of(self, variances):
-        """The share of each that an update leaves."""
+        """The share of each that an update leaves; all else is as before."""
+        left, before = self._left, _copies(self._variables)
+        self._left = self.data.batches(self.batch_size, self.seed)
         for each in variances:
             each.assign(0 * each.numpy() + HUGE)
         self.step(0.0)
-        return [float(each.numpy().flat[0]) / HUGE for each in variances]
+        shares = [float(each.numpy().flat[0]) / HUGE for each in variances]
+        self._put(self._variables, before)
+        self._left = left
+        return shares
 
     def _state(self):
         """The variables of the model and of its metrics, each once."""
