@@ -1,8 +1,13 @@
-"""The arguments that optimizers share, documented once and spliced into the docstring of each."""
+"""The arguments of all optimizers: those they share, documented once, and those of Addons, refused.
 
+The entries are spliced into the docstring of each class.
+"""
+
+import functools
 import inspect
 import re
 import textwrap
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 _SHARED = """
@@ -65,6 +70,13 @@ name: Name of the optimizer. Defaults to that of its class.
 """
 _ENTRIES = {entry[1]: entry[0] for entry in re.finditer(r"^(\w+):.*(?:\n .*)*", _SHARED, re.M)}
 
+# What TensorFlow Addons names otherwise, and the way out.
+_OF_ADDONS = {
+    "weight_decay_rate": ": pass it as weight_decay.",
+    "lr": ": pass it as learning_rate.",
+    "decay": ", the decay of the learning rate: pass "
+    "learning_rate={host}.optimizers.schedules.InverseTimeDecay(rate, 1, decay).",
+}
 
 Class = TypeVar("Class", bound=type)
 
@@ -73,8 +85,10 @@ def documented(cls: Class) -> Class:
     """A decorator that puts entries in the place of `{{shared_arguments}}` in a class's docstring.
 
     They are of the constructor's arguments that have no entry there. For an argument that has none
-    here either, the import fails: no argument is without one.
+    here either, the import fails: no argument is without one. The constructor refuses the names of
+    TensorFlow Addons.
     """
+    cls.__init__ = _refusing_names_of_addons(cls.__init__)  # type: ignore[misc]
     if not (doc := cls.__doc__):  # python -OO
         return cls
     mark = "{{shared_arguments}}"
@@ -83,3 +97,22 @@ def documented(cls: Class) -> Class:
     entries = [_ENTRIES[name] for name in inspect.signature(cls).parameters if name not in own]
     cls.__doc__ = doc.replace(indent + mark, textwrap.indent("\n".join(entries), indent))
     return cls
+
+
+def _refusing_names_of_addons(constructor: Callable) -> Callable:
+    """The constructor, signature and all; Python itself refuses every other unknown argument."""
+
+    @functools.wraps(constructor)
+    def __init__(self, *args, **arguments):
+        _check_names(type(self), arguments)
+        constructor(self, *args, **arguments)
+
+    return __init__
+
+
+def _check_names(cls, names: Iterable[str]):
+    """Raises where one of the names is that of TensorFlow Addons alone."""
+    if name := next((name for name in names if name in _OF_ADDONS), None):
+        host = cls._schedules._Schedule._host.__module__.partition(".")[0]
+        way_out = _OF_ADDONS[name].format(host=host)
+        raise TypeError(f"{cls.__name__} has no argument {name!r}{way_out}")
