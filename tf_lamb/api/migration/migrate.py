@@ -91,9 +91,10 @@ def make_migrate_functions(
     def from_addons(config: Mapping[str, Any] | str | os.PathLike, **arguments: Any) -> Optimizer:
         """Makes our LAMB from a serialized `Addons>LAMB`.
 
-        It reads both forms. TensorFlow Addons saves all arguments. Model Garden registers its LAMB
-        under the same name and drops the exclusion lists. This package does not register the name:
-        to load such a model, call this function.
+        It reads both forms. TensorFlow Addons saves all arguments from 0.16 on. Before, it dropped
+        the exclusion lists and called `weight_decay` `weight_decay_rate`; so does Model Garden,
+        under the same name. This package does not register the name: to load such a model, call
+        this function.
 
         Args:
             config: The result of `serialize`, `{"class_name": "Addons>LAMB", "config": {...}}` or
@@ -104,8 +105,8 @@ def make_migrate_functions(
             A `LAMB` of this Keras.
 
         Raises:
-            ValueError: for another class; for an argument that LAMB does not have; for a config of
-                Model Garden without both exclusion lists as arguments.
+            ValueError: for another class; for an argument that LAMB does not have; for a config
+                with `weight_decay_rate` without both exclusion lists as arguments.
 
         Example:
 

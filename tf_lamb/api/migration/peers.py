@@ -63,7 +63,10 @@ _LARS = (
     "clipnorm", "clipvalue", "global_clipnorm", *_EXCLUSIONS,
 )  # fmt: skip
 ADDONS_LAMB = Peer("TensorFlow Addons LAMB", "LAMB", _MOMENTS, _LAMB)
-GARDEN_LAMB = Peer("Model Garden LAMB", "LAMB", _MOMENTS, _LAMB)
+# One class under one name, without its exclusion lists in the config: nothing tells them apart.
+OLDER_LAMB = Peer(
+    "LAMB of Model Garden or of TensorFlow Addons before 0.16", "LAMB", _MOMENTS, _LAMB
+)
 GARDEN_LARS = Peer("Model Garden LARS", "LARS", {"momentum": "v"}, _LARS)
 KERAS_LAMB = Peer(
     "keras.optimizers.Lamb", "LAMB", {"momentum": "m", "velocity": "v"}, _LAMB[:-1],
@@ -92,7 +95,7 @@ def of_legacy(origin: str, name: str, slots, source_config) -> Peer:
     slots, source_config = set(slots), set(source_config)
     if slots == {"m", "v"} and not name.lower().startswith("adam"):
         if "weight_decay_rate" in source_config:
-            return GARDEN_LAMB
+            return OLDER_LAMB
         if "weight_decay" in source_config:
             return ADDONS_LAMB
     if slots == {"momentum"} and ("eeta" in source_config or "momentum" not in source_config):
@@ -135,7 +138,8 @@ def addons_arguments(config: Mapping[str, Any], given: Mapping[str, Any]) -> dic
 
     Raises:
         ValueError: where it is another class, holds an argument that we do not have, or is of
-            Model Garden, which drops its exclusion lists, and they are not given.
+            Addons before 0.16 or Model Garden, which drop the exclusion lists, and they are not
+            given.
     """
     given_ = config if isinstance(config, Mapping) else {}
     name = given_.get("registered_name") or given_.get("class_name")
@@ -145,16 +149,17 @@ def addons_arguments(config: Mapping[str, Any], given: Mapping[str, Any]) -> dic
             "from_addons takes a serialized optimizer such as {'class_name': 'Addons>LAMB', "
             f"'config': {{...}}}}, or an HDF5 file with one, not {config!r}."
         )
-    peer = GARDEN_LAMB if "weight_decay_rate" in source_config else ADDONS_LAMB
+    peer = OLDER_LAMB if "weight_decay_rate" in source_config else ADDONS_LAMB
     rest = {"name", "decay", "is_legacy_optimizer"}
     if strange := sorted(k for k in source_config if _WORDS.get(k, k) not in {*peer.has, *rest}):
         raise ValueError(
             f"The config holds {strange[0]!r}, which LAMB does not have. Leave it out."
         )
-    if peer is GARDEN_LAMB and not set(_EXCLUSIONS) <= {*source_config, *given}:
+    if peer is OLDER_LAMB and not set(_EXCLUSIONS) <= {*source_config, *given}:
         raise ValueError(
-            "Model Garden does not serialize its exclusion lists. Pass both, as they were in "
-            "training: exclude_from_weight_decay=['layer_norm', 'bias'] and "
+            "TensorFlow Addons before 0.16 and Model Garden, whose configs have weight_decay_rate, "
+            "do not serialize their exclusion lists. Pass both, as they were in training: "
+            "exclude_from_weight_decay=['layer_norm', 'bias'] and "
             "exclude_from_layer_adaptation=None, for instance; None where there was none."
         )
     arguments = {
