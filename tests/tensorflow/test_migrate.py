@@ -74,6 +74,32 @@ def test_a_file_goes_on_as_the_peer_did(frontend, name):
     go_on(optimizer, model, golden)
 
 
+@pytest.mark.parametrize("suffix", [".index", ".data-00000-of-00001"])
+@every_frontend
+def test_a_file_of_a_checkpoint_is_the_checkpoint(frontend, suffix):
+    host, room = FRONTENDS[frontend]
+    prefix = ADDONS["files"]["checkpoint"]
+    report = room.migrate(f"{prefix}{suffix}", room.LAMB(0.02, **DECAY), build(host))
+    assert len(report.matched) == 7 and repr(str(prefix)) in report.origin
+
+
+def test_a_saved_model_is_named_by_its_folder(tmp_path):
+    tf_keras.backend.clear_session()
+    old = renamed_model(tf_keras)
+    old.compile(garden_lamb.LAMB(0.1, exclude_from_weight_decay=["bias"]), "mse")
+    old.train_on_batch(np.ones((2, 4)), np.ones((2, 2)))
+    old.save(tmp_path / "model", save_format="tf")
+    for host, room in FRONTENDS.values():
+        model, new = renamed_model(host), room.LAMB(0.1, exclude_from_weight_decay=["bias"])
+        report = room.migrate(tmp_path / "model", new, model, weights=True)
+        assert (report.step, len(report.matched), report.weights) == (1, 4, 4)
+        for i, variable in enumerate(old.trainable_variables):
+            for name in ("m", "v"):
+                slot = old.optimizer.get_slot(variable, name)
+                np.testing.assert_array_equal(new.state_of(i)[name].numpy(), slot.numpy())
+            np.testing.assert_array_equal(model.get_weights()[i], variable.numpy())
+
+
 def of_keras(golden, cls):
     """Keras's optimizer and its model, as the golden has them after step 5."""
     model = build(keras)

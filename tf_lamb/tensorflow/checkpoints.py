@@ -10,6 +10,7 @@ Seams, all in this file:
 import contextlib
 import json
 import os
+import re
 import zipfile
 
 import h5py
@@ -19,13 +20,15 @@ from tf_lamb.api.migration.source import Source
 
 _NUMBERS = ("f", "V")  # kinds of NumPy; bfloat16 is a V
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_FILE_OF_CHECKPOINT = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 
 
 def read(path, paths, weights) -> Source:
     """The source that a path leads to.
 
     Args:
-        path: of an HDF5 file, of a checkpoint (its prefix), or of a folder with checkpoints.
+        path: of an HDF5 file, of a checkpoint (its prefix, or one of its files), of a folder with
+            checkpoints, or of a SavedModel's folder.
         paths: of the variables that are wanted; of several optimizers, theirs is taken.
         weights: whether the weights of the model are wanted, too.
 
@@ -33,18 +36,23 @@ def read(path, paths, weights) -> Source:
         FileNotFoundError: where nothing is there.
         ValueError: where what is there cannot be read, or has no state of an optimizer.
     """
-    path = os.fspath(path)
+    path = _FILE_OF_CHECKPOINT.sub("", os.fspath(path))
     if os.path.isfile(path):
         return _read_hdf5(path, weights)
     import tensorflow as tf  # here, so that HDF5 can be read without it
 
-    prefix = (tf.train.latest_checkpoint(path) or path) if os.path.isdir(path) else path
+    prefix = _prefix_in(tf, path) if os.path.isdir(path) else path
     if not os.path.exists(prefix + ".index"):
         raise FileNotFoundError(
-            f"There is neither an HDF5 file nor a checkpoint at {path!r}. A checkpoint is named by "
-            "its prefix, such as 'model_dir/ckpt-1', without '.index'."
+            f"There is neither an HDF5 file nor a checkpoint nor a SavedModel at {path!r}. A "
+            "checkpoint is named by its prefix, such as 'model_dir/ckpt-1', without '.index'."
         )
     return _read_checkpoint(tf, prefix, paths, weights)
+
+
+def _prefix_in(tf, folder):
+    """The prefix of the latest checkpoint in a folder, or else of what a SavedModel has there."""
+    return tf.train.latest_checkpoint(folder) or os.path.join(folder, "variables", "variables")
 
 
 def optimizer_config(path):

@@ -38,9 +38,10 @@ def make_migrate_functions(
 
         Args:
             source: The source of the state: the path of a `tf.train.Checkpoint` (its prefix, or its
-                folder) or of an HDF5 file, written with LAMB of TensorFlow Addons, or LAMB or LARS
-                of Model Garden; in tf_keras such a legacy optimizer itself, in Keras 3 a
-                `keras.optimizers.Lamb` or `Muon`; or an optimizer of this package, of either Keras.
+                folder), of a SavedModel or of an HDF5 file, written with LAMB of TensorFlow Addons,
+                or LAMB or LARS of Model Garden; in tf_keras such a legacy optimizer itself, in
+                Keras 3 a `keras.optimizers.Lamb` or `Muon`; or an optimizer of this package, of
+                either Keras.
             optimizer: An optimizer of this Keras, for example `tf_lamb.LAMB(...)`. If needed, it is
                 built for the model's trainable variables. It keeps its own arguments.
             model: The model that the optimizer trains, with its variables built.
