@@ -28,7 +28,7 @@ def test_what_the_docs_show_runs(heading, code, tmp_path, monkeypatch):
             host.backend.clear_session()
         rng = np.random.default_rng(0)
         ids, targets = rng.integers(0, 7, (8, 4)), rng.normal(size=(8, 2))
-        exec(code, {"ids": ids, "targets": targets, "tiny": problem.build_model})
+        exec(code, {"ids": ids, "targets": targets, "build_model": problem.build_model})
 
 
 def test_a_port_is_three_lines():

@@ -74,6 +74,16 @@ def test_a_file_goes_on_as_the_peer_did(frontend, name):
     go_on(optimizer, model, golden)
 
 
+@every_frontend
+def test_a_model_without_its_code_comes_from_the_file(frontend):
+    host, room = FRONTENDS[frontend]
+    file = str(ADDONS["files"]["hdf5"])
+    model = host.models.load_model(file, compile=False)
+    optimizer = room.from_addons(file, jit_compile=False)
+    assert len(room.migrate(file, optimizer, model).matched) == 7
+    go_on(optimizer, model, ADDONS)
+
+
 @pytest.mark.parametrize("suffix", [".index", ".data-00000-of-00001"])
 @every_frontend
 def test_a_file_of_a_checkpoint_is_the_checkpoint(frontend, suffix):
