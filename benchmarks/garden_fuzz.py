@@ -15,7 +15,6 @@ import json
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,13 +24,9 @@ sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent)]
 
 from support import garden_plants, garden_runs  # noqa: E402
 
+from benchmarks.run_log import commit  # noqa: E402
+
 VERSIONS = ("tensorflow", "tf_keras", "tf-models-official")
-
-
-def commit():
-    """Of the checkout, and whether it has changes."""
-    git = ["git", "-C", str(HERE), "describe", "--always", "--dirty"]
-    return subprocess.run(git, capture_output=True, text=True).stdout.strip()
 
 
 def without_paths(text):

@@ -2,7 +2,9 @@
 
 import json
 import os
+import pathlib
 import platform
+import subprocess
 
 
 class Log:
@@ -36,3 +38,10 @@ def machine():
         cpu = next((line.split(":")[1].strip() for line in file if "model name" in line), "")
     versions = {name: importlib.metadata.version(name) for name in ("keras", "jax", "numpy")}
     return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), **versions}
+
+
+def commit():
+    """Of the checkout, and whether it has changes."""
+    here = str(pathlib.Path(__file__).parent)
+    git = ["git", "-C", here, "describe", "--always", "--dirty"]
+    return subprocess.run(git, capture_output=True, text=True).stdout.strip()

@@ -19,7 +19,6 @@ import json
 import os
 import pathlib
 import platform
-import subprocess
 import sys
 import time
 import traceback
@@ -27,6 +26,7 @@ import traceback
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
+from run_log import commit  # noqa: E402
 from support import killing, planted  # noqa: E402
 from support.forgetting import forget  # noqa: E402
 
@@ -59,12 +59,6 @@ def draw(frontend, seed, runs, steps):
     except Exception as error:
         return error
     return None
-
-
-def commit():
-    """Of the checkout, and whether it has changes."""
-    git = ["git", "-C", str(HERE), "describe", "--always", "--dirty"]
-    return subprocess.run(git, capture_output=True, text=True).stdout.strip()
 
 
 def line_of(host, seed, error, seconds):

@@ -24,6 +24,11 @@ from tf_lamb.keras.optimizer import LayerwiseOptimizer
 GOLDEN_RATIO = 0x9E3779B9  # of 2^32: seeds that lie far apart
 
 
+def seed_states(model):
+    """The ids of the variables that are states of random generators."""
+    return {id(g.state) for layer in model._flatten_layers() for g in layer._seed_generators}
+
+
 def per_replica(model: keras.Model) -> keras.Model:
     """Makes `fit` compute one gradient per replica, and sum them once per update.
 
@@ -137,7 +142,7 @@ def per_replica_gradients(model, weights, others, optimizer_variables, metrics, 
                 f"a batch of {leaf.shape[0]:,} does not split into the parts of {n} devices: give "
                 f"`fit` a batch_size that {n} divides, and leave out a last one that is smaller."
             )
-    seeds = {id(g.state) for layer in model._flatten_layers() for g in layer._seed_generators}
+    seeds = seed_states(model)
     is_seed = [id(v) in seeds for v in model.non_trainable_variables]
 
     def replica(weights, others, optimizer_variables, metrics, data):

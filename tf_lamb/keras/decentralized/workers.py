@@ -3,9 +3,7 @@
 An array of all workers has one more axis in front, which is sharded over the devices; a worker's
 program sees its own part of it, and what `ppermute` brings from the neighbours.
 
-Seams into Keras 3 (3.15.1), all in this file:
-    `Layer._seed_generators`: which variables are states of random generators.
-    `Variable._layout`: the sharding of whatever it is assigned.
+Seam into Keras 3 (3.15.1): `Variable._layout`, the sharding of whatever it is assigned.
 """
 
 import functools
@@ -50,7 +48,7 @@ class Workers:
         All begin alike, but for the random generators.
         """
         model = self.model
-        seeds = {id(g.state) for layer in model._flatten_layers() for g in layer._seed_generators}
+        seeds = replicas.seed_states(model)
         trained = [self._copies(v, False) for v in model.trainable_variables]
         return trained, [self._copies(v, id(v) in seeds) for v in model.non_trainable_variables]
 
