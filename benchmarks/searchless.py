@@ -45,7 +45,7 @@ def main(_):
                             limit=None, rivals=[], seeds=args.seeds), bar,
         )  # fmt: skip
         for name, (_, rate) in every.items():
-            for batch in find_rate.BATCHES[args.task]:
+            for batch in (batch for of, batch in best if of == "adamw"):
                 tuned = statistics.median(best["adamw", batch][1])
                 limit = find_rate.WORST * tuned
                 made = [runs.steps(name, batch, rate, s + 1, limit)[0] for s in range(args.seeds)]
