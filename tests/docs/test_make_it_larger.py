@@ -103,8 +103,8 @@ def test_its_table_of_what_needs_no_search_is_in_the_log():
             _, tuned = tuned_in(task, "adamw", batch)
             row = [task, f"{batch:,}", f"{tuned:,.0f}"]
             for rival in ("nadamw", "prodigy", "dog"):
-                made = [run["steps"] or math.inf
-                        for run in runs("searchless", task=task, rival=rival, batch=batch)]  # fmt: skip
+                lines = runs("searchless", task=task, rival=rival, batch=batch)
+                made = [line["steps"] or math.inf for line in lines]
                 assert len(made) == 3
                 ratio, gone = statistics.median(made) / tuned, sum(map(math.isinf, made))
                 ratios[rival, task, batch], lost[rival, task, batch] = ratio, gone
