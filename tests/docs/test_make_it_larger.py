@@ -6,23 +6,14 @@ import re
 import statistics
 
 import pytest
-from support.pages import LOGS, ROOT, blocks, number, runs, table
+from support.pages import LOGS, ROOT, blocks, number, reworded, runs, table
 
 PAGE = ROOT / "docs" / "make_it_larger.md"
 pytestmark = pytest.mark.once
 
 
-# Two sentences have other words since that run.
-REWORDED = {
-    "within 10% of its time is no other": "no other batch is within 10% of its time",
-    "not larger, time:": "why not larger:",
-}
-
-
 def test_what_it_shows_of_the_finders_is_what_they_printed():
-    printed = ["\n".join(line["print"]) for line in runs("larger") if "print" in line]
-    for before, now in REWORDED.items():
-        printed = [text.replace(before, now) for text in printed]
+    printed = [reworded("\n".join(line["print"])) for line in runs("larger") if "print" in line]
     shown = [text for _, text in blocks(PAGE, "")]
     assert len(shown) == 2
     assert all(text in printed for text in shown)

@@ -57,3 +57,17 @@ def runs(log, **of):
     """The lines of a log that have these values, but for those of machines."""
     lines = map(json.loads, (LOGS / f"{log}.jsonl").read_text().splitlines())
     return [line for line in lines if of.items() <= line.items() and "cores" not in line]
+
+
+# Sentences of the finders that have other words since the run that is logged.
+_REWORDED = {
+    "within 10% of its time is no other": "no other batch is within 10% of its time",
+    "not larger, time:": "why not larger:",
+}
+
+
+def reworded(text):
+    """What a finder printed, in the words that it has now."""
+    for before, now in _REWORDED.items():
+        text = text.replace(before, now)
+    return text
