@@ -8,7 +8,8 @@ several, --workload=flights --workload=diamonds, it prints a performance profile
 does for one optimizer of Keras, MODULE:CLASS, or of optax, optax:NAME, what the registered arm
 `transfer` does for AdamW: it is tuned at the base batch, its rate moves with the square root of the
 batch, and the largest ratio is told at which its result is that of the base. With --tuned it is
-tuned at every batch instead.
+tuned at every batch instead. With --equal the runs are those of as many examples as the base's,
+without what is tuned again and without longer ones; --arm="transfer muon" names the arms.
 """
 
 import os
@@ -42,14 +43,17 @@ def main(_):
 
 def _decided(name, args):
     specs, arms = FROZEN["optimizers"], FROZEN["arms"]
+    if args.arm:
+        arms = {arm: arms[arm] for arm in args.arm}
+        specs = list(dict.fromkeys(arms.values()))
     if args.optimizer:
         specs = [args.optimizer]
         arms = {} if args.tuned else {f"transfer {args.optimizer}": args.optimizer}
     log = args.log or f"benchmarks/logs/equivalence_{name}.jsonl"
     with tqdm.tqdm(desc="runs", disable=None) as bar:
         runs = Runs(log, args.processes, bar)
-        found = compare(runs, name, specs, arms)
-        if args.tuned or not args.optimizer:
+        found = compare(runs, name, specs, arms, longer=not args.equal)
+        if not args.equal and (args.tuned or not args.optimizer):
             reference(runs, name, specs, found)
     return found
 
@@ -64,6 +68,8 @@ def define():
     )
     flags.DEFINE_string("optimizer", None, "MODULE:CLASS of Keras, or optax:NAME, alone.")
     flags.DEFINE_bool("tuned", False, "Whether --optimizer is tuned at every batch.")
+    flags.DEFINE_bool("equal", False, "Whether only runs of as many examples are made.")
+    flags.DEFINE_multi_enum("arm", None, list(FROZEN["arms"]), "These arms alone.")
     flags.DEFINE_string("log", None, "Where every run is a line; default: of the workload.")
     flags.DEFINE_string("draw", None, "The picture to write.")
     flags.DEFINE_integer("processes", 2, "Runs at a time, one thread each.", lower_bound=1)

@@ -48,8 +48,11 @@ def arrived(line, target):
     return next((n for n, loss in looks if loss is not None and loss <= target), None)
 
 
-def compare(runs, name, specs, arms):
-    """(arm, ratio) -> its lines, its updates to the target, and the lines of its base."""
+def compare(runs, name, specs, arms, longer=True):
+    """(arm, ratio) -> its lines, its updates to the target, and the lines of its base.
+
+    Without `longer`, what does not arrive is not made again, and updates are empty.
+    """
     frozen = FROZEN["workloads"][name]
     seeds, few = range(1, frozen["seeds"] + 1), frozen["fewer_seeds"]
     bases, targets, settings, found = {}, {}, {}, {}
@@ -68,7 +71,9 @@ def compare(runs, name, specs, arms):
     runs.all(sum(made.values(), []))  # of all, as many at a time as there are processes
     for (arm, ratio), own in made.items():
         lines, target = runs.all(own), targets[arms[arm]]
-        if arm.startswith("adascale"):  # it takes more examples by its nature
+        if not longer:
+            updates = []
+        elif arm.startswith("adascale"):  # it takes more examples by its nature
             updates = [arrived(line, target) or math.inf for line in lines]
         else:
             updates = with_longer(runs, own[:few], target)

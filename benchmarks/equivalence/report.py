@@ -32,7 +32,7 @@ def rows(name, found):
                 "lost": sum(_score(line) == math.inf for line in lines),
                 "refused": sum("refused" in line for line in lines),
                 "worse": mean, "bound": bound, "margin": absolute, "holds": ok, "whole": whole,
-                "saved": saving(updates, [whole] * len(updates)),
+                "saved": saving(updates, [whole] * len(updates)) if updates else None,
             }  # fmt: skip
 
 
@@ -49,15 +49,19 @@ def largest(of) -> int:
 def table(name, found) -> str:
     """The rows of each arm as one, in Markdown: what it loses, up to where it holds, what it saves.
 
-    Losses are in thousandths, errors in points.
+    Losses are in thousandths, errors in points. Without updates, what it loses alone.
     """
-    unit = 1000 if FROZEN["workloads"][name]["score"] == "loss" else 100
+    unit, digits = (1000, 1) if FROZEN["workloads"][name]["score"] == "loss" else (100, 2)
     ratios = [f"{ratio} times" for ratio in FROZEN["ratios"]]
-    head = ["arm", "n", *ratios, "holds up to", *(f"updates, {ratio}" for ratio in ratios)]
-    every, lines = list(rows(name, found)), [head, ["---"] * len(head)]
+    every = list(rows(name, found))
+    saves = any(row["saved"] for row in every)
+    head = ["arm", "n", *ratios, "holds up to"]
+    head += [f"updates, {ratio}" for ratio in ratios if saves]
+    lines = [head, ["---"] * len(head)]
     for arm in dict.fromkeys(row["arm"] for row in every):
         own = [row for row in every if row["arm"] == arm]
-        losses, savings = [_loss(row, unit) for row in own], [_saving(row) for row in own]
+        losses = [_loss(row, unit, digits) for row in own]
+        savings = [_saving(row) for row in own if saves]
         lines.append([f"`{arm}`", str(own[0]["n"]), *losses, str(largest(own)), *savings])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -83,18 +87,18 @@ def profile(of: dict) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _loss(row, unit):
+def _loss(row, unit, digits):
     """How much worse, its bound, and whether that holds."""
     if row["refused"]:
         return "no answer" if row["refused"] == row["n"] else f"{row['refused']} without answer"
     if row["lost"]:
         return f"{row['lost']} lost"
-    return told(unit * row["worse"], unit * row["bound"], row["holds"])
+    return told(unit * row["worse"], unit * row["bound"], row["holds"], digits)
 
 
-def told(mean, bound, holds):
+def told(mean, bound, holds, digits=1):
     """How much worse, and the bound of it; bold where it holds."""
-    text = f"{mean:+.1f} ({bound:+.1f})"
+    text = f"{mean:+.{digits}f} ({bound:+.{digits}f})"
     return f"**{text}**" if holds else text
 
 
