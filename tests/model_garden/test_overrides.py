@@ -212,6 +212,11 @@ COSINE = {"type": "cosine", "cosine": {"initial_learning_rate": 0.1, "decay_step
             "initial_learning_rate": 0.1, "decay_steps": 0, "decay_rate": 0.9}}},
          "exponential.decay_steps is 0. Set a whole number of 1 or more"),
         ({"learning_rate": COSINE}, "cosine.decay_steps is 19. Write"),
+        ({"learning_rate": {"polynomial": {"decay_steps": 20}},
+          "warmup": {"linear": {"warmup_steps": 20}}},
+         "to a learning rate of 0: trainer.optimizer_config.warmup.linear.warmup_steps=20 ends "
+         "where trainer.optimizer_config.learning_rate.polynomial.decay_steps has brought the rate "
+         "to 0, at step 20. Write warmup_steps of less than 20, or train and decay for longer"),
         ({"learning_rate": OURS | {"tf_lamb_polynomial": {
             "initial_learning_rate": 0.1, "steps": 15}}, "warmup": CONTINUOUS},
          "tf_lamb_polynomial.steps is 15 and begins at 4. Write trainer.optimizer_config."
@@ -240,6 +245,14 @@ def test_a_rate_that_is_none_or_comes_to_0_too_early(config, expected):
     "config",
     [
         {"learning_rate": {"polynomial": {"decay_steps": 20}}},
+        {
+            "learning_rate": {"polynomial": {"decay_steps": 20}},
+            "warmup": {"linear": {"warmup_steps": 19}},
+        },
+        {
+            "learning_rate": {"polynomial": {"decay_steps": 5, "end_learning_rate": 0.001}},
+            "warmup": {"linear": {"warmup_steps": 20}},
+        },
         {"learning_rate": {"polynomial": {"decay_steps": 5, "end_learning_rate": 0.001}}},
         {"learning_rate": {"polynomial": {"decay_steps": 5, "cycle": True}}},
         {"learning_rate": {"polynomial": {"decay_steps": 15, "offset": 5}}},

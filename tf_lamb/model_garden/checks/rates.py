@@ -106,11 +106,24 @@ def _check_decay(params) -> None:
     before = (settings.get("offset") or 0) + (warmup.steps if ours else 0)
     total, counted, other = _length_of(params)
     if before + steps >= total:
+        _check_handover(config.warmup, before + steps, path)
         return
     raise UserError(
         f"the learning rate would be 0 from step {before + steps:,} of {counted}={total:,} on, "
         f"because {path} is {steps:,}{f' and begins at {before:,}' if before else ''}. Write "
         f"{path}={total - before}, or {other}={before + steps}"
+    )
+
+
+def _check_handover(warmup, zero: int, path: str) -> None:
+    """Raises where Model Garden's own warmup, which rises to what is left of a decay, ends at 0."""
+    warm = getattr(warmup.get(), "warmup_steps", None) if warmup.get() else None
+    if not warm or warm < zero:
+        return
+    raise UserError(
+        f"warmup would lead to a learning rate of 0: {_CONFIG}.warmup.{warmup.type}.warmup_steps="
+        f"{warm:,} ends where {path} has brought the rate to 0, at step {zero:,}. Write "
+        f"warmup_steps of less than {zero:,}, or train and decay for longer"
     )
 
 
