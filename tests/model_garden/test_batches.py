@@ -173,10 +173,12 @@ def test_the_yamls_own_batch_is_the_baseline(records, tmp_path):
     assert (trainer.train_steps, trainer.steps_per_loop, trainer.summary_interval) == (100, 5, 10)
     assert (trainer.checkpoint_interval, trainer.validation_interval) == (50, 25)
     rate = trainer.optimizer_config.learning_rate.polynomial
-    assert (rate.initial_learning_rate, rate.end_learning_rate) == (0.02, 0.002)
+    # Warmup ends on the decay: at 0.0091 of 400 steps, and at twice that of 100.
+    assert (rate.initial_learning_rate, rate.end_learning_rate) == (pytest.approx(0.029), 0.002)
     assert rate.decay_steps == 100
     assert trainer.optimizer_config.warmup.linear.warmup_steps == 40
-    assert "0.01 x sqrt(4) = 0.02" in text
+    assert "learning rate = 0.0091 x sqrt(4) = 0.0182" in text
+    assert "where warmup ends = 0.0182: initial_learning_rate = 0.029 (0.01 before)" in text
 
     root, _ = filled(config_file=[str(path)], global_batch_size=4 * BATCH, recipe="sqrt_scaling")
     assert root.trainer.optimizer_config.warmup.linear.warmup_steps == 10

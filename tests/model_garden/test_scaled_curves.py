@@ -5,27 +5,36 @@ import pytest
 pytest.importorskip("official")
 
 from official.core import exp_factory
+from official.modeling import optimization
+from official.modeling.optimization import OptimizerFactory
 
 from tf_lamb import model_garden
-from tf_lamb.model_garden.experiments import recipes
+from tf_lamb.model_garden.experiments import decays, recipes
+from tf_lamb.model_garden.folders.yamls import merged
 
 model_garden.register()
 
 
+def chosen(rate):
+    return {"type": next(iter(rate)), **rate}
+
+
 def scaled(batch_size, rate, recipe="legw", **warmup):
     """A run of 1,000 steps at 64, with 100 of warmup, at another batch."""
+    warmup = {"type": "tf_lamb", "tf_lamb": {"steps": 100, **warmup}}
+    return filled(batch_size, rate, warmup, recipe)
+
+
+def filled(batch_size, rate, warmup, recipe="legw", own=None):
     params = exp_factory.get_exp_config("lamb/bert_pretraining")
-    config = {
-        "learning_rate": {"type": next(iter(rate)), **rate},
-        "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 100, **warmup}},
-    }
+    config = {"learning_rate": chosen(rate), "warmup": warmup}
     params.override(
         {
             "task": {"train_data": {"global_batch_size": 64}},
             "trainer": {"train_steps": 1000, "optimizer_config": config},
         }
     )
-    text, settings = recipes.fill_in(recipe, batch_size, params)
+    text, settings = recipes.fill_in(recipe, batch_size, params, own)
     return text, settings["trainer"]
 
 
@@ -64,3 +73,92 @@ def test_a_batch_of_more_than_all_examples_is_refused():
     rate = {"tf_lamb_constant": {"learning_rate": 1.0}}
     with pytest.raises(ValueError, match=r"1,000 steps x 64 / 200,000 = 0.32 steps"):
         scaled(200_000, rate)
+
+
+# Model Garden's own warmups, which end on the curve of the decay.
+
+LINEAR = {"type": "linear", "linear": {"warmup_steps": 100}}
+POLYNOMIAL = {"type": "polynomial", "polynomial": {"warmup_steps": 100, "power": 2.0}}
+DECAYS = {
+    "line to 0": {"polynomial": {
+        "initial_learning_rate": 0.001, "end_learning_rate": 0.0, "decay_steps": 1000}},
+    "polynomial": {"polynomial": {
+        "initial_learning_rate": 1.0, "end_learning_rate": 0.1, "decay_steps": 800, "power": 2.0,
+        "offset": 40}},
+    "cosine": {"cosine": {"initial_learning_rate": 1.0, "decay_steps": 1000, "alpha": 0.2}},
+    "exponential": {"exponential": {
+        "initial_learning_rate": 1.0, "decay_steps": 400, "decay_rate": 0.5}},
+    "staircase": {"exponential": {
+        "initial_learning_rate": 1.0, "decay_steps": 80, "decay_rate": 0.5, "staircase": True}},
+    "steps": {"stepwise": {"boundaries": [500, 900], "values": [1.0, 0.1, 0.01]}},
+    "constant": {"constant": {"learning_rate": 1.0}},
+    "ours": {"tf_lamb_cosine": {
+        "initial_learning_rate": 1.0, "end_learning_rate": 0.1, "steps": 1000}},
+    "our steps": {"tf_lamb_multi_step": {
+        "boundaries": [500, 900], "learning_rates": [1.0, 0.1, 0.01]}},
+}  # fmt: skip
+
+
+def built(learning_rate, warmup):
+    config = {"optimizer": {"type": "adamw"}, "learning_rate": learning_rate, "warmup": warmup}
+    config = optimization.OptimizationConfig(config)
+    return OptimizerFactory(config).build_learning_rate()
+
+
+@pytest.mark.parametrize("rate", DECAYS.values(), ids=DECAYS)
+def test_a_decay_is_read_as_model_garden_builds_it(rate):
+    schedule = built(chosen(rate), LINEAR)
+    config = optimization.OptimizationConfig({"learning_rate": chosen(rate)})
+    kind, known = config.learning_rate.type, config.learning_rate.get().as_dict()
+    for step in (100, 400, 500, 501, 899, 900, 999):
+        assert decays.peak(kind, known, step) == pytest.approx(float(schedule(step)), rel=1e-4)
+
+
+@pytest.mark.parametrize("warmup", [LINEAR, POLYNOMIAL], ids=["linear", "polynomial"])
+@pytest.mark.parametrize("recipe", ["legw", "sqrt_scaling", "transfer"])
+@pytest.mark.parametrize("rate", DECAYS.values(), ids=DECAYS)
+def test_the_peak_that_warmup_reaches_is_scaled(rate, recipe, warmup):
+    before = built(chosen(rate), warmup)
+    text, trainer = filled(256, rate, warmup, recipe)
+    config = trainer["optimizer_config"]
+    after = built(*(merged(old, config[part]) for part, old in
+                    (("learning_rate", chosen(rate)), ("warmup", warmup))))  # fmt: skip
+    warm, peak = config["warmup"][warmup["type"]]["warmup_steps"], float(before(100))
+    assert float(after(warm)) == pytest.approx(2 * peak, rel=1e-5)
+    assert float(after(warm - 1)) < 2 * peak
+    if "exponential" not in rate:  # which has no end
+        assert float(after(250)) == pytest.approx(2 * float(before(1000)), rel=1e-4, abs=1e-9)
+    if recipe == "legw":
+        assert f"learning rate = {peak:g} x sqrt(4) = {2 * peak:.4g}" in text
+
+
+@pytest.mark.parametrize("own", [{"cycle": True}, {"end_learning_rate": 2.0}])
+def test_a_curve_that_rises_after_warmup_is_multiplied_alone(own):
+    rate = {"polynomial": DECAYS["line to 0"]["polynomial"] | own}
+    _, trainer = filled(256, rate, LINEAR)
+    scaled = trainer["optimizer_config"]["learning_rate"]["polynomial"]
+    assert scaled["initial_learning_rate"] == pytest.approx(0.002)
+
+
+def test_the_peak_is_said_with_the_rate_at_which_the_decay_begins():
+    text, trainer = filled(256, DECAYS["line to 0"], LINEAR)
+    rate = trainer["optimizer_config"]["learning_rate"]["polynomial"]
+    assert rate["initial_learning_rate"] == pytest.approx(0.003)
+    assert "learning rate = 0.0009 x sqrt(4) = 0.0018" in text
+    assert "peak, where warmup ends = 0.0018: initial_learning_rate = 0.003 (0.001 before)" in text
+
+
+def test_the_peak_follows_a_decay_that_is_overridden():
+    own = {"trainer": {"optimizer_config": {"learning_rate": {"polynomial": {"decay_steps": 500}}}}}
+    text, _ = filled(256, DECAYS["line to 0"], LINEAR, own=own)  # of which 4/5 are left at 100
+    assert "peak, where warmup ends = 0.0018: initial_learning_rate = 0.00225" in text
+
+
+@pytest.mark.parametrize(
+    ("rate", "batch_size", "found"),
+    [("line to 0", 640, "0, and not of 0.002846"), ("steps", 512, "0.2828, and not of 2.828")],
+)
+def test_a_decay_that_is_over_before_its_warmup_is_refused(rate, batch_size, found):
+    expected = f"warmup would end at step 100 with a learning rate of {found}, because"
+    with pytest.raises(ValueError, match=expected):
+        filled(batch_size, DECAYS[rate], LINEAR)

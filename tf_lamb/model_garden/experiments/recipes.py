@@ -3,9 +3,10 @@
 Settings are nested dicts, as a YAML holds them; an experiment's config is overridden with them.
 
 `fill_in` is what `--global_batch_size` does. The whole curve of the learning rate is multiplied by
-one factor and stretched over the new number of steps; warmup has a length of its own. What is in an
-experiment's config needs no other name. Where `--params_override` has the number of steps or the
-length of warmup, the curve follows it.
+one factor and stretched over the new number of steps; warmup has a length of its own. Where it is
+Model Garden's own, which ends on the curve of its decay, the factor is that of the rate there. What
+is in an experiment's config needs no other name. Where `--params_override` has the number of steps
+or the length of warmup, the curve follows it.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from typing import Any
 
 from tf_lamb.core import checks, recipes, schedules
 from tf_lamb.core.recipes.arithmetic import nearest
+from tf_lamb.model_garden.experiments import decays
 from tf_lamb.model_garden.folders.yamls import at
 
 _OPTIMIZERS = {"LAMB": "tf_lamb", "LARS": "tf_lars"}
@@ -231,6 +233,11 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
     peak, ours = _peak(rate), config.warmup.type == "tf_lamb"
     length = "steps" if ours else "warmup_steps"
     warmup_steps = getattr(warmup, length, None) or 0
+    on_decay = warmup is not None and not ours  # where Model Garden's own warmups end
+    said = at(own, f"trainer.optimizer_config.learning_rate.{rate.type}") or {}
+    if on_decay:
+        known = {k: said.get(k) if v is None else v for k, v in rate.get().as_dict().items()}
+        peak = decays.peak(rate.type, known, warmup_steps) or peak
 
     steps = nearest(train_steps * stretch)
     if not steps:
@@ -273,6 +280,11 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
         "learning_rate": {rate.type: _each(scale, rate.get())},
         **_moved(config, recipe, moving),
     }
+    if on_decay:
+        curve = found["learning_rate"][rate.type]
+        all_of_it = {**rate.get().as_dict(), **curve, **said}
+        step = warmed_steps if warmed is None else warmed
+        curve.update(decays.with_peak(rate.type, all_of_it, step, recipe.learning_rate))
     if warmup_steps:
         new = {**_each(scale, warmup), length: warmed_steps}
         found["warmup"] = {config.warmup.type: new}
@@ -293,6 +305,7 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
             f"{recipe.title} from batch {tuned:,}, at which this experiment was tuned, to "
             f"{batch_size:,}",
             *_without_epochs(recipe, name),
+            *_on_the_curve(rate, found["learning_rate"][rate.type], peak, recipe.learning_rate),
             f"training = {training}",
             f"warmup = {warming}",
             f"source: {recipe.source}",
@@ -329,6 +342,15 @@ def _without_epochs(recipe, name) -> list[str]:
     if name != TRANSFER:
         return list(recipe.arithmetic[:2])
     return [line for line in recipe.arithmetic if not line.startswith(("steps ", "warmup "))]
+
+
+def _on_the_curve(rate, new, peak, scaled) -> list[str]:
+    """The peak on a curve whose first rate is another one."""
+    first, now = (each.get("initial_learning_rate") for each in (rate.get().as_dict(), new))
+    if first in (None, peak) or now is None:
+        return []
+    begins = f"initial_learning_rate = {now:.4g} ({first:g} before)"
+    return [f"peak, where warmup ends = {scaled:.4g}: {begins}"]
 
 
 def _each(scale, config) -> dict:
