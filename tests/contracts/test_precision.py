@@ -4,6 +4,10 @@ import functools
 
 import numpy as np
 import pytest
+from oracle import Lamb
+from support import clusters
+from support.cases import random_problem
+from support.feeding import Feed, maker
 from support.frontends import (
     FRONTENDS,
     apply,
@@ -11,6 +15,7 @@ from support.frontends import (
     dtype_of,
     every_frontend,
     new_variable,
+    on_tensorflow,
     precision,
     train,
     uncompiled,
@@ -93,6 +98,81 @@ def test_a_master_keeps_what_half_precision_cannot(frontend):
     variable.assign(np.full((8, 8), 2.0))
     apply(optimizer, [np.ones((8, 8))], [variable])
     assert float(array(variable)[0, 0]) == pytest.approx(2.0, abs=0.01)
+
+
+def half_problem(frontend, dtype):
+    """A weight and the gradients of 40 steps, all numbers that the dtype has."""
+    start, gradients = random_problem(steps=40)
+
+    def rounded(w):
+        return array(new_variable(frontend, w, dtype)).astype("float64")
+
+    return rounded(start["kernel"]), [rounded(step["kernel"]) for step in gradients]
+
+
+@every_frontend
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("when", ["in training", "at the end of fit"])
+@uncompiled()
+def test_what_averages_overwrite_is_the_master_too(frontend, when, dtype):
+    """Else all progress below half a unit of the dtype is lost each time, and that is all."""
+    start, gradients = half_problem(frontend, dtype)
+    frequency = 5 if when == "in training" else None
+    optimizer = FRONTENDS[frontend][1].LAMB(
+        1e-4, master_weights=True, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=frequency
+    )
+    variable = new_variable(frontend, start, dtype)
+    reference, average = Lamb({"kernel": start}, lr=1e-4), None
+    for t, gradient in enumerate(gradients, 1):
+        apply(optimizer, [gradient], [variable])
+        w = reference.step({"kernel": gradient})["kernel"]
+        average = w if average is None else 0.9 * average + 0.1 * w
+        if t % 5 == 0:
+            reference.w["kernel"] = average
+            if not frequency:
+                optimizer.finalize_variable_values([variable])
+    (master,), held = map(array, optimizer._masters), array(optimizer.state_of(0)["average"])
+    np.testing.assert_allclose(master, average, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(held, average, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(array(variable), master.astype(array(variable).dtype))
+    assert np.abs(average - start).mean() > 1e-4
+
+
+@every_frontend
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+@uncompiled()
+def test_an_average_follows_what_somebody_sets(frontend):
+    """A variable without a gradient is not stepped: its master is still that of before."""
+    optimizer = FRONTENDS[frontend][1].LAMB(
+        1e-4, master_weights=True, use_ema=True, ema_momentum=0.5, gradient_accumulation_steps=2
+    )
+    variables = [new_variable(frontend, np.ones(4), "bfloat16", path) for path in "ab"]
+    for last in (np.ones(4), None):
+        if last is None:
+            variables[1].assign(np.full(4, 3.0))
+        for _ in range(2):
+            apply(optimizer, [np.ones(4), last], variables)
+    average = array(optimizer.state_of(1)["average"])
+    np.testing.assert_allclose(average, 2.0, atol=1e-3)
+
+
+@on_tensorflow
+@every_frontend
+def test_masters_take_their_averages_on_replicas(frontend):
+    make = maker(
+        frontend, "LAMB", 1e-4, master_weights=True, use_ema=True, ema_overwrite_frequency=5
+    )
+    feed = Feed(frontend, make, 2, dtype="bfloat16", traced=True)
+    one = {"kernel": np.ones((2, 2)), "bias": np.ones(2)}
+    for _ in range(5):
+        feed.step([one, one])
+    for i, weight in enumerate(feed.variables):
+        kept = (weight, feed.optimizer._masters[i], feed.optimizer.state_of(i)["average"])
+        copies = (feed.strategy.experimental_local_results(clusters.native(v)) for v in kept)
+        for own, master, average in zip(*(map(array, each) for each in copies), strict=True):
+            np.testing.assert_array_equal(master, average)
+            np.testing.assert_array_equal(own, master.astype(own.dtype))
+            assert (master != own.astype("float32")).any()
 
 
 @every_frontend

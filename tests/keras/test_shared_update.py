@@ -130,6 +130,29 @@ def test_masters_too():
     assert bytes_of(model.optimizer._masters) == 4 * PARAMETERS // 8
 
 
+@pytest.mark.parametrize("arguments", [{}, {"gradient_accumulation_steps": 2}], ids=str)
+def test_masters_take_their_averages(arguments):
+    """Each device has its share of both, and the whole weight."""
+    keras.config.set_dtype_policy("bfloat16")
+    try:
+        spread(8)
+        model = compiled(
+            network(), shard_update=True, master_weights=True, use_ema=True, ema_momentum=0.5,
+            ema_overwrite_frequency=2, **arguments,
+        )  # fmt: skip
+        x, y = data()
+        for _ in range(2 * arguments.get("gradient_accumulation_steps", 1)):
+            model.train_on_batch(x[:16], y[:16])
+    finally:
+        keras.config.set_dtype_policy("float32")
+    for i, weight in enumerate(model.trainable_variables):
+        master, average = model.optimizer._masters[i], model.optimizer.state_of(i)["average"]
+        np.testing.assert_array_equal(master, average)
+        rounded = np.asarray(master).astype("bfloat16")
+        np.testing.assert_array_equal(weight, rounded)
+        assert (np.asarray(master) != rounded.astype("float32")).any()
+
+
 ACCUMULATED = {"gradient_accumulation_steps": 8, "use_ema": True, "ema_momentum": 0.5}
 
 

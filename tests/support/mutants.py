@@ -642,6 +642,16 @@ TENSORFLOW = {
     ("_weight", f"{PRECISION}::test_a_master_keeps_what_half_precision_cannot[keras]"): [
         ("the rule steps the weight", "xp.where(is_rounded, master, weight)", "weight"),
     ],
+    ("averaged",
+     f"{PRECISION}::test_what_averages_overwrite_is_the_master_too[in training-bfloat16-keras]"): [
+        ("averages of what is rounded", "_weight(xp, stored, wide, bitcast)",
+         "wide(stored.weight)"),
+    ],
+    ("Stored.copies",
+     f"{PRECISION}::test_what_averages_overwrite_is_the_master_too[at the end of fit-float16-keras]"
+     ): [
+        ("the master of before stays", "[self.weight, self.master]", "[self.weight]"),
+    ],
     ("apply_rule", f"{SLOTS}::test_steps_are_numpys[keras]"): [
         ("every slot is laid out", "if tuple(array.shape) == shape else array", ""),
     ],
@@ -700,7 +710,7 @@ JAX = {
     ("Update.__call__", f"{OPTIMIZERS}::test_between_updates_nothing_moves"): [
         ("every micro-batch moves", "self._within(scalars.is_update,", "self._within(True,"),
     ],
-    ("Update._apply", f"{OPTIMIZERS}::test_averages_follow_the_weights[2-keras]"): [
+    ("keras.Update._average", f"{OPTIMIZERS}::test_averages_follow_the_weights[2-keras]"): [
         ("never overwritten", "scalars.ema_overwrites, ops.cast", "False, ops.cast"),
     ],
     ("keras.Update._apply_if_finite",

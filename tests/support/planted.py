@@ -14,8 +14,8 @@ PLANTS = {
         [
             (
                 "keras._overwrite_model_variables_with_average_value",
-                "host.take(variable, average)",
-                "variable.assign(ops.cast(average, variable.dtype))",
+                "host.take(each, average)",
+                "each.assign(ops.cast(average, each.dtype))",
             )
         ],
     ),

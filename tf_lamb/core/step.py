@@ -48,13 +48,18 @@ class Stored(NamedTuple):
     slots: Sequence  # in the order of the rule; the first has the shape of the weight
     master: Any = None  # the weight in float32, beside one in half precision
 
+    @property
+    def copies(self) -> list:
+        """The weight, and its master where there is one."""
+        return [self.weight] if self.master is None else [self.weight, self.master]
+
 
 class State(NamedTuple):
     """The variables that a step changes."""
 
     stored: Sequence[Stored]  # aligned with the gradients
     accumulators: Sequence = ()  # by gradient, or empty
-    averages: Sequence[tuple] = ()  # pairs of an average and its weight, or empty
+    averages: Sequence[tuple] = ()  # pairs of an average and its `Stored`, or empty
     observed: Sequence[tuple] = ()  # by gradient, what shows its trust ratio; empty if nobody looks
     skipped: Sequence = ()  # what counts skipped steps; empty if none is skipped
     spikes: Sequence = ()  # the norms of past steps and what counts spikes; empty if none is one
@@ -195,14 +200,18 @@ def assign(assign: Callable, old: Stored, new: Stored) -> None:
         assign(old.master, new.master)
 
 
-def averaged(xp, average, weight, momentum):
-    """The moving average of a weight after a step."""
-    m = xp.cast(momentum, average.dtype)
-    return m * average + (1 - m) * xp.cast(weight, average.dtype)
+def averaged(xp, average, stored, momentum, bitcast):
+    """The moving average of a weight after a step; of its master where there is one."""
+
+    def wide(array):
+        return xp.cast(array, average.dtype)
+
+    m = wide(momentum)
+    return m * average + (1 - m) * _weight(xp, stored, wide, bitcast)
 
 
 def _weight(xp, stored, wide, bitcast):
-    """The array that the rule steps: the master, unless the weight was loaded or set since."""
+    """The array that a step works on: the master, unless the weight was loaded or set since."""
     weight = wide(stored.weight)
     if stored.master is None:
         return weight

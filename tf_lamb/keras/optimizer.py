@@ -146,7 +146,10 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
                 for i, v in zip(indices, variables, strict=True)
             ],
             [own(sums[i]) for i in indices] if sums else [],
-            [(own(average), own(v)) for average, v in self._averages(indices)],
+            [
+                (own(average), Stored(own(v), (), own(master)))
+                for average, (v, _, master) in self._averages(indices)
+            ],
             self._observer.of(indices),
             [own(counter) for counter in self._guard.counters],
             [own(variable) for variable in self._guard.spikes],
@@ -185,11 +188,11 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             frozen = cast(Plan, self.plan).frozen
             waiting = set(range(len(self._slots))) - frozen
             waiting -= {self._get_variable_index(v) for v in trained}
-            for average, weight in self._averages(waiting):  # theirs, too, begin with the first
+            for average, stored in self._averages(waiting):  # theirs, too, begin with the first
                 kept = ops.convert_to_tensor(average)
-                average.assign(ops.where(made > 0, kept, ops.cast(weight, average.dtype)))
-            for average, weight in self._averages(frozen):
-                host.take(average, weight)
+                average.assign(ops.where(made > 0, kept, ops.cast(stored.weight, average.dtype)))
+            for average, stored in self._averages(frozen):
+                host.take(average, stored.weight)
             made.assign(ops.maximum(made, ops.cast(stepped, made.dtype)))
 
     @property
@@ -204,11 +207,15 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         return self._accumulated_gradients if self.gradient_accumulation_steps else ()
 
     def _averages(self, of=None):
-        """Pairs of an average and its variable; of these positions, or of all."""
+        """Pairs of an average and its `Stored`, without slots; of these positions, or of all."""
         if not self.use_ema:
             return []
-        pairs = zip(self._moving_averages, self._trainable_variables, strict=True)
-        return [p for i, p in enumerate(pairs) if p[0] is not None and (of is None or i in of)]
+        every = zip(self._moving_averages, self._trainable_variables, self._masters, strict=True)
+        return [
+            (average, Stored(variable, (), master))
+            for i, (average, variable, master) in enumerate(every)
+            if average is not None and (of is None or i in of)
+        ]
 
     def finalize_variable_values(self, var_list):
         """See base class; a step of `fit` on JAX that has failed leaves nothing to finish."""
@@ -217,9 +224,10 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def _overwrite_model_variables_with_average_value(self, var_list):
         known = {self._var_key(v) for v in var_list}
-        for average, variable in self._averages():
-            if self._var_key(variable) in known:
-                host.take(variable, average)
+        for average, stored in self._averages():
+            if self._var_key(stored.weight) in known:
+                for each in stored.copies:
+                    host.take(each, average)
 
     def get_config(self):
         """The constructor's arguments, exclusions and all."""

@@ -123,7 +123,7 @@ class Update(step.Update):
     def _changed_by(self, state):
         """All that a step changes, but for the counts."""
         stored = [v for each in state.stored for v in (each.weight, *each.slots, each.master)]
-        averages = [variable for pair in state.averages for variable in pair]
+        averages = [average for average, _ in state.averages]
         vectors = [vector for own in state.observed for vector in own]
         every = [*stored, *averages, *vectors, *state.spikes[:1]]
         return list({id(v): v for v in every if v is not None}.values())
@@ -163,12 +163,16 @@ class Update(step.Update):
         for layer in plan:
             own = [gradients[i] for i in layer.members]
             self.step_layer(layer, own, state, scalars, chosen)
-        for average, weight in state.averages:
-            own = self._like(average, weight)
-            new = step.averaged(ops, average, own, scalars.ema_momentum)
-            average.assign(chosen(new, average.value))
-            own = ops.where(scalars.ema_overwrites, ops.cast(average, weight.dtype), weight.value)
-            weight.assign(chosen(own, weight.value))
+        for average, stored in state.averages:
+            self._average(average, stored, scalars, chosen)
+
+    def _average(self, average, stored, scalars, chosen):
+        own = stored._replace(weight=self._like(average, stored.weight))
+        new = step.averaged(ops, average, own, scalars.ema_momentum, host.bitcast)
+        average.assign(chosen(new, average.value))
+        for each in stored.copies:
+            own = ops.where(scalars.ema_overwrites, ops.cast(average, each.dtype), each.value)
+            each.assign(chosen(own, each.value))
 
     @staticmethod
     def _where_any(gradients, chosen):

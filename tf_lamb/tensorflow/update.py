@@ -242,11 +242,13 @@ class Update(step.Update):
         return self._programs[key]
 
     def _average(self, state, scalars):
-        for average, weight in state.averages:
-            average.assign(step.averaged(namespace, average, weight, scalars.ema_momentum))
+        for average, stored in state.averages:
+            momentum, bitcast = scalars.ema_momentum, namespace.bitcast
+            average.assign(step.averaged(namespace, average, stored, momentum, bitcast))
 
         def overwrite():
-            for average, weight in state.averages:
-                weight.assign(tf.cast(average, weight.dtype))
+            for average, stored in state.averages:
+                for each in stored.copies:
+                    each.assign(tf.cast(average, each.dtype))
 
         tf.cond(scalars.ema_overwrites, overwrite, lambda: None)

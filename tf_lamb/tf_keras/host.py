@@ -236,12 +236,6 @@ class HostOptimizer(Saved, tf_keras.optimizers.Optimizer):
     def _apply_weight_decay(self, variables):
         """No-op: the rule applies weight decay."""
 
-    def _overwrite_model_variables_with_average_value(self, var_list):
-        for variable in var_list:
-            index = self._index_dict[self._var_key(variable)]
-            average, variable = self._model_variables_moving_average[index], native(variable)
-            variable.assign(tf.cast(average, variable.dtype))
-
     @property
     def learning_rate(self):
         """The learning rate of the next step; a schedule is read at the present `iterations`."""

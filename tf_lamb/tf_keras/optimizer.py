@@ -181,10 +181,10 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             made = self._has_averages > 0
             frozen = cast(Plan, self.plan).frozen
             waiting = set(range(len(self._slots))) - set(map(self._index_of, trained)) - frozen
-            for average, weight in self._averages(waiting):  # theirs, too, begin with the first
-                average.assign(tf.where(made, average, tf.cast(weight, average.dtype)))
-            for average, weight in self._averages(frozen):
-                average.assign(tf.cast(weight, average.dtype))
+            for average, stored in self._averages(waiting):  # theirs, too, begin with the first
+                average.assign(tf.where(made, average, tf.cast(stored.weight, average.dtype)))
+            for average, stored in self._averages(frozen):
+                average.assign(tf.cast(stored.weight, average.dtype))
             self._has_averages.assign(tf.maximum(self._has_averages, tf.cast(stepped, tf.int64)))
         return self.iterations.assign_add(tf.cast(stepped, tf.int64))
 
@@ -192,7 +192,6 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         """The layers and the state that an update takes besides gradients and scalars."""
         indices = list(map(self._index_of, variables))
         weights = [host.native(v) for v in variables]
-        averages = self._model_variables_moving_average if self.use_ema else None
         accumulators = self._accumulators if self.gradient_accumulation_steps else None
         state = State(
             [
@@ -200,7 +199,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
                 for i, w in zip(indices, weights, strict=True)
             ],
             [accumulators[i] for i in indices] if accumulators else [],
-            [(averages[i], w) for i, w in zip(indices, weights, strict=True)] if averages else [],
+            self._averages(indices),
             self._observer.of(indices),
             self._guard.counters,
             self._guard.spikes,
@@ -209,10 +208,16 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         return plan.layers(indices, map(self._index_of, missing)), state
 
     def _averages(self, of):
-        """Pairs of an average and its variable, of these positions."""
+        """Pairs of an average and its `Stored`, without slots, of these positions."""
         if not self.use_ema:
             return []
-        return [(self._model_variables_moving_average[i], self._of_build[i]) for i in sorted(of)]
+        averages, weights = self._model_variables_moving_average, self._of_build
+        return [(averages[i], Stored(weights[i], (), self._masters[i])) for i in sorted(of)]
+
+    def _overwrite_model_variables_with_average_value(self, var_list):
+        for average, stored in self._averages(map(self._index_of, var_list)):
+            for each in stored.copies:
+                each.assign(tf.cast(average, each.dtype))
 
     def _vector_like(self, variable, name):
         return vector_like(variable, self._distribution_strategy, name)

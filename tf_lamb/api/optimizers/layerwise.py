@@ -48,7 +48,7 @@ class Layerwise:
     _index_of: Callable  # a variable of the build -> its position
     _put: Callable  # gives a variable a value
     _initial: Callable  # a variable, the name of an initializer -> its value
-    _averages: Callable  # positions -> pairs of an average and its variable
+    _averages: Callable  # positions -> pairs of an average and its `Stored`
     _overwrite_model_variables_with_average_value: Callable
     _is_update: Callable
     add_variable_like: Callable  # variable, name, dtype -> one more, where the given one lives
