@@ -42,6 +42,19 @@ def test_gain_and_tau_are_the_papers(frontend, averaging):
     assert optimizer.updates == 6
 
 
+@pytest.mark.parametrize("inner", ["LARS", "LAMB"])
+@every_frontend
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_none_in_the_last_micro_batch_counts_as_zeros(frontend, inner):
+    """Of LAMB, weighed by its second moments, which need some steps."""
+    none, zeros = (Feed(frontend, scaled(frontend, 2, inner=inner)) for _ in range(2))
+    for first, last in gradients(9, 2):
+        none.step([first, {**last, "bias": None}])
+        zeros.step([first, {**last, "bias": 0 * last["bias"]}])
+        close(none.optimizer.gain, zeros.optimizer.gain)
+    assert none.optimizer.gain > 1
+
+
 @every_frontend
 def test_a_long_memory_becomes_exponential(frontend):
     """Of scale 250, theta = 0.75: the plain mean of 4 steps, then an exponential average."""

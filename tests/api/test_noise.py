@@ -78,6 +78,19 @@ def test_the_noise_scale_is_numpys(frontend):
 
 
 @every_frontend
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_none_in_the_last_micro_batch_is_measured_as_zeros(frontend):
+    """The update takes what its variable has added up before."""
+    ours, make = FRONTENDS[frontend][1], maker(frontend, micro=4)
+    feed = Feed(frontend, lambda: ours.MeasureNoise(make(), groups=["bias"], smoothing=0.9))
+    steps = gradients(6, 4)
+    for parts in steps:
+        feed.step([*parts[:-1], {**parts[-1], "bias": None}])
+        parts[-1]["bias"] *= 0
+    assert_noise(feed.optimizer.noise_scale(32), steps)
+
+
+@every_frontend
 def test_readings_join_the_logs(frontend, capsys):
     ours = FRONTENDS[frontend][1]
     model = regression(frontend, scaled(frontend, 2, groups=["bias"]))

@@ -149,6 +149,21 @@ def test_the_noise_scale_is_numpys(frontend):
     assert_noise(seen, steps)
 
 
+@pytest.mark.parametrize("traced", [False, True])
+@every_frontend
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_none_in_the_last_micro_batch_is_measured_as_zeros(frontend, traced):
+    """The sums of its variable, over replicas, too."""
+    ours, make = FRONTENDS[frontend][1], maker(frontend, micro=2)
+    around = lambda: ours.MeasureNoise(make(), groups=["bias"], smoothing=0.9)  # noqa: E731
+    feed, steps = Feed(frontend, around, 2, traced=traced), gradients(6, 4)
+    for parts in steps:
+        feed.step([*parts[:2], *({**part, "bias": None} for part in parts[2:])])
+        for part in parts[2:]:
+            part["bias"] *= 0
+    assert_noise(feed.optimizer.noise_scale(32), steps)
+
+
 @pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
 @every_frontend
 def test_a_checkpoint_resumes(frontend, replicas, tmp_path):

@@ -76,21 +76,31 @@ class MeasuringOptimizer(host.HostOptimizer):
         gradients, variables = _unzipped(self._without_frozen(pairs))
         dense = list(map(host.dense, gradients, variables))
         positions = [self._get_variable_index(v) for v in variables]
+        missing = self._missing(variables)
         known = self._known()
         if self._gathers:
-            missing, _ = host.without_gradient(self.inner_optimizer, variables)
-            self._gather(dense, positions, map(self._get_variable_index, missing))
-            counts = self._measure(dense, None, positions)
+            self._gather(dense, positions, missing)
+            counts = self._measure(dense, None, positions, missing)
         else:
             if self._replicas > 1 and keras.backend.backend() == "tensorflow":
                 gradients = self._reduced(gradients)
                 summed = list(map(host.dense, gradients, variables))
             else:
                 gradients = summed = dense
-            counts = self._measure(dense, summed, positions)
+            counts = self._measure(dense, summed, positions, missing)
         values, overwritten = _unzipped(overwriting)
         self.inner_optimizer.apply([*gradients, *values], [*variables, *overwritten])
         self._stepped(self._counted(counts, known))
+
+    def _missing(self, variables):
+        """The positions of variables without a gradient, of which the update takes the sums.
+
+        Keras's own optimizers leave them out; on JAX their sums stay for a later update.
+        """
+        if not isinstance(self.inner_optimizer, LayerwiseOptimizer):
+            return []
+        missing, _ = host.without_gradient(self.inner_optimizer, variables)
+        return list(map(self._get_variable_index, missing))
 
     def _reduced(self, gradients):
         reduce = type(self.inner_optimizer)._all_reduce_sum_gradients

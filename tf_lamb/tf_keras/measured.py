@@ -94,15 +94,15 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
         variables = [v for _, v in pairs]
         positions = [self._index_dict[self._var_key(v)] for v in variables]
         known = self._known()
+        others = [self._index_dict[self._var_key(v)] for _, v in missing]
         if self._gathers:
-            others = (self._index_dict[self._var_key(v)] for _, v in missing)
             self._gather(gradients, positions, others)
             summed = None
         else:
             if self._replicas > 1:
                 pairs = list(self.inner_optimizer.aggregate_gradients(pairs))
             summed = [dense(g, v) for g, v in pairs]
-        counts = self._measure(gradients, summed, positions)
+        counts = self._measure(gradients, summed, positions, others)
         self.inner_optimizer.apply_gradients(
             pairs + missing, name=name, skip_gradients_aggregation=True
         )

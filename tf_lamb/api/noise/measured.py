@@ -306,13 +306,14 @@ class MeasureNoise(Wrapper):
             "count": ((), "float32", "zeros"),
         }
 
-    def _measure(self, gradients, summed, positions):
+    def _measure(self, gradients, summed, positions, missing):
         """Brings the state up to this call of the optimizer.
 
         Args:
             gradients: of this replica.
             summed: over the replicas, unless they are per replica; None if they were gathered.
             positions: of their variables, among those of the build.
+            missing: of variables without a gradient, which count by what they have added up.
 
         Returns:
             Whether the call is an update, and a finite one.
@@ -322,7 +323,7 @@ class MeasureNoise(Wrapper):
             summed = [xp.cast(g, "float32") for g in summed]
         state = {name: xp.convert_to_tensor(v) for name, v in self._state.items()}
         is_update = xp.equal(state["micro_step"], self.micro_batches - 1)
-        weigh = self._preconditioner(positions)
+        weigh = self._preconditioner([*positions, *missing])
 
         if self.biased:
             # Two parts, this gradient and that of the step before: their squares and their mean's.
@@ -341,7 +342,7 @@ class MeasureNoise(Wrapper):
                 # Replica i has g_i/n: the mean of |g_i|^2 is n times the sum of these squares.
                 squares = self._squares(gradients, positions, weigh)
                 local = self._replicas * self._sum_over_replicas(squares)
-            total = self._squares_of_mean(summed, positions, weigh, is_update)
+            total = self._squares_of_mean(summed, positions, missing, weigh, is_update)
         mean, when, left = noise.parts_of_step(
             xp, state["squares"], local, total,
             micro_batches=self.micro_batches, is_update=is_update, successive=self.biased,
@@ -376,7 +377,7 @@ class MeasureNoise(Wrapper):
         members = ([i for i in group if i in squares] for group in self._members_by_group)
         return xp.stack([sum((squares[i] for i in group), zero) for group in members])
 
-    def _squares_of_mean(self, summed, positions, weigh, is_update):
+    def _squares_of_mean(self, summed, positions, missing, weigh, is_update):
         """|mean g|^2 by group over all micro-batches; 0 before the last."""
         xp = self._xp
         if self.micro_batches == 1:
@@ -384,11 +385,12 @@ class MeasureNoise(Wrapper):
 
         def of_mean():
             # What was added up before this micro-batch, and this one; gathered, it is in already.
-            sums = [xp.cast(self._accumulated(i), "float32") for i in positions]
-            if not self._gathers:
-                sums = [g + before for g, before in zip(summed, sums, strict=True)]
+            every = [*positions, *missing]
+            sums = [xp.cast(self._accumulated(i), "float32") for i in every]
+            for i, gradient in enumerate(() if self._gathers else summed):
+                sums[i] = gradient + sums[i]
             means = [each / self.micro_batches for each in self._summed(sums)]
-            return self._squares(means, positions, weigh)
+            return self._squares(means, every, weigh)
 
         return self._cond(is_update, of_mean, lambda: xp.zeros((len(self.group_names),), "float32"))
 
