@@ -309,7 +309,8 @@ CORE = {
             ("decay not shrunk", "xp.where(invariant, wd_ratio * one, shrink)", "shrink"),
             ("always projected", "< delta / row_length ** 0.5", "< 1e9"),
             ("threshold four times as high", "< delta / row", "< 4 * delta / row"),
-            ("channels first", "(axes, whole)", "(tuple(a + 1 for a in axes), whole)"),
+            ("channels first", "(axes or whole[:-1], whole)",
+             "(tuple(a + 1 for a in axes or whole[:-1]), whole)"),
         ]
         for rule in ("adamp", "sgdp")
     },
@@ -401,9 +402,9 @@ CORE = {
         ("a noise scale of no signal", "if signal > 0 else math.nan", ""),
     ],
     ("standard_error", NOISE): [
-        ("readings that know each other", "kept * (1 - theta**before.count)", "0.0"),
+        ("readings that know each other", "kept * (1 - theta ** before.count)", "0.0"),
         ("parts without their covariance", "(variance - signal)", "signal"),
-        ("the oldest weighs most", "theta ** (whole.count - now.count)", "theta**now.count"),
+        ("the oldest weighs most", "theta ** (whole.count - now.count)", "theta ** now.count"),
     ],
     ("updates_for", NOISE): [
         ("an average as long as its memory", "(1 + theta) / (1 - theta)", "1 / (1 - theta)"),
