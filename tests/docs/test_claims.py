@@ -184,12 +184,19 @@ def of_lstm():
     )
     assert small["lamb"] < 0 and sorted(large, key=large.get)[::4] == ["linear", "published"]
     (steps,) = {run["steps"] for run in runs("legw", batch=8192, data="mnist")}
+    clipped = {}
+    for rate in (0.1, 0.2):
+        made = [run["test"] for run in runs("legw_changes", change="clipped", rate=rate)]
+        assert len(made) == 5
+        clipped[str(rate)] = statistics.mean(made), statistics.stdev(made)
     return {
         "small": small,
         "large": large,
         "small_most": math.ceil(20 * max(small.values())) / 20,
         "adam": (mean["adam", 128, 0.002], mean["adam", 8192, 0.008]),
         "published": test["published", 8192, 0.1],
+        "clipped": clipped,
+        "won": clipped["0.1"][0] - mean["legw", 8192, 0.025],
         "lstm_steps": steps,
     }
 
