@@ -138,6 +138,23 @@ def test_the_page_has_what_the_log_decides(name):
     assert report.table(name, decided(name)) in RESULTS.read_text()
 
 
+def test_the_page_has_what_the_log_decides_of_the_perceptron():
+    log = Runs(str(LOGS / "equivalence_perceptron.jsonl"), 1, SimpleNamespace(total=0))
+    log._made = lambda groups: [pytest.fail(f"the log has no run of {each[0]}") for each in groups]
+    begun = {line["arm"] for line in log.known.values()}
+    arms = {arm: of for arm, of in protocol.FROZEN["arms"].items() if arm in begun}
+    found = experiment.compare(
+        log, "perceptron", list(dict.fromkeys(arms.values())), arms, longer=False
+    )
+    assert report.table("perceptron", found) in RESULTS.read_text()
+    rows = {(row["arm"], row["ratio"]): row for row in report.rows("perceptron", found)}
+    assert rows["unchanged adamw", 8]["holds"] and not rows["transfer adamw", 8]["holds"]
+    grown = [row["worse"] for row in of_arm("growing adamw", rows)]
+    assert max(grown) < 0.00105
+    for arm in ("find_rate lamb", "autowarmup lamb"):
+        assert report.largest(of_arm(arm, rows)) == 32
+
+
 def words(page):
     return re.sub(r"\s+", " ", page.read_text())
 
