@@ -192,3 +192,12 @@ def test_the_noisy_quadratic_ends_at_the_same_loss(most):
     assert final_loss(grown) == pytest.approx(final_loss(recipe), rel=0.01)
     undecayed = dataclasses.replace(recipe, decay="constant")
     assert final_loss(undecayed) > 1.1 * final_loss(recipe)
+
+
+def test_a_stage_that_ends_with_the_warmup_rises_as_the_recipe_does():
+    """The decay that follows at once is no part of it."""
+    recipe = recipes.linear_scaling(1024, 256, 0.1, 5, 65536, 15)  # decays at epoch 5, too
+    grown = growing(recipe, 8192)
+    steps = np.arange(recipe.warmup_steps, dtype="float64")
+    wanted, found = (each.schedule(schedules).value(np, steps) for each in (recipe, grown))
+    np.testing.assert_allclose(found, wanted, rtol=1e-9)

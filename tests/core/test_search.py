@@ -133,3 +133,9 @@ def test_of_two_runs_at_one_rate_the_better_counts():
     worse = Trial("LAMB", 0.03, trials[1].tried, 100, tuple(x + 1 for x in trials[1].losses))
     assert search.plateau([*trials, worse]) == search.plateau([worse, *trials])
     assert search.plateau([*trials, worse]) == search.plateau(trials)
+
+
+def test_the_best_between_two_that_were_lost_is_kept():
+    lost = [search.Trial("LAMB", rate, rate, 8, ()) for rate in (0.25, 4.0)]
+    best = search.Trial("LAMB", 1.0, 1.0, 8, (1.0,) * 16)
+    assert search.plateau([lost[0], best, lost[1]]).middle == 1.0

@@ -153,6 +153,8 @@ def _lowest(left: Trial, best: Trial, right: Trial) -> float:
     """
     a, b = (math.log(each.rate / best.rate) for each in (left, right))
     rises = [each.loss - best.loss for each in (left, right)]
+    if math.isinf(min(rises)):  # both were lost
+        return best.rate
     up, down = (min(rise, 4 * min(rises)) for rise in rises)
     return best.rate * math.exp((up * b**2 - down * a**2) / (2 * (up * b - down * a)))
 

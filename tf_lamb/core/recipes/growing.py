@@ -187,7 +187,9 @@ def _stage(recipe, batch, k, begin, steps) -> Recipe:
     factor = k if recipe.optimizer == "SGD" else math.sqrt(k)
     warmup = min(steps, max(0, round((recipe.warmup_steps - begin) / k)))
     if warmup == steps:  # it ends within the warmup of the recipe
-        peak = rate(begin + steps * k)
+        part = min(1.0, (begin + steps * k) / recipe.warmup_steps)
+        first = recipe.initial_learning_rate
+        peak = factor * (first + (recipe.learning_rate - first) * part)
     elif begin:
         peak = rate(max(begin, recipe.warmup_steps))
     else:
