@@ -1,5 +1,6 @@
 """Short runs of a model, which is afterwards as it was, bit for bit."""
 
+import contextlib
 import itertools
 import math
 import random
@@ -162,13 +163,18 @@ class Trials:
 
     def look(self) -> tuple[float, ...]:
         """`judge` in the middle of a run, which goes on as if nothing had been."""
-        slots, values = _copies(self._slots), _copies(self._variables)
-        left, self._left = self._left, self.data.batches(self.batch_size, self.seed + 1)
-        losses = self.judge()
+        with self._aside(1):
+            return self.judge()
+
+    @contextlib.contextmanager
+    def _aside(self, order):
+        """Takes batches of another order; afterwards all is as before, and a run goes on."""
+        slots, values, left = _copies(self._slots), _copies(self._variables), self._left
+        self._left = self.data.batches(self.batch_size, self.seed + order)
+        yield
         self._put(self._slots, slots)
         self._put(self._variables, values)
         self._left = left
-        return losses
 
     @property
     def beside(self) -> int:
@@ -214,16 +220,12 @@ class Trials:
                 average.assign(average.numpy() / (1 - share**self.beside))
 
     def _left_of(self, variances):
-        """The share of each that an update leaves; all else is as before."""
-        left, before = self._left, _copies(self._variables)
-        self._left = self.data.batches(self.batch_size, self.seed)
-        for each in variances:
-            each.assign(0 * each.numpy() + HUGE)
-        self.step(0.0)
-        shares = [float(each.numpy().flat[0]) / HUGE for each in variances]
-        self._put(self._variables, before)
-        self._left = left
-        return shares
+        """The share of each that an update leaves; all is as before."""
+        with self._aside(0):
+            for each in variances:
+                each.assign(0 * each.numpy() + HUGE)
+            self.step(0.0)
+            return [float(each.numpy().flat[0]) / HUGE for each in variances]
 
     def _state(self):
         """The variables of the model and of its metrics, each once."""
