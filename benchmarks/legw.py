@@ -81,6 +81,15 @@ def rates(method, batch, base, rate, examples, epochs):
     return [rate] * steps
 
 
+def trained(loop, rates, batch, seed):
+    """The state after a run with a rate a step, and its line: the loss is of the last tenth."""
+    state, drawn, losses = loop.start(seed), batches(len(loop.y), batch, seed), []
+    for now in rates:
+        state, loss = loop.advance(state, now, next(drawn))
+        losses.append(loss)
+    return state, {"steps": len(losses), "loss": float(np.mean(losses[-(len(losses) // 10) :]))}
+
+
 class Runs:
     """Runs by what they are of."""
 
@@ -100,12 +109,8 @@ class Runs:
     def train(self, method, batch, rate, seed):
         """One run, as a dict for the log."""
         loop, examples = self.loop(OPTIMIZERS.get(method, method)), len(self.data[0][1])
-        state, drawn = loop.start(seed), batches(examples, batch, seed)
-        losses = []
-        for now in rates(method, batch, self.batches[0], rate, examples, self.args.epochs):
-            state, loss = loop.advance(state, now, next(drawn))
-            losses.append(loss)
-        line = {"steps": len(losses), "loss": float(np.mean(losses[-(len(losses) // 10) :]))}
+        own = rates(method, batch, self.batches[0], rate, examples, self.args.epochs)
+        state, line = trained(loop, own, batch, seed)
         for part, (x, y) in zip(("held_out", "test"), self.data[1:], strict=True):
             logits = loop.tell(state[0], x)
             line[part] = round(100 * float(np.mean(logits.argmax(1) == y)), 2)

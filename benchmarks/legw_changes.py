@@ -19,8 +19,8 @@ import statistics
 
 import numpy as np
 from absl import app, flags
-from legw import HELD_OUT, rates
-from loop import Loop, batches
+from legw import HELD_OUT, rates, trained
+from loop import Loop
 from pictures import MNIST, images
 from run_log import Log
 
@@ -53,14 +53,10 @@ def train(change, rate, seed, data, loops):
     if change not in loops:
         momentum = keras.optimizers.SGD(1.0, 0.9, change != "tutorial", global_clipnorm=1.0)
         loops[change] = Loop(lambda: network(x.shape[1:], change), momentum, x, y)
-    loop = loops[change]
-    state, drawn, losses = loop.start(seed), batches(len(y), BATCH, seed), []
-    for now in rates("legw", BATCH, BASE, rate, len(y), EPOCHS):
-        state, loss = loop.advance(state, now, next(drawn))
-        losses.append(float(loss))
-    right = loop.tell(state[0], x_test).argmax(1) == y_test
-    return {"steps": len(losses), "loss": float(np.mean(losses[-17:])),
-            "test": round(100 * float(np.mean(right)), 2)}  # fmt: skip
+    own = rates("legw", BATCH, BASE, rate, len(y), EPOCHS)
+    state, line = trained(loops[change], own, BATCH, seed)
+    right = loops[change].tell(state[0], x_test).argmax(1) == y_test
+    return line | {"test": round(100 * float(np.mean(right)), 2)}
 
 
 def main(_):
