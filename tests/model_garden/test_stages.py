@@ -10,6 +10,7 @@ pytest.importorskip("official")
 
 import tensorflow as tf
 from official.core import train_utils
+from official.modeling.optimization import OptimizerFactory
 from support import commands
 from support.frontends import uncompiled
 from support.garden import BATCH, assert_same_bits, build, one_device, tiny, trainer_of
@@ -154,6 +155,22 @@ def test_moments_are_reset_or_kept_with_the_steps_of_bias_correction(records, st
     # Both are warmed up again: half of the way after one of two steps.
     for trainer in (reset, kept):
         assert float(trainer.optimizer.learning_rate) == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize("kind", ["polynomial", "tf_lamb_polynomial"])
+def test_a_weight_decay_schedule_begins_with_the_stage(records, kind):
+    steps = "steps" if kind.startswith("tf_lamb") else "decay_steps"
+    falling = {"initial_learning_rate": 0.1, steps: 4, "end_learning_rate": 0.0}
+    schedule = {"weight_decay": 0.0, "weight_decay_schedule": {"type": kind, kind: falling}}
+    config = {
+        "optimizer": {"type": "tf_lamb", "tf_lamb": schedule},
+        "warmup": {"tf_lamb": {"begin_step": 12}},
+    }
+    params = build(tiny(records, optimizer_config=config)).trainer.optimizer_config
+    factory = OptimizerFactory(params)
+    optimizer = factory.build_optimizer(factory.build_learning_rate())
+    decay = [float(optimizer.weight_decay(step)) for step in (12, 14, 16)]
+    np.testing.assert_allclose(decay, [0.1, 0.05, 0.0], atol=1e-8)
 
 
 # What is refused, before the first stage has trained a step.

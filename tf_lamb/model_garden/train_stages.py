@@ -16,7 +16,7 @@ to that stage only, and the start of training (`task.init_checkpoint`) to the fi
     reset   (default) the moments are zero, and bias correction starts with step 1.
     keep    the moments and the optimizer's steps come from the previous stage, and bias correction
             continues; so do the averages of the weights. The learning rate starts again in both
-            cases.
+            cases, and so does a `weight_decay_schedule`.
 
 `--largest_batch` makes stages of a single experiment, whose batch grows up to it:
 

@@ -20,6 +20,7 @@ import tf_lamb.tf_keras
 from tf_lamb.api.optimizers.observation import starts_to_observe
 from tf_lamb.core import checks
 from tf_lamb.model_garden.experiments import averages
+from tf_lamb.tf_keras import schedules
 
 
 class _InOrder(base_config.Config):
@@ -239,6 +240,8 @@ def build(
                 f"weight_decay_schedule.type={kind} is no schedule. Write a number as weight_decay"
             )
         schedule = optimizer_factory.LR_CLS[kind](**weight_decay_schedule[kind])
+        if isinstance(learning_rate, schedules.Stages):  # the rate's `warmup.tf_lamb.begin_step`
+            schedule = schedules.Stages(learning_rate.lengths, (0.0, schedule))
         # A check before training is made in a graph, where no decay can be read.
         arguments["weight_decay"] = schedule if tf.executing_eagerly() else 0.0
     optimizer = transformed(cls, learning_rate, **arguments)

@@ -8,8 +8,8 @@ arguments of the schedule, which documents them. To leave a number that has no d
 YAML is an error before training.
 
 Two have one setting more: `warmup.tf_lamb.begin_step`, the optimizer's step at which the schedule
-begins: 0, unless the optimizer comes with the steps of an earlier stage (`task.init_optimizer`),
-where there need be no warmup (`steps: 0`);
+begins, and a `weight_decay_schedule` with it: 0, unless the optimizer comes with the steps of an
+earlier stage (`task.init_optimizer`), where there need be no warmup (`steps: 0`);
 and `tf_lamb_auto_warmup.decide_every`, the steps from one decision to the next, as a rule those of
 an epoch; `patience` counts decisions. It is rounded up to whole loops (`trainer.steps_per_loop`).
 """
