@@ -199,6 +199,25 @@ def test_each_stage_says_where_it_begins(files, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "config", ["optimizer.type=tf_lamb", "ema.average_decay=0.9", "optimizer.type=adamw"]
+)
+def test_a_stage_begins_after_the_updates_of_the_one_before(files, tmp_path, config):
+    """Which are fewer than its steps where some were skipped."""
+    stages = both(files, tmp_path, f"trainer.optimizer_config.{config}")
+    first, _ = train_stages.prepare(stages, True)
+    trainer = trainer_of(first, one_device())
+    folder = str(tmp_path / "stage_1")
+    train_utils.serialize_config(first, folder)
+    manager = tf.train.CheckpointManager(trainer.checkpoint, folder, 1)
+    for steps, updates, expected in ((10, 7, 7 + 12 - 10), (12, 8, 8)):
+        trainer.global_step.assign(steps)
+        trainer.optimizer.iterations.assign(updates)
+        manager.save()
+        _, second = train_stages.prepare(stages, True)
+        assert second.trainer.optimizer_config.warmup.tf_lamb.begin_step == expected
+
+
+@pytest.mark.parametrize(
     ("change", "keep", "expected"),
     [
         ("task.model.encoder.bert.max_position_embeddings=32", False,

@@ -180,8 +180,9 @@ def prepare(
                     checked.task.init_optimizer = False
             check_run(checked, mode, stage.model_dir, stage.experiment, seed)
         parsed.append(params)
-        steps = max(params.trainer.train_steps, checkpoints.steps_done(stage.model_dir))
-        begin = steps + getattr(params.trainer.optimizer_config.warmup.get(), "begin_step", 0)
+        begin_step = getattr(params.trainer.optimizer_config.warmup.get(), "begin_step", 0)
+        left = max(params.trainer.train_steps - checkpoints.steps_done(stage.model_dir), 0)
+        begin = (checkpoints.updates_done(stage.model_dir) or begin_step) + left
         if not model_dirs.is_over(params, stage.model_dir, mode):
             print(
                 f"Stage {i + 1} of {len(stages)}: {stage.experiment}, "

@@ -8,6 +8,7 @@ a disk or by a hand, and so may what it names. TensorFlow would then begin anew,
 import contextlib
 import json
 import os
+import re
 import uuid
 
 import tensorflow as tf
@@ -74,9 +75,19 @@ def reader(folder: str):
 
 def steps_done(folder: str) -> int:
     """The step of the checkpoint from which a run in this folder goes on; 0 if there is none."""
-    found, step = reader(folder), "global_step/.ATTRIBUTES/VARIABLE_VALUE"
+    return _count(folder, "global_step")
+
+
+def updates_done(folder: str) -> int:
+    """The same in steps of the optimizer, which counts none that it skipped."""
+    return _count(folder, r"optimizer/(\w+/)*_?iter(ations)?")  # in whatever wraps it
+
+
+def _count(folder, name) -> int:
+    found, name = reader(folder), re.compile(rf"{name}/\.ATTRIBUTES/VARIABLE_VALUE")
+    paths = filter(name.fullmatch, found.get_variable_to_shape_map() if found else ())
     try:
-        return int(found.get_tensor(step)) if found and found.has_tensor(step) else 0
+        return next((int(found.get_tensor(path)) for path in paths), 0)
     except _UNREADABLE:  # `last_whole` says so
         return 0
 
