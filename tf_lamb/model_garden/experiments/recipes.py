@@ -188,11 +188,19 @@ def fill_in(name: str, batch_size: int, params, own: dict | None = None) -> tupl
     return text, settings
 
 
-def _stretched(steps, stretch):
-    """A number of steps, or a list of them."""
-    if isinstance(steps, list):
-        return [_stretched(each, stretch) for each in steps]
-    return max(nearest(steps * stretch), 1)
+def _multiplied(schedule, factor) -> dict:
+    """The settings of a schedule that are rates, multiplied."""
+    return _each(schedule, RATES, lambda rate: rate * factor)
+
+
+def _stretched(schedule, stretch, before=0, after=0) -> dict:
+    """Those that are steps, stretched; behind a warmup of so many steps before, and after."""
+    return _each(schedule, _STEPS, lambda n: max(nearest((n + before) * stretch) - after, 1))
+
+
+def _each(schedule, names, change) -> dict:
+    found = {key: value for key, value in schedule.as_dict().items() if value and key in names}
+    return {k: [*map(change, v)] if isinstance(v, list) else change(v) for k, v in found.items()}
 
 
 def _other_steps(config, stretch):
@@ -200,12 +208,12 @@ def _other_steps(config, stretch):
     kind, optimizer = config.optimizer.type, config.optimizer.get()
     adascale = getattr(optimizer, "adascale", None)
     if adascale is not None and (steps := adascale.scale_invariant_steps):
-        yield ("optimizer", kind, "adascale", "scale_invariant_steps"), _stretched(steps, stretch)
+        place = "optimizer", kind, "adascale", "scale_invariant_steps"
+        yield place, max(nearest(steps * stretch), 1)
     decay: Any = getattr(optimizer, "weight_decay_schedule", None)
-    for key, steps in decay.get().as_dict().items() if decay is not None and decay.type else ():
-        if key in _STEPS and steps:
-            place = "optimizer", kind, "weight_decay_schedule", decay.type, key
-            yield place, _stretched(steps, stretch)
+    if decay is not None and decay.type:
+        for key, steps in _stretched(decay.get(), stretch).items():
+            yield ("optimizer", kind, "weight_decay_schedule", decay.type, key), steps
     if config.ema is not None and (steps := config.ema.start_step) > 0:
         yield ("ema", "start_step"), nearest(steps * stretch)
 
@@ -254,60 +262,36 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
     recipe = SCALING[name](batch_size, tuned, peak, share, examples, epochs=1, **moving)
     warmed_steps = max(recipe.warmup_steps, 1) if warmup_steps else 0  # a warmup stays one
     warmed = at(own, f"trainer.optimizer_config.warmup.{config.warmup.type}.{length}")
-    if warmed is None and warmed_steps > steps:
+    if warmed is None and (warmed := warmed_steps) > steps:
         raise ValueError(
             f"{recipe.title}: warmup is longer than training, {warmed_steps:,} > {steps:,} "
             "steps. Train for longer, or take a smaller batch"
         )
+    checks.integer(f"warmup.{config.warmup.type}.{length}", warmed, 0)
 
     factor = recipe.learning_rate / peak
     # Decay may end so many steps after warmup. An exponential one has a period, and no end.
-    before = after = 0
-    if ours and warmup.handover == "continuous" and "exponential" not in rate.type:
-        before = warmup_steps
-        after = (
-            warmed_steps if warmed is None else checks.integer("warmup.tf_lamb.steps", warmed, 0)
-        )
-
-    def scale(key, value):
-        if isinstance(value, list):
-            return [scale(key, each) for each in value]
-        if key in _STEPS:
-            return max(nearest((value + before) * stretch) - after, 1)
-        return value * factor
-
-    found = {
-        "learning_rate": {rate.type: _each(scale, rate.get())},
-        **_moved(config, recipe, moving),
-    }
+    begins = ours and warmup.handover == "continuous" and "exponential" not in rate.type
+    before, after = (warmup_steps, warmed) if begins else (0, 0)
+    curve = _multiplied(rate.get(), factor) | _stretched(rate.get(), stretch, before, after)
     if on_decay:
-        curve = found["learning_rate"][rate.type]
         all_of_it = {**rate.get().as_dict(), **curve, **said}
-        step = warmed_steps if warmed is None else warmed
-        curve.update(decays.with_peak(rate.type, all_of_it, step, recipe.learning_rate))
+        curve |= decays.with_peak(rate.type, all_of_it, warmed, recipe.learning_rate)
+    found = {"learning_rate": {rate.type: curve}, **_moved(config, recipe, moving)}
     if warmup_steps:
-        new = {**_each(scale, warmup), length: warmed_steps}
+        new = {**_multiplied(warmup, factor), length: warmed_steps}
         found["warmup"] = {config.warmup.type: new}
-    ratio = f"x {tuned:,} / {batch_size:,} = "
-    training = f"{steps:,} steps, as --params_override has it"
-    if at(own, "trainer.train_steps") is None:
-        training = f"{train_steps:,} steps {ratio}{steps:,} steps"
-    warming = f"{warmup_steps:,} steps {ratio}{warmed_steps:,} steps"
-    as_many_examples = nearest(Fraction(warmup_steps * tuned, batch_size))
-    if warmed_steps == warmup_steps:
-        warming = f"{warmup_steps:,} steps, as before"
-    elif warmed_steps < as_many_examples:
-        warming = f"{warmed_steps:,} steps, cut to a quarter of training"
-    elif name == TRANSFER and warmed_steps > as_many_examples:
-        warming = f"{warmed_steps:,} steps, raised to a tenth of training"
+    training = f"{train_steps:,} steps x {tuned:,} / {batch_size:,} = {steps:,} steps"
+    if at(own, "trainer.train_steps") is not None:
+        training = f"{steps:,} steps, as --params_override has it"
     text = "\n  ".join(
         [
             f"{recipe.title} from batch {tuned:,}, at which this experiment was tuned, to "
             f"{batch_size:,}",
             *_without_epochs(recipe, name),
-            *_on_the_curve(rate, found["learning_rate"][rate.type], peak, recipe.learning_rate),
+            *_on_the_curve(rate, curve, peak, recipe.learning_rate),
             f"training = {training}",
-            f"warmup = {warming}",
+            f"warmup = {_warming(name, warmup_steps, warmed_steps, tuned, batch_size)}",
             f"source: {recipe.source}",
         ]
     )
@@ -337,6 +321,18 @@ def _moved(config, recipe, moving: dict) -> dict:
     return found
 
 
+def _warming(name, before, after, tuned, batch_size) -> str:
+    """What became of the steps of a warmup."""
+    as_many_examples = nearest(Fraction(before * tuned, batch_size))
+    if after == before:
+        return f"{before:,} steps, as before"
+    if after < as_many_examples:
+        return f"{after:,} steps, cut to a quarter of training"
+    if name == TRANSFER and after > as_many_examples:
+        return f"{after:,} steps, raised to a tenth of training"
+    return f"{before:,} steps x {tuned:,} / {batch_size:,} = {after:,} steps"
+
+
 def _without_epochs(recipe, name) -> list[str]:
     """The arithmetic but for what counts in epochs, of which nothing is known here."""
     if name != TRANSFER:
@@ -351,9 +347,3 @@ def _on_the_curve(rate, new, peak, scaled) -> list[str]:
         return []
     begins = f"initial_learning_rate = {now:.4g} ({first:g} before)"
     return [f"peak, where warmup ends = {scaled:.4g}: {begins}"]
-
-
-def _each(scale, config) -> dict:
-    """The settings that are rates or steps, scaled."""
-    scaled = RATES | _STEPS
-    return {k: scale(k, v) for k, v in config.as_dict().items() if v and k in scaled}
