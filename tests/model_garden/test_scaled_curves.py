@@ -25,9 +25,13 @@ def scaled(batch_size, rate, recipe="legw", **warmup):
     return filled(batch_size, rate, warmup, recipe)
 
 
-def filled(batch_size, rate, warmup, recipe="legw", own=None):
+def filled(batch_size, rate, warmup, recipe="legw", own=None, **optimizer):
     params = exp_factory.get_exp_config("lamb/bert_pretraining")
-    config = {"learning_rate": chosen(rate), "warmup": warmup}
+    config = {
+        "learning_rate": chosen(rate),
+        "warmup": warmup,
+        "optimizer": {"tf_lamb": optimizer},
+    }
     params.override(
         {
             "task": {"train_data": {"global_batch_size": 64}},
@@ -73,6 +77,26 @@ def test_a_batch_of_more_than_all_examples_is_refused():
     rate = {"tf_lamb_constant": {"learning_rate": 1.0}}
     with pytest.raises(ValueError, match=r"1,000 steps x 64 / 200,000 = 0.32 steps"):
         scaled(200_000, rate)
+
+
+@pytest.mark.parametrize(("recipe", "factor"), [("transfer", 2), ("sqrt_scaling", 1)])
+def test_a_weight_decay_schedule_is_moved_as_a_weight_decay(recipe, factor):
+    """By `transfer`, at 4 times the batch: twice the rate, a quarter of the steps."""
+    decay = {"stepwise": {"boundaries": [500, 900], "values": [0.1, 0.02, 0.0]}}
+    own = {"weight_decay": 0.0, "weight_decay_schedule": chosen(decay)}
+    warmup = {"type": "tf_lamb", "tf_lamb": {"steps": 100}}
+    _, trainer = filled(256, DECAYS["ours"], warmup, recipe, **own)
+    moved = merged(
+        decay, trainer["optimizer_config"]["optimizer"]["tf_lamb"]["weight_decay_schedule"]
+    )
+    assert moved["stepwise"]["boundaries"] == [125, 225]
+    assert moved["stepwise"]["values"] == pytest.approx([0.1 * factor, 0.02 * factor, 0.0])
+
+
+def test_a_weight_decay_schedule_that_transfer_cannot_move_is_refused():
+    own = {"weight_decay_schedule": {"type": "power"}}
+    with pytest.raises(ValueError, match=r"scale optimizer.tf_lamb.weight_decay_schedule.type=pow"):
+        filled(256, DECAYS["ours"], LINEAR, "transfer", **own)
 
 
 # Model Garden's own warmups, which end on the curve of the decay.

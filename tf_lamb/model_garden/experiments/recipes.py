@@ -210,26 +210,29 @@ def _other_steps(config, stretch):
     if adascale is not None and (steps := adascale.scale_invariant_steps):
         place = "optimizer", kind, "adascale", "scale_invariant_steps"
         yield place, max(nearest(steps * stretch), 1)
-    decay: Any = getattr(optimizer, "weight_decay_schedule", None)
-    if decay is not None and decay.type:
+    if decay := _decay_schedule(optimizer):
         for key, steps in _stretched(decay.get(), stretch).items():
             yield ("optimizer", kind, "weight_decay_schedule", decay.type, key), steps
     if config.ema is not None and (steps := config.ema.start_step) > 0:
         yield ("ema", "start_step"), nearest(steps * stretch)
 
 
-def _peak(rate) -> float:
+def _decay_schedule(optimizer) -> Any:
+    """What weight decay follows, if it is a schedule."""
+    schedule = getattr(optimizer, "weight_decay_schedule", None)
+    return schedule if schedule is not None and schedule.type else None
+
+
+def _peak(name: str, schedule) -> float:
     """The largest rate of a schedule."""
-    if rate.type not in _SCALABLE and not str(rate.type).startswith("tf_lamb_"):
+    if schedule.type not in _SCALABLE and not str(schedule.type).startswith("tf_lamb_"):
         raise ValueError(
-            f"--global_batch_size cannot scale learning_rate.type={rate.type}, only "
+            f"--global_batch_size cannot scale {name}.type={schedule.type}, only "
             f"{', '.join(_SCALABLE)} and those of tf_lamb. Write what this batch needs into a YAML"
         )
-    rates = [v for k, v in rate.get().as_dict().items() if k in RATES and v is not None]
+    rates = [v for k, v in schedule.get().as_dict().items() if k in RATES and v is not None]
     if not rates:
-        raise ValueError(
-            f"trainer.optimizer_config.learning_rate.{rate.type} names no rate to scale"
-        )
+        raise ValueError(f"trainer.optimizer_config.{name}.{schedule.type} names no rate to scale")
     return max(max(r) if isinstance(r, list) else r for r in rates)
 
 
@@ -238,7 +241,7 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
     tuned, train_steps = params.task.train_data.global_batch_size, params.trainer.train_steps
     config = params.trainer.optimizer_config
     rate, warmup = config.learning_rate, config.warmup.get()
-    peak, ours = _peak(rate), config.warmup.type == "tf_lamb"
+    peak, ours = _peak("learning_rate", rate), config.warmup.type == "tf_lamb"
     length = "steps" if ours else "warmup_steps"
     warmup_steps = getattr(warmup, length, None) or 0
     on_decay = warmup is not None and not ours  # where Model Garden's own warmups end
@@ -308,6 +311,9 @@ def _moving(config) -> dict:
     """The settings that `transfer` moves, of an optimizer that has them."""
     optimizer = config.optimizer.get()
     found = {name: getattr(optimizer, name, None) for name in _OF_OPTIMIZER}
+    if decay := _decay_schedule(optimizer):
+        name = f"optimizer.{config.optimizer.type}.weight_decay_schedule"
+        found["weight_decay"] = _peak(name, decay)
     found["ema_momentum"] = config.ema.average_decay if config.ema is not None else None
     return {name: value for name, value in found.items() if value}
 
@@ -315,6 +321,10 @@ def _moving(config) -> dict:
 def _moved(config, recipe, moving: dict) -> dict:
     """The same settings as the recipe has them."""
     own = {name: getattr(recipe, name) for name in moving if name in _OF_OPTIMIZER}
+    decay = _decay_schedule(config.optimizer.get())
+    if decay and "weight_decay" in own:
+        factor = own.pop("weight_decay") / moving["weight_decay"]
+        own["weight_decay_schedule"] = {decay.type: _multiplied(decay.get(), factor)}
     found = {"optimizer": {config.optimizer.type: own}} if own else {}
     if "ema_momentum" in moving:
         found["ema"] = {"average_decay": recipe.ema_momentum}
