@@ -1,5 +1,7 @@
 """AdaScale and the noise scale in Model Garden: its trainer, its runner, its checkpoints."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,6 +19,7 @@ from support.garden import (
 )
 
 import tf_lamb.tf_keras
+from tf_lamb.core import noise
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.running import actions, runner
 
@@ -102,6 +105,27 @@ def test_one_part_is_refused_before_the_first_step(records):
         trainer_of(params, one_device())
     params.trainer.optimizer_config.optimizer.tf_lamb.adascale.previous_gradient = True
     assert runner.measuring(trainer_of(params, one_device()).optimizer).biased
+
+
+def test_a_run_that_went_back_says_the_error_of_one_that_did_not():
+    random, averages = np.random.default_rng(1), noise.Averages(0.0, 0.0, 0)
+    measured = types.SimpleNamespace(
+        smoothing=0.9, group_names=("all",), averages=lambda: averages,
+        noise_scale=lambda batch: {"model": noise.noise_scale(*averages[:2], batch)},
+    )  # fmt: skip
+    straight, back = (actions.NoiseScale(measured, 8) for _ in range(2))
+    for step in range(40):
+        moments = random.normal([10.0, 1.0], 0.1)
+        averages = noise.average(np, averages, *moments, theta=0.9)
+        if step < 20 or step >= 30:  # the others come to nothing
+            straight({})
+        back({})
+        if step == 19:
+            kept = averages
+        elif step == 29:
+            averages = kept
+    assert "(standard error" in straight.advice()
+    assert back.advice() == straight.advice()
 
 
 def test_shared_batch_statistics_are_known():

@@ -91,7 +91,9 @@ class NoiseScale:
     def __call__(self, output):
         """Adds to the output of a loop."""
         output.update(scales(self._optimizer, self._batch_size))
-        self._averages.append(self._optimizer.averages())
+        now = self._optimizer.averages()
+        # Where the run went back to a checkpoint, what was read after it is no part of these.
+        self._averages = [*(each for each in self._averages if each.count < now.count), now]
 
     def advice(self) -> str:
         """The critical batch size, what the present batch costs, and a better one."""
