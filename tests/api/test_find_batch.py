@@ -109,9 +109,10 @@ def test_a_reading_of_noise_gives_a_table_a_recipe_and_code(frontend):
     assert "cost" in text and "largest by the deadline" in text and "network as given" in text
     recipe = found.recipe()
     assert recipe.batch_size == found.batch_size
-    an_epoch = math.ceil(found.examples / found.batch_size)
+    calls = found.row.accumulation
+    an_epoch = math.ceil(found.examples / (found.batch_size // calls)) / calls
     assert 0 <= recipe.train_steps - found.row.steps < an_epoch  # whole epochs, as `fit` has them
-    assert recipe.train_steps == found.epochs * an_epoch
+    assert recipe.train_steps == math.floor(found.epochs * an_epoch)
     assert RATE < recipe.learning_rate < RATE * found.batch_size / BATCH
     # Whatever Keras `tf_lamb.find_rate` is of.
     assert f"tf_lamb.{frontend}.find_rate(\n    model, (x, y), {found.batch_size}," in found.code
@@ -123,6 +124,21 @@ def test_a_reading_of_noise_gives_a_table_a_recipe_and_code(frontend):
     late = search(ours, linear(host), noise_scale=500, deadline=1e-6)
     with pytest.raises(ValueError, match="No batch ends within 1e-06 hours"):
         late.batch_size  # noqa: B018
+
+
+def test_fit_makes_the_steps_of_the_recipe_where_gradients_accumulate():
+    """No epoch ends with an update: the next one goes on with it."""
+    host, ours = FRONTENDS["keras"]
+    x, y = quadratic(600)
+    told = {"noise_scale": 5000, "micro_batch_size": 64, "deadline": 1.0}
+    found = search(ours, linear(host), (x, y), baseline_epochs=40, **told)
+    calls, recipe = found.row.accumulation, found.recipe()
+    assert (found.batch_size, calls, recipe.epochs) == (512, 8, found.epochs)
+    own = ours.SGDP(recipe.schedule(ours.schedules), gradient_accumulation_steps=calls)
+    model = linear(host, own)
+    model.fit(x, y, batch_size=64, epochs=found.epochs, verbose=0)
+    assert int(own.iterations) == recipe.train_steps
+    assert 0 <= recipe.train_steps - found.row.steps < math.ceil(600 / 512)
 
 
 def state_of(model):

@@ -418,11 +418,14 @@ def test_the_cost_counts_the_batches_for_batch_normalization(monkeypatch):
 
 @pytest.mark.parametrize("optimizer", ["SGD", "SGDP"])
 def test_the_code_trains_to_the_end_of_the_schedule_in_micro_batches(optimizer):
-    """A schedule counts micro-batches in Keras's optimizers, and updates in ours."""
+    """A schedule counts micro-batches in Keras's optimizers, and updates in ours.
+
+    An epoch has 25 micro-batches, and an update goes on into the next one.
+    """
     host, ours = FRONTENDS["keras"]
     model, (x, y) = linear(host), data()
     found = search(
-        ours, model, optimizers=[optimizer], micro_batch_size=16, epochs=2, budget=1.7
+        ours, model, None, 128, optimizers=[optimizer], micro_batch_size=64, epochs=8, budget=1.7
     )  # fmt: skip
     exec(found.code, {"model": model, "found": found, "x": x, "y": y})
     assert int(model.optimizer.iterations) == found.train_steps == 100

@@ -59,19 +59,25 @@ class FoundBatch:
     @property
     def epochs(self) -> int:
         """Whole epochs to the baseline's loss at this batch, for the steps of the table."""
-        return math.ceil(self.row.steps / math.ceil(self.examples / self.row.batch))
+        return math.ceil(self.row.steps * self.row.accumulation / self._calls)
+
+    @property
+    def _calls(self) -> int:
+        """Micro-batches in an epoch of `fit`; an update goes on beyond its end."""
+        return math.ceil(self.examples / (self.row.batch // self.row.accumulation))
 
     def recipe(self) -> Recipe:
         """The baseline at this batch, by `recipes.transfer`; what that does not move stays."""
         name, config = type(self.optimizer).__name__, self.optimizer.get_config()
         decay = config.get("weight_decay") or None
         noise = self.answer.steps.noise
+        updates = self.epochs * self._calls // self.row.accumulation
         moved = transfer(
             self.batch_size,
             self.answer.baseline,
             self.learning_rate,
             examples=self.examples,
-            epochs=self.epochs,
+            epochs=updates / math.ceil(self.examples / self.batch_size),  # these make as many
             baseline_epochs=self.baseline_epochs,
             optimizer=name if name in EXPONENTS else None,
             weight_decay=None if isinstance(decay, dict) else decay,  # a schedule
@@ -80,7 +86,7 @@ class FoundBatch:
             noise_scale=noise if 0 < noise < math.inf else None,
         )
         stays = {n: v for n, v in told_by(self.optimizer).items() if getattr(moved, n) is None}
-        return dataclasses.replace(moved, **stays)
+        return dataclasses.replace(moved, epochs=self.epochs, **stays)
 
     @property
     def code(self) -> str:

@@ -141,7 +141,7 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
         candidates = _candidates(
             host, ours, model, optimizers, ratio, baseline_learning_rate, calls
         )  # fmt: skip
-        total = fit_steps(epochs, read.examples, batch_size)
+        total = fit_steps(epochs, read.examples, batch_size // calls) // calls
         if total < search.SHORTEST:
             raise ValueError(
                 f"A run of {total:,} steps is too short to be searched, {search.SHORTEST} are the "
