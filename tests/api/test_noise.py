@@ -126,6 +126,17 @@ def test_readings_tell_how_precise_the_last_one_is(frontend):
 
 
 @every_frontend
+def test_a_second_model_has_readings_of_its_own(frontend):
+    """Though its only reading comes at the step of the first one's."""
+    ours = FRONTENDS[frontend][1]
+    watch = ours.NoiseScale(16, verbose=False)
+    for smoothing in (0.9, 0.1):
+        model = regression(frontend, scaled(frontend, 2, smoothing=smoothing))
+        fit(model, epochs=1, callbacks=[watch])
+        assert watch.history["noise_scale"] == [model.optimizer.noise_scale(16)["model"]]
+
+
+@every_frontend
 def test_advice_says_that_it_is_biased(frontend):
     ours = FRONTENDS[frontend][1]
     make = maker(frontend)

@@ -56,8 +56,9 @@ class NoiseScale(Callback):
         S/S_min = 1 + B_crit/B        E/E_min = 1 + B/B_crit
 
     B_simple grows during training. The callback does not change training. It adds `noise_scale` to
-    the logs of each epoch, for `History` and TensorBoard. `history` has every reading; `plot()`
-    draws them. The callback prints its advice when training ends.
+    the logs of each epoch, for `History` and TensorBoard. `history` has every reading, and begins
+    anew with another optimizer; `plot()` draws them. The callback prints its advice when training
+    ends.
 
     `standard_error()` is that of the last reading, relative to it. It follows from the readings
     before, so that there have to be several while the averages reach back, over 1/(1 - smoothing)
@@ -94,12 +95,18 @@ class NoiseScale(Callback):
         super().__init__(every)
         self.batch_size = checks.integer("batch_size", batch_size)
         self._verbose = checks.flag("verbose", verbose)
+        self._forget()
+
+    def _forget(self):
         self.history: dict[str, list] = {"step": [], "noise_scale": []}
         self._averages: list[noise.Averages] = []
 
     def _find(self, model):
         how = "compile with optimizer=tf_lamb.MeasureNoise(optimizer)"
-        return find(self, model, MeasureNoise, f"needs an optimizer that measures: {how}")
+        found = find(self, model, MeasureNoise, f"needs an optimizer that measures: {how}")
+        if found is not self._optimizer:
+            self._forget()
+        return found
 
     def _read_now(self):
         step = self._optimizer.updates
@@ -109,7 +116,7 @@ class NoiseScale(Callback):
         for name, value in scales(self._optimizer, self.batch_size).items():
             self.history.setdefault(name, []).append(value)
         averages = self._optimizer.averages()
-        if self._averages and averages.count < self._averages[-1].count:  # another optimizer's
+        if self._averages and averages.count < self._averages[-1].count:  # its state was put back
             self._averages.clear()
         self._averages.append(averages)
 
