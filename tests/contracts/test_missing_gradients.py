@@ -16,8 +16,8 @@ from support.frontends import (
 ARGUMENTS = {"weight_decay": 0.1, "epsilon": 0.1}
 
 
-def run(frontend, micro_batches, steps=None, wrap=None, **arguments):
-    """The variables after each call, two of them; a gradient for each or None."""
+def run(frontend, micro_batches, steps=None, wrap=None, leave_out=False, **arguments):
+    """The variables after each call, two of them; a gradient for each or None, or left out."""
     ours, arguments = FRONTENDS[frontend][1], {**ARGUMENTS, **arguments}
     optimizer = ours.LAMB(0.1, gradient_accumulation_steps=steps, **arguments)
     if wrap:
@@ -26,7 +26,12 @@ def run(frontend, micro_batches, steps=None, wrap=None, **arguments):
     variables = [new_variable(frontend, np.full(3, w), path=name) for name, w in start.items()]
     seen = []
     for gradients in micro_batches:
-        apply(optimizer, [g if g is None else np.full(3, g) for g in gradients], variables)
+        pairs = [
+            (None if g is None else np.full(3, g), v)
+            for g, v in zip(gradients, variables, strict=True)
+            if g is not None or not leave_out
+        ]
+        apply(optimizer, *zip(*pairs, strict=True))
         seen.append([array(v) for v in variables])
     return seen
 
@@ -34,7 +39,7 @@ def run(frontend, micro_batches, steps=None, wrap=None, **arguments):
 @every_frontend
 @pytest.mark.parametrize("arguments", [
     {}, {"global_clipnorm": 0.5}, {"layer_groups": ["."]}, {"use_ema": True},
-    {"on_nonfinite": "propagate"}, {"wrap": "MeasureNoise"},
+    {"on_nonfinite": "propagate"}, {"wrap": "MeasureNoise"}, {"leave_out": True},
 ], ids=str)  # fmt: skip
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 @uncompiled()

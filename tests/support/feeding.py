@@ -59,6 +59,8 @@ class Feed:
     With `traced`, a step is a graph of TensorFlow's; on JAX, what a plain call compiles.
     """
 
+    leaves_out = False  # what has a gradient of None
+
     def __init__(self, frontend, make, replicas=1, dtype="float32", traced=False, strategy=None):
         self.replicas, self.traced = replicas, traced
         self.strategy = strategy or (mirrored(replicas) if replicas > 1 else None)
@@ -80,7 +82,10 @@ class Feed:
         """What a replica does."""
         # As those of a tape, they are on the replica's device.
         gradients = [g if g is None or not self.strategy else tf.identity(g) for g in gradients]
-        self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
+        pairs = zip(gradients, self.variables, strict=True)
+        self.optimizer.apply_gradients([
+            (g, v) for g, v in pairs if g is not None or not self.leaves_out
+        ])  # fmt: skip
 
     def tensors(self, parts, key, dtype="float32"):
         """What each replica has for a variable: the sum over replicas is the mean."""

@@ -94,7 +94,10 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
         variables = [v for _, v in pairs]
         positions = [self._index_dict[self._var_key(v)] for v in variables]
         known = self._known()
-        others = [self._index_dict[self._var_key(v)] for _, v in missing]
+        others = []
+        if isinstance(self.inner_optimizer, LayerwiseOptimizer):
+            without = self.inner_optimizer.without_gradient(variables)
+            others = [self._index_dict[self._var_key(v)] for v in without]
         if self._gathers:
             self._gather(gradients, positions, others)
             summed = None

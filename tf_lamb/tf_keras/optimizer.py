@@ -121,13 +121,18 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             with tf.name_scope(name or self.name), tf.init_scope():
                 self.build([v for _, v in pairs])
         pairs = self.without_frozen(pairs)
-        if self.gradient_accumulation_steps:
+        if pairs and self.gradient_accumulation_steps:
             aggregate = kwargs.pop("experimental_aggregate_gradients", True)
             skip = skip_gradients_aggregation or not aggregate
             pairs = self.own_parts(pairs, aggregated=skip)
             skip_gradients_aggregation = True
-            self._missing = tuple(v for g, v in pairs if g is None)
+            self._missing = self.without_gradient([v for g, v in pairs if g is not None])
         return super().apply_gradients(pairs, name, skip_gradients_aggregation, **kwargs)
+
+    def without_gradient(self, variables):
+        """The other variables that accumulate: they have a gradient of None, or are left out."""
+        given = cast(Plan, self.plan).frozen.union(map(self._index_of, variables))
+        return tuple(v for i, v in enumerate(self._of_build) if i not in given)
 
     def own_parts(self, pairs, aggregated=False):
         """Pairs with gradients of which the sum over replicas is what accumulates."""
