@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from support.frontends import FRONTENDS, array, every_frontend, precision
+from support.frontends import BACKEND, FRONTENDS, array, every_frontend, new_variable, precision
 from support.own_arrays import assert_own_arrays
 from support.small_model import data, fit, go_on, two_layers
 
@@ -154,3 +154,38 @@ def test_a_frozen_layer_has_an_average_from_the_first_update_on(frontend):
     before = [array(v) for v in model.layers[0].variables]
     go_on(model, epochs=2)
     assert_same(averages_of(model, of=2), before)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_a_variable_without_a_gradient_is_averaged_as_in_keras(traced):
+    """And overwritten by its average, in the step that it has no gradient in."""
+    own = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 3}
+    ours = FRONTENDS["keras"][1].LARS(0.1, momentum=0.0, exclude_from_layer_adaptation=["."], **own)
+    trained = []
+    for optimizer in (ours, keras.optimizers.SGD(0.1, **own)):
+        variables = [new_variable("keras", np.full(3, w), path=p) for p, w in (("a", 1), ("b", 2))]
+        optimizer.build(variables)
+        for both in (True, True, False):
+            step(optimizer, variables, both, traced)
+        trained.append(list(map(array, variables)))
+    assert_same(*trained, 1e-6)
+
+
+def step(optimizer, variables, both, traced):
+    """With a gradient of the second variable or none; compiled, on JAX without a state."""
+    given = [keras.ops.ones((3,)), keras.ops.full((3,), 3.0) if both else None]
+    if traced and BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        tf.function(lambda: optimizer.apply(given, variables))()
+    elif traced and BACKEND == "jax":
+        import jax
+
+        state = [[v.value for v in each] for each in (optimizer.variables, variables)]
+        new = jax.jit(lambda slots, weights: optimizer.stateless_apply(slots, given, weights))
+        weights, slots = new(*state)
+        for own, value in zip([*variables, *optimizer.variables], weights + slots, strict=True):
+            own.assign(value)
+    else:
+        optimizer.apply(given, variables)

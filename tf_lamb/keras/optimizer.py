@@ -148,7 +148,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             [own(sums[i]) for i in indices] if sums else [],
             [
                 (own(average), Stored(own(v), (), own(master)))
-                for average, (v, _, master) in self._averages(indices)
+                for average, (v, _, master) in self._averages(self._averaged(variables))
             ],
             self._observer.of(indices),
             [own(counter) for counter in self._guard.counters],
@@ -186,14 +186,20 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if self.use_ema:
             made = host.native(self._has_averages)
             frozen = cast(Plan, self.plan).frozen
-            waiting = set(range(len(self._slots))) - frozen
-            waiting -= {self._get_variable_index(v) for v in trained}
+            waiting = set(range(len(self._slots))) - frozen - self._averaged(trained)
             for average, stored in self._averages(waiting):  # theirs, too, begin with the first
                 kept = ops.convert_to_tensor(average)
                 average.assign(ops.where(made > 0, kept, ops.cast(stored.weight, average.dtype)))
             for average, stored in self._averages(frozen):
                 host.take(average, stored.weight)
             made.assign(ops.maximum(made, ops.cast(stepped, made.dtype)))
+
+    def _averaged(self, variables):
+        """The positions whose averages move with these: of all that is trainable, as in Keras."""
+        frozen = cast(Plan, self.plan).frozen
+        every = enumerate(self._trainable_variables)
+        others = {i for i, v in every if v.trainable and i not in frozen}
+        return others.union(map(self._get_variable_index, variables))
 
     @property
     def _widest(self):
