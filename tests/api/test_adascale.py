@@ -124,6 +124,21 @@ def test_the_inner_optimizer_steps_at_the_scaled_rate(frontend, name):
     assert float(array(optimizer.learning_rate)) == pytest.approx(0.05)
 
 
+@pytest.mark.parametrize("inner", ["LAMB", "AdamP"])
+@every_frontend
+def test_the_first_gradient_of_an_element_is_not_measured(frontend, inner):
+    """As of a row of an embedding that no batch had before: it would be divided by epsilon."""
+    first, none = (Feed(frontend, scaled(frontend, 2, inner=inner)) for _ in range(2))
+    *before, last = gradients(8, 2)
+    untouched = {"kernel": np.float32([[1], [0]]), "bias": 1}
+    for parts in before:
+        parts = [{k: p[k] * untouched[k] for k in p} for p in parts]
+        close(first.step(parts).gain, none.step(parts).gain)
+    first.step(last)
+    none.step([{k: p[k] * untouched[k] for k in p} for p in last])
+    assert first.optimizer.gain == pytest.approx(none.optimizer.gain) != 4
+
+
 @pytest.mark.filterwarnings("ignore:AdaScale with previous_gradient")
 @pytest.mark.parametrize("averaging", ["paper", "debiased"])
 @every_frontend

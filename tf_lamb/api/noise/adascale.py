@@ -1,5 +1,6 @@
 """AdaScale: an optimizer whose learning rate follows the noise of its gradients."""
 
+import math
 from typing import Any
 
 from tf_lamb.api.noise.measured import MeasureNoise
@@ -62,7 +63,7 @@ class AdaScale(MeasureNoise):
 
     For Adam, AdamW, LAMB and AdamP the squares are those of g/(sqrt(v_hat) + epsilon), and the
     learning rate is multiplied by the root of r; in their first 5 steps, when v_hat says little,
-    nothing is measured.
+    nothing is measured, and later no element whose v_hat is still 0.
 
     `optimizer.learning_rate` remains the base batch's, for callbacks that read and set it;
     `optimizer.gain`, `optimizer.scale_invariant_steps` and `optimizer.scaled_learning_rate` are the
@@ -241,10 +242,13 @@ class AdaScale(MeasureNoise):
         # The moments of the step before, so that t is its number; before the first they are zeros.
         t = xp.maximum(xp.cast(inner.iterations, "float32"), 1.0)
         correction = debias(xp, inner.beta_2, t)
-        denominators = {
-            i: xp.sqrt(xp.cast(moment(i), "float32") / correction) + inner.epsilon
-            for i in positions
-        }
+
+        def denominator(v):
+            v = xp.cast(v, "float32")
+            # A row of an embedding may not have been in any batch: g/epsilon would be all there is.
+            return xp.where(v > 0, xp.sqrt(v / correction) + inner.epsilon, math.inf)
+
+        denominators = {i: denominator(moment(i)) for i in positions}
         return lambda gradient, i: xp.cast(gradient, "float32") / denominators[i]
 
     def _is_measured(self):
