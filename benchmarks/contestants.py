@@ -89,6 +89,18 @@ def ours_keras(on_nonfinite="propagate", **own):
     return tf_lamb.keras.LAMB(1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite, **own)
 
 
+def muon_keras():
+    import tf_lamb.keras
+
+    return tf_lamb.keras.Muon(1e-3, weight_decay=0.01, on_nonfinite="propagate")
+
+
+def keras_adamw():
+    import keras
+
+    return keras.optimizers.AdamW(1e-3, weight_decay=0.01)
+
+
 def model_garden():
     from official.modeling.optimization import lamb
 
@@ -190,11 +202,11 @@ def optax(shapes):
     return _held(update, gradients, held)
 
 
-def keras_on_jax(shapes, on_nonfinite="propagate", **own):
+def keras_on_jax(shapes, make=None, **own):
     """Keras 3 with the JAX backend, in one jitted function that takes the weights over."""
     import jax
 
-    optimizer = ours_keras(on_nonfinite, **own)
+    optimizer = (make or ours_keras)(**own)
     weights, gradients = arrays(shapes)
     variables = [keras_variable(w, i) for i, w in enumerate(weights)]
     optimizer.build(variables)
@@ -289,6 +301,8 @@ CONTESTANTS = {
     "Keras Lamb, XLA": tensorflow(keras_lamb, keras_variable, jit_compile=True),
     "optax lamb, jitted": optax,
     "tf_lamb.keras on JAX, jitted": keras_on_jax,
+    "tf_lamb.keras Muon on JAX, jitted": functools.partial(keras_on_jax, make=muon_keras),
+    "Keras AdamW on JAX, jitted": functools.partial(keras_on_jax, make=keras_adamw),
     "timm Lamb": torch(timm),
     "timm Lamb, compiled": torch(timm, compiled=True),
     "pytorch_optimizer Lamb": torch(pytorch_optimizer),
@@ -312,7 +326,8 @@ CONTESTANTS = {
 EVERYWHERE = [name for name in CONTESTANTS if name != "floor on JAX"]
 ON_JAX = [
     "floor on JAX", "optax lamb, jitted", "tf_lamb.keras on JAX, jitted",
-    "tf_lamb.keras on JAX, skipping",
+    "tf_lamb.keras on JAX, skipping", "tf_lamb.keras Muon on JAX, jitted",
+    "Keras AdamW on JAX, jitted",
 ]  # fmt: skip
 
 

@@ -9,7 +9,8 @@ does for one optimizer of Keras, MODULE:CLASS, or of optax, optax:NAME, what the
 `transfer` does for AdamW: it is tuned at the base batch, its rate moves with the square root of the
 batch, and the largest ratio is told at which its result is that of the base. With --tuned it is
 tuned at every batch instead. With --equal the runs are those of as many examples as the base's,
-without what is tuned again and without longer ones; --arm="transfer muon" names the arms.
+without longer ones, and without what is tuned again but for --tuned; --arm="transfer muon" names
+the arms.
 """
 
 import os
@@ -53,8 +54,8 @@ def _decided(name, args):
     with tqdm.tqdm(desc="runs", disable=None) as bar:
         runs = Runs(log, args.processes, bar)
         found = compare(runs, name, specs, arms, longer=not args.equal)
-        if not args.equal and (args.tuned or not args.optimizer):
-            reference(runs, name, specs, found)
+        if args.tuned or not (args.equal or args.optimizer):
+            reference(runs, name, specs, found, longer=not args.equal)
     return found
 
 

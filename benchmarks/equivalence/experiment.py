@@ -81,7 +81,7 @@ def compare(runs, name, specs, arms, longer=True):
     return found
 
 
-def reference(runs, name, specs, found):
+def reference(runs, name, specs, found, longer=True):
     """The same for what is tuned at each batch, beside the base of the same optimizer."""
     frozen = FROZEN["workloads"][name]
     seeds, few = range(1, frozen["seeds"] + 1), frozen["fewer_seeds"]
@@ -95,5 +95,5 @@ def reference(runs, name, specs, found):
         }
         runs.all(sum(made.values(), []))
         for ratio, own in made.items():
-            updates = with_longer(runs, own[:few], target)
+            updates = with_longer(runs, own[:few], target) if longer else []
             found[f"tuned {spec}", ratio] = runs.all(own), updates, bases
