@@ -86,3 +86,22 @@ def test_the_milliseconds_of_soap_are_in_the_log():
         times = f"{step / lamb:.{0 if step > 10 * lamb else 1}f}".removesuffix(".0")
         first = f"{first:.{0 if first > 10 else 1}f}"
         assert cells == [f"{1000 * step:,.0f}", times, first], label
+
+
+def test_the_milliseconds_on_a_gpu_are_in_the_log():
+    """The least of the rounds."""
+    _, *rows = table(PERFORMANCE, "On a GPU")
+    names = {
+        "3.5 copies of the parameters": "floor on JAX",
+        "Keras's AdamW": "Keras AdamW on JAX, jitted",
+        "optax.lamb": "optax lamb, jitted", "tf_lamb.keras.LAMB": "tf_lamb.keras on JAX, jitted",
+        "tf_lamb.keras.Muon": "tf_lamb.keras Muon on JAX, jitted",
+    }  # fmt: skip
+    plain = [[cell.strip("*`") for cell in row] for row in rows]
+    assert [row[0] for row in plain] == list(names)
+    for label, step, cpu, first in plain:
+        lines = runs("update_gpu", name=names[label])
+        least = {what: min(line[what] for line in lines) for what in ("step", "cpu", "first")}
+        digits = 1 if least["step"] > 1e-3 else 2
+        assert step == f"{1000 * least['step']:.{digits}f}"
+        assert (cpu, first) == (f"{1000 * least['cpu']:.{digits}f}", f"{least['first']:.1f}")

@@ -13,6 +13,7 @@ import functools
 import importlib.metadata
 import os
 import re
+import warnings
 from typing import Any
 
 from tf_lamb.core import messages
@@ -185,7 +186,9 @@ def devices(topology: Topology) -> tuple:
 
 def compile_lowered(lowered: Any) -> Program:
     """Compiles what `jax.jit(...).lower(...)` made for the devices of a topology."""
-    with _refusals():
+    with _refusals(), warnings.catch_warnings():
+        # JAX keeps what was compiled for a topology, too, and cannot read it again (0.10.2).
+        warnings.filterwarnings("ignore", "Error reading persistent compilation cache")
         compiled = lowered.compile()
     return _program(compiled.memory_analysis(), compiled.cost_analysis(), compiled.as_text())
 
