@@ -57,6 +57,12 @@ def _prefix_in(tf, folder):
 
 def optimizer_config(path):
     """The serialized optimizer in an HDF5 file."""
+    if os.path.isdir(path):
+        raise ValueError(
+            f"{os.fspath(path)!r} is a folder: a SavedModel or a checkpoint has no config of an "
+            'optimizer. Write it out: {"class_name": "Addons>LAMB", "config": {...}}. '
+            "`migrate` takes the slots from the folder."
+        )
     with _opened(os.fspath(path)) as file:
         return _optimizer_config(file, path)
 
