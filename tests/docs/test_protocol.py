@@ -189,6 +189,12 @@ def test_the_page_has_what_the_log_decides_of_fashion():
     said = words(RESULTS)
     unchanged = [100 * rows["unchanged adamw", ratio]["worse"] for ratio in (8, 32)]
     assert "AdamW loses {:.2f} and {:.2f} points at 8 and 32 times".format(*unchanged) in said
+    grown = of_arm("growing adamw", rows)
+    ends = sorted(100 * row["worse"] for row in grown)
+    updates = sorted(row["updates"] for row in grown)
+    assert f"{ends[0]:.2f} to {ends[-1]:.2f} points above at every ratio" in said
+    assert f"in {updates[0]:,.0f} to {updates[-1]:,.0f} of 23,936 updates" in said
+    assert max(row["bound"] for row in grown) < 0.003
     base = [line["test"] for line in found["tuned adamw", 1][0]]
     moved = ([line["test"] for line in found["transfer muon", ratio][0]] for ratio in (8, 32))
     (mean, high), (then, most) = (
