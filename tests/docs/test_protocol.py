@@ -195,6 +195,16 @@ def test_the_page_has_what_the_log_decides_of_fashion():
     assert f"{ends[0]:.2f} to {ends[-1]:.2f} points above at every ratio" in said
     assert f"in {updates[0]:,.0f} to {updates[-1]:,.0f} of 23,936 updates" in said
     assert max(row["bound"] for row in grown) < 0.003
+    final = {
+        cell: np.mean([line["valid"][-1] for line in found[cell][0]])
+        for cell in [("tuned adamw", 1), *(("growing adamw", k) for k in protocol.FROZEN["ratios"])]
+    }
+    higher = [100 * (loss / final["tuned adamw", 1] - 1) for loss in final.values()][1:]
+    said_of_loss = f"held-out loss ends {min(higher):.0f} to {max(higher):.0f}% higher"
+    growing = words(ROOT / "docs" / "growing.md")
+    assert said_of_loss in said and said_of_loss in growing
+    own = 100 * np.mean([line["test"] for line in found["tuned adamw", 1][0]])
+    assert f"within {max(ends):.1f} points of {own:.1f}%" in growing
     base = [line["test"] for line in found["tuned adamw", 1][0]]
     moved = ([line["test"] for line in found["transfer muon", ratio][0]] for ratio in (8, 32))
     (mean, high), (then, most) = (
