@@ -385,6 +385,22 @@ def test_averages_of_batch_normalization_are_those_of_the_weights_that_are_judge
 
 
 @every_frontend
+def test_lists_of_inputs_and_outputs_are_trained_and_timed(frontend):
+    host, _ = FRONTENDS[frontend]
+    layers = host.layers
+    x, y = data()
+    one, other = layers.Input((WIDTH,)), layers.Input((WIDTH,))
+    model = host.Model([one, other], [layers.Dense(1)(one), layers.Dense(1)(other)])
+    model.compile("sgd", ["mse", "mae"])
+    with Trials(model, Examples(([x, x], [y, y])), BATCH) as trials:
+        trials.choose("SGD", lambda: host.optimizers.SGD(1.0))
+        trials.start()
+        trials.step(1e-4)
+        assert np.isfinite(trials.judge()[0])
+        assert len(trials.epochs(next(trials.data.batches(BATCH, 0)), steps=2, count=1)) == 1
+
+
+@every_frontend
 def test_averages_of_a_layer_that_is_called_twice_are_those_of_its_inputs(frontend):
     """One tower of two inputs, and a layer whose averages move in groups of eight."""
     host, ours = FRONTENDS[frontend]

@@ -119,7 +119,8 @@ def test_stock_experiments_stay_as_they_are():
 
 def test_replace_stock_gives_stock_experiments_our_lamb(monkeypatch):
     for table in optimizers._tables():
-        monkeypatch.setitem(table, "lamb", table["lamb"])
+        for key in optimizers.STOCK:
+            monkeypatch.setitem(table, key, table[key])
     params = exp_factory.get_exp_config("bert/pretraining")
     params.trainer.optimizer_config.override(
         {

@@ -37,7 +37,7 @@ CONSTANT = {"type": "constant", "constant": {"learning_rate": 0.1}}
 @pytest.fixture
 def replaced(monkeypatch):
     for table in optimizers._tables():
-        for key in ("lamb", "lars"):
+        for key in optimizers.STOCK:
             monkeypatch.setitem(table, key, table[key])
     model_garden.register(replace_stock=True)
 

@@ -7,12 +7,15 @@ from typing import Any
 
 
 def mapped(function: Callable, *trees: Any) -> Any:
-    """The function of the leaves of dicts, lists and tuples of arrays, in their structure."""
+    """The function of the leaves of dicts, lists and tuples of arrays; lists become tuples.
+
+    Keras's `fit` takes no list in what a generator gives (TensorFlow, 3.15.1).
+    """
     first = trees[0]
     if isinstance(first, dict):
         return {key: mapped(function, *(tree[key] for tree in trees)) for key in first}
     if isinstance(first, (list, tuple)):
-        return type(first)(mapped(function, *each) for each in zip(*trees, strict=True))
+        return tuple(mapped(function, *each) for each in zip(*trees, strict=True))
     return None if first is None else function(*trees)
 
 
