@@ -384,6 +384,51 @@ def test_averages_of_batch_normalization_are_those_of_the_weights_that_are_judge
         np.testing.assert_allclose(model.layers[0].moving_variance, x.var(0), rtol=0.2)
 
 
+@pytest.mark.parametrize("sizes", [[64, *[16] * 60], [8, *[63] * 16, 8], [16] * 64])
+def test_uneven_batches_are_counted(sizes):
+    class Uneven:
+        def __len__(self):
+            return len(sizes)
+
+        def __getitem__(self, i):
+            return np.zeros((sizes[i], WIDTH), "float32"), np.zeros((sizes[i], 1), "float32")
+
+    assert Examples(Uneven(), data()).examples == 1024
+
+
+def test_an_optimizer_that_keeps_weights_is_judged_by_its_own():
+    """As a schedule-free one does: it moves them at a rate of 0, too."""
+    host, _ = FRONTENDS["keras"]
+    layers = host.layers
+
+    class Keeping(host.optimizers.SGD):
+        def build(self, variables):
+            super().build(variables)
+            self.first = [self.add_variable_from_reference(v, "first") for v in variables]
+            for first, variable in zip(self.first, variables, strict=True):
+                first.assign(variable)
+
+        def update_step(self, gradient, variable, learning_rate):
+            first = self.first[self._get_variable_index(variable)]
+            self.assign(variable, first - learning_rate * gradient)
+
+    model = host.Sequential([layers.Input((WIDTH,)), layers.BatchNormalization(), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    trained = model.trainable_variables
+    with Trials(model, Examples(data()), BATCH) as trials:
+        begun = [np.array(w) for w in trained]
+        for name, make in {"SGD": host.optimizers.SGD, "Keeping": Keeping}.items():
+            trials.choose(name, lambda make=make: make(1.0))
+            kept = [np.array(v) for v in getattr(model.optimizer, "first", begun)]
+            trials.start()
+            trials.step(0.1)
+            weights = [np.array(w) for w in trained]
+            trials.judge()
+            assert_equal(weights, [np.array(w) for w in trained])
+            assert_equal(begun, kept)
+            assert not np.array_equal(weights[-2], begun[-2])
+
+
 @every_frontend
 def test_lists_of_inputs_and_outputs_are_trained_and_timed(frontend):
     host, _ = FRONTENDS[frontend]

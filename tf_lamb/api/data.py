@@ -172,10 +172,10 @@ class Batches:
             )
         self._data, self._skipped = data, 0
         self._held: int | None = None  # the checksum of what is held out
-        self._told: int | None = None  # examples, by the first and last batch
+        self._told: int | None = None  # examples, by some batches and the last
 
     def count(self) -> int:
-        """The examples of a pass, which is read where only the number of batches is known."""
+        """The examples of a pass, which is read where batches are not told to be of one size."""
         try:
             batches = self._data.num_batches if self._is_py_dataset else len(self._data)
         except (TypeError, NotImplementedError):
@@ -187,9 +187,11 @@ class Batches:
         if not batches:
             raise ValueError("data holds no batch.")
         if hasattr(self._data, "__getitem__") and not isinstance(self._data, list):
-            first, last = (_whole(self._data[i]) for i in (0, batches - 1))
-            self._told = (batches - 1) * size_of(first) + size_of(last)
-            return self._told
+            some = [i for i in {0, 1, batches // 2} if i < batches - 1]
+            *whole, last = (size_of(_whole(self._data[i])) for i in (*some, batches - 1))
+            if len({*whole}) < 2:
+                self._told = (batches - 1) * max(whole, default=0) + last
+                return self._told
         return sum(map(size_of, self._read()))
 
     def hold_out(self, wanted: int) -> tuple:

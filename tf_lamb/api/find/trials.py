@@ -96,6 +96,7 @@ class Trials:
                 instead = "skip" if config.get("on_spike") else "propagate"
                 optimizer = type(optimizer).from_config({**config, "on_nonfinite": instead})
             optimizer = scaled_as(self._before[0], optimizer)
+            self._put(self._variables, self._start)  # which a slot may begin with
             optimizer.build(self.model.trainable_variables)
             slots = variables_of(optimizer)
             self._chosen[name] = [optimizer, None, slots, _copies(slots)]
@@ -203,15 +204,18 @@ class Trials:
         """
         if not (layers := normalizations(self.model)):
             return
-        self._put(self._slots, self._empty)  # with no momentum, nothing moves at a rate of 0
+        self._put(self._slots, self._empty)
         averages = [(each.moving_mean, each.moving_variance) for each in layers]
         before = [_copies(each) for each in averages]
         if self._shares is None:
             self._shares = self._left_of([variance for _, variance in averages])
         for each in itertools.chain(*averages):
             each.assign(0 * each.numpy())
+        trained = self.model.trainable_variables
+        weights = _copies(trained)
         for _ in range(self.beside):
             self.step(0.0)
+            self._put(trained, weights)  # a schedule-free optimizer moves them at a rate of 0, too
         for share, pair, old in zip(self._shares, averages, before, strict=True):
             if share == 1.0:  # called with training=False
                 self._put(pair, old)
