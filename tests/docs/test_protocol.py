@@ -189,6 +189,11 @@ def test_the_page_has_what_the_log_decides_of_fashion():
     said = words(RESULTS)
     unchanged = [100 * rows["unchanged adamw", ratio]["worse"] for ratio in (8, 32)]
     assert "AdamW loses {:.2f} and {:.2f} points at 8 and 32 times".format(*unchanged) in said
+    searched = found["find_rate muon", 8][0] + found["find_rate muon", 32][0]
+    of = protocol.FROZEN["workloads"]["fashion"]["examples"]
+    shares = [100 * line["search"] / of for line in searched]
+    assert f"for {min(shares):.0f} to {max(shares):.0f}% of the examples" in said
+    assert upto["find_rate muon"] == 1 and rows["find_rate muon", 128]["refused"] == 8
     grown = of_arm("growing adamw", rows)
     ends = sorted(100 * row["worse"] for row in grown)
     updates = sorted(row["updates"] for row in grown)
