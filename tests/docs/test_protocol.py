@@ -193,6 +193,9 @@ def test_the_page_has_what_the_log_decides_of_fashion():
     of = protocol.FROZEN["workloads"]["fashion"]["examples"]
     shares = [100 * line["search"] / of for line in searched]
     assert f"for {min(shares):.0f} to {max(shares):.0f}% of the examples" in said
+    more = 100 * rows["find_rate muon", 8]["worse"]
+    pages = ROOT / "README.md", ROOT / "docs" / "evidence.md", ROOT / "docs" / "should_i.md"
+    assert all(f"{more:.1f} points more" in words(page) for page in pages)
     assert upto["find_rate muon"] == 1 and rows["find_rate muon", 128]["refused"] == 8
     grown = of_arm("growing adamw", rows)
     ends = sorted(100 * row["worse"] for row in grown)
