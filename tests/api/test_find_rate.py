@@ -384,6 +384,23 @@ def test_averages_of_batch_normalization_are_those_of_the_weights_that_are_judge
         np.testing.assert_allclose(model.layers[0].moving_variance, x.var(0), rtol=0.2)
 
 
+def test_a_step_of_the_models_own_is_told_what_it_is_given():
+    """On JAX it takes the state, too, and in tf_keras (x, y) where there are no weights."""
+    host, ours = FRONTENDS["keras"]
+    if host.backend.backend() == "jax":
+        pytest.skip("a step of another signature")
+
+    class Model(host.Model):
+        def test_step(self, data):
+            x, y = data
+
+    inputs = host.layers.Input((WIDTH,))
+    model = Model(inputs, host.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="Let it begin with x, y, sample_weight = keras.utils"):
+        search(ours, model)
+
+
 @pytest.mark.parametrize("sizes", [[64, *[16] * 60], [8, *[63] * 16, 8], [16] * 64])
 def test_uneven_batches_are_counted(sizes):
     class Uneven:

@@ -253,7 +253,16 @@ class Trials:
 
     def _call(self, method, batch):
         self.model.reset_metrics()  # in Keras 3.12 the loss is else the mean of all calls
-        return _loss(method.__name__, method(*batch, return_dict=True))
+        try:
+            return _loss(method.__name__, method(*batch, return_dict=True))
+        except ValueError as error:
+            if "values to unpack" not in str(error):
+                raise
+            raise ValueError(
+                f"{method.__name__} hands over (x, y, sample_weight), and the model's own step "
+                "expects another number. Let it begin with x, y, sample_weight = "
+                "keras.utils.unpack_x_y_sample_weight(data), as Keras's does."
+            ) from error
 
 
 def _clocked(history: Any) -> Any:
