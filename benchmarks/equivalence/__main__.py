@@ -9,8 +9,8 @@ does for one optimizer of Keras, MODULE:CLASS, or of optax, optax:NAME, what the
 `transfer` does for AdamW: it is tuned at the base batch, its rate moves with the square root of the
 batch, and the largest ratio is told at which its result is that of the base. With --tuned it is
 tuned at every batch instead. With --equal the runs are those of as many examples as the base's,
-without longer ones, and without what is tuned again but for --tuned; --arm="transfer muon" names
-the arms.
+without longer ones; what is tuned again there takes --tuned, too. --arm="transfer muon" names the
+arms.
 """
 
 import os

@@ -122,14 +122,17 @@ def test_a_convolution_in_slices_is_that_of_keras(side, size, stride):
 
 
 @functools.cache
-def decided(name, specs=tuple(protocol.FROZEN["optimizers"])):
-    """What a log decides of the arms that it has; a run that is missing fails the test."""
+def decided(name, specs=tuple(protocol.FROZEN["optimizers"]), again=None, longer=True):
+    """What a log decides of the arms that it has; a run that is missing fails the test.
+
+    `again` are the optimizers that were tuned at each batch: of None, all.
+    """
     log = Runs(str(LOGS / f"equivalence_{name}.jsonl"), 1, SimpleNamespace(total=0))
     log._made = lambda groups: [pytest.fail(f"the log has no run of {each[0]}") for each in groups]
     begun = {line["arm"] for line in log.known.values()}
     arms = {arm: of for arm, of in protocol.FROZEN["arms"].items() if arm in begun and of in specs}
-    found = experiment.compare(log, name, specs, arms)
-    experiment.reference(log, name, specs, found)
+    found = experiment.compare(log, name, specs, arms, longer)
+    experiment.reference(log, name, specs if again is None else again, found, longer)
     return found
 
 
@@ -138,20 +141,8 @@ def test_the_page_has_what_the_log_decides(name):
     assert report.table(name, decided(name)) in RESULTS.read_text()
 
 
-def of_equal_examples(name, again):
-    """What a log decides of its arms, and of what is tuned again there; all runs are in it."""
-    log = Runs(str(LOGS / f"equivalence_{name}.jsonl"), 1, SimpleNamespace(total=0))
-    log._made = lambda groups: [pytest.fail(f"the log has no run of {each[0]}") for each in groups]
-    begun = {line["arm"] for line in log.known.values()}
-    arms = {arm: of for arm, of in protocol.FROZEN["arms"].items() if arm in begun}
-    specs = list(dict.fromkeys(arms.values()))
-    found = experiment.compare(log, name, specs, arms, longer=False)
-    experiment.reference(log, name, again, found, longer=False)
-    return found
-
-
 def test_the_page_has_what_the_log_decides_of_the_perceptron():
-    found = of_equal_examples("perceptron", again=[])
+    found = decided("perceptron", ("adamw", "lamb"), again=(), longer=False)
     assert report.table("perceptron", found) in RESULTS.read_text()
     rows = {(row["arm"], row["ratio"]): row for row in report.rows("perceptron", found)}
     assert rows["unchanged adamw", 8]["holds"] and not rows["transfer adamw", 8]["holds"]
@@ -177,7 +168,7 @@ def test_the_page_has_what_the_log_decides_of_the_perceptron():
 
 
 def test_the_page_has_what_the_log_decides_of_fashion():
-    found = of_equal_examples("fashion", again=["adamw", "lamb", "muon"])
+    found = decided("fashion", ("adamw", "lamb", "muon"), longer=False)
     assert report.table("fashion", found) in RESULTS.read_text()
     rows = {(row["arm"], row["ratio"]): row for row in report.rows("fashion", found)}
     upto = {arm: report.largest(of_arm(arm, rows)) for arm, _ in rows}

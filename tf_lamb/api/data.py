@@ -175,7 +175,7 @@ class Batches:
         self._told: int | None = None  # examples, by some batches and the last
 
     def count(self) -> int:
-        """The examples of a pass, which is read where batches are not told to be of one size."""
+        """The examples of a pass, which is read where its batches may differ in size."""
         try:
             batches = self._data.num_batches if self._is_py_dataset else len(self._data)
         except (TypeError, NotImplementedError):
