@@ -1,5 +1,6 @@
 """`fit_stages`: what it trains, what callbacks see of it, how it is resumed, what it refuses."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -257,7 +258,8 @@ def test_a_py_dataset_may_tell_its_number_of_batches_alone():
 def test_batches_of_several_sizes_are_counted_or_refused():
     host, _ = FRONTENDS["keras"]
     x, y = data()
-    several = [(x[rows], y[rows]) for rows in (slice(0, 2), slice(2, 20), slice(20, 22))]
+    starts = (0, 2, 4, 6, 20, 22)  # the first, the second, the middle and the last hold two
+    several = [(x[a:b], y[a:b]) for a, b in itertools.pairwise(starts)]
     fit("keras", model := model_of("keras"), several)
     fit("keras", same := model_of("keras"), [(x, y)])
     assert_equal(state_of(same), state_of(model))
@@ -269,10 +271,13 @@ def test_batches_of_several_sizes_are_counted_or_refused():
         def __getitem__(self, index):
             return several[index]
 
-    small = recipe_of(((2, 3), (4, 1)))
-    with pytest.raises(Exception, match="more than the 6 examples .* pass examples="):
+    small = recipe_of(((2, 3), (4, 2)))  # into the second pass
+    with pytest.raises(Exception, match="more than the 10 examples .* pass examples="):
         fit("keras", model_of("keras", small), Several(), small)
     fit("keras", model := model_of("keras"), Several(), examples=22)
+    assert_equal(state_of(same), state_of(model))
+    several = [(x[:2], y[:2]), (x[2:20], y[2:20]), (x[20:], y[20:])]  # the second tells of it
+    fit("keras", model := model_of("keras"), Several())
     assert_equal(state_of(same), state_of(model))
 
 

@@ -307,9 +307,8 @@ def _between(first, end, batches, is_all=False):
         if end is not None and at >= end:
             if is_all and (at > end or next(batches, None) is not None):
                 raise ValueError(
-                    f"A pass over data has more than the {end:,} examples that its first and last "
-                    "batch tell of, so its batches are of several sizes: pass examples=, those of "
-                    "one pass."
+                    f"A pass over data has more than the {end:,} examples that some of its batches "
+                    "tell of, so that they are of several sizes: pass examples=, those of one pass."
                 )
             return
     if end is not None:
