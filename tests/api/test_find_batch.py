@@ -411,6 +411,8 @@ def test_what_cannot_be_searched_is_refused_before_any_step(monkeypatch):
     refuses("micro_batch must be a whole", error=TypeError, step_seconds={16.0: 0.1, 64.0: 0.2})
     timed = {"step_seconds": None, "noise_scale": 9}
     refuses("at two micro-batches at least, and 1 is the largest", micro_batch_size=1, **timed)
+    words = np.full((8000, WIDTH), "word")
+    refuses("Steps on strings cannot be timed: pass step_sec", data=(words, y), **timed)
     refuses("not both", runs=[(1, 2)], noise_scale=1)
     refuses("Runs at two batches are needed", runs=[(32, 100)])
     refuses("Runs at two batches are needed", runs=[(32, 100), (32, 100)])

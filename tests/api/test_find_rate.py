@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+import scipy.sparse
 from support.examples import run_example
 from support.frontends import FRONTENDS, every_frontend, on_tensorflow
 
@@ -401,6 +402,39 @@ def test_a_step_of_the_models_own_is_told_what_it_is_given():
         search(ours, model)
 
 
+def test_a_model_with_another_optimizer_is_refused():
+    host, ours = FRONTENDS["keras"]
+    model = linear(host)
+    model.second = host.optimizers.Adam()
+    with pytest.raises(ValueError, match="has an optimizer of its own, second, beside that of"):
+        search(ours, model)
+
+
+@on_tensorflow
+def test_a_step_that_trains_by_another_optimizer_is_told_of():
+    import tensorflow as tf
+
+    host, ours = FRONTENDS["keras"]
+    captured = [host.optimizers.SGD(0.01)]
+
+    class Model(host.Model):
+        def train_step(self, batch):
+            x, y, _ = host.utils.unpack_x_y_sample_weight(batch)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x) - y) ** 2)
+            of = self.trainable_variables
+            captured[0].apply(tape.gradient(loss, of), of)
+            return {"loss": loss}
+
+    inputs = host.layers.Input((WIDTH,))
+    model = Model(inputs, host.layers.Dense(1)(inputs))
+    model.compile("adam", "mse")
+    before = state_of(model)
+    with pytest.raises(ValueError, match="moves the weights by another optimizer than that of com"):
+        search(ours, model)
+    assert_equal(before, state_of(model))
+
+
 @pytest.mark.parametrize("sizes", [[64, *[16] * 60], [8, *[63] * 16, 8], [16] * 64])
 def test_uneven_batches_are_counted(sizes):
     class Uneven:
@@ -745,6 +779,11 @@ def test_what_cannot_be_searched_is_refused_before_any_step():
         search(ours, model, Once(batched()), examples=1600, validation_data=(x, y))
     with pytest.raises(TypeError, match="data holds lists of numbers"):
         search(ours, model, (x.tolist(), y.tolist()))
+    for rare in (scipy.sparse.csr_matrix(x), scipy.sparse.coo_array(x)):
+        kind = type(rare).__name__
+        for rows in ((rare, y), [(rare, y)]):
+            with pytest.raises(TypeError, match=f"holds a {kind}, of which no rows .* dense arr"):
+                search(ours, model, rows)
     refuses(ValueError, "arrays of validation_data hold 8", validation_data=(x, y[:8]))
     with pytest.raises(ValueError, match="800 and 1600 examples|of one length"):
         search(ours, model, (x, y[:800]))
@@ -752,6 +791,19 @@ def test_what_cannot_be_searched_is_refused_before_any_step():
     broken.set_weights([np.full((WIDTH, 1), np.nan), np.zeros(1)])
     refuses(ValueError, "not finite before any step", of=broken)
     assert_equal(before, state_of(model))
+
+
+@on_tensorflow
+def test_sparse_and_ragged_tensors_are_refused():
+    import tensorflow as tf
+
+    host, ours = FRONTENDS["keras"]
+    x, y = data()
+    ragged = tf.RaggedTensor.from_row_lengths(x[:, 0], [1] * len(x))
+    for each, kind in ((tf.sparse.from_dense(x), "SparseTensor"), (ragged, "RaggedTensor")):
+        batches = tf.data.Dataset.from_tensor_slices((each, y)).batch(16)
+        with pytest.raises(TypeError, match=f"holds a {kind}, of which no rows can be taken"):
+            search(ours, linear(host), batches)
 
 
 @on_tensorflow

@@ -217,6 +217,7 @@ def test_a_frontend_leads_to_the_other(here, there, family):
     models[there].set_weights(models[here].get_weights())
     report = FRONTENDS[there][1].migrate(optimizers[here], optimizers[there], models[there])
     assert report.step == SAVED and not (report.changes or report.unsaid)
+    assert report.averages == ("continue" if "use_ema" in TO_AND_FRO[family] else "")
     one, other = (apply(optimizers[d], models[d], gradients, rest) for d in (here, there))
     for weights, same in zip(one, other, strict=True):
         for name, value in weights.items():
@@ -236,8 +237,11 @@ def test_what_accompanies_the_slots(frontend):
         0.02, **DECAY, use_ema=True, gradient_accumulation_steps=3, slot_dtype="bfloat16",
         jit_compile=False,
     )  # fmt: skip
-    room.migrate(ADDONS["files"]["checkpoint"], optimizer, model, weights=True)
+    report = room.migrate(ADDONS["files"]["checkpoint"], optimizer, model, weights=True)
     assert int(optimizer.iterations) == SAVED
+    assert "averages    begin with the weights" in str(report)
+    plain = room.LAMB(0.02, **DECAY)
+    assert "averages    left behind" in str(room.migrate(optimizer, plain, model))
     averages = optimizer._model_variables_moving_average
     for average, slots, weight in zip(
         averages, optimizer._slots, model.trainable_variables, strict=True

@@ -5,6 +5,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+# What SciPy's sparse matrices, TensorFlow's sparse and ragged tensors and JAX's sparse arrays have.
+UNEVEN = "nnz", "dense_shape", "nested_row_splits", "nse"
+
 
 def mapped(function: Callable, *trees: Any) -> Any:
     """The function of the leaves of dicts, lists and tuples of arrays; lists become tuples.
@@ -17,6 +20,18 @@ def mapped(function: Callable, *trees: Any) -> Any:
     if isinstance(first, (list, tuple)):
         return tuple(mapped(function, *each) for each in zip(*trees, strict=True))
     return None if first is None else function(*trees)
+
+
+def dense(each: Any) -> Any:
+    """An array of NumPy's; raises for what is sparse or ragged."""
+    import numpy as np
+
+    if any(hasattr(type(each), name) for name in UNEVEN):
+        raise TypeError(
+            f"data holds a {type(each).__name__}, of which no rows can be taken: pass dense "
+            "arrays, as .toarray(), .to_tensor() or tf.sparse.to_dense makes them."
+        )
+    return np.asarray(each)
 
 
 def size_of(tree: Any) -> int:
@@ -88,7 +103,7 @@ class Arrays:
     def __init__(self, name: str, data: tuple):
         import numpy as np
 
-        self._arrays = mapped(np.asarray, data)
+        self._arrays = mapped(dense, data)
         sizes: set[int] = set()
         mapped(lambda each: sizes.add(len(each) if each.ndim else -1), self._arrays)
         if -1 in sizes:
@@ -188,7 +203,8 @@ class Batches:
             raise ValueError("data holds no batch.")
         if hasattr(self._data, "__getitem__") and not isinstance(self._data, list):
             some = [i for i in {0, 1, batches // 2} if i < batches - 1]
-            *whole, last = (size_of(_whole(self._data[i])) for i in (*some, batches - 1))
+            looked_at = (mapped(dense, _whole(self._data[i])) for i in (*some, batches - 1))
+            *whole, last = map(size_of, looked_at)
             if len({*whole}) < 2:
                 self._told = (batches - 1) * max(whole, default=0) + last
                 return self._told
@@ -295,15 +311,13 @@ def _between(first, end, batches, is_all=False):
     Raises:
         ValueError: where the batches end before, or, if they are to be all, after it.
     """
-    import numpy as np
-
     at = 0
-    for batch in batches:
+    for batch in (mapped(dense, each) for each in batches):
         size = _rows_of(batch)
         cut = slice(max(0, first - at), size if end is None else end - at)
         at += size
         if at > first:
-            yield mapped(lambda each, cut=cut: np.asarray(each)[cut], batch)
+            yield mapped(lambda each, cut=cut: each[cut], batch)
         if end is not None and at >= end:
             if is_all and (at > end or next(batches, None) is not None):
                 raise ValueError(

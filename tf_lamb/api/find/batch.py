@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tf_lamb.api.data import mapped
 from tf_lamb.api.find import reach, seconds
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found_batch import FoundBatch
@@ -137,6 +138,7 @@ def find_batch(
         step_time = time.fit(list(given), list(given.values()))
         largest = micro_batch_size or max(given)
     else:
+        _check_timed(read.blocks[0])
         sizes = _to_time(base, micro_batch_size, min(read.training, most or large * steps.FARTHEST))
     machine = plan.Machine(step_time or time.StepTime(0.0, 0.0), largest, devices, price=price)
     plan.check(machine, base, read.training, most, deadline=deadline)
@@ -237,6 +239,19 @@ def _trials(model, read, own, saved, batch, calls, averaged):
         saved.begin(trials)
         trials.choose("own", lambda: anew(own, calls))
         yield trials
+
+
+def _check_timed(batch):
+    """Raises where `fit` takes no generator of such batches."""
+
+    def check_numbers(each):
+        if each.dtype.kind in "OSU":
+            raise ValueError(
+                "Steps on strings cannot be timed: pass step_seconds=, or data that are numbers, "
+                "as data.map(preprocessor) makes them."
+            )
+
+    mapped(check_numbers, batch)
 
 
 def _to_time(base, micro_batch_size, end):

@@ -67,6 +67,7 @@ class Trials:
         self._variables = self._state()
         self._values = [before.get(id(v), v.numpy().copy()) for v in self._variables]
         self._start = self._values
+        self._is_trained = False  # by the optimizer that is tried: seen once
         self._chosen: dict[str, list] = {}  # optimizer, compiled step, slots, their beginning
         self._slots: list[Any] = []
         self._empty: list[Any] = []
@@ -145,7 +146,24 @@ class Trials:
             cut = slice(i * part, (i + 1) * part)
             micro = mapped(lambda each, cut=cut: each[cut], batch)
             loss = self._call(self.model.train_on_batch, micro)
+        if not self._is_trained:
+            self._check_trained()
         return loss
+
+    def _check_trained(self):
+        """Raises where weights have moved, and not by the optimizer that is tried."""
+        self._is_trained = as_int(unwrapped(self.model.optimizer).iterations) > 0
+        trained = set(map(id, self.model.trainable_variables))
+        moved = (
+            (variable.numpy() != begun).any()
+            for variable, begun in zip(self._variables, self._start, strict=True)
+            if id(variable) in trained
+        )
+        if not self._is_trained and any(moved):
+            raise ValueError(
+                "The model's train_step moves the weights by another optimizer than that of "
+                "compile, so that no learning rate can be tried: let it use self.optimizer."
+            )
 
     def judge(self) -> tuple[float, ...]:
         """The loss on each block of the held-out examples; empty where one is not finite."""
@@ -382,6 +400,13 @@ def check(model: Any, batch_size: int, micro_batch_size: int | None) -> None:
             "model.compile(optimizer=..., loss=...) first."
         )
     check_optimizer(model.optimizer)
+    own = unwrapped(model.optimizer)
+    for name, each in vars(model).items():
+        if hasattr(each, "apply_gradients") and unwrapped(each) is not own:
+            raise ValueError(
+                f"The model has an optimizer of its own, {name}, beside that of compile. A search "
+                "moves one learning rate, and would leave what that optimizer has learned changed."
+            )
     if micro_batch_size is not None and batch_size % micro_batch_size:
         raise ValueError(
             f"micro_batch_size={micro_batch_size} does not divide batch_size={batch_size:,}."

@@ -132,6 +132,7 @@ class Report:
         matched: path of a variable -> its name in the source.
         fresh: paths that begin at zero, as they were asked to.
         left_over: names that the source has state for and the optimizer has not.
+        averages: the fate of averaged weights (`use_ema`); empty where neither side has any.
         changes: argument -> its value there and here; the next step differs by these.
         keep: the arguments that would keep the behaviour.
         unsaid: arguments that the source does not hold, to be checked by eye.
@@ -144,6 +145,7 @@ class Report:
     matched: Mapping[str, str]
     fresh: tuple[str, ...]
     left_over: tuple[str, ...]
+    averages: str
     changes: Mapping[str, tuple[Any, Any]]
     keep: Mapping[str, Any]
     unsaid: tuple[str, ...]
@@ -159,6 +161,7 @@ class Report:
             ("fresh", ", ".join(self.fresh) or "none: no variable begins at zero"),
             ("left over", ", ".join(self.left_over) or "nothing in the source"),
             ("weights", weights),
+            *([("averages", self.averages)] if self.averages else []),
             *(("changes", f"{k}: {a!r} there, {b!r} here") for k, (a, b) in self.changes.items()),
         ]
         if not self.changes:
@@ -247,12 +250,19 @@ def prepare(source: Source, optimizer: Layerwise, model, *, weights=False, renam
         matched=found,
         fresh=tuple(path for path in shapes if path in fresh),
         left_over=tuple(sorted(set(source.slots) - set(found.values()))),
+        averages=_averages(any("average" in slots for slots in source.slots.values()), ours),
         changes=changes,
         keep={k: v for k, (v, _) in changes.items() if k in ours and k != "learning_rate"},
         unsaid=tuple(name for name in source.unsaid if name in ours),
         weights=len(values) if weights else None,
     )
     return report, slots, values
+
+
+def _averages(are_there, ours):
+    if ours["use_ema"]:
+        return "continue" if are_there else "begin with the weights"
+    return "left behind: use_ema=True continues them" if are_there else ""
 
 
 def _shapes(variables) -> dict[str, tuple]:
