@@ -25,12 +25,12 @@ def scaled(batch_size, rate, recipe="legw", **warmup):
     return filled(batch_size, rate, warmup, recipe)
 
 
-def filled(batch_size, rate, warmup, recipe="legw", own=None, **optimizer):
+def filled(batch_size, rate, warmup, recipe="legw", own=None, kind="tf_lamb", **optimizer):
     params = exp_factory.get_exp_config("lamb/bert_pretraining")
     config = {
         "learning_rate": chosen(rate),
         "warmup": warmup,
-        "optimizer": {"tf_lamb": optimizer},
+        "optimizer": chosen({kind: optimizer}),
     }
     params.override(
         {
@@ -91,6 +91,16 @@ def test_a_weight_decay_schedule_is_moved_as_a_weight_decay(recipe, factor):
     )
     assert moved["stepwise"]["boundaries"] == [125, 225]
     assert moved["stepwise"]["values"] == pytest.approx([0.1 * factor, 0.02 * factor, 0.0])
+
+
+@pytest.mark.parametrize("kind", ["adamw", "lamb", "lars"])
+def test_a_weight_decay_of_model_gardens_own_is_moved(kind):
+    warmup = {"type": "tf_lamb", "tf_lamb": {"steps": 100}}
+    own = {"kind": kind, "weight_decay_rate": 0.02}
+    text, trainer = filled(256, DECAYS["ours"], warmup, "transfer", **own)
+    moved = trainer["optimizer_config"]["optimizer"][kind]
+    assert moved["weight_decay_rate"] == pytest.approx(0.04) and "weight_decay" not in moved
+    assert "weight_decay" in text
 
 
 def test_a_weight_decay_schedule_that_transfer_cannot_move_is_refused():

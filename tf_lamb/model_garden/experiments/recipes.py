@@ -307,10 +307,16 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
 _OF_OPTIMIZER = "weight_decay", "beta_2"
 
 
+def _field(optimizer, name) -> str:
+    """A setting by the name that an optimizer has for it; Model Garden's own have another."""
+    is_theirs = name == "weight_decay" and hasattr(optimizer, "weight_decay_rate")
+    return "weight_decay_rate" if is_theirs else name
+
+
 def _moving(config) -> dict:
     """The settings that `transfer` moves, of an optimizer that has them."""
     optimizer = config.optimizer.get()
-    found = {name: getattr(optimizer, name, None) for name in _OF_OPTIMIZER}
+    found = {name: getattr(optimizer, _field(optimizer, name), None) for name in _OF_OPTIMIZER}
     if decay := _decay_schedule(optimizer):
         name = f"optimizer.{config.optimizer.type}.weight_decay_schedule"
         found["weight_decay"] = _peak(name, decay)
@@ -320,8 +326,10 @@ def _moving(config) -> dict:
 
 def _moved(config, recipe, moving: dict) -> dict:
     """The same settings as the recipe has them."""
-    own = {name: getattr(recipe, name) for name in moving if name in _OF_OPTIMIZER}
-    decay = _decay_schedule(config.optimizer.get())
+    optimizer = config.optimizer.get()
+    changed = [name for name in moving if name in _OF_OPTIMIZER]
+    own = {_field(optimizer, name): getattr(recipe, name) for name in changed}
+    decay = _decay_schedule(optimizer)
     if decay and "weight_decay" in own:
         factor = own.pop("weight_decay") / moving["weight_decay"]
         own["weight_decay_schedule"] = {decay.type: _multiplied(decay.get(), factor)}
