@@ -35,7 +35,10 @@ import tf_lamb
 
 BASE, RATIOS, WARMUP = 64, (8, 32), 0.05
 DECAYS = (0.0, 0.01, 0.1)
-RATES = {"lamb": 0.005, "adamw": 0.002, "muon": 0.004}  # where the grids begin
+# Where the grids begin.
+RATES = {
+    "lamb": 0.005, "adamw": 0.002, "muon": 0.004, "lans": 0.005, "adamp": 0.002, "lars": 1.0,
+}  # fmt: skip
 LEAST_BETA_2, LOST = 0.95, 0.54
 loop.PART = 10**6  # the network is small: a batch is one call
 
@@ -74,15 +77,20 @@ class Settings:
 
 
 ARMS = ("kept", "linear", "sqrt", "all", "no decay", "no beta_2", "no epsilon", "legw")
+OF_LARS = ("kept", "linear", "sqrt", "legw")  # it has neither beta_2 nor, of its update, an epsilon
 
 
 def optimizer(name, settings):
     """At a rate that the loop replaces."""
     import keras
 
-    ours = {"lamb": tf_lamb.LAMB, "muon": tf_lamb.Muon}
-    given = {"weight_decay": settings.weight_decay, "beta_2": settings.beta_2}
-    given["epsilon"] = settings.epsilon
+    ours = {
+        "lamb": tf_lamb.LAMB, "lans": tf_lamb.LANS, "adamp": tf_lamb.AdamP, "muon": tf_lamb.Muon,
+    }  # fmt: skip
+    given = {"weight_decay": settings.weight_decay}
+    if name == "lars":
+        return tf_lamb.LARS(1.0, **given, exclude_from_weight_decay="norm_and_bias")
+    given |= {"beta_2": settings.beta_2, "epsilon": settings.epsilon}
     if name in ours:
         return ours[name](1.0, **given, exclude_from_weight_decay="norm_and_bias")
     adamw = keras.optimizers.AdamW(1.0, **given)
@@ -154,7 +162,7 @@ def compare(runs, names, seeds):
         base = tuned(runs, name)
         found[name, 1, "tuned"] = [runs.loss(name, BASE, base, seed) for seed in seeds]
         for k in RATIOS:
-            arms = {arm: base.at(k, arm) for arm in ARMS}
+            arms = {arm: base.at(k, arm) for arm in (OF_LARS if name == "lars" else ARMS)}
             around = [dataclasses.replace(arms["sqrt"], rate=arms["sqrt"].rate * f)
                       for f in (0.5, 1, 2, 4)]  # fmt: skip
             arms["searched"] = min(around, key=lambda s, k=k: runs.loss(name, BASE * k, s, 1))

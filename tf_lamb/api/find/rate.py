@@ -96,7 +96,7 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
             A `FoundRate`: print it, and compile with its `optimizer()`.
 
         Raises:
-            TypeError: for data that can be read only once.
+            TypeError: for data that can be read only once, and for sparse or ragged data.
             ValueError: for a model that is not compiled, fewer examples than a batch, a loss that
                 is not finite from the start, a budget that is too small, or a search in
                 `directory` that was another.

@@ -17,8 +17,8 @@ SHOWN_WITH = ("LAMB", "AdamW", "Muon")  # beta_2, on flights
 RATE_SHOWN_WITH = (*SHOWN_WITH, "SOAP")  # rate and warmup, on flights and diamonds
 # a of the law with a noise scale; read off tuned rates, where no source has one.
 EXPONENTS = {
-    "LAMB": 0.5, "LANS": 0.5, "Adam": 0.75, "AdamW": 0.75, "Muon": 0.75, "SOAP": 0.75, "LARS": 0.75,
-    "SGD": 0.75,
+    "LAMB": 0.5, "LANS": 0.5, "Adam": 0.75, "AdamW": 0.75, "AdamP": 0.75, "Muon": 0.75,
+    "SOAP": 0.75, "LARS": 0.75, "SGD": 0.75,
 }  # fmt: skip
 _HALF_LIFE = "half-life in examples"
 
@@ -59,7 +59,7 @@ def transfer(
     sqrt(k) with these and with SOAP. On Fashion-MNIST the whole table kept the results of LAMB,
     AdamW and Muon at 8 times. At 128 times it kept none, and beyond 32 times a warning says so. The
     exponent a is 0.5 for LAMB and LANS and 0.75 for the others, read off the tuned rates of two
-    tasks: a prediction elsewhere, and for Adam and SOAP, which have AdamW's.
+    tasks: a prediction elsewhere, and for Adam, AdamP and SOAP, which have AdamW's.
 
     Args:
         batch_size: The batch size to train with.
