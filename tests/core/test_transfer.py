@@ -45,7 +45,8 @@ def test_there_and_back_again():
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "power"), [("LAMB", 0.5), ("AdamW", 0.75), ("Adam", 0.75), (None, 0.5)]
+    ("optimizer", "power"),
+    [("LAMB", 0.5), ("AdamW", 0.75), ("Adam", 0.75), ("AdamP", 0.75), (None, 0.5)],
 )
 def test_with_a_noise_scale_the_rate_saturates(optimizer, power):
     def factor(batch, noise):
@@ -99,22 +100,25 @@ def test_it_refuses_no_batch_that_can_be_trained():
     [
         *((name, batch, 3) for name in ("LAMB", "AdamW", "Muon") for batch in (512, 8192)),
         ("SOAP", 2048, 2),
-        *((name, 2048, 0) for name in (None, "LANS", "Adam", "LARS", "SGD")),
+        ("LANS", 2048, 2),
+        *((name, 2048, 0) for name in (None, "Adam", "LARS", "SGD")),
         *(("LAMB", batch, 0) for batch in (128, 256)),
     ],
 )
 def test_only_what_was_measured_is_said_to_be_shown(optimizer, batch, shown):
-    """The rate, its warmup and, but for SOAP, beta_2."""
+    """The rate, its warmup but for LANS, and beta_2 but for SOAP."""
     text = str(transfer(batch, optimizer=optimizer, beta_2=0.999))
     assert (text.count("flights"), text.count("not measured")) == (shown, 3 - shown)
     assert ("more examples" in text) is (batch > 256)
     assert ("a higher loss after as many examples" in text) is (batch > 8 * 256)
     assert text.count("a prediction") == 0
     predicted = str(transfer(batch, optimizer=optimizer, beta_2=0.999, noise_scale=500))
-    assert (predicted.count("a prediction"), predicted.count("flights")) == (1, shown * 2 // 3)
+    assert (predicted.count("a prediction"), predicted.count("flights")) == (1, max(shown - 1, 0))
 
 
-@pytest.mark.parametrize(("optimizer", "cells"), [("LAMB", 3), ("SOAP", 2), ("LANS", 0)])
+@pytest.mark.parametrize(
+    ("optimizer", "cells"), [("LAMB", 3), ("SOAP", 2), ("LANS", 2), ("LARS", 0)]
+)
 def test_beyond_what_was_measured_no_task_is_named(optimizer, cells):
     with pytest.warns(UserWarning, match="32,768 is 128 times the baseline's batch of 256. At"):
         text = str(transfer(32768, optimizer=optimizer, beta_2=0.999))

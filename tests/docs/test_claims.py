@@ -318,10 +318,33 @@ def of_transfer():
         names = "optimizer", "batch", "rate", "weight_decay", "beta_2", "epsilon", "warmup"
         key = tuple(run[name] for name in names)
         losses[key][run["seed"]] = run["loss"] or math.inf
+    cells, mean = moved(losses, ("lamb", "adamw", "muon"))
+    others, _ = moved(losses, ("lans", "adamp"))
+    lars = {}
+    three = {key: seeds for key, seeds in losses.items() if len(seeds) == 3 and key[0] == "lars"}
+    (rate,) = (key[2] for key in three if key[1] == 64)
+    for batch in (64, 512, 2048):  # at the rate times the square root of the ratio
+        root = math.sqrt(batch / 64)
+        (lars[batch],) = (
+            [*seeds.values()] for key, seeds in three.items()
+            if key[1] == batch and key[6] == 0.05 and math.isclose(key[2], rate * root)
+        )  # fmt: skip
+    saved = zip(mean["sqrt", 32], mean["transfer", 32], strict=True)
+    return {
+        "moved": cells,
+        "others": others,
+        "lars_lost": {batch: sum(loss > 0.54 for loss in of) for batch, of in lars.items()},
+        "beta_2": statistics.mean(rate - both for rate, both in saved),
+        "least_32": min(min(lost) for (arm, k), lost in mean.items() if k == 32),
+    }
+
+
+def moved(losses, optimizers):
+    """The rows of a table, and the mean losses by arm and ratio."""
     three = {key: list(seeds.values()) for key, seeds in losses.items() if len(seeds) == 3}
     cells, mean = collections.defaultdict(list), collections.defaultdict(list)
     for k in (8, 32):
-        for optimizer in ("lamb", "adamw", "muon"):
+        for optimizer in optimizers:
             (base,) = (key for key in three if key[:2] == (optimizer, 64))
             _, _, rate, decay, beta, epsilon, warmup = base
             root, near, least = math.sqrt(k), rate * math.sqrt(k), max(beta**k, 0.95)
@@ -349,12 +372,18 @@ def of_transfer():
                 cells[arm].append(text)
                 if above and not lost:
                     mean[arm, k].append(statistics.mean(above) / 1000)
-    saved = zip(mean["sqrt", 32], mean["transfer", 32], strict=True)
-    return {
-        "moved": {arm: " | ".join(row) for arm, row in cells.items()},
-        "beta_2": statistics.mean(rate - both for rate, both in saved),
-        "least_32": min(min(lost) for (arm, k), lost in mean.items() if k == 32),
-    }
+    return {arm: " | ".join(row) for arm, row in cells.items()}, mean
+
+
+def of_norm_noise():
+    """Readings of the noise scale over that of single examples, and how far off they are."""
+    found = {}
+    for name in ("previous", "norms"):
+        ratios = [run[name] / run["all"] for run in runs("norm_noise") if run[name] > 0]
+        off = statistics.median(max(ratio, 1 / ratio) for ratio in ratios)
+        found[name] = (min(ratios), max(ratios), off)
+    assert [run["task"] for run in runs("norm_noise") if run["previous"] < 0] == ["flights"]
+    return {"readings": found}
 
 
 def of_larger():
@@ -400,6 +429,7 @@ def figures():
         of_adascale,
         of_autowarmup,
         of_transfer,
+        of_norm_noise,
         of_larger,
         of_update,
         of_recipes,

@@ -13,8 +13,11 @@ LEAST_BETA_2 = 0.95  # below it losses spike (marin's configurations)
 LEAST_WARMUP, MOST_WARMUP = 0.1, 0.25  # of the training steps; the first at a larger batch
 KEPT = 8  # times the baseline's batch: beyond, every optimizer lost on flights or diamonds
 SHOWN = 32  # times the baseline's batch
-SHOWN_WITH = ("LAMB", "AdamW", "Muon")  # beta_2, on flights
-RATE_SHOWN_WITH = (*SHOWN_WITH, "SOAP")  # rate and warmup, on flights and diamonds
+# Where the rate was measured, by optimizer; where its warmup was, and beta_2.
+_BOTH = "flights, diamonds"
+WARMUP_SHOWN = dict.fromkeys(("LAMB", "AdamW", "Muon", "SOAP"), _BOTH)
+RATE_SHOWN = WARMUP_SHOWN | dict.fromkeys(("LANS", "AdamP"), "flights")
+BETA_2_SHOWN = dict.fromkeys(("LAMB", "AdamW", "Muon", "LANS", "AdamP"), "flights")
 # a of the law with a noise scale; read off tuned rates, where no source has one.
 EXPONENTS = {
     "LAMB": 0.5, "LANS": 0.5, "Adam": 0.75, "AdamW": 0.75, "AdamP": 0.75, "Muon": 0.75,
@@ -54,12 +57,13 @@ def transfer(
     A setting that is not given is not part of the recipe. Epsilon stays: dividing it by sqrt(k), as
     Malladi et al. do, changed nothing that was measured. Whatever can be trained gets a recipe.
 
-    The table says what was measured: on flights, with LAMB, AdamW and Muon at 8 and 32 times the
-    batch, the rate and its warmup matter most, and beta_2 next. On diamonds the rate has to rise by
-    sqrt(k) with these and with SOAP. On Fashion-MNIST the whole table kept the results of LAMB,
-    AdamW and Muon at 8 times. At 128 times it kept none, and beyond 32 times a warning says so. The
-    exponent a is 0.5 for LAMB and LANS and 0.75 for the others, read off the tuned rates of two
-    tasks: a prediction elsewhere, and for Adam, AdamP and SOAP, which have AdamW's.
+    The table says what was measured: on flights, with LAMB, LANS, AdamW, AdamP and Muon at 8 and 32
+    times the batch, the rate matters most; LARS loses runs there. With LAMB, AdamW and Muon a
+    warmup matters as much; beta_2 comes next. On diamonds the rate has to rise by sqrt(k) with
+    LAMB, AdamW, Muon and SOAP. On Fashion-MNIST the whole table kept the results of LAMB, AdamW and
+    Muon at 8 times. At 128 times it kept none, and beyond 32 times a warning says so. The exponent
+    a is 0.5 for LAMB and LANS and 0.75 for the others, read off the tuned rates of two tasks: a
+    prediction elsewhere, and for Adam, AdamP and SOAP, which have AdamW's.
 
     Args:
         batch_size: The batch size to train with.
@@ -110,12 +114,12 @@ def transfer(
     old_steps = training(old_epochs, examples, old_batch, fit_steps)
     k = batch_size / old_batch
 
-    def shown(where, optimizers):
-        if optimizer not in optimizers or k <= 1:
+    def shown(where):
+        if optimizer not in where or k <= 1:
             return "not measured"
-        return where if k <= SHOWN else f"not beyond {SHOWN} times"
+        return where[optimizer] if k <= SHOWN else f"not beyond {SHOWN} times"
 
-    rate_shown = warmup_shown = shown("flights, diamonds", RATE_SHOWN_WITH)
+    rate_shown = shown(RATE_SHOWN)
     factor, rule, source = math.sqrt(k), "x sqrt(k)", "arXiv 2205.10287"
     expected = "more examples to the same loss; NoiseScale estimates how many"
     if k > KEPT:
@@ -148,7 +152,7 @@ def transfer(
         ("learning_rate", old_rate, rate, rule, source, rate_shown),
         (
             "warmup steps", epochs_to_steps(warmup_epochs, examples, old_batch), warmup,
-            how, "arXiv 1706.02677", warmup_shown,
+            how, "arXiv 1706.02677", shown(WARMUP_SHOWN),
         ),
     ]  # fmt: skip
     moved: dict[str, Any] = {}
@@ -160,7 +164,7 @@ def transfer(
 
     move(
         "beta_2", beta_2, "[0, 1)", lambda b: max(b**k, min(b, LEAST_BETA_2)),
-        f"^k, {LEAST_BETA_2} at least", _HALF_LIFE, shown("flights", SHOWN_WITH),
+        f"^k, {LEAST_BETA_2} at least", _HALF_LIFE, shown(BETA_2_SHOWN),
     )  # fmt: skip
     move(
         "weight_decay", weight_decay, "[0, inf)",
