@@ -96,6 +96,26 @@ def test_its_table_of_trust_is_in_the_log():
     assert f"within a factor of two in {sum(near)} of {len(near)} pairs" in text
 
 
+def test_its_table_of_letters_is_in_the_log():
+    _, *rows = table(PAGE, "On letters, where training begins on a plateau")
+    every = {key[1:]: each for key, *each in cells("text")}
+    shown = {(rival.lower(), number(batch)): figures for rival, batch, *figures in rows}
+    assert shown == {key: shown_as(*each) for key, each in every.items()}
+    found = [each for (rival, _), each in every.items() if rival != "adamw"]
+    ratios = [steps / tuned for (_, tuned), _, (steps, *_) in found if math.isfinite(steps)]
+    assert (len(ratios), len(found), sum(each[2][2] for each in found)) == (8, 9, 2)
+    near = [
+        max(pair) <= 2 * min(pair)
+        for _, rates, _ in every.values()
+        for pair in itertools.combinations(rates, 2)
+    ]
+    lost = [every["adamw", batch][2][2] for batch in (16, 64)]
+    text = re.sub(r"\s+", " ", PAGE.read_text())
+    assert f"in {min(ratios):.2f} to {max(ratios):.2f} times the tuned steps" in text
+    assert f"{sum(near)} of {len(near)} pairs of searches are within" in text
+    assert f"{lost[0]} of 3 seeds is lost at 16" in text and f"and {lost[1]} of 3 at 64" in text
+
+
 def test_its_table_of_what_needs_no_search_is_in_the_log():
     _, *shown = table(PAGE, "Beside what needs no search")
     wanted, ratios, lost = [], {}, {}
