@@ -318,17 +318,15 @@ def of_transfer():
         names = "optimizer", "batch", "rate", "weight_decay", "beta_2", "epsilon", "warmup"
         key = tuple(run[name] for name in names)
         losses[key][run["seed"]] = run["loss"] or math.inf
-    cells, mean = moved(losses, ("lamb", "adamw", "muon"))
-    others, _ = moved(losses, ("lans", "adamp"))
-    lars = {}
-    three = {key: seeds for key, seeds in losses.items() if len(seeds) == 3 and key[0] == "lars"}
-    (rate,) = (key[2] for key in three if key[1] == 64)
-    for batch in (64, 512, 2048):  # at the rate times the square root of the ratio
-        root = math.sqrt(batch / 64)
-        (lars[batch],) = (
-            [*seeds.values()] for key, seeds in three.items()
-            if key[1] == batch and key[6] == 0.05 and math.isclose(key[2], rate * root)
-        )  # fmt: skip
+    three = {key: list(seeds.values()) for key, seeds in losses.items() if len(seeds) == 3}
+    cells, mean = moved(losses, three, ("lamb", "adamw", "muon"))
+    others, _ = moved(losses, three, ("lans", "adamp"))
+    (base,) = (key for key in three if key[:2] == ("lars", 64))
+    _, _, rate, *settings = base
+    lars = {
+        batch: three["lars", batch, rate * math.sqrt(batch / 64), *settings]
+        for batch in (64, 512, 2048)
+    }
     saved = zip(mean["sqrt", 32], mean["transfer", 32], strict=True)
     return {
         "moved": cells,
@@ -339,9 +337,8 @@ def of_transfer():
     }
 
 
-def moved(losses, optimizers):
-    """The rows of a table, and the mean losses by arm and ratio."""
-    three = {key: list(seeds.values()) for key, seeds in losses.items() if len(seeds) == 3}
+def moved(losses, three, optimizers):
+    """The rows of a table, and the mean losses by arm and ratio; `three` are those of all seeds."""
     cells, mean = collections.defaultdict(list), collections.defaultdict(list)
     for k in (8, 32):
         for optimizer in optimizers:

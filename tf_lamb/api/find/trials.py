@@ -152,14 +152,11 @@ class Trials:
 
     def _check_trained(self):
         """Raises where weights have moved, and not by the optimizer that is tried."""
-        self._is_trained = as_int(unwrapped(self.model.optimizer).iterations) > 0
-        trained = set(map(id, self.model.trainable_variables))
-        moved = (
-            (variable.numpy() != begun).any()
-            for variable, begun in zip(self._variables, self._start, strict=True)
-            if id(variable) in trained
-        )
-        if not self._is_trained and any(moved):
+        if as_int(unwrapped(self.model.optimizer).iterations):
+            self._is_trained = True
+            return
+        begun = dict(zip(map(id, self._variables), self._start, strict=True))
+        if any((v.numpy() != begun[id(v)]).any() for v in self.model.trainable_variables):
             raise ValueError(
                 "The model's train_step moves the weights by another optimizer than that of "
                 "compile, so that no learning rate can be tried: let it use self.optimizer."

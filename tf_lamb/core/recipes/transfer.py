@@ -13,9 +13,8 @@ LEAST_BETA_2 = 0.95  # below it losses spike (marin's configurations)
 LEAST_WARMUP, MOST_WARMUP = 0.1, 0.25  # of the training steps; the first at a larger batch
 KEPT = 8  # times the baseline's batch: beyond, every optimizer lost on flights or diamonds
 SHOWN = 32  # times the baseline's batch
-# Where the rate was measured, by optimizer; where its warmup was, and beta_2.
-_BOTH = "flights, diamonds"
-WARMUP_SHOWN = dict.fromkeys(("LAMB", "AdamW", "Muon", "SOAP"), _BOTH)
+# Optimizer -> where the warmup was shown; likewise the rate, and beta_2.
+WARMUP_SHOWN = dict.fromkeys(("LAMB", "AdamW", "Muon", "SOAP"), "flights, diamonds")
 RATE_SHOWN = WARMUP_SHOWN | dict.fromkeys(("LANS", "AdamP"), "flights")
 BETA_2_SHOWN = dict.fromkeys(("LAMB", "AdamW", "Muon", "LANS", "AdamP"), "flights")
 # a of the law with a noise scale; read off tuned rates, where no source has one.
