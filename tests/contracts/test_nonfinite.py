@@ -174,8 +174,9 @@ def test_an_unknown_choice_is_refused(frontend):
 
 @on_tensorflow
 @every_frontend
-def test_a_step_that_is_compiled_whole_skips(frontend):
-    run = feed(frontend, jit_compile=True, traced=True)
+@pytest.mark.parametrize("on_nonfinite", ["skip", "raise"])
+def test_a_step_that_is_compiled_whole_skips(frontend, on_nonfinite):
+    run = feed(frontend, jit_compile=True, traced=True, on_nonfinite=on_nonfinite)
     run.call = tf.function(run._call, jit_compile=True)
     first, second = steps("one device", 2)
     run.step(first)

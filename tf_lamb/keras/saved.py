@@ -6,7 +6,8 @@ Seams into Keras 3 (3.12.0 to 3.15.1):
         optimizers are then built on nothing, and lose their slots.
     `LossScaleOptimizer`, which saves and loads the variables of what is inside with its own, by
         position: before an optimizer of ours can refuse them. From the first of ours on, it does so
-        for others only. Its own are the first in files of before.
+        for others only. Its own are the first in files of before. And of HDF5's weights it sets its
+        own alone, though those of what is inside come with them.
     `_trackable_children`, `_handle_deferred_dependencies` of TensorFlow (2.20), which Keras's
         optimizers have there.
 """
@@ -111,15 +112,21 @@ def _load_scale(wrapper, store):
             variable.assign(_read(store[name]))
 
 
+def _set_weights(wrapper, weights):
+    keras.optimizers.Optimizer.set_weights(wrapper, weights)
+    wrapper.inner_optimizer.set_weights(weights[len(wrapper._variables) :])
+
+
 @functools.cache
 def _have_loss_scales_saved_alone():
     host = keras.optimizers.LossScaleOptimizer
     host.save_own_variables = _where_ours_is_inside(_save_scale, host.save_own_variables)
     host.load_own_variables = _where_ours_is_inside(_load_scale, host.load_own_variables)
+    host.set_weights = _where_ours_is_inside(_set_weights, host.set_weights)
 
 
 def _where_ours_is_inside(own, others):
-    def method(wrapper, store):
-        (own if isinstance(wrapper.inner_optimizer, Saved) else others)(wrapper, store)
+    def method(wrapper, saved):
+        (own if isinstance(wrapper.inner_optimizer, Saved) else others)(wrapper, saved)
 
     return method

@@ -44,18 +44,22 @@ def count_skipped(skipped, step=None, tell=None):
     Only this branch waits for the host. XLA compiles no call of the host, and a server has none.
     """
     skipped.assign_add(1)
-    if tell is None:
-        return
-    # seam: TensorFlow 2.20. Whether XLA compiles what is being traced.
-    compiled = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
-    if not compiled and not uses_servers():
+    if tell is not None and not _is_compiled_whole() and not uses_servers():
         tf.py_function(tell, [step, skipped], [])
 
 
 def refuse_nonfinite(finite, refusal, paths):
     """An operation that raises, unless all is finite; in a step that XLA compiles whole, none."""
+    if _is_compiled_whole():
+        return tf.no_op()
     nonfinite = tf.boolean_mask(tf.constant(paths), tf.logical_not(finite))
     return tf.debugging.Assert(tf.reduce_all(finite), [refusal, nonfinite], summarize=10)
+
+
+def _is_compiled_whole():
+    """Whether XLA compiles what is being traced."""
+    # seam: TensorFlow 2.20.
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 def _assign(variable, value):

@@ -30,6 +30,8 @@ Seams into that wrapper (2.20.1):
     `save_own_variables`, `load_own_variables`: with them it saves and loads what is inside, by
         position, before an optimizer of ours can refuse it. From the first of ours on, it does so
         for others only; a scale is in checkpoints alone.
+    `get_config`, `set_weights`: of HDF5; what is inside has the name of its class there, and the
+        weights are those of what is inside.
 """
 
 import functools
@@ -117,6 +119,8 @@ class Saved:
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):
         children = super()._trackable_children(save_type, **kwargs)
+        if save_type == "savedmodel":  # read by an optimizer of the base class, which counts
+            return {**children, "_iterations": self.iterations}
         if self._sharded_variable_builders:  # tf_keras puts parts of variables together
             return children
         return named.children(self._named_state(), children)
@@ -129,15 +133,34 @@ class Saved:
 
 @functools.cache
 def _have_loss_scales_leave_ours_alone():
-    for name in ("save_own_variables", "load_own_variables"):
-        host = loss_scale_optimizer.LossScaleOptimizerV3
-        setattr(host, name, _unless_ours_is_inside(getattr(host, name)))
+    host = loss_scale_optimizer.LossScaleOptimizerV3
+    host.save_own_variables = _where_ours_is_inside(_nothing, host.save_own_variables)
+    host.load_own_variables = _where_ours_is_inside(_nothing, host.load_own_variables)
+    host.set_weights = _where_ours_is_inside(_set_weights, host.set_weights)
+    host.get_config = _with_registered_name(host.get_config)
 
 
-def _unless_ours_is_inside(others):
-    def method(wrapper, store):
-        if not isinstance(wrapper.inner_optimizer, Saved):
-            others(wrapper, store)
+def _nothing(wrapper, store):
+    pass
+
+
+def _set_weights(wrapper, weights):
+    wrapper.inner_optimizer.set_weights(weights)
+
+
+def _where_ours_is_inside(own, others):
+    def method(wrapper, saved):
+        (own if isinstance(wrapper.inner_optimizer, Saved) else others)(wrapper, saved)
+
+    return method
+
+
+def _with_registered_name(get_config):
+    def method(wrapper):
+        config = get_config(wrapper)
+        if isinstance(wrapper.inner_optimizer, Saved):
+            config["inner_optimizer"] = by_registered_name(config["inner_optimizer"])
+        return config
 
     return method
 

@@ -69,7 +69,8 @@ def find_batch(
         price: The price of a device for an hour. Defaults to None.
         deadline: The most hours that training may take. Defaults to None.
         most: The largest batch that is wanted. Defaults to None.
-        examples: Examples of an epoch, at which endless data end. Defaults to None: counted.
+        examples: Examples of an epoch, at which endless data end. Defaults to None: counted, if
+            the data says how many batches it has.
         validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`,
             which then may not be shuffled anew for each pass.
         directory: A folder in which the search is saved, and from which it goes on after a kill.

@@ -74,7 +74,8 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
                 case, or optimizers, whose settings are taken, but not their rate; one of a class.
                 Defaults to (): the model's own.
             epochs: Epochs of the run that the rate is for.
-            examples: Examples of an epoch, at which endless data end. Defaults to None: counted.
+            examples: Examples of an epoch, at which endless data end. Defaults to None: counted, if
+                the data says how many batches it has.
             validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`,
                 which then may not be shuffled anew for each pass.
             baseline_batch_size: The batch at which the model's optimizer was tuned. It is then a

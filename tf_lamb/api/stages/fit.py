@@ -66,7 +66,7 @@ def make_fit_stages(
             callbacks: As of `fit`.
             verbose: As of `fit`.
             examples: Examples of a pass over the data. Defaults to None: counted, for which a
-                `tf.data.Dataset` is read once.
+                `tf.data.Dataset` is read once; one of unknown cardinality needs it.
             seed: Seed of the order of arrays. Defaults to 0.
 
         Returns:

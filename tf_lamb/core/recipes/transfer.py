@@ -16,6 +16,7 @@ SHOWN = 32  # times the baseline's batch
 # Optimizer -> where the warmup was shown; likewise the rate, and beta_2.
 WARMUP_SHOWN = dict.fromkeys(("LAMB", "AdamW", "Muon", "SOAP"), "flights, diamonds")
 RATE_SHOWN = WARMUP_SHOWN | dict.fromkeys(("LANS", "AdamP"), "flights")
+LOST = {"LARS": "runs were lost"}  # at the rate that was moved
 BETA_2_SHOWN = dict.fromkeys(("LAMB", "AdamW", "Muon", "LANS", "AdamP"), "flights")
 # a of the law with a noise scale; read off tuned rates, where no source has one.
 EXPONENTS = {
@@ -118,7 +119,7 @@ def transfer(
             return "not measured"
         return where[optimizer] if k <= SHOWN else f"not beyond {SHOWN} times"
 
-    rate_shown = shown(RATE_SHOWN)
+    rate_shown = LOST[optimizer] if optimizer in LOST and k > 1 else shown(RATE_SHOWN)
     factor, rule, source = math.sqrt(k), "x sqrt(k)", "arXiv 2205.10287"
     expected = "more examples to the same loss; NoiseScale estimates how many"
     if k > KEPT:
