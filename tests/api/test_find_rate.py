@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -826,6 +827,22 @@ def test_a_task_that_no_rate_learns_has_no_answer():
     with pytest.raises(ValueError, match="did not decide on a rate"):
         found.learning_rate  # noqa: B018
     assert "undecided" in str(found)
+
+
+def test_it_says_where_longer_runs_end_no_lower():
+    host, ours = FRONTENDS["keras"]
+    found = search(ours, linear(host))
+    *_, long = sorted({trial.steps for trial in found.trials})
+    high, low = np.linspace(1.0, 1.2, 16), np.linspace(0.9, 1.1, 16)
+
+    def told(before, after):
+        losses = {True: tuple(after), False: tuple(before)}
+        trials = [replace(t, losses=losses[t.steps == long]) for t in found.trials]
+        return "runs of 4 times the steps ended no lower" in str(replace(found, trials=trials))
+
+    assert not told(high, low)
+    assert told(high, high - 0.004)
+    assert told(low, high)
 
 
 def test_its_example_runs():

@@ -116,6 +116,30 @@ def test_its_table_of_letters_is_in_the_log():
     assert f"{lost[0]} of 3 seeds is lost at 16" in text and f"and {lost[1]} of 3 at 64" in text
 
 
+def ends_no_lower(search):
+    """Whether the best of the longer runs is within 0.5% of the best of the shorter ones."""
+    *_, long = sorted({steps for _, steps, _ in search["trials"]})
+    best = {True: math.inf, False: math.inf}
+    for _, steps, loss in search["trials"]:
+        best[steps == long] = min(best[steps == long], math.inf if loss is None else loss)
+    return best[False] - best[True] <= 0.005 * best[True]
+
+
+def test_where_it_warns_of_a_plateau_is_in_the_log():
+    searches = [line for line in runs("find_rate") if "trials" in line]
+
+    def told(**of):
+        every = [s for s in searches if of.items() <= s.items()]
+        return sum(map(ends_no_lower, every)), len(every)
+
+    text = re.sub(r"\s+", " ", PAGE.read_text())
+    assert "in {} of {} searches here, ".format(*told(task="text")) in text
+    assert "here, {} of AdamW's {} among".format(*told(task="text", rival="adamw")) in text
+    assert "in {} of {} on flights".format(*told(task="flights")) in text
+    assert "in {} of {} on pictures".format(*told(task="pictures")) in text
+    assert told(task="text", rival="lamb", batch=256) == (1, 4)
+
+
 def test_its_table_of_what_needs_no_search_is_in_the_log():
     _, *shown = table(PAGE, "Beside what needs no search")
     wanted, ratios, lost = [], {}, {}
