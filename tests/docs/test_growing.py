@@ -20,12 +20,19 @@ def test_what_it_prints_is_what_the_recipe_prints():
     assert printed == str(recipes.growing(recipe, largest_batch=1024))
 
 
+def of_seeds(task, optimizer, batch, arm):
+    """The runs of an arm, at the rate that was tuned."""
+    of = {"task": task, "optimizer": optimizer, "batch": batch}
+    (rate,) = {run["rate"] for run in runs("growing", **of, arm=NO_DECAY)}
+    return runs("growing", **of, arm=arm, rate=rate)
+
+
 def difference(task, optimizer, batch, arm):
     """How much higher the loss is, in %: its mean, half of its interval; and the updates saved."""
-    made = runs("growing", task=task, optimizer=optimizer, batch=batch, arm=arm)
+    made = of_seeds(task, optimizer, batch, arm)
     if not made:
         return None
-    base = runs("growing", task=task, optimizer=optimizer, batch=batch, arm=1, rate=made[0]["rate"])
+    base = of_seeds(task, optimizer, batch, 1)
     losses = {run["seed"]: run["loss"] for run in base}
     each = [100 * (run["loss"] / losses[run["seed"]] - 1) for run in made]
     assert len(each) == 5
@@ -45,6 +52,7 @@ def shown(task, row):
     [
         ("flights", "On flights the loss stays", 12),
         ("pictures", "On Fashion-MNIST some of it is lost", 4),
+        ("text", "On letters some of it is lost, too", 4),
     ],
 )
 def test_the_tables_are_in_the_log(task, heading, count):
@@ -65,6 +73,23 @@ def test_what_is_lost_on_pictures_is_in_the_log():
     decided = {key for key, (mean, half, _) in lost.items() if mean - half > 0}
     assert decided == {(name, arm) for name in ("adamw", "muon") for arm in (4, 16)}
     assert all(sum(lost[key][:2]) > 0.5 for key in lost)
+
+
+def test_what_is_lost_on_letters_is_in_the_log():
+    made = {
+        (name, arm): difference("text", name, 16, arm)
+        for name in ("adamw", "muon", "lamb", "lans")
+        for arm in (4, 16, NO_DECAY)
+    }
+    assert [f"{made['muon', arm][0]:.1f}" for arm in (4, 16)] == ["0.5", "1.0"]
+    assert [f"{made['muon', arm][2]:.1f}" for arm in (4, 16)] == ["29.7", "31.5"]
+    within = {key for key, (mean, half, _) in made.items() if abs(mean) + half <= 0.5}
+    assert within == {("lamb", 4)}
+    ends = [run["loss"] for run in of_seeds("text", "adamw", 16, 1)]
+    assert f"between {min(ends):.2f} and {max(ends):.2f}" in PAGE.read_text()
+    for arm in (1, 4, 16):
+        stay = [run for run in of_seeds("text", "lamb", 16, arm) if f"{run['loss']:.2f}" == "2.88"]
+        assert len(stay) == 3
 
 
 def test_what_stays_on_flights_is_in_the_log():
