@@ -44,6 +44,19 @@ def test_a_linear_decay_saves_a_third_and_says_so():
     )
 
 
+@pytest.mark.parametrize(
+    ("boundaries", "begin_with"),
+    [((100, 203, 300), {32: 0.5}), ((100, 300, 303), None), ((100, 103), None)],
+    ids=["just after a stage begins", "two in an update", "within the first update"],
+)
+def test_no_boundary_is_lost(boundaries, begin_with):
+    given = {"decay": "multi_step", "decay_rate": 0.1, "boundaries": boundaries, "optimizer": "SGD"}
+    recipe = dataclasses.replace(base(**given), train_steps=400)
+    grown = growing(recipe, 512, begin_with=begin_with)
+    assert grown.stages[-1].batch_size == 512
+    assert rates(grown)[-1] == pytest.approx(512 / 64 * rates(recipe)[-1])
+
+
 @pytest.mark.parametrize(("optimizer", "power"), [("LAMB", 0.5), (None, 0.5), ("SGD", 1.0)])
 @pytest.mark.parametrize(
     "given",

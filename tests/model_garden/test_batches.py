@@ -234,6 +234,39 @@ def test_transfer_moves_decay_beta_2_and_averages_too(records, tmp_path):
         assert said in text
 
 
+@pytest.mark.parametrize(
+    ("warmup", "last"),
+    [
+        ({"type": None}, 450), ({"type": "tf_lamb", "tf_lamb": {"steps": 0}}, 500),
+        ({"type": "linear", "linear": {"warmup_steps": 0}}, 500),
+    ],
+    ids=["no warmup", "ours of no steps", "theirs of no steps"],
+)  # fmt: skip
+def test_transfer_warms_up_where_the_experiment_does_not(tmp_path, warmup, last):
+    import yaml
+
+    decay = {"initial_learning_rate": 0.01, "steps": 4000}
+    config = {
+        "task": {"train_data": {"global_batch_size": 64}},
+        "trainer": {"train_steps": 4000, "optimizer_config": {
+            "learning_rate": {"type": "tf_lamb_polynomial", "tf_lamb_polynomial": decay},
+            "warmup": warmup,
+        }},
+    }  # fmt: skip
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    flags = {"config_file": [str(path)], "recipe": "transfer"}
+    params, text = filled(**flags, global_batch_size=512)
+    assert "warmup = 50 steps, raised to a tenth of training" in text
+    moved = params.trainer.optimizer_config
+    own = moved.warmup.get()
+    assert 50 in (getattr(own, "steps", None), getattr(own, "warmup_steps", None))
+    assert moved.learning_rate.tf_lamb_polynomial.steps == last  # it ends with training
+    smaller, text = filled(**flags, global_batch_size=32)
+    assert smaller.trainer.optimizer_config.warmup.type == warmup["type"]
+    assert "warmup = 0 steps, as before" in text
+
+
 def test_a_continuous_decay_still_ends_with_training():
     params, _ = filled(experiment="lars/resnet_imagenet", global_batch_size=8192)
     config = params.trainer.optimizer_config

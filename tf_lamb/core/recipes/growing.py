@@ -199,8 +199,11 @@ def _stage(recipe, batch, k, begin, steps) -> Recipe:
     decay_ends = recipe.train_steps
     if recipe.decay_steps is not None:
         decay_ends = recipe.decay_steps + (recipe.warmup_steps if continuous else 0)
-    boundaries = [round((each - begin) / k) for each in recipe.boundaries]
-    inside = tuple(sorted({each for each in boundaries if 0 < each < steps}))
+    inside: list[int] = []
+    for boundary in (each for each in recipe.boundaries if each > begin):
+        before = inside[-1] if inside else 0  # two never meet: each of them lowers the rate
+        inside.append(max(before + 1, round((boundary - begin) / k)))
+    inside = [each for each in inside if each < steps]
     return dataclasses.replace(
         recipe,
         title=f"{recipe.title}, batch {batch:,}",
@@ -211,7 +214,7 @@ def _stage(recipe, batch, k, begin, steps) -> Recipe:
         initial_learning_rate=rate(begin) if warmup else 0.0,
         end_learning_rate=factor * recipe.end_learning_rate,
         decay="constant" if recipe.decay == "multi_step" and not inside else recipe.decay,
-        boundaries=inside,
+        boundaries=tuple(inside),
         decay_steps=max(1, math.ceil((decay_ends - decay_begins) / k)),
         arithmetic=(),
         epochs=None,

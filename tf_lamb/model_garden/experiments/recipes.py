@@ -240,8 +240,8 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
     # What the experiment says of the batch at which it was tuned.
     tuned, train_steps = params.task.train_data.global_batch_size, params.trainer.train_steps
     config = params.trainer.optimizer_config
-    rate, warmup = config.learning_rate, config.warmup.get()
-    peak, ours = _peak("learning_rate", rate), config.warmup.type == "tf_lamb"
+    rate, (kind, warmup) = config.learning_rate, _warmup(config, name)
+    peak, ours = _peak("learning_rate", rate), kind == "tf_lamb"
     length = "steps" if ours else "warmup_steps"
     warmup_steps = getattr(warmup, length, None) or 0
     on_decay = warmup is not None and not ours  # where Model Garden's own warmups end
@@ -263,14 +263,14 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
     share = warmup_steps * tuned / examples
     moving = _moving(config) if name == TRANSFER else {}
     recipe = SCALING[name](batch_size, tuned, peak, share, examples, epochs=1, **moving)
-    warmed_steps = max(recipe.warmup_steps, 1) if warmup_steps else 0  # a warmup stays one
-    warmed = at(own, f"trainer.optimizer_config.warmup.{config.warmup.type}.{length}")
+    warmed_steps = max(recipe.warmup_steps, 1 if warmup_steps else 0)  # a warmup stays one
+    warmed = at(own, f"trainer.optimizer_config.warmup.{kind}.{length}")
     if warmed is None and (warmed := warmed_steps) > steps:
         raise ValueError(
             f"{recipe.title}: warmup is longer than training, {warmed_steps:,} > {steps:,} "
             "steps. Train for longer, or take a smaller batch"
         )
-    checks.integer(f"warmup.{config.warmup.type}.{length}", warmed, 0)
+    checks.integer(f"warmup.{kind}.{length}", warmed, 0)
 
     factor = recipe.learning_rate / peak
     # Decay may end so many steps after warmup. An exponential one has a period, and no end.
@@ -281,9 +281,10 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
         all_of_it = {**rate.get().as_dict(), **curve, **said}
         curve |= decays.with_peak(rate.type, all_of_it, warmed, recipe.learning_rate)
     found = {"learning_rate": {rate.type: curve}, **_moved(config, recipe, moving)}
-    if warmup_steps:
-        new = {**_multiplied(warmup, factor), length: warmed_steps}
-        found["warmup"] = {config.warmup.type: new}
+    if warmed_steps:
+        own_settings = warmup.as_dict() if config.warmup.type is None else {}
+        new = {**own_settings, **_multiplied(warmup, factor), length: warmed_steps}
+        found["warmup"] = {"type": kind, kind: new}
     training = f"{train_steps:,} steps x {tuned:,} / {batch_size:,} = {steps:,} steps"
     if at(own, "trainer.train_steps") is not None:
         training = f"{steps:,} steps, as --params_override has it"
@@ -302,6 +303,14 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
         "task": {"train_data": {"global_batch_size": batch_size}},
         "trainer": {"train_steps": steps, "optimizer_config": found},
     }
+
+
+def _warmup(config, name) -> tuple[str | None, Any]:
+    """The type of the warmup and the warmup, which `transfer` has at a larger batch in any case."""
+    kind, warmup = config.warmup.type, config.warmup.get()
+    if kind is None and name == TRANSFER:
+        return "tf_lamb", config.warmup.tf_lamb.replace(steps=0, start=0.0, handover="continuous")
+    return kind, warmup
 
 
 _OF_OPTIMIZER = "weight_decay", "beta_2"
