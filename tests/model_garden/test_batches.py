@@ -304,6 +304,10 @@ def test_a_published_recipe_by_name():
         ({"experiment": "vit_imagenet_pretrain", "global_batch_size": 1024,
           "params_override": "trainer.optimizer_config.learning_rate.type=power"},
          "cannot scale learning_rate.type=power, only"),
+        ({"global_batch_size": 1024, "params_override":
+          "trainer.optimizer_config.learning_rate.type=cosine,"
+          "trainer.optimizer_config.learning_rate.cosine.initial_learning_rate=0.01"},
+         "learning_rate.cosine names no rate to scale. Write one into a YAML"),
         ({"per_replica_batch_size": 8, "global_batch_size": 1000, "params_override":
           "runtime.distribution_strategy=mirrored,runtime.num_gpus=3"},
          "1,000 / 3 = 333.333. Take a batch of 999"),

@@ -232,7 +232,10 @@ def _peak(name: str, schedule) -> float:
         )
     rates = [v for k, v in schedule.get().as_dict().items() if k in RATES and v is not None]
     if not rates:
-        raise ValueError(f"trainer.optimizer_config.{name}.{schedule.type} names no rate to scale")
+        raise ValueError(
+            f"trainer.optimizer_config.{name}.{schedule.type} names no rate to scale. Write one "
+            "into a YAML, because a rate of --params_override holds as it is"
+        )
     return max(max(r) if isinstance(r, list) else r for r in rates)
 
 
