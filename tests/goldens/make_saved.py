@@ -41,7 +41,7 @@ def optimizers(ours):
             ours.SGDP(0.1, gradient_accumulation_steps=2), scale=2, groups=["kernel"]
         ),
         "measured": ours.MeasureNoise(
-            ours.AdamP(s._Exponential(0.1, 4, 0.5)), previous_gradient=True
+            ours.AdamP(s._Exponential(0.1, 4, 0.5), gradient_accumulation_steps=2)
         ),
     }  # fmt: skip
 

@@ -26,34 +26,17 @@ class Averages(NamedTuple):
     count: Any  # of the steps that they average
 
 
-def parts_of_step(xp, before, local, total, *, micro_batches, is_update, successive):
-    """The mean square over the parts of a step, of which one call of the optimizer sees some.
-
-    Args:
-        before: the squares of the micro-batches so far; of the step before if `successive`.
-        local: of this call; over this step and the one before if `successive`.
-        total: over all parts.
-        successive: whether the parts are this step and the one before.
-
-    Returns:
-        The mean of |g_i|^2, whether that is of a whole step, and what is `before` in the next call.
-    """
-    if successive:  # the first step has none before it
-        finite = xp.isfinite(xp.sum(total))
-        return local, xp.sum(before) > 0, xp.where(finite, local, before)
-    squares = before + local
-    return squares / micro_batches, is_update, xp.where(is_update, xp.zeros_like(squares), squares)
-
-
-def moments(local, total, *, parts, scale=1.0):
+def moments(local, total, *, parts):
     """Unbiased variance and signal of one step; the signal may be below 0.
 
-        sigma^2 = S (local - total) / (n - 1)
+        sigma^2 = (local - total) / (n - 1)
         mu^2    = (n total - local) / (n - 1)
 
-    Source: Johnson et al., arXiv:2007.05105, section 3.2, where n = S.
+    The variance is that of the gradient of the whole batch; of a base batch it is S times that.
+
+    Source: Johnson et al., arXiv:2007.05105, section 3.2.
     """
-    variance = scale * (local - total) / (parts - 1)
+    variance = (local - total) / (parts - 1)
     signal = (parts * total - local) / (parts - 1)
     return variance, signal
 

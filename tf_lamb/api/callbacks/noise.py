@@ -161,8 +161,7 @@ class NoiseScale(Callback):
         """Describes the critical batch size, the cost of the present batch, and a better one."""
         seen = self.history["noise_scale"]
         precision = noise.precision(self._averages, self._optimizer.smoothing)
-        text = noise.advice(seen[-1] if seen else float("nan"), self.batch_size, precision)
-        return f"{text} (Biased: from successive steps.)" if self._optimizer.biased else text
+        return noise.advice(seen[-1] if seen else float("nan"), self.batch_size, precision)
 
 
 class StopAtScaleInvariantStep(Callback):

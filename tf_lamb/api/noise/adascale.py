@@ -7,7 +7,6 @@ from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.optimizers.settings import Patterns
 from tf_lamb.core import checks, noise
-from tf_lamb.core.messages import warn
 from tf_lamb.core.rules.shared import debias
 
 
@@ -74,7 +73,6 @@ class AdaScale(MeasureNoise):
         inner: SGD, Adam or AdamW of this Keras, or an optimizer of this package but LANS,
             Muon and SOAP, for which the length of a gradient is nothing.
         scale: S, the batch over the base batch, at least 1.
-        previous_gradient: As for `MeasureNoise`. Defaults to False.
         averaging: "paper" is the plain mean of the first steps, then an exponential average with
             theta = 1 - S/1000, and a gain of 1 in the first step that is measured; "debiased" the
             exponential average from the start (fairscale). Defaults to "paper".
@@ -106,18 +104,11 @@ class AdaScale(MeasureNoise):
     _adaptive: tuple[type, ...]  # of them the framework's that keep second moments
 
     def __init__(
-        self, inner: Any, scale: float, *, previous_gradient: bool = False,
-        averaging: str = "paper", preconditioned: bool | None = None,
-        groups: Patterns = None, smoothing: float = 0.99,
+        self, inner: Any, scale: float, *, averaging: str = "paper",
+        preconditioned: bool | None = None, groups: Patterns = None, smoothing: float = 0.99,
         name: str = "adascale",
     ):  # fmt: skip
-        super().__init__(
-            inner,
-            previous_gradient=previous_gradient,
-            groups=groups,
-            smoothing=smoothing,
-            name=name,
-        )
+        super().__init__(inner, groups=groups, smoothing=smoothing, name=name)
         self.scale = scale
         self._averaging = checks.choice("averaging", averaging)
         adaptive = self._second_moment_of() is not None
@@ -136,15 +127,6 @@ class AdaScale(MeasureNoise):
             raise ValueError(
                 "AdaScale wraps SGD, Adam, AdamW and the optimizers of tf_lamb but LANS, "
                 f"Muon and SOAP, not {type(inner).__name__}: how its gain would enter is not known."
-            )
-
-    def _count_parts(self, replicas: int, micro_batches: int):
-        super()._count_parts(replicas, micro_batches)
-        if self.biased:
-            warn(
-                "AdaScale with previous_gradient=True can run away: a step that is too long turns "
-                "the next gradient around, which counts as noise and lengthens the steps after it. "
-                "Prefer gradient_accumulation_steps=2 in the inner optimizer."
             )
 
     # seam: Keras 3.15.1 and tf_keras 2.20.1, here and in `_learning_rate`, `_velocities` below.

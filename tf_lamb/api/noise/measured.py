@@ -124,9 +124,6 @@ class MeasureNoise(Wrapper):
 
     Args:
         inner: An optimizer of this Keras; not yet wrapped for mixed precision.
-        previous_gradient: Whether to take the gradient of the step before as a second sample where
-            a step has one part only. That is biased, for the weights have moved meanwhile, and
-            takes 4 bytes a parameter. Defaults to False.
         groups: List of regexes, searched in the variables' paths; each makes a group that is
             counted by itself; the first that matches counts. Defaults to None.
         smoothing: theta of the averages, which reach back over 1/(1 - theta) steps.
@@ -152,14 +149,11 @@ class MeasureNoise(Wrapper):
     saved_kind = "measured"  # as files call its state
     parts: int
     micro_batches: int
-    biased: bool
     # The frontend's: its array namespace, and what it knows of gradients and variables.
     _xp: Any
     _cond: Callable  # a branch, as the frontend has it
     _add: Callable  # name, shape, dtype, initializer -> a variable
-    add_variable_from_reference: Callable
     _state: Any = None  # name -> variable, once built
-    _previous: Sequence  # the gradient of the step before, where that is a part
     _members_by_group: Sequence[Sequence[int]]
     _squared_norm: Callable  # in float32
     _sum_over_replicas: Callable  # of the squares of each
@@ -171,11 +165,10 @@ class MeasureNoise(Wrapper):
     _assign: Callable  # variables and values, on every replica
 
     def __init__(
-        self, inner: Any, *, previous_gradient: bool = False, groups: Patterns = None,
-        smoothing: float = 0.99, name: str = "measured",
+        self, inner: Any, *, groups: Patterns = None, smoothing: float = 0.99,
+        name: str = "measured",
     ):  # fmt: skip
         super().__init__(inner, name)
-        self._previous_gradient = checks.flag("previous_gradient", previous_gradient)
         self._groups = checks.patterns("groups", groups) or ()
         self.smoothing = checks.number("smoothing", smoothing)
 
@@ -183,10 +176,21 @@ class MeasureNoise(Wrapper):
         """The constructor's arguments."""
         return {
             **super().get_config(),
-            "previous_gradient": self._previous_gradient,
             "groups": list(self._groups) or None,
             "smoothing": self.smoothing,
         }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """The optimizer again, of a file that has the option `previous_gradient`, too."""
+        config = dict(config)
+        if config.pop("previous_gradient", False):
+            raise ValueError(
+                "previous_gradient=True is gone, because it read 0.3 to 9.5 times the noise scale: "
+                "take it out of the config, and give the inner optimizer "
+                "gradient_accumulation_steps=2 and batches of half the size."
+            )
+        return super().from_config(config, custom_objects)
 
     @property
     def group_names(self) -> tuple[str, ...]:
@@ -209,28 +213,26 @@ class MeasureNoise(Wrapper):
         Args:
             replicas: those whose gradients differ.
             may_gather: whether replicas can add up gradients of their own.
+
+        Raises:
+            ValueError: where a step has one part.
         """
         inner, self._replicas = self.inner_optimizer, replicas
-        self._count_parts(replicas, getattr(inner, "gradient_accumulation_steps", None) or 1)
+        self.micro_batches = getattr(inner, "gradient_accumulation_steps", None) or 1
+        self.parts = replicas * self.micro_batches
+        if self.parts == 1:
+            whom = "the inner optimizer"
+            if not hasattr(inner, "gradient_accumulation_steps"):
+                whom = "an inner optimizer of tf_lamb (tf_keras's own do not accumulate)"
+            raise ValueError(
+                f"{type(self).__name__} compares the gradients of the parts of a batch, but here a "
+                "step has one part: one replica, and no gradient_accumulation_steps. Give "
+                f"{whom} gradient_accumulation_steps=2 and batches of half the size, or train "
+                "under a tf.distribute strategy."
+            )
         self._gathers = may_gather and isinstance(inner, Layerwise) and self.micro_batches > 1
         if self._gathers:  # before they are measured, and not again
             self._add_up, inner.gather = inner.gather, lambda gradients, accumulators: None
-
-    def _count_parts(self, replicas: int, micro_batches: int):
-        """Counts the independent gradients of a step; refuses where there is only one."""
-        self.parts, self.micro_batches = replicas * micro_batches, micro_batches
-        self.biased = self.parts == 1
-        if self.parts > 1:
-            return
-        if not self._previous_gradient:
-            raise ValueError(
-                f"{type(self).__name__} measures how the gradients of parts of a batch differ, but "
-                "here a step has one part: one replica, and no gradient_accumulation_steps. Of a "
-                "batch of B, ask with gradient_accumulation_steps=4 of the inner optimizer and "
-                "batches of B/4; or train under a tf.distribute strategy, or pass "
-                "previous_gradient=True to compare with the step before, which is biased."
-            )
-        self.parts = 2
 
     def _members(self, variables) -> list[list[int]]:
         """The positions of each group's variables; warns of a group that has none."""
@@ -253,11 +255,11 @@ class MeasureNoise(Wrapper):
         inner = self.inner_optimizer
         if not (isinstance(inner, Layerwise) and inner._guard.window):
             return None
-        return [v + 0 for v in (inner.iterations, *self._lasting(), *self._previous)]
+        return [v + 0 for v in (inner.iterations, *self._lasting())]
 
     def _lasting(self):
         """The variables of the state but those of the parts of an update."""
-        of_parts = ("micro_step", "squares") if self.micro_batches > 1 else ()
+        of_parts = "micro_step", "squares"
         return [v for name, v in self._state.items() if name not in of_parts]
 
     def _counted(self, counts, known):
@@ -272,7 +274,7 @@ class MeasureNoise(Wrapper):
         xp, (step, *before) = self._xp, known
         taken = self.inner_optimizer.iterations > step
         spike = xp.logical_and(counts, xp.logical_not(taken))
-        own = [*self._lasting(), *self._previous]
+        own = self._lasting()
         values = [
             xp.where(spike, old, xp.convert_to_tensor(new))
             for old, new in zip(before, own, strict=True)
@@ -289,18 +291,14 @@ class MeasureNoise(Wrapper):
         """At the end of a build."""
         self._members_by_group = self._members(variables)
         self._state = {name: self._add(name, *kind) for name, kind in self._initial_state().items()}
-        self._measured, compared = names_of(variables), variables if self.biased else ()
-        self._previous = [
-            self.add_variable_from_reference(v, "previous_gradient") for v in compared
-        ]
+        self._measured = names_of(variables)
 
     def _initial_state(self) -> dict[str, tuple[tuple[int, ...], str, str]]:
         """Name -> shape, dtype and initializer."""
         by_group = (len(self.group_names),)
         return {
             "micro_step": ((), "int32", "zeros"),
-            # Of the micro-batches so far, or of the last step.
-            "squares": (by_group, "float32", "zeros"),
+            "squares": (by_group, "float32", "zeros"),  # of the micro-batches so far
             "variance": (by_group, "float32", "zeros"),
             "signal": (by_group, "float32", "zeros"),
             "count": ((), "float32", "zeros"),
@@ -324,35 +322,17 @@ class MeasureNoise(Wrapper):
         state = {name: xp.convert_to_tensor(v) for name, v in self._state.items()}
         is_update = xp.equal(state["micro_step"], self.micro_batches - 1)
         weigh = self._preconditioner([*positions, *missing])
-
-        if self.biased:
-            # Two parts, this gradient and that of the step before: their squares and their mean's.
-            before = [xp.cast(self._previous[i], "float32") for i in positions]
-            squares = (self._squares(each, positions, weigh) for each in (before, summed))
-            local = sum(squares) / 2
-            mean = [(g + b) / 2 for g, b in zip(summed, before, strict=True)]
-            total = self._squares(mean, positions, weigh)
-            finite = xp.isfinite(xp.sum(total))
-            # A skipped step leaves no gradient behind, or every later comparison would be nan.
-            kept = [xp.where(finite, g, b) for g, b in zip(summed, before, strict=True)]
-            self._assign([self._previous[i] for i in positions], kept)
-        else:
-            local = 0.0  # where replicas gather, `_gather` has added their squares up by now
-            if not self._gathers:
-                # Replica i has g_i/n: the mean of |g_i|^2 is n times the sum of these squares.
-                squares = self._squares(gradients, positions, weigh)
-                local = self._replicas * self._sum_over_replicas(squares)
-            total = self._squares_of_mean(summed, positions, missing, weigh, is_update)
-        mean, when, left = noise.parts_of_step(
-            xp, state["squares"], local, total,
-            micro_batches=self.micro_batches, is_update=is_update, successive=self.biased,
-        )  # fmt: skip
-        scale = 2.0 if self.biased else 1.0  # where each part is a batch
-        moments = noise.moments(mean, total, parts=self.parts, scale=scale)
+        squares = state["squares"]  # where replicas gather, `_gather` has added this call's by now
+        if not self._gathers:
+            # Replica i has g_i/n: the mean of |g_i|^2 is n times the sum of these squares.
+            own = self._squares(gradients, positions, weigh)
+            squares = squares + self._replicas * self._sum_over_replicas(own)
+        total = self._squares_of_mean(summed, positions, missing, weigh, is_update)
+        moments = noise.moments(squares / self.micro_batches, total, parts=self.parts)
         new = {
             "micro_step": (state["micro_step"] + 1) % self.micro_batches,
-            "squares": left,
-            **self._averaged(xp, state, moments, when & self._is_measured()),
+            "squares": xp.where(is_update, xp.zeros_like(squares), squares),
+            **self._averaged(xp, state, moments, is_update & self._is_measured()),
         }
         self._assign([self._state[name] for name in new], new.values())
         return xp.logical_and(is_update, xp.isfinite(xp.sum(total)))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tf_lamb.api.variables import as_int
 from tf_lamb.core.messages import warn
 
-_NO_SLOTS = ("average", "master", "accumulator", "previous_gradient")  # no slots of a rule
+_NO_SLOTS = ("average", "master", "accumulator")  # no slots of a rule
 
 
 class Part(NamedTuple):
@@ -112,8 +112,6 @@ def of_measured(optimizer) -> State:
     for name in ("micro_step", "squares"):  # of a part of an update
         scalars[of_micro_steps(name, optimizer.micro_batches)] = scalars.pop(name)
     parts = [Part(name, (), {}) for name in optimizer._measured]
-    for i, previous in enumerate(optimizer._previous):
-        parts[i] = Part(parts[i].name, tuple(previous.shape), {"previous_gradient": previous})
     return State(kind, scalars, parts)
 
 
