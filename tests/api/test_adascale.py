@@ -35,7 +35,7 @@ def test_gain_and_tau_are_the_papers(frontend, averaging):
     for parts in gradients(6, 4):
         reference.step(parts)
         optimizer = feed.step(parts)
-        assert (optimizer.parts, optimizer.biased) == (4, False)
+        assert optimizer.parts == 4
         close(optimizer.gain, reference.r)
         close(optimizer.scale_invariant_steps, reference.tau)
     assert 1 < reference.r < 4
@@ -137,22 +137,6 @@ def test_the_first_gradient_of_an_element_is_not_measured(frontend, inner):
     first.step(last)
     none.step([{k: p[k] * untouched[k] for k in p} for p in last])
     assert first.optimizer.gain == pytest.approx(none.optimizer.gain) != 4
-
-
-@pytest.mark.filterwarnings("ignore:AdaScale with previous_gradient")
-@pytest.mark.parametrize("averaging", ["paper", "debiased"])
-@every_frontend
-def test_the_step_before_as_the_second_part(frontend, averaging):
-    make = scaled(frontend, 1, previous_gradient=True, averaging=averaging)
-    feed, reference = Feed(frontend, make), AdaScale(4.0, averaging, previous=True)
-    for i, parts in enumerate(gradients(6, 1)):
-        reference.step(parts)
-        optimizer = feed.step(parts)
-        assert optimizer.biased
-        assert i or optimizer.gain == 1.0
-        close(optimizer.gain, reference.r)
-        close(optimizer.scale_invariant_steps, reference.tau)
-    assert reference.r > 1
 
 
 # --- Schedules and callbacks ---
@@ -319,20 +303,16 @@ def test_mixed_precision_scales_the_loss_around_it(frontend):
 # --- What is saved ---
 
 
-@pytest.mark.filterwarnings("ignore:AdaScale with previous_gradient")
-@pytest.mark.parametrize(
-    ("biased", "scheduled"), [(False, True), (True, False)], ids=["parts", "previous gradient"]
-)
+@pytest.mark.parametrize("scheduled", [True, False])
 @every_frontend
-def test_saved_and_resumed_is_uninterrupted(frontend, biased, scheduled, tmp_path):
+def test_saved_and_resumed_is_uninterrupted(frontend, scheduled, tmp_path):
     host, _ = FRONTENDS[frontend]
     rate = 0.1
     if scheduled:
         rate = host.optimizers.schedules.PolynomialDecay(0.1, 200)
     make = scaled(
-        frontend, 1 if biased else 2, inner="LAMB", rate=rate, previous_gradient=biased,
-        groups=["bias"], smoothing=0.5, averaging="debiased",
-    )  # fmt: skip
+        frontend, 2, inner="LAMB", rate=rate, groups=["bias"], smoothing=0.5, averaging="debiased"
+    )
     model = regression(frontend, make, run_eagerly=True)
     fit(model, epochs=1)
     model.save(tmp_path / "model.keras")
@@ -360,7 +340,7 @@ def test_the_config_makes_the_optimizer_again(frontend):
         assert again.get_config() == optimizer.get_config()
         assert type(again.inner_optimizer) is ours.LARS
         assert again.scale == 8.0
-    measured = ours.MeasureNoise(host.optimizers.SGD(0.1), previous_gradient=True, groups=["bias"])
+    measured = ours.MeasureNoise(host.optimizers.SGD(0.1), groups=["bias"])
     again = ours.MeasureNoise.from_config(measured.get_config())
     assert again.get_config() == measured.get_config()
 
@@ -372,7 +352,7 @@ def test_weights_of_the_optimizer_can_be_set_and_none_is_kept_twice(frontend):
         one.step(parts)
     keys = [id(v) for v in one.optimizer.variables]
     assert len(keys) == len(set(keys))
-    assert len(one.optimizer.get_config()) == 8
+    assert len(one.optimizer.get_config()) == 7
     if frontend == "keras":
         other.optimizer.set_weights([array(v) for v in one.optimizer.variables])
     else:
@@ -385,18 +365,12 @@ def test_weights_of_the_optimizer_can_be_set_and_none_is_kept_twice(frontend):
 # --- Gradients that are not as they should be ---
 
 
-@pytest.mark.filterwarnings("ignore:AdaScale with previous_gradient")
-@pytest.mark.parametrize(
-    ("biased", "bad"),
-    [(False, np.inf), (True, np.inf), (True, np.nan)],
-    ids=["parts", "previous gradient-inf", "previous gradient-nan"],
-)
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
 @every_frontend
-def test_a_step_that_is_not_finite_changes_nothing(frontend, biased, bad):
-    n = 1 if biased else 4
-    make = scaled(frontend, n, previous_gradient=biased, averaging="debiased")
-    feed, reference = Feed(frontend, make), AdaScale(4.0, "debiased", previous=biased)
-    for i, parts in enumerate(gradients(6, n)):
+def test_a_step_that_is_not_finite_changes_nothing(frontend, bad):
+    feed = Feed(frontend, scaled(frontend, averaging="debiased"))
+    reference = AdaScale(4.0, "debiased")
+    for i, parts in enumerate(gradients(6, 4)):
         before = [array(v) for v in feed.optimizer._state.values()]
         if i == 3:
             parts[-1]["kernel"][0, 0] = bad
@@ -442,17 +416,14 @@ def test_an_unknown_variable_is_an_error(frontend):
         np.testing.assert_array_equal(w, start.astype("float32"))
 
 
-@pytest.mark.filterwarnings("ignore:AdaScale with previous_gradient")
-@pytest.mark.parametrize("biased", [False, True], ids=["parts", "previous gradient"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 @every_frontend
-def test_other_precisions_are_summed_in_float32(frontend, dtype, biased):
+def test_other_precisions_are_summed_in_float32(frontend, dtype):
     if dtype == "float64" and BACKEND == "jax" and not os.environ.get("JAX_ENABLE_X64"):
         pytest.skip("JAX_ENABLE_X64 is not set")
-    n = 1 if biased else 4
-    make = scaled(frontend, n, previous_gradient=biased, averaging="debiased")
-    feed, reference = Feed(frontend, make, dtype=dtype), AdaScale(4.0, "debiased", previous=biased)
-    for parts in gradients(4, n):
+    feed = Feed(frontend, scaled(frontend, averaging="debiased"), dtype=dtype)
+    reference = AdaScale(4.0, "debiased")
+    for parts in gradients(4, 4):
         for p in parts:
             for k in p:
                 p[k] = array(keras.ops.cast(keras.ops.cast(p[k], dtype), "float32"))

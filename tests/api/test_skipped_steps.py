@@ -64,9 +64,10 @@ def test_a_wrapper_hands_it_on(frontend):
     ours = FRONTENDS[frontend][1]
     made, variable = optimizer(frontend)
     del made
-    outer = ours.MeasureNoise(ours.LAMB(0.01), previous_gradient=True)
+    outer = ours.MeasureNoise(ours.LAMB(0.01, gradient_accumulation_steps=2))
     outer.build([variable])
-    step(outer, variable)
+    for _ in range(2):
+        step(outer, variable)
     with pytest.warns(UserWarning, match="of 1 steps, 1 have been skipped"):
         outer.finalize_variable_values([variable])
 

@@ -162,7 +162,7 @@ def test_a_subclass_may_assign_for_itself():
             tf_lamb.keras.LAMB(0.01, gradient_accumulation_steps=2, use_ema=True), 2
         ),
         lambda: tf_lamb.keras.MeasureNoise(
-            keras.optimizers.SGD(0.1, momentum=0.9), previous_gradient=True
+            keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2)
         ),
         lambda: tf_lamb.keras.LAMB(0.01, slot_dtype="bfloat16"),
     ],

@@ -60,7 +60,7 @@ OPTIONS = {
         TWO, around="AdaScale", policy="mixed_float16", callback="StopAtScaleInvariantStep"
     ),
     "measured": Case(TWO, around="AdaScale", callback="TrustRatios"),
-    "measured steps": Case(EMA, around="MeasureNoise", callback="NoiseScale"),
+    "measured averages": Case({**EMA, **TWO}, around="MeasureNoise", callback="NoiseScale"),
 }
 DEVICES = {
     "shares": Case({**EMA, "shard_update": True}, devices=4),
@@ -111,8 +111,7 @@ def made(name, case):
     if case.around == "AdaScale":
         optimizer = ours.AdaScale(optimizer, scale=2)
     if case.around == "MeasureNoise":
-        several = "gradient_accumulation_steps" in case.arguments
-        optimizer = ours.MeasureNoise(optimizer, previous_gradient=not several)
+        optimizer = ours.MeasureNoise(optimizer)
     return compiled(case, network(), optimizer)
 
 

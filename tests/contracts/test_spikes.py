@@ -104,7 +104,7 @@ def test_a_resumed_run_goes_on_with_the_window(frontend):
     assert np.count_nonzero(array(other.optimizer._guard.norms)) == 1  # of 8 are none of 6
 
 
-PARTS = {"micro-batches": (1, 2), "the step before": (1, 1)}
+PARTS = {"micro-batches": (1, 2)}
 if BACKEND == "tensorflow":
     PARTS |= {"replicas": (2, 1), "replicas and micro-batches": (2, 2)}
 
@@ -115,9 +115,6 @@ def test_adascale_has_never_seen_it(frontend, parts):
     """A bad part would make the gain that of noise, for hundreds of steps."""
     replicas, micro = PARTS[parts]
     make = scaled(frontend, micro, 4.0, own={"on_spike": [8, 6.0]})
-    if parts == "the step before":
-        own, inner = FRONTENDS[frontend][1], maker(frontend, on_spike=[8, 6.0])
-        make = lambda: own.MeasureNoise(inner(), previous_gradient=True)  # noqa: E731
     run = Feed(frontend, make, replicas)
     for step in gradients(5, replicas * micro, spread=0.1):
         run.step(step)

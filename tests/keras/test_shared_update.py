@@ -308,8 +308,8 @@ def with_adam(model):
 
 
 def measuring(model):
-    around = lambda own: tf_lamb.keras.MeasureNoise(own, previous_gradient=True)  # noqa: E731
-    compiled(model, inner=around).optimizer.build(model.trainable_variables)
+    around = {"inner": tf_lamb.keras.MeasureNoise, "gradient_accumulation_steps": 2}
+    compiled(model, **around).optimizer.build(model.trainable_variables)
     return model
 
 

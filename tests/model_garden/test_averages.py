@@ -135,8 +135,9 @@ def test_what_a_trainer_evaluates_is_averaged_once_a_step(records):
 def test_what_is_averaged_may_be_measured(around):
     """Model Garden logs the rate that averages have of the optimizer inside."""
     settings = {"measure_noise": {"enabled": True}, "adascale": {"scale": 2}}[around]
-    run = Run({around: {**settings, "previous_gradient": True}})
-    for (gradients,) in parts(1):
-        run.step(gradients)
+    run = Run({around: settings, "gradient_accumulation_steps": 2})
+    for micro_batches in parts(2):
+        for gradients in micro_batches:
+            run.step(gradients)
     assert int(run.optimizer.iterations) == STEPS
     assert float(run.optimizer.learning_rate) == pytest.approx(0.1)

@@ -150,14 +150,15 @@ def draw(seed, data):
         own["gradient_accumulation_steps"] = accumulated
     if pick.random() < 0.2:
         own["slot_dtype"] = "bfloat16"
-    if pick.random() < 0.15:
-        own["measure_noise"] = {"enabled": True, "previous_gradient": not accumulated}
+    is_measured = pick.random() < 0.15
     runtime = {"distribution_strategy": pick.choice(["off", "one_device"])}
     averages = {"average_decay": 0.5, "start_step": pick.choice([0, 2])}
     averages = averages if pick.random() < 0.3 else None
     if averages:
         runtime["distribution_strategy"] = "one_device"
     replicas = pick.choice([1, 1, 1, 2])
+    if is_measured and (accumulated or replicas > 1):
+        own["measure_noise"] = {"enabled": True}
     if replicas > 1:
         # XLA compiles no step in which logical devices of a CPU meet.
         runtime = {"distribution_strategy": "mirrored", "num_gpus": replicas, "enable_xla": False}
@@ -210,13 +211,12 @@ def _draw_more(pick, run):
     trainer = run.settings["trainer"]
     config, loop = trainer["optimizer_config"], trainer["steps_per_loop"]
     if pick.random() < 0.2 and config["optimizer"]["type"] not in ("tf_lans", "tf_muon"):
-        run.optimizer.pop("measure_noise", None)
         steps = trainer["train_steps"]  # a step is worth 1 to 2: the first of these ends it early
         end = pick.choice([steps // 2 + 1, 2 * steps])
-        config["learning_rate"]["tf_lamb_polynomial"]["steps"] = end
-        run.optimizer["adascale"] = {
-            "scale": 2, "previous_gradient": run.accumulates == 1, "scale_invariant_steps": end,
-        }  # fmt: skip
+        if run.accumulates * run.replicas > 1:  # else there is nothing to measure
+            run.optimizer.pop("measure_noise", None)
+            config["learning_rate"]["tf_lamb_polynomial"]["steps"] = end
+            run.optimizer["adascale"] = {"scale": 2, "scale_invariant_steps": end}
     what = pick.choice(["", "", "", "batch", "batch and steps", "share", "stages", "auto warmup"])
     if what.startswith("batch") and run.steps % 2 == 0:
         run.batch = 2 * BATCH
@@ -228,9 +228,6 @@ def _draw_more(pick, run):
     if what == "share":
         run.optimizer.pop("gradient_accumulation_steps", None)
         run.flags = [f"--per_replica_batch_size={pick.choice([2, 4])}"]
-        # It may ask for the previous gradient, which micro-batches have no use for.
-        run.optimizer.pop("measure_noise", None)
-        run.optimizer.get("adascale", {}).update(previous_gradient=False)
     if what == "stages" and run.is_exact and run.replicas == 1:
         run.stages = 2
         if pick.random() < 0.5:  # of the first stage alone
@@ -478,9 +475,7 @@ def _check_changed(run, whole):
     other = "tf_lamb" if optimizer != "tf_lamb" else "tf_lans"
     changed = merged(run.settings, {
         "slot_dtype": _optimizer(optimizer, {"slot_dtype": slots}),
-        "measured": _optimizer(optimizer, {
-            "measure_noise": {"enabled": measured, "previous_gradient": run.accumulates == 1},
-        }),
+        "measured": _optimizer(optimizer, {"measure_noise": {"enabled": measured}}),
         "optimizer": {"trainer": {"optimizer_config": {"optimizer": {
             "type": other, other: run.optimizer, "tf_lamb": {"global_clipnorm": None},
         }}}},

@@ -663,8 +663,8 @@ TENSORFLOW = {
     ("apply_rule", f"{DEFECTS}::test_d36_fused_blocks_can_have_a_ratio_each[keras]"): [
         ("one ratio for all slices", "axes=treatment.axes", "axes=None"),
     ],
-    ("parts_of_step", GAIN): [
-        ("the squares are summed", "squares / micro_batches, is_update", "squares, is_update"),
+    ("MeasureNoise._measure", GAIN): [
+        ("the squares are summed", "squares / self.micro_batches", "squares"),
     ],
     ("spent", GAIN): [
         ("fractions of a step are lost", "fraction - whole", "0.0 * whole"),

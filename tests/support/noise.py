@@ -10,29 +10,19 @@ import pytest
 
 
 class AdaScale:
-    """Algorithm 2 of Johnson et al.; with `previous`, adaptdl's for a step of one part."""
+    """Algorithm 2 of Johnson et al."""
 
-    def __init__(self, scale, averaging="paper", previous=False, power=1.0):
+    def __init__(self, scale, averaging="paper", power=1.0):
         self.scale, self.averaging, self.power = scale, averaging, power
-        self.previous = [] if previous else None
         self.samples, self.r, self.tau = [], 1.0, 0.0
 
     def observe(self, parts):
         """Keeps clipped estimates of sigma^2 and mu^2."""
         parts = [flat(p) for p in parts]
-        if self.previous is not None:
-            (now,), before = parts, self.previous
-            self.previous = [now]
-            if not before:
-                return
-            local, total = (before[0] @ before[0] + now @ now) / 2, ((before[0] + now) / 2) ** 2
-            variance = (local - total.sum()) * 2 * self.scale
-            signal = 2 * total.sum() - local
-        else:
-            n, mean = len(parts), sum(parts) / len(parts)
-            spread = sum(p @ p for p in parts) - n * (mean @ mean)
-            variance = spread / (n - 1) * self.scale / n
-            signal = mean @ mean - variance / self.scale
+        n, mean = len(parts), sum(parts) / len(parts)
+        spread = sum(p @ p for p in parts) - n * (mean @ mean)
+        variance = spread / (n - 1) * self.scale / n
+        signal = mean @ mean - variance / self.scale
         self.samples.append((max(variance, 1e-6), max(signal, 0.0)))
 
     def averages(self):

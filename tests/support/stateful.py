@@ -251,10 +251,7 @@ class Training(RuleBasedStateMachine):
         if undecayed:
             variables = variables_of(model)
             optimizer.exclude_from_weight_decay([variables[role] for role in undecayed])
-        if wrapper == "MeasureNoise":
-            several = told["gradient_accumulation_steps"]
-            return self.ours.MeasureNoise(optimizer, previous_gradient=not several)
-        return optimizer
+        return self.ours.MeasureNoise(optimizer) if wrapper == "MeasureNoise" else optimizer
 
     def compile(self, model, optimizer):
         eager = {"run_eagerly": True} if self.eager else {}
@@ -276,6 +273,8 @@ class Training(RuleBasedStateMachine):
     )  # fmt: skip
     def begin(self, drawn, seed, twins, undecayed, eager, wrapper):
         family, told = drawn
+        if not told["gradient_accumulation_steps"]:
+            wrapper = None  # there is nothing to measure
         if family == "LARS" and "layer_groups" in told:
             undecayed = ()  # its oracle has one decay a layer
         self.act("begin", family, told, f"{twins=}", f"{undecayed=}", f"{eager=}", wrapper)
