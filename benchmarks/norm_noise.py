@@ -2,13 +2,13 @@
 
     python benchmarks/norm_noise.py
 
-A batch that is one part has no second gradient to compare with. Two ways out are held to the noise
-scale itself: tr(S)/|G|^2 of the gradients of 4,096 examples, one by one, at five of 100 steps.
+A batch that is one part has no second gradient to compare with. Two ways out, of which the package
+has neither, are held to the noise scale itself: tr(S)/|G|^2 of the gradients of 4,096 examples, one
+by one, at five of 100 steps.
 
     norms       the same of the scales and shifts of the normalization layers alone, whose gradients
                 by example are cheap (arXiv 2411.00999)
-    previous    the gradient of the step before is the second one, as in `MeasureNoise(...,
-                previous_gradient=True)`; averages over the 100 steps
+    previous    the gradient of the step before is the second one; averages over the 100 steps
 
 The tasks are those of steps.py, with their tuned rates, to the steps that these take to the target.
 A place of a run is a line of the log; a command that was interrupted begins a run anew.
