@@ -750,8 +750,8 @@ JAX = {
         ("what one replica had added up", "value.sum(axis=0) if", "value[0] if"),
     ],
     ("MeasureNoise._measure", f"{SHARED}::test_replicas_are_parts_of_the_batch[MeasureNoise]"): [
-        ("squares of shares", "self._replicas * self._sum_over_replicas(squares)",
-         "self._sum_over_replicas(squares)"),
+        ("squares of shares", "self._replicas * self._sum_over_replicas(own)",
+         "self._sum_over_replicas(own)"),
     ],
     ("MeasuringOptimizer._summed",
      f"{SHARED}::test_replicas_are_parts_of_the_batch[MeasureNoise]"): [
