@@ -188,7 +188,8 @@ class MeasureNoise(Wrapper):
             raise ValueError(
                 "previous_gradient=True is gone, because it read 0.3 to 9.5 times the noise scale: "
                 "take it out of the config, and give the inner optimizer "
-                "gradient_accumulation_steps=2 and batches of half the size."
+                "gradient_accumulation_steps=2 and batches of half the size. A model that was "
+                "saved with it loads with compile=False."
             )
         return super().from_config(config, custom_objects)
 
