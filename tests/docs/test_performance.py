@@ -105,3 +105,21 @@ def test_the_milliseconds_on_a_gpu_are_in_the_log():
         digits = 1 if least["step"] > 1e-3 else 2
         assert step == f"{1000 * least['step']:.{digits}f}"
         assert (cpu, first) == (f"{1000 * least['cpu']:.{digits}f}", f"{least['first']:.1f}")
+
+
+def test_what_an_unused_option_costs_is_in_the_log():
+    _, *rows = table(PERFORMANCE, "What an option costs that is not used")
+    names = {"Keras 3": "tf_lamb.keras", "tf_keras": "tf_lamb.tf_keras"}
+
+    def medians(key, **of):
+        each = ([r[key] for r in runs("update_before_after", tree=tree, **of)]
+                for tree in ("1ca2522", "49e6a9d"))  # fmt: skip
+        return "{:.2f}, {:.2f}".format(*map(statistics.median, each))
+
+    for label, step, first, *startups in rows:
+        of = {"name": names.get(label, "tf_lamb.keras on JAX, jitted"), "shapes": "bert_base"}
+        assert (step, first) == (medians("step", **of), medians("first", **of))
+        for model, startup in zip(("perceptron", "resnet18"), startups, strict=True):
+            if label in names:
+                made = {"optimizer": f"{names[label]} LAMB", "model": model}
+                assert startup == medians("cpu_seconds", **made)
