@@ -94,6 +94,13 @@ def test_its_table_of_trust_is_in_the_log():
         f"{len(ratios)} is above 1.5, at {max(ratios):.2f}." in text
     )
     assert f"within a factor of two in {sum(near)} of {len(near)} pairs" in text
+    worst = {"rival": "lamb", "batch": 256}
+    (rate,) = {run["rate"] for run in runs("find_rate", task="flights", **worst) if "seed" in run}
+    assert abs(rate / 0.01 - 1) <= 0.04
+    for made in (runs("find_rate", task="flights", rate=rate, **worst),
+                 runs("steps_flights", rate=0.01, **worst)):  # fmt: skip
+        steps = [run["steps"] for run in made]
+        assert f"{min(steps):,.0f} to {max(steps):,.0f}" in text
 
 
 def test_its_table_of_letters_is_in_the_log():
@@ -114,6 +121,8 @@ def test_its_table_of_letters_is_in_the_log():
     assert f"in {min(ratios):.2f} to {max(ratios):.2f} times the tuned steps" in text
     assert f"{sum(near)} of {len(near)} pairs of searches are within" in text
     assert f"{lost[0]} of 3 seeds is lost at 16" in text and f"and {lost[1]} of 3 at 64" in text
+    grid = runs("steps_text", rival="lamb", batch=256)
+    assert {run["rate"] for run in grid} == {run["rate"] for run in grid if run["steps"] is None}
 
 
 def ends_no_lower(search):
