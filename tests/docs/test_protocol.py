@@ -167,6 +167,27 @@ def test_the_page_has_what_the_log_decides_of_the_perceptron():
     assert statistics.worse_by(found["lamb", 8], found["lamb", 1], 0.003)[2] < 0.05 / 3
 
 
+def test_the_page_has_what_the_log_decides_of_letters():
+    found = decided("letters", ("adamw", "lamb"), again=(), longer=False)
+    assert report.table("letters", found) in RESULTS.read_text()
+    rows = [*report.rows("letters", found)]
+    assert not any(row["holds"] for row in rows)
+    assert f"of a margin of {1000 * rows[0]['margin']:.1f}" in words(RESULTS)
+
+    ends = [
+        [line["test"] for line in lines if line["seed"]]
+        for spec, ratio in (("adamw", 8), ("lamb", 8), ("adamw", 1), ("lamb", 1))
+        for lines in [runs("equivalence_letters", arm=f"tuned {spec}", ratio=ratio)]
+    ]
+    said = (
+        "AdamW ends at {:.2f} to {:.2f}. LAMB ends at {:.2f} to {:.2f} there, below the AdamW that "
+        "was tuned at 16, at {:.2f} to {:.2f}. Its own base ends at {:.2f} to {:.2f}"
+    )
+    assert said.format(*(end(each) for each in ends for end in (min, max))) in words(RESULTS)
+    _, lamb, _, base = ends
+    assert statistics.worse_by(lamb, base, 0.005 * np.mean(base))[2] > 0.05
+
+
 def test_the_page_has_what_the_log_decides_of_fashion():
     found = decided("fashion", ("adamw", "lamb", "muon"), longer=False)
     assert report.table("fashion", found) in RESULTS.read_text()
