@@ -173,6 +173,17 @@ def test_the_page_has_what_the_log_decides_of_letters():
     rows = [*report.rows("letters", found)]
     assert not any(row["holds"] for row in rows)
     assert f"of a margin of {1000 * rows[0]['margin']:.1f}" in words(RESULTS)
+    grown = [row for row in rows if row["arm"] == "growing adamw"]
+    above = "{:.0f} to {:.0f} thousandths above its base".format(
+        *(1000 * end(row["worse"] for row in grown) for end in (min, max))
+    )
+    fewer = "{:,.0f} to {:,.0f} of {:,}".format(
+        *(end(row["updates"] for row in grown) for end in (min, max)), grown[0]["whole"]
+    )
+    assert f"{above}, in {fewer} updates" in words(RESULTS)
+    base = grown[0]["margin"] / 0.005
+    higher = (100 * end(row["worse"] for row in grown) / base for end in (min, max))
+    assert "ends {:.1f} to {:.1f}% higher".format(*higher) in words(ROOT / "docs" / "growing.md")
 
     ends = [
         [line["test"] for line in lines if line["seed"]]
