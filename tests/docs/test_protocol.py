@@ -141,6 +141,12 @@ def test_the_page_has_what_the_log_decides(name):
     assert report.table(name, decided(name)) in RESULTS.read_text()
 
 
+def of_fresh_seeds(name, spec, ratio):
+    """The test scores of what was tuned, but for that of the seed that it was tuned on."""
+    lines = runs(f"equivalence_{name}", arm=f"tuned {spec}", ratio=ratio)
+    return [line["test"] for line in lines if line["seed"]]
+
+
 def test_the_page_has_what_the_log_decides_of_the_perceptron():
     found = decided("perceptron", ("adamw", "lamb"), again=(), longer=False)
     assert report.table("perceptron", found) in RESULTS.read_text()
@@ -151,10 +157,10 @@ def test_the_page_has_what_the_log_decides_of_the_perceptron():
     for arm in ("find_rate lamb", "autowarmup lamb"):
         assert report.largest(of_arm(arm, rows)) == 32
     found = {
-        (spec, ratio): [line["test"] for line in lines if line["seed"]]
-        for spec in ("adamw", "lamb") for ratio in (1, 8, 32)
-        for lines in [runs("equivalence_perceptron", arm=f"tuned {spec}", ratio=ratio)]
-    }  # fmt: skip
+        (spec, ratio): of_fresh_seeds("perceptron", spec, ratio)
+        for spec in ("adamw", "lamb")
+        for ratio in (1, 8, 32)
+    }
     more = [
         100 * np.subtract(found[spec, ratio], found[spec, 1]).mean()
         for spec in ("adamw", "lamb") for ratio in (8, 32)
@@ -185,11 +191,7 @@ def test_the_page_has_what_the_log_decides_of_letters():
     higher = (100 * end(row["worse"] for row in grown) / base for end in (min, max))
     assert "ends {:.1f} to {:.1f}% higher".format(*higher) in words(ROOT / "docs" / "growing.md")
 
-    ends = [
-        [line["test"] for line in lines if line["seed"]]
-        for spec, ratio in (("adamw", 8), ("lamb", 8), ("adamw", 1), ("lamb", 1))
-        for lines in [runs("equivalence_letters", arm=f"tuned {spec}", ratio=ratio)]
-    ]
+    ends = [of_fresh_seeds("letters", spec, k) for k in (8, 1) for spec in ("adamw", "lamb")]
     said = (
         "AdamW ends at {:.2f} to {:.2f}. LAMB ends at {:.2f} to {:.2f} there, below the AdamW that "
         "was tuned at 16, at {:.2f} to {:.2f}. Its own base ends at {:.2f} to {:.2f}"

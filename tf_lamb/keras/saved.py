@@ -120,13 +120,7 @@ def _set_weights(wrapper, weights):
 @functools.cache
 def _have_loss_scales_saved_alone():
     host = keras.optimizers.LossScaleOptimizer
-    host.save_own_variables = _where_ours_is_inside(_save_scale, host.save_own_variables)
-    host.load_own_variables = _where_ours_is_inside(_load_scale, host.load_own_variables)
-    host.set_weights = _where_ours_is_inside(_set_weights, host.set_weights)
-
-
-def _where_ours_is_inside(own, others):
-    def method(wrapper, saved):
-        (own if isinstance(wrapper.inner_optimizer, Saved) else others)(wrapper, saved)
-
-    return method
+    inside = functools.partial(named.where_inside, Saved)
+    host.save_own_variables = inside(_save_scale, host.save_own_variables)
+    host.load_own_variables = inside(_load_scale, host.load_own_variables)
+    host.set_weights = inside(_set_weights, host.set_weights)

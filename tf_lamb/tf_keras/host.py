@@ -134,10 +134,11 @@ class Saved:
 @functools.cache
 def _have_loss_scales_leave_ours_alone():
     host = loss_scale_optimizer.LossScaleOptimizerV3
-    host.save_own_variables = _where_ours_is_inside(_nothing, host.save_own_variables)
-    host.load_own_variables = _where_ours_is_inside(_nothing, host.load_own_variables)
-    host.set_weights = _where_ours_is_inside(_set_weights, host.set_weights)
-    host.get_config = _with_registered_name(host.get_config)
+    inside = functools.partial(named.where_inside, Saved)
+    host.save_own_variables = inside(_nothing, host.save_own_variables)
+    host.load_own_variables = inside(_nothing, host.load_own_variables)
+    host.set_weights = inside(_set_weights, host.set_weights)
+    host.get_config = inside(_by_registered_name(host.get_config), host.get_config)
 
 
 def _nothing(wrapper, store):
@@ -148,19 +149,10 @@ def _set_weights(wrapper, weights):
     wrapper.inner_optimizer.set_weights(weights)
 
 
-def _where_ours_is_inside(own, others):
-    def method(wrapper, saved):
-        (own if isinstance(wrapper.inner_optimizer, Saved) else others)(wrapper, saved)
-
-    return method
-
-
-def _with_registered_name(get_config):
+def _by_registered_name(get_config):
     def method(wrapper):
         config = get_config(wrapper)
-        if isinstance(wrapper.inner_optimizer, Saved):
-            config["inner_optimizer"] = by_registered_name(config["inner_optimizer"])
-        return config
+        return {**config, "inner_optimizer": by_registered_name(config["inner_optimizer"])}
 
     return method
 

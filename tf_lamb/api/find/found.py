@@ -207,7 +207,7 @@ class FoundRate:
             )
         if self.baseline is not None:
             lines.append(f"  the baseline's by square-root scaling: {self.baseline:.3g}")
-        if self._ends_on_a_plateau():
+        if self._stood_still():
             lines.append(
                 f"  runs of {search.LONGER} times the steps ended no lower, as on a plateau where "
                 "training begins: they tell little of the rate"
@@ -216,14 +216,14 @@ class FoundRate:
         lines += (f"  {line}" for line in (*self._optimizers(), *table(rows, right=(1, 2, 3, 4))))
         return "\n".join(lines)
 
-    def _ends_on_a_plateau(self):
-        """Whether the best run of the second rung cannot be told from the best of the first."""
-        own = [t for t in self.trials if t.optimizer == self.optimizer_name and t.losses]
-        best = {
-            steps: min((t for t in own if t.steps == steps), key=lambda t: t.loss)
-            for steps in sorted({t.steps for t in own})
-        }
-        return len(best) > 1 and search.is_level(*best.values())
+    def _stood_still(self):
+        """Whether the best run of the first rung is level with the best of the second."""
+        own = [trial for trial in self.trials if trial.optimizer == self.optimizer_name]
+        short, long = (
+            min((trial for trial in own if trial.steps == steps), key=lambda trial: trial.loss)
+            for steps in sorted({trial.steps for trial in own})
+        )
+        return search.is_level(short, long)
 
     def _optimizers(self):
         """A line an optimizer, of several: its rate, its loss, and why it was taken or not."""

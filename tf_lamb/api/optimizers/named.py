@@ -129,6 +129,16 @@ def children(state: State, others: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def where_inside(kind: type, own: Callable, others: Callable) -> Callable:
+    """A method of a wrapper: `own` where the optimizer inside is of that kind, else `others`."""
+
+    def method(wrapper, *arguments):
+        chosen = own if isinstance(wrapper.inner_optimizer, kind) else others
+        return chosen(wrapper, *arguments)
+
+    return method
+
+
 def check_count(name: str, weights: Sequence, *variables: Sequence) -> None:
     """Raises where a list of weights is that of another optimizer: it is set by position."""
     if len(weights) not in map(len, variables):

@@ -285,8 +285,7 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
         curve |= decays.with_peak(rate.type, all_of_it, warmed, recipe.learning_rate)
     found = {"learning_rate": {rate.type: curve}, **_moved(config, recipe, moving)}
     if warmed_steps:
-        own_settings = warmup.as_dict() if config.warmup.type is None else {}
-        new = {**own_settings, **_multiplied(warmup, factor), length: warmed_steps}
+        new = {**warmup.as_dict(), **_multiplied(warmup, factor), length: warmed_steps}
         found["warmup"] = {"type": kind, kind: new}
     training = f"{train_steps:,} steps x {tuned:,} / {batch_size:,} = {steps:,} steps"
     if at(own, "trainer.train_steps") is not None:
