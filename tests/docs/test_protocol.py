@@ -191,13 +191,17 @@ def test_the_page_has_what_the_log_decides_of_letters():
     higher = (100 * end(row["worse"] for row in grown) / base for end in (min, max))
     assert "ends {:.1f} to {:.1f}% higher".format(*higher) in words(ROOT / "docs" / "growing.md")
 
-    ends = [of_fresh_seeds("letters", spec, k) for k in (8, 1) for spec in ("adamw", "lamb")]
-    said = (
-        "AdamW ends at {:.2f} to {:.2f}. LAMB ends at {:.2f} to {:.2f} there, below the AdamW that "
-        "was tuned at 16, at {:.2f} to {:.2f}. Its own base ends at {:.2f} to {:.2f}"
+    muon, lamb, tuned, adamw, base = (
+        of_fresh_seeds("letters", spec, ratio)
+        for spec, ratio in (("muon", 8), ("lamb", 8), ("adamw", 1), ("adamw", 8), ("lamb", 1))
     )
-    assert said.format(*(end(each) for each in ends for end in (min, max))) in words(RESULTS)
-    _, lamb, _, base = ends
+    said = (
+        "Muon ends at {:.2f} to {:.2f} and LAMB at {:.2f} to {:.2f}**, both below the AdamW that "
+        "was tuned at 16, at {:.2f} to {:.2f}. AdamW ends at {:.2f} to {:.2f} there. LAMB's own "
+        "base ends at {:.2f} to {:.2f}"
+    )
+    every = (muon, lamb, tuned, adamw, base)
+    assert said.format(*(end(each) for each in every for end in (min, max))) in words(RESULTS)
     assert statistics.worse_by(lamb, base, 0.005 * np.mean(base))[2] > 0.05
 
 
