@@ -156,7 +156,9 @@ def test_the_joint_of_a_warmup_with_the_hosts_own_is_exact(frontend, name, lengt
 def test_the_end_of_the_hosts_own_is_known(frontend):
     host, ours = FRONTENDS[frontend]
     s, warmup = host.optimizers.schedules, ours.schedules.Warmup
-    for after in (s.PolynomialDecay(0.1, 50, 0.0), s.CosineDecay(0.1, 50)):
+    cosine = s.CosineDecay(0.1, 50, warmup_steps=9)  # which need a target
+    assert core.zero_from(s.CosineDecay(0.0, 50, warmup_target=0.1, warmup_steps=9)) == 59
+    for after in (s.PolynomialDecay(0.1, 50, 0.0), s.CosineDecay(0.1, 50), cosine):
         assert core.zero_from(after) == 50
         assert core.zero_from(warmup(20, after)) == 70
         with pytest.raises(ValueError, match="51 steps is longer than the 50 steps"):

@@ -1,6 +1,9 @@
 """Every evaluation that is due is made, once, of the weights of its step."""
 
+import gc
 import json
+import logging
+import shutil
 
 import pytest
 
@@ -23,12 +26,13 @@ class Killed(BaseException):
     """What no handler catches, as a kill."""
 
 
-def run(records, folder, killed=None, at=None, **more):
+def run(records, folder, killed=None, at=None, mode="train_and_eval", **more):
     """A run that is killed in a loop of training or in an evaluation, at a step."""
     trainer = {
         "train_steps": STEPS, "steps_per_loop": 1, "summary_interval": 1, "checkpoint_interval": 2,
         "validation_interval": EVERY, "validation_steps": 1,
         "best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "validation_loss",
+        "continuous_eval_timeout": 1,
     }  # fmt: skip
     settings = tiny(records, **trainer)
     settings["task"]["train_data"] |= {"resume_in_order": True, "shuffle_buffer_size": 100}
@@ -39,7 +43,7 @@ def run(records, folder, killed=None, at=None, **more):
             raise Killed
 
     actions = {f"{killed}_actions": [die]} if killed else {}
-    garden.run(build(settings), folder, "train_and_eval", **actions, **more)
+    garden.run(build(settings), folder, mode, **actions, **more)
 
 
 def figures(folder):
@@ -76,6 +80,22 @@ def test_killed_and_resumed_it_has_the_evaluations_of_an_unbroken_run(records, u
     assert json.loads((tmp_path / best).read_text()) == json.loads((unbroken / best).read_text())
     expected, got = weights(unbroken / "best"), weights(tmp_path / "best")
     assert expected == got and len(got) > 20
+
+
+def test_who_evaluates_each_checkpoint_is_not_told_of_slots(records, unbroken, tmp_path):
+    shutil.copytree(unbroken, tmp_path / "run")
+    told, logger = [], logging.getLogger("tensorflow")
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: told.append(record.getMessage())
+    logger.addHandler(handler)
+    try:
+        with uncompiled():
+            run(records, tmp_path / "run", mode="continuous_eval")
+        gc.collect()  # TensorFlow tells of what was not restored when it forgets the checkpoint
+    finally:
+        logger.removeHandler(handler)
+    assert list(figures(tmp_path / "run")["validation_loss"])[-1] == STEPS
+    assert not [line for line in told if "checkpoint" in line]
 
 
 class Steps(orbit.AbstractTrainer, orbit.AbstractEvaluator):

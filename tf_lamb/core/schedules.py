@@ -79,8 +79,9 @@ def _end(schedule):
         return None
     if kind.__name__ == "PolynomialDecay" and not schedule.cycle:
         return schedule.decay_steps, schedule.end_learning_rate
-    if kind.__name__ == "CosineDecay":
-        return schedule.decay_steps + schedule.warmup_steps, schedule.alpha
+    if kind.__name__ == "CosineDecay":  # without a target its warmup_steps are of no use
+        warmup = 0 if schedule.warmup_target is None else schedule.warmup_steps
+        return schedule.decay_steps + warmup, schedule.alpha
     return None
 
 

@@ -243,6 +243,12 @@ class Manager(tf.train.CheckpointManager):
         self._latest_checkpoint = path
         if path is None:
             return super().restore_or_initialize()
+        self.restore(path)
+        self._last_checkpoint_step = int(self._step_counter.numpy())
+        return path
+
+    def restore(self, path: str) -> str:
+        """Restores from this checkpoint, if it is of this model."""
         if missing := self._missing(path):
             lacks = f"it lacks {len(missing)} variables of it, {missing[0]} for one"
             raise UserError(self._foreign(path, lacks))
@@ -252,7 +258,6 @@ class Manager(tf.train.CheckpointManager):
             self.checkpoint.restore(path).expect_partial()
         except ValueError as error:  # of another shape
             raise UserError(self._foreign(path, str(error))) from error
-        self._last_checkpoint_step = int(self._step_counter.numpy())
         return path
 
     def _missing(self, path) -> list[str]:

@@ -89,6 +89,13 @@ class Controller(orbit.Controller):
         if self.writes and self.model_dir:
             model_dirs.write_evaluated(self.model_dir, step)
 
+    def restore_checkpoint(self, checkpoint_path=None):
+        """See base class, which would not look at a checkpoint that is named."""
+        if checkpoint_path is None:
+            return super().restore_checkpoint()
+        with self.strategy.scope():
+            return self.checkpoint_manager.restore(checkpoint_path)
+
     def _save_now(self):
         self.save_checkpoint()
         self._sync_on_async_checkpointing()
