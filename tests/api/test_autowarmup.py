@@ -189,6 +189,28 @@ def test_what_only_fit_knows_to_be_wrong_is_refused_before_a_step(frontend, digi
     assert int(model.optimizer.iterations) == 0
 
 
+@pytest.mark.parametrize("comes_first", [True, False])
+@every_frontend
+def test_another_that_sets_the_rate_is_named_once(frontend, digits, comes_first, recwarn):
+    host, ours = FRONTENDS[frontend]
+    warmup, seen = ours.AutoWarmup(1e-3, 1.0, verbose=False), watcher(host)
+    other = host.callbacks.LearningRateScheduler(lambda epoch: 7.0)
+    both = (other, warmup) if comes_first else (warmup, other)
+    train(model_of(frontend), digits, 4, *both, seen)
+    told = [str(w.message) for w in recwarn if "something else has set 7" in str(w.message)]
+    assert len(told) == 1 and "Take LearningRateScheduler and" in told[0]
+    assert max(seen.rates) <= 1.0
+
+
+@pytest.mark.usefixtures("certain")
+@every_frontend
+def test_alone_it_names_nobody_also_where_it_goes_back(frontend, digits, recwarn):
+    warmup = FRONTENDS[frontend][1].AutoWarmup(1e-3, 1.0, verbose=False)
+    train(model_of(frontend), digits, 8, warmup)
+    assert warmup.warmup.begin is not None
+    assert not [w for w in recwarn if "something else" in str(w.message)]
+
+
 @pytest.mark.usefixtures("certain")
 @pytest.mark.parametrize("name", ["LAMB", "LARS", "AdamP", "Adam"])
 @every_frontend

@@ -1,6 +1,7 @@
 """The framework-independent half of the automatic warmup."""
 
 import json
+import math
 import os
 import tempfile
 from typing import Any
@@ -116,7 +117,8 @@ class AutoWarmup(Callback):
         total = self._total_steps or self.params["epochs"] * self._steps
         self._settings = autowarmup.Settings(total, **self._told)
         super().on_train_begin(logs)
-        self._has_begun = False
+        self._has_begun = self._knows_others = False
+        self._set: float | None = None
 
     def on_epoch_begin(self, epoch, logs=None):
         """Starts, or resumes after the earlier epochs."""
@@ -133,7 +135,9 @@ class AutoWarmup(Callback):
 
     def on_train_batch_begin(self, batch, logs=None):
         """Sets the learning rate."""
-        rate = self.warmup.rate(self._first + batch)
+        if batch == 0:
+            self._warn_of_others()
+        self._set = rate = self.warmup.rate(self._first + batch)
         try:
             self.model.optimizer.learning_rate = rate
         except TypeError as error:
@@ -141,6 +145,19 @@ class AutoWarmup(Callback):
                 "AutoWarmup sets the learning rate itself, but this optimizer has a schedule of "
                 "its own: give the optimizer a number instead."
             ) from error
+
+    def _warn_of_others(self):
+        """Warns if the rate is not the one that was set last: somebody else sets it, too."""
+        if self._set is None or self._knows_others:
+            return
+        rate = float(self.model.optimizer.learning_rate)
+        if not math.isclose(rate, self._set, rel_tol=1e-5):  # in float32
+            self._knows_others = True
+            warn(
+                f"AutoWarmup sets the learning rate before every step. It has set {self._set:.3g}, "
+                f"and something else has set {rate:.3g} since, which has no effect. Take "
+                "LearningRateScheduler and ReduceLROnPlateau out of the callbacks."
+            )
 
     def on_train_batch_end(self, batch, logs=None):
         """Keeps the mean loss of the epoch so far."""
@@ -189,6 +206,7 @@ class AutoWarmup(Callback):
             return ""
         for variable, array in zip(self._trained(), arrays, strict=True):
             variable.assign(array.copy())  # which may be needed again
+        self._set = None
         return f" The weights and the optimizer are those of step {lowest:,} again."
 
     def _trained(self):
