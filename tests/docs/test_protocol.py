@@ -503,26 +503,44 @@ def test_the_page_has_the_losses_of_soap_on_diamonds():
     assert f"it loses {lost[lans, 8]:.1f} at 8 times, {lost[lans, 32]:.1f} at 32" in said
 
 
-def test_the_page_has_the_errors_on_fashion():
-    errors = table(RESULTS, "Errors of five optimizers on Fashion-MNIST")[1:]
+def errors_shown(name, heading, ratios, seeds):
+    """Of each ratio, label -> the mean error in percent, by the page's table, held to the log."""
     specs = {
         "AdamW": "adamw", "LAMB": "lamb", "Muon": "muon", "LANS": "tf_lamb:LANS",
-        "SOAP": "benchmarks.soap:OfPackage",
+        "SOAP": "benchmarks.soap:OfPackage", "momentum": "momentum",
     }  # fmt: skip
-    means: dict = {ratio: {} for ratio in (1, 8, 32, 128)}
-    for label, *cells in errors:
-        name, moved, _ = label.partition(", by")
-        arm = f"{'transfer' if moved else 'tuned'} {specs[name]}"
+    means: dict = {ratio: {} for ratio in ratios}
+    for label, *cells in table(RESULTS, heading)[1:]:
+        optimizer, moved, _ = label.partition(", by")
+        arm = f"{'transfer' if moved else 'tuned'} {specs[optimizer]}"
         for (ratio, own), cell in zip(means.items(), cells, strict=True):
-            lines = runs("equivalence_fashion", arm=arm, ratio=ratio)
+            lines = runs(f"equivalence_{name}", arm=arm, ratio=ratio)
             tests = [100 * line["test"] for line in lines if line["seed"]]
             if not tests:
                 assert cell == "-"
                 continue
-            assert cell == f"{np.mean(tests):.1f} ± {np.std(tests, ddof=1):.1f}" and len(tests) == 8
+            assert cell == f"{np.mean(tests):.1f} ± {np.std(tests, ddof=1):.1f}"
+            assert len(tests) == seeds
             own[label] = np.mean(tests)
+    return means
+
+
+def test_the_page_has_the_errors_on_fashion():
+    heading = "Errors of five optimizers on Fashion-MNIST"
+    means = errors_shown("fashion", heading, (1, *protocol.FROZEN["ratios"]), 8)
     fewest = [min(own, key=own.get) for own in means.values()]
     assert fewest == ["Muon", *["Muon, by `transfer`"] * 2, "SOAP"]
+
+
+def test_the_page_has_the_errors_on_rows():
+    means = errors_shown("rows", "Rows, in part", protocol.FROZEN["ratios"], 5)
+    for ratio in (32, 128):
+        assert min(means[ratio], key=means[ratio].get) == "LAMB"
+        lamb, adamw = (of_fresh_seeds("rows", spec, ratio) for spec in ("lamb", "adamw"))
+        assert max(lamb) <= min(adamw)
+    frozen = protocol.FROZEN["workloads"]["rows"]
+    updates = [frozen["examples"] // (frozen["base"] * k) for k in protocol.FROZEN["ratios"]]
+    assert "in {:,}, {:,} and {:,} updates".format(*updates) in words(RESULTS)
 
 
 def test_the_seconds_of_a_run_are_its_updates_times_those_of_an_update():
