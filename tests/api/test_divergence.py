@@ -61,6 +61,21 @@ def test_skipped_batches_warn_at_the_end(frontend):
 
 
 @every_frontend
+def test_a_batch_of_an_update_that_is_not_due_ends_no_run(frontend):
+    """Of eight batches two are left over; the second `fit` begins with them."""
+    ours = FRONTENDS[frontend][1]
+    x, y = data()
+    left_over = np.where(np.arange(64)[:, None] == 63, np.float32("nan"), x)
+    inner = ours.LAMB(0.01, gradient_accumulation_steps=3, jit_compile=False)
+    model = compiled(frontend, inner, traced=True)
+    report = ours.DivergenceReport(every=1)
+    fit(model, left_over, y, report, epochs=1)
+    assert inner.skipped_steps == 0
+    with pytest.warns(UserWarning, match="of 5 steps, 1 have been skipped"):
+        fit(model, x, y, report, epochs=1)
+
+
+@every_frontend
 def test_skips_that_are_many_but_not_in_a_row_end_the_run(frontend):
     """Steps in between are taken, whose weights are finite: it is the batches."""
     ours = FRONTENDS[frontend][1]

@@ -147,7 +147,11 @@ class FoundRate:
         return next(each for each in self.candidates if each.name == self.optimizer_name)
 
     def recipe(self) -> Recipe:
-        """The recipe of the real run: rate, warmup, decay, and what else the optimizer has."""
+        """The recipe of the real run: rate, warmup, and decay.
+
+        Of an optimizer of this package it has what a recipe has room for, of Keras's nothing more:
+        `optimizer()` has all of it, momentum and clipping included.
+        """
         return Recipe(
             title="Found rate",
             optimizer=self.optimizer_name,
