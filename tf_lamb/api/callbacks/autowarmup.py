@@ -8,7 +8,7 @@ from typing import Any
 
 from tf_lamb.api import plots
 from tf_lamb.api.callbacks.callback import RISING, Callback
-from tf_lamb.api.variables import variables_of
+from tf_lamb.api.variables import value_of, variables_of
 from tf_lamb.core import autowarmup, gaussian_process
 from tf_lamb.core.messages import warn
 
@@ -150,7 +150,7 @@ class AutoWarmup(Callback):
         """Warns if the rate is not the one that was set last: somebody else sets it, too."""
         if self._set is None or self._knows_others:
             return
-        rate = float(self.model.optimizer.learning_rate)
+        rate = float(value_of(self.model.optimizer.learning_rate))
         if not math.isclose(rate, self._set, rel_tol=1e-5):  # in float32
             self._knows_others = True
             warn(
