@@ -47,6 +47,11 @@ def step_of(optimizer) -> int:
     return as_int(optimizer.iterations)
 
 
+def waiting_in(optimizer) -> int:
+    """The micro-batches that wait for the rest of their update; waits for the device."""
+    return as_int(getattr(unwrapped(optimizer), "_micro_step", 0))
+
+
 def as_int(scalar) -> int:
     """The number in a scalar, or in a variable of either Keras; waits for the device."""
     return int(value_of(scalar))

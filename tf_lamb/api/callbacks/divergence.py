@@ -7,7 +7,7 @@ from typing import Any
 from tf_lamb.api.callbacks.callback import RISING, Callback
 from tf_lamb.api.optimizers.guard import ADVICE, FINITE, guarded
 from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, short, starts_to_observe
-from tf_lamb.api.variables import as_int, step_of
+from tf_lamb.api.variables import step_of, waiting_in
 from tf_lamb.core import checks
 
 _SHOWN = 5  # variables
@@ -96,8 +96,8 @@ class Diagnosis:
             observations = []
         broken, plan = optimizer.nonfinite_weights(model), optimizer.plan
         untrained = plan is not None and not set(broken) & set(plan.names)
-        skipped, micro_step = optimizer.skipped_steps, getattr(optimizer, "_micro_step", None)
-        if optimizer._guard.is_on and micro_step is not None and as_int(micro_step):
+        skipped = optimizer.skipped_steps
+        if optimizer._guard.is_on and waiting_in(optimizer):
             loss = None  # it has batches of an update that is not due yet, and may be skipped
         if report := self.add(step_of(optimizer), skipped, loss, broken, observations, untrained):
             raise FloatingPointError(report)

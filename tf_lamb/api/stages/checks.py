@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import as_int, step_of, unwrapped
+from tf_lamb.api.variables import step_of, unwrapped, waiting_in
 from tf_lamb.core.epochs import Epochs, Stage
 from tf_lamb.core.messages import require_keras, warn
 
@@ -98,8 +98,8 @@ def check_model(model: Any, ours: str) -> None:
             f"{type(optimizer).__name__} has several rates, and a recipe has one: compile the "
             "model with one optimizer. Those of tf_lamb have learning_rate_multipliers for layers."
         )
-    steps, micro = step_of(optimizer), getattr(unwrapped(optimizer), "_micro_step", None)
-    begun = "" if micro is None or not as_int(micro) else f" and {as_int(micro):,} micro-batches"
+    steps, waiting = step_of(optimizer), waiting_in(optimizer)
+    begun = f" and {waiting:,} micro-batches" if waiting else ""
     if steps or begun:
         raise ValueError(
             f"The optimizer has made {steps:,} steps{begun}, and the recipe begins at step 0: "
