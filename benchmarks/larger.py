@@ -3,11 +3,11 @@
     apt-get download dataset-fashion-mnist && dpkg -x dataset-fashion-mnist_*.deb .build/debian
     KERAS_BACKEND=jax python benchmarks/larger.py
 
-Fashion-MNIST and the network of adascale.py, twelve epochs, a warmup over the first 5% and a linear
-decay to 0; plain `fit`. Adam's rate is tuned at 256 on one seed, from a grid. `find_batch` says
-what a larger batch costs; `find_rate` searches Adam's and Muon's rate at 2,048, for as many epochs,
-and these runs are made. Nothing else is tuned. Every run and every search is a line of the log; a
-command that was interrupted goes on where it stopped.
+Fashion-MNIST and the network of adascale.py, twelve epochs, a warmup over the first twentieth and
+a linear decay to 0; plain `fit`. Adam's rate is tuned at 256 on one seed, from a grid. `find_batch`
+says what a larger batch costs; `find_rate` searches Adam's and Muon's rate at 2,048, for as many
+epochs, and these runs are made. Nothing else is tuned. Every run and every search is a line of the
+log; a command that was interrupted goes on where it stopped.
 """
 
 import math

@@ -93,6 +93,7 @@ def test_where_noise_is_all_no_bend_is_seen():
     flat = search(ours, linear(host), runs=[(16, 100), (256, 100)])
     assert "no steps are saved beyond batch 16" in str(flat)
     assert flat.batch_size == BATCH
+    assert flat.code == "# keep your run: 16 is the batch that you have tuned"
     assert found.runs == () and found.cost == 0
 
 

@@ -473,7 +473,7 @@ def test_the_text():
     assert lines[12].startswith("take 256: 2.57 min to 5.75 min; 128 to ")
     long = str(plan(counts.from_noise(1000, 32, 480_000_000)))
     assert "e+0" not in long and "10,933 h" in long
-    assert lines[-1] == "one device that holds any batch is fastest at 224"
+    assert lines[-1] == "with unlimited memory one device is fastest at batch 224"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a pag
     "10,000 250,000 900,000 156 0.1 0.2 0.36 2,000 2.4 2.89 "
     "0.505 4,096 220 "
     "3.8 17 1.9 21.3 38 47 0.76 1.5 0.60",  # tests/docs/test_protocol.py has these
-    "should_i.md": "1 2 2.8 3 4 8 16 32 50 64 128 256 2,048 4,096 8,192 32,768 "
+    "should_i.md": "1 2 2.8 3 4 8 16 32 50 64 128 256 2,048 4,096 8,192 32,768 0.5 0.3 "
     "0.00125 0.01 0.002 0.003 0.00775 0.06841 "  # the last four have a test below
     "2.1 2.9 19 38 47 0.1 1.5 0.60 0.25",  # tests/docs/test_protocol.py has these
     "choosing_a_batch.md#Measured": "1 2 3 4 8 16 32 64 128 0.69 25,600",

@@ -378,7 +378,7 @@ def test_the_pages_say_of_diamonds_what_is_in_its_log():
     assert f"Muon's rate times √k loses {lost['transfer muon']:.1f}" in page
     assert [round(rows["transfer adamw", ratio]["saved"][0]) for ratio in (8, 32)] == [8, 16]
     assert f"on diamonds it ended {1000 * rows['tuned muon', 32]['worse']:.1f} higher" in evidence
-    assert f"diamonds {transfer:.0f} (AdamW by `recipes.transfer`) to {unchanged:.0f}" in advice
+    assert f"Else {transfer:.0f} (AdamW by `transfer`) to {unchanged:.0f} (AdamW unch" in advice
     muon, beyond, lamb = (
         1000 * rows[f"find_rate {spec}", ratio]["worse"]
         for spec, ratio in (("muon", 8), ("muon", 32), ("lamb", 8))

@@ -63,6 +63,13 @@ def runs(log, **of):
 _REWORDED = {
     "within 10% of its time is no other": "no other batch is within 10% of its time",
     "not larger, time:": "why not larger:",
+    "twice the fewest steps there, and twice the fewest examples": (
+        "a batch that large takes twice the minimum steps and examples"
+    ),
+    "longer than the best batch": "more time than the best batch",
+    "one device that holds any batch is fastest at": (
+        "with unlimited memory one device is fastest at batch"
+    ),
 }
 
 

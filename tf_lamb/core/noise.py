@@ -156,7 +156,7 @@ def precision(readings: list[Averages], theta: float) -> str:
 
 
 def cost(critical, batch):
-    """Steps and examples that training takes at a batch, over the fewest of each that it can take.
+    """Steps and examples that training takes at a batch, over the minimum of each.
 
         S/S_min = 1 + B_crit/B        E/E_min = 1 + B/B_crit
 
@@ -175,7 +175,7 @@ def advice(critical: float, batch: int, precision: str = "") -> str:
     steps, examples = cost(critical, batch)
     here = (
         f"Critical batch size about {critical:,.0f}{precision}. Batch {batch:,} takes {steps:.1f}x "
-        f"the fewest steps and {examples:.1f}x the fewest examples."
+        f"the minimum steps and {examples:.1f}x the minimum examples."
     )
     other = int(batch * 2.0 ** round(math.log2(max(critical, 1.0) / batch)))
     if other == batch or other < 1:

@@ -218,7 +218,7 @@ def decide(first: Plateau, second: Plateau, baseline: float | None) -> tuple[flo
         baseline: The rate of the baseline at this batch, if it was a candidate.
     """
     if baseline is not None and baseline in second:
-        return baseline, "the square-root-scaled baseline, from which nothing better can be told"
+        return baseline, "the square-root-scaled baseline: no other rate was clearly better"
     if len(second.edges) == len(first.edges) == 2:
         return None, "the rates that were tried cannot be told apart"
     for end in second.edges:

@@ -84,7 +84,8 @@ def find_batch(
         TypeError: for data that can be read only once, and for sparse or ragged data.
         ValueError: for a model that is not compiled, fewer examples than a batch, a loss that is
             not finite from the start, a baseline that learns nothing in a tenth of its run, a
-            large batch that does not reach its loss, or a search in `directory` that was another.
+            large batch that does not reach its loss, or a `directory` that holds a different
+            search.
 
     Example:
 

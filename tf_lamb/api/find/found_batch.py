@@ -90,8 +90,10 @@ class FoundBatch:
 
     @property
     def code(self) -> str:
-        """The lines that train with it."""
+        """The lines that search the rate at it, and train."""
         row, calls = self.row, self.row.accumulation
+        if row.batch == self.answer.baseline:
+            return f"# keep your run: {row.batch:,} is the batch that you have tuned"
         if row.steps < search.SHORTEST:
             return f"print(found.recipe())  # {row.steps} steps are too few to search the rate in"
         more = f" micro_batch_size={row.batch // calls}," if calls > 1 else ""

@@ -71,8 +71,8 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
                 `PyDataset`, or a list of batches. It is read once for each run.
             batch_size: Examples of an update of the run that the rate is for.
             optimizers: Names such as "LAMB", "Muon" or "AdamW", of this package or of Keras, in any
-                case, or optimizers, whose settings are taken, but not their rate; one of a class.
-                Defaults to (): the model's own.
+                case; or optimizers, of which the settings are used, and the rate is not. At most
+                one of a class. Defaults to (): the model's own.
             epochs: Epochs of the run that the rate is for.
             examples: Examples of an epoch, at which endless data end. Defaults to None: counted, if
                 the data says how many batches it has.
@@ -99,8 +99,8 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
         Raises:
             TypeError: for data that can be read only once, and for sparse or ragged data.
             ValueError: for a model that is not compiled, fewer examples than a batch, a loss that
-                is not finite from the start, a budget that is too small, or a search in
-                `directory` that was another.
+                is not finite from the start, a budget that is too small, or a `directory` that
+                holds a different search.
 
         Example:
 

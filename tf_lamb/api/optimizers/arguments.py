@@ -62,9 +62,9 @@ on_nonfinite: What becomes of a step whose gradients, of all replicas and micro-
 on_spike: Whether to skip a step whose gradient is far longer than those before: "skip", or
     [window, deviations], by default [128, 6.0] (OLMo). The norm of all gradients, before they
     are clipped, is a spike if it is above the mean of the last `window` steps by more than
-    `deviations` standard deviations, once half of them, and two, are known. Nothing changes
-    then but the window, which is saved with the slots, and `spiked_steps`; `gradient_norm` has
-    the latest norm. Defaults to None: no step is.
+    `deviations` standard deviations. It begins when half of the window is filled, with two
+    steps at least. Nothing changes then but the window, which is saved with the slots, and
+    `spiked_steps`; `gradient_norm` has the latest norm. Defaults to None: off.
 jit_compile: Whether XLA compiles the update on TensorFlow. Defaults to True.
 name: Name of the optimizer. Defaults to that of its class.
 """

@@ -10,7 +10,7 @@ from tf_lamb.core.step import Slot
 
 @documented
 class Muon(Layerwise):
-    """Muon, momentum orthogonalized for matrices; AdamW for all that is none.
+    """Muon, momentum orthogonalized for matrices; AdamW for everything else.
 
     Per matrix, rows in and columns out, at every step:
 
@@ -28,10 +28,10 @@ class Muon(Layerwise):
         attention's output (heads, size, model)             all but the last
 
     in the layers of Keras, KerasHub and Model Garden, whose other orders of the three are known,
-    too. No matrix, and stepped by AdamW: biases, normalizations, what has one axis, depthwise
-    kernels, experts, and a kernel of three axes that neither has "conv" in its path nor is known;
-    what has "embedding" in its path; and what `exclude_from_layer_adaptation` matches instead. Name
-    the output layer there: its kernel should be no matrix either. A `Conv2D` with groups, and a
+    too. AdamW steps the rest: biases, normalizations, what has one axis, depthwise kernels,
+    experts, and a kernel of three axes that neither has "conv" in its path nor is known; what has
+    "embedding" in its path; and what `exclude_from_layer_adaptation` matches instead. Jordan and
+    Moonlight leave the output layer to AdamW, too: name it there. A `Conv2D` with groups, and a
     `DepthwiseConv2D` of several channels with a name of its own in Keras 3, look like any other
     convolution, and their channels would be mixed: name them in `matrix_rows`, with None.
 
@@ -41,7 +41,7 @@ class Muon(Layerwise):
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
-            Defaults to 0.001.
+            Defaults to 0.001, which is low for training from scratch: begin at 0.01.
         momentum: In [0, 1). Defaults to 0.95 (Jordan).
         weight_decay: Decoupled decay, a float or a schedule; None is 0. Defaults to 0.0; Moonlight
             has 0.1.

@@ -261,7 +261,7 @@ def _measured(answer):
     low, high = steps.interval
     yield (
         f"noise scale {steps.noise:,.0f} ({low:,.0f} to {high:,.0f}) from "
-        f"{steps.source}: twice the fewest steps there, and twice the fewest examples"
+        f"{steps.source}: a batch that large takes twice the minimum steps and examples"
     )
     yield from steps.notes
     yield (
@@ -319,9 +319,9 @@ def _advice(answer):
     yield f"why not larger: {answer.why_not_larger}"
     scales = " or ".join(f"{noise:,.0f}" for noise in answer.regret)
     longer = " or ".join(f"{loss:.1%}" for loss in answer.regret.values())
-    yield f"if the noise scale is {scales}, it takes {longer} longer than the best batch"
+    yield f"if the noise scale is {scales}, it takes {longer} more time than the best batch"
     if answer.optimum is not None:
-        yield f"one device that holds any batch is fastest at {answer.optimum:,.0f}"
+        yield f"with unlimited memory one device is fastest at batch {max(1, answer.optimum):,.0f}"
     if answer.deadline is not None and answer.by_deadline is None:
         yield f"no batch ends within {answer.deadline:g} hours"
 

@@ -123,7 +123,7 @@ def transfer(
     factor, rule, source = math.sqrt(k), "x sqrt(k)", "arXiv 2205.10287"
     expected = "more examples to the same loss; NoiseScale estimates how many"
     if k > KEPT:
-        lost = f"a higher loss after as many examples, as mostly beyond {KEPT} times"
+        lost = f"a higher loss after as many examples, as in most runs beyond {KEPT} times"
         expected = f"{lost}; {expected}"
     if noise_scale is not None:
         n = checks.number("noise_scale", noise_scale, "(0, inf)")
@@ -180,8 +180,8 @@ def transfer(
     if k > SHOWN:
         warn(
             f"{batch_size:,} is {k:g} times the baseline's batch of {old_batch:,}. At 128 times "
-            "this table kept the result of no optimizer, on four tasks. Search the learning rate "
-            "around it, or let the batch grow: recipes.growing."
+            "this table kept the result of no optimizer, on five tasks. Take a smaller batch, or "
+            "let the batch grow: recipes.growing."
         )
     return Recipe(
         title="Transfer",
