@@ -138,6 +138,31 @@ def test_a_second_model_has_readings_of_its_own(frontend):
         assert watch.history["noise_scale"] == [model.optimizer.noise_scale(16)["model"]]
 
 
+@every_frontend
+def test_readings_of_steps_that_were_lost_are_gone(frontend, tmp_path):
+    """Interrupted in its third epoch, and resumed from the second, with the same callback."""
+    host, ours = FRONTENDS[frontend]
+    model = regression(frontend, scaled(frontend, 2))
+    watch = ours.NoiseScale(batch_size=16, every=2, verbose=False)
+
+    def stop(batch, logs):
+        if watch.history["step"][-1:] == [11]:
+            raise KeyboardInterrupt
+
+    callbacks = [ours.BackupAndRestore(str(tmp_path)), watch]
+    with pytest.raises(KeyboardInterrupt):
+        fit(
+            model,
+            epochs=4,
+            callbacks=[*callbacks, host.callbacks.LambdaCallback(on_train_batch_end=stop)],
+        )
+    lost = dict(zip(*watch.history.values(), strict=True))
+    assert [*lost] == [*range(1, 12)]
+    fit(model, epochs=4, callbacks=callbacks)
+    assert watch.history["step"] == [*range(1, 17)]
+    assert dict(zip(*watch.history.values(), strict=True)).items() >= lost.items()
+
+
 # --- What is refused, by AdaScale and by what it shares with MeasureNoise ---
 
 

@@ -168,6 +168,10 @@ def test_a_batch_that_was_not_shown_warns(call, message):
         ),
         (lambda: recipes.linear_scaling(512, decay_epochs=(60, 30)), "decay_epochs must rise"),
         (
+            lambda: recipes.linear_scaling(512, 256, 0.1, 0, examples=1000, epochs=1),
+            "twice at one step, at steps 1, 1, 2 of 2: train longer, or pass fewer decay_epochs=",
+        ),
+        (
             lambda: recipes.mlperf_lars(10000),
             "no reference point at batch 10,000; it has 1,632, 2,048, .*67,840",
         ),

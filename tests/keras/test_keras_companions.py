@@ -211,3 +211,16 @@ def test_a_backup_keeps_what_lora_trains(tmp_path):
         train(ours.BackupAndRestore(tmp_path), Killed())
     for without, resumed in zip(train(), train(ours.BackupAndRestore(tmp_path)), strict=True):
         np.testing.assert_array_equal(without, resumed)
+
+
+@uncompiled()
+@pytest.mark.filterwarnings("ignore:Skipping variable loading")
+def test_keras_forgets_the_optimizer_of_a_model_that_was_saved_as_h5(tmp_path):
+    """Its own, too: docs/reliability.md warns of it."""
+    for optimizer in (keras.optimizers.Adam(), ours.LAMB()):
+        model = network(optimizer)
+        for name, kept in (("a.keras", True), ("b.h5", None), ("c.keras", False)):
+            model.save(tmp_path / name)
+            if kept is not None:
+                loaded = keras.models.load_model(tmp_path / name)
+                assert (type(loaded.optimizer) is type(optimizer)) == kept

@@ -1,5 +1,6 @@
 """Callbacks of the noise scale and of AdaScale."""
 
+import bisect
 from typing import Any
 
 from tf_lamb.api import plots
@@ -109,10 +110,13 @@ class NoiseScale(Callback):
         return found
 
     def _read_now(self):
-        step = self._optimizer.updates
-        if self.history["step"][-1:] == [step]:  # the end of an epoch, and of `every` batches
+        step, steps = self._optimizer.updates, self.history["step"]
+        if steps[-1:] == [step]:  # the end of an epoch, and of `every` batches
             return
-        self.history["step"].append(step)
+        kept = bisect.bisect(steps, step - 1)  # not all, if the optimizer's state was put back
+        for seen in self.history.values():
+            del seen[kept:]
+        steps.append(step)
         for name, value in scales(self._optimizer, self.batch_size).items():
             self.history.setdefault(name, []).append(value)
         averages = self._optimizer.averages()

@@ -106,8 +106,8 @@ def linear_scaling(
 
     Raises:
         TypeError: if an argument is not a number.
-        ValueError: if an argument is out of range, or a decay epoch lies within the warmup or
-            after the end.
+        ValueError: if an argument is out of range, a decay epoch lies within the warmup or after
+            the end, or two of them are at one step.
 
     Example:
         >>> recipe = linear_scaling(8192)
@@ -135,6 +135,12 @@ def linear_scaling(
             f"The rate would decay at epoch {decay_epochs[0]:.3g}, within its warmup of "
             f"{warmup_epochs:g} epochs: pass warmup_epochs={decay_epochs[0]:.3g} at most."
         )
+    boundaries = tuple(fit_steps(epoch, examples, batch_size) for epoch in decay_epochs)
+    if len(set(boundaries)) < len(boundaries):
+        raise ValueError(
+            f"The rate would decay twice at one step, at steps {', '.join(map(str, boundaries))} of "
+            f"{train_steps}: train longer, or pass fewer decay_epochs=."
+        )
     warn_outside(
         k, 1, 32,
         "Linear scaling was shown to keep accuracy for batches 1 to 32 times that of the baseline "
@@ -152,7 +158,7 @@ def linear_scaling(
         warmup_steps=epochs_to_steps(warmup_epochs, examples, batch_size),
         train_steps=train_steps,
         decay="multi_step",
-        boundaries=tuple(fit_steps(e, examples, batch_size) for e in decay_epochs),
+        boundaries=boundaries,
         decay_rate=0.1,
         weight_decay=1e-4,
         exclude_from_weight_decay=("batch_normalization|_bn/",),
