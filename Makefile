@@ -45,7 +45,7 @@ test: $(VENV)/.develop
 
 test-slow: $(VENV)/.develop
 	$(PYTEST) -m slow $(SLOW_TESTS)
-	KERAS_BACKEND=jax $(PYTEST) -m slow $(SLOW_TESTS)
+	KERAS_BACKEND=jax $(PYTEST) -m slow $(SLOW_TESTS) || [ $$? = 5 ]  # 5: a room that JAX does not run
 
 # A word of its own: tracing takes half as long again. What TensorFlow compiles was traced in Python, so it counts.
 coverage: $(VENV)/.develop
