@@ -138,8 +138,8 @@ def linear_scaling(
     boundaries = tuple(fit_steps(epoch, examples, batch_size) for epoch in decay_epochs)
     if len(set(boundaries)) < len(boundaries):
         raise ValueError(
-            f"The rate would decay twice at one step, at steps {', '.join(map(str, boundaries))} of "
-            f"{train_steps}: train longer, or pass fewer decay_epochs=."
+            f"The rate would decay twice at one step, at steps {', '.join(map(str, boundaries))} "
+            f"of {train_steps}: train longer, or pass fewer decay_epochs=."
         )
     warn_outside(
         k, 1, 32,
