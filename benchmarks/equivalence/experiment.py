@@ -8,6 +8,7 @@ from benchmarks.equivalence.protocol import FROZEN, points
 from benchmarks.equivalence.runs import Run
 
 BY_FIT = "find_rate", "autowarmup", "adascale"
+SMALL = "growing", "adascale"  # train at the base batch, at first or wholly
 
 
 def tuned(runs, name, spec, ratio):
@@ -97,3 +98,26 @@ def reference(runs, name, specs, found, longer=True):
         for ratio, own in made.items():
             updates = with_longer(runs, own[:few], target) if longer else []
             found[f"tuned {spec}", ratio] = runs.all(own), updates, bases
+
+
+def hours(name: str, lines: list[dict]) -> float:
+    """What all runs of as many examples take, one at a time: bases, reference and arms.
+
+    `lines` have the milliseconds of a step. Left out are the examples of searches, and those of
+    AdaScale beyond the base's.
+    """
+    frozen, ratios = FROZEN["workloads"][name], (1, *FROZEN["ratios"])
+    least = {(line["batch"], spec): min(each) for line in lines if line.get("workload") == name
+             for spec, each in line["ms"].items()}  # fmt: skip
+
+    def taken(spec, ratio):
+        batch = ratio * frozen["base"]
+        return frozen["examples"] // batch * least[batch, spec]
+
+    searched = sum(taken(spec, ratio) for spec in FROZEN["optimizers"] for ratio in ratios)
+    total = (FROZEN["search"]["points"] + frozen["seeds"]) * searched
+    for arm in FROZEN["arms"]:
+        seeds = frozen["fewer_seeds" if arm.startswith(BY_FIT) else "seeds"]
+        at = [1] * len(FROZEN["ratios"]) if arm.startswith(SMALL) else FROZEN["ratios"]
+        total += seeds * sum(taken(arm.split()[-1], ratio) for ratio in at)
+    return total / 3_600_000

@@ -2,7 +2,8 @@
 
     python -m benchmarks.equivalence.seconds
 
-Of each workload and batch a line of the log has all rounds; printed are the least and the median.
+Of each workload and batch a line of the log has all rounds; printed are the least and the median,
+and the hours that the registered runs of as many examples take, one at a time.
 """
 
 import functools
@@ -19,6 +20,7 @@ import jax
 import numpy as np
 
 from benchmarks.equivalence import workloads
+from benchmarks.equivalence.experiment import hours
 from benchmarks.equivalence.protocol import FROZEN, points
 from benchmarks.equivalence.training import Program
 from benchmarks.run_log import Log
@@ -60,3 +62,5 @@ if __name__ == "__main__":
         line = log.run({"workload": name, "batch": batch}, make)
         for spec, each in line["ms"].items():
             print(f"{name} {batch:6} {spec:24} {min(each):8.3f} {statistics.median(each):8.3f}")
+    for name in MEASURED:
+        print(f"{name}: {hours(name, log.lines):.1f} hours")

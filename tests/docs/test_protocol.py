@@ -563,18 +563,28 @@ def test_the_page_has_the_errors_on_rows():
 
 def test_the_seconds_of_a_run_are_its_updates_times_those_of_an_update():
     _, *shown = table(RESULTS, "Seconds")
-    wanted = []
-    for name in ("flights", "diamonds"):
-        frozen = protocol.FROZEN["workloads"][name]
-        for ratio in (1, *protocol.FROZEN["ratios"]):
-            batch = ratio * frozen["base"]
-            (line,) = runs("equivalence_seconds", workload=name, batch=batch)
-            updates = frozen["examples"] // batch
-            each = [updates * min(line["ms"][spec]) / 1000 for spec in ("adamw", "lamb", "muon")]
-            wanted.append(
-                [f"{name}, batch {batch:,}", f"{updates:,}", *(f"{x:.2f} s" for x in each)]
-            )
-    assert shown == wanted
+    lines = runs("equivalence_seconds")
+    least = {(line["workload"], line["batch"], spec): min(each) / 1000
+             for line in lines for spec, each in line["ms"].items()}  # fmt: skip
+    taken = {}
+    for row in shown:
+        frozen = protocol.FROZEN["workloads"][row[0]]
+        batches = [ratio * frozen["base"] for ratio in (1, *protocol.FROZEN["ratios"])]
+        own = taken[row[0]] = {
+            spec: [frozen["examples"] // batch * least[row[0], batch, spec] for batch in batches]
+            for spec in ("adamw", "lamb", "muon")
+        }
+        assert row[1:] == [f"{x:.3g}" for x in own["adamw"] + own["muon"]]
+    assert taken.keys() == protocol.FROZEN["workloads"].keys() - {"digits"}
+    times = np.concatenate([np.divide(own["lamb"], own["adamw"]) for own in taken.values()])
+    said = words(RESULTS)
+    assert f"takes {times.min():.1f} to {times.max():.1f} times as long as AdamW" in said
+    muon = taken["perceptron"]["muon"]
+    assert f"{muon[0] / muon[2]:.0f} times at 32 times the batch" in said
+    hours = {name: experiment.hours(name, lines) for name in taken}
+    total = sum(hours.values())
+    each = "{rows:.0f} for rows, {letters:.0f} for letters, {fashion:.0f} for Fashion-MNIST"
+    assert f"{total:.0f} hours of these two cores: {each.format(**hours)}" in said
 
 
 _SMALL = """
