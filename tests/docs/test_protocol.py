@@ -441,6 +441,28 @@ def test_the_tables_of_warmups_are_in_the_log():
     assert registered[1:] == [f"{1000 * row['worse']:+.1f}" if row else "not run" for row in made]
 
 
+def test_the_table_of_recipes_has_what_they_lost_at_8_times():
+    lost = {}
+    for name in ("flights", "diamonds", "perceptron", "letters"):
+        found = against.scores(runs(f"equivalence_{name}"))
+        for (arm, ratio), scores in found.items():
+            if ratio == 8 and arm.split()[0] in ("transfer", "legw"):
+                base = found[f"tuned {arm.split()[1]}", 1]
+                lost[name, arm] = np.subtract(scores, base).mean()
+
+    def between(name, times=1.0):
+        every = [times * x for (of, arm), x in lost.items() if of == name and "transfer" in arm]
+        return min(every), max(every)
+
+    said = words(ROOT / "docs" / "choosing_a_batch.md")
+    assert "{:.1f} to {:.1f} points on a perceptron".format(*between("perceptron", 100)) in said
+    assert "{:.2f} to {:.2f} nats on letters".format(*between("letters")) in said
+    legw = [lost[name, "legw lamb"] for name in ("flights", "diamonds", "letters", "perceptron")]
+    assert (
+        "{:.3f} and {:.3f} nats (flights, diamonds), {:.2f} nats (letters), {:.1f} points (per"
+    ).format(*legw[:3], 100 * legw[3]) in said
+
+
 def test_the_page_has_the_losses_and_the_milliseconds_of_soap():
     times = {line["batch"]: line["ms"] for line in runs("equivalence_seconds", workload="flights")}
     _, *shown = table(RESULTS, "SOAP and its kin")
