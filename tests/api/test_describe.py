@@ -1,6 +1,7 @@
 """What `describe` shows of a model, before the first step and after it, in whatever wrapper."""
 
 import doctest
+import re
 
 import numpy as np
 import pytest
@@ -27,6 +28,20 @@ def table_of(ours, model):
     ours.describe(model, told.append)
     (table,) = told
     return table
+
+
+@every_frontend
+def test_what_the_model_trains_now_is_told(frontend):
+    host, ours = FRONTENDS[frontend]
+    model = compiled(host, ours.LAMB(1e-3, jit_compile=False))
+    model.optimizer.build(model.trainable_variables)
+    other = compiled(host, model.optimizer)
+    with pytest.raises(ValueError, match="was built for other variables"):
+        ours.describe(other)
+    model.layers[0].trainable = False
+    told = []
+    ours.describe(model, told.append)
+    assert re.fullmatch(r"Not trained now: (.+/)?first/kernel, (.+/)?first/bias\.", told[0])
 
 
 WRAPPERS = {

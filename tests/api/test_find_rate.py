@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from support.examples import run_example
-from support.frontends import FRONTENDS, every_frontend, on_tensorflow
+from support.frontends import FRONTENDS, every_frontend, on_jax, on_tensorflow
 
 from tf_lamb.api.find import rate
 from tf_lamb.api.find.data import Examples
@@ -134,6 +134,42 @@ def test_an_interruption_leaves_everything_as_it_was(frontend, updates, stopped)
     with pytest.raises(KeyboardInterrupt):
         search(ours, model)
     assert_equal(before, state_of(model))
+
+
+@on_jax
+@pytest.mark.parametrize("behind", [False, True])
+def test_an_interruption_within_a_step_leaves_nothing_for_the_next_fit(behind, monkeypatch):
+    """On JAX Keras holds what a step works on, and would put it into the variables later."""
+    host, ours = FRONTENDS["keras"]
+    model, calls = model_of(host, host.optimizers.Adam(1e-3)), []
+    model.fit(*data(), batch_size=BATCH, verbose=0)
+    before, make = state_of(model), type(model).make_train_function
+
+    def made(self, force=False):
+        make(self, force)
+        step = self.train_function
+
+        def stopping(*args):
+            calls.append(args)
+            result = step(*args) if behind or len(calls) < 30 else None
+            if len(calls) >= 30:
+                raise KeyboardInterrupt
+            return result
+
+        self.train_function = stopping
+
+    monkeypatch.setattr(type(model), "make_train_function", made)
+    with pytest.raises(KeyboardInterrupt):
+        search(ours, model)
+    monkeypatch.undo()
+    seen = []
+
+    class Look(host.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            seen.extend(state_of(self.model))
+
+    model.fit(*data(), batch_size=BATCH, verbose=0, callbacks=[Look()])
+    assert_equal(before, seen)
 
 
 def test_a_killed_search_goes_on_to_the_same_answer(stopped, tmp_path):

@@ -146,6 +146,19 @@ def test_a_step_that_was_traced_is_traced_anew(frontend):
     assert all(seen.trust_ratio for seen in watch.history.latest if seen.ratios)
 
 
+@on_tensorflow  # on JAX Keras refuses an optimizer whose layers are frozen after its build
+@every_frontend
+def test_a_layer_that_was_frozen_shows_no_old_reading(frontend):
+    model = network(frontend, lamb(frontend))
+    trained(model, quiet(frontend))
+    model.layers[0].trainable = False
+    model.compile(model.optimizer, "mse", run_eagerly=True)
+    trained(model, watch := quiet(frontend))
+    first, _, second, _ = [seen.trust_ratio for seen in watch.history.latest]  # without biases
+    assert first is None
+    assert second is not None
+
+
 @every_frontend
 def test_readings_are_as_far_apart_as_was_asked(frontend):
     trained(network(frontend, lamb(frontend)), watch := quiet(frontend, every=5), epochs=3)

@@ -20,7 +20,8 @@ def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
 
     Raises:
         TypeError: for an optimizer of another package, and for what has none.
-        ValueError: for a model that is not compiled, or has no variables yet.
+        ValueError: for a model that is not compiled, or has no variables yet, and for an optimizer
+            that was built for other variables than the model trains.
 
     Example:
 
@@ -58,4 +59,9 @@ def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
         plan = optimizer.plan_for(model.trainable_variables)
         if message := plan.warning():
             warn(message)
+    else:
+        optimizer.build(model.trainable_variables)  # which refuses other variables than its own
+        trained = set(map(optimizer._index_of, model.trainable_variables))
+        if frozen := [name for i, name in enumerate(plan.names) if i not in trained]:
+            print_fn(f"Not trained now: {', '.join(frozen)}.")
     print_fn(plan.table())

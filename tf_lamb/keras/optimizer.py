@@ -11,6 +11,7 @@ from keras import ops
 
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.optimizers.observation import UNSEEN
 from tf_lamb.api.variables import is_overwritten
 from tf_lamb.core import accumulation
 from tf_lamb.core.plan import Plan
@@ -248,7 +249,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
             with saved.outside_of_any_graph():
                 return vector_like(host.native(variable), self._distribution_strategy, name)
-        return keras.Variable(ops.full((4,), -1.0), dtype="float32", trainable=False, name=name)
+        return keras.Variable(UNSEEN, dtype="float32", trainable=False, name=name)
 
     def _index_of(self, variable):
         return self._get_variable_index(variable)

@@ -6,17 +6,17 @@ import math
 import tensorflow as tf
 
 from tf_lamb.api.callbacks.trust_ratios import by_layer
-from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO
+from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, UNSEEN
 
 
 def vector_like(variable, strategy, name):
-    """A vector of four numbers, all -1, where the variable lives: each replica has a copy."""
+    """A vector that has seen no step, where the variable lives: each replica has a copy."""
     inside = tf.distribute.get_strategy() is strategy
     with (
         contextlib.nullcontext() if inside else strategy.scope(),
         strategy.extended.colocate_vars_with(variable),
     ):
-        return tf.Variable([-1.0] * 4, trainable=False, name=name)
+        return tf.Variable(UNSEEN, trainable=False, name=name)
 
 
 def fetch(vectors):

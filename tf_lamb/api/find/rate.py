@@ -62,8 +62,9 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
         given up, it is trained once more, in another order of the data. Weights, optimizer,
         averages and seeds of the model are as before afterwards, also after an interruption.
         Momenta and everything but the rate are held fixed. Short runs begin with the weights that
-        the model has: build it anew for a search. Layers that draw from a generator of the backend,
-        as Dropout without a seed does on torch and in tf_keras, go on from where it is.
+        the model has: build it anew for a search. Layers that draw from Keras's global generator or
+        one of the backend, as Dropout without a seed does on torch and in tf_keras, go on from
+        where it is.
 
         Args:
             model: A compiled model. Its loss is what is compared.

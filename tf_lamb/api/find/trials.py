@@ -15,7 +15,9 @@ from tf_lamb.core import checks
 
 HUGE = 2.0**100  # beside which what a batch adds to an average is nothing
 AVERAGED = 16  # batches for the running averages of batch normalization
-SET_BY_FIT = ("history", "stop_training")  # attributes of a model
+# Attributes of a model. seam: Keras 3.15.1, the latter two. What a step on JAX has in hand, which
+# Keras would put into the variables if a step was interrupted.
+SET_BY_FIT = ("history", "stop_training", "_jax_state", "_jax_state_synced")
 # seam: Keras 3.15.1, tf_keras 2.20.1. What exclude_from_weight_decay() was told.
 UNDECAYED = {f"_exclude_from_weight_decay{end}" for end in ("", "_pattern", "_names")}
 SCALING = ("dynamic", "initial_scale", "dynamic_growth_steps")  # of a `LossScaleOptimizer`

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard
-from tf_lamb.api.optimizers.observation import Observation, Observer
+from tf_lamb.api.optimizers.observation import UNSEEN, Observation, Observer
 from tf_lamb.api.optimizers.settings import Settings, hyperparameters, undo_float32_rounding
 from tf_lamb.api.variables import as_int, names_of, path_of, step_of, value_of
 from tf_lamb.core import checks, recipes, schedules
@@ -30,8 +30,8 @@ class Layerwise:
 
     A class of optimizers names its `rule` and its `slot_names`; where slots are not all alike, it
     has its own `slots_of`. The frontend gives `_var_key`, `_which_are_finite(variables)`,
-    `_vector_like(variable, name)`, which makes a vector of four numbers, all -1, and
-    `_fetch(vectors)`, which reads many as a list of lists.
+    `_vector_like(variable, name)`, which makes a vector of `UNSEEN`, and `_fetch(vectors)`, which
+    reads many as a list of lists.
     """
 
     rule: Callable
@@ -258,6 +258,8 @@ class Layerwise:
         fresh, self._observer.is_on = not self._observer.is_on, True
         if fresh and self._slots is not None:
             self._make_observed()
+        for vector in self._observer.variables:  # of what is frozen now, old ones would stay
+            vector.assign(UNSEEN)
         return fresh
 
     def trust_ratios(self) -> list[Observation]:

@@ -34,6 +34,7 @@ class Observation(NamedTuple):
     clipped: int = 0
 
 
+UNSEEN = (-1.0, -1.0, -1.0, -1.0)  # a vector before its variable's first step
 NORMS_AND_RATIO = ("weight_norm", "update_norm", "trust_ratio")
 
 
@@ -103,7 +104,7 @@ class Observer:
 
 def _named(values):
     *numbers, clipped = values
-    if clipped < 0:  # as it was made: the variable has seen no step
+    if clipped < 0:
         return {}
     return {**dict(zip(NORMS_AND_RATIO, numbers, strict=True)), "clipped": int(clipped)}
 
