@@ -27,6 +27,25 @@ ARMS = {
     "tuned muon": "Muon", "tuned benchmarks.soap:OfPackage": "SOAP",
     "find_rate muon": "Muon, by `find_rate`", SEARCHED: "SOAP, by `find_rate`",
 }  # fmt: skip
+SOAP = "benchmarks.soap:OfPackage"
+WAYS = {
+    "Muon, by `transfer`": "transfer muon",
+    "Muon, by `find_rate`": "find_rate muon",
+    "SOAP, by `transfer`": f"transfer {SOAP}",
+    "SOAP, by `find_rate`": SEARCHED,
+    "LAMB, by `transfer`": "transfer lamb",
+    "LAMB, by `find_rate`": "find_rate lamb",
+    "LAMB, by `legw`": "legw lamb",
+    "LAMB, AutoWarmup": "autowarmup lamb",
+    "AdamW, unchanged": "unchanged adamw",
+    "AdamW, by `transfer`": "transfer adamw",
+    "AdamW, a batch that grows": "growing adamw",
+    "SGD in AdaScale": "adascale momentum",
+    "AdamW, tuned again": "tuned adamw",
+    "LAMB, tuned again": "tuned lamb",
+    "Muon, tuned again": "tuned muon",
+    "SOAP, tuned again": f"tuned {SOAP}",
+}
 ARMS |= {f"by transfer {spec}": f"{ARMS[f'tuned {spec}']}, by `transfer`" for spec in SPECS}
 
 
@@ -55,17 +74,44 @@ def table(lines: dict) -> str:
 
 
 def _cells(found, arm, margin):
-    tests = []
-    for ratio in FROZEN["ratios"]:
-        made = found[arm, ratio]
-        base = found[f"tuned {BASE}", 1][: len(made)]
-        answered = None not in made
-        tests.append(worse_by(made, base, margin * statistics.mean(base)) if answered else None)
-    held = holm([test[2] if test else 1.0 for test in tests])
+    tests, held = _tests(found, arm, margin, relative=True)
     return [
         told(1000 * test[0], 1000 * test[1], ok) if test else "no answer"
         for test, ok in zip(tests, held, strict=True)
     ]
+
+
+def _tests(found, arm, margin, relative):
+    """How much worse than the tuned AdamW at each ratio, None without answer; and what holds."""
+    tests = []
+    for ratio in FROZEN["ratios"]:
+        made = found[arm, ratio]
+        base = found[f"tuned {BASE}", 1][: len(made)]
+        absolute = margin * statistics.mean(base) if relative else margin
+        tests.append(None if None in made else worse_by(made, base, absolute))
+    return tests, holm([test[2] if test else 1.0 for test in tests])
+
+
+def kept(lines: dict) -> str:
+    """On how many workloads each way keeps the result of the tuned AdamW, in Markdown.
+
+    `lines` are those of each workload's log that has that AdamW. What was not run does not count.
+    """
+    head = ["", *(f"{ratio} times" for ratio in FROZEN["ratios"])]
+    held: dict = {way: [] for way in WAYS}
+    for name, own in lines.items():
+        frozen, found = FROZEN["workloads"][name], scores(own)
+        found |= {
+            (arm.removeprefix("by "), k): each for (arm, k), each in by_transfer(name).items()
+        }
+        for way, arm in WAYS.items():
+            if all((arm, ratio) in found for ratio in FROZEN["ratios"]):
+                held[way].append(_tests(found, arm, frozen["margin"], frozen["score"] == "loss")[1])
+    rows = [
+        [way, *(f"{sum(each)} of {len(each)}" for each in zip(*own, strict=True))]
+        for way, own in held.items()
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
 
 
 def main():
@@ -82,6 +128,9 @@ def main():
         )
         lines[name] = runs.log.lines
     print(table(lines))
+    for name in ("fashion", "perceptron", "letters"):
+        lines[name] = Log(f"benchmarks/logs/equivalence_{name}.jsonl").lines
+    print(kept(lines))
 
 
 if __name__ == "__main__":
