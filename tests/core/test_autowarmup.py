@@ -209,6 +209,24 @@ def test_means_that_come_in_any_order_give_each_step_its_loss():
     assert [loss for _, loss in found] == pytest.approx(losses)
 
 
+@pytest.mark.parametrize("spike", [1e5, 1e7, 1e8, 1e17])
+def test_a_loss_behind_a_spike_is_never_taken_for_a_low_one(spike):
+    """An epoch that ended at chance, and in NaN, was the lowest, and was gone back to."""
+    losses, total, means = [2.0, spike, *[2.3] * 40, math.nan], np.float32(0), []
+    for i, loss in enumerate(losses):
+        total += np.float32(loss)
+        means.append((i + 1, total / np.float32(i + 1)))
+    found = [loss for _, loss in _of_steps(means)]
+    assert found[:2] == pytest.approx([2.0, spike])
+    assert min(found[2:-1]) > 1.0
+    assert math.isnan(found[-1])
+
+
+def test_losses_below_zero_are_as_they_are():
+    means = [(i + 1, np.float32(-100.0)) for i in range(50)]
+    assert [loss for _, loss in _of_steps(means)] == pytest.approx([-100.0] * 50)
+
+
 # --- A whole training, by the rule of LAMB ---
 
 EPOCHS, BATCH, SEEN = 100, 256, 1024

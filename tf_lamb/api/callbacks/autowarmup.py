@@ -12,6 +12,8 @@ from tf_lamb.api.variables import value_of, variables_of
 from tf_lamb.core import autowarmup, gaussian_process
 from tf_lamb.core.messages import warn
 
+ROUNDING = 2.0**-22  # of a difference of two means in float32, over the larger
+
 
 class AutoWarmup(Callback):
     """AutoWarmup, a callback that finds the peak of the learning rate while it warms up (AutoWU).
@@ -266,9 +268,15 @@ class AutoWarmup(Callback):
 
 
 def _of_steps(means):
-    """Yields step and loss, computed from the means of all steps so far."""
+    """Yields step and loss, computed from the means of all steps so far.
+
+    Means are float32. Behind a loss of 1e8 one of 2 is lost in their rounding; what is given for it
+    is that rounding, lest it be taken for the lowest.
+    """
     done, total = 0, 0.0
     for count, mean in sorted(means, key=lambda each: each[0]):
         so_far = count * float(mean)
-        yield (done + count - 1) / 2, (so_far - total) / (count - done)
+        loss = (so_far - total) / (count - done)
+        rounding = ROUNDING * max(abs(so_far), abs(total)) / (count - done)
+        yield (done + count - 1) / 2, rounding if abs(loss) < rounding else loss
         done, total = count, so_far
