@@ -31,7 +31,8 @@ SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a pag
     "choosing_a_batch.md#Measured": "1 2 3 4 8 16 32 64 128 0.69 25,600",
     "noise.md#Measured": "1 2 3 5 8 16 32 100 1,024 5.5 "
     "0.01 0.02 0.04 0.08 0.9 4,800 27,000 0.32 1.28",
-    "automatic_warmup.md#Measured": "1 3 4 5 60 86 120 512 0.01",
+    "automatic_warmup.md#Measured": "1 3 4 5 60 86 120 512 0.01 "
+    "64 9.6 9.7 24.0",  # tests/docs/test_protocol.py has these
 }
 
 

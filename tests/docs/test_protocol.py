@@ -129,8 +129,11 @@ def decided(name, specs=tuple(protocol.FROZEN["optimizers"]), again=None, longer
     """
     log = Runs(str(LOGS / f"equivalence_{name}.jsonl"), 1, SimpleNamespace(total=0))
     log._made = lambda groups: [pytest.fail(f"the log has no run of {each[0]}") for each in groups]
-    begun = {line["arm"] for line in log.known.values()}
-    arms = {arm: of for arm, of in protocol.FROZEN["arms"].items() if arm in begun and of in specs}
+    made = {(line["arm"], line["ratio"]) for line in log.known.values()}
+    arms = {
+        arm: of for arm, of in protocol.FROZEN["arms"].items()
+        if of in specs and made.issuperset((arm, ratio) for ratio in protocol.FROZEN["ratios"])
+    }  # fmt: skip
     found = experiment.compare(log, name, specs, arms, longer)
     experiment.reference(log, name, specs if again is None else again, found, longer)
     return found
@@ -271,6 +274,19 @@ def test_the_page_has_what_the_log_decides_of_fashion():
     assert f"{-mean:.2f} ({-high:.2f}) points fewer at 8 times" in said
     assert f"at 32 times {then:+.2f} ({most:+.2f})" in said
     assert f"made {-mean:.2f} points fewer errors" in words(ROOT / "docs" / "evidence.md")
+
+
+def test_the_pages_have_what_autowarmup_did_on_fashion():
+    now, before = (
+        [100 * line["test"] for line in runs(log, arm="autowarmup lamb", ratio=8)]
+        for log in ("equivalence_fashion", "equivalence_fashion_before")
+    )
+    assert [len(now), len(before), sum(error == 90 for error in before)] == [8, 8, 2]
+    base = 100 * np.mean(of_fresh_seeds("fashion", "adamw", 1))
+    said = f"{min(now):.1f} to {max(now):.1f}% errors"
+    page = words(ROOT / "docs" / "automatic_warmup.md")
+    assert f"make {said}, where the AdamW that was tuned at 64 makes {base:.1f}." in page
+    assert f"at 8 times eight seeds make {said}. Before" in words(RESULTS)
 
 
 def words(page):
