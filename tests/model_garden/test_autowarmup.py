@@ -53,6 +53,7 @@ def state(folder):
 PEAK = 1e-3 * 1000 ** (2 / 12)  # of the first: no epoch that ends lower has a lower rate
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_its_warmup_and_switches(
     records, eager, tmp_path, finds_it_at_8, capsys
 ):

@@ -65,6 +65,7 @@ def unbroken(records, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_has_the_evaluations_of_an_unbroken_run(records, unbroken, tmp_path):
     assert list(figures(unbroken)["validation_loss"]) == [4, 8, 10]
     # The first is killed with its best checkpoint saved and nothing noted; the second between two
