@@ -33,7 +33,8 @@ def equal(one, other):
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [1, 2])
 def test_the_line_is_as_stale_as_the_formula(pictures, eager, replicas, tmp_path):
     strategy = mirrored(replicas)
     trainer = trainer_of(tiny(pictures, tau=2), strategy, evaluate=True)

@@ -140,6 +140,7 @@ def test_a_loop_without_our_runner_is_warned_of_what_comes_of_nothing(records, e
         assert setting in warning
 
 
+@pytest.mark.slow
 def test_replicas_share_the_rate_and_the_loss(records, eager):
     seen = {}
     for replicas in (1, 2):

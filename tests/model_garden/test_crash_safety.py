@@ -218,6 +218,7 @@ def test_with_a_truncated_checkpoint_it_ends_with_the_same_bits(records, unbroke
     assert_same_bits(unbroken, begun)
 
 
+@pytest.mark.slow
 def test_killed_while_it_wrote_a_checkpoint_it_ends_with_the_same_bits(
     records, unbroken, begun, eager
 ):

@@ -92,6 +92,7 @@ def experiment(records, **fields):
     return build(settings_of(records, **fields))
 
 
+@pytest.mark.slow
 def test_what_an_experiment_keeps_is_counted(records):
     params = experiment(records)
     found = frontend.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE)
@@ -278,6 +279,7 @@ def check_the_report(out, said, path):
     assert json.loads(path.read_text())["fits"] is True
 
 
+@pytest.mark.slow
 def test_it_prints_a_table_and_writes_a_report(records, tmp_path, capsys, monkeypatch):
     path, file = tmp_path / "report.json", tmp_path / "tiny.yaml"
     file.write_text(json.dumps(settings_of(records)))
