@@ -8,26 +8,25 @@ those of the logs; margins and tests are those of docs/protocol.md.
 
 import dataclasses
 import os
-import statistics
 
 import tqdm
 
 from benchmarks.equivalence.experiment import tuned
 from benchmarks.equivalence.protocol import FROZEN
-from benchmarks.equivalence.report import told
+from benchmarks.equivalence.report import markdown, told
 from benchmarks.equivalence.runs import Run, Runs, by_cell
-from benchmarks.equivalence.statistics import holm, worse_by
+from benchmarks.equivalence.statistics import holm, margin, worse_by
 from benchmarks.equivalence.warmups import LOG, SPECS, TRANSFER
 from benchmarks.run_log import Log
 
 WORKLOADS, BASE = ("flights", "diamonds"), "adamw"
-SEARCHED = "find_rate tf_lamb:SOAP"
+IN_ALL = (*WORKLOADS, "fashion", "perceptron", "letters")  # of which that AdamW has a base
+SOAP, SEARCHED = "benchmarks.soap:OfPackage", "find_rate tf_lamb:SOAP"
 ARMS = {
     "tuned adamw": "AdamW", "tuned lamb": "LAMB", "tuned tf_lamb:LANS": "LANS",
-    "tuned muon": "Muon", "tuned benchmarks.soap:OfPackage": "SOAP",
+    "tuned muon": "Muon", f"tuned {SOAP}": "SOAP",
     "find_rate muon": "Muon, by `find_rate`", SEARCHED: "SOAP, by `find_rate`",
 }  # fmt: skip
-SOAP = "benchmarks.soap:OfPackage"
 WAYS = {
     "Muon, by `transfer`": "transfer muon",
     "Muon, by `find_rate`": "find_rate muon",
@@ -68,27 +67,25 @@ def table(lines: dict) -> str:
     for name, own in lines.items():
         found = scores(own) | by_transfer(name)
         for arm, row in rows.items():
-            row += _cells(found, arm, FROZEN["workloads"][name]["margin"])
-    every = [head, ["---"] * len(head), *rows.values()]
-    return "\n".join(f"| {' | '.join(row)} |" for row in every)
+            row += _cells(name, found, arm)
+    return markdown(head, rows.values())
 
 
-def _cells(found, arm, margin):
-    tests, held = _tests(found, arm, margin, relative=True)
+def _cells(name, found, arm):
+    tests, held = _tests(name, found, arm)
     return [
         told(1000 * test[0], 1000 * test[1], ok) if test else "no answer"
         for test, ok in zip(tests, held, strict=True)
     ]
 
 
-def _tests(found, arm, margin, relative):
+def _tests(name, found, arm):
     """How much worse than the tuned AdamW at each ratio, None without answer; and what holds."""
     tests = []
     for ratio in FROZEN["ratios"]:
         made = found[arm, ratio]
         base = found[f"tuned {BASE}", 1][: len(made)]
-        absolute = margin * statistics.mean(base) if relative else margin
-        tests.append(None if None in made else worse_by(made, base, absolute))
+        tests.append(None if None in made else worse_by(made, base, margin(name, base)))
     return tests, holm([test[2] if test else 1.0 for test in tests])
 
 
@@ -100,18 +97,18 @@ def kept(lines: dict) -> str:
     head = ["", *(f"{ratio} times" for ratio in FROZEN["ratios"])]
     held: dict = {way: [] for way in WAYS}
     for name, own in lines.items():
-        frozen, found = FROZEN["workloads"][name], scores(own)
+        found = scores(own)
         found |= {
             (arm.removeprefix("by "), k): each for (arm, k), each in by_transfer(name).items()
         }
         for way, arm in WAYS.items():
             if all((arm, ratio) in found for ratio in FROZEN["ratios"]):
-                held[way].append(_tests(found, arm, frozen["margin"], frozen["score"] == "loss")[1])
+                held[way].append(_tests(name, found, arm)[1])
     rows = [
         [way, *(f"{sum(each)} of {len(each)}" for each in zip(*own, strict=True))]
         for way, own in held.items()
     ]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
+    return markdown(head, rows)
 
 
 def main():
@@ -128,9 +125,7 @@ def main():
         )
         lines[name] = runs.log.lines
     print(table(lines))
-    for name in ("fashion", "perceptron", "letters"):
-        lines[name] = Log(f"benchmarks/logs/equivalence_{name}.jsonl").lines
-    print(kept(lines))
+    print(kept({name: Log(f"benchmarks/logs/equivalence_{name}.jsonl").lines for name in IN_ALL}))
 
 
 if __name__ == "__main__":

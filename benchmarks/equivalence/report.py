@@ -1,24 +1,23 @@
 """What the runs of a workload decide, as rows and as a table."""
 
 import math
+from collections.abc import Iterable
 
 from benchmarks.equivalence.protocol import FROZEN
-from benchmarks.equivalence.statistics import holm, saving, worse_by
+from benchmarks.equivalence.statistics import holm, margin, saving, worse_by
 
 TAUS = (1, 1.25, 1.5, 2, 4)
 
 
 def rows(name, found):
     """A row an arm and ratio: n, updates, examples, worse by, its bound, held, saved, interval."""
-    margin = FROZEN["workloads"][name]["margin"]
-    relative = FROZEN["workloads"][name]["score"] == "loss"
     made = {}
     for (arm, ratio), (lines, updates, base) in found.items():
         if ratio == 1:
             continue
         scores = [_score(line) for line in lines]
         own = [_score(line) for line in base[: len(lines)]]
-        absolute = margin * sum(own) / len(own) if relative else margin
+        absolute = margin(name, own)
         made[arm, ratio] = *worse_by(scores, own, absolute), absolute, lines, updates, base
     for arm in dict.fromkeys(arm for arm, _ in made):
         held = holm([made[arm, ratio][2] for ratio in FROZEN["ratios"]])
@@ -57,13 +56,13 @@ def table(name, found) -> str:
     saves = any(row["saved"] for row in every)
     head = ["arm", "n", *ratios, "holds up to"]
     head += [f"updates, {ratio}" for ratio in ratios if saves]
-    lines = [head, ["---"] * len(head)]
+    lines = []
     for arm in dict.fromkeys(row["arm"] for row in every):
         own = [row for row in every if row["arm"] == arm]
         losses = [_loss(row, unit, digits) for row in own]
         savings = [_saving(row) for row in own if saves]
         lines.append([f"`{arm}`", str(own[0]["n"]), *losses, str(largest(own)), *savings])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(head, lines)
 
 
 def profile(of: dict) -> str:
@@ -78,13 +77,19 @@ def profile(of: dict) -> str:
             saved.setdefault((name, row["ratio"]), {})[row["arm"]] = row["saved"][0]
     saved = {key: arms for key, arms in saved.items() if any(arms.values())}
     head = ["arm", *(f"tau = {tau:g}" for tau in TAUS)]
-    lines = [head, ["---"] * len(head)]
+    lines = []
     for arm in dict.fromkeys(arm for arms in saved.values() for arm in arms):
         own = [max(arms.values()) / arms[arm] if arms.get(arm) else math.inf
                for arms in saved.values()]  # fmt: skip
         shares = [sum(each <= tau for each in own) for tau in TAUS]
         lines.append([f"`{arm}`", *(f"{share} of {len(own)}" for share in shares)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(head, lines)
+
+
+def markdown(head: list[str], lines: Iterable[list[str]]) -> str:
+    """A table of these cells."""
+    every = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in every)
 
 
 def _loss(row, unit, digits):

@@ -24,6 +24,13 @@ def worse_by(scores: Sequence[float], base: Sequence[float], margin: float) -> t
     return each.mean(), high, stats.t.cdf((each.mean() - margin) / error, degrees)
 
 
+def margin(name: str, base: Sequence[float]) -> float:
+    """How much worse a score of a workload may be: a share of the base's loss, or points."""
+    frozen = FROZEN["workloads"][name]
+    relative = frozen["score"] == "loss"
+    return frozen["margin"] * sum(base) / len(base) if relative else frozen["margin"]
+
+
 def holm(ps: Sequence[float]) -> list[bool]:
     """Which hypotheses are rejected, all of a family together, by Holm's method."""
     rejected, left = [False] * len(ps), len(ps)
