@@ -1,1 +1,1 @@
-"""A language model of 14 million weights at 256 to 2,048 examples: docs/protocol_language_model.md."""
+"""A language model at 256 to 2,048 examples: docs/protocol_language_model.md."""

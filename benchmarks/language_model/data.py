@@ -61,8 +61,10 @@ def texts(package: str) -> dict[str, list[str]]:
     command = (
         f"dpkg-deb --fsys-tarfile {package} | tar -xO ./usr/src/linux-source-6.1.tar.xz | xz -dc"
     )
-    with subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE) as process:
-        archive = tarfile.open(fileobj=process.stdout, mode="r|")
+    with (
+        subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE) as process,
+        tarfile.open(fileobj=process.stdout, mode="r|") as archive,
+    ):
         for file in archive:
             part = part_of(file.name) if file.isfile() else None
             if part:

@@ -189,8 +189,8 @@ def run(task: Task, update: Update, settings: Settings, recipe, seed: int, looks
     order = ordered(task, seed)
     begins = np.cumsum(sizes) - sizes
     ends = [len(sizes) * i // looks for i in range(1, looks + 1)]
-    weights, slots, total = begin(task, update, seed)
-    own = [np.float32(each) for each in (settings.beta_1, settings.beta_2, settings.weight_decay)]
+    own = [jnp.float32(each) for each in (settings.beta_1, settings.beta_2, settings.weight_decay)]
+    weights, slots, total = jax.block_until_ready(begin(task, update, seed))
     losses, seconds = [], [0.0]
     for first, last in itertools.pairwise([0, *ends]):
         since = time.perf_counter()
@@ -251,8 +251,8 @@ def seconds_of_a_step(task: Task, update: Update, size: int) -> dict:
     compiled = prepare(task, update, [size])
     count = max(1, min(32, 8192 // size))
     weights, slots, total = begin(task, update, FROZEN["search"]["seed"])
-    order = ordered(task, FROZEN["search"]["seed"])
-    own = [np.float32(each) for each in (1e-4, 0.9, 0.99, 0.0)]
+    order = jax.block_until_ready(ordered(task, FROZEN["search"]["seed"]))
+    own = [jnp.float32(each) for each in (1e-4, 0.9, 0.99, 0.0)]
     times = []
     for _ in range(3):
         since = time.perf_counter()
