@@ -39,7 +39,7 @@ def main(_):
         "jax": jax.__version__,
         "keras": keras.__version__,
         "python": platform.python_version(),
-        "program": " ".join(["-m", "benchmarks.language_model", *sys.argv[1:]]),
+        "program": " ".join(["benchmarks.language_model", *filter(_is_told, sys.argv[1:])]),
     }
     task = train.Task(data.load(args.tokens), FROZEN["model"], FROZEN["micro"])
     print(f"{about}, {time.monotonic() - BEGUN:.0f} s until the first step", flush=True)
@@ -51,6 +51,10 @@ def main(_):
             print(f"{portion}: {error}", flush=True)
             break
         print(f"{portion} is made, {time.monotonic() - BEGUN:.0f} s", flush=True)
+
+
+def _is_told(argument):
+    return not argument.startswith(("--log", "--tokens", "--commit"))
 
 
 def define():

@@ -107,18 +107,17 @@ class Work:
         return self.log.run(what, timed)
 
     def _expected(self, run):
+        fresh = self.task.micro_of(run.batch) not in self.task.compiled
         like = [
             line["wall"] - line["compilation"]
             for line in self.lines(batch=run.batch, examples=run.examples)
             if line["arm"].endswith(run.optimizer)
         ]
-        if like:
-            return max(like) * 1.05
-        (base,) = self.lines(step=run.optimizer, batch=FROZEN["base"])
-        steps = run.examples / FROZEN["base"]
-        return OVERHEAD * steps * base["seconds_a_step"] + COMPILATION * (
-            self.task.micro_of(run.batch) not in self.task.compiled
-        )
+        if not like:
+            (base,) = self.lines(step=run.optimizer, batch=FROZEN["base"])
+            steps = run.examples / FROZEN["base"]
+            like = [OVERHEAD * steps * base["seconds_a_step"]]
+        return max(like) * 1.05 + COMPILATION * fresh
 
     def _ask_for(self, seconds):
         if (left := self.end - time.monotonic()) < seconds:
