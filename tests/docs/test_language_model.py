@@ -1,0 +1,154 @@
+"""The registered language model: its page has the frozen numbers, its report the right values."""
+
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+from support.pages import ROOT
+
+sys.path.insert(0, str(ROOT))
+from benchmarks.language_model import plan, protocol, report
+from benchmarks.language_model.data import PARTS, examples, part_of
+
+pytestmark = pytest.mark.once
+PAGE = ROOT / "docs" / "protocol_language_model.md"
+FROZEN, HASH = protocol.FROZEN, protocol.HASH
+BASE = [2.000, 2.002, 1.998, 2.004]
+
+
+def run(arm, batch, seed, test, settings, looks=(3.0, 2.0), seconds=8.0):
+    return {
+        "protocol": HASH, "arm": arm, "batch": batch, "seed": seed, "test": test, "examples": 64,
+        "settings": vars(settings), "validation": test, "looks": list(looks),
+        "at": [seconds / 2, seconds], "seconds": seconds,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lines():
+    """Made-up runs: AdamW keeps its loss, Muon is below AdamW's base, unchanged AdamW is lost."""
+    own = {name: protocol.points(name) for name in plan.SEARCHED}
+    made = [
+        run(f"tuned {name}", 256, 0, 2.1 + 0.01 * (i != best), point)
+        for name, best in (("adamw", 5), ("muon", 2))
+        for i, point in enumerate(own[name])
+    ]
+    adamw, muon = own["adamw"][5], own["muon"][2]
+    of = {
+        ("tuned adamw", 256): BASE,
+        ("tuned muon", 256): np.subtract(BASE, 0.05),
+        ("fewer adamw", 256): np.add(BASE, [0.009, 0.011, 0.010, 0.010]),
+        ("transfer adamw", 2048): np.add(BASE, [-0.001, 0.001, 0.0, 0.002]),
+        ("transfer muon", 2048): np.add(BASE, [-0.05, -0.03, -0.06, -0.02]),
+        ("unchanged adamw", 2048): [2.5, 2.51, 2.49, 2.5],
+    }
+    for (arm, batch), tests in of.items():
+        for seed, test in enumerate(tests, 1):
+            late = 2.5 if arm.startswith("unchanged") else test
+            settings = muon if arm.endswith("muon") else adamw
+            seconds = 8.0 if batch == 256 else 5.0
+            made.append(run(arm, batch, seed, float(test), settings, (3.0, late), seconds))
+    return made
+
+
+def test_the_best_point_is_chosen_by_its_validation_loss(lines):
+    best = plan.chosen(lines)
+    assert best["adamw"] == protocol.points("adamw")[5]
+    assert best["muon"] == protocol.points("muon")[2]
+
+
+def test_three_outcomes_with_intervals_by_seed(lines):
+    from scipy import stats
+
+    found = report.Found(lines)
+    assert found.margin == pytest.approx(0.010)
+    rows = {
+        (row["arm"], row["base"]): row
+        for row in report.comparisons(found, 2048, list(FROZEN["arms"]))
+    }
+    assert len(rows) == 4  # of six comparisons, two are twice there: AdamW's own base is AdamW's
+    assert rows["transfer adamw", "tuned adamw"]["outcome"] == "keeps"
+    assert rows["transfer muon", "tuned adamw"]["outcome"] == "keeps"
+    assert rows["transfer muon", "tuned muon"]["outcome"] == "undecided"
+    assert rows["unchanged adamw", "tuned adamw"]["outcome"] == "worse"
+    muon = rows["transfer muon", "tuned muon"]
+    test = stats.ttest_1samp([0.0, 0.02, -0.01, 0.03], 0.01)
+    assert muon["p"] == pytest.approx(test.pvalue) and muon["mean"] == pytest.approx(0.01)
+    low, high = test.confidence_interval()
+    assert (muon["low"], muon["high"]) == pytest.approx((low, high))
+
+
+def test_a_lost_run_is_worse_and_no_margin_decides_nothing(lines):
+    lost = [dict(line, test=None) if line["arm"] == "transfer adamw" and line["seed"] == 2 else line
+            for line in lines]  # fmt: skip
+    (row, *_) = report.comparisons(report.Found(lost), 2048, ["transfer adamw"])
+    assert row["outcome"] == "worse" and row["mean"] == math.inf
+    less = [dict(line, test=1.9) if line["arm"] == "fewer adamw" else line for line in lines]
+    rows = report.comparisons(report.Found(less), 2048, ["transfer adamw"])
+    assert {row["outcome"] for row in rows} == {"undecided"}
+
+
+def test_seconds_have_the_search_once_and_spread_over_ten_runs(lines):
+    found = report.Found(lines)
+    assert found.target == pytest.approx(2.001 + np.std(BASE, ddof=1))
+    own = report.seconds(found, "transfer muon", 2048)
+    assert own == {"run": 5.0, "to": 5.0, "search": 64.0, "once": 69.0, "spread": 11.4}
+    assert report.seconds(found, "unchanged adamw", 2048)["to"] is None
+    told = report.whole(lines)
+    assert "| `transfer muon` | 4 | 1.9610 | +0.0100 (-0.0191 to +0.0391), undecided |" in told
+    assert "| `unchanged adamw` | 2,048 | 4 | 5.0 | - | - | - |" in told
+
+
+def test_power_is_that_of_draws(lines):
+    found = report.Found(lines)
+    each = report.paired(found.scores("fewer adamw", 256), found.base)
+    rng = np.random.default_rng(0)
+    drawn = rng.normal(0, 5 * np.std(each, ddof=1), (20000, 4))
+    wide = []
+    for line in lines:
+        if line["arm"] == "fewer adamw":  # the same margin, five times as far apart
+            middle = found.margin + BASE[line["seed"] - 1]
+            line = dict(line, test=middle + 5 * (line["test"] - middle))
+        wide.append(line)
+    t = (drawn.mean(1) - found.margin) / (drawn.std(1, ddof=1) / 2)
+    assert report.power(report.Found(wide)) == pytest.approx(np.mean(t < -3.18245), abs=0.01)
+
+
+def test_the_points_lie_in_the_box_about_each_default():
+    box = FROZEN["search"]
+    assert box["default_rate"] == {"adamw": 0.001, "muon": 0.001}
+    points = protocol.points("muon")
+    decades = np.log10([point.rate / 0.001 for point in points])
+    assert sorted(((decades + 1) / 2 * 8).astype(int)) == list(range(8))  # one in each eighth
+    assert sum(point.weight_decay == 0 for point in points) == 2
+    assert all(0.01 <= p.weight_decay <= 0.3 for p in points if p.weight_decay)
+    assert all(0.85 <= point.beta_1 <= 0.98 for point in points)
+    assert {point.beta_2 for point in points} == set(box["beta_2"])
+
+
+def test_a_file_is_drawn_and_split_by_its_path_alone():
+    paths = [f"linux/drivers/net/file{i}.c" for i in range(20000)]
+    parts = [part_of(path) for path in paths]
+    drawn = [part for part in parts if part]
+    assert len(drawn) / len(paths) == pytest.approx(0.2, abs=0.02)
+    shares = [drawn.count(part) / len(drawn) for part in PARTS]
+    assert shares == pytest.approx([0.92, 0.04, 0.04], abs=0.02)
+    assert not any(part_of(f"linux/a{i}.S") for i in range(100))
+
+
+def test_an_example_is_followed_by_its_next_tokens():
+    x, y = examples(np.arange(13), 4)
+    assert x.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert (y == x + 1).all()
+
+
+def test_the_page_has_the_frozen_numbers_and_their_hash():
+    said = PAGE.read_text()
+    assert f"`{HASH}`" in said
+    data, model = FROZEN["data"], FROZEN["model"]
+    for number in (data["train"], data["validation"], model["vocabulary"], FROZEN["large"]):
+        assert f"{number:,}" in said
+    assert all(f"`{arm}`" in said for arm in FROZEN["arms"])
+    assert json.dumps(FROZEN["search"]["beta_2"])[1:-1] in said
