@@ -230,6 +230,7 @@ SIZE = flags.DEFINE_list(
 BATCH = flags.DEFINE_integer("batch", 64, "Examples of a step.")
 STEPS = flags.DEFINE_integer("steps", 20, "Steps of a round.")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds, in turn.")
+COMMIT = flags.DEFINE_string("commit", None, "Where there is no checkout to ask.")
 ALONE = flags.DEFINE_string("alone", None, "Be this contestant; used by the program itself.")
 
 
@@ -268,7 +269,8 @@ def main(_):
         for name in [name for name, line in lines.items() if line]:
             lines[name]["rounds"].append(ask(name, "round")["ms"])
     for name, line in lines.items():
-        of = {"contestant": name, "commit": commit(), "size": size, "batch": BATCH.value}
+        of = {"contestant": name, "commit": COMMIT.value or commit(), "size": size}
+        of["batch"] = BATCH.value
         if line:
             of |= {**line, "steps": STEPS.value, "median": statistics.median(line["rounds"])}
         else:
