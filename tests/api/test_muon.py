@@ -17,6 +17,7 @@ from support.frontends import (
     uncompiled,
 )
 
+muon = importlib.import_module("tf_lamb.core.rules.muon")  # the file, which the rule's name hides
 SHAPES = {"conv/kernel": (2, 2, 3, 4), "dense/kernel": (4, 6), "dense/bias": (6,),
           "logits/kernel": (6, 3)}  # fmt: skip
 
@@ -43,6 +44,68 @@ def test_muon_is_the_oracle(frontend, dtype, tolerance):
                 expected = reference.step(step[path])
                 np.testing.assert_allclose(ours[path], expected, rtol=tolerance, atol=tolerance)
     assert [len(optimizer.state_of(i)) for i in range(4)] == [1, 1, 2, 2]
+
+
+STACKED = {"a/kernel": (4, 6), "slow/kernel": (4, 6), "b/kernel": (4, 6), "free/kernel": (4, 6),
+           "query/kernel": (4, 2, 3), "tall/kernel": (6, 4), "dense/bias": (6,)}  # fmt: skip
+
+
+@every_frontend
+@pytest.mark.parametrize("options", [{}, {"use_ema": True, "slot_dtype": "bfloat16"}])
+@uncompiled()
+def test_stacks_are_stepped_as_one_by_one(frontend, options, monkeypatch):
+    """Among neighbours of another decay, rate or layout, and one that once has no gradient."""
+    orthogonalized, axes = muon.orthogonalized, []
+
+    def seen(xp, u, **arguments):
+        axes[-1].add(len(u.shape))
+        return orthogonalized(xp, u, **arguments)
+
+    monkeypatch.setattr(muon, "orthogonalized", seen)
+    problems = [random_steps(shape, seed=i) for i, shape in enumerate(STACKED.values())]
+    ends = []
+    for stacks in (False, True):
+        pairs = zip(STACKED, problems, strict=True)
+        variables = [new_variable(frontend, w, path=path) for path, (w, _) in pairs]
+        optimizer = FRONTENDS[frontend][1].Muon(
+            0.125, weight_decay=0.1, exclude_from_weight_decay=["free"],
+            learning_rate_multipliers={"slow": 0.5}, **options,
+        )  # fmt: skip
+        optimizer.build(variables)
+        optimizer._update.stacks = stacks
+        axes.append(set())
+        for t in range(4):
+            gradients = [keras.ops.convert_to_tensor(g[t].astype("float32")) for _, g in problems]
+            if t == 2:
+                gradients[0] = None
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        ends.append([array(v) for v in (*variables, *map(value, state(optimizer)))])
+    assert axes == [{2}, {2, 3}]
+    for one_by_one, stacked in zip(*ends, strict=True):
+        np.testing.assert_allclose(stacked, one_by_one, rtol=1e-5, atol=1e-6)
+
+
+def state(optimizer):
+    return [slot for i in range(len(STACKED)) for slot in optimizer.state_of(i).values()]
+
+
+def value(slot):
+    return keras.ops.cast(slot, "float32")
+
+
+@every_frontend
+@uncompiled()
+def test_products_in_bfloat16_come_near_those_in_float32(frontend):
+    w, gradients = random_steps((6, 4), steps=1)
+    moved = []
+    for product_dtype in ("float32", "bfloat16"):
+        optimizer = FRONTENDS[frontend][1].Muon(1.0, product_dtype=product_dtype)
+        (after,) = train(frontend, optimizer, {"dense/kernel": w}, [{"dense/kernel": gradients[0]}])
+        moved.append((w - after["dense/kernel"]) / (0.2 * 6**0.5))
+    assert np.abs(moved[1] - moved[0]).max() < 0.05
+    assert np.any(moved[1] != moved[0])
+    singular = np.linalg.svd(moved[1], compute_uv=False)
+    assert np.all((singular > 0.6) & (singular < 1.3))
 
 
 @every_frontend

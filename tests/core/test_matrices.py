@@ -5,6 +5,7 @@ import pytest
 
 from tf_lamb.core.plan import plan_for
 from tf_lamb.core.rules import muon
+from tf_lamb.core.stacks import alone
 from tf_lamb.core.step import apply_rule
 
 # Path, shape -> (rows, columns), or a word of the reason for which it is no matrix. Models are of
@@ -128,10 +129,11 @@ def test_a_step_is_that_of_the_matrix(shape, rows):
             int(np.prod([shape[axis] for axis in axes])), -1
         )
 
-    ((ours, momentum),) = apply_rule(np, muon, treatments, [g], [[w, m]], lr=0.1, t=1)
-    expected = muon(
-        np, matrix(g), matrix(w), matrix(m), lr=0.1, t=1, decay=0.1, adapt=True
-    )  # fmt: skip
+    step = apply_rule(np, muon, treatments, [g], [[w, m]], lr=0.1, t=1)
+    ((ours, momentum),) = alone(np, step)
+    expected = alone(
+        np, muon(np, matrix(g), matrix(w), matrix(m), lr=0.1, t=1, decay=0.1, adapt=True)
+    )
     assert ours.shape == momentum.shape == shape
     np.testing.assert_array_equal(matrix(ours), expected[0])
     np.testing.assert_array_equal(matrix(momentum), expected[1])

@@ -9,6 +9,7 @@ from support.cases import random_steps
 
 from tf_lamb.core.rules import muon
 from tf_lamb.core.rules.muon import orthogonalized
+from tf_lamb.core.stacks import alone
 
 _KEYS = ("wd", "nesterov", "scale", "mu")
 CASES = [
@@ -21,10 +22,11 @@ def steps(w, gradients, *, wd=0.0, mu=0.95, scale="rms", rate=1.0, matrix=True, 
     """The weights after each step."""
     state = (w, np.zeros_like(w)) if matrix else (w, np.zeros_like(w), np.zeros_like(w))
     for t, g in enumerate(gradients, 1):
-        state = muon(
+        step = muon(
             np, g, *state, lr=0.1, t=t, decay=wd, adapt=matrix, momentum=mu, update_scale=scale,
             fallback_lr_scale=rate, **arguments,
         )  # fmt: skip
+        state = alone(np, step)
         yield state[0]
 
 

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 
+from tf_lamb.core import stacks
 from tf_lamb.core import step as core_step
 from tf_lamb.core.plan import plan_for
 from tf_lamb.core.rules import lamb, lars
@@ -32,9 +33,9 @@ def step(plan, rule, slots, weights, gradients):
         states = [
             [weights[i], *(np.zeros_like(weights[i]) for _ in range(slots))] for i in layer.members
         ]
-        new = core_step.apply_rule(
-            np, rule, layer.treatments, [gradients[i] for i in layer.members], states, lr=0.1, t=1
-        )
+        own = [gradients[i] for i in layer.members]
+        made = core_step.apply_rule(np, rule, layer.treatments, own, states, lr=0.1, t=1)
+        new = stacks.alone(np, made)
         for i, state in zip(layer.members, new, strict=True):
             result[i] = state[0]
     return result

@@ -174,7 +174,13 @@ CORE = {
     ],
     ("orthogonalized", "core/test_muon.py::test_a_matrix_is_the_oracles"): [
         ("one step too few", "for _ in range(steps)", "for _ in range(steps - 1)"),
-        ("a tall matrix stays turned", "xp.transpose(x) if tall else x", "x"),
+        ("a tall matrix stays turned", "transposed(xp, x) if tall else x", "x"),
+    ],
+    ("_of_stack", "core/test_stacks.py::test_steps_come_to_what_they_come_to_alone"): [
+        ("a neighbour's part", "made[i]", "made[i - 1]"),
+    ],
+    ("transposed", "core/test_stacks.py::test_the_last_two_axes_are_exchanged"): [
+        ("the stack turned, too", "(*others, columns, rows)", "(columns, rows, *others)"),
     ],
     ("muon", "core/test_muon.py::test_what_is_no_matrix_is_the_oracles"): [
         ("the others at the full rate", "lr=lr * fallback_lr_scale", "lr=lr"),
@@ -618,7 +624,7 @@ TENSORFLOW = {
      f"{ADASCALE}::test_the_noise_scale_is_numpys[tf_keras]"): [
         ("squares of a replica's part", "self._replicas * squares], into", "squares], into"),
     ],
-    ("Update._program", f"{STEPS}::test_variables_of_one_shape_keep_their_own_treatment"): [
+    ("Update._key", f"{STEPS}::test_variables_of_one_shape_keep_their_own_treatment"): [
         ("one program for every treatment", "(layer.treatments, *", "(None, *"),
     ],
     ("stages_of", f"{FIT_STAGES}::test_micro_batches_are_taken_from_the_optimizer[keras]"): [

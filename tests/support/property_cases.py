@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from support.running_error import FLOAT32, Doubt, Namespace, Tracked, ulps
 
-from tf_lamb.core import rules, step
+from tf_lamb.core import rules, stacks, step
 from tf_lamb.core.plan import Treatment
 
 # Magnitudes in float32, whose squares and quotients it can hold.
@@ -197,7 +197,8 @@ def one_step(xp, family, treatment, g, state, *, lr, t, opts):
     """Ours: one step of a rule, as the frontends call it."""
     rule = functools.partial(RULES[family], **opts)
     with np.errstate(all="ignore"):
-        (new,) = step.apply_rule(xp, rule, [treatment], [g], [state], lr=lr, t=t)
+        made = step.apply_rule(xp, rule, [treatment], [g], [state], lr=lr, t=t)
+        (new,) = stacks.alone(xp, made)
     return new
 
 

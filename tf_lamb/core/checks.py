@@ -45,6 +45,7 @@ CHOICES = {
     "momentum_form": ("inside", "outside", "mixed"),
     "denominator": ("sum_of_norms", "norm_of_sum", "norm_of_update"),
     "update_scale": ("rms", "shape"),
+    "product_dtype": ("float32", "bfloat16"),
     "slot_dtype": ("float32", "bfloat16"),
     "on_nonfinite": ("skip", "raise", "propagate"),
     "averaging": ("paper", "debiased"),

@@ -5,12 +5,14 @@ A layer is a variable as it is, cut into slices, or joined with others. Frontend
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from itertools import accumulate, count, pairwise
 from math import prod
 from typing import Any, NamedTuple
 
 from tf_lamb.core.rules import rounding
+from tf_lamb.core.stacks import Step
 
 
 class Scalars(NamedTuple):
@@ -109,8 +111,8 @@ class Update:
 
 def step(
     xp, rule, treatments, gradients, stored, *, lr, t, number, bitcast, decay=None, observe=None
-) -> list[Stored]:
-    """One step of a rule for one layer.
+) -> Step:
+    """One step of a rule for one layer, which `stacks.together` runs beside others.
 
     Args:
         rule: with its hyper-parameters bound, `rule(xp, g, w, *slots, lr=, t=, ...)`.
@@ -135,7 +137,7 @@ def step(
         rule = functools.partial(rule, observe=observe)
     gradients = list(map(wide, gradients))
     scalars = {"lr": wide(lr), "t": wide(t), "decay": None if decay is None else wide(decay)}
-    new_states = apply_rule(xp, rule, treatments, gradients, states, **scalars)
+    new_states = yield from apply_rule(xp, rule, treatments, gradients, states, **scalars)
     position = count()  # of a slot in the layer: each is rounded with noise of its own
 
     def narrow(value, dtype):
@@ -222,8 +224,10 @@ def _weight(xp, stored, wide, bitcast):
     return xp.where(is_rounded, master, weight)
 
 
-def apply_rule(xp, rule, treatments, gradients, states, *, lr, t, decay=None):
+def apply_rule(xp, rule, treatments, gradients, states, *, lr, t, decay=None) -> Step:
     """The states of a layer's variables, each its weight and then its slots, after the rule.
+
+    A step of its own, for the rule may be one (`core/stacks.py`).
 
     What has the shape of its variable is laid out as the rule sees it, and back; all else goes to
     the rule, and comes from it, as it is.
@@ -242,6 +246,8 @@ def apply_rule(xp, rule, treatments, gradients, states, *, lr, t, decay=None):
         xp, _laid_out(xp, gradient, treatment), *map(laid_out, state), lr=lr, t=t,
         decay=_decay(treatment.decay, decay), adapt=treatment.adapt, axes=treatment.axes,
     )  # fmt: skip
+    if inspect.isgenerator(new):
+        new = yield from new
     return [
         [
             _as_stored(xp, array, treatment, shape) if tuple(old.shape) == shape else array

@@ -115,6 +115,15 @@ def check_model(optimizer):
             )
 
 
+def has_accelerator():
+    """Whether the backend, JAX or torch, computes on something else than a CPU."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.default_backend() != "cpu"
+    return ops.convert_to_tensor(0.0).device.type != "cpu"
+
+
 def compute_dtype(dtype):
     """Rules compute, and slots are kept, in float32; in float64 for float64 variables."""
     return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"

@@ -106,7 +106,12 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
             arguments |= {"jit_compile": self._settings.jit_compile, "gains": self.gains_by_xla}
             return Update(**arguments)
-        return update.Update(is_shared=self._shares is not None, **arguments)
+        return update.Update(
+            is_shared=self._shares is not None,
+            # A stack of matrices that are split over devices in several ways would be gathered.
+            stacks=host.has_accelerator() and not sharding.is_split(self._trainable_variables),
+            **arguments,
+        )
 
     def update_step(self, gradient, variable, learning_rate):
         """One step of the rule for one variable."""

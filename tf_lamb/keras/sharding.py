@@ -50,6 +50,11 @@ def axes_of(variable):
     return axes + [None] * (len(variable.shape) - len(axes))
 
 
+def is_split(variables):
+    """Whether any of them lies in parts on several devices."""
+    return any(axis is not None for v in variables for axis in axes_of(v))
+
+
 class Shares:
     """The layouts of `shard_update`: the first axis that divides is split along the data axis.
 

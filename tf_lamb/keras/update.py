@@ -9,7 +9,7 @@ import functools
 import keras
 from keras import ops
 
-from tf_lamb.core import spikes, step
+from tf_lamb.core import spikes, stacks, step
 from tf_lamb.core.plan import paths_of
 from tf_lamb.core.step import TAKEN
 from tf_lamb.keras import host, namespace, sharding
@@ -25,9 +25,11 @@ class Update(step.Update):
 
     Attributes:
         is_shared: whether each device works on its share of the variables.
+        stacks: whether matrices of one shape are worked on as one array.
     """
 
     is_shared: bool = False
+    stacks: bool = False
 
     def __call__(self, plan, gradients, state, scalars, count):
         """See base class."""
@@ -160,9 +162,12 @@ class Update(step.Update):
 
     def _apply(self, plan, gradients, state, scalars, chosen=_new):
         gradients = self.clip(gradients)
-        for layer in plan:
-            own = [gradients[i] for i in layer.members]
-            self.step_layer(layer, own, state, scalars, chosen)
+        steps = [
+            self._step(layer, [gradients[i] for i in layer.members], state, scalars, chosen)
+            for layer in plan
+        ]
+        for own in [steps] if self.stacks and not self.is_shared else [[each] for each in steps]:
+            stacks.together(namespace, own)
         for average, stored in state.averages:
             self._average(average, stored, scalars, chosen)
 
@@ -184,14 +189,17 @@ class Update(step.Update):
 
         return where_due
 
-    def step_layer(self, layer, gradients, state, scalars, chosen=_new):
+    def step_layer(self, layer, gradients, state, scalars):
         """One step of the rule for one layer, whose gradients these are; on any backend."""
+        stacks.alone(namespace, self._step(layer, gradients, state, scalars, _new))
+
+    def _step(self, layer, gradients, state, scalars, chosen):
         stored, observed = state.of(layer)
         if layer.may_rest:
             chosen = self._where_any(gradients, chosen)
         # A device works on its share of each weight; slots are stored as such shares.
         at_hand = [each._replace(weight=self._share(each.weight, each)) for each in stored]
-        new = step.step(
+        new = yield from step.step(
             namespace, self.rule, layer.treatments, gradients, at_hand,
             lr=layer.rate(scalars.lr), t=scalars.t, number=layer.number, bitcast=host.bitcast,
             decay=scalars.decay,

@@ -20,6 +20,11 @@ def is_tpu():
     return _tracing_for_tpu or isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
 
 
+def has_accelerator():
+    """Whether steps run on something else than a CPU."""
+    return is_tpu() or bool(tf.config.list_logical_devices("GPU"))
+
+
 @contextlib.contextmanager
 def tracing_for_tpu():
     """Traces as `TPUStrategy` would, where there is no TPU."""

@@ -2,12 +2,13 @@
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable
 
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from tf_lamb.core import spikes, step
+from tf_lamb.core import spikes, stacks, step
 from tf_lamb.core.plan import Layer, paths_of
 from tf_lamb.core.step import Scalars
 from tf_lamb.tensorflow import namespace
@@ -72,15 +73,18 @@ class Update(step.Update):
 
     One program is traced a (shape, dtype, treatment), not one for the whole list: a network has
     hundreds of variables and a dozen shapes, and the first step follows the number of programs. XLA
-    compiles those that are large enough to gain by it.
+    compiles those that are large enough to gain by it. Where the rule works on matrices that can be
+    stacked, one program has all layers that are treated alike.
 
     Attributes:
         jit_compile: whether XLA compiles the programs of large layers.
         gains: whether one device gains by it.
+        stacks: whether matrices of one shape are worked on as one array; by default not on a CPU.
     """
 
     jit_compile: bool
     gains: bool
+    stacks: bool = dataclasses.field(default_factory=namespace.has_accelerator)
     assign: Callable = _assign
 
     def __post_init__(self):
@@ -197,45 +201,74 @@ class Update(step.Update):
 
     def _apply(self, plan, gradients, state, scalars):
         gradients = self.clip(list(gradients))
-        for layer in plan:
-            self.step_layer(layer, [gradients[i] for i in layer.members], state, scalars)
+        for layers in self._worked_on_together(plan, state):
+            own = [[gradients[i] for i in layer.members] for layer in layers]
+            self._step(layers, own, state, scalars)
         if state.averages:
             self._average(state, scalars)
 
     def step_layer(self, layer, gradients, state, scalars):
         """One step of the rule for one layer, whose gradients these are."""
-        stored, observed = state.of(layer)
-        with on_server_of(stored[0].weight):
-            program = self._program(layer, stored, observed)
-            lr, t, decay = layer.rate(scalars.lr), scalars.t, scalars.decay
-            arrays = (gradients, stored, observed, lr, t, decay)
-            run = functools.partial(program, tf.constant(layer.number), *arrays)
-            if layer.may_rest:
-                due = tf.reduce_any([tf.reduce_any(g != 0) for g in gradients])
+        self._step([layer], [gradients], state, scalars)
+
+    def _worked_on_together(self, plan, state):
+        """The layers in groups that a program each steps."""
+        # XLA takes the variables of one device, and those of a step may lie on several servers.
+        if not self.stacks or uses_servers():
+            return [[layer] for layer in plan]
+        groups: dict = {}
+        for layer in plan:
+            is_matrix = layer.treatments[0].adapt and inspect.isgeneratorfunction(self.rule.func)
+            alone = None if is_matrix and not layer.may_rest else layer.number
+            key = self._key(layer, state.of(layer)), layer.multiplier, alone
+            groups.setdefault(key, []).append(layer)
+        return groups.values()
+
+    def _step(self, layers, gradients, state, scalars):
+        """One step of the rule for layers that are treated alike."""
+        first, states = layers[0], [state.of(layer) for layer in layers]
+        stored, observed = map(list, zip(*states, strict=True))
+        with on_server_of(stored[0][0].weight):
+            program = self._program(layers, states[0])
+            lr, t, decay = first.rate(scalars.lr), scalars.t, scalars.decay
+            numbers = [tf.constant(layer.number) for layer in layers]
+            run = functools.partial(program, numbers, gradients, stored, observed, lr, t, decay)
+            if first.may_rest:
+                due = tf.reduce_any([tf.reduce_any(g != 0) for g in gradients[0]])
                 tf.cond(due, run, lambda: None)
             else:
                 run()
 
-    def _program(self, layer, stored, observed):
-        # By what is traced: layers that are treated alike, of the same shapes, share a program.
-        variables = tf.nest.flatten([stored, observed])
+    @staticmethod
+    def _key(layer, state):
+        """What is traced: layers that are treated alike, of the same shapes, share a program."""
+        variables = tf.nest.flatten(state)
         shapes = (v if v is None else (tuple(v.shape), v.dtype) for v in variables)
-        key = (layer.treatments, *shapes)
+        return layer.treatments, *shapes
+
+    def _program(self, layers, state):
+        key = len(layers), *self._key(layers[0], state)
         if key not in self._programs:
+            treatments = layers[0].treatments
 
-            def program(number, gradients, stored, observed, lr, t, decay):
-                new = step.step(
-                    namespace, self.rule, layer.treatments, gradients, stored, lr=lr, t=t,
-                    number=number, bitcast=namespace.bitcast, decay=decay,
-                    observe=step.recorder(namespace, observed, _assign),
-                )  # fmt: skip
-                for old, each in zip(stored, new, strict=True):
-                    step.assign(self.assign, old, each)
+            def program(numbers, gradients, stored, observed, lr, t, decay):
+                steps = [
+                    step.step(
+                        namespace, self.rule, treatments, own, old, lr=lr, t=t, number=number,
+                        bitcast=namespace.bitcast, decay=decay,
+                        observe=step.recorder(namespace, seen, _assign),
+                    )
+                    for number, own, old, seen in zip(
+                        numbers, gradients, stored, observed, strict=True
+                    )
+                ]  # fmt: skip
+                for of_layer, new in zip(stored, stacks.together(namespace, steps), strict=True):
+                    for old, each in zip(of_layer, new, strict=True):
+                        step.assign(self.assign, old, each)
 
-            # On a TPU the step is one program already, and its variables are no arguments. XLA
-            # takes the variables of one device, and those of a step may lie on several servers.
+            # On a TPU the step is one program already, and its variables are no arguments.
             if not namespace.is_tpu() and not uses_servers():
-                size = sum(each.weight.shape.num_elements() for each in stored)
+                size = len(layers) * sum(each.weight.shape.num_elements() for each in state[0])
                 # TensorFlow's own kernels may add in another order on each replica, whose copies
                 # would part by a last bit.
                 replicas = tf.distribute.get_strategy().num_replicas_in_sync

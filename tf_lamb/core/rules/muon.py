@@ -1,7 +1,10 @@
 """Muon: momentum orthogonalized for matrices, and AdamW for all that is none."""
 
+import functools
+
 from tf_lamb.core.rules.lamb import adamw
-from tf_lamb.core.rules.shared import decayed
+from tf_lamb.core.rules.shared import decayed, norm
+from tf_lamb.core.stacks import transposed
 
 # Jordan's quintic: five steps take singular values in (0, 1] to about [0.7, 1.2].
 _A, _B, _C = 3.4445, -4.7750, 2.0315
@@ -10,7 +13,7 @@ _A, _B, _C = 3.4445, -4.7750, 2.0315
 def muon(
     xp, g, w, m, v=None, *, lr, t, decay, adapt, axes=None,
     momentum: float = 0.95, nesterov: bool = True, newton_schulz_steps: int = 5,
-    update_scale: str = "rms", fallback_lr_scale: float = 1.0,
+    product_dtype: str = "float32", update_scale: str = "rms", fallback_lr_scale: float = 1.0,
     beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8,
 ):  # fmt: skip
     """One Muon step. Of a matrix (`adapt`), rows in and columns out:
@@ -33,6 +36,9 @@ def muon(
         axes: of no use here.
         beta_1, beta_2, epsilon: of AdamW.
 
+    Yields:
+        What orthogonalizes, and u: for matrices of one shape it is done at once (`core/stacks.py`).
+
     Returns:
         The new w and m, and v unless `adapt`.
 
@@ -45,7 +51,9 @@ def muon(
             beta_1=beta_1, beta_2=beta_2, epsilon=epsilon,
         )  # fmt: skip
     m = momentum * m + g
-    o = orthogonalized(xp, g + momentum * m if nesterov else m, newton_schulz_steps)
+    u = g + momentum * m if nesterov else m
+    iteration = {"steps": newton_schulz_steps, "product_dtype": product_dtype}
+    o = yield functools.partial(orthogonalized, xp, **iteration), u
     rows, columns = w.shape
     s = 0.2 * max(rows, columns) ** 0.5
     if update_scale == "shape":
@@ -53,18 +61,23 @@ def muon(
     return decayed(w, decay, -lr * w) - (lr * s) * o, m
 
 
-def orthogonalized(xp, u, steps):
-    """The matrix with the singular vectors of u, and its singular values about 1.
+def orthogonalized(xp, u, steps, product_dtype="float32"):
+    """The matrix with the singular vectors of u, and its singular values about 1; or of a stack.
 
     X <- u / (|u| + 1e-7)
     A  = X X'
     X <- a X + (b A + c A A) X          as often as there are steps
+
+    With `product_dtype="bfloat16"` X and A are in that; the norm never is.
     """
-    x = u / (xp.sqrt(xp.sum(xp.square(u))) + 1e-7)
-    tall = u.shape[0] > u.shape[1]
+    x = u / (norm(xp, u, axes=(-2, -1)) + 1e-7)
+    if product_dtype == "bfloat16":
+        x = xp.cast(x, product_dtype)
+    tall = u.shape[-2] > u.shape[-1]
     if tall:  # the product X X' is then the smaller one
-        x = xp.transpose(x)
+        x = transposed(xp, x)
     for _ in range(steps):
-        a = x @ xp.transpose(x)
+        a = x @ transposed(xp, x)
         x = _A * x + (_B * a + _C * (a @ a)) @ x
-    return xp.transpose(x) if tall else x
+    x = transposed(xp, x) if tall else x
+    return x if x.dtype == u.dtype else xp.cast(x, u.dtype)
