@@ -67,8 +67,9 @@ def optax_muon(paths):
         numbers = []
         for path, p in zip(paths, parameters, strict=True):
             is_matrix = path.endswith("kernel") and "head" not in path.split("/")[0]
-            out = "attention_output" in path and p.ndim == 3
-            own = as_matrix((0, 1), 2) if out else rows.get(p.ndim)
+            rank = getattr(p, "ndim", 0)  # of what AdamW steps, a node that hides it
+            out = "attention_output" in path and rank == 3
+            own = as_matrix((0, 1), 2) if out else rows.get(rank)
             numbers.append(own if is_matrix else None)
         return numbers
 
