@@ -336,7 +336,8 @@ def test_a_baseline_whose_short_run_fails_is_trained_in_another_order(monkeypatc
         fails = abs(octaves) < 0.1 and steps > 40 and order < failures
         if abs(octaves) < 0.1 and steps > 40:
             orders.append(order)
-        return [1 + 0.05 * octaves**2 + 0.3 * fails + 0.01 * block for block in range(16)]
+        level = 1 + 0.05 * octaves**2 + 0.3 * fails + 0.2 * (steps < 40)
+        return [level + 0.01 * block for block in range(16)]
 
     monkeypatch.setattr(rate._Run, "_train", planted)
     found = search(ours, linear(host, host.optimizers.SGD(0.075)), baseline_batch_size=8)
@@ -344,6 +345,61 @@ def test_a_baseline_whose_short_run_fails_is_trained_in_another_order(monkeypatc
     assert (found.learning_rate == found.baseline) is kept
     longest = max(trial.steps for trial in found.trials)
     assert sum(trial.steps == longest for trial in found.trials) <= search_of.SECOND
+
+
+def noisy(worse=0.0):
+    """Losses of few held-out examples: the best rate is 0.064, far above where a search begins.
+
+    Longer runs end higher by `worse`.
+    """
+
+    def planted(run, peak, steps, order):
+        rate = peak / search_of.tried(1.0, steps, run.total)
+        draw, octaves = random.Random(f"{rate:.4g} {steps}"), math.log2(rate / 0.064)
+        level = 2.1 - 0.05 * steps**0.5 * math.exp(-(octaves**2) / 9) + worse * (steps > 40)
+        return [level + 0.01 * i + draw.gauss(0, 0.15) for i in range(16)]
+
+    return planted
+
+
+@every_frontend
+def test_the_best_short_run_is_made_longer(frontend, monkeypatch):
+    """Where the start is not clearly worse, too: few examples tell little."""
+    host, ours = FRONTENDS[frontend]
+    monkeypatch.setattr(rate._Run, "_train", noisy())
+    found = search(ours, linear(host, host.optimizers.SGD(0.004)))
+    shorter, longer = (
+        [trial for trial in found.trials if trial.steps == steps]
+        for steps in sorted({trial.steps for trial in found.trials})
+    )
+    best = min(shorter, key=lambda trial: trial.loss)
+    assert best.rate == pytest.approx(0.064)
+    assert {found.trials[0].rate, best.rate} <= {trial.rate for trial in longer}
+    assert 0.032 <= found.learning_rate <= 0.128
+    assert found.interval[0] < 0.064 < found.interval[1]
+
+
+@pytest.mark.parametrize("baseline", [None, 8])
+def test_longer_runs_that_end_above_shorter_ones_decide_nothing(baseline, monkeypatch):
+    host, ours = FRONTENDS["keras"]
+    monkeypatch.setattr(rate._Run, "_train", noisy(worse=0.6))
+    own = host.optimizers.SGD(0.004)
+    found = search(ours, linear(host, own), baseline_batch_size=baseline)
+    assert found.rate is None and "undecided" in str(found)
+    with pytest.raises(
+        ValueError, match=r"longer runs ended at 2\.\d+, above the 1\.\d+ .* validation_data=, wi"
+    ):
+        found.optimizer()
+
+
+def test_an_optimizer_that_is_left_out_while_level_is_told_of(monkeypatch):
+    host, ours = FRONTENDS["keras"]
+    monkeypatch.setattr(rate._Run, "_train", noisy())
+    named = ["SGD", "LAMB", "Adam"]
+    found = search(ours, linear(host), optimizers=named, budget=1.0)
+    (left,) = {*named} - {*found.answers}
+    line = next(line for line in str(found).splitlines() if line.split()[0] == left)
+    assert line.endswith(" on the first rung, and not run longer: search with it alone")
 
 
 def test_of_three_optimizers_the_table_names_the_one_that_was_left_behind():

@@ -1,5 +1,6 @@
 """Which rate is best, by short runs whose truth is known."""
 
+import dataclasses
 import itertools
 import math
 import random
@@ -26,29 +27,117 @@ def trials_of(rates, steps, *, width=1.0, noise=0.0, seed=0):
 
 
 def searched(start, **truth):
-    """Both rungs, as `find_rate` makes them."""
-    plateaus = []
-    for steps, most in zip(search.rungs(TOTAL, 1, 0.5), (search.FIRST, search.SECOND), strict=True):
-        first = plateaus[0] if plateaus else None
-        at = start if first is None else first.middle
-        factor = search.COARSE if first is None else search.between(first)
-        made = []
-        while (rate := search.next_rate(made, at, factor, most)) is not None:
-            made += trials_of([rate], steps, **truth)
-        plateaus.append(search.plateau(made))
-    return search.decide(*plateaus, None)[0]
+    """The rate and its interval, of both rungs, as `find_rate` makes them."""
+    return answered(start, lambda rate, steps: trials_of([rate], steps, **truth)[0])
+
+
+def rung(run, start, factor, steps, most, best=None):
+    """The trials of one."""
+    made = []
+    while (rate := search.next_rate(made, start, factor, most, best)) is not None:
+        made.append(run(rate, steps))
+    return made
+
+
+def answered(start, run):
+    """Likewise, where `run` gives the trial of a rate and a length."""
+    short, long = search.rungs(TOTAL, 1, 0.5)
+    made = rung(run, start, search.COARSE, short, search.FIRST)
+    first = search.plateau(made)
+    best = first.best.rate
+    at = start if search.keeps_start(made[0], first.best) else best
+    longer = rung(run, at, search.between(first), long, search.SECOND, best)
+    assert any(trial.rate == best for trial in longer)
+    second = search.plateau(longer)
+    return search.decide(first, second, None)[0], search.interval(first, second)
 
 
 @pytest.mark.parametrize("start", [0.004, 0.03, 0.2])
 @pytest.mark.parametrize("width", [0.7, 1.0, 2.0])
 def test_a_planted_best_rate_is_found_within_a_tenth(start, width):
-    assert searched(start, width=width) == pytest.approx(BEST, rel=0.1)
+    rate, (low, high) = searched(start, width=width)
+    assert rate == pytest.approx(BEST, rel=0.1)
+    assert low < rate < high and high / low < 8
 
 
 def test_two_seeds_agree_within_a_factor_of_two():
-    found = [searched(0.01, noise=0.01, seed=seed) for seed in range(100)]
+    found = [searched(0.01, noise=0.01, seed=seed)[0] for seed in range(100)]
     apart = [max(a, b) / min(a, b) for a, b in zip(found[::2], found[1::2], strict=True)]
     assert sum(each <= 2 for each in apart) >= 0.95 * len(apart)
+
+
+@pytest.mark.parametrize("start", [0.003, 0.03, 0.4])
+def test_few_held_out_examples_give_intervals_that_hold_the_best(start):
+    """Of a loss that falls more slowly at a rate far from the best, on blocks of seven examples.
+
+    The noise of a block is a fifth of what training gains, that of a run three hundredths.
+    """
+
+    def run_of(seed):
+        shared = [random.Random(seed).gauss(0, 0.5) for _ in range(16)]
+
+        def run(rate, steps):
+            octaves = math.log2(rate / BEST) / 1.5
+            gained = (steps / TOTAL) ** 0.3 * math.exp(-(octaves**2) / 4)
+            draw = random.Random(f"{seed} {rate:.6g} {steps}")
+            level = 2 - gained + draw.gauss(0, 0.03)
+            losses = tuple(level + each + draw.gauss(0, 0.2) for each in shared)
+            return Trial("LAMB", rate, rate, steps, losses)
+
+        return run
+
+    found = [answered(start, run_of(seed)) for seed in range(60)]
+    decided = [(rate, ends) for rate, ends in found if rate is not None]
+    assert len(decided) > 0.8 * len(found)
+    assert sum(low <= BEST <= high for _, (low, high) in decided) >= 0.95 * len(decided)
+    pairs = list(itertools.combinations([ends for _, ends in decided], 2))
+    assert sum(max(a[0], b[0]) <= min(a[1], b[1]) for a, b in pairs) >= 0.9 * len(pairs)
+    assert sum(max(rate, BEST) <= 3 * min(rate, BEST) for rate, _ in decided) >= 0.95 * len(decided)
+
+
+@pytest.mark.parametrize("most", [3, 4])
+@pytest.mark.parametrize("best", [0.01 / 64, 0.01 / 4, 0.01, 0.04, 0.64])
+def test_the_best_of_the_short_runs_is_made_longer(best, most):
+    """After the start; then rates on both sides of the best so far, while there are runs left."""
+    made = rung(lambda rate, steps: trials_of([rate], steps)[0], 0.01, 2.0, 400, most, best)
+    rates, begun = [trial.rate for trial in made], list(dict.fromkeys([0.01, best]))
+    assert rates[: len(begun)] == begun and len(rates) <= most
+    lowest = min(made[: len(begun)], key=lambda trial: trial.loss).rate
+    nearest = min(rates[len(begun) :], key=lambda rate: abs(math.log(rate / lowest)))
+    assert nearest == pytest.approx(2 * lowest) or nearest == pytest.approx(lowest / 2)
+    if len(rates) < most:
+        assert search.plateau(made).edges == ()
+
+
+@pytest.mark.parametrize("baseline", [None, 0.02])
+def test_longer_runs_that_end_above_shorter_ones_decide_nothing(baseline):
+    first = search.plateau(trials_of([BEST / 4, BEST, BEST * 4], 100))
+    low, high = (
+        search.plateau([dataclasses.replace(t, losses=tuple(each + by for each in t.losses))
+                        for t in trials_of([BEST / 2, BEST, BEST * 2], 400)])
+        for by in (-0.01, 0.01)
+    )  # fmt: skip
+    assert search.decide(first, low, baseline)[0] is not None
+    rate, why = search.decide(first, high, baseline)
+    assert rate is None and "longer runs ended at 1.0" in why and "above the " in why
+
+
+def test_an_interval_is_half_the_way_to_what_is_worse():
+    """And where no longer run was worse, as far as what was in the shorter ones."""
+    first = search.plateau(trials_of([BEST / 16, BEST, BEST * 16], 100))
+    second = search.plateau(trials_of([BEST / 4, BEST, BEST * 2], 400))
+    assert search.interval(first, second) == pytest.approx((BEST / 2, BEST * math.sqrt(2)))
+    open_ended = search.plateau(trials_of([BEST / 4, BEST], 400))
+    assert search.interval(first, open_ended) == pytest.approx((BEST / 2, BEST * 16))
+    single = search.plateau(trials_of([BEST], 400))
+    assert search.interval(single, single) == (BEST, BEST)
+
+
+def test_a_rate_that_is_level_beyond_one_that_is_worse_is_in_the_interval():
+    low, best, worse, level, far = trials_of([BEST / 2, BEST, BEST * 2, BEST * 4, BEST * 8], 400)
+    level = dataclasses.replace(level, losses=best.losses)
+    second = search.plateau([low, best, worse, level, far])
+    assert search.interval(second, second)[1] == pytest.approx(BEST * math.sqrt(32))
 
 
 def test_the_ends_of_the_plateau_are_between_what_is_level_and_what_is_worse():

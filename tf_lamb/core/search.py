@@ -113,6 +113,8 @@ class Plateau:
             parabola through it and its neighbours.
         best: The trial with the lowest loss.
         edges: "lower", "upper", both or neither: where nothing worse was tried beyond it.
+        level: The lowest and the highest rate that was tried and cannot be told from the best.
+        worse: The nearest rates beyond these that are worse; 0 and infinite where there is none.
     """
 
     low: float
@@ -120,6 +122,8 @@ class Plateau:
     middle: float
     best: Trial
     edges: tuple[str, ...]
+    level: tuple[float, float]
+    worse: tuple[float, float]
 
     def __contains__(self, rate: float) -> bool:
         return self.low * 0.999 <= rate <= self.high * 1.001
@@ -143,7 +147,14 @@ def plateau(trials: Iterable[Trial]) -> Plateau | None:
     around = ordered[max(at - 1, 0) : at + 2]
     if not edges and not any(is_level(each, best) for each in around if each is not best):
         middle = _lowest(*around)
-    return Plateau(min(low, middle), max(high, middle), middle, best, edges)
+    rates = [each.rate for each in ordered if is_level(each, best)]
+    beyond = (
+        max((each.rate for each in ordered if each.rate < rates[0]), default=0.0),
+        min((each.rate for each in ordered if each.rate > rates[-1]), default=math.inf),
+    )
+    return Plateau(
+        min(low, middle), max(high, middle), middle, best, edges, (rates[0], rates[-1]), beyond
+    )
 
 
 def _lowest(left: Trial, best: Trial, right: Trial) -> float:
@@ -188,16 +199,24 @@ def between(found: Plateau) -> float:
     return min(max(FINE, math.sqrt(found.high / found.low)), COARSE)
 
 
-def next_rate(trials: Sequence[Trial], start: float, factor: float, most: int) -> float | None:
+def next_rate(
+    trials: Sequence[Trial], start: float, factor: float, most: int, best: float | None = None
+) -> float | None:
     """The rate to try next on a rung, or None where it is done.
 
-    The start, once up and once down; then beyond the better end, until both are worse.
+    The start, once up and once down; then beyond the better end, until both are worse. On the
+    second rung the start, the best of the first, and around the better of both.
     """
     if len(trials) >= most:
         return None
     rates = {trial.rate for trial in trials}
-    for rate in (start, start * factor, start / factor):
+    for rate in (start, best or start):
         if not any(math.isclose(rate, each) for each in rates):
+            return rate
+    around = min(trials, key=lambda trial: trial.loss).rate if best else start
+    for rate in (around * factor, around / factor):
+        low, high = min(rate, around) * 0.999, max(rate, around) * 1.001
+        if not any(low <= each <= high and not math.isclose(each, around) for each in rates):
             return rate
     found = plateau(trials)
     if found is None:
@@ -213,10 +232,18 @@ def next_rate(trials: Sequence[Trial], start: float, factor: float, most: int) -
 def decide(first: Plateau, second: Plateau, baseline: float | None) -> tuple[float | None, str]:
     """The rate for the real run and how it was chosen; None and why where nothing was decided.
 
+    Longer runs that end above shorter ones tell nothing: the rates that they had are not the best,
+    or more steps do harm.
+
     Args:
         first, second: The plateaus of the two rungs.
         baseline: The rate of the baseline at this batch, if it was a candidate.
     """
+    if second.best.loss > first.best.loss:
+        return None, (
+            f"the best of the longer runs ended at {second.best.loss:.4g}, above the "
+            f"{first.best.loss:.4g} of the best shorter one"
+        )
     if baseline is not None and baseline in second:
         return baseline, "the square-root-scaled baseline: no other rate was clearly better"
     if len(second.edges) == len(first.edges) == 2:
@@ -225,6 +252,20 @@ def decide(first: Plateau, second: Plateau, baseline: float | None) -> tuple[flo
         if end in first.edges:
             return None, f"the best is at the {end} edge of what was tried"
     return second.middle, "the middle of the rates that cannot be told apart"
+
+
+def interval(first: Plateau, second: Plateau) -> tuple[float, float]:
+    """Between which rates the best is, as far as the held-out examples tell.
+
+    A parabola that is higher at the next rate has its lowest point less than half the way to it, in
+    logs. Where nothing worse was tried in the longer runs, it is as far as what was in the shorter
+    ones.
+    """
+    (low, high), (lower, upper) = second.level, second.worse
+    low = math.sqrt(low * lower) if lower else min(low, first.worse[0] or low)
+    nearest = first.worse[1] if first.worse[1] < math.inf else high
+    high = math.sqrt(high * upper) if upper < math.inf else max(high, nearest)
+    return min(low, second.low), max(high, second.high)
 
 
 def choose(best: Mapping[str, Trial]) -> tuple[str, str]:

@@ -63,7 +63,7 @@ class Answer:
     Attributes:
         rate: For the real run, or None.
         why: How it was chosen, or why none could be.
-        interval: The lowest and the highest rate that cannot be told from the best.
+        interval: Between which rates the best is, as far as the held-out examples tell.
         loss: Held-out, the lowest of the second rung.
     """
 
@@ -121,7 +121,7 @@ class FoundRate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The lowest and the highest rate that cannot be told from the best."""
+        """Between which rates the best is, as far as the held-out examples tell."""
         return self.answers[self.optimizer_name].interval
 
     @property
@@ -136,8 +136,8 @@ class FoundRate:
             )
             raise ValueError(
                 f"The search did not decide on a rate for {self.optimizer_name}: {self.why}. It "
-                f"lies between {low:.3g} and {high:.3g} or beyond. Search with a larger budget=, "
-                f"or {other}."
+                f"lies between {low:.3g} and {high:.3g} or beyond. Search with more held-out "
+                f"examples, validation_data=, with a larger budget=, or {other}."
             )
         return self.rate
 
@@ -222,12 +222,15 @@ class FoundRate:
 
     def _stood_still(self):
         """Whether the best run of the first rung is level with the best of the second."""
-        own = [trial for trial in self.trials if trial.optimizer == self.optimizer_name]
-        short, long = (
+        return search.is_level(*self._best_runs(self.optimizer_name))
+
+    def _best_runs(self, name):
+        """The best run of an optimizer on each rung."""
+        own = [trial for trial in self.trials if trial.optimizer == name]
+        return [
             min((trial for trial in own if trial.steps == steps), key=lambda trial: trial.loss)
             for steps in sorted({trial.steps for trial in own})
-        )
-        return search.is_level(short, long)
+        ]
 
     def _optimizers(self):
         """A line an optimizer, of several: its rate, its loss, and why it was taken or not."""
@@ -236,9 +239,7 @@ class FoundRate:
         rows = [("optimizer", "learning rate", "level from", "to", "held-out loss", "")]
         for each in self.candidates:
             if (found := self.answers.get(each.name)) is None:
-                lengths = {trial.steps for trial in self.trials if trial.optimizer == each.name}
-                note = "lost" if len(lengths) > 1 else "not among the best of the first rung"
-                rows.append((each.name, "", "", "", "", note))
+                rows.append((each.name, "", "", "", "", self._why_left(each.name)))
                 continue
             low, high = found.interval
             rows.append((
@@ -247,6 +248,17 @@ class FoundRate:
                 f"taken: {self.why_optimizer}" if each.name == self.optimizer_name else "",
             ))  # fmt: skip
         return table(rows, right=(1, 2, 3, 4))
+
+    def _why_left(self, name):
+        """Why an optimizer has no answer."""
+        short, *longer = self._best_runs(name)
+        if longer or not short.losses:
+            return "lost"
+        runs = ((each, self._best_runs(each)[0]) for each in self.answers)
+        other = next((each for each, run in runs if search.is_level(short, run)), None)
+        if other is None:
+            return "not among the best of the first rung"
+        return f"level with {other} on the first rung, and not run longer: search with it alone"
 
     def plot(self, ax: Any = None) -> Any:
         """Draws held-out loss over learning rate, a line an optimizer and a rung.

@@ -243,26 +243,25 @@ def _search(run, candidates, lengths):
 
 
 def _second_rung(run, candidate, first, seen, steps):
-    """The middle and the ends of what was level on the first rung, and the baseline.
+    """The best of the first rung, the start where it is not clearly worse, and the baseline.
 
     The baseline is there so that the answer is never worse. A short run fails by chance, so that it
     is trained in another order of the data before it is given up.
     """
-    factor, trials, start = search.between(seen), [], seen.middle
-    if search.keeps_start(first[0], seen.best):
-        start = candidate.start
+    factor, trials, best = search.between(seen), [], seen.best.rate
+    start = candidate.start if search.keeps_start(first[0], seen.best) else best
     if candidate.is_baseline:
         trials.append(run(candidate, candidate.start, steps))
-        _rung(run, candidate, trials, start, factor, steps, search.SECOND - 1)
+        _rung(run, candidate, trials, start, factor, steps, search.SECOND - 1, best)
         found = search.plateau(trials)
         if found is None or candidate.start not in found:
             trials.append(run(candidate, candidate.start, steps, order=1))
-    return _rung(run, candidate, trials, start, factor, steps, search.SECOND)
+    return _rung(run, candidate, trials, start, factor, steps, search.SECOND, best)
 
 
-def _rung(run, candidate, trials, start, factor, steps, most):
+def _rung(run, candidate, trials, start, factor, steps, most, best=None):
     """The trials of an optimizer on a rung, in the order in which they were made."""
-    while (rate := search.next_rate(trials, start, factor, most)) is not None:
+    while (rate := search.next_rate(trials, start, factor, most, best)) is not None:
         trials.append(run(candidate, rate, steps))
     return trials
 
@@ -285,7 +284,7 @@ def _answer(candidates, lengths, made, beside, train_steps, **of_run) -> FoundRa
     answers = {}
     for name, final in finals.items():
         rate, why = search.decide(firsts[name], final, starts.get(name))
-        ends = [final.low, final.high, *([rate] if rate else [])]
+        ends = [*search.interval(firsts[name], final), *([rate] if rate else [])]
         answers[name] = Answer(rate, why, (min(ends), max(ends)), final.best.loss)
     rate = answers[taken].rate
     return FoundRate(

@@ -92,7 +92,8 @@ def regret(rows: Iterable[Row], taken: Row, noise: float, bound: float = math.in
     """The share of time that a row loses to the best one, if the noise scale is this."""
 
     def time(row):
-        return row.seconds * (1 + noise / min(row.batch, bound))
+        batch = min(row.batch, bound)
+        return row.seconds * (1 / batch if noise == math.inf else 1 + noise / batch)
 
     return time(taken) / min(map(time, rows)) - 1
 
@@ -173,7 +174,9 @@ def plan(
     fastest = _smallest(rows, lambda row: row.hours)
     in_time = [row for row in rows if deadline is not None and row.hours <= deadline]
     bends = 0 < steps.noise < math.inf
-    around = [steps.noise / WRONG_BY, steps.noise * WRONG_BY] if bends else [steps.interval[0]]
+    low, high = steps.interval  # farther where the runs scatter
+    wrong = steps.noise / WRONG_BY, steps.noise * WRONG_BY
+    around = [min(low, wrong[0]), max(high, wrong[1])] if bends else [low]
     alone = machine.devices == (1,) and bends and machine.time.beta_c > 0
     return Answer(
         steps=steps,
@@ -320,6 +323,10 @@ def _advice(answer):
     scales = " or ".join(f"{noise:,.0f}" for noise in answer.regret)
     longer = " or ".join(f"{loss:.1%}" for loss in answer.regret.values())
     yield f"if the noise scale is {scales}, it takes {longer} more time than the best batch"
+    last = answer.by_deadline
+    if last is not None and last.between[1] > answer.deadline:
+        most = _duration(3600 * last.between[1])
+        yield f"{last.batch:,} may miss the deadline: it takes up to {most}"
     if answer.optimum is not None:
         yield f"with unlimited memory one device is fastest at batch {max(1, answer.optimum):,.0f}"
     if answer.deadline is not None and answer.by_deadline is None:
