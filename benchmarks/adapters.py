@@ -10,7 +10,7 @@ import functools
 import numpy as np
 
 CLASSES, TOKENS, LENGTH, WIDTH, RANK = 8, 64, 16, 64, 4
-TRAINING, HELD_OUT, FRESH = 2000, 112, 4096
+TRAINING, HELD_OUT, FRESH = 19200, 112, 4096
 NOISE = 0.3  # of the labels
 
 

@@ -114,7 +114,7 @@ class Plateau:
         best: The trial with the lowest loss.
         edges: "lower", "upper", both or neither: where nothing worse was tried beyond it.
         level: The lowest and the highest rate that was tried and cannot be told from the best.
-        worse: The nearest rates beyond these that are worse; 0 and infinite where there is none.
+        worse: The rates that were tried and are worse.
     """
 
     low: float
@@ -123,7 +123,7 @@ class Plateau:
     best: Trial
     edges: tuple[str, ...]
     level: tuple[float, float]
-    worse: tuple[float, float]
+    worse: tuple[float, ...]
 
     def __contains__(self, rate: float) -> bool:
         return self.low * 0.999 <= rate <= self.high * 1.001
@@ -148,13 +148,9 @@ def plateau(trials: Iterable[Trial]) -> Plateau | None:
     if not edges and not any(is_level(each, best) for each in around if each is not best):
         middle = _lowest(*around)
     rates = [each.rate for each in ordered if is_level(each, best)]
-    beyond = (
-        max((each.rate for each in ordered if each.rate < rates[0]), default=0.0),
-        min((each.rate for each in ordered if each.rate > rates[-1]), default=math.inf),
-    )
-    return Plateau(
-        min(low, middle), max(high, middle), middle, best, edges, (rates[0], rates[-1]), beyond
-    )
+    worse = tuple(each.rate for each in ordered if each.rate not in rates)
+    level = rates[0], rates[-1]
+    return Plateau(min(low, middle), max(high, middle), middle, best, edges, level, worse)
 
 
 def _lowest(left: Trial, best: Trial, right: Trial) -> float:
@@ -209,11 +205,12 @@ def next_rate(
     """
     if len(trials) >= most:
         return None
-    rates = {trial.rate for trial in trials}
+    rates, begun = {trial.rate for trial in trials}, []
     for rate in (start, best or start):
-        if not any(math.isclose(rate, each) for each in rates):
+        begun += [trial for trial in trials if math.isclose(trial.rate, rate)]
+        if not begun or not math.isclose(begun[-1].rate, rate):
             return rate
-    around = min(trials, key=lambda trial: trial.loss).rate if best else start
+    around = min(begun, key=lambda trial: trial.loss).rate
     for rate in (around * factor, around / factor):
         low, high = min(rate, around) * 0.999, max(rate, around) * 1.001
         if not any(low <= each <= high and not math.isclose(each, around) for each in rates):
@@ -261,11 +258,19 @@ def interval(first: Plateau, second: Plateau) -> tuple[float, float]:
     logs. Where nothing worse was tried in the longer runs, it is as far as what was in the shorter
     ones.
     """
-    (low, high), (lower, upper) = second.level, second.worse
-    low = math.sqrt(low * lower) if lower else min(low, first.worse[0] or low)
-    nearest = first.worse[1] if first.worse[1] < math.inf else high
-    high = math.sqrt(high * upper) if upper < math.inf else max(high, nearest)
-    return min(low, second.low), max(high, second.high)
+    ends, level = [second.low, second.high], second.level
+    for last, worse, in_shorter in zip(
+        level, _beyond(second, level), _beyond(first, level), strict=True
+    ):
+        ends.append(math.sqrt(last * worse) if worse else in_shorter or last)
+    return min(ends), max(ends)
+
+
+def _beyond(found, level):
+    """The nearest rates that are worse, below and above others; None where there is none."""
+    low, high = level
+    below = max((rate for rate in found.worse if rate < low), default=None)
+    return below, min((rate for rate in found.worse if rate > high), default=None)
 
 
 def choose(best: Mapping[str, Trial]) -> tuple[str, str]:
