@@ -2,7 +2,6 @@
 
     python benchmarks/find_rate.py --task=flights
     python benchmarks/find_rate.py --task=adapters
-    python benchmarks/find_rate.py --again
 
 The tasks, targets and grids are those of steps.py, whose logs have the tuned steps; three batches
 of each. The model comes with the AdamW that is tuned at the smallest batch. The run that a search
@@ -15,11 +14,7 @@ to the target, and end at four times the tuned steps. A search and a run are lin
 command that was interrupted goes on where it stopped.
 
 `adapters` is the task of adapters.py, with 112 held-out examples: LAMB is searched from ten seeds,
-and its whole runs at rates a factor of two apart are judged by 4,096 fresh examples. `--again`
-searches anew by the losses that the log has of flights, pictures and text, which were means without
-their blocks, so that 0.5% is level. A longer run at a rate that its seed did not try has the loss
-on the line between those of the rates next to it, of all seeds, over the logarithm of the rate;
-beyond them it rises as the shorter runs do.
+and its whole runs at rates a factor of two apart are judged by 4,096 fresh examples.
 """
 
 import itertools
@@ -32,8 +27,6 @@ from absl import app, flags
 from run_log import Log
 
 import tf_lamb.keras
-from tf_lamb.api.find.found import Candidate
-from tf_lamb.api.find.rate import _second_rung
 from tf_lamb.core import search
 
 BATCHES = {
@@ -198,114 +191,11 @@ def overlaps(searches):
     return sum(max(a[0], b[0]) <= min(a[1], b[1]) for a, b in pairs), len(pairs)
 
 
-def logged(log, task):
-    """(rival, batch) -> the searches of a task in a log, from each seed."""
-    found = {}
-    for line in Log(log).lines:
-        if line.get("task") == task and "trials" in line:
-            found.setdefault((line["rival"], line["batch"]), []).append(line)
-    return found
-
-
-def again(searches):
-    """The searches of a cell, each with what it finds now: (line, trials, rate, interval)."""
-    pooled = {}
-    for line in searches:
-        for rate, loss in _longer(line):
-            pooled.setdefault(rate, []).append(loss)
-    for line in searches:
-        known = {rate: statistics.fmean(each) for rate, each in pooled.items()}
-        points = sorted((known | dict(_longer(line))).items())
-        long = max(steps for _, steps, _ in line["trials"])
-        shorter = [_trial(rate, steps, _or_inf(loss)) for rate, steps, loss in line["trials"]
-                   if steps < long]  # fmt: skip
-        start, is_baseline = shorter[0].rate, line["rival"] == "adamw"
-        candidate = Candidate(line["rival"], None, start, is_baseline)
-        first, short = search.plateau(shorter), sorted((t.rate, t.loss) for t in shorter)
-
-        def run(_, rate, steps, order=0, curves=(points, short)):
-            return _trial(rate, steps, _loss_at(*curves, rate))
-
-        made = _second_rung(run, candidate, shorter, first, long)
-        second = search.plateau(made)
-        rate, _ = search.decide(first, second, start if is_baseline else None)
-        yield line, made, rate, search.interval(first, second)
-
-
-def _longer(line):
-    """(rate, loss) of its longer runs; where one was made twice, the better."""
-    long = max(steps for _, steps, _ in line["trials"])
-    made = [(rate, _or_inf(loss)) for rate, steps, loss in line["trials"] if steps == long]
-    return sorted(made, key=lambda each: -each[1])
-
-
-def _or_inf(loss):
-    return math.inf if loss is None else loss
-
-
-def _trial(rate, steps, loss):
-    return search.Trial("", rate, rate, steps, (loss,) * 16 if loss < math.inf else ())
-
-
-def _loss_at(longer, shorter, rate):
-    """The loss of a longer run; beyond those that were made it rises as that of the shorter."""
-    end = min(max(rate, longer[0][0]), longer[-1][0])
-    more = _on_line(shorter, rate) - _on_line(shorter, end) if end != rate else 0.0
-    return _on_line(longer, end) + max(0.0, more)
-
-
-def _on_line(points, rate):
-    """The loss between the two points that are nearest; beyond all, that of the last."""
-    rate = min(max(rate, points[0][0]), points[-1][0])
-    for (low, before), (high, after) in itertools.pairwise(points):
-        if low <= rate <= high:
-            share = math.log(rate / low) / math.log(high / low)
-            return (before if share < 1 else 0.0) * (1 - share) + (after * share if share else 0.0)
-
-
-def compared(log):
-    """task -> how many searches; and before and now: with the best short run among the longer,
-    undecided, within a factor of two of the tuned rate, pairs of a cell likewise, wider intervals.
-    """  # fmt: skip
-    table = {}
-    for task in BATCHES:
-        _, best = tuned(task)
-        found = {name: [0, 0] for name in ("among", "undecided", "near", "pairs", "of pairs")}
-        count = wider = 0
-        for cell, lines in logged(log, task).items():
-            rates = ([], [])
-            for line, made, rate, (low, high) in again(lines):
-                long, count = made[0].steps, count + 1
-                short = min((t for t in line["trials"] if t[1] < long), key=lambda t: _or_inf(t[2]))
-                tried = [[each for each, _ in _longer(line)], [each.rate for each in made]]
-                was = search.plateau([_trial(*each[:2], _or_inf(each[2])) for each in line["trials"]
-                                      if each[1] == long])  # fmt: skip
-                wider += high / low > 1.001 * was.high / was.low
-                for i, each in enumerate((line["found"], rate)):
-                    found["among"][i] += any(math.isclose(r, short[0], rel_tol=1e-3)
-                                             for r in tried[i])  # fmt: skip
-                    found["undecided"][i] += each is None
-                    rates[i].append(each)
-                    if each and cell in best:
-                        apart = max(each, best[cell][0]) / min(each, best[cell][0])
-                        found["near"][i] += apart <= 2.001
-            for i, each in enumerate(rates):
-                pairs = [pair for pair in itertools.combinations(each, 2) if all(pair)]
-                found["pairs"][i] += sum(max(pair) <= 2 * min(pair) for pair in pairs)
-                found["of pairs"][i] += len(pairs)
-        table[task] = {"searches": count, "wider": wider, **found}
-    return table
-
-
 def main(_):
     """Makes what is missing, and prints."""
     import tqdm
 
     args = flags.FLAGS
-    if args.again:
-        for task, row in compared(args.log).items():
-            print(task, *(f"{name} {each}" for name, each in row.items()), sep="; ")
-        return
     if args.task == "adapters":
         searches, runs = few(args.log, args.seeds)
         for each in searches:
@@ -327,6 +217,5 @@ if __name__ == "__main__":
     flags.DEFINE_string("log", "benchmarks/logs/find_rate.jsonl", "Where every run is a line.")
     flags.DEFINE_float("budget", 0.5, "Of the run that a search is for.")
     flags.DEFINE_integer("seeds", 3, "Of the runs at the rate that is found.")
-    flags.DEFINE_bool("again", False, "Whether the searches of the log are made anew by its losses.")
     flags.DEFINE_bool("train", True, "Whether runs that are missing are made.")
     app.run(main)

@@ -451,6 +451,26 @@ def test_the_regret_of_a_factor_of_two():
     assert answer.regret[500] == plans.regret(answer.rows, answer.fastest, 500) > 0
 
 
+def test_the_regret_goes_as_far_as_the_runs_scatter():
+    """Farther than a factor of two: to the ends of the interval, which may be infinite."""
+    answer = plan(counts.from_runs([(32, 4800), (32, 2900), (512, 420), (512, 700)]))
+    low, high = answer.steps.interval
+    assert low < answer.steps.noise / 2 and high > 2 * answer.steps.noise
+    assert list(answer.regret) == [low, high]
+    answer = plan(counts.from_runs([(256, 700), (512, 420)]))
+    assert answer.steps.interval[1] == math.inf
+    lost = answer.regret[math.inf]
+    assert lost == pytest.approx(plans.regret(answer.rows, answer.fastest, 1e12)) and lost > 0
+    assert " or inf, it takes " in str(answer)
+
+
+def test_a_batch_that_may_miss_the_deadline_is_told_of():
+    text = str(plan(deadline=0.1))
+    assert "\n1,024 may miss the deadline: it takes up to 10.6 min\n" in text
+    answer = plan(deadline=9.9, most=1024)
+    assert answer.by_deadline.between[1] < 9.9 and "may miss" not in str(answer)
+
+
 def test_the_network_of_several_devices_is_counted_once_an_update():
     time = times.StepTime(0.05, 0.001, alpha_r=0.1)
     machine = plans.Machine(time, 512, (16,))
