@@ -112,12 +112,12 @@ def test_the_best_of_the_short_runs_is_made_longer(best, most):
 @pytest.mark.parametrize("baseline", [None, 0.02])
 def test_longer_runs_that_end_above_shorter_ones_decide_nothing(baseline):
     first = search.plateau(trials_of([BEST / 4, BEST, BEST * 4], 100))
-    low, high = (
+    low, level, high = (
         search.plateau([dataclasses.replace(t, losses=tuple(each + by for each in t.losses))
                         for t in trials_of([BEST / 2, BEST, BEST * 2], 400)])
-        for by in (-0.01, 0.01)
+        for by in (-0.01, 0.004, 0.01)
     )  # fmt: skip
-    assert search.decide(first, low, baseline)[0] is not None
+    assert search.decide(first, low, baseline)[0] == search.decide(first, level, baseline)[0] > 0
     rate, why = search.decide(first, high, baseline)
     assert rate is None and "longer runs ended at 1.0" in why and "above the " in why
 

@@ -4,9 +4,13 @@ import itertools
 import math
 import re
 import statistics
+import sys
 
 import pytest
 from support.pages import LOGS, ROOT, blocks, number, reworded, runs, table
+
+sys.path.insert(0, str(ROOT))
+from benchmarks import search_again
 
 PAGE = ROOT / "docs" / "make_it_larger.md"
 pytestmark = pytest.mark.once
@@ -147,6 +151,56 @@ def test_where_it_warns_of_a_plateau_is_in_the_log():
     assert "in {} of {} on flights".format(*told(task="flights")) in text
     assert "in {} of {} on pictures".format(*told(task="pictures")) in text
     assert told(task="text", rival="lamb", batch=256) == (1, 4)
+
+
+def test_what_it_says_of_searching_anew_is_so():
+    every = [search_again.compared(task) for task in search_again.TASKS]
+    count, wider = (sum(row[name] for row in every) for name in ("searches", "wider"))
+    among, undecided, near, pairs = (
+        [sum(row[name][i] for row in every) for i in (0, 1)]
+        for name in ("among", "undecided", "near", "pairs")
+    )
+    assert among[1] == count and undecided == [0, 0]
+    text = re.sub(r"\s+", " ", PAGE.read_text())
+    assert (
+        f"none of the {count} is undecided, {wider} intervals are wider, the rate is within a "
+        f"factor of two of the tuned one in {near[1]}, before in {near[0]}, and two searches of a "
+        f"cell in {pairs[1]} of 192 pairs, before in {pairs[0]}." in text
+    )
+
+
+def overlapping(searches):
+    """How many pairs of intervals overlap, where undecided is every rate, and the pairs."""
+    spans = [line["interval"] if line["found"] else [0, math.inf] for line in searches]
+    pairs = list(itertools.combinations(spans, 2))
+    return sum(max(a[0], b[0]) <= min(a[1], b[1]) for a, b in pairs), len(pairs)
+
+
+def test_what_it_says_of_few_held_out_examples_is_in_the_log():
+    now, before = (
+        [line for line in runs(name, task="adapters") if "search" in line]
+        for name in ("find_rate", "find_rate_before")
+    )
+    assert len(now) == len(before) == 10
+    (count, of), (was, _) = overlapping(now), overlapping(before)
+    assert count >= 0.9 * of
+    text = re.sub(r"\s+", " ", PAGE.read_text())
+    decided, rates = ([line["found"] for line in lines if line["found"]] for lines in (now, before))
+    assert f"intervals overlap in {count} of {of} pairs of ten seeds, before in {was}" in text
+    assert f"{len(now) - len(decided)} are undecided, and count as every rate" in text
+    assert f"found {min(decided):.3g} to {max(decided):.3g}, before {min(rates):.3g} to" in text
+    assert f"before {min(rates):.3g} to {max(rates):.3g}" in text
+    whole = {}
+    for line in runs("find_rate", task="adapters"):
+        if "loss" in line:
+            whole.setdefault(line["rate"], []).append(line["loss"] or math.inf)
+    ends = {rate: statistics.mean(losses) for rate, losses in whole.items()}
+    best = min(ends, key=ends.get)
+    low = 0.016
+    assert (
+        f"Whole runs end the lowest at {best:.3g}, at {ends[best]:.3f}; at {low} at {ends[low]:.3f}"
+        in text
+    )
 
 
 def test_its_table_of_what_needs_no_search_is_in_the_log():

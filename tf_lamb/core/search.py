@@ -229,14 +229,14 @@ def next_rate(
 def decide(first: Plateau, second: Plateau, baseline: float | None) -> tuple[float | None, str]:
     """The rate for the real run and how it was chosen; None and why where nothing was decided.
 
-    Longer runs that end above shorter ones tell nothing: the rates that they had are not the best,
-    or more steps do harm.
+    Longer runs that end above shorter ones, by more than the held-out examples may err, tell
+    nothing: the rates that they had are not the best, or more steps do harm.
 
     Args:
         first, second: The plateaus of the two rungs.
         baseline: The rate of the baseline at this batch, if it was a candidate.
     """
-    if second.best.loss > first.best.loss:
+    if not is_level(second.best, first.best):
         return None, (
             f"the best of the longer runs ended at {second.best.loss:.4g}, above the "
             f"{first.best.loss:.4g} of the best shorter one"
