@@ -190,13 +190,17 @@ def test_what_it_says_of_few_held_out_examples_is_in_the_log():
     assert f"{len(now) - len(decided)} are undecided, and count as every rate" in text
     assert f"found {min(decided):.3g} to {max(decided):.3g}, before {min(rates):.3g} to" in text
     assert f"before {min(rates):.3g} to {max(rates):.3g}" in text
+    wide, narrow = (
+        statistics.median(line["interval"][1] / line["interval"][0] for line in lines)
+        for lines in (now, before)
+    )
+    assert f"a factor of {wide:.0f} at the median, before {narrow:.0f}" in text
     whole = {}
     for line in runs("find_rate", task="adapters"):
         if "loss" in line:
             whole.setdefault(line["rate"], []).append(line["loss"] or math.inf)
     ends = {rate: statistics.mean(losses) for rate, losses in whole.items()}
-    best = min(ends, key=ends.get)
-    low = 0.016
+    best, low = min(ends, key=ends.get), 0.016
     assert (
         f"Whole runs end the lowest at {best:.3g}, at {ends[best]:.3f}; at {low} at {ends[low]:.3f}"
         in text
