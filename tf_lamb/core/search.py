@@ -201,7 +201,7 @@ def next_rate(
     """The rate to try next on a rung, or None where it is done.
 
     The start, once up and once down; then beyond the better end, until both are worse. On the
-    second rung the start, the best of the first, and around the better of both.
+    second rung the start, the best of the first, and once up and down from the better of both.
     """
     if len(trials) >= most:
         return None
@@ -212,8 +212,8 @@ def next_rate(
             return rate
     around = min(begun, key=lambda trial: trial.loss).rate
     for rate in (around * factor, around / factor):
-        low, high = min(rate, around) * 0.999, max(rate, around) * 1.001
-        if not any(low <= each <= high and not math.isclose(each, around) for each in rates):
+        lowest, highest = min(rate, around) * 0.999, max(rate, around) * 1.001
+        if not any(lowest <= each <= highest and not math.isclose(each, around) for each in rates):
             return rate
     found = plateau(trials)
     if found is None:
