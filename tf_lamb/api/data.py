@@ -85,15 +85,21 @@ def source(name: str, data: Any) -> "Arrays | Batches":
 
     Args:
         name: The argument that it is, for errors.
-        data: Arrays `(x, y)` or `(x, y, sample_weight)`, or lists and dicts of them; a `PyDataset`
-            or `Sequence`; or a `tf.data.Dataset`, a `DataLoader` or a list of batches.
+        data: Arrays `(x, y)` or `(x, y, sample_weight)`, or lists and dicts of them; an array of
+            inputs alone; a `PyDataset` or `Sequence`; or a `tf.data.Dataset`, a `DataLoader` or a
+            list of batches.
 
     Raises:
         TypeError: if the data can be read only once.
     """
     is_array = isinstance(data, list) and bool(data) and hasattr(data[0], "shape")
-    if is_array or isinstance(data, dict) or hasattr(data, "shape"):
-        raise TypeError(f"{name} is a {type(data).__name__} of arrays: write {name}=(x, y).")
+    if is_array or isinstance(data, dict):
+        raise TypeError(
+            f"{name} is a {type(data).__name__} of arrays: write {name}=(x, y), or {name}=(x,) for "
+            "a model that is trained on x alone."
+        )
+    if hasattr(data, "shape"):
+        data = (data,)
     return Arrays(name, _whole(data)) if isinstance(data, tuple) else Batches(name, data)
 
 

@@ -12,7 +12,16 @@ from tf_lamb.api.find import reach, seconds
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found_batch import FoundBatch
 from tf_lamb.api.find.saved import Saved, settings
-from tf_lamb.api.find.trials import Trials, accumulates, anew, check, normalizations, tuned_rate
+from tf_lamb.api.find.trials import (
+    Trials,
+    accumulates,
+    anew,
+    check,
+    check_shared,
+    devices_of,
+    normalizations,
+    tuned_rate,
+)
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks
 from tf_lamb.core.goodput import plan, steps, time
@@ -48,8 +57,8 @@ def find_batch(
 
     Args:
         model: A compiled model, with the optimizer of the baseline.
-        data: Arrays `(x, y)` or `(x, y, sample_weight)`, a `tf.data.Dataset` of batches, a
-            `PyDataset`, or a list of batches.
+        data: Arrays `(x, y)` or `(x, y, sample_weight)`, or an array x alone; a `tf.data.Dataset`
+            of batches, a `PyDataset`, or a list of batches.
         baseline_batch_size: The batch of the tuned baseline.
         baseline_epochs: The epochs that it takes.
         baseline_learning_rate: Its peak rate. Defaults to None: the model's optimizer's.
@@ -124,7 +133,7 @@ def find_batch(
     check(model, base, None)
     own = unwrapped(model.optimizer)
     rate = tuned_rate(own, baseline_learning_rate)
-    read = Examples(data, validation_data, examples)
+    read, shared = Examples(data, validation_data, examples, devices_of(model)), devices_of(model)
     if read.training < base:
         raise ValueError(
             f"{read.training:,} examples to train on are fewer than a batch of {base:,}: "
@@ -141,6 +150,11 @@ def find_batch(
         largest = micro_batch_size or max(given)
     else:
         _check_timed(read.blocks[0])
+        if shared > 1:
+            raise ValueError(
+                f"keras.distribution shares a call among {shared} devices, and a step is timed on "
+                "one: pass step_seconds=, or search without it, with a model that is built anew."
+            )
         sizes = _to_time(base, micro_batch_size, min(read.training, most or large * steps.FARTHEST))
     machine = plan.Machine(step_time or time.StepTime(0.0, 0.0), largest, devices, price=price)
     plan.check(machine, base, read.training, most, deadline=deadline)
@@ -186,6 +200,8 @@ def find_batch(
         fits = largest if accumulates(own) else large
         _, calls = plan.arrange(large, 1, fits)
         of_base = micro_batches(base, fits)
+        check_shared(model, base // of_base)
+        check_shared(model, large // calls)
         target, made = reach.short_runs(
             lambda batch: begin(batch, *((of_base, AVERAGED) if batch == base else (calls,))),
             rate, base, large // calls * calls, length, say, saved.once,
@@ -201,7 +217,7 @@ def find_batch(
         answer=answer, runs=tuple(made), target=target, timed=how, optimizer=own,
         learning_rate=rate, baseline_epochs=baseline_epochs, examples=read.examples,
         cost=sum(run.batch * run.made for run in made) / (base * total),
-        normalizes=bool(normalizations(model)),
+        normalizes=bool(normalizations(model)), data=read.written,
     )  # fmt: skip
 
 
@@ -237,7 +253,7 @@ def _check_large(large, base, examples, total, is_default):
 def _trials(model, read, own, saved, batch, calls, averaged):
     """Trials with the model's optimizer, which make an update in so many calls."""
     with Trials(model, read, batch, batch // calls, averaged=averaged) as trials:
-        trials.check_finite()
+        trials.check_loss()
         saved.begin(trials)
         trials.choose("own", lambda: anew(own, calls))
         yield trials

@@ -17,23 +17,28 @@ class Examples:
     """What a model is trained on, and what is held out of it.
 
     Args:
-        data: Arrays `(x, y)` or `(x, y, sample_weight)`, or lists and dicts of them; a `PyDataset`
-            or `Sequence`; or a `tf.data.Dataset`, a `DataLoader` or a list of batches.
+        data: Arrays `(x, y)` or `(x, y, sample_weight)`, or lists and dicts of them; an array of
+            inputs alone; a `PyDataset` or `Sequence`; or a `tf.data.Dataset`, a `DataLoader` or a
+            list of batches.
         held_out: The same, of held-out examples; None holds a tenth of `data` out, 8,192 at most:
             of arrays at random, of batches the first.
         examples: How many a pass over `data` has, where it cannot say; endless data end there.
+        devices: That share a call, and divide each block.
 
     Attributes:
         examples: How many a pass over `data` has.
         training: How many of them are not held out.
         blocks: The held-out examples, in `BLOCKS` batches of one size.
+        written: The data as a line of code has them.
 
     Raises:
         TypeError: if the data can be read only once.
         ValueError: if it holds too few examples, or their number is not known.
     """
 
-    def __init__(self, data: Any, held_out: Any = None, examples: int | None = None):
+    def __init__(
+        self, data: Any, held_out: Any = None, examples: int | None = None, devices: int = 1
+    ):
         if examples is not None:
             examples = checks.integer("examples", examples, most=math.inf)
         self._told = examples
@@ -54,17 +59,19 @@ class Examples:
                 f"data has {count:,} examples, fewer than a tenth of examples={self.examples:,}: "
                 "pass those of one pass."
             )
-        if count < BLOCKS:
+        if count < (least := BLOCKS * devices):
             raise ValueError(
-                f"{count} held-out examples are too few to compare losses on; {BLOCKS} are the "
+                f"{count} held-out examples are too few to compare losses on; {least} are the "
                 "least. Pass validation_data=(x, y), or more data."
             )
         part = count // BLOCKS
         if part >= WHOLE**2:
             part -= part % WHOLE
+        part -= part % devices
         cuts = [slice(i * part, (i + 1) * part) for i in range(BLOCKS)]
         self.blocks = [mapped(lambda each, cut=cut: each[cut], held) for cut in cuts]
         self.held_out = part * BLOCKS
+        self.written = "(x, y)" if len(held) > 1 else "(x,)"
 
     def batches(self, size: int, seed: int) -> Iterator[tuple]:
         """Batches of this many examples, without end, in an order by the seed.

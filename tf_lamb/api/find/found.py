@@ -11,14 +11,14 @@ from tf_lamb.core.recipes.recipe import ARGUMENTS, Recipe
 from tf_lamb.core.tables import table
 
 
-def training(batch_size: int, epochs: float, note: str = "") -> str:
+def training(batch_size: int, epochs: float, data: str, note: str = "") -> str:
     """The lines of code that train with a `FoundRate`."""
     whole = math.ceil(epochs)
     end = "" if whole == epochs else f"  # the schedule ends after {epochs:.3g} of them"
     return (
         "# with your other arguments of compile: metrics, loss_weights, ...\n"
         f"model.compile(optimizer=found.optimizer(), loss=model.loss){note}\n"
-        f"model.fit(x, y, batch_size={batch_size}, epochs={whole}){end}"
+        f"model.fit({data.strip('(,)')}, batch_size={batch_size}, epochs={whole}){end}"
     )
 
 
@@ -83,6 +83,7 @@ class FoundRate:
         answers: Name -> `Answer`, of the optimizers on the second rung.
         batch_size, train_steps, warmup_steps, epochs, examples: Of the run that it is for.
         calls: Micro-batches of an update.
+        data: As a line of code has them.
         trials: Every short run, a `Trial` each.
         uncorrected: The rate that this is in the longer of the short runs, before it is corrected
             for the length of the real one; None where nothing could be told.
@@ -101,6 +102,7 @@ class FoundRate:
     examples: int
     decay: str
     calls: int
+    data: str
     trials: tuple[search.Trial, ...]
     uncorrected: float | None
     baseline: float | None
@@ -181,7 +183,7 @@ class FoundRate:
     def code(self) -> str:
         """The lines of code that train with it."""
         note = f"  # {self.optimizer_name}, peak {self.learning_rate:.3g}"
-        return training(self.batch_size // self.calls, self.epochs, note)
+        return training(self.batch_size // self.calls, self.epochs, self.data, note)
 
     def __str__(self) -> str:
         rows = [("optimizer", "learning rate", "tried at", "steps", "held-out loss", "")]

@@ -26,6 +26,7 @@ class FoundBatch:
         baseline_epochs, examples: Of the baseline.
         cost: Examples that the short runs trained on, over those of the baseline.
         normalizes: Whether the model has batch normalization, which `find_rate` takes time for.
+        data: As a line of code has them.
     """
 
     answer: Answer
@@ -38,6 +39,7 @@ class FoundBatch:
     optimizer: Any = dataclasses.field(repr=False)
     learning_rate: float
     normalizes: bool
+    data: str
 
     @property
     def row(self) -> Row:
@@ -106,9 +108,9 @@ class FoundBatch:
         packages = {cls.__module__.partition(".")[0] for cls in type(self.optimizer).__mro__}
         return (
             f"found = tf_lamb.{'tf_keras' if 'tf_keras' in packages else 'keras'}.find_rate(\n"
-            f"    model, (x, y), {row.batch}, epochs={self.epochs},{more}\n"
+            f"    model, {self.data}, {row.batch}, epochs={self.epochs},{more}\n"
             f"    baseline_batch_size={self.answer.baseline}{given})\n"
-            + training(row.batch // calls, self.epochs)
+            + training(row.batch // calls, self.epochs, self.data)
         )
 
     def __str__(self) -> str:

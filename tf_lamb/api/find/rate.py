@@ -12,11 +12,13 @@ from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found import Answer, Candidate, FoundRate
 from tf_lamb.api.find.saved import Saved, settings
 from tf_lamb.api.find.trials import (
+    NO_TEST_STEP,
     Trials,
     accumulates,
     anew,
     check,
     check_optimizer,
+    devices_of,
     scaled_as,
     tuned_rate,
 )
@@ -68,8 +70,9 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
 
         Args:
             model: A compiled model. Its loss is what is compared.
-            data: Arrays `(x, y)` or `(x, y, sample_weight)`, a `tf.data.Dataset` of batches, a
-                `PyDataset`, or a list of batches. It is read once for each run.
+            data: Arrays `(x, y)` or `(x, y, sample_weight)`, or an array x alone; a
+                `tf.data.Dataset` of batches, a `PyDataset`, or a list of batches. It is read once
+                for each run.
             batch_size: Examples of an update of the run that the rate is for.
             optimizers: Names such as "LAMB", "Muon" or "AdamW", of this package or of Keras, in any
                 case; or optimizers, of which the settings are used, and the rate is not. At most
@@ -100,8 +103,8 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
         Raises:
             TypeError: for data that can be read only once, and for sparse or ragged data.
             ValueError: for a model that is not compiled, fewer examples than a batch, a loss that
-                is not finite from the start, a budget that is too small, or a `directory` that
-                holds a different search.
+                is not finite from the start, or that no training moves, a budget that is too small,
+                or a `directory` that holds a different search.
 
         Example:
 
@@ -132,7 +135,7 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
             checks.integer("baseline_batch_size", baseline_batch_size)
         require_keras(model, host.__name__, "find_rate")
         check(model, batch_size, micro_batch_size)
-        read = Examples(data, validation_data, examples)
+        read = Examples(data, validation_data, examples, devices_of(model))
         if read.training < batch_size:
             raise ValueError(
                 f"{read.training:,} examples to train on are fewer than batch_size={batch_size:,}. "
@@ -168,7 +171,7 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
             saved = Saved(directory, read, what)
             saved.begin(trials)
             run = _Run(trials, saved, total, warmup, decay)
-            trials.check_finite()
+            trials.check_loss()
             most = search.most_steps(lengths, many, beside)
             if verbose:
                 print(
@@ -183,7 +186,8 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
         of_run = {
             "batch_size": batch_size, "train_steps": total, "warmup_steps": round(warmup * total),
             "epochs": epochs, "examples": read.examples, "decay": decay, "schedules": schedules,
-            "calls": calls, "wrapped": functools.partial(scaled_as, model.optimizer),
+            "calls": calls, "data": read.written,
+            "wrapped": functools.partial(scaled_as, model.optimizer),
         }  # fmt: skip
         return _answer(candidates, lengths, made, beside, **of_run)
 
@@ -231,6 +235,9 @@ def _search(run, candidates, lengths):
         made[candidate.name] = (
             _rung(run, candidate, [], candidate.start, search.COARSE, first, search.FIRST), []
         )  # fmt: skip
+    ends = [trial.losses for rungs in made.values() for trial in rungs[0] if trial.losses]
+    if len(ends) > len(set(ends)) == 1:
+        raise ValueError(f"{len(ends)} short runs end at the same losses, {NO_TEST_STEP}")
     seen = {c.name: p for c in candidates if (p := search.plateau(made[c.name][0]))}
     learned = [c for c in candidates if c.name in seen]
     for candidate in sorted(learned, key=lambda c: seen[c.name].best.loss)[: search.FINALISTS]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tf_lamb.api.find.trials import Trials
+from tf_lamb.api.find.trials import NO_TEST_STEP, Trials
 from tf_lamb.core import search
 
 RATES = 5  # that are tried at a batch, at most
@@ -145,6 +145,8 @@ def short_runs(
     warm = WARMUP * length * base
     with begin(base) as trials:
         seen = _once(once, base, trials, rate, length, warm / base, length / EARLY)
+        if len(seen) > len(set(seen.values())) == 1:
+            raise ValueError(f"The baseline ends at the losses that it begins with, {NO_TEST_STEP}")
         if max(seen) < length or not learned(seen):
             raise ValueError(
                 f"The model learns nothing in {length:,} steps at batch {base:,} and rate "

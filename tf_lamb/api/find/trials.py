@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import math
 import random
+import sys
 from collections.abc import Callable
 from time import perf_counter as clock
 from typing import Any
@@ -18,8 +19,14 @@ AVERAGED = 16  # batches for the running averages of batch normalization
 # Attributes of a model. seam: Keras 3.15.1, the latter two. What a step on JAX has in hand, which
 # Keras would put into the variables if a step was interrupted.
 SET_BY_FIT = ("history", "stop_training", "_jax_state", "_jax_state_synced")
+STEPS = ("train_step", "test_step")  # methods of a model
 # seam: Keras 3.15.1, tf_keras 2.20.1. What exclude_from_weight_decay() was told.
 UNDECAYED = {f"_exclude_from_weight_decay{end}" for end in ("", "_pattern", "_names")}
+# What a loss tells of that no training moves.
+NO_TEST_STEP = (
+    "as where a model has a train_step of its own and no test_step, which evaluate needs for its "
+    "loss: give the model a test_step that returns it."
+)
 SCALING = ("dynamic", "initial_scale", "dynamic_growth_steps")  # of a `LossScaleOptimizer`
 
 
@@ -53,14 +60,17 @@ class Trials:
         self._before = (
             model.optimizer,
             model.train_function,
+            model.test_function,
             random.getstate(),
             np.random.get_state(),
-            {name: vars(model)[name] for name in SET_BY_FIT if name in vars(model)},
+            {name: vars(model)[name] for name in SET_BY_FIT + STEPS if name in vars(model)},
         )
+        vars(model).update({name: _as_in_fit(getattr(model, name)) for name in STEPS})
+        model.test_function = None
         self._variables = self._state()
         self._values = _copies(self._variables)
         try:
-            self._call(model.test_on_batch, self.data.blocks[0])  # makes weights and metrics
+            self._evaluate_first()
         except BaseException:
             self.__exit__()
             raise
@@ -81,10 +91,11 @@ class Trials:
     def __exit__(self, *exception):
         import numpy as np
 
-        optimizer, compiled, python, numpy, set_by_fit = self._before
+        optimizer, compiled, evaluating, python, numpy, set_by_fit = self._before
         self._put(self._variables, self._values)
         self._use(optimizer, compiled)
-        for name in SET_BY_FIT:
+        self.model.test_function = evaluating
+        for name in SET_BY_FIT + STEPS:
             vars(self.model).pop(name, None)
         vars(self.model).update(set_by_fit)
         random.setstate(python)
@@ -171,13 +182,15 @@ class Trials:
         losses = [self._call(self.model.test_on_batch, block) for block in self.data.blocks]
         return tuple(losses) if all(map(math.isfinite, losses)) else ()
 
-    def check_finite(self) -> None:
-        """Raises where the loss of the model is not finite before any step."""
-        if not self.judge():
+    def check_loss(self) -> None:
+        """Raises where the loss of the model is not finite before any step, or 0."""
+        if not (losses := self.judge()):
             raise ValueError(
                 "The loss of the model is not finite before any step: look at the data and the "
                 "weights first."
             )
+        if not any(losses):
+            raise ValueError(f"The held-out loss is 0 before any step, {self._way_out()}")
 
     def look(self) -> tuple[float, ...]:
         """`judge` in the middle of a run, which goes on as if nothing had been."""
@@ -204,6 +217,10 @@ class Trials:
         self.model.optimizer.learning_rate = 0.0
 
         def fit(epochs, **how):
+            # seam: Keras 3.15.1 on JAX. Where averages have replaced the weights at the end of a
+            # `fit`, both are one buffer, which the next one cannot donate twice.
+            trained = self.model.trainable_variables
+            self._put(trained, _copies(trained))
             again = (batch for _ in itertools.count())
             return self.model.fit(
                 again, steps_per_epoch=steps, epochs=epochs, shuffle=False, verbose=0, **how
@@ -212,6 +229,25 @@ class Trials:
         timed = _clocked(type(fit(1)))()
         fit(1 + count, callbacks=[timed])
         return timed.seconds[1:]
+
+    def _evaluate_first(self):
+        """Makes weights and metrics; raises where the model has no loss for such data."""
+        try:
+            self._call(self.model.test_on_batch, self.data.blocks[0])
+        except Exception as error:
+            if not (way := self._way_out("")):
+                raise
+            raise ValueError(f"The model cannot be evaluated ({error}), {way}") from error
+
+    def _way_out(self, other: str = NO_TEST_STEP) -> str:
+        """What lacks where evaluation tells no loss: a test_step, targets, or the other."""
+        host = host_of(self.model).__name__
+        of = [getattr(type(self.model), name).__module__.partition(".")[0] for name in STEPS]
+        if [each == host for each in of] == [False, True]:
+            return NO_TEST_STEP
+        if len(self.data.blocks[0]) == 1:
+            return "as its loss needs targets: pass data=(x, y)."
+        return other
 
     def _average(self):
         """Estimates the running averages of batch normalization anew, for these weights.
@@ -282,6 +318,20 @@ class Trials:
             ) from error
 
 
+def _as_in_fit(step: Callable) -> Callable:
+    """A model's step, which is given what `fit` gives it: x, (x, y) or (x, y, sample_weight)."""
+
+    def taking(*given):
+        *state, data = given
+        if isinstance(data, tuple):
+            data = tuple(each for each in data if each is not None)
+            if len(data) == 1 and not isinstance(data[0], (list, tuple)):
+                data = data[0]
+        return step(*state, data)
+
+    return taking
+
+
 def _clocked(history: Any) -> Any:
     """The class of a Keras's `History`, which notes the seconds of its epochs, too."""
 
@@ -318,6 +368,30 @@ def normalizations(model: Any) -> list:
     # seam: Keras 3.15.1, tf_keras 2.20.1. No public walk reaches layers inside of layers.
     every = model._flatten_layers()
     return [each for each in every if hasattr(each, "moving_variance") and each.trainable]
+
+
+def host_of(model: Any) -> Any:
+    """The package of its Keras."""
+    bases = [base.__module__.partition(".")[0] for base in type(model).__mro__]
+    return sys.modules[next(name for name in bases if name in ("keras", "tf_keras"))]
+
+
+def devices_of(model: Any) -> int:
+    """How many devices share a call, by `keras.distribution`."""
+    known = getattr(host_of(model), "distribution", None)  # tf_keras has none
+    if not known or (distribution := known.distribution()) is None:
+        return 1
+    mesh = distribution.device_mesh
+    return mesh.shape[list(mesh.axis_names).index(distribution.batch_dim_name)]
+
+
+def check_shared(model: Any, examples: int) -> None:
+    """Raises for a call of so many examples that devices cannot share."""
+    if examples % (devices := devices_of(model)):
+        raise ValueError(
+            f"A call has {examples:,} examples, which {devices} devices cannot share: take a batch "
+            "that they divide."
+        )
 
 
 def tuned_rate(optimizer: Any, given: float | None) -> float:
@@ -410,6 +484,7 @@ def check(model: Any, batch_size: int, micro_batch_size: int | None) -> None:
         raise ValueError(
             f"micro_batch_size={micro_batch_size} does not divide batch_size={batch_size:,}."
         )
+    check_shared(model, micro_batch_size or batch_size)
     replicas = getattr(getattr(model, "distribute_strategy", None), "num_replicas_in_sync", 1)
     if replicas > 1:
         raise ValueError(
