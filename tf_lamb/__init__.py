@@ -98,7 +98,12 @@ def _plot_recipes(*recipes, **how):
     return importlib.import_module("tf_lamb.api.plots").recipes(*recipes, **how)
 
 
+def _in_notebook(recipe):
+    return importlib.import_module("tf_lamb.api.plots").in_notebook(recipe)
+
+
 core.default_schedules, core.plot_recipes = _default_schedules, _plot_recipes
+core.in_notebook = _in_notebook
 
 
 def __dir__():

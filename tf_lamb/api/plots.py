@@ -3,6 +3,9 @@
 A curve is a dict, step -> value; curves are a dict of them by name.
 """
 
+import base64
+import html
+import io
 import itertools
 import math
 import os
@@ -36,6 +39,19 @@ def given_or_new(what: str, axes=None, rows: int = 1, shown: bool = True) -> Seq
         make = plt.figure
     new = make(figsize=(6.4, 4.8 if rows == 1 else 2.8 * rows), layout="constrained")
     return new.subplots(rows, sharex=True, squeeze=False)[:, 0]
+
+
+def in_notebook(answer: Any) -> str:
+    """HTML of what an answer prints, and of its plot where matplotlib is installed."""
+    text = f'<pre style="white-space: pre; overflow-x: auto">{html.escape(str(answer))}</pre>'
+    try:
+        (ax,) = given_or_new("an answer", shown=False)
+    except ModuleNotFoundError:
+        return text
+    answer.plot(ax=ax)
+    ax.figure.savefig(png := io.BytesIO(), format="png")
+    coded = base64.b64encode(png.getvalue()).decode()
+    return f'{text}<img alt="plot" src="data:image/png;base64,{coded}">'
 
 
 def label_axes(ax, ylabel: str, xlabel: str = "optimizer steps") -> None:

@@ -10,3 +10,4 @@ from typing import Any
 
 default_schedules: Callable[[], Any]  # the module of schedules of the Keras that `tf.keras` names
 plot_recipes: Callable[..., Any]  # `tf_lamb.api.plots.recipes`
+in_notebook: Callable[[Any], str]  # `tf_lamb.api.plots.in_notebook`

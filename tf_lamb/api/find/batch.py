@@ -13,12 +13,14 @@ from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found_batch import FoundBatch
 from tf_lamb.api.find.saved import Saved, settings
 from tf_lamb.api.find.trials import (
+    Progress,
     Trials,
     accumulates,
     anew,
     check,
     check_shared,
     devices_of,
+    is_watched,
     normalizations,
     tuned_rate,
 )
@@ -84,7 +86,8 @@ def find_batch(
             which then may not be shuffled anew for each pass.
         directory: A folder in which the search is saved, and from which it goes on after a kill.
             Defaults to None.
-        verbose: Whether to print the cost beforehand, and each short run. Defaults to True.
+        verbose: Whether to print the cost beforehand, a progress bar, and each short run. Defaults
+            to True.
 
     Returns:
         A `FoundBatch`: print it.
@@ -133,7 +136,8 @@ def find_batch(
     check(model, base, None)
     own = unwrapped(model.optimizer)
     rate = tuned_rate(own, baseline_learning_rate)
-    read, shared = Examples(data, validation_data, examples, devices_of(model)), devices_of(model)
+    shared = devices_of(model)
+    read = Examples(data, validation_data, examples, shared)
     if read.training < base:
         raise ValueError(
             f"{read.training:,} examples to train on are fewer than a batch of {base:,}: "
@@ -175,12 +179,19 @@ def find_batch(
         "optimizer": type(own).__name__, **settings(own),
     })  # fmt: skip
 
+    bar = None
+
     def begin(batch, calls=1, averaged=1):
-        return _trials(model, read, own, saved, batch, calls, averaged)
+        return _trials(model, read, own, saved, batch, calls, averaged, bar and bar.add)
+
+    def say(line):
+        if verbose:
+            print(f"\n{line}" if bar else line)  # below the bar
 
     how, target = "seconds of a step: as given", None
     made: list[reach.Run] = []
     if step_time is None:
+        say(f"find_batch: steps are timed at micro-batches of {', '.join(map(str, sizes))}")
         seen, update, how = saved.once(
             ["seconds", sizes], lambda: _measured(begin, own, base, sizes)
         )
@@ -188,15 +199,19 @@ def find_batch(
         step_time, largest = time.fit(timed, taken, update), max(timed)
     if network_seconds is not None:
         step_time = time.with_network(step_time, network_seconds, "as given")
+    machine = dataclasses.replace(machine, time=step_time, micro_batch=largest)
     if curve is None:
-        if verbose:
-            few, many = (each / (base * total) for each in reach.examples(base, length))
-            print(
-                f"find_batch: short runs at batch {base:,} and {large:,}, on about {few:.1f} to "
-                f"at most {many:.1f} times the examples of the baseline; "
-                f"{read.held_out:,} are held out"
-            )
-        say = print if verbose else lambda line: None
+        of_runs = reach.examples(base, length)
+        few, many = (each / (base * total) for each in of_runs)
+        example = sum(machine.seconds(batch, 1) / batch for batch in (base, large)) / 2
+        quick, slow = (plan.duration(each * example) for each in of_runs)
+        say(
+            f"find_batch: short runs at batch {base:,} and {large:,}, on about {few:.1f} to "
+            f"at most {many:.1f} times the examples of the baseline, {quick} to {slow} of steps; "
+            f"{read.held_out:,} are held out"
+        )
+        if verbose and is_watched():
+            bar = Progress(model, of_runs[1], "example")
         fits = largest if accumulates(own) else large
         _, calls = plan.arrange(large, 1, fits)
         of_base = micro_batches(base, fits)
@@ -206,10 +221,11 @@ def find_batch(
             lambda batch: begin(batch, *((of_base, AVERAGED) if batch == base else (calls,))),
             rate, base, large // calls * calls, length, say, saved.once,
         )  # fmt: skip
+        if bar:
+            bar.end()
         best = reach.of_best_rates(made).values()
         arrived = [(run.batch, run.steps) for each in best for run in each]
         curve = steps.from_runs(arrived).through(base, total)
-    machine = dataclasses.replace(machine, time=step_time, micro_batch=largest)
     answer = plan.plan(
         curve, machine, baseline=base, examples=read.training, most=most, deadline=deadline
     )
@@ -250,12 +266,13 @@ def _check_large(large, base, examples, total, is_default):
 
 
 @contextlib.contextmanager
-def _trials(model, read, own, saved, batch, calls, averaged):
+def _trials(model, read, own, saved, batch, calls, averaged, tell):
     """Trials with the model's optimizer, which make an update in so many calls."""
     with Trials(model, read, batch, batch // calls, averaged=averaged) as trials:
         trials.check_loss()
         saved.begin(trials)
         trials.choose("own", lambda: anew(own, calls))
+        trials.tell = tell
         yield trials
 
 

@@ -275,3 +275,7 @@ class FoundRate:
             ModuleNotFoundError: if matplotlib is not installed.
         """
         return plots.rates(self, ax)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the text, and the plot where matplotlib is installed."""
+        return plots.in_notebook(self)

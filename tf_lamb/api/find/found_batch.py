@@ -7,9 +7,9 @@ from typing import Any
 from tf_lamb.api import plots
 from tf_lamb.api.find import reach
 from tf_lamb.api.find.found import told_by, training
-from tf_lamb.api.find.trials import AVERAGED
+from tf_lamb.api.find.trials import AVERAGED, accumulates
 from tf_lamb.core import search
-from tf_lamb.core.goodput.plan import Answer, Row
+from tf_lamb.core.goodput.plan import Answer, Row, duration
 from tf_lamb.core.recipes.recipe import Recipe
 from tf_lamb.core.recipes.transfer import EXPONENTS, transfer
 
@@ -68,18 +68,37 @@ class FoundBatch:
         """Micro-batches in an epoch of `fit`; an update goes on beyond its end."""
         return math.ceil(self.examples / (self.row.batch // self.row.accumulation))
 
+    @property
+    def _updates(self) -> int:
+        """Those of whole epochs."""
+        return self.epochs * self._calls // self.row.accumulation
+
+    @property
+    def _budget(self) -> float:
+        """What `find_rate` needs at this batch, its default at least."""
+        beside = math.ceil(AVERAGED / self.row.accumulation) if self.normalizes else 0
+        return max(0.5, search.least_budget(self.row.steps, 1, beside))
+
+    def _why_not_searched(self) -> str | None:
+        """Why `find_rate` cannot search the rate of this batch."""
+        row, name = self.row, type(self.optimizer).__name__
+        if row.steps < search.SHORTEST:
+            return f"{row.steps} steps are too few to search the rate in"
+        if row.accumulation > 1 and not accumulates(self.optimizer):
+            return f"{name} accumulates no gradients for the {row.accumulation} calls of an update"
+        return None
+
     def recipe(self) -> Recipe:
         """The baseline at this batch, by `recipes.transfer`; what that does not move stays."""
         name, config = type(self.optimizer).__name__, self.optimizer.get_config()
         decay = config.get("weight_decay") or None
         noise = self.answer.steps.noise
-        updates = self.epochs * self._calls // self.row.accumulation
         moved = transfer(
             self.batch_size,
             self.answer.baseline,
             self.learning_rate,
             examples=self.examples,
-            epochs=updates / math.ceil(self.examples / self.batch_size),  # these make as many
+            epochs=self._updates / math.ceil(self.examples / self.batch_size),  # these make as many
             baseline_epochs=self.baseline_epochs,
             optimizer=name if name in EXPONENTS else None,
             weight_decay=None if isinstance(decay, dict) else decay,  # a schedule
@@ -96,12 +115,11 @@ class FoundBatch:
         row, calls = self.row, self.row.accumulation
         if row.batch == self.answer.baseline:
             return f"# keep your run: {row.batch:,} is the batch that you have tuned"
-        if row.steps < search.SHORTEST:
-            return f"print(found.recipe())  # {row.steps} steps are too few to search the rate in"
+        if why := self._why_not_searched():
+            return f"print(found.recipe())  # {why}"
         more = f" micro_batch_size={row.batch // calls}," if calls > 1 else ""
-        beside = math.ceil(AVERAGED / calls) if self.normalizes else 0
-        if (budget := search.least_budget(row.steps, 1, beside)) > 0.5:  # its default
-            more += f" budget={budget},"
+        if self._budget > 0.5:
+            more += f" budget={self._budget},"
         given = ""
         if self.optimizer.get_config()["learning_rate"] != self.learning_rate:
             given = f", baseline_learning_rate={self.learning_rate}"
@@ -114,7 +132,40 @@ class FoundBatch:
         )
 
     def __str__(self) -> str:
-        return "\n".join([*self._short_runs(), self.timed, str(self.answer)])
+        return "\n".join([*self._short_runs(), self.timed, str(self.answer), *self._of_code()])
+
+    def _of_code(self):
+        """What becomes of the table's saving in whole epochs, and what the rate's search costs."""
+        answer = self.answer
+        if answer.deadline is not None and answer.by_deadline is None:
+            return
+        if (row := self.row).batch == answer.baseline:
+            return
+        of_base = answer.steps.at(answer.baseline)
+        base = of_base * answer.machine.seconds(answer.baseline, row.devices)
+        whole = self._updates * row.seconds
+        saved = f"{1 - whole / base:.0%} is saved" if whole < base else "nothing is saved"
+        if answer.deadline is not None and whole > 3600 * answer.deadline:
+            saved += ", and the deadline is missed"
+        yield (
+            f"in whole epochs, as code trains: {self.epochs}, {self._updates:,} steps, "
+            f"{duration(whole)}; batch {answer.baseline:,} takes {duration(base)}: {saved}"
+        )
+        if self.epochs > self.baseline_epochs:
+            yield (
+                f"{self.epochs} epochs in place of {self.baseline_epochs:g}: a model may overfit, "
+                "which short runs do not see; evaluate it on held-out examples"
+            )
+        if self.runs:
+            took = sum(run.made * answer.machine.seconds(run.batch, 1) for run in self.runs)
+            yield f"the short runs took about {duration(took)} of steps"
+        if why := self._why_not_searched():
+            yield f"find_rate cannot search here: {why}; recipe() has the rate of transfer"
+        else:
+            yield (
+                f"find_rate searches the rate here for {self._budget:g} of the run at most, "
+                f"{duration(self._budget * whole)}"
+            )
 
     def _short_runs(self):
         if not self.runs:
@@ -139,3 +190,7 @@ class FoundBatch:
             ModuleNotFoundError: if matplotlib is not installed.
         """
         return plots.batches(self.answer, ax)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the text, and the plot where matplotlib is installed."""
+        return plots.in_notebook(self)

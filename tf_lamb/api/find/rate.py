@@ -3,7 +3,6 @@
 import functools
 import math
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from tf_lamb.api.find.found import Answer, Candidate, FoundRate
 from tf_lamb.api.find.saved import Saved, settings
 from tf_lamb.api.find.trials import (
     NO_TEST_STEP,
+    Progress,
     Trials,
     accumulates,
     anew,
@@ -179,9 +179,7 @@ def make_find_rate(host: Any, ours: Any, schedules: Any):
                     f"{most / total:.2f} times the {total:,} steps of the real run; "
                     f"{read.held_out:,} examples are held out"
                 )
-                shown = sys.stdout.isatty() or "ipykernel" in sys.modules
-                # Into a file, one line when it is done.
-                run.bar = host.utils.Progbar(most, verbose=1 if shown else 2, unit_name="step")
+                run.bar = Progress(model, most, "step")
             made = _search(run, candidates, lengths)
         of_run = {
             "batch_size": batch_size, "train_steps": total, "warmup_steps": round(warmup * total),
@@ -223,7 +221,7 @@ class _Run:
 
     def _show(self, done):
         if self.bar:
-            self.bar.update(min(done, self.bar.target - 1))
+            self.bar.show(done)
 
 
 def _search(run, candidates, lengths):
@@ -245,7 +243,7 @@ def _search(run, candidates, lengths):
         trials, last = made[candidate.name]
         last.extend(_second_rung(run, candidate, trials, seen[candidate.name], second))
     if run.bar:
-        run.bar.update(run.bar.target)
+        run.bar.end()
     return made
 
 

@@ -52,6 +52,7 @@ class Trials:
         self.model, self.data, self.batch_size = model, data, batch_size
         self.calls = batch_size // (micro_batch_size or batch_size)
         self.seed, self.averaged = seed, averaged
+        self.tell: Callable[[int], None] | None = None  # of the examples of each step
 
     def __enter__(self) -> "Trials":
         import numpy as np
@@ -161,6 +162,8 @@ class Trials:
             loss = self._call(self.model.train_on_batch, micro)
         if not self._is_trained:
             self._check_trained()
+        if self.tell:
+            self.tell(self.batch_size)
         return loss
 
     def _check_trained(self):
@@ -374,6 +377,39 @@ def host_of(model: Any) -> Any:
     """The package of its Keras."""
     bases = [base.__module__.partition(".")[0] for base in type(model).__mro__]
     return sys.modules[next(name for name in bases if name in ("keras", "tf_keras"))]
+
+
+def is_watched() -> bool:
+    """Whether what is printed comes to a terminal or a notebook, and not into a file."""
+    return sys.stdout.isatty() or "ipykernel" in sys.modules
+
+
+class Progress:
+    """Keras's progress bar; in a file, one line when it is done.
+
+    Args:
+        model: Of the Keras.
+        most: That can be done.
+        unit: Of it.
+    """
+
+    def __init__(self, model: Any, most: int, unit: str):
+        verbose = 1 if is_watched() else 2
+        self._bar = host_of(model).utils.Progbar(most, verbose=verbose, unit_name=unit)
+        self._done = 0
+
+    def show(self, done: int) -> None:
+        """How far it is; not the end."""
+        self._done = min(done, self._bar.target - 1)
+        self._bar.update(self._done)
+
+    def add(self, more: int) -> None:
+        """So much more is done."""
+        self.show(self._done + more)
+
+    def end(self) -> None:
+        """It is done."""
+        self._bar.update(self._bar.target)
 
 
 def devices_of(model: Any) -> int:

@@ -272,11 +272,11 @@ def _measured(answer):
         "at least"
     )
     parts = [
-        f"{'at least ' if time.bound else ''}{_duration(time.alpha_c)} a micro-batch + "
-        f"{_duration(time.beta_c)} an example (worst residual {time.residual:.0%})"
+        f"{'at least ' if time.bound else ''}{duration(time.alpha_c)} a micro-batch + "
+        f"{duration(time.beta_c)} an example (worst residual {time.residual:.0%})"
     ]
     if time.update:
-        parts.append(f"{_duration(time.update)} an update")
+        parts.append(f"{duration(time.update)} an update")
     if max(answer.machine.devices) > 1:
         parts.append(f"network {time.network or 'not counted'}")
     yield ", ".join(parts)
@@ -293,7 +293,7 @@ def _table(answer):
         cells.append([
             f"{row.batch:,}", f"= {row.micro_batch:,} x {row.accumulation:,} x {row.devices:,}",
             f"{row.steps:,}", f"{row.examples:,}", f"{row.relative:.2f}x",
-            _duration(row.seconds), _duration(3600 * row.hours), _digits(row.device_hours),
+            duration(row.seconds), duration(3600 * row.hours), _digits(row.device_hours),
             *([f"{row.cost:,.2f}"] if priced else []), ", ".join(_notes(answer, row)),
         ])  # fmt: skip
     return table(cells, right=(0, *range(2, len(head) - 1)))
@@ -315,7 +315,7 @@ def _advice(answer):
         for row in answer.rows
         if row.devices == best.devices and row.hours <= NEAR * best.hours
     ]
-    low, high = (_duration(3600 * hours) for hours in best.between)
+    low, high = (duration(3600 * hours) for hours in best.between)
     where = f" on {best.devices}" if len(answer.machine.devices) > 1 else ""
     others = "no other batch is" if len(near) == 1 else f"{min(near):,} to {max(near):,} are"
     yield f"take {best.batch:,}{where}: {low} to {high}; {others} within {NEAR - 1:.0%} of its time"
@@ -333,7 +333,7 @@ def _advice(answer):
         yield f"no batch ends within {answer.deadline:g} hours"
 
 
-def _duration(seconds):
+def duration(seconds):
     """In ms, s, min or h."""
     for unit, size, most in (("ms", 1e-3, 1), ("s", 1, 120), ("min", 60, 7200)):
         if seconds < most:

@@ -159,6 +159,10 @@ class Drawable:
         """
         return core.plot_recipes(self, *others, over=over, ax=ax)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the text, and the plot where matplotlib is installed."""
+        return core.in_notebook(self)
+
 
 def _short(value) -> str:
     return str(float(f"{value:.6g}") if isinstance(value, float) else value)
