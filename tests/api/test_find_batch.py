@@ -1,11 +1,14 @@
 """`find_batch`: what it answers, what it leaves as it was, and what it refuses."""
 
 import math
+import re
+import sys
 
 import numpy as np
 import pytest
 from support.examples import run_example
-from support.frontends import FRONTENDS, every_frontend
+from support.frontends import FRONTENDS, every_frontend, on_tensorflow
+from support.notebooks import assert_shown
 
 import tf_lamb
 from tf_lamb.api.find import reach, seconds, trials
@@ -451,3 +454,87 @@ def test_it_is_drawn():
     ax = search(ours, linear(host), noise_scale=500, devices=(1, 4)).plot()
     labels = {line.get_label() for line in ax.lines}
     assert {"devices: 1", "devices: 4", "fastest"} <= labels
+
+
+def test_a_notebook_shows_the_table_and_the_plot():
+    host, ours = FRONTENDS["keras"]
+    pytest.importorskip("matplotlib")
+    assert_shown(search(ours, linear(host), noise_scale=500))
+
+
+def test_it_says_what_becomes_of_the_saving_in_whole_epochs():
+    """554 updates of 64 are 3 epochs, of 250 each; 16 takes 2 epochs of 1,000 in 26 ms each."""
+    host, ours = FRONTENDS["keras"]
+    how = {"noise_scale": 425}
+    lost = search(ours, linear(host), **how)
+    assert (lost.batch_size, lost.epochs) == (64, 3)
+    text = str(lost)
+    assert (
+        "as code trains: 3, 750 steps, 55.5 s; batch 16 takes 52 s: nothing is saved\n3 epochs in "
+        "place of 2: a model may overfit"
+    ) in text
+    assert text.endswith("searches the rate here for 0.5 of the run at most, 27.8 s")
+    fast = {"step_seconds": {16: 0.026, 256: 0.05}}
+    saved = search(ours, linear(host), **how, **fast)
+    share = 1 - saved.row.seconds * saved.recipe().train_steps / 52
+    assert f"batch 16 takes 52 s: {share:.0%} is saved" in str(saved) and share > 0.3
+    late = search(ours, linear(host), **how, deadline=41.5 / 3600)
+    assert "nothing is saved, and the deadline is missed" in str(late)
+    stays = search(ours, linear(host), noise_scale=1)
+    assert stays.batch_size == 16 and "whole epochs" not in str(stays)
+
+
+def test_it_says_where_the_rate_cannot_be_searched():
+    host, ours = FRONTENDS["keras"]
+    idle = {"step_seconds": {16: 0.026, 4096: 0.027}}
+    short = search(ours, linear(host), noise_scale=5000, baseline_epochs=1, **idle)
+    why = f"find_rate cannot search here: {short.row.steps} steps are too few to search the rate in"
+    assert why in str(short)
+    assert short.code.endswith(f"{short.row.steps} steps are too few to search the rate in")
+    more = search(ours, linear(host), noise_scale=500, **idle)
+    assert f"for {more._budget:g} of the run" in str(more) and more._budget > 0.5
+    assert f"budget={more._budget}," in more.code
+
+
+@on_tensorflow
+def test_an_optimizer_that_accumulates_nothing_is_not_told_to():
+    host, ours = FRONTENDS["tf_keras"]
+    how = {"noise_scale": 500, "micro_batch_size": 64, "deadline": 1.0}
+    found = search(ours, linear(host), **how)
+    assert found.row.accumulation > 1 and found.row.steps >= 32
+    assert "SGD accumulates no gradients for the" in str(found)
+    assert found.code.startswith("print(found.recipe())  # SGD accumulates no gradients")
+
+
+@every_frontend
+def test_its_price_is_told_before_and_a_bar_is_shown(frontend, monkeypatch, capsys):
+    """In a notebook; in a file there are lines alone, and nothing where it is not verbose.
+
+    Losses are planted: they fall with the examples since the start.
+    """
+    host, ours = FRONTENDS[frontend]
+    model, seen, start = linear(host), [], Trials.start
+
+    def train_on_batch(x, y, return_dict):
+        seen.append(len(x))
+        return {"loss": 1.0}
+
+    def test_on_batch(x, y, return_dict):
+        return {"loss": 1 / (100 + sum(seen)) + 1e-9 * y[0, 0]}
+
+    monkeypatch.setattr(model, "train_on_batch", train_on_batch)
+    monkeypatch.setattr(model, "test_on_batch", test_on_batch)
+    monkeypatch.setattr(Trials, "start", lambda self, *of: (seen.clear(), start(self, *of)))
+
+    def printed(**more):
+        told = {"baseline_epochs": 1, "large_batch_size": 64, "step_seconds": TIMES, **more}
+        ours.find_batch(model, quadratic(4000), **{**BASELINE, **told})
+        return capsys.readouterr().out
+
+    assert printed(verbose=0) == ""
+    before, after = printed().split("held out")
+    # 4,000 examples, half of them in 26 ms for 16, the others in 74 ms for 64.
+    assert "of the baseline, 5.56 s to " in before and "example" not in after
+    monkeypatch.setitem(sys.modules, "ipykernel", None)
+    shown = printed()
+    assert re.search(r"\d+/\d+.*s/example", shown) and "\nbatch 64, rate" in shown

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +11,12 @@ import pytest
 import scipy.sparse
 from support.examples import run_example
 from support.frontends import FRONTENDS, every_frontend, on_jax, on_tensorflow
+from support.notebooks import assert_shown
+from support.own_steps import stepping
 
 from tf_lamb.api.find import rate
 from tf_lamb.api.find.data import Examples
+from tf_lamb.api.find.found import training
 from tf_lamb.api.find.trials import Trials, anew
 from tf_lamb.core import search as search_of
 
@@ -479,7 +483,7 @@ def test_averages_of_batch_normalization_are_those_of_the_weights_that_are_judge
 
 
 def test_a_step_of_the_models_own_is_told_what_it_is_given():
-    """On JAX it takes the state, too, and in tf_keras (x, y) where there are no weights."""
+    """On JAX it takes the state, too."""
     host, ours = FRONTENDS["keras"]
     if host.backend.backend() == "jax":
         pytest.skip("a step of another signature")
@@ -492,7 +496,127 @@ def test_a_step_of_the_models_own_is_told_what_it_is_given():
     model = Model(inputs, host.layers.Dense(1)(inputs))
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match="Let it begin with x, y, sample_weight = keras.utils"):
+        search(ours, model, (*data(), np.ones(EXAMPLES)))
+
+
+def targets(of):
+    return of if isinstance(of, tuple) else (of, of)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "an array", "a PyDataset"])
+@every_frontend
+def test_steps_of_the_models_own_get_what_fit_gives_them(frontend, kind):
+    """(x, y), or x alone; the losses are those of Keras's steps on the same targets."""
+    host, ours = FRONTENDS[frontend]
+    x, y = data()
+
+    class Batches(getattr(host.utils, "PyDataset", None) or host.utils.Sequence):
+        def __len__(self):
+            return EXAMPLES // 50
+
+        def __getitem__(self, i):
+            return x[50 * i : 50 * i + 50]
+
+    def of_tuples(of):
+        (of,) = of if isinstance(of, tuple) else (of,)
+        return of, of
+
+    given, same, take, width = {
+        "arrays": ((x, y), (x, y), targets, 1),
+        "an array": (x, (x, x), targets, WIDTH),
+        "a PyDataset": (Batches(), batched(x), of_tuples, WIDTH),
+    }[kind]
+    losses = []
+    for of, steps in ((given, take), (same, None)):
+        model, read = stepping(host, steps, width), Examples(of)
+        with Trials(model, read, BATCH) as trials:
+            trials.choose("SGD", lambda: host.optimizers.SGD(1.0))
+            trials.start()
+            losses.append([trials.step(0.1), trials.step(0.1), *trials.judge()])
+            assert len(trials.epochs(next(read.batches(BATCH, 0)), steps=2, count=1)) == 1
+        assert "train_step" not in vars(model) and model.test_function is None
+        assert read.written == ("(x,)" if of is given and kind != "arrays" else "(x, y)")
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+@pytest.mark.once
+def test_code_passes_what_the_data_are():
+    assert "\nmodel.fit(x, y, batch_size=8, " in training(8, 2, "(x, y)")
+    assert "\nmodel.fit(x, batch_size=8, " in training(8, 2, "(x,)")
+
+
+@pytest.mark.parametrize("loss", [None, "mse"])
+@every_frontend
+def test_a_model_without_a_test_step_is_told_to_have_one(frontend, loss, monkeypatch):
+    """Its losses are 0 in Keras's evaluate: they would tell no rate from another."""
+    host, ours = FRONTENDS[frontend]
+    monkeypatch.setattr(Trials, "step", lambda *_: pytest.fail("a step was made"))
+    model = stepping(host, targets, evaluates=False, loss=loss)
+    with pytest.raises(ValueError, match="no test_step, .* give the model a test_step"):
         search(ours, model)
+    with pytest.raises(ValueError, match="no test_step, .* give the model a test_step"):
+        ours.find_batch(
+            model, data(), baseline_batch_size=16, baseline_epochs=8, large_batch_size=64,
+            step_seconds={16: 0.1, 64: 0.1}, verbose=False,
+        )  # fmt: skip
+
+
+def test_losses_that_no_training_moves_decide_nothing(monkeypatch):
+    """As those of a test_step that leaves out the weights; here they are planted."""
+    host, ours = FRONTENDS["keras"]
+    monkeypatch.setattr(Trials, "step", lambda *_: 1.0)
+    monkeypatch.setattr(Trials, "judge", lambda _: (0.5,) * 16)
+    with pytest.raises(ValueError, match="short runs end at the same losses, .* a test_step that"):
+        search(ours, linear(host), baseline_batch_size=BATCH)
+    with pytest.raises(ValueError, match="ends at the losses that it begins with, .* a test_step"):
+        ours.find_batch(
+            linear(host), data(), baseline_batch_size=16, baseline_epochs=8, large_batch_size=64,
+            step_seconds={16: 0.1, 64: 0.1}, verbose=False,
+        )  # fmt: skip
+
+
+@on_jax
+def test_devices_that_share_a_call_divide_it(stopped):
+    host, ours = FRONTENDS["keras"]
+    distribution = host.distribution
+    x, y = (np.concatenate([each, each])[:2090] for each in data())
+    read = Examples((x, y))
+    assert len(read.blocks[0][0]) == 13
+    distribution.set_distribution(
+        distribution.DataParallel(devices=distribution.list_devices()[:2])
+    )
+    try:
+        model = linear(host)
+        stopped(0)
+        with pytest.raises(KeyboardInterrupt):  # at the first step
+            search(ours, model, (x, y))
+        with Trials(model, Examples((x, y), devices=2), BATCH) as trials:
+            blocks = trials.data.blocks
+            assert {len(each) for each, _ in blocks} == {12}
+            wanted = [float(np.mean(each**2)) for _, each in blocks]  # weights are 0
+            np.testing.assert_allclose(trials.judge(), wanted, rtol=1e-5)
+        with pytest.raises(ValueError, match="A call has 33 examples, which 2 devices cannot"):
+            search(ours, model, (x, y), batch_size=33)
+        with pytest.raises(ValueError, match="16 held-out examples are too few .*; 32 are the"):
+            search(ours, model, (x[:160], y[:160]))
+        told = {"baseline_batch_size": 16, "baseline_epochs": 8, "large_batch_size": 64}
+        with pytest.raises(ValueError, match="among 2 devices, .*: pass step_seconds="):
+            ours.find_batch(model, (x, y), **told)
+    finally:
+        distribution.set_distribution(None)
+
+
+@every_frontend
+def test_steps_of_an_optimizer_that_averages_are_timed(frontend):
+    """On JAX a second `fit` of Keras's would donate a weight and its average, one buffer, twice."""
+    host, _ = FRONTENDS[frontend]
+    model = linear(host)
+    with Trials(model, Examples(data()), BATCH) as trials:
+        trials.choose("Adam", lambda: host.optimizers.Adam(1.0, use_ema=True))
+        trials.start()
+        batch = next(trials.data.batches(BATCH, 0))
+        for _ in range(2):
+            assert len(trials.epochs(batch, steps=2, count=1)) == 1
 
 
 def test_a_model_with_another_optimizer_is_refused():
@@ -672,8 +796,8 @@ def test_a_search_that_fails_at_its_first_call_leaves_everything_as_it_was():
     assert_equal(before, [np.asarray(v) for m in model.metrics for v in m.variables])
 
 
-def batched():
-    x, y = data()
+def batched(both=None):
+    x, y = data() if both is None else (both, both)
     return [(x[i : i + 50], y[i : i + 50]) for i in range(0, EXAMPLES, 50)]
 
 
@@ -859,9 +983,11 @@ def test_what_cannot_be_searched_is_refused_before_any_step():
     refuses(ValueError, "AdaScale sets the rate itself", of=linear(host, ada))
     scaled = host.optimizers.LossScaleOptimizer(ada)
     refuses(ValueError, "AdaScale sets the rate itself", of=linear(host, scaled))
-    for arrays in ([x, y], {"x": x, "y": y}, x):
+    for arrays in ([x, y], {"x": x, "y": y}):
         with pytest.raises(TypeError, match=r"of arrays: write data=\(x, y\)"):
             search(ours, model, arrays)
+    with pytest.raises(ValueError, match=r"as its loss needs targets: pass data=\(x, y\)"):
+        search(ours, model, x)
     with pytest.raises(ValueError, match="data holds no batch"):
         search(ours, model, [])
     with pytest.raises(ValueError, match="holds arrays of 1 and 8 rows, .* call batch"):
@@ -948,6 +1074,15 @@ def test_it_is_drawn():
     labels = [line.get_label() for line in found.plot().lines]
     assert any("Adam" in label for label in labels)
     assert any("found" in label for label in labels)
+
+
+def test_a_notebook_shows_the_table_and_the_plot(monkeypatch):
+    host, ours = FRONTENDS["keras"]
+    pytest.importorskip("matplotlib")
+    found = search(ours, linear(host), budget=0.3)
+    assert_shown(found)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert found._repr_html_().endswith("</pre>")
 
 
 @every_frontend

@@ -6,6 +6,7 @@ import sys
 import matplotlib
 import numpy as np
 import pytest
+from support.notebooks import assert_shown
 
 from tf_lamb.api.callbacks import AutoWarmup, NoiseScale, TrustRatios
 from tf_lamb.api.optimizers.observation import Observation
@@ -168,6 +169,15 @@ def test_with_nothing_to_draw_yet_all_say_the_same(make):
     with pytest.raises(ValueError, match=words):
         make().plot()
     assert not plt.get_fignums()
+
+
+@pytest.mark.parametrize("stages", [False, True])
+def test_a_notebook_shows_the_text_of_a_recipe_and_its_plot(stages, monkeypatch):
+    recipe = recipes.sqrt_scaling(1024, 256, 1e-3, 0, examples=65536, epochs=10)
+    recipe = recipes.growing(recipe, 4096) if stages else recipe
+    assert_shown(recipe)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert recipe._repr_html_().endswith("</pre>")
 
 
 @pytest.mark.parametrize("make", FULL)

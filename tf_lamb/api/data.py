@@ -106,6 +106,8 @@ def source(name: str, data: Any) -> "Arrays | Batches":
 class Arrays:
     """Arrays of one length."""
 
+    is_py_dataset = False
+
     def __init__(self, name: str, data: tuple):
         import numpy as np
 
@@ -183,7 +185,7 @@ class Batches:
     """Batches that can be read again."""
 
     def __init__(self, name: str, data: Any):
-        self._is_py_dataset = hasattr(type(data), "num_batches")  # of Keras 3
+        self.is_py_dataset = hasattr(type(data), "num_batches")  # of Keras 3
         self._is_list = hasattr(data, "__getitem__") and hasattr(data, "__len__")
         if not self._is_list and (not hasattr(data, "__iter__") or iter(data) is data):
             raise TypeError(
@@ -198,7 +200,7 @@ class Batches:
     def count(self) -> int:
         """The examples of a pass, which is read where its batches may differ in size."""
         try:
-            batches = self._data.num_batches if self._is_py_dataset else len(self._data)
+            batches = self._data.num_batches if self.is_py_dataset else len(self._data)
         except (TypeError, NotImplementedError):
             batches = None
         if batches is None:  # or a PyDataset without end
@@ -256,7 +258,7 @@ class Batches:
         it would be.
         """
         first, skipped = divmod(start, examples)
-        made = _of_a_py_dataset if self._is_py_dataset else _as_given
+        made = _of_a_py_dataset if self.is_py_dataset else _as_given
 
         def passes():
             for number in itertools.count():

@@ -29,6 +29,7 @@ class Examples:
         examples: How many a pass over `data` has.
         training: How many of them are not held out.
         blocks: The held-out examples, in `BLOCKS` batches of one size.
+        is_py_dataset: Whether it is one, whose inputs alone `fit` of Keras 3 leaves in a tuple.
         written: The data as a line of code has them.
 
     Raises:
@@ -71,6 +72,7 @@ class Examples:
         cuts = [slice(i * part, (i + 1) * part) for i in range(BLOCKS)]
         self.blocks = [mapped(lambda each, cut=cut: each[cut], held) for cut in cuts]
         self.held_out = part * BLOCKS
+        self.is_py_dataset = self._source.is_py_dataset
         self.written = "(x, y)" if len(held) > 1 else "(x,)"
 
     def batches(self, size: int, seed: int) -> Iterator[tuple]:

@@ -66,7 +66,8 @@ class Trials:
             np.random.get_state(),
             {name: vars(model)[name] for name in SET_BY_FIT + STEPS if name in vars(model)},
         )
-        vars(model).update({name: _as_in_fit(getattr(model, name)) for name in STEPS})
+        wrapped = {name: _as_in_fit(getattr(model, name), self.data) for name in STEPS}
+        vars(model).update(wrapped)
         model.test_function = None
         self._variables = self._state()
         self._values = _copies(self._variables)
@@ -321,14 +322,15 @@ class Trials:
             ) from error
 
 
-def _as_in_fit(step: Callable) -> Callable:
+def _as_in_fit(step: Callable, read: Examples) -> Callable:
     """A model's step, which is given what `fit` gives it: x, (x, y) or (x, y, sample_weight)."""
 
     def taking(*given):
         *state, data = given
         if isinstance(data, tuple):
             data = tuple(each for each in data if each is not None)
-            if len(data) == 1 and not isinstance(data[0], (list, tuple)):
+            kept = (list, tuple) if not read.is_py_dataset else object
+            if len(data) == 1 and (isinstance(data[0], dict) or not isinstance(data[0], kept)):
                 data = data[0]
         return step(*state, data)
 
