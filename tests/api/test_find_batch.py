@@ -524,6 +524,7 @@ def test_its_price_is_told_before_and_a_bar_is_shown(frontend, monkeypatch, caps
 
     monkeypatch.setattr(model, "train_on_batch", train_on_batch)
     monkeypatch.setattr(model, "test_on_batch", test_on_batch)
+    monkeypatch.setattr(Trials, "_check_trained", lambda _: None)
     monkeypatch.setattr(Trials, "start", lambda self, *of: (seen.clear(), start(self, *of)))
 
     def printed(**more):

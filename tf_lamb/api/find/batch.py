@@ -147,7 +147,8 @@ def find_batch(
     length = round(PART * total)
     if searches:
         _check_large(large, base, read.training, total, large_batch_size is None)
-    step_time, largest, sizes = None, micro_batch_size or base, None
+    step_time, largest = None, micro_batch_size or base
+    sizes: list[int] = []
     if step_seconds is not None:
         given = dict(step_seconds)
         step_time = time.fit(list(given), list(given.values()))
