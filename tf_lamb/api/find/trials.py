@@ -66,12 +66,12 @@ class Trials:
             np.random.get_state(),
             {name: vars(model)[name] for name in SET_BY_FIT + STEPS if name in vars(model)},
         )
-        wrapped = {name: _as_in_fit(getattr(model, name), self.data) for name in STEPS}
-        vars(model).update(wrapped)
-        model.test_function = None
         self._variables = self._state()
         self._values = _copies(self._variables)
+        wrapped = {name: _as_in_fit(getattr(model, name), self.data) for name in STEPS}
         try:
+            vars(model).update(wrapped)
+            model.test_function = None
             self._evaluate_first()
         except BaseException:
             self.__exit__()
@@ -328,10 +328,11 @@ def _as_in_fit(step: Callable, read: Examples) -> Callable:
     def taking(*given):
         *state, data = given
         if isinstance(data, tuple):
-            data = tuple(each for each in data if each is not None)
-            kept = (list, tuple) if not read.is_py_dataset else object
-            if len(data) == 1 and (isinstance(data[0], dict) or not isinstance(data[0], kept)):
-                data = data[0]
+            while data[1:] and data[-1] is None:
+                data = data[:-1]
+            in_tuple = read.is_py_dataset and not isinstance(data[0], dict)
+            if len(data) == 1 and not (in_tuple or isinstance(data[0], (list, tuple))):
+                (data,) = data
         return step(*state, data)
 
     return taking
