@@ -25,6 +25,7 @@ class Scalars(NamedTuple):
     ema_overwrites: Any  # whether the averages replace the weights after this step
     decay: Any = None  # weight decay, where it follows a schedule
     micro_batches: Any = None  # those that have been added up, where an update takes ever more
+    is_searching: Any = False  # whether a loss scale is, so that a step that overflows is no fault
 
 
 class Slot(NamedTuple):

@@ -93,7 +93,8 @@ def take(variable, value):
 
 def is_deleted(variable):
     """Whether a failed JAX step has donated this variable's buffer."""
-    return variable._value is None
+    value = variable._value
+    return value is None or (hasattr(value, "is_deleted") and value.is_deleted())
 
 
 def check_model(optimizer):

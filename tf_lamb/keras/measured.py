@@ -18,7 +18,7 @@ from keras import ops
 
 from tf_lamb.api.noise.adascale import Rate
 from tf_lamb.api.variables import is_overwritten
-from tf_lamb.keras import host, processes
+from tf_lamb.keras import host, loss_scale, processes
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
 
@@ -33,6 +33,7 @@ class MeasuringOptimizer(host.HostOptimizer):
     _deserialize = staticmethod(keras.saving.deserialize_keras_object)
 
     def _wrap(self, inner, name):
+        loss_scale.have_wrappers_leave_ours_alone()
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = inner
         if keras.backend.backend() == "tensorflow":

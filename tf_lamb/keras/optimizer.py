@@ -15,8 +15,8 @@ from tf_lamb.api.optimizers.observation import UNSEEN
 from tf_lamb.api.variables import is_overwritten
 from tf_lamb.core import accumulation
 from tf_lamb.core.plan import Plan
-from tf_lamb.core.step import State, Stored
-from tf_lamb.keras import host, processes, saved, schedules, sharding, update
+from tf_lamb.core.step import NONFINITE, TAKEN, State, Stored
+from tf_lamb.keras import host, loss_scale, processes, saved, schedules, sharding, update
 
 
 class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
@@ -28,6 +28,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     _replicas = 1  # whose gradients are not summed yet, on JAX
 
     def __init__(self, learning_rate, **arguments):
+        loss_scale.have_wrappers_leave_ours_alone()
         settings = self._settings_of(arguments)
         schedule = keras.optimizers.schedules.LearningRateSchedule
         learning_rate = settings_.learning_rate(learning_rate, schedule)
@@ -57,14 +58,23 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             self._has_averages = self.add_variable((), dtype="int32", name="has_averages")
         if self.gradient_accumulation_steps:
             self._micro_step = self.add_variable((), dtype="int32", name="micro_step")
-        if self._guard.is_on:
-            self._guard.counter = self.add_variable((), dtype="int32", name="skipped_steps")
+        self._count_skipped()
         if window := self._guard.window:
             self._guard.norms = self.add_variable((window,), dtype="float32", name="gradient_norms")
             self._guard.spiked = self.add_variable((), dtype="int32", name="spiked_steps")
         self._make_observed()
         self._update = self._make_update()
         self._set_weights_of_files()
+
+    def _count_skipped(self):
+        if self._guard.is_on and self._guard.counter is None:
+            self._guard.counter = self.add_variable((), dtype="int32", name="skipped_steps")
+
+    def take_loss_scale(self, move, scale):
+        """Has a dynamic loss scale move once an update, which is skipped where it is too large."""
+        self._guard.scaled(move, scale)
+        if self.built:
+            self._count_skipped()
 
     def _add_slots(self, index, variable):
         if is_overwritten(variable):
@@ -182,7 +192,9 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def _count(self, trained, became):
         """Only updates are counted: neither a micro-step before one, nor a step that is skipped."""
         due = self._is_update()
-        stepped = due & ~ops.cast(became, "bool")  # 0 is taken
+        stepped = due & ops.equal(became, TAKEN)
+        if self._guard.move_scale:
+            self._guard.move_scale(due, ops.equal(became, NONFINITE))
         iterations = host.native(self._iterations)
         iterations.assign_sub(1 - ops.cast(stepped, iterations.dtype))  # Keras adds 1, always
         if steps := self.gradient_accumulation_steps:

@@ -4,16 +4,11 @@ Seams into Keras 3 (3.12.0 to 3.15.1):
     `save_own_variables`, `load_own_variables`: what an error in them says reaches the user.
     `build` on no variables, then `set_weights`: what Keras's HDF5 loader calls. Keras's own
         optimizers are then built on nothing, and lose their slots.
-    `LossScaleOptimizer`, which saves and loads the variables of what is inside with its own, by
-        position: before an optimizer of ours can refuse them. From the first of ours on, it does so
-        for others only. Its own are the first in files of before. And of HDF5's weights it sets its
-        own alone, though those of what is inside come with them.
     `_trackable_children`, `_handle_deferred_dependencies` of TensorFlow (2.20), which Keras's
         optimizers have there.
 """
 
 import contextlib
-import functools
 
 import keras
 from keras import ops
@@ -39,10 +34,6 @@ class Saved:
     """Between an optimizer and Keras's base class: state is known by name, not by position."""
 
     _early_weights = ()  # from Keras's HDF5 loader, which sets them before the build
-
-    def __init__(self, *args, **kwargs):
-        _have_loss_scales_saved_alone()
-        super().__init__(*args, **kwargs)
 
     def _named_state(self):
         return named.of(self)
@@ -89,38 +80,3 @@ class Saved:
             return
         named.check_count(self.name, weights, self._variables, self.variables)
         super().set_weights([ops.copy(ops.convert_to_tensor(w)) for w in weights])
-
-
-_SCALE = ("step_counter", "dynamic_scale")  # what a loss scale is; the learning rate is not its own
-
-
-def _save_scale(wrapper, store):
-    if wrapper.built:
-        for name in _SCALE:
-            store[name] = ops.convert_to_numpy(getattr(wrapper, name))
-
-
-def _load_scale(wrapper, store):
-    if not wrapper.built:
-        return
-    own, keys = wrapper._variables, list(store.keys())
-    for name in _SCALE:
-        variable = getattr(wrapper, name)
-        if name not in keys:  # of before, with all that is inside; 4 are of what was not built
-            name = str(next(i for i, each in enumerate(own) if each is variable))
-        if name in _SCALE or len(keys) > len(own):
-            variable.assign(_read(store[name]))
-
-
-def _set_weights(wrapper, weights):
-    keras.optimizers.Optimizer.set_weights(wrapper, weights)
-    wrapper.inner_optimizer.set_weights(weights[len(wrapper._variables) :])
-
-
-@functools.cache
-def _have_loss_scales_saved_alone():
-    host = keras.optimizers.LossScaleOptimizer
-    inside = functools.partial(named.where_inside, Saved)
-    host.save_own_variables = inside(_save_scale, host.save_own_variables)
-    host.load_own_variables = inside(_load_scale, host.load_own_variables)
-    host.set_weights = inside(_set_weights, host.set_weights)

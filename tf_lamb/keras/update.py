@@ -11,7 +11,7 @@ from keras import ops
 
 from tf_lamb.core import spikes, stacks, step
 from tf_lamb.core.plan import paths_of
-from tf_lamb.core.step import TAKEN
+from tf_lamb.core.step import NONFINITE, SPIKE, TAKEN
 from tf_lamb.keras import host, namespace, sharding
 
 
@@ -49,11 +49,12 @@ class Update(step.Update):
             return count(TAKEN)
         skipped = scalars.is_update & ~ops.all(finite)
         self._skip(skipped, finite, state, scalars, paths_of(plan))
+        became = ops.where(skipped, NONFINITE, TAKEN)
         if not state.spikes:
-            return count(skipped)
+            return count(became)
         counter = state.spikes[1]
         counter.assign_add(ops.cast(spike, counter.dtype))
-        return count(skipped | spike)
+        return count(ops.where(spike, SPIKE, became))
 
     @staticmethod
     def _made_whole(gradient, weight):
@@ -158,7 +159,8 @@ class Update(step.Update):
         if host.concrete_bool(skipped):  # in a program that JAX traces nobody knows
             self.tell(*map(ops.convert_to_numpy, (scalars.t - 1, count)))
         if self.refusal:
-            host.refuse(skipped, finite, self.refusal, paths)
+            refused = ops.logical_and(skipped, ops.logical_not(scalars.is_searching))
+            host.refuse(refused, finite, self.refusal, paths)
 
     def _apply(self, plan, gradients, state, scalars, chosen=_new):
         gradients = self.clip(gradients)

@@ -49,12 +49,13 @@ def count_skipped(skipped, step=None, tell=None):
         tf.py_function(tell, [step, skipped], [])
 
 
-def refuse_nonfinite(finite, refusal, paths):
+def refuse_nonfinite(finite, refusal, paths, unless):
     """An operation that raises, unless all is finite; in a step that XLA compiles whole, none."""
     if _is_compiled_whole():
         return tf.no_op()
     nonfinite = tf.boolean_mask(tf.constant(paths), tf.logical_not(finite))
-    return tf.debugging.Assert(tf.reduce_all(finite), [refusal, nonfinite], summarize=10)
+    is_right = tf.reduce_all(finite) | unless
+    return tf.debugging.Assert(is_right, [refusal, nonfinite], summarize=10)
 
 
 def _is_compiled_whole():
@@ -167,7 +168,8 @@ class Update(step.Update):
         finite = are_finite(gradients)
         refused = []
         if self.refusal:
-            refused = [refuse_nonfinite(finite, self.refusal, paths_of(plan))]
+            paths, unless = paths_of(plan), scalars.is_searching
+            refused = [refuse_nonfinite(finite, self.refusal, paths, unless)]
         apply = functools.partial(self._apply, plan, gradients, state, scalars)
         skip = functools.partial(count_skipped, state.skipped[0], scalars.t - 1, self.tell)
         with tf.control_dependencies(refused):

@@ -88,10 +88,9 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def take_loss_scale(self, scale):
         """Has a dynamic loss scale move once an update, which is skipped where it is too large."""
-        self._guard.scaled(host.take_over_scale(scale))
+        self._guard.scaled(host.take_over_scale(scale), scale)
         if getattr(self, "_built", False):
             self._count_skipped()
-            self._update.refusal = self._guard.refusal
 
     def _add_slots(self, index, variable):
         is_double = host.native(variable).dtype == tf.float64

@@ -216,6 +216,15 @@ class StopAtScaleInvariantStep(Callback):
         if self._is_due():
             self._read()
 
+    def on_train_end(self, logs=None):
+        """Warns where training ends for another reason."""
+        super().on_train_end(logs)
+        if (spent := self._optimizer.scale_invariant_steps) < self.steps:
+            warn(
+                f"StopAtScaleInvariantStep: training has ended after {spent:,.1f} of "
+                f"{self.steps:,} scale-invariant steps: give fit more epochs."
+            )
+
     def _read_now(self):
         if self._optimizer.scale_invariant_steps >= self.steps:
             self.model.stop_training = True

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_lamb.api.optimizers import named
+from tf_lamb.api.optimizers.guard import warn_if_waiting
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.optimizers.settings import Patterns
-from tf_lamb.api.variables import is_overwritten, names_of, path_of, step_of, unwrapped
+from tf_lamb.api.variables import as_int, is_overwritten, names_of, path_of, step_of, unwrapped
 from tf_lamb.core import checks, noise
 from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import groups_of
@@ -163,6 +164,7 @@ class MeasureNoise(Wrapper):
     _gathers = False  # whether each replica adds up its own; an update finds the sums
     _summed: Callable  # per-replica gradients -> their sums over replicas
     _assign: Callable  # variables and values, on every replica
+    _ended_at = 0  # updates at the end of the last `fit`
 
     def __init__(
         self, inner: Any, *, groups: Patterns = None, smoothing: float = 0.99,
@@ -192,6 +194,16 @@ class MeasureNoise(Wrapper):
                 "saved with it loads with compile=False."
             )
         return super().from_config(config, custom_objects)
+
+    def finalize_variable_values(self, var_list):
+        """See base class; the host's own optimizers do not say that they have made no update."""
+        super().finalize_variable_values(var_list)
+        if isinstance(self.inner_optimizer, Layerwise) or self._state is None:
+            return
+        before, self._ended_at = self._ended_at, self.updates
+        if self._ended_at == before:
+            waiting = as_int(self._state["micro_step"])
+            warn_if_waiting(self.inner_optimizer.name, waiting, self.micro_batches)
 
     @property
     def group_names(self) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ class Guard:
         window: how many norms are kept to tell a spike; 0 if no spike is skipped.
         norms, spiked: the variables of these norms, the latest last, and of the number of spikes.
         weights: what the optimizer trains, once it is built.
-        move_scale: called once an update, with whether it was skipped; None without a loss scale.
+        move_scale: moves a dynamic loss scale by what became of an update; None without one.
     """
 
     def __init__(self, name: str, on_nonfinite: str, on_spike: tuple[int, float] | None):
@@ -38,6 +38,7 @@ class Guard:
         self.norms: Any = None
         self.spiked: Any = None
         self.move_scale: Callable | None = None
+        self._scale: Callable = lambda: 0.0
         self.is_on = on_nonfinite != "propagate"
         self.refusal = (
             f"{name}: gradients are not finite, and on_nonfinite asks to raise. The step was "
@@ -50,12 +51,17 @@ class Guard:
         self.weights: Sequence = ()
         self._reported = 0  # skipped steps that a warning has counted
         self._reported_spikes = 0
+        self._steps = self._tried = 0  # at the end of the last `fit`: taken, and with those skipped
         # The step that is tried again and again, and how many were skipped before it.
         self._streak = (-1, 0)
 
-    def scaled(self, move_scale: Callable) -> None:
+    def scaled(self, move_scale: Callable, scale: Callable) -> None:
         """Under a dynamic loss scale, which is found by steps that overflow: all are skipped."""
-        self.is_on, self.refusal, self.move_scale = True, None, move_scale
+        self.is_on, self.move_scale, self._scale = True, move_scale, scale
+
+    def is_searching(self) -> Any:
+        """Whether a loss scale may be what overflows: at 1 and below, the gradients do."""
+        return self._scale() > 1
 
     @property
     def counters(self) -> list:
@@ -88,36 +94,40 @@ class Guard:
         pairs = zip(floats, finite(floats) if floats else [], strict=True)
         return [names[key(v)] for v, ok in pairs if not ok]
 
-    def warn_if_skipped(self, steps: Callable[[], int], nonfinite: Callable[[], list]):
-        """Warns of skipped steps, unless that was done or a loss scale is found by them.
-
-        Called at the end of `fit`.
+    def warn_at_end(self, steps: int, waiting: int, each: int, nonfinite: Callable[[], list]):
+        """Warns, at the end of `fit`, of what it has not trained, unless that was done.
 
         Args:
-            steps: gives those that were taken; asked only where there is something to tell.
-            nonfinite: gives the weights that are not finite; asked as seldom.
+            steps: those that were taken.
+            waiting: micro-batches of an update that is not due yet.
+            each: how many such an update takes.
+            nonfinite: gives the weights that are not finite; asked only where steps were skipped.
         """
+        tried = self._tried
+        self._warn_if_skipped(steps, nonfinite)
+        self._warn_if_spiked(steps)
+        self._steps, self._tried = steps, steps + self._reported + self._reported_spikes
+        if self._tried == tried:
+            warn_if_waiting(self._name, waiting, each)
+
+    def _warn_if_skipped(self, steps, nonfinite):
+        """Not of those by which a loss scale is found, if others were taken."""
         skipped = self.skipped
-        if skipped != self._reported and not self.move_scale:
+        if skipped != self._reported and not (self.is_searching() and steps > self._steps):
             cause = ADVICE if nonfinite() else f"{FINITE} {ADVICE}"
             warn(
-                f"{self._name}: of {skipped + steps():,} steps, {skipped:,} have been skipped "
+                f"{self._name}: of {skipped + steps:,} steps, {skipped:,} have been skipped "
                 "because their gradients were not finite. The loss that fit shows may hide it; "
                 "the callback tf_lamb.DivergenceReport() ends a run where they are many. "
                 f"{cause}"
             )
         self._reported = skipped
 
-    def warn_if_spiked(self, steps: Callable[[], int]):
-        """Warns of steps that were skipped as spikes, unless that was done; at the end of `fit`.
-
-        Args:
-            steps: gives those that were taken.
-        """
+    def _warn_if_spiked(self, steps):
         spiked = as_int(self.spiked) if self.spiked is not None else 0
         if spiked != self._reported_spikes:
             warn(
-                f"{self._name}: of {steps() + self.skipped + spiked:,} steps, {spiked:,} have been "
+                f"{self._name}: of {steps + self.skipped + spiked:,} steps, {spiked:,} have been "
                 "skipped because their gradient was a spike: longer than the mean of "
                 f"{self.window} steps by more than {self.deviations:g} deviations. If they are "
                 "many, raise the deviations in on_spike, or lower the learning rate."
@@ -139,6 +149,16 @@ class Guard:
                 f"{self._name}: the last {MANY} steps were all skipped, because their gradients "
                 f"were not finite: since step {step:,} nothing is trained. {ADVICE}"
             )
+
+
+def warn_if_waiting(name: str, waiting: int, each: int):
+    """Warns of a `fit` without an update, if micro-batches wait for the rest of theirs."""
+    if waiting:
+        warn(
+            f"{name}: fit has changed no weight, for it has made no update: one takes {each:,} "
+            f"batches (gradient_accumulation_steps), and {waiting:,} have come. They count in the "
+            "next fit. Train on more batches, or take fewer of them for an update."
+        )
 
 
 def guarded(optimizer):

@@ -12,8 +12,8 @@ from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard
 from tf_lamb.api.optimizers.observation import UNSEEN, Observation, Observer
 from tf_lamb.api.optimizers.settings import Settings, hyperparameters, undo_float32_rounding
-from tf_lamb.api.variables import as_int, names_of, path_of, step_of, value_of
-from tf_lamb.core import checks, recipes, schedules
+from tf_lamb.api.variables import as_int, names_of, path_of, step_of, value_of, waiting_in
+from tf_lamb.core import accumulation, checks, recipes, schedules
 from tf_lamb.core import plan as plans
 from tf_lamb.core.accumulation import Stages
 from tf_lamb.core.messages import warn
@@ -378,6 +378,7 @@ class Layerwise:
             ema_overwrites=xp.equal(t % frequency, 0) if frequency else xp.convert_to_tensor(False),
             decay=xp.convert_to_tensor(decay(self.iterations)) if callable(decay) else None,
             micro_batches=self._micro_step + 1 if self._growing else None,
+            is_searching=self._guard.is_searching(),
         )
 
     def finalize_variable_values(self, var_list: Any) -> None:
@@ -385,8 +386,10 @@ class Layerwise:
         warn_if_past_schedule_end(self, lambda: step_of(self))
         if named.has_averages(self):
             self._overwrite_model_variables_with_average_value(var_list)
-        self._guard.warn_if_skipped(lambda: step_of(self), self.nonfinite_weights)
-        self._guard.warn_if_spiked(lambda: step_of(self))
+        step, each = step_of(self), self.gradient_accumulation_steps or 1
+        if stages := self._growing:
+            each = accumulation.batches(stages, step, 1)
+        self._guard.warn_at_end(step, waiting_in(self), each, self.nonfinite_weights)
         self._warn_at_end()
 
     def _warn_at_end(self):

@@ -12,7 +12,7 @@ so that an optimizer of other options, or on another backend, takes what it has 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tf_lamb.api.variables import as_int
+from tf_lamb.api.variables import as_int, unwrapped
 from tf_lamb.core.messages import warn
 
 _NO_SLOTS = ("average", "master", "accumulator")  # no slots of a rule
@@ -130,11 +130,11 @@ def children(state: State, others: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def where_inside(kind: type, own: Callable, others: Callable) -> Callable:
-    """A method of a wrapper: `own` where the optimizer inside is of that kind, else `others`."""
+    """A method of a wrapper: `own` where an optimizer inside is of that kind, else `others`."""
 
-    def method(wrapper, *arguments):
-        chosen = own if isinstance(wrapper.inner_optimizer, kind) else others
-        return chosen(wrapper, *arguments)
+    def method(wrapper, *arguments, **named):
+        chosen = own if isinstance(unwrapped(wrapper, kind), kind) else others
+        return chosen(wrapper, *arguments, **named)
 
     return method
 
