@@ -273,9 +273,11 @@ def test_training_stops_when_the_steps_are_spent(frontend, tmp_path):
 @every_frontend
 def test_a_look_now_and_then_stops_late(frontend):
     model = regression(frontend, scaled(frontend, 2, scale=1.0), run_eagerly=True)
-    stop = FRONTENDS[frontend][1].StopAtScaleInvariantStep(3, every=8)
-    fit(model, epochs=5, callbacks=[stop])
+    kind = FRONTENDS[frontend][1].StopAtScaleInvariantStep
+    fit(model, epochs=5, callbacks=[kind(3, every=8)])
     assert model.optimizer.scale_invariant_steps == 4  # 8 batches are 4 updates
+    with pytest.warns(UserWarning, match=r"has ended after [68]\.0 of 1,000 scale-invariant steps"):
+        fit(model, epochs=1, callbacks=[kind(1000)])
 
 
 @every_frontend

@@ -127,6 +127,22 @@ def test_readings_tell_how_precise_the_last_one_is(frontend):
     assert watch._averages[-1] == model.optimizer.averages() and len(watch._averages) < 10
 
 
+@pytest.mark.parametrize("name", ["MeasureNoise", "AdaScale"])
+@every_frontend
+def test_a_fit_whose_parts_are_equal_says_that_it_measured_no_noise(frontend, name, capsys):
+    """As where one batch is trained on again and again."""
+    ours = FRONTENDS[frontend][1]
+    inner = ours.LARS(0.1, gradient_accumulation_steps=2)
+    own = ours.AdaScale(inner, 2.0) if name == "AdaScale" else ours.MeasureNoise(inner)
+    model = regression(frontend, lambda: own)
+    x = np.ones((8, 2), "float32")
+    watch = ours.NoiseScale(batch_size=16, every=1)
+    model.fit(x, 3 * x, batch_size=8, epochs=8, verbose=0, callbacks=[watch])
+    assert watch.history["noise_scale"][1:] == [0.0] * 4  # the first reading is before an update
+    assert np.isnan(watch.standard_error())
+    assert "No noise was measured" in capsys.readouterr().out
+
+
 @every_frontend
 def test_a_second_model_has_readings_of_its_own(frontend):
     """Though its only reading comes at the step of the first one's."""

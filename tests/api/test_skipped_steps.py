@@ -89,6 +89,42 @@ def test_many_skipped_in_a_row_warn_at_once_and_once(frontend):
     assert "since step 1 nothing is trained" in told
 
 
+def fit(model, batches, epochs=1):
+    x = np.random.default_rng(0).normal(size=(4 * batches, 3)).astype("float32")
+    model.fit(x, x[:, :1], batch_size=4, epochs=epochs, verbose=0)
+
+
+@pytest.mark.parametrize("kind", ["alone", "growing", "MeasureNoise", "AdaScale", "of the host"])
+@every_frontend
+def test_a_fit_without_an_update_says_so(frontend, kind):
+    host, ours = FRONTENDS[frontend]
+    steps = {0: 8, 5: 16} if kind == "growing" else 8
+    if kind == "of the host":
+        if frontend == "tf_keras":
+            pytest.skip("its own optimizers do not accumulate")
+        made = ours.MeasureNoise(
+            host.optimizers.SGD(0.1, name="it", gradient_accumulation_steps=steps)
+        )
+    else:
+        made = ours.LARS(0.1, name="it", gradient_accumulation_steps=steps)
+        around = {"MeasureNoise": ours.MeasureNoise, "AdaScale": lambda own: ours.AdaScale(own, 8)}
+        made = around.get(kind, lambda own: own)(made)
+    model = host.Sequential([host.layers.Input((3,)), host.layers.Dense(1)])
+    model.compile(made, "mse", run_eagerly=BACKEND == "tensorflow")
+    before = model.get_weights()
+    with pytest.warns(
+        UserWarning, match="it: fit has changed no weight.* 8 batches .* 6 have come"
+    ):
+        fit(model, 3, epochs=2)
+    assert all((a == b).all() for a, b in zip(before, model.get_weights(), strict=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        fit(model, 3)  # they count; one more waits
+    assert any((a != b).any() for a, b in zip(before, model.get_weights(), strict=True))
+    with pytest.warns(UserWarning, match="it: fit has changed no weight.* 3 have come"):
+        fit(model, 2)
+
+
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="XLA by TensorFlow")
 def test_a_program_of_xla_skips_and_warns_at_the_end():
     import tensorflow as tf

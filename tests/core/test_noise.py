@@ -92,6 +92,16 @@ def test_adascale_step_by_step(averaging):
     np.testing.assert_allclose(problem.b, LAST_BIAS[averaging], rtol=5e-10)
 
 
+@pytest.mark.parametrize("critical", [0.0, -1e-9])
+def test_equal_gradients_give_an_advice_without_numbers(critical):
+    """Nothing is divided by the noise that was not measured."""
+    run = [noise.Averages(critical, 4.0, float(count)) for count in (10, 20, 30, 40, 500)]
+    assert math.isnan(noise.standard_error(run, 0.99))
+    assert noise.precision(run, 0.99) == ""
+    assert noise.noise_scale(critical, 4.0, 32) == 8 * critical
+    assert noise.advice(8 * critical, 32).startswith("No noise was measured: the parts of a batch")
+
+
 def test_a_gradient_that_is_all_noise_gives_the_whole_scale():
     variance, signal = of_base(*Problem(Y).squares(), 4)
     assert (variance, signal) == pytest.approx((14.650625, -1.0425), **close)

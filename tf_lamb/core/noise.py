@@ -104,9 +104,10 @@ def standard_error(readings: list[Averages], theta: float) -> float:
         theta: Of the averages.
 
     Returns:
-        nan without a signal, and for fewer than 4 blocks in effect, 1/(sum of w^2).
+        nan without a signal or without noise, and for fewer than 4 blocks in effect, 1/(sum of
+        w^2).
     """
-    if not readings or not readings[-1].signal > 0:
+    if not readings or not min(readings[-1].signal, readings[-1].variance) > 0:
         return math.nan
     whole, squares, weights = readings[-1], 0.0, 0.0
     before = Averages(0.0, 0.0, 0)
@@ -171,6 +172,12 @@ def advice(critical: float, batch: int, precision: str = "") -> str:
         return (
             "The noise scale is undefined so far: the mean gradient drowns in noise, as it does at "
             "the end of training, or too few steps were measured."
+        )
+    if critical <= 0:  # below 0 by rounding
+        return (
+            "No noise was measured: the parts of a batch have equal gradients, as those of one "
+            "example that is repeated. Give them different examples to know the critical batch "
+            "size."
         )
     steps, examples = cost(critical, batch)
     here = (

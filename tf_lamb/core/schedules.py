@@ -58,8 +58,11 @@ def _at(schedule, xp, step):
     """The value of a rate, of a schedule of ours, or of the framework's, a function of the step."""
     if isinstance(schedule, float):
         return _flat(xp, step, schedule)
-    ours = hasattr(schedule, "value")
-    return schedule.value(xp, step) if ours else schedule(xp.true_divide(step, 1))
+    if hasattr(schedule, "value"):
+        return schedule.value(xp, step)
+    rate = schedule(at := xp.true_divide(step, 1))
+    # The framework's may be float32 at a float64 step; NumPy, which has no such, sees to it.
+    return xp.cast(rate, at.dtype) if hasattr(xp, "cond") else rate
 
 
 def _flat(xp, step, rate):

@@ -67,7 +67,6 @@ stack = tf.stack
 stop_gradient = tf.stop_gradient
 take = tf.gather
 transpose = tf.transpose
-where = tf.where
 zeros = tf.zeros
 zeros_like = tf.zeros_like
 
@@ -88,6 +87,13 @@ def sum(x, axis=None, keepdims=False):
     rows = x.shape[0] // _PARTS
     *parts, rest = tf.split(x, [rows] * _PARTS + [x.shape[0] - _PARTS * rows])
     return tf.reduce_sum(tf.add_n(parts)) + tf.reduce_sum(rest)
+
+
+def where(condition, x, y):
+    """Chooses as NumPy's does; a number has the dtype of what it stands for."""
+    if tf.is_tensor(y) and not tf.is_tensor(x):  # where it traces, TensorFlow makes it float32
+        x = tf.convert_to_tensor(x, y.dtype)
+    return tf.where(condition, x, y)
 
 
 def concatenate(arrays):
