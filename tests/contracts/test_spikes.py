@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from oracle import Spikes
 from support.feeding import Feed, gradients, maker, mean_of, scaled
-from support.frontends import BACKEND, FRONTENDS, array, every_frontend, on_tensorflow, uncompiled
+from support.frontends import BACKEND, FRONTENDS, array, every_frontend, uncompiled
 from support.references import NAMES
 
 LAYOUTS = {"one device": (1, 1), "micro-batches": (1, 3)}
@@ -126,16 +126,17 @@ def test_adascale_has_never_seen_it(frontend, parts):
     assert bits(run) != before and run.optimizer.updates == 6
 
 
-@on_tensorflow
-def test_a_loss_scale_does_not_move_by_it():
-    host, ours = FRONTENDS["tf_keras"]
-    wrap = host.mixed_precision.LossScaleOptimizer
-    run = Feed("tf_keras", lambda: wrap(ours.LAMB(on_spike=[8, 6.0]), initial_scale=4.0))
+@every_frontend
+def test_a_loss_scale_does_not_move_by_it(frontend):
+    host, ours = FRONTENDS[frontend]
+    wrap = (host.optimizers if frontend == "keras" else host.mixed_precision).LossScaleOptimizer
+    run = Feed(frontend, lambda: wrap(ours.LAMB(on_spike=[8, 6.0]), initial_scale=4.0))
     for parts in gradients(5, 1, spread=0.1):
         run.step(parts)
     run.step(leap(parts))
     assert run.optimizer.inner_optimizer.spiked_steps == 1
-    assert float(run.optimizer.loss_scale) == 4.0
+    scale = run.optimizer.loss_scale if frontend == "tf_keras" else run.optimizer.dynamic_scale
+    assert float(scale) == 4.0
 
 
 def problem(rows):

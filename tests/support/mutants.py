@@ -28,6 +28,7 @@ PICTURE = "core/test_recipe_plots.py"
 DEFECTS = "contracts/test_defects.py"
 OPTIMIZERS = "contracts/test_optimizers.py"
 SCALE = "tf_keras/test_loss_scale.py"
+SCALED = "api/test_loss_scale.py"
 CRASHES = "model_garden/test_crash_safety.py"
 PRECISION = "contracts/test_precision.py"
 SLOTS = "api/test_slots.py"
@@ -509,8 +510,15 @@ TENSORFLOW = {
         ("AdaScale counts it", "iterations > step", "iterations >= step"),
         ("its gain stays", "self._assign(own, values)", "pass"),
     ],
-    ("tf_keras.LayerwiseOptimizer._count", f"{SPIKES}::test_a_loss_scale_does_not_move_by_it"): [
+    ("tf_keras.LayerwiseOptimizer._count",
+     f"{SPIKES}::test_a_loss_scale_does_not_move_by_it[tf_keras]"): [
         ("a loss scale moves by a spike", "tf.equal(became, NONFINITE)", "became > 0"),
+    ],
+    ("_move", f"{SCALED}::test_the_scale_grows_with_updates[keras]"): [
+        ("the scale moves at every micro-batch", "ops.where(due, now * ", "ops.where(True, now * "),
+    ],
+    ("Guard.is_searching", f"{SCALED}::test_raise_raises_where_no_scale_explains_it[tf_keras]"): [
+        ("a scale explains all", "self._scale() > 1", "self._scale() > 0"),
     ],
     ("of", f"{SPIKES}::test_a_resumed_run_goes_on_with_the_window[keras]"): [
         ("the window is not saved", "if guard.window:", "if False:"),

@@ -172,7 +172,8 @@ class StopAtScaleInvariantStep(Callback):
     """Ends `fit` when AdaScale has made the progress of the base batch's run.
 
     It adds `gain` and `scale_invariant_step` to the logs of each epoch. Give `fit` enough epochs:
-    the number of the base batch's run, times the scale, is always enough.
+    the number of the base batch's run, times the scale, is always enough. It warns if training ends
+    before.
 
     Args:
         steps: Number of steps of the base batch's run.
