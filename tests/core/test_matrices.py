@@ -39,6 +39,17 @@ FOUND = {
     ("einsum_dense/kernel", (6, 3, 2)): "not known",
     ("einsum_dense_1/kernel", (6, 3, 2, 2)): "not known",
     ("mixer/kernel", (6, 3, 2)): "not known",
+    # LoRA: the second factor has two axes, and is a matrix; so is the first, of rank 2 or 1
+    ("dense/lora_kernel_a", (8, 2)): (8, 2),
+    ("dense/lora_kernel_b", (2, 6)): (2, 6),
+    ("conv2d/lora_kernel_a", (3, 3, 6, 2)): (54, 2),
+    ("multi_head_attention/query/lora_kernel_a", (12, 3, 2)): (12, 6),
+    ("multi_head_attention/attention_output/lora_kernel_a", (3, 5, 2)): (15, 2),
+    ("multi_head_attention/attention_output/lora_kernel_a", (3, 5, 1)): (15, 1),
+    ("mixer/lora_kernel_a", (6, 3, 2)): (18, 2),
+    ("experts/up/lora_kernel_a", (3, 12, 2)): (36, 2),
+    ("token_embedding/lora_embeddings_a", (8, 2)): "its name",
+    ("token_embedding/lora_embeddings_b", (2, 6)): "its name",
     # KerasHub
     ("transformer_layer_0/self_attention_layer/query/kernel", (12, 3, 4)): (12, 12),
     ("transformer_layer_0/self_attention_layer/attention_output/kernel", (3, 4, 12)): (12, 12),
@@ -103,6 +114,11 @@ def test_paths_and_shapes_tell_what_is_a_matrix(path, shape):
 def test_the_layers_of_attention_tell_of_each_other(shapes, found):
     treatments = plan([(f"block/attention/{of}/kernel", s) for of, s in shapes.items()]).treatments
     assert [t.view for t in treatments] == found
+
+
+def test_gemmas_heads_come_first_in_lora_too():
+    (treatment,) = plan([("block/attention/query/lora_kernel_a", (4, 16, 2))]).treatments
+    assert (treatment.view, treatment.order) == ((16, 8), (1, 0, 2))
 
 
 @pytest.mark.parametrize(("bias", "view"), [((8,), (18, 8)), ((2, 4), (3, 48)), (None, (3, 48))])

@@ -9,6 +9,10 @@ layers, so paths and shapes tell, and the user where they do not:
     attention, out of heads           (heads, head size, model)      axes 0 and 1
     Gemma's attention, into heads     (heads, model, head size)      axis 1
     XLNet's attention, out of heads   (model, heads, head size)      axes 1 and 2
+    LoRA's first factor               that of its kernel, rank       those of its kernel
+
+LoRA's second factor has two axes, so that the first is a matrix whatever its kernel is: where that
+would be none, all its axes but the rank are rows.
 
 No matrix: a bias, what belongs to a normalization, a depthwise kernel, in which no channel meets
 another, and a stack of matrices, as of experts. A kernel of three axes whose name is neither a
@@ -84,6 +88,11 @@ def _found(path, shape, query, output, bias):
         return "one axis"
     if len(shape) == 2:
         return _layout(shape, (0,))
+    if re.fullmatch(r"lora_\w+_a", name):
+        rows = _rows(path, layer, "kernel", shape, query, output, bias)
+        if rows == (0,) and shape[0] < shape[1]:  # Gemma's heads; what would tell is frozen
+            rows = (1,)
+        return _layout(shape, rows or tuple(range(len(shape) - 1)))
     if "depthwise" in (layer if name == "kernel" else name):
         return "depthwise"
     if any(word in path.lower() for word in _STACKS):

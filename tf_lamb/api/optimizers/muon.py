@@ -28,7 +28,7 @@ class Muon(Layerwise):
         attention's output (heads, size, model)             all but the last
 
     in the layers of Keras, KerasHub and Model Garden, whose other orders of the three are known,
-    too. AdamW steps the rest: biases, normalizations, what has one axis, depthwise kernels,
+    too. LoRA's two factors are matrices both, or AdamW's both, as an `Embedding`'s are. AdamW steps the rest: biases, normalizations, what has one axis, depthwise kernels,
     experts, and a kernel of three axes that neither has "conv" in its path nor is known; what has
     "embedding" in its path; and what `exclude_from_layer_adaptation` matches instead. Jordan and
     Moonlight leave the output layer to AdamW, too: name it there. A `Conv2D` with groups, and a

@@ -64,7 +64,8 @@ class SOAP(Layerwise):
     The first gradient makes them, and moves no matrix; s counts the steps that the matrix has made
     since, and not those in which it rests.
 
-    What is a matrix, and which of its axes are rows, is found as by `Muon`; embeddings, biases,
+    What is a matrix, and which of its axes are rows, is found as by `Muon`, LoRA's two factors
+    alike; embeddings, biases,
     normalizations and what `exclude_from_layer_adaptation` names are AdamW's, by the same learning
     rate and betas. Its rate is about AdamW's, too. An output layer as wide as a vocabulary has a
     basis of its short side alone.
