@@ -64,4 +64,5 @@ def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
         trained = set(map(optimizer._index_of, model.trainable_variables))
         if frozen := [name for i, name in enumerate(plan.names) if i not in trained]:
             print_fn(f"Not trained now: {', '.join(frozen)}.")
-    print_fn(plan.table())
+        plan = optimizer.plan_now()
+    optimizer.print_plan(plan, print_fn)

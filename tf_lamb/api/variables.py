@@ -57,6 +57,12 @@ def as_int(scalar) -> int:
     return int(value_of(scalar))
 
 
+def root_mean_square(array) -> float:
+    """Of all elements of a NumPy array, in float32 at least."""
+    wide = array.astype("float64" if array.dtype == "float64" else "float32")
+    return float((wide * wide).mean() ** 0.5)
+
+
 def value_of(variable):
     """What a tensor, or a variable of either Keras, holds; waits for the device."""
     inner = getattr(variable, "value", None)  # of Keras 3's variable what its backend holds

@@ -103,7 +103,19 @@ def is_norm_or_bias(path: str, shape: Sequence[int]) -> bool:
     return len(shape) < 2 and (name == "scale" or any("norm" in layer for layer in layers[-1:]))
 
 
-PRESETS: dict[str, Callable[[str, Sequence[int]], bool]] = {"norm_and_bias": is_norm_or_bias}
+def is_norm_bias_or_vector(path: str, shape: Sequence[int]) -> bool:
+    """Whether it is one of these, or another vector: what timm's recipes of LAMB do not adapt.
+
+    A LayerScale, a ReZero and a class token start at or near zero, where a step as long as the
+    weight, times the rate, is none. A class token has axes of 1 before its own.
+    """
+    is_vector = len(shape) < 2 or len(shape) > 2 and set(shape[:-1]) == {1}
+    name = path.rpartition("/")[2].lower()
+    return is_norm_or_bias(path, shape) or is_vector and "kernel" not in name
+
+
+Preset = Callable[[str, Sequence[int]], bool]
+PRESETS: dict[str, Preset] = {"norm_and_bias": is_norm_bias_or_vector}
 # Where a preset may stand in the place of a pattern, or of the whole list.
 EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation", "var_names")
 

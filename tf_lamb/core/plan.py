@@ -3,11 +3,23 @@
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 
 from tf_lamb.core import matrices
-from tf_lamb.core.patterns import aliases, is_preset, joined_layers, search, unique
+from tf_lamb.core.patterns import (
+    PRESETS,
+    aliases,
+    exact,
+    is_preset,
+    joined_layers,
+    search,
+    unique,
+)
+
+# A smaller root mean square of weights is near it: 0.02 is usual, 1e-6 to 1e-4 a LayerScale's.
+NEAR_ZERO = 1e-3
 
 
 def channels_of(shape: Sequence[int], axes: int) -> dict:
@@ -113,6 +125,7 @@ class Plan:
     presets: tuple[tuple[str, int], ...] = ()  # how many variables each stands for
     multipliers: tuple[float, ...] = ()  # of their learning rates; empty if all are 1
     follows_schedule: bool = False  # whether weight decay does
+    near_zero: frozenset[int] = frozenset()  # whose trust ratio is of hardly any weight
 
     @functools.cached_property
     def frozen(self) -> frozenset[int]:
@@ -157,6 +170,49 @@ class Plan:
             "them all."
         )
 
+    def holding(self, sizes: Mapping[int, float]) -> "Plan":
+        """The plan that knows which layers with a trust ratio are near zero.
+
+        Biases and offsets of normalizations start there everywhere, and are not named.
+
+        Args:
+            sizes: by position of what is adapted, the root mean square of its weights.
+        """
+        small = {i for i, size in sizes.items() if size < NEAR_ZERO}
+        moving = {self.groups[i] for i in sizes if i not in small} - {""}
+        found = (i for i in small if self.groups[i] not in moving)
+        own = frozenset(i for i in found if not self.paths[i].endswith(("bias", "beta")))
+        return dataclasses.replace(self, near_zero=own)
+
+    def warning_near_zero(self, excluded: Sequence[str] = ()) -> str | None:
+        """The warning for layers that are near zero, or None.
+
+        Args:
+            excluded: the patterns by which variables are not adapted now.
+        """
+        if not self.near_zero:
+            return None
+        small = sorted(self.near_zero)
+        names = ", ".join(repr(self.names[i]) for i in small[:3])
+        names += f" and {len(small) - 3} more" if len(small) > 3 else ""
+        patterns = [*excluded, *dict.fromkeys(map(self._pattern_of, small))]
+        listed = ", ".join(map(repr, patterns[: len(excluded) + 3]))
+        listed += ", ..." if len(patterns) > len(excluded) + 3 else ""
+        return (
+            f"At or near zero: {names}. A trust ratio makes a step as short as its weights are, so "
+            "these hardly move, unless others are loaded now. Let them move without one: "
+            f"exclude_from_layer_adaptation=[{listed}]."
+        )
+
+    def _pattern_of(self, i: int) -> str:
+        """A short pattern that finds this one, and of what is adapted none but those near zero."""
+        for preset, holds in PRESETS.items():
+            if holds(self.paths[i], self.shapes[i]):
+                return preset
+        name = self.paths[i].rpartition("/")[2]
+        others = (k for k, t in enumerate(self.treatments) if t.adapt and k not in self.near_zero)
+        return exact(self.names[i]) if any(name in self.paths[k] for k in others) else f"{re.escape(name)}$"
+
     def table(self) -> str:
         """The plan as a table: a line a variable, then a line a treatment."""
         sizes = [math.prod(shape) for shape in self.shapes]
@@ -167,7 +223,8 @@ class Plan:
             self.names, sizes, treated, self.treatments, self.groups, strict=True
         ):
             layer = f"joined in {group}" if group else treatment.layout
-            rows.append((path, f"{size:,}", *cells, layer))
+            near = "near 0" if len(rows) - 1 in self.near_zero else ""
+            rows.append((path, f"{size:,}", *cells, ", ".join(filter(None, (layer, near)))))
         rows.append(("",) * len(rows[0]))
         totals: dict = {}
         for size, cells in zip(sizes, treated, strict=True):

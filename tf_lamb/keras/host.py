@@ -262,6 +262,17 @@ class HostOptimizer(saved.Saved, keras.optimizers.Optimizer):
     def _which_are_finite(variables):
         return ops.convert_to_numpy(ops.stack([ops.all(ops.isfinite(v)) for v in variables]))
 
+    @staticmethod
+    def _array_of(variable):
+        if keras.backend.backend() == "tensorflow":
+            from tf_lamb.tensorflow.update import array_of
+
+            return array_of(native(variable))
+        value = variable.value
+        if hasattr(value, "addressable_data"):  # a part, where other processes have the rest
+            value = value.addressable_data(0)
+        return ops.convert_to_numpy(value)
+
     def _fetch(self, vectors):
         return ops.convert_to_numpy(ops.stack(list(map(ops.convert_to_tensor, vectors)))).tolist()
 

@@ -39,6 +39,12 @@ def finite_variables(variables):
     return tf.stack([tf.reduce_all(tf.math.is_finite(v)) for v in variables]).numpy()
 
 
+def array_of(variable):
+    """What a variable holds, in NumPy; None in a graph that nothing eager surrounds."""
+    with tf.init_scope():
+        return tf.convert_to_tensor(variable).numpy() if tf.executing_eagerly() else None
+
+
 def count_skipped(skipped, step=None, tell=None):
     """One more step was skipped; calls `tell` with the step and the count, where a program can.
 

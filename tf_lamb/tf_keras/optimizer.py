@@ -13,7 +13,7 @@ from tf_lamb.core.plan import Plan
 from tf_lamb.core.step import NONFINITE, TAKEN, State, Stored
 from tf_lamb.tensorflow import namespace, replicas
 from tf_lamb.tensorflow.summaries import fetch, vector_like
-from tf_lamb.tensorflow.update import Update, dense, finite_variables
+from tf_lamb.tensorflow.update import Update, array_of, dense, finite_variables
 from tf_lamb.tf_keras import host, schedules
 
 
@@ -229,6 +229,10 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     @staticmethod
     def _which_are_finite(variables):
         return finite_variables([host.native(v) for v in variables])
+
+    @staticmethod
+    def _array_of(variable):
+        return array_of(host.native(variable))
 
     def has_traced_a_step(self) -> bool:
         """Whether some step has been traced, which does not learn what it was not traced with."""

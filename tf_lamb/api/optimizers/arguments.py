@@ -12,8 +12,9 @@ from typing import TypeVar
 
 _SHARED = """
 exclude_from_weight_decay: List of regexes, searched in the variables' paths
-    (`encoder/layer_0/attention/bias`), or "norm_and_bias": every bias, and the scale and
-    offset of every normalization. Defaults to None: nothing is excluded.
+    (`encoder/layer_0/attention/bias`), or "norm_and_bias": every bias, the scale and
+    offset of every normalization, and every other vector, such as a LayerScale or a class
+    token. Defaults to None: nothing is excluded.
 exclude_from_layer_adaptation: List of regexes. Defaults to None: the variables that are
     excluded from weight decay. An empty list excludes nothing.
 layer_groups: List of regexes. The variables of one Keras layer that match, say a kernel

@@ -12,7 +12,16 @@ from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard
 from tf_lamb.api.optimizers.observation import UNSEEN, Observation, Observer
 from tf_lamb.api.optimizers.settings import Settings, hyperparameters, undo_float32_rounding
-from tf_lamb.api.variables import as_int, names_of, path_of, step_of, value_of, waiting_in
+from tf_lamb.api.variables import (
+    as_int,
+    is_overwritten,
+    names_of,
+    path_of,
+    root_mean_square,
+    step_of,
+    value_of,
+    waiting_in,
+)
 from tf_lamb.core import accumulation, checks, recipes, schedules
 from tf_lamb.core import plan as plans
 from tf_lamb.core.accumulation import Stages
@@ -43,6 +52,7 @@ class Layerwise:
     get_config: Callable
     _var_key: Callable
     _which_are_finite: Callable
+    _array_of: Callable  # what a variable holds here, in NumPy; None where no one can say
     _vector_like: Callable
     _fetch: Callable
     _index_of: Callable  # a variable of the build -> its position
@@ -59,6 +69,7 @@ class Layerwise:
     _observer: Observer
     _plan: plans.Plan | None = None
     _slots: Any = None  # by variable, in the order of the rule, once the optimizer is built
+    _is_from_config = False
     _given_rate: float | None = None
     _recipe: Recipe | None = None
     _undecayed: tuple[tuple[object, str], ...] = ()  # keys and paths with numbers
@@ -133,7 +144,9 @@ class Layerwise:
         if isinstance(decay, dict):
             decay = cls._schedules._Schedule._deserialize(decay, custom_objects)
             config = {**config, "weight_decay": decay}
-        return super().from_config(config, custom_objects)  # type: ignore[misc]
+        made = super().from_config(config, custom_objects)  # type: ignore[misc]
+        made._is_from_config = True
+        return made
 
     @classmethod
     def from_recipe(cls: type[Own], recipe: Recipe, **arguments: Any) -> Own:
@@ -220,7 +233,7 @@ class Layerwise:
                 f"{self.name} has no plan before it is built: train a step, call "
                 "optimizer.build(model.trainable_variables), or ask tf_lamb.describe(model)."
             )
-        print_fn(self._plan.table())
+        self.print_plan(self.plan_now(), print_fn)
 
     def has_trust_ratios(self) -> bool:
         """Whether its rule has any."""
@@ -323,7 +336,39 @@ class Layerwise:
             **self._settings.planning(),
             excluded_by_identity=[self._var_key(v) in dict(self._undecayed) for v in variables],
         )
-        return self._settings.planned(plan)
+        plan = self._settings.planned(plan)
+        return self._with_sizes(plan, variables)
+
+    def _with_sizes(self, plan, variables):
+        """The plan that knows what is near zero now, if a step is as long as its weights are."""
+        own = self._settings.hyperparameters
+        bounds = (own.get(name) for name in ("phi_bounds", "ratio_bounds"))
+        if not self.has_trust_ratios() or any(each and each[0] > 0 for each in bounds):
+            return plan
+        arrays = {
+            i: self._array_of(variable)
+            for i, variable in enumerate(variables)
+            if plan.treatments[i].adapt and i not in plan.frozen and not is_overwritten(variable)
+        }
+        known = {i: array for i, array in arrays.items() if array is not None and array.size}
+        return plan.holding({i: root_mean_square(array) for i, array in known.items()})
+
+    def plan_now(self) -> plans.Plan:
+        """The plan of the build, and what is near zero now."""
+        return self._with_sizes(self._plan, self._guard.weights)
+
+    def print_plan(self, plan: plans.Plan, print_fn: Callable[[str], Any]) -> None:
+        """Prints the plan as a table, and what to do about layers that are near zero."""
+        print_fn(plan.table())
+        if message := self._warning_near_zero(plan):
+            print_fn(message)
+
+    def _warning_near_zero(self, plan):
+        excluded = self._settings.exclude_from_layer_adaptation
+        if excluded is None:
+            objects = map(exact, dict(self._undecayed).values())
+            excluded = (*(self._settings.exclude_from_weight_decay or ()), *objects)
+        return plan.warning_near_zero(excluded)
 
     def _make_plan(self, variables):
         for variable in variables:
@@ -334,6 +379,9 @@ class Layerwise:
         names = dict(zip(map(self._var_key, variables), numbers, strict=True))
         self._undecayed = tuple((key, names.get(key, name)) for key, name in self._undecayed)
         if message := self._plan.warning():
+            warn(message)
+        # Of what a file holds the weights come after the build.
+        if not self._is_from_config and (message := self._warning_near_zero(self._plan)):
             warn(message)
 
     def _check_built_for(self, variables, known):

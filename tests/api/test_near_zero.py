@@ -1,0 +1,198 @@
+"""A layer that starts near zero, where a step as long as its weights is none: told, and left out."""
+
+import warnings
+
+import numpy as np
+import pytest
+from support.frontends import FRONTENDS, every_frontend
+
+MARK = "At or near zero: "
+EXCLUDED = ["bias$", "norm/"]  # all but the LayerScale's: as "norm_and_bias" was once
+
+
+def scale_of(host, start):
+    """A layer of the host: a LayerScale, whose weight has no name, as in ConvNeXt."""
+
+    class Scale(host.layers.Layer):
+        def build(self, shape):
+            initializer = host.initializers.Constant(start)
+            self.gamma = self.add_weight(shape=(shape[-1],), initializer=initializer)
+
+        def call(self, inputs):
+            return inputs * self.gamma
+
+    return Scale(name="scale")
+
+
+def residual(host, kind="scale"):
+    """One block beside a linear path; what opens it starts at 0, or at 1e-6."""
+    layers, start = host.layers, "zeros" if kind == "down/kernel" else "glorot_uniform"
+    host.utils.set_random_seed(1)
+    inputs = host.Input((2,))
+    stem = layers.Dense(16, name="stem")(inputs)
+    x = layers.LayerNormalization(name="norm")(stem)
+    x = layers.Dense(32, "relu", name="up")(x)
+    x = layers.Dense(16, kernel_initializer=start, name="down")(x)
+    if kind == "scale":
+        x = scale_of(host, 1e-6)(x)
+    outputs = layers.Dense(1, name="head")(layers.Add()([stem, x]))
+    return host.Model(inputs, outputs)
+
+
+def compiled(host, optimizer, kind="scale"):
+    model = residual(host, kind)
+    model.compile(optimizer, host.losses.BinaryCrossentropy(from_logits=True))
+    return model
+
+
+def told(build):
+    """What it tells of layers near zero."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        build()
+    return [str(each.message) for each in caught if MARK in str(each.message)]
+
+
+def described(optimizer):
+    lines = []
+    optimizer.describe(lines.append)
+    return "\n".join(lines)
+
+
+def listed(message):
+    """The way out of a message."""
+    return eval(message.partition("exclude_from_layer_adaptation=")[2].rstrip("."))
+
+
+@every_frontend
+@pytest.mark.parametrize("kind", ["scale", "down/kernel"])
+@pytest.mark.parametrize("name", ["LAMB", "LANS", "LARS"])
+def test_it_is_told_by_name_and_the_way_out_is_one(frontend, name, kind):
+    host, ours = FRONTENDS[frontend]
+    variables = residual(host, kind).trainable_variables
+    optimizer = getattr(ours, name)(0.01, exclude_from_weight_decay=EXCLUDED)
+    (message,) = told(lambda: optimizer.build(variables))
+    assert f"{MARK}'{kind}" in message and "bias'" not in message.partition(". A trust ratio")[0]
+    assert listed(message)[:2] == EXCLUDED and len(listed(message)) == 3
+    assert message in described(optimizer)
+    assert described(optimizer).count("near 0\n") == 1
+    after = getattr(ours, name)(0.01, exclude_from_layer_adaptation=listed(message))
+    assert not told(lambda: after.build(variables))
+    (left,) = {p for p, t in zip(after.plan.paths, after.plan.treatments, strict=True) if t.adapt
+               } ^ {p for p, t in zip(optimizer.plan.paths, optimizer.plan.treatments, strict=True)
+                    if t.adapt}  # fmt: skip
+    assert left.startswith(kind)
+
+
+@every_frontend
+@pytest.mark.once
+def test_a_model_is_described_by_what_its_weights_are_now(frontend):
+    import tf_lamb
+
+    host, ours = FRONTENDS[frontend]
+    model = compiled(host, ours.LAMB(0.01, exclude_from_weight_decay=EXCLUDED), "down/kernel")
+
+    def now():
+        lines = []
+        tf_lamb.describe(model, lines.append)
+        return [line for line in lines if MARK in line]
+
+    assert len(now()) == 1
+    model.optimizer.build(model.trainable_variables)
+    assert len(now()) == 1
+    model.set_weights([np.ones_like(weight) for weight in model.get_weights()])
+    assert not now()
+
+
+@every_frontend
+@pytest.mark.once
+def test_what_a_file_holds_is_not_told_of_before_its_weights_come(frontend, tmp_path):
+    host, ours = FRONTENDS[frontend]
+    model = compiled(host, ours.LAMB(0.01), "down/kernel")
+    model.train_on_batch(np.ones((4, 2)), np.ones((4, 1)))
+    model.save(tmp_path / "model.keras")
+    assert not told(lambda: host.models.load_model(tmp_path / "model.keras"))
+
+
+@every_frontend
+@pytest.mark.once
+def test_who_needs_no_way_out_is_told_nothing(frontend):
+    host, ours = FRONTENDS[frontend]
+    variables = residual(host, "down/kernel").trainable_variables
+    for optimizer in (
+        ours.Muon(), ours.AdamP(), ours.LAMB(ratio_bounds=[0.01, 10.0]),
+        ours.LAMB(phi_bounds=[0.1, 10.0]), ours.LAMB(learning_rate_multipliers={"down/": 0.0}),
+        ours.LAMB(layer_groups=["down/"], exclude_from_layer_adaptation=["down"]),
+    ):  # fmt: skip
+        assert not told(lambda made=optimizer: made.build(variables)), optimizer.name
+    variables = residual(host, "").trainable_variables  # biases at 0, and nothing is excluded
+    assert not told(lambda: ours.LAMB().build(variables))
+
+
+@every_frontend
+@pytest.mark.once
+def test_a_step_that_builds_while_it_is_traced_tells_it(frontend):
+    if "jax" in FRONTENDS[frontend][0].backend.backend():
+        pytest.skip("Keras builds before it traces there")
+    import tensorflow as tf
+
+    host, ours = FRONTENDS[frontend]
+    variables = residual(host).trainable_variables
+    optimizer = ours.LAMB(0.01, exclude_from_weight_decay=EXCLUDED)
+
+    @tf.function
+    def step():
+        gradients = [tf.ones(variable.shape) for variable in variables]
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    assert len(told(step)) == 1
+
+
+@every_frontend
+@pytest.mark.once
+def test_norm_and_bias_holds_every_vector(frontend):
+    """As timm's recipes of LAMB for DeiT and ConvNeXt: what has one axis, and class tokens."""
+    host, ours = FRONTENDS[frontend]
+    shapes = {
+        "scale/variable": (4,), "block/alpha": (), "vit/class_token": (1, 1, 4),
+        "dense/kernel": (4, 1), "row/kernel": (1, 4), "conv/kernel": (1, 1, 4),
+        "position/embeddings": (1, 5, 4), "a/lora_kernel_b": (1, 4),
+    }  # fmt: skip
+    layer = host.layers.Layer(name="model")
+    variables = [
+        layer.add_weight(name=name.replace("/", "_"), shape=shape, initializer="ones")
+        for name, shape in shapes.items()
+    ]
+    optimizer = ours.LAMB(weight_decay=0.1, exclude_from_weight_decay="norm_and_bias")
+    optimizer.build(variables)
+    found = [treatment.adapt for treatment in optimizer.plan.treatments]
+    assert found == [treatment.decay > 0 for treatment in optimizer.plan.treatments]
+    assert found == [False] * 3 + [True] * 5
+
+
+@every_frontend
+@pytest.mark.parametrize("kind", ["scale", "down/kernel"])
+def test_a_closed_block_ends_at_chance_and_an_open_one_learns(frontend, kind):
+    """Four fields of a checkerboard, which no linear path tells apart."""
+    host, ours = FRONTENDS[frontend]
+    x = np.random.default_rng(0).uniform(-1, 1, (256, 2)).astype("float32")
+    y = (x[:, :1] * x[:, 1:] > 0).astype("float32")
+
+    def accuracy(**arguments):
+        optimizer = ours.LAMB(0.01, weight_decay=0.01, **arguments)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = compiled(host, optimizer, kind)
+            for _ in range(100):
+                model.train_on_batch(x, y)
+        return np.mean((model.predict_on_batch(x) > 0) == (y > 0))
+
+    excluded = ["norm_and_bias", "^down/kernel$"]
+    closed, opened = (
+        accuracy(exclude_from_weight_decay=EXCLUDED),
+        accuracy(
+            exclude_from_weight_decay="norm_and_bias",
+            exclude_from_layer_adaptation=excluded if kind == "down/kernel" else None,
+        ),
+    )
+    assert closed < 0.7 and opened > 0.9, (closed, opened)
