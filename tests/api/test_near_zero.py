@@ -1,4 +1,4 @@
-"""A layer that starts near zero, where a step as long as its weights is none: told, and left out."""
+"""Layers that start near zero, where a step as long as the weights is none: told, and left out."""
 
 import warnings
 
@@ -171,28 +171,20 @@ def test_norm_and_bias_holds_every_vector(frontend):
 
 
 @every_frontend
-@pytest.mark.parametrize("kind", ["scale", "down/kernel"])
-def test_a_closed_block_ends_at_chance_and_an_open_one_learns(frontend, kind):
-    """Four fields of a checkerboard, which no linear path tells apart."""
+def test_a_closed_block_ends_at_chance_and_an_open_one_learns(frontend):
+    """Four fields of a checkerboard, which the path beside the block does not tell apart."""
     host, ours = FRONTENDS[frontend]
-    x = np.random.default_rng(0).uniform(-1, 1, (256, 2)).astype("float32")
+    x = np.random.default_rng(0).uniform(-1, 1, (128, 2)).astype("float32")
     y = (x[:, :1] * x[:, 1:] > 0).astype("float32")
 
-    def accuracy(**arguments):
-        optimizer = ours.LAMB(0.01, weight_decay=0.01, **arguments)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = compiled(host, optimizer, kind)
-            for _ in range(100):
-                model.train_on_batch(x, y)
-        return np.mean((model.predict_on_batch(x) > 0) == (y > 0))
+    def accuracy(excluded):
+        optimizer = ours.LAMB(0.02, exclude_from_weight_decay=excluded, jit_compile=False)
+        model = compiled(host, optimizer)
+        steps = [np.tile(each, (160, 1)) for each in (x, y)]
+        told(lambda: model.fit(*steps, batch_size=128, shuffle=False, verbose=0))
+        (scale,) = model.get_layer("scale").get_weights()
+        return np.mean((np.asarray(model(x)) > 0) == (y > 0)), np.abs(scale).max()
 
-    excluded = ["norm_and_bias", "^down/kernel$"]
-    closed, opened = (
-        accuracy(exclude_from_weight_decay=EXCLUDED),
-        accuracy(
-            exclude_from_weight_decay="norm_and_bias",
-            exclude_from_layer_adaptation=excluded if kind == "down/kernel" else None,
-        ),
-    )
-    assert closed < 0.7 and opened > 0.9, (closed, opened)
+    (closed, stayed), (opened, grown) = accuracy(EXCLUDED), accuracy("norm_and_bias")
+    assert closed < 0.8 and opened > 0.9, (closed, opened)
+    assert stayed < 1e-4 and grown > 0.1, (stayed, grown)

@@ -5,8 +5,15 @@ import re
 import pytest
 
 from tf_lamb.core.checks import patterns as check_patterns
-from tf_lamb.core.patterns import LONGEST_PATH, LONGEST_PATTERN, exact, groups_of, stable_path
-from tf_lamb.core.plan import Treatment, plan_for
+from tf_lamb.core.patterns import (
+    LONGEST_PATH,
+    LONGEST_PATTERN,
+    PRESETS,
+    exact,
+    groups_of,
+    stable_path,
+)
+from tf_lamb.core.plan import NEAR_ZERO, Treatment, plan_for
 
 
 def plan(paths, undecayed=None, unadapted=None, weight_decay=0.1, identity=None, **more):
@@ -209,6 +216,37 @@ def test_a_preset_is_one_in_the_exclusions_alone():
         layer_groups=["norm_and_bias"],
     )  # fmt: skip
     assert joined.unmatched == ("norm_and_bias",) and not joined.presets
+
+
+def test_a_preset_holds_vectors_and_no_kernel():
+    shapes = {
+        "gate/variable": (4,), "alpha": (), "class_token": (1, 1, 4), "logits/kernel": (4, 1),
+        "row": (1, 4), "conv/kernel": (1, 1, 4), "dense/kernel": (4,), "positions": (1, 5, 4),
+    }  # fmt: skip
+    found = [path for path, shape in shapes.items() if PRESETS["norm_and_bias"](path, shape)]
+    assert found == ["gate/variable", "alpha", "class_token"]
+
+
+def test_what_is_near_zero_is_named_by_a_pattern_of_its_own():
+    paths = ["a/kernel", "b/kernel", "b/bias", "c/lora_b", "d/lora_b", "e/gate"]
+    sizes = {0: NEAR_ZERO, 1: 0.0, 2: 0.0, 3: 0.0, 4: 9e-4, 5: 1e-6}
+    shapes = [(2, 2)] * 5 + [(2,)]
+    lists = dict.fromkeys(("exclude_from_weight_decay", "exclude_from_layer_adaptation"))
+    found = plan_for(paths, shapes, weight_decay=0.0, excluded_by_identity=[False] * 6, **lists)
+    found = found.holding(sizes)
+    assert found.near_zero == {1, 3, 4, 5}
+    message = found.warning_near_zero(["norm"])
+    assert message.startswith("At or near zero: 'b/kernel', 'c/lora_b', 'd/lora_b' and 1 more.")
+    assert message.endswith(r"=['norm', '^b/kernel$', 'lora_b$', 'norm_and_bias'].")
+    assert [line.endswith("near 0") for line in found.table().splitlines()[1:7]] == [
+        False, True, False, True, True, True,
+    ]  # fmt: skip
+    assert plan(paths).holding({0: 1.0}).warning_near_zero() is None
+
+
+def test_a_joined_layer_is_near_zero_as_one():
+    joined = plan(["a/kernel", "a/bias", "b/kernel", "b/bias"], layer_groups=("a/", "b/"))
+    assert joined.holding({0: 0.0, 1: 1.0, 2: 0.0, 3: 0.0}).near_zero == {2}
 
 
 def test_the_first_multiplier_that_matches_counts():

@@ -241,6 +241,7 @@ CORE = {
         ("pointwise ones are depthwise", "(layer if name == 'kernel' else name)", "path"),
         ("an alpha is a kernel", "if not name.endswith('kernel'):", "if False:"),
         ("a column is a matrix", "if 1 in made['view']", "if False"),
+        ("LoRA's first factor is none", "'lora_\\\\w+_a'", "'lora_a'"),
     ],
     ("_STACKS", f"{MATRICES}::test_paths_and_shapes_tell_what_is_a_matrix"): [
         ("experts are one matrix", "('expert', 'block_diag')", "('block_diag',)"),
@@ -363,6 +364,16 @@ CORE = {
     ],
     ("plan_for", f"{PLAN}::test_a_preset_is_one_in_the_exclusions_alone"): [
         ("a preset in vain goes unnoticed", "(not preset)", "p != 'norm_and_bias'"),
+    ],
+    ("is_norm_bias_or_vector", f"{PLAN}::test_a_preset_holds_vectors_and_no_kernel"): [
+        ("a class token is none", "or (len(shape) > 2 and set(shape[:-1]) == {1})", ""),
+        ("a kernel may be one", "and 'kernel' not in name", ""),
+    ],
+    ("Plan.holding", f"{PLAN}::test_a_joined_layer_is_near_zero_as_one"): [
+        ("a bias speaks for its kernel", "- {''}", "- set(self.groups)"),
+    ],
+    ("Plan._pattern_of", f"{PLAN}::test_what_is_near_zero_is_named_by_a_pattern_of_its_own"): [
+        ("a name finds others, too", "name in self.paths[k]", "False"),
     ],
     ("search", f"{PLAN}::test_a_pattern_is_found_where_re_finds_it"): [
         ("a pattern must match the whole", "regex.search, names", "regex.fullmatch, names"),

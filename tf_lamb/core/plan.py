@@ -211,7 +211,8 @@ class Plan:
                 return preset
         name = self.paths[i].rpartition("/")[2]
         others = (k for k, t in enumerate(self.treatments) if t.adapt and k not in self.near_zero)
-        return exact(self.names[i]) if any(name in self.paths[k] for k in others) else f"{re.escape(name)}$"
+        is_shared = any(name in self.paths[k] for k in others)
+        return exact(self.names[i]) if is_shared else f"{re.escape(name)}$"
 
     def table(self) -> str:
         """The plan as a table: a line a variable, then a line a treatment."""

@@ -28,12 +28,13 @@ class Muon(Layerwise):
         attention's output (heads, size, model)             all but the last
 
     in the layers of Keras, KerasHub and Model Garden, whose other orders of the three are known,
-    too. LoRA's two factors are matrices both, or AdamW's both, as an `Embedding`'s are. AdamW steps the rest: biases, normalizations, what has one axis, depthwise kernels,
-    experts, and a kernel of three axes that neither has "conv" in its path nor is known; what has
-    "embedding" in its path; and what `exclude_from_layer_adaptation` matches instead. Jordan and
-    Moonlight leave the output layer to AdamW, too: name it there. A `Conv2D` with groups, and a
-    `DepthwiseConv2D` of several channels with a name of its own in Keras 3, look like any other
-    convolution, and their channels would be mixed: name them in `matrix_rows`, with None.
+    too. LoRA's two factors are matrices both, or AdamW's both, as an `Embedding`'s are. AdamW steps
+    the rest: biases, normalizations, what has one axis, depthwise kernels, experts, and a kernel of
+    three axes that neither has "conv" in its path nor is known; what has "embedding" in its path;
+    and what `exclude_from_layer_adaptation` matches instead. Jordan and Moonlight leave the output
+    layer to AdamW, too: name it there. A `Conv2D` with groups, and a `DepthwiseConv2D` of several
+    channels with a name of its own in Keras 3, look like any other convolution, and their channels
+    would be mixed: name them in `matrix_rows`, with None.
 
     It keeps its efficiency at batches beyond AdamW's critical one; its fifteen products of matrices
     a step are work that LAMB does not have. On a GPU or TPU matrices of one shape are multiplied as

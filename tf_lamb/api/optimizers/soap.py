@@ -65,10 +65,9 @@ class SOAP(Layerwise):
     since, and not those in which it rests.
 
     What is a matrix, and which of its axes are rows, is found as by `Muon`, LoRA's two factors
-    alike; embeddings, biases,
-    normalizations and what `exclude_from_layer_adaptation` names are AdamW's, by the same learning
-    rate and betas. Its rate is about AdamW's, too. An output layer as wide as a vocabulary has a
-    basis of its short side alone.
+    alike; embeddings, biases, normalizations and what `exclude_from_layer_adaptation` names are
+    AdamW's, by the same learning rate and betas. Its rate is about AdamW's, too. An output layer as
+    wide as a vocabulary has a basis of its short side alone.
 
     A matrix of r x c takes 8 (r^2 + c^2) bytes beside m and v; `tf_lamb.describe` shows them. They
     are always in float32, and so is m: rounded to bfloat16, it would have parts where gradients
