@@ -8,6 +8,7 @@ import numpy as np
 import orbit
 import tensorflow as tf
 import tf_keras
+from official.common import distribute_utils
 from official.core import exp_factory, task_factory, train_lib, train_utils
 from official.modeling import hyperparams
 from official.modeling.hyperparams import base_config
@@ -212,6 +213,7 @@ def restore_after(monkeypatch):
         (train_utils, "serialize_config"), (train_utils, "parse_configuration"),
         (train_lib, "OrbitExperimentRunner"), (orbit.controller, "_log"),
         (runner.Runner, "console"), (runner.Runner, "evaluated"),
+        (distribute_utils, "get_distribution_strategy"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, getattr(owner, name))
 

@@ -119,7 +119,7 @@ def run(console, params) -> None:
     from tf_lamb.model_garden.checks import data
     from tf_lamb.model_garden.checks.experiment import check_run
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
-    from tf_lamb.model_garden.running import batches, runner
+    from tf_lamb.model_garden.running import batches, runner, workers
 
     args = flags.FLAGS
     check_run(params, args.mode, args.model_dir, args.experiment, args.seed)
@@ -128,6 +128,7 @@ def run(console, params) -> None:
     if (seed := args.seed) is None:
         seed = model_dirs.read_run(args.model_dir).get("seed")
     evaluated = _evaluated(params, args.model_dir) if args.mode == "eval" else None
+    strategy = workers.join(params, lambda: _told(params, args, seed, evaluated))
     # Up to here nothing was written. An evaluation may be of a folder that somebody else owns.
     if not checkpoints.is_writable(args.model_dir):
         if args.mode != "eval":
@@ -157,7 +158,7 @@ def run(console, params) -> None:
         if is_chief and (latest := checkpoints.latest(args.model_dir)):
             print(f"Going on from {os.path.basename(latest)}", flush=True)
     # Their main makes the strategy, the task and the trainer, and our runner runs them.
-    runner.install(params, console if is_chief else None, evaluated)
+    runner.install(params, console if is_chief else None, evaluated, strategy)
     try:
         model_garden_train.main(None)
     except tf.errors.DataLossError:
@@ -167,6 +168,24 @@ def run(console, params) -> None:
         logging.set_verbosity(logging.WARNING)  # TensorFlow's threads tell of their end, after it
         if is_chief:
             print(report.report(args.model_dir), flush=True)
+
+
+def _told(params, args, seed: int | None, evaluated: str | None) -> dict[str, str]:
+    """What all workers of a run have to be told, name -> text."""
+    from tf_lamb.model_garden.folders import checkpoints, yamls
+
+    begins = evaluated or checkpoints.readable(args.model_dir)
+    told = {
+        "--experiment": args.experiment,
+        "--mode": args.mode,
+        "--model_dir": args.model_dir,
+        "--seed": seed,
+        "--replace_stock": args.replace_stock,
+        "--gin_params": args.gin_params,
+        "the checkpoint that it begins with": begins and os.path.basename(begins),
+        **dict(yamls.leaves(params.as_dict())),
+    }
+    return {name: repr(value) for name, value in told.items()}
 
 
 def _evaluated(params, model_dir: str) -> str | None:

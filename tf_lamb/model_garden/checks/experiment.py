@@ -4,6 +4,7 @@ Model Garden finds most of it too: minutes later, deep inside, or after it has o
 params.yaml of another run.
 """
 
+import contextlib
 import math
 
 import tensorflow as tf
@@ -36,6 +37,7 @@ def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
     training, evaluating = "train" in mode, "eval" in mode
     check_runtime(params, evaluating)
     if training:
+        _check_cluster(params)
         check_optimizer(params)
         check_batch(params)
     _check_first_stage(params, model_dir)
@@ -97,6 +99,20 @@ def check_runtime(params, evaluating: bool) -> None:
                 "Model Garden's own masked-LM step has none. Write task.scale_loss=true in an "
                 "experiment of ours (lamb/...), or runtime.mixed_precision_dtype=bfloat16"
             )
+
+
+def _check_cluster(params) -> None:
+    """Raises where each of several workers would train the whole model alone, in one folder."""
+    strategy, count = params.runtime.distribution_strategy, 0
+    if strategy.lower() in ("off", "one_device", "mirrored"):
+        with contextlib.suppress(ValueError):  # it describes no cluster
+            count = batches.in_cluster()
+    if count > 1:
+        raise UserError(
+            f"TF_CONFIG describes {count} workers, but runtime.distribution_strategy={strategy} "
+            "trains in each of them alone. Write runtime.distribution_strategy="
+            "multi_worker_mirrored, or unset TF_CONFIG"
+        )
 
 
 def _measures(params) -> str | None:

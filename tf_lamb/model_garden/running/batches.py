@@ -15,11 +15,20 @@ def replicas(params) -> int | None:
     if strategy == "mirrored":
         return gpus
     if strategy == "multi_worker_mirrored":
-        return gpus * max(_workers(os.environ.get("TF_CONFIG", "{}")), 1)
+        return gpus * workers(params)
     return None
 
 
-def _workers(tf_config: str) -> int:
+def workers(params) -> int:
+    """The number of processes that train one model together."""
+    if str(params.runtime.distribution_strategy).lower() != "multi_worker_mirrored":
+        return 1
+    return max(in_cluster(), 1)
+
+
+def in_cluster() -> int:
+    """The number of workers that `TF_CONFIG` describes; 0 where it is not set."""
+    tf_config = os.environ.get("TF_CONFIG", "{}")
     try:
         cluster = json.loads(tf_config).get("cluster", {})
         return sum(len(cluster.get(job, ())) for job in ("chief", "worker"))

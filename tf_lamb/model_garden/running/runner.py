@@ -7,6 +7,7 @@ import tempfile
 import orbit
 import tf_keras
 from absl import logging
+from official.common import distribute_utils
 from official.core import train_lib, train_utils
 
 from tf_lamb.api.callbacks.noise import shared_statistics
@@ -141,13 +142,14 @@ class Runner(train_lib.OrbitExperimentRunner):
         return result
 
 
-def install(params=None, shown_on=None, evaluated=None) -> None:
+def install(params=None, shown_on=None, evaluated=None, strategy=None) -> None:
     """Has every run of this process use this runner, and write its params.yaml whole.
 
     Args:
         params: what Model Garden's main trains; None for what it parses itself.
         shown_on: the `Console` that shows how far it is, instead of Orbit's own lines.
         evaluated: the checkpoint that is evaluated; None for the one that the folder names.
+        strategy: of several workers, who have met; None for one that Model Garden's main makes.
     """
     if shown_on:
         # seam: orbit of tf-models-official 2.20.0, which logs each line and prints it, too.
@@ -159,3 +161,5 @@ def install(params=None, shown_on=None, evaluated=None) -> None:
     if params is not None:
         logging.info("Final experiment parameters:\n%s", pprint.pformat(params.as_dict()))
         train_utils.parse_configuration = lambda flags: params
+    if strategy is not None:
+        distribute_utils.get_distribution_strategy = lambda **_: strategy
