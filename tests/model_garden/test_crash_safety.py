@@ -275,8 +275,12 @@ def of_another_model(model):
     [
         (of_another_model({"num_layers": 2}), "it lacks 18 variables of it"),
         (of_another_model({"hidden_size": 16}), "(16, 8)"),
+        (
+            {"task": {"model": {"cls_heads": []}}},
+            "it holds 4 variables more, model/classification_heads/0/",
+        ),
     ],
-    ids=["deeper", "wider"],
+    ids=["deeper", "wider", "headless"],
 )
 def test_a_checkpoint_of_another_model_is_refused(records, begun, change, expected):
     before = contents(begun)
@@ -301,6 +305,26 @@ def test_half_a_note_on_the_best_checkpoint_is_refused(records, tmp_path):
     with pytest.raises(UserError, match="best/info.json cannot be read: .* Delete it"):
         train(records, tmp_path, best_checkpoint_export_subdir="best",
               best_checkpoint_eval_metric="validation_loss")  # fmt: skip
+
+
+def test_an_evaluation_of_another_model_than_the_run_has_is_refused(records, begun, tmp_path):
+    """Before anything is built, as the params.yaml beside the checkpoint says."""
+    params = build(settings_of(records))
+    model_dirs.write_params(params, str(begun))
+    check_run(params, "eval", str(begun))
+    # What an evaluation may have otherwise.
+    params.override(of_another_model({"dropout_rate": 0.5}))
+    check_run(params, "continuous_eval", str(begun))
+    params.override(of_another_model({"num_layers": 2, "hidden_activation": "relu"}))
+    before, change = contents(begun), "num_layers is 1, yours 2"
+    for mode in ("eval", "continuous_eval"):
+        with pytest.raises(UserError, match=change) as error:
+            check_run(params, mode, str(begun))
+        assert f"--config_file={begun}/params.yaml" in str(error.value)
+    params.override({"task": {"init_checkpoint": str(begun)}})
+    with pytest.raises(UserError, match=f"task.init_checkpoint={begun} holds another.*{change}"):
+        check_run(params, "eval", str(tmp_path / "new"))
+    assert contents(begun) == before
 
 
 def test_what_may_change_does_not_make_it_another_model(records, begun, eager):

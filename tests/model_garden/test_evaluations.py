@@ -16,6 +16,8 @@ from support.frontends import uncompiled
 from support.garden import assert_same_bits, build, tiny
 
 from tf_lamb.model_garden import report
+from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import model_dirs
 from tf_lamb.model_garden.running import controllers
 
@@ -43,7 +45,7 @@ def run(records, folder, killed=None, at=None, mode="train_and_eval", **more):
             raise Killed
 
     actions = {f"{killed}_actions": [die]} if killed else {}
-    garden.run(build(settings), folder, mode, **actions, **more)
+    return garden.run(build(settings), folder, mode, **actions, **more)
 
 
 def figures(folder):
@@ -91,12 +93,13 @@ def test_who_evaluates_each_checkpoint_is_not_told_of_slots(records, unbroken, t
     logger.addHandler(handler)
     try:
         with uncompiled():
-            run(records, tmp_path / "run", mode="continuous_eval")
+            one = run(records, tmp_path / "run", mode="continuous_eval")
         gc.collect()  # TensorFlow tells of what was not restored when it forgets the checkpoint
     finally:
         logger.removeHandler(handler)
     assert list(figures(tmp_path / "run")["validation_loss"])[-1] == STEPS
     assert not [line for line in told if "checkpoint" in line]
+    assert one.controller.is_over()
 
 
 class Steps(orbit.AbstractTrainer, orbit.AbstractEvaluator):
@@ -139,6 +142,62 @@ def test_what_is_due_and_was_not_made_is_made(tmp_path, at, last, due, expected)
     )
     controller.train_and_evaluate(10, eval_interval=due)
     assert steps.evaluated == expected and model_dirs.read_evaluated(str(tmp_path)) == 10
+
+
+@pytest.fixture
+def following(tmp_path):
+    """A controller that follows a folder, and what saves a checkpoint of a step there."""
+    steps = Steps(0)
+    manager = tf.train.CheckpointManager(
+        tf.train.Checkpoint(global_step=steps.step), str(tmp_path), max_to_keep=None
+    )
+    controller = controllers.Controller(
+        global_step=steps.step, evaluator=steps, checkpoint_manager=manager,
+        eval_summary_dir=str(tmp_path / "validation"),
+    )  # fmt: skip
+    manager.restore = lambda path: manager.checkpoint.read(path).expect_partial()
+
+    def save(step):
+        steps.step.assign(step)
+        manager.save(checkpoint_number=step)
+
+    return controller, steps, save
+
+
+def test_a_continuous_evaluation_ends_with_training(following, monkeypatch):
+    """At its last checkpoint, though one has come while another was evaluated."""
+    controller, steps, save = following
+    monkeypatch.setattr(controllers.time, "sleep", lambda _: pytest.fail("it waits"))
+    controller.is_over = lambda: steps.evaluated != [4] or bool(save(6)) or True
+    save(4)
+    controller.evaluate_continuously(timeout=3600, timeout_fn=lambda: False)
+    assert steps.evaluated == [4, 6]
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_continuous_evaluation_says_why_it_waits_no_more(following, monkeypatch, saved):
+    controller, steps, save = following
+    controller.is_over = lambda: False
+    clock = iter(range(0, 10_000, 2))
+    monkeypatch.setattr(controllers.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(controllers.time, "sleep", lambda _: None)
+    if saved:
+        save(4)
+    last = "behind ckpt-4" if saved else "at all"
+    with pytest.raises(UserError, match=f"no checkpoint {last} has come within .*=60 sec") as error:
+        controller.evaluate_continuously(timeout=60, timeout_fn=lambda: False)
+    assert steps.evaluated == [4] * saved and "\n" not in str(error.value)
+    # Orbit's own users may say that it is over.
+    controller.evaluate_continuously(timeout=60, timeout_fn=lambda: True)
+
+
+def test_a_folder_without_a_run_is_not_followed(records, tmp_path):
+    params, folder = build(tiny(records)), tmp_path / "typo"
+    with pytest.raises(UserError, match=f"{folder} holds no run to follow"):
+        check_run(params, "continuous_eval", str(folder))
+    assert not folder.exists()
+    model_dirs.write_params(params, str(folder))  # which a training writes at its start
+    check_run(params, "continuous_eval", str(folder))
 
 
 def test_an_evaluation_of_lost_weights_is_forgotten_before_the_first_step(tmp_path):

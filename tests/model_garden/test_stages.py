@@ -320,6 +320,47 @@ def test_a_stage_is_over_with_the_steps_that_adascale_takes(files, tmp_path, cap
         assert left == expected == 2 - model_dirs.is_over(first, str(folder))
 
 
+def checkpoint_at(folder, step):
+    checkpoint = tf.train.Checkpoint(global_step=tf.Variable(step, dtype=tf.int64))
+    manager = tf.train.CheckpointManager(checkpoint, str(folder), max_to_keep=1)
+    return manager.save(checkpoint_number=step)
+
+
+def test_a_stage_remembers_which_checkpoint_it_began_with(tmp_path):
+    checkpoint_at(tmp_path / "first", 12)
+    folder = str(tmp_path / "second")
+    for step, expected in ((12, 12), (20, 20), (30, 20)):  # until it has a checkpoint of its own
+        before = checkpoint_at(tmp_path / "first", step)
+        model_dirs.write_run(folder, "lamb/bert_pretraining", 1, str(tmp_path / "first"))
+        if step == 20:
+            checkpoint_at(folder, 2)
+        began = model_dirs.read_run(folder)["began_with"]
+        assert began == str(tmp_path / "first" / f"ckpt-{expected}")
+        assert (began == before) == (step == expected)
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["noted", "of an older version"])
+def test_a_stage_is_not_lengthened_once_the_next_has_begun(files, tmp_path, noted):
+    first, second = (tmp_path / f"stage_{i}" for i in (1, 2))
+    parsed = train_stages.prepare(both(files, tmp_path, ""), False)
+    checkpoint_at(first, 12)
+    if noted:
+        model_dirs.write_run(str(second), "lamb/bert_pretraining", 1, str(first))
+    for folder, params, step in zip((first, second), parsed, (12, 3), strict=True):
+        checkpoint_at(folder, step)
+        model_dirs.write_params(params, str(folder))
+    longer = "stage_1.trainer.train_steps=20"
+    train_stages.prepare(both(files, tmp_path, ""), False)  # the second goes on
+    with pytest.raises(UserError, match="stage 2: .* which is not over") as error:
+        train_stages.prepare(both(files, tmp_path, longer), False)
+    assert f"{second} began with ckpt-12 of {first}" in str(error.value)
+    assert f"delete {second}" in str(error.value) and "\n" not in str(error.value)
+    checkpoint_at(first, 20)  # by another command
+    if noted:
+        with pytest.raises(UserError, match="began with ckpt-12 of .* is at ckpt-20 now"):
+            train_stages.prepare(both(files, tmp_path, longer), False)
+
+
 def test_a_checkpoint_of_another_shape(records, stage_1):
     settings = tiny(records)
     settings["task"]["init_checkpoint"] = str(stage_1[1])
@@ -328,6 +369,29 @@ def test_a_checkpoint_of_another_shape(records, stage_1):
     with pytest.raises(UserError, match="does not fit this model") as error:
         trainer.initialize()
     assert "(16, 8)" in str(error.value) and "(32, 8)" in str(error.value)
+
+
+def deeper(records, layers=2, **task):
+    settings = tiny(records)
+    settings["task"] |= task
+    settings["task"]["model"]["encoder"]["bert"]["num_layers"] = layers
+    return trainer_of(build(settings), one_device())
+
+
+def test_no_half_of_a_model_comes_from_a_checkpoint(records, stage_1, tmp_path, caplog):
+    with pytest.raises(UserError, match="does not fit this model: it lacks 18 variables") as error:
+        deeper(records, init_checkpoint=str(stage_1[1])).initialize()
+    assert f"task.init_checkpoint={stage_1[1]}" in str(error.value)
+    # A model may begin with half of a checkpoint's, which is told.
+    path = deeper(records).checkpoint.save(str(tmp_path / "ckpt"))
+    deeper(records, 1, init_checkpoint=path).initialize()
+    (told,) = [line for line in caplog.messages if "left out" in line]
+    assert told.startswith(
+        f"task.init_checkpoint={path} holds 16 variables that this model has not"
+    )
+    caplog.clear()
+    deeper(records, init_checkpoint=path).initialize()
+    assert not [line for line in caplog.messages if "left out" in line]
 
 
 def test_a_checkpoint_is_found_by_its_folder_or_its_name(records, tmp_path):

@@ -154,9 +154,14 @@ def run(console, params) -> None:
                 print(report.report(args.model_dir), flush=True)
             return
         console.on_stop = lambda: _stopped(console.step, args.model_dir)
-        model_dirs.write_run(args.model_dir, args.experiment, seed)
+        begins = params.task.init_checkpoint
+        model_dirs.write_run(args.model_dir, args.experiment, seed, begins)
         if is_chief and (latest := checkpoints.latest(args.model_dir)):
             print(f"Going on from {os.path.basename(latest)}", flush=True)
+    follows = args.mode == "continuous_eval" and is_chief
+    if follows and (timeout := params.trainer.continuous_eval_timeout) is not None:
+        print(f"Waiting for each checkpoint in {args.model_dir}, {timeout:,} seconds at the most "
+              "(trainer.continuous_eval_timeout)", flush=True)  # fmt: skip
     # Their main makes the strategy, the task and the trainer, and our runner runs them.
     runner.install(params, console if is_chief else None, evaluated, strategy)
     try:
@@ -164,6 +169,9 @@ def run(console, params) -> None:
     except tf.errors.DataLossError:
         data.check_readable(params)  # raises, and names the file
         raise
+    if follows:
+        done = checkpoints.steps_done(args.model_dir)
+        print(f"Training is over at step {done:,}, and so is its evaluation", flush=True)
     if training:
         logging.set_verbosity(logging.WARNING)  # TensorFlow's threads tell of their end, after it
         if is_chief:

@@ -174,6 +174,7 @@ def prepare(
             checked = params
             if goes_on:
                 model_dirs.check_successor(parsed[-1], params, keep_moments)
+                model_dirs.check_handed_over(parsed[-1], stages[i - 1].model_dir, stage.model_dir)
                 # The checkpoint that it starts from does not have to be there yet.
                 checked = params.replace(task={"init_checkpoint": None})
                 if hasattr(checked.task, "init_optimizer"):

@@ -48,6 +48,10 @@ def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
         model_dirs.check_folder(params, model_dir, experiment, seed)
         if (kind := params.trainer.optimizer_config.optimizer.type) in STOCK:
             model_dirs.check_replaced(model_dir, kind, OPTIMIZERS_CLS[kind] is STOCK[kind])
+    else:
+        if mode == "continuous_eval":
+            model_dirs.check_followed(model_dir)
+        model_dirs.check_evaluated(params, model_dir)
     check_devices(params)
 
 

@@ -1,13 +1,16 @@
 """Orbit's controller: training can end before its last step, and no evaluation is missing."""
 
 import contextlib
+import os
+import time
+from collections.abc import Callable
 
 import orbit
 import tensorflow as tf
 from official.core import actions as core_actions
 
 from tf_lamb.model_garden.errors import UserError
-from tf_lamb.model_garden.folders import model_dirs
+from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.running import actions
 
 
@@ -25,6 +28,9 @@ def let_recovery_go_first(controller):
         controller.train_actions = [a for a in controller.train_actions if a is not theirs[0]]
 
 
+_PAUSE = 1.0  # seconds between two looks for a checkpoint
+
+
 class _Spent(Exception):
     """Leaves Orbit's loop, which knows steps only."""
 
@@ -38,10 +44,12 @@ class Controller(orbit.Controller):
     Attributes:
         model_dir: the folder that remembers which evaluation was the last; None for none.
         writes: whether this process writes into it.
+        is_over: tells whether the last checkpoint in it is that of the end; None for unknown.
     """
 
     model_dir: str | None = None
     writes = False
+    is_over: Callable[[], bool] | None = None
 
     def _is_spent(self):
         progress = (a for a in self.train_actions if isinstance(a, actions.AdaScaleProgress))
@@ -77,6 +85,35 @@ class Controller(orbit.Controller):
             step = int(self.global_step.numpy())
         self._save_now()
         return output
+
+    def evaluate_continuously(self, steps=-1, timeout=None, timeout_fn=None):
+        """See base class; ends with the last checkpoint of training, or with why it waits no more.
+
+        The base class asks `timeout_fn` first when the timeout has passed, and then waits on.
+        """
+        folder, seen, is_over = self.checkpoint_manager.directory, None, False
+        output, since = None, time.monotonic()
+        while True:
+            path = checkpoints.latest(folder)
+            if path not in (None, seen):
+                self.restore_checkpoint(path)
+                output = self.evaluate(steps)
+                # Of a later checkpoint, maybe, which is evaluated before this ends.
+                is_over = self.is_over is not None and self.is_over()
+                seen, since = path, time.monotonic()
+            elif is_over:
+                return output
+            elif timeout is None or time.monotonic() - since < timeout:
+                time.sleep(_PAUSE)
+            elif timeout_fn is None or timeout_fn():
+                return output
+            else:
+                last = f"behind {os.path.basename(seen)}" if seen else "at all"
+                raise UserError(
+                    f"--model_dir={folder}: no checkpoint {last} has come within trainer."
+                    f"continuous_eval_timeout={timeout} seconds, and training is not over. It has "
+                    "stopped, or takes longer: give the same command again, or a longer timeout"
+                )
 
     def _last_evaluated(self):
         """The step of the last evaluation; 0, which is never evaluated, if there was none."""

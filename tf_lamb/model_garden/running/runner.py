@@ -94,6 +94,7 @@ class Runner(train_lib.OrbitExperimentRunner):
         )
         controller.model_dir = self.model_dir
         controller.writes = self.strategy.extended.should_checkpoint
+        controller.is_over = lambda: model_dirs.is_over(self.params, self.model_dir)
         controllers.let_recovery_go_first(controller)
         if self._warmup:  # the controller has restored the optimizer
             self._warmup.resume()

@@ -85,7 +85,7 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
         return model
 
     def initialize(self, model):
-        """See base class; of a trainer's checkpoint, every weight is taken over."""
+        """See base class; of a trainer's checkpoint, every weight is taken over, or none."""
         path = self.task_config.init_checkpoint
         path = path and model_dirs.checkpoint_in(path)
         names = [name for name, _ in tf.train.list_variables(path)] if path else []
@@ -93,7 +93,16 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
             super().initialize(model)
             return
         # Model Garden would leave out the last layer of the next-sentence head.
-        tf.train.Checkpoint(model=model).read(path).expect_partial()
+        whole = tf.train.Checkpoint(model=model)
+        missing, over = checkpoints.gaps(path, whole, model.variables)
+        if missing:
+            raise ValueError(checkpoints.lacks(missing))
+        if over:
+            logging.warning(
+                "task.init_checkpoint=%s holds %d variables that this model has not, %s for one: "
+                "they are left out.", path, len(over), over[0]
+            )  # fmt: skip
+        whole.read(path).expect_partial()
         logging.info("Took over the weights of %s.", path)
 
     def build_inputs(self, params, input_context=None):
