@@ -125,6 +125,35 @@ def rates():
     experiment.check_rate = lambda params: None
 
 
+def workers():
+    """Under a strategy of one worker each of a cluster trains alone."""
+    from tf_lamb.model_garden.checks import experiment
+
+    experiment._check_cluster = lambda params: None
+
+
+def no_run():
+    """A continuous evaluation follows a folder that nobody trains in."""
+    from tf_lamb.model_garden.folders import model_dirs
+
+    model_dirs.check_followed = lambda folder: None
+
+
+def half_a_model():
+    """What a model and a checkpoint have in common is evaluated."""
+    from tf_lamb.model_garden.folders import checkpoints, model_dirs
+
+    model_dirs.check_evaluated = lambda params, folder: None
+    checkpoints.gaps = lambda checkpoint, root, variables: ([], [])
+
+
+def longer_stage():
+    """A stage is lengthened that the next one has begun with."""
+    from tf_lamb.model_garden.folders import model_dirs
+
+    model_dirs.check_handed_over = lambda params, folder, successor: None
+
+
 class Plant(NamedTuple):
     """A fault, and whether a drawn run can show it: others need not be made."""
 
@@ -159,5 +188,9 @@ PLANTS = {  # in the order of their discovery
             ),
         ),
         (rates, lambda run: run.is_refused in ("learning_rate", "steps")),
+        (workers, lambda run: run.is_refused == "cluster"),
+        (no_run, lambda run: run.is_refused == "no run"),
+        (half_a_model, lambda run: run.change == "model"),
+        (longer_stage, lambda run: run.stages > 1 and "adascale" not in run.optimizer),
     )
 }

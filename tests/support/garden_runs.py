@@ -7,6 +7,7 @@ that was killed ends as one that was not, a refusal is one line and writes nothi
 """
 
 import dataclasses
+import json
 import math
 import os
 import random
@@ -54,6 +55,7 @@ class Drawn:
     interruption: tuple = ()  # (signal's name, stage, checkpoint's step, seconds after it)
     change: str = ""  # of `CHANGES`: how the command that resumes the run differs
     is_refused: str = ""  # of `MISTAKES`
+    environment: dict = dataclasses.field(default_factory=dict)
     overflows: bool = False  # float16's first loss scale is too large
     plant: str = ""  # of `garden_plants.PLANTS`: a fault that is planted back
 
@@ -251,6 +253,8 @@ MISTAKES = {
     "num_gpus": "num_gpus is 8",
     "no batch": "validation_data",
     "no checkpoint": "holds no checkpoint to evaluate",
+    "no run": "holds no run to follow",
+    "cluster": "TF_CONFIG describes 2 workers",
 }
 
 # Settings that resume a run otherwise, and what refuses them; nothing does if it is None.
@@ -258,6 +262,7 @@ CHANGES = {
     "slot_dtype": "slot_dtype is",
     "measured": "measure_noise",
     "optimizer": "optimizer",
+    "model": "holds another model",  # in an evaluation
     "more": None,
 }
 
@@ -302,6 +307,12 @@ def _make_mistake(mistake, run):
         run.mode = "train_and_eval"
     if mistake == "no checkpoint":
         run.mode = "eval"
+    if mistake == "no run":
+        run.mode = "continuous_eval"
+    if mistake == "cluster":
+        cluster = {"worker": clusters.addresses(2)}
+        tf_config = {"cluster": cluster, "task": {"type": "worker", "index": 0}}
+        run.environment = {"TF_CONFIG": json.dumps(tf_config)}
     run.settings = merged(run.settings, settings)
 
 
@@ -379,7 +390,7 @@ def go(run, folder, interruption=(), settings=None):
     begun = time.monotonic()
     process = processes.started(
         begin, *command(run, folder, settings), run.replicas, run.overflows, run.plant,
-        output=output,
+        output=output, **run.environment,
     )  # fmt: skip
     try:
         if interruption:
@@ -445,6 +456,8 @@ def check(run, folder):
         _check_interrupted(run, folder, whole)
     if run.is_run_at_once_too:
         _check_accumulation(run, folder, whole)
+    if run.stages > 1 and "adascale" not in run.optimizer:
+        _check_lengthened(run, whole)
     if run.change:  # the last: it goes on in the folder
         _check_changed(run, whole)
     return "trained"
@@ -479,10 +492,12 @@ def _check_changed(run, whole):
         "optimizer": {"trainer": {"optimizer_config": {"optimizer": {
             "type": other, other: run.optimizer, "tf_lamb": {"global_clipnorm": None},
         }}}},
+        "model": {"task": {"model": _other_model(run)}},
         "more": merged({"trainer": {"train_steps": steps}}, _rate({"steps": steps})),
     }[run.change])  # fmt: skip
     before = {path: path.stat().st_size for path in whole.rglob("*") if path.is_file()}
-    ended = go(run, whole, settings=changed)
+    mode = "eval" if run.change == "model" else run.mode
+    ended = go(dataclasses.replace(run, mode=mode), whole, settings=changed)
     if not (words := CHANGES[run.change]):
         _trained(ended)
         _check_end(dataclasses.replace(run, settings=changed), whole, ended, run.steps)
@@ -490,6 +505,21 @@ def _check_changed(run, whole):
     _check_refusal(ended, words)
     if before != {path: path.stat().st_size for path in whole.rglob("*") if path.is_file()}:
         raise Broken(f"refused with another {run.change}, and the folder is another")
+
+
+def _other_model(run):
+    """Settings of a model, some of whose variables are those of the run's."""
+    if EXPERIMENTS[run.experiment] == "resnet":
+        return {"backbone": {"resnet": {"model_id": 18}}}
+    return {"encoder": {"bert": {"num_layers": 2}}}
+
+
+def _check_lengthened(run, whole):
+    """The first stage is given more steps, of which the last one would see nothing."""
+    rate = "stage_1.trainer.optimizer_config.learning_rate.tf_lamb_polynomial"
+    longer = f"stage_1.trainer.train_steps={2 * run.steps},{rate}.steps={2 * run.steps}"
+    flags = [f"{run.flags[0]},{longer}"] if run.flags else [f"--params_override={longer}"]
+    _check_refusal(go(dataclasses.replace(run, flags=flags), whole), "began with ckpt-")
 
 
 def _state(folder):

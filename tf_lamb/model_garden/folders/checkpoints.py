@@ -126,6 +126,8 @@ def gaps(checkpoint: str, root, variables) -> tuple[list[str], list[str]]:
         variables: the model's.
     """
     view, wanted = tf.train.CheckpointView(checkpoint), {id(variable) for variable in variables}
+    # seam: tensorflow 2.20. Nothing public says by which name a node is saved.
+    saved = view._object_graph_proto.nodes
     shared, _, missing = view.diff(root)
     pending = [node for node, mine in shared.items() if getattr(mine, "built", True)]
     seen, over = set(shared), []
@@ -133,10 +135,7 @@ def gaps(checkpoint: str, root, variables) -> tuple[list[str], list[str]]:
         for node in set(view.children(pending.pop()).values()) - seen:
             seen.add(node)
             pending.append(node)
-            # seam: tensorflow 2.20. Nothing public says by which name a node is saved.
-            over += [
-                each.checkpoint_key for each in view._object_graph_proto.nodes[node].attributes
-            ]
+            over += [each.checkpoint_key for each in saved[node].attributes]
     names = (name.partition("/.ATTRIBUTES/") for name in sorted(over))
     over = [name for name, _, what in names if what == "VARIABLE_VALUE" and "/" in name]
     return (
