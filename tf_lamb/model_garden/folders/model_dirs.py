@@ -202,7 +202,7 @@ def check_evaluated(params, model_dir: str) -> None:
     if path and not checkpoints.is_begun(model_dir):
         source = f"task.init_checkpoint={path}"
         folder = path if tf.io.gfile.isdir(path) else os.path.dirname(path)
-    old = at(read_params(folder) or {}, "task.model")
+    old = at(read_params(folder) or {}, "task.model") or {}
     new = params.task.model.as_dict()
     if difference := _first_difference(_as_evaluated(old), _as_evaluated(new), "task.model"):
         raise UserError(

@@ -89,7 +89,7 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
         path = self.task_config.init_checkpoint
         path = path and model_dirs.checkpoint_in(path)
         names = [name for name, _ in tf.train.list_variables(path)] if path else []
-        if not any(name.startswith("model/") for name in names):
+        if not path or not any(name.startswith("model/") for name in names):
             super().initialize(model)
             return
         # Model Garden would leave out the last layer of the next-sentence head.
