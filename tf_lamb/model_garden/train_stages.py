@@ -31,7 +31,8 @@ factor, after a linear warmup or none. What grows is the experiment after `--glo
 `--per_replica_batch_size` adds micro-batches. Checkpoints and evaluations come after the same
 number of examples, and with `resume_in_order` a stage goes on with the next example.
 
-To resume a stopped run, in any stage, give the same command again.
+To resume a stopped run, in any stage, give the same command again. A stage cannot be lengthened
+once the next one has begun, which would see nothing of it.
 """
 
 import dataclasses
