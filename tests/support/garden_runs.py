@@ -203,7 +203,8 @@ def draw(seed, data):
     _draw_more(pick, run)
     if precision == "float16" and replicas > 1:  # refused, in words of its own
         run.optimizer.pop("measure_noise", None)
-        run.optimizer.pop("adascale", None)
+        if run.optimizer.pop("adascale", None):
+            config["learning_rate"]["tf_lamb_polynomial"]["steps"] = steps
     _draw_trouble(pick, run)
     return run
 
