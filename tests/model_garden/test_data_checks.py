@@ -1,6 +1,7 @@
 """Data that cannot be read, and intervals that cannot be kept, are one sentence each."""
 
 import pathlib
+import re
 
 import pytest
 
@@ -15,6 +16,7 @@ from tf_lamb.model_garden.checks.data import check_readable
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints
+from tf_lamb.model_garden.folders.yamls import merged
 
 
 def refusal(settings, tmp_path, mode="train_and_eval"):
@@ -66,6 +68,57 @@ def test_validation_data_without_a_batch_are_refused_before_training(records, tm
         params = build(settings)
         params.task.validation_data.override(change)
         check_run(params, "train_and_eval", str(tmp_path / "model"), EXPERIMENT)
+
+
+BEST = {"best_checkpoint_export_subdir": "best"}
+HEAD = tiny("")["task"]["model"]["cls_heads"][0]
+
+
+@pytest.mark.parametrize(
+    ("task", "trainer", "expected"),
+    [
+        ({"train_data": {"is_training": False}}, {}, "task.train_data.is_training is False: .* "
+         "breaks off. Write task.train_data.is_training=true"),
+        ({"validation_data": {"is_training": True}}, {}, "task.validation_data.is_training is True"
+         ": .* with trainer.validation_steps=-1 never ends. Write"),
+        ({"model": {"cls_heads": [HEAD | {"name": "other"}]}}, {}, "cls_heads has no head named "
+         "next_sentence, which .* need, but 'other'. Name one so, or write task.train_data.use_next"
+         "_sentence_label=false,task.validation_data.use_next_sentence_label=false"),
+        ({"model": {"cls_heads": []}}, {}, "has no head named next_sentence, .*, but none"),
+        ({"train_data": {"use_next_sentence_label": False}}, {}, "task.train_data.use_next_sentence"
+         "_label is False, and task.validation_data.use_next_sentence_label is True. Write the"),
+        ({}, BEST | {"best_checkpoint_eval_metric": "masked_lm_acuracy"}, "trainer.best_checkpoint_"
+         "eval_metric='masked_lm_acuracy' is not known. Did you mean masked_lm_accuracy?"),
+        ({}, BEST | {"best_checkpoint_eval_metric": "lm_example_loss",
+                     "best_checkpoint_metric_comp": "hihger"}, "metric_comp='hihger' is not known. "
+         "Did you mean higher?"),
+    ],
+)  # fmt: skip
+def test_what_would_break_off_later_is_refused_before(records, tmp_path, task, trainer, expected):
+    settings = tiny(records, **trainer)
+    settings["task"] = merged(settings["task"], task)
+    assert re.search(expected, refusal(settings, tmp_path))
+
+
+@pytest.mark.parametrize(("task", "trainer"), [
+    ({"validation_data": {"is_training": True}}, {"validation_steps": 2}),
+    ({"model": {"cls_heads": [HEAD | {"name": "other"}, HEAD]}}, {}),
+    ({part: {"use_next_sentence_label": False} for part in ("train_data", "validation_data")}
+     | {"model": {"cls_heads": []}}, {}),
+    ({}, BEST | {"best_checkpoint_eval_metric": "validation_loss"}),
+])  # fmt: skip
+def test_what_does_not_break_off_is_none_of_it(records, tmp_path, task, trainer):
+    settings = tiny(records, **trainer)
+    settings["task"] = merged(settings["task"], task)
+    check_run(build(settings), "train_and_eval", str(tmp_path / "model"), EXPERIMENT)
+
+
+def test_a_result_that_is_known_only_after_an_evaluation_is_missed_at_the_first(tmp_path):
+    best = checkpoints.Best(str(tmp_path), "acuracy", "higher")
+    words = "trainer.best_checkpoint_eval_metric='acuracy' is not known. Did you mean accuracy?"
+    with pytest.raises(UserError, match=re.escape(words)):
+        best.maybe_export_checkpoint(tf.train.Checkpoint(), {"accuracy": 0.5}, 1)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_is_cut_is_named_when_it_is_met(records, examples, tmp_path, monkeypatch):

@@ -13,7 +13,12 @@ from support.batch_flags import Flags
 from support.garden import BATCH, build, optimizer, tiny
 
 from tf_lamb.core import schedules
-from tf_lamb.model_garden.checks.experiment import check_devices, check_run, check_runtime
+from tf_lamb.model_garden.checks.experiment import (
+    check_devices,
+    check_optimizer,
+    check_run,
+    check_runtime,
+)
 from tf_lamb.model_garden.checks.rates import check_rate
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.experiments import parsing
@@ -200,6 +205,7 @@ def with_rate(**config):
     return build(settings)
 
 
+AUTO = {"type": "tf_lamb_auto_warmup"}
 COSINE = {"type": "cosine", "cosine": {"initial_learning_rate": 0.1, "decay_steps": 19}}
 
 
@@ -236,6 +242,20 @@ COSINE = {"type": "cosine", "cosine": {"initial_learning_rate": 0.1, "decay_step
          "0 from step 40 of trainer.train_steps x adascale.scale=80 on"),
         ({"learning_rate": OURS, "warmup": CONTINUOUS, **optimizer(adascale={
             "scale": 4, "scale_invariant_steps": 41})}, "scale_invariant_steps=40"),
+        ({"learning_rate": AUTO | {"tf_lamb_auto_warmup": {"total_steps": 19, "decide_every": 1}},
+          "warmup": {"type": None}},
+         "the learning rate would be 0 from step 19 of trainer.train_steps=20 on, because trainer."
+         "optimizer_config.learning_rate.tf_lamb_auto_warmup.total_steps is 19. Write trainer."
+         "optimizer_config.learning_rate.tf_lamb_auto_warmup.total_steps=20, or trainer.train_steps"
+         "=19"),
+        ({"learning_rate": {"polynomial": {"power": -0.5}}}, "power is -0.5. Set a number of 0"),
+        ({"learning_rate": COSINE | {"cosine": COSINE["cosine"] | {"alpha": -0.5}}},
+         "cosine.alpha is -0.5. Set a number of 0 or more"),
+        ({"learning_rate": {"type": "exponential", "exponential": {
+            "initial_learning_rate": 0.1, "decay_steps": 5, "decay_rate": -0.9}}},
+         "exponential.decay_rate is -0.9. Set a number of 0 or more"),
+        ({"warmup": {"linear": {"warmup_steps": -2}}}, "linear.warmup_steps is -2. Set a whole"),
+        ({"warmup": {"linear": {"warmup_steps": 2.5}}}, "linear.warmup_steps is 2.5. Set a whole"),
     ],
 )  # fmt: skip
 def test_a_rate_that_is_none_or_comes_to_0_too_early(config, expected):
@@ -269,6 +289,51 @@ def test_a_rate_that_is_none_or_comes_to_0_too_early(config, expected):
 )
 def test_a_rate_that_lasts_as_long_as_training(config):
     check_rate(with_rate(**config))
+
+
+def decayed_by(kind, **settings):
+    return {"weight_decay": 0.0, "weight_decay_schedule": {"type": kind, kind: settings}}
+
+
+@pytest.mark.parametrize("kind", [
+    "stepwise", "exponential", "polynomial", "cosine", "power", "power_linear",
+    "power_with_offset", "step_cosine_with_offset", "tf_lamb_polynomial", "tf_lamb_multi_step",
+])  # fmt: skip
+def test_a_decay_that_lacks_its_numbers(kind):
+    params = with_rate(**optimizer(**decayed_by(kind)))
+    name = r"optimizer.tf_lamb.weight_decay_schedule"
+    words = rf"{name}.{kind}.\w+ is not set and has no default. Set it, e.g. for trainer"
+    with pytest.raises(UserError, match=words):
+        check_optimizer(params)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (optimizer(**decayed_by("tf_lamb_auto_warmup", total_steps=20, decide_every=1)),
+         "weight_decay_schedule.type=tf_lamb_auto_warmup is no schedule. Write a number"),
+        (optimizer(**decayed_by("stepwise", boundaries=[2], values=[0.1, -0.1])),
+         "weight_decay_schedule.stepwise.values is [0.1, -0.1], and weight decay is a number of 0"),
+        (optimizer(**decayed_by("tf_lamb_constant", learning_rate=-0.1)), "is -0.1, and weight"),
+        (optimizer(weight_decay=-0.1), "tf_lamb.weight_decay is -0.1, and weight decay is"),
+        ({"optimizer": {"type": "adamw", "adamw": {"weight_decay_rate": -0.1}}},
+         "optimizer.adamw.weight_decay_rate is -0.1, and weight decay is a number of 0 or more"),
+        ({"optimizer": {"type": "lamb", "lamb": {"weight_decay_rate": float("nan")}}},
+         "optimizer.lamb.weight_decay_rate is nan, and weight decay is a number of 0 or more"),
+        # One is the experiment's own.
+        (optimizer(weight_decay_schedule=decayed_by(
+            "tf_lamb_constant", learning_rate=0.1)["weight_decay_schedule"]),
+         "weight_decay_schedule.type=tf_lamb_constant takes the place of weight_decay, which is "
+         "0.01, by you or by the experiment. Write weight_decay=0, or"),
+        (optimizer(clipnorm=0.5), "tf_lamb has clipnorm=0.5 and global_clipnorm=1.0, by you or by "
+         "the experiment, and one alone can clip. Write trainer.optimizer_config.optimizer.tf_lamb."
+         "clipnorm=null or trainer.optimizer_config.optimizer.tf_lamb.global_clipnorm=null"),
+    ],
+)  # fmt: skip
+def test_a_decay_or_a_clipping_that_cannot_be(config, expected):
+    with pytest.raises(UserError) as error:
+        check_optimizer(with_rate(**config))
+    assert expected in str(error.value) and "\n" not in str(error.value)
 
 
 def test_the_rate_is_0_from_the_step_that_is_named():

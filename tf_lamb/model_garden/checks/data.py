@@ -29,11 +29,27 @@ def check_data(params, training: bool, evaluating: bool) -> None:
         is_text = isinstance(params.task, masked_lm.MaskedLMConfig)
         if is_text and not data.input_path and not data.tfds_name:
             raise UserError(f"task.{part}.input_path is empty. Name the TFRecord files to read")
+        _check_passes(params, part, data)
         if part == "train_data":
             check_order(data)
         for pattern in _patterns(data):
             if pattern != "dummy":
                 _check_files(params, part, pattern)
+
+
+def _check_passes(params, part: str, data) -> None:
+    """Raises where training would end with the data, or an evaluation never."""
+    if part == "train_data" and data.is_training is False:
+        raise UserError(
+            "task.train_data.is_training is False: its examples come once, in one order, and then "
+            "training breaks off. Write task.train_data.is_training=true"
+        )
+    if part == "validation_data" and data.is_training and params.trainer.validation_steps < 0:
+        raise UserError(
+            "task.validation_data.is_training is True: its examples come again and again, and an "
+            f"evaluation with trainer.validation_steps={params.trainer.validation_steps} never "
+            "ends. Write task.validation_data.is_training=false"
+        )
 
 
 def _patterns(data) -> Iterator:

@@ -8,6 +8,7 @@ import contextlib
 import math
 
 import tensorflow as tf
+from official.core import base_task, task_factory
 from official.modeling.hyperparams import base_config
 from official.modeling.optimization import OptimizerFactory
 from official.modeling.optimization.optimizer_factory import (
@@ -16,7 +17,7 @@ from official.modeling.optimization.optimizer_factory import (
 from official.nlp.tasks.masked_lm import MaskedLMConfig
 
 from tf_lamb.model_garden.checks.data import check_data
-from tf_lamb.model_garden.checks.rates import check_rate
+from tf_lamb.model_garden.checks.rates import check_numbers, check_rate, is_at_least_0
 from tf_lamb.model_garden.errors import UserError, named, unknown
 from tf_lamb.model_garden.experiments.optimizers import CLIPPINGS, OPTIMIZERS, STOCK
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
@@ -41,7 +42,10 @@ def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
         check_optimizer(params)
         check_batch(params)
     _check_first_stage(params, model_dir)
+    masked_lm.check_heads(params.task, evaluating)
     check_data(params, training, evaluating)
+    if evaluating:
+        _check_best(params)
     if training:
         check_loop(params.trainer, evaluating)
         check_steps(params, model_dir)
@@ -160,15 +164,23 @@ def check_optimizer(params) -> None:
         if getattr(config, part).get() is None:
             raise UserError(f"trainer.optimizer_config.{part}.type is not set")
     check_rate(params)
+    source = f"trainer.optimizer_config.optimizer.{config.optimizer.type}"
+    for name in ("weight_decay", "weight_decay_rate"):
+        decay = getattr(config.optimizer.get(), name, None)
+        if isinstance(decay, int | float) and not is_at_least_0(decay):
+            raise UserError(f"{source}.{name} is {decay}, and weight decay is a number of 0 or more")
     if config.optimizer.type in OPTIMIZERS:
-        _check_ours(params)
+        _check_ours(params, source)
 
 
-def _check_ours(params) -> None:
+def _check_ours(params, source: str) -> None:
     config = params.trainer.optimizer_config
     _check_left_behind(config.optimizer)
+    _check_clipping(config.optimizer.get(), source)
     _check_decay(params)
-    source = f"trainer.optimizer_config.optimizer.{config.optimizer.type}"
+    schedule = config.optimizer.get().weight_decay_schedule
+    path, total = f"{source}.weight_decay_schedule", params.trainer.train_steps
+    check_numbers(schedule, path, total, "weight decay")
     steps = config.optimizer.get().gradient_accumulation_steps
     if isinstance(steps, base_config.Config):  # what is made of a dict
         raise UserError(
@@ -202,6 +214,17 @@ def _check_left_behind(optimizer) -> None:
                     f"{other}, which is not used, has {written}. Write it under {optimizer.type}, "
                     f"too, or {other}.{key}=null"
                 )
+
+
+def _check_clipping(own, source: str) -> None:
+    """Raises where two clip, of which one may be the experiment's own."""
+    given = {name: value for name in CLIPPINGS if (value := getattr(own, name)) is not None}
+    if len(given) > 1:
+        values = " and ".join(f"{name}={value}" for name, value in given.items())
+        raise UserError(
+            f"{source} has {values}, by you or by the experiment, and one alone can clip. Write "
+            f"{' or '.join(f'{source}.{name}=null' for name in given)}"
+        )
 
 
 def _check_decay(params) -> None:
@@ -281,6 +304,30 @@ def check_loop(trainer, evaluating: bool) -> None:
                 f"trainer.{name}={interval:,} is no multiple of trainer.steps_per_loop={loop:,}. "
                 f"Write trainer.steps_per_loop={fits:,}, or another interval"
             )
+
+
+def _check_best(params) -> None:
+    """Raises where what the best checkpoint is chosen by is no result of an evaluation."""
+    trainer = params.trainer
+    name, best = trainer.best_checkpoint_eval_metric, trainer.best_checkpoint_metric_comp
+    if not name or not trainer.best_checkpoint_export_subdir:
+        return
+    if best not in ("higher", "lower"):
+        raise UserError(unknown("trainer.best_checkpoint_metric_comp", best, ("higher", "lower")))
+    if (known := _results(params.task)) and name not in known:
+        raise UserError(unknown("trainer.best_checkpoint_eval_metric", name, known))
+
+
+def _results(config) -> list[str]:
+    """The names of an evaluation's results; none where they are known only after the first."""
+    try:
+        with tf.Graph().as_default():  # makes no variable on a device
+            task = task_factory.get_task(config, logging_dir=None)
+            names = [metric.name for metric in task.build_metrics(training=False)]
+    except Exception:  # which its main will have, too
+        return []
+    is_known = type(task).reduce_aggregated_logs is base_task.Task.reduce_aggregated_logs
+    return ["validation_loss", *names] if is_known else []
 
 
 def check_steps(params, model_dir: str) -> None:

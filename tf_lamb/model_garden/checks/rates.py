@@ -24,28 +24,16 @@ _DECAYS = {
     "tf_lamb_polynomial": ("steps", "end_learning_rate"),
     "tf_lamb_cosine": ("steps", "end_learning_rate"),
 }
+_FACTORS = "alpha", "decay_rate", "power"  # of which a negative one makes no rate
 
 
 def check_rate(params) -> None:
     """Raises where a learning rate is none, or is 0 before training has ended."""
-    config = params.trainer.optimizer_config
+    config, steps = params.trainer.optimizer_config, params.trainer.train_steps
     for part in ("learning_rate", "warmup"):
-        choice = getattr(config, part)
-        for key, value in (choice.get().as_dict() if choice.get() else {}).items():
-            # `staircase` alone means something when it is None: false.
-            if value is None and key != "staircase":
-                raise UserError(
-                    f"{_CONFIG}.{part}.{choice.type}.{key} is not set and has no default. Set it, "
-                    f"e.g. for trainer.train_steps={params.trainer.train_steps}"
-                )
-            for rate in value if isinstance(value, list | tuple) else [value]:
-                if key in RATES and not _is_rate(rate):
-                    raise UserError(
-                        f"{_CONFIG}.{part}.{choice.type}.{key} is {value}, and a learning rate is "
-                        "a number of 0 or more"
-                    )
+        check_numbers(getattr(config, part), f"{_CONFIG}.{part}", steps, "a learning rate")
     _check_warmup(params)
-    _check_auto_warmup(config)
+    _check_auto_warmup(config, steps)
     if config.learning_rate.type == KEY:
         return
     _check_decay(params)
@@ -53,8 +41,43 @@ def check_rate(params) -> None:
         OptimizerFactory(config).build_learning_rate()
 
 
-def _is_rate(value) -> bool:
+def check_numbers(choice, path: str, train_steps: int, what: str) -> None:
+    """Raises where a schedule lacks a number, or has one that makes it none.
+
+    Args:
+        choice: of a schedule; it may have no type.
+        path: where it stands.
+        train_steps: of the run.
+        what: follows the schedule.
+    """
+    settings = choice.get().as_dict() if choice.get() else {}
+    length, _ = _DECAYS.get(choice.type, (None, None))
+    falls = choice.type in ("polynomial", "cosine", "exponential")  # others refuse it themselves
+    for key, value in settings.items():
+        place = f"{path}.{choice.type}.{key}"
+        # `staircase` alone means something when it is None: false.
+        if value is None and key != "staircase":
+            raise UserError(
+                f"{place} is not set and has no default. Set it, e.g. for trainer.train_steps="
+                f"{train_steps}"
+            )
+        least = 1 if key == length else 0
+        if key in (length, "warmup_steps") and not _is_count(value, least):
+            raise UserError(f"{place} is {value}. Set a whole number of {least} or more")
+        for number in value if isinstance(value, list | tuple) else [value]:
+            if key in RATES and not is_at_least_0(number):
+                raise UserError(f"{place} is {value}, and {what} is a number of 0 or more")
+        if falls and key in _FACTORS and not is_at_least_0(value):
+            raise UserError(f"{place} is {value}. Set a number of 0 or more")
+
+
+def is_at_least_0(value) -> bool:
+    """Whether it is a finite number, and not negative."""
     return isinstance(value, int | float) and 0 <= value < math.inf
+
+
+def _is_count(value, least) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _check_warmup(params) -> None:
@@ -69,7 +92,7 @@ def _check_warmup(params) -> None:
         )
 
 
-def _check_auto_warmup(config) -> None:
+def _check_auto_warmup(config, train_steps: int) -> None:
     rate = config.learning_rate
     if rate.type != KEY:
         return
@@ -86,8 +109,15 @@ def _check_auto_warmup(config) -> None:
         )
     with named(f"{_CONFIG}.learning_rate.{KEY}", (TypeError, ValueError, ModuleNotFoundError)):
         with tf.Graph().as_default():
-            Schedule(**rate.get().as_dict())
+            total = Schedule(**rate.get().as_dict()).settings.total_steps
         gaussian_process.check_installed()
+    if total < train_steps:
+        path = f"{_CONFIG}.learning_rate.{KEY}.total_steps"
+        raise UserError(
+            f"the learning rate would be 0 from step {total:,} of trainer.train_steps="
+            f"{train_steps:,} on, because {path} is {total:,}. Write {path}={train_steps}, or "
+            f"trainer.train_steps={total}"
+        )
 
 
 def _check_decay(params) -> None:
@@ -97,8 +127,6 @@ def _check_decay(params) -> None:
         return
     length, end_value = _DECAYS[kind]
     path, steps = f"{_CONFIG}.learning_rate.{kind}.{length}", settings[length]
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise UserError(f"{path} is {steps}. Set a whole number of 1 or more")
     if settings.get(end_value) or settings.get("cycle") or settings.get("power", 1) == 0:
         return
     warmup = config.warmup.get()

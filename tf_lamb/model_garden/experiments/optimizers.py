@@ -20,6 +20,7 @@ import tf_lamb.tf_keras
 from tf_lamb.api.optimizers.observation import starts_to_observe
 from tf_lamb.core import checks
 from tf_lamb.model_garden.experiments import averages
+from tf_lamb.model_garden.running.autowarmup import KEY
 from tf_lamb.tf_keras import schedules
 
 
@@ -110,7 +111,7 @@ def transformed(
             if norm := getattr(optimizer, name):
                 raise ValueError(
                     f"{name}={norm:g} cannot be set beside gradient_transformers, such as those of "
-                    "task.differential_privacy_config, which clip themselves"
+                    f"task.differential_privacy_config, which clip themselves. Write {name}=null"
                 )
         apply = optimizer.apply_gradients
 
@@ -232,10 +233,11 @@ def build(
     if kind := (weight_decay_schedule or {}).get("type"):
         if decay := arguments.get("weight_decay"):
             raise ValueError(
-                f"weight_decay={decay:g} and weight_decay_schedule.type={kind} are both given. "
-                "Leave one of them out"
+                f"weight_decay_schedule.type={kind} takes the place of weight_decay, which is "
+                f"{decay:g}, by you or by the experiment. Write weight_decay=0, or "
+                "weight_decay_schedule.type=null"
             )
-        if kind not in optimizer_factory.LR_CLS:
+        if kind == KEY or kind not in optimizer_factory.LR_CLS:
             raise ValueError(
                 f"weight_decay_schedule.type={kind} is no schedule. Write a number as weight_decay"
             )

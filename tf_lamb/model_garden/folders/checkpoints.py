@@ -15,7 +15,7 @@ import tensorflow as tf
 from absl import logging
 from official.core import train_utils
 
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.errors import UserError, unknown
 
 # seam: tf-models-official 2.20.0 and tensorflow 2.20. What Orbit and TensorFlow name their files.
 _NAMING_FILE, _PREFIX, _INDEX, _UNFINISHED = "checkpoint", "ckpt-", ".index", "_temp"
@@ -26,14 +26,23 @@ _UNREADABLE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
 def atomic_write(path: str):
     """A temporary name to write to, which then replaces the file.
 
-    So the file is the old one or the new one, whenever the process is killed.
+    So the file is the old one or the new one, whenever the process is killed. What an error leaves
+    of the temporary file is removed.
     """
     temporary = f"{path}.{uuid.uuid4().hex}.tmp"  # each worker has its own
     try:
         yield temporary
         tf.io.gfile.rename(temporary, path, overwrite=True)
-    except tf.errors.OpError as error:
-        raise UserError(f"{path} cannot be written: {error.message}") from error
+    except BaseException as error:
+        _remove(temporary)
+        if isinstance(error, tf.errors.OpError):
+            raise UserError(f"{path} cannot be written: {error.message}") from error
+        raise
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(tf.errors.OpError):  # it is not there, or nothing can be done
+        tf.io.gfile.remove(path)
 
 
 def write_json(path: str, content) -> None:
@@ -49,9 +58,10 @@ def is_writable(folder: str) -> bool:
         tf.io.gfile.makedirs(folder)
         with tf.io.gfile.GFile(path, "w") as file:
             file.write(" ")
-        tf.io.gfile.remove(path)
     except tf.errors.OpError:
         return False
+    finally:
+        _remove(path)
     return True
 
 
@@ -241,7 +251,13 @@ class Best(train_utils.BestCheckpointExporter):
     """
 
     def maybe_export_checkpoint(self, checkpoint, eval_logs, global_step, write_logs=True):
-        """See base class."""
+        """See base class, which would miss a result only at the second evaluation."""
+        try:
+            train_utils.get_leaf_nested_dict(eval_logs, self._metric_name)
+        except KeyError as error:
+            name = "|".join(self._metric_name)
+            known = unknown("trainer.best_checkpoint_eval_metric", name, sorted(eval_logs))
+            raise UserError(known) from error
         is_better = super().maybe_export_checkpoint(checkpoint, eval_logs, global_step, False)
         if is_better and write_logs:
             with atomic_write(self.best_ckpt_logs_path) as self._notes:
