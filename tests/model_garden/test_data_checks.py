@@ -3,20 +3,24 @@
 import pathlib
 import re
 
+import numpy as np
 import pytest
 
 pytest.importorskip("official")
 
 import tensorflow as tf
+from official.core import task_factory
 from support import garden
-from support.garden import EXPERIMENT, build, restore_after, tiny
+from support.garden import EXPERIMENT, build, one_device, restore_after, tiny, tiny_resnet
 
 from tf_lamb.model_garden import train
-from tf_lamb.model_garden.checks.data import check_readable
+from tf_lamb.model_garden.checks.data import check_readable, naming_records
 from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden.checks.records import checked, limits
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints
 from tf_lamb.model_garden.folders.yamls import merged
+from tf_lamb.model_garden.running.trainer import Trainer
 
 
 def refusal(settings, tmp_path, mode="train_and_eval"):
@@ -151,6 +155,135 @@ def test_a_file_that_is_cut_is_named_when_it_is_met(records, examples, tmp_path,
         and "\n" not in said
     )
     assert not checkpoints.is_begun(str(pathlib.Path(Args.model_dir)))
+
+
+# Records that are whole, and bad.
+
+
+def changed(record, **values):
+    """An example with other values of a feature, or without it."""
+    example = tf.train.Example.FromString(record)
+    for name, value in values.items():
+        feature = example.features.feature[name.replace("__", "/")]
+        if value is None:
+            feature.Clear()
+        elif isinstance(value, bytes):
+            feature.bytes_list.value[:] = [value]
+        else:
+            feature.int64_list.value[0] = value
+    for name in [n for n, f in example.features.feature.items() if not f.WhichOneof("kind")]:
+        del example.features.feature[name]
+    return example.SerializeToString()
+
+
+def of_pictures(pictures):
+    return tiny_resnet(pictures)
+
+
+def of_sentences(path):
+    data = {"input_path": path, "global_batch_size": 8, "seq_length": garden.LENGTH, "seed": 1}
+    encoder = tiny("")["task"]["model"]["encoder"]
+    task = {"model": {"num_classes": 2, "encoder": encoder}, "train_data": data,
+            "validation_data": data}  # fmt: skip
+    trainer = {
+        "train_steps": 2, "optimizer_config": {"warmup": {"type": None}, "learning_rate": {
+            "type": "constant"}, "optimizer": {"type": "sgd"}},
+    }  # fmt: skip
+    runtime = {"distribution_strategy": "one_device"}
+    settings = {"runtime": runtime, "task": task, "trainer": trainer}
+    return build(settings, "bert/sentence_prediction")
+
+
+BEYOND = "is {}, and has to be from 0 to {}, because task.model.{} is {}: raise that. Or write the"
+BAD = {
+    # A kind of data, what makes a record of it bad, what is said before training, and after.
+    "token": ("text", {"input_word_ids": 50},
+              "its input_word_ids " + BEYOND.format(50, 49, "encoder.bert.vocab_size", 50)),
+    "masked token": ("text", {"masked_lm_ids": -1},
+                     "its masked_lm_ids " + BEYOND.format(-1, 49, "encoder.bert.vocab_size", 50)),
+    "type": ("text", {"input_type_ids": 2}, "its input_type_ids is 2, and has to be from 0 to 1"),
+    "next sentence": ("text", {"next_sentence_labels": 2}, "its next_sentence_labels "
+                      + BEYOND.format(2, 1, "cls_heads[0].num_classes", 2)),
+    "no token": ("text", {"input_word_ids": None}, "input_word_ids"),
+    "no Example": ("text", b"just words", "Example|is required but could not be found"),
+    "label": ("pictures", {"image__class__label": 10},
+              "its image/class/label " + BEYOND.format(10, 9, "num_classes", 10)),
+    "no label": ("pictures", {"image__class__label": None}, "image/class/label"),
+    "JPEG": ("pictures", {"image__encoded": b"\xff\xd8\xffno picture"}, "JPEG|jpeg"),
+    "sentence's label": ("sentences", {"label_ids": 2},
+                         "its label_ids " + BEYOND.format(2, 1, "num_classes", 2)),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sources(records, pictures, tmp_path_factory):
+    """What makes an experiment of a file, and the records of one, by the kind of data."""
+    sentences = garden.write_sentences(tmp_path_factory.mktemp("sentences"))
+    read = lambda path: [r.numpy() for r in tf.data.TFRecordDataset(path)]  # noqa: E731
+    return {
+        "text": (lambda path: build(tiny(path)), read(records)),
+        "pictures": (of_pictures, read(pictures)),
+        "sentences": (of_sentences, read(sentences)),
+    }
+
+
+def with_a_bad_one(folder, sources, name, number):
+    """The experiment and the path of its file, whose record of that number is bad."""
+    kind, change, _ = BAD[name]
+    params_of, good = sources[kind]
+    many = [good[i % len(good)] for i in range(128)]
+    bad = change if isinstance(change, bytes) else changed(good[0], **change)
+    many[number - 1] = bad
+    path = written(folder / "many.tfrecord", many)
+    return params_of(path), path
+
+
+@pytest.mark.parametrize("name", [name for name in BAD if name != "JPEG"])
+def test_a_bad_record_is_named_before_training(sources, tmp_path, name):
+    number = 1 if name == "no Example" else 7
+    params, path = with_a_bad_one(tmp_path, sources, name, number)
+    with pytest.raises(UserError) as error:
+        check_run(params, "train", str(tmp_path / "model"))
+    said = str(error.value)
+    assert "\n" not in said and not (tmp_path / "model").exists()
+    if name != "no Example":
+        assert f"task.train_data.input_path: record 7 of {path} cannot be used: " in said
+    assert any(words in said for words in BAD[name][2].split("|"))
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_record_is_named_when_it_is_met(sources, tmp_path, name):
+    """One behind those that are looked at before: no step is made of it."""
+    params, path = with_a_bad_one(tmp_path, sources, name, 125)
+    params.task.train_data.override({"shuffle_buffer_size": 1})
+    check_run(params, "train", str(tmp_path / "model"))
+    task = task_factory.get_task(params.task, logging_dir=None)
+    # The input of a trainer, which is all that meets a record.
+    trainer = object.__new__(Trainer)
+    trainer._micro_batches, trainer._config, trainer._strategy = 1, params, one_device()
+    with pytest.raises(UserError) as error, naming_records(params):
+        data = trainer.distribute_dataset(task.build_inputs, params.task.train_data)
+        for _ in zip(range(17), data, strict=False):
+            pass
+    said = str(error.value)
+    assert f"task.train_data.input_path: record 125 of {path} cannot be used: " in said
+    assert any(words in said for words in BAD[name][2].split("|")) and "\n" not in said
+
+
+def test_good_records_are_those_of_before(sources, tmp_path):
+    params_of, good = sources["text"]
+    params = params_of(written(tmp_path / "good.tfrecord", good))
+    params.task.train_data.override({"shuffle_buffer_size": 1})
+    data, task = params.task.train_data, task_factory.get_task(params.task, logging_dir=None)
+    within = limits(params.task, data)
+    assert within.keys() == {
+        "input_word_ids", "input_type_ids", "masked_lm_ids", "next_sentence_labels",
+    }  # fmt: skip
+    plain, held = task.build_inputs(data), checked(task.build_inputs(data), within)
+    assert plain.element_spec == held.element_spec
+    for one, other, _ in zip(plain, held, range(3), strict=False):
+        tf.nest.map_structure(np.testing.assert_array_equal, one, other)
+    check_readable(params)
 
 
 @pytest.mark.parametrize(

@@ -315,11 +315,11 @@ def test_a_decay_that_lacks_its_numbers(kind):
         (optimizer(**decayed_by("stepwise", boundaries=[2], values=[0.1, -0.1])),
          "weight_decay_schedule.stepwise.values is [0.1, -0.1], and weight decay is a number of 0"),
         (optimizer(**decayed_by("tf_lamb_constant", learning_rate=-0.1)), "is -0.1, and weight"),
-        (optimizer(weight_decay=-0.1), "tf_lamb.weight_decay is -0.1, and weight decay is"),
+        (optimizer(weight_decay=-0.1), "tf_lamb.weight_decay is -0.1, and it is a number"),
         ({"optimizer": {"type": "adamw", "adamw": {"weight_decay_rate": -0.1}}},
-         "optimizer.adamw.weight_decay_rate is -0.1, and weight decay is a number of 0 or more"),
+         "optimizer.adamw.weight_decay_rate is -0.1, and it is a number of 0 or more"),
         ({"optimizer": {"type": "lamb", "lamb": {"weight_decay_rate": float("nan")}}},
-         "optimizer.lamb.weight_decay_rate is nan, and weight decay is a number of 0 or more"),
+         "optimizer.lamb.weight_decay_rate is nan, and it is a number of 0 or more"),
         # One is the experiment's own.
         (optimizer(weight_decay_schedule=decayed_by(
             "tf_lamb_constant", learning_rate=0.1)["weight_decay_schedule"]),

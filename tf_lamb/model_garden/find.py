@@ -252,7 +252,8 @@ def _measured(params, most, say):
     timed = []
     for size in timing.sizes(most):
         say(f"timing {size:,} examples ... ", end="")
-        timed.append((size, timing.seconds(params, size)))
+        with data.naming_records(params):
+            timed.append((size, timing.seconds(params, size)))
         say(f"{timed[-1][1]:.3g} s a step")
     return _fit(timed)
 

@@ -110,7 +110,6 @@ def run(console, params) -> None:
         console: the `Console` of this process; it is left to the chief.
         params: the experiment.
     """
-    import tensorflow as tf
     import tf_keras
     from absl import logging
     from official.nlp import train as model_garden_train
@@ -164,11 +163,8 @@ def run(console, params) -> None:
               "(trainer.continuous_eval_timeout)", flush=True)  # fmt: skip
     # Their main makes the strategy, the task and the trainer, and our runner runs them.
     runner.install(params, console if is_chief else None, evaluated, strategy)
-    try:
+    with data.naming_records(params):
         model_garden_train.main(None)
-    except tf.errors.DataLossError:
-        data.check_readable(params)  # raises, and names the file
-        raise
     if follows:
         done = checkpoints.steps_done(args.model_dir)
         print(f"Training is over at step {done:,}, and so is its evaluation", flush=True)

@@ -1,5 +1,6 @@
 """Checks of a run's data before it is read, one sentence each."""
 
+import contextlib
 import itertools
 import math
 import os
@@ -9,9 +10,10 @@ from collections.abc import Iterator
 import tensorflow as tf
 from official.core import config_definitions, input_reader
 from official.modeling.hyperparams import base_config
-from official.nlp.tasks import masked_lm
+from official.nlp.tasks import masked_lm, sentence_prediction
 from official.vision.configs.image_classification import ImageClassificationTask
 
+from tf_lamb.model_garden.checks import records
 from tf_lamb.model_garden.errors import UserError, named
 from tf_lamb.model_garden.folders import model_dirs
 from tf_lamb.model_garden.sample_data import FILES
@@ -81,10 +83,10 @@ def _count(file: str) -> int | None:
     A record is the length of its data in 8 bytes, their checksum in 4, the data, and its in 4.
     """
     size, at, count = os.path.getsize(file), 0, 0
-    with open(file, "rb") as records:
+    with open(file, "rb") as opened:
         while at < size:
-            records.seek(at)
-            at += 8 + 4 + int.from_bytes(records.read(8), "little") + 4
+            opened.seek(at)
+            at += 8 + 4 + int.from_bytes(opened.read(8), "little") + 4
             count += 1
     return count if at == size else None
 
@@ -120,12 +122,15 @@ def _check_records(params, part: str, files: list[str]) -> None:
     """
     data = getattr(params.task, part)
     is_text = isinstance(params.task, masked_lm.MaskedLMConfig)
-    reads_records = is_text or isinstance(params.task, ImageClassificationTask)
-    if not reads_records or data.file_type != "tfrecord" or any(map(tf.io.gfile.isdir, files)):
+    kinds = ImageClassificationTask, sentence_prediction.SentencePredictionConfig
+    reads_records = is_text or isinstance(params.task, kinds)
+    known = reads_records and getattr(data, "file_type", None) == "tfrecord"
+    if not known or any(map(tf.io.gfile.isdir, files)):
         return
     try:
         if is_text:
             _check_names(data, part, files[0])
+        records.check_first(params.task, part, files[0], _records(files[0]))
         if part == "validation_data" and _lacks_a_batch(data, files):
             raise UserError(no_batch(data))
     except tf.errors.OpError:
@@ -180,12 +185,34 @@ def _check_readable(part: str, files: list[str]) -> None:
             ) from error
 
 
+@contextlib.contextmanager
+def naming_records(params) -> Iterator[None]:
+    """Has an error of the data name the file and the record that it comes from.
+
+    A run without an error pays nothing; after one, all files are read.
+    """
+    try:
+        yield
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+        reason = records.reason(error)
+        print(f"A batch cannot be used: {reason}. Looking for its record", flush=True)
+        check_readable(params)
+        raise
+
+
 def check_readable(params) -> None:
-    """Raises, after an error, for the file of a run's data that cannot be read to its end."""
+    """Raises, after an error, for the file or the record of a run's data that cannot be used."""
+    found = []
     for part in ("train_data", "validation_data"):
         for pattern in _patterns(getattr(params.task, part, None)):
+            if pattern == "dummy":
+                continue
             files = [f for f in input_reader.match_files(pattern) if not tf.io.gfile.isdir(f)]
-            _check_readable(part, files)
+            if getattr(getattr(params.task, part), "file_type", "tfrecord") == "tfrecord":
+                _check_readable(part, files)
+            found.append((part, files))
+    for part, files in found:
+        records.check_all(params, part, files)
 
 
 def _sample(params, part: str, file: str) -> str:

@@ -168,7 +168,7 @@ def check_optimizer(params) -> None:
     for name in ("weight_decay", "weight_decay_rate"):
         decay = getattr(config.optimizer.get(), name, None)
         if isinstance(decay, int | float) and not is_at_least_0(decay):
-            raise UserError(f"{source}.{name} is {decay}, and weight decay is a number of 0 or more")
+            raise UserError(f"{source}.{name} is {decay}, and it is a number of 0 or more")
     if config.optimizer.type in OPTIMIZERS:
         _check_ours(params, source)
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from absl import logging
 from official.core import base_trainer, train_lib
 
+from tf_lamb.model_garden.checks import records
 from tf_lamb.model_garden.checks.data import no_batch
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import model_dirs
@@ -39,12 +40,18 @@ class Trainer(base_trainer.Trainer):
                 raise UserError(str(error)) from error
 
     def distribute_dataset(self, dataset_or_fn, data, *args, **kwargs):
-        """See base class; the batches of training are micro-batches."""
+        """See base class; the batches of training are micro-batches, and no value is beyond."""
         if data is self.config.task.train_data and self._micro_batches > 1:
             # Only now does a TPU say how many replicas it has.
             replicas = self.strategy.num_replicas_in_sync
             batches.per_replica_batch(data.global_batch_size, replicas, self._micro_batches)
             data = data.replace(global_batch_size=data.global_batch_size // self._micro_batches)
+        if (within := records.limits(self.config.task, data)) and callable(dataset_or_fn):
+            build = dataset_or_fn
+
+            def dataset_or_fn(data, input_context=None):  # which orbit asks for by its name
+                return records.checked(build(data, input_context), within)
+
         return super().distribute_dataset(dataset_or_fn, data, *args, **kwargs)
 
     def initialize(self):

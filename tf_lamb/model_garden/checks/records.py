@@ -1,0 +1,160 @@
+"""What records hold: tokens of the vocabulary, and labels that have a class.
+
+On a CPU TensorFlow breaks a step off at a token beyond the vocabulary; elsewhere it takes zeros. A
+label beyond the classes is one of none everywhere, where labels are one-hot.
+"""
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from official.core import task_factory
+from official.nlp.tasks import masked_lm, sentence_prediction
+from official.vision.configs.image_classification import ImageClassificationTask
+
+from tf_lamb.model_garden.errors import UserError
+
+_FIRST = 100  # records of a file that are looked at before training
+
+
+class Limit(NamedTuple):
+    """Values of a feature are whole numbers from 0 on, and less than `size`."""
+
+    feature: str  # its name in a record
+    size: int
+    setting: str  # what says the size
+
+
+def limits(task, data) -> dict[str, Limit]:
+    """The limits of the features of a batch, by their names, for the tasks that are known."""
+    found = {name: Limit(*limit) for name, *limit in _limits(task, data)}
+    return {name: limit for name, limit in found.items() if limit.size}
+
+
+def _limits(task, data) -> Iterator[tuple]:
+    if isinstance(task, masked_lm.MaskedLMConfig):
+        v2 = getattr(data, "use_v2_feature_names", False)
+        tokens, types = ("input_word_ids", "input_type_ids") if v2 else ("input_ids", "segment_ids")
+        yield from _of_encoder(task.model.encoder, tokens, types)
+        yield "masked_lm_ids", *_size(task.model.encoder, "masked_lm_ids", "vocab_size")
+        for i, head in enumerate(task.model.cls_heads or ()):
+            if head.name == "next_sentence" and getattr(data, "use_next_sentence_label", False):
+                setting = f"task.model.cls_heads[{i}].num_classes"
+                yield "next_sentence_labels", "next_sentence_labels", head.num_classes, setting
+    elif isinstance(task, sentence_prediction.SentencePredictionConfig):
+        if not task.hub_module_url:
+            yield from _of_encoder(task.model.encoder, "input_ids", "segment_ids")
+        count, label = task.model.num_classes, getattr(data, "label_field", None)
+        if label and getattr(data, "label_type", None) == "int" and count > 1:
+            yield label, label, count, "task.model.num_classes"
+    elif isinstance(task, ImageClassificationTask) and not task.train_data.is_multilabel:
+        feature = task.train_data.label_field_key
+        yield "label", feature, task.model.num_classes, "task.model.num_classes"
+
+
+def _of_encoder(encoder, tokens, types) -> Iterator[tuple]:
+    yield "input_word_ids", *_size(encoder, tokens, "vocab_size")
+    yield "input_type_ids", *_size(encoder, types, "type_vocab_size")
+
+
+def _size(encoder, feature, field) -> tuple:
+    size = getattr(encoder.get(), field, None)
+    return feature, size, f"task.model.encoder.{encoder.type}.{field}"
+
+
+def checked(dataset, within: dict[str, Limit]):
+    """The data set, which ends with an error at a batch that has a value beyond its limit."""
+
+    def check(*batch):
+        held = [
+            tf.debugging.Assert(
+                tf.reduce_all((values >= 0) & (values < limit.size)),
+                [f"{name} is not within {limit.setting}={limit.size}"],
+            )
+            for name, values, limit in _limited(batch, within)
+        ]
+        with tf.control_dependencies(held):
+            same = tf.nest.map_structure(tf.identity, batch)
+        return same if len(same) > 1 else same[0]
+
+    return dataset.map(check)
+
+
+def _limited(batch, within) -> Iterator[tuple]:
+    """The features of a batch that are numbers of classes or tokens."""
+    features = batch[0] if isinstance(batch[0], dict) else {"label": batch[-1]}
+    for name, limit in within.items():
+        # Labels that are mixed are no numbers of a class.
+        if name in features and features[name].dtype.is_integer:
+            yield name, features[name], limit
+
+
+def _why_beyond(values, limit: Limit) -> str | None:
+    values = np.asarray(values)
+    if not (beyond := values[(values < 0) | (values >= limit.size)]).size:
+        return None
+    return (
+        f"its {limit.feature} is {beyond[0]}, and has to be from 0 to {limit.size - 1}, because "
+        f"{limit.setting} is {limit.size}: raise that"
+    )
+
+
+def check_first(task, part: str, file: str, records) -> None:
+    """Raises for the first of some records at the beginning of a file that cannot be used.
+
+    Without TensorFlow's runtime: a multi-worker strategy must be the first to touch it.
+    """
+    within = limits(task, getattr(task, part))
+    for number, record in enumerate(itertools.islice(records, _FIRST), 1):
+        try:
+            features = tf.train.Example.FromString(record).features.feature
+        except Exception as error:  # protobuf's own, which TensorFlow does not name
+            raise _unusable(part, number, file, "it is no tf.train.Example") from error
+        for limit in within.values():
+            if limit.feature not in features:
+                raise _unusable(part, number, file, f"it has no {limit.feature}")
+            values = features[limit.feature].int64_list.value
+            if why := _why_beyond(values, limit):
+                raise _unusable(part, number, file, why)
+
+
+def check_all(params, part: str, files: list[str]) -> None:
+    """Raises, after an error, for the first record of a run's data that its task cannot use.
+
+    Reads all of them, as the task does, one by one.
+    """
+    data = getattr(params.task, part)
+    one_by_one = data.replace(
+        is_training=False, global_batch_size=1, drop_remainder=False, cache=False,
+        enable_tf_data_service=False,
+    )  # fmt: skip
+    task, within = task_factory.get_task(params.task, logging_dir=None), limits(params.task, data)
+    for file in files:
+        number = 1
+        try:
+            for batch in task.build_inputs(one_by_one.replace(input_path=file)):
+                batch = batch if isinstance(batch, tuple) else (batch,)
+                for _, values, limit in _limited(batch, within):
+                    if why := _why_beyond(values, limit):
+                        raise _unusable(part, number, file, why)
+                number += 1
+        except tf.errors.OpError as error:
+            raise _unusable(part, number, file, reason(error)) from error
+        except (LookupError, TypeError):  # no data of one file, one by one: their error is told
+            return
+
+
+def reason(error: tf.errors.OpError) -> str:
+    """What TensorFlow says, in one line without the names of its nodes."""
+    first, *_ = re.sub(r"{{.*?}}", "", error.message).split("[[")
+    return " ".join(first.split()).rstrip(".")[:300]
+
+
+def _unusable(part, number, file, why) -> UserError:
+    return UserError(
+        f"task.{part}.input_path: record {number:,} of {file} cannot be used: {why}. Or write the "
+        "file anew without it"
+    )
