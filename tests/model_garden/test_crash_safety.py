@@ -152,6 +152,19 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path):
     assert path.read_text() == "new"
 
 
+def test_a_full_disk_leaves_no_temporary_file(tmp_path):
+    path = tmp_path / "some.json"
+    checkpoints.write_json(str(path), {"step": 1})
+    with full_disk(), pytest.raises(UserError, match=f"{path} cannot be written"):
+        checkpoints.write_json(str(path), {"step": 2, "long": [0] * 4096})
+    assert [*tmp_path.iterdir()] == [path] and path.read_text() == '{"step": 1}'
+    with full_disk(0):
+        assert not checkpoints.is_writable(str(tmp_path))
+    assert [*tmp_path.iterdir()] == [path]
+    assert checkpoints.is_writable(str(tmp_path)) and [*tmp_path.iterdir()] == [path]
+
+
+
 def test_params_are_written_whole(records, tmp_path, monkeypatch):
     params = build(tiny(records))
     monkeypatch.setattr(train_utils, "serialize_config", None)

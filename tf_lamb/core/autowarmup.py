@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_lamb.core import checks, gaussian_process
+from tf_lamb.core import checks, files, gaussian_process
 
 DECAYS = ("cosine", "constant_then_cosine")
 
@@ -135,11 +135,9 @@ class Kept:
         if not self._file:
             return
         os.makedirs(os.path.dirname(os.path.abspath(self._file)), exist_ok=True)
-        temporary = f"{self._file}.unfinished"
-        with open(temporary, "wb") as file:
+        with files.replaced(self._path(step), "wb", f"{self._file}.unfinished") as file:
             for array in arrays:
                 file.write(array.tobytes())
-        os.replace(temporary, self._path(step))
 
     def drop(self, but: int = -1) -> None:
         """Forgets all, or all but the arrays of a step."""

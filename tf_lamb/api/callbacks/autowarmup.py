@@ -3,13 +3,12 @@
 import json
 import math
 import os
-import tempfile
 from typing import Any
 
 from tf_lamb.api import plots
 from tf_lamb.api.callbacks.callback import RISING, Callback
 from tf_lamb.api.variables import value_of, variables_of
-from tf_lamb.core import autowarmup, gaussian_process
+from tf_lamb.core import autowarmup, files, gaussian_process
 from tf_lamb.core.messages import warn
 
 ROUNDING = 2.0**-22  # of a difference of two means in float32, over the larger
@@ -262,9 +261,8 @@ class AutoWarmup(Callback):
     def _save(self, step):
         folder = os.path.dirname(os.path.abspath(self._state_file))
         os.makedirs(folder, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
+        with files.replaced(self._state_file) as file:
             json.dump({**self.warmup.state(), "steps": step}, file)
-        os.replace(file.name, self._state_file)
 
 
 def _of_steps(means):

@@ -3,12 +3,12 @@
 import json
 import math
 import os
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.trials import Trials
+from tf_lamb.core import files
 
 SEARCH, WEIGHTS = "search.json", "weights.npz"
 SAME = 1e-3  # of two losses: what processors and threads may change
@@ -89,6 +89,5 @@ class Saved:
 
     def _write(self):
         told = {"what": self._what, "loss": self._loss, "made": self._made}
-        with tempfile.NamedTemporaryFile("w", dir=self._folder, delete=False) as file:
+        with files.replaced(self._path(SEARCH)) as file:
             json.dump(told, file)
-        os.replace(file.name, self._path(SEARCH))

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 from official.core import task_factory
 from official.nlp.tasks import masked_lm, sentence_prediction
@@ -93,11 +92,11 @@ def _limited(batch, within) -> Iterator[tuple]:
 
 
 def _why_beyond(values, limit: Limit) -> str | None:
-    values = np.asarray(values)
-    if not (beyond := values[(values < 0) | (values >= limit.size)]).size:
+    beyond = next((value for value in values if not 0 <= value < limit.size), None)
+    if beyond is None:
         return None
     return (
-        f"its {limit.feature} is {beyond[0]}, and has to be from 0 to {limit.size - 1}, because "
+        f"its {limit.feature} is {beyond}, and has to be from 0 to {limit.size - 1}, because "
         f"{limit.setting} is {limit.size}: raise that"
     )
 
@@ -138,7 +137,7 @@ def check_all(params, part: str, files: list[str]) -> None:
             for batch in task.build_inputs(one_by_one.replace(input_path=file)):
                 batch = batch if isinstance(batch, tuple) else (batch,)
                 for _, values, limit in _limited(batch, within):
-                    if why := _why_beyond(values, limit):
+                    if why := _why_beyond(values.numpy().ravel(), limit):
                         raise _unusable(part, number, file, why)
                 number += 1
         except tf.errors.OpError as error:
