@@ -164,7 +164,6 @@ def test_a_full_disk_leaves_no_temporary_file(tmp_path):
     assert checkpoints.is_writable(str(tmp_path)) and [*tmp_path.iterdir()] == [path]
 
 
-
 def test_params_are_written_whole(records, tmp_path, monkeypatch):
     params = build(tiny(records))
     monkeypatch.setattr(train_utils, "serialize_config", None)

@@ -18,6 +18,7 @@ from support.garden import BATCH, EXAMPLES, EXPERIMENT, build, optimizer, tiny
 from tf_lamb.core.goodput import plan, steps, time
 from tf_lamb.model_garden import find
 from tf_lamb.model_garden.checks import data
+from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.experiments import parsing
 from tf_lamb.model_garden.running import batches, timing
 from tf_lamb.tpu import compiler, roofline
@@ -112,6 +113,54 @@ def test_a_stock_optimizer_accumulates_nothing(records):
     assert {row.accumulation for row in answer.rows} == {1}
     assert find.ask(build(tiny(records)), flags(**GIVEN)).rows[-1].accumulation > 1
     assert "accumulation" not in str(find.settings_at(params, answer.fastest, {}))
+
+
+def test_batches_that_are_left_out_are_named(config, monkeypatch, capsys):
+    run(monkeypatch, config_file=[config], batches=["16", "128", "4096"], **GIVEN)
+    table = capsys.readouterr().out
+    assert "\nleft out 128: the data has 64 examples to train on\n" in table
+    assert "\nleft out 4,096: the data has 64 examples to train on\ntake 16: " in table
+
+
+def test_adascale_is_refused_before_any_step(records, monkeypatch):
+    monkeypatch.setattr(timing, "seconds", lambda *_: pytest.fail("timed"))
+    own = {"gradient_accumulation_steps": 2, "adascale": {"scale": 2, "scale_invariant_steps": 20}}
+    params = build(tiny(records, optimizer_config=optimizer(**own)))
+    words = r"tf_lamb.adascale makes other steps .* Write trainer.*tf_lamb.adascale.scale=null$"
+    with pytest.raises(find.UserError, match=words):
+        find.ask(params, flags(noise_scale=64.0))
+
+
+@pytest.mark.parametrize("micro_batch", [8, 32])
+def test_what_is_found_can_be_trained(records, monkeypatch, tmp_path, micro_batch):
+    """A baseline that measured its noise: one micro-batch has no parts to compare."""
+    path, found = tmp_path / "a.yaml", tmp_path / "found.yaml"
+    own = {"gradient_accumulation_steps": 2, "measure_noise": {"enabled": True}}
+    path.write_text(yaml.safe_dump(tiny(records, optimizer_config=optimizer(**own))))
+    run(monkeypatch, config_file=[str(path)], write_config=str(found), batches=["32"],
+        micro_batch_size=micro_batch, **GIVEN)  # fmt: skip
+    params, _ = parsing.parse(Flags(EXPERIMENT, [str(found)]))
+    check_run(params, "train", str(tmp_path / "model"))
+    chosen = params.trainer.optimizer_config.optimizer.tf_lamb
+    assert chosen.gradient_accumulation_steps == 32 // micro_batch
+    assert chosen.measure_noise.enabled is (micro_batch < 32)
+    assert (
+        timing.one_micro_batch(params, 8).trainer.optimizer_config.optimizer.tf_lamb.as_dict()[
+            "measure_noise"
+        ]["enabled"]
+        is False
+    )
+
+
+def test_settings_that_train_refuses_are_not_printed(records):
+    settings = tiny(records)
+    find.check_found(EXPERIMENT, settings)
+    own = optimizer(gradient_accumulation_steps=3)
+    settings["trainer"]["optimizer_config"] |= own
+    with pytest.raises(
+        find.UserError, match="^the batch that was found cannot be trained: .* 8 ex"
+    ):
+        find.check_found(EXPERIMENT, settings)
 
 
 @pytest.mark.usefixtures("eager")

@@ -14,6 +14,7 @@ from support.garden import BATCH, build, optimizer, tiny
 
 from tf_lamb.core import schedules
 from tf_lamb.model_garden.checks.experiment import (
+    check_batch,
     check_devices,
     check_optimizer,
     check_run,
@@ -398,3 +399,22 @@ def test_gradients_that_a_loss_scale_sums_before_they_are_measured(records, own)
     (name,) = own
     with pytest.raises(UserError, match=f"tf_lamb.{name} has to see"):
         check_runtime(build(settings), evaluating=False)
+
+
+@pytest.mark.parametrize(
+    ("own", "off"),
+    [
+        ({"measure_noise": {"enabled": True}}, "enabled=false"),
+        ({"adascale": {"scale": 2}}, "scale"),
+    ],
+)
+def test_one_part_of_a_batch_measures_nothing(records, own, off):
+    (name,) = own
+    settings = tiny(records, optimizer_config=optimizer(**own))
+    words = f"tf_lamb.{name} compares .* has one part. Write .*steps=2 or more, or .*{name}.{off}"
+    with pytest.raises(UserError, match=words):
+        check_batch(build(settings))
+    settings["runtime"] = {"distribution_strategy": "mirrored", "num_gpus": 2}
+    check_batch(build(settings))
+    settings = tiny(records, optimizer_config=optimizer(gradient_accumulation_steps=2, **own))
+    check_batch(build(settings))

@@ -180,6 +180,11 @@ def ask(params, args, say=print) -> plan.Answer:
     experiment.check_runtime(params, evaluating=False)
     experiment.check_optimizer(params)
     experiment.check_batch(params)
+    if (setting := experiment.measures(params) or "").endswith(".adascale"):
+        raise UserError(
+            f"{setting} makes other steps of a batch than the rules that plan them here. Write "
+            f"{setting}.scale=null"
+        )
     baseline = params.task.train_data.global_batch_size
     examples = _examples(params, args)
     topology, replicas = None, batches.replicas(params)
@@ -301,19 +306,37 @@ def settings_at(params, row, settings: dict) -> dict:
         row: the batch, and how many devices accumulate it.
         settings: those of the baseline that are not the experiment's own.
     """
+    from tf_lamb.model_garden.checks import experiment
     from tf_lamb.model_garden.experiments import recipes
     from tf_lamb.model_garden.running import batches
 
-    own = yamls.nested("trainer.train_steps", row.steps)
-    _, filled = recipes.fill_in(recipes.TRANSFER, row.batch, params, own)
+    said = yamls.nested("trainer.train_steps", row.steps)
+    _, filled = recipes.fill_in(recipes.TRANSFER, row.batch, params, said)
+    own = f"trainer.optimizer_config.optimizer.{params.trainer.optimizer_config.optimizer.type}"
     if row.accumulation != batches.micro_batches(params):
-        kind = params.trainer.optimizer_config.optimizer.type
-        path = f"trainer.optimizer_config.optimizer.{kind}.gradient_accumulation_steps"
-        filled = yamls.merged(filled, yamls.nested(path, row.accumulation))
+        steps = yamls.nested(f"{own}.gradient_accumulation_steps", row.accumulation)
+        filled = yamls.merged(filled, steps)
+    if experiment.measures(params) and row.devices == row.accumulation == 1:
+        # One part of a batch has no other to be compared with.
+        filled = yamls.merged(filled, yamls.nested(f"{own}.measure_noise.enabled", False))
     if batches.replicas(params) not in (None, row.devices):
         runtime = {"distribution_strategy": "mirrored", "num_gpus": row.devices}
         filled = yamls.merged(filled, {"runtime": runtime})
     return yamls.merged(settings, filled)
+
+
+def check_found(name: str, settings: dict) -> None:
+    """Raises where `tf_lamb.model_garden.train` would refuse these settings of an experiment."""
+    from official.core import exp_factory
+
+    from tf_lamb.model_garden.checks import experiment
+
+    params = exp_factory.get_exp_config(name)
+    with named("the batch that was found cannot be trained", (KeyError, TypeError, ValueError)):
+        params.override(settings, is_strict=True)
+        experiment.check_runtime(params, evaluating=True)
+        experiment.check_optimizer(params)
+        experiment.check_batch(params)
 
 
 def _write_config(path, settings, experiment):
@@ -360,6 +383,8 @@ def run(progress_stream=None) -> None:
     if args.write_config:
         written = [*(settings for _, settings in files), parsing.own(args)]
         settings = settings_at(params, answer.fastest, functools.reduce(yamls.merged, written))
+        with one_line("find"):
+            check_found(args.experiment, settings)
         _write_config(args.write_config, settings, args.experiment)
 
 

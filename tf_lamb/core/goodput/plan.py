@@ -63,6 +63,7 @@ class Answer:
     why_not_larger: str
     regret: dict[float, float]  # noise scale -> time that `fastest` would lose if it were this one
     optimum: float | None  # the batch of `optimum`; None on several devices
+    left_out: tuple[tuple[int, str], ...] = ()  # of the batches that were given, and why
 
     def __str__(self) -> str:
         return "\n".join((*_measured(self), *_table(self), *_advice(self)))
@@ -161,13 +162,18 @@ def plan(
             raise ValueError("batches must name one at least; None stands for powers of two.")
         end = f"{wanted[-1]:,} is the largest that was given"
         beyond = next(filter(None, map(why_not, wanted)), end)
-    made = set()
+    made, kept, left_out = set(), set(), {}
     for devices, batch in itertools.product(machine.devices, wanted):
+        even, why = batch, f"{devices:,} devices cannot share it"
         if devices <= batch:
             micro, accumulation = arrange(batch, devices, machine.micro_batch)
             even = micro * accumulation * devices
-            if not why_not(even):
-                made.add(_row(steps, machine, base, even, devices))
+            why = why_not(even)
+        if why:
+            left_out[batch] = why
+        else:
+            kept.add(batch)
+            made.add(_row(steps, machine, base, even, devices))
     rows = sorted(made, key=lambda row: (row.batch, row.devices))
     if not rows:
         raise ValueError(f"No batch can be planned for devices={machine.devices}: {beyond}.")
@@ -190,6 +196,7 @@ def plan(
         why_not_larger=_why_not_larger(machine, rows, fastest, beyond),
         regret={noise: regret(rows, fastest, noise, steps.bound) for noise in around},
         optimum=optimum(machine.time, steps.noise) if alone else None,
+        left_out=tuple((b, why) for b, why in left_out.items() if batches and b not in kept),
     )
 
 
@@ -309,6 +316,8 @@ def _notes(answer, row):
 
 def _advice(answer):
     """What to take, in lines."""
+    for batch, why in answer.left_out:
+        yield f"left out {batch:,}: {why}"
     best = answer.fastest
     near = [
         row.batch

@@ -94,7 +94,7 @@ def check_runtime(params, evaluating: bool) -> None:
                 "runtime.mixed_precision_dtype=float16 in Model Garden, whose average cannot be "
                 "loss-scaled. Write runtime.mixed_precision_dtype=bfloat16"
             )
-        if (setting := _measures(params)) and batches.replicas(params) != 1:
+        if (setting := measures(params)) and batches.replicas(params) != 1:
             raise UserError(
                 f"{setting} has to see the gradients of each replica, which "
                 "runtime.mixed_precision_dtype=float16 sums before. Write "
@@ -123,7 +123,7 @@ def _check_cluster(params) -> None:
         )
 
 
-def _measures(params) -> str | None:
+def measures(params) -> str | None:
     """The setting that has gradients measured, or None."""
     optimizer = params.trainer.optimizer_config.optimizer
     own, path = optimizer.get(), f"trainer.optimizer_config.optimizer.{optimizer.type}"
@@ -251,9 +251,15 @@ def check_batch(params) -> None:
         raise UserError(
             f"task.train_data.global_batch_size is {batch}. Set a whole number of 1 or more"
         )
+    replicas, micro_batches = batches.replicas(params), batches.micro_batches(params)
     with named(f"task.train_data.global_batch_size={batch}"):
-        examples = batches.per_replica_batch(
-            batch, batches.replicas(params) or 1, batches.micro_batches(params)
+        examples = batches.per_replica_batch(batch, replicas or 1, micro_batches)
+    if (setting := measures(params)) and replicas == micro_batches == 1:
+        path, _, kind = setting.rpartition(".")
+        off = "scale=null" if kind == "adascale" else "enabled=false"
+        raise UserError(
+            f"{setting} compares the gradients of the parts of a batch, and a step of this run has "
+            f"one part. Write {path}.gradient_accumulation_steps=2 or more, or {setting}.{off}"
         )
     check_attack(params)
     check_groups(params, examples)

@@ -24,9 +24,9 @@ def sizes(most: int) -> list[int]:
 
 
 def one_micro_batch(params, batch: int):
-    """The experiment at this batch, without accumulation."""
+    """The experiment at this batch, without accumulation, and so without what it measures."""
     optimizer = params.trainer.optimizer_config.optimizer
-    alone = {"gradient_accumulation_steps": 1}
+    alone = {"gradient_accumulation_steps": 1, "measure_noise": {"enabled": False}}
     if not hasattr(optimizer.get(), "gradient_accumulation_steps"):
         alone = {}
     return params.replace(
