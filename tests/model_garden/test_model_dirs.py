@@ -21,6 +21,7 @@ from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.experiments.optimizers import STOCK
 from tf_lamb.model_garden.folders import model_dirs
+from tf_lamb.model_garden.running import jumps
 
 
 def _begun(params, model_dir):
@@ -28,6 +29,27 @@ def _begun(params, model_dir):
     model_dirs.write_run(str(model_dir), EXPERIMENT, 1)
     checkpoint = tf.train.Checkpoint(global_step=tf.Variable(3, dtype=tf.int64))
     tf.train.CheckpointManager(checkpoint, str(model_dir), max_to_keep=1).save()
+
+
+@pytest.mark.parametrize(("done", "steps", "rates"), [(20, 40, (0.0, 0.005)), (10, 20, None)])
+def test_a_rate_that_jumps_where_a_run_goes_on_is_told(records, done, steps, rates):
+    settings = tiny(records, train_steps=20, optimizer_config={"warmup": {"type": None}})
+    before = build(settings).as_dict()
+    decay = {"tf_lamb_polynomial": {"initial_learning_rate": 0.01, "steps": steps}}
+    settings["trainer"]["optimizer_config"]["learning_rate"] = decay
+    settings["trainer"]["train_steps"] = 2 * steps
+    config = build(settings).trainer.optimizer_config
+    said = jumps.told(before, config, done)
+    if rates is None:
+        assert said is None
+        return
+    assert said == (
+        "The learning rate jumps from {:.3g} to {:.3g} at step 20, because learning_rate.tf_lamb_"
+        "polynomial.steps was 20 and is 40".format(*rates)
+    )
+    assert jumps.told(before, config, 0) is None  # nothing has been trained
+    warmed = config.replace(warmup={"type": "linear", "linear": {"warmup_steps": 10}})
+    assert "warmup.type was None and is linear" in jumps.told(before, warmed, done)
 
 
 def test_a_run_may_go_on_with_more_steps(records, tmp_path):
@@ -133,6 +155,7 @@ def test_an_optimizer_that_was_replaced_or_is_now(kind, monkeypatch, records, tm
 HOLDS = """
 import sys
 from tf_lamb.model_garden.folders import model_dirs
+from tf_lamb.model_garden.running import jumps
 model_dirs.lock(sys.argv[1])
 print("locked", flush=True)
 sys.stdin.read()

@@ -212,7 +212,7 @@ def restore_after(monkeypatch):
     for owner, name in (
         (train_utils, "serialize_config"), (train_utils, "parse_configuration"),
         (train_lib, "OrbitExperimentRunner"), (orbit.controller, "_log"),
-        (runner.Runner, "console"), (runner.Runner, "evaluated"),
+        (runner.Runner, "console"), (runner.Runner, "evaluated"), (runner.Runner, "before"),
         (distribute_utils, "get_distribution_strategy"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, getattr(owner, name))

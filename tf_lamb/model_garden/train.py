@@ -162,7 +162,8 @@ def run(console, params) -> None:
         print(f"Waiting for each checkpoint in {args.model_dir}, {timeout:,} seconds at the most "
               "(trainer.continuous_eval_timeout)", flush=True)  # fmt: skip
     # Their main makes the strategy, the task and the trainer, and our runner runs them.
-    runner.install(params, console if is_chief else None, evaluated, strategy)
+    before = model_dirs.read_params(args.model_dir) if training else None
+    runner.install(params, console if is_chief else None, evaluated, strategy, before)
     with data.naming_records(params):
         model_garden_train.main(None)
     if follows:

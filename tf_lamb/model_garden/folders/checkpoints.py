@@ -14,6 +14,7 @@ import uuid
 import tensorflow as tf
 from absl import logging
 from official.core import train_utils
+from official.modeling import optimization
 
 from tf_lamb.model_garden.errors import UserError, unknown
 
@@ -281,9 +282,9 @@ class Manager(tf.train.CheckpointManager):
     dies.
     """
 
-    def __init__(self, *args, model_dir: str, evaluated: str | None = None, **kwargs):
+    def __init__(self, *args, model_dir: str, evaluated: str | None = None, mode="train", **kwargs):
         super().__init__(*args, **kwargs)
-        self._model_dir, self._evaluated = model_dir, evaluated
+        self._model_dir, self._evaluated, self._mode = model_dir, evaluated, mode
 
     def restore_or_initialize(self):
         """See base class."""
@@ -292,6 +293,8 @@ class Manager(tf.train.CheckpointManager):
         path = self._evaluated or tf.train.latest_checkpoint(self._model_dir)
         self._latest_checkpoint = path
         if path is None:
+            if self._mode == "eval":
+                self._check_averages(None)
             return super().restore_or_initialize()
         self.restore(path)
         self._last_checkpoint_step = int(self._step_counter.numpy())
@@ -300,13 +303,17 @@ class Manager(tf.train.CheckpointManager):
     def restore(self, path: str) -> str:
         """Restores from this checkpoint, if it is of this model."""
         mine = self.checkpoint
-        needed = [mine.global_step, mine.optimizer.iterations, *mine.model.variables]
+        needed = [mine.global_step, *mine.model.variables]
+        if "train" in self._mode:  # whatever wraps an optimizer moves what it keeps
+            needed.append(mine.optimizer.iterations)
         missing, over = gaps(path, mine, needed)
         if missing:  # which TensorFlow would silently not restore; settings may change
             raise UserError(self._foreign(path, lacks(missing)))
         if over:
             more = f"it holds {len(over)} variables more, {over[0]} for one"
             raise UserError(self._foreign(path, more))
+        if "train" not in self._mode:
+            self._check_averages(path)
         try:
             # What is needed is there. An evaluation, or a run that takes no step, leaves the rest,
             # of which the base class has TensorFlow warn, variable by variable.
@@ -314,6 +321,25 @@ class Manager(tf.train.CheckpointManager):
         except ValueError as error:  # of another shape
             raise UserError(self._foreign(path, str(error))) from error
         return path
+
+    def _check_averages(self, path) -> None:
+        """Raises where averages are to be evaluated of which there are none: they would be 0."""
+        names = [name for name, _ in tf.train.list_variables(path)] if path else []
+        # seam: tf-models-official 2.20.0, of which a slot for each weight has this name.
+        has_averages = any("/average/" in name for name in names)
+        asked = isinstance(self.checkpoint.optimizer, optimization.ExponentialMovingAverage)
+        if asked and not has_averages:
+            raise UserError(
+                f"trainer.optimizer_config.ema evaluates averages of the weights, and "
+                f"{path or 'task.init_checkpoint'} gives none. Write trainer.optimizer_config.ema="
+                "null, which evaluates the weights"
+            )
+        if has_averages and not asked:
+            logging.warning(
+                "%s holds averages of the weights, and the weights are evaluated. For the averages "
+                "write trainer.optimizer_config.ema as the run has it.",
+                path,
+            )
 
     @staticmethod
     def _foreign(path, reason) -> str:

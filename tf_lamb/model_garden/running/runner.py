@@ -12,10 +12,10 @@ from official.core import train_lib, train_utils
 
 from tf_lamb.api.callbacks.noise import shared_statistics
 from tf_lamb.api.noise import AdaScale, MeasureNoise
-from tf_lamb.api.variables import unwrapped
+from tf_lamb.api.variables import step_of, unwrapped
 from tf_lamb.model_garden.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
-from tf_lamb.model_garden.running import actions, autowarmup, controllers
+from tf_lamb.model_garden.running import actions, autowarmup, controllers, jumps
 from tf_lamb.model_garden.running.actions import TrustRatios
 from tf_lamb.model_garden.running.console import ProgressBar
 
@@ -36,7 +36,7 @@ class Runner(train_lib.OrbitExperimentRunner):
     """Model Garden's runner, with the actions that the experiment's optimizer asks for."""
 
     console = None  # shows nothing
-    evaluated = None
+    evaluated = before = None
     _advisers: tuple = ()
     _trust_ratios = _warmup = _progress = None
 
@@ -70,6 +70,7 @@ class Runner(train_lib.OrbitExperimentRunner):
             init_fn=self.trainer.initialize,
             model_dir=self.model_dir,
             evaluated=self.evaluated if self._mode == "eval" else None,
+            mode=self._mode,
         )
 
     def _build_controller(self, trainer, *args, train_actions=None, eval_actions=None, **kwargs):
@@ -98,6 +99,12 @@ class Runner(train_lib.OrbitExperimentRunner):
         controllers.let_recovery_go_first(controller)
         if self._warmup:  # the controller has restored the optimizer
             self._warmup.resume()
+        if trainer and self.before and self.strategy.extended.should_checkpoint:
+            measured, own = measuring(trainer.optimizer), self.params.trainer.optimizer_config
+            counts = isinstance(measured, AdaScale)
+            step = measured.scale_invariant_steps if counts else step_of(trainer.optimizer)
+            if said := jumps.told(self.before, own, step):
+                print(said, flush=True)
         return controller
 
     def _actions(self, optimizer):
@@ -143,7 +150,7 @@ class Runner(train_lib.OrbitExperimentRunner):
         return result
 
 
-def install(params=None, shown_on=None, evaluated=None, strategy=None) -> None:
+def install(params=None, shown_on=None, evaluated=None, strategy=None, before=None) -> None:
     """Has every run of this process use this runner, and write its params.yaml whole.
 
     Args:
@@ -151,11 +158,12 @@ def install(params=None, shown_on=None, evaluated=None, strategy=None) -> None:
         shown_on: the `Console` that shows how far it is, instead of Orbit's own lines.
         evaluated: the checkpoint that is evaluated; None for the one that the folder names.
         strategy: of several workers, who have met; None for one that Model Garden's main makes.
+        before: the params.yaml that the run in this folder had so far; None without one.
     """
     if shown_on:
         # seam: orbit of tf-models-official 2.20.0, which logs each line and prints it, too.
         orbit.controller._log = logging.info
-    Runner.console, Runner.evaluated = shown_on, evaluated
+    Runner.console, Runner.evaluated, Runner.before = shown_on, evaluated, before
     train_lib.OrbitExperimentRunner = Runner
     # seam: tf-models-official 2.20.0, whose main reads the files itself, and takes no experiment.
     train_utils.serialize_config = model_dirs.write_params
