@@ -312,18 +312,19 @@ class Manager(tf.train.CheckpointManager):
         if over:
             more = f"it holds {len(over)} variables more, {over[0]} for one"
             raise UserError(self._foreign(path, more))
-        if "train" not in self._mode:
-            self._check_averages(path)
+        restored = mine
+        if "train" not in self._mode and not self._check_averages(path):
+            restored = tf.train.Checkpoint(global_step=mine.global_step, model=mine.model)
         try:
             # What is needed is there. An evaluation, or a run that takes no step, leaves the rest,
             # of which the base class has TensorFlow warn, variable by variable.
-            self.checkpoint.restore(path).expect_partial()
+            restored.restore(path).expect_partial()
         except ValueError as error:  # of another shape
             raise UserError(self._foreign(path, str(error))) from error
         return path
 
-    def _check_averages(self, path) -> None:
-        """Raises where averages are to be evaluated of which there are none: they would be 0."""
+    def _check_averages(self, path) -> bool:
+        """Whether averages are evaluated; raises where there are none: they would be 0."""
         names = [name for name, _ in tf.train.list_variables(path)] if path else []
         # seam: tf-models-official 2.20.0, of which a slot for each weight has this name.
         has_averages = any("/average/" in name for name in names)
@@ -340,6 +341,7 @@ class Manager(tf.train.CheckpointManager):
                 "write trainer.optimizer_config.ema as the run has it.",
                 path,
             )
+        return asked
 
     @staticmethod
     def _foreign(path, reason) -> str:
