@@ -154,6 +154,20 @@ def longer_stage():
     model_dirs.check_handed_over = lambda params, folder, successor: None
 
 
+def records():
+    """Labels without a class and tokens beyond the vocabulary are trained on."""
+    from tf_lamb.model_garden.checks import records
+
+    records.limits = lambda task, data: {}
+
+
+def jumps():
+    """A run that goes on with another rate says nothing of it."""
+    from tf_lamb.model_garden.running import jumps
+
+    jumps.told = lambda *_: None
+
+
 class Plant(NamedTuple):
     """A fault, and whether a drawn run can show it: others need not be made."""
 
@@ -192,5 +206,7 @@ PLANTS = {  # in the order of their discovery
         (no_run, lambda run: run.is_refused == "no run"),
         (half_a_model, lambda run: run.change == "model"),
         (longer_stage, lambda run: run.stages > 1 and "adascale" not in run.optimizer),
+        (records, lambda run: run.is_refused == "class"),
+        (jumps, lambda run: run.change == "more"),
     )
 }

@@ -24,6 +24,7 @@ from tf_lamb.model_garden.folders import model_dirs
 
 PATIENCE = 900  # seconds; a run takes ten to thirty, on a busy machine more
 PATIENCE_FOR_A_REFUSAL = 240
+BEYOND = "beyond."  # how the names of files begin that have a bad record
 BATCH = 8
 # Without tf_soap: what gradients do not span has no determined basis, and programs differ there.
 OPTIMIZERS = ("tf_lamb", "tf_lans", "tf_lars", "tf_muon", "tf_adamp", "tf_sgdp")
@@ -203,7 +204,7 @@ def draw(seed, data):
     _draw_more(pick, run)
     if precision == "float16" and replicas > 1:  # refused, in words of its own
         run.optimizer.pop("measure_noise", None)
-        if run.optimizer.pop("adascale", None):
+        if run.optimizer.pop("adascale", None):  # whose steps the decay had
             config["learning_rate"]["tf_lamb_polynomial"]["steps"] = steps
     _draw_trouble(pick, run)
     return run
@@ -256,6 +257,10 @@ MISTAKES = {
     "no checkpoint": "holds no checkpoint to evaluate",
     "no run": "holds no run to follow",
     "cluster": "TF_CONFIG describes 2 workers",
+    "metric": "best_checkpoint_eval_metric='acuracy' is not known",
+    "is_training": "train_data.is_training is False",
+    "decay": "weight_decay_schedule.tf_lamb_constant.learning_rate is -0.01",
+    "class": "record 2 of .* cannot be used",
 }
 
 # Settings that resume a run otherwise, and what refuses them; nothing does if it is None.
@@ -280,7 +285,10 @@ def _draw_trouble(pick, run):
     if is_plain and pick.random() < 0.15:
         run.change = pick.choice(list(CHANGES))
     if pick.random() < 0.2 and is_plain:
-        _make_mistake(pick.choice(list(MISTAKES)), run)
+        mistake = pick.choice(list(MISTAKES))
+        if mistake == "metric" and run.experiment == "bert/sentence_prediction":
+            mistake = "is_training"  # its results are known only after an evaluation
+        _make_mistake(mistake, run)
     elif config["ema"] and run.precision == "float16":
         config["ema"] = None  # refused, in words of its own
 
@@ -301,6 +309,23 @@ def _make_mistake(mistake, run):
         "no batch": {
             "task": {"validation_data": {"drop_remainder": True, "global_batch_size": 1000}}
         },
+        "metric": {
+            "trainer": {
+                "best_checkpoint_export_subdir": "best",
+                "best_checkpoint_eval_metric": "acuracy",
+            }
+        },
+        "is_training": {"task": {"train_data": {"is_training": False}}},
+        "decay": _optimizer(
+            config["optimizer"]["type"],
+            {
+                "weight_decay": 0.0,
+                "weight_decay_schedule": {
+                    "type": "tf_lamb_constant",
+                    "tf_lamb_constant": {"learning_rate": -0.01},
+                },
+            },
+        ),
     }.get(mistake, {})
     if mistake == "num_gpus":  # a batch of 8
         run.optimizer.pop("gradient_accumulation_steps", None)
@@ -314,6 +339,11 @@ def _make_mistake(mistake, run):
         cluster = {"worker": clusters.addresses(2)}
         tf_config = {"cluster": cluster, "task": {"type": "worker", "index": 0}}
         run.environment = {"TF_CONFIG": json.dumps(tf_config)}
+    if mistake == "metric":
+        run.mode = "train_and_eval"
+    if mistake == "class":
+        data = run.settings["task"]["train_data"]
+        data["input_path"] = data["input_path"].replace("some.", BEYOND)
     run.settings = merged(run.settings, settings)
 
 
@@ -502,6 +532,8 @@ def _check_changed(run, whole):
     if not (words := CHANGES[run.change]):
         _trained(ended)
         _check_end(dataclasses.replace(run, settings=changed), whole, ended, run.steps)
+        if "The learning rate jumps from" not in ended.text:
+            raise Broken(f"its rate jumps, and nothing is said: {ended.text[-2000:]}")
         return
     _check_refusal(ended, words)
     if before != {path: path.stat().st_size for path in whole.rglob("*") if path.is_file()}:
@@ -661,7 +693,24 @@ def write_data(folder):
     }  # fmt: skip
     for kind in write:
         (folder / kind).mkdir()
-    return {kind: write[kind](folder / kind) for kind in write}
+    data = {kind: write[kind](folder / kind) for kind in write}
+    for path in data.values():
+        _write_beyond(path)
+    return data
+
+
+def _write_beyond(path):
+    """The same records beside them, the second with a token or label that no model here has."""
+    import tensorflow as tf
+
+    records = [record.numpy() for record in tf.data.TFRecordDataset(path)]
+    second = tf.train.Example.FromString(records[1])
+    for name in ("masked_lm_ids", "label_ids", "image/class/label"):
+        if name in second.features.feature:
+            second.features.feature[name].int64_list.value[0] = 1000
+    with tf.io.TFRecordWriter(path.replace("some.", BEYOND)) as writer:
+        for record in [records[0], second.SerializeToString(), *records[2:]]:
+            writer.write(record)
 
 
 def summary(run):
