@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import weakref
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -52,7 +53,22 @@ def count_skipped(skipped, step=None, tell=None):
     """
     skipped.assign_add(1)
     if tell is not None and not _is_compiled_whole() and not uses_servers():
-        tf.py_function(tell, [step, skipped], [])
+        tf.py_function(_without_its_object(tell), [step, skipped], [])
+
+
+def _without_its_object(method):
+    """The method as a function that keeps its object from no collection.
+
+    Seam: TensorFlow 2.20 keeps each function of a `py_function` as long as the outermost graph,
+    which is as long as the process.
+    """
+    of = weakref.WeakMethod(method)
+
+    def call(*arguments):
+        if (bound := of()) is not None:
+            bound(*arguments)
+
+    return call
 
 
 def refuse_nonfinite(finite, refusal, paths, unless):
