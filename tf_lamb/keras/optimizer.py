@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from tf_lamb.api.optimizers import settings as settings_
-from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.optimizers.layerwise import Layerwise, with_base_rate
 from tf_lamb.api.optimizers.observation import UNSEEN
 from tf_lamb.api.variables import is_overwritten
 from tf_lamb.core import accumulation
@@ -255,7 +255,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def get_config(self):
         """The constructor's arguments, exclusions and all."""
-        return self._config(super().get_config()["learning_rate"])
+        with with_base_rate(self):
+            return self._config(super().get_config()["learning_rate"])
 
     def _on_show(self):
         return self._observer.variables if keras.backend.backend() == "jax" else []

@@ -33,6 +33,7 @@ def _read(entry):
 class Saved:
     """Between an optimizer and Keras's base class: state is known by name, not by position."""
 
+    _fit = staticmethod(sharding.fitting)
     _early_weights = ()  # from Keras's HDF5 loader, which sets them before the build
 
     def _named_state(self):
@@ -46,8 +47,7 @@ class Saved:
     def load_own_variables(self, store):
         """By name; raises where what was saved is the state of something else."""
         own = self._named_state()
-        fit = sharding.fitting
-        for variable, value in named.load(self.name, own, store, _read, fit, self._initial):
+        for variable, value in named.load(self.name, own, store, _read, self._fit, self._initial):
             variable.assign(value)
 
     @staticmethod

@@ -79,10 +79,6 @@ def loaded(array):
     return array.view(tf.bfloat16.as_numpy_dtype) if array.dtype == "V2" else array
 
 
-def _fit(own, part, value):
-    """Nothing: replicas have variables of their own."""
-
-
 class Saved:
     """Between an optimizer and tf_keras's base class: state is known by name, not by position."""
 
@@ -100,8 +96,12 @@ class Saved:
     def load_own_variables(self, store):
         """By name, unlike tf_keras; raises where what was saved is the state of something else."""
         own = self._named_state()
-        for variable, value in named.load(self.name, own, store, loaded, _fit, self._initial):
+        for variable, value in named.load(self.name, own, store, loaded, self._fit, self._initial):
             variable.assign(tf.cast(value, variable.dtype))
+
+    @staticmethod
+    def _fit(own, part, value):
+        """Nothing: replicas have variables of their own."""
 
     @staticmethod
     def _initial(variable, initializer):

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api.optimizers import settings as settings_
-from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.optimizers.layerwise import Layerwise, with_base_rate
 from tf_lamb.core import accumulation
 from tf_lamb.core.plan import Plan
 from tf_lamb.core.step import NONFINITE, TAKEN, State, Stored
@@ -241,7 +241,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
 
     def get_config(self):
         """The constructor's arguments, exclusions and all."""
-        return self._config(self._host_learning_rate())
+        with with_base_rate(self):
+            return self._config(self._host_learning_rate())
 
     def _index_of(self, variable):
         return self._index_dict[self._var_key(variable)]

@@ -1,11 +1,17 @@
 """The framework-independent half of migration: state and configs of other optimizers."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+import numpy as np
+
 from tf_lamb.api.migration import peers
 from tf_lamb.api.migration.source import Report, Source, prepare
+from tf_lamb.api.noise.adascale import AdaScale
+from tf_lamb.api.noise.measured import MeasureNoise
+from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import names_of, step_of, unwrapped
 
@@ -31,7 +37,7 @@ def make_migrate_functions(
         source: Any, optimizer: Any, model: Any, *, weights: bool = False,
         rename: Mapping[str, str] | None = None, fresh: Iterable[str] = (),
     ) -> Report:  # fmt: skip
-        """Continues the state of another optimizer: its moments and its step.
+        """Continues the state of another optimizer: its moments, its step, and all that it keeps.
 
         The function reads and checks everything before it changes anything. If something does not
         fit, one error names the variable and what to do, and nothing has changed.
@@ -53,8 +59,8 @@ def make_migrate_functions(
                 Defaults to none.
 
         Returns:
-            A report; print it. It lists the matched and unmatched variables, the changes of
-            behaviour, and the arguments that would avoid them.
+            A report; print it. It lists the matched and unmatched variables, what has no place in
+            the new optimizer, the changes of behaviour, and the arguments that would avoid them.
 
         Raises:
             ValueError: if the source is damaged, has no slots, or belongs to another model or
@@ -71,7 +77,8 @@ def make_migrate_functions(
         >>> print(tf_lamb.migrate(old, new, model))
         LARS continues tf_lamb.keras.LARS after step 0...
         """
-        frontend, optimizer = own.__module__.rpartition(".")[0], unwrapped(optimizer)
+        frontend, measuring = own.__module__.rpartition(".")[0], unwrapped(optimizer, MeasureNoise)
+        optimizer = unwrapped(measuring)
         if not isinstance(optimizer, own):
             raise TypeError(
                 f"{frontend}.migrate continues with an optimizer of {frontend}, not with a "
@@ -81,13 +88,19 @@ def make_migrate_functions(
             paths = names_of(model.trainable_variables)
             found = checkpoints().read(source, paths, weights)
         else:
-            source = unwrapped(source)
-            found = _of_ours(source) if isinstance(source, Layerwise) else read(source)
+            inner = unwrapped(source)
+            found = _of_ours(source, inner) if isinstance(inner, Layerwise) else read(inner)
+        around = _arguments_around(measuring)
+        kept = found.within(around)
         report, states, values = prepare(
-            found, optimizer, model, weights=weights, rename=rename, fresh=fresh
+            kept, optimizer, model, weights=weights, rename=rename, fresh=fresh, around=around
         )
-        optimizer.continue_from(model, found.step, states, values)
-        return report
+        if around:
+            measuring.build(model.trainable_variables)
+        left = optimizer.continue_from(model, kept.step, states, values, dict(kept.scalars))
+        if around:
+            measuring.continue_from(dict(kept.measured))
+        return dataclasses.replace(report, left_behind=found.left_behind(left, around))
 
     def from_addons(config: Mapping[str, Any] | str | os.PathLike, **arguments: Any) -> Optimizer:
         """Makes our LAMB from a serialized `Addons>LAMB`.
@@ -132,18 +145,53 @@ def make_migrate_functions(
     return migrate, from_addons
 
 
-def _of_ours(optimizer) -> Source:
-    """The source that an optimizer of this package is, of either Keras."""
-    name = f"{type(optimizer).__module__.rpartition('.')[0]}.{type(optimizer).__name__}"
-    if optimizer.plan is None:
+def _of_ours(source, inner) -> Source:
+    """The source that an optimizer of this package is, of either Keras, with what is around it."""
+    name = f"{type(inner).__module__.rpartition('.')[0]}.{type(inner).__name__}"
+    if inner.plan is None:
         raise ValueError(f"{name} has no slots before it is built: train it first.")
+    state, measuring = named.of(inner), unwrapped(source, MeasureNoise)
+    has_averages = named.has_averages(inner)
+    is_measured = measuring is not inner and measuring._state is not None
     return Source(
         origin=name,
-        family=type(optimizer).__name__,
-        step=step_of(optimizer),
-        slots={
-            path: {name: variable.numpy() for name, variable in optimizer.state_of(i).items()}
-            for i, path in enumerate(optimizer.plan.names)
-        },
-        arguments=optimizer.get_config(),
+        family=type(inner).__name__,
+        step=step_of(inner),
+        slots={part.name: _begun(part, has_averages) for part in state.parts},
+        arguments=inner.get_config(),
+        scalars=_values({k: v for k, v in state.scalars.items() if k not in _NOT_CONTINUED}),
+        measured=_values(measuring._named_state().scalars) if is_measured else {},
+        around=_arguments_around(measuring),
     )
+
+
+_NOT_CONTINUED = ("iterations", "learning_rate")  # the step by itself; an argument
+
+
+def _values(variables):
+    return {name: variable.numpy() for name, variable in variables.items()}
+
+
+def _begun(part, has_averages):
+    """What is kept of a variable, without averages that wait and without zeros beside the slots."""
+    kept = _values(part.kept)
+    if not has_averages:
+        kept.pop("average", None)
+    slots = named.slots_of_rule(kept) | {"average"}
+    begun = {name: value for name, value in kept.items() if name in slots or np.any(value)}
+    # Of replicas with sums of their own, the first axis.
+    return {
+        name: value.sum(axis=0) if name not in slots and value.ndim > len(part.shape) else value
+        for name, value in begun.items()
+    }
+
+
+def _arguments_around(optimizer) -> dict[str, Any]:
+    """What decides the meaning of what a MeasureNoise or an AdaScale measures; empty for others."""
+    if not isinstance(optimizer, MeasureNoise):
+        return {}
+    around = {"kind": optimizer.saved_kind, "groups": list(optimizer.group_names)}
+    if isinstance(optimizer, AdaScale):
+        config = optimizer.get_config()
+        around |= {name: config[name] for name in ("scale", "averaging", "preconditioned")}
+    return around

@@ -5,6 +5,7 @@ import math
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
+from tf_lamb.api.optimizers import named
 from tf_lamb.core.patterns import exact
 
 # Their word -> ours.
@@ -18,11 +19,13 @@ SHARED = (
     "clipnorm", "clipvalue", "global_clipnorm",
 )  # fmt: skip
 _EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
-# No part of the formula, or the name of the thing.
-_HOST = (
-    "name", "slot_dtype", "master_weights", "jit_compile", "use_ema", "ema_momentum",
-    "ema_overwrite_frequency", "gradient_accumulation_steps",
-)  # fmt: skip
+# No part of what is computed; whether there are averages is told by itself.
+_NO_PART = ("name", "jit_compile", "shard_update", "use_ema")
+_OF_AVERAGES = ("ema_momentum", "ema_overwrite_frequency")
+# What a peer lacks is no change of behaviour: around the formula, as the user has chosen it.
+_AROUND = ("slot_dtype", "master_weights", "gradient_accumulation_steps", *_OF_AVERAGES)
+# As good as not given, where empty.
+_DICTS = ("learning_rate_multipliers", "layer_slices", "layer_groups")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,9 +213,10 @@ def changes(theirs, ours, defaults, unsaid) -> dict[str, tuple[Any, Any]]:
     What the peer does not have is at our default there: defaults are the published formula.
     """
     result = {}
-    there = {k: v for k, v in defaults.items() if k not in unsaid} | dict(theirs)
+    there = {k: v for k, v in defaults.items() if k not in (*unsaid, *_AROUND)} | dict(theirs)
+    averaged = there.get("use_ema") and ours["use_ema"]
     for name, here in ours.items():
-        if name in _HOST or name not in there:
+        if name in _NO_PART or name not in there or (name in _OF_AVERAGES and not averaged):
             continue
         a, b = (_effect(name, value, each) for value, each in ((there[name], there), (here, ours)))
         if not _same(a, b):
@@ -225,19 +229,56 @@ def _effect(name, value, arguments):
         value = arguments.get("exclude_from_weight_decay")
     if name in _EXCLUSIONS:
         return sorted(value or ())
+    if name in _DICTS:
+        return value or None
     return (value or 0.0) if name == "weight_decay" else value
 
 
 def _same(a, b):
-    if isinstance(a, float) and isinstance(b, float):
+    """Whether two values of a config mean the same, in either Keras."""
+    if all(isinstance(each, (int, float)) for each in (a, b)):
         return abs(a - b) <= 1e-6 * max(abs(a), abs(b))
-    # A schedule is the user's own.
-    return a == b or isinstance(a, Mapping) or isinstance(b, Mapping)
+    a, b = map(_bare, (a, b))
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if all(isinstance(each, (list, tuple)) for each in (a, b)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return a == b
+
+
+def is_serialized(value) -> bool:
+    """Whether it is an object of a config, such as a schedule."""
+    return isinstance(value, Mapping) and {"class_name", "config"} <= value.keys()
+
+
+def _bare(value):
+    """A schedule by its class and its numbers: its package and its name are no part of it."""
+    if not is_serialized(value) or not isinstance(value["config"], Mapping):
+        return value
+    kind = value.get("registered_name") or value["class_name"]
+    own = {k: v for k, v in value["config"].items() if k != "name" and v is not None}
+    return {"class_name": kind.rpartition(">")[2], **own}
+
+
+def shown(value) -> str:
+    """The value of an argument in a report; a schedule as it is written."""
+    bare = _bare(value)
+    if bare is value:
+        return repr(value)
+    kind = bare.pop("class_name")
+    return f"{kind}({', '.join(f'{k}={shown(v)}' for k, v in bare.items())})"
 
 
 def _plain(value):
     """0.9 for 0.8999999761581421: the legacy interface keeps its arguments in float32."""
     return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+def adascale_changes(there, here) -> dict[str, tuple[Any, Any]]:
+    """Argument of an AdaScale -> its value there and here, None where there is no AdaScale."""
+    names = ("scale", "averaging", "preconditioned")
+    pairs = {f"AdaScale's {name}": (there.get(name), here.get(name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if not _same(*pair)}
 
 
 KERAS_MUON = Peer(
@@ -283,7 +324,7 @@ def check_same_bases(
         origin: for the error.
         there, here: path -> slots by name, of the variables that continue.
     """
-    differ = [path for path, slots in there.items() if {*slots} - {"average"} != {*here[path]}]
+    differ = [p for p, slots in there.items() if named.slots_of_rule(slots) != {*here[p]}]
     if differ:
         raise ValueError(
             f"{origin} keeps other bases than this SOAP, and second moments belong to them: "

@@ -9,6 +9,8 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from tf_lamb.api.migration import peers
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import names_of
@@ -97,6 +99,9 @@ class Source:
         unsaid: arguments that it had and the source does not say.
         weights: name of a variable -> array, or None where the source holds no weights.
         beyond: arguments that we do not have, in its own words.
+        scalars: of one of ours, what there is once, by its name in a file.
+        measured: what a MeasureNoise around it has measured, by its name in a file.
+        around: what decides the meaning of that: "kind", "groups", and arguments of an AdaScale.
     """
 
     origin: str
@@ -107,6 +112,9 @@ class Source:
     unsaid: tuple[str, ...] = ()
     weights: Mapping[str, Any] | None = None
     beyond: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    scalars: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    measured: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    around: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of_peer(cls, peer: peers.Peer, step: int, slots, source_config, **more):
@@ -120,6 +128,61 @@ class Source:
         found = cls(peer.title, peer.family, step, ours, arguments, unsaid)
         return dataclasses.replace(found, **more)
 
+    def within(self, around: Mapping[str, Any]) -> "Source":
+        """The source as an optimizer goes on from it that has this around it, as `around` has it.
+
+        What is measured of an update begins with the update; so the parts of one that has begun
+        go on where all of them have been measured alike, or none is.
+        """
+        names = ("kind", "groups", "preconditioned")
+        if [self.around.get(name) for name in names] == [around.get(name) for name in names]:
+            return self
+        measured = {}
+        if around.get("kind") == "adascale":  # a step of another was one of the base batch
+            steps = {k: v for k, v in self.measured.items() if k in ("step", "fraction")}
+            measured = steps or {"step": self.step}
+        alone = dataclasses.replace(self, measured=measured)
+        if not around:
+            return alone
+        slots = {variable: _of_updates(kept) for variable, kept in self.slots.items()}
+        return dataclasses.replace(alone, slots=slots, scalars=_of_updates(self.scalars))
+
+    def left_behind(self, names: Iterable[str], around: Mapping[str, Any]) -> tuple[str, ...]:
+        """What does not go on, in words, of these names of what has no place.
+
+        Args:
+            names: of scalars, and of what is kept of a variable.
+            around: see `within`.
+        """
+        own = self.within(around)
+        names = {*names, *(set(self.scalars) - set(own.scalars))}
+        begun = {name for name in names if np.any(self.scalars.get(name, True))}
+        lost = [f"{what}: {way}" for key, (what, way) in _LEFT.items() if _any(key, begun)]
+        measured = (value for name, value in self.measured.items() if name != "gain")
+        if self.measured and own is not self and any(map(np.any, measured)):
+            lost.append("what is measured: the same wrapper around, with its groups, continues it")
+        return tuple(lost)
+
+
+# By the beginning of a name: what it is, and what continues it.
+_LEFT = {
+    "master": ("the float32 masters", "master_weights=True continues them"),
+    "gradient_norms": ("the norms that on_spike knows", "a window as long continues them"),
+    "micro_step": (
+        "the micro-batches of an update that has begun",
+        "the same gradient_accumulation_steps, and what is around, continue them",
+    ),
+}  # fmt: skip
+
+
+def _any(beginning, names):
+    return any(name.startswith(beginning) for name in names)
+
+
+def _of_updates(values):
+    """Without what belongs to a part of an update."""
+    return {k: v for k, v in values.items() if not k.startswith(("accumulator", "micro_step"))}
+
 
 @dataclasses.dataclass(frozen=True)
 class Report:
@@ -132,8 +195,9 @@ class Report:
         matched: path of a variable -> its name in the source.
         fresh: paths that begin at zero, as they were asked to.
         left_over: names that the source has state for and the optimizer has not.
+        left_behind: what the source keeps besides and the optimizer has no place for, in words.
         averages: the fate of averaged weights (`use_ema`); empty where neither side has any.
-        changes: argument -> its value there and here; the next step differs by these.
+        changes: argument -> its value there and here; the next steps differ by these.
         keep: the arguments that would keep the behaviour.
         unsaid: arguments that the source does not hold, to be checked by eye.
         weights: how many weights were set, or None where they were left as they are.
@@ -150,6 +214,7 @@ class Report:
     keep: Mapping[str, Any]
     unsaid: tuple[str, ...]
     weights: int | None
+    left_behind: tuple[str, ...] = ()
 
     def __str__(self):
         renamed = [f"{path} (there {name})" for path, name in self.matched.items() if path != name]
@@ -162,9 +227,12 @@ class Report:
             ("left over", ", ".join(self.left_over) or "nothing in the source"),
             ("weights", weights),
             *([("averages", self.averages)] if self.averages else []),
-            *(("changes", f"{k}: {a!r} there, {b!r} here") for k, (a, b) in self.changes.items()),
+            *(("left behind", text) for text in self.left_behind),
         ]
-        if not self.changes:
+        for name, (there, here) in self.changes.items():
+            there, here = peers.shown(there), peers.shown(here)
+            rows.append(("changes", f"{name}: {there} there, {here} here"))
+        if not self.changes and not self.left_behind:
             rows.append(("changes", "none that the source tells of"))
         if self.keep:
             pairs = ", ".join(f"{k}={v!r}" for k, v in self.keep.items())
@@ -175,7 +243,9 @@ class Report:
         return "\n".join([head, *(f"  {label:<11} {text}" for label, text in rows)])
 
 
-def prepare(source: Source, optimizer: Layerwise, model, *, weights=False, rename=None, fresh=()):
+def prepare(
+    source: Source, optimizer: Layerwise, model, *, weights=False, rename=None, fresh=(), around=()
+):  # fmt: skip
     """Checks a source against an optimizer and its model, and says what to assign.
 
     Args:
@@ -185,6 +255,7 @@ def prepare(source: Source, optimizer: Layerwise, model, *, weights=False, renam
         weights: whether the weights of the model are wanted, too.
         rename: path of a variable -> its name in the source.
         fresh: paths that may begin at zero.
+        around: of the optimizer, as a source has it.
 
     Returns:
         The report, path -> slot -> array, which is empty for a variable that begins at zero, and
@@ -243,6 +314,7 @@ def prepare(source: Source, optimizer: Layerwise, model, *, weights=False, renam
         values = {path: source.weights[name] for path, name in names.items()}
     changes = peers.changes(theirs, ours, _defaults(type(optimizer)), source.unsaid)
     changes |= peers.muon_changes(source.beyond, ours)
+    changes |= peers.adascale_changes(source.around, dict(around))
     report = Report(
         origin=source.origin,
         optimizer=family,
@@ -250,19 +322,29 @@ def prepare(source: Source, optimizer: Layerwise, model, *, weights=False, renam
         matched=found,
         fresh=tuple(path for path in shapes if path in fresh),
         left_over=tuple(sorted(set(source.slots) - set(found.values()))),
-        averages=_averages(any("average" in slots for slots in source.slots.values()), ours),
+        averages=_averages(source, ours),
         changes=changes,
-        keep={k: v for k, (v, _) in changes.items() if k in ours and k != "learning_rate"},
+        keep={
+            name: there
+            for name, (there, _) in changes.items()
+            if name in ours and name != "learning_rate" and not peers.is_serialized(there)
+        },
         unsaid=tuple(name for name in source.unsaid if name in ours),
         weights=len(values) if weights else None,
     )
     return report, slots, values
 
 
-def _averages(are_there, ours):
-    if ours["use_ema"]:
-        return "continue" if are_there else "begin with the weights"
-    return "left behind: use_ema=True continues them" if are_there else ""
+def _averages(source, ours):
+    are_there = any("average" in slots for slots in source.slots.values())
+    if not ours["use_ema"]:
+        if source.beyond.get("use_ema"):
+            return "left behind: those of another package are not read"
+        return "left behind: use_ema=True continues them" if are_there else ""
+    if are_there:
+        return "continue"
+    waits = "has_averages" in source.scalars
+    return "begin with the first update, as there" if waits else "begin with the weights"
 
 
 def _shapes(variables) -> dict[str, tuple]:

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from tf_lamb.api.noise.measured import MeasureNoise
-from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.optimizers.layerwise import Layerwise, with_base_rate
 from tf_lamb.api.optimizers.settings import Patterns
 from tf_lamb.core import checks, noise
 from tf_lamb.core.rules.shared import debias
@@ -158,12 +158,8 @@ class AdaScale(MeasureNoise):
 
     def get_config(self) -> dict[str, Any]:
         """See base class; the inner optimizer has the base batch's learning rate."""
-        rate = self._rate
-        self.inner_optimizer._learning_rate = rate.base
-        try:
+        with with_base_rate(self.inner_optimizer):
             config = super().get_config()
-        finally:
-            self.inner_optimizer._learning_rate = rate
         return {
             **config,
             "scale": self.scale,

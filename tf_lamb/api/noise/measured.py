@@ -164,6 +164,7 @@ class MeasureNoise(Wrapper):
     _gathers = False  # whether each replica adds up its own; an update finds the sums
     _summed: Callable  # per-replica gradients -> their sums over replicas
     _assign: Callable  # variables and values, on every replica
+    _initial: Callable  # a variable, the name of an initializer -> its value
     _ended_at = 0  # updates at the end of the last `fit`
 
     def __init__(
@@ -219,6 +220,14 @@ class MeasureNoise(Wrapper):
 
     def _named_state(self):
         return named.of_measured(self)
+
+    def continue_from(self, values: dict) -> None:
+        """Goes on with name -> what another has measured; all else begins anew."""
+        begins = {name: initial for name, (_, _, initial) in self._initial_state().items()}
+        for name, own in self._named_state().scalars.items():
+            initial = begins.get(name, "zeros")
+            value = values[name] if name in values else self._initial(own, initial)
+            self.inner_optimizer._put(own, value)
 
     def _divide(self, replicas: int, may_gather: bool):
         """Before the inner optimizer is built: counts the parts, and says who adds them up.

@@ -1,5 +1,6 @@
 """The framework-independent half of an optimizer: its settings, plan and reports."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -58,6 +59,7 @@ class Layerwise:
     _index_of: Callable  # a variable of the build -> its position
     _put: Callable  # gives a variable a value
     _initial: Callable  # a variable, the name of an initializer -> its value
+    _fit: Callable  # a variable, its `Part`, a value of another shape -> the value, or None
     _averages: Callable  # positions -> pairs of an average and its `Stored`
     _overwrite_model_variables_with_average_value: Callable
     _is_update: Callable
@@ -450,26 +452,45 @@ class Layerwise:
         own = zip(names, self._slots[index], strict=False)  # none of what a layer overwrites
         return {**dict(own), **dict(averages)}
 
-    def continue_from(self, model: Any, step: int, states: dict, weights: dict) -> None:
-        """Goes on after these steps, with path -> slot or "average" -> array, path -> weight."""
+    def continue_from(
+        self, model: Any, step: int, states: dict, weights: dict, scalars: dict
+    ) -> set[str]:
+        """Goes on after these steps; what nobody gives begins anew.
+
+        Args:
+            model: whose variables it trains.
+            step: how many there were.
+            states: path -> name of a slot, or of what accompanies one in a file -> array.
+            weights: path -> array.
+            scalars: what there is once, by its name in a file.
+
+        Returns:
+            The names of what there is no place for.
+        """
         trained = model.trainable_variables
         self.build(trained)
         for name, variable in zip(names_of(model.weights), model.weights, strict=True):
             if name in weights:
                 self._put(variable, weights[name])
+        state = named.of(self)
+        left = set(scalars) - set(state.scalars)
         for path, variable in zip(names_of(trained), trained, strict=True):
-            index = self._index_of(variable)
-            initial = {slot.name: slot.initial for slot in self._slots_at(index)}
+            part = state.parts[self._index_of(variable)]
+            left |= set(states[path]) - set(part.kept)
             values = {"average": variable, **states[path]}
-            for name, own in self.state_of(index).items():
-                value = values[name] if name in values else self._initial(own, initial[name])
+            for name, own in part.kept.items():
+                value = values.get(name)
+                if value is not None and tuple(value.shape) != tuple(own.shape):
+                    value = self._fit(own, part, value)
+                if value is None:
+                    value = self._initial(own, part.initial.get(name, "zeros"))
                 self._put(own, value)
-        if self.gradient_accumulation_steps:
-            for own in [self._micro_step, *self._accumulators]:
-                self._put(own, self._initial(own, "zeros"))
-        if self.use_ema:
-            self._has_averages.assign(1)
-        self.iterations.assign(step)
+        # What comes without averages, unless they wait for the first update, begins with weights.
+        once = {"has_averages": 1, **scalars, "iterations": step}
+        for name, own in state.scalars.items():
+            if name != "learning_rate":
+                self._put(own, once[name] if name in once else self._initial(own, "zeros"))
+        return left
 
     def _config(self, rate):
         """The constructor's arguments, the rate from the host's; identities have become paths."""
@@ -485,6 +506,20 @@ class Layerwise:
             before = config["exclude_from_weight_decay"] or ()
             config["exclude_from_weight_decay"] = [*before, *map(exact, names)]
         return config
+
+
+@contextlib.contextmanager
+def with_base_rate(optimizer):
+    """Inside it, an optimizer within an AdaScale has the rate that it was given."""
+    rate = optimizer._learning_rate
+    if not hasattr(rate, "outer"):  # AdaScale's alone has
+        yield
+        return
+    optimizer._learning_rate = rate.base
+    try:
+        yield
+    finally:
+        optimizer._learning_rate = rate
 
 
 def warn_if_past_schedule_end(optimizer, steps: Callable[[], int]) -> None:

@@ -240,13 +240,14 @@ def _matched(name, state, there, store):
             count = f"it is of {len(there)} variables, and of the {len(own)} here it"
             raise _refusal(name, f"{count} lacks {missing!r}")
     for part, kept in zip(state.parts, found, strict=True):
-        if (saved := _slots(kept)) != (wanted := _slots(part.kept)):
+        if (saved := slots_of_rule(kept)) != (wanted := slots_of_rule(part.kept)):
             has, keeps = (", ".join(sorted(slots)) or "nothing" for slots in (saved, wanted))
             raise _refusal(name, f"it has {has} of {part.name!r}, and {keeps} is kept here")
     return found
 
 
-def _slots(kept):
+def slots_of_rule(kept) -> set[str]:
+    """Of the names of what is kept of a variable, those of slots."""
     return {slot for slot in kept if not slot.startswith(_NO_SLOTS)}
 
 

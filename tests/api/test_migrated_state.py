@@ -1,0 +1,195 @@
+"""Migration between optimizers of ours: all state goes on, or the report says what does not."""
+
+import numpy as np
+import pytest
+from support.frontends import FRONTENDS, apply, array, every_frontend, precision, uncompiled
+
+from tf_lamb.api.optimizers import named
+from tf_lamb.api.variables import unwrapped
+
+SHAPES = [(3, 4), (4,), (4, 2), (2,)]
+
+
+@pytest.fixture(autouse=True)
+def eager():
+    """Steps are few here: tracing them would take longer."""
+    with uncompiled():
+        yield
+
+
+def model_of(frontend, policy="float32"):
+    host, _ = FRONTENDS[frontend]
+    host.utils.set_random_seed(0)
+    with precision(frontend, policy=policy):
+        dense = host.layers.Dense
+        return host.Sequential([host.Input((3,)), dense(4, name="a"), dense(2, name="b")])
+
+
+def steps(optimizer, model, first, last):
+    for t in range(first, last):
+        gradients = [np.random.default_rng(10 * t + i).normal(size=s) for i, s in enumerate(SHAPES)]
+        length = 100.0 if t == 13 else 1.0
+        apply(optimizer, [length * g for g in gradients], model.trainable_variables)
+
+
+def inside(optimizer_class="LAMB", around=None, measures=None, **arguments):
+    """Makes an optimizer of a frontend, with what is around it."""
+
+    def make(ours):
+        optimizer = getattr(ours, optimizer_class)(**{"learning_rate": 0.1, **arguments})
+        return getattr(ours, around)(optimizer, **(measures or {})) if around else optimizer
+
+    return make
+
+
+# An optimizer, the micro-steps before, and what a plain LAMB's report says of it.
+BEGUN = {
+    "averages wait": (inside(use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2), 0, None),
+    "averages wait for an update": (
+        inside(use_ema=True, ema_momentum=0.5, gradient_accumulation_steps=3), 2, "the micro-batches",
+    ),
+    "averages": (inside(use_ema=True, ema_momentum=0.5), 3, None),
+    "accumulated": (inside("LARS", gradient_accumulation_steps=3), 4, "the micro-batches"),
+    "accumulated by stages": (
+        inside(gradient_accumulation_steps={0: 1, 2: 3}), 4, "the micro-batches",
+    ),
+    "masters": (inside(learning_rate=1e-3, master_weights=True), 3, "the float32 masters"),
+    "spikes": (inside(on_spike=(4, 3.0)), 8, "the norms that on_spike knows"),
+    "measured": (
+        inside(around="MeasureNoise", gradient_accumulation_steps=2), 5, "what is measured",
+    ),
+    "AdaScale": (
+        inside(around="AdaScale", measures={"scale": 4}, gradient_accumulation_steps=2), 17,
+        "what is measured",
+    ),
+}  # fmt: skip
+
+
+def begun(frontend, case):
+    host, ours = FRONTENDS[frontend]
+    make, count, _ = BEGUN[case]
+    policy = "bfloat16" if case == "masters" else "float32"
+    model, optimizer = model_of(frontend, policy), make(ours)
+    optimizer.build(model.trainable_variables)
+    steps(optimizer, model, 0, count)
+    other = model_of(frontend, policy)
+    other.set_weights(model.get_weights())
+    return ours, model, optimizer, other
+
+
+def kept(optimizer):
+    """All state by name, in float64."""
+    states = {id(each): each._named_state().by_key() for each in (optimizer, unwrapped(optimizer))}
+    return {
+        key.split(":", 1)[-1].rpartition("|")[2] + key[:1]: array(variable).astype(float)
+        for state in states.values()
+        for key, variable in state.items()
+    }
+
+
+@every_frontend
+@pytest.mark.parametrize("case", BEGUN)
+def test_it_goes_on_as_the_source_does(frontend, case):
+    ours, model, old, other = begun(frontend, case)
+    make, count, _ = BEGUN[case]
+    new = make(ours)
+    report = ours.migrate(old, new, other)
+    assert (report.changes, report.left_behind) == ({}, ())
+    assert "changes     none" in str(report)
+    for optimizer, trained in ((old, model), (new, other)):
+        steps(optimizer, trained, count, count + 8)
+    for one, same in zip(model.trainable_variables, other.trainable_variables, strict=True):
+        np.testing.assert_array_equal(array(one), array(same))
+    theirs, own = kept(old), kept(new)
+    assert theirs.keys() == own.keys()
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(own[name], value, err_msg=name)
+    assert named.has_averages(unwrapped(new)) == ("averages" in case)
+
+
+@every_frontend
+@pytest.mark.parametrize("case", [case for case, (_, _, words) in BEGUN.items() if words])
+def test_what_has_no_place_is_told(frontend, case):
+    ours, _, old, other = begun(frontend, case)
+    cls = type(unwrapped(old)).__name__
+    new = getattr(ours, cls)(0.1, master_weights=False)
+    report = ours.migrate(old, new, other)
+    words = BEGUN[case][2]
+    assert any(text.startswith(words) for text in report.left_behind)
+    assert f"left behind {words}" in str(report) and "changes     none" not in str(report)
+
+
+@every_frontend
+def test_micro_batches_that_nobody_measured_are_left_behind(frontend):
+    """Or a MeasureNoise would count the parts of an update otherwise than what is inside."""
+    ours, _, old, other = begun(frontend, "accumulated")
+    new = ours.MeasureNoise(ours.LARS(0.1, gradient_accumulation_steps=3))
+    report = ours.migrate(old, new, other)
+    assert [text[:17] for text in report.left_behind] == ["the micro-batches"]
+    steps(new, other, 0, 3)
+    assert (new.updates, new.averages().count) == (2, 1.0)
+
+
+@every_frontend
+def test_into_adascale_and_out_of_it(frontend):
+    """Steps of the base batch go on at those of a plain optimizer; the gain is told."""
+    ours, _, old, other = begun(frontend, "averages")
+    make = inside(around="AdaScale", measures={"scale": 4}, gradient_accumulation_steps=2)
+    scaled = make(ours)
+    report = ours.migrate(old, scaled, other)
+    assert (scaled.scale_invariant_steps, scaled.gain, scaled.updates) == (3.0, 1.0, 3)
+    assert report.changes["AdaScale's scale"] == (None, 4.0)
+    steps(scaled, other, 0, 12)
+    plain = ours.LAMB(0.1, gradient_accumulation_steps=2)
+    report = ours.migrate(scaled, plain, other)
+    assert report.changes["AdaScale's scale"] == (4.0, None) and "learning_rate" not in report.keep
+    assert report.step == 9 and report.left_behind[0].startswith("what is measured")
+    assert unwrapped(scaled).get_config()["learning_rate"] == 0.1
+
+
+def cosine(steps):
+    return lambda host, ours: host.optimizers.schedules.CosineDecay(0.1, steps)
+
+
+def warmup(steps):
+    return lambda host, ours: ours.schedules.Warmup(steps, cosine(90)(host, ours))
+
+
+# There and here, of which the next steps differ.
+OTHERS = {
+    "learning_rate": [(cosine(90), cosine(91)), (cosine(90), 0.1), (warmup(5), warmup(6))],
+    "weight_decay": [(cosine(90), cosine(91)), (0.1, cosine(90))],
+    "learning_rate_multipliers": [({"^a": 0.5}, {"^a": 0.25}), (None, {"^a": 0.5})],
+    "layer_slices": [({"a/kernel": [1, 2]}, {"a/kernel": [1, 4]}), (None, {"a/kernel": 0})],
+    "gradient_accumulation_steps": [({0: 1, 5: 2}, {0: 1, 6: 2}), (2, 4)],
+    "slot_dtype": [("float32", "bfloat16")],
+}
+
+
+@every_frontend
+@pytest.mark.parametrize("name", OTHERS)
+def test_arguments_that_differ_are_told(frontend, name):
+    host, ours = FRONTENDS[frontend]
+    model = model_of(frontend)
+    for pair in OTHERS[name]:
+        made = []
+        for value in (*pair, pair[0]):
+            value = value(host, ours) if callable(value) else value
+            made.append(ours.LAMB(**{"learning_rate": 0.1, name: value}))
+            made[-1].build(model.trainable_variables)
+        old, new, same = made
+        report = ours.migrate(old, new, model)
+        assert [*report.changes] == [name] and f"changes     {name}: " in str(report)
+        assert not ours.migrate(old, same, model).changes
+
+
+@pytest.mark.skipif(len(FRONTENDS) < 2, reason="needs both Kerases")
+def test_a_schedule_of_the_other_keras_is_the_same():
+    made = []
+    for host, ours in FRONTENDS.values():
+        model = model_of(host.__name__)
+        optimizer = ours.LAMB(warmup(5)(host, ours), weight_decay=cosine(90)(host, ours))
+        optimizer.build(model.trainable_variables)
+        made.append((ours, optimizer, model))
+    for (_, old, _), (ours, new, model) in (made, made[::-1]):
+        assert not ours.migrate(old, new, model).changes
