@@ -43,18 +43,19 @@ def inside(optimizer_class="LAMB", around=None, measures=None, **arguments):
 
 
 # An optimizer, the micro-steps before, and what a plain LAMB's report says of it.
+BATCHES, NORMS = "the micro-batches", "the norms that on_spike knows"
 BEGUN = {
     "averages wait": (inside(use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2), 0, None),
     "averages wait for an update": (
-        inside(use_ema=True, ema_momentum=0.5, gradient_accumulation_steps=3), 2, "the micro-batches",
+        inside(use_ema=True, ema_momentum=0.5, gradient_accumulation_steps=3), 2, BATCHES,
     ),
     "averages": (inside(use_ema=True, ema_momentum=0.5), 3, None),
-    "accumulated": (inside("LARS", gradient_accumulation_steps=3), 4, "the micro-batches"),
+    "accumulated": (inside("LARS", gradient_accumulation_steps=3), 4, BATCHES),
     "accumulated by stages": (
-        inside(gradient_accumulation_steps={0: 1, 2: 3}), 4, "the micro-batches",
+        inside(gradient_accumulation_steps={0: 1, 2: 3}), 4, BATCHES,
     ),
     "masters": (inside(learning_rate=1e-3, master_weights=True), 3, "the float32 masters"),
-    "spikes": (inside(on_spike=(4, 3.0)), 8, "the norms that on_spike knows"),
+    "spikes": (inside(on_spike=(4, 3.0)), 8, NORMS),
     "measured": (
         inside(around="MeasureNoise", gradient_accumulation_steps=2), 5, "what is measured",
     ),
@@ -125,7 +126,7 @@ def test_micro_batches_that_nobody_measured_are_left_behind(frontend):
     ours, _, old, other = begun(frontend, "accumulated")
     new = ours.MeasureNoise(ours.LARS(0.1, gradient_accumulation_steps=3))
     report = ours.migrate(old, new, other)
-    assert [text[:17] for text in report.left_behind] == ["the micro-batches"]
+    assert [text[:17] for text in report.left_behind] == [BATCHES]
     steps(new, other, 0, 3)
     assert (new.updates, new.averages().count) == (2, 1.0)
 

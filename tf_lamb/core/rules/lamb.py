@@ -1,6 +1,6 @@
 """LAMB: layer-wise adaptive moments for large batches."""
 
-from tf_lamb.core.rules.shared import Bounds, decayed, estimate, trust_ratio
+from tf_lamb.core.rules.shared import Bounds, decayed, estimate, safe_root, trust_ratio
 
 
 def lamb(
@@ -44,7 +44,7 @@ def lamb(
     m_hat, v_hat = m, v
     if bias_correction:
         m_hat, v_hat = estimate(xp, m, beta_1, t), estimate(xp, v, beta_2, t)
-    u = m_hat / (xp.sqrt(v_hat) + epsilon)
+    u = m_hat / (safe_root(xp, v_hat) + epsilon)
     if weight_decay_mode == "update":
         u = decayed(u, decay, w)
     bounds = {"phi_bounds": phi_bounds, "ratio_bounds": ratio_bounds}

@@ -1,6 +1,6 @@
 """LANS: LAMB on normalized gradients, with a trust ratio for each part of its Nesterov step."""
 
-from tf_lamb.core.rules.shared import decayed, estimate, norm, trust_ratio
+from tf_lamb.core.rules.shared import decayed, estimate, norm, safe_root, trust_ratio
 
 
 def lans(
@@ -40,7 +40,7 @@ def lans(
 
     m = beta_1 * m + (1 - beta_1) * g
     v = beta_2 * v + (1 - beta_2) * xp.square(g)
-    d = xp.sqrt(estimate(xp, v, beta_2, t)) + epsilon
+    d = safe_root(xp, estimate(xp, v, beta_2, t)) + epsilon
     um, ug = decayed(estimate(xp, m, beta_1, t) / d, decay, w), decayed(g / d, decay, w)
     of_momentum, of_gradient = (
         trust_ratio(xp, w, u, adapt=adapt, axes=axes, observe=shown)

@@ -15,7 +15,17 @@ def norm(xp, x, axes=None):
     float32 it is 0 for elements below 1e-23 and infinite beyond 1e19, for there squares are.
     """
     keepdims = axes is not None
-    return xp.sqrt(xp.sum(xp.square(x), axis=axes, keepdims=keepdims))
+    return safe_root(xp, xp.sum(xp.square(x), axis=axes, keepdims=keepdims))
+
+
+def safe_root(xp, x):
+    """The square root, whose derivative at 0 is finite.
+
+    There 0, the derivative of the squares before it, times infinity would be NaN in every gradient
+    through the step, whatever a `where` chooses behind it.
+    """
+    is_zero = x == 0
+    return xp.where(is_zero, x, xp.sqrt(xp.where(is_zero, xp.ones_like(x), x)))
 
 
 def within(xp, x, bounds):

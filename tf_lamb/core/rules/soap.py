@@ -1,7 +1,7 @@
 """SOAP: Adam in the eigenbasis of a matrix's two factors, and AdamW for all that is no matrix."""
 
 from tf_lamb.core.rules.lamb import adamw
-from tf_lamb.core.rules.shared import branch, debias, decayed
+from tf_lamb.core.rules.shared import branch, debias, decayed, safe_root
 
 
 def soap(
@@ -66,7 +66,7 @@ def soap(
         c = debias(xp, beta_2, s) ** 0.5 / debias(xp, beta_1, s)
         new_m = beta_1 * m + (1 - beta_1) * g
         new_v = beta_2 * v + (1 - beta_2) * xp.square(_turned(xp, g, sides, bases))
-        u = _turned(xp, new_m, sides, bases) / (xp.sqrt(new_v) + epsilon)
+        u = _turned(xp, new_m, sides, bases) / (safe_root(xp, new_v) + epsilon)
         u = _turned(xp, u, sides, [xp.transpose(basis) for basis in bases])
         new_w = w - lr * c * u
         new_w = decayed(new_w, decay, -lr * new_w)
