@@ -53,6 +53,19 @@ def test_the_frontends_are_numpy_at_every_step(frontend, name):
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-7 * max(1.0, max(expected) / 0.1))
 
 
+@every_frontend
+@pytest.mark.parametrize(("was", "now"), [
+    (lambda s: s._MultiStep((300, 600), (0.1, 0.01, 0.001)),
+     lambda k: k.PiecewiseConstantDecay([299, 599], [0.1, 0.01, 0.001])),
+    (lambda s: s._Cosine(0.1, 900, 0.02), lambda k: k.CosineDecay(0.1, 900, alpha=0.02 / 0.1)),
+])  # fmt: skip
+def test_keras_has_what_the_changelog_puts_in_its_place(frontend, was, now):
+    """Whole boundaries are one less there, and the end of a cosine is a share of its rate."""
+    host, ours = FRONTENDS[frontend]
+    rates = [rates_of(each) for each in (was(ours.schedules), now(host.optimizers.schedules))]
+    np.testing.assert_allclose(*map(np.asarray, rates), rtol=1e-6, atol=1e-9)
+
+
 LATE = 2**24 + 1  # the first whole number that float32 does not hold
 LATE_JOINTS = {
     "polynomial": lambda s: s.Stages((LATE, 1), (s._Constant(1.0), s._Polynomial(1.0, 4))),

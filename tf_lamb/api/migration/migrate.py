@@ -5,8 +5,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-import numpy as np
-
 from tf_lamb.api.migration import peers
 from tf_lamb.api.migration.source import Report, Source, prepare
 from tf_lamb.api.noise.adascale import AdaScale
@@ -178,7 +176,7 @@ def _begun(part, has_averages):
     if not has_averages:
         kept.pop("average", None)
     slots = named.slots_of_rule(kept) | {"average"}
-    begun = {name: value for name, value in kept.items() if name in slots or np.any(value)}
+    begun = {name: value for name, value in kept.items() if name in slots or value.any()}
     # Of replicas with sums of their own, the first axis.
     return {
         name: value.sum(axis=0) if name not in slots and value.ndim > len(part.shape) else value

@@ -9,8 +9,6 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from tf_lamb.api.migration import peers
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import names_of
@@ -156,10 +154,10 @@ class Source:
         """
         own = self.within(around)
         names = {*names, *(set(self.scalars) - set(own.scalars))}
-        begun = {name for name in names if np.any(self.scalars.get(name, True))}
+        begun = {name for name in names if name not in self.scalars or self.scalars[name].any()}
         lost = [f"{what}: {way}" for key, (what, way) in _LEFT.items() if _any(key, begun)]
-        measured = (value for name, value in self.measured.items() if name != "gain")
-        if self.measured and own is not self and any(map(np.any, measured)):
+        measured = (value.any() for name, value in self.measured.items() if name != "gain")
+        if own is not self and any(measured):
             lost.append("what is measured: the same wrapper around, with its groups, continues it")
         return tuple(lost)
 
