@@ -28,7 +28,7 @@ PLANTS = {
                 "parts.append(Part(name, shape, {str(n): v for n, v in enumerate(kept.values())}))",
             ),
             (
-                "_slots",
+                "slots_of_rule",
                 "return {slot for slot in kept if not slot.startswith(_NO_SLOTS)}",
                 "return set()",
             ),

@@ -494,7 +494,7 @@ class Training(RuleBasedStateMachine):
 
     @rule(
         what=st.sampled_from(
-            ["evaluate", "set_weights", "set_rate", "compile_again", "compile_again", "clone"]
+            ["evaluate", "set_weights", "set_rate", "compile_again", "migrate", "clone"]
         ),
         seed=SEEDS,
     )
@@ -548,6 +548,23 @@ class Training(RuleBasedStateMachine):
         """Begins anew with an optimizer of the same config."""
         self.act("clone")
         self.compile_anew()
+        self.agree()
+
+    def migrate(self, seed):
+        """Goes on in another optimizer of these arguments, in the midst of an update, too."""
+        promised = self.promised
+        if not self.is_built or promised.frozen:
+            return
+        self.act("migrate")
+        optimizer = self.make_optimizer(
+            promised.family, promised.told, self.model, self.wrapper,
+            promised.undecayed_as_variables,
+        )  # fmt: skip
+        with self.quiet():
+            report = self.ours.migrate(self.optimizer, optimizer, self.model)
+        self.same("left behind", report.left_behind, ())
+        self.compile(self.model, optimizer)
+        self.order = [role for role in self.order if role in promised.trained]
         self.agree()
 
     def compile_anew(self):
