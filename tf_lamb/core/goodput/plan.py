@@ -334,7 +334,7 @@ def _advice(answer):
     yield f"if the noise scale is {scales}, it takes {longer} more time than the best batch"
     last = answer.by_deadline
     if last is not None and last.between[1] > answer.deadline:
-        most = _duration(3600 * last.between[1])
+        most = duration(3600 * last.between[1])
         yield f"{last.batch:,} may miss the deadline: it takes up to {most}"
     if answer.optimum is not None:
         yield f"with unlimited memory one device is fastest at batch {max(1, answer.optimum):,.0f}"
