@@ -242,7 +242,7 @@ class Update(step.Update):
             return [[layer] for layer in plan]
         groups: dict = {}
         for layer in plan:
-            is_matrix = layer.treatments[0].adapt and inspect.isgeneratorfunction(self.rule.func)
+            is_matrix = layer.treatments[0].adapt and inspect.isgeneratorfunction(self.rule)
             alone = None if is_matrix and not layer.may_rest else layer.number
             key = self._key(layer, state.of(layer)), layer.multiplier, alone
             groups.setdefault(key, []).append(layer)
