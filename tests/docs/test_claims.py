@@ -9,6 +9,7 @@ import functools
 import math
 import re
 import statistics
+import sys
 import types
 import warnings
 
@@ -18,6 +19,9 @@ from support.pages import ROOT, number, runs, table
 from tf_lamb.api.find.rate import STARTS
 from tf_lamb.core import recipes
 
+sys.path.insert(0, str(ROOT))
+from benchmarks.language_model import report
+
 TEXT = (ROOT / "tests" / "docs" / "claims.txt").read_text()
 CLAIMS = [line.split(": ", 1) for line in TEXT.splitlines()]
 SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a page quotes
@@ -26,14 +30,19 @@ SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a pag
     "0.505 4,096 220 "
     "3.8 17 1.9 21.3 38 47 0.76 1.5 0.60",  # tests/docs/test_protocol.py has these
     "should_i.md": "1 2 2.8 3 4 8 16 32 50 64 128 256 2,048 4,096 8,192 32,768 0.5 0.3 "
+    "1,024 13.8 "  # the updates and the weights of the language model
     "0.00125 0.01 0.002 0.003 0.00775 0.06841 "  # the last four have a test below
     "2.1 2.9 19 38 47 0.1 1.5 0.60 0.25",  # tests/docs/test_protocol.py has these
     "choosing_a_batch.md#Measured": "1 2 3 4 8 16 32 64 128 0.69 25,600",
     "noise.md#Measured": "1 2 3 5 8 16 32 100 1,024 5.5 "
     "0.01 0.02 0.04 0.08 0.9 4,800 27,000 0.32 1.28",
+    "language_model.md": "1 6 8 11 16 64 95 128 256 1,024 2,048 8,192 32,768 13.8 4,608 576 9.0",
     "automatic_warmup.md#Measured": "1 3 4 5 60 86 120 512 0.01 "
     "64 9.6 9.7 24.0",  # tests/docs/test_protocol.py has these
 }
+
+
+TABLES = ("evidence.md", "language_model.md")  # whose tables have tests of their own
 
 
 def page_of(name):
@@ -408,6 +417,37 @@ def of_update():
     return {"update": {name: statistics.median(seen[name]) / lamb for name in ("lans", "muon")}}
 
 
+def of_language_model():
+    """Test losses over AdamW's base or the own one, and the microseconds of an example."""
+    found = report.Found(runs("language_model"))
+
+    def mean(arm, batch):
+        return statistics.mean(found.scores(arm, batch).values())
+
+    base = {name: mean(f"tuned {name}", 256) for name in ("adamw", "muon")}
+    lost = {
+        (arm, batch): mean(arm, batch) - base[arm.split()[-1]]
+        for arm, batch in found.runs
+        if batch > 256
+    }
+    each = {key: 1e6 * line["seconds_a_step"] / key[1] for key, line in found.steps.items()}
+    own = report.seconds(found, "tuned muon", 256)
+    last = [loss for seed, loss in found.scores("transfer muon", 32768).items()]
+    return {
+        "lm": {f"{arm} {batch}": loss for (arm, batch), loss in lost.items()},
+        "lm_muon": base["adamw"] - base["muon"],
+        "lm_gained": lost["unchanged adamw", 2048] - lost["transfer adamw", 2048],
+        "lm_last": (min(last), max(last)),
+        "lm_each": {batch: each["adamw", batch] for batch in (256, 2048)},
+        "lm_most": max(each["adamw", batch] for batch in (2048, 8192, 32768)),
+        "lm_step": {
+            b: each["adamw", b] * b / each["adamw", a] / a for a, b in ((16, 64), (64, 256))
+        },
+        "lm_seconds": (own["to"], own["run"]),
+        "lm_examples": found.decided["examples"],
+    }
+
+
 def of_recipes():
     """The example that is refused at 32,768."""
     asked = {"examples": 60000, "epochs": 40}
@@ -436,6 +476,7 @@ def figures():
         of_norm_noise,
         of_larger,
         of_update,
+        of_language_model,
         of_recipes,
     ):
         made |= source()
@@ -484,7 +525,7 @@ def test_a_number_is_a_claim_or_a_setting(page):
     allowed = set(SETTINGS[page].split())
     page, _, heading = page.partition("#")
     text = (ROOT / "docs" / page).read_text()
-    text = re.sub(r"^\|.*$", "", text, flags=re.MULTILINE) if page == "evidence.md" else text
+    text = re.sub(r"^\|.*$", "", text, flags=re.MULTILINE) if page in TABLES else text
     text = text.partition(f"## {heading}\n")[2].partition("\n## ")[0] if heading else text
     text = re.sub(r"\s+", " ", text)
     for name, claim in CLAIMS:

@@ -14,6 +14,7 @@ from benchmarks.language_model.data import PARTS, examples, part_of
 
 pytestmark = pytest.mark.once
 PAGE = ROOT / "docs" / "protocol_language_model.md"
+LOG = ROOT / "benchmarks" / "logs" / "language_model.jsonl"
 FROZEN, HASH = protocol.FROZEN, protocol.HASH
 BASE = [2.000, 2.002, 1.998, 2.004]
 
@@ -152,3 +153,17 @@ def test_the_page_has_the_frozen_numbers_and_their_hash():
         assert f"{number:,}" in said
     assert all(f"`{arm}`" in said for arm in FROZEN["arms"])
     assert json.dumps(FROZEN["search"]["beta_2"])[1:-1] in said
+
+
+def test_the_page_has_the_tables_of_the_log():
+    page = (ROOT / "docs" / "language_model.md").read_text()
+    lines = [json.loads(line) for line in LOG.read_text().splitlines()]
+    parts = report.whole(lines).split("\n\n")
+    assert len(parts) == 12
+    assert [part for part in parts if part not in page] == []
+
+
+def test_every_run_is_of_the_commit_after_the_protocols():
+    lines = [json.loads(line) for line in LOG.read_text().splitlines()]
+    assert {line["commit"] for line in lines if "protocol" in line} == {"370ad7702f49"}
+    assert {line["protocol"] for line in lines if "protocol" in line} == {HASH}
