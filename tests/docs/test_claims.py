@@ -30,13 +30,14 @@ SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a pag
     "0.505 4,096 220 "
     "3.8 17 1.9 21.3 38 47 0.76 1.5 0.60",  # tests/docs/test_protocol.py has these
     "should_i.md": "1 2 2.8 3 4 8 16 32 50 64 128 256 2,048 4,096 8,192 32,768 0.5 0.3 "
-    "1,024 13.8 "  # the updates and the weights of the language model
+    "1,024 13.8 200 "  # updates and weights of the language model, and its card
     "0.00125 0.01 0.002 0.003 0.00775 0.06841 "  # the last four have a test below
     "2.1 2.9 19 38 47 0.1 1.5 0.60 0.25",  # tests/docs/test_protocol.py has these
     "choosing_a_batch.md#Measured": "1 2 3 4 8 16 32 64 128 0.69 25,600",
     "noise.md#Measured": "1 2 3 5 8 16 32 100 1,024 5.5 "
     "0.01 0.02 0.04 0.08 0.9 4,800 27,000 0.32 1.28",
-    "language_model.md": "1 6 8 11 16 64 95 128 256 1,024 2,048 8,192 32,768 13.8 4,608 576 9.0",
+    "language_model.md": "1 6 8 11 16 64 95 128 256 1,024 2,048 8,192 32,768 13.8 4,608 576 9.0 "
+    "200 208.4 262,144 0.0274 100 2.5980",  # tests/docs/test_language_model.py has these
     "automatic_warmup.md#Measured": "1 3 4 5 60 86 120 512 0.01 "
     "64 9.6 9.7 24.0",  # tests/docs/test_protocol.py has these
 }

@@ -168,6 +168,27 @@ def jumps():
     jumps.told = lambda *_: None
 
 
+def metric():
+    """A metric that nothing has ends the run at its first evaluation."""
+    from tf_lamb.model_garden.checks import experiment
+
+    experiment._check_best = lambda params: None
+
+
+def passes():
+    """Training data that are read once, in one order, are trained on."""
+    from tf_lamb.model_garden.checks import data
+
+    data._check_passes = lambda params, part, own: None
+
+
+def decay():
+    """A decay below 0 makes the weights grow."""
+    from tf_lamb.model_garden.checks import rates
+
+    rates._check_decay = lambda params: None
+
+
 class Plant(NamedTuple):
     """A fault, and whether a drawn run can show it: others need not be made."""
 
@@ -208,5 +229,8 @@ PLANTS = {  # in the order of their discovery
         (longer_stage, lambda run: run.stages > 1 and "adascale" not in run.optimizer),
         (records, lambda run: run.is_refused == "class"),
         (jumps, lambda run: run.change == "more"),
+        (metric, lambda run: run.is_refused == "metric"),
+        (passes, lambda run: run.is_refused == "is_training"),
+        (decay, lambda run: run.is_refused == "decay"),
     )
 }
