@@ -118,8 +118,11 @@ def test_a_reading_of_noise_gives_a_table_a_recipe_and_code(frontend):
     assert 0 <= recipe.train_steps - found.row.steps < an_epoch  # whole epochs, as `fit` has them
     assert recipe.train_steps == math.floor(found.epochs * an_epoch)
     assert RATE < recipe.learning_rate < RATE * found.batch_size / BATCH
-    # Whatever Keras `tf_lamb.find_rate` is of.
-    assert f"tf_lamb.{frontend}.find_rate(\n    model, (x, y), {found.batch_size}," in found.code
+    # Whatever Keras `tf_lamb.find_rate` is of; tf_keras's own optimizers accumulate no gradients.
+    searches = (
+        f"tf_lamb.{frontend}.find_rate(\n    model, (x, y), {found.batch_size}," in found.code
+    )
+    assert searches == (frontend == "keras" or calls == 1)
     averaged = linear(host, ours.LAMB(0.01, beta_1=0.8, use_ema=True, ema_momentum=0.999))
     averaged = search(ours, averaged, noise_scale=500).recipe()
     assert averaged.ema_momentum == pytest.approx(0.999 ** (averaged.batch_size / BATCH))

@@ -203,7 +203,8 @@ def test_averages_are_kept_with_the_optimizer(records, tmp_path):
          "with one factor at all boundaries"),
         (rate("tf_lamb_polynomial", **{**OURS, "end_learning_rate": 0.06}), {},
          "--largest_batch=32: The rate of lamb/bert_pretraining never falls to half"),
-        ({"optimizer": {"tf_lamb": {"adascale": {"scale": 2}}}}, {},
+        ({"optimizer": {"tf_lamb": {"adascale": {"scale": 2}, "gradient_accumulation_steps": 2}}},
+         {},
          "Write trainer.optimizer_config.optimizer.tf_lamb.adascale.scale=null"),
         ({}, {"override": "task.train_data.global_batch_size=9,runtime.num_gpus=2,"
               "runtime.distribution_strategy=mirrored"}, "cannot be dealt out to 2 replica(s)"),

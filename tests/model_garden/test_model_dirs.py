@@ -87,11 +87,13 @@ def _ours(**fields):
         ({"runtime": {"mixed_precision_dtype": "float16"}}, "'not float16', yours 'float16'"),
         (_ours(slot_dtype="bfloat16"), "tf_lamb.slot_dtype is 'float32', yours 'bfloat16'"),
         (
-            _ours(measure_noise={"enabled": True}),
+            _ours(measure_noise={"enabled": True}, gradient_accumulation_steps=2),
             "tf_lamb.measure_noise.enabled is False, yours True",
         ),
         (
-            _ours(adascale={"scale": 2, "scale_invariant_steps": 20}),
+            _ours(
+                adascale={"scale": 2, "scale_invariant_steps": 20}, gradient_accumulation_steps=2
+            ),
             "tf_lamb.adascale.scale is 'not set', yours 'set'",
         ),
     ],

@@ -321,7 +321,7 @@ def test_a_missing_yaml():
         ),
         (
             "trainer.optimizer_config.optimizer.tf_lamb.weight_decay=-1",
-            "weight_decay must be",
+            "weight_decay is -1, and it is a number of 0 or more",
         ),
         (
             "{trainer: {optimizer_config: {optimizer: {tf_lamb: {exclude_from_weight_decay: ["

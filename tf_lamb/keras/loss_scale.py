@@ -43,7 +43,7 @@ def have_wrappers_leave_ours_alone():
 
 def _built_by(build):
     def method(wrapper, variables):
-        unwrapped(wrapper).take_loss_scale(
+        unwrapped(wrapper)._take_loss_scale(
             functools.partial(_move, wrapper), lambda: wrapper.dynamic_scale
         )
         build(wrapper, variables)

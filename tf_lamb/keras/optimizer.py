@@ -70,7 +70,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if self._guard.is_on and self._guard.counter is None:
             self._guard.counter = self.add_variable((), dtype="int32", name="skipped_steps")
 
-    def take_loss_scale(self, move, scale):
+    def _take_loss_scale(self, move, scale):
         """Has a dynamic loss scale move once an update, which is skipped where it is too large."""
         self._guard.scaled(move, scale)
         if self.built:

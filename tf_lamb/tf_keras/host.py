@@ -114,7 +114,7 @@ class Saved:
 
     def _track_trackable(self, trackable, name, overwrite=False):
         if name == "loss_scale" and is_in_loss_scale(self):
-            self.take_loss_scale(trackable)
+            self._take_loss_scale(trackable)
         return super()._track_trackable(trackable, name, overwrite)
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):

@@ -56,10 +56,10 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
         self._built = True
         self._restore_deferred()
 
-    def take_loss_scale(self, scale):
+    def _take_loss_scale(self, scale):
         """The inner optimizer's, if it skips; else the wrapper sees to it, as ever."""
         if isinstance(self.inner_optimizer, Layerwise):
-            self.inner_optimizer.take_loss_scale(scale)
+            self.inner_optimizer._take_loss_scale(scale)
 
     def _add(self, name, shape, dtype, initializer):
         own = self._gathers and name == "squares"

@@ -86,7 +86,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if self._guard.is_on and self._guard.counter is None:
             self._guard.counter = self.add_variable((), tf.int64, name="skipped_steps")
 
-    def take_loss_scale(self, scale):
+    def _take_loss_scale(self, scale):
         """Has a dynamic loss scale move once an update, which is skipped where it is too large."""
         self._guard.scaled(host.take_over_scale(scale), scale)
         if getattr(self, "_built", False):
