@@ -5,18 +5,8 @@ it becomes, as in `support/mutants.py`.
 """
 
 PLANTS = {
-    "averages of no update": (
-        ("tensorflow", "jax", "tf_keras"),
-        [
-            (
-                "Layerwise.continue_from",
-                "{'has_averages': 1, **scalars, 'iterations': step}",
-                "{**scalars, 'has_averages': 1, 'iterations': step}",
-            )
-        ],
-    ),
     "a loss scale drops in silence": (
-        ("tensorflow", "jax"),
+        ("tensorflow",),
         [("have_wrappers_leave_ours_alone", "((Layerwise,", "((type(None),")],
     ),
     "one layer of two towers": (
