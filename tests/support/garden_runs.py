@@ -203,11 +203,19 @@ def draw(seed, data):
     )  # fmt: skip
     _draw_more(pick, run)
     if precision == "float16" and replicas > 1:  # refused, in words of its own
-        run.optimizer.pop("measure_noise", None)
-        if run.optimizer.pop("adascale", None):  # whose steps the decay had
-            config["learning_rate"]["tf_lamb_polynomial"]["steps"] = steps
+        _measure_nothing(run)
     _draw_trouble(pick, run)
+    if run.is_refused and run.accumulates * run.replicas < 2:  # a mistake may take the replicas
+        _measure_nothing(run)
     return run
+
+
+def _measure_nothing(run):
+    trainer = run.settings["trainer"]
+    run.optimizer.pop("measure_noise", None)
+    if run.optimizer.pop("adascale", None):  # whose steps the decay had
+        rate = trainer["optimizer_config"]["learning_rate"]
+        rate["tf_lamb_polynomial"]["steps"] = trainer["train_steps"]
 
 
 def _draw_more(pick, run):
