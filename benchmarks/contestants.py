@@ -268,23 +268,6 @@ def floor(shapes):
     return run
 
 
-def floor_on_jax(shapes):
-    """The same on JAX's device, where a copy is x + 1 in a buffer of its own."""
-    import jax
-
-    size = sum(map(math.prod, shapes))
-    held = [jax.numpy.ones(size, "float32")]
-    add = jax.jit(lambda x: x + 1, donate_argnums=0)
-    half = jax.jit(lambda x: x.at[: size // 2].add(1), donate_argnums=0)
-
-    def run():
-        for copy in (add, add, add, half):
-            held[0] = copy(held[0])
-        jax.block_until_ready(held[0])
-
-    return run
-
-
 CONTESTANTS = {
     "floor": floor,
     "tf_lamb.tf_keras": tensorflow(ours_tf_keras, tf_variable),
@@ -321,14 +304,7 @@ CONTESTANTS = {
         functools.partial(ours_tf_keras, slot_dtype="bfloat16"), tf_variable
     ),
     "tf_lamb.keras on JAX, bfloat16 slots": functools.partial(keras_on_jax, slot_dtype="bfloat16"),
-    "floor on JAX": floor_on_jax,
 }
-EVERYWHERE = [name for name in CONTESTANTS if name != "floor on JAX"]
-ON_JAX = [
-    "floor on JAX", "optax lamb, jitted", "tf_lamb.keras on JAX, jitted",
-    "tf_lamb.keras on JAX, skipping", "tf_lamb.keras Muon on JAX, jitted",
-    "Keras AdamW on JAX, jitted",
-]  # fmt: skip
 
 
 def backend(name):

@@ -1,13 +1,12 @@
 """The time and memory of the update alone, beside its peers and a plain copy.
 
     python benchmarks/update.py --shapes=bert_base --log=benchmarks/logs/update.jsonl
-    python benchmarks/update.py --shapes=bert_base --gpu
 
 Each contestant is a process of its own: it makes weights, gradients and slots, takes its first
 step, then some more, and says what it saw. They take turns, A B C A B C, for as many rounds as
 asked; medians are over rounds. A contestant that is not installed or takes minutes is skipped, and
-said so; those of torch may live elsewhere: `--torch_python=/path/to/python`. `--gpu` runs what runs
-on JAX, on the accelerator that JAX finds.
+said so; those of torch may live elsewhere: `--torch_python=/path/to/python`. On an accelerator
+`accelerator.py` measures.
 
     step      median seconds of a step after the first
     cpu       the same in seconds of all cores, which other work on the machine sways less
@@ -28,7 +27,7 @@ import tempfile
 import time
 
 from absl import app, flags
-from contestants import CONTESTANTS, CORES, EVERYWHERE, ON_JAX, SHAPES, backend, needs_torch
+from contestants import CONTESTANTS, CORES, SHAPES, backend, needs_torch
 
 
 def contest(name, shapes, steps):
@@ -76,8 +75,7 @@ def run(name, shapes, args, count_programs=False):
     """One process; None where the contestant is not installed or takes too long."""
     python = args.torch_python if needs_torch(name) and args.torch_python else sys.executable
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": backend(name)}
-    if not args.gpu:
-        environment["JAX_PLATFORMS"] = "cpu"
+    environment["JAX_PLATFORMS"] = "cpu"
     command = [python, __file__, f"--shapes={shapes}", f"--contestant={name}"]
     command.append(f"--steps={args.steps}")
     with tempfile.TemporaryDirectory() as folder:
@@ -155,7 +153,7 @@ def main(_):
 
     print(machine := describe(args.shapes))
     note(machine)
-    seen = {name: [] for name in args.only or (ON_JAX if args.gpu else EVERYWHERE)}
+    seen = {name: [] for name in args.only or CONTESTANTS}
     for _ in tqdm.trange(args.rounds, desc="rounds", disable=None):
         for name in list(seen):
             found = run(name, args.shapes, args)
@@ -181,7 +179,6 @@ if __name__ == "__main__":
     flags.DEFINE_integer("steps", 6, "How many steps each process times.", lower_bound=1)
     flags.DEFINE_integer("limit", 180, "Seconds that a process may take.", lower_bound=1)
     flags.DEFINE_multi_enum("only", None, list(CONTESTANTS), "These contestants alone.")
-    flags.DEFINE_bool("gpu", False, "What runs on JAX, on JAX's accelerator.")
     flags.DEFINE_bool("programs", False, "Count the compiled programs, too.")
     flags.DEFINE_string("torch_python", None, "The Python that has torch and its optimizers.")
     flags.DEFINE_string("log", None, "Where every process is a line.")
