@@ -35,24 +35,24 @@ def points() -> list[Settings]:
 def _point(box, rate, beta, warmup, decay, clip):
     low, high = box["log10_rate"]
     none = box["no_weight_decay"]
-    decayed = _between(*box["weight_decay"], (decay - none) / (1 - none))
+    decayed = between(*box["weight_decay"], (decay - none) / (1 - none))
     return Settings(
-        rate=_short(10 ** (low + (high - low) * rate)),
-        beta_1=_short(1 - _between(*box["one_minus_beta_1"], beta)),
-        warmup=_one_of(box["warmup"], warmup),
-        weight_decay=0.0 if decay < none else _short(decayed),
-        global_clipnorm=_one_of(box["global_clipnorm"], clip),
+        rate=short(10 ** (low + (high - low) * rate)),
+        beta_1=short(1 - between(*box["one_minus_beta_1"], beta)),
+        warmup=one_of(box["warmup"], warmup),
+        weight_decay=0.0 if decay < none else short(decayed),
+        global_clipnorm=one_of(box["global_clipnorm"], clip),
     )
 
 
-def _between(low, high, share):
+def between(low, high, share):
     """So far from low to high, on a logarithmic scale."""
     return low * (high / low) ** share
 
 
-def _one_of(choices, share):
+def one_of(choices, share):
     return choices[math.floor(share * len(choices))]
 
 
-def _short(number):
+def short(number):
     return float(f"{number:.4g}")

@@ -2,10 +2,9 @@
 
 import hashlib
 import json
-import math
 import pathlib
 
-from benchmarks.equivalence.protocol import Settings
+from benchmarks.equivalence.protocol import Settings, between, one_of, short
 
 _FILE = pathlib.Path(__file__).with_name("protocol.json")
 FROZEN = json.loads(_FILE.read_text())
@@ -25,25 +24,12 @@ def points(optimizer: str) -> list[Settings]:
 def _point(box, default, rate, beta_1, beta_2, warmup, decay):
     low, high = box["decades_of_rate"]
     none = box["no_weight_decay"]
-    decayed = _between(*box["weight_decay"], max(0.0, decay - none) / (1 - none))
+    decayed = between(*box["weight_decay"], max(0.0, decay - none) / (1 - none))
     return Settings(
-        rate=_short(default * 10 ** (low + (high - low) * rate)),
-        beta_1=_short(1 - _between(*box["one_minus_beta_1"], beta_1)),
-        warmup=_one_of(box["warmup"], warmup),
-        weight_decay=0.0 if decay < none else _short(decayed),
+        rate=short(default * 10 ** (low + (high - low) * rate)),
+        beta_1=short(1 - between(*box["one_minus_beta_1"], beta_1)),
+        warmup=one_of(box["warmup"], warmup),
+        weight_decay=0.0 if decay < none else short(decayed),
         global_clipnorm=box["global_clipnorm"],
-        beta_2=_one_of(box["beta_2"], beta_2),
+        beta_2=one_of(box["beta_2"], beta_2),
     )
-
-
-def _between(low, high, share):
-    """So far from low to high, on a logarithmic scale."""
-    return low * (high / low) ** share
-
-
-def _one_of(choices, share):
-    return choices[math.floor(share * len(choices))]
-
-
-def _short(number):
-    return float(f"{number:.4g}")
