@@ -61,7 +61,7 @@ test-host-torch: BACKENDS = torch
 test-host-torch: EXTRA = ,torch
 test-host-newest: VERSION = 3.13
 VERSION = 3.11
-HOST_TESTS = tests/core tests/contracts tests/api tests/keras
+HOST_TESTS = tests/core tests/contracts tests/api tests/keras tests/extras --ignore-glob='*model_garden*'
 
 test-host-%: $(HOSTS)/%/.ready
 	for backend in $(BACKENDS); do \

@@ -21,8 +21,8 @@ import numpy as np  # noqa: E402
 from oracle import line_levels  # noqa: E402
 from support import integers  # noqa: E402
 
-import tf_lamb  # noqa: E402
-from tf_lamb.core import fixed_point  # noqa: E402
+from tf_lamb_extras.integers import arithmetic, fixed_point  # noqa: E402
+from tf_lamb_extras.integers import keras as ours  # noqa: E402
 
 
 def differing(model, levels, x):
@@ -36,7 +36,7 @@ def differing(model, levels, x):
 
 
 def digits():
-    model, (pictures, labels) = integers.of_digits(keras, tf_lamb.keras)
+    model, (pictures, labels) = integers.of_digits(keras, ours)
 
     def right(outputs):
         return f"{np.mean(outputs.argmax(1) == labels):.2%}"
@@ -49,7 +49,7 @@ def digits():
         model.set_weights(trained)
         for layer in integers.summing(model):
             integers.rounded(layer, bits)
-        fixed = tf_lamb.keras.fixed_point(model, input_range=(0, 16))
+        fixed = fixed_point(model, input_range=(0, 16))
         predicted = model.predict(pictures, verbose=0)
         outputs, levels = integers.in_integers(model, fixed, pictures)
         changed = np.count_nonzero(outputs.argmax(1) != predicted.argmax(1))
@@ -68,10 +68,10 @@ def lines(count=10_000):
         high = low + int(10 ** random.uniform(0, 3.5))
         k = float(random.choice([-1, 1]) * 10 ** random.uniform(-4, 3))
         b = float(random.uniform(-1, 2) * 2**bits - k * random.uniform(low, high))
-        found, x = fixed_point.integers(k, b, bits, low, high), np.arange(low, high + 1)
-        got = fixed_point.evaluate(np, x.astype("int32"), *map(np.int32, found), bits)
+        found, x = arithmetic.integers(k, b, bits, low, high), np.arange(low, high + 1)
+        got = arithmetic.evaluate(np, x.astype("int32"), *map(np.int32, found), bits)
         assert np.array_equal(got, line_levels(x, k, b, bits)), (k, b, bits, low, high)
-        widths.append(fixed_point.width(found, low, high))
+        widths.append(arithmetic.width(found, low, high))
     print(
         f"\n{count:,} random lines, 1 to 8 bits: float64's at every x; A x + B has a median of "
         f"{np.median(widths):.0f} bits, and {max(widths)} at most"
@@ -83,7 +83,7 @@ def one_layer(channels=512):
         random, begun = np.random.default_rng(1), time.process_time()
         for _ in range(channels):
             k, b = random.uniform(0.5, 2) * 2**bits / 4000, random.uniform(0, 2**bits / 2)
-            fixed_point.integers(float(k), float(b), bits, -4000, 4000)
+            arithmetic.integers(float(k), float(b), bits, -4000, 4000)
         took = time.process_time() - begun
         print(f"{channels} channels of {bits} bits, x from -4,000 to 4,000: {took:.2f} s of CPU")
 

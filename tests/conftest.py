@@ -1,8 +1,9 @@
 """What holds in every room: which tests a backend runs, on which devices, and what they leave.
 
 `KERAS_BACKEND` names the backend. On TensorFlow everything runs; elsewhere the rooms `contracts`,
-`api` and `keras` do, for the others have no other backend. Of these, what is marked `once` does
-not: what computes nothing is the same on every backend.
+`api` and `keras` do, and `extras` but for their Model Garden halves, for the others have no other
+backend. Of these, what is marked `once` does not: what computes nothing is the same on every
+backend.
 """
 
 import gc
@@ -24,12 +25,13 @@ TESTS = pathlib.Path(__file__).parent
 # What JAX has compiled for one test is read for the next one, and in the next run.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(TESTS.parent / ".build" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-ON_EVERY_BACKEND = ("contracts", "api", "keras")
+ON_EVERY_BACKEND = ("contracts", "api", "keras", "extras")
 
 
 def pytest_ignore_collect(collection_path):
     if BACKEND != "tensorflow" and collection_path.name.startswith("test_"):
-        return collection_path.relative_to(TESTS).parts[0] not in ON_EVERY_BACKEND
+        room = collection_path.relative_to(TESTS).parts[0]
+        return room not in ON_EVERY_BACKEND or "model_garden" in collection_path.name
     return None
 
 

@@ -15,6 +15,8 @@ import tf_lamb
 ROOT = pathlib.Path(tf_lamb.__file__).parent
 TESTS = pathlib.Path(__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
+EXTRAS = ROOT.parent / "tf_lamb_extras"
+FILES_OF_EXTRAS = sorted(EXTRAS.rglob("*.py"))
 
 # room -> packages that its files may import, besides the standard library.
 LAW = {
@@ -49,8 +51,21 @@ ON_DEMAND = {
     "core/recipes/growing.py": {"numpy"},
     "api/data.py": {"numpy"},
     "api/find/trials.py": {"numpy"},
-    "api/layers/fixed_point.py": {"numpy"},
     "api/plots.py": {"matplotlib", "numpy"},
+}
+# extra -> what its files may import of `tf_lamb`, besides the standard library and each other.
+OF_TF_LAMB = {
+    "": set(),
+    "integers": {"tf_lamb.core.tables", "tf_lamb.tensorflow.namespace"},
+}  # fmt: skip
+# file or folder of an extra -> frameworks that it may import; those in LAZILY inside functions.
+FRAMEWORKS = {
+    "integers/keras.py": {"keras"},
+    "integers/tensorflow.py": {"tensorflow"},
+    "integers/tf_keras.py": {"tf_keras"},
+}
+LAZILY = {
+    "integers/model.py": {"numpy"},
 }
 # room -> packages that its files import inside functions alone: the backend may be another one.
 LAZY = {"keras": {"jax", "tensorflow", "torch", "tf_lamb.tensorflow"}, "tpu": {"jax", "jaxlib"}}
@@ -131,6 +146,35 @@ def test_the_import_law():
     assert_none(file for file in {**BEYOND, **ON_DEMAND} if not ROOT.joinpath(file).exists())
 
 
+def listed_for(table, path):
+    """What a table has for a file or for a folder around it."""
+    file = path.relative_to(EXTRAS)
+    places = [place.as_posix() for place in (file, *file.parents)]
+    return set().union(*(table.get(place, set()) for place in places))
+
+
+def test_an_extra_imports_what_is_listed_for_it():
+    def is_allowed(path, name, line):
+        extra = path.relative_to(EXTRAS).parts[0] if path.parent != EXTRAS else ""
+        own = {f"tf_lamb_extras.{extra}", "tf_lamb_extras.keras_of_tensorflow"}
+        lazy = listed_for(LAZILY, path) if line in lazy_lines(path) else set()
+        framework = listed_for(FRAMEWORKS, path)
+        return is_of(name, sys.stdlib_module_names | OF_TF_LAMB[extra] | own | framework | lazy)
+
+    assert_none(
+        f"{path}:{line} imports {name}"
+        for path in FILES_OF_EXTRAS
+        for name, line in imports(path)
+        if not is_allowed(path, name, line)
+    )
+    assert_none(place for place in {**FRAMEWORKS, **LAZILY} if not EXTRAS.joinpath(place).exists())
+
+
+def test_tf_lamb_knows_no_extra():
+    """Neither by an import nor by a string that becomes one."""
+    assert_none(path for path in FILES if "tf_lamb_extras" in path.read_text())
+
+
 @pytest.mark.parametrize("room", LAZY)
 def test_a_backend_is_loaded_on_demand(room):
     assert_none(
@@ -147,10 +191,10 @@ def module_of(path):
 
 @functools.cache
 def arrows():
-    """(file, file that it imports) within the package, wherever in it, as names of modules."""
-    modules = {module_of(path) for path in FILES}
+    """(file, file that it imports) within the packages, wherever in it, as names of modules."""
+    modules = {module_of(path) for path in FILES + FILES_OF_EXTRAS}
     found = set()
-    for path in FILES:
+    for path in FILES + FILES_OF_EXTRAS:
         for name, _ in imports(path):
             taken = name if name in modules else name.rpartition(".")[0]
             if taken in modules:
@@ -187,13 +231,16 @@ def run(code, **env):
     return done.stdout
 
 
-def test_importing_the_package_loads_no_framework():
-    code = """if True:
-    import sys
+@pytest.mark.parametrize(
+    "package", ["tf_lamb", *(f"tf_lamb_extras.{extra}" for extra in OF_TF_LAMB if extra)]
+)
+def test_importing_a_package_loads_no_framework(package):
+    code = f"""if True:
+    import importlib, sys
     finders = list(sys.meta_path)
-    import tf_lamb
+    package = importlib.import_module("{package}")
     assert sys.meta_path == finders
-    dir(tf_lamb)
+    dir(package)
     print(*sys.modules)
     """
     assert not {name.split(".")[0] for name in run(code).split()} & (HOSTS | {"numpy"})

@@ -34,7 +34,6 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
         MeasureNoise,
         Muon,
         NoiseScale,
-        QuantizedReLU,
         SplitBatchNormalization,
         StopAtScaleInvariantStep,
         TrustRatios,
@@ -43,7 +42,6 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
         find_batch,
         find_rate,
         fit_stages,
-        fixed_point,
         from_addons,
         layer_decay,
         migrate,
@@ -54,11 +52,11 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
 __version__ = "0.1.0"
 
 __all__ = [
-    "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
-    "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon", "NoiseScale",
-    "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
+    "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup",
+    "BackupAndRestore", "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon",
+    "NoiseScale", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
     "auxiliary_statistics", "core", "describe", "find_batch", "find_rate", "fit_stages",
-    "fixed_point", "from_addons", "keras", "layer_decay", "migrate", "model_garden", "recipes",
+    "from_addons", "keras", "layer_decay", "migrate", "model_garden", "recipes",
     "replace_batch_normalization", "schedules", "tensorflow", "tf_keras",
 ]  # fmt: skip
 _ROOMS = {"core", "keras", "model_garden", "tensorflow", "tf_keras"}

@@ -2,8 +2,9 @@
 
 import collections
 import dataclasses
-import functools
+import importlib
 import inspect
+import pkgutil
 import re
 
 import pytest
@@ -24,6 +25,22 @@ COMMANDS = [
 ]
 
 
+EXTRAS = [
+    f"tf_lamb_extras.{path.parent.name}"
+    for path in sorted(ROOT.glob("tf_lamb_extras/*/__init__.py"))
+]
+
+
+def extra_names(extra):
+    return importlib.import_module(extra).__all__
+
+
+def thing(name):
+    """What a public name means; a folder may have the name of a function."""
+    owner, _, last = name.rpartition(".")
+    return getattr(pkgutil.resolve_name(owner), last)
+
+
 def documented():
     directive = r"^\.\. (?:autoclass|autofunction|automodule|py:module):: (\S+)$"
     return collections.Counter(re.findall(directive, "\n".join(REFERENCE.values()), re.MULTILINE))
@@ -32,6 +49,7 @@ def documented():
 def public():
     names = [f"tf_lamb.{name}" for name in tf_lamb.__all__ if name not in ROOMS]
     names += [f"tf_lamb.keras.{name}" for name in tf_lamb._OF_KERAS_3]
+    names += [f"{extra}.{name}" for extra in EXTRAS for name in extra_names(extra)]
     names += [f"tf_lamb.recipes.{name}" for name in recipes.__all__]
     names += [
         f"tf_lamb.schedules.{name}"
@@ -56,11 +74,11 @@ def functions():
     for name in public():
         if name.startswith("tf_lamb.model_garden."):  # commands
             continue
-        value = functools.reduce(getattr, name.split(".")[1:], tf_lamb)
+        value = thing(name)
         if not inspect.isclass(value):
             yield name, value
             continue
-        ours = [cls for cls in value.__mro__ if cls.__module__.startswith("tf_lamb.")]
+        ours = [cls for cls in value.__mro__ if cls.__module__.startswith("tf_lamb")]
         of_host = {n for cls in set(value.__mro__) - {*ours, object} for n in dir(cls)}
         for member in {n for cls in ours for n in vars(cls)} - of_host - WITHIN | {"__init__"}:
             found = inspect.getattr_static(value, member)
@@ -89,7 +107,7 @@ def test_every_public_name_and_every_argument_of_a_class_is_explained():
     for name in public():
         if name.startswith("tf_lamb.model_garden."):  # commands
             continue
-        value = functools.reduce(getattr, name.split(".")[1:], tf_lamb)
+        value = thing(name)
         text = inspect.getdoc(value) or ""
         if not text or "{{" in text:
             unexplained.append(name)
@@ -107,6 +125,11 @@ def test_every_public_name_is_there_and_no_other():
 @pytest.mark.parametrize("room", sorted(ROOMS))
 def test_every_room_is_named(room):
     assert f"`tf_lamb.{room}`" in REFERENCE["index"]
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_every_extra_is_named(extra):
+    assert f"`{extra}`" in REFERENCE["index"]
 
 
 def test_every_flag_of_ours_is_there():

@@ -14,6 +14,15 @@ FRONTENDS = {
     for name in (("keras", "tf_keras") if BACKEND == "tensorflow" else ("keras",))
 }
 
+
+def extra(name):
+    """Of an extra that both Kerases have: name -> the host and the extra's half of it."""
+    return {
+        keras: (host, importlib.import_module(f"tf_lamb_extras.{name}.{keras}"))
+        for keras, (host, _) in FRONTENDS.items()
+    }
+
+
 every_frontend = pytest.mark.parametrize("frontend", FRONTENDS)
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="needs TensorFlow")
 on_jax = pytest.mark.skipif(BACKEND != "jax", reason="needs JAX")

@@ -2,7 +2,7 @@
 
     python tests/support/killing.py tensorflow keras < jobs > verdicts
 
-The process loads the frameworks once, and nothing of `tf_lamb`. For each job it forks a child,
+The process loads the frameworks once, and nothing of ours. For each job it forks a child,
 which sees one definition of the package with one passage changed, imports the package, runs the
 tests that are named, and ends with pytest's exit code. No file is written.
 
@@ -25,8 +25,9 @@ from importlib.machinery import SourceFileLoader
 
 import pytest
 
-PACKAGE = pathlib.Path(importlib.util.find_spec("tf_lamb").origin).parent  # not imported by this
-FILES = sorted(PACKAGE.rglob("*.py"))
+ROOT = pathlib.Path(importlib.util.find_spec("tf_lamb").origin).parents[1]  # not imported by this
+PACKAGES = ("tf_lamb", "tf_lamb_extras")
+FILES = sorted(file for name in PACKAGES for file in ROOT.joinpath(name).rglob("*.py"))
 PATIENCE = 300  # seconds; a slip may be endless
 
 
@@ -50,7 +51,7 @@ def found(file, definition, before):
     if not re.search(rf"^\s*(def |class )?{wanted[-1]}\b", source, re.MULTILINE):
         return  # which spares most files the parsing
     tree = ast.parse(source)
-    for names, node in definitions(tree, file.relative_to(PACKAGE).with_suffix("").parts):
+    for names, node in definitions(tree, file.relative_to(ROOT).with_suffix("").parts):
         given = iter(names)  # folders and file first; those that are wanted, in their order
         is_it = names[-1] == wanted[-1] and all(name in given for name in wanted)
         if is_it and ast.unparse(node).count(before) == 1:
@@ -99,7 +100,7 @@ def judge(tests, output, change=None):
     for stream in (1, 2):
         os.dup2(output.fileno(), stream)
     signal.alarm(PATIENCE)
-    assert not any(name.split(".")[0] == "tf_lamb" for name in sys.modules)
+    assert not any(name.split(".")[0] in PACKAGES for name in sys.modules)
     if change:
         slip(*change)
     options = ["-q", "-x", "--tb=line", "-m", "not slow", "-W", "ignore::DeprecationWarning"]

@@ -28,9 +28,7 @@ from tf_lamb.keras.family import LAMB, LANS, LARS, SGDP, SOAP, AdamP, AdaScale, 
 from tf_lamb.keras.find import find_batch, find_rate
 from tf_lamb.keras.layers import (
     GhostBatchNormalization,
-    QuantizedReLU,
     SplitBatchNormalization,
-    fixed_point,
     replace_batch_normalization,
 )
 from tf_lamb.keras.migration import from_addons, migrate
@@ -41,9 +39,9 @@ from tf_lamb.keras.stages import fit_stages
 # What both Kerases have; `ConcurrentAdversarial`, `Decentralized`, `per_replica` and `preflight`
 # are of this one alone.
 __all__ = [
-    "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
-    "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon", "NoiseScale",
-    "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
-    "auxiliary_statistics", "describe", "find_batch", "find_rate", "fit_stages", "fixed_point",
-    "from_addons", "layer_decay", "migrate", "replace_batch_normalization", "schedules",
+    "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup",
+    "BackupAndRestore", "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon",
+    "NoiseScale", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
+    "auxiliary_statistics", "describe", "find_batch", "find_rate", "fit_stages", "from_addons",
+    "layer_decay", "migrate", "replace_batch_normalization", "schedules",
 ]  # fmt: skip

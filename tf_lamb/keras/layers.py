@@ -5,7 +5,6 @@ from keras import ops
 
 from tf_lamb.api import layers
 from tf_lamb.api.layers.batch_norm import make_replace_batch_normalization
-from tf_lamb.api.layers.fixed_point import make_fixed_point
 
 
 class _BatchNormalization(keras.layers.BatchNormalization):
@@ -52,17 +51,3 @@ class SplitBatchNormalization(layers.SplitBatchNormalization, _BatchNormalizatio
 replace_batch_normalization = make_replace_batch_normalization(
     keras.layers.BatchNormalization, GhostBatchNormalization, SplitBatchNormalization
 )
-
-
-@keras.saving.register_keras_serializable(package="tf_lamb")
-class QuantizedReLU(layers.QuantizedReLU, keras.layers.Layer):
-    _xp = ops
-
-
-def _on_tensorflow(layer, x):
-    from tf_lamb.tensorflow.fixed_point import evaluate
-
-    return evaluate(layer, x)
-
-
-fixed_point = make_fixed_point(keras.layers, QuantizedReLU, _on_tensorflow)

@@ -31,18 +31,16 @@ from tf_lamb.tf_keras.family import (
 from tf_lamb.tf_keras.find import find_batch, find_rate
 from tf_lamb.tf_keras.layers import (
     GhostBatchNormalization,
-    QuantizedReLU,
     SplitBatchNormalization,
-    fixed_point,
     replace_batch_normalization,
 )
 from tf_lamb.tf_keras.migration import from_addons, migrate
 from tf_lamb.tf_keras.stages import fit_stages
 
 __all__ = [
-    "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup", "BackupAndRestore",
-    "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon", "NoiseScale",
-    "QuantizedReLU", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
-    "auxiliary_statistics", "describe", "find_batch", "find_rate", "fit_stages", "fixed_point",
-    "from_addons", "layer_decay", "migrate", "replace_batch_normalization", "schedules",
+    "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup",
+    "BackupAndRestore", "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon",
+    "NoiseScale", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
+    "auxiliary_statistics", "describe", "find_batch", "find_rate", "fit_stages", "from_addons",
+    "layer_decay", "migrate", "replace_batch_normalization", "schedules",
 ]  # fmt: skip

@@ -5,9 +5,7 @@ import tf_keras
 
 from tf_lamb.api import layers
 from tf_lamb.api.layers.batch_norm import make_replace_batch_normalization
-from tf_lamb.api.layers.fixed_point import make_fixed_point
 from tf_lamb.tensorflow import namespace
-from tf_lamb.tensorflow.fixed_point import evaluate
 
 
 class _Normalization(tf_keras.layers.BatchNormalization):
@@ -75,11 +73,3 @@ class SplitBatchNormalization(layers.SplitBatchNormalization, _Normalization):
 replace_batch_normalization = make_replace_batch_normalization(
     tf_keras.layers.BatchNormalization, GhostBatchNormalization, SplitBatchNormalization
 )
-
-
-@tf_keras.saving.register_keras_serializable(package="tf_lamb")
-class QuantizedReLU(layers.QuantizedReLU, tf_keras.layers.Layer):
-    _xp = namespace
-
-
-fixed_point = make_fixed_point(tf_keras.layers, QuantizedReLU, evaluate)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from oracle import line_levels, shifted_lines
 
-from tf_lamb.core import fixed_point
-from tf_lamb.core.fixed_point import Integers, integers
+from tf_lamb_extras.integers import arithmetic
+from tf_lamb_extras.integers.arithmetic import Integers, integers
+
+pytestmark = pytest.mark.once
 
 WORKED = [
     ((0.37, 1.9, 2), Integers(3, 15, 3)),
@@ -49,7 +51,7 @@ def check_at_every_x(k, b, bits, low, high):
     assert abs(found.a) * max(abs(low), abs(high)) + abs(found.b) < 2**31
     x = np.arange(low, high + 1, dtype=np.int32)
     a, c, shift = (np.int32(number) for number in found)
-    got = fixed_point.evaluate(np, x, a, c, shift, bits)
+    got = arithmetic.evaluate(np, x, a, c, shift, bits)
     assert got.dtype == np.int32
     np.testing.assert_array_equal(got, line_levels(x, k, b, bits), str((k, b, bits, low, high)))
 
@@ -141,12 +143,12 @@ def test_one_x_and_the_ends_of_int32():
     top = 2**31 - 1
     assert integers(1e-12, 0.5, 4, -top, top) == Integers(0, 0, 0)
     # The bound, to the bit: 2^31 - 1 is within it, and 2^31 is not.
-    assert fixed_point.width(Integers(1, 0, 0), -top, 0) == 32
-    assert fixed_point.width(Integers(-1, -1, 0), 0, top) == 33
+    assert arithmetic.width(Integers(1, 0, 0), -top, 0) == 32
+    assert arithmetic.width(Integers(-1, -1, 0), 0, top) == 33
 
 
 def test_the_line_that_a_layer_is():
-    line = fixed_point.folded(
+    line = arithmetic.folded(
         2.0, 1.0, 3.0, 15.75, epsilon=0.25, step=0.5, scale=0.25
     )  # (2 (x/2 - 3)/4 + 1) * 4
     assert line == (1.0, -2.0)
@@ -193,7 +195,7 @@ def test_an_overflow_names_the_range_that_would_do(k):
 
 
 def test_layers_that_are_not_finite_are_refused():
-    nan, folded = float("nan"), fixed_point.folded
+    nan, folded = float("nan"), arithmetic.folded
     refused(ValueError, "c: gamma is nan", folded, nan, 0, 0, 1, epsilon=0, name="c")
     refused(ValueError, "c: beta is nan", folded, 1, nan, 0, 1, epsilon=0, name="c")
     refused(ValueError, "c: moving mean is inf", folded, 1, 0, 1e999, 1, epsilon=0, name="c")
@@ -204,4 +206,4 @@ def test_layers_that_are_not_finite_are_refused():
 @pytest.mark.parametrize("scale", [0.3, 0, -1.0, float("inf"), float("nan"), "1", True, None])
 def test_a_scale_rounds_nothing(scale):
     refused(ValueError, f"power of two, which rounds no float, not {scale!r}",
-            fixed_point.check_scale, "scale", scale)  # fmt: skip
+            arithmetic.check_scale, "scale", scale)  # fmt: skip

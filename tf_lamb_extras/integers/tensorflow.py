@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from tf_lamb.core import fixed_point
 from tf_lamb.tensorflow import namespace
+from tf_lamb_extras.integers import arithmetic
 
 
 def evaluate(layer, x):
@@ -22,4 +22,4 @@ def evaluate(layer, x):
         [f"{layer.name}: an accumulator is out of the range that its integers were made for."],
     )
     a, b, shift = map(along, (layer.a, layer.b, layer.shift))
-    return fixed_point.evaluate(namespace, tf.cast(x, tf.int32), a, b, shift, layer.bits)
+    return arithmetic.evaluate(namespace, tf.cast(x, tf.int32), a, b, shift, layer.bits)

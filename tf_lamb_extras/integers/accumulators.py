@@ -7,7 +7,8 @@ import dataclasses
 import math
 from typing import Any
 
-from tf_lamb.core import fixed_point
+from tf_lamb_extras.integers import arithmetic
+from tf_lamb_extras.integers.activation import QuantizedReLU
 
 # What gives the numbers that it is given, or zeros, at inference.
 _PASS = (
@@ -64,8 +65,8 @@ def calls_of(model, function: str) -> list[Call]:
 class Accumulators:
     """Finds them, in a model's calls."""
 
-    def __init__(self, layers, quantized, calls, input_range):
-        self._quantized, self._input_range = quantized, input_range
+    def __init__(self, layers, calls, input_range):
+        self._input_range = input_range
         self._input, self._pass, self._sum = (
             tuple(getattr(layers, name) for name in names)
             for names in (("InputLayer",), _PASS, _SUM)
@@ -113,7 +114,7 @@ class Accumulators:
         """The scale and the range of what a tensor holds; 0 is in it, for padding."""
         maker = self._makers[tensor]
         layer = maker.layer
-        if isinstance(layer, self._quantized):
+        if isinstance(layer, QuantizedReLU):
             return layer.scale, 0, 2**layer.bits - 1
         if type(layer) in self._pass:
             return self._grid(maker.inputs[0], name)
@@ -165,6 +166,6 @@ def given(name, value, bias) -> Accumulator:
     is_number = isinstance(step, (int, float)) and not isinstance(step, bool)
     if not is_number or not 0 < step < math.inf:
         raise ValueError(f"accumulators[{name!r}]: the step must be above 0, not {step!r}.")
-    low, high = fixed_point.check_range(low, high, f"accumulators[{name!r}]")
+    low, high = arithmetic.check_range(low, high, f"accumulators[{name!r}]")
     channels = len(bias)
     return Accumulator(float(step), (low,) * channels, (high,) * channels, bias, None)

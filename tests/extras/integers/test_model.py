@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 from oracle import batch_norm_levels
 from support.examples import run_example
-from support.frontends import BACKEND, FRONTENDS, every_frontend, on_jax, on_tensorflow
+from support.frontends import BACKEND, every_frontend, extra, on_jax, on_tensorflow
 from support.integers import array, in_integers, of_digits, rounded, summing
+
+from tf_lamb_extras.integers import fixed_point
+
+FRONTENDS = extra("integers")
 
 if BACKEND == "tensorflow":
     import tensorflow as tf
@@ -56,7 +60,7 @@ def test_the_gradient_goes_straight_through_on_jax():
 @on_tensorflow
 @every_frontend
 def test_the_example_runs(frontend):
-    run_example(FRONTENDS[frontend][1].fixed_point, least=5)
+    run_example(fixed_point, least=5)
 
 
 # A network.
@@ -110,7 +114,7 @@ def made(frontend):
             if layer.beta is not None:
                 layer.beta.assign(random.uniform(-0.5, 3, len(flat[0])))
         y = layer(y)
-    return model, x, ours.fixed_point(model, input_range=(0, 16))
+    return model, x, fixed_point(model, input_range=(0, 16))
 
 
 @every_frontend
@@ -228,7 +232,7 @@ def test_the_model_is_saved_loaded_and_the_same(frontend, trained, tmp_path):
     path = os.path.join(tmp_path, "model.keras")
     model.save(path)
     loaded = FRONTENDS[frontend][0].models.load_model(path)
-    assert FRONTENDS[frontend][1].fixed_point(loaded, (0, 16)) == fixed
+    assert fixed_point(loaded, (0, 16)) == fixed
     np.testing.assert_array_equal(array(loaded(x)), array(model(x)))
 
 
@@ -251,8 +255,8 @@ def test_what_cannot_be_found_is_given_by_hand(frontend):
     host, ours = FRONTENDS[frontend]
     model = branches(host, ours)
     refused(ValueError, "norm is not given whole numbers that can be known, because both, a Add",
-            ours.fixed_point, model, (0, 9))  # fmt: skip
-    fixed = ours.fixed_point(model, accumulators={"norm": (0.5, -100, 100)})
+            fixed_point, model, (0, 9))  # fmt: skip
+    fixed = fixed_point(model, accumulators={"norm": (0.5, -100, 100)})
     numbers = fixed.layers["norm"]
     assert numbers.low == (-100,) * 3 and numbers.kernel_step is None
     x = np.arange(-100, 101)[:, None].repeat(3, axis=1)
@@ -268,7 +272,6 @@ def test_what_cannot_be_found_is_given_by_hand(frontend):
 def test_a_range_given_by_hand_leaves_the_bias_in_b(frontend):
     model = small(frontend)
     model.get_layer("sum").bias.assign([0.3, 1.7])
-    fixed_point = FRONTENDS[frontend][1].fixed_point
     found = fixed_point(model, (0, 9)).layers["norm"]
     given = fixed_point(model, accumulators={"norm": (1, 0, 18)}).layers["norm"]
     assert (given.a, given.b, given.shift) == (found.a, found.b, found.shift)
@@ -298,7 +301,7 @@ def small(frontend, *middle, activation=None, kernel=None, axis=-1):
 @every_frontend
 def test_what_cannot_be_in_integers(frontend):
     host, ours = FRONTENDS[frontend]
-    fixed_point, layers = ours.fixed_point, host.layers
+    layers = host.layers
     refused(TypeError, "fixed_point takes a model, not", fixed_point, object())
     plain = host.Sequential([host.Input((2,)), layers.BatchNormalization(name="n")], name="plain")
     text = "plain has no BatchNormalization followed by a QuantizedReLU: n is left, an output of"
@@ -338,7 +341,7 @@ def test_a_layer_that_is_not_finite_is_named(frontend):
     for name, value in (("gamma", np.nan), ("moving_variance", -1.0)):
         model = small(frontend)
         getattr(model.get_layer("norm"), name).assign([1.0, value])
-        refused(ValueError, "norm, channel 1: ", FRONTENDS[frontend][1].fixed_point, model, (0, 9))
+        refused(ValueError, "norm, channel 1: ", fixed_point, model, (0, 9))
 
 
 @every_frontend
@@ -355,7 +358,7 @@ def test_a_model_that_does_not_tell_how_layers_follow_is_refused(frontend):
 
     model = Model()
     model(np.zeros((2, 3), "float32"))
-    refused(ValueError, "give it a functional or a Sequential model", ours.fixed_point, model)
+    refused(ValueError, "give it a functional or a Sequential model", fixed_point, model)
 
 
 @every_frontend
@@ -365,14 +368,14 @@ def test_another_axis_or_a_second_call_is_no_pair(frontend):
     inputs = host.Input((3, 3))
     y = layers.Dense(3, name="sum")(inputs)
     y = ours.QuantizedReLU(4)(layers.BatchNormalization(axis=1, name="norm")(y))
-    refused(ValueError, "norm normalizes another axis than that of sum's", ours.fixed_point,
+    refused(ValueError, "norm normalizes another axis than that of sum's", fixed_point,
             host.Model(inputs, y), (0, 9))  # fmt: skip
     inner = host.Model(inputs, y, name="inner")
     outer = host.Sequential([host.Input((3, 3)), inner])
-    refused(ValueError, "norm is left, inside another layer", ours.fixed_point, outer, (0, 9))
+    refused(ValueError, "norm is left, inside another layer", fixed_point, outer, (0, 9))
     norm = layers.BatchNormalization(name="twice")
     y = ours.QuantizedReLU(4)(norm(norm(inputs)))
-    refused(ValueError, "twice is left, which is called 2 times", ours.fixed_point,
+    refused(ValueError, "twice is left, which is called 2 times", fixed_point,
             host.Model(inputs, y), (0, 9))  # fmt: skip
 
 
@@ -386,7 +389,7 @@ def test_digits_are_read_as_before(frontend):
     model, (pictures, digits) = of_digits(*FRONTENDS[frontend])
     for layer in summing(model):
         rounded(layer, bits=6)
-    fixed = FRONTENDS[frontend][1].fixed_point(model, input_range=(0, 16))
+    fixed = fixed_point(model, input_range=(0, 16))
     assert list(fixed.layers) == ["norm_1", "norm_2", "norm_3", "norm_4"] and not fixed.left
     outputs, levels = in_integers(model, fixed, pictures)
     predicted = model.predict(pictures, verbose=0)

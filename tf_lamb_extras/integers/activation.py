@@ -1,0 +1,67 @@
+"""The n-bit activation, the same in both Kerases."""
+
+from typing import TYPE_CHECKING, Any
+
+from tf_lamb_extras.integers import arithmetic
+
+
+class QuantizedReLU:
+    """An activation with n bits, trained like a ReLU with an upper limit.
+
+        y = scale clip(floor(x / scale), 0, 2^bits - 1)
+        dy/dx = 1 for 0 <= x <= 2^bits scale, and 0 elsewhere        (straight through the floor)
+
+    After a `BatchNormalization` with integers times a step as its input, `fixed_point` converts
+    both layers to integer arithmetic.
+
+    Args:
+        bits: n, an integer from 1 to 16.
+        scale: Size of one level, a power of two: no float is then rounded. Defaults to None:
+            4 / 2^bits, an upper limit at four standard deviations.
+        kwargs: `name`, `dtype` and `trainable`, as every layer has.
+
+    Input and output have the same shape.
+
+    Raises:
+        ValueError, TypeError: at construction, for an argument out of its range.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from tf_lamb_extras.integers import QuantizedReLU
+    >>> layer = QuantizedReLU(bits=2, scale=0.5)
+    >>> [float(y) for y in layer(np.array([-1.0, 0.4, 0.9, 1.0, 7.0], "float32"))]
+    [0.0, 0.0, 0.5, 1.0, 1.5]
+    >>> QuantizedReLU(bits=4).scale
+    0.25
+
+    References:
+        - Bengio et al., Estimating or Propagating Gradients Through Stochastic Neurons for
+          Conditional Computation, https://arxiv.org/abs/1308.3432 (straight-through)
+    """
+
+    if TYPE_CHECKING:  # the frontend's
+        _xp: Any
+
+    def __init__(self, bits: int, scale: float | None = None, **kwargs: Any):
+        bits = arithmetic.check_bits(bits)
+        scale = 4 / 2**bits if scale is None else arithmetic.check_scale("scale", scale)
+        super().__init__(**kwargs)
+        self.bits, self.scale = bits, scale
+        self.supports_masking = True
+
+    def call(self, inputs):
+        """Computes the levels; the rounding has no gradient."""
+        xp, top = self._xp, 2**self.bits
+        kept = xp.clip(inputs, 0.0, top * self.scale)
+        levels = self.scale * xp.clip(xp.floor(kept / self.scale), 0.0, top - 1.0)
+        # `kept` is between a level and its double: the difference and the sum are exact.
+        return kept + xp.stop_gradient(levels - kept)
+
+    def compute_output_shape(self, input_shape):
+        """Returns the shape of the input."""
+        return input_shape
+
+    def get_config(self):
+        """Returns the framework's config with the arguments."""
+        return {**super().get_config(), "bits": self.bits, "scale": self.scale}  # type: ignore[misc]

@@ -1,0 +1,281 @@
+"""A model's batch normalizations in integers, and a report on them."""
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tf_lamb.core.tables import table
+from tf_lamb_extras.integers import accumulators as walk
+from tf_lamb_extras.integers import arithmetic
+from tf_lamb_extras.integers.activation import QuantizedReLU
+
+_COLUMNS = ("batch norm", "activation", "channels", "n", "d", "A", "B", "bits", "that needs most")
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedPointLayer:
+    """One batch normalization with its activation: y = clip((a x + b) >> shift, 0, 2^bits - 1).
+
+    Tuples have one element per channel. x is the sum of integer activations (inputs divided by
+    their scale) times integer weights (kernel divided by `kernel_step`). b contains the bias.
+    """
+
+    name: str
+    activation: str
+    bits: int
+    axis: int  # of the channels
+    kernel_step: float | None  # None where the user gave the range
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    shift: tuple[int, ...]
+
+    def widths(self) -> tuple[int, ...]:
+        """Returns the bits of `a x + b` in each channel, sign included; 32 at most."""
+        channels = map(arithmetic.Integers, self.a, self.b, self.shift)
+        return tuple(map(arithmetic.width, channels, self.low, self.high))
+
+    def in_numpy(self, x):
+        """Computes y in int32 from an array of integers; an integer out of range is an error."""
+        import numpy as np
+
+        x = np.asarray(x)
+        if x.dtype.kind not in "iu":
+            raise TypeError(f"{self.name} takes whole numbers, int32 or smaller, not {x.dtype}.")
+        if x.size:
+            others = tuple(i for i in range(x.ndim) if i != self.axis % x.ndim)
+            ends = (end(axis=others).tolist() for end in (x.min, x.max))
+            arithmetic.check_inside(self.name, self.low, self.high, *ends)
+        shape = self.along(x.ndim)
+        a, b, shift = (
+            np.array(each, np.int32).reshape(shape) for each in (self.a, self.b, self.shift)
+        )
+        return arithmetic.evaluate(np, x.astype(np.int32), a, b, shift, self.bits)
+
+    def in_tensorflow(self, x):
+        """Computes y from a tensor, also in a `tf.function`; XLA drops the check of the range."""
+        from tf_lamb_extras.integers.tensorflow import evaluate
+
+        return evaluate(self, x)
+
+    def along(self, rank: int) -> list[int]:
+        """Returns the shape that broadcasts the channels over an array of this rank."""
+        return [-1 if i == self.axis % rank else 1 for i in range(rank)]
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedPoint:
+    """The batch normalizations of a model in integers, and the reasons for the other ones."""
+
+    layers: dict[str, FixedPointLayer]
+    left: dict[str, str]
+
+    def __str__(self):
+        rows: list[tuple] = [_COLUMNS]
+        for layer in self.layers.values():
+            widths = layer.widths()
+            most = max(range(len(widths)), key=widths.__getitem__)
+            a, b = ((max(map(abs, each)).bit_length() + 1) for each in (layer.a, layer.b))
+            numbers = len(widths), layer.bits, max(layer.shift), a, b, max(widths)
+            rows.append((
+                layer.name, layer.activation, *map(str, numbers),
+                f"{most}: ({layer.a[most]} x {layer.b[most]:+}) >> {layer.shift[most]}",
+            ))  # fmt: skip
+        lines = table(rows, right=range(2, len(_COLUMNS) - 1))
+        lines += [f"left as it is: {name}, {why}" for name, why in self.left.items()]
+        return "\n".join(lines)
+
+
+def fixed_point(
+    model: Any,
+    input_range: Sequence[int] | None = None,
+    *,
+    accumulators: Mapping[str, tuple[float, int, int]] | None = None,
+) -> FixedPoint:
+    """Converts batch normalizations with n-bit activations to integers, with equal outputs.
+
+    For a channel's integer accumulator x, a `BatchNormalization` and the `QuantizedReLU` after
+    it compute at inference
+
+        clip(floor(k x + b), 0, 2^n - 1)    =    clip((A x + B) >> d, 0, 2^n - 1)
+
+    with integers A, B and d, at every x of the channel's range. d is the smallest possible.
+    The left side is in float64; the model's own float32 could differ where k x + b is within
+    its rounding of an integer.
+
+    Accumulators are integers if a layer (`Dense`, `Conv1D` to `Conv3D`, `DepthwiseConv2D`)
+    sums integer inputs times integer weights. The inputs are levels of a `QuantizedReLU` or the
+    model's own inputs; max pooling, padding and reshaping may be between. The weights are
+    multiples of a power of two. The range is the widest that the weights allow. B contains the
+    layer's bias. The model does not change.
+
+    Args:
+        model: A trained functional or `Sequential` model.
+        input_range: The lowest and the highest input of the model, both integers. Defaults to
+            None: no batch normalization reads the model's input.
+        accumulators: The inputs of batch normalizations that the function cannot find, or finds
+            with too wide a range: a dict from the name to (step, lowest, highest). The input is
+            step x with x in that range, plus the bias of the layer before. Defaults to None.
+
+    Returns:
+        An object with `layers`, a dict from names to integers (`a`, `b` and `shift`, ranges
+        `low` and `high`, and the evaluators `in_numpy(x)` and `in_tensorflow(x)`, which return
+        y in int32), and with `left`, the batch normalizations without a `QuantizedReLU`. It
+        prints as a table: per layer the largest d, the bits (sign included) of A, of B and of
+        A x + B, and the channel with the most bits.
+
+    Raises:
+        ValueError, TypeError: for a model without such a pair or without a known order of
+            layers, a layer that is not built or not finite, a kernel that is not integers times
+            a power of two, a range that is invalid, unknown or of more than 31 bits, and an
+            overflow of int32. The evaluators raise for an input that is not an integer or out
+            of range.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from tf_lamb_extras.integers import QuantizedReLU, fixed_point
+    >>> layers = tf.keras.layers
+    >>> model = tf.keras.Sequential([
+    ...     tf.keras.Input((2,)), layers.Dense(1, name="sum", kernel_initializer="ones"),
+    ...     layers.BatchNormalization(name="norm"), QuantizedReLU(4, scale=2.0)])
+    >>> norm = fixed_point(model, input_range=(0, 20)).layers["norm"]
+    >>> norm.a, norm.b, norm.shift, norm.low, norm.high
+    ((1,), (-1,), (1,), (0,), (40,))
+    >>> norm.in_numpy([[4], [40]]).tolist()
+    [[1], [15]]
+
+    References:
+        - Lin et al., Optimal Quantization for Batch Normalization in Neural Network
+          Deployments and Beyond, https://arxiv.org/abs/2008.13128. The claim is theirs; the
+          construction is ours.
+    """
+    if input_range is not None:
+        input_range = _check_input_range(input_range)
+    layers = _layers_of_its_keras(model)
+    norms = _norms(model, layers.BatchNormalization)
+    calls = walk.calls_of(model, "fixed_point")
+    pairs, left = _pairs(model, norms, calls)
+    accumulators = _check_names(accumulators, pairs)
+    if not pairs:
+        reasons = "; ".join(f"{name} is left, {why}" for name, why in left.items())
+        raise ValueError(
+            f"{model.name} has no BatchNormalization followed by a QuantizedReLU"
+            f"{': ' + reasons if reasons else ''}. Put a QuantizedReLU(bits=4) of "
+            "tf_lamb_extras.integers in the place of the activation, and train."
+        )
+    finder = walk.Accumulators(layers, calls, input_range)
+    fixed = {
+        name: _fixed(call, activation, finder, accumulators.get(name))
+        for name, (call, activation) in pairs.items()
+    }
+    return FixedPoint(fixed, left)
+
+
+def _layers_of_its_keras(model):
+    """The module `layers` of the Keras that a model is of, or an error."""
+    for base in type(model).__mro__:
+        if (root := base.__module__.partition(".")[0]) in ("keras", "tf_keras"):
+            return sys.modules[root].layers
+    raise TypeError(f"fixed_point takes a model, not {model!r:.80}.")
+
+
+def _check_input_range(value):
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        raise TypeError(f"input_range must be two whole numbers such as (0, 255), not {value!r}.")
+    low, high = value
+    return arithmetic.check_range(low, high, "input_range")
+
+
+def _norms(model, kind):
+    """The batch normalizations of a model, all of which have statistics."""
+    # seam: Keras 3.15.1, tf_keras 2.20.1, as in `api/layers/batch_norm.py`.
+    if not hasattr(model, "_flatten_layers"):
+        raise TypeError(f"fixed_point takes a model, not {model!r:.80}.")
+    norms = {id(layer): layer for layer in model._flatten_layers() if isinstance(layer, kind)}
+    for norm in norms.values():
+        if getattr(norm, "moving_mean", None) is None:
+            raise ValueError(
+                f"{norm.name} has no moving statistics: it is not built. Give the model an Input, "
+                "and train it first."
+            )
+    return list(norms.values())
+
+
+def _pairs(model, norms, calls):
+    """By name, the call of each batch normalization with the activation that alone reads it.
+
+    And why others are left.
+    """
+    outputs = {id(tensor) for tensor in model.outputs}
+    pairs, left = {}, {}
+    for norm in norms:
+        own = [call for call in calls if call.layer is norm]
+        tensors = {tensor for call in own for tensor in call.outputs}
+        readers = [call.layer for call in calls if tensors & set(call.inputs)]
+        if not own:
+            left[norm.name] = "inside another layer; if that is a model, give it to fixed_point"
+        elif len(own) > 1:
+            left[norm.name] = f"which is called {len(own)} times, each with a range of its own"
+        elif tensors & outputs:
+            left[norm.name] = "an output of the model"
+        elif len(readers) == 1 and isinstance(readers[0], QuantizedReLU):
+            pairs[norm.name] = own[0], readers[0]
+        else:
+            names = ", ".join(f"{reader.name} ({type(reader).__name__})" for reader in readers)
+            left[norm.name] = f"which is read by {names or 'nothing'}, not by one QuantizedReLU"
+    return pairs, left
+
+
+def _check_names(accumulators, pairs):
+    if accumulators is None:
+        return {}
+    if not isinstance(accumulators, dict):
+        raise TypeError(
+            "accumulators must be a dict from the name of a batch normalization to (step, lowest, "
+            f"highest), not {accumulators!r:.80}."
+        )
+    for name in accumulators:
+        if name not in pairs:
+            raise ValueError(
+                f"accumulators names {name!r}, which is no batch normalization followed by a "
+                f"QuantizedReLU; those are {', '.join(pairs) or 'none'}."
+            )
+    return accumulators
+
+
+def _fixed(call, activation, finder, given):
+    """One pair in integers."""
+    norm = call.layer
+    channels = norm.moving_mean.shape[0]
+    axis = norm.axis if isinstance(norm.axis, int) else norm.axis[0]
+    axis = -1 if axis in (-1, call.rank - 1) else axis % call.rank
+    if given is None:
+        found = finder.of(call, axis)
+    else:
+        found = walk.given(norm.name, given, finder.bias(call, channels))
+
+    def values(name, default):
+        weight = getattr(norm, name, None)
+        return [default] * channels if weight is None else weight.numpy().tolist()
+
+    weights = zip(
+        values("gamma", 1.0), values("beta", 0.0), values("moving_mean", 0.0),
+        values("moving_variance", 1.0), found.bias, strict=True,
+    )  # fmt: skip
+    numbers = []
+    for channel, (gamma, beta, mean, variance, bias) in enumerate(weights):
+        name = f"{norm.name}, channel {channel}"
+        line = arithmetic.folded(
+            gamma, beta, mean - bias, variance, epsilon=norm.epsilon, step=found.step,
+            scale=activation.scale, name=name,
+        )  # fmt: skip
+        low, high = found.low[channel], found.high[channel]
+        numbers.append(arithmetic.integers(*line, activation.bits, low, high, name))
+    a, b, shift = zip(*numbers, strict=True)
+    return FixedPointLayer(
+        norm.name, activation.name, activation.bits, axis, found.kernel_step, found.low,
+        found.high, a, b, shift,
+    )  # fmt: skip

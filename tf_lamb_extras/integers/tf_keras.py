@@ -1,0 +1,11 @@
+"""The n-bit activation for tf_keras."""
+
+import tf_keras
+
+from tf_lamb.tensorflow import namespace
+from tf_lamb_extras.integers import activation
+
+
+@tf_keras.saving.register_keras_serializable(package="tf_lamb")
+class QuantizedReLU(activation.QuantizedReLU, tf_keras.layers.Layer):
+    _xp = namespace
