@@ -24,7 +24,7 @@ import numpy as np
 from absl import app, flags
 from sklearn.datasets import load_digits
 
-import tf_lamb.keras
+from tf_lamb_extras.decentralized import Decentralized
 
 WORKERS, SHARE, EPOCHS, MOMENTUM = 8, 16, 60, 0.9
 RATES, SEEDS = (0.01, 0.03, 0.1), (0, 1, 2)
@@ -78,7 +78,7 @@ def train(method, topology, rate, seed):
         keras.optimizers.SGD(rate, momentum=MOMENTUM),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"],
     )  # fmt: skip
-    workers = tf_lamb.keras.Decentralized(model, method, topology)
+    workers = Decentralized(model, method, topology)
     logs = workers.fit(Dealt(*learned, seed), epochs=EPOCHS, validation_data=kept, verbose=0)
     return {
         "method": method, "topology": topology, "rate": rate, "seed": seed,

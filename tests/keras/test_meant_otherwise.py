@@ -5,7 +5,6 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from support.frontends import on_jax
 
 import tf_lamb.keras
 from tf_lamb.keras.adversarial import checks as adversarial_checks
@@ -61,17 +60,3 @@ def test_fit_looks_before_a_step():
     training.compile(tf_lamb.keras.LARS(0.1), "mse")
     with pytest.raises(ValueError, match=RANGE):
         training.fit(np.full((2, 4, 4, 1), 200, "uint8"), np.zeros((2, 1)), verbose=0)
-
-
-@on_jax
-def test_one_worker_has_nobody_to_average_with():
-    import jax
-
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
-    one = jax.devices()[:1]
-    with pytest.warns(UserWarning, match="one worker, .* nobody to average with"):
-        tf_lamb.keras.Decentralized(model, devices=one)
-    for devices in ([], one * 2):
-        with pytest.raises(ValueError, match="must be different devices, and one at least"):
-            tf_lamb.keras.Decentralized(model, devices=devices)

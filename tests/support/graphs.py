@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from tf_lamb.core import decentralized
+from tf_lamb_extras.decentralized import rules
 
 
 def matrix_of(topology, workers=4, **options):
     """Of a topology that has one turn."""
-    (matrix,) = decentralized.matrices(topology, workers, **options)
+    (matrix,) = rules.matrices(topology, workers, **options)
     return np.array(matrix)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 _NOT_THE_USERS = {
     "dataclasses", "jax", "keras", "official", "orbit", "tensorflow", "tf_keras", "tf_lamb",
+    "tf_lamb_extras",
 }  # fmt: skip
 
 

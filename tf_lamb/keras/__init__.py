@@ -23,7 +23,6 @@ from tf_lamb.keras.callbacks import (
     StopAtScaleInvariantStep,
     TrustRatios,
 )
-from tf_lamb.keras.decentralized.training import Decentralized as Decentralized
 from tf_lamb.keras.family import LAMB, LANS, LARS, SGDP, SOAP, AdamP, AdaScale, MeasureNoise, Muon
 from tf_lamb.keras.find import find_batch, find_rate
 from tf_lamb.keras.layers import (
@@ -36,7 +35,7 @@ from tf_lamb.keras.preflight.preflight import preflight as preflight
 from tf_lamb.keras.replicas import per_replica as per_replica
 from tf_lamb.keras.stages import fit_stages
 
-# What both Kerases have; `ConcurrentAdversarial`, `Decentralized`, `per_replica` and `preflight`
+# What both Kerases have; `ConcurrentAdversarial`, `per_replica` and `preflight`
 # are of this one alone.
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup",

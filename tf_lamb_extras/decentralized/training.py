@@ -15,17 +15,17 @@ import keras
 from keras import ops
 
 from tf_lamb.api.optimizers.settings import Patterns
-from tf_lamb.core import decentralized, plan
+from tf_lamb.core import plan
 from tf_lamb.core.checks import choice, flag, number, patterns
 from tf_lamb.core.messages import warn
-from tf_lamb.keras.decentralized import checks
-from tf_lamb.keras.decentralized.workers import Consensus, Workers
+from tf_lamb_extras.decentralized import checks, rules
+from tf_lamb_extras.decentralized.workers import Consensus, Workers
 
 _RULES: dict[str, Callable] = {
-    "decentlam": decentralized.decentlam,
-    "dmsgd": decentralized.dmsgd,
-    "dmsgd_awc": functools.partial(decentralized.dmsgd, order="adapt_with_combine"),
-    "dsgd": decentralized.dsgd,
+    "decentlam": rules.decentlam,
+    "dmsgd": rules.dmsgd,
+    "dmsgd_awc": functools.partial(rules.dmsgd, order="adapt_with_combine"),
+    "dsgd": rules.dsgd,
 }
 
 
@@ -74,10 +74,11 @@ class Decentralized(keras.Model):
 
     Example:
 
-    >>> import keras, numpy as np, tf_lamb
+    >>> import keras, numpy as np
+    >>> from tf_lamb_extras.decentralized import Decentralized
     >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     >>> model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
-    >>> workers = tf_lamb.keras.Decentralized(model, topology="symmetric_exponential")
+    >>> workers = Decentralized(model, topology="symmetric_exponential")
     >>> x, y = np.random.normal(size=(128, 4)), np.random.normal(size=(128, 2))
     >>> history = workers.fit(x, y, batch_size=64, epochs=2, validation_data=(x, y), verbose=0)
     >>> sorted(history.history)
@@ -98,7 +99,7 @@ class Decentralized(keras.Model):
         decay = number("weight_decay", weight_decay)
         undecayed = patterns("exclude_from_weight_decay", exclude_from_weight_decay)
         devices = checks.devices_of(devices)
-        matrices = decentralized.matrices(topology, len(devices), lazy=flag("lazy", lazy))
+        matrices = rules.matrices(topology, len(devices), lazy=flag("lazy", lazy))
         optimizer = checks.own_optimizer(model, method)
         checks.check_convergence(method, matrices, optimizer.momentum)
         rule = _RULES[method]

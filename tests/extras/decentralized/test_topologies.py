@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from support.graphs import matrix_of
 
-from tf_lamb.core import decentralized
+from tf_lamb_extras.decentralized import rules
+
+pytestmark = pytest.mark.once
 
 WORKERS = 8
 
@@ -21,7 +23,7 @@ def test_the_worked_matrices():
     static = [[third, third, third, 0], [0, third, third, third], [third, 0, third, third],
               [third, third, 0, third]]  # fmt: skip
     np.testing.assert_array_equal(matrix_of("exponential"), static)
-    first, second = decentralized.matrices("one_peer_exponential", 4)
+    first, second = rules.matrices("one_peer_exponential", 4)
     assert first == ((.5, .5, 0, 0), (0, .5, .5, 0), (0, 0, .5, .5), (.5, 0, 0, .5))  # fmt: skip
     assert second == ((.5, 0, .5, 0), (0, .5, 0, .5), (.5, 0, .5, 0), (0, .5, 0, .5))  # fmt: skip
     assert matrix_of("one_sided_ring")[3].tolist() == [0.5, 0, 0, 0.5]
@@ -42,17 +44,17 @@ def test_a_grid_by_hand():
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 6, 7, 8, 12, 16, 17])
-@pytest.mark.parametrize("name", decentralized.TOPOLOGIES)
+@pytest.mark.parametrize("name", rules.TOPOLOGIES)
 def test_every_matrix_is_doubly_stochastic_and_what_is_exchanged(name, workers):
     x = np.random.default_rng(0).normal(size=(workers, 3))
     for lazy in (False, True):
-        found = decentralized.matrices(name, workers, lazy=lazy)
+        found = rules.matrices(name, workers, lazy=lazy)
         for rows in found:
             matrix = np.array(rows)
             np.testing.assert_allclose(matrix.sum(axis=0), 1, rtol=1e-14)
             np.testing.assert_allclose(matrix.sum(axis=1), 1, rtol=1e-14)
             assert matrix.min() >= 0 and np.diag(matrix).min() > 0
-            mixing = decentralized.Mixing.of(rows)
+            mixing = rules.Mixing.of(rows)
             total = np.array(mixing.own)[:, None] * x
             for term in mixing.terms:
                 for places in zip(*term.pairs, strict=True):
@@ -100,7 +102,7 @@ def test_ones_own_matrix():
 def test_what_is_no_topology_is_one_error(case):
     topology, message = BAD_TOPOLOGIES[case]
     with pytest.raises(ValueError, match=message):
-        decentralized.matrices(topology, WORKERS)
+        rules.matrices(topology, WORKERS)
 
 
 def growth_by_eigenvalues(matrices, b):
@@ -115,17 +117,17 @@ def growth_by_eigenvalues(matrices, b):
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4, 8, 12])
-@pytest.mark.parametrize("name", decentralized.TOPOLOGIES)
+@pytest.mark.parametrize("name", rules.TOPOLOGIES)
 def test_whether_decentlam_comes_together_by_eigenvalues(name, workers):
     for lazy in (False, True):
-        found = decentralized.matrices(name, workers, lazy=lazy)
+        found = rules.matrices(name, workers, lazy=lazy)
         for b in (0.3, 0.9):
-            expected, growth = growth_by_eigenvalues(found, b), decentralized.growth(found, b)
+            expected, growth = growth_by_eigenvalues(found, b), rules.growth(found, b)
             if name == "grid":  # no circulant: it is only said to shrink
                 assert expected < 1 and growth < 1
             else:
                 assert growth == pytest.approx(expected, abs=1e-6)
-        most = decentralized.largest_momentum(found)
+        most = rules.largest_momentum(found)
         assert growth_by_eigenvalues(found, most) < 1
         assert most == 0.99 or growth_by_eigenvalues(found, most + 0.011) >= 1
         if name in ("ring", "symmetric_exponential", "grid", "full"):
@@ -134,14 +136,14 @@ def test_whether_decentlam_comes_together_by_eigenvalues(name, workers):
 
 def test_decentlam_on_an_exponential_graph_does_not_come_together():
     """As the rule itself has it, from differences alone."""
-    found = [np.array(m) for m in decentralized.matrices("one_peer_exponential", WORKERS)]
+    found = [np.array(m) for m in rules.matrices("one_peer_exponential", WORKERS)]
     x, v = np.random.default_rng(0).normal(size=(WORKERS, 1)), np.zeros((WORKERS, 1))
     sizes = []
     for t in range(600):
         mix = functools.partial(np.matmul, found[t % 3])
-        x, v = decentralized.decentlam(np, 0 * x, x, v, lr=0.1, momentum=0.9, mix=mix)
+        x, v = rules.decentlam(np, 0 * x, x, v, lr=0.1, momentum=0.9, mix=mix)
         sizes.append(np.linalg.norm(x - x.mean()))
     assert (sizes[599] / sizes[299]) ** (1 / 300) == pytest.approx(1.114, abs=0.002)
-    assert decentralized.growth(decentralized.matrices("one_peer_exponential", WORKERS), 0.9) == (
+    assert rules.growth(rules.matrices("one_peer_exponential", WORKERS), 0.9) == (
         pytest.approx(1.114, abs=0.001)
     )

@@ -2,8 +2,9 @@
 
 import keras
 
-from tf_lamb.core import checks, decentralized
+from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
+from tf_lamb_extras.decentralized import rules
 
 # What an SGD may have that none of these methods has, and what to do instead.
 _FOREIGN = {
@@ -113,7 +114,7 @@ def check_convergence(method, matrices, momentum):
     """Raises unless DecentLaM's workers come together with this momentum."""
     if method != "decentlam":
         return
-    growth = decentralized.growth(matrices, momentum)
+    growth = rules.growth(matrices, momentum)
     symmetric = "a symmetric topology ('ring', 'symmetric_exponential', 'grid', 'full')"
     if growth is None:
         raise ValueError(
@@ -121,7 +122,7 @@ def check_convergence(method, matrices, momentum):
             f"this one nothing is known. Use (W + W.T)/2, {symmetric}, or method='dmsgd'."
         )
     if growth >= 1:
-        most = decentralized.largest_momentum(matrices)
+        most = rules.largest_momentum(matrices)
         raise ValueError(
             f"'decentlam' with momentum {momentum:g} drives these {len(matrices[0])} workers "
             f"apart, {growth:.3g} times further each step, whatever the learning rate. Use "

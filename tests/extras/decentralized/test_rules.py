@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from support.graphs import matrix_of
 
-from tf_lamb.core import decentralized
+from tf_lamb_extras.decentralized import rules
+
+pytestmark = pytest.mark.once
 
 # The worked problem: f_i(x) = 0.5 sum a_i (x - c_i)^2 on four nodes, rate 0.05, momentum 0.9.
 CURVATURE = np.array([[1.0, 0.5], [2.0, 1.0], [0.5, 2.0], [1.5, 1.0]])
@@ -48,10 +50,10 @@ WORKED = {
 }  # fmt: skip
 
 RULES = {
-    "dsgd": lambda xp, g, w, v, **o: (*decentralized.dsgd(xp, g, w, **o), v),
-    "dmsgd": functools.partial(decentralized.dmsgd, momentum=0.9),
-    "dmsgd_awc": functools.partial(decentralized.dmsgd, momentum=0.9, order="adapt_with_combine"),
-    "decentlam": functools.partial(decentralized.decentlam, momentum=0.9),
+    "dsgd": lambda xp, g, w, v, **o: (*rules.dsgd(xp, g, w, **o), v),
+    "dmsgd": functools.partial(rules.dmsgd, momentum=0.9),
+    "dmsgd_awc": functools.partial(rules.dmsgd, momentum=0.9, order="adapt_with_combine"),
+    "decentlam": functools.partial(rules.decentlam, momentum=0.9),
 }
 
 
@@ -97,7 +99,7 @@ def test_the_worked_limits(method, topology, lazy, bias, first):
 
 @pytest.mark.parametrize("method", ["dmsgd", "decentlam"])
 def test_without_momentum_it_is_dsgd(method):
-    rule = functools.partial(getattr(decentralized, method), momentum=0.0)
+    rule = functools.partial(getattr(rules, method), momentum=0.0)
     ours = four_nodes(None, matrix_of("ring"), 50, rule=rule, decay=0.1)
     np.testing.assert_allclose(ours, four_nodes("dsgd", matrix_of("ring"), 50, decay=0.1),
                                rtol=1e-12, atol=1e-15)  # fmt: skip

@@ -12,7 +12,7 @@ from support.decentralized import WORKERS, compiled, data, dense, fit
 from support.graphs import matrix_of
 
 import tf_lamb.keras
-from tf_lamb.core import decentralized
+from tf_lamb_extras.decentralized import Decentralized, rules
 
 if keras.backend.backend() != "jax":
     pytest.skip("it trains on JAX alone", allow_module_level=True)
@@ -36,7 +36,7 @@ def test_full_with_equal_starts_is_all_reduced_momentum(rate):
     logs = fit(alone, validation_data=data(24, 1))
     for method in ("decentlam", "dmsgd") if rate == 0.05 else ("decentlam",):
         model = compiled(rate=rate)
-        workers = tf_lamb.keras.Decentralized(model, method, "full")
+        workers = Decentralized(model, method, "full")
         ours = fit(workers, validation_data=data(24, 1))
         for variable, expected in zip(model.weights, alone.weights, strict=True):
             np.testing.assert_allclose(variable.numpy(), expected.numpy(), rtol=1e-6, atol=1e-6)
@@ -85,7 +85,7 @@ def test_on_a_ring_decentlam_ends_nearer_by_the_factor_of_theory():
         line = keras.Sequential(
             [keras.Input((3,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]
         )
-        workers = tf_lamb.keras.Decentralized(
+        workers = Decentralized(
             compiled(line, rate, momentum, metrics=[], steps_per_execution=100), method, "ring"
         )
         fit(workers, 2, **batches, batch_size=WORKERS * 5)
@@ -118,7 +118,7 @@ EXCHANGES = {"ring": 2, "exponential": 3, "one_peer_exponential": 3, "grid": 4, 
 @pytest.mark.parametrize("topology", EXCHANGES)
 def test_the_compiled_step_exchanges_with_neighbours_alone(topology):
     model = compiled(dense(normalized=True))
-    workers = tf_lamb.keras.Decentralized(model, "dmsgd", topology)
+    workers = Decentralized(model, "dmsgd", topology)
     check_exchanges(topology, lowered(workers).collectives, beside=1)
     pytest.importorskip("libtpu")
     from tf_lamb.tpu import compiler, roofline
@@ -143,7 +143,7 @@ def check_exchanges(topology, collectives, beside):
 def test_another_number_of_devices_to_compile_for_is_one_error():
     import jax
 
-    workers = tf_lamb.keras.Decentralized(compiled())
+    workers = Decentralized(compiled())
     with pytest.raises(ValueError, match="there are 8 workers, and 2 devices to compile for"):
         lowered(workers, jax.devices()[:2])
 
@@ -158,7 +158,7 @@ def test_another_number_of_devices_to_compile_for_is_one_error():
 def test_a_second_step_compiles_nothing(method, topology):
     import jax
 
-    workers = tf_lamb.keras.Decentralized(
+    workers = Decentralized(
         compiled(dense(0.1, normalized=True), rate=schedule()), method, topology
     )
     compilations = []
@@ -189,7 +189,7 @@ def test_a_batch_is_dealt_in_order_and_neighbours_are_averaged():
     model = compiled(momentum=0.0)
     model.set_weights([w + 0.1 for w in model.get_weights()])  # biases too
     start = model.get_weights()
-    workers = tf_lamb.keras.Decentralized(
+    workers = Decentralized(
         model, "dsgd", "ring", weight_decay=0.2, exclude_from_weight_decay=["bias$"]
     )
     fit(workers, 1, x=x[:32], y=y[:32], batch_size=32)
@@ -209,7 +209,7 @@ def test_a_batch_is_dealt_in_order_and_neighbours_are_averaged():
 
 def test_a_pattern_that_matches_nothing_is_warned_of_at_the_users_line():
     options = {"weight_decay": 0.2, "exclude_from_weight_decay": ["bais"]}
-    workers = tf_lamb.keras.Decentralized(compiled(momentum=0.0), "dsgd", "ring", **options)
+    workers = Decentralized(compiled(momentum=0.0), "dsgd", "ring", **options)
     with pytest.warns(UserWarning, match="matches the pattern 'bais'") as caught:
         workers.lower(*data())
     assert caught[0].filename == __file__
@@ -219,13 +219,13 @@ def test_a_pattern_that_matches_nothing_is_warned_of_at_the_users_line():
 def test_turns_and_weights_by_worker_are_those_of_the_matrices(topology, lazy):
     """Workers far apart that do not learn: what a step does is the matrix alone."""
     model = compiled(momentum=0.0, rate=0.0)
-    workers = tf_lamb.keras.Decentralized(model, "dsgd", topology, lazy=lazy)
+    workers = Decentralized(model, "dsgd", topology, lazy=lazy)
     workers.lower(*data())
     rng = np.random.default_rng(0)
     own = [rng.normal(size=v.shape).astype("float32") for v in workers.variables]
     workers.set_weights(own)
     fit(workers, 1)  # four steps
-    found = decentralized.matrices(topology, WORKERS, lazy=lazy)
+    found = rules.matrices(topology, WORKERS, lazy=lazy)
     for before, after in zip(own, own_weights(workers), strict=True):
         for turn in range(4):
             before = np.tensordot(np.array(found[turn % len(found)]), before, 1)
@@ -234,7 +234,7 @@ def test_turns_and_weights_by_worker_are_those_of_the_matrices(topology, lazy):
 
 def test_the_distance_and_the_averaged_model():
     model = compiled(dense(0.1, normalized=True))
-    workers = tf_lamb.keras.Decentralized(model, "dmsgd", "ring")
+    workers = Decentralized(model, "dmsgd", "ring")
     logs = fit(workers, 2, validation_data=data(24, 1))
     own = own_weights(workers)
     trained = np.concatenate([w.reshape(WORKERS, -1) for w in own[:6]], axis=1).astype(float)
@@ -262,7 +262,7 @@ def test_resumed_is_uninterrupted(tmp_path):
 
     def workers():
         model = compiled(dense(0.2, normalized=True), rate=schedule(), momentum=0.5)
-        return tf_lamb.keras.Decentralized(model, topology="one_peer_exponential")
+        return Decentralized(model, topology="one_peer_exponential")
 
     backup = functools.partial(tf_lamb.keras.BackupAndRestore, tmp_path / "backup")
 
@@ -299,7 +299,7 @@ def save_weights(workers, folder):
 
 def test_what_is_saved_is_the_averaged_model(tmp_path):
     model = compiled(dense(normalized=True))
-    workers = tf_lamb.keras.Decentralized(model, topology="symmetric_exponential")
+    workers = Decentralized(model, topology="symmetric_exponential")
     best = keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", monitor="loss")
     fit(workers, 2, callbacks=[best])
     workers.save(tmp_path / "last.keras")
@@ -326,7 +326,7 @@ def test_what_fit_takes_it_takes(capsys):
     start = model.get_weights()
     x, y = data()
     targets = {"a": y[:, :1], "b": (y[:, 1] > 0).astype("int32")}
-    workers = tf_lamb.keras.Decentralized(model, "dmsgd", "full")
+    workers = Decentralized(model, "dmsgd", "full")
     rates = keras.callbacks.LearningRateScheduler(lambda epoch: 0.02 / (1 + epoch))
     weights = np.linspace(0, 2, len(x))
     options = {
@@ -372,7 +372,7 @@ def test_half_precision_variables_and_a_subclass_that_data_builds():
             return self.dense(x)
 
     model = compiled(Own(), metrics=[])
-    logs = fit(tf_lamb.keras.Decentralized(model), 3, validation_data=data(24, 1))
+    logs = fit(Decentralized(model), 3, validation_data=data(24, 1))
     assert logs["loss"][-1] < logs["loss"][0]
     assert {v.dtype for v in model.weights} == {"bfloat16"}
 
@@ -382,7 +382,7 @@ def test_some_of_the_devices(workers):
     import jax
 
     chosen = jax.devices()[-workers:]
-    trainer = tf_lamb.keras.Decentralized(compiled(), devices=chosen)
+    trainer = Decentralized(compiled(), devices=chosen)
     fit(trainer, 1, x=data(60)[0], y=data(60)[1], batch_size=12)
     assert trainer.variables[0].shape == (workers, 6, 16)
     assert trainer.variables[0].value.sharding.device_set == set(chosen)
@@ -390,9 +390,9 @@ def test_some_of_the_devices(workers):
 
 def test_a_rate_of_0_trains_by_what_needs_no_division_and_a_schedule_may_end_at_0():
     keras.utils.set_random_seed(0)
-    tf_lamb.keras.Decentralized(compiled(rate=0.0), "dmsgd")
+    Decentralized(compiled(rate=0.0), "dmsgd")
     ends = keras.optimizers.schedules.PolynomialDecay(0.1, 4, end_learning_rate=0.0)
-    workers = tf_lamb.keras.Decentralized(compiled(rate=ends))
+    workers = Decentralized(compiled(rate=ends))
     fit(workers, 1)
     before = own_weights(workers)
     fit(workers, 1)

@@ -6,13 +6,13 @@ import pytest
 from support.decentralized import compiled, data, dense, fit
 from support.frontends import BACKEND, on_jax
 
-import tf_lamb.keras
+from tf_lamb_extras.decentralized import Decentralized
 
 
 @pytest.mark.skipif(BACKEND == "jax", reason="about other backends")
 def test_another_backend_is_one_error():
     with pytest.raises(ValueError, match=f"runs on '{BACKEND}'.* set KERAS_BACKEND=jax"):
-        tf_lamb.keras.Decentralized(compiled())
+        Decentralized(compiled())
 
 
 class Custom(keras.Sequential):
@@ -78,7 +78,7 @@ def test_what_cannot_train_is_one_error(case):
     make, options, message = BAD[case]
     try:
         with pytest.raises((ValueError, TypeError), match=message):
-            tf_lamb.keras.Decentralized(make(), **options)
+            Decentralized(make(), **options)
     finally:
         keras.distribution.set_distribution(None)
 
@@ -90,7 +90,7 @@ def test_what_cannot_train_is_one_error(case):
     ids=["Adam", "SGD", "loss"],
 )
 def test_another_compile_is_one_error(make):
-    workers = tf_lamb.keras.Decentralized(compiled())
+    workers = Decentralized(compiled())
     with pytest.raises(ValueError, match="cannot change them. Compile the model so"):
         workers.compile(*make())
     workers.compile(workers.optimizer)
@@ -100,7 +100,7 @@ def test_another_compile_is_one_error(make):
 @on_jax
 def test_a_batch_that_workers_do_not_divide_is_one_error_before_the_first_step():
     x, y = data(60)
-    workers = tf_lamb.keras.Decentralized(compiled())
+    workers = Decentralized(compiled())
     with pytest.raises(ValueError, match=r"a batch of 12 .* 8 workers: 12 = 1 x 8 \+ 4.* 8 or 16"):
         fit(workers, 1, x=x, y=y, batch_size=12)
     with pytest.raises(ValueError, match="a batch of 28 does not divide"):  # the last one
@@ -117,3 +117,17 @@ def test_a_batch_that_workers_do_not_divide_is_one_error_before_the_first_step()
         workers.fit(batches(), verbose=0)
     assert workers.optimizer.iterations.numpy() == 2  # and the run goes on from there
     fit(workers, 1)
+
+
+@on_jax
+def test_one_worker_has_nobody_to_average_with():
+    import jax
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
+    one = jax.devices()[:1]
+    with pytest.warns(UserWarning, match="one worker, .* nobody to average with"):
+        Decentralized(model, devices=one)
+    for devices in ([], one * 2):
+        with pytest.raises(ValueError, match="must be different devices, and one at least"):
+            Decentralized(model, devices=devices)

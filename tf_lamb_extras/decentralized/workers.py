@@ -11,8 +11,8 @@ import functools
 import keras
 from keras import ops
 
-from tf_lamb.core.decentralized import Mixing
 from tf_lamb.keras import host, replicas
+from tf_lamb_extras.decentralized.rules import Mixing
 
 AXIS = "workers"
 

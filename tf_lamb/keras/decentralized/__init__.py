@@ -1,1 +1,0 @@
-"""Training in which each worker averages with its neighbours alone."""
