@@ -9,7 +9,7 @@ from support.pages import ROOT, blocks
 
 from tf_lamb import model_garden
 from tf_lamb.model_garden import train
-from tf_lamb.model_garden.folders import yamls
+from tf_lamb.model_garden.common import yamls
 
 PAGE = ROOT / "docs" / "start" / "model_garden.md"
 COMMANDS = [

@@ -11,7 +11,7 @@ from support.clusters import mirrored
 from support.garden import tiny_resnet, trainer_of
 
 from tf_lamb.model_garden.checks.experiment import check_run
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError
 
 EXPERIMENT = "lars/resnet_imagenet_conadv"
 DEVIATION = np.array(preprocess_ops.STDDEV_RGB)

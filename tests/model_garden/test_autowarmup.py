@@ -13,7 +13,7 @@ from support.garden import build, optimizer, run, tiny, trainer_of
 from tf_lamb import model_garden
 from tf_lamb.core import autowarmup, gaussian_process
 from tf_lamb.model_garden.checks.experiment import check_run
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.running import runner
 from tf_lamb.model_garden.running.autowarmup import KEY, AutoWarmup, Schedule, schedule_of
 

@@ -15,7 +15,7 @@ from support.clusters import mirrored
 from support.frontends import uncompiled
 from support.garden import build, one_device, optimizer, run, tiny, trainer_of, weights
 
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints
 from tf_lamb.model_garden.running.runner import Runner
 

@@ -20,10 +20,10 @@ from support.garden import BATCH, build, one_device, optimizer, tiny, train, tra
 import tf_lamb.keras
 from tf_lamb.core import recipes, schedules
 from tf_lamb.model_garden.checks.experiment import check_run
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common import batches
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import parsing
 from tf_lamb.model_garden.experiments.recipes import fill_in, settings_of_recipe
-from tf_lamb.model_garden.running import batches
 from tf_lamb.model_garden.tasks import masked_lm
 
 

@@ -20,12 +20,11 @@ from support.batch_flags import Flags
 from support.garden import BATCH, EXPERIMENT, ROOT, build, restore_after, tiny
 
 from tf_lamb import model_garden
-from tf_lamb.model_garden import errors, sample_data, sample_pictures, train
+from tf_lamb.model_garden import sample_data, sample_pictures, train
 from tf_lamb.model_garden.checks.experiment import check_run
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common import batches, errors, yamls
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import named, parsing
-from tf_lamb.model_garden.folders import yamls
-from tf_lamb.model_garden.running import batches
 
 # Runs a command, and ends with a traceback if it has imported what takes seconds.
 WITHOUT_TENSORFLOW = """

@@ -15,14 +15,14 @@ pytest.importorskip("official")
 from absl import logging
 from support.garden import ROOT
 
-from tf_lamb.model_garden.running import batches
-from tf_lamb.model_garden.running.console import Console, ProgressBar
+from tf_lamb.model_garden.common import batches
+from tf_lamb.model_garden.common.console import Console, ProgressBar
 
 PROGRAM = """
 import os, signal, sys, warnings
 from absl import flags, logging
 from tf_lamb.core.messages import warn
-from tf_lamb.model_garden.running.console import Console
+from tf_lamb.model_garden.common.console import Console
 flags.FLAGS(["program", *sys.argv[1:]])
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
 

@@ -25,10 +25,10 @@ from support.garden import EXPERIMENT, assert_same_bits, build, tiny
 from tf_lamb.model_garden import report
 from tf_lamb.model_garden import train as train_command
 from tf_lamb.model_garden.checks.experiment import check_run
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.console import Console
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.running import controllers, runner
-from tf_lamb.model_garden.running.console import Console
 
 
 def contents(folder):

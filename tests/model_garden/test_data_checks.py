@@ -17,9 +17,9 @@ from tf_lamb.model_garden import train
 from tf_lamb.model_garden.checks.data import check_readable, naming_records
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.checks.records import checked, limits
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError
+from tf_lamb.model_garden.common.yamls import merged
 from tf_lamb.model_garden.folders import checkpoints
-from tf_lamb.model_garden.folders.yamls import merged
 from tf_lamb.model_garden.running.trainer import Trainer
 
 

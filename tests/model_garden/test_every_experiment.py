@@ -16,7 +16,7 @@ from support.garden import ROOT
 
 import tf_lamb.tf_keras
 from tf_lamb.model_garden.checks.experiment import check_optimizer
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import optimizers, parsing
 
 SETTINGS = {

@@ -19,8 +19,9 @@ from tf_lamb.core.goodput import plan, steps, time
 from tf_lamb.model_garden import find
 from tf_lamb.model_garden.checks import data
 from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden.common import batches
 from tf_lamb.model_garden.experiments import parsing
-from tf_lamb.model_garden.running import batches, timing
+from tf_lamb.model_garden.running import timing
 from tf_lamb.tpu import compiler, roofline
 from tf_lamb.tpu.report import Report
 

@@ -19,7 +19,7 @@ from support.garden import BATCH, assert_same_bits, build, one_device, tiny, tra
 
 from tf_lamb.core import recipes, schedules
 from tf_lamb.model_garden import train_stages
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import growing
 
 STEPS, WARM = 96, 4

@@ -12,7 +12,7 @@ from support.garden import trainer_of, weights
 
 import tf_lamb.tf_keras
 from tf_lamb.model_garden.checks.experiment import check_run
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError
 
 
 def kind(variable):

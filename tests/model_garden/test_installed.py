@@ -15,7 +15,8 @@ BUILD = "from setuptools import build_meta; print(build_meta.build_{}({!r}))"
 SOURCES = ("CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "Makefile", "README.md",
            "constraints.txt", "pyproject.toml", "setup.py")  # fmt: skip
 FOUND = """
-from tf_lamb.model_garden.folders import samples, yamls
+from tf_lamb.model_garden.common import yamls
+from tf_lamb.model_garden.folders import samples
 print(*yamls.shipped())
 print(yamls.found("bert_small_cpu.yaml"))
 print(samples.command("lamb/bert_pretraining", "bert_small_cpu.yaml", "data"))

@@ -41,7 +41,7 @@ import tf_lamb.tf_keras
 from tf_lamb import model_garden
 from tf_lamb.api.variables import step_of
 from tf_lamb.model_garden.checks.experiment import check_run
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import optimizers, parsing
 from tf_lamb.model_garden.folders import checkpoints
 from tf_lamb.model_garden.tasks import masked_lm

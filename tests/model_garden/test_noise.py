@@ -20,7 +20,7 @@ from support.garden import (
 
 import tf_lamb.tf_keras
 from tf_lamb.core import noise
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.running import actions, runner
 
 MICRO_BATCHES = 4

@@ -19,7 +19,7 @@ import tf_lamb.tf_keras
 from tf_lamb import model_garden
 from tf_lamb.model_garden.checks import experiment as experiment_checks
 from tf_lamb.model_garden.checks.experiment import check_optimizer
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import optimizers, recipes
 
 KEYS = {

@@ -21,10 +21,10 @@ from tf_lamb.model_garden.checks.experiment import (
     check_runtime,
 )
 from tf_lamb.model_garden.checks.rates import check_rate
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common import yamls
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import parsing
 from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
-from tf_lamb.model_garden.folders import yamls
 
 STOCK = {
     "type": "polynomial",

@@ -20,7 +20,7 @@ from support.on_tpu import SMALL
 
 from tf_lamb.model_garden import preflight as frontend
 from tf_lamb.model_garden.checks import step_programs
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.tpu import compiler, roofline
 
 

@@ -9,8 +9,8 @@ from official.modeling import optimization
 from official.modeling.optimization import OptimizerFactory
 
 from tf_lamb import model_garden
+from tf_lamb.model_garden.common.yamls import merged
 from tf_lamb.model_garden.experiments import decays, recipes
-from tf_lamb.model_garden.folders.yamls import merged
 
 model_garden.register()
 

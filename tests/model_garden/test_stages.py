@@ -18,7 +18,7 @@ from support.garden import BATCH, assert_same_bits, build, one_device, tiny, tra
 from tf_lamb.api.noise import MeasureNoise
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.model_garden import train_stages
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
 

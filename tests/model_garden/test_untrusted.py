@@ -12,9 +12,10 @@ from support import garden, malformed
 from support.malformed import every, refused
 
 from tf_lamb.model_garden.checks.experiment import check_run
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common import yamls
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import parsing
-from tf_lamb.model_garden.folders import model_dirs, yamls
+from tf_lamb.model_garden.folders import model_dirs
 from tf_lamb.model_garden.train_stages import Stage
 
 

@@ -11,7 +11,7 @@ from support import clusters, commands
 from support.garden import EXPERIMENT, build, tiny
 
 from tf_lamb.model_garden.checks.experiment import check_run
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.running import workers
 
 

@@ -57,7 +57,7 @@ def evaluations():
 
 def stages():
     """Every stage begins with the checkpoint that the command names."""
-    from tf_lamb.model_garden.folders import yamls
+    from tf_lamb.model_garden.common import yamls
 
     yamls.without = lambda settings, path: settings
 
@@ -81,7 +81,7 @@ def twice():
     """Of two equal keys of a YAML the last holds."""
     import yaml
 
-    from tf_lamb.model_garden.folders import yamls
+    from tf_lamb.model_garden.common import yamls
 
     yamls._Loader.compose_mapping_node = yaml.SafeLoader.compose_mapping_node
 

@@ -9,7 +9,7 @@ Nothing is registered by importing it. One call does so:
 `--gin_params='import tf_lamb.model_garden.registered'`.
 """
 
-from tf_lamb.model_garden.errors import require
+from tf_lamb.model_garden.common.errors import require
 
 
 def register(replace_stock: bool = False) -> None:

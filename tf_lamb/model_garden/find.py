@@ -34,9 +34,9 @@ from tf_lamb.api import plots
 from tf_lamb.core import messages
 from tf_lamb.core.goodput import plan, steps, time
 from tf_lamb.model_garden import preflight, report, train
-from tf_lamb.model_garden.errors import UserError, begin, check_new_file, named, one_line
-from tf_lamb.model_garden.folders import yamls
-from tf_lamb.model_garden.running.console import Console
+from tf_lamb.model_garden.common import yamls
+from tf_lamb.model_garden.common.console import Console
+from tf_lamb.model_garden.common.errors import UserError, begin, check_new_file, named, one_line
 from tf_lamb.tpu import compiler, roofline
 from tf_lamb.tpu.answers import asked
 
@@ -173,9 +173,9 @@ def ask(params, args, say=print) -> plan.Answer:
         UserError: where nothing can be planned; before any step where that can be known.
     """
     from tf_lamb.model_garden.checks import experiment
+    from tf_lamb.model_garden.common import batches
     from tf_lamb.model_garden.experiments import recipes
     from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
-    from tf_lamb.model_garden.running import batches
 
     experiment.check_runtime(params, evaluating=False)
     experiment.check_optimizer(params)
@@ -307,8 +307,8 @@ def settings_at(params, row, settings: dict) -> dict:
         settings: those of the baseline that are not the experiment's own.
     """
     from tf_lamb.model_garden.checks import experiment
+    from tf_lamb.model_garden.common import batches
     from tf_lamb.model_garden.experiments import recipes
-    from tf_lamb.model_garden.running import batches
 
     said = yamls.nested("trainer.train_steps", row.steps)
     _, filled = recipes.fill_in(recipes.TRANSFER, row.batch, params, said)

@@ -24,8 +24,8 @@ from absl import app, flags
 
 from tf_lamb.core import recipes
 from tf_lamb.model_garden import train
-from tf_lamb.model_garden.errors import UserError, begin, check_new_file, one_line
-from tf_lamb.model_garden.running.console import Console
+from tf_lamb.model_garden.common.console import Console
+from tf_lamb.model_garden.common.errors import UserError, begin, check_new_file, one_line
 from tf_lamb.tpu import compiler, roofline
 from tf_lamb.tpu.answers import asked
 from tf_lamb.tpu.cache import Cache
@@ -75,8 +75,8 @@ def prepare(params, topology: roofline.Topology, name: str, *, cache_dir="auto",
     """The report on an experiment before anything is compiled, and what compiles; see `ask`."""
     # In this order: what needs no framework, what needs no model, and the rest.
     from tf_lamb.model_garden.checks.experiment import check_optimizer, check_runtime
+    from tf_lamb.model_garden.common import batches
     from tf_lamb.model_garden.experiments.recipes import model_of
-    from tf_lamb.model_garden.running import batches
 
     try:
         device = compiler.devices(topology)[0]

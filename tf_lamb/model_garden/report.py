@@ -12,9 +12,9 @@ import shlex
 from absl import app, flags
 
 from tf_lamb.api import plots
-from tf_lamb.model_garden.errors import UserError, begin, one_line
-from tf_lamb.model_garden.folders.yamls import at
-from tf_lamb.model_garden.running.console import Console
+from tf_lamb.model_garden.common.console import Console
+from tf_lamb.model_garden.common.errors import UserError, begin, one_line
+from tf_lamb.model_garden.common.yamls import at
 
 # Tag -> the row, what an answer is, and where data.json has the commonest one and its share.
 _ACCURACIES = {

@@ -15,10 +15,10 @@ import random
 import re
 
 from tf_lamb.core import checks
-from tf_lamb.model_garden.errors import require
+from tf_lamb.model_garden.common.errors import require
 from tf_lamb.model_garden.folders import samples
 
-FILES = ("vocab.txt", "train.tfrecord", "validation.tfrecord", "data.json")
+FILES = samples.OF_TEXT
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 

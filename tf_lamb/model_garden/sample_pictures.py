@@ -16,7 +16,7 @@ import pathlib
 from tf_lamb.core import checks, messages
 from tf_lamb.model_garden.folders import samples
 
-FILES = ("train.tfrecord", "validation.tfrecord", "data.json")
+FILES = samples.OF_PICTURES
 FASHION_MNIST = "/usr/share/datasets/fashion-mnist"
 _FASHION_MNIST_FILES = {"train": "train", "validation": "t10k"}
 _CLOTHES = "T-shirt/top, Trouser, Pullover, Dress, Coat, Sandal, Shirt, Sneaker, Bag, Ankle boot"

@@ -28,9 +28,9 @@ import tempfile
 
 from absl import app, flags
 
-from tf_lamb.model_garden.errors import UserError, begin, one_line
-from tf_lamb.model_garden.folders import yamls
-from tf_lamb.model_garden.running.console import Console
+from tf_lamb.model_garden.common import yamls
+from tf_lamb.model_garden.common.console import Console
+from tf_lamb.model_garden.common.errors import UserError, begin, one_line
 
 OURS = (
     "lamb/bert_pretraining",
@@ -117,8 +117,9 @@ def run(console, params) -> None:
     from tf_lamb.model_garden import report
     from tf_lamb.model_garden.checks import data
     from tf_lamb.model_garden.checks.experiment import check_run
+    from tf_lamb.model_garden.common import batches
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
-    from tf_lamb.model_garden.running import batches, runner, workers
+    from tf_lamb.model_garden.running import runner, workers
 
     args = flags.FLAGS
     check_run(params, args.mode, args.model_dir, args.experiment, args.seed)
@@ -177,7 +178,8 @@ def run(console, params) -> None:
 
 def _told(params, args, seed: int | None, evaluated: str | None) -> dict[str, str]:
     """What all workers of a run have to be told, name -> text."""
-    from tf_lamb.model_garden.folders import checkpoints, yamls
+    from tf_lamb.model_garden.common import yamls
+    from tf_lamb.model_garden.folders import checkpoints
 
     begins = evaluated or checkpoints.readable(args.model_dir)
     told = {

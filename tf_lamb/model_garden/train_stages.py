@@ -44,9 +44,9 @@ from typing import Any
 from absl import app, flags
 
 from tf_lamb.model_garden import train
-from tf_lamb.model_garden.errors import UserError, begin, named, one_line
-from tf_lamb.model_garden.folders import yamls
-from tf_lamb.model_garden.running.console import Console
+from tf_lamb.model_garden.common import yamls
+from tf_lamb.model_garden.common.console import Console
+from tf_lamb.model_garden.common.errors import UserError, begin, named, one_line
 
 # Where a stage begins: those behind the first one where the stage before has ended.
 _BEGINS = (

@@ -14,9 +14,8 @@ from official.nlp.tasks import masked_lm, sentence_prediction
 from official.vision.configs.image_classification import ImageClassificationTask
 
 from tf_lamb.model_garden.checks import records
-from tf_lamb.model_garden.errors import UserError, named
-from tf_lamb.model_garden.folders import model_dirs
-from tf_lamb.model_garden.sample_data import FILES
+from tf_lamb.model_garden.common.errors import UserError, named
+from tf_lamb.model_garden.folders import model_dirs, samples
 from tf_lamb.model_garden.tasks.masked_lm import check_order
 
 _MOST_READ = 2**30  # bytes that are looked through for one batch
@@ -218,7 +217,7 @@ def check_readable(params) -> None:
 def _sample(params, part: str, file: str) -> str:
     """The command that writes a small data set of that name, if it is one that it writes."""
     folder, name = os.path.split(file)
-    if not isinstance(params.task, masked_lm.MaskedLMConfig) or name not in FILES:
+    if not isinstance(params.task, masked_lm.MaskedLMConfig) or name not in samples.OF_TEXT:
         return ""
     data = getattr(params.task, part)
     return (

@@ -18,10 +18,10 @@ from official.nlp.tasks.masked_lm import MaskedLMConfig
 
 from tf_lamb.model_garden.checks.data import check_data
 from tf_lamb.model_garden.checks.rates import check_numbers, check_rate, is_at_least_0
-from tf_lamb.model_garden.errors import UserError, named, unknown
+from tf_lamb.model_garden.common import batches
+from tf_lamb.model_garden.common.errors import UserError, named, unknown
 from tf_lamb.model_garden.experiments.optimizers import CLIPPINGS, OPTIMIZERS, STOCK
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
-from tf_lamb.model_garden.running import batches
 from tf_lamb.model_garden.tasks import masked_lm
 from tf_lamb.model_garden.tasks.adversarial import check_attack
 from tf_lamb.model_garden.tasks.images import check_groups

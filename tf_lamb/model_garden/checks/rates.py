@@ -10,7 +10,7 @@ import tensorflow as tf
 from official.modeling.optimization import OptimizerFactory
 
 from tf_lamb.core import gaussian_process
-from tf_lamb.model_garden.errors import UserError, named
+from tf_lamb.model_garden.common.errors import UserError, named
 from tf_lamb.model_garden.experiments.recipes import RATES
 from tf_lamb.model_garden.running.autowarmup import KEY, Schedule
 

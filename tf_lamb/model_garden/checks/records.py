@@ -14,7 +14,7 @@ from official.core import task_factory
 from official.nlp.tasks import masked_lm, sentence_prediction
 from official.vision.configs.image_classification import ImageClassificationTask
 
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError
 
 _FIRST = 100  # records of a file that are looked at before training
 

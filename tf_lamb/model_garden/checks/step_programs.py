@@ -15,7 +15,7 @@ import tf_keras
 from official.core import task_factory
 from official.modeling import performance
 
-from tf_lamb.model_garden.errors import UserError, named
+from tf_lamb.model_garden.common.errors import UserError, named
 from tf_lamb.tensorflow import namespace
 
 

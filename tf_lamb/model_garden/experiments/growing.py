@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from tf_lamb.core import recipes, schedules
-from tf_lamb.model_garden.errors import UserError, named
+from tf_lamb.model_garden.common.errors import UserError, named
 from tf_lamb.model_garden.experiments.recipes import intervals, learning_rate
 
 _SGD = ("sgd", "sgd_experimental", "tf_sgdp")

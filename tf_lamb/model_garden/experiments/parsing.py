@@ -12,12 +12,11 @@ import tensorflow as tf
 from official.core import config_definitions, exp_factory, train_utils
 from official.modeling.hyperparams import base_config, oneof, params_dict
 
-from tf_lamb.model_garden.errors import UserError, did_you_mean, named, unknown
+from tf_lamb.model_garden.common import batches, yamls
+from tf_lamb.model_garden.common.errors import UserError, did_you_mean, named, unknown
+from tf_lamb.model_garden.common.yamls import at, leaves, nested
 from tf_lamb.model_garden.experiments import recipes
 from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
-from tf_lamb.model_garden.folders import yamls
-from tf_lamb.model_garden.folders.yamls import at, leaves, nested
-from tf_lamb.model_garden.running import batches
 
 # The parts without which there is no experiment; others may be null.
 _NEEDED = (

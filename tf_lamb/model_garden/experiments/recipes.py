@@ -16,8 +16,8 @@ from typing import Any
 
 from tf_lamb.core import checks, recipes, schedules
 from tf_lamb.core.recipes.arithmetic import nearest
+from tf_lamb.model_garden.common.yamls import at
 from tf_lamb.model_garden.experiments import decays
-from tf_lamb.model_garden.folders.yamls import at
 
 _OPTIMIZERS = {"LAMB": "tf_lamb", "LARS": "tf_lars"}
 _SCHEDULES = {

@@ -16,7 +16,7 @@ from absl import logging
 from official.core import train_utils
 from official.modeling import optimization
 
-from tf_lamb.model_garden.errors import UserError, unknown
+from tf_lamb.model_garden.common.errors import UserError, unknown
 
 # seam: tf-models-official 2.20.0 and tensorflow 2.20. What Orbit and TensorFlow name their files.
 _NAMING_FILE, _PREFIX, _INDEX, _UNFINISHED = "checkpoint", "ckpt-", ".index", "_temp"

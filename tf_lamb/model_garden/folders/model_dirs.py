@@ -10,9 +10,10 @@ from typing import IO
 import tensorflow as tf
 import yaml
 
-from tf_lamb.model_garden.errors import UserError
-from tf_lamb.model_garden.folders import checkpoints, yamls
-from tf_lamb.model_garden.folders.yamls import at
+from tf_lamb.model_garden.common import yamls
+from tf_lamb.model_garden.common.errors import UserError
+from tf_lamb.model_garden.common.yamls import at
+from tf_lamb.model_garden.folders import checkpoints
 
 # Model Garden saves its params.yaml at every start. What it does not hold is here.
 RUN_FILE, EVALUATED_FILE = "tf_lamb_run.json", "tf_lamb_evaluated.json"

@@ -14,7 +14,10 @@ import tempfile
 
 from absl import app, flags, logging
 
-from tf_lamb.model_garden.running.console import Console
+from tf_lamb.model_garden.common.console import Console
+
+OF_TEXT = ("vocab.txt", "train.tfrecord", "validation.tfrecord", "data.json")
+OF_PICTURES = OF_TEXT[1:]
 
 
 def sha256(value):

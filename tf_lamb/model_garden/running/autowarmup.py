@@ -22,7 +22,7 @@ from absl import logging
 from tf_lamb.api import plots
 from tf_lamb.api.variables import step_of, unwrapped
 from tf_lamb.core import autowarmup, checks
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints
 from tf_lamb.tensorflow import namespace
 

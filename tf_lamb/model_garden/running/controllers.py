@@ -9,7 +9,7 @@ import orbit
 import tensorflow as tf
 from official.core import actions as core_actions
 
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.running import actions
 

@@ -13,11 +13,11 @@ from official.core import train_lib, train_utils
 from tf_lamb.api.callbacks.noise import shared_statistics
 from tf_lamb.api.noise import AdaScale, MeasureNoise
 from tf_lamb.api.variables import step_of, unwrapped
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.console import ProgressBar
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.running import actions, autowarmup, controllers, jumps
 from tf_lamb.model_garden.running.actions import TrustRatios
-from tf_lamb.model_garden.running.console import ProgressBar
 
 
 def measuring(optimizer):

@@ -8,7 +8,7 @@ from official.common import distribute_utils
 from official.core import task_factory, train_utils
 from official.modeling import performance
 
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError
 
 CALLS, STEPS = 3, 3  # that are timed, and the steps of each
 

@@ -16,9 +16,10 @@ from official.core import base_trainer, train_lib
 
 from tf_lamb.model_garden.checks import records
 from tf_lamb.model_garden.checks.data import no_batch
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common import batches
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import model_dirs
-from tf_lamb.model_garden.running import autowarmup, batches, runner
+from tf_lamb.model_garden.running import autowarmup, runner
 
 
 class Trainer(base_trainer.Trainer):

@@ -13,8 +13,8 @@ from official.common import distribute_utils
 from tensorflow.python.eager import context
 
 import tf_lamb.tf_keras
-from tf_lamb.model_garden.errors import UserError
-from tf_lamb.model_garden.running import batches
+from tf_lamb.model_garden.common import batches
+from tf_lamb.model_garden.common.errors import UserError
 
 PATIENCE = 300  # seconds, for a worker that has joined, until it says what it was told
 _KEY, _MOST_SHOWN = "tf_lamb/told", 5

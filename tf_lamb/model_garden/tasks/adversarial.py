@@ -13,8 +13,8 @@ from tf_lamb.api.layers.batch_norm import Flag
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import adversarial as rule
 from tf_lamb.core import checks
-from tf_lamb.model_garden.errors import UserError, named
-from tf_lamb.model_garden.running import batches
+from tf_lamb.model_garden.common import batches
+from tf_lamb.model_garden.common.errors import UserError, named
 from tf_lamb.model_garden.tasks import images
 from tf_lamb.tensorflow import namespace
 

@@ -7,8 +7,8 @@ from official.vision.configs import image_classification as configs
 from official.vision.tasks import image_classification
 
 import tf_lamb.tf_keras
-from tf_lamb.model_garden.errors import UserError
-from tf_lamb.model_garden.running import batches
+from tf_lamb.model_garden.common import batches
+from tf_lamb.model_garden.common.errors import UserError
 
 
 @dataclasses.dataclass

@@ -10,7 +10,7 @@ from official.core import base_task, task_factory
 from official.nlp.data import data_loader_factory, pretrain_dataloader
 from official.nlp.tasks import masked_lm
 
-from tf_lamb.model_garden.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
 

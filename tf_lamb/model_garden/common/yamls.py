@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from tf_lamb.model_garden.errors import UserError, did_you_mean
+from tf_lamb.model_garden.common.errors import UserError, did_you_mean
 
 _MOST_VALUES = 100_000  # that aliases may unfold to; the largest experiment has some hundreds
 _PLAIN = (str, int, float, bool, type(None))
