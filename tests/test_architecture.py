@@ -209,11 +209,10 @@ def arrows():
     return found
 
 
-# The folders of the Model Garden's room meet; its files do not.
 PLACES = {
     "files": lambda module: module,
     "rooms": lambda module: ".".join(module.split(".")[:2]),
-    "folders": lambda module: ".".join(module.split(".")[: 2 + (".model_garden" not in module)]),
+    "folders": lambda module: ".".join(module.split(".")[:3]),
 }
 
 
@@ -224,6 +223,22 @@ def test_no_circle_between(places):
         if place(here) != place(there) and here != "tf_lamb":  # which opens its rooms on demand
             graph.setdefault(place(here), set()).add(place(there))
     graphlib.TopologicalSorter(graph).prepare()  # names the circle
+
+
+# A run passes through the folders of the Model Garden in this order; what is typed comes last.
+RUN = "common", "folders", "tasks", "experiments", "checks", "running", "commands"
+
+
+def test_the_model_garden_runs_one_way():
+    def place(module):
+        _, _, inside = module.partition(".model_garden.")
+        folder, _, file = inside.partition(".")
+        return RUN.index(folder if file or folder in RUN else "commands")
+
+    garden = [arrow for arrow in arrows() if all(".model_garden" in module for module in arrow)]
+    assert_none(f"{here} imports {there}" for here, there in garden if place(here) < place(there))
+    folders = {path.name for path in ROOT.joinpath("model_garden").iterdir() if path.is_dir()}
+    assert folders - {"__pycache__"} == set(RUN[:-1])
 
 
 # -- what an import does ---------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from tf_lamb import model_garden
 from tf_lamb.core import autowarmup, gaussian_process
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
+from tf_lamb.model_garden.experiments.autowarmup import KEY, AutoWarmup, Schedule, schedule_of
 from tf_lamb.model_garden.running import runner
-from tf_lamb.model_garden.running.autowarmup import KEY, AutoWarmup, Schedule, schedule_of
 
 STEPS = 24
 

@@ -11,7 +11,8 @@ import tensorflow as tf
 from official.core import actions as core_actions
 
 import tf_lamb.tf_keras
-from tf_lamb.model_garden.running import actions, autowarmup, controllers
+from tf_lamb.model_garden.experiments import autowarmup
+from tf_lamb.model_garden.running import actions, controllers
 
 
 class Run:

@@ -11,8 +11,8 @@ from official.modeling.optimization import OptimizerFactory
 
 from tf_lamb.core import gaussian_process
 from tf_lamb.model_garden.common.errors import UserError, named
+from tf_lamb.model_garden.experiments.autowarmup import KEY, Schedule
 from tf_lamb.model_garden.experiments.recipes import RATES
-from tf_lamb.model_garden.running.autowarmup import KEY, Schedule
 
 _CONFIG = "trainer.optimizer_config"
 # Learning rate -> where its length stands, and the value that it keeps from then on.

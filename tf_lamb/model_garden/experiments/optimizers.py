@@ -20,7 +20,7 @@ import tf_lamb.tf_keras
 from tf_lamb.api.optimizers.observation import starts_to_observe
 from tf_lamb.core import checks
 from tf_lamb.model_garden.experiments import averages
-from tf_lamb.model_garden.running.autowarmup import KEY
+from tf_lamb.model_garden.experiments.autowarmup import KEY
 from tf_lamb.tf_keras import schedules
 
 

@@ -19,7 +19,7 @@ from official.modeling.optimization.configs import optimization_config
 
 from tf_lamb.core import autowarmup
 from tf_lamb.model_garden.experiments import optimizers
-from tf_lamb.model_garden.running.autowarmup import KEY, Schedule
+from tf_lamb.model_garden.experiments.autowarmup import KEY, Schedule
 from tf_lamb.tf_keras import schedules
 
 

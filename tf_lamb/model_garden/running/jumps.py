@@ -5,7 +5,7 @@ import math
 from official.modeling.optimization import OptimizerFactory
 
 from tf_lamb.model_garden.common import yamls
-from tf_lamb.model_garden.running import autowarmup
+from tf_lamb.model_garden.experiments import autowarmup
 
 _PARTS = "learning_rate", "warmup"
 

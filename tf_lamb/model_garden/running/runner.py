@@ -15,8 +15,9 @@ from tf_lamb.api.noise import AdaScale, MeasureNoise
 from tf_lamb.api.variables import step_of, unwrapped
 from tf_lamb.model_garden.common.console import ProgressBar
 from tf_lamb.model_garden.common.errors import UserError
+from tf_lamb.model_garden.experiments import autowarmup
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
-from tf_lamb.model_garden.running import actions, autowarmup, controllers, jumps
+from tf_lamb.model_garden.running import actions, controllers, jumps
 from tf_lamb.model_garden.running.actions import TrustRatios
 
 

@@ -18,8 +18,9 @@ from tf_lamb.model_garden.checks import records
 from tf_lamb.model_garden.checks.data import no_batch
 from tf_lamb.model_garden.common import batches
 from tf_lamb.model_garden.common.errors import UserError
+from tf_lamb.model_garden.experiments import autowarmup
 from tf_lamb.model_garden.folders import model_dirs
-from tf_lamb.model_garden.running import autowarmup, runner
+from tf_lamb.model_garden.running import runner
 
 
 class Trainer(base_trainer.Trainer):
