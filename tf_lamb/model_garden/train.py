@@ -15,7 +15,7 @@ The flags are those of `official.nlp.train`, and all of its experiments run here
 *   `--replace_stock` gives stock experiments with `optimizer.type: lamb` our LAMB;
 *   a run resumes from the last complete checkpoint, also under `multi_worker_mirrored`;
 *   it shows one line of progress; the output of TensorFlow and Model Garden goes to `train.log` in
-    the model folder, and with `--verbosity=1` also to the console;
+    the model folder, or with `--verbosity=1` to the console;
 *   it ends with a short report, which `python -m tf_lamb.model_garden.report` prints again.
 
 To stop a run, type Ctrl-C; to resume it, give the same command again. A missed evaluation is then
@@ -141,7 +141,7 @@ def run(console, params) -> None:
     if is_chief:
         console.keep_in(args.model_dir, "train.log" if training else "eval.log")
     else:
-        console.give_back()
+        console.give_back(show=True)
     if seed is not None:
         tf_keras.utils.set_random_seed(seed)
     if training:

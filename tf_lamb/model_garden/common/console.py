@@ -2,9 +2,6 @@
 
 TensorFlow, Model Garden and Orbit write hundreds of lines to stderr, from Python and from C++. Here
 the process's stderr is a file, and what is for the reader goes past it.
-
-Python sees to Ctrl-C and SIGTERM between two lines of Python. Where TensorFlow compiles or trains,
-the next line is minutes away; what C notes of a signal wakes up a thread at once.
 """
 
 import contextlib
@@ -15,7 +12,6 @@ import os
 import pathlib
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,56 +22,54 @@ from typing import Any
 
 from absl import logging
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-@contextlib.contextmanager
-def interrupts_handled(stop):
-    """Has a thread call `stop` when this process is interrupted, or asked to end, in the block.
-
-    A signal that is ignored, as Ctrl-C is in the background of a script, stays so; one for which
-    somebody else has a handler by then is theirs.
-    """
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    heard = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {each: signal.signal(each, _note) for each in heard}
-    noted_in = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    thread = threading.Thread(target=_wait, args=(reading, stop), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(noted_in)
-        for each, handler in before.items():
-            if signal.getsignal(each) is _note:
-                signal.signal(each, handler)
-        os.write(writing, b"\0")
-        thread.join()
-        os.close(reading)
-        os.close(writing)
-
-
-def _note(number, frame):
-    """The thread sees to it."""
-
-
-def _wait(reading, stop):
-    while number := os.read(reading, 1)[0]:
-        if signal.getsignal(number) is _note:
-            stop()
-
-
 _OURS = pathlib.Path(__file__).parents[2]
 _LAST = 20  # lines of the log that an error shows
 
 
-class Console:
-    """Has stderr go to a log, and takes what is for the reader, until its block ends.
+@contextlib.contextmanager
+def _ended_at_once(end):
+    """Calls `end` in a thread as soon as Ctrl-C or SIGTERM comes.
 
-    With --verbosity=1 all that goes to the log is shown, too. An error shows the last of it; where
-    C++ aborts, the console has Python's line of it. Ctrl-C and SIGTERM end the process with one
-    line and exit status 130, wherever it is: what is written is safe from a kill.
+    Python's own handlers wait until C++ returns: a loop of steps, minutes of compilation. A signal
+    that is ignored, as Ctrl-C is in the background of a script, stays so; one for which somebody
+    else has a handler by then is theirs.
+    """
+    both = signal.SIGINT, signal.SIGTERM
+    before = {n: signal.getsignal(n) for n in both if signal.getsignal(n) != signal.SIG_IGN}
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+
+    def wait():
+        while number := os.read(reading, 1):  # until the other end is closed
+            if signal.getsignal(number[0]) is _leave_to_the_thread:
+                end()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    noted_in = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for number in before:
+        signal.signal(number, _leave_to_the_thread)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(noted_in)
+        os.close(writing)
+        thread.join()
+        os.close(reading)
+
+
+def _leave_to_the_thread(number, frame):
+    pass
+
+
+class Console:
+    """Sends stderr to a log, and shows what is for the reader, until its block ends.
+
+    With --verbosity=1 stderr stays as it is, and there is no log. An error shows the last of the
+    log; where C++ aborts, the console has Python's line of it. Ctrl-C and SIGTERM end the process
+    with one line and exit status 130, wherever it is: what is written is safe from a kill.
 
     Attributes:
         stream: the stderr that there was.
@@ -89,88 +83,76 @@ class Console:
     bar: Any = None
     step: int | None = None
     parts = 10
-    _tee: Any = None
-    _bucket: str | None = None  # where the log goes in the end, if that is no local folder
-    _is_kept = _is_given_back = False
+    path: str | None = None
+    _is_kept = False
 
     def __init__(self):
-        self._shows_all, self.on_stop = logging.get_verbosity() >= logging.DEBUG, lambda: "Stopped."
+        self.on_stop = lambda: "Stopped."
 
     def __enter__(self):
-        sys.stderr.flush()
         with contextlib.ExitStack() as stack:
             self.stream = stack.enter_context(open(os.dup(2), "w", buffering=1, errors="replace"))
-            handle, self.path = tempfile.mkstemp(".log", "tf_lamb-")
-            os.close(handle)
-            stack.callback(self._close_log)
-            stack.callback(self._restore)
-            self._redirect()
-            # Warnings of this package are for the reader.
-            logger = logging.get_absl_logger()
-            logger.addFilter(self._logged)
-            stack.callback(logger.removeFilter, self._logged)
-            stack.enter_context(warnings.catch_warnings())
-            self._showwarning, warnings.showwarning = warnings.showwarning, self._warned
+            if logging.get_verbosity() < logging.DEBUG:
+                handle, path = tempfile.mkstemp(".log", "tf_lamb-")
+                os.close(handle)
+                sys.stderr.flush()
+                self._redirect(path)
+                stack.callback(self.give_back)
+                # Warnings of this package are for the reader.
+                logger = logging.get_absl_logger()
+                logger.addFilter(self._logged)
+                stack.callback(logger.removeFilter, self._logged)
+                stack.enter_context(warnings.catch_warnings())
+                self._showwarning, warnings.showwarning = warnings.showwarning, self._warned
             if not faulthandler.is_enabled():
                 faulthandler.enable(self.stream, all_threads=False)
                 stack.callback(faulthandler.disable)
-            stack.enter_context(interrupts_handled(self._stop))
+            stack.enter_context(_ended_at_once(self._stop))
             self._undo = stack.pop_all()
         return self
 
     def __exit__(self, kind, error, trace):
         self.close_bar()
         with self._undo:
-            # A refusal is a SystemExit by now.
-            if isinstance(error, Exception) and not self._is_given_back:
-                self._is_kept = True
-                if not self._shows_all:
-                    last = self._log().splitlines()[-_LAST:]
-                    shown = [f"The last lines of {self._bucket or self.path}:", *last]
-                    print(*shown, sep="\n", file=self.stream, flush=True)
+            if self.path and isinstance(error, Exception):  # a refusal is a SystemExit by now
+                shown = [f"The last lines of {self.path}:", *self._log().splitlines()[-_LAST:]]
+                print(*shown, sep="\n", file=self.stream, flush=True)
                 traceback.print_exception(error)  # to the log; Python prints it again
+                self._is_kept = True
 
-    def _redirect(self):
-        """Has descriptor 2, which C++ writes to as well, be the log."""
-        with open(self.path, "ab") as log:
-            if self._shows_all:
-                tee = ["tee", "-a", "-i", self.path]
-                self._tee = subprocess.Popen(tee, stdin=subprocess.PIPE, stdout=self.stream)
-            os.dup2((self._tee.stdin if self._tee else log).fileno(), 2)
-
-    def _restore(self):
-        """Has descriptor 2 be what it was; the log is complete then."""
-        sys.stderr.flush()
-        os.dup2(self.stream.fileno(), 2)
-        if self._tee:
-            self._tee.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a child of ours may hold it open
-                self._tee.wait(timeout=5)
-            self._tee = None
+    def _redirect(self, path, text=""):
+        """Makes descriptor 2, to which C++ writes as well, the end of a log, behind a text."""
+        with open(path, "a", errors="replace") as log:
+            log.write(text)
+            log.flush()
+            os.dup2(log.fileno(), 2)
+        self.path = path
 
     def keep_in(self, folder: str, name: str) -> None:
-        """The log is a file of this folder from now on, and goes on in one that is there."""
-        path = os.path.join(folder, name)
-        if "://" in folder:  # a descriptor is of local files
-            self._bucket = path
-            print(f"Full log: {self.path}, in the end to {path}", flush=True)
-            return
-        os.makedirs(folder, exist_ok=True)
-        self._restore()
-        with open(path, "a") as log:
-            log.write(self._log())
-        os.unlink(self.path)
-        self.path, self._is_kept = path, True
-        self._redirect()
-        print(f"Full log: {path}", flush=True)
+        """Keeps the log as a file of this folder, which may have one; that of a bucket stays here.
 
-    def give_back(self) -> None:
-        """Has stderr be what it was, and shows what was written meanwhile."""
-        self._restore()
-        if not self._shows_all:
-            self.stream.write(self._log())
-        self._undo.close()
-        self._is_given_back = True
+        A descriptor is of local files.
+        """
+        if self.path is None:
+            return
+        if "://" not in folder:
+            os.makedirs(folder, exist_ok=True)
+            before = self.path
+            self._redirect(os.path.join(folder, name), self._log())
+            os.unlink(before)
+        self._is_kept = True
+        print(f"Full log: {self.path}", flush=True)
+
+    def give_back(self, show: bool = False) -> None:
+        """Makes stderr what it was; shows what was written meanwhile, if asked to."""
+        if self.path is None:
+            return
+        text, path, self.path = self._log(), self.path, None
+        os.dup2(self.stream.fileno(), 2)
+        if show:
+            self.stream.write(text)
+        if not self._is_kept:
+            os.unlink(path)
 
     def say(self, text: str, file=None) -> None:
         """Prints, above the line of progress."""
@@ -189,9 +171,8 @@ class Console:
     def _stop(self):
         try:
             self.close_bar()
-            self._restore()
+            self.give_back()
             self.stream.write(f"{self.on_stop()}\n")
-            self._close_log()
         finally:
             os._exit(130)
 
@@ -199,19 +180,10 @@ class Console:
         sys.stderr.flush()
         return pathlib.Path(self.path).read_text(errors="replace")
 
-    def _close_log(self):
-        if self._bucket:
-            import tensorflow as tf
-
-            with tf.io.gfile.GFile(self._bucket, "a") as log:
-                log.write(self._log())
-        if self._bucket or not self._is_kept:
-            os.unlink(self.path)
-
     def _logged(self, record):
         is_warning = record.levelno >= logging.converter.absl_to_standard(logging.WARNING)
         is_ours = pathlib.Path(record.pathname).is_relative_to(_OURS)
-        if is_warning and is_ours and not self._shows_all:
+        if is_warning and is_ours and self.path:
             self.say(record.getMessage(), self.stream)
         return True
 
@@ -221,7 +193,7 @@ class Console:
         # because Python 3.13 begins at another one where it is not.
         stack = traceback.walk_stack(inspect.currentframe())
         names = {frame.f_globals.get("__name__") for frame, _ in stack}
-        if "tf_lamb.core.messages" in names and not self._shows_all:
+        if "tf_lamb.core.messages" in names and self.path:
             self.say(f"{category.__name__}: {message}", self.stream)
 
 
