@@ -42,7 +42,6 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
         find_batch,
         find_rate,
         fit_stages,
-        from_addons,
         layer_decay,
         migrate,
         replace_batch_normalization,
@@ -56,7 +55,7 @@ __all__ = [
     "BackupAndRestore", "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon",
     "NoiseScale", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
     "auxiliary_statistics", "core", "describe", "find_batch", "find_rate", "fit_stages",
-    "from_addons", "keras", "layer_decay", "migrate", "model_garden", "recipes",
+    "keras", "layer_decay", "migrate", "model_garden", "recipes",
     "replace_batch_normalization", "schedules", "tensorflow", "tf_keras",
 ]  # fmt: skip
 _ROOMS = {"core", "keras", "model_garden", "tensorflow", "tf_keras"}

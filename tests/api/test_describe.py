@@ -126,7 +126,7 @@ def test_the_example_runs():
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("Lamb", "LAMB"), ("Lars", "LARS"), ("Adascale", "AdaScale"), ("from_addon", "from_addons")],
+    [("Lamb", "LAMB"), ("Lars", "LARS"), ("Adascale", "AdaScale"), ("fit_stage", "fit_stages")],
 )
 @pytest.mark.once
 def test_a_name_that_is_not_there_gets_the_one_that_is(name, meant):

@@ -382,7 +382,7 @@ def test_what_cannot_be_replaced(frontend):
     refused(ValueError, "group_size must be a whole number >= 1, not -1", replace, model, -1)
     refused(ValueError, "group_size or split=True, and not both", replace, model)
     refused(ValueError, "not both: it got group_size=4", replace, model, 4, split=True)
-    refused(TypeError, "takes a model of", replace, object(), 4)
+    refused(TypeError, "is neither of Keras nor of", replace, object(), 4)
     unbuilt = host.Sequential([layers.BatchNormalization(name="n")], name="m")
     refused(ValueError, "n has no weights yet", replace, unbuilt, split=True)
     if BACKEND == "tensorflow":

@@ -141,7 +141,9 @@ def test_a_malformed_file(frontend, row, tmp_path, monkeypatch):
 def test_a_malformed_serialized_optimizer(frontend, row, tmp_path, monkeypatch):
     (config, words), (_, room) = row, FRONTENDS[frontend]
     monkeypatch.chdir(tmp_path)
-    refused(lambda: room.from_addons(config), (TypeError, ValueError, FileNotFoundError), words)
+    refused(
+        lambda: room.LAMB.from_addons(config), (TypeError, ValueError, FileNotFoundError), words
+    )
     assert not list(tmp_path.iterdir())
 
 

@@ -366,7 +366,7 @@ SOURCES = [
                          "LAMB/dense/kernel/v:0": "y"}), ValueError, r"no array of numbers"),
 ]  # fmt: skip
 
-# What `from_addons` is given, and what it says.
+# What `LAMB.from_addons` is given, and what it says.
 ADDONS = [
     (None, r"Addons>LAMB.* None"),
     ({}, r"Addons>LAMB.* \{\}"),

@@ -18,7 +18,7 @@ CASES = load.cases("tensorflow_addons")
 @every_frontend
 def test_from_addons(frontend, name):
     case = CASES[name]
-    config = FRONTENDS[frontend][1].from_addons(case["config"]).get_config()
+    config = FRONTENDS[frontend][1].LAMB.from_addons(case["config"]).get_config()
     for argument, value in case["arguments"].items():
         if argument == "learning_rate" and value == "schedule":
             assert config["learning_rate"]["config"]["values"] == problem.SCHEDULE["lamb"]
@@ -33,7 +33,7 @@ def test_from_addons_reads_both_forms_and_the_file(frontend):
     with h5py.File(ADDONS["files"]["hdf5"]) as file:
         older = json.loads(file.attrs["training_config"])["optimizer_config"]
     configs = [
-        room.from_addons(form).get_config()
+        room.LAMB.from_addons(form).get_config()
         for form in (older, ADDONS["config"], ADDONS["files"]["hdf5"])
     ]
     assert configs[0] == configs[1] == configs[2]
@@ -45,16 +45,16 @@ def test_from_addons_refuses_what_it_would_have_to_guess(frontend):
     _, room = FRONTENDS[frontend]
     garden = GARDEN["lamb_model"]["config"]
     with pytest.raises(ValueError, match="exclusion lists"):
-        room.from_addons(garden)
+        room.LAMB.from_addons(garden)
     lists = {"exclude_from_weight_decay": ["bias"], "exclude_from_layer_adaptation": None}
-    optimizer = room.from_addons(garden, **lists)
+    optimizer = room.LAMB.from_addons(garden, **lists)
     assert optimizer.get_config()["weight_decay"] == 0.01
     assert optimizer.get_config()["exclude_from_weight_decay"] == ["bias"]
     with pytest.raises(ValueError, match="'Adam'"):
-        room.from_addons({"class_name": "Adam", "config": {}})
+        room.LAMB.from_addons({"class_name": "Adam", "config": {}})
     strange = {"class_name": "Addons>LAMB", "config": {"amsgrad": True}}
     with pytest.raises(ValueError, match="'amsgrad'"):
-        room.from_addons(strange)
+        room.LAMB.from_addons(strange)
 
 
 @every_frontend
@@ -67,10 +67,10 @@ def test_an_older_addons_is_asked_for_its_lists_by_its_name(frontend):
     }  # fmt: skip
     config = {"class_name": "Addons>LAMB", "config": older}
     with pytest.raises(ValueError, match=r"Addons before 0\.16 and Model Garden.*exclusion lists"):
-        room.from_addons(config)
+        room.LAMB.from_addons(config)
     lists = {"exclude_from_weight_decay": ["bias"], "exclude_from_layer_adaptation": ["bias"]}
     by_hand = {"class_name": "Addons>LAMB", "config": {**older, **lists}}
-    for made in (room.from_addons(config, **lists), room.from_addons(by_hand)):
+    for made in (room.LAMB.from_addons(config, **lists), room.LAMB.from_addons(by_hand)):
         arguments = made.get_config()
         assert arguments["weight_decay"] == 0.02
         assert {name: arguments[name] for name in lists} == lists
@@ -80,7 +80,7 @@ def test_an_older_addons_is_asked_for_its_lists_by_its_name(frontend):
 def test_the_legacy_decay_of_the_rate_becomes_a_schedule(frontend):
     _, room = FRONTENDS[frontend]
     config = {"class_name": "Addons>LAMB", "config": {"learning_rate": 0.1, "decay": 0.5}}
-    optimizer = room.from_addons(config)
+    optimizer = room.LAMB.from_addons(config)
     rates = [float(optimizer._learning_rate(step)) for step in range(3)]
     np.testing.assert_allclose(rates, [0.1, 0.1 / 1.5, 0.1 / 2], rtol=1e-6)
 
@@ -88,7 +88,7 @@ def test_the_legacy_decay_of_the_rate_becomes_a_schedule(frontend):
 @every_frontend
 def test_a_folder_is_told_from_a_file_that_is_damaged(frontend, tmp_path):
     with pytest.raises(ValueError, match="is a folder: a SavedModel or a checkpoint has no"):
-        FRONTENDS[frontend][1].from_addons(tmp_path)
+        FRONTENDS[frontend][1].LAMB.from_addons(tmp_path)
 
 
 def test_we_register_nothing_of_others():

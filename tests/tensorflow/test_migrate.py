@@ -79,7 +79,7 @@ def test_a_model_without_its_code_comes_from_the_file(frontend):
     host, room = FRONTENDS[frontend]
     file = str(ADDONS["files"]["hdf5"])
     model = host.models.load_model(file, compile=False)
-    optimizer = room.from_addons(file, jit_compile=False)
+    optimizer = room.LAMB.from_addons(file, jit_compile=False)
     assert len(room.migrate(file, optimizer, model).matched) == 7
     go_on(optimizer, model, ADDONS)
 
@@ -306,12 +306,9 @@ def test_a_report_reads_as_a_letter():
         assert line in text
 
 
-@pytest.mark.parametrize("name", ["migrate", "from_addons"])
-def test_both_frontends_say_it_alike(name):
-    one, other = (getattr(room, name) for _, room in FRONTENDS.values())
-    assert inspect.signature(one) == inspect.signature(other)
+@pytest.mark.parametrize("function", [tf_lamb.migrate, tf_lamb.LAMB.from_addons])
+def test_its_example_runs(function):
     parser = doctest.DocTestParser()
-    for function in (one, other):
-        test = parser.get_doctest(inspect.getdoc(function), {}, name, None, 0)
-        result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test)
-        assert result.attempted and not result.failed
+    test = parser.get_doctest(inspect.getdoc(function), {}, function.__name__, None, 0)
+    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test)
+    assert result.attempted and not result.failed

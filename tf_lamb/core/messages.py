@@ -40,22 +40,6 @@ def require_installed(room: str, *packages: str, extra: str) -> None:
         raise _lack(room, lacking, extra)
 
 
-def require_keras(model: object, ours: str, function: str) -> None:
-    """Raises for a model of the other Keras.
-
-    Args:
-        model: of any class.
-        ours: the package of the Keras whose `function` was called.
-    """
-    bases = {base.__module__.partition(".")[0] for base in type(model).__mro__}
-    if ours not in bases and (theirs := bases & {"keras", "tf_keras"}):
-        (name,) = theirs
-        raise TypeError(
-            f"The model is of {name}, and this is the {function} of {ours}: call "
-            f"tf_lamb.{name}.{function}."
-        )
-
-
 @contextlib.contextmanager
 def needed(room: str, extra: str, before: str = "") -> Iterator[None]:
     """Imports inside it say the same of what they lack; `before` is a way out to try first."""

@@ -11,8 +11,13 @@ with needed(
     import keras as _keras  # noqa: F401
 
 from tf_lamb.api.describe import describe
+from tf_lamb.api.find.batch import find_batch
+from tf_lamb.api.find.rate import find_rate
 from tf_lamb.api.layer_decay import layer_decay
-from tf_lamb.api.layers.batch_norm import auxiliary_statistics
+from tf_lamb.api.layers.batch_norm import auxiliary_statistics, replace_batch_normalization
+from tf_lamb.api.migration.migrate import migrate
+from tf_lamb.api.stages.fit import fit_stages
+from tf_lamb.keras import frontend as frontend
 from tf_lamb.keras import schedules
 from tf_lamb.keras.adversarial.model import ConcurrentAdversarial as ConcurrentAdversarial
 from tf_lamb.keras.callbacks import (
@@ -24,16 +29,12 @@ from tf_lamb.keras.callbacks import (
     TrustRatios,
 )
 from tf_lamb.keras.family import LAMB, LANS, LARS, SGDP, SOAP, AdamP, AdaScale, MeasureNoise, Muon
-from tf_lamb.keras.find import find_batch, find_rate
 from tf_lamb.keras.layers import (
     GhostBatchNormalization,
     SplitBatchNormalization,
-    replace_batch_normalization,
 )
-from tf_lamb.keras.migration import from_addons, migrate
 from tf_lamb.keras.preflight.preflight import preflight as preflight
 from tf_lamb.keras.replicas import per_replica as per_replica
-from tf_lamb.keras.stages import fit_stages
 
 # What both Kerases have; `ConcurrentAdversarial`, `per_replica` and `preflight`
 # are of this one alone.
@@ -41,6 +42,6 @@ __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup",
     "BackupAndRestore", "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon",
     "NoiseScale", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
-    "auxiliary_statistics", "describe", "find_batch", "find_rate", "fit_stages", "from_addons",
+    "auxiliary_statistics", "describe", "find_batch", "find_rate", "fit_stages",
     "layer_decay", "migrate", "replace_batch_normalization", "schedules",
 ]  # fmt: skip

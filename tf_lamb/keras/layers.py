@@ -4,7 +4,6 @@ import keras
 from keras import ops
 
 from tf_lamb.api import layers
-from tf_lamb.api.layers.batch_norm import make_replace_batch_normalization
 
 
 class _BatchNormalization(keras.layers.BatchNormalization):
@@ -46,8 +45,3 @@ class GhostBatchNormalization(layers.GhostBatchNormalization, _BatchNormalizatio
 
 @keras.saving.register_keras_serializable(package="tf_lamb")
 class SplitBatchNormalization(layers.SplitBatchNormalization, _BatchNormalization): ...
-
-
-replace_batch_normalization = make_replace_batch_normalization(
-    keras.layers.BatchNormalization, GhostBatchNormalization, SplitBatchNormalization
-)

@@ -6,8 +6,13 @@ with needed("tf_lamb.tf_keras", "tf-keras"):
     import tf_keras as _tf_keras  # noqa: F401
 
 from tf_lamb.api.describe import describe
+from tf_lamb.api.find.batch import find_batch
+from tf_lamb.api.find.rate import find_rate
 from tf_lamb.api.layer_decay import layer_decay
-from tf_lamb.api.layers.batch_norm import auxiliary_statistics
+from tf_lamb.api.layers.batch_norm import auxiliary_statistics, replace_batch_normalization
+from tf_lamb.api.migration.migrate import migrate
+from tf_lamb.api.stages.fit import fit_stages
+from tf_lamb.tf_keras import frontend as frontend
 from tf_lamb.tf_keras import schedules
 from tf_lamb.tf_keras.callbacks import (
     AutoWarmup,
@@ -28,19 +33,15 @@ from tf_lamb.tf_keras.family import (
     MeasureNoise,
     Muon,
 )
-from tf_lamb.tf_keras.find import find_batch, find_rate
 from tf_lamb.tf_keras.layers import (
     GhostBatchNormalization,
     SplitBatchNormalization,
-    replace_batch_normalization,
 )
-from tf_lamb.tf_keras.migration import from_addons, migrate
-from tf_lamb.tf_keras.stages import fit_stages
 
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup",
     "BackupAndRestore", "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon",
     "NoiseScale", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
-    "auxiliary_statistics", "describe", "find_batch", "find_rate", "fit_stages", "from_addons",
+    "auxiliary_statistics", "describe", "find_batch", "find_rate", "fit_stages",
     "layer_decay", "migrate", "replace_batch_normalization", "schedules",
 ]  # fmt: skip

@@ -4,7 +4,6 @@ import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api import layers
-from tf_lamb.api.layers.batch_norm import make_replace_batch_normalization
 from tf_lamb.tensorflow import namespace
 
 
@@ -68,8 +67,3 @@ class GhostBatchNormalization(layers.GhostBatchNormalization, _Normalization):
 @tf_keras.saving.register_keras_serializable(package="tf_lamb")
 class SplitBatchNormalization(layers.SplitBatchNormalization, _Normalization):
     call = _known(layers.SplitBatchNormalization)
-
-
-replace_batch_normalization = make_replace_batch_normalization(
-    tf_keras.layers.BatchNormalization, GhostBatchNormalization, SplitBatchNormalization
-)

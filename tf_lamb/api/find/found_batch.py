@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
-from tf_lamb.api import plots
+from tf_lamb.api import frontends, plots
 from tf_lamb.api.find import reach
 from tf_lamb.api.find.found import told_by, training
 from tf_lamb.api.find.trials import AVERAGED, accumulates
@@ -123,9 +123,9 @@ class FoundBatch:
         given = ""
         if self.optimizer.get_config()["learning_rate"] != self.learning_rate:
             given = f", baseline_learning_rate={self.learning_rate}"
-        packages = {cls.__module__.partition(".")[0] for cls in type(self.optimizer).__mro__}
+        keras = frontends.of(self.optimizer).host.__name__
         return (
-            f"found = tf_lamb.{'tf_keras' if 'tf_keras' in packages else 'keras'}.find_rate(\n"
+            f"found = tf_lamb.{keras}.find_rate(\n"
             f"    model, {self.data}, {row.batch}, epochs={self.epochs},{more}\n"
             f"    baseline_batch_size={self.answer.baseline}{given})\n"
             + training(row.batch // calls, self.epochs, self.data)

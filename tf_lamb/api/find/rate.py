@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from tf_lamb.api import frontends
 from tf_lamb.api.data import check_paired
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found import Answer, Candidate, FoundRate
@@ -24,7 +25,6 @@ from tf_lamb.api.find.trials import (
 )
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks, search
-from tf_lamb.core.messages import require_keras
 from tf_lamb.core.recipes.arithmetic import fit_steps
 
 # Where the search begins for an optimizer that is not the model's: the middle of what was tuned.
@@ -34,163 +34,151 @@ STARTS = {
 }  # fmt: skip
 
 
-def make_find_rate(host: Any, ours: Any, schedules: Any):
-    """Makes the public function of a frontend.
+def find_rate(
+    model: Any, data: Any, batch_size: int, optimizers: Sequence[Any] = (), *, epochs: float,
+    examples: int | None = None, validation_data: Any = None,
+    baseline_batch_size: int | None = None, baseline_learning_rate: float | None = None,
+    warmup: float = 0.05, decay: str = "polynomial", micro_batch_size: int | None = None,
+    budget: float = 0.5, seed: int = 0, directory: str | os.PathLike | None = None,
+    verbose: bool = True,
+) -> FoundRate:  # fmt: skip
+    """Searches the learning rate for a model, its data and a batch size.
+
+    Two rungs of short runs: all candidates, then the best few at four times the length. Each
+    is a small complete run, with a warmup and a decay of its own, from the same weights over
+    the same data, and is judged on held-out examples. The best rate falls with the length of
+    training, about as steps^-0.3: the short runs are made at that much higher rates.
+
+        rate = middle of the rates that cannot be told from the best
+
+    If the baseline's rate, scaled by the square root, is among these, it is kept. Before it is
+    given up, it is trained once more, in another order of the data. Weights, optimizer,
+    averages and seeds of the model are as before afterwards, also after an interruption.
+    Momenta and everything but the rate are held fixed. Short runs begin with the weights that
+    the model has: build it anew for a search. Layers that draw from Keras's global generator or
+    one of the backend, as Dropout without a seed does on torch and in tf_keras, go on from
+    where it is.
 
     Args:
-        host: The package of the Keras.
-        ours: The module of this package's optimizers for it.
-        schedules: Its module of schedules.
+        model: A compiled model. Its loss is what is compared.
+        data: Arrays `(x, y)` or `(x, y, sample_weight)`, or an array x alone; a
+            `tf.data.Dataset` of batches, a `PyDataset`, or a list of batches. It is read once
+            for each run.
+        batch_size: Examples of an update of the run that the rate is for.
+        optimizers: Names such as "LAMB", "Muon" or "AdamW", of this package or of Keras, in any
+            case; or optimizers, of which the settings are used, and the rate is not. At most
+            one of a class. Defaults to (): the model's own.
+        epochs: Epochs of the run that the rate is for.
+        examples: Examples of an epoch, at which endless data end. Defaults to None: counted, if
+            the data says how many batches it has.
+        validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`,
+            which then may not be shuffled anew for each pass.
+        baseline_batch_size: The batch at which the model's optimizer was tuned. It is then a
+            candidate, with its rate times the square root of the ratio. Defaults to None.
+        baseline_learning_rate: The rate that was tuned there. Defaults to None: the model's
+            optimizer's.
+        warmup: Fraction of a run with a linear warmup. Defaults to 0.05.
+        decay: "polynomial", linear to 0 (the default), or "constant".
+        micro_batch_size: Examples of a call, where a batch does not fit: gradients are
+            accumulated. Defaults to None: the batch.
+        budget: The most that the search may cost, as a fraction of the real run's examples.
+            Defaults to 0.5. Evaluations come on top.
+        seed: Seed of the order of the data. Defaults to 0.
+        directory: A folder in which the search is saved, and from which it goes on after a
+            kill. Defaults to None.
+        verbose: Whether to print the cost and a progress bar. Defaults to True.
+
+    Returns:
+        A `FoundRate`: print it, and compile with its `optimizer()`.
+
+    Raises:
+        TypeError: for data that can be read only once, and for sparse or ragged data.
+        ValueError: for a model that is not compiled, fewer examples than a batch, a loss that
+            is not finite from the start, or that no training moves, a budget that is too small,
+            or a `directory` that holds a different search.
+
+    Example:
+
+    >>> import numpy as np, keras, tf_lamb.keras
+    >>> x = np.random.default_rng(0).normal(size=(2048, 8)).astype("float32")
+    >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    >>> model.compile(optimizer="sgd", loss="mse")
+    >>> found = tf_lamb.keras.find_rate(
+    ...     model, (x, x[:, :1]), 64, epochs=20, verbose=False)
+    >>> 0.01 < found.learning_rate < 2
+    True
+
+    References:
+        - Jamieson and Talwalkar, https://arxiv.org/abs/1502.07943, with two rungs
+        - Bjorck et al., https://arxiv.org/abs/2409.19913, the rate over the length of training
     """
-
-    def find_rate(
-        model: Any, data: Any, batch_size: int, optimizers: Sequence[Any] = (), *, epochs: float,
-        examples: int | None = None, validation_data: Any = None,
-        baseline_batch_size: int | None = None, baseline_learning_rate: float | None = None,
-        warmup: float = 0.05, decay: str = "polynomial", micro_batch_size: int | None = None,
-        budget: float = 0.5, seed: int = 0, directory: str | os.PathLike | None = None,
-        verbose: bool = True,
-    ) -> FoundRate:  # fmt: skip
-        """Searches the learning rate for a model, its data and a batch size.
-
-        Two rungs of short runs: all candidates, then the best few at four times the length. Each
-        is a small complete run, with a warmup and a decay of its own, from the same weights over
-        the same data, and is judged on held-out examples. The best rate falls with the length of
-        training, about as steps^-0.3: the short runs are made at that much higher rates.
-
-            rate = middle of the rates that cannot be told from the best
-
-        If the baseline's rate, scaled by the square root, is among these, it is kept. Before it is
-        given up, it is trained once more, in another order of the data. Weights, optimizer,
-        averages and seeds of the model are as before afterwards, also after an interruption.
-        Momenta and everything but the rate are held fixed. Short runs begin with the weights that
-        the model has: build it anew for a search. Layers that draw from Keras's global generator or
-        one of the backend, as Dropout without a seed does on torch and in tf_keras, go on from
-        where it is.
-
-        Args:
-            model: A compiled model. Its loss is what is compared.
-            data: Arrays `(x, y)` or `(x, y, sample_weight)`, or an array x alone; a
-                `tf.data.Dataset` of batches, a `PyDataset`, or a list of batches. It is read once
-                for each run.
-            batch_size: Examples of an update of the run that the rate is for.
-            optimizers: Names such as "LAMB", "Muon" or "AdamW", of this package or of Keras, in any
-                case; or optimizers, of which the settings are used, and the rate is not. At most
-                one of a class. Defaults to (): the model's own.
-            epochs: Epochs of the run that the rate is for.
-            examples: Examples of an epoch, at which endless data end. Defaults to None: counted, if
-                the data says how many batches it has.
-            validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`,
-                which then may not be shuffled anew for each pass.
-            baseline_batch_size: The batch at which the model's optimizer was tuned. It is then a
-                candidate, with its rate times the square root of the ratio. Defaults to None.
-            baseline_learning_rate: The rate that was tuned there. Defaults to None: the model's
-                optimizer's.
-            warmup: Fraction of a run with a linear warmup. Defaults to 0.05.
-            decay: "polynomial", linear to 0 (the default), or "constant".
-            micro_batch_size: Examples of a call, where a batch does not fit: gradients are
-                accumulated. Defaults to None: the batch.
-            budget: The most that the search may cost, as a fraction of the real run's examples.
-                Defaults to 0.5. Evaluations come on top.
-            seed: Seed of the order of the data. Defaults to 0.
-            directory: A folder in which the search is saved, and from which it goes on after a
-                kill. Defaults to None.
-            verbose: Whether to print the cost and a progress bar. Defaults to True.
-
-        Returns:
-            A `FoundRate`: print it, and compile with its `optimizer()`.
-
-        Raises:
-            TypeError: for data that can be read only once, and for sparse or ragged data.
-            ValueError: for a model that is not compiled, fewer examples than a batch, a loss that
-                is not finite from the start, or that no training moves, a budget that is too small,
-                or a `directory` that holds a different search.
-
-        Example:
-
-        >>> import numpy as np, keras, tf_lamb.keras
-        >>> x = np.random.default_rng(0).normal(size=(2048, 8)).astype("float32")
-        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
-        >>> model.compile(optimizer="sgd", loss="mse")
-        >>> found = tf_lamb.keras.find_rate(
-        ...     model, (x, x[:, :1]), 64, epochs=20, verbose=False)
-        >>> 0.01 < found.learning_rate < 2
-        True
-
-        References:
-            - Jamieson and Talwalkar, https://arxiv.org/abs/1502.07943, with two rungs
-            - Bjorck et al., https://arxiv.org/abs/2409.19913, the rate over the length of training
-        """
-        check_paired("batch_size", batch_size, "find_rate(model, (x, y), batch_size, ...)")
-        batch_size = checks.integer("batch_size", batch_size)
-        checks.number("epochs", epochs, "(0, inf)")
-        warmup = checks.number("warmup", warmup, "[0, 1)")
-        checks.number("budget", budget, "(0, inf)")
-        seed = checks.integer("seed", seed, least=0)
-        if decay not in ("polynomial", "constant"):
-            raise ValueError(f"decay must be 'polynomial' or 'constant', not {decay!r}.")
-        if micro_batch_size is not None:
-            micro_batch_size = checks.integer("micro_batch_size", micro_batch_size)
-        if baseline_batch_size is not None:
-            checks.integer("baseline_batch_size", baseline_batch_size)
-        require_keras(model, host.__name__, "find_rate")
-        check(model, batch_size, micro_batch_size)
-        read = Examples(data, validation_data, examples, devices_of(model))
-        if read.training < batch_size:
+    check_paired("batch_size", batch_size, "find_rate(model, (x, y), batch_size, ...)")
+    batch_size = checks.integer("batch_size", batch_size)
+    checks.number("epochs", epochs, "(0, inf)")
+    warmup = checks.number("warmup", warmup, "[0, 1)")
+    checks.number("budget", budget, "(0, inf)")
+    seed = checks.integer("seed", seed, least=0)
+    if decay not in ("polynomial", "constant"):
+        raise ValueError(f"decay must be 'polynomial' or 'constant', not {decay!r}.")
+    if micro_batch_size is not None:
+        micro_batch_size = checks.integer("micro_batch_size", micro_batch_size)
+    if baseline_batch_size is not None:
+        checks.integer("baseline_batch_size", baseline_batch_size)
+    frontend = frontends.of(model)
+    check(model, batch_size, micro_batch_size)
+    read = Examples(data, validation_data, examples, devices_of(model))
+    if read.training < batch_size:
+        raise ValueError(
+            f"{read.training:,} examples to train on are fewer than batch_size={batch_size:,}. "
+            f"{read.held_out:,} are held out: pass validation_data= to train on all of data."
+        )
+    ratio = None if baseline_batch_size is None else batch_size / baseline_batch_size
+    calls = batch_size // (micro_batch_size or batch_size)
+    candidates = _candidates(
+        frontend, model, optimizers, ratio, baseline_learning_rate, calls
+    )  # fmt: skip
+    total = fit_steps(epochs, read.examples, batch_size // calls) // calls
+    if total < search.SHORTEST:
+        raise ValueError(
+            f"A run of {total:,} steps is too short to be searched, {search.SHORTEST} are the "
+            "least: train it in full at half, once and twice the rate of recipes.transfer."
+        )
+    with Trials(model, read, batch_size, micro_batch_size, seed) as trials:
+        many, beside = len(candidates), trials.beside
+        lengths = search.rungs(total, many, budget, beside)
+        if lengths[0] < search.LEAST_STEPS:
             raise ValueError(
-                f"{read.training:,} examples to train on are fewer than batch_size={batch_size:,}. "
-                f"{read.held_out:,} are held out: pass validation_data= to train on all of data."
+                f"budget={budget:g} is too small for a run of {total:,} steps: the first runs "
+                f"would have {lengths[0]} steps, and {search.LEAST_STEPS} are the least. Pass "
+                f"budget={search.least_budget(total, many, beside)}, or take recipes.transfer."
             )
-        ratio = None if baseline_batch_size is None else batch_size / baseline_batch_size
-        calls = batch_size // (micro_batch_size or batch_size)
-        candidates = _candidates(
-            host, ours, model, optimizers, ratio, baseline_learning_rate, calls
-        )  # fmt: skip
-        total = fit_steps(epochs, read.examples, batch_size // calls) // calls
-        if total < search.SHORTEST:
-            raise ValueError(
-                f"A run of {total:,} steps is too short to be searched, {search.SHORTEST} are the "
-                "least: train it in full at half, once and twice the rate of recipes.transfer."
-            )
-        with Trials(model, read, batch_size, micro_batch_size, seed) as trials:
-            many, beside = len(candidates), trials.beside
-            lengths = search.rungs(total, many, budget, beside)
-            if lengths[0] < search.LEAST_STEPS:
-                raise ValueError(
-                    f"budget={budget:g} is too small for a run of {total:,} steps: the first runs "
-                    f"would have {lengths[0]} steps, and {search.LEAST_STEPS} are the least. Pass "
-                    f"budget={search.least_budget(total, many, beside)}, or take recipes.transfer."
-                )
-            what = {
-                "batch_size": batch_size, "steps": total, "rungs": list(lengths), "seed": seed,
-                "warmup": warmup, "decay": decay, "micro_batch_size": micro_batch_size,
-                "candidates": [[each.name, each.start] for each in candidates],
-            }  # fmt: skip
-            for each in candidates:
-                what |= settings(each.make(1.0))
-            saved = Saved(directory, read, what)
-            saved.begin(trials)
-            run = _Run(trials, saved, total, warmup, decay)
-            trials.check_loss()
-            most = search.most_steps(lengths, many, beside)
-            if verbose:
-                print(
-                    f"find_rate: runs of {lengths[0]:,} and {lengths[1]:,} steps, at most "
-                    f"{most / total:.2f} times the {total:,} steps of the real run; "
-                    f"{read.held_out:,} examples are held out"
-                )
-                run.bar = Progress(model, most, "step")
-            made = _search(run, candidates, lengths)
-        of_run = {
-            "batch_size": batch_size, "train_steps": total, "warmup_steps": round(warmup * total),
-            "epochs": epochs, "examples": read.examples, "decay": decay, "schedules": schedules,
-            "calls": calls, "data": read.written,
-            "wrapped": functools.partial(scaled_as, model.optimizer),
+        what = {
+            "batch_size": batch_size, "steps": total, "rungs": list(lengths), "seed": seed,
+            "warmup": warmup, "decay": decay, "micro_batch_size": micro_batch_size,
+            "candidates": [[each.name, each.start] for each in candidates],
         }  # fmt: skip
-        return _answer(candidates, lengths, made, beside, **of_run)
-
-    find_rate.__qualname__ = "find_rate"  # as errors of missing arguments show it
-    return find_rate
+        for each in candidates:
+            what |= settings(each.make(1.0))
+        saved = Saved(directory, read, what)
+        saved.begin(trials)
+        run = _Run(trials, saved, total, warmup, decay)
+        trials.check_loss()
+        most = search.most_steps(lengths, many, beside)
+        if verbose:
+            print(
+                f"find_rate: runs of {lengths[0]:,} and {lengths[1]:,} steps, at most "
+                f"{most / total:.2f} times the {total:,} steps of the real run; "
+                f"{read.held_out:,} examples are held out"
+            )
+            run.bar = Progress(model, most, "step")
+        made = _search(run, candidates, lengths)
+    of_run = {
+        "batch_size": batch_size, "train_steps": total, "warmup_steps": round(warmup * total),
+        "epochs": epochs, "examples": read.examples, "decay": decay,
+        "schedules": frontend.schedules, "calls": calls, "data": read.written,
+        "wrapped": functools.partial(scaled_as, model.optimizer),
+    }  # fmt: skip
+    return _answer(candidates, lengths, made, beside, **of_run)
 
 
 class _Run:
@@ -300,7 +288,7 @@ def _answer(candidates, lengths, made, beside, train_steps, **of_run) -> FoundRa
     )  # fmt: skip
 
 
-def _candidates(host, ours, model, optimizers, batch_ratio, baseline_rate, calls):
+def _candidates(frontend, model, optimizers, batch_ratio, baseline_rate, calls):
     """The optimizers to try: those that are named, and the model's own."""
     own = unwrapped(model.optimizer)
     is_one = isinstance(optimizers, str) or hasattr(optimizers, "get_config")
@@ -308,7 +296,7 @@ def _candidates(host, ours, model, optimizers, batch_ratio, baseline_rate, calls
     wanted: dict[Any, Any] = {}  # a class that was named, or an optimizer -> an optimizer
     for each in optimizers:
         if isinstance(each, str):
-            optimizer = _named(host, ours, own, each)
+            optimizer = _named(frontend, own, each)
             wanted.setdefault(own if optimizer is own else type(optimizer), optimizer)
         else:
             check_optimizer(each)
@@ -335,8 +323,8 @@ def _candidates(host, ours, model, optimizers, batch_ratio, baseline_rate, calls
         if calls > 1 and not accumulates(optimizer):
             raise ValueError(
                 f"micro_batch_size asks for {calls} micro-batches an update, and {name} of "
-                f"{host.__name__} does not accumulate gradients: take an optimizer of tf_lamb, or "
-                "leave it out."
+                f"{frontend.host.__name__} does not accumulate gradients: take an optimizer of "
+                "tf_lamb, or leave it out."
             )
         # Schedules of Keras's optimizers count micro-batches, ours updates.
         counted = 1 if hasattr(optimizer, "rule") else calls
@@ -348,9 +336,10 @@ def _candidates(host, ours, model, optimizers, batch_ratio, baseline_rate, calls
     return list(found.values())
 
 
-def _named(host, ours, own, name):
+def _named(frontend, own, name):
     """The model's optimizer if it has this name, else one as its class makes it; in any case."""
-    known = [*vars(ours).items(), *vars(host.optimizers).items()]
+    host = frontend.host
+    known = [*vars(frontend.optimizers).items(), *vars(host.optimizers).items()]
     classes = [(each, kind) for each, kind in known if isinstance(kind, type)]
     makers: list[tuple[str, Any]] = [(type(own).__name__, lambda: own), *classes]
     try:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from time import perf_counter as clock
 from typing import Any
 
+from tf_lamb.api import frontends
 from tf_lamb.api.data import mapped
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.variables import as_int, unwrapped, variables_of
@@ -245,7 +246,7 @@ class Trials:
 
     def _way_out(self, other: str = NO_TEST_STEP) -> str:
         """What lacks where evaluation tells no loss: a test_step, targets, or the other."""
-        host = host_of(self.model).__name__
+        host = frontends.of(self.model).host.__name__
         of = [getattr(type(self.model), name).__module__.partition(".")[0] for name in STEPS]
         if [each == host for each in of] == [False, True]:
             return NO_TEST_STEP
@@ -376,12 +377,6 @@ def normalizations(model: Any) -> list:
     return [each for each in every if hasattr(each, "moving_variance") and each.trainable]
 
 
-def host_of(model: Any) -> Any:
-    """The package of its Keras."""
-    bases = [base.__module__.partition(".")[0] for base in type(model).__mro__]
-    return sys.modules[next(name for name in bases if name in ("keras", "tf_keras"))]
-
-
 def is_watched() -> bool:
     """Whether what is printed comes to a terminal or a notebook, and not into a file."""
     return sys.stdout.isatty() or "ipykernel" in sys.modules
@@ -398,7 +393,7 @@ class Progress:
 
     def __init__(self, model: Any, most: int, unit: str):
         verbose = 1 if is_watched() else 2
-        self._bar = host_of(model).utils.Progbar(most, verbose=verbose, unit_name=unit)
+        self._bar = frontends.of(model).host.utils.Progbar(most, verbose=verbose, unit_name=unit)
         self._done = 0
 
     def show(self, done: int) -> None:
@@ -417,7 +412,7 @@ class Progress:
 
 def devices_of(model: Any) -> int:
     """How many devices share a call, by `keras.distribution`."""
-    known = getattr(host_of(model), "distribution", None)  # tf_keras has none
+    known = getattr(frontends.of(model).host, "distribution", None)  # tf_keras has none
     if not known or (distribution := known.distribution()) is None:
         return 1
     mesh = distribution.device_mesh

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tf_lamb.api import frontends
 from tf_lamb.core import batch_norm as normalization
 from tf_lamb.core import checks
 
@@ -262,77 +263,69 @@ Model = TypeVar("Model")
 _COMPILED = ("train_function", "train_tf_function", "test_function", "predict_function")
 
 
-def make_replace_batch_normalization(host: Any, ghost: Any, split_: Any):
-    """Makes `replace_batch_normalization` for the layers of one Keras."""
+def replace_batch_normalization(
+    model: Model, group_size: int | None = None, *, split: bool = False
+) -> Model:
+    """Replaces every `BatchNormalization` of a model by a ghost or split one, in place.
 
-    def replace_batch_normalization(
-        model: Model, group_size: int | None = None, *, split: bool = False
-    ) -> Model:
-        """Replaces every `BatchNormalization` of a model by a ghost or split one, in place.
+    The model keeps its variables and weights. The replacement reaches layers inside other
+    layers and subclassed models. Evaluation does not change by a bit, and checkpoints and
+    optimizers stay valid. Subclasses of `BatchNormalization` from other packages do not change.
+    If the argument is the outermost model, its compiled functions are compiled again at the
+    next step. If you build a subclassed model again from its code or config, replace again.
 
-        The model keeps its variables and weights. The replacement reaches layers inside other
-        layers and subclassed models. Evaluation does not change by a bit, and checkpoints and
-        optimizers stay valid. Subclasses of `BatchNormalization` from other packages do not change.
-        If the argument is the outermost model, its compiled functions are compiled again at the
-        next step. If you build a subclassed model again from its code or config, replace again.
+    Args:
+        model: A model, or a layer that contains layers.
+        group_size: Examples of one group of `GhostBatchNormalization`.
+        split: True makes `SplitBatchNormalization` layers instead; their auxiliary weights
+            start as copies. The model must be built, under its strategy's scope if it has one,
+            and its optimizer must not be built.
 
-        Args:
-            model: A model, or a layer that contains layers.
-            group_size: Examples of one group of `GhostBatchNormalization`.
-            split: True makes `SplitBatchNormalization` layers instead; their auxiliary weights
-                start as copies. The model must be built, under its strategy's scope if it has one,
-                and its optimizer must not be built.
+    Returns:
+        The model.
 
-        Returns:
-            The model.
+    Raises:
+        ValueError, TypeError: for a model without batch normalization, or with one that is
+            synchronized or renormalizes; for both or neither of the two arguments. Then nothing
+            has changed.
 
-        Raises:
-            ValueError, TypeError: for a model without batch normalization, or with one that is
-                synchronized or renormalizes; for both or neither of the two arguments. Then nothing
-                has changed.
+    Example:
 
-        Example:
-
-        >>> import numpy as np, tensorflow as tf, tf_lamb
-        >>> layers = [tf.keras.layers.Dense(2), tf.keras.layers.BatchNormalization()]
-        >>> model = tf.keras.Sequential([tf.keras.Input((4,)), *layers])
-        >>> _ = tf_lamb.replace_batch_normalization(model, group_size=8)
-        >>> type(model.layers[1]).__name__, model.layers[1].group_size
-        ('GhostBatchNormalization', 8)
-        """
-        checks.flag("split", split)
-        if split == (group_size is not None):
-            raise ValueError(
-                "replace_batch_normalization takes a group_size or split=True, and not both: it "
-                f"got group_size={group_size!r} and split={split}. Try group_size=128."
-            )
-        cls = split_ if split else ghost
-        settings = {} if split else {"group_size": checks.integer("group_size", group_size)}
-        found = _found(model, host, cls)
-        new = [layer for layer in found if type(layer) is host]
-        if split and new:
-            _check_unbuilt(model, new)
-        for layer in found:
-            layer.__class__ = cls
-            for name, value in settings.items():
-                setattr(layer, name, value)
-        if split:
-            for layer in new:
-                layer._add_late()
-        _forget_compiled(model)
-        return model
-
-    return replace_batch_normalization
+    >>> import numpy as np, tensorflow as tf, tf_lamb
+    >>> layers = [tf.keras.layers.Dense(2), tf.keras.layers.BatchNormalization()]
+    >>> model = tf.keras.Sequential([tf.keras.Input((4,)), *layers])
+    >>> _ = tf_lamb.replace_batch_normalization(model, group_size=8)
+    >>> type(model.layers[1]).__name__, model.layers[1].group_size
+    ('GhostBatchNormalization', 8)
+    """
+    checks.flag("split", split)
+    if split == (group_size is not None):
+        raise ValueError(
+            "replace_batch_normalization takes a group_size or split=True, and not both: it "
+            f"got group_size={group_size!r} and split={split}. Try group_size=128."
+        )
+    frontend = frontends.of(model)
+    host, ours = frontend.host.layers.BatchNormalization, frontend.layers
+    cls = ours.SplitBatchNormalization if split else ours.GhostBatchNormalization
+    settings = {} if split else {"group_size": checks.integer("group_size", group_size)}
+    found = _found(model, host, cls)
+    new = [layer for layer in found if type(layer) is host]
+    if split and new:
+        _check_unbuilt(model, new)
+    for layer in found:
+        layer.__class__ = cls
+        for name, value in settings.items():
+            setattr(layer, name, value)
+    if split:
+        for layer in new:
+            layer._add_late()
+    _forget_compiled(model)
+    return model
 
 
 def _found(model, host, cls):
     """The layers to replace, all of which can be."""
     # seam: Keras 3.15.1, tf_keras 2.20.1. No public walk reaches layers inside of layers in both.
-    if not hasattr(model, "_flatten_layers"):
-        raise TypeError(
-            f"replace_batch_normalization takes a model of {host.__module__.split('.')[0]}, not "
-            f"{model!r:.80}."
-        )
     # A layer may be held twice.
     layers = {id(layer): layer for layer in model._flatten_layers()}.values()
     found = [layer for layer in layers if type(layer) in (host, cls)]

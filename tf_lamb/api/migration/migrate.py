@@ -1,11 +1,12 @@
 """The framework-independent half of migration: state and configs of other optimizers."""
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from tf_lamb.api.migration import peers
+from tf_lamb.api import frontends
 from tf_lamb.api.migration.source import Report, Source, prepare
 from tf_lamb.api.noise.adascale import AdaScale
 from tf_lamb.api.noise.measured import MeasureNoise
@@ -13,134 +14,95 @@ from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import names_of, step_of, unwrapped
 
-Optimizer = TypeVar("Optimizer")
 
+def migrate(
+    source: Any, optimizer: Any, model: Any, *, weights: bool = False,
+    rename: Mapping[str, str] | None = None, fresh: Iterable[str] = (),
+) -> Report:  # fmt: skip
+    """Continues the state of another optimizer: its moments, its step, and all that it keeps.
 
-def make_migrate_functions(
-    own: Any, lamb: Callable[..., Optimizer], elsewhere: str, read: Callable[[Any], Source],
-    checkpoints: Callable[[], Any], deserialize: Callable[[dict], Any],
-):  # fmt: skip
-    """Makes the public functions of a frontend, `migrate` and `from_addons`.
+    The function reads and checks everything before it changes anything. If something does not
+    fit, one error names the variable and what to do, and nothing has changed.
 
     Args:
-        own: the class of its optimizers.
-        lamb: its `LAMB`.
-        elsewhere: the error for an optimizer of the other frontend.
-        read: the `Source` that an optimizer of the host is; raises for what is none.
-        checkpoints: loads what reads files.
-        deserialize: makes a schedule of the host.
+        source: The source of the state: the path of a `tf.train.Checkpoint` (its prefix, or its
+            folder), of a SavedModel or of an HDF5 file, written with LAMB of TensorFlow Addons,
+            or LAMB or LARS of Model Garden; of Model Garden such an optimizer itself;
+            a `keras.optimizers.Lamb` or `Muon`; or an optimizer of this package, of
+            either Keras.
+        optimizer: An optimizer of this package, for example `tf_lamb.LAMB(...)`. If needed, it is
+            built for the model's trainable variables. It keeps its own arguments.
+        model: The model that the optimizer trains, with its variables built.
+        weights: Whether to set the model's weights from the file. Defaults to False: the
+            weights do not change.
+        rename: Dict from the path of a variable to its name in the source, if the names differ
+            by more than the name of the model. Defaults to None.
+        fresh: Paths of variables that the source never updated; their state starts at zero.
+            Defaults to none.
+
+    Returns:
+        A report; print it. It lists the matched and unmatched variables, what has no place in
+        the new optimizer, the changes of behaviour, and the arguments that would avoid them.
+
+    Raises:
+        ValueError: if the source is damaged, has no slots, or belongs to another model or
+            family.
+        FileNotFoundError: if the path does not exist.
+        TypeError: for another kind of source or optimizer.
+
+    Example:
+
+    >>> import tensorflow as tf, tf_lamb
+    >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+    >>> old, new = tf_lamb.LARS(0.1, momentum=0.9), tf_lamb.LARS(0.1, momentum=0.8)
+    >>> old.build(model.trainable_variables)
+    >>> print(tf_lamb.migrate(old, new, model))
+    LARS continues tf_lamb.keras.LARS after step 0...
     """
-
-    def migrate(
-        source: Any, optimizer: Any, model: Any, *, weights: bool = False,
-        rename: Mapping[str, str] | None = None, fresh: Iterable[str] = (),
-    ) -> Report:  # fmt: skip
-        """Continues the state of another optimizer: its moments, its step, and all that it keeps.
-
-        The function reads and checks everything before it changes anything. If something does not
-        fit, one error names the variable and what to do, and nothing has changed.
-
-        Args:
-            source: The source of the state: the path of a `tf.train.Checkpoint` (its prefix, or its
-                folder), of a SavedModel or of an HDF5 file, written with LAMB of TensorFlow Addons,
-                or LAMB or LARS of Model Garden; in tf_keras such a legacy optimizer itself, in
-                Keras 3 a `keras.optimizers.Lamb` or `Muon`; or an optimizer of this package, of
-                either Keras.
-            optimizer: An optimizer of this Keras, for example `tf_lamb.LAMB(...)`. If needed, it is
-                built for the model's trainable variables. It keeps its own arguments.
-            model: The model that the optimizer trains, with its variables built.
-            weights: Whether to set the model's weights from the file. Defaults to False: the
-                weights do not change.
-            rename: Dict from the path of a variable to its name in the source, if the names differ
-                by more than the name of the model. Defaults to None.
-            fresh: Paths of variables that the source never updated; their state starts at zero.
-                Defaults to none.
-
-        Returns:
-            A report; print it. It lists the matched and unmatched variables, what has no place in
-            the new optimizer, the changes of behaviour, and the arguments that would avoid them.
-
-        Raises:
-            ValueError: if the source is damaged, has no slots, or belongs to another model or
-                family.
-            FileNotFoundError: if the path does not exist.
-            TypeError: for another kind of source or optimizer.
-
-        Example:
-
-        >>> import tensorflow as tf, tf_lamb
-        >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
-        >>> old, new = tf_lamb.LARS(0.1, momentum=0.9), tf_lamb.LARS(0.1, momentum=0.8)
-        >>> old.build(model.trainable_variables)
-        >>> print(tf_lamb.migrate(old, new, model))
-        LARS continues tf_lamb.keras.LARS after step 0...
-        """
-        frontend, measuring = own.__module__.rpartition(".")[0], unwrapped(optimizer, MeasureNoise)
-        optimizer = unwrapped(measuring)
-        if not isinstance(optimizer, own):
-            raise TypeError(
-                f"{frontend}.migrate continues with an optimizer of {frontend}, not with a "
-                f"{type(optimizer).__module__}.{type(optimizer).__name__}. {elsewhere}"
-            )
-        if isinstance(source, (str, os.PathLike)):
-            paths = names_of(model.trainable_variables)
-            found = checkpoints().read(source, paths, weights)
-        else:
-            inner = unwrapped(source)
-            found = _of_ours(source, inner) if isinstance(inner, Layerwise) else read(inner)
-        around = _arguments_around(measuring)
-        kept = found.within(around)
-        report, states, values = prepare(
-            kept, optimizer, model, weights=weights, rename=rename, fresh=fresh, around=around
+    measuring = unwrapped(optimizer, MeasureNoise)
+    optimizer = unwrapped(measuring)
+    if not isinstance(optimizer, Layerwise):
+        raise TypeError(
+            "migrate continues with an optimizer of tf_lamb, not with a "
+            f"{type(optimizer).__module__}.{type(optimizer).__name__}."
         )
-        if around:
-            measuring.build(model.trainable_variables)
-        left = optimizer.continue_from(model, kept.step, states, values, dict(kept.scalars))
-        if around:
-            measuring.continue_from(dict(kept.measured))
-        return dataclasses.replace(report, left_behind=found.left_behind(left, around))
+    frontend, of_model = frontends.of(optimizer), frontends.of(model)
+    if frontend is not of_model:
+        raise TypeError(
+            f"The optimizer is of {frontend.host.__name__}, and the model of "
+            f"{of_model.host.__name__}: take the optimizer of tf_lamb.{of_model.host.__name__}."
+        )
+    inner = unwrapped(source)
+    if isinstance(source, (str, os.PathLike)):
+        paths = names_of(model.trainable_variables)
+        found = frontend.checkpoints().read(source, paths, weights)
+    elif isinstance(inner, Layerwise):
+        found = _of_ours(source, inner)
+    else:
+        found = _of_another(inner)
+    around = _arguments_around(measuring)
+    kept = found.within(around)
+    report, states, values = prepare(
+        kept, optimizer, model, weights=weights, rename=rename, fresh=fresh, around=around
+    )
+    if around:
+        measuring.build(model.trainable_variables)
+    left = optimizer.continue_from(model, kept.step, states, values, dict(kept.scalars))
+    if around:
+        measuring.continue_from(dict(kept.measured))
+    return dataclasses.replace(report, left_behind=found.left_behind(left, around))
 
-    def from_addons(config: Mapping[str, Any] | str | os.PathLike, **arguments: Any) -> Optimizer:
-        """Makes our LAMB from a serialized `Addons>LAMB`.
 
-        It reads both forms. TensorFlow Addons saves all arguments from 0.16 on. Before, it dropped
-        the exclusion lists and called `weight_decay` `weight_decay_rate`; so does Model Garden,
-        under the same name. This package does not register the name: to load such a model, call
-        this function.
-
-        Args:
-            config: The result of `serialize`, `{"class_name": "Addons>LAMB", "config": {...}}` or
-                the newer form with "registered_name"; or the path of an HDF5 file with it.
-            **arguments: Arguments of `LAMB` that replace or extend those of the config.
-
-        Returns:
-            A `LAMB` of this Keras.
-
-        Raises:
-            ValueError: for another class; for an argument that LAMB does not have; for a config
-                with `weight_decay_rate` without both exclusion lists as arguments.
-
-        Example:
-
-        >>> import tf_lamb
-        >>> config = {"class_name": "Addons>LAMB", "config": {"weight_decay": 0.01}}
-        >>> optimizer = tf_lamb.from_addons(config, learning_rate=1e-3)
-        """
-        is_path = isinstance(config, (str, os.PathLike))
-        source_config: Any = checkpoints().optimizer_config(config) if is_path else config
-        arguments = peers.addons_arguments(source_config, arguments)
-        if isinstance(rate := arguments.get("learning_rate"), dict):
-            try:
-                arguments["learning_rate"] = deserialize(rate)
-            except (TypeError, ValueError, LookupError, AttributeError, ImportError) as error:
-                reason = str(error).partition("\n")[0]
-                raise ValueError(
-                    f"The learning_rate {rate!r} is no schedule that can be read: {reason} Pass "
-                    "another as learning_rate=."
-                ) from error
-        return lamb(**arguments)
-
-    return migrate, from_addons
+def _of_another(source) -> Source:
+    """The source that an optimizer of another package is."""
+    with contextlib.suppress(TypeError):
+        if found := frontends.of(source).state_of(source):
+            return found
+    raise TypeError(
+        "source must be the path of a checkpoint or of an HDF5 file, a keras.optimizers.Lamb or "
+        "Muon, a legacy LAMB or LARS of Model Garden, or an optimizer of tf_lamb, not "
+        f"{source!r:.80}."
+    )
 
 
 def _of_ours(source, inner) -> Source:

@@ -6,11 +6,12 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from tf_lamb.api.optimizers import named
+from tf_lamb.api.optimizers.addons import EXCLUSIONS, HAS, WORDS, plain
 from tf_lamb.core.patterns import exact
 
 # Their word -> ours.
 _WORDS = {
-    "weight_decay_rate": "weight_decay", "eeta": "trust_coefficient", "adam_beta_1": "beta_1",
+    **WORDS, "eeta": "trust_coefficient", "adam_beta_1": "beta_1",
     "adam_beta_2": "beta_2", "adam_lr_ratio": "fallback_lr_scale",
     "ns_steps": "newton_schulz_steps",
 }  # fmt: skip
@@ -18,7 +19,6 @@ SHARED = (
     "learning_rate", "beta_1", "beta_2", "epsilon", "momentum", "nesterov", "weight_decay",
     "clipnorm", "clipvalue", "global_clipnorm",
 )  # fmt: skip
-_EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 # No part of what is computed; whether there are averages is told by itself.
 _NO_PART = ("name", "jit_compile", "shard_update", "use_ema")
 _OF_AVERAGES = ("ema_momentum", "ema_overwrite_frequency")
@@ -49,7 +49,7 @@ class Peer:
     def arguments(self, source_config: Mapping[str, Any]) -> dict[str, Any]:
         """The peer's arguments under our names."""
         words = {_WORDS.get(name, name): value for name, value in source_config.items()}
-        result = {name: _plain(words[name]) for name in self.has if name in words}
+        result = {name: plain(words[name]) for name in self.has if name in words}
         if "classic_momentum" in source_config:
             result.update(_FORMS["inside" if source_config["classic_momentum"] else "outside"])
         return {**result, **self.fixed}
@@ -60,19 +60,16 @@ class Peer:
 
 
 _MOMENTS = {"m": "m", "v": "v"}
-_LAMB = tuple(n for n in SHARED if n not in ("momentum", "nesterov")) + _EXCLUSIONS
 _LARS = (
     "learning_rate", "momentum", "weight_decay", "trust_coefficient", "nesterov", "momentum_form",
-    "clipnorm", "clipvalue", "global_clipnorm", *_EXCLUSIONS,
+    "clipnorm", "clipvalue", "global_clipnorm", *EXCLUSIONS,
 )  # fmt: skip
-ADDONS_LAMB = Peer("TensorFlow Addons LAMB", "LAMB", _MOMENTS, _LAMB)
+ADDONS_LAMB = Peer("TensorFlow Addons LAMB", "LAMB", _MOMENTS, HAS)
 # One class under one name, without its exclusion lists in the config: nothing tells them apart.
-OLDER_LAMB = Peer(
-    "LAMB of Model Garden or of TensorFlow Addons before 0.16", "LAMB", _MOMENTS, _LAMB
-)
+OLDER_LAMB = Peer("LAMB of Model Garden or of TensorFlow Addons before 0.16", "LAMB", _MOMENTS, HAS)
 GARDEN_LARS = Peer("Model Garden LARS", "LARS", {"momentum": "v"}, _LARS)
 KERAS_LAMB = Peer(
-    "keras.optimizers.Lamb", "LAMB", {"momentum": "m", "velocity": "v"}, _LAMB[:-1],
+    "keras.optimizers.Lamb", "LAMB", {"momentum": "m", "velocity": "v"}, HAS[:-1],
     {"weight_decay_mode": "decoupled", "exclude_from_layer_adaptation": []},
 )  # fmt: skip
 
@@ -136,60 +133,6 @@ def step_of(counter) -> int:
     raise ValueError(f"The step counter is {shown:.100}, no number of steps. Nothing was changed.")
 
 
-def addons_arguments(config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Our arguments from a serialized `Addons>LAMB`; a schedule stays serialized.
-
-    Raises:
-        ValueError: where it is another class, holds an argument that we do not have, or is of
-            Addons before 0.16 or Model Garden, which drop the exclusion lists, and they are not
-            given.
-    """
-    given_ = config if isinstance(config, Mapping) else {}
-    name = given_.get("registered_name") or given_.get("class_name")
-    source_config = given_.get("config")
-    if name != "Addons>LAMB" or not isinstance(source_config, Mapping):
-        raise ValueError(
-            "from_addons takes a serialized optimizer such as {'class_name': 'Addons>LAMB', "
-            f"'config': {{...}}}}, or an HDF5 file with one, not {config!r}."
-        )
-    peer = OLDER_LAMB if "weight_decay_rate" in source_config else ADDONS_LAMB
-    rest = {"name", "decay", "is_legacy_optimizer"}
-    if strange := sorted(k for k in source_config if _WORDS.get(k, k) not in {*peer.has, *rest}):
-        raise ValueError(
-            f"The config holds {strange[0]!r}, which LAMB does not have. Leave it out."
-        )
-    if peer is OLDER_LAMB and not set(_EXCLUSIONS) <= {*source_config, *given}:
-        raise ValueError(
-            "TensorFlow Addons before 0.16 and Model Garden, whose configs have weight_decay_rate, "
-            "do not serialize their exclusion lists. Pass both, as they were in training: "
-            "exclude_from_weight_decay=['layer_norm', 'bias'] and "
-            "exclude_from_layer_adaptation=None, for instance; None where there was none."
-        )
-    arguments = {
-        **peer.arguments(source_config),
-        "name": source_config.get("name", "LAMB"),
-        **given,
-    }
-    # Addons takes an empty list for none given.
-    if "exclude_from_layer_adaptation" not in given:
-        adapted = arguments.get("exclude_from_layer_adaptation")
-        arguments["exclude_from_layer_adaptation"] = adapted or None
-    if source_config.get("decay") and "learning_rate" not in given:
-        arguments["learning_rate"] = _decayed(arguments["learning_rate"], source_config["decay"])
-    return arguments
-
-
-def _decayed(rate, decay):
-    """The legacy interface divides its rate by 1 + decay step."""
-    if isinstance(rate, Mapping):
-        raise ValueError(
-            f"The config has a schedule and decay={decay:g} besides. Write both as one schedule, "
-            "and pass it as learning_rate=."
-        )
-    config = {"initial_learning_rate": rate, "decay_steps": 1, "decay_rate": _plain(decay)}
-    return {"class_name": "InverseTimeDecay", "config": config}
-
-
 def same_momentum(origin: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]):
     """A peer's arguments; the form of momentum that a checkpoint leaves open is taken from ours."""
     form = ours.get("momentum_form")
@@ -227,7 +170,7 @@ def changes(theirs, ours, defaults, unsaid) -> dict[str, tuple[Any, Any]]:
 def _effect(name, value, arguments):
     if name == "exclude_from_layer_adaptation" and value is None:
         value = arguments.get("exclude_from_weight_decay")
-    if name in _EXCLUSIONS:
+    if name in EXCLUSIONS:
         return sorted(value or ())
     if name in _DICTS:
         return value or None
@@ -267,11 +210,6 @@ def shown(value) -> str:
         return repr(value)
     kind = bare.pop("class_name")
     return f"{kind}({', '.join(f'{k}={shown(v)}' for k, v in bare.items())})"
-
-
-def _plain(value):
-    """0.9 for 0.8999999761581421: the legacy interface keeps its arguments in float32."""
-    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def adascale_changes(there, here) -> dict[str, tuple[Any, Any]]:

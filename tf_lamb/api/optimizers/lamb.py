@@ -1,6 +1,11 @@
 """The framework-independent half of LAMB: its signature, docstring and rule."""
 
-from tf_lamb.api.optimizers import settings
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from tf_lamb.api import frontends
+from tf_lamb.api.optimizers import addons, settings
 from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core import rules
@@ -99,3 +104,34 @@ class LAMB(Layerwise):
         name: str | None = "LAMB",
     ):
         super().__init__(**settings.constructor_arguments(locals()))
+
+    @classmethod
+    def from_addons(
+        cls, config: Mapping[str, Any] | str | os.PathLike, **arguments: Any
+    ) -> Any:  # fmt: skip
+        """Makes our LAMB from a serialized `Addons>LAMB`.
+
+        It reads both forms. TensorFlow Addons saves all arguments from 0.16 on. Before, it dropped
+        the exclusion lists and called `weight_decay` `weight_decay_rate`; so does Model Garden,
+        under the same name. This package does not register the name: to load such a model, call
+        this function.
+
+        Args:
+            config: The result of `serialize`, `{"class_name": "Addons>LAMB", "config": {...}}` or
+                the newer form with "registered_name"; or the path of an HDF5 file with it.
+            **arguments: Arguments of `LAMB` that replace or extend those of the config.
+
+        Raises:
+            ValueError: for another class; for an argument that LAMB does not have; for a config
+                with `weight_decay_rate` without both exclusion lists as arguments.
+
+        Example:
+
+        >>> import tf_lamb
+        >>> config = {"class_name": "Addons>LAMB", "config": {"weight_decay": 0.01}}
+        >>> optimizer = tf_lamb.LAMB.from_addons(config, learning_rate=1e-3)
+        """
+        frontend = frontends.of(cls)
+        if isinstance(config, (str, os.PathLike)):
+            config = frontend.checkpoints().optimizer_config(config)
+        return cls(**addons.arguments(config, arguments, frontend.host))

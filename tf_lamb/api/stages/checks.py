@@ -7,7 +7,7 @@ from typing import Any
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import step_of, unwrapped, waiting_in
 from tf_lamb.core.epochs import Epochs, Stage
-from tf_lamb.core.messages import require_keras, warn
+from tf_lamb.core.messages import warn
 
 SET_RATES = {"AutoWarmup", "LearningRateScheduler", "ReduceLROnPlateau"}
 NEAR = 1e-5  # of two rates that are the same in float32
@@ -75,9 +75,8 @@ def _accumulated(optimizer) -> Mapping[int, int]:
     return {0: 1}
 
 
-def check_model(model: Any, ours: str) -> None:
-    """Raises for a model that cannot be trained so by `fit_stages` of a Keras, `ours`."""
-    require_keras(model, ours, "fit_stages")
+def check_model(model: Any) -> None:
+    """Raises for a model that `fit_stages` cannot train."""
     if getattr(model, "optimizer", None) is None:
         raise ValueError(
             "The model is not compiled: call model.compile(optimizer=..., loss=...) first, with a "

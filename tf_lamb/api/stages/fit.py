@@ -1,144 +1,127 @@
 """A training whose batch grows: `fit_stages`."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tf_lamb.api import frontends
 from tf_lamb.api.data import Arrays, check_paired, source
 from tf_lamb.api.stages import checks
-from tf_lamb.api.stages.whole_run import WholeRun, averaged_at_the_end
+from tf_lamb.api.stages.whole_run import averaged_at_the_end, whole_run
 from tf_lamb.core.checks import integer
 from tf_lamb.core.epochs import Epochs
 from tf_lamb.core.recipes import schedule
 
 
-def make_fit_stages(
-    host: Any, schedules: Any, devices: Callable[[Any], int],
-    fed: Callable[[Any, Iterator, Any], Any],
-):  # fmt: skip
-    """Makes the public function of a frontend.
+def fit_stages(
+    model: Any, data: Any, recipe: Any, *, epochs: int | None = None,
+    validation_data: Any = None, callbacks: Sequence[Any] | None = None,
+    verbose: str | int = "auto", examples: int | None = None, seed: int = 0,
+) -> Any:  # fmt: skip
+    """Trains a compiled model with a recipe in stages, whose batch grows: `fit` for it.
+
+    The examples are one stream of passes over the data, and each update takes the next batch
+    of its stage. An epoch has as many examples as one of `fit` at the first batch: its steps
+    become fewer as the batch grows. Optimizer, schedules, callbacks, progress bar and history
+    go on through all stages. The training step is compiled once for each size of a call.
+
+    An optimizer of this package that accumulates gradients, as by
+    `gradient_accumulation_steps={0: 1, 500: 2}`, is given its micro-batches: a call has
+    batch / count examples.
+
+    It pays where the small batch leaves the machine idle, or where machines join as the batch
+    grows. By micro-batches on one machine it saves updates and all-reduces, and no seconds
+    else: a plain `fit` with the size of the micro-batch does the same.
+
+    Where `on_nonfinite`, `on_spike` or the loss scale of float16 skips a step, the data goes
+    on, but neither the schedule nor the number of micro-batches does: they count updates.
+
+    With `BackupAndRestore` among the callbacks a training that was killed goes on after its
+    last epoch, with the batches that were due: of arrays always; of other data, if they come in
+    the same order in each process, as from `Dataset.shuffle` with a seed.
 
     Args:
-        host: The package of the Keras.
-        schedules: Our module of schedules for it.
-        devices: How many devices share a call of a model; raises for several processes.
-        fed: What its `fit` is given: of a model, a generator of batches, and the first of all.
+        model: A compiled model. Its optimizer has the rate of the recipe, as by
+            `from_recipe(recipe)` or `learning_rate=recipe.schedule()`.
+        data: Arrays `(x, y)` or `(x, y, sample_weight)`, which are shuffled anew for each pass;
+            a `tf.data.Dataset` of batches, a `PyDataset`, or a list of batches, which are read
+            in their own order, by one thread, and batched anew.
+        recipe: A recipe of `tf_lamb.recipes`, such as `growing`.
+        epochs: Epochs that the recipe must make. Defaults to None: as many as it makes.
+        validation_data: As of `fit`.
+        callbacks: As of `fit`.
+        verbose: As of `fit`.
+        examples: Examples of a pass over the data. Defaults to None: counted, for which a
+            `tf.data.Dataset` is read once; one of unknown cardinality needs it.
+        seed: Seed of the order of arrays. Defaults to 0.
+
+    Returns:
+        The `History` of all epochs.
+
+    Raises:
+        TypeError: for what is no recipe, or data that can be read only once.
+        ValueError: for a model that is not compiled, a batch that shrinks or is larger than all
+            examples, an optimizer that does not go with the recipe, or a callback that sets
+            the learning rate.
+
+    Example:
+
+    >>> import numpy as np, keras, tf_lamb.keras
+    >>> from tf_lamb import recipes
+    >>> x = np.random.default_rng(0).normal(size=(1024, 8)).astype("float32")
+    >>> recipe = recipes.growing(
+    ...     recipes.sqrt_scaling(32, 32, 0.01, 0, examples=1024, epochs=8), 128)
+    >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    >>> model.compile(tf_lamb.keras.LAMB.from_recipe(recipe), "mse")
+    >>> history = tf_lamb.keras.fit_stages(model, (x, x[:, :1]), recipe, verbose=0)
+    >>> len(history.epoch), recipe.train_steps, int(model.optimizer.iterations)
+    (8, 176, 176)
+
+    References:
+        - Meterez et al., Seesaw, https://arxiv.org/abs/2510.14717
+        - Smith et al., https://arxiv.org/abs/1711.00489
     """
+    check_paired("recipe", recipe, "fit_stages(model, (x, y), recipe)")
+    frontend = frontends.of(model)
+    rate = schedule(recipe, frontend.schedules)
+    checks.check_model(model)
+    stages = checks.stages_of(recipe, model.optimizer)
+    checks.check_rates(recipe, model.optimizer, rate)
+    checks.check_devices(stages, frontend.devices(model))
+    read = source("data", data)
+    if examples is not None and not isinstance(read, Arrays):
+        plan = Epochs(stages, integer("examples", examples))
+    else:
+        plan = Epochs(stages, read.count())
+    checks.check_examples(recipe, plan, examples, epochs)
+    every = whole_run(frontend.host)(
+        callbacks, add_history=True, add_progbar=verbose != 0, model=model,
+        verbose=1 if verbose == "auto" else verbose, epochs=plan.count,
+        steps=_steps(plan.calls(0)),
+    )  # fmt: skip
+    checks.check_callbacks(every.callbacks)
 
-    class Callbacks(WholeRun, host.callbacks.CallbackList): ...
-
-    def fit_stages(
-        model: Any, data: Any, recipe: Any, *, epochs: int | None = None,
-        validation_data: Any = None, callbacks: Sequence[Any] | None = None,
-        verbose: str | int = "auto", examples: int | None = None, seed: int = 0,
-    ) -> Any:  # fmt: skip
-        """Trains a compiled model with a recipe in stages, whose batch grows: `fit` for it.
-
-        The examples are one stream of passes over the data, and each update takes the next batch
-        of its stage. An epoch has as many examples as one of `fit` at the first batch: its steps
-        become fewer as the batch grows. Optimizer, schedules, callbacks, progress bar and history
-        go on through all stages. The training step is compiled once for each size of a call.
-
-        An optimizer of this package that accumulates gradients, as by
-        `gradient_accumulation_steps={0: 1, 500: 2}`, is given its micro-batches: a call has
-        batch / count examples.
-
-        It pays where the small batch leaves the machine idle, or where machines join as the batch
-        grows. By micro-batches on one machine it saves updates and all-reduces, and no seconds
-        else: a plain `fit` with the size of the micro-batch does the same.
-
-        Where `on_nonfinite`, `on_spike` or the loss scale of float16 skips a step, the data goes
-        on, but neither the schedule nor the number of micro-batches does: they count updates.
-
-        With `BackupAndRestore` among the callbacks a training that was killed goes on after its
-        last epoch, with the batches that were due: of arrays always; of other data, if they come in
-        the same order in each process, as from `Dataset.shuffle` with a seed.
-
-        Args:
-            model: A compiled model. Its optimizer has the rate of the recipe, as by
-                `from_recipe(recipe)` or `learning_rate=recipe.schedule()`.
-            data: Arrays `(x, y)` or `(x, y, sample_weight)`, which are shuffled anew for each pass;
-                a `tf.data.Dataset` of batches, a `PyDataset`, or a list of batches, which are read
-                in their own order, by one thread, and batched anew.
-            recipe: A recipe of `tf_lamb.recipes`, such as `growing`.
-            epochs: Epochs that the recipe must make. Defaults to None: as many as it makes.
-            validation_data: As of `fit`.
-            callbacks: As of `fit`.
-            verbose: As of `fit`.
-            examples: Examples of a pass over the data. Defaults to None: counted, for which a
-                `tf.data.Dataset` is read once; one of unknown cardinality needs it.
-            seed: Seed of the order of arrays. Defaults to 0.
-
-        Returns:
-            The `History` of all epochs.
-
-        Raises:
-            TypeError: for what is no recipe, a model of the other Keras, or data that can be read
-                only once.
-            ValueError: for a model that is not compiled, a batch that shrinks or is larger than all
-                examples, an optimizer that does not go with the recipe, or a callback that sets
-                the learning rate.
-
-        Example:
-
-        >>> import numpy as np, keras, tf_lamb.keras
-        >>> from tf_lamb import recipes
-        >>> x = np.random.default_rng(0).normal(size=(1024, 8)).astype("float32")
-        >>> recipe = recipes.growing(
-        ...     recipes.sqrt_scaling(32, 32, 0.01, 0, examples=1024, epochs=8), 128)
-        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
-        >>> model.compile(tf_lamb.keras.LAMB.from_recipe(recipe), "mse")
-        >>> history = tf_lamb.keras.fit_stages(model, (x, x[:, :1]), recipe, verbose=0)
-        >>> len(history.epoch), recipe.train_steps, int(model.optimizer.iterations)
-        (8, 176, 176)
-
-        References:
-            - Meterez et al., Seesaw, https://arxiv.org/abs/2510.14717
-            - Smith et al., https://arxiv.org/abs/1711.00489
-        """
-        check_paired("recipe", recipe, "fit_stages(model, (x, y), recipe)")
-        rate = schedule(recipe, schedules)
-        checks.check_model(model, host.__name__)
-        stages = checks.stages_of(recipe, model.optimizer)
-        checks.check_rates(recipe, model.optimizer, rate)
-        checks.check_devices(stages, devices(model))
-        read = source("data", data)
-        if examples is not None and not isinstance(read, Arrays):
-            plan = Epochs(stages, integer("examples", examples))
-        else:
-            plan = Epochs(stages, read.count())
-        checks.check_examples(recipe, plan, examples, epochs)
-        every = Callbacks(
-            callbacks, add_history=True, add_progbar=verbose != 0, model=model,
-            verbose=1 if verbose == "auto" else verbose, epochs=plan.count,
-            steps=_steps(plan.calls(0)),
+    def fit(batches, steps, first, last):
+        return model.fit(
+            batches, steps_per_epoch=steps, initial_epoch=first, epochs=last, shuffle=False,
+            validation_data=validation_data, callbacks=every, verbose=0,
+            validation_batch_size=max(each.batch // each.calls for each in stages),
         )  # fmt: skip
-        checks.check_callbacks(every.callbacks)
 
-        def fit(batches, steps, first, last):
-            return model.fit(
-                batches, steps_per_epoch=steps, initial_epoch=first, epochs=last, shuffle=False,
-                validation_data=validation_data, callbacks=every, verbose=0,
-                validation_batch_size=max(each.batch // each.calls for each in stages),
-            )  # fmt: skip
-
-        with averaged_at_the_end(every):
-            # Without an epoch: builds the model, and callbacks may restore a backup.
-            (size, _), *_ = plan.calls(0)
-            first = read.stream(0, seed, plan.examples)(size)
-            history = fit(fed(model, (first for _ in itertools.count()), first), 1, 1, 1)
-            done = every.done
-            checks.check_restored(recipe, model.optimizer, done, plan.updates(done))
-            take = read.stream(plan.start(done), seed, plan.examples)
-            while not every.is_over:
-                epoch, calls = every.done, plan.calls(every.done)
-                every.begin_epoch(epoch, _steps(calls))
-                batches = fed(model, _batches(take, calls), first)
-                history = fit(batches, _steps(calls), epoch, epoch + 1)
-        return history
-
-    fit_stages.__qualname__ = "fit_stages"  # as errors of missing arguments show it
-    return fit_stages
+    with averaged_at_the_end(every):
+        # Without an epoch: builds the model, and callbacks may restore a backup.
+        (size, _), *_ = plan.calls(0)
+        first = read.stream(0, seed, plan.examples)(size)
+        history = fit(frontend.fed(model, (first for _ in itertools.count()), first), 1, 1, 1)
+        done = every.done
+        checks.check_restored(recipe, model.optimizer, done, plan.updates(done))
+        take = read.stream(plan.start(done), seed, plan.examples)
+        while not every.is_over:
+            epoch, calls = every.done, plan.calls(every.done)
+            every.begin_epoch(epoch, _steps(calls))
+            batches = frontend.fed(model, _batches(take, calls), first)
+            history = fit(batches, _steps(calls), epoch, epoch + 1)
+    return history
 
 
 def _steps(calls: Iterable[tuple[int, int]]) -> int:

@@ -58,6 +58,11 @@ class WholeRun:
         return restored
 
 
+def whole_run(host: Any) -> type:
+    """The class of a host's list of callbacks that sees several calls of `fit` as one training."""
+    return type("Callbacks", (WholeRun, host.callbacks.CallbackList), {})
+
+
 @contextlib.contextmanager
 def averaged_at_the_end(run: WholeRun):
     """Inside it, the averages of `use_ema` become the weights at the end of the run alone.

@@ -6,10 +6,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from tf_lamb.api.layers.batch_norm import replace_batch_normalization
 from tf_lamb.core.checks import integer
 from tf_lamb.keras.adversarial import checks
 from tf_lamb.keras.adversarial.step import AdversarialStep
-from tf_lamb.keras.layers import replace_batch_normalization
 
 
 @keras.saving.register_keras_serializable(package="tf_lamb")

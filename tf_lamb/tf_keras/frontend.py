@@ -1,0 +1,41 @@
+"""What the API needs of tf_keras.
+
+Seam (2.20.1): `optimizers.legacy.Optimizer.weights`, counter and slots, whose names hold their
+variable's.
+"""
+
+import tf_keras
+
+from tf_lamb.api import frontends
+from tf_lamb.api.migration import peers
+from tf_lamb.api.migration.source import Source
+from tf_lamb.api.stages.checks import replicas_of
+from tf_lamb.tensorflow import checkpoints, feeding
+from tf_lamb.tf_keras import family, layers, schedules
+
+
+def _fed(model, batches, first):
+    return feeding.dataset(batches, first)
+
+
+def _state_of(source):
+    if not isinstance(source, tf_keras.optimizers.legacy.Optimizer):
+        return None
+    name, step, slots = peers.legacy_slots({w.name: w.numpy() for w in source.weights})
+    if not slots:
+        raise ValueError(f"{source._name} has no slots before its first step: train it first.")
+    config = source.get_config()
+    peer = peers.of_legacy(
+        f"a {type(source).__name__}", name, {s for own in slots.values() for s in own}, config
+    )
+    lists = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
+    # Its config drops both, the object has them.
+    config = peers.NO_CLIPPING | config | {name: getattr(source, name) for name in lists}
+    return Source.of_peer(peer, step, slots, config)
+
+
+frontends.register(
+    frontends.Frontend(
+        tf_keras, family, layers, schedules, replicas_of, _fed, _state_of, lambda: checkpoints
+    )
+)
