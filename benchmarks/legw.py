@@ -70,9 +70,10 @@ def rates(method, batch, base, rate, examples, epochs):
     """The rate of every step."""
     steps = epochs * -(-examples // batch)
     if method in ("legw", "published", "lamb", "sqrt"):
-        rule = tf_lamb.recipes.sqrt_scaling if method == "sqrt" else tf_lamb.recipes.legw
-        warmup = 0.0 if method == "sqrt" else WARMUP
-        recipe = rule(batch, base, rate, warmup, examples, epochs, decay="constant")
+        rule, warmup = ("sqrt", 0.0) if method == "sqrt" else ("legw", WARMUP)
+        recipe = tf_lamb.recipes.scale(
+            batch, base, rate, warmup, examples, epochs, rule=rule, decay="constant"
+        )
         schedule, steps = recipe.schedule(), recipe.train_steps
         return [float(schedule(step)) for step in range(steps)]
     if method == "linear":

@@ -20,7 +20,7 @@ from tf_lamb.api.callbacks.noise import NoiseScale
 def recipe():
     """The two recipes of the page on batches."""
     legw = [
-        tf_lamb.recipes.legw(batch, 256, 2e-3, 1.0, examples=60000, epochs=40)
+        tf_lamb.recipes.scale(batch, 256, 2e-3, 1.0, examples=60000, epochs=40, rule="legw")
         for batch in (2048, 256)
     ]
     return legw[0].plot(legw[1])

@@ -85,20 +85,11 @@ if not TYPE_CHECKING:  # a type checker is to know a name that is not there
         raise AttributeError(f"module 'tf_lamb' has no attribute {name!r}{hint}")
 
 
-def _default_schedules():
-    return sys.modules[__name__].schedules
-
-
-def _plot_recipes(*recipes, **how):
-    return importlib.import_module("tf_lamb.api.plots").recipes(*recipes, **how)
-
-
-def _in_notebook(recipe):
-    return importlib.import_module("tf_lamb.api.plots").in_notebook(recipe)
-
-
-core.default_schedules, core.plot_recipes = _default_schedules, _plot_recipes
-core.in_notebook = _in_notebook
+# What a recipe of core needs of the rest of the package, loaded when it is used.
+core.provide(
+    schedules=lambda: sys.modules[__name__].schedules,  # of the Keras that `tf.keras` names
+    plots=lambda: importlib.import_module("tf_lamb.api.plots"),
+)
 
 
 def __dir__():

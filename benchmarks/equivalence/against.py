@@ -34,7 +34,7 @@ WAYS = {
     "SOAP, by `find_rate`": SEARCHED,
     "LAMB, by `transfer`": "transfer lamb",
     "LAMB, by `find_rate`": "find_rate lamb",
-    "LAMB, by `legw`": "legw lamb",
+    "LAMB, by LEGW": "legw lamb",
     "LAMB, AutoWarmup": "autowarmup lamb",
     "AdamW, unchanged": "unchanged adamw",
     "AdamW, by `transfer`": "transfer adamw",

@@ -35,7 +35,8 @@ def arm(
         recipe = plain(workload, settings, 1, horizon)
         return settings, recipes.growing(recipe, batch)
     if rule == "legw":
-        return settings, recipes.legw(batch, base, settings.rate, settings.warmup, examples, 1)
+        tuned = base, settings.rate, settings.warmup
+        return settings, recipes.scale(batch, *tuned, examples, 1, rule="legw")
     if rule != "transfer":
         raise ValueError(f"there is no arm {name!r}")
     known = {"adamw": "AdamW", "lamb": "LAMB", "muon": "Muon", "momentum": "SGD"}

@@ -742,7 +742,7 @@ def test_its_example_runs():
 def test_a_recipe_that_grows_is_trained():
     _, ours = FRONTENDS["keras"]
     recipe = recipes.growing(
-        recipes.sqrt_scaling(4, 4, 0.05, 0, examples=EXAMPLES, epochs=4), 16
+        recipes.scale(4, 4, 0.05, 0, examples=EXAMPLES, epochs=4), 16
     )  # fmt: skip
     model = model_of("keras", recipe)
     history = fit("keras", model, recipe=recipe, epochs=4)

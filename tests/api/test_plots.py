@@ -67,7 +67,7 @@ def auto_warmup():
 
 
 def recipe():
-    return recipes.legw(1024, 128, 0.1, 0.2, examples=60000, epochs=25)
+    return recipes.scale(1024, 128, 0.1, 0.2, examples=60000, epochs=25)
 
 
 FULL = [noise_scale, trust_ratios, auto_warmup, recipe]
@@ -173,7 +173,7 @@ def test_with_nothing_to_draw_yet_all_say_the_same(make):
 
 @pytest.mark.parametrize("stages", [False, True])
 def test_a_notebook_shows_the_text_of_a_recipe_and_its_plot(stages, monkeypatch):
-    recipe = recipes.sqrt_scaling(1024, 256, 1e-3, 0, examples=65536, epochs=10)
+    recipe = recipes.scale(1024, 256, 1e-3, 0, examples=65536, epochs=10)
     recipe = recipes.growing(recipe, 4096) if stages else recipe
     assert_shown(recipe)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

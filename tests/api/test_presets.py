@@ -52,7 +52,7 @@ def test_it_is_serialized_as_what_it_is_and_stands_among_patterns(frontend):
 @every_frontend
 def test_a_recipe_excludes_by_it_whatever_the_layers_are_called(frontend, recwarn):
     host, ours = FRONTENDS[frontend]
-    optimizer = ours.LAMB.from_recipe(recipes.untuned_lamb_bert(4096))
+    optimizer = ours.LAMB.from_recipe(recipes.published("untuned_lamb_bert", 4096))
     optimizer.build(model_of(host).trainable_variables)
     assert [t.adapt for t in optimizer.plan.treatments].count(True) == 2
     assert optimizer.get_config()[LISTS[0]] == ["norm_and_bias"]

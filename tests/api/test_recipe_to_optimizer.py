@@ -16,7 +16,7 @@ from tf_lamb.core.recipes import recipe as recipe_module
 
 
 def small_recipe(batch_size=16):
-    return recipes.legw(batch_size, 8, 1e-3, 0.25, 64, 3)
+    return recipes.scale(batch_size, 8, 1e-3, 0.25, 64, 3, rule="legw")
 
 
 @every_frontend
@@ -34,7 +34,7 @@ def test_a_recipe_gives_its_schedule(frontend):
 @every_frontend
 def test_a_momentum_recipe_trains_with_keras_own_sgd(frontend):
     host, ours = FRONTENDS[frontend]
-    recipe = recipes.linear_scaling(64, 32, 0.01, 1, examples=256, epochs=9)
+    recipe = recipes.scale(64, 32, 0.01, 1, examples=256, epochs=9, rule="linear")
     with pytest.raises(ValueError, match=r"keras.optimizers.SGD\(recipe.schedule\(\), momentum"):
         ours.LAMB.from_recipe(recipe)
     sgd = host.optimizers.SGD(

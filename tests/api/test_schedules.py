@@ -203,17 +203,17 @@ def test_an_optimizer_takes_it_and_keeps_it(frontend, tmp_path):
 @every_frontend
 def test_an_optimizer_comes_from_its_recipe(frontend):
     _, ours = FRONTENDS[frontend]
-    recipe = recipes.untuned_lamb_bert(32768)
+    recipe = recipes.published("untuned_lamb_bert", 32768)
     optimizer = ours.LAMB.from_recipe(recipe, epsilon=1e-5)
     config = optimizer.get_config()
     assert config["weight_decay"] == 0.01
     assert config["global_clipnorm"] == 1.0
     assert config["epsilon"] == 1e-5
     assert config["exclude_from_weight_decay"] == list(recipe.exclude_from_weight_decay)
-    exact = recipes.schedule(recipe, core).value(np, np.float64(3125))
+    exact = recipe.schedule(core).value(np, np.float64(3125))
     assert float(optimizer._learning_rate(3125)) == pytest.approx(exact)
     assert type(optimizer).from_config(config).get_config() == optimizer.get_config()
     with pytest.raises(ValueError, match=r"recipe for LAMB, not for LARS: write LAMB"):
         ours.LARS.from_recipe(recipe)
-    staged = ours.LAMB.from_recipe(recipes.bert_mixed_batch())
+    staged = ours.LAMB.from_recipe(recipes.published("bert_mixed_batch"))
     assert float(staged._learning_rate(7037)) == 0.0  # stage 2 warms up again

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("error")]
 
 
 def base(epochs=40, batch=64, warmup=0.0, **given):
-    made = recipes.sqrt_scaling(batch, batch, 0.01, warmup, examples=64000, epochs=epochs)
+    made = recipes.scale(batch, batch, 0.01, warmup, examples=64000, epochs=epochs)
     return dataclasses.replace(made, **given)
 
 
@@ -135,7 +135,7 @@ def test_accumulation_of_what_does_not_fit():
 
 
 def test_an_optimizer_takes_the_accumulation_of_a_small_beginning():
-    recipe = recipes.sqrt_scaling(64, 64, 0.01, 0.0, examples=64000, epochs=1)
+    recipe = recipes.scale(64, 64, 0.01, 0.0, examples=64000, epochs=1)
     grown = growing(recipe, 256, begin_with={25: 0.1, 32: 0.2})
     counts = grown.accumulation(8)
     assert list(counts.values()) == [5, 8, 16, 32]  # 25 takes 5, and 32 alone would take 4
@@ -183,7 +183,7 @@ def test_bad_input_is_one_sentence(given, arguments, said):
 
 def test_a_staged_recipe_cannot_grow():
     with pytest.raises(TypeError, match="one stage can grow, and this is a StagedRecipe"):
-        growing(recipes.bert_mixed_batch(), 65536)
+        growing(recipes.published("bert_mixed_batch"), 65536)
 
 
 @pytest.mark.parametrize("most", [4, 16, 64])
@@ -209,7 +209,7 @@ def test_the_noisy_quadratic_ends_at_the_same_loss(most):
 
 def test_a_stage_that_ends_with_the_warmup_rises_as_the_recipe_does():
     """The decay that follows at once is no part of it."""
-    recipe = recipes.linear_scaling(1024, 256, 0.1, 5, 65536, 15)  # decays at epoch 5, too
+    recipe = recipes.scale(1024, 256, 0.1, 5, 65536, 15, rule="linear", decay=(5, 10, 40 / 3))
     grown = growing(recipe, 8192)
     steps = np.arange(recipe.warmup_steps, dtype="float64")
     wanted, found = (each.schedule(schedules).value(np, steps) for each in (recipe, grown))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_lamb.core import recipes
+from tf_lamb.core.recipes.published import published_time
 from tf_lamb.tpu import answers, compiler, roofline
 from tf_lamb.tpu import report as preflight
 from tf_lamb.tpu.answers import largest
@@ -284,7 +284,7 @@ def test_what_was_not_compiled_is_not_claimed(largest, too_large, predicted, say
 
 
 def test_the_published_time_is_of_the_published_run():
-    assert "76.19 minutes" in recipes.published_time("BERT", 65536, 7037)
-    assert "76.19 minutes" in recipes.published_time("BERT", 32768, 1562)
-    assert recipes.published_time("ResNet-50", 65536, 7037) is None
-    assert recipes.published_time("BERT", 65536, 7038) is None
+    assert "76.19 minutes" in published_time("BERT", 65536, 7037)
+    assert "76.19 minutes" in published_time("BERT", 32768, 1562)
+    assert published_time("ResNet-50", 65536, 7037) is None
+    assert published_time("BERT", 65536, 7038) is None

@@ -5,27 +5,41 @@ import doctest
 import importlib
 import math
 import pkgutil
+import types
+import warnings
 
 import pytest
 
-from tf_lamb.core import recipes
+from tf_lamb.api.optimizers import layerwise
+from tf_lamb.core import recipes, schedules
+from tf_lamb.core.recipes.published import TABLE, published
+from tf_lamb.core.recipes.recipe import check_recipe
 
 # A batch that was shown gives no warning.
 pytestmark = pytest.mark.filterwarnings("error")
 
+
+def scale(batch_size=1024, base=128, rate=0.1, warmup=0.2, examples=60000, epochs=25, **given):
+    return recipes.scale(batch_size, base, rate, warmup, examples, epochs, **given)
+
+
+def legw(*numbers, **given):
+    return scale(*numbers, **given, rule="legw")
+
+
+def linear(*numbers, **given):
+    return scale(*numbers, **given, rule="linear")
+
+
 EVERY = {
-    "untuned_lamb_bert": lambda: recipes.untuned_lamb_bert(4096),
-    "untuned_lamb_resnet50": lambda: recipes.untuned_lamb_resnet50(4096),
-    "legw": lambda: recipes.legw(1024, 128, 0.1, 0.2, examples=60000, epochs=25),
-    "legw_resnet50_lars": lambda: recipes.legw_resnet50_lars(4096),
-    "linear_scaling": lambda: recipes.linear_scaling(4096),
+    **{name: lambda name=name: published(name, 4096) for name in TABLE},
+    "bert_mixed_batch": lambda: published("bert_mixed_batch"),
+    "nvidia_bert": lambda: published("nvidia_bert"),
+    "sqrt": scale,
+    "legw": legw,
+    "linear": lambda: linear(decay=(10, 20)),
     "transfer": lambda: recipes.transfer(4096, 256, 1e-3, examples=60000, epochs=25),
-    "sqrt_scaling": lambda: recipes.sqrt_scaling(4096, 256, 1e-3, 0, 60000, 25),
-    "growing": lambda: recipes.growing(recipes.sqrt_scaling(512, 256, 1e-3, 0, 60000, 25), 4096),
-    "mlperf_lars": lambda: recipes.mlperf_lars(4096),
-    "mlperf_lamb_bert": lambda: recipes.mlperf_lamb_bert(4096),
-    "bert_mixed_batch": recipes.bert_mixed_batch,
-    "nvidia_bert": recipes.nvidia_bert,
+    "growing": lambda: recipes.growing(scale(512, 256, 1e-3, 0), 4096),
 }
 
 
@@ -47,13 +61,13 @@ def test_norms_and_biases_are_excluded(name):
     recipe = EVERY[name]()
     for stage in getattr(recipe, "stages", (recipe,)):
         assert stage.exclude_from_layer_adaptation is None  # as for weight decay
-        if stage.model:
+        if stage.model and stage.optimizer != "SGD":
             assert stage.exclude_from_weight_decay == ("norm_and_bias",)
 
 
 def test_what_a_pattern_excludes_is_printed_as_one():
     line = "weight decay = 0.0001, but not where a name matches 'batch_normalization|_bn/'"
-    assert line in str(recipes.linear_scaling(4096))
+    assert line in str(published("linear_resnet50_sgd", 4096))
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -73,17 +87,19 @@ def test_whatever_counts_as_a_whole_number_becomes_an_int():
         def __index__(self):
             return 8192
 
-    for recipe in (recipes.untuned_lamb_bert, recipes.linear_scaling, recipes.mlperf_lars):
-        assert recipe(Whole()) == recipe(8192)
-        assert type(recipe(Whole()).batch_size) is int
+    for name in ("untuned_lamb_bert", "linear_resnet50_sgd", "mlperf_lars"):
+        assert published(name, Whole()) == published(name, 8192)
+        assert type(published(name, Whole()).batch_size) is int
 
 
 def test_a_worked_calculation():
-    assert str(recipes.untuned_lamb_bert(4096)).splitlines() == [
+    assert str(published("untuned_lamb_bert", 4096)).splitlines() == [
         "Untuned LAMB for BERT-large: LAMB at batch 4,096",
-        "  learning rate = 0.005 x sqrt(4,096 / 32,768) = 0.001768",
-        "  training = 1,000,000 steps x 512 / 4,096 = 125,000 steps",
-        "  warmup = 4,096 / 512 / 320 = 0.025 of training = 3,125 steps",
+        "  k = 4,096 / 512 = 8",
+        "  learning rate = 0.000625 x sqrt(8) = 0.001768",
+        "  training = 1 epochs x 512,000,000 / 4,096 = 125,000 steps",
+        "  warmup epochs = 0.003125 x 8 = 0.025",
+        "  warmup = 0.025 epochs x 512,000,000 / 4,096 = 3,125 steps",
         "  then polynomial, power 1, to 0 at step 125,000, counted from step 0: the rate drops as "
         "warmup ends",
         "  weight decay = 0.01, but not for norm_and_bias",
@@ -91,19 +107,22 @@ def test_a_worked_calculation():
         "  examples = 125,000 steps x 4,096 = 512,000,000",
         "  source: You et al., arXiv 1904.00962, the BERT table of untuned LAMB",
     ]
+    assert "training = 25 epochs x ceil(60,000 / 2,560) = 600 steps" in str(legw(2560))
+    assert "training = 25 epochs x 60,000 / 2,500 = 600 steps" in str(legw(2500))
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: recipes.untuned_lamb_bert(65536), "512 to 32,768.*not for 65,536"),
-        (lambda: recipes.untuned_lamb_bert(256), "512 to 32,768.*not for 256"),
-        (lambda: recipes.untuned_lamb_resnet50(65536), "512 to 32,768, not for 65,536"),
-        (lambda: recipes.legw_resnet50_lars(256), "512 to 32,768, not for 256"),
-        (lambda: recipes.legw(64, 128, 0.1, 0.2, 60000, 25), "64 is 0.5 times 128"),
-        (lambda: recipes.legw(16384, 128, 0.1, 0.1, 60000, 25), "16,384 is 128 times 128"),
-        (lambda: recipes.linear_scaling(16384), "1 to 32 times.*16,384 is 64 times 256"),
-        (lambda: recipes.sqrt_scaling(32768, 256, 1e-3, 0, 60000, 90), "32,768 is 128 times 256"),
+        (lambda: published("untuned_lamb_bert", 65536), "1 to 64 times.*65,536 is 128 times 512"),
+        (lambda: published("untuned_lamb_bert", 256), "LAMB for BERT-large was .*256 is 0.5 times"),
+        (lambda: published("legw_resnet50_lars", 256), "LEGW for ResNet-50 was shown.*256 is 0.5"),
+        (lambda: published("linear_resnet50_sgd", 16384), "1 to 32 times.*16,384 is 64 times 256"),
+        (lambda: legw(64), "64 is 0.5 times 128"),
+        (lambda: legw(16384, warmup=0.1), "16,384 is 128 times 128"),
+        (lambda: linear(8192), "Linear scaling was shown.*1 to 32 times.*8,192 is 64 times 128"),
+        (lambda: scale(32768, 256, 1e-3, 0, epochs=90), "32,768 is 128 times 256"),
+        (lambda: legw(512, 32, 1e-3, 0.36, 3996, 7), "LEGW: warmup takes 45 of 56 steps"),
     ],
 )
 def test_a_batch_that_was_not_shown_warns(call, message):
@@ -116,70 +135,58 @@ def test_a_batch_that_was_not_shown_warns(call, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: recipes.untuned_lamb_bert(0), "batch_size must be a whole number >= 1, not 0"),
-        (lambda: recipes.untuned_lamb_bert(-512), "not -512"),
-        (lambda: recipes.untuned_lamb_bert(512.0), "not 512.0"),
-        (lambda: recipes.untuned_lamb_bert(True), "not True"),
-        (lambda: recipes.untuned_lamb_bert("4K"), "not '4K'"),
         (
-            lambda: recipes.untuned_lamb_bert(2**31 - 1),
-            "1,000,000 steps x 512 / batch_size 2,147,483,647 is less than half a step",
+            lambda: published("untuned_lamb", 512),
+            "no recipe 'untuned_lamb'.*nvidia_bert",
         ),
-        (lambda: recipes.untuned_lamb_resnet50(512.5), "not 512.5"),
-        (lambda: recipes.untuned_lamb_resnet50(512, examples=0), "examples must be a whole"),
-        (lambda: recipes.untuned_lamb_resnet50(512, epochs=0), r"\(0, inf\), but it is 0"),
-        (lambda: recipes.untuned_lamb_resnet50(512, epochs=math.inf), "it is inf"),
+        (lambda: published("nvidia_bert", 65536), "batches of its own: leave out batch_size=65536"),
+        (lambda: published("mlperf_lars"), "batch_size must be a whole number >= 1, not None"),
         (
-            lambda: recipes.untuned_lamb_resnet50(32768, examples=100),
-            r"90 epochs x 100 examples / batch_size 32,768 = 0.275 steps",
+            lambda: published("untuned_lamb_bert", 0),
+            "must be a whole number >= 1, not 0",
+        ),
+        (lambda: published("untuned_lamb_bert", -512), "not -512"),
+        (lambda: published("untuned_lamb_bert", 512.0), "not 512.0"),
+        (lambda: published("mlperf_lamb_bert", True), "not True"),
+        (lambda: published("untuned_lamb_bert", "4K"), "not '4K'"),
+        (
+            lambda: published("untuned_lamb_bert", 2**31 - 1),
+            "2,147,483,647 = 0.238 steps",
         ),
         (
-            lambda: recipes.untuned_lamb_resnet50(32768, epochs=10),
-            r"warmup is longer than training, 782 > 391 steps \(.*0.3125 x 32,768 / 512 = 20",
+            lambda: published("mlperf_lars", 10000),
+            "no reference point at batch 10,000; it has 1,632, 2,048, .*67,840",
         ),
-        (lambda: recipes.legw(8192, 128, 0.1, 0.5, 60000, 25), "234 > 200 steps.*0.5 x 64 = 32"),
-        (lambda: recipes.legw(8192, 0, 0.1, 0.2, 60000, 25), "base_batch_size must be"),
-        (lambda: recipes.legw(8192, 128, 0, 0.2, 60000, 25), "base_learning_rate must be"),
-        (lambda: recipes.legw(8192, 128, 0.1, -1, 60000, 25), r"warmup epochs must be.*\[0, inf\)"),
+        (lambda: scale(examples=0), "examples must be a whole"),
+        (lambda: scale(epochs=0), r"\(0, inf\), but it is 0"),
+        (lambda: scale(epochs=math.inf), "it is inf"),
+        (lambda: scale(32768, examples=1, epochs=0.3), "0.3 epochs x 1 examples / batch_size 32,7"),
+        (lambda: legw(8192, warmup=0.5), "234 > 200 steps.*0.5 x 64 = 32"),
+        (lambda: scale(512, 256, 0.1, 5, 1281167, 4), "12,511 > 10,012 steps"),
+        (lambda: scale(8192, 0), "base_batch_size must be"),
+        (lambda: scale(8192, rate=0), "base_learning_rate must be"),
+        (lambda: scale(8192, warmup=-1), r"base_warmup_epochs must be.*\[0, inf\)"),
+        (lambda: scale(rule="cubic"), "rule must be one of 'sqrt', 'linear', 'legw', not 'cubic'"),
         (
-            lambda: recipes.legw(1024, 128, 0.1, 0.2, 60000, 25, decay="cosine"),
+            lambda: scale(decay="cosine"),
             "decay must be one of 'constant', 'multi_step', 'polynomial', not 'cosine'",
         ),
+        (lambda: scale(decay=0.5), "decay must be one of .* not 0.5"),
+        (lambda: scale(decay="multi_step"), "needs boundaries"),
         (
-            lambda: recipes.legw(1024, 128, 0.1, 0.2, 60000, 25, decay="multi_step"),
-            "needs boundaries",
-        ),
-        (
-            lambda: recipes.legw(1024, 128, 0.1, 0.2, 60000, 25, handover="jump"),
+            lambda: scale(handover="jump"),
             "handover must be one of 'continuous', 'drop', not 'jump'",
         ),
         (
-            lambda: recipes.sqrt_scaling(512, 256, 0.1, 5, examples=1281167, epochs=4),
-            "12,511 > 10,012 steps",
+            lambda: linear(warmup=5, decay=(10 / 3, 20)),
+            "decay at epoch 3.33, within its warmup of 5 epochs: warm up for 3.33 at most",
         ),
+        (lambda: scale(decay=(10, 20, 26)), r"end of training at epoch 25, not \(10, 20, 26\)"),
+        (lambda: scale(decay=[20, 10]), "epochs of decay must rise"),
         (
-            lambda: recipes.linear_scaling(8192, epochs=10),
-            "decay at epoch 3.33, within its warmup of 5 epochs: pass warmup_epochs=3.33 at most",
+            lambda: scale(512, 256, 0.1, 0, 1000, 1, decay=(1 / 3, 2 / 3, 8 / 9)),
+            "twice at one step, at steps 1, 1, 2 of 2: train longer, or pass fewer epochs of decay",
         ),
-        (lambda: recipes.linear_scaling(8192, decay_epochs=95), "end of training at epoch 90"),
-        (
-            lambda: recipes.linear_scaling(512, decay_epochs=(30, 60, 95)),
-            r"end of training at epoch 90, not \(30, 60, 95\)",
-        ),
-        (lambda: recipes.linear_scaling(512, decay_epochs=(60, 30)), "decay_epochs must rise"),
-        (
-            lambda: recipes.linear_scaling(512, 256, 0.1, 0, examples=1000, epochs=1),
-            "twice at one step, at steps 1, 1, 2 of 2: train longer, or pass fewer decay_epochs=",
-        ),
-        (
-            lambda: recipes.mlperf_lars(10000),
-            "no reference point at batch 10,000; it has 1,632, 2,048, .*67,840",
-        ),
-        (
-            lambda: recipes.mlperf_lamb_bert(32768),
-            "no reference point at batch 32,768; it has 256, 448, .*16,384",
-        ),
-        (lambda: recipes.mlperf_lars(0), "batch_size must be"),
     ],
 )
 def test_what_cannot_be_right_is_refused_with_the_arithmetic(call, message):
@@ -189,16 +196,88 @@ def test_what_cannot_be_right_is_refused_with_the_arithmetic(call, message):
 
 def test_bert_beyond_the_last_batch_with_room_for_warmup():
     with pytest.warns(UserWarning):
-        recipe = recipes.untuned_lamb_bert(163840)
+        recipe = published("untuned_lamb_bert", 163840)
     assert recipe.warmup_steps == recipe.train_steps == 3125
-    with (
-        pytest.warns(UserWarning),
-        pytest.raises(ValueError, match=r"3,125 > 3,051 steps \(.*1,000,000 steps x 512 / 167,8"),
-    ):
-        recipes.untuned_lamb_bert(167800)
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"3,125 > 3,051 steps \("):
+        published("untuned_lamb_bert", 167800)
 
 
 @pytest.mark.parametrize("module", [each.name for each in pkgutil.iter_modules(recipes.__path__)])
 def test_the_examples_run(module):
     found = doctest.testmod(importlib.import_module(f"{recipes.__name__}.{module}"))
     assert found.failed == 0
+
+
+@pytest.mark.parametrize("wrong", ["untuned_lamb_bert", 32768, None, published, ("a", "b")])
+def test_an_error_for_what_is_no_recipe_says_what_one_is(wrong):
+    with pytest.raises(TypeError) as caught:
+        check_recipe(wrong)
+    message = str(caught.value)
+    assert 'tf_lamb.recipes.published("untuned_lamb_bert", 32768)' in message
+    assert repr(wrong) in message
+    assert all(name in message for name in recipes.__all__ if name.islower())
+
+
+def test_the_way_of_a_momentum_recipe_is_named():
+    with pytest.raises(ValueError) as caught:
+        published("linear_resnet50_sgd", 8192).arguments("LAMB")
+    message = str(caught.value)
+    assert "keras.optimizers.SGD(recipe.schedule(), momentum=0.9, nesterov=True)" in message
+    assert "kernel_regularizer=keras.regularizers.L2(5e-05)" in message
+    assert "SGD.from_recipe" not in message
+
+
+def test_the_way_of_an_optimizer_of_keras_is_named():
+    of = {"examples": 60000, "epochs": 40, "optimizer": "AdamW", "beta_2": 0.9}
+    with pytest.raises(ValueError) as caught:
+        recipes.transfer(256, 256, 0.01, weight_decay=0.01, **of).arguments("LAMB")
+    road = "keras.optimizers.AdamW(recipe.schedule(), beta_2=0.9, weight_decay=0.01)"
+    assert str(caught.value).endswith(f"write {road}.")
+
+
+@pytest.mark.parametrize("wrong", ["x.png", 512])
+def test_what_is_no_recipe_is_not_drawn(wrong):
+    with pytest.raises(TypeError, match=r"plot\(ax=axes\).*savefig\('recipe.png'\)"):
+        scale().plot(wrong)
+
+
+# Schedules, and the step from which their rate is 0 for good.
+ENDS = {
+    "polynomial": (schedules._Polynomial(0.1, 50), 50),
+    "to a rate": (schedules._Polynomial(0.1, 50, 0.01), None),
+    "flat": (schedules._Polynomial(0.1, 50, power=0.0), None),
+    "cosine": (schedules._Cosine(0.1, 60), 60),
+    "constant": (schedules._Constant(0.1), None),
+    "exponential": (schedules._Exponential(0.1, 10, 0.5), None),
+    "continuous": (schedules.Warmup(20, schedules._Polynomial(0.1, 50)), 70),
+    "drop": (schedules.Warmup(20, schedules._Polynomial(0.1, 50), handover="drop"), 50),
+    "stages": (
+        schedules.Stages((100, 5), (schedules._Constant(1.0), schedules._Polynomial(0.1, 50))), 150,
+    ),
+    "a host's": (lambda step: 0.0, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_steps_at_a_rate_of_0_warn(name):
+    schedule, end = ENDS[name]
+    optimizer = types.SimpleNamespace(name="LAMB", _learning_rate=schedule, _recipe=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layerwise.warn_if_past_schedule_end(optimizer, lambda: 10 if end is None else end)
+    if end is None:
+        return
+    with pytest.warns(
+        UserWarning, match=f"LAMB: .* 0 in the last 30 of {end + 30} steps.* ends after {end}"
+    ) as caught:
+        layerwise.warn_if_past_schedule_end(optimizer, lambda: end + 30)
+    assert caught[0].filename == __file__
+
+
+def test_a_recipe_for_another_batch_is_named():
+    recipe = legw(4096)
+    optimizer = types.SimpleNamespace(
+        name="LAMB", _learning_rate=recipe.schedule(schedules), _recipe=recipe
+    )
+    with pytest.warns(UserWarning, match="46,500 of 46,875 steps.*LEGW at batch 4,096 has it"):
+        layerwise.warn_if_past_schedule_end(optimizer, lambda: 25 * 60000 // 32)

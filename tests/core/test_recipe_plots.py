@@ -1,7 +1,6 @@
 """The picture of a recipe: what is drawn is what an optimizer is given, joints and jumps too."""
 
 import dataclasses
-import doctest
 import subprocess
 import sys
 import warnings
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 
 from tf_lamb.core import recipes, schedules
-from tf_lamb.core.recipes import recipe as recipe_file
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
@@ -24,7 +22,8 @@ def close_figures():
 
 
 def legw(batch_size, **arguments):
-    return recipes.legw(batch_size, 128, 0.1, 0.2, examples=60000, epochs=25, **arguments)
+    tuned = 128, 0.1, 0.2, 60000, 25
+    return recipes.scale(batch_size, *tuned, rule="legw", **arguments)
 
 
 def warmup_alone():
@@ -34,20 +33,20 @@ def warmup_alone():
 
 RECIPES = {
     "warmup": legw(1024),
-    "drop": recipes.untuned_lamb_bert(32768),
-    "multi-step": recipes.linear_scaling(8192),
-    "without warmup": recipes.sqrt_scaling(4096, 256, 1e-3, 0, examples=60000, epochs=25),
+    "drop": recipes.published("untuned_lamb_bert", 32768),
+    "multi-step": recipes.published("linear_resnet50_sgd", 8192),
+    "without warmup": recipes.scale(4096, 256, 1e-3, 0, examples=60000, epochs=25),
     "constant": legw(1024, decay="constant"),
     "warmup alone": warmup_alone(),
     "a boundary beyond the end": dataclasses.replace(
-        recipes.linear_scaling(8192), train_steps=10000
+        recipes.published("linear_resnet50_sgd", 8192), train_steps=10000
     ),
-    "stages": recipes.nvidia_bert(),
+    "stages": recipes.published("nvidia_bert"),
 }
 
 
 def rates(recipe, steps):
-    return recipes.schedule(recipe, schedules).value(np, np.asarray(steps, float))
+    return recipe.schedule(schedules).value(np, np.asarray(steps, float))
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
@@ -79,7 +78,7 @@ def test_a_jump_is_vertical(name, jumps):
 
 
 def test_stages_warm_up_again_and_count_examples_of_their_own():
-    recipe = recipes.nvidia_bert()
+    recipe = recipes.published("nvidia_bert")
     (line,) = recipe.plot(over="examples").lines
     x, y = line.get_data()
     first, second = recipe
@@ -105,7 +104,7 @@ def test_a_line_and_an_entry_for_each_batch():
 
 
 def test_recipes_of_one_batch_have_different_labels():
-    ax = legw(1024).plot(recipes.sqrt_scaling(1024, 128, 0.1, 0.2, 60000, 25))
+    ax = legw(1024).plot(recipes.scale(1024, 128, 0.1, 0.2, 60000, 25))
     assert [line.get_label() for line in ax.lines] == [
         "LEGW, batch 1,024", "Square-root scaling, batch 1,024",
     ]  # fmt: skip
@@ -113,7 +112,7 @@ def test_recipes_of_one_batch_have_different_labels():
 
 def test_what_is_straight_is_drawn_so_unless_the_short_run_would_not_be_seen():
     assert legw(128).plot(legw(2048)).get_xscale() == "linear"  # 16 times the steps
-    small, large = (recipes.untuned_lamb_bert(batch) for batch in (512, 32768))
+    small, large = (recipes.published("untuned_lamb_bert", batch) for batch in (512, 32768))
     ax = small.plot(large)
     assert ax.get_xscale() == "log"
     assert ax.get_xlabel().startswith("optimizer steps, logarithmic")
@@ -150,11 +149,9 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch):
 
 
 def test_recipes_load_neither_matplotlib_nor_numpy():
-    code = "import sys, tf_lamb; print(tf_lamb.recipes.untuned_lamb_bert(512), *sys.modules)"
+    code = (
+        "import sys, tf_lamb; recipe = tf_lamb.recipes.published('untuned_lamb_bert', 512); "
+        "print(recipe, *sys.modules)"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"matplotlib", "numpy"} & set(out.stdout.split())
-
-
-def test_the_example_runs():
-    found = doctest.testmod(recipe_file)
-    assert found.failed == 0 and found.attempted > 0

@@ -5,50 +5,60 @@ import math
 import pytest
 
 from tf_lamb.core import recipes
-from tf_lamb.core.recipes.reference import MLPERF_LARS
+from tf_lamb.core.recipes.published import TABLE, published
 
 # A batch that was shown gives no warning.
 pytestmark = pytest.mark.filterwarnings("error")
 
-BATCHES = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 
-# The worked tables, to 10 digits: batch -> rate, warmup ratio or epochs, steps.
-BERT = {
-    512: (0.000625, 0.003125, 1000000),
-    1024: (0.0008838834765, 0.00625, 500000),
-    2048: (0.00125, 0.0125, 250000),
-    4096: (0.001767766953, 0.025, 125000),
-    8192: (0.0025, 0.05, 62500),
-    16384: (0.003535533906, 0.1, 31250),
-    32768: (0.005, 0.2, 15625),
-}
-RESNET50 = {
-    512: (0.005, 0.3125),
-    1024: (0.007071067812, 0.625),
-    2048: (0.01, 1.25),
-    4096: (0.01414213562, 2.5),
-    8192: (0.02, 5),
-    16384: (0.02828427125, 10),
-    32768: (0.04, 20),
-}
-LEGW = {
-    128: (0.1, 0.2),
-    256: (0.1414213562, 0.4),
-    512: (0.2, 0.8),
-    1024: (0.2828427125, 1.6),
-    2048: (0.4, 3.2),
-    4096: (0.5656854249, 6.4),
-    8192: (0.8, 12.8),
-}
-LEGW_RESNET50 = {
-    512: (4, 0.15625),
-    1024: (5.656854249, 0.3125),
-    2048: (8, 0.625),
-    4096: (11.3137085, 1.25),
-    8192: (16, 2.5),
-    16384: (22.627417, 5),
-    32768: (32, 10),
-}
+# name -> what all of its rows have, and batch -> rate, warmup, steps
+BY_RULE = {
+    "untuned_lamb_bert": (
+        {
+            "optimizer": "LAMB", "weight_decay": 0.01, "global_clipnorm": 1.0, "beta_1": 0.9,
+            "beta_2": 0.999, "epsilon": 1e-6, "decay": "polynomial", "power": 1.0,
+            "handover": "drop", "end_learning_rate": 0.0, "initial_learning_rate": 0.0,
+        },
+        {
+            512: (0.000625, 3125, 1000000), 1024: (0.0008838834765, 3125, 500000),
+            2048: (0.00125, 3125, 250000), 4096: (0.001767766953, 3125, 125000),
+            8192: (0.0025, 3125, 62500), 16384: (0.003535533906, 3125, 31250),
+            32768: (0.005, 3125, 15625), 600: (6.25e-4 * math.sqrt(600 / 512), 3125, 853333),
+            12345: (6.25e-4 * math.sqrt(12345 / 512), 3125, 41474),
+        },
+    ),
+    "untuned_lamb_resnet50": (
+        {
+            "optimizer": "LAMB", "weight_decay": 1.5, "label_smoothing": 0.1, "power": 1.0,
+            "handover": "continuous", "beta_2": 0.999, "epsilon": 1e-6, "global_clipnorm": 1.0,
+        },
+        {
+            512: (0.005, 782, 225205), 1024: (0.007071067812, 782, 112603),
+            2048: (0.01, 782, 56301), 4096: (0.01414213562, 782, 28151),
+            8192: (0.02, 782, 14075), 16384: (0.02828427125, 782, 7038),
+            32768: (0.04, 782, 3519), 3000: (5e-3 * math.sqrt(3000 / 512), 782, 38435),
+        },
+    ),
+    "legw_resnet50_lars": (
+        {
+            "optimizer": "LARS", "power": 2.0, "epochs": 90, "weight_decay": 1e-4, "momentum": 0.9,
+            "epsilon": 1e-5, "label_smoothing": 0.1, "trust_coefficient": 0.001,
+        },
+        {
+            512: (4, 391, 225205), 1024: (5.656854249, 391, 112603), 2048: (8, 391, 56301),
+            4096: (11.3137085, 391, 28151), 8192: (16, 391, 14075), 16384: (22.627417, 391, 7038),
+            32768: (32, 391, 3519),
+        },
+    ),
+    "linear_resnet50_sgd": (
+        {
+            "optimizer": "SGD", "weight_decay": 1e-4, "momentum": 0.9, "nesterov": True,
+            "decay_rate": 0.1, "initial_learning_rate": 0.1, "batch_norm_span": 32,
+        },
+        {256: (0.1, 25023, 90 * 5005), 8192: (3.2, 782, 90 * 157)},
+    ),
+}  # fmt: skip
+EACH = [(name, batch) for name, (_, rows) in BY_RULE.items() for batch in rows]
 # Of MLPerf's logged runs, whose tables are the package's own: a row of each kind.
 # batch -> rate, warmup epochs, momentum, decay, steps (the logged decay steps, with warmup where
 # they leave it out, or 90 epochs), batch-norm span.
@@ -63,97 +73,36 @@ MLPERF = {
     6912: (2.9293e-3, 700, 0, -700, 0.7206, 0.78921, 0.001, 3.596e6),
     16384: (3.3e-3, 600, 290, -100, 0.75, 0.9, 0.0166629, 5.504e6),
 }
+# batch, sequence length, rate, warmup, steps; then power, steps and examples of all stages
+STAGES = {
+    "nvidia_bert": ((65536, 128, 6e-3, 2000, 7038), (32768, 512, 4e-3, 200, 1563), 0.5, 8601),
+    "bert_mixed_batch": ((65536, 128, 6e-3, 2000, 7037), (32768, 512, 4e-3, 200, 1562), 1.0, 8599),
+}
 
 
 def ten_digits(value):
     return pytest.approx(value, rel=1e-9)
 
 
-def steps_of(epochs, batch_size, examples=1281167):
-    return math.floor(epochs * examples / batch_size + 0.5)
+@pytest.mark.parametrize(("name", "batch_size"), EACH)
+def test_a_published_row(name, batch_size):
+    fields, rows = BY_RULE[name]
+    recipe = published(name, batch_size)
+    assert {field: getattr(recipe, field) for field in fields} == fields
+    numbers = recipe.learning_rate, recipe.warmup_steps, recipe.train_steps
+    assert numbers == ten_digits(rows[batch_size])
 
 
-@pytest.mark.parametrize("batch_size", BATCHES)
-def test_untuned_lamb_for_bert(batch_size):
-    rate, ratio, steps = BERT[batch_size]
-    j = math.log2(batch_size / 512)
-    recipe = recipes.untuned_lamb_bert(batch_size)
-    assert recipe.learning_rate == ten_digits(rate) == ten_digits(5 / (2 ** (3 - j / 2) * 1e3))
-    assert recipe.train_steps == steps
-    assert recipe.warmup_steps == 3125
-    assert recipe.warmup_steps / recipe.train_steps == ten_digits(ratio)
-    assert (recipe.optimizer, recipe.weight_decay, recipe.global_clipnorm) == ("LAMB", 0.01, 1.0)
-    assert (recipe.beta_1, recipe.beta_2, recipe.epsilon) == (0.9, 0.999, 1e-6)
-    assert (recipe.decay, recipe.power, recipe.handover) == ("polynomial", 1.0, "drop")
-    assert recipe.examples_seen == 512_000_000
-
-
-@pytest.mark.parametrize("batch_size", BATCHES)
-def test_untuned_lamb_for_resnet50(batch_size):
-    rate, warmup_epochs = RESNET50[batch_size]
-    j = math.log2(batch_size / 512)
-    recipe = recipes.untuned_lamb_resnet50(batch_size)
-    assert recipe.learning_rate == ten_digits(rate) == ten_digits(4 / (2 ** (3 - j / 2) * 100))
-    assert recipe.warmup_epochs == warmup_epochs
-    assert recipe.warmup_steps == 782
-    assert recipe.train_steps == steps_of(90, batch_size)
-    assert (recipe.weight_decay, recipe.label_smoothing) == (1.5, 0.1)
-    assert (recipe.power, recipe.handover) == (1.0, "continuous")
-
-
-def test_the_first_authors_run_at_32k():
-    recipe = recipes.untuned_lamb_resnet50(32768)
-    assert (recipe.warmup_steps, recipe.train_steps) == (782, 3519)
-
-
-@pytest.mark.parametrize("batch_size", [600, 1536, 3000, 12345, 20000])
-def test_a_batch_between_the_rows_follows_the_rule(batch_size):
-    bert = recipes.untuned_lamb_bert(batch_size)
-    assert bert.learning_rate == ten_digits(6.25e-4 * math.sqrt(batch_size / 512))
-    assert abs(bert.examples_seen - 512_000_000) <= batch_size / 2
-    assert bert.warmup_steps == 3125
-    resnet = recipes.untuned_lamb_resnet50(batch_size)
-    assert resnet.learning_rate == ten_digits(5e-3 * math.sqrt(batch_size / 512))
-    assert resnet.warmup_steps == 782
-
-
-def fit_steps_of(epochs, batch_size, examples):
-    return epochs * math.ceil(examples / batch_size)
-
-
-def legw_baseline(batch_size):
-    return recipes.legw(batch_size, 128, 0.1, 0.2, examples=60000, epochs=25)
-
-
-@pytest.mark.parametrize("batch_size", LEGW)
-def test_legw(batch_size):
-    recipe = legw_baseline(batch_size)
-    assert (recipe.learning_rate, recipe.warmup_epochs) == ten_digits(LEGW[batch_size])
-    assert recipe.warmup_steps == 94  # 0.2 x 60,000 / 128 = 93.75 at every batch
-    assert recipe.train_steps == fit_steps_of(25, batch_size, 60000)
-
-
-@pytest.mark.parametrize("batch_size", LEGW_RESNET50)
-def test_legw_for_resnet50(batch_size):
-    recipe = recipes.legw_resnet50_lars(batch_size)
-    rate, warmup_epochs = LEGW_RESNET50[batch_size]
-    assert (recipe.learning_rate, recipe.warmup_epochs) == ten_digits((rate, warmup_epochs))
-    assert (recipe.optimizer, recipe.power, recipe.epochs) == ("LARS", 2.0, 90)
-    assert (recipe.weight_decay, recipe.momentum, recipe.epsilon) == (1e-4, 0.9, 1e-5)
-    assert recipe.label_smoothing == 0.1
-    if batch_size >= 1024:
-        rule = recipes.legw(batch_size, 1024, 2**2.5, 10 / 2**5, 1281167, 90, power=2.0)
-        assert recipe.learning_rate == ten_digits(rule.learning_rate)
-        for field in ("warmup_epochs", "warmup_steps", "power", "handover"):
-            assert getattr(recipe, field) == getattr(rule, field)
-
-
-@pytest.mark.parametrize("batch_size", BATCHES)
-def test_untuned_lamb_is_legw(batch_size):
-    rule = recipes.legw(batch_size, 512, 0.005, 0.3125, examples=1281167, epochs=90)
-    untuned = recipes.untuned_lamb_resnet50(batch_size)
-    for field in ("learning_rate", "warmup_epochs", "warmup_steps", "power"):
-        assert getattr(untuned, field) == ten_digits(getattr(rule, field))
+def test_a_published_rule_is_one_for_your_own_baseline():
+    """The paper's base of LEGW is 2^2.5 and 10/2^5 epochs of warmup at 1,024."""
+    for name, tuned, power in (
+        ("untuned_lamb_resnet50", (512, 0.005, 0.3125), 1.0),
+        ("legw_resnet50_lars", (1024, 2**2.5, 10 / 2**5), 2.0),
+    ):
+        row = published(name, 8192)
+        rule = recipes.scale(8192, *tuned, 1281167, 90, rule="legw", power=power)
+        for field in ("learning_rate", "warmup_epochs", "warmup_steps", "power"):
+            assert getattr(row, field) == ten_digits(getattr(rule, field))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +113,8 @@ def test_untuned_lamb_is_legw(batch_size):
     ],
 )  # fmt: skip
 def test_linear_scaling_with_gradual_warmup(step, rate):
-    recipe = recipes.linear_scaling(8192)
+    recipe = published("linear_resnet50_sgd", 8192)
+    assert recipe.boundaries == (30 * 157, 60 * 157, 80 * 157)
     epoch = step * recipe.batch_size / recipe.examples
     peak, start = recipe.learning_rate, recipe.initial_learning_rate
     decayed = sum(boundary <= step for boundary in recipe.boundaries)
@@ -172,52 +122,25 @@ def test_linear_scaling_with_gradual_warmup(step, rate):
     assert ramp * recipe.decay_rate**decayed == ten_digits(rate)
 
 
-def test_linear_scaling_is_the_papers():
-    recipe = recipes.linear_scaling(8192)
-    assert (recipe.warmup_steps, recipe.train_steps) == (782, 90 * 157)
-    assert recipe.boundaries == tuple(epoch * 157 for epoch in (30, 60, 80))
-    assert (recipe.weight_decay, recipe.momentum, recipe.nesterov) == (1e-4, 0.9, True)
-    assert recipes.linear_scaling(512, examples=10000, epochs=18).boundaries == (120, 240, 320)
-    assert recipes.linear_scaling(1024, 256, 0.05).learning_rate == 0.2
-
-
-def test_a_batch_below_the_baseline_has_no_warmup_from_above():
-    with pytest.warns(UserWarning, match="1 to 32 times"):
-        recipe = recipes.linear_scaling(128)
-    assert recipe.initial_learning_rate == recipe.learning_rate == 0.05
-
-
-def test_sqrt_scaling():
-    # Graphcore's BERT-large: NVIDIA's rate at half the batch, by the square root of 2.
-    nvidia = recipes.nvidia_bert().stages[1]
-    recipe = recipes.sqrt_scaling(16384 * 2, 16384, 4e-3 / math.sqrt(2), 0, 51_200_000, 1)
-    assert recipe.learning_rate == ten_digits(nvidia.learning_rate)
-    with pytest.warns(UserWarning, match="1 to 64 times"):
-        half = recipes.sqrt_scaling(16384, 32768, 4e-3, 0, 51_200_000, 1)
-    assert half.learning_rate == pytest.approx(0.002828, abs=5e-7)
-    kept = recipes.sqrt_scaling(1024, 256, 1e-3, 2, 10240, 9)
-    assert (kept.learning_rate, kept.warmup_steps, kept.train_steps) == (2e-3, 20, 90)
-
-
-def test_the_mixed_batch():
-    recipe = recipes.bert_mixed_batch()
-    first, second = recipe
-    assert (first.batch_size, first.sequence_length, first.train_steps) == (65536, 128, 7037)
-    assert (second.batch_size, second.sequence_length, second.train_steps) == (32768, 512, 1562)
-    assert recipe.train_steps == 8599
-    assert first.warmup_steps > 0 and second.warmup_steps > 0
-    assert first.initial_learning_rate == second.initial_learning_rate == 0
+@pytest.mark.parametrize("name", STAGES)
+def test_published_stages(name):
+    *rows, power, steps = STAGES[name]
+    recipe = published(name)
+    for stage, row in zip(recipe, rows, strict=True):
+        assert row == (
+            stage.batch_size, stage.sequence_length, stage.learning_rate, stage.warmup_steps,
+            stage.train_steps,
+        )  # fmt: skip
+        assert (stage.power, stage.weight_decay, stage.handover) == (power, 0.01, "drop")
+        assert stage.initial_learning_rate == 0
+    assert recipe.train_steps == steps
     # The same examples as 1,000,000 steps at 512, to the six steps that nobody explains.
     assert recipe.examples_seen == pytest.approx(512e6, rel=1e-3)
 
 
-def test_nvidias_two_phases():
-    one, two = recipes.nvidia_bert()
-    numbers = ("batch_size", "sequence_length", "learning_rate", "warmup_steps", "train_steps")
-    assert [getattr(one, name) for name in numbers] == [65536, 128, 6e-3, 2000, 7038]
-    assert [getattr(two, name) for name in numbers] == [32768, 512, 4e-3, 200, 1563]
-    for phase in (one, two):
-        assert (phase.weight_decay, phase.power, phase.handover) == (0.01, 0.5, "drop")
+def test_nvidia_publishes_warmup_as_a_share():
+    one, two = published("nvidia_bert")
+    assert [math.floor(0.2843 * 7038), math.floor(0.128 * 1563)] == [2000, 200]
     assert "0.2843" in str(one) and "0.128" in str(two)
     # The first rate of decay: step 2001 of 7038.
     assert one.learning_rate * (1 - 2001 / one.train_steps) ** one.power == ten_digits(
@@ -228,25 +151,26 @@ def test_nvidias_two_phases():
 @pytest.mark.parametrize("batch_size", LARS)
 def test_mlperf_lars(batch_size):
     rate, warmup_epochs, momentum, decay, steps, span = LARS[batch_size]
-    recipe = recipes.mlperf_lars(batch_size)
+    recipe = published("mlperf_lars", batch_size)
     assert (recipe.learning_rate, recipe.warmup_epochs, recipe.momentum, recipe.weight_decay) == (
         rate, warmup_epochs, momentum, decay,
     )  # fmt: skip
-    assert recipe.warmup_steps == steps_of(warmup_epochs, batch_size)
+    assert recipe.warmup_steps == math.floor(warmup_epochs * 1281167 / batch_size + 0.5)
     assert (recipe.train_steps, recipe.batch_norm_span) == (steps, span)
     assert (recipe.power, recipe.end_learning_rate, recipe.epsilon) == (2.0, 1e-4, 0.0)
     assert recipe.handover == "continuous"
 
 
 def test_the_training_of_mlperf_lars_lasts_at_least_as_long_as_the_target_took():
-    for batch_size, point in MLPERF_LARS.items():
-        assert recipes.mlperf_lars(batch_size).epochs > point.epochs_to_target - 0.05
+    rows = TABLE["mlperf_lars"][2]
+    for batch_size, (*_, epochs_to_target) in rows.items():
+        assert published("mlperf_lars", batch_size).epochs > epochs_to_target - 0.05
 
 
 @pytest.mark.parametrize("batch_size", MLPERF)
 def test_mlperf_lamb_for_bert(batch_size):
     rate, steps, warmup, start, beta_1, beta_2, decay, samples = MLPERF[batch_size]
-    recipe = recipes.mlperf_lamb_bert(batch_size)
+    recipe = published("mlperf_lamb_bert", batch_size)
     assert (recipe.learning_rate, recipe.train_steps) == (rate, steps)
     assert (recipe.beta_1, recipe.beta_2, recipe.weight_decay) == (beta_1, beta_2, decay)
     assert (recipe.epsilon, recipe.global_clipnorm, recipe.handover) == (1e-6, 1.0, "drop")
@@ -259,13 +183,49 @@ def test_mlperf_lamb_for_bert(batch_size):
     assert recipe.warmup_steps == (warmup + start if warmup else 0)
 
 
-def test_the_error_for_what_is_no_recipe_lists_the_functions_that_make_one():
-    kinds = (recipes.Recipe, recipes.StagedRecipe)
-    makers = [n for n in recipes.__all__ if makes(n) in kinds]
-    with pytest.raises(TypeError, match=", ".join(makers)):
-        recipes.arguments(32768, "LAMB")
+# rule -> batch -> rate and epochs of warmup, from 0.1 and 0.2 epochs at 128
+SCALED = {
+    "legw": {
+        128: (0.1, 0.2), 256: (0.1414213562, 0.4), 512: (0.2, 0.8), 1024: (0.2828427125, 1.6),
+        2048: (0.4, 3.2), 4096: (0.5656854249, 6.4), 8192: (0.8, 12.8),
+    },
+    "sqrt": {128: (0.1, 0.2), 1024: (0.2828427125, 0.2), 8192: (0.8, 0.2)},
+    "linear": {128: (0.1, 0.2), 1000: (0.78125, 0.2), 4096: (3.2, 0.2)},
+}  # fmt: skip
 
 
-def makes(name):
-    """The type that a function of `recipes` returns, as it is annotated."""
-    return getattr(recipes, name).__annotations__.get("return")
+@pytest.mark.parametrize(
+    ("rule", "batch_size"), [(rule, batch) for rule, rows in SCALED.items() for batch in rows]
+)
+def test_a_rule_scales_a_baseline(rule, batch_size):
+    """Training ends with `fit`; a warmup of LEGW has 0.2 x 60,000 / 128 = 93.75 steps."""
+    recipe = recipes.scale(batch_size, 128, 0.1, 0.2, 60000, 25, rule=rule)
+    assert (recipe.learning_rate, recipe.warmup_epochs) == ten_digits(SCALED[rule][batch_size])
+    warmup = 93.75 if rule == "legw" else 0.2 * 60000 / batch_size
+    assert recipe.warmup_steps == math.floor(warmup + 0.5)
+    assert recipe.train_steps == 25 * math.ceil(60000 / batch_size)
+    assert recipe.initial_learning_rate == (0.1 if rule == "linear" else 0)
+    assert recipe.optimizer == ("SGD" if rule == "linear" else None)
+
+
+def test_epochs_of_decay_are_those_of_fit():
+    tuned = 256, 0.1, 2, 60000, 9
+    recipe = recipes.scale(1024, *tuned, rule="linear", decay=(3, 6, 8))
+    assert (recipe.boundaries, recipe.train_steps) == ((177, 354, 472), 531)
+    assert (recipe.decay, recipe.decay_rate) == ("multi_step", 0.1)
+
+
+def test_a_batch_below_the_baseline_has_no_warmup_from_above():
+    with pytest.warns(UserWarning, match="1 to 32 times"):
+        recipe = published("linear_resnet50_sgd", 128)
+    assert recipe.initial_learning_rate == recipe.learning_rate == 0.05
+
+
+def test_graphcores_rate_is_nvidias_by_the_square_root():
+    # BERT-large at half the batch.
+    rate = 4e-3 / math.sqrt(2)
+    recipe = recipes.scale(32768, 16384, rate, 0, 51_200_000, 1)
+    assert recipe.learning_rate == ten_digits(published("nvidia_bert").stages[1].learning_rate)
+    with pytest.warns(UserWarning, match="1 to 64 times"):
+        half = recipes.scale(16384, 32768, 4e-3, 0, 51_200_000, 1)
+    assert half.learning_rate == pytest.approx(0.002828, abs=5e-7)

@@ -133,12 +133,12 @@ def test_beyond_what_was_measured_no_task_is_named(optimizer, cells):
 def test_what_is_not_given_is_not_set():
     recipe = transfer()
     assert {name: getattr(recipe, name) for name in SETTINGS} == dict.fromkeys(SETTINGS)
-    assert recipes.arguments(recipe, "LAMB") == {}
-    assert recipes.arguments(transfer(**SETTINGS, optimizer="LAMB"), "LAMB").keys() == {
+    assert recipe.arguments("LAMB") == {}
+    assert transfer(**SETTINGS, optimizer="LAMB").arguments("LAMB").keys() == {
         "weight_decay", "beta_2", "ema_momentum",
     }  # fmt: skip
     with pytest.raises(ValueError, match="is a recipe for Muon"):
-        recipes.arguments(transfer(optimizer="Muon"), "LAMB")
+        transfer(optimizer="Muon").arguments("LAMB")
 
 
 @pytest.mark.parametrize(

@@ -452,13 +452,14 @@ def of_language_model():
 def of_recipes():
     """The example that is refused at 32,768."""
     asked = {"examples": 60000, "epochs": 40}
+    legw = functools.partial(recipes.scale, rule="legw")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        refused = pytest.raises(ValueError, recipes.legw, 32768, 256, 1e-2, 1.0, **asked)
+        refused = pytest.raises(ValueError, legw, 32768, 256, 1e-2, 1.0, **asked)
         warmup, training = re.search(r"(\d+) > (\d+) steps", str(refused.value)).groups()
-        sqrt = recipes.sqrt_scaling(32768, 256, 1e-2, 1.0, **asked)
+        sqrt = recipes.scale(32768, 256, 1e-2, 1.0, **asked)
     large = types.SimpleNamespace(warmup_steps=warmup, train_steps=training)
-    return {"legw": {32768: large, 2048: recipes.legw(2048, 256, 1e-2, 1.0, **asked)}, "sqrt": sqrt}
+    return {"legw": {32768: large, 2048: legw(2048, 256, 1e-2, 1.0, **asked)}, "sqrt": sqrt}
 
 
 @functools.cache

@@ -137,15 +137,15 @@ def test_warmup_stands_in_front_of_model_gardens_own():
 @pytest.mark.parametrize(
     ("experiment", "recipe"),
     [
-        ("lamb/bert_pretraining", recipes.untuned_lamb_bert),
-        ("lamb/resnet_imagenet", recipes.untuned_lamb_resnet50),
-        ("lars/resnet_imagenet", recipes.legw_resnet50_lars),
+        ("lamb/bert_pretraining", "untuned_lamb_bert"),
+        ("lamb/resnet_imagenet", "untuned_lamb_resnet50"),
+        ("lars/resnet_imagenet", "legw_resnet50_lars"),
     ],
 )
 def test_the_batch_alone_gives_the_published_table(experiment, recipe, batch):
     params, text = filled(experiment=experiment, global_batch_size=batch)
     published = exp_factory.get_exp_config(experiment)
-    published.override(settings_of_recipe(recipe(batch)), is_strict=True)
+    published.override(settings_of_recipe(recipes.published(recipe, batch)), is_strict=True)
     assert params.task.train_data.global_batch_size == batch
     assert params.trainer.train_steps == published.trainer.train_steps
     ours, theirs = params.trainer.optimizer_config, published.trainer.optimizer_config
@@ -180,7 +180,7 @@ def test_the_yamls_own_batch_is_the_baseline(records, tmp_path):
     assert "learning rate = 0.0091 x sqrt(4) = 0.0182" in text
     assert "where warmup ends = 0.0182: initial_learning_rate = 0.029 (0.01 before)" in text
 
-    root, _ = filled(config_file=[str(path)], global_batch_size=4 * BATCH, recipe="sqrt_scaling")
+    root, _ = filled(config_file=[str(path)], global_batch_size=4 * BATCH, recipe="sqrt")
     assert root.trainer.optimizer_config.warmup.linear.warmup_steps == 10
     # What the command line says outright, holds.
     said, _ = filled(
@@ -291,7 +291,7 @@ def test_a_published_recipe_by_name():
          "untuned_lamb_resnet50 is a recipe for ResNet-50, but this experiment trains BERT"),
         ({"recipe": "mlperf_lamb_bert", "global_batch_size": 512},
          "no reference point at batch 512"),
-        ({"recipe": "sqrt_scaling"}, "--recipe=sqrt_scaling needs --global_batch_size"),
+        ({"recipe": "sqrt"}, "--recipe=sqrt needs --global_batch_size"),
         ({"global_batch_size": 512 * 640},
          "warmup is longer than training, 3,125 > 1,563 steps"),
         ({"experiment": "bert/text_wiki_pretraining", "global_batch_size": 7,

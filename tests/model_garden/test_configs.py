@@ -25,17 +25,17 @@ from tf_lamb.model_garden.train import OURS
 
 # What a file is the recipe of; the small ones are tuned by hand.
 RECIPES = {
-    "bert_large_512_tpu": recipes.untuned_lamb_bert(512),
-    "bert_large_4k_tpu": recipes.untuned_lamb_bert(4096),
-    "bert_large_32k_tpu": recipes.untuned_lamb_bert(32768),
-    "bert_large_32k_8gpu": recipes.untuned_lamb_bert(32768),
-    "bert_large_64k_32k_stage1_tpu": recipes.bert_mixed_batch().stages[0],
-    "bert_large_64k_32k_stage2_tpu": recipes.bert_mixed_batch().stages[1],
-    "resnet50_lamb_8k_tpu": recipes.untuned_lamb_resnet50(8192),
-    "resnet50_lamb_32k_tpu": recipes.untuned_lamb_resnet50(32768),
-    "resnet50_lars_8k_tpu": recipes.legw_resnet50_lars(8192),
-    "resnet50_lars_32k_tpu": recipes.legw_resnet50_lars(32768),
-    "resnet50_lars_8k_8gpu": recipes.legw_resnet50_lars(8192),
+    "bert_large_512_tpu": recipes.published("untuned_lamb_bert", 512),
+    "bert_large_4k_tpu": recipes.published("untuned_lamb_bert", 4096),
+    "bert_large_32k_tpu": recipes.published("untuned_lamb_bert", 32768),
+    "bert_large_32k_8gpu": recipes.published("untuned_lamb_bert", 32768),
+    "bert_large_64k_32k_stage1_tpu": recipes.published("bert_mixed_batch").stages[0],
+    "bert_large_64k_32k_stage2_tpu": recipes.published("bert_mixed_batch").stages[1],
+    "resnet50_lamb_8k_tpu": recipes.published("untuned_lamb_resnet50", 8192),
+    "resnet50_lamb_32k_tpu": recipes.published("untuned_lamb_resnet50", 32768),
+    "resnet50_lars_8k_tpu": recipes.published("legw_resnet50_lars", 8192),
+    "resnet50_lars_32k_tpu": recipes.published("legw_resnet50_lars", 32768),
+    "resnet50_lars_8k_8gpu": recipes.published("legw_resnet50_lars", 8192),
 }
 
 
@@ -329,10 +329,14 @@ def test_every_program_is_compiled_and_takes_a_step(name, pictures):
 @pytest.mark.parametrize(
     ("params", "recipe", "listed"),
     [
-        (lambda: build(tiny("")), recipes.untuned_lamb_bert(512), ["LayerNorm|layer_norm", "bias"]),
+        (
+            lambda: build(tiny("")),
+            recipes.published("untuned_lamb_bert", 512),
+            ["LayerNorm|layer_norm", "bias"],
+        ),
         (
             lambda: tiny_resnet(""),
-            recipes.untuned_lamb_resnet50(512),
+            recipes.published("untuned_lamb_resnet50", 512),
             ["batch_normalization|_bn/", "bias"],
         ),
     ],

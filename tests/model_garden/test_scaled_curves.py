@@ -63,13 +63,13 @@ def test_a_decay_to_the_end_still_ends_there():
 
 def test_the_other_rule_keeps_warmup_in_epochs():
     rate = {"tf_lamb_polynomial": {"initial_learning_rate": 1.0, "steps": 900}}
-    _, trainer = scaled(256, rate, "sqrt_scaling")
+    _, trainer = scaled(256, rate, "sqrt")
     assert trainer["optimizer_config"]["warmup"]["tf_lamb"]["steps"] == 25
 
 
 def test_a_short_warmup_stays_one():
     rate = {"tf_lamb_polynomial": {"initial_learning_rate": 1.0, "steps": 900}}
-    _, trainer = scaled(512, rate, "sqrt_scaling", steps=3)  # 3 x 64 / 512 = 0.4
+    _, trainer = scaled(512, rate, "sqrt", steps=3)  # 3 x 64 / 512 = 0.4
     assert trainer["optimizer_config"]["warmup"]["tf_lamb"]["steps"] == 1
 
 
@@ -79,7 +79,7 @@ def test_a_batch_of_more_than_all_examples_is_refused():
         scaled(200_000, rate)
 
 
-@pytest.mark.parametrize(("recipe", "factor"), [("transfer", 2), ("sqrt_scaling", 1)])
+@pytest.mark.parametrize(("recipe", "factor"), [("transfer", 2), ("sqrt", 1)])
 def test_a_weight_decay_schedule_is_moved_as_a_weight_decay(recipe, factor):
     """By `transfer`, at 4 times the batch: twice the rate, a quarter of the steps."""
     decay = {"stepwise": {"boundaries": [500, 900], "values": [0.1, 0.02, 0.0]}}
@@ -149,7 +149,7 @@ def test_a_decay_is_read_as_model_garden_builds_it(rate):
 
 
 @pytest.mark.parametrize("warmup", [LINEAR, POLYNOMIAL], ids=["linear", "polynomial"])
-@pytest.mark.parametrize("recipe", ["legw", "sqrt_scaling", "transfer"])
+@pytest.mark.parametrize("recipe", ["legw", "sqrt", "transfer"])
 @pytest.mark.parametrize("rate", DECAYS.values(), ids=DECAYS)
 def test_the_peak_that_warmup_reaches_is_scaled(rate, recipe, warmup):
     before = built(chosen(rate), warmup)

@@ -232,7 +232,7 @@ def _draw_more(pick, run):
     what = pick.choice(["", "", "", "batch", "batch and steps", "share", "stages", "auto warmup"])
     if what.startswith("batch") and run.steps % 2 == 0:
         run.batch = 2 * BATCH
-        run.flags = [f"--global_batch_size={run.batch}", "--recipe=sqrt_scaling"]
+        run.flags = [f"--global_batch_size={run.batch}", "--recipe=sqrt"]
         trainer.update(steps_per_loop=1, summary_interval=1)
         if what == "batch and steps":
             run.keeps_steps = True

@@ -474,22 +474,18 @@ CORE = {
     ("nearest", RECIPES): [
         ("steps are rounded down", "+ Fraction(1, 2)", ""),
     ],
-    ("untuned_lamb_bert", RECIPES): [
-        ("linear scaling", "math.sqrt(batch_size / 32768)", "(batch_size / 32768)"),
+    ("by_rule", RECIPES): [
+        ("linear scaling", "rule.factor(k)", "k"),
+        ("warmup is not stretched", "warmup_epochs *= k", "warmup_epochs *= 1"),
+        ("warmup from above", "min(base_rate, rate)", "base_rate"),
     ],
-    ("bert_mixed_batch", RECIPES): [
-        ("a stage of the wrong length", "7037, 0.9", "7038, 0.9"),
+    ("_lars_point", RECIPES): [
+        ("warmup is always counted in", "0 if is_whole else warmup_steps", "0"),
     ],
-    ("_square_root", RECIPES): [
-        ("warmup is not stretched", "base_warmup_epochs * k if", "base_warmup_epochs if"),
-    ],
-    ("linear_scaling", RECIPES): [
-        ("warmup from above", "min(base_learning_rate, learning_rate)", "base_learning_rate"),
-    ],
-    ("schedule", PICTURE): [
+    ("Recipe._rates", PICTURE): [
         ("the warmup is counted twice", "(warmup if handover == 'continuous' else 0)", "warmup"),
-        ("boundaries count from the peak", "schedules._MultiStep(recipe.boundaries, rates), 'drop'",
-         "schedules._MultiStep(recipe.boundaries, rates), 'continuous'"),
+        ("boundaries count from the peak", "schedules._MultiStep(self.boundaries, rates), 'drop'",
+         "schedules._MultiStep(self.boundaries, rates), 'continuous'"),
     ],
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import tf_lamb
 
-recipe = tf_lamb.recipes.legw(1024, 256, 1e-2, 0.5, examples=2048, epochs=20)
+recipe = tf_lamb.recipes.scale(1024, 256, 1e-2, 0.5, examples=2048, epochs=20, rule="legw")
 lamb: tf_lamb.LAMB = tf_lamb.LAMB.from_recipe(recipe, weight_decay=0.01)
 schedule = tf_lamb.schedules.Warmup(100, 1e-3)
 tf_lamb.LAMB(schedule, exclude_from_weight_decay="norm_and_bias", phi_bounds=(0.0, 10.0))
@@ -21,6 +21,8 @@ tf_lamb.AdaScale(tf_lamb.Muon(0.02, newton_schulz_steps=5), scale=8)
 tf_lamb.BackupAndRestore(pathlib.Path("backup"))
 seen: Sequence[str] = [ratio.path for ratio in lamb.trust_ratios()]
 changes: dict = dict(tf_lamb.migrate("checkpoint", lamb, None).changes)
+stages: int = len(tf_lamb.recipes.published("nvidia_bert").stages)
+steps: int = tf_lamb.recipes.published("mlperf_lars", 32768).warmup_steps
 text: str = tf_lamb.TrustRatios(every=10).table()
 
 tf_lamb.LAMB("1e-3")  # type: ignore[arg-type]
@@ -42,7 +44,7 @@ tf_lamb.AutoWarmup(patience="3")  # type: ignore[arg-type]
 tf_lamb.DivergenceReport(every="epoch")  # type: ignore[arg-type]
 tf_lamb.GhostBatchNormalization("128")  # type: ignore[arg-type]
 tf_lamb.schedules.Warmup("100", 1e-3)  # type: ignore[arg-type]
-tf_lamb.recipes.legw("1024", 256, 1e-2, 0.5, examples=2048, epochs=20)  # type: ignore[arg-type]
+tf_lamb.recipes.scale("1024", 256, 1e-2, 0.5, examples=2048, epochs=20)  # type: ignore[arg-type]
 tf_lamb.keras.preflight(None, lamb, "mse", (64, 64), topology=8)  # type: ignore[arg-type]
 number: int = lamb.trust_ratios()[0].path  # type: ignore[assignment]
 tf_lamb.LAMBB()  # type: ignore[attr-defined]

@@ -1,13 +1,21 @@
 """The mathematics: numbers and arrays only, with the standard library alone.
 
 Nothing here imports a framework, so every line can be run, tested and checked against its paper
-with NumPy, or with no array library at all. What a recipe needs of the rest of the package it is
-given here, by `tf_lamb/__init__.py`.
+with NumPy, or with no array library at all. A recipe makes schedules of Keras and plots all the
+same: `tf_lamb/__init__.py` provides the modules for that.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-default_schedules: Callable[[], Any]  # the module of schedules of the Keras that `tf.keras` names
-plot_recipes: Callable[..., Any]  # `tf_lamb.api.plots.recipes`
-in_notebook: Callable[[Any], str]  # `tf_lamb.api.plots.in_notebook`
+_providers: dict[str, Callable[[], Any]] = {}
+
+
+def provide(**modules: Callable[[], Any]) -> None:
+    """Names functions that load a module above core, which `provided` returns when it is asked."""
+    _providers.update(modules)
+
+
+def provided(name: str) -> Any:
+    """Loads a module above core by the name under which it was provided."""
+    return _providers[name]()

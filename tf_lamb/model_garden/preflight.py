@@ -22,7 +22,7 @@ import time
 
 from absl import app, flags
 
-from tf_lamb.core import recipes
+from tf_lamb.core.recipes.published import published_time
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError, begin, check_new_file, one_line
@@ -91,7 +91,7 @@ def prepare(params, topology: roofline.Topology, name: str, *, cache_dir="auto",
     report = Report(
         subject=name, topology=topology, batch_size=batch, micro_batches=micro_batches,
         steps=params.trainer.train_steps, compiler=compiler.versions(),
-        published=recipes.published_time(model_of(params), batch, params.trainer.train_steps),
+        published=published_time(model_of(params), batch, params.trainer.train_steps),
     )  # fmt: skip
     kept = Cache(cache_dir, device.device_kind, compiler.text_of)
     return report, _Compiled(params, device, kept, say)

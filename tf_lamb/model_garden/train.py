@@ -62,7 +62,7 @@ def define_flags() -> None:
         None,
         recipes.RECIPES,
         "What fills in the rest: a rule that scales what the experiment says of its own batch "
-        "(legw, the default, sqrt_scaling, transfer), or a published recipe.",
+        "(legw, the default, sqrt, transfer), or a published recipe.",
     )
     flags.DEFINE_integer(
         "per_replica_batch_size",

@@ -28,7 +28,7 @@ from tf_lamb.core import plan as plans
 from tf_lamb.core.accumulation import Stages
 from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import exact, numbered
-from tf_lamb.core.recipes.recipe import batch
+from tf_lamb.core.recipes.recipe import batch, check_recipe
 from tf_lamb.core.step import Scalars, Slot
 
 Own = TypeVar("Own", bound="Layerwise")
@@ -168,11 +168,11 @@ class Layerwise:
         Example:
 
         >>> import tf_lamb
-        >>> recipe = tf_lamb.recipes.untuned_lamb_bert(32768)
+        >>> recipe = tf_lamb.recipes.published("untuned_lamb_bert", 32768)
         >>> optimizer = tf_lamb.LAMB.from_recipe(recipe)
         """
-        rate = recipes.schedule(recipe, cls._schedules)
-        given = {"learning_rate": rate, **recipes.arguments(recipe, cls.__name__)}
+        rate = check_recipe(recipe).schedule(cls._schedules)
+        given = {"learning_rate": rate, **recipe.arguments(cls.__name__)}
         takes = inspect.signature(cls).parameters
         lost = given.keys() - takes
         if lost and not any(each.kind is each.VAR_KEYWORD for each in takes.values()):

@@ -10,7 +10,7 @@ from tf_lamb.api.stages import checks
 from tf_lamb.api.stages.whole_run import averaged_at_the_end, whole_run
 from tf_lamb.core.checks import integer
 from tf_lamb.core.epochs import Epochs
-from tf_lamb.core.recipes import schedule
+from tf_lamb.core.recipes.recipe import check_recipe
 
 
 def fit_stages(
@@ -70,7 +70,7 @@ def fit_stages(
     >>> from tf_lamb import recipes
     >>> x = np.random.default_rng(0).normal(size=(1024, 8)).astype("float32")
     >>> recipe = recipes.growing(
-    ...     recipes.sqrt_scaling(32, 32, 0.01, 0, examples=1024, epochs=8), 128)
+    ...     recipes.scale(32, 32, 0.01, 0, examples=1024, epochs=8), 128)
     >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
     >>> model.compile(tf_lamb.keras.LAMB.from_recipe(recipe), "mse")
     >>> history = tf_lamb.keras.fit_stages(model, (x, x[:, :1]), recipe, verbose=0)
@@ -83,7 +83,7 @@ def fit_stages(
     """
     check_paired("recipe", recipe, "fit_stages(model, (x, y), recipe)")
     frontend = frontends.of(model)
-    rate = schedule(recipe, frontend.schedules)
+    rate = check_recipe(recipe).schedule(frontend.schedules)
     checks.check_model(model)
     stages = checks.stages_of(recipe, model.optimizer)
     checks.check_rates(recipe, model.optimizer, rate)

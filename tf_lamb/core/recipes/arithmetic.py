@@ -2,19 +2,11 @@
 
 import math
 from fractions import Fraction
-from typing import Any
 
 from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
 
 IMAGENET = 1281167  # training pictures
-
-NORM_AND_BIAS = ("norm_and_bias",)  # a preset of the plan, independent of layer names
-
-UNTUNED_LAMB: dict[str, Any] = {
-    "optimizer": "LAMB", "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-6, "global_clipnorm": 1.0,
-    "exclude_from_weight_decay": NORM_AND_BIAS,
-}  # fmt: skip
 
 
 def nearest(value) -> int:
@@ -56,22 +48,11 @@ def micro_batches(batch_size: int, most: int) -> int:
     return next(count for count in range(least, batch_size + 1) if batch_size % count == 0)
 
 
-def in_epochs(name: str, epochs: float, examples: int, batch_size: int) -> str:
+def in_epochs(
+    name: str, epochs: float, examples: int, batch_size: int, count=epochs_to_steps
+) -> str:
     """Formats the conversion of epochs to steps in one line."""
-    steps = epochs_to_steps(epochs, examples, batch_size)
-    return f"{name} = {epochs:g} epochs x {examples:,} / {batch_size:,} = {steps:,} steps"
-
-
-def in_fit(epochs: float, examples: int, batch_size: int) -> str:
-    """Formats the conversion of epochs of `fit` to steps in one line."""
     part = f"{examples:,} / {batch_size:,}"
-    part = f"ceil({part})" if examples % batch_size else part
-    return (
-        f"training = {epochs:g} epochs x {part} = {fit_steps(epochs, examples, batch_size):,} steps"
-    )
-
-
-def warn_outside(value: float, low: float, high: float, shown: str) -> None:
-    """Warns, at the caller of the recipe, that no published run has shown it for this batch."""
-    if not low <= value <= high:
-        warn(f"{shown} Check what it gives before you rely on it.")
+    if count is fit_steps and examples % batch_size:
+        part = f"ceil({part})"
+    return f"{name} = {epochs:g} epochs x {part} = {count(epochs, examples, batch_size):,} steps"

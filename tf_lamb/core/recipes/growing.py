@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_lamb.core import checks, schedules
-from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe, schedule
+from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
 from tf_lamb.core.tables import table
 
 LEAST = 4  # updates that a larger batch is begun for
@@ -54,8 +54,8 @@ def growing(
         ValueError: if no batch grows, or a batch is larger than all examples.
 
     Example:
-        >>> from tf_lamb.core.recipes import growing, sqrt_scaling
-        >>> recipe = sqrt_scaling(1024, 256, 1e-3, 0, examples=65536, epochs=10)
+        >>> from tf_lamb.core.recipes import growing, scale
+        >>> recipe = scale(1024, 256, 1e-3, 0, examples=65536, epochs=10)
         >>> grown = growing(recipe, 8192)
         >>> [(stage.batch_size, stage.train_steps) for stage in grown]
         [(1024, 320), (2048, 80), (4096, 20), (8192, 10)]
@@ -76,7 +76,7 @@ def growing(
     most = checks.integer("largest_batch", largest_batch)
     if noise_scale is not None:
         most = min(most, int(checks.number("noise_scale", noise_scale, "[1, inf)")))
-    rates = schedule(recipe, schedules).value(np, np.arange(recipe.train_steps))
+    rates = recipe.schedule(schedules).value(np, np.arange(recipe.train_steps))
     relative = np.maximum.accumulate(rates[::-1])[::-1] / recipe.learning_rate  # 1 in warmup
     begins = _small(recipe, begin_with)
     first = begins.pop()[0]
@@ -182,7 +182,7 @@ def _stage(recipe, batch, k, begin, steps) -> Recipe:
     import numpy as np
 
     def rate(step):
-        return factor * float(schedule(recipe, schedules).value(np, np.float64(step)))
+        return factor * float(recipe.schedule(schedules).value(np, np.float64(step)))
 
     factor = k if recipe.optimizer == "SGD" else math.sqrt(k)
     warmup = min(steps, max(0, round((recipe.warmup_steps - begin) / k)))
@@ -229,7 +229,7 @@ def _table(stages) -> list[str]:
         ("batch", "updates", "warmup steps", "examples", "rate from", "to")
     ]
     for stage in stages:
-        rate = schedule(stage, schedules).value
+        rate = stage.schedule(schedules).value
         first, last = (float(rate(np, np.float64(step))) for step in (0, stage.train_steps - 1))
         counts = stage.batch_size, stage.train_steps, stage.warmup_steps, stage.examples_seen
         rows.append((*(f"{count:,}" for count in counts), f"{first:.4g}", f"{last:.4g}"))

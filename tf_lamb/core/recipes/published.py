@@ -1,307 +1,283 @@
-"""The published recipes of BERT-large and of ResNet-50 on ImageNet.
+"""Published recipes of BERT-large and of ResNet-50 on ImageNet: one table, a source a row."""
 
-Rules give a recipe for any batch. The two-stage runs of BERT-large are fixed recipes.
-"""
-
-import math
-from fractions import Fraction
-from typing import Any
+from collections.abc import Callable
+from typing import Any, overload
 
 from tf_lamb.core import checks
-from tf_lamb.core.recipes.arithmetic import (
-    IMAGENET,
-    NORM_AND_BIAS,
-    UNTUNED_LAMB,
-    epochs_to_steps,
-    in_epochs,
-    nearest,
-    training,
-    warn_outside,
-)
+from tf_lamb.core.recipes.arithmetic import IMAGENET, epochs_to_steps, fit_steps, in_epochs
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
+from tf_lamb.core.recipes.scaling import RULES, by_rule
 
-_BERT: dict[str, Any] = {
-    **UNTUNED_LAMB, "model": "BERT", "weight_decay": 0.01, "handover": "drop",
+
+def _any_batch(name, fields, base, batch_size) -> Recipe:
+    """Makes a recipe by a rule of `scale`, from the run that it begins with."""
+    rule, count, *numbers = base
+    return by_rule(RULES[rule], count, batch_size, *numbers, **fields)
+
+
+def _row(name, rows, batch_size) -> tuple:
+    if (size := checks.integer("batch_size", batch_size)) in rows:
+        return size, *rows[size]
+    known = ", ".join(f"{batch:,}" for batch in rows)
+    raise ValueError(f"{name} has no reference point at batch {size:,}; it has {known}.")
+
+
+def _lars_point(name, fields, rows, batch_size) -> Recipe:
+    """Makes a recipe of a row of MLPerf's ResNet-50, with a reading of the decay steps."""
+    batch, rate, warmup_epochs, momentum, weight_decay, decay_steps, span, target = _row(
+        name, rows, batch_size
+    )
+    warmup_steps = epochs_to_steps(warmup_epochs, IMAGENET, batch)
+    decay_epochs = decay_steps * batch / IMAGENET
+    is_whole = decay_epochs >= target - 0.05  # published to one digit
+    train_steps = decay_steps + (0 if is_whole else warmup_steps)
+    reading = "all of training" if is_whole else "what follows warmup"
+    return Recipe(
+        batch_size=batch, learning_rate=rate, momentum=momentum, weight_decay=weight_decay,
+        warmup_steps=warmup_steps, train_steps=train_steps, batch_norm_span=span,
+        examples=IMAGENET, epochs=train_steps * batch / IMAGENET, warmup_epochs=warmup_epochs,
+        arithmetic=(
+            f"learning rate = {rate:g}",
+            in_epochs("warmup", warmup_epochs, IMAGENET, batch),
+            f"decay steps = {decay_steps:,} = {decay_epochs:.1f} epochs; the target took "
+            f"{target:g}, so {reading}",
+            f"training = {train_steps:,} steps",
+        ),
+        **fields,
+    )  # fmt: skip
+
+
+def _bert_point(name, fields, rows, batch_size) -> Recipe:
+    """Makes a recipe of a row of MLPerf's BERT, which may start inside its published warmup."""
+    batch, rate, steps, warmup, start, beta_1, beta_2, decay, samples = _row(name, rows, batch_size)
+    first, warming = 0.0, f"warmup = {warmup} steps"
+    if warmup and start:
+        first = rate * -start / warmup
+        warming += (
+            f" from step {start}, so {warmup + start} from step 0, where the rate is {rate:g} "
+            f"x {-start} / {warmup} = {first:.4g}"
+        )
+    numbers = {
+        "batch_size": batch, "learning_rate": rate, "initial_learning_rate": first,
+        "warmup_steps": warmup + start if warmup else 0, "train_steps": steps,
+        "beta_1": beta_1, "beta_2": beta_2, "weight_decay": decay,
+        "arithmetic": (
+            f"learning rate = {rate:g}", f"training = {steps:,} steps", warming,
+            f"the target took {samples:,} examples",
+        ),
+    }  # fmt: skip
+    return Recipe(**{**fields, **numbers})
+
+
+def _in_stages(name, fields, rows, batch_size) -> StagedRecipe:
+    """Makes a recipe of the rows of all stages."""
+    if batch_size is not None:
+        raise ValueError(f"{name} has batches of its own: leave out batch_size={batch_size!r}.")
+    stages = tuple(
+        Recipe(
+            batch_size=batch, sequence_length=length, learning_rate=rate, warmup_steps=warmup,
+            train_steps=steps,
+            arithmetic=(
+                f"learning rate = {rate:g}", f"training = {steps:,} steps",
+                f"warmup = {warmup:,} steps", line,
+            ),
+            **{**fields, "title": f"{fields['title']}, stage {number}"},
+        )
+        for number, (batch, length, rate, warmup, steps, line) in enumerate(rows, 1)
+    )  # fmt: skip
+    return StagedRecipe(title=fields["title"], stages=stages, source=fields["source"])
+
+
+_LAMB = {
+    "optimizer": "LAMB", "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-6, "global_clipnorm": 1.0,
+    "exclude_from_weight_decay": ("norm_and_bias",),
 }  # fmt: skip
+_LARS = {
+    "optimizer": "LARS", "power": 2.0, "trust_coefficient": 0.001,
+    "exclude_from_weight_decay": ("norm_and_bias",),
+}  # fmt: skip
+_BERT = {**_LAMB, "model": "BERT", "weight_decay": 0.01, "handover": "drop"}
+_RESNET50 = {"model": "ResNet-50", "label_smoothing": 0.1}
 _NVIDIA = "NVIDIA DeepLearningExamples, PyTorch/LanguageModeling/BERT"
 
+# name -> what makes a recipe of its rows, the fields that all of them share, and the rows
+TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
+    # 1,000,000 steps at 512; 3,125 steps of warmup, 1/320 of them there, at every batch.
+    "untuned_lamb_bert": (
+        _any_batch,
+        {
+            **_BERT, "title": "Untuned LAMB for BERT-large",
+            "source": "You et al., arXiv 1904.00962, the BERT table of untuned LAMB",
+            "examples": None, "epochs": None, "warmup_epochs": None,  # the paper has steps
+        },
+        ("legw", epochs_to_steps, 512, 6.25e-4, 1 / 320, 512_000_000, 1),
+    ),
+    # github.com/fastalgo/imagenet_resnet50_lamb, github.com/NUS-HPC-AI-Lab/pytorch-lamb. The first
+    # author's own run at 32,768 (76.3% top-1) also decays and adapts the bias of the last layer.
+    "untuned_lamb_resnet50": (
+        _any_batch,
+        {
+            **_RESNET50, **_LAMB, "title": "Untuned LAMB for ResNet-50", "weight_decay": 1.5,
+            "source": "You et al., arXiv 1904.00962, the ResNet-50 table of untuned LAMB",
+        },
+        ("legw", epochs_to_steps, 512, 0.005, 0.3125, IMAGENET, 90),
+    ),
+    # The paper's base is 2^2.5 and 10/2^5 epochs of warmup at 1,024. Public code reproduced 512,
+    # 1,024, 4,096 and 8,192: 76.95, 77.06, 77.38 and 77.14% top-1.
+    "legw_resnet50_lars": (
+        _any_batch,
+        {
+            **_RESNET50, **_LARS, "title": "LEGW for ResNet-50", "weight_decay": 1e-4,
+            "momentum": 0.9, "epsilon": 1e-5,
+            "source": "You et al., arXiv 1901.08256 (LEGW); NUS-HPC-AI-Lab/LARS-ImageNet-PyTorch",
+        },
+        ("legw", epochs_to_steps, 512, 4.0, 10 / 2**6, IMAGENET, 90),
+    ),
+    # Scale and shift of batch norm do not decay; its statistics are of 32 examples at any batch.
+    "linear_resnet50_sgd": (
+        _any_batch,
+        {
+            "title": "Linear scaling for ResNet-50", "model": "ResNet-50", "momentum": 0.9,
+            "nesterov": True, "weight_decay": 1e-4, "batch_norm_span": 32,
+            "exclude_from_weight_decay": ("batch_normalization|_bn/",),
+        },
+        ("linear", fit_steps, 256, 0.1, 5, IMAGENET, 90, (30, 60, 80)),
+    ),
+    # mlcommons/logging, mlperf_logging/rcp_checker, rcps_resnet.json; the later of two versions.
+    "mlperf_lars": (
+        _lars_point,
+        {
+            **_LARS, "title": "MLPerf ResNet-50", "model": "ResNet-50", "epsilon": 0.0,
+            "end_learning_rate": 1e-4,
+            "source": "mlcommons/logging, reference convergence points of ResNet, v1.0 to v4.0",
+        },
+        {  # rate, warmup epochs, momentum, decay, decay steps, batch-norm span, epochs to target
+            1632: (7.4, 2, 0.9, 5e-5, 27476, 204, 35.0),
+            2048: (8.5, 5, 0.9, 2e-3, 22530, 64, 38.4),
+            3264: (10.5, 2, 0.9, 5e-5, 14523, 204, 35.2),
+            4096: (10.0, 5, 0.9, 2e-4, 13137, 64, 40.0),
+            8192: (17.0, 5, 0.9, 2e-4, 6095, 64, 42.0),
+            13056: (12.8, 9, 0.9, 2.5e-5, 4710, 204, 45.4),
+            32768: (21.2, 16, 0.94, 2.5e-5, 2267, 128, 56.0),
+            49152: (19.405, 24, 0.951807, 1e-4, 1846, 256, 68.0),
+            58880: (23.246, 29, 0.951807, 1e-4, 1785, 230, 79.9),
+            64480: (26.0, 31, 0.951807, 1e-4, 1788, 155, 86.1),  # published as 90 epochs
+            65536: (24.699, 31, 0.951807, 1e-4, 1133, 128, 84.5),
+            67840: (24.699, 31, 0.951807, 1e-4, 1133, 424, 85.86),
+        },
+    ),
+    # The same repository, rcps_bert.json; mlcommons/training, retired_benchmarks/bert.
+    "mlperf_lamb_bert": (
+        _bert_point,
+        {
+            **_BERT, "title": "MLPerf BERT-large, from its checkpoint",
+            "source": "mlcommons/logging, reference convergence points of BERT, v1.0 to v5.1",
+        },
+        {  # rate, steps, warmup, start, beta_1, beta_2, decay, examples to the target
+            256: (3.5e-4, 13700, 0, 0, 0.9, 0.999, 0.01, 2_553_000),
+            448: (4.25e-4, 6700, 0, 0, 0.9, 0.999, 0.01, 2_411_000),
+            1536: (2e-3, 2254, 0, 0, 0.66, 0.996, 0.01, 2_778_000),
+            3072: (2e-3, 1141, 100, 0, 0.66, 0.998, 0.01, 2_768_000),
+            4096: (2.4e-3, 855, 0, 0, 0.66, 0.998, 0.01, 2_843_000),
+            4608: (3.5e-3, 700, 0, 0, 0.62, 0.9, 0.01, 2_795_000),
+            6144: (2.9293e-3, 700, 0, -700, 0.7206, 0.78921, 0.001, 3_321_000),
+            6912: (2.9293e-3, 700, 0, -700, 0.7206, 0.78921, 0.001, 3_596_000),
+            8192: (2.88293e-3, 600, 287, -76, 0.88, 0.88, 0.0166629, 4_191_000),
+            8704: (2.971656e-3, 600, 287, -76, 0.88, 0.88, 0.0166629, 4_278_000),
+            12288: (3.1e-3, 500, 300, -100, 0.8, 0.925, 0.0166629, 4_470_000),
+            13056: (3.19540686e-3, 500, 300, -100, 0.8, 0.925, 0.0166629, 4_633_000),
+            16384: (3.3e-3, 600, 290, -100, 0.75, 0.9, 0.0166629, 5_504_000),
+        },
+    ),
+    # The paper's total is 8,599 steps, and its count for stage 2 is 1,562 (of 15,625 = 14,063 +
+    # 1,562). The six steps more in stage 1 are unexplained. Its rates for this run are unknown.
+    "bert_mixed_batch": (
+        _in_stages,
+        {
+            **_BERT, "title": "Mixed-batch BERT-large",
+            "source": "You et al., arXiv 1904.00962, mixed-batch BERT; rate and warmup from "
+            + _NVIDIA,
+        },
+        [  # batch, sequence length, rate, warmup, steps
+            (
+                65536, 128, 6e-3, 2000, 7037,
+                "7,037 = 8,599 published in all - 1,562; 0.9 x 1,000,000 x 512 / 65,536 = 7,031.2",
+            ),
+            (32768, 512, 4e-3, 200, 1562, "as published; 0.1 x 1,000,000 x 512 / 32,768 = 1,562.5"),
+        ],
+    ),
+    # Warmup is published as a share of training. Phase 2 keeps the moments and sets the optimizer's
+    # step back to 0. NVIDIA's TensorFlow code has other batches and adapts every variable.
+    "nvidia_bert": (
+        _in_stages,
+        {**_BERT, "title": "NVIDIA BERT-large", "power": 0.5, "source": _NVIDIA},
+        [
+            (65536, 128, 6e-3, 2000, 7038, "that is 0.2843 x 7,038 = 2,000.9, rounded down"),
+            (32768, 512, 4e-3, 200, 1563, "that is 0.128 x 1,563 = 200.1, rounded down"),
+        ],
+    ),
+}  # fmt: skip
 
-def untuned_lamb_bert(batch_size: int) -> Recipe:
-    """LAMB for BERT-large, untuned: the rate grows with the square root of the batch.
 
-    With j = log2(batch_size / 512):
+@overload
+def published(name: str) -> StagedRecipe: ...
+@overload
+def published(name: str, batch_size: int) -> Recipe: ...
+def published(name: str, batch_size: int | None = None) -> Recipe | StagedRecipe:
+    """Returns a published recipe of BERT-large, or of ResNet-50 on ImageNet.
 
-        learning_rate = 5 / (2^(3 - j/2) 1000) = 0.005 sqrt(batch_size / 32768)
-        steps         = 1000000 512 / batch_size
-        warmup        = 2^j/320 of the steps, which is 3,125 steps at every batch
+        name                     batches           rate and warmup
+        "untuned_lamb_bert"      512 to 32,768     0.005 sqrt(batch_size / 32768), 3,125 steps
+        "untuned_lamb_resnet50"  512 to 32,768     0.04 sqrt(batch_size / 32768), 782 steps
+        "legw_resnet50_lars"     512 to 32,768     32 sqrt(batch_size / 32768), 391 steps
+        "linear_resnet50_sgd"    256 to 8,192      0.1 batch_size / 256, 5 epochs
+        "mlperf_lars"            1,632 to 67,840   a table of 12 batches, to 75.9% top-1
+        "mlperf_lamb_bert"       256 to 16,384     a table of 13 batches, to 72% masked words
+        "bert_mixed_batch"       65,536 + 32,768   in 8,599 steps: 7,037 at 128 tokens, 1,562 at 512
+        "nvidia_bert"            65,536 + 32,768   in 8,601 steps: 7,038 at 128 tokens, 1,563 at 512
 
-    Decay counts from step 0, as in the authors' BERT code: the rate drops when warmup ends. 9/10 of
-    the examples are sequences of 128 tokens and the rest of 512: at 32,768, 14,063 and 1,562 steps.
-    The paper reports this training; this package has not run it.
+    The first four follow a rule of `scale` at any batch, and warn outside of theirs. They train for
+    512,000,000 sequences or 90 epochs; for other data, call `scale` with the numbers of the
+    baseline. This package has run none of them at these sizes.
+
+    - Decay of BERT counts from step 0, as in the authors' code: the rate drops when warmup ends.
+      9/10 of the examples are sequences of 128 tokens and the rest of 512.
+    - Untuned LAMB for ResNet-50 has a weight decay of 1.5, because the trust ratio sets the length
+      of the update.
+    - MLPerf's decay steps sometimes include warmup and sometimes do not. They are read as all of
+      training, unless that would end before the mean number of epochs of the reference runs.
+    - MLPerf's BERT starts from its checkpoint. If the published warmup starts before step 0,
+      training starts inside it: for a start at -76, at 76/287 of the peak.
+    - The mixed batch has the linear decay of the paper, and NVIDIA's peaks and warmups: those of
+      the paper are unknown. NVIDIA's rate falls with the square root of the remaining steps.
 
     Args:
-        batch_size: The batch size; the paper has the powers of 2 from 512 to 32,768.
+        name: A name of the table.
+        batch_size: The batch size. Defaults to None, for a recipe in stages.
 
     Raises:
         TypeError: if the batch is not an integer.
-        ValueError: if it is above 163,840: warmup would be longer than training.
+        ValueError: if there is no such name or row, the message lists them; or if warmup would be
+            longer than training.
+
+    The recipe prints its source.
 
     Example:
-        >>> recipe = untuned_lamb_bert(32768)
+        >>> recipe = published("untuned_lamb_bert", 32768)
         >>> recipe.learning_rate, recipe.warmup_steps, recipe.train_steps
         (0.005, 3125, 15625)
-
-    References:
-        You et al., Large batch optimization for deep learning, arXiv 1904.00962.
+        >>> [(stage.batch_size, stage.train_steps) for stage in published("bert_mixed_batch")]
+        [(65536, 7037), (32768, 1562)]
     """
-    batch_size = checks.integer("batch_size", batch_size)
-    if not (steps := nearest(Fraction(1_000_000 * 512, batch_size))):
-        raise ValueError(
-            f"Nothing would be trained: 1,000,000 steps x 512 / batch_size {batch_size:,} is less "
-            "than half a step. Take a smaller batch."
-        )
-    warn_outside(
-        batch_size, 512, 32768,
-        "Untuned LAMB for BERT was shown for batches of 512 to 32,768 (and of 65,536 in the first "
-        f"stage of bert_mixed_batch), not for {batch_size:,}.",
-    )  # fmt: skip
-    learning_rate = 5e-3 * math.sqrt(batch_size / 32768)
-    ratio = batch_size / 512 / 320
-    return Recipe(
-        title="Untuned LAMB for BERT-large",
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        warmup_steps=3125,
-        train_steps=steps,
-        arithmetic=(
-            f"learning rate = 0.005 x sqrt({batch_size:,} / 32,768) = {learning_rate:.4g}",
-            f"training = 1,000,000 steps x 512 / {batch_size:,} = {steps:,} steps",
-            f"warmup = {batch_size:,} / 512 / 320 = {ratio:.4g} of training = 3,125 steps",
-        ),
-        source="You et al., arXiv 1904.00962, the BERT table of untuned LAMB",
-        **_BERT,
-    )
-
-
-def bert_mixed_batch() -> StagedRecipe:
-    """BERT-large in 8,599 steps: batch 65,536 at 128 tokens, then 32,768 at 512, warmed up again.
-
-    Nine tenths of 512 million sequences at 65,536, and one tenth at 32,768, would be 7,031 and
-    1,562 steps, 8,593 in all. The paper's total is 8,599, and its own count for stage 2 is 1,562
-    (of 15,625 = 14,063 + 1,562). This leaves 7,037 for stage 1. The purpose of the six extra steps
-    is unknown. The paper's rates for this run are also unknown: peaks and warmups here are NVIDIA's
-    for the same stages (`nvidia_bert`), and the linear decay is the paper's. The untuned rule does
-    not work here: its 3,125 steps of warmup are longer than stage 2.
-
-    Example:
-        >>> recipe = bert_mixed_batch()
-        >>> [(stage.batch_size, stage.sequence_length, stage.train_steps) for stage in recipe]
-        [(65536, 128, 7037), (32768, 512, 1562)]
-        >>> recipe.train_steps
-        8599
-
-    References:
-        You et al., Large batch optimization for deep learning, arXiv 1904.00962.
-    """
-    source = f"You et al., arXiv 1904.00962, mixed-batch BERT; rate and warmup from {_NVIDIA}"
-
-    def stage(number, batch_size, length, learning_rate, warmup, steps, share):
-        count = f"{share} x 1,000,000 x 512 / {batch_size:,}"
-        exact = share * 1_000_000 * 512 / batch_size
-        return Recipe(
-            title=f"Mixed-batch BERT-large, stage {number}",
-            batch_size=batch_size,
-            sequence_length=length,
-            learning_rate=learning_rate,
-            warmup_steps=warmup,
-            train_steps=steps,
-            arithmetic=(
-                f"learning rate = {learning_rate:g} (NVIDIA's)",
-                f"training = {steps:,} steps, as published ({count} = {exact:,.1f})",
-                f"warmup = {warmup:,} steps from 0 (NVIDIA's)",
-            ),
-            source=source,
-            **_BERT,
-        )
-
-    return StagedRecipe(
-        title="Mixed-batch BERT-large",
-        stages=(
-            stage(1, 65536, 128, 6e-3, 2000, 7037, 0.9),
-            stage(2, 32768, 512, 4e-3, 200, 1562, 0.1),
-        ),
-        arithmetic=("stage 1 = 8,599 published in all - 1,562 of stage 2 = 7,037 steps",),
-        source=source,
-    )
-
-
-def nvidia_bert() -> StagedRecipe:
-    """NVIDIA's two phases of BERT-large: 65,536 at 128 tokens, then 32,768 at 512; 8,601 steps.
-
-    The rate falls with the square root of the remaining steps, counted from step 0. Warmup is
-    published as a share of training and rounded down to steps: 0.2843 x 7,038 = 2,000.9. So the
-    2,001st step is the first step of decay. Phase 2 keeps the moments and sets the optimizer's step
-    back to 0. Biases and norms are neither decayed nor adapted, as in NVIDIA's PyTorch code; its
-    TensorFlow code has other batches and adapts every variable.
-
-    Example:
-        >>> [(p.learning_rate, p.warmup_steps, p.train_steps) for p in nvidia_bert()]
-        [(0.006, 2000, 7038), (0.004, 200, 1563)]
-
-    References:
-        github.com/NVIDIA/DeepLearningExamples, PyTorch/LanguageModeling/BERT.
-    """
-
-    def phase(number, batch_size, length, learning_rate, share, steps):
-        warmup = math.floor(share * steps)
-        return Recipe(
-            title=f"NVIDIA BERT-large, phase {number}",
-            batch_size=batch_size,
-            sequence_length=length,
-            learning_rate=learning_rate,
-            warmup_steps=warmup,
-            train_steps=steps,
-            power=0.5,
-            arithmetic=(
-                f"learning rate = {learning_rate:g}",
-                f"training = {steps:,} steps",
-                f"warmup = {share:g} x {steps:,} = {share * steps:,.1f}, down to {warmup:,} steps",
-            ),
-            source=_NVIDIA,
-            **_BERT,
-        )
-
-    return StagedRecipe(
-        title="NVIDIA BERT-large",
-        stages=(
-            phase(1, 65536, 128, 6e-3, 0.2843, 7038),
-            phase(2, 32768, 512, 4e-3, 0.128, 1563),
-        ),
-        source=_NVIDIA,
-    )
+    if name not in TABLE:
+        raise ValueError(f"There is no recipe {name!r}: name one of {', '.join(TABLE)}.")
+    make, fields, rows = TABLE[name]
+    return make(name, fields, rows, batch_size)
 
 
 def published_time(model: str, batch_size: int, train_steps: int) -> str | None:
     """Returns the published time of a run with this batch and number of steps, or None."""
-    stages = bert_mixed_batch().stages if model == "BERT" else ()
+    stages = published("bert_mixed_batch").stages if model == "BERT" else ()
     if (batch_size, train_steps) in [(s.batch_size, s.train_steps) for s in stages]:
         return "76.19 minutes for both stages of BERT-large on 1,024 v3 chips (You et al.)"
     return None
-
-
-def untuned_lamb_resnet50(batch_size: int, examples: int = IMAGENET, epochs: float = 90) -> Recipe:
-    """LAMB for ResNet-50 on ImageNet, untuned: the rate grows with the root of the batch.
-
-    With j = log2(batch_size / 512):
-
-        learning_rate = 4 / (2^(3 - j/2) 100) = 0.04 sqrt(batch_size / 32768)
-        warmup epochs = 0.3125 2^j
-
-    Then the rate falls linearly from the peak to 0. Weight decay is 1.5; a large value works,
-    because the trust ratio divides it out. Batch norm and biases are excluded, as in the paper and
-    the PyTorch reproduction. The first author's own run at 32,768 (76.3 % top-1) decays and adapts
-    the bias of the last layer:
-    `dataclasses.replace(recipe, exclude_from_weight_decay=("gamma", "beta"))`.
-
-    Args:
-        batch_size: The batch size; the paper has the powers of 2 from 512 to 32,768.
-        examples: The size of the training set. Defaults to ImageNet's.
-        epochs: Number of epochs. Defaults to 90 (the paper).
-
-    Raises:
-        TypeError: if an argument is not a number.
-        ValueError: if an argument is out of range, or warmup is longer than training.
-
-    Example:
-        >>> recipe = untuned_lamb_resnet50(32768)
-        >>> recipe.learning_rate, recipe.warmup_steps, recipe.train_steps
-        (0.04, 782, 3519)
-
-    References:
-        You et al., Large batch optimization for deep learning, arXiv 1904.00962; github.com/
-        fastalgo/imagenet_resnet50_lamb; github.com/NUS-HPC-AI-Lab/pytorch-lamb.
-    """
-    return _by_the_root(
-        batch_size, examples, epochs,
-        title="Untuned LAMB for ResNet-50",
-        shown="Untuned LAMB for ResNet-50",
-        rate=(0.005, "0.04 x sqrt({:,} / 32,768)"),
-        warmup=(0.3125, "0.3125 x {:,} / 512"),
-        weight_decay=1.5,
-        source="You et al., arXiv 1904.00962, the ResNet-50 table of untuned LAMB",
-        **UNTUNED_LAMB,
-    )  # fmt: skip
-
-
-def legw_resnet50_lars(batch_size: int, examples: int = IMAGENET, epochs: float = 90) -> Recipe:
-    """LARS for ResNet-50 on ImageNet by LEGW, from 1,024 at 2^2.5 and 10/2^5 epochs of warmup.
-
-        learning_rate = 2^2.5 sqrt(batch_size / 1024)
-        warmup epochs = 10/2^5 batch_size / 1024
-
-    Then the rate falls as a polynomial of power 2 over the remaining steps.
-
-    Args:
-        batch_size: The batch size. Public code reproduced 512, 1,024, 4,096 and 8,192 (76.95,
-            77.06, 77.38 and 77.14 % top-1); the paper goes up to 32,768.
-        examples: The size of the training set. Defaults to ImageNet's.
-        epochs: Number of epochs. Defaults to 90 (both).
-
-    Raises:
-        TypeError: if an argument is not a number.
-        ValueError: if an argument is out of range, or warmup is longer than training.
-
-    Example:
-        >>> recipe = legw_resnet50_lars(8192)
-        >>> recipe.learning_rate, recipe.warmup_epochs, recipe.warmup_steps, recipe.train_steps
-        (16.0, 2.5, 391, 14075)
-
-    References:
-        You et al., Large-batch training for LSTM and beyond, arXiv 1901.08256; github.com/
-        NUS-HPC-AI-Lab/LARS-ImageNet-PyTorch.
-    """
-    return _by_the_root(
-        batch_size, examples, epochs,
-        title="LEGW for ResNet-50",
-        shown="LARS by LEGW",
-        optimizer="LARS",
-        rate=(4.0, "2^2.5 x sqrt({:,} / 1,024)"),
-        warmup=(10 / 2**6, "10 / 2^5 x {:,} / 1,024"),
-        power=2.0,
-        weight_decay=1e-4,
-        exclude_from_weight_decay=NORM_AND_BIAS,
-        momentum=0.9,
-        epsilon=1e-5,
-        trust_coefficient=0.001,
-        source="You et al., arXiv 1901.08256 (LEGW); NUS-HPC-AI-Lab/LARS-ImageNet-PyTorch",
-    )  # fmt: skip
-
-
-def _by_the_root(batch_size, examples, epochs, *, shown, rate, warmup, **given) -> Recipe:
-    """Makes a recipe; `rate` and `warmup` are (value at batch 512, the source's formula)."""
-    batch_size = checks.integer("batch_size", batch_size)
-    train_steps = training(epochs, examples, batch_size)
-    warn_outside(
-        batch_size, 512, 32768,
-        f"{shown} was shown for batches of 512 to 32,768, not for {batch_size:,}.",
-    )  # fmt: skip
-    learning_rate = rate[0] * math.sqrt(batch_size / 512)
-    warmup_epochs = warmup[0] * batch_size / 512
-    return Recipe(
-        model="ResNet-50",
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        warmup_steps=epochs_to_steps(warmup_epochs, examples, batch_size),
-        train_steps=train_steps,
-        label_smoothing=0.1,
-        examples=examples,
-        epochs=epochs,
-        warmup_epochs=warmup_epochs,
-        arithmetic=(
-            f"learning rate = {rate[1].format(batch_size)} = {learning_rate:.4g}",
-            in_epochs("training", epochs, examples, batch_size),
-            f"warmup epochs = {warmup[1].format(batch_size)} = {warmup_epochs:g}",
-            in_epochs("warmup", warmup_epochs, examples, batch_size),
-        ),
-        **given,
-    )

@@ -11,12 +11,6 @@ from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import PRESETS
 from tf_lamb.core.recipes.arithmetic import micro_batches
 
-# The functions of `tf_lamb.recipes` that make one.
-MAKERS = (
-    "bert_mixed_batch", "growing", "legw", "legw_resnet50_lars", "linear_scaling",
-    "mlperf_lamb_bert", "mlperf_lars", "nvidia_bert", "sqrt_scaling", "transfer",
-    "untuned_lamb_bert", "untuned_lamb_resnet50",
-)  # fmt: skip
 ARGUMENTS = (
     "weight_decay", "exclude_from_weight_decay", "exclude_from_layer_adaptation", "beta_1",
     "beta_2", "epsilon", "momentum", "nesterov", "trust_coefficient", "global_clipnorm",
@@ -25,68 +19,14 @@ ARGUMENTS = (
 _WITH_FROM_RECIPE = ("LAMB", "LANS", "LARS", "Muon", "SOAP", "AdamP", "SGDP")
 
 
-def schedule(recipe: Any, schedules: Any) -> Any:
-    """Returns the learning-rate schedule of the recipe.
-
-    Args:
-        recipe: A recipe, or a staged recipe, which warms up in each stage.
-        schedules: The module with the schedules: `tf_lamb.core.schedules`, or a frontend's.
-    """
-    stages = _stages(recipe)
-    if stages[0] is not recipe:
-        lengths = [stage.train_steps for stage in stages]
-        return schedules.Stages(lengths, [schedule(stage, schedules) for stage in stages])
-    peak, warmup, handover = recipe.learning_rate, recipe.warmup_steps, recipe.handover
-    after: Any
-    if recipe.decay == "multi_step":
-        rates = [peak * recipe.decay_rate**i for i in range(len(recipe.boundaries) + 1)]
-        after, handover = schedules._MultiStep(recipe.boundaries, rates), "drop"  # absolute steps
-    elif recipe.decay == "constant" or warmup == recipe.train_steps:
-        after = schedules._Constant(peak)
-    else:
-        whole = recipe.train_steps - (warmup if handover == "continuous" else 0)
-        steps = recipe.decay_steps or whole
-        after = schedules._Polynomial(peak, steps, recipe.end_learning_rate, recipe.power)
-    if not warmup:
-        return after
-    start = recipe.initial_learning_rate
-    return schedules.Warmup(warmup, after, start=start, handover=handover)
-
-
-def arguments(recipe: Any, optimizer: str) -> dict[str, Any]:
-    """Returns the optimizer arguments that the recipe sets.
-
-    Raises:
-        TypeError: if the argument is not a recipe.
-        ValueError: if the recipe is for another optimizer, or its stages differ in an argument.
-    """
-    stages = _stages(recipe)
-    found = []
-    for stage in stages:
-        if stage.optimizer not in (None, optimizer):
-            raise ValueError(
-                f"{stage.title} is a recipe for {stage.optimizer}, not for {optimizer}: "
-                f"write {_constructor_hint(stage)}."
-            )
-        given = {name: getattr(stage, name) for name in ARGUMENTS}
-        found.append({name: value for name, value in given.items() if value is not None})
-    for stage, others in zip(stages, found, strict=True):
-        if others != found[0]:
-            raise ValueError(
-                f"The stages of {recipe.title} need optimizers of their own: {stage.title} has "
-                f"{others}, the first stage {found[0]}. Make one optimizer for each stage."
-            )
-    return found[0]
-
-
-def _stages(recipe) -> tuple:
-    """Returns the stages; raises an error if the argument is not a recipe."""
-    if stages := getattr(recipe, "stages", ()):
-        return stages
+def check_recipe(value: Any) -> "Recipe | StagedRecipe":
+    """Returns a recipe as it is; raises an error that says what a recipe is for anything else."""
+    if isinstance(value, Recipe | StagedRecipe):
+        return value
     raise TypeError(
-        "A recipe is what tf_lamb.recipes makes for a batch size, such as "
-        f"tf_lamb.recipes.untuned_lamb_bert(32768), and not {recipe!r}. There are "
-        f"{', '.join(MAKERS)}."
+        "A recipe is what a function of tf_lamb.recipes returns, such as "
+        f'tf_lamb.recipes.published("untuned_lamb_bert", 32768), and not {value!r}. The functions '
+        "are scale, transfer, growing and published."
     )
 
 
@@ -109,8 +49,8 @@ def _constructor_hint(recipe) -> str:
     return road
 
 
-class Drawable:
-    """Base class of `Recipe` and `StagedRecipe`: a learning rate to schedule and to draw."""
+class AnyRecipe:
+    """Base class of `Recipe` and `StagedRecipe`: what makes an optimizer and a plot of them."""
 
     def schedule(self: Any, schedules: Any = None) -> Any:
         """Returns the learning-rate schedule, for any optimizer of Keras.
@@ -124,12 +64,37 @@ class Drawable:
 
         Example:
             >>> from tf_lamb.core import recipes, schedules
-            >>> recipes.linear_scaling(8192).schedule(schedules).steps
+            >>> recipes.published("linear_resnet50_sgd", 8192).schedule(schedules).steps
             782
         """
-        return schedule(self, core.default_schedules() if schedules is None else schedules)
+        return self._rates(core.provided("schedules") if schedules is None else schedules)
 
-    def plot(self, *others: "Drawable", over: str = "steps", ax: Any = None) -> Any:
+    def arguments(self: Any, optimizer: str) -> dict[str, Any]:
+        """Returns the optimizer arguments that the recipe sets, but for the learning rate.
+
+        Args:
+            optimizer: The name of the optimizer, such as "LAMB".
+
+        Raises:
+            ValueError: if the recipe is for another optimizer, or its stages differ in an argument.
+        """
+        found = []
+        for stage in self.stages:
+            if stage.optimizer not in (None, optimizer):
+                raise ValueError(
+                    f"{stage.title} is a recipe for {stage.optimizer}, not for {optimizer}: "
+                    f"write {_constructor_hint(stage)}."
+                )
+            given = {name: getattr(stage, name) for name in ARGUMENTS}
+            found.append({name: value for name, value in given.items() if value is not None})
+            if found[-1] != found[0]:
+                raise ValueError(
+                    f"The stages of {self.title} need optimizers of their own: {stage.title} has "
+                    f"{found[-1]}, the first stage {found[0]}. Make one optimizer for each stage."
+                )
+        return found[0]
+
+    def plot(self, *others: "AnyRecipe", over: str = "steps", ax: Any = None) -> Any:
         """Draws the learning rate, and that of other recipes in the same figure.
 
         The values are those of the optimizer's schedule. A jump is a vertical line. The axes are
@@ -151,17 +116,17 @@ class Drawable:
             ModuleNotFoundError: if matplotlib is not installed.
 
         Example:
-            >>> from tf_lamb.core.recipes import untuned_lamb_bert
-            >>> small, large = untuned_lamb_bert(512), untuned_lamb_bert(32768)
+            >>> from tf_lamb.core.recipes import published
+            >>> small, large = (published("untuned_lamb_bert", batch) for batch in (512, 32768))
             >>> ax = large.plot(small)
             >>> [line.get_label() for line in ax.lines]
             ['batch 32,768', 'batch 512']
         """
-        return core.plot_recipes(self, *others, over=over, ax=ax)
+        return core.provided("plots").recipes(self, *others, over=over, ax=ax)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the text, and the plot where matplotlib is installed."""
-        return core.in_notebook(self)
+        """Returns what a notebook shows: text, and the plot if matplotlib is installed."""
+        return core.provided("plots").in_notebook(self)
 
 
 def _short(value) -> str:
@@ -175,7 +140,7 @@ def batch(recipe) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe(Drawable):
+class Recipe(AnyRecipe):
     """Hyperparameters for one batch size, and the arithmetic that made them.
 
     The learning rate at step s = 0, 1, ..., with W = `warmup_steps` and T = `train_steps`:
@@ -290,6 +255,24 @@ class Recipe(Drawable):
         """A tuple of this recipe only, as in a `StagedRecipe`."""
         return (self,)
 
+    def _rates(self, schedules) -> Any:
+        """Returns the schedule, of the classes of a module of schedules."""
+        peak, warmup, handover = self.learning_rate, self.warmup_steps, self.handover
+        after: Any
+        if self.decay == "multi_step":
+            rates = [peak * self.decay_rate**i for i in range(len(self.boundaries) + 1)]
+            after, handover = schedules._MultiStep(self.boundaries, rates), "drop"  # absolute steps
+        elif self.decay == "constant" or warmup == self.train_steps:
+            after = schedules._Constant(peak)
+        else:
+            whole = self.train_steps - (warmup if handover == "continuous" else 0)
+            steps = self.decay_steps or whole
+            after = schedules._Polynomial(peak, steps, self.end_learning_rate, self.power)
+        if not warmup:
+            return after
+        start = self.initial_learning_rate
+        return schedules.Warmup(warmup, after, start=start, handover=handover)
+
     @property
     def examples_seen(self) -> int:
         """Examples in all of training: steps times batch; a smaller last batch counts in full."""
@@ -314,13 +297,9 @@ class Recipe(Drawable):
             )
             but = f", but not {excluded}" if excluded else ""
             lines.append(f"weight decay = {self.weight_decay:g}{but}")
-        elif self.optimizer is None:
+        elif self.optimizer in (None, "SGD"):
             lines.append("weight decay and exclusions: the baseline's, not set by this recipe")
-        names = (
-            "beta_1", "beta_2", "epsilon", "momentum", "nesterov", "trust_coefficient",
-            "global_clipnorm", "ema_momentum", "label_smoothing", "batch_norm_span",
-            "batch_norm_momentum",
-        )  # fmt: skip
+        names = *ARGUMENTS[3:], "label_smoothing", "batch_norm_span", "batch_norm_momentum"
         given = [f"{n}={_short(getattr(self, n))}" for n in names if getattr(self, n) is not None]
         if given:
             lines.append("with " + ", ".join(given))
@@ -344,7 +323,7 @@ class Recipe(Drawable):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StagedRecipe(Drawable):
+class StagedRecipe(AnyRecipe):
     """Recipes for successive stages of training, each counted from its own step 0.
 
     Attributes:
@@ -381,8 +360,8 @@ class StagedRecipe(Drawable):
             ValueError: for a stage whose batch is smaller than the number of micro-batches before.
 
         Example:
-            >>> from tf_lamb.core.recipes import growing, sqrt_scaling
-            >>> recipe = sqrt_scaling(1024, 256, 1e-3, 0, examples=65536, epochs=10)
+            >>> from tf_lamb.core.recipes import growing, scale
+            >>> recipe = scale(1024, 256, 1e-3, 0, examples=65536, epochs=10)
             >>> growing(recipe, 4096).accumulation(1024)
             {0: 1, 320: 2, 400: 4}
         """
@@ -402,6 +381,10 @@ class StagedRecipe(Drawable):
                 counts[begin] = last = count
             begin += stage.train_steps
         return counts
+
+    def _rates(self, schedules) -> Any:
+        lengths = [stage.train_steps for stage in self.stages]
+        return schedules.Stages(lengths, [stage._rates(schedules) for stage in self.stages])
 
     def __iter__(self) -> Iterator[Recipe]:
         return iter(self.stages)

@@ -1,201 +1,78 @@
-"""Rules that compute the settings of a large batch from a baseline tuned at a small batch.
+"""Rules that scale the learning rate and warmup of a baseline that was tuned at a small batch.
 
 Training has the steps of Keras's `fit`, ceil(examples / batch_size) per epoch; the schedule ends
 with it. Warmup counts examples, and does not depend on that rounding.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from tf_lamb.core import checks
-from tf_lamb.core.recipes.arithmetic import (
-    IMAGENET,
-    epochs_to_steps,
-    fit_steps,
-    in_epochs,
-    in_fit,
-    training,
-    warn_outside,
-)
+from tf_lamb.core.messages import warn
+from tf_lamb.core.recipes.arithmetic import epochs_to_steps, fit_steps, in_epochs, training
 from tf_lamb.core.recipes.recipe import Recipe
 
 
-def legw(
-    batch_size: int,
-    base_batch_size: int,
-    base_learning_rate: float,
-    base_warmup_epochs: float,
-    examples: int,
-    epochs: float,
-    *,
-    decay: str = "polynomial",
-    power: float = 1.0,
-    handover: str = "continuous",
-) -> Recipe:
-    """LEGW: the rate grows with the square root of the batch, warmup (in epochs) with the batch.
+class Rule(NamedTuple):
+    """How the learning rate and warmup move with k, the batch over the baseline's batch.
 
-        k = batch_size / base_batch_size
-        learning_rate = base_learning_rate sqrt(k)
-        warmup epochs = base_warmup_epochs k
-
-    Warmup then has the same number of steps at every batch. Everything else stays as tuned, in
-    epochs. The recipe does not contain weight decay and exclusions: pass the baseline's values to
-    `from_recipe`, or add them with `dataclasses.replace`. A multi-step decay is added in that way.
-
-    In this package's measurements LEGW kept the baseline's result at 8 times the batch and lost 1.6
-    points of accuracy at 64 times. At a large k, warmup is longer than training. Then use
-    `sqrt_scaling`, where warmup keeps its epochs, and search the rate around its result.
-
-    Args:
-        batch_size: The batch size of training.
-        base_batch_size: The batch size of the tuned baseline.
-        base_learning_rate: Its peak learning rate.
-        base_warmup_epochs: Its warmup, in epochs.
-        examples: The size of the training set.
-        epochs: Number of epochs, as in the baseline.
-        decay: The baseline's decay, "polynomial" or "constant". Defaults to "polynomial".
-        power: Power of the polynomial. Defaults to 1; LEGW's ResNet-50 has 2.
-        handover: "continuous", or "drop" if the baseline's decay counts from step 0.
-
-    Raises:
-        TypeError: if an argument is not a number.
-        ValueError: if an argument is out of range, or warmup is longer than training.
-
-    Example:
-        >>> recipe = legw(8192, 128, 0.1, 0.2, examples=60000, epochs=25)
-        >>> recipe.learning_rate, recipe.warmup_epochs, recipe.warmup_steps
-        (0.8, 12.8, 94)
-
-    References:
-        You et al., Large-batch training for LSTM and beyond, arXiv 1901.08256.
+    Attributes:
+        factor: The factor of the learning rate at k, and how it is printed.
+        shown: The largest k for which the rule was shown.
+        stretches_warmup: Whether k multiplies the epochs of warmup.
+        begins_at_base: Whether warmup begins at the baseline's rate, not at 0.
+        optimizer: The optimizer that the rule is for; None is any.
     """
-    return _square_root(
-        "LEGW", "You et al., arXiv 1901.08256 (LEGW)", batch_size, base_batch_size,
-        base_learning_rate, base_warmup_epochs, examples, epochs, stretch_warmup=True,
-        decay={"decay": decay, "power": power, "handover": handover},
-    )  # fmt: skip
+
+    title: str
+    source: str
+    factor: Callable[[float], float]
+    printed: str
+    shown: int
+    stretches_warmup: bool = False
+    begins_at_base: bool = False
+    optimizer: str | None = None
 
 
-def linear_scaling(
-    batch_size: int,
-    base_batch_size: int = 256,
-    base_learning_rate: float = 0.1,
-    warmup_epochs: float = 5.0,
-    examples: int = IMAGENET,
-    epochs: float = 90,
-    *,
-    decay_epochs: Iterable[float] | float | None = None,
-) -> Recipe:
-    """Linear scaling with gradual warmup, for SGD with Nesterov momentum.
-
-        k = batch_size / base_batch_size
-        learning_rate = base_learning_rate k, reached from base_learning_rate step by step
-
-    Each decay epoch divides the rate by ten. Scale and shift of batch norm have no weight decay.
-    The statistics of batch norm stay those of 32 examples at any batch.
-
-    Args:
-        batch_size: The batch size of training.
-        base_batch_size: The batch size of the tuned baseline. Defaults to 256 (the paper).
-        base_learning_rate: Its learning rate. Defaults to 0.1 (the paper).
-        warmup_epochs: Warmup in epochs, at any batch. Defaults to 5 (the paper).
-        examples: The size of the training set. Defaults to ImageNet's.
-        epochs: Number of epochs. Defaults to 90 (the paper).
-        decay_epochs: Epochs of decay. Defaults to 1/3, 2/3 and 8/9 of the epochs: 30, 60 and 80 of
-            90 (the paper).
-
-    Raises:
-        TypeError: if an argument is not a number.
-        ValueError: if an argument is out of range, a decay epoch lies within the warmup or after
-            the end, or two of them are at one step.
-
-    Example:
-        >>> recipe = linear_scaling(8192)
-        >>> recipe.initial_learning_rate, recipe.learning_rate, recipe.boundaries
-        (0.1, 3.2, (4710, 9420, 12560))
-
-    References:
-        Goyal et al., Accurate, large minibatch SGD, arXiv 1706.02677.
-    """
-    batch_size = checks.integer("batch_size", batch_size)
-    train_steps = training(epochs, examples, batch_size, fit_steps)
-    k = batch_size / checks.integer("base_batch_size", base_batch_size)
-    base_learning_rate = checks.number("base_learning_rate", base_learning_rate, "(0, inf)")
-    checks.number("warmup_epochs", warmup_epochs, "[0, inf)")
-    if decay_epochs is None:
-        decay_epochs = (epochs / 3, epochs * 2 / 3, epochs * 8 / 9)
-    decay_epochs = tuple(decay_epochs) if isinstance(decay_epochs, Iterable) else (decay_epochs,)
-    if list(decay_epochs) != sorted(decay_epochs) or not all(0 < e < epochs for e in decay_epochs):
-        raise ValueError(
-            f"decay_epochs must rise from above 0 to below the end of training at epoch "
-            f"{epochs:g}, not {decay_epochs!r}."
-        )
-    if decay_epochs and warmup_epochs > decay_epochs[0]:
-        raise ValueError(
-            f"The rate would decay at epoch {decay_epochs[0]:.3g}, within its warmup of "
-            f"{warmup_epochs:g} epochs: pass warmup_epochs={decay_epochs[0]:.3g} at most."
-        )
-    boundaries = tuple(fit_steps(epoch, examples, batch_size) for epoch in decay_epochs)
-    if len(set(boundaries)) < len(boundaries):
-        raise ValueError(
-            f"The rate would decay twice at one step, at steps {', '.join(map(str, boundaries))} "
-            f"of {train_steps}: train longer, or pass fewer decay_epochs=."
-        )
-    warn_outside(
-        k, 1, 32,
-        "Linear scaling was shown to keep accuracy for batches 1 to 32 times that of the baseline "
-        f"(8,192 against 256), and {batch_size:,} is {k:g} times {base_batch_size:,}.",
-    )  # fmt: skip
-    learning_rate = base_learning_rate * k
-    # No warmup from above, should the batch be smaller than the baseline's.
-    initial = min(base_learning_rate, learning_rate)
-    return Recipe(
-        title="Linear scaling",
-        optimizer="SGD",
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        initial_learning_rate=initial,
-        warmup_steps=epochs_to_steps(warmup_epochs, examples, batch_size),
-        train_steps=train_steps,
-        decay="multi_step",
-        boundaries=boundaries,
-        decay_rate=0.1,
-        weight_decay=1e-4,
-        exclude_from_weight_decay=("batch_normalization|_bn/",),
-        momentum=0.9,
-        nesterov=True,
-        batch_norm_span=32,
-        examples=examples,
-        epochs=epochs,
-        warmup_epochs=warmup_epochs,
-        arithmetic=(
-            f"k = {batch_size:,} / {base_batch_size:,} = {k:g}",
-            f"learning rate = {base_learning_rate:g} x {k:g} = {learning_rate:.4g}",
-            in_fit(epochs, examples, batch_size),
-            in_epochs("warmup", warmup_epochs, examples, batch_size) + f", from {initial:g}",
-        ),
-        source="Goyal et al., arXiv 1706.02677",
-    )
+RULES = {
+    "sqrt": Rule(
+        "Square-root scaling", "Hoffer et al., arXiv 1705.08741; You et al., arXiv 1904.00962",
+        math.sqrt, "sqrt({:g})", 64,
+    ),
+    "linear": Rule(
+        "Linear scaling", "Goyal et al., arXiv 1706.02677", float, "{:g}", 32,
+        begins_at_base=True, optimizer="SGD",
+    ),
+    "legw": Rule(
+        "LEGW", "You et al., arXiv 1901.08256 (LEGW)", math.sqrt, "sqrt({:g})", 64,
+        stretches_warmup=True,
+    ),
+}  # fmt: skip
 
 
-def sqrt_scaling(
-    batch_size: int,
-    base_batch_size: int,
-    base_learning_rate: float,
-    base_warmup_epochs: float,
-    examples: int,
-    epochs: float,
-    *,
-    decay: str = "polynomial",
-    power: float = 1.0,
-    handover: str = "continuous",
-) -> Recipe:
-    """Square-root scaling: the rate grows with the square root of the batch.
+def scale(
+    batch_size: int, base_batch_size: int, base_learning_rate: float, base_warmup_epochs: float,
+    examples: int, epochs: float, *, rule: str = "sqrt",
+    decay: str | Iterable[float] = "polynomial", power: float = 1.0, handover: str = "continuous",
+) -> Recipe:  # fmt: skip
+    """Scales the learning rate and warmup of your own baseline to another batch size.
 
-        learning_rate = base_learning_rate sqrt(batch_size / base_batch_size)
+    With k = batch_size / base_batch_size:
 
-    The noise of the mean gradient falls with the same root. Everything else stays as tuned,
-    including warmup in epochs; `legw` also lengthens warmup.
+        rule      learning rate   warmup           shown up to
+        "sqrt"    x sqrt(k)       as many epochs   k = 64
+        "linear"  x k             as many epochs   k = 32, with SGD
+        "legw"    x sqrt(k)       x k epochs       k = 64
+
+    The noise of the mean gradient falls with the same root. LEGW keeps the number of warmup steps:
+    in this package's measurements it kept the baseline's result at 8 times the batch and lost 1.6
+    points of accuracy at 64 times. At a large k its warmup is longer than training; then take
+    "sqrt", and search the rate around its result. Linear scaling warms up from the baseline's rate.
+
+    Everything else stays as tuned, in epochs. The recipe does not contain weight decay, exclusions
+    and momentum: pass the baseline's values to `from_recipe`, or add them with
+    `dataclasses.replace`. `transfer` also moves weight decay and betas.
 
     Args:
         batch_size: The batch size of training.
@@ -204,61 +81,101 @@ def sqrt_scaling(
         base_warmup_epochs: Its warmup, in epochs; 0 for none.
         examples: The size of the training set.
         epochs: Number of epochs, as in the baseline.
-        decay, power, handover: The baseline's values; see `legw`.
+        rule: "sqrt", "linear" or "legw". Defaults to "sqrt".
+        decay: The baseline's decay: "polynomial", "constant", or the epochs at which the rate falls
+            to a tenth, such as (30, 60, 80). Defaults to "polynomial".
+        power: Power of the polynomial. Defaults to 1.
+        handover: "continuous", or "drop" if the baseline's decay counts from step 0.
 
     Raises:
         TypeError: if an argument is not a number.
-        ValueError: if an argument is out of range, or warmup is longer than training.
+        ValueError: if an argument is out of range, warmup is longer than training, a decay epoch
+            lies within the warmup or after the end, or two of them are at one step.
 
     Example:
-        >>> sqrt_scaling(4096, 256, 1e-3, 0, examples=60000, epochs=25).learning_rate
+        >>> scale(4096, 256, 1e-3, 0, examples=60000, epochs=25).learning_rate
         0.004
+        >>> recipe = scale(8192, 128, 0.1, 0.2, examples=60000, epochs=25, rule="legw")
+        >>> recipe.learning_rate, recipe.warmup_epochs, recipe.warmup_steps
+        (0.8, 12.8, 94)
 
     References:
-        Hoffer et al., Train longer, generalize better, arXiv 1705.08741; the LAMB paper, arXiv
-        1904.00962, scales its rates in this way.
+        - sqrt: Hoffer et al., Train longer, generalize better, arXiv 1705.08741; the LAMB paper,
+          arXiv 1904.00962, scales its rates in this way.
+        - linear: Goyal et al., Accurate, large minibatch SGD, arXiv 1706.02677.
+        - legw: You et al., Large-batch training for LSTM and beyond, arXiv 1901.08256.
     """
-    source = "Hoffer et al., arXiv 1705.08741; You et al., arXiv 1904.00962"
-    return _square_root(
-        "Square-root scaling", source, batch_size, base_batch_size,
-        base_learning_rate, base_warmup_epochs, examples, epochs, stretch_warmup=False,
-        decay={"decay": decay, "power": power, "handover": handover},
+    if rule not in RULES:
+        raise ValueError(f"rule must be one of {', '.join(map(repr, RULES))}, not {rule!r}.")
+    return by_rule(
+        RULES[rule], fit_steps, batch_size, base_batch_size, base_learning_rate,
+        base_warmup_epochs, examples, epochs, decay, power=power, handover=handover,
     )  # fmt: skip
 
 
-def _square_root(
-    title, source, batch_size, base_batch_size, base_learning_rate, base_warmup_epochs, examples,
-    epochs, *, stretch_warmup, decay,
+def by_rule(
+    rule: Rule, count: Callable[..., int], batch_size: int, base_batch_size: int,
+    base_learning_rate: float, base_warmup_epochs: float, examples: int, epochs: float,
+    decay: str | Iterable[float] = "polynomial", /, **fields: Any,
 ) -> Recipe:  # fmt: skip
+    """Applies a rule; `count` gives the steps of epochs, and `fields` of the recipe win."""
     batch_size = checks.integer("batch_size", batch_size)
-    train_steps = training(epochs, examples, batch_size, fit_steps)
+    train_steps = training(epochs, examples, batch_size, count)
     k = batch_size / checks.integer("base_batch_size", base_batch_size)
-    base_learning_rate = checks.number("base_learning_rate", base_learning_rate, "(0, inf)")
-    checks.number("warmup epochs", base_warmup_epochs, "[0, inf)")
-    warmup_epochs = base_warmup_epochs * k if stretch_warmup else base_warmup_epochs
-    learning_rate = base_learning_rate * math.sqrt(k)
-    warn_outside(
-        k, 1, 64,
-        f"{title} was shown for batches 1 to 64 times that of the baseline, and {batch_size:,} is "
-        f"{k:g} times {base_batch_size:,}.",
-    )  # fmt: skip
-    stretched = f"warmup epochs = {base_warmup_epochs:g} x {k:g} = {warmup_epochs:g}"
-    return Recipe(
-        title=title,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        warmup_steps=epochs_to_steps(warmup_epochs, examples, batch_size),
-        train_steps=train_steps,
-        examples=examples,
-        epochs=epochs,
-        warmup_epochs=warmup_epochs,
-        arithmetic=(
+    base_rate = checks.number("base_learning_rate", base_learning_rate, "(0, inf)")
+    warmup_epochs = checks.number("base_warmup_epochs", base_warmup_epochs, "[0, inf)")
+    title = fields.setdefault("title", rule.title)
+    if not isinstance(decay, str) and isinstance(decay, Iterable):
+        of_training = examples, epochs, batch_size, count
+        fields["boundaries"] = _boundaries(tuple(decay), warmup_epochs, *of_training)
+        decay, fields["decay_rate"] = "multi_step", 0.1
+    if not 1 <= k <= rule.shown:
+        warn(
+            f"{title} was shown for batches 1 to {rule.shown} times that of the baseline, and "
+            f"{batch_size:,} is {k:g} times {base_batch_size:,}. Check what it gives before you "
+            "rely on it."
+        )
+    rate = base_rate * rule.factor(k)
+    # No warmup from above, should the batch be smaller than the baseline's.
+    first = min(base_rate, rate) if rule.begins_at_base else 0.0
+    stretched = []
+    if rule.stretches_warmup:
+        stretched = [f"warmup epochs = {warmup_epochs:g} x {k:g} = {warmup_epochs * k:g}"]
+        warmup_epochs *= k
+    warming = in_epochs("warmup", warmup_epochs, examples, batch_size)
+    made = {
+        "batch_size": batch_size, "learning_rate": rate, "initial_learning_rate": first,
+        "warmup_steps": epochs_to_steps(warmup_epochs, examples, batch_size),
+        "train_steps": train_steps, "decay": decay, "optimizer": rule.optimizer,
+        "examples": examples, "epochs": epochs, "warmup_epochs": warmup_epochs,
+        "arithmetic": (
             f"k = {batch_size:,} / {base_batch_size:,} = {k:g}",
-            f"learning rate = {base_learning_rate:g} x sqrt({k:g}) = {learning_rate:.4g}",
-            in_fit(epochs, examples, batch_size),
-            *([stretched] if stretch_warmup else []),
-            in_epochs("warmup", warmup_epochs, examples, batch_size),
+            f"learning rate = {base_rate:g} x {rule.printed.format(k)} = {rate:.4g}",
+            in_epochs("training", epochs, examples, batch_size, count),
+            *stretched,
+            f"{warming}, from {first:g}" if first else warming,
         ),
-        source=source,
-        **decay,
-    )
+        "source": rule.source,
+    }  # fmt: skip
+    return Recipe(**{**made, **fields})
+
+
+def _boundaries(decay, warmup_epochs, examples, epochs, batch_size, count) -> tuple[int, ...]:
+    """Returns the steps of the epochs at which the rate falls; raises where it cannot fall."""
+    if list(decay) != sorted(decay) or not all(0 < epoch < epochs for epoch in decay):
+        raise ValueError(
+            f"The epochs of decay must rise from above 0 to below the end of training at epoch "
+            f"{epochs:g}, not {decay!r}."
+        )
+    if decay and warmup_epochs > decay[0]:
+        raise ValueError(
+            f"The rate would decay at epoch {decay[0]:.3g}, within its warmup of "
+            f"{warmup_epochs:g} epochs: warm up for {decay[0]:.3g} at most."
+        )
+    *steps, last = (count(epoch, examples, batch_size) for epoch in (*decay, epochs))
+    if len(set(steps)) < len(steps):
+        raise ValueError(
+            f"The rate would decay twice at one step, at steps {', '.join(map(str, steps))} "
+            f"of {last}: train longer, or pass fewer epochs of decay."
+        )
+    return tuple(steps)

@@ -1,7 +1,8 @@
 """A tuned baseline at another batch size: everything that moves with it, in one table."""
 
 import math
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
@@ -26,22 +27,41 @@ EXPONENTS = {
 _HALF_LIFE = "half-life in examples"
 
 
+class Run(NamedTuple):
+    """What weight decay and averages ask of a run."""
+
+    batch: int
+    rate: float
+    steps: int
+
+
+# Setting -> its bounds, its new value at k times the batch, the rule, the source, and where it was
+# shown for which optimizer.
+MOVED: dict[str, tuple[str, Callable[..., float], str, str, Mapping[str, str]]] = {
+    "beta_2": (
+        "[0, 1)", lambda beta, k, old, new: max(beta**k, min(beta, LEAST_BETA_2)),
+        f"^k, {LEAST_BETA_2} at least", _HALF_LIFE, BETA_2_SHOWN,
+    ),
+    "weight_decay": (
+        "[0, inf)",
+        lambda decay, k, old, new: decay * old.rate * old.steps / (new.rate * new.steps),
+        "keeps rate x decay x steps", "arXiv 2505.13738", {},
+    ),
+    "ema_momentum": ("[0, 1]", lambda momentum, k, *_: momentum**k, "^k", _HALF_LIFE, {}),
+    "batch_norm_momentum": (
+        "[0, 1)", lambda momentum, k, old, new: max(min(momentum**k, 1 - 6 / new.steps), 0.0),
+        "^k, 1 - 6/steps at most", _HALF_LIFE, {},
+    ),
+}  # fmt: skip
+
+
 def transfer(
-    batch_size: int,
-    baseline_batch_size: int,
-    learning_rate: float,
-    *,
-    examples: int,
-    epochs: float,
-    optimizer: str | None = None,
-    warmup_epochs: float = 0.0,
-    baseline_epochs: float | None = None,
-    weight_decay: float | None = None,
-    beta_2: float | None = None,
-    ema_momentum: float | None = None,
-    batch_norm_momentum: float | None = None,
-    noise_scale: float | None = None,
-) -> Recipe:
+    batch_size: int, baseline_batch_size: int, learning_rate: float, *, examples: int,
+    epochs: float, optimizer: str | None = None, warmup_epochs: float = 0.0,
+    baseline_epochs: float | None = None, weight_decay: float | None = None,
+    beta_2: float | None = None, ema_momentum: float | None = None,
+    batch_norm_momentum: float | None = None, noise_scale: float | None = None,
+) -> Recipe:  # fmt: skip
     """Takes a tuned baseline to another batch size: everything that moves with it, in one table.
 
         k                    batch_size / baseline_batch_size
@@ -55,7 +75,8 @@ def transfer(
         batch_norm_momentum  ^k, but 1 - 6/steps at most
 
     A setting that is not given is not part of the recipe. Epsilon stays: dividing it by sqrt(k), as
-    Malladi et al. do, changed nothing that was measured. Whatever can be trained gets a recipe.
+    Malladi et al. do, changed nothing that was measured. Every valid call returns a recipe; a
+    warning says where it lies outside the measurements.
 
     The table says what was measured: on flights, with LAMB, LANS, AdamW, AdamP and Muon at 8 and 32
     times the batch, the rate matters most; LARS loses runs there. With LAMB, AdamW and Muon a
@@ -98,85 +119,34 @@ def transfer(
         - McCandlish et al., An Empirical Model of Large-Batch Training,
           https://arxiv.org/abs/1812.06162
     """
-    if isinstance(optimizer, str):  # in any case
-        cases = {name.lower(): name for name in EXPONENTS}
-        optimizer = cases.get(optimizer.lower(), optimizer)
-    if optimizer not in (None, *EXPONENTS):
-        raise ValueError(
-            f"optimizer must be one of {', '.join(EXPONENTS)} or None, but it is {optimizer!r}."
-        )
+    optimizer = _known(optimizer)
     batch_size = checks.integer("batch_size", batch_size)
     old_batch = checks.integer("baseline_batch_size", baseline_batch_size)
     old_rate = checks.number("learning_rate", learning_rate, "(0, inf)")
     checks.number("warmup_epochs", warmup_epochs, "[0, inf)")
     old_epochs = epochs if baseline_epochs is None else baseline_epochs
     steps = training(epochs, examples, batch_size, fit_steps)
-    old_steps = training(old_epochs, examples, old_batch, fit_steps)
+    old = Run(old_batch, old_rate, training(old_epochs, examples, old_batch, fit_steps))
     k = batch_size / old_batch
-
-    def shown(where):
-        if optimizer not in where or k <= 1:
-            return "not measured"
-        return where[optimizer] if k <= SHOWN else f"not beyond {SHOWN} times"
-
-    rate_shown = LOST[optimizer] if optimizer in LOST and k > 1 else shown(RATE_SHOWN)
-    factor, rule, source = math.sqrt(k), "x sqrt(k)", "arXiv 2205.10287"
-    expected = "more examples to the same loss; NoiseScale estimates how many"
-    if k > KEPT:
-        lost = f"a higher loss after as many examples, as in most runs beyond {KEPT} times"
-        expected = f"{lost}; {expected}"
-    if noise_scale is not None:
-        n = checks.number("noise_scale", noise_scale, "(0, inf)")
-        fewer = (1 + n / old_batch) / (1 + n / batch_size)
-        power = EXPONENTS[optimizer or "LAMB"]
-        factor, rule = fewer**power, f"x {fewer:.3g}^{power:g}, by the noise scale"
-        source, rate_shown = "arXiv 1812.06162", "a prediction"
-        expected = (
-            f"{fewer:.2g} times fewer steps and {k / fewer:.2g} times the examples to the same "
-            "loss, to a factor of two"
-        )
+    factor, rule, *about_rate, expected = _of_rate(optimizer, batch_size, old_batch, noise_scale)
     if (longer := epochs / old_epochs) != 1:
         factor, rule = factor * longer**-0.3, f"{rule} x {longer:.3g}^-0.3"
-    rate = old_rate * factor
-
-    wanted = epochs_to_steps(warmup_epochs, examples, batch_size)
-    least = round(LEAST_WARMUP * steps) if k > 1 else 0
-    warmup, how = min(max(wanted, least), int(MOST_WARMUP * steps)), "as many epochs"
-    if warmup > wanted:
-        how = f"{LEAST_WARMUP:.0%} of training at least"
-    elif warmup < wanted:
-        how = f"cut to {MOST_WARMUP:.0%} of training"
+    new = Run(batch_size, old_rate * factor, steps)
+    old_warmup = epochs_to_steps(warmup_epochs, examples, old_batch)
+    warmup, how = _of_warmup(epochs_to_steps(warmup_epochs, examples, batch_size), steps, k)
+    about_warmup = how, "arXiv 1706.02677", _shown(WARMUP_SHOWN, optimizer, k)
+    given = {
+        "beta_2": beta_2, "weight_decay": weight_decay, "ema_momentum": ema_momentum,
+        "batch_norm_momentum": batch_norm_momentum,
+    }  # fmt: skip
+    moved, rows = _move(given, old, new, optimizer)
     rows = [
-        ("batch size", old_batch, batch_size, f"k = {k:g}", "", ""),
-        ("steps", old_steps, steps, "ceil(examples / batch) an epoch", "Keras's fit", ""),
-        ("learning_rate", old_rate, rate, rule, source, rate_shown),
-        (
-            "warmup steps", epochs_to_steps(warmup_epochs, examples, old_batch), warmup,
-            how, "arXiv 1706.02677", shown(WARMUP_SHOWN),
-        ),
-    ]  # fmt: skip
-    moved: dict[str, Any] = {}
-
-    def move(name, value, bounds, new, *about):
-        if value is not None:
-            moved[name] = new(checks.number(name, value, bounds))
-            rows.append((name, value, moved[name], *about))
-
-    move(
-        "beta_2", beta_2, "[0, 1)", lambda b: max(b**k, min(b, LEAST_BETA_2)),
-        f"^k, {LEAST_BETA_2} at least", _HALF_LIFE, shown(BETA_2_SHOWN),
-    )  # fmt: skip
-    move(
-        "weight_decay", weight_decay, "[0, inf)",
-        lambda decay: decay * old_rate * old_steps / (rate * steps),
-        "keeps rate x decay x steps", "arXiv 2505.13738", "not measured",
-    )  # fmt: skip
-    move("ema_momentum", ema_momentum, "[0, 1]", lambda m: m**k, "^k", _HALF_LIFE, "not measured")
-    move(
-        "batch_norm_momentum", batch_norm_momentum, "[0, 1)",
-        lambda m: max(min(m**k, 1 - 6 / steps), 0.0), "^k, 1 - 6/steps at most", _HALF_LIFE,
-        "not measured",
-    )  # fmt: skip
+        ("batch size", old.batch, new.batch, f"k = {k:g}", "", ""),
+        ("steps", old.steps, new.steps, "ceil(examples / batch) an epoch", "Keras's fit", ""),
+        ("learning_rate", old.rate, new.rate, rule, *about_rate),
+        ("warmup steps", old_warmup, warmup, *about_warmup),
+        *rows,
+    ]
     if k > SHOWN:
         warn(
             f"{batch_size:,} is {k:g} times the baseline's batch of {old_batch:,}. At 128 times "
@@ -184,23 +154,79 @@ def transfer(
             "let the batch grow: recipes.growing."
         )
     return Recipe(
-        title="Transfer",
-        optimizer=optimizer,
-        batch_size=batch_size,
-        learning_rate=rate,
-        warmup_steps=warmup,
-        train_steps=steps,
-        examples=examples,
-        epochs=epochs,
-        warmup_epochs=warmup_epochs,
-        arithmetic=(*_table(rows), *([f"expect {expected}"] if k > 1 else [])),
-        source="as in the table",
-        **moved,
-    )
+        title="Transfer", optimizer=optimizer, batch_size=batch_size, learning_rate=new.rate,
+        warmup_steps=warmup, train_steps=steps, examples=examples, epochs=epochs,
+        warmup_epochs=warmup_epochs, source="as in the table",
+        arithmetic=(*_table(rows), *([f"expect {expected}"] if k > 1 else [])), **moved,
+    )  # fmt: skip
+
+
+def _known(optimizer):
+    """Returns the name of an optimizer as it is spelled here, in whatever case it is given."""
+    if isinstance(optimizer, str):
+        cases = {name.lower(): name for name in EXPONENTS}
+        optimizer = cases.get(optimizer.lower(), optimizer)
+    if optimizer not in (None, *EXPONENTS):
+        raise ValueError(
+            f"optimizer must be one of {', '.join(EXPONENTS)} or None, but it is {optimizer!r}."
+        )
+    return optimizer
+
+
+def _shown(where, optimizer, k) -> str:
+    """Returns the tasks on which a rule was shown for an optimizer at k times the batch."""
+    if optimizer not in where or k <= 1:
+        return "not measured"
+    return where[optimizer] if k <= SHOWN else f"not beyond {SHOWN} times"
+
+
+def _of_rate(optimizer, batch_size, old_batch, noise_scale) -> tuple[Any, ...]:
+    """Returns the rate's factor, rule, source, where it was shown, and what to expect."""
+    k = batch_size / old_batch
+    if noise_scale is not None:
+        noise = checks.number("noise_scale", noise_scale, "(0, inf)")
+        fewer = (1 + noise / old_batch) / (1 + noise / batch_size)
+        power = EXPONENTS[optimizer or "LAMB"]
+        expected = (
+            f"{fewer:.2g} times fewer steps and {k / fewer:.2g} times the examples to the same "
+            "loss, to a factor of two"
+        )
+        rule = f"x {fewer:.3g}^{power:g}, by the noise scale"
+        return fewer**power, rule, "arXiv 1812.06162", "a prediction", expected
+    expected = "more examples to the same loss; NoiseScale estimates how many"
+    if k > KEPT:
+        lost = f"a higher loss after as many examples, as in most runs beyond {KEPT} times"
+        expected = f"{lost}; {expected}"
+    shown = _shown(RATE_SHOWN, optimizer, k)
+    if optimizer in LOST and k > 1:
+        shown = LOST[optimizer]
+    return math.sqrt(k), "x sqrt(k)", "arXiv 2205.10287", shown, expected
+
+
+def _of_warmup(as_many_epochs, steps, k) -> tuple[int, str]:
+    """Returns the steps of warmup, and which rule gave them."""
+    least = round(LEAST_WARMUP * steps) if k > 1 else 0
+    warmup = min(max(as_many_epochs, least), int(MOST_WARMUP * steps))
+    if warmup > as_many_epochs:
+        return warmup, f"{LEAST_WARMUP:.0%} of training at least"
+    if warmup < as_many_epochs:
+        return warmup, f"cut to {MOST_WARMUP:.0%} of training"
+    return warmup, "as many epochs"
+
+
+def _move(given, old, new, optimizer) -> tuple[dict[str, Any], list[tuple]]:
+    """Returns the new values of the settings that are given, and their rows of the table."""
+    k, moved, rows = new.batch / old.batch, {}, []
+    for name, value in given.items():
+        if value is not None:
+            bounds, moving, *about, where = MOVED[name]
+            moved[name] = moving(checks.number(name, value, bounds), k, old, new)
+            rows.append((name, value, moved[name], *about, _shown(where, optimizer, k)))
+    return moved, rows
 
 
 def _table(rows) -> list[str]:
-    """The rows as text, numbers to the right."""
+    """Formats the rows, numbers to the right."""
     head = ("", "baseline", "here", "rule", "source", "shown on")
     return table(
         [head, *((name, f"{old:,.6g}", f"{new:,.6g}", *about) for name, old, new, *about in rows)],

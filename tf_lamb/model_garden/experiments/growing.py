@@ -150,7 +150,7 @@ def _warmed(decay: dict, kind, warmup) -> dict[str, Any] | None:
 def _settings(params, staged, stage, seen: int) -> dict:
     """A stage of a recipe, after so many examples, as settings of the experiment."""
     times = stage.batch_size / params.task.train_data.global_batch_size
-    config = learning_rate(recipes.schedule(stage, schedules))
+    config = learning_rate(stage.schedule(schedules))
     if not stage.warmup_steps:  # it says where the schedule begins, too
         config["warmup"] = {"type": "tf_lamb", "tf_lamb": {"steps": 0}}
     ema = params.trainer.optimizer_config.ema

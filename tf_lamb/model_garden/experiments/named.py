@@ -38,7 +38,7 @@ def _resnet(recipe: recipes.Recipe, config=images.ImageClassificationConfig):
 @exp_factory.register_config_factory("lamb/bert_pretraining")
 def lamb_bert_pretraining():
     """`bert/pretraining` with untuned LAMB, at the paper's smallest batch: 512."""
-    return _bert(recipes.untuned_lamb_bert(512))
+    return _bert(recipes.published("untuned_lamb_bert", 512))
 
 
 @exp_factory.register_config_factory("lamb/bert_pretraining_phase2")
@@ -47,22 +47,24 @@ def lamb_bert_pretraining_phase2():
 
     Name the first stage's folder in `task.init_checkpoint`.
     """
-    return _bert(recipes.bert_mixed_batch().stages[1])
+    return _bert(recipes.published("bert_mixed_batch").stages[1])
 
 
 @exp_factory.register_config_factory("lamb/resnet_imagenet")
 def lamb_resnet_imagenet():
     """`resnet_imagenet` with untuned LAMB, at the paper's smallest batch: 512."""
-    return _resnet(recipes.untuned_lamb_resnet50(512))
+    return _resnet(recipes.published("untuned_lamb_resnet50", 512))
 
 
 @exp_factory.register_config_factory("lars/resnet_imagenet")
 def lars_resnet_imagenet():
     """`resnet_imagenet` with LARS by LEGW, at the smallest batch that was reproduced: 512."""
-    return _resnet(recipes.legw_resnet50_lars(512))
+    return _resnet(recipes.published("legw_resnet50_lars", 512))
 
 
 @exp_factory.register_config_factory("lars/resnet_imagenet_conadv")
 def lars_resnet_imagenet_conadv():
     """`lars/resnet_imagenet`, trained on adversarial examples of each batch too."""
-    return _resnet(recipes.legw_resnet50_lars(512), adversarial.ConcurrentAdversarialConfig)
+    return _resnet(
+        recipes.published("legw_resnet50_lars", 512), adversarial.ConcurrentAdversarialConfig
+    )

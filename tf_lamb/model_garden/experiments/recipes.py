@@ -10,7 +10,6 @@ or the length of warmup, the curve follows it.
 """
 
 import dataclasses
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -26,29 +25,23 @@ _SCHEDULES = {
     schedules._MultiStep: "tf_lamb_multi_step",
 }
 # Those that were published for one model, and are given by the batch alone.
-PUBLISHED = {
-    name: getattr(recipes, name)
-    for name in (
-        "untuned_lamb_bert",
-        "untuned_lamb_resnet50",
-        "legw_resnet50_lars",
-        "mlperf_lamb_bert",
-        "mlperf_lars",
-    )
-}
+PUBLISHED = (
+    "untuned_lamb_bert", "untuned_lamb_resnet50", "legw_resnet50_lars", "mlperf_lamb_bert",
+    "mlperf_lars",
+)  # fmt: skip
 _INTERVALS = ("summary_interval", "checkpoint_interval", "validation_interval")
 
 
 def settings_of_recipe(recipe: recipes.Recipe) -> dict:
     """All that a recipe says, as settings."""
     optimizer = recipe.optimizer or ""  # a published one names its own
-    kind, arguments = _OPTIMIZERS[optimizer], recipes.arguments(recipe, optimizer)
+    kind, arguments = _OPTIMIZERS[optimizer], recipe.arguments(optimizer)
     task: dict = {"train_data": {"global_batch_size": recipe.batch_size}}
     if recipe.label_smoothing is not None:
         task["losses"] = {"one_hot": True, "label_smoothing": recipe.label_smoothing}
     config = {
         "optimizer": {"type": kind, kind: _plain(arguments)},
-        **learning_rate(recipes.schedule(recipe, schedules)),
+        **learning_rate(recipe.schedule(schedules)),
     }
     return {
         "task": task,
@@ -95,7 +88,7 @@ def published(name: str, batch_size: int, params) -> tuple[str, dict]:
     Raises:
         ValueError: where it was made for another model, or says nothing of this batch.
     """
-    recipe, model = PUBLISHED[name](batch_size), model_of(params)
+    recipe, model = recipes.published(name, batch_size), model_of(params)
     if recipe.model != model:
         raise ValueError(
             f"{name} is a recipe for {recipe.model}, but this experiment trains {model}. Choose "
@@ -119,21 +112,7 @@ def model_of(params) -> str:
 
 
 TRANSFER = "transfer"
-
-
-def _transfer(batch_size, tuned, peak, share, examples, epochs, **moving):
-    """`recipes.transfer`, called as the other rules are."""
-    return recipes.transfer(
-        batch_size, tuned, peak, warmup_epochs=share, examples=examples, epochs=epochs, **moving
-    )
-
-
-SCALING: dict[str, Callable[..., recipes.Recipe]] = {
-    "legw": recipes.legw,
-    "sqrt_scaling": recipes.sqrt_scaling,
-    TRANSFER: _transfer,
-}
-RECIPES = (*SCALING, *PUBLISHED)
+RECIPES = ("legw", "sqrt", TRANSFER, *PUBLISHED)
 DEFAULT = "legw"
 
 RATES = {
@@ -264,8 +243,12 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
     if name != TRANSFER:  # which cuts a warmup to its share of training
         examples += warmup_steps * max(tuned, batch_size)
     share = warmup_steps * tuned / examples
-    moving = _moving(config) if name == TRANSFER else {}
-    recipe = SCALING[name](batch_size, tuned, peak, share, examples, epochs=1, **moving)
+    moving, of = {}, {"examples": examples, "epochs": 1}
+    if name == TRANSFER:
+        moving = _moving(config)
+        recipe = recipes.transfer(batch_size, tuned, peak, warmup_epochs=share, **of, **moving)
+    else:
+        recipe = recipes.scale(batch_size, tuned, peak, share, **of, rule=name)
     warmed_steps = max(recipe.warmup_steps, 1 if warmup_steps else 0)  # a warmup stays one
     warmed = at(own, f"trainer.optimizer_config.warmup.{kind}.{length}")
     if warmed is None and (warmed := warmed_steps) > steps:
