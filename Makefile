@@ -82,10 +82,9 @@ format: $(VENV)/.develop
 docs: $(VENV)/.docs
 	$(RUN) -m sphinx -q -W --keep-going -d .build/doctrees docs .build/site
 
-goldens: $(VENV)/.develop $(patsubst %,$(GOLDENS)/%/.ready,tensorflow_addons optax adaptdl)
+goldens: $(VENV)/.develop $(patsubst %,$(GOLDENS)/%/.ready,tensorflow_addons optax)
 	$(GOLDENS)/tensorflow_addons/bin/python tests/goldens/make_tensorflow_addons.py
 	$(GOLDENS)/optax/bin/python tests/goldens/make_optax.py
-	$(GOLDENS)/adaptdl/bin/python tests/goldens/make_adaptdl.py
 	$(RUN) tests/goldens/make_model_garden.py
 	$(RUN) tests/goldens/make_keras.py
 	$(RUN) tests/goldens/check.py

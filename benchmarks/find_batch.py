@@ -60,7 +60,7 @@ def timed(make):
         "residual": fit.residual,
         "between": [
             {"micro_batch": size, "seconds": seen[size],
-             "predicted": time.step_time(fit, 1, 1, size, 0)}
+             "predicted": fit.step(size)}
             for size in sizes[1::2]
         ],
     }  # fmt: skip

@@ -18,6 +18,7 @@ from tf_lamb.core.goodput import steps
 WIDTH, BATCH, EXAMPLES, RATE = 64, 16, 16000, 0.056
 CURVATURES, VARIANCE = np.geomspace(1, 0.05, WIDTH), 2.0
 TIMES = {16: 0.026, 256: 0.266}  # 10 ms and 1 ms an example
+UP_TO_64 = {16: 0.026, 64: 0.074}
 BASELINE = {"baseline_batch_size": BATCH, "baseline_epochs": 2}
 LEAST = np.array([[1.0, -1.0] * (WIDTH // 2)]).T  # of the quadratic
 
@@ -90,13 +91,13 @@ def test_where_a_larger_batch_does_not_pay_it_refuses_and_says_why(monkeypatch):
 def test_where_noise_is_all_no_bend_is_seen():
     runs = [(16, 1600), (256, 99)]
     host, ours = FRONTENDS["keras"]
-    found = search(ours, linear(host), runs=runs)
+    found = search(ours, linear(host), noise_scale=runs)
     assert "no bend seen up to 256" in str(found)
     assert found.answer.steps.at(BATCH) == pytest.approx(2000)
-    flat = search(ours, linear(host), runs=[(16, 100), (256, 100)])
+    flat = search(ours, linear(host), noise_scale=[(16, 100), (256, 100)])
     assert "no steps are saved beyond batch 16" in str(flat)
     assert flat.batch_size == BATCH
-    assert flat.code == "# keep your run: 16 is the batch that you have tuned"
+    assert flat.script == "# keep your run: 16 is the batch that you have tuned"
     assert found.runs == () and found.cost == 0
 
 
@@ -104,13 +105,12 @@ def test_where_noise_is_all_no_bend_is_seen():
 def test_a_reading_of_noise_gives_a_table_a_recipe_and_code(frontend):
     host, ours = FRONTENDS[frontend]
     found = search(
-        ours, linear(host), noise_scale=500, price=2.0, deadline=0.05, devices=(1, 4),
-        network_seconds=0.001,
-    )  # fmt: skip
+        ours, linear(host), noise_scale=500, deadline_hours=0.05, device_counts={1: 0, 4: 0.001}
+    )
     assert found.answer.steps.interval == pytest.approx((250, 1000))
     assert found.batch_size == found.answer.by_deadline.batch > BATCH
     text = str(found)
-    assert "cost" in text and "largest by the deadline" in text and "network as given" in text
+    assert "largest by the deadline" in text and "network 0 ms on 1, 1 ms on 4" in text
     recipe = found.recipe()
     assert recipe.batch_size == found.batch_size
     calls = found.row.accumulation
@@ -120,7 +120,7 @@ def test_a_reading_of_noise_gives_a_table_a_recipe_and_code(frontend):
     assert RATE < recipe.learning_rate < RATE * found.batch_size / BATCH
     # Whatever Keras `tf_lamb.find_rate` is of; tf_keras's own optimizers accumulate no gradients.
     searches = (
-        f"tf_lamb.{frontend}.find_rate(\n    model, (x, y), {found.batch_size}," in found.code
+        f"tf_lamb.{frontend}.find_rate(\n    model, (x, y), {found.batch_size}," in found.script
     )
     assert searches == (frontend == "keras" or calls == 1)
     averaged = linear(host, ours.LAMB(0.01, beta_1=0.8, use_ema=True, ema_momentum=0.999))
@@ -128,7 +128,7 @@ def test_a_reading_of_noise_gives_a_table_a_recipe_and_code(frontend):
     assert averaged.ema_momentum == pytest.approx(0.999 ** (averaged.batch_size / BATCH))
     assert averaged.beta_1 == ours.LAMB.from_recipe(averaged).beta_1 == 0.8
     assert recipe.ema_momentum is None
-    late = search(ours, linear(host), noise_scale=500, deadline=1e-6)
+    late = search(ours, linear(host), noise_scale=500, deadline_hours=1e-6)
     with pytest.raises(ValueError, match="No batch ends within 1e-06 hours"):
         late.batch_size  # noqa: B018
 
@@ -137,7 +137,7 @@ def test_fit_makes_the_steps_of_the_recipe_where_gradients_accumulate():
     """No epoch ends with an update: the next one goes on with it."""
     host, ours = FRONTENDS["keras"]
     x, y = quadratic(600)
-    told = {"noise_scale": 5000, "micro_batch_size": 64, "deadline": 1.0}
+    told = {"noise_scale": 5000, "step_seconds": UP_TO_64, "deadline_hours": 1.0}
     found = search(ours, linear(host), (x, y), baseline_epochs=40, **told)
     calls, recipe = found.row.accumulation, found.recipe()
     assert (found.batch_size, calls, recipe.epochs) == (512, 8, found.epochs)
@@ -193,11 +193,8 @@ def test_everything_is_as_it_was(frontend, ticks, stop_after, monkeypatch):
 
     monkeypatch.setattr(Trials, "step", stopping)
     try:
-        times = TIMES if stop_after == 30 else None
-        search(
-            ours, model, data, baseline_epochs=1, large_batch_size=64, step_seconds=times,
-            micro_batch_size=64,
-        )  # fmt: skip
+        times = UP_TO_64 if stop_after == 30 else None
+        search(ours, model, data, baseline_epochs=1, large_batch_size=64, step_seconds=times)
         assert stop_after is None and len(done) > 30
     except KeyboardInterrupt:
         assert len(ticked) == ticks + 1 or len(done) == stop_after + 1
@@ -212,11 +209,11 @@ def test_a_schedule_of_the_rate_or_of_decay_is_no_obstacle():
     own = ours.SGDP(schedule, weight_decay=schedule)
     found = search(ours, linear(host, own), noise_scale=500, baseline_learning_rate=RATE)
     assert found.recipe().weight_decay is None
-    assert f"baseline_batch_size=16, baseline_learning_rate={RATE})" in found.code
-    compile(found.code, "code", "exec")
-    idle = {"step_seconds": {16: 0.026, 4096: 0.027}, "devices": 1}
+    assert f"baseline_batch_size=16, baseline_learning_rate={RATE})" in found.script
+    compile(found.script, "code", "exec")
+    idle = {"step_seconds": {16: 0.026, 4096: 0.027}, "device_counts": 1}
     short = search(ours, linear(host), noise_scale=5000, baseline_epochs=1, **idle)
-    assert short.row.steps < 32 and short.code.startswith("print(found.recipe())")
+    assert short.row.steps < 32 and short.script.startswith("print(found.recipe())")
 
 
 def test_the_budget_of_the_code_is_enough_for_a_model_with_batch_normalization(monkeypatch):
@@ -233,7 +230,7 @@ def test_the_budget_of_the_code_is_enough_for_a_model_with_batch_normalization(m
     monkeypatch.setattr(Trials, "step", begun)
     names = {"tf_lamb": tf_lamb, "model": model, **dict(zip("xy", quadratic(), strict=True))}
     with pytest.raises(KeyboardInterrupt):
-        exec(found.code, names)
+        exec(found.script, names)
 
 
 @pytest.mark.slow
@@ -319,25 +316,16 @@ def test_seconds_are_measured_the_update_for_itself(name, monkeypatch):
     Machine(monkeypatch)
     found = measured(ours, linear(host, ours.SGDP(RATE)))
     time = found.answer.machine.time
-    assert (time.alpha_c, time.beta_c, time.update) == pytest.approx((0.010, 0.001, 0.005))
+    assert (time.micro_batch, time.example, time.update) == pytest.approx((0.010, 0.001, 0.005))
     # From 256 to 1,024 an example takes no less time.
     assert found.answer.machine.micro_batch == 1024
     assert "beyond, an example takes no less time" in str(found)
 
 
-@pytest.mark.parametrize("most, sizes", [(64, {1, 4, 16, 64}), (50, {1, 3, 12, 50}), (2, {1, 2})])
-def test_a_micro_batch_that_is_given_is_the_largest(most, sizes, monkeypatch):
-    host, ours = FRONTENDS["keras"]
-    machine = Machine(monkeypatch)
-    found = measured(ours, linear(host), micro_batch_size=most)
-    assert found.answer.machine.micro_batch == most
-    assert set(machine.sizes) == sizes
-
-
 def test_no_call_is_larger_than_the_micro_batch(monkeypatch):
     host, ours = FRONTENDS["keras"]
     calls, step = set(), Trials.step
-    how = {"micro_batch_size": 12, "step_seconds": TIMES}
+    how = {"step_seconds": {4: 0.014, 12: 0.022}}
 
     def counting(self, rate):
         calls.add((self.batch_size, self.calls))
@@ -346,12 +334,6 @@ def test_no_call_is_larger_than_the_micro_batch(monkeypatch):
     monkeypatch.setattr(Trials, "step", counting)
     search(ours, linear(host), quadratic(4000), baseline_epochs=1, large_batch_size=64, **how)
     assert calls == {(16, 2), (60, 6)}
-
-
-def test_the_largest_is_that_of_the_machine_that_is_told():
-    host, ours = FRONTENDS["keras"]
-    told = search(ours, linear(host), noise_scale=500, micro_batch_size=64, step_seconds=TIMES)
-    assert told.answer.machine.micro_batch == 64
 
 
 @pytest.mark.parametrize(
@@ -390,7 +372,7 @@ def test_what_cannot_be_searched_is_refused_before_any_step(monkeypatch):
     batches = [(x[i : i + 50], y[i : i + 50]) for i in range(0, 8000, 50)]
     refuses("which can be read once", error=TypeError, data=(each for each in batches))
     refuses(
-        "360 examples to train on are fewer than a batch of 512, 16 times the baseline's: pass run",
+        "360 examples to train on are fewer than a batch of 512, 16 times the baseline's: pass noi",
         data=(x[:400], y[:400]),
         baseline_batch_size=32,
     )
@@ -401,35 +383,29 @@ def test_what_cannot_be_searched_is_refused_before_any_step(monkeypatch):
     refuses("is not compiled", model=uncompiled)
     refuses(
         "A tenth of the baseline's 100 steps is too short .* 256, 16 times the baseline's, which "
-        "needs a baseline of 640 steps: pass large_batch_size=40 or less, runs= or noise_scale=",
+        "needs a baseline of 640 steps: pass large_batch_size=40 or less, or noise_scale=",
         baseline_epochs=0.2,
     )
     refuses("of 41, which .* of 110 steps: .*=40 or", baseline_epochs=0.2, large_batch_size=41)
-    refuses("needs a baseline of 640 steps: pass runs= or", baseline_epochs=0.1)
+    refuses("needs a baseline of 640 steps: pass noise_scale=", baseline_epochs=0.1)
     refuses("is less than twice the baseline's", large_batch_size=20)
     refuses("large_batch_size must be a whole number", large_batch_size=0)
-    refuses("micro_batch_size must be a whole number", micro_batch_size=0)
-    refuses("devices must name a number", devices=())
-    refuses("devices must be a whole number", devices=(1, 0))
-    refuses("price must be a number", price=-1)
-    refuses("deadline must be a number", deadline=0)
-    refuses("network_seconds must be a number", network_seconds=-1)
-    refuses("most=8 is less than the baseline's batch of 16", most=8)
+    refuses("device_counts must name a number", device_counts=())
+    refuses("device_counts must be a whole number", device_counts=(1, 0))
+    refuses("Seconds of the network in device_counts must be", device_counts={1: 0, 8: -1})
+    refuses("deadline_hours must be a number", deadline_hours=0)
     refuses("micro_batch must be a whole", error=TypeError, step_seconds={16.0: 0.1, 64.0: 0.2})
     timed = {"step_seconds": None, "noise_scale": 9}
-    refuses("at two micro-batches at least, and 1 is the largest", micro_batch_size=1, **timed)
     words = np.full((8000, WIDTH), "word")
     refuses("Steps on strings cannot be timed: pass step_sec", data=(words, y), **timed)
-    refuses("not both", runs=[(1, 2)], noise_scale=1)
-    refuses("Runs at two batches are needed", runs=[(32, 100)])
-    refuses("Runs at two batches are needed", runs=[(32, 100), (32, 100)])
-    refuses("runs must be pairs", error=TypeError, runs={32: 100, 512: 9})
-    refuses("A batch in runs must be a number in", runs=[(-32, 100), (512, 9)])
-    refuses("Steps in runs must be a number in", runs=[(32, math.nan), (512, 9)])
+    refuses("Runs at two batches are needed", noise_scale=[(32, 100)])
+    refuses("Runs at two batches are needed", noise_scale=[(32, 100), (32, 100)])
+    refuses("runs must be pairs", error=TypeError, noise_scale={32: 100, 512: 9})
+    refuses("A batch in runs must be a number in", noise_scale=[(-32, 100), (512, 9)])
+    refuses("Steps in runs must be a number in", noise_scale=[(32, math.nan), (512, 9)])
     refuses("noise must be a number", noise_scale=math.nan)
     for given in (0.01, [0.01, 0.02], {32: 0.1}, {}):
         refuses("step_seconds must map two micro-batches or more to seconds", step_seconds=given)
-    refuses(r"network_seconds=0.1 is of several devices, and devices=\(1,\)", network_seconds=0.1)
     schedule = host.optimizers.schedules.CosineDecay(0.1, 10)
     refuses("has a schedule: pass its peak", model=linear(host, host.optimizers.SGD(schedule)))
     broken = linear(host)
@@ -454,7 +430,7 @@ def test_its_example_runs():
 def test_it_is_drawn():
     host, ours = FRONTENDS["keras"]
     pytest.importorskip("matplotlib")
-    ax = search(ours, linear(host), noise_scale=500, devices=(1, 4)).plot()
+    ax = search(ours, linear(host), noise_scale=500, device_counts=(1, 4)).plot()
     labels = {line.get_label() for line in ax.lines}
     assert {"devices: 1", "devices: 4", "fastest"} <= labels
 
@@ -473,15 +449,15 @@ def test_it_says_what_becomes_of_the_saving_in_whole_epochs():
     assert (lost.batch_size, lost.epochs) == (64, 3)
     text = str(lost)
     assert (
-        "as code trains: 3, 750 steps, 55.5 s; batch 16 takes 52 s: nothing is saved\n3 epochs in "
-        "place of 2: a model may overfit"
+        "as the script trains: 3, 750 steps, 55.5 s; batch 16 takes 52 s: nothing is saved\n"
+        "3 epochs in place of 2: a model may overfit"
     ) in text
     assert text.endswith("searches the rate here for 0.5 of the run at most, 27.8 s")
     fast = {"step_seconds": {16: 0.026, 256: 0.05}}
     saved = search(ours, linear(host), **how, **fast)
     share = 1 - saved.row.seconds * saved.recipe().train_steps / 52
     assert f"batch 16 takes 52 s: {share:.0%} is saved" in str(saved) and share > 0.3
-    late = search(ours, linear(host), **how, deadline=41.5 / 3600)
+    late = search(ours, linear(host), **how, deadline_hours=41.5 / 3600)
     assert "nothing is saved, and the deadline is missed" in str(late)
     stays = search(ours, linear(host), noise_scale=1)
     assert stays.batch_size == 16 and "whole epochs" not in str(stays)
@@ -493,20 +469,20 @@ def test_it_says_where_the_rate_cannot_be_searched():
     short = search(ours, linear(host), noise_scale=5000, baseline_epochs=1, **idle)
     why = f"find_rate cannot search here: {short.row.steps} steps are too few to search the rate in"
     assert why in str(short)
-    assert short.code.endswith(f"{short.row.steps} steps are too few to search the rate in")
+    assert short.script.endswith(f"{short.row.steps} steps are too few to search the rate in")
     more = search(ours, linear(host), noise_scale=500, **idle)
     assert f"for {more._budget:g} of the run" in str(more) and more._budget > 0.5
-    assert f"budget={more._budget}," in more.code
+    assert f"budget={more._budget}," in more.script
 
 
 @on_tensorflow
 def test_an_optimizer_that_accumulates_nothing_is_not_told_to():
     host, ours = FRONTENDS["tf_keras"]
-    how = {"noise_scale": 500, "micro_batch_size": 64, "deadline": 1.0}
+    how = {"noise_scale": 500, "step_seconds": UP_TO_64, "deadline_hours": 1.0}
     found = search(ours, linear(host), **how)
     assert found.row.accumulation > 1 and found.row.steps >= 32
     assert "SGD accumulates no gradients for the" in str(found)
-    assert found.code.startswith("print(found.recipe())  # SGD accumulates no gradients")
+    assert found.script.startswith("print(found.recipe())  # SGD accumulates no gradients")
 
 
 @every_frontend

@@ -298,7 +298,7 @@ def test_the_answer_is_an_optimizer_and_a_recipe(frontend):
     assert len({str({**config, "learning_rate": 0, "name": 0}) for config in configs}) == 1
     model = linear(host, optimizer)
     model.fit(*data(), batch_size=BATCH, verbose=0)
-    assert "found.optimizer()" in found.code
+    assert "found.optimizer()" in found.script
 
 
 @every_frontend
@@ -756,7 +756,7 @@ def test_the_code_trains_to_the_end_of_the_schedule_in_micro_batches(optimizer):
     found = search(
         ours, model, None, 128, optimizers=[optimizer], micro_batch_size=64, epochs=8, budget=1.7
     )  # fmt: skip
-    exec(found.code, {"model": model, "found": found, "x": x, "y": y})
+    exec(found.script, {"model": model, "found": found, "x": x, "y": y})
     assert int(model.optimizer.iterations) == found.train_steps == 100
     assert 0 <= float(model.optimizer.learning_rate) < 0.02 * found.learning_rate
     assert model.evaluate(x, y, verbose=0) < 1

@@ -19,8 +19,8 @@ def trials_of(rates, steps, *, width=1.0, noise=0.0, seed=0):
     shared = [draw.gauss(0, 0.05) for _ in range(16)]  # blocks differ, the same for every rate
     found = []
     for rate in rates:
-        tried = search.tried(rate, steps, TOTAL)
-        octaves = math.log2(tried / search.tried(BEST, steps, TOTAL)) / width
+        tried = search.short_run_rate(rate, steps, TOTAL)
+        octaves = math.log2(tried / search.short_run_rate(BEST, steps, TOTAL)) / width
         losses = tuple(1 + 0.05 * octaves**2 + s + draw.gauss(0, noise) for s in shared)
         found.append(Trial("LAMB", rate, tried, steps, losses))
     return found
@@ -185,20 +185,25 @@ def test_where_every_run_is_lost_the_search_goes_down():
 @pytest.mark.parametrize("optimizers", [1, 2, 4])
 @pytest.mark.parametrize("budget", [0.1, 0.5, 3.0])
 @pytest.mark.parametrize("beside", [0, 16])
-def test_a_search_stays_in_its_budget(optimizers, budget, beside):
+def test_a_search_stays_in_its_budget(optimizers, budget, averaging_updates):
     for total in (500, 4000, 10**6):
-        lengths = search.rungs(total, optimizers, budget, beside)
+        lengths = search.rungs(total, optimizers, budget, averaging_updates)
         assert lengths[1] == search.LONGER * lengths[0] <= total
-        most = search.most_steps(lengths, optimizers, beside)
+        most = search.most_steps(lengths, optimizers, averaging_updates)
         assert most <= budget * total or lengths == (0, 0)
 
 
 def test_the_least_budget_is_enough():
-    for total, beside in itertools.product((40, 147, 700, 5000), (0, 1, 16)):
+    for total, averaging_updates in itertools.product((40, 147, 700, 5000), (0, 1, 16)):
         for optimizers in (1, 3):
-            budget = search.least_budget(total, optimizers, beside)
-            assert search.rungs(total, optimizers, budget, beside)[0] >= search.LEAST_STEPS
-            assert search.rungs(total, optimizers, 0.8 * budget, beside)[0] < search.LEAST_STEPS
+            budget = search.least_budget(total, optimizers, averaging_updates)
+            assert (
+                search.rungs(total, optimizers, budget, averaging_updates)[0] >= search.LEAST_STEPS
+            )
+            assert (
+                search.rungs(total, optimizers, 0.8 * budget, averaging_updates)[0]
+                < search.LEAST_STEPS
+            )
 
 
 def test_a_paired_difference_is_told_where_the_losses_alone_would_not():

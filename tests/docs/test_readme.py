@@ -46,7 +46,7 @@ def test_the_finders_run_and_follow_each_other():
     exec(code, names)
     which = names["which"]
     assert which.batch_size > 8
-    exec(which.code, names)
+    exec(which.script, names)
     assert names["found"].batch_size == which.batch_size and names["found"].rate
     assert model.optimizer.iterations > 0
 

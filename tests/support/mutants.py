@@ -450,14 +450,11 @@ CORE = {
     ("smoothing", NOISE): [
         ("the memory grows with the scale", "1 - scale / 1000", "scale / 1000"),
     ],
-    ("step_time", GOODPUT): [
-        ("an update a micro-batch", "optim + time.update", "optim + (accum + 1) * time.update"),
+    ("StepTime.step", GOODPUT): [
+        ("an update a micro-batch", "+ self.update", "+ accumulation * self.update"),
     ],
     ("fit", GOODPUT): [
         ("a step of negative seconds", "if alpha < 0:", "if alpha < -1:"),
-    ],
-    ("efficiency", GOODPUT): [
-        ("a gain where all is noise", "if noisy > 0", "if noisy >= 0"),
     ],
     ("two_runs", GOODPUT): [
         ("a bend in perfect scaling", "rho >= large / small", "rho > large / small"),

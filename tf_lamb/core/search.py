@@ -54,36 +54,41 @@ class Trial:
         return statistics.fmean(self.losses) if self.losses else math.inf
 
 
-def rungs(total: int, optimizers: int, budget: float, beside: int = 0) -> tuple[int, int]:
+def rungs(
+    total: int, optimizers: int, budget: float, averaging_updates: int = 0
+) -> tuple[int, int]:
     """Steps of a run on each rung, so that the search takes `budget` of `total` steps at most.
 
     Args:
-        beside: Steps that every run takes besides, here and below; if any, the search takes one
-            more.
+        averaging_updates: Updates that every run takes besides, here and below; if any, the search
+            takes one more.
     """
-    left = max(0.0, round(budget * total, 6) - most_steps((0, 0), optimizers, beside))
+    left = max(0.0, round(budget * total, 6) - most_steps((0, 0), optimizers, averaging_updates))
     first = min(int(left / most_steps((1, LONGER), optimizers)), total // LONGER)
     return first, first * LONGER
 
 
-def least_budget(total: int, optimizers: int, beside: int = 0) -> float:
+def least_budget(total: int, optimizers: int, averaging_updates: int = 0) -> float:
     """The smallest budget with which a search can be begun."""
-    return math.ceil(100 * most_steps((LEAST_STEPS, SHORTEST), optimizers, beside) / total) / 100
+    return (
+        math.ceil(100 * most_steps((LEAST_STEPS, SHORTEST), optimizers, averaging_updates) / total)
+        / 100
+    )
 
 
-def most_steps(lengths: tuple[int, int], optimizers: int, beside: int = 0) -> int:
+def most_steps(lengths: tuple[int, int], optimizers: int, averaging_updates: int = 0) -> int:
     """The most steps that a search takes."""
-    first, second = (beside + each for each in lengths)
+    first, second = (averaging_updates + each for each in lengths)
     every = first * FIRST * optimizers + second * SECOND * min(optimizers, FINALISTS)
-    return every + (beside > 0)
+    return every + (averaging_updates > 0)
 
 
-def tried(rate: float, steps: int, total: int) -> float:
+def short_run_rate(rate: float, steps: int, total: int) -> float:
     """The rate of a short run that stands for `rate` in the real one."""
     return rate * (total / steps) ** SLOPE
 
 
-def above(trial: Trial, best: Trial) -> tuple[float, float]:
+def gap_and_tolerance(trial: Trial, best: Trial) -> tuple[float, float]:
     """How far its loss is above the best, and how far it may be and still be level.
 
     Level is what the held-out examples cannot tell from the best: a mean of the paired differences
@@ -97,8 +102,8 @@ def above(trial: Trial, best: Trial) -> tuple[float, float]:
 
 
 def is_level(trial: Trial, best: Trial) -> bool:
-    """Whether it cannot be told from the best; see `above`."""
-    difference, allowed = above(trial, best)
+    """Whether it cannot be told from the best; see `gap_and_tolerance`."""
+    difference, allowed = gap_and_tolerance(trial, best)
     return difference <= allowed
 
 
@@ -173,9 +178,9 @@ def _end(outwards: Sequence[Trial], best: Trial) -> tuple[float, bool]:
         The rate, by the loss over the logarithm of the rate, and whether none was worse.
     """
     for inner, outer in itertools.pairwise(outwards):
-        difference, allowed = above(outer, best)
+        difference, allowed = gap_and_tolerance(outer, best)
         if difference > allowed:
-            inside = above(inner, best)[0]
+            inside = gap_and_tolerance(inner, best)[0]
             way = (allowed - inside) / (difference - inside) if inside < allowed else 0.0
             return inner.rate * (outer.rate / inner.rate) ** way, False
     return outwards[-1].rate, True
@@ -186,7 +191,7 @@ def keeps_start(start: Trial, best: Trial) -> bool:
 
     A start is a rate that was tuned elsewhere, and the losses of a few steps are noisy.
     """
-    difference, allowed = above(start, best)
+    difference, allowed = gap_and_tolerance(start, best)
     return difference <= CLEAR * allowed
 
 

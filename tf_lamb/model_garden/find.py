@@ -90,7 +90,7 @@ def _integers(args, name):
         raise UserError(f"--{name}={given}: write whole numbers, such as 64,128") from None
 
 
-def _steps(args, baseline, train_steps) -> steps.Steps:
+def _steps(args, baseline, train_steps) -> steps.StepCurve:
     """The steps at any batch, through those of the baseline where one scale is known."""
     with named("--runs" if args.runs else "--noise_scale"):
         if args.runs:

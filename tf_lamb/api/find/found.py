@@ -180,7 +180,7 @@ class FoundRate:
         return self.wrapped(self._candidate.make(schedule))
 
     @property
-    def code(self) -> str:
+    def script(self) -> str:
         """The lines of code that train with it."""
         note = f"  # {self.optimizer_name}, peak {self.learning_rate:.3g}"
         return training(self.batch_size // self.calls, self.epochs, self.data, note)

@@ -16,7 +16,7 @@ from tf_lamb.core.recipes.transfer import EXPONENTS, transfer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundBatch:
-    """What `find_batch` found. Print it, `plot()` it, train with `code` or `recipe()`.
+    """What `find_batch` found. Print it, `plot()` it, train with `script` or `recipe()`.
 
     Attributes:
         answer: Steps, hours and cost at each batch, and the batches to name.
@@ -76,8 +76,8 @@ class FoundBatch:
     @property
     def _budget(self) -> float:
         """What `find_rate` needs at this batch, its default at least."""
-        beside = math.ceil(AVERAGED / self.row.accumulation) if self.normalizes else 0
-        return max(0.5, search.least_budget(self.row.steps, 1, beside))
+        averaging_updates = math.ceil(AVERAGED / self.row.accumulation) if self.normalizes else 0
+        return max(0.5, search.least_budget(self.row.steps, 1, averaging_updates))
 
     def _why_not_searched(self) -> str | None:
         """Why `find_rate` cannot search the rate of this batch."""
@@ -110,7 +110,7 @@ class FoundBatch:
         return dataclasses.replace(moved, epochs=self.epochs, **stays)
 
     @property
-    def code(self) -> str:
+    def script(self) -> str:
         """The lines that search the rate at it, and train."""
         row, calls = self.row, self.row.accumulation
         if row.batch == self.answer.baseline:
@@ -132,9 +132,11 @@ class FoundBatch:
         )
 
     def __str__(self) -> str:
-        return "\n".join([*self._short_runs(), self.timed, str(self.answer), *self._of_code()])
+        return "\n".join(
+            [*self._short_runs(), self.timed, str(self.answer), *self._in_whole_epochs()]
+        )
 
-    def _of_code(self):
+    def _in_whole_epochs(self):
         """What becomes of the table's saving in whole epochs, and what the rate's search costs."""
         answer = self.answer
         if answer.deadline is not None and answer.by_deadline is None:
@@ -148,7 +150,7 @@ class FoundBatch:
         if answer.deadline is not None and whole > 3600 * answer.deadline:
             saved += ", and the deadline is missed"
         yield (
-            f"in whole epochs, as code trains: {self.epochs}, {self._updates:,} steps, "
+            f"in whole epochs, as the script trains: {self.epochs}, {self._updates:,} steps, "
             f"{duration(whole)}; batch {answer.baseline:,} takes {duration(base)}: {saved}"
         )
         if self.epochs > self.baseline_epochs:

@@ -10,7 +10,7 @@ from tf_lamb.api import frontends
 from tf_lamb.api.data import check_paired
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found import Answer, Candidate, FoundRate
-from tf_lamb.api.find.saved import Saved, settings
+from tf_lamb.api.find.saved import SearchLog, settings_by_name
 from tf_lamb.api.find.trials import (
     NO_TEST_STEP,
     Progress,
@@ -144,13 +144,14 @@ def find_rate(
             "least: train it in full at half, once and twice the rate of recipes.transfer."
         )
     with Trials(model, read, batch_size, micro_batch_size, seed) as trials:
-        many, beside = len(candidates), trials.beside
-        lengths = search.rungs(total, many, budget, beside)
+        many, averaging_updates = len(candidates), trials.averaging_updates
+        lengths = search.rungs(total, many, budget, averaging_updates)
         if lengths[0] < search.LEAST_STEPS:
             raise ValueError(
                 f"budget={budget:g} is too small for a run of {total:,} steps: the first runs "
                 f"would have {lengths[0]} steps, and {search.LEAST_STEPS} are the least. Pass "
-                f"budget={search.least_budget(total, many, beside)}, or take recipes.transfer."
+                f"budget={search.least_budget(total, many, averaging_updates)}, or take "
+                "recipes.transfer."
             )
         what = {
             "batch_size": batch_size, "steps": total, "rungs": list(lengths), "seed": seed,
@@ -158,12 +159,12 @@ def find_rate(
             "candidates": [[each.name, each.start] for each in candidates],
         }  # fmt: skip
         for each in candidates:
-            what |= settings(each.make(1.0))
-        saved = Saved(directory, read, what)
-        saved.begin(trials)
-        run = _Run(trials, saved, total, warmup, decay)
+            what |= settings_by_name(each.make(1.0))
+        log = SearchLog(directory, read, what)
+        log.begin(trials)
+        run = _Run(trials, log, total, warmup, decay)
         trials.check_loss()
-        most = search.most_steps(lengths, many, beside)
+        most = search.most_steps(lengths, many, averaging_updates)
         if verbose:
             print(
                 f"find_rate: runs of {lengths[0]:,} and {lengths[1]:,} steps, at most "
@@ -178,21 +179,21 @@ def find_rate(
         "schedules": frontend.schedules, "calls": calls, "data": read.written,
         "wrapped": functools.partial(scaled_as, model.optimizer),
     }  # fmt: skip
-    return _answer(candidates, lengths, made, beside, **of_run)
+    return _answer(candidates, lengths, made, averaging_updates, **of_run)
 
 
 class _Run:
     """Runs the short runs, or takes them from the saved search; shows how far it is."""
 
-    def __init__(self, trials, saved, total, warmup, decay):
-        self.trials, self.saved, self.total = trials, saved, total
+    def __init__(self, trials, log, total, warmup, decay):
+        self.trials, self.log, self.total = trials, log, total
         self.warmup, self.decay, self.bar, self.done = warmup, decay, None, 0
 
     def __call__(self, candidate, rate, steps, order=0) -> search.Trial:
-        tried = search.tried(rate, steps, self.total)
+        tried = search.short_run_rate(rate, steps, self.total)
         key = [candidate.name, rate, steps, order]
-        losses = self.saved.once(key, lambda: self._train(tried, steps, order))
-        self.done += steps + self.trials.beside
+        losses = self.log.cached(key, lambda: self._train(tried, steps, order))
+        self.done += steps + self.trials.averaging_updates
         self._show(self.done)
         return search.Trial(candidate.name, rate, tried, steps, tuple(losses))
 
@@ -259,9 +260,11 @@ def _rung(run, candidate, trials, start, factor, steps, most, best=None):
     return trials
 
 
-def _answer(candidates, lengths, made, beside, train_steps, **of_run) -> FoundRate:
+def _answer(candidates, lengths, made, averaging_updates, train_steps, **of_run) -> FoundRate:
     every = tuple(trial for rungs in made.values() for rung in rungs for trial in rung)
-    steps = sum(each.steps + beside * bool(each.losses) for each in every) + (beside > 0)
+    steps = sum(each.steps + averaging_updates * bool(each.losses) for each in every) + (
+        averaging_updates > 0
+    )
     cost = steps / train_steps
     firsts, finals = (
         {name: each for name, rungs in made.items() if (each := search.plateau(rungs[i]))}
@@ -283,7 +286,7 @@ def _answer(candidates, lengths, made, beside, train_steps, **of_run) -> FoundRa
     return FoundRate(
         optimizer_name=taken, why_optimizer=why_taken, answers=answers, train_steps=train_steps,
         trials=every, cost=cost, baseline=next(iter(starts.values()), None),
-        uncorrected=None if rate is None else search.tried(rate, lengths[1], train_steps),
+        uncorrected=None if rate is None else search.short_run_rate(rate, lengths[1], train_steps),
         candidates=tuple(candidates), **of_run,
     )  # fmt: skip
 

@@ -127,7 +127,7 @@ def examples(base: int, length: int) -> tuple[int, int]:
 
 def short_runs(
     begin: Callable[[int], AbstractContextManager[Trials]], rate: float, base: int, large: int,
-    length: int, say: Callable[[str], None], once: Callable[[list, Callable], Any],
+    length: int, say: Callable[[str], None], cached: Callable[[list, Callable], Any],
 ) -> tuple[float, list[Run]]:  # fmt: skip
     """The target, and runs to it at two batches.
 
@@ -137,14 +137,14 @@ def short_runs(
         base, large: The batches.
         length: Steps of the first run, at the base batch, which sets the target.
         say: Prints a line.
-        once: `Saved.once`.
+        cached: `SearchLog.cached`.
 
     Raises:
         ValueError: if nothing is learned, or no run at the large batch reaches the target.
     """
     warm = WARMUP * length * base
     with begin(base) as trials:
-        seen = _once(once, base, trials, rate, length, warm / base, length / EARLY)
+        seen = _losses(cached, base, trials, rate, length, warm / base, length / EARLY)
         if len(seen) > len(set(seen.values())) == 1:
             raise ValueError(f"The baseline ends at the losses that it begins with, {NO_TEST_STEP}")
         if max(seen) < length or not learned(seen):
@@ -155,7 +155,7 @@ def short_runs(
             )
         target = means(seen)[-1][1]
         first = Run(base, rate, 0, crossing(seen, target), length)
-        runs = _at(trials, base, rate, target, warm, length, first.steps, say, once, first)
+        runs = _runs_at(trials, base, rate, target, warm, length, first.steps, say, cached, first)
     best = best_of(runs)
     steps = mean_steps(best) * base / large
     if FARTHER * steps < LAST:
@@ -166,7 +166,7 @@ def short_runs(
         )
     with begin(large) as trials:
         start = rate * math.sqrt(large / base)
-        more = _at(trials, large, start, target, warm, FARTHER * steps, steps, say, once)
+        more = _runs_at(trials, large, start, target, warm, FARTHER * steps, steps, say, cached)
     if not best_of(more):
         below, smaller = (large - FARTHER * base) / (FARTHER - 1), large // 2
         way = f"stay at {base:,}, or look at the rate"
@@ -181,7 +181,7 @@ def short_runs(
 
 
 def best_of(runs: Iterable[Run]) -> list[Run]:
-    """Those at the rate of the fewest steps, in the geometric mean; none where no run arrived."""
+    """Runs at the rate with the lowest geometric mean of steps; empty if none arrived."""
     rates: dict[float, list[Run]] = {}
     for run in runs:
         if run.steps < math.inf:
@@ -202,13 +202,15 @@ def of_best_rates(runs: Iterable[Run]) -> dict[int, list[Run]]:
     return {batch: best_of(each) for batch, each in by_batch.items()}
 
 
-def _once(once, batch, trials, rate, steps, *how):
+def _losses(cached, batch, trials, rate, steps, *how):
     """`losses`, which may have been seen before the search was killed."""
-    made = once([batch, rate, steps, *how], lambda: list(losses(trials, rate, steps, *how).items()))
+    made = cached(
+        [batch, rate, steps, *how], lambda: list(losses(trials, rate, steps, *how).items())
+    )
     return {step: tuple(each) for step, each in made}
 
 
-def _at(trials, batch, start, target, warm, most, least, say, once, first=None):
+def _runs_at(trials, batch, start, target, warm, most, least, say, cached, first=None):
     """Runs at one batch: several rates, and the best with other orders of the data."""
 
     def run(rate, given_up, seed=0):
@@ -218,7 +220,7 @@ def _at(trials, batch, start, target, warm, most, least, say, once, first=None):
         first_look, made = min(least, limit) / EARLY, 0
         while True:
             how = limit, warm / batch, first_look, target, seed
-            seen = _once(once, batch, trials, rate, *how)
+            seen = _losses(cached, batch, trials, rate, *how)
             steps, made, ends = crossing(seen, target), made + max(seen), means(seen)
             if first_look <= 1 or not ends or steps > ends[0][0]:
                 break

@@ -16,14 +16,14 @@ SAME = 1e-3  # of two losses: what processors and threads may change
 NOT_SETTINGS = ("learning_rate", "name", "gradient_accumulation_steps")
 
 
-def settings(optimizer: Any) -> dict[str, Any]:
+def settings_by_name(optimizer: Any) -> dict[str, Any]:
     """An optimizer's, by names with its own, for a search that has to go on with the same."""
     kind = type(optimizer).__name__
     config = optimizer.get_config()
     return {f"{kind}.{name}": config[name] for name in config if name not in NOT_SETTINGS}
 
 
-class Saved:
+class SearchLog:
     """What a search has made, and the weights that its runs begin with.
 
     Args:
@@ -74,12 +74,15 @@ class Saved:
                 f"and here it is {loss:.6g}: take another directory, or the same model and loss."
             )
 
-    def once(self, key: list, make: Callable[[], Any]) -> Any:
-        """What was made under this key, or else is made now; both of what JSON has."""
+    def cached(self, key: list, compute: Callable[[], Any]) -> Any:
+        """Returns the saved result for `key`, computing and saving it the first time.
+
+        Both are of what JSON has.
+        """
         for known, made in self._made:
             if known == key:
                 return made
-        self._made.append([key, make()])
+        self._made.append([key, compute()])
         if self._folder:
             self._write()
         return self._made[-1][1]

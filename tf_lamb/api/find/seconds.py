@@ -31,11 +31,6 @@ def sizes_from(first: int, most: int) -> list[int]:
     return sizes if len(sizes) > 1 or first == most else [first, most]
 
 
-def sizes_to(most: int) -> list[int]:
-    """Four micro-batches, each about `GROWTH` times the one before, up to `most`."""
-    return sorted({max(1, most // GROWTH**i) for i in range(4)})
-
-
 def step_seconds(trials: Trials, sizes: list[int]) -> tuple[dict[int, float], str]:
     """Seconds of a call with its update, by micro-batch, and what ended the list.
 

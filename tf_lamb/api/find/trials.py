@@ -213,7 +213,7 @@ class Trials:
         self._left = left
 
     @property
-    def beside(self) -> int:
+    def averaging_updates(self) -> int:
         """Updates that `judge` makes beside those of a run."""
         return math.ceil(self.averaged / self.calls) if normalizations(self.model) else 0
 
@@ -271,7 +271,7 @@ class Trials:
             each.assign(0 * each.numpy())
         trained = self.model.trainable_variables
         weights = _copies(trained)
-        for _ in range(self.beside):
+        for _ in range(self.averaging_updates):
             self.step(0.0)
             self._put(trained, weights)  # a schedule-free optimizer moves them at a rate of 0, too
         for share, pair, old in zip(self._shares, averages, before, strict=True):
@@ -279,7 +279,7 @@ class Trials:
                 self._put(pair, old)
                 continue
             for average in pair:
-                average.assign(average.numpy() / (1 - share**self.beside))
+                average.assign(average.numpy() / (1 - share**self.averaging_updates))
 
     def _left_of(self, variances):
         """The share of each that an update leaves; all is as before."""

@@ -3,11 +3,11 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tf_lamb.core import checks
-from tf_lamb.core.goodput.steps import Steps
-from tf_lamb.core.goodput.time import StepTime, step_time
+from tf_lamb.core.goodput.steps import StepCurve
+from tf_lamb.core.goodput.time import StepTime
 from tf_lamb.core.tables import table
 
 WRONG_BY = 2.0  # of the noise scale, for the regret
@@ -23,11 +23,12 @@ class Machine:
     micro_batch: int  # the largest that fits a device; larger batches accumulate
     devices: tuple[int, ...] = (1,)  # how many; several numbers are compared
     price: float | None = None  # of a device for an hour
+    network: Mapping[int, float] | None = None  # devices -> its seconds; None: not counted
 
     def seconds(self, batch: int, devices: int, micro_batch: int | None = None) -> float:
         """Seconds of a step, on devices that hold a micro-batch of any size if it is given."""
         micro, accumulation = arrange(batch, devices, micro_batch or self.micro_batch)
-        return step_time(self.time, 1, devices, micro, accumulation - 1)
+        return self.time.step(micro, accumulation) + (self.network or {}).get(devices, 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Row:
 
     batch: int
     micro_batch: int
-    accumulation: int  # micro-batches an update: adaptdl's s + 1
+    accumulation: int  # micro-batches an update
     devices: int
     steps: int  # updates
     examples: int
@@ -52,7 +53,7 @@ class Row:
 class Answer:
     """What can be trained, and what to take. `str` of it is the table."""
 
-    steps: Steps
+    steps: StepCurve
     machine: Machine
     baseline: int
     rows: tuple[Row, ...]
@@ -72,7 +73,7 @@ class Answer:
 def arrange(batch: int, devices: int, largest: int) -> tuple[int, int]:
     """The micro-batch and how many of them make this batch, or the next that divides evenly.
 
-    As few as memory allows, and all of one size, as adaptdl has them.
+    As few as memory allows, and all of one size.
     """
     local = batch / devices
     accumulation = math.ceil(local / largest)
@@ -82,11 +83,11 @@ def arrange(batch: int, devices: int, largest: int) -> tuple[int, int]:
 def optimum(time: StepTime, noise: float) -> float:
     """The fastest batch of one device that holds any, without accumulation.
 
-        B* = sqrt(a Bn/b),  a = alpha_c + update, b = beta_c
+        B* = sqrt(a Bn/b),  a = micro_batch + update, b = example
 
     It minimizes (a + b B)(1 + Bn/B); at B* that is (sqrt(a) + sqrt(b Bn))^2.
     """
-    return math.sqrt((time.alpha_c + time.update) * noise / time.beta_c)
+    return math.sqrt((time.micro_batch + time.update) * noise / time.example)
 
 
 def regret(rows: Iterable[Row], taken: Row, noise: float, bound: float = math.inf) -> float:
@@ -100,7 +101,7 @@ def regret(rows: Iterable[Row], taken: Row, noise: float, bound: float = math.in
 
 
 def plan(
-    steps: Steps,
+    steps: StepCurve,
     machine: Machine,
     *,
     baseline: int,
@@ -130,7 +131,7 @@ def plan(
     Example:
         >>> from tf_lamb.core.goodput.steps import from_noise
         >>> steps = from_noise(1000, batch=32, steps=4800)
-        >>> machine = Machine(StepTime(alpha_c=0.05, beta_c=0.001), micro_batch=512)
+        >>> machine = Machine(StepTime(0.05, 0.001), micro_batch=512)
         >>> answer = plan(steps, machine, baseline=32, examples=60000)
         >>> answer.fastest.batch, round(answer.fastest.hours * 60, 1)
         (256, 3.7)
@@ -143,7 +144,7 @@ def plan(
         if batch > examples:
             return f"the data has {examples:,} examples to train on"
         if most is not None and batch > most:
-            return f"most={most:,}"
+            return f"{most:,} is the largest that is wanted"
         if batch > steps.bound:
             return f"beyond {steps.bound:,.0f} the rate cannot grow"
         if batch > steps.largest:
@@ -176,14 +177,15 @@ def plan(
             made.add(_row(steps, machine, base, even, devices))
     rows = sorted(made, key=lambda row: (row.batch, row.devices))
     if not rows:
-        raise ValueError(f"No batch can be planned for devices={machine.devices}: {beyond}.")
+        counts = " or ".join(map(str, machine.devices))
+        raise ValueError(f"No batch can be planned for {counts} devices: {beyond}.")
     fastest = _smallest(rows, lambda row: row.hours)
     in_time = [row for row in rows if deadline is not None and row.hours <= deadline]
     bends = 0 < steps.noise < math.inf
     low, high = steps.interval  # farther where the runs scatter
     wrong = steps.noise / WRONG_BY, steps.noise * WRONG_BY
     around = [min(low, wrong[0]), max(high, wrong[1])] if bends else [low]
-    alone = machine.devices == (1,) and bends and machine.time.beta_c > 0
+    alone = machine.devices == (1,) and bends and machine.time.example > 0
     return Answer(
         steps=steps,
         machine=machine,
@@ -279,21 +281,22 @@ def _measured(answer):
         "at least"
     )
     parts = [
-        f"{'at least ' if time.bound else ''}{duration(time.alpha_c)} a micro-batch + "
-        f"{duration(time.beta_c)} an example (worst residual {time.residual:.0%})"
+        f"{duration(time.micro_batch)} a micro-batch + {duration(time.example)} an example (worst "
+        f"residual {time.residual:.0%})"
     ]
     if time.update:
         parts.append(f"{duration(time.update)} an update")
     if max(answer.machine.devices) > 1:
-        parts.append(f"network {time.network or 'not counted'}")
+        network = answer.machine.network
+        each = (f"{duration(taken)} on {count}" for count, taken in (network or {}).items())
+        parts.append(f"network {', '.join(each) or 'not counted'}")
     yield ", ".join(parts)
 
 
 def _table(answer):
     """The rows as text, numbers to the right."""
     priced = answer.machine.price is not None
-    hours = "least time" if answer.machine.time.bound else "time"
-    head = ["batch", "= micro x accum x devices", "steps", "examples", "vs base", "a step", hours,
+    head = ["batch", "= micro x accum x devices", "steps", "examples", "vs base", "a step", "time",
             "device-hours", *(["cost"] if priced else []), ""]  # fmt: skip
     cells = [head]
     for row in answer.rows:

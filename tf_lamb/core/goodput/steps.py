@@ -26,7 +26,7 @@ READING = 2.0  # a reading is right within this factor
 
 
 @dataclasses.dataclass(frozen=True)
-class Steps:
+class StepCurve:
     """S(B), how well it is known, and how far it holds."""
 
     least_steps: float  # S_min; 0 where no bend was seen
@@ -57,7 +57,7 @@ class Steps:
         steps = [self._at(batch, *each) for each in self.likely]
         return min(steps), max(steps)
 
-    def through(self, batch: float, steps: float) -> "Steps":
+    def through(self, batch: float, steps: float) -> "StepCurve":
         """The steps of a run of another length, which are these at a batch: Bn stays as it is."""
         k = steps / self.at(batch)
         likely = tuple((k * s, k * e) for s, e in self.likely)
@@ -94,7 +94,7 @@ def two_runs(first: tuple[float, float], second: tuple[float, float]) -> float:
     return math.inf if rho >= large / small else (rho - 1) / (1 / small - rho / large)
 
 
-def from_runs(runs: Iterable[tuple[float, float]], bound: float = math.inf) -> Steps:
+def from_runs(runs: Iterable[tuple[float, float]], bound: float = math.inf) -> StepCurve:
     """The hyperbola through runs at two batches or more, with one seed or more at each.
 
     Exact through the geometric means of two batches, else by least squares of the logarithms.
@@ -156,13 +156,13 @@ def from_runs(runs: Iterable[tuple[float, float]], bound: float = math.inf) -> S
         notes.append(f"no steps are saved beyond batch {small:,.0f}")
     elif high == math.inf:
         notes.append("no upper end of the noise scale: run a larger batch, or more seeds")
-    return Steps(
+    return StepCurve(
         *_curve(noise, level), tuple(likely), FARTHEST * large,
         f"a fit of {len(runs)} runs at {len(batches)} batches", tuple(notes), bound,
     )  # fmt: skip
 
 
-def from_noise(noise: float, batch: float, steps: float, bound: float = math.inf) -> Steps:
+def from_noise(noise: float, batch: float, steps: float, bound: float = math.inf) -> StepCurve:
     """The hyperbola through one run, with the last reading of the noise scale in it.
 
     Likely is Bn within a factor of two, and the run's steps as far as another seed may move them:
@@ -187,7 +187,7 @@ def from_noise(noise: float, batch: float, steps: float, bound: float = math.inf
         for each in (noise / READING, noise * READING)
         for way in (-1, 1)
     ]
-    return Steps(
+    return StepCurve(
         *curve, tuple(likely), FARTHEST * max(batch, noise), "one reading of the noise scale",
         bound=_bound(bound),
     )  # fmt: skip
