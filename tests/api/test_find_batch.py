@@ -13,6 +13,7 @@ from support.notebooks import assert_shown
 import tf_lamb
 from tf_lamb.api.find import reach, seconds, trials
 from tf_lamb.api.find.trials import Trials
+from tf_lamb.core import recipes
 from tf_lamb.core.goodput import steps
 
 WIDTH, BATCH, EXAMPLES, RATE = 64, 16, 16000, 0.056
@@ -141,6 +142,11 @@ def test_fit_makes_the_steps_of_the_recipe_where_gradients_accumulate():
     found = search(ours, linear(host), (x, y), baseline_epochs=40, **told)
     calls, recipe = found.row.accumulation, found.recipe()
     assert (found.batch_size, calls, recipe.epochs) == (512, 8, found.epochs)
+    by_epochs = recipes.transfer(
+        512, BATCH, RATE, examples=600, epochs=found.epochs, baseline_epochs=40, optimizer="SGD",
+        noise_scale=found.answer.steps.noise,
+    )  # fmt: skip
+    assert recipe.learning_rate == pytest.approx(by_epochs.learning_rate)
     own = ours.SGDP(recipe.schedule(ours.schedules), gradient_accumulation_steps=calls)
     model = linear(host, own)
     model.fit(x, y, batch_size=64, epochs=found.epochs, verbose=0)

@@ -10,6 +10,7 @@ from support.frontends import FRONTENDS, every_frontend, on_tensorflow
 from support.noise import assert_noise
 from support.regression import fit, regression, weights_of
 
+from tf_lamb.api.variables import variables_of
 from tf_lamb.core import noise
 
 SETTINGS = [
@@ -125,6 +126,23 @@ def test_readings_tell_how_precise_the_last_one_is(frontend):
     model = regression(frontend, scaled(frontend, 2, smoothing=0.9))
     fit(model, epochs=1, callbacks=[watch])  # another optimizer: its readings alone
     assert watch._averages[-1] == model.optimizer.averages() and len(watch._averages) < 10
+
+
+@every_frontend
+def test_the_standard_error_goes_on_after_a_restore(frontend):
+    """A new callback, as in a new process, and one whose optimizer's state is put back."""
+    ours = FRONTENDS[frontend][1]
+    model = regression(frontend, scaled(frontend, 2, smoothing=0.9))
+    whole, late = (ours.NoiseScale(batch_size=16, every=1, verbose=False) for _ in range(2))
+    fit(model, epochs=4, callbacks=[whole])
+    kept = [(v, v.numpy().copy()) for v in variables_of(model.optimizer)]
+    fit(model, epochs=4, callbacks=[whole, late])
+    assert late.standard_error() == pytest.approx(whole.standard_error(), rel=0.5)
+    for variable, value in kept:
+        variable.assign(value)
+    fit(model, epochs=1, callbacks=[whole])
+    counts = [each.count for each in whole._averages]
+    assert counts == sorted(counts) and whole.standard_error() > 0
 
 
 @pytest.mark.parametrize("name", ["MeasureNoise", "AdaScale"])

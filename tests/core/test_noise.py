@@ -179,8 +179,9 @@ def drawn(steps, every, theta, runs=400, dimensions=30, part=16, parts=4, scale=
         averages = noise.average(np, averages, *seen, theta=theta)
         if step % every == 0:
             readings.append(averages)
-    return [[noise.Averages(v, m, each.count) for each in readings for v, m in
-             [(each.variance[i], each.signal[i])]] for i in range(runs)]  # fmt: skip
+    zero = noise.Averages(0.0, 0.0, 0)
+    return [[zero, *(noise.Averages(v, m, each.count) for each in readings for v, m in
+             [(each.variance[i], each.signal[i])])] for i in range(runs)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("every", "shared"), [(1, 1), (10, 1), (20, 1), (10, 5)])
@@ -191,6 +192,15 @@ def test_the_standard_error_is_the_scatter_of_runs(every, shared):
     errors = [noise.standard_error(run, 0.99) for run in runs]
     assert np.mean(scales) == pytest.approx(100, rel=0.05)
     assert np.median(errors) == pytest.approx(np.std(scales) / 100, rel=0.15)
+
+
+@pytest.mark.parametrize("read", [60, 150])
+def test_a_reader_that_began_late_knows_the_standard_error(read):
+    """As after a restore: of 400 steps the last ones alone were read."""
+    runs = drawn(400, 5, 0.99)
+    scales = [noise.noise_scale(*run[-1][:2], 64) for run in runs]
+    errors = [noise.standard_error(run[-1 - read // 5 :], 0.99) for run in runs]
+    assert np.median(errors) == pytest.approx(np.std(scales) / 100, rel=0.2)
 
 
 def test_the_updates_for_an_error_bring_it():

@@ -184,7 +184,7 @@ def test_where_every_run_is_lost_the_search_goes_down():
 
 @pytest.mark.parametrize("optimizers", [1, 2, 4])
 @pytest.mark.parametrize("budget", [0.1, 0.5, 3.0])
-@pytest.mark.parametrize("beside", [0, 16])
+@pytest.mark.parametrize("averaging_updates", [0, 16])
 def test_a_search_stays_in_its_budget(optimizers, budget, averaging_updates):
     for total in (500, 4000, 10**6):
         lengths = search.rungs(total, optimizers, budget, averaging_updates)

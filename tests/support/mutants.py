@@ -419,12 +419,15 @@ CORE = {
     ("noise_scale", NOISE): [
         ("a noise scale of no signal", "if signal > 0 else math.nan", ""),
     ],
-    ("standard_error", NOISE): [
+    ("_entered", NOISE): [
         ("readings that know each other", "kept * (1 - theta ** before.count)", "0.0"),
-        ("parts without their covariance", "(variance - signal)", "signal"),
+    ],
+    ("standard_error", NOISE): [
+        ("parts without their covariance", "variance / mean[0] - signal / mean[1]",
+         "signal / mean[1]"),
         ("the oldest weighs most", "theta ** (whole.count - now.count)", "theta ** now.count"),
     ],
-    ("updates_for", NOISE): [
+    ("_worth", NOISE): [
         ("an average as long as its memory", "(1 + theta) / (1 - theta)", "1 / (1 - theta)"),
     ],
     ("gain", NOISE): [

@@ -12,6 +12,7 @@ AdaScale's gain is how many steps of the base batch a step of the whole batch is
 Johnson et al., arXiv:2007.05105, section 3.2 and Algorithm 2.
 """
 
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -92,37 +93,57 @@ def standard_error(readings: list[Averages], theta: float) -> float:
 
         block = (d_t x_t - theta^(t-s) d_s x_s) / (1 - theta^(t-s)),        d_t = 1 - theta^t
 
-    The last reading is a weighted mean of the blocks, whose noise is independent. As the noise
-    scale is a quotient V/M, with the blocks v and m and their weights w, which sum to 1:
+    What has entered since the first reading is a weighted mean of the blocks, whose noise is
+    independent. As its noise scale is a quotient V/M, with the blocks v and m and their weights w,
+    which sum to 1:
 
         (s.e./Bn)^2 = sum of w^2 (v/V - m/M)^2 / (1 - sum of w^2)
 
-    A noise scale that changes meanwhile counts as error.
+    What had entered before, as of a run that was restored, is taken as equally noisy: the error of
+    all is smaller by the root of what both are worth; see `updates_for`. A noise scale that changes
+    meanwhile counts as error.
 
     Args:
-        readings: Of one pair of averages, as numbers, in the order of their counts.
+        readings: Of one pair of averages, as numbers, in the order of their counts. The first is
+            where the reader began: of no step, or of some.
         theta: Of the averages.
 
     Returns:
         nan without a signal or without noise, and for fewer than 4 blocks in effect, 1/(sum of
         w^2).
     """
-    if not readings or not min(readings[-1].signal, readings[-1].variance) > 0:
+    if len(readings) < 2:
         return math.nan
-    whole, squares, weights = readings[-1], 0.0, 0.0
-    before = Averages(0.0, 0.0, 0)
-    for now in readings:
-        kept = theta ** (now.count - before.count)
-        here, there = 1 - theta**now.count, kept * (1 - theta**before.count)
-        share = theta ** (whole.count - now.count) / (1 - theta**whole.count)
-        variance, signal = (
-            (here * getattr(now, name) - there * getattr(before, name)) / getattr(whole, name)
-            for name in ("variance", "signal")
-        )
-        squares += (share * (variance - signal)) ** 2
-        weights += (share * (1 - kept)) ** 2
-        before = now
-    return math.sqrt(squares / (1 - weights)) if weights * LEAST_BLOCKS <= 1 else math.nan
+    start, whole = readings[0], readings[-1]
+    if (steps := whole.count - start.count) <= 0:
+        return math.nan
+    mean, squares, weights = _entered(start, whole, theta), 0.0, 0.0
+    if not min(*whole[:2], *mean) > 0:
+        return math.nan
+    for before, now in itertools.pairwise(readings):
+        if (passed := now.count - before.count) > 0:
+            variance, signal = _entered(before, now, theta)
+            share = theta ** (whole.count - now.count) * (1 - theta**passed) / (1 - theta**steps)
+            squares += (share * (variance / mean[0] - signal / mean[1])) ** 2
+            weights += share**2
+    if weights * LEAST_BLOCKS > 1:
+        return math.nan
+    smaller = _worth(steps, theta) / _worth(whole.count, theta)
+    return math.sqrt(squares / (1 - weights) * smaller)
+
+
+def _entered(before, now, theta):
+    """The means of the variance and of the signal of the steps between two readings."""
+    kept = theta ** (now.count - before.count)
+    here, there = 1 - theta**now.count, kept * (1 - theta**before.count)
+    pairs = zip(now[:2], before[:2], strict=True)
+    return tuple((here * new - there * old) / (1 - kept) for new, old in pairs)
+
+
+def _worth(count, theta):
+    """The steps of a plain mean that an average over `count` steps is worth."""
+    past = theta**count
+    return (1 + theta) / (1 - theta) * (1 - past) / (1 + past)
 
 
 def updates_for(wanted: float, error: float, theta: float, count: float) -> int:
@@ -134,9 +155,7 @@ def updates_for(wanted: float, error: float, theta: float, count: float) -> int:
 
     steps of a plain mean, and an error falls with the root of n.
     """
-    past = theta**count
-    worth = (1 + theta) / (1 - theta) * (1 - past) / (1 + past)
-    return math.ceil(worth * (error / wanted) ** 2)
+    return math.ceil(_worth(count, theta) * (error / wanted) ** 2)
 
 
 WANTED_ERROR = 0.1

@@ -63,7 +63,7 @@ class NoiseScale(Callback):
 
     `standard_error()` is that of the last reading, relative to it. It follows from the readings
     before, so that there have to be several while the averages reach back, over 1/(1 - smoothing)
-    updates: otherwise it is nan.
+    updates: otherwise it is nan. After a restore it follows from the readings since.
 
     Args:
         batch_size: Examples of one update, over all replicas and micro-batches.
@@ -120,8 +120,11 @@ class NoiseScale(Callback):
         for name, value in scales(self._optimizer, self.batch_size).items():
             self.history.setdefault(name, []).append(value)
         averages = self._optimizer.averages()
-        if self._averages and averages.count < self._averages[-1].count:  # its state was put back
-            self._averages.clear()
+        if not self._averages and averages.count <= self._batches:  # seen from the beginning
+            self._averages.append(noise.Averages(0.0, 0.0, 0.0))
+        elif self._averages and averages.count < self._averages[-1].count:  # its state was put back
+            counts = [each.count for each in self._averages]
+            del self._averages[bisect.bisect(counts, averages.count - self._every) :]
         self._averages.append(averages)
 
     def on_epoch_end(self, epoch, logs=None):

@@ -93,12 +93,13 @@ class FoundBatch:
         name, config = type(self.optimizer).__name__, self.optimizer.get_config()
         decay = config.get("weight_decay") or None
         noise = self.answer.steps.noise
+        told = self._updates / math.ceil(self.examples / self.batch_size)  # epochs of as many steps
         moved = transfer(
             self.batch_size,
             self.answer.baseline,
             self.learning_rate,
             examples=self.examples,
-            epochs=self._updates / math.ceil(self.examples / self.batch_size),  # these make as many
+            epochs=told,
             baseline_epochs=self.baseline_epochs,
             optimizer=name if name in EXPONENTS else None,
             weight_decay=None if isinstance(decay, dict) else decay,  # a schedule
@@ -107,6 +108,16 @@ class FoundBatch:
             noise_scale=noise if 0 < noise < math.inf else None,
         )
         stays = {n: v for n, v in told_by(self.optimizer).items() if getattr(moved, n) is None}
+        # Where gradients accumulate, an epoch has a part of an update: it is longer than told.
+        if (longer := self.epochs / told) > 1:
+            fewer = longer**-search.SLOPE
+            stays["learning_rate"] = fewer * moved.learning_rate
+            if moved.weight_decay:
+                stays["weight_decay"] = moved.weight_decay / fewer
+            line = (
+                f"learning_rate x {fewer:.3g}: {self.epochs} epochs, {longer:.3g} x those of steps"
+            )
+            stays["arithmetic"] = (*moved.arithmetic, line)
         return dataclasses.replace(moved, epochs=self.epochs, **stays)
 
     @property
