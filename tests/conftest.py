@@ -9,6 +9,7 @@ backend.
 import gc
 import os
 import pathlib
+import random
 import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -26,6 +27,7 @@ TESTS = pathlib.Path(__file__).parent
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(TESTS.parent / ".build" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 ON_EVERY_BACKEND = ("contracts", "api", "keras", "extras")
+HEART = ("core", "contracts", "keras", "tensorflow")
 
 
 def pytest_ignore_collect(collection_path):
@@ -35,7 +37,32 @@ def pytest_ignore_collect(collection_path):
     return None
 
 
+def pytest_addoption(parser):
+    parser.addoption("--draw", metavar="SEED", help="run a sample of the tests, drawn by this seed")
+
+
+def pytest_report_header(config):
+    seed = config.getoption("draw")
+    return None if seed is None else f"a sample: --draw={seed}; all tests: make test-all"
+
+
+def drawn(items, seed):
+    """A sample of the tests, in their order; the same for every process that has the seed."""
+    cases = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    chosen = set()
+    for test, own in cases.items():
+        draw = random.Random(f"{seed} {test}")
+        room = own[0].path.relative_to(TESTS).parts[0]
+        count = 2 if room in HEART else draw.randrange(6) == 0
+        chosen.update(draw.sample(own, min(count, len(own))))
+    return [item for item in items if item in chosen]
+
+
 def pytest_collection_modifyitems(config, items):
+    if (seed := config.getoption("draw")) is not None:
+        items[:] = drawn(items, seed)
     once = [item for item in items if item.get_closest_marker("once")]
     if BACKEND != "tensorflow" and once:
         config.hook.pytest_deselected(items=once)
