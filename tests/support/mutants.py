@@ -475,9 +475,9 @@ CORE = {
         ("steps are rounded down", "+ Fraction(1, 2)", ""),
     ],
     ("by_rule", RECIPES): [
-        ("linear scaling", "rule.factor(k)", "k"),
+        ("linear scaling", "math.sqrt(k)", "k"),
         ("warmup is not stretched", "warmup_epochs *= k", "warmup_epochs *= 1"),
-        ("warmup from above", "min(base_rate, rate)", "base_rate"),
+        ("warmup from above", "base_rate * min(1.0, k)", "base_rate"),
     ],
     ("_lars_point", RECIPES): [
         ("warmup is always counted in", "0 if is_whole else warmup_steps", "0"),

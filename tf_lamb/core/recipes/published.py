@@ -6,13 +6,13 @@ from typing import Any, overload
 from tf_lamb.core import checks
 from tf_lamb.core.recipes.arithmetic import IMAGENET, epochs_to_steps, fit_steps, in_epochs
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
-from tf_lamb.core.recipes.scaling import RULES, by_rule
+from tf_lamb.core.recipes.scaling import by_rule
 
 
 def _any_batch(name, fields, base, batch_size) -> Recipe:
     """Makes a recipe by a rule of `scale`, from the run that it begins with."""
     rule, count, *numbers = base
-    return by_rule(RULES[rule], count, batch_size, *numbers, **fields)
+    return by_rule(rule, count, batch_size, *numbers, **fields)
 
 
 def _row(name, rows, batch_size) -> tuple:
@@ -238,7 +238,7 @@ def published(name: str, batch_size: int | None = None) -> Recipe | StagedRecipe
 
     The first four follow a rule of `scale` at any batch, and warn outside of theirs. They train for
     512,000,000 sequences or 90 epochs; for other data, call `scale` with the numbers of the
-    baseline. This package has run none of them at these sizes.
+    baseline. A recipe prints its source; this package has run none of them at these sizes.
 
     - Decay of BERT counts from step 0, as in the authors' code: the rate drops when warmup ends.
       9/10 of the examples are sequences of 128 tokens and the rest of 512.
@@ -259,8 +259,6 @@ def published(name: str, batch_size: int | None = None) -> Recipe | StagedRecipe
         TypeError: if the batch is not an integer.
         ValueError: if there is no such name or row, the message lists them; or if warmup would be
             longer than training.
-
-    The recipe prints its source.
 
     Example:
         >>> recipe = published("untuned_lamb_bert", 32768)

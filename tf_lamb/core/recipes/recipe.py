@@ -97,9 +97,8 @@ class AnyRecipe:
     def plot(self, *others: "AnyRecipe", over: str = "steps", ax: Any = None) -> Any:
         """Draws the learning rate, and that of other recipes in the same figure.
 
-        The values are those of the optimizer's schedule. A jump is a vertical line. The axes are
-        linear. If one recipe has more than 20 times the steps (or examples) of another, the
-        horizontal axis is logarithmic, and its label shows this.
+        A jump is a vertical line. If one recipe has more than 20 times the steps (or examples) of
+        another, the horizontal axis is logarithmic, and its label shows this.
 
         Args:
             *others: Recipes to compare with, for example for other batch sizes.
@@ -107,8 +106,7 @@ class AnyRecipe:
             ax: The matplotlib `Axes`. Defaults to None: that of a new figure.
 
         Returns:
-            The `Axes`, with a line and a legend entry for each recipe. The caller shows or saves
-            it.
+            The `Axes`, for the caller to show or save.
 
         Raises:
             ValueError: if `over` is neither of them.

@@ -6,48 +6,20 @@ with it. Warmup counts examples, and does not depend on that rounding.
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
 from tf_lamb.core.recipes.arithmetic import epochs_to_steps, fit_steps, in_epochs, training
 from tf_lamb.core.recipes.recipe import Recipe
 
-
-class Rule(NamedTuple):
-    """How the learning rate and warmup move with k, the batch over the baseline's batch.
-
-    Attributes:
-        factor: The factor of the learning rate at k, and how it is printed.
-        shown: The largest k for which the rule was shown.
-        stretches_warmup: Whether k multiplies the epochs of warmup.
-        begins_at_base: Whether warmup begins at the baseline's rate, not at 0.
-        optimizer: The optimizer that the rule is for; None is any.
-    """
-
-    title: str
-    source: str
-    factor: Callable[[float], float]
-    printed: str
-    shown: int
-    stretches_warmup: bool = False
-    begins_at_base: bool = False
-    optimizer: str | None = None
-
-
+# rule -> its title, the largest k for which it was shown, its source
 RULES = {
-    "sqrt": Rule(
-        "Square-root scaling", "Hoffer et al., arXiv 1705.08741; You et al., arXiv 1904.00962",
-        math.sqrt, "sqrt({:g})", 64,
+    "sqrt": (
+        "Square-root scaling", 64, "Hoffer et al., arXiv 1705.08741; You et al., arXiv 1904.00962"
     ),
-    "linear": Rule(
-        "Linear scaling", "Goyal et al., arXiv 1706.02677", float, "{:g}", 32,
-        begins_at_base=True, optimizer="SGD",
-    ),
-    "legw": Rule(
-        "LEGW", "You et al., arXiv 1901.08256 (LEGW)", math.sqrt, "sqrt({:g})", 64,
-        stretches_warmup=True,
-    ),
+    "linear": ("Linear scaling", 32, "Goyal et al., arXiv 1706.02677"),
+    "legw": ("LEGW", 64, "You et al., arXiv 1901.08256 (LEGW)"),
 }  # fmt: skip
 
 
@@ -108,13 +80,13 @@ def scale(
     if rule not in RULES:
         raise ValueError(f"rule must be one of {', '.join(map(repr, RULES))}, not {rule!r}.")
     return by_rule(
-        RULES[rule], fit_steps, batch_size, base_batch_size, base_learning_rate,
-        base_warmup_epochs, examples, epochs, decay, power=power, handover=handover,
+        rule, fit_steps, batch_size, base_batch_size, base_learning_rate, base_warmup_epochs,
+        examples, epochs, decay, power=power, handover=handover,
     )  # fmt: skip
 
 
 def by_rule(
-    rule: Rule, count: Callable[..., int], batch_size: int, base_batch_size: int,
+    rule: str, count: Callable[..., int], batch_size: int, base_batch_size: int,
     base_learning_rate: float, base_warmup_epochs: float, examples: int, epochs: float,
     decay: str | Iterable[float] = "polynomial", /, **fields: Any,
 ) -> Recipe:  # fmt: skip
@@ -124,38 +96,39 @@ def by_rule(
     k = batch_size / checks.integer("base_batch_size", base_batch_size)
     base_rate = checks.number("base_learning_rate", base_learning_rate, "(0, inf)")
     warmup_epochs = checks.number("base_warmup_epochs", base_warmup_epochs, "[0, inf)")
-    title = fields.setdefault("title", rule.title)
     if not isinstance(decay, str) and isinstance(decay, Iterable):
         of_training = examples, epochs, batch_size, count
         fields["boundaries"] = _boundaries(tuple(decay), warmup_epochs, *of_training)
         decay, fields["decay_rate"] = "multi_step", 0.1
-    if not 1 <= k <= rule.shown:
+    title, shown, source = RULES[rule]
+    if not 1 <= k <= shown:
         warn(
-            f"{title} was shown for batches 1 to {rule.shown} times that of the baseline, and "
-            f"{batch_size:,} is {k:g} times {base_batch_size:,}. Check what it gives before you "
-            "rely on it."
+            f"{fields.get('title', title)} was shown for batches 1 to {shown} times that of the "
+            f"baseline, and {batch_size:,} is {k:g} times {base_batch_size:,}. Check what it gives "
+            "before you rely on it."
         )
-    rate = base_rate * rule.factor(k)
-    # No warmup from above, should the batch be smaller than the baseline's.
-    first = min(base_rate, rate) if rule.begins_at_base else 0.0
-    stretched = []
-    if rule.stretches_warmup:
+    factor, printed = math.sqrt(k), f"sqrt({k:g})"
+    optimizer, first, stretched = None, 0.0, []
+    if rule == "linear":
+        factor, printed, optimizer = k, f"{k:g}", "SGD"
+        first = base_rate * min(1.0, k)  # no warmup from above, should the batch be smaller
+    elif rule == "legw":
         stretched = [f"warmup epochs = {warmup_epochs:g} x {k:g} = {warmup_epochs * k:g}"]
         warmup_epochs *= k
+    rate = base_rate * factor
     warming = in_epochs("warmup", warmup_epochs, examples, batch_size)
     made = {
-        "batch_size": batch_size, "learning_rate": rate, "initial_learning_rate": first,
+        "title": title, "optimizer": optimizer, "batch_size": batch_size, "learning_rate": rate,
+        "initial_learning_rate": first, "train_steps": train_steps, "decay": decay,
         "warmup_steps": epochs_to_steps(warmup_epochs, examples, batch_size),
-        "train_steps": train_steps, "decay": decay, "optimizer": rule.optimizer,
-        "examples": examples, "epochs": epochs, "warmup_epochs": warmup_epochs,
+        "examples": examples, "epochs": epochs, "warmup_epochs": warmup_epochs, "source": source,
         "arithmetic": (
             f"k = {batch_size:,} / {base_batch_size:,} = {k:g}",
-            f"learning rate = {base_rate:g} x {rule.printed.format(k)} = {rate:.4g}",
+            f"learning rate = {base_rate:g} x {printed} = {rate:.4g}",
             in_epochs("training", epochs, examples, batch_size, count),
             *stretched,
             f"{warming}, from {first:g}" if first else warming,
         ),
-        "source": rule.source,
     }  # fmt: skip
     return Recipe(**{**made, **fields})
 
