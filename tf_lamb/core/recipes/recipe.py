@@ -24,9 +24,9 @@ def check_recipe(value: Any) -> "Recipe | StagedRecipe":
     if isinstance(value, Recipe | StagedRecipe):
         return value
     raise TypeError(
-        "A recipe is what a function of tf_lamb.recipes returns, such as "
-        f'tf_lamb.recipes.published("untuned_lamb_bert", 32768), and not {value!r}. The functions '
-        "are scale, transfer, growing and published."
+        "A recipe is what tf_lamb.recipes makes for a batch size, such as "
+        f'tf_lamb.recipes.published("untuned_lamb_bert", 32768), and not {value!r}. There are '
+        "scale, transfer, growing and published."
     )
 
 
