@@ -82,19 +82,20 @@ def train(data, method, scale, seed, rate, steps):
     if method == "adascale":
         epochs *= scale  # if no step were worth more than one of the base batch
         callbacks = [
-            tf_lamb.StopAtScaleInvariantStep(steps, every=scale),
+            tf_lamb.StopAtBaseSteps(steps, every=scale),
             tf_lamb.NoiseScale(BATCH * scale, every=reading, verbose=False),
         ]
     seen = model.fit(
         micro_batches(*data[0], seed), steps_per_epoch=reading, epochs=epochs,
         callbacks=callbacks, shuffle=False, verbose=0,
     ).history  # fmt: skip
-    spent = seen.setdefault("scale_invariant_step", [reading * (i + 1) for i in range(READINGS)])
+    spent = seen.setdefault("base_step", [reading * (i + 1) for i in range(READINGS)])
     every = max(1, len(spent) // READINGS)
     accuracy = {
         name: round(100 * model.evaluate(*part, batch_size=1000, verbose=0)[1], 2)
         for name, part in zip(("held_out", "test"), data[1:], strict=True)
     }
+    seen["scale_invariant_step"] = spent  # as the log has called it from the first
     curves = {
         name: [float(f"{x:.4g}") if np.isfinite(x) else None for x in seen[name][::every]]
         for name in ("scale_invariant_step", "loss", "gain", "noise_scale") if name in seen

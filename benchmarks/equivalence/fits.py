@@ -24,10 +24,10 @@ def adascale(workload: Workload, settings: Settings, ratio: int, seed: int, most
     inner = type(inner).from_config({**inner.get_config(), "gradient_accumulation_steps": ratio})
     made = tf_lamb.AdaScale(inner, ratio)
     every = max(1, base.train_steps // ratio // LOOKS)
-    stop = tf_lamb.StopAtScaleInvariantStep(base.train_steps, every=ratio)
+    stop = tf_lamb.StopAtBaseSteps(base.train_steps, every=ratio)
     found = _fit(workload, made, workload.base, seed, every * ratio,
                  most * base.train_steps // (every * ratio), [stop])  # fmt: skip
-    spent = float(made.scale_invariant_steps)
+    spent = float(made.base_steps)
     found["updates"] = [each // ratio for each in found["updates"]]
     return found if spent >= base.train_steps else {**found, "test": None}
 

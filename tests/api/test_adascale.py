@@ -31,13 +31,13 @@ def test_gain_and_tau_are_the_papers(frontend, averaging):
         Feed(frontend, scaled(frontend, averaging=averaging)),
         AdaScale(4.0, averaging),
     )
-    assert (feed.optimizer.gain, feed.optimizer.scale_invariant_steps) == (1.0, 0.0)
+    assert (feed.optimizer.gain, feed.optimizer.base_steps) == (1.0, 0.0)
     for parts in gradients(6, 4):
         reference.step(parts)
         optimizer = feed.step(parts)
         assert optimizer.parts == 4
         close(optimizer.gain, reference.r)
-        close(optimizer.scale_invariant_steps, reference.tau)
+        close(optimizer.base_steps, reference.tau)
     assert 1 < reference.r < 4
     assert optimizer.updates == 6
 
@@ -186,7 +186,7 @@ def test_scaled_learning_rate_before_the_first_step(frontend):
     optimizer = scaled(frontend)()
     assert float(array(optimizer.scaled_learning_rate)) == pytest.approx(0.1)
     assert float(array(optimizer.learning_rate)) == pytest.approx(0.1)
-    assert (optimizer.gain, optimizer.scale_invariant_steps) == (1.0, 0.0)
+    assert (optimizer.gain, optimizer.base_steps) == (1.0, 0.0)
 
 
 @every_frontend
@@ -199,7 +199,7 @@ def test_a_scale_set_in_mid_run_keeps_the_averages(frontend):
             reference.scale = 8.0
         reference.step(parts)
         close(feed.step(parts).gain, reference.r)
-    close(feed.optimizer.scale_invariant_steps, reference.tau)
+    close(feed.optimizer.base_steps, reference.tau)
     with pytest.raises(ValueError, match="scale must be a number in"):
         feed.optimizer.scale = 0.5
     assert feed.optimizer.scale == 8.0
@@ -232,9 +232,7 @@ def test_the_whole_step_compiled_is_the_step(frontend):
     for how in ({"run_eagerly": True}, {"jit_compile": True}):
         model = regression(frontend, scaled(frontend, 2), **how)
         fit(model)
-        seen.append(
-            (model.optimizer.gain, model.optimizer.scale_invariant_steps, *weights_of(model))
-        )
+        seen.append((model.optimizer.gain, model.optimizer.base_steps, *weights_of(model)))
     for plain, compiled in zip(*seen, strict=True):
         close(compiled, plain, 2e-6)
 
@@ -255,17 +253,17 @@ def test_a_callback_lowers_the_rate_of_the_base_batch(frontend):
 def test_training_stops_when_the_steps_are_spent(frontend, tmp_path):
     host, ours = FRONTENDS[frontend]
     model = regression(frontend, scaled(frontend, 2, scale=2.0))
-    logs = fit(model, epochs=20, callbacks=[ours.StopAtScaleInvariantStep(9)]).history
-    spent, gain = model.optimizer.scale_invariant_steps, model.optimizer.gain
+    logs = fit(model, epochs=20, callbacks=[ours.StopAtBaseSteps(9)]).history
+    spent, gain = model.optimizer.base_steps, model.optimizer.gain
     assert 9 <= spent < 9 + gain
-    assert logs["scale_invariant_step"][-1] == spent
+    assert logs["base_step"][-1] == spent
     assert logs["gain"][-1] == gain
     model.save(tmp_path / "model.keras")
     resumed = host.models.load_model(tmp_path / "model.keras")
     before = weights_of(resumed)
-    fit(resumed, epochs=20, callbacks=[ours.StopAtScaleInvariantStep(9, every=50)])
+    fit(resumed, epochs=20, callbacks=[ours.StopAtBaseSteps(9, every=50)])
     # Keras looks after a batch: half an update.
-    assert resumed.optimizer.scale_invariant_steps == spent
+    assert resumed.optimizer.base_steps == spent
     for one, other in zip(before, weights_of(resumed), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -273,10 +271,10 @@ def test_training_stops_when_the_steps_are_spent(frontend, tmp_path):
 @every_frontend
 def test_a_look_now_and_then_stops_late(frontend):
     model = regression(frontend, scaled(frontend, 2, scale=1.0), run_eagerly=True)
-    kind = FRONTENDS[frontend][1].StopAtScaleInvariantStep
+    kind = FRONTENDS[frontend][1].StopAtBaseSteps
     fit(model, epochs=5, callbacks=[kind(3, every=8)])
-    assert model.optimizer.scale_invariant_steps == 4  # 8 batches are 4 updates
-    with pytest.warns(UserWarning, match=r"has ended after [68]\.0 of 1,000 scale-invariant steps"):
+    assert model.optimizer.base_steps == 4  # 8 batches are 4 updates
+    with pytest.warns(UserWarning, match=r"has ended after [68]\.0 of 1,000 base steps"):
         fit(model, epochs=1, callbacks=[kind(1000)])
 
 
@@ -292,11 +290,11 @@ def test_mixed_precision_scales_the_loss_around_it(frontend):
     assert type(model.optimizer).__name__.startswith("LossScaleOptimizer")
     before = weights_of(model)
     watch = ours.NoiseScale(16, verbose=False)
-    fit(model, epochs=4, callbacks=[watch, ours.StopAtScaleInvariantStep(1000)])
+    fit(model, epochs=4, callbacks=[watch, ours.StopAtBaseSteps(1000)])
     adascale = model.optimizer.inner_optimizer
     assert adascale.updates > 4
     assert 1 < adascale.gain <= 4
-    assert adascale.scale_invariant_steps > adascale.updates
+    assert adascale.base_steps > adascale.updates
     assert np.isfinite(watch.history["noise_scale"][-1])
     for one, other in zip(before, weights_of(model), strict=True):
         assert np.all(np.isfinite(other)) and np.any(one != other)
@@ -380,7 +378,7 @@ def test_a_step_that_is_not_finite_changes_nothing(frontend, bad):
             reference.step(parts)
         optimizer = feed.step(parts)
         close(optimizer.gain, reference.r)
-        close(optimizer.scale_invariant_steps, reference.tau)
+        close(optimizer.base_steps, reference.tau)
         if i == 3:
             for one, other in zip(before, optimizer._state.values(), strict=True):
                 np.testing.assert_array_equal(one, array(other))

@@ -134,7 +134,7 @@ def test_it_goes_back_from_a_lost_epoch_beside_a_divergence_report(frontend, mon
     model = host.Sequential([host.layers.Input((4,)), host.layers.Dense(1)])
     model.compile(ours.SGDP(1e-3), "mse")
     warmup = ours.AutoWarmup(1e-3, 1e15, verbose=False)
-    report = ours.DivergenceReport(every=1, patience=4)
+    report = ours.StopOnDivergence(every=1, patience=4)
     losses = train(model, (x, x[:, :1]), 32, report, warmup, batch_size=8)["loss"]
     assert not np.isfinite(losses).all() and np.isfinite(losses[-1])
     model.optimizer.learning_rate = 1e15

@@ -10,9 +10,9 @@ pytestmark = pytest.mark.once
 
 CALLBACKS = {
     "TrustRatios": lambda ours, every: ours.TrustRatios(every=every, print_fn=None),
-    "DivergenceReport": lambda ours, every: ours.DivergenceReport(every=every),
+    "StopOnDivergence": lambda ours, every: ours.StopOnDivergence(every=every),
     "NoiseScale": lambda ours, every: ours.NoiseScale(8, every=every, verbose=False),
-    "StopAtScaleInvariantStep": lambda ours, every: ours.StopAtScaleInvariantStep(9, every=every),
+    "StopAtBaseSteps": lambda ours, every: ours.StopAtBaseSteps(9, every=every),
 }
 every_callback = pytest.mark.parametrize("name", CALLBACKS)
 
@@ -58,7 +58,7 @@ def test_it_reads_at_the_first_call_after_so_many_batches(frontend, name, a_call
     watch = CALLBACKS[name](FRONTENDS[frontend][1], 8)
     model, read, done = Model(a_call), [], 0
     setattr(watch, "model" if frontend == "tf_keras" else "_model", model)
-    watch._optimizer = SimpleNamespace(scale_invariant_steps=0, _guard=SimpleNamespace())
+    watch._optimizer = SimpleNamespace(base_steps=0, _guard=SimpleNamespace())
     watch.set_params({"steps": 10, "epochs": 2})
     watch.on_train_begin()
     watch._read_now = lambda: read.append(done)

@@ -38,7 +38,7 @@ def test_fit_ends_where_a_weight_is_not_finite(frontend, kind, tmp_path):
     model = compiled(
         frontend, getattr(ours, kind)(0.01, jit_compile=False, on_nonfinite="propagate")
     )
-    report = ours.DivergenceReport(every=1)
+    report = ours.StopOnDivergence(every=1)
     save = host.callbacks.ModelCheckpoint(
         str(tmp_path / "good.weights.h5"), save_weights_only=True, save_best_only=False
     )
@@ -57,7 +57,7 @@ def test_skipped_batches_warn_at_the_end(frontend):
     x[40] = np.nan
     model = compiled(frontend, ours.LAMB(0.01, jit_compile=False), traced=True)
     with pytest.warns(UserWarning, match="of 16 steps, 2 have been .* All weights are finite"):
-        fit(model, x, y, ours.DivergenceReport(every=1))
+        fit(model, x, y, ours.StopOnDivergence(every=1))
 
 
 @every_frontend
@@ -68,7 +68,7 @@ def test_a_batch_of_an_update_that_is_not_due_ends_no_run(frontend):
     left_over = np.where(np.arange(64)[:, None] == 63, np.float32("nan"), x)
     inner = ours.LAMB(0.01, gradient_accumulation_steps=3, jit_compile=False)
     model = compiled(frontend, inner, traced=True)
-    report = ours.DivergenceReport(every=1)
+    report = ours.StopOnDivergence(every=1)
     fit(model, left_over, y, report, epochs=1)
     assert inner.skipped_steps == 0
     with pytest.warns(UserWarning, match="of 5 steps, 1 have been skipped"):
@@ -83,7 +83,7 @@ def test_skips_that_are_many_but_not_in_a_row_end_the_run(frontend):
     x[np.arange(64) % 32 >= 8] = np.nan  # three batches of four
     model = compiled(frontend, ours.LAMB(0.01, jit_compile=False), traced=True)
     with pytest.raises(FloatingPointError, match="30 of the last 40 that were tried") as caught:
-        fit(model, x, y, ours.DivergenceReport(), epochs=20)
+        fit(model, x, y, ours.StopOnDivergence(), epochs=20)
     assert "All weights are finite. What is not finite is in the batches" in str(caught.value)
 
 
@@ -95,7 +95,7 @@ def test_steps_that_are_all_skipped_end_the_run(frontend):
     inner = ours.LAMB(0.01, gradient_accumulation_steps=2, jit_compile=False)
     model = compiled(frontend, ours.MeasureNoise(inner))
     with pytest.raises(FloatingPointError, match="at step 1, at least 3 more were tried and all"):
-        fit(model, x, y, ours.DivergenceReport(every=1, patience=3))
+        fit(model, x, y, ours.StopOnDivergence(every=1, patience=3))
 
 
 @every_frontend
@@ -103,6 +103,6 @@ def test_what_it_cannot_read_is_refused(frontend):
     host, ours = FRONTENDS[frontend]
     model = compiled(frontend, host.optimizers.SGD(0.1))
     with pytest.raises(TypeError, match="reads the optimizers of tf_lamb, not .*SGD"):
-        fit(model, *data(), ours.DivergenceReport())
+        fit(model, *data(), ours.StopOnDivergence())
     with pytest.raises(ValueError, match="patience must be a whole number >= 1, not 0"):
-        ours.DivergenceReport(patience=0)
+        ours.StopOnDivergence(patience=0)

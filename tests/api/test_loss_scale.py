@@ -61,7 +61,7 @@ def inner(model):
 def test_a_run_without_a_finite_gradient_ends_with_the_report(frontend):
     """Its loss is finite all the time."""
     model = compiled(frontend, 2.0**15, broken=True)
-    report = FRONTENDS[frontend][1].DivergenceReport(every=1, patience=3)
+    report = FRONTENDS[frontend][1].StopOnDivergence(every=1, patience=3)
     with pytest.raises(FloatingPointError, match="at step 0, at least 3 more were tried and all"):
         fit(model, *data(), report)
 
@@ -101,7 +101,7 @@ def test_a_bad_batch_is_skipped_as_without_the_wrapper(frontend, own):
     """With the update that it is a part of, and the report goes on."""
     found = []
     for scale in (None, 64.0):
-        report = FRONTENDS[frontend][1].DivergenceReport(every=1)
+        report = FRONTENDS[frontend][1].StopOnDivergence(every=1)
         model = compiled(frontend, scale, **own)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)

@@ -138,7 +138,7 @@ def test_into_adascale_and_out_of_it(frontend):
     make = inside(around="AdaScale", measures={"scale": 4}, gradient_accumulation_steps=2)
     scaled = make(ours)
     report = ours.migrate(old, scaled, other)
-    assert (scaled.scale_invariant_steps, scaled.gain, scaled.updates) == (3.0, 1.0, 3)
+    assert (scaled.base_steps, scaled.gain, scaled.updates) == (3.0, 1.0, 3)
     assert report.changes["AdaScale's scale"] == (None, 4.0)
     steps(scaled, other, 0, 12)
     plain = ours.LAMB(0.1, gradient_accumulation_steps=2)

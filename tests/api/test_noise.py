@@ -284,8 +284,8 @@ BAD = {
     "groups": (lambda h, o: o.MeasureNoise(o.LARS(), groups="bias"), TypeError, "Did you mean"),
     "a group": (lambda h, o: o.MeasureNoise(o.LARS(), groups=["("]), ValueError, "not a regular"),
     "name": (lambda h, o: o.MeasureNoise(o.LARS(), name=3), TypeError, "name must be a string"),
-    "steps": (lambda h, o: o.StopAtScaleInvariantStep(0.5), TypeError, "steps must be"),
-    "no steps": (lambda h, o: o.StopAtScaleInvariantStep(None), TypeError, "steps must be"),
+    "steps": (lambda h, o: o.StopAtBaseSteps(0.5), TypeError, "steps must be"),
+    "no steps": (lambda h, o: o.StopAtBaseSteps(None), TypeError, "steps must be"),
     "every": (lambda h, o: o.NoiseScale(32, every=0), ValueError, "every must be"),
     "batch": (lambda h, o: o.NoiseScale("32"), TypeError, "batch_size must be"),
     "no batch": (lambda h, o: o.NoiseScale(None), TypeError, "batch_size must be"),
@@ -336,9 +336,9 @@ def test_callbacks_want_an_optimizer_that_measures(frontend):
     ours = FRONTENDS[frontend][1]
     cases = [
         (ours.LARS, ours.NoiseScale(8), "measures: compile with optimizer=tf_lamb.MeasureNoise"),
-        (ours.LARS, ours.StopAtScaleInvariantStep(8), "needs optimizer=tf_lamb.AdaScale"),
+        (ours.LARS, ours.StopAtBaseSteps(8), "needs optimizer=tf_lamb.AdaScale"),
         (lambda: ours.MeasureNoise(ours.LARS(gradient_accumulation_steps=2)),
-         ours.StopAtScaleInvariantStep(8), "needs optimizer=tf_lamb.AdaScale"),
+         ours.StopAtBaseSteps(8), "needs optimizer=tf_lamb.AdaScale"),
     ]  # fmt: skip
     for make, callback, words in cases:
         model = regression(frontend, make)

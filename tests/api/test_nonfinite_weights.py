@@ -34,7 +34,7 @@ def test_the_moving_averages_of_a_skipped_batch_are_found_by_name(frontend):
 @every_frontend
 def test_the_report_ends_the_run_and_says_that_no_step_did_it(frontend):
     model = model_of(frontend, "BatchNormalization")
-    report = FRONTENDS[frontend][1].DivergenceReport(every=1)
+    report = FRONTENDS[frontend][1].StopOnDivergence(every=1)
     with pytest.raises(
         FloatingPointError, match="(?s)norm/moving_mean.*The optimizer has not made them so"
     ):

@@ -52,12 +52,12 @@ OPTIONS = {
     "eager": Case({**OVERWRITTEN, **TWO}, compiled={"run_eagerly": True}, callback="TrustRatios"),
     "warmup": Case({**EMA, **TWO}, callback="AutoWarmup"),
     "multipliers": Case({**EMA, **TWO, "learning_rate_multipliers": {"norm": 0, "dense": 0.5}}),
-    "spikes": Case({**TWO, **EMA, "on_spike": [2, 1.0]}, callback="DivergenceReport"),
+    "spikes": Case({**TWO, **EMA, "on_spike": [2, 1.0]}, callback="StopOnDivergence"),
     "falling decay": Case({**TWO, "weight_decay": FALLING}),
-    "loss scale": Case(EMA, policy="mixed_float16", callback="DivergenceReport"),
+    "loss scale": Case(EMA, policy="mixed_float16", callback="StopOnDivergence"),
     "loss scale, accumulated": Case(THREE, policy="mixed_float16", compiled=SEVERAL_STEPS),
     "loss scale, measured": Case(
-        TWO, around="AdaScale", policy="mixed_float16", callback="StopAtScaleInvariantStep"
+        TWO, around="AdaScale", policy="mixed_float16", callback="StopAtBaseSteps"
     ),
     "measured": Case(TWO, around="AdaScale", callback="TrustRatios"),
     "measured averages": Case({**EMA, **TWO}, around="MeasureNoise", callback="NoiseScale"),
@@ -67,7 +67,7 @@ DEVICES = {
     "shares, accumulated": Case(
         {**EMA, **THREE, "shard_update": True}, devices=4, per_replica=True
     ),
-    "replicas": Case(THREE, devices=4, per_replica=True, callback="DivergenceReport"),
+    "replicas": Case(THREE, devices=4, per_replica=True, callback="StopOnDivergence"),
 }
 QUICK = {("LAMB", "averages"), ("LARS", "masters"), ("LARS", "measured")}
 
@@ -85,7 +85,7 @@ def cases():
         if not here and (optimizer, name) not in QUICK:
             continue
         if case.callback == "TrustRatios" and optimizer not in ("LAMB", "LANS", "LARS"):
-            case = dataclasses.replace(case, callback="DivergenceReport")
+            case = dataclasses.replace(case, callback="StopOnDivergence")
         if case.around == "AdaScale" and optimizer in ("LANS", "Muon", "SOAP"):
             case = dataclasses.replace(case, around="MeasureNoise", callback="NoiseScale")
         slow = [] if (optimizer, name) in QUICK else [pytest.mark.slow]
@@ -127,8 +127,8 @@ def callbacks(case, folder):
         "TrustRatios": lambda: [ours.TrustRatios(every=2, print_fn=None)],
         "AutoWarmup": lambda: [ours.AutoWarmup(verbose=False)],
         "NoiseScale": lambda: [ours.NoiseScale(8, every=2, verbose=False)],
-        "StopAtScaleInvariantStep": lambda: [ours.StopAtScaleInvariantStep(1000)],
-        "DivergenceReport": lambda: [ours.DivergenceReport()],
+        "StopAtBaseSteps": lambda: [ours.StopAtBaseSteps(1000)],
+        "StopOnDivergence": lambda: [ours.StopOnDivergence()],
         "BackupAndRestore": lambda: [ours.BackupAndRestore(folder)],
     }
     return make[case.callback]()

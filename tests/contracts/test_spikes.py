@@ -169,7 +169,7 @@ def test_a_bad_batch_is_skipped_and_told_of(frontend, micro):
     x, y = problem(8 * micro * 24)
     y[-8 * micro :] *= 1000
     model = network(frontend, on_spike=[16, 20.0], gradient_accumulation_steps=micro)
-    report = FRONTENDS[frontend][1].DivergenceReport()
+    report = FRONTENDS[frontend][1].StopOnDivergence()
     with pytest.warns(UserWarning, match="of 24 steps, 1 have been skipped because .* a spike"):
         history = model.fit(x, y, batch_size=8, shuffle=False, verbose=0, callbacks=[report])
     assert history.history["spiked_steps"] == [1]

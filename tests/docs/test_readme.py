@@ -28,7 +28,7 @@ def test_the_snippets_run_as_they_stand():
     exec(recipe, names)
     assert type(names["optimizer"]) is tf_lamb.SOAP and names["recipe"].train_steps == 1200
     exec(adascale.replace("epochs=100", "epochs=2"), names)
-    assert model.optimizer.iterations == 8 and model.optimizer.scale_invariant_steps >= 8
+    assert model.optimizer.iterations == 8 and model.optimizer.base_steps >= 8
 
 
 def test_the_finders_run_and_follow_each_other():

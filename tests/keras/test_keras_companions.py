@@ -162,7 +162,7 @@ def test_what_looks_into_an_optimizer_refuses_a_multi_optimizer(capsys):
     model = steps(network(multi()))
     with pytest.raises(TypeError, match="has none; .* each in model.optimizer.optimizers"):
         ours.describe(model)
-    for callback in (ours.DivergenceReport(), ours.TrustRatios("unused")):
+    for callback in (ours.StopOnDivergence(), ours.TrustRatios("unused")):
         with pytest.raises(TypeError, match="not .*MultiOptimizer: compile with one of"):
             model.fit(*data(), verbose=0, callbacks=[callback])
     with pytest.raises(ValueError, match="not MultiOptimizer"):

@@ -123,7 +123,7 @@ def test_a_loop_without_our_runner_is_warned_of_what_comes_of_nothing(records, e
     lamb = {
         "gradient_accumulation_steps": 2,
         "trust_ratios_every": 5,
-        "adascale": {"scale": 2, "scale_invariant_steps": 9},
+        "adascale": {"scale": 2, "base_steps": 9},
     }
     trainer = trainer_of(build(tiny(records, optimizer_config=optimizer(**lamb))), mirrored(1))
     seen = []
@@ -135,7 +135,7 @@ def test_a_loop_without_our_runner_is_warned_of_what_comes_of_nothing(records, e
     for setting in (
         "divergence_report",
         "trust_ratios_every=5",
-        "adascale.scale_invariant_steps=9",
+        "adascale.base_steps=9",
     ):
         assert setting in warning
 

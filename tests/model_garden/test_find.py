@@ -116,7 +116,7 @@ def test_batches_that_are_left_out_are_named(config, monkeypatch, capsys):
 
 
 def test_adascale_is_refused(records):
-    own = {"gradient_accumulation_steps": 2, "adascale": {"scale": 2, "scale_invariant_steps": 20}}
+    own = {"gradient_accumulation_steps": 2, "adascale": {"scale": 2, "base_steps": 20}}
     params = build(tiny(records, optimizer_config=optimizer(**own)))
     words = r"tf_lamb.adascale makes other steps .* Write trainer.*tf_lamb.adascale.scale=null$"
     with pytest.raises(find.UserError, match=words):

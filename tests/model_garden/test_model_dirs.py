@@ -91,9 +91,7 @@ def _ours(**fields):
             "tf_lamb.measure_noise.enabled is False, yours True",
         ),
         (
-            _ours(
-                adascale={"scale": 2, "scale_invariant_steps": 20}, gradient_accumulation_steps=2
-            ),
+            _ours(adascale={"scale": 2, "base_steps": 20}, gradient_accumulation_steps=2),
             "tf_lamb.adascale.scale is 'not set', yours 'set'",
         ),
     ],

@@ -77,7 +77,7 @@ def test_the_fields_are_the_arguments_of_the_constructor(key):
     for name, wrapper in (("adascale", "AdaScale"), ("measure_noise", "MeasureNoise")):
         own = dataclasses.asdict(around[name])
         taken = inspect.signature(getattr(tf_lamb.tf_keras, wrapper)).parameters
-        assert own.keys() - {"enabled", "scale_invariant_steps"} == taken.keys() - {"inner", "name"}
+        assert own.keys() - {"enabled", "base_steps"} == taken.keys() - {"inner", "name"}
         for argument in own.keys() & taken.keys() - {"scale"}:
             assert own[argument] == taken[argument].default, argument
 

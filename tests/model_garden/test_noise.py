@@ -53,13 +53,13 @@ def test_micro_batches_and_replicas_measure_the_same(records):
 
 
 def test_training_ends_when_the_steps_of_the_base_batch_are_spent(records, tmp_path, capsys):
-    config = adascale(scale_invariant_steps=12)
+    config = adascale(base_steps=12)
     config["optimizer"]["tf_lamb"]["trust_ratios_every"] = 2
     params = build(tiny(records, optimizer_config=config))
     first = run(params, tmp_path)
     measured = runner.measuring(first.trainer.optimizer)
     steps = int(first.trainer.global_step)
-    assert steps < 12 <= measured.scale_invariant_steps <= 12 + MICRO_BATCHES
+    assert steps < 12 <= measured.base_steps <= 12 + MICRO_BATCHES
     said = capsys.readouterr().out
     assert "batch 8" in said.lower() or "undefined" in said
     assert f"AdaScale: {steps} steps were worth" in said
@@ -69,7 +69,7 @@ def test_training_ends_when_the_steps_of_the_base_batch_are_spent(records, tmp_p
     for action in first.controller.train_actions:
         if isinstance(action, actions.NoiseScale | actions.AdaScaleProgress):
             action(output)
-    assert output.keys() == {"noise_scale", "gain", "scale_invariant_step", "scaled_learning_rate"}
+    assert output.keys() == {"noise_scale", "gain", "base_step", "scaled_learning_rate"}
     events = tf.io.gfile.glob(str(tmp_path / "train" / "*events*"))
     tags = {v.tag for path in events for e in tf.compat.v1.train.summary_iterator(path)
             for v in e.summary.value}  # fmt: skip
@@ -78,10 +78,7 @@ def test_training_ends_when_the_steps_of_the_base_batch_are_spent(records, tmp_p
     again = run(params, tmp_path, mode="train")  # it has nothing left to do
     assert int(again.trainer.global_step) == steps
     assert runner.measuring(again.trainer.optimizer).gain == measured.gain
-    assert (
-        runner.measuring(again.trainer.optimizer).scale_invariant_steps
-        == measured.scale_invariant_steps
-    )
+    assert runner.measuring(again.trainer.optimizer).base_steps == measured.base_steps
 
 
 @pytest.mark.parametrize(

@@ -172,16 +172,14 @@ def test_the_same_setting_twice_is_no_contradiction(a_yaml):
 def test_steps_of_adascale_and_of_averages_are_scaled(a_yaml):
     settings = read(a_yaml)
     config = settings["trainer"]["optimizer_config"]
-    config |= optimizer(
-        gradient_accumulation_steps=2, adascale={"scale": 2, "scale_invariant_steps": 40}
-    )
+    config |= optimizer(gradient_accumulation_steps=2, adascale={"scale": 2, "base_steps": 40})
     config["ema"] = {"start_step": 12}
     pathlib.Path(a_yaml).write_text(yaml.safe_dump(settings))
     params, text = filled(a_yaml, global_batch_size=3 * BATCH)
     adascale = params.trainer.optimizer_config.optimizer.tf_lamb.adascale
-    assert adascale.scale_invariant_steps == 13 == last_step(params) == params.trainer.train_steps
+    assert adascale.base_steps == 13 == last_step(params) == params.trainer.train_steps
     assert params.trainer.optimizer_config.ema.start_step == 4
-    assert "optimizer.tf_lamb.adascale.scale_invariant_steps = 13 steps" in text
+    assert "optimizer.tf_lamb.adascale.base_steps = 13 steps" in text
     assert "ema.start_step = 4 steps" in text
     check_rate(params)
 
@@ -242,7 +240,7 @@ COSINE = {"type": "cosine", "cosine": {"initial_learning_rate": 0.1, "decay_step
         ({"learning_rate": OURS, "warmup": CONTINUOUS, **optimizer(adascale={"scale": 4})},
          "0 from step 40 of trainer.train_steps x adascale.scale=80 on"),
         ({"learning_rate": OURS, "warmup": CONTINUOUS, **optimizer(adascale={
-            "scale": 4, "scale_invariant_steps": 41})}, "scale_invariant_steps=40"),
+            "scale": 4, "base_steps": 41})}, "base_steps=40"),
         ({"learning_rate": AUTO | {"tf_lamb_auto_warmup": {"total_steps": 19, "decide_every": 1}},
           "warmup": {"type": None}},
          "the learning rate would be 0 from step 19 of trainer.train_steps=20 on, because trainer."
@@ -284,7 +282,7 @@ def test_a_rate_that_is_none_or_comes_to_0_too_early(config, expected):
         {
             "learning_rate": OURS,
             "warmup": CONTINUOUS,
-            **optimizer(adascale={"scale": 4, "scale_invariant_steps": 40}),
+            **optimizer(adascale={"scale": 4, "base_steps": 40}),
         },
     ],
 )

@@ -84,7 +84,7 @@ def test_a_stage_that_adascale_ends_is_followed_by_the_next_one(files, stage_1, 
         f"--stage=lamb/bert_pretraining_phase2:{files[1]}", f"--model_dir={tmp_path / 'stages'}",
         f"--params_override=task.init_checkpoint={stage_1[1]},"
         f"{adascale}.gradient_accumulation_steps=4,{adascale}.adascale.scale=4,"
-        f"{adascale}.adascale.scale_invariant_steps=8",
+        f"{adascale}.adascale.base_steps=8",
     ])  # fmt: skip
     assert code == 0, said[-2000:]
     assert "All 2 stages are trained" in said
@@ -296,7 +296,7 @@ def test_a_stage_is_over_with_the_steps_that_adascale_takes(files, tmp_path, cap
     override = (
         "stage_1.trainer.optimizer_config.optimizer.tf_lamb.gradient_accumulation_steps=2,"
         "stage_1.trainer.optimizer_config.optimizer.tf_lamb.adascale.scale=2,"
-        "stage_1.trainer.optimizer_config.optimizer.tf_lamb.adascale.scale_invariant_steps=12"
+        "stage_1.trainer.optimizer_config.optimizer.tf_lamb.adascale.base_steps=12"
     )
 
     def prepared():

@@ -124,7 +124,7 @@ def worker():
         steps = []
         for parts in gradients(4, 4):
             optimizer = feed.step(parts)
-            steps.append((optimizer.gain, optimizer.scale_invariant_steps))
+            steps.append((optimizer.gain, optimizer.base_steps))
         seen[frontend] = {"steps": steps, "weights": [w.tolist() for w in feed.weights()]}
     return seen
 

@@ -78,7 +78,7 @@ class Drawn:
 
     @property
     def may_end_early(self):
-        limit = self.optimizer.get("adascale", {}).get("scale_invariant_steps", math.inf)
+        limit = self.optimizer.get("adascale", {}).get("base_steps", math.inf)
         return limit < 2 * self.settings["trainer"]["train_steps"]
 
     @property
@@ -228,7 +228,7 @@ def _draw_more(pick, run):
         if run.accumulates * run.replicas > 1:  # else there is nothing to measure
             run.optimizer.pop("measure_noise", None)
             config["learning_rate"]["tf_lamb_polynomial"]["steps"] = end
-            run.optimizer["adascale"] = {"scale": 2, "scale_invariant_steps": end}
+            run.optimizer["adascale"] = {"scale": 2, "base_steps": end}
     what = pick.choice(["", "", "", "batch", "batch and steps", "share", "stages", "auto warmup"])
     if what.startswith("batch") and run.steps % 2 == 0:
         run.batch = 2 * BATCH

@@ -66,7 +66,7 @@ def assert_fit_is_the_papers_loop(model, micro, epochs, replicas=1, size=4, scal
     optimizer = model.optimizer
     assert optimizer.updates == updates
     close(optimizer.gain, reference.r, 5e-6)
-    close(optimizer.scale_invariant_steps, reference.tau, 5e-6)
+    close(optimizer.base_steps, reference.tau, 5e-6)
     for ours, expected in zip(weights_of(model), w, strict=True):
         close(ours, expected, 5e-6)
 
@@ -75,7 +75,7 @@ def assert_same(resumed, model):
     """Two regressions under AdaScale, and what it has measured, to the last bit."""
     one, other = resumed.optimizer, model.optimizer
     assert one.gain == other.gain > 1
-    assert one.scale_invariant_steps == other.scale_invariant_steps
+    assert one.base_steps == other.base_steps
     assert one.noise_scale(8) == pytest.approx(other.noise_scale(8), nan_ok=True)
     assert one.updates == other.updates
     for w, expected in zip(weights_of(resumed), weights_of(model), strict=True):

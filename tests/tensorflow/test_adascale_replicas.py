@@ -36,7 +36,7 @@ def test_all_layouts_of_one_batch_are_the_papers(frontend):
             optimizer = feed.step(parts)
             assert optimizer.parts == 4
             close(optimizer.gain, reference.r)
-            close(optimizer.scale_invariant_steps, reference.tau)
+            close(optimizer.base_steps, reference.tau)
         assert optimizer.updates == 6
         seen.append(feed.weights())
     assert 1 < reference.r < 4
@@ -69,7 +69,7 @@ def test_a_step_that_is_not_finite_changes_nothing(frontend):
             reference.step(parts)
         optimizer = feed.step(parts)
         close(optimizer.gain, reference.r)
-        close(optimizer.scale_invariant_steps, reference.tau)
+        close(optimizer.base_steps, reference.tau)
         if i == 3:
             for one, other in zip(before, optimizer._state.values(), strict=True):
                 np.testing.assert_array_equal(one, array(clusters.native(other)))
@@ -181,7 +181,7 @@ def test_a_checkpoint_resumes(frontend, replicas, tmp_path):
         resumed.optimizer.build(resumed.trainable_variables)
     checkpoint.restore(path).assert_existing_objects_matched()
     one, other = resumed.optimizer, model.optimizer
-    assert one.scale_invariant_steps == other.scale_invariant_steps > 0
+    assert one.base_steps == other.base_steps > 0
     for each in (resumed, model):
         fit(each, epochs=2)
     assert_same(resumed, model)

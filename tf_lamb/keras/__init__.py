@@ -23,9 +23,9 @@ from tf_lamb.keras.adversarial.model import ConcurrentAdversarial as ConcurrentA
 from tf_lamb.keras.callbacks import (
     AutoWarmup,
     BackupAndRestore,
-    DivergenceReport,
     NoiseScale,
-    StopAtScaleInvariantStep,
+    StopAtBaseSteps,
+    StopOnDivergence,
     TrustRatios,
 )
 from tf_lamb.keras.family import LAMB, LANS, LARS, SGDP, SOAP, AdamP, AdaScale, MeasureNoise, Muon
@@ -40,8 +40,8 @@ from tf_lamb.keras.replicas import per_replica as per_replica
 # are of this one alone.
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup",
-    "BackupAndRestore", "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon",
-    "NoiseScale", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
+    "BackupAndRestore", "StopOnDivergence", "GhostBatchNormalization", "MeasureNoise", "Muon",
+    "NoiseScale", "SplitBatchNormalization", "StopAtBaseSteps", "TrustRatios",
     "auxiliary_statistics", "describe", "find_batch", "find_rate", "fit_stages",
     "layer_decay", "migrate", "replace_batch_normalization", "schedules",
 ]  # fmt: skip

@@ -39,14 +39,14 @@ class _Observing:
 class AutoWarmup(callbacks.AutoWarmup, BetweenBatches): ...
 
 
-class DivergenceReport(_Observing, callbacks.DivergenceReport, BetweenBatches):
-    __doc__ = callbacks.DivergenceReport.__doc__
+class StopOnDivergence(_Observing, callbacks.StopOnDivergence, BetweenBatches):
+    __doc__ = callbacks.StopOnDivergence.__doc__
 
 
 class NoiseScale(callbacks.NoiseScale, BetweenBatches): ...
 
 
-class StopAtScaleInvariantStep(callbacks.StopAtScaleInvariantStep, BetweenBatches): ...
+class StopAtBaseSteps(callbacks.StopAtBaseSteps, BetweenBatches): ...
 
 
 class TrustRatios(_Observing, callbacks.TrustRatios, BetweenBatches):

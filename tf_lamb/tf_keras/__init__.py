@@ -17,9 +17,9 @@ from tf_lamb.tf_keras import schedules
 from tf_lamb.tf_keras.callbacks import (
     AutoWarmup,
     BackupAndRestore,
-    DivergenceReport,
     NoiseScale,
-    StopAtScaleInvariantStep,
+    StopAtBaseSteps,
+    StopOnDivergence,
     TrustRatios,
 )
 from tf_lamb.tf_keras.family import (
@@ -40,8 +40,8 @@ from tf_lamb.tf_keras.layers import (
 
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup",
-    "BackupAndRestore", "DivergenceReport", "GhostBatchNormalization", "MeasureNoise", "Muon",
-    "NoiseScale", "SplitBatchNormalization", "StopAtScaleInvariantStep", "TrustRatios",
+    "BackupAndRestore", "StopOnDivergence", "GhostBatchNormalization", "MeasureNoise", "Muon",
+    "NoiseScale", "SplitBatchNormalization", "StopAtBaseSteps", "TrustRatios",
     "auxiliary_statistics", "describe", "find_batch", "find_rate", "fit_stages",
     "layer_decay", "migrate", "replace_batch_normalization", "schedules",
 ]  # fmt: skip

@@ -2,11 +2,11 @@
 
 from tf_lamb.api.callbacks.autowarmup import AutoWarmup
 from tf_lamb.api.callbacks.callback import BackupAndRestore
-from tf_lamb.api.callbacks.divergence import DivergenceReport
-from tf_lamb.api.callbacks.noise import NoiseScale, StopAtScaleInvariantStep
+from tf_lamb.api.callbacks.divergence import StopOnDivergence
+from tf_lamb.api.callbacks.noise import NoiseScale, StopAtBaseSteps
 from tf_lamb.api.callbacks.trust_ratios import TrustRatios
 
 __all__ = [
-    "AutoWarmup", "BackupAndRestore", "DivergenceReport", "NoiseScale", "StopAtScaleInvariantStep",
+    "AutoWarmup", "BackupAndRestore", "StopOnDivergence", "NoiseScale", "StopAtBaseSteps",
     "TrustRatios",
 ]  # fmt: skip

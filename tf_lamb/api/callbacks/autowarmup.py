@@ -36,7 +36,7 @@ class AutoWarmup(Callback):
 
     A rate beyond the peak may damage the network for every later rate. Therefore the callback keeps
     one copy of weights and state in the host's memory. `iterations` is restored with them. A
-    `DivergenceReport` beside it waits until the warmup has ended.
+    `StopOnDivergence` beside it waits until the warmup has ended.
 
     Needs scikit-learn. `plot()` draws the loss, the Gaussian process, and the rate.
 

@@ -144,8 +144,8 @@ def _growth(before, after):
     return after / before
 
 
-class DivergenceReport(Callback):
-    """DivergenceReport, a callback that ends a diverged run with a report.
+class StopOnDivergence(Callback):
+    """StopOnDivergence, a callback that ends a diverged run with a report.
 
     Every `every` optimizer steps it checks all weights of the model, the loss of the epoch and the
     skipped steps (`on_nonfinite="skip"`). It raises an error if weights are not finite (moving
@@ -184,7 +184,7 @@ class DivergenceReport(Callback):
     >>> model.compile(optimizer=tf_lamb.LAMB(on_nonfinite="propagate"), loss="mse")
     >>> x = tf.constant([[1.0], [float("nan")]])
     >>> try:
-    ...     _ = model.fit(x, x, verbose=0, callbacks=[tf_lamb.DivergenceReport(every=1)])
+    ...     _ = model.fit(x, x, verbose=0, callbacks=[tf_lamb.StopOnDivergence(every=1)])
     ... except FloatingPointError as error:
     ...     print(str(error).partition(",")[0])
     Training has diverged: at step 1

@@ -171,10 +171,10 @@ class NoiseScale(Callback):
         return noise.advice(seen[-1] if seen else float("nan"), self.batch_size, precision)
 
 
-class StopAtScaleInvariantStep(Callback):
+class StopAtBaseSteps(Callback):
     """Ends `fit` when AdaScale has made the progress of the base batch's run.
 
-    It adds `gain` and `scale_invariant_step` to the logs of each epoch. Give `fit` enough epochs:
+    It adds `gain` and `base_step` to the logs of each epoch. Give `fit` enough epochs:
     the number of the base batch's run, times the scale, is always enough. It warns if training ends
     before.
 
@@ -193,9 +193,9 @@ class StopAtScaleInvariantStep(Callback):
     >>> inner = tf_lamb.LARS(0.1, gradient_accumulation_steps=4)
     >>> model.compile(optimizer=tf_lamb.AdaScale(inner, scale=4), loss="mse")
     >>> x, y = np.random.normal(size=(64, 4)), np.random.normal(size=(64, 2))
-    >>> stop = tf_lamb.StopAtScaleInvariantStep(8)
+    >>> stop = tf_lamb.StopAtBaseSteps(8)
     >>> _ = model.fit(x, y, batch_size=8, epochs=4, callbacks=[stop], verbose=0)
-    >>> model.optimizer.scale_invariant_steps >= 8
+    >>> model.optimizer.base_steps >= 8
     True
     """
 
@@ -223,14 +223,14 @@ class StopAtScaleInvariantStep(Callback):
     def on_train_end(self, logs=None):
         """Warns where training ends for another reason."""
         super().on_train_end(logs)
-        if (spent := self._optimizer.scale_invariant_steps) < self.steps:
+        if (spent := self._optimizer.base_steps) < self.steps:
             warn(
-                f"StopAtScaleInvariantStep: training has ended after {spent:,.1f} of "
-                f"{self.steps:,} scale-invariant steps: give fit more epochs."
+                f"StopAtBaseSteps: training has ended after {spent:,.1f} of "
+                f"{self.steps:,} base steps: give fit more epochs."
             )
 
     def _read_now(self):
-        if self._optimizer.scale_invariant_steps >= self.steps:
+        if self._optimizer.base_steps >= self.steps:
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch, logs=None):
@@ -238,4 +238,4 @@ class StopAtScaleInvariantStep(Callback):
         self._read()
         if logs is not None:
             logs["gain"] = self._optimizer.gain
-            logs["scale_invariant_step"] = self._optimizer.scale_invariant_steps
+            logs["base_step"] = self._optimizer.base_steps

@@ -57,15 +57,15 @@ class AdaScale(MeasureNoise):
     schedule as they were tuned at the base batch; warmup is not needed. A schedule of weight decay
     is read at the steps of the large batch, not at tau. Training is over when tau
     has reached the number of steps that the base batch took: add
-    `StopAtScaleInvariantStep(steps)` to the callbacks of `fit`, or give Model Garden's experiment
-    `scale_invariant_steps`.
+    `StopAtBaseSteps(steps)` to the callbacks of `fit`, or give Model Garden's experiment
+    `base_steps`.
 
     For Adam, AdamW, LAMB and AdamP the squares are those of g/(sqrt(v_hat) + epsilon), and the
     learning rate is multiplied by the root of r; in their first 5 steps, when v_hat says little,
     nothing is measured, and later no element whose v_hat is still 0.
 
     `optimizer.learning_rate` remains the base batch's, for callbacks that read and set it;
-    `optimizer.gain`, `optimizer.scale_invariant_steps` and `optimizer.scaled_learning_rate` are the
+    `optimizer.gain`, `optimizer.base_steps` and `optimizer.scaled_learning_rate` are the
     rest, and are saved with checkpoints. Under Keras's own SGD the gain enters the velocity, as
     does the learning rate there.
 
@@ -245,7 +245,7 @@ class AdaScale(MeasureNoise):
         return float(self._state["gain"].numpy()) if self._state else 1.0
 
     @property
-    def scale_invariant_steps(self) -> float:
+    def base_steps(self) -> float:
         """tau: the steps of the base batch that training is worth so far."""
         if not self._state:
             return 0.0

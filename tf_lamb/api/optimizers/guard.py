@@ -118,7 +118,7 @@ class Guard:
             warn(
                 f"{self._name}: of {skipped + steps:,} steps, {skipped:,} have been skipped "
                 "because their gradients were not finite. The loss that fit shows may hide it; "
-                "the callback tf_lamb.DivergenceReport() ends a run where they are many. "
+                "the callback tf_lamb.StopOnDivergence() ends a run where they are many. "
                 f"{cause}"
             )
         self._reported = skipped
@@ -166,8 +166,8 @@ def guarded(optimizer):
     inner = unwrapped(optimizer)
     if not hasattr(inner, "skipped_steps"):
         raise TypeError(
-            "DivergenceReport reads the optimizers of tf_lamb, not "
+            "StopOnDivergence reads the optimizers of tf_lamb, not "
             f"{type(inner).__module__}.{type(inner).__qualname__}: compile with one of them, or "
-            "leave DivergenceReport out."
+            "leave StopOnDivergence out."
         )
     return inner

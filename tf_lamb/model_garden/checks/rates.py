@@ -162,7 +162,7 @@ def _length_of(params) -> tuple[int, str, str]:
     if adascale is None or adascale.scale is None:
         return steps, "trainer.train_steps", "trainer.train_steps"
     # AdaScale's schedule counts steps of the base batch, of which a step is worth up to `scale`.
-    path = f"{_CONFIG}.optimizer.{config.type}.adascale.scale_invariant_steps"
-    if (limit := adascale.scale_invariant_steps) is not None:
+    path = f"{_CONFIG}.optimizer.{config.type}.adascale.base_steps"
+    if (limit := adascale.base_steps) is not None:
         return limit, path, path
     return math.ceil(steps * adascale.scale), "trainer.train_steps x adascale.scale", path

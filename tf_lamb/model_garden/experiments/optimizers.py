@@ -161,9 +161,7 @@ STOCK = {
 }
 
 
-_AdaScale = settings_of(
-    tf_lamb.tf_keras.AdaScale, "inner", "name", scale=None, scale_invariant_steps=None
-)
+_AdaScale = settings_of(tf_lamb.tf_keras.AdaScale, "inner", "name", scale=None, base_steps=None)
 _MeasureNoise = settings_of(tf_lamb.tf_keras.MeasureNoise, "inner", "name", enabled=False)
 
 
@@ -177,12 +175,12 @@ class _Config(optimizer_config.BaseOptimizerConfig):
         weight_decay_schedule: what `weight_decay` follows instead of being a number: a choice as
             `optimizer_config.learning_rate` is one, off without a type.
         adascale: the arguments of `tf_lamb.tf_keras.AdaScale`, which documents them, off without a
-            scale; and `scale_invariant_steps`, the steps that the base batch took, at which
+            scale; and `base_steps`, the steps that the base batch took, at which
             training ends if `train_steps` does not end it before. None leaves it to those alone.
         measure_noise: the arguments of `tf_lamb.tf_keras.MeasureNoise`, off unless `enabled`.
         trust_ratios_every: steps from one reading of the trust ratios to the next; None for none.
         divergence_report: whether a run that has diverged ends, before it saves a checkpoint, with
-            a report of `tf_lamb.tf_keras.DivergenceReport`.
+            a report of `tf_lamb.tf_keras.StopOnDivergence`.
     """
 
     weight_decay_schedule: optimization_config.LrConfig = dataclasses.field(
@@ -253,7 +251,7 @@ def build(
     if divergence_report:
         starts_to_observe(optimizer)
     adascale, measure_noise = dict(adascale or {}), dict(measure_noise or {})
-    adascale.pop("scale_invariant_steps", None)  # the runner's
+    adascale.pop("base_steps", None)  # the runner's
     is_measured = measure_noise.pop("enabled", False)
     if adascale.get("scale") is not None:
         return tf_lamb.tf_keras.AdaScale(optimizer, **adascale)

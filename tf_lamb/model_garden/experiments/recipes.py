@@ -186,8 +186,8 @@ def _other_steps(config, stretch):
     """Paths and values of what is counted in steps, too, besides the learning rate."""
     kind, optimizer = config.optimizer.type, config.optimizer.get()
     adascale = getattr(optimizer, "adascale", None)
-    if adascale is not None and (steps := adascale.scale_invariant_steps):
-        place = "optimizer", kind, "adascale", "scale_invariant_steps"
+    if adascale is not None and (steps := adascale.base_steps):
+        place = "optimizer", kind, "adascale", "base_steps"
         yield place, max(nearest(steps * stretch), 1)
     if decay := _decay_schedule(optimizer):
         for key, steps in _stretched(decay.get(), stretch).items():

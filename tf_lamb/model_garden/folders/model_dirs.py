@@ -129,7 +129,7 @@ def is_over(params, model_dir: str, mode: str = "train") -> bool:
     if mode == "train_and_eval" and read_evaluated(model_dir) != done:
         return False
     adascale = getattr(params.trainer.optimizer_config.optimizer.get(), "adascale", None)
-    limit = getattr(adascale, "scale_invariant_steps", None)
+    limit = getattr(adascale, "base_steps", None)
     if limit is not None and _steps_of_adascale(model_dir) >= limit:
         return True
     return done >= params.trainer.train_steps

@@ -23,7 +23,7 @@ class Divergence:
     """Ends a run that has diverged, before its checkpoint is saved.
 
     Adds the number of skipped steps; with `on_spike` the latest norm of the gradient and the number
-    of spikes, too. See `tf_lamb.tf_keras.DivergenceReport`.
+    of spikes, too. See `tf_lamb.tf_keras.StopOnDivergence`.
 
     Args:
         optimizer: One of this package, without its wrappers.
@@ -116,18 +116,18 @@ class AdaScaleProgress:
     def __call__(self, output):
         """Adds to the output of a loop."""
         output["gain"] = self._optimizer.gain
-        output["scale_invariant_step"] = self._optimizer.scale_invariant_steps
+        output["base_step"] = self._optimizer.base_steps
         output["scaled_learning_rate"] = self._optimizer.scaled_learning_rate
 
     def advice(self) -> str:
         """The progress of training, in steps of the base batch."""
-        spent, steps = self._optimizer.scale_invariant_steps, step_of(self._optimizer)
+        spent, steps = self._optimizer.base_steps, step_of(self._optimizer)
         asked = f" of {self._steps:,}" if self._steps else ""
         return f"AdaScale: {steps:,} steps were worth {spent:,.0f}{asked} of the base batch."
 
     def is_spent(self) -> bool:
         """Whether training is over."""
-        return self._steps is not None and self._optimizer.scale_invariant_steps >= self._steps
+        return self._steps is not None and self._optimizer.base_steps >= self._steps
 
 
 class TrustRatios:

@@ -103,7 +103,7 @@ class Runner(train_lib.OrbitExperimentRunner):
         if trainer and self.before and self.strategy.extended.should_checkpoint:
             measured, own = measuring(trainer.optimizer), self.params.trainer.optimizer_config
             counts = isinstance(measured, AdaScale)
-            step = measured.scale_invariant_steps if counts else step_of(trainer.optimizer)
+            step = measured.base_steps if counts else step_of(trainer.optimizer)
             if said := jumps.told(self.before, own, step):
                 print(said, flush=True)
         return controller
@@ -130,7 +130,7 @@ class Runner(train_lib.OrbitExperimentRunner):
         batch = self.params.task.train_data.global_batch_size
         measuring_actions: list = [actions.NoiseScale(measured, batch)]
         if isinstance(measured, AdaScale):
-            progress = actions.AdaScaleProgress(measured, config.adascale.scale_invariant_steps)
+            progress = actions.AdaScaleProgress(measured, config.adascale.base_steps)
             measuring_actions.append(progress)
         self._advisers += (*measuring_actions,)
         return [*mine, *measuring_actions]

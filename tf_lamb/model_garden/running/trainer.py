@@ -136,8 +136,8 @@ def _seen_to_by_a_runner(config):
         yield f"trust_ratios_every={every}"
     if measuring is not None and measuring.enabled:
         yield "measure_noise.enabled=true"
-    if adascale is not None and adascale.scale and adascale.scale_invariant_steps:
-        yield f"adascale.scale_invariant_steps={adascale.scale_invariant_steps}"
+    if adascale is not None and adascale.scale and adascale.base_steps:
+        yield f"adascale.base_steps={adascale.base_steps}"
 
 
 def register_trainer() -> None:
