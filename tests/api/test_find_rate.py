@@ -15,9 +15,10 @@ from support.notebooks import assert_shown
 from support.own_steps import stepping
 
 from tf_lamb.api.find import rate
+from tf_lamb.api.find.checks import anew
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found import training
-from tf_lamb.api.find.trials import Trials, anew
+from tf_lamb.api.find.trials import Trials
 from tf_lamb.core import search as search_of
 
 EXAMPLES, WIDTH, BATCH = 1600, 8, 32

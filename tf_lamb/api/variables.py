@@ -68,3 +68,16 @@ def value_of(variable):
     inner = getattr(variable, "value", None)  # of Keras 3's variable what its backend holds
     value = variable if inner is None or callable(inner) else inner
     return value.numpy() if hasattr(value, "numpy") else value
+
+
+class Snapshot:
+    """Variables, and the values that they are to have again."""
+
+    def __init__(self, variables, values=None):
+        self.variables = list(variables)
+        self.values = [v.numpy().copy() for v in self.variables] if values is None else values
+
+    def put_back(self) -> None:
+        """Gives the variables these values."""
+        for variable, value in zip(self.variables, self.values, strict=True):
+            variable.assign(value)

@@ -9,21 +9,13 @@ from typing import Any
 
 from tf_lamb.api.data import mapped
 from tf_lamb.api.find import reach, seconds
+from tf_lamb.api.find.averages import normalizations
+from tf_lamb.api.find.checks import accumulates, anew, check, check_shared, devices_of, tuned_rate
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found_batch import FoundBatch
+from tf_lamb.api.find.progress import Progress, is_watched
 from tf_lamb.api.find.saved import SearchLog, settings_by_name
-from tf_lamb.api.find.trials import (
-    Progress,
-    Trials,
-    accumulates,
-    anew,
-    check,
-    check_shared,
-    devices_of,
-    is_watched,
-    normalizations,
-    tuned_rate,
-)
+from tf_lamb.api.find.trials import Trials
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks
 from tf_lamb.core.goodput import plan, steps, time

@@ -6,8 +6,9 @@ from typing import Any
 
 from tf_lamb.api import frontends, plots
 from tf_lamb.api.find import reach
+from tf_lamb.api.find.checks import accumulates
 from tf_lamb.api.find.found import told_by, training
-from tf_lamb.api.find.trials import AVERAGED, accumulates
+from tf_lamb.api.find.trials import AVERAGED
 from tf_lamb.core import search
 from tf_lamb.core.goodput.plan import Answer, Row, duration
 from tf_lamb.core.recipes.recipe import Recipe

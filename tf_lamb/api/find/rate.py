@@ -8,13 +8,7 @@ from typing import Any
 
 from tf_lamb.api import frontends
 from tf_lamb.api.data import check_paired
-from tf_lamb.api.find.data import Examples
-from tf_lamb.api.find.found import Answer, Candidate, FoundRate
-from tf_lamb.api.find.saved import SearchLog, settings_by_name
-from tf_lamb.api.find.trials import (
-    NO_TEST_STEP,
-    Progress,
-    Trials,
+from tf_lamb.api.find.checks import (
     accumulates,
     anew,
     check,
@@ -23,6 +17,11 @@ from tf_lamb.api.find.trials import (
     scaled_as,
     tuned_rate,
 )
+from tf_lamb.api.find.data import Examples
+from tf_lamb.api.find.found import Answer, Candidate, FoundRate
+from tf_lamb.api.find.progress import Progress
+from tf_lamb.api.find.saved import SearchLog, settings_by_name
+from tf_lamb.api.find.trials import NO_TEST_STEP, Trials
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks, search
 from tf_lamb.core.recipes.arithmetic import fit_steps
