@@ -350,19 +350,19 @@ class Rebatched:
 
     def take(self, size: int) -> tuple:
         """The next ones; fewer where there are no more."""
-        return self._cut(self._read(size), slice(size), slice(size, None))
+        return self._cut(self._topped_up(size), slice(size), slice(size, None))
 
     def draw(self, size: int, random: Any) -> tuple:
         """So many of the next ones, at random from twice as many at least."""
-        whole = self._read(2 * size)
+        whole = self._topped_up(2 * size)
         order = random.permutation(size_of(whole))
         return self._cut(whole, order[:size], order[size:])
 
-    def _read(self, size):
-        """What was read and not taken, and as many more that it is so many, if there are."""
+    def _topped_up(self, count):
+        """Tops up the buffer to `count` examples; fewer at the end of the data."""
         import numpy as np
 
-        while self._count < size and (batch := next(self._batches, None)) is not None:
+        while self._count < count and (batch := next(self._batches, None)) is not None:
             self._pool.append(batch)
             self._count += size_of(batch)
         if len(self._pool) > 1:

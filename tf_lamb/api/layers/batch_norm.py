@@ -55,7 +55,7 @@ class InParts:
         x = self._wide(inputs)
         return self._xp.cast(self._normalize(x, x.shape[0]), self.compute_dtype)
 
-    def _how(self):
+    def _norm_kwargs(self):
         axis = self.axis if isinstance(self.axis, int) else self.axis[0]
         return {"axis": axis, "momentum": self.momentum, "epsilon": self.epsilon}
 
@@ -150,7 +150,7 @@ class GhostBatchNormalization(InParts):
         # XLA drops assertions. Whoever runs the step says which operation failed, by its name.
         with self._named(f"group_size_{self.group_size}_must_divide_the_batch"):
             y, *averages = normalization.train(
-                self._xp, x, self._weights(x), group_size=self.group_size, **self._how()
+                self._xp, x, self._weights(x), group_size=self.group_size, **self._norm_kwargs()
             )
         self._keep_settings(averages)
         return y
@@ -226,7 +226,7 @@ class SplitBatchNormalization(InParts):
             return self._train(inputs, mask)
         if not _BY_AUXILIARY:
             return super().call(inputs, training=False, mask=mask)
-        x, how = self._wide(inputs), self._how()
+        x, how = self._wide(inputs), self._norm_kwargs()
         weights = self._weights(x, "auxiliary_")
         y = normalization.normalized(self._xp, x, weights, how["axis"], how["epsilon"])
         return self._xp.cast(y, self.compute_dtype)
@@ -234,11 +234,11 @@ class SplitBatchNormalization(InParts):
     def _normalize(self, x, batch):
         auxiliary = self._weights(x, "auxiliary_")
         if _BY_AUXILIARY:
-            return normalization.train(self._xp, x, auxiliary, **self._how())[0]
+            return normalization.train(self._xp, x, auxiliary, **self._norm_kwargs())[0]
         if batch is not None:
             normalization.check_half(self.name, batch)
         y, of_main, of_auxiliary = normalization.split_batch_norm(
-            self._xp, x, self._weights(x), auxiliary, **self._how()
+            self._xp, x, self._weights(x), auxiliary, **self._norm_kwargs()
         )
         self._keep_settings(of_main)
         self._keep_settings(of_auxiliary, "auxiliary_")

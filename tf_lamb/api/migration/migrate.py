@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_lamb.api import frontends
-from tf_lamb.api.migration.source import Report, Source, prepare
+from tf_lamb.api.migration.source import MigrationReport, Source, prepare
 from tf_lamb.api.noise.adascale import AdaScale
 from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers import named
@@ -18,7 +18,7 @@ from tf_lamb.api.variables import names_of, step_of, unwrapped
 def migrate(
     source: Any, optimizer: Any, model: Any, *, weights: bool = False,
     rename: Mapping[str, str] | None = None, fresh: Iterable[str] = (),
-) -> Report:  # fmt: skip
+) -> MigrationReport:  # fmt: skip
     """Continues the state of another optimizer: its moments, its step, and all that it keeps.
 
     The function reads and checks everything before it changes anything. If something does not

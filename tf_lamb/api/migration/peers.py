@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_lamb.api.optimizers import named
@@ -226,49 +226,37 @@ KERAS_MUON = Peer(
 )  # fmt: skip
 
 
-def check_same_matrices(
-    origin: str,
-    there: Mapping[str, Mapping[str, Any]],
-    here: Mapping[str, Container[str]],
-    shapes: Mapping[str, tuple],
-):
-    """Raises where a path is a matrix on one side alone: its momentum is no first moment.
+def check_same_slots(
+    family: str, origin: str, there: Mapping[str, Mapping[str, Any]],
+    here: Mapping[str, Iterable[str]], shapes: Mapping[str, tuple],
+):  # fmt: skip
+    """Raises where a variable of Muon or SOAP has other slots there, which mean other things.
 
     Args:
+        family: "Muon" or "SOAP".
         origin: for the error.
-        there: path -> slots, of the variables that continue.
-        here: path -> our names of the slots that it has with us.
+        there, here: path -> slots by our names, of the variables that continue.
         shapes: path -> shape.
     """
-    others = {path for path, slots in there.items() if "v" in slots}
-    differ = [path for path in there if (path in others) != ("v" in here[path])]
-    if differ:
-        patterns = [exact(path) for path in shapes if path in others and len(shapes[path]) > 1]
-        ways = [f"To go on as there, pass exclude_from_layer_adaptation={patterns}."]
-        if fresh := [path for path in differ if path not in others]:
-            ways.append(f"What is a matrix there alone begins at zero with fresh={fresh}.")
-        raise ValueError(
-            f"{origin} orthogonalizes other variables than this Muon, and their slots mean other "
-            f"things then: {', '.join(map(repr, differ))}. {' '.join(ways)} Nothing was changed."
-        )
-
-
-def check_same_bases(
-    origin: str, there: Mapping[str, Mapping[str, Any]], here: Mapping[str, Iterable[str]]
-):
-    """Raises where a path has other bases of SOAP: its second moment belongs to them.
-
-    Args:
-        origin: for the error.
-        there, here: path -> slots by name, of the variables that continue.
-    """
-    differ = [p for p, slots in there.items() if named.slots_of_rule(slots) != {*here[p]}]
-    if differ:
+    differ = [path for path, slots in there.items() if named.slots_of_rule(slots) != {*here[path]}]
+    if not differ:
+        return
+    listed = ", ".join(map(repr, differ))
+    if family == "SOAP":
         raise ValueError(
             f"{origin} keeps other bases than this SOAP, and second moments belong to them: "
-            f"{', '.join(map(repr, differ))}. Pass the same exclude_from_layer_adaptation, "
-            "matrix_rows, max_precond_dim and one_sided. Nothing was changed."
+            f"{listed}. Pass the same exclude_from_layer_adaptation, matrix_rows, max_precond_dim "
+            "and one_sided. Nothing was changed."
         )
+    others = {path for path, slots in there.items() if "v" in slots}
+    patterns = [exact(path) for path in shapes if path in others and len(shapes[path]) > 1]
+    way = f"To go on as there, pass exclude_from_layer_adaptation={patterns}."
+    if fresh := [path for path in differ if path not in others]:
+        way += f" What is a matrix there alone begins at zero with fresh={fresh}."
+    raise ValueError(
+        f"{origin} orthogonalizes other variables than this Muon, and their slots mean other "
+        f"things then: {listed}. {way} Nothing was changed."
+    )
 
 
 def muon_changes(

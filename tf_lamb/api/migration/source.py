@@ -183,7 +183,7 @@ def _of_updates(values):
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class MigrationReport:
     """The outcome of a migration; `print` shows it as text.
 
     Attributes:
@@ -289,10 +289,7 @@ def prepare(
     found = match(source.origin, first, source.slots, rename)
     if family in ("Muon", "SOAP"):
         there = {path: source.slots[name] for path, name in found.items()}
-        if family == "Muon":
-            peers.check_same_matrices(source.origin, there, wanted, shapes)
-        else:
-            peers.check_same_bases(source.origin, there, wanted)
+        peers.check_same_slots(family, source.origin, there, wanted, shapes)
         # The same variables, whatever patterns said so.
         theirs["exclude_from_layer_adaptation"] = ours["exclude_from_layer_adaptation"]
     match(source.origin, wanted, source.slots, rename)
@@ -313,7 +310,7 @@ def prepare(
     changes = peers.changes(theirs, ours, _defaults(type(optimizer)), source.unsaid)
     changes |= peers.muon_changes(source.beyond, ours)
     changes |= peers.adascale_changes(source.around, dict(around))
-    report = Report(
+    report = MigrationReport(
         origin=source.origin,
         optimizer=family,
         step=source.step,
@@ -359,4 +356,4 @@ def _known(argument: str, paths: Iterable[str], known: Mapping[str, Any]):
 
 
 def _defaults(cls: type) -> dict[str, Any]:
-    return {k: p.default for k, p in inspect.signature(cls).parameters.items() if k != "unknown"}
+    return {name: each.default for name, each in inspect.signature(cls).parameters.items()}
