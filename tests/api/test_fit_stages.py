@@ -382,7 +382,7 @@ def test_callbacks_see_what_one_fit_shows_them(frontend):
     recipe, seen, wanted = recipe_of(((4, 6),)), [], []
     model = model_of(frontend, recipe)
     history = fit(
-        frontend, model, data(8), recipe, validation_data=data(20), epochs=3,
+        frontend, model, data(8), recipe, validation_data=data(20),
         callbacks=[recording(host, seen)],
     )  # fmt: skip
     plain = model_of(frontend, recipe)
@@ -614,7 +614,6 @@ def test_what_cannot_be_trained_is_refused_before_any_step(frontend):
     refuses(ValueError, "a batch of 4, and the one before 8", recipe=shrinking)
     refuses(ValueError, "Stage 3 .* a batch of 20, more than all 19 examples", of=data(19))
     refuses(ValueError, "Stage 1 .* a batch of 4, more than all 3 examples", of=data(3))
-    refuses(ValueError, "epochs=5, but the 11 updates .* are 4 epochs of 22", epochs=5)
     refuses(ValueError, "examples=7, but the arrays of data hold 22", examples=7)
     refuses(TypeError, "a generator, which can be read once", of=(each for each in [data()]))
     refuses(ValueError, "rate at step 5, of stage 2, is 0.05, and .* 0.1", recipe=StagedRecipe(
@@ -726,10 +725,9 @@ def test_several_steps_of_an_execution(frontend):
 @pytest.mark.filterwarnings("error:.* is for")
 def test_data_of_another_number_than_the_recipe_is_for_is_warned_of():
     recipe, wrong = recipe_of(examples=EXAMPLES), recipe_of(examples=40)
-    said = "for 40 examples, and the data has 22, .* 11 updates are 4 epochs: .* or pass epochs=4"
+    said = "for 40 examples, and the data has 22, .* 11 updates are 4 epochs: make the rec"
     with pytest.warns(UserWarning, match=said):
         fit("keras", model_of("keras"), recipe=wrong)
-    fit("keras", model_of("keras"), recipe=wrong, epochs=4)
     fit("keras", model_of("keras"), recipe=recipe)
 
 
@@ -745,6 +743,6 @@ def test_a_recipe_that_grows_is_trained():
         recipes.scale(4, 4, 0.05, 0, examples=EXAMPLES, epochs=4), 16
     )  # fmt: skip
     model = model_of("keras", recipe)
-    history = fit("keras", model, recipe=recipe, epochs=4)
+    history = fit("keras", model, recipe=recipe)
     assert history.history["loss"][-1] < history.history["loss"][0]
     assert int(model.optimizer.iterations) == recipe.train_steps

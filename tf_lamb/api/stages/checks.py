@@ -126,23 +126,20 @@ def check_rates(recipe: Any, optimizer: Any, schedule: Any) -> None:
                 )
 
 
-def check_examples(
-    recipe: Any, epochs: Epochs, examples: int | None, wanted: int | None
-) -> None:  # fmt: skip
-    """Raises for a stage of more than all examples, or for other examples or epochs than told.
+def check_examples(recipe: Any, epochs: Epochs, examples: int | None) -> None:
+    """Raises for a stage of more than all examples, or for other examples than there are.
 
-    Warns where the recipe was made for another number of examples, unless epochs are told.
+    Warns where the recipe was made for another number.
     """
     if examples not in (None, epochs.examples):
         raise ValueError(
             f"examples={examples}, but the arrays of data hold {epochs.examples:,}: leave it out."
         )
-    told = recipe.stages[0].examples
-    if wanted is None and told not in (None, epochs.examples):
+    if (told := recipe.stages[0].examples) not in (None, epochs.examples):
         warn(
             f"{recipe.title} is for {told:,} examples, and the data has {epochs.examples:,}, so "
             f"that its {recipe.train_steps:,} updates are {epochs.count} epochs: make the recipe "
-            f"for {epochs.examples:,} examples, or pass epochs={epochs.count}."
+            f"for {epochs.examples:,} examples."
         )
     for number, stage in enumerate(epochs.stages, 1):
         if stage.batch > epochs.examples:
@@ -150,12 +147,6 @@ def check_examples(
                 f"Stage {number} of {recipe.title} has a batch of {stage.batch:,}, more than all "
                 f"{epochs.examples:,} examples: take a recipe with a smaller batch, or more data."
             )
-    if wanted is not None and wanted != epochs.count:
-        raise ValueError(
-            f"epochs={wanted}, but the {recipe.train_steps:,} updates of {recipe.title} are "
-            f"{epochs.count} epochs of {epochs.examples:,} examples: make the recipe for as many "
-            "epochs and examples, or leave epochs out."
-        )
 
 
 def replicas_of(model: Any) -> int:

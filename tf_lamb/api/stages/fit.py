@@ -14,9 +14,9 @@ from tf_lamb.core.recipes.recipe import check_recipe
 
 
 def fit_stages(
-    model: Any, data: Any, recipe: Any, *, epochs: int | None = None,
-    validation_data: Any = None, callbacks: Sequence[Any] | None = None,
-    verbose: str | int = "auto", examples: int | None = None, seed: int = 0,
+    model: Any, data: Any, recipe: Any, *, validation_data: Any = None,
+    callbacks: Sequence[Any] | None = None, verbose: str | int = "auto",
+    examples: int | None = None, seed: int = 0,
 ) -> Any:  # fmt: skip
     """Trains a compiled model with a recipe in stages, whose batch grows: `fit` for it.
 
@@ -47,7 +47,6 @@ def fit_stages(
             a `tf.data.Dataset` of batches, a `PyDataset`, or a list of batches, which are read
             in their own order, by one thread, and batched anew.
         recipe: A recipe of `tf_lamb.recipes`, such as `growing`.
-        epochs: Epochs that the recipe must make. Defaults to None: as many as it makes.
         validation_data: As of `fit`.
         callbacks: As of `fit`.
         verbose: As of `fit`.
@@ -89,11 +88,9 @@ def fit_stages(
     checks.check_rates(recipe, model.optimizer, rate)
     checks.check_devices(stages, frontend.devices(model))
     read = source("data", data)
-    if examples is not None and not isinstance(read, Arrays):
-        plan = Epochs(stages, integer("examples", examples))
-    else:
-        plan = Epochs(stages, read.count())
-    checks.check_examples(recipe, plan, examples, epochs)
+    counted = examples is None or isinstance(read, Arrays)
+    plan = Epochs(stages, read.count() if counted else integer("examples", examples))
+    checks.check_examples(recipe, plan, examples)
     every = whole_run(frontend.host)(
         callbacks, add_history=True, add_progbar=verbose != 0, model=model,
         verbose=1 if verbose == "auto" else verbose, epochs=plan.count,
