@@ -59,10 +59,10 @@ def _patterns(data) -> Iterator:
     return filter(None, path.as_dict().values() if isinstance(path, base_config.Config) else [path])
 
 
-def count_examples(data, most: float = math.inf) -> int | None:
+def count_examples(data, max_bytes: float = math.inf) -> int | None:
     """The records in the TFRecord files of a data config; None where they are not on this machine.
 
-    Only their lengths are read, of files that have `most` bytes together; None of larger ones.
+    Only their lengths are read, of files that have `max_bytes` together; None of larger ones.
     """
     try:
         files = [file for pattern in _patterns(data) for file in input_reader.match_files(pattern)]
@@ -70,7 +70,7 @@ def count_examples(data, most: float = math.inf) -> int | None:
         return None
     if getattr(data, "file_type", "tfrecord") != "tfrecord" or not all(map(os.path.isfile, files)):
         return None
-    if sum(map(os.path.getsize, files)) > most:
+    if sum(map(os.path.getsize, files)) > max_bytes:
         return None
     counts = [count for count in map(_count, files) if count is not None]
     return sum(counts) or None if len(counts) == len(files) else None
