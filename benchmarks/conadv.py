@@ -9,7 +9,7 @@ scikit-learn's digits, 1,024 of them at batch 256, a small convolutional network
 normalization, LARS with the same warmup, peak and cosine decay for all. The contestants:
 
     plain         nothing else
-    sequential    tf_lamb.keras.ConcurrentAdversarial(tau=0): the attack waits for the update before
+    sequential    ConcurrentAdversarial(tau=0): the attack waits for the update before
     concurrent    tau=1, the default: it reads the parameters of a step before
 
 All see the same images in the same order, for equally many epochs. What is compared is the accuracy
@@ -33,6 +33,7 @@ from pictures import images
 from run_log import Log
 
 import tf_lamb
+from tf_lamb_extras.adversarial import ConcurrentAdversarial
 
 METHODS = {"plain": None, "sequential": 0, "concurrent": 1}
 PEAK, DECAY, WARMUP = 4.0, 1e-4, 0.1
@@ -64,7 +65,7 @@ def training(method, data, batch, steps, seed):
     model = network(x.shape[1:])
     if (tau := METHODS[method]) is not None:
         range_ = (float(x.min()), float(x.max()))
-        model = tf_lamb.keras.ConcurrentAdversarial(model, input_range=range_, tau=tau, seed=seed)
+        model = ConcurrentAdversarial(model, input_range=range_, tau=tau, seed=seed)
     warm = round(WARMUP * steps)
     fall = keras.optimizers.schedules.CosineDecay(PEAK, steps - warm)
     rate = schedules.Warmup(warm, fall)

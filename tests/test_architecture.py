@@ -56,6 +56,13 @@ ON_DEMAND = {
 # extra -> what its files may import of `tf_lamb`, besides the standard library and each other.
 OF_TF_LAMB = {
     "": set(),
+    "adversarial": {
+        "tf_lamb.api.layers.batch_norm", "tf_lamb.api.variables", "tf_lamb.core.checks",
+        "tf_lamb.core.messages", "tf_lamb.keras.layers", "tf_lamb.model_garden.errors",
+        "tf_lamb.model_garden.experiments.named", "tf_lamb.model_garden.registered",
+        "tf_lamb.model_garden.running.batches", "tf_lamb.model_garden.tasks.images",
+        "tf_lamb.tensorflow.namespace", "tf_lamb.tf_keras",
+    },
     "decentralized": {
         "tf_lamb.api.optimizers.settings", "tf_lamb.core.checks", "tf_lamb.core.messages",
         "tf_lamb.core.plan", "tf_lamb.core.rules.shared", "tf_lamb.keras.host",
@@ -65,12 +72,17 @@ OF_TF_LAMB = {
 }  # fmt: skip
 # file or folder of an extra -> frameworks that it may import; those in LAZILY inside functions.
 FRAMEWORKS = {
+    "adversarial/checks.py": {"keras"},
+    "adversarial/model.py": {"keras"},
+    "adversarial/model_garden.py": {"official", "tensorflow", "tf_keras"},
+    "adversarial/step.py": {"keras"},
     "decentralized": {"keras"},
     "integers/keras.py": {"keras"},
     "integers/tensorflow.py": {"tensorflow"},
     "integers/tf_keras.py": {"tf_keras"},
 }
 LAZILY = {
+    "adversarial/step.py": {"jax", "tensorflow"},
     "decentralized": {"jax"},
     "integers/model.py": {"numpy"},
 }

@@ -8,6 +8,7 @@ from support.batch_flags import Flags
 from support.garden import ROOT
 
 from tf_lamb.model_garden.experiments import parsing
+from tf_lamb_extras.adversarial import model_garden  # noqa: F401  (registers its experiment)
 
 YAMLS = {
     os.path.basename(path): path

@@ -1,7 +1,10 @@
 """Fixtures of several folders."""
 
+import contextlib
+
 import keras
 import pytest
+from support.frontends import uncompiled
 
 
 @pytest.fixture(scope="module")
@@ -22,3 +25,24 @@ def undistributed():
     """Each test ends as it began."""
     yield
     keras.distribution.set_distribution(None)
+
+
+@pytest.fixture(scope="session")
+def records(tmp_path_factory):
+    from support import garden
+
+    return garden.write_records(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory):
+    from support import garden
+
+    return garden.write_pictures(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture
+def eager(request):
+    """Tracing a step takes as long as fifty steps: only what is slow traces its own."""
+    with contextlib.nullcontext() if request.node.get_closest_marker("slow") else uncompiled():
+        yield

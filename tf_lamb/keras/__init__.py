@@ -19,7 +19,6 @@ from tf_lamb.api.migration.migrate import migrate
 from tf_lamb.api.stages.fit import fit_stages
 from tf_lamb.keras import frontend as frontend
 from tf_lamb.keras import schedules
-from tf_lamb.keras.adversarial.model import ConcurrentAdversarial as ConcurrentAdversarial
 from tf_lamb.keras.callbacks import (
     AutoWarmup,
     BackupAndRestore,
@@ -36,8 +35,7 @@ from tf_lamb.keras.layers import (
 from tf_lamb.keras.preflight.preflight import preflight as preflight
 from tf_lamb.keras.replicas import per_replica as per_replica
 
-# What both Kerases have; `ConcurrentAdversarial`, `per_replica` and `preflight`
-# are of this one alone.
+# What both Kerases have; `per_replica` and `preflight` are of this one alone.
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup",
     "BackupAndRestore", "StopOnDivergence", "GhostBatchNormalization", "MeasureNoise", "Muon",

@@ -12,6 +12,8 @@ The flags are those of `official.nlp.train`, and all of its experiments run here
 *   `--per_replica_batch_size` limits the examples on a replica; the run accumulates the rest;
 *   a detectable mistake is reported in one line before anything is written;
 *   `--seed` starts two runs from the same weights;
+*   `--gin_params='import MODULE'` imports a module that registers more experiments, as in Model
+    Garden's own mains;
 *   `--replace_stock` gives stock experiments with `optimizer.type: lamb` our LAMB;
 *   a run resumes from the last complete checkpoint, also under `multi_worker_mirrored`;
 *   it shows one line of progress; the output of TensorFlow and Model Garden goes to `train.log` in
@@ -37,7 +39,6 @@ OURS = (
     "lamb/bert_pretraining_phase2",
     "lamb/resnet_imagenet",
     "lars/resnet_imagenet",
-    "lars/resnet_imagenet_conadv",
 )
 
 

@@ -23,7 +23,6 @@ from tf_lamb.model_garden.common.errors import UserError, named, unknown
 from tf_lamb.model_garden.experiments.optimizers import CLIPPINGS, OPTIMIZERS, STOCK
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.tasks import masked_lm
-from tf_lamb.model_garden.tasks.adversarial import check_attack
 from tf_lamb.model_garden.tasks.images import check_groups
 
 # seam: tf-models-official 2.20.0. What `get_distribution_strategy` knows.
@@ -261,7 +260,8 @@ def check_batch(params) -> None:
             f"{setting} compares the gradients of the parts of a batch, and a step of this run has "
             f"one part. Write {path}.gradient_accumulation_steps=2 or more, or {setting}.{off}"
         )
-    check_attack(params)
+    if check := getattr(params.task, "check_experiment", None):  # of a task of its own
+        check(params)
     check_groups(params, examples)
 
 

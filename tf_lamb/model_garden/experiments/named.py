@@ -9,7 +9,7 @@ from official.modeling import optimization
 
 from tf_lamb.core import recipes
 from tf_lamb.model_garden.experiments.recipes import intervals, settings_of_recipe
-from tf_lamb.model_garden.tasks import adversarial, images, masked_lm
+from tf_lamb.model_garden.tasks import images, masked_lm
 
 
 def _trained_by(recipe: recipes.Recipe, stock: str):
@@ -28,9 +28,9 @@ def _bert(recipe: recipes.Recipe):
     return experiment
 
 
-def _resnet(recipe: recipes.Recipe, config=images.ImageClassificationConfig):
+def _resnet(recipe: recipes.Recipe):
     experiment = _trained_by(recipe, "resnet_imagenet")
-    experiment.task = config(experiment.task.as_dict())
+    experiment.task = images.ImageClassificationConfig(experiment.task.as_dict())
     experiment.task.losses.l2_weight_decay = 0.0  # the optimizer decays
     return experiment
 
@@ -60,11 +60,3 @@ def lamb_resnet_imagenet():
 def lars_resnet_imagenet():
     """`resnet_imagenet` with LARS by LEGW, at the smallest batch that was reproduced: 512."""
     return _resnet(recipes.published("legw_resnet50_lars", 512))
-
-
-@exp_factory.register_config_factory("lars/resnet_imagenet_conadv")
-def lars_resnet_imagenet_conadv():
-    """`lars/resnet_imagenet`, trained on adversarial examples of each batch too."""
-    return _resnet(
-        recipes.published("legw_resnet50_lars", 512), adversarial.ConcurrentAdversarialConfig
-    )

@@ -1,5 +1,8 @@
 """Model Garden's ResNet, trained on adversarial examples too."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -8,10 +11,11 @@ pytest.importorskip("official")
 import tensorflow as tf
 from official.vision.ops import preprocess_ops
 from support.clusters import mirrored
-from support.garden import tiny_resnet, trainer_of
+from support.garden import ROOT, tiny_resnet, trainer_of
 
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
+from tf_lamb_extras.adversarial import model_garden  # noqa: F401  (registers)
 
 EXPERIMENT = "lars/resnet_imagenet_conadv"
 DEVIATION = np.array(preprocess_ops.STDDEV_RGB)
@@ -130,3 +134,21 @@ def test_staleness_counts_updates(pictures, tmp_path):
     params = tiny(pictures).replace(trainer={"optimizer_config": optimizer})
     with pytest.raises(UserError, match="tau=1 counts updates"):
         check_run(params, "train", str(tmp_path))
+
+
+@pytest.mark.slow  # a process
+def test_the_command_knows_the_experiment_by_an_import():
+    command = [
+        sys.executable, "-m", "tf_lamb.model_garden.train", f"--experiment={EXPERIMENT}",
+        "--mode=train", "--model_dir=unwritten", "--params_override=task.ghost_batch_size=2",
+    ]  # fmt: skip
+
+    def says(*flags):
+        done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 1 and "Traceback" not in done.stderr
+        return done.stderr
+
+    assert "set task.ghost_batch_size to null" in says(
+        "--gin_params=import tf_lamb_extras.adversarial.model_garden"
+    )
+    assert EXPERIMENT in says()  # which is no experiment without

@@ -1,22 +1,28 @@
-"""Model Garden's image classification task, trained on adversarial examples too (ConAdv)."""
+"""Model Garden's image classification, trained on adversarial examples too (ConAdv).
+
+This import registers the task and the experiment `lars/resnet_imagenet_conadv`. A command makes it
+with `--gin_params='import tf_lamb_extras.adversarial.model_garden'`.
+"""
 
 import dataclasses
 
 import tensorflow as tf
 import tf_keras
-from official.core import task_factory
+from official.core import exp_factory, task_factory
 from official.modeling import hyperparams
 from official.vision.ops import preprocess_ops
 
 import tf_lamb.tf_keras
 from tf_lamb.api.layers.batch_norm import Flag
 from tf_lamb.api.variables import unwrapped
-from tf_lamb.core import adversarial as rule
 from tf_lamb.core import checks
+from tf_lamb.model_garden import registered  # noqa: F401  (registers what this builds on)
 from tf_lamb.model_garden.common import batches
 from tf_lamb.model_garden.common.errors import UserError, named
+from tf_lamb.model_garden.experiments import named as experiments
 from tf_lamb.model_garden.tasks import images
 from tf_lamb.tensorflow import namespace
+from tf_lamb_extras.adversarial import rules
 
 # Whether the batch is a clean one and its adversarial one.
 _DOUBLED = Flag("doubled")
@@ -24,7 +30,7 @@ _DOUBLED = Flag("doubled")
 
 @dataclasses.dataclass
 class AdversarialConfig(hyperparams.Config):
-    """The attack, as `tf_lamb.keras.ConcurrentAdversarial` documents it.
+    """The attack, as `ConcurrentAdversarial` documents it.
 
     Attributes:
         epsilon, step_size: in pixel units, 0 to 255; a `step_size` of None is `epsilon`.
@@ -44,12 +50,21 @@ class ConcurrentAdversarialConfig(images.ImageClassificationConfig):
 
     adversarial: AdversarialConfig = dataclasses.field(default_factory=AdversarialConfig)
 
+    def check_experiment(self, params) -> None:
+        """Raises where this attack cannot be."""
+        _check(params)
 
-def check_attack(params) -> None:
-    """Raises where this attack cannot be."""
-    task, attack = params.task, getattr(params.task, "adversarial", None)
-    if attack is None:
-        return
+
+@exp_factory.register_config_factory("lars/resnet_imagenet_conadv")
+def lars_resnet_imagenet_conadv():
+    """`lars/resnet_imagenet`, trained on adversarial examples of each batch too."""
+    experiment = experiments.lars_resnet_imagenet()
+    experiment.task = ConcurrentAdversarialConfig(experiment.task.as_dict())
+    return experiment
+
+
+def _check(params):
+    task, attack = params.task, params.task.adversarial
     pixels, share = "(0, 255]", "[0, 1]"
     intervals = {"epsilon": pixels, "step_size": pixels, "alpha": share, "clean_start": share}
     with named("task.adversarial"):
@@ -119,7 +134,7 @@ class ConcurrentAdversarialTask(images.ImageClassificationTask):
         adversarial = tf.stop_gradient(self.adversarial(model, features, labels, optimizer))
         theta = [tf.convert_to_tensor(v) for v in model.trainable_variables]
         line = _line(model)
-        for copies, values in zip(line, rule.delayed(line, theta), strict=True):
+        for copies, values in zip(line, rules.delayed(line, theta), strict=True):
             for copy, value in zip(copies, values, strict=True):
                 copy.assign(value)
         both = tf.concat([features, tf.cast(adversarial, features.dtype)], 0)
@@ -151,8 +166,8 @@ class ConcurrentAdversarialTask(images.ImageClassificationTask):
                     loss = optimizer.get_scaled_loss(loss)  # else small ones are 0 in float16
             return tape.gradient(loss, images)
 
-        return rule.attack(
-            namespace, gradient, x, rule.start(namespace, x, noise, is_clean, epsilon),
+        return rules.attack(
+            namespace, gradient, x, rules.start(namespace, x, noise, is_clean, epsilon),
             epsilon=epsilon, steps=attack.steps,
             step_size=epsilon if attack.step_size is None else attack.step_size / deviation,
             input_range=(-mean / deviation, (255 - mean) / deviation),
@@ -175,7 +190,7 @@ class ConcurrentAdversarialTask(images.ImageClassificationTask):
             return build(labels, model_outputs, aux_losses)
         halves = zip(tf.split(labels, 2), tf.split(model_outputs, 2), strict=True)
         clean, adversarial = (build(*half, aux_losses) for half in halves)
-        return rule.weighted(clean, adversarial, self.task_config.adversarial.alpha)
+        return rules.weighted(clean, adversarial, self.task_config.adversarial.alpha)
 
     def process_metrics(self, metrics, labels, model_outputs, **kwargs):
         """See base class; of a doubled batch, those of its clean half."""

@@ -6,8 +6,7 @@ import keras
 from keras import ops
 
 from tf_lamb.api.layers.batch_norm import Flag, auxiliary_statistics
-from tf_lamb.core import adversarial as rule
-from tf_lamb.keras.adversarial import checks
+from tf_lamb_extras.adversarial import checks, rules
 
 _ATTACK = ("epsilon", "step_size", "steps", "input_range")
 # Whether the batch is a clean one and its adversarial one.
@@ -64,7 +63,7 @@ class AdversarialStep(keras.Model):
         checks.check_image("the data", x)
         x = ops.cast(x, keras.config.floatx())
         adversarial = self.adversarial(x, y, sample_weight)
-        for copies, values in zip(self._line, rule.delayed(*self._parameters()), strict=True):
+        for copies, values in zip(self._line, rules.delayed(*self._parameters()), strict=True):
             for copy, value in zip(copies, values, strict=True):
                 copy.assign(value)
         self._steps_done.assign_add(1)
@@ -87,7 +86,7 @@ class AdversarialStep(keras.Model):
             Images within epsilon of x, and within the input range.
         """
         checks.check_labels(y)
-        theta = rule.stale(*self._parameters())
+        theta = rules.stale(*self._parameters())
         attack = {key: self._arguments[key] for key in _ATTACK}
         x = ops.cast(x, keras.config.floatx())
         shape = ops.shape(x)
@@ -95,7 +94,7 @@ class AdversarialStep(keras.Model):
         noise = keras.random.uniform(shape, -1, 1, x.dtype, seeds)
         drawn = keras.random.uniform((shape[0], 1, 1, 1), 0, 1, x.dtype, seeds)
         is_clean = drawn < self._arguments["clean_start"]
-        begin = rule.start(ops, x, noise, is_clean, attack["epsilon"])
+        begin = rules.start(ops, x, noise, is_clean, attack["epsilon"])
         rest = [ops.convert_to_tensor(v) for v in self.non_trainable_variables]
         known = [(v, v.value) for v in (*self.metrics_variables, *self.optimizer.variables)]
 
@@ -106,7 +105,7 @@ class AdversarialStep(keras.Model):
                 plain = super(AdversarialStep, self).compute_loss(images, y, outputs, sample_weight)
                 return self.optimizer.scale_loss(plain)  # else small ones are 0 in float16
 
-        return rule.attack(ops, lambda images: gradient(loss, images), x, begin, **attack)
+        return rules.attack(ops, lambda images: gradient(loss, images), x, begin, **attack)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Keras's; of a doubled batch, the weighted sum of both halves' losses."""
@@ -116,7 +115,7 @@ class AdversarialStep(keras.Model):
         arrays = (x, y, y_pred, sample_weight)
         clean = super().compute_loss(*half(arrays, 0), training)
         adversarial = super().compute_loss(*half(arrays, 1), training)
-        return rule.weighted(clean, adversarial, self._arguments["alpha"])
+        return rules.weighted(clean, adversarial, self._arguments["alpha"])
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """Keras's; of a doubled batch, those of its clean half."""

@@ -11,7 +11,7 @@ from support.examples import run_example
 from support.frontends import on_tensorflow
 
 import tf_lamb.keras
-from tf_lamb.keras import ConcurrentAdversarial
+from tf_lamb_extras.adversarial import ConcurrentAdversarial
 
 if keras.backend.backend() not in ("tensorflow", "jax"):
     pytest.skip("it trains on TensorFlow and JAX", allow_module_level=True)

@@ -8,8 +8,8 @@ from keras import ops
 
 from tf_lamb.api.layers.batch_norm import replace_batch_normalization
 from tf_lamb.core.checks import integer
-from tf_lamb.keras.adversarial import checks
-from tf_lamb.keras.adversarial.step import AdversarialStep
+from tf_lamb_extras.adversarial import checks
+from tf_lamb_extras.adversarial.step import AdversarialStep
 
 
 @keras.saving.register_keras_serializable(package="tf_lamb")
@@ -53,10 +53,11 @@ class ConcurrentAdversarial(AdversarialStep):
     Example:
 
     >>> import keras, numpy as np, tf_lamb.keras
+    >>> from tf_lamb_extras.adversarial import ConcurrentAdversarial
     >>> layers = [keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization()]
     >>> head = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2)]
     >>> model = keras.Sequential([keras.Input((8, 8, 1)), *layers, *head])
-    >>> training = tf_lamb.keras.ConcurrentAdversarial(model, input_range=(0, 1))
+    >>> training = ConcurrentAdversarial(model, input_range=(0, 1))
     >>> training.compile(tf_lamb.keras.LARS(0.1), "mse")
     >>> x, y = np.random.uniform(size=(16, 8, 8, 1)), np.zeros((16, 2))
     >>> sorted(training.fit(x, y, batch_size=8, verbose=0).history)

@@ -1,0 +1,1 @@
+from support.fixtures import eager, pictures, quickly_compiled  # noqa: F401

@@ -1,1 +1,0 @@
-"""Training on adversarial examples of older weights (ConAdv)."""
