@@ -36,9 +36,10 @@ def report_on(path, topology=None, largest_batch=False, overrides=()):
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "report.json")
         command = [
-            sys.executable, "-m", "tf_lamb.model_garden.preflight", f"--experiment={experiment}",
-            f"--config_file={path}", f"--topology={topology or named}",
-            f"--report={out}", f"--largest_batch={largest_batch}", "--cache_dir=",
+            sys.executable, "-m", "tf_lamb_extras.preflight.model_garden",
+            f"--experiment={experiment}", f"--config_file={path}",
+            f"--topology={topology or named}", f"--report={out}",
+            f"--largest_batch={largest_batch}", "--cache_dir=",
             *(["--params_override=" + ",".join(overrides)] if overrides else []),
         ]  # fmt: skip
         begun = time.perf_counter()

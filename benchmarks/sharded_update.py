@@ -52,6 +52,7 @@ def ask(switches, topology, examples, depth, search, update_only):
     import keras
 
     import tf_lamb.keras
+    from tf_lamb_extras.preflight import preflight
 
     shared, apart, steps = SWITCHES[switches]
     keras.config.set_dtype_policy("mixed_bfloat16")
@@ -71,7 +72,7 @@ def ask(switches, topology, examples, depth, search, update_only):
     if update_only:
         found = update_alone(model, optimizer, loss, shape, topology)
     else:
-        found = tf_lamb.keras.preflight(
+        found = preflight(
             model, optimizer, loss, shape, topology, largest_batch=search, cache_dir=None
         ).as_dict()
     return {
@@ -83,8 +84,8 @@ def ask(switches, topology, examples, depth, search, update_only):
 
 def update_alone(model, optimizer, loss, shape, topology):
     """What the compiler says of the update alone, as preflight lowers it."""
-    from tf_lamb.keras.preflight import shapes, step_programs
-    from tf_lamb.tpu import compiler, roofline
+    from tf_lamb_extras.preflight import shapes, step_programs
+    from tf_lamb_extras.preflight.tpu import compiler, roofline
 
     inputs = shapes.inputs(shape, model)
     targets = shapes.targets_of(loss, step_programs.predictions(model, inputs))

@@ -5,9 +5,9 @@
 `tpu_traffic.py` compiles the update alone, with every gradient there before it begins. In a step a
 gradient comes when backpropagation has it, and what a rule makes of it can begin at once, unless
 it waits for something. No TPU is needed and nothing runs: the model is BERT-large at `--layers`,
-eight sequences of 128 a chip on eight chips, bfloat16, as `tf_lamb.keras.preflight` compiles
-Keras's own layers and `tf_lamb.model_garden.preflight` the Model Garden's pretraining. Every row is
-a line of the log with its `commit`, and one that the log has is not compiled again.
+eight sequences of 128 a chip on eight chips, bfloat16, as `tf_lamb_extras.preflight` compiles
+Keras's own layers and `tf_lamb_extras.preflight.model_garden` the Model Garden's pretraining. Every
+row is a line of the log with its `commit`, and one that the log has is not compiled again.
 """
 
 import json
@@ -41,12 +41,13 @@ def of_keras(name, chip, layers):
     from sharded_update import bert
 
     import tf_lamb.keras
+    import tf_lamb_extras.preflight
 
     keras.config.set_dtype_policy("mixed_bfloat16")
     keras.distribution.set_distribution(keras.distribution.DataParallel())
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = KERAS[name](tf_lamb.keras.LAMB, keras)
-    report = tf_lamb.keras.preflight(
+    report = tf_lamb_extras.preflight.preflight(
         bert(layers),
         optimizer,
         loss,

@@ -104,8 +104,8 @@ def tensorflow(make_optimizer):
     def build(shapes):
         import tensorflow as tf
 
-        from tf_lamb.model_garden.checks import step_programs
-        from tf_lamb.tpu import compiler
+        from tf_lamb_extras.preflight import step_programs_of_model_garden as step_programs
+        from tf_lamb_extras.preflight.tpu import compiler
 
         optimizer = make_optimizer()
         weights = [contestants.tf_variable(tf.zeros(s), i) for i, s in enumerate(shapes)]
@@ -165,7 +165,7 @@ def optax(make_optimizer):
 def _jitted(update, weights, state):
     import jax
 
-    from tf_lamb.tpu import compiler
+    from tf_lamb_extras.preflight.tpu import compiler
 
     update = jax.jit(update, donate_argnums=(1, 2))
 
@@ -224,7 +224,7 @@ def floor_of(optimizer, shapes):
 
 def contest(name, optimizer, shapes, chips):
     """What the compiler says for each chip, in this process; a line of JSON each."""
-    from tf_lamb.tpu import compiler, roofline
+    from tf_lamb_extras.preflight.tpu import compiler, roofline
 
     compile_for = CONTESTANTS[optimizer][name](SHAPES[shapes]())
     floor = floor_of(optimizer, SHAPES[shapes]())

@@ -24,10 +24,9 @@ LAW = {
     "core": {"tf_lamb.core"},
     "api": {"tf_lamb.api", "tf_lamb.core"},
     "tensorflow": {"tensorflow", "tf_lamb.core", "tf_lamb.tensorflow"},
-    "tpu": {"jax", "jaxlib", "tf_lamb.core", "tf_lamb.tpu"},
     "keras": {
         "keras", "jax", "tensorflow", "torch", "tf_lamb.api", "tf_lamb.core",
-        "tf_lamb.tensorflow", "tf_lamb.tpu", "tf_lamb.keras",
+        "tf_lamb.tensorflow", "tf_lamb.keras",
     },
     "tf_keras": {
         "tf_keras", "tensorflow", "tf_lamb.api", "tf_lamb.core", "tf_lamb.tensorflow",
@@ -36,7 +35,7 @@ LAW = {
     "model_garden": {
         "absl", "gin", "official", "orbit", "sklearn", "tensorflow", "tensorboard", "tf_keras",
         "tokenizers", "tqdm", "yaml", "tf_lamb.api", "tf_lamb.core", "tf_lamb.tensorflow",
-        "tf_lamb.tf_keras", "tf_lamb.tpu", "tf_lamb.model_garden",
+        "tf_lamb.tf_keras", "tf_lamb.model_garden",
     },
 }  # fmt: skip
 
@@ -69,6 +68,13 @@ OF_TF_LAMB = {
         "tf_lamb.keras.replicas",
     },
     "integers": {"tf_lamb.core.tables", "tf_lamb.tensorflow.namespace"},
+    "preflight": {
+        "tf_lamb.api.variables", "tf_lamb.core.messages", "tf_lamb.core.recipes",
+        "tf_lamb.keras.replicas", "tf_lamb.keras.sharding", "tf_lamb.model_garden.checks",
+        "tf_lamb.model_garden.errors", "tf_lamb.model_garden.experiments",
+        "tf_lamb.model_garden.running.batches", "tf_lamb.model_garden.running.console",
+        "tf_lamb.model_garden.train", "tf_lamb.tensorflow.namespace",
+    },
 }  # fmt: skip
 # file or folder of an extra -> frameworks that it may import; those in LAZILY inside functions.
 FRAMEWORKS = {
@@ -80,14 +86,22 @@ FRAMEWORKS = {
     "integers/keras.py": {"keras"},
     "integers/tensorflow.py": {"tensorflow"},
     "integers/tf_keras.py": {"tf_keras"},
+    "preflight/model.py": {"keras"},
+    "preflight/model_garden.py": {"absl"},
+    "preflight/shapes.py": {"keras"},
+    "preflight/step_programs.py": {"keras"},
+    "preflight/step_programs_of_model_garden.py": {"official", "tensorflow", "tf_keras"},
 }
 LAZILY = {
     "adversarial/step.py": {"jax", "tensorflow"},
     "decentralized": {"jax"},
     "integers/model.py": {"numpy"},
+    "preflight/shapes.py": {"jax"},
+    "preflight/step_programs.py": {"jax"},
+    "preflight/tpu": {"jax", "jaxlib"},
 }
 # room -> packages that its files import inside functions alone: the backend may be another one.
-LAZY = {"keras": {"jax", "tensorflow", "torch", "tf_lamb.tensorflow"}, "tpu": {"jax", "jaxlib"}}
+LAZY = {"keras": {"jax", "tensorflow", "torch", "tf_lamb.tensorflow"}}
 # What `pytest tests/core` never loads.
 HOSTS = {"jax", "keras", "official", "tensorflow", "tf_keras", "torch"}
 
@@ -331,7 +345,7 @@ def loaded_by(path):
 
 
 def test_the_tests_of_core_load_no_framework():
-    free = ("", "core", "api", "tpu")  # of any framework
+    free = ("", "core", "api")  # of any framework
     beyond = HOSTS | {f"tf_lamb.{room}" for room in LAW if room not in free}
     assert_none(
         {

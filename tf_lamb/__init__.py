@@ -60,7 +60,7 @@ __all__ = [
 ]  # fmt: skip
 _ROOMS = {"core", "keras", "model_garden", "tensorflow", "tf_keras"}
 # Names that one Keras has and the other has not.
-_OF_KERAS_3 = dict.fromkeys(("per_replica", "preflight"), "keras")
+_OF_KERAS_3 = dict.fromkeys(("per_replica",), "keras")
 
 
 if not TYPE_CHECKING:  # a type checker is to know a name that is not there

@@ -50,6 +50,7 @@ def public():
     names = [f"tf_lamb.{name}" for name in tf_lamb.__all__ if name not in ROOMS]
     names += [f"tf_lamb.keras.{name}" for name in tf_lamb._OF_KERAS_3]
     names += [f"{extra}.{name}" for extra in EXTRAS for name in extra_names(extra)]
+    names += ["tf_lamb_extras.preflight.model_garden"]  # a command
     names += [f"tf_lamb.recipes.{name}" for name in recipes.__all__]
     names += [
         f"tf_lamb.schedules.{name}"
@@ -72,7 +73,7 @@ WITHIN = set(
 def functions():
     """The public functions and methods, and constructors, of what a program imports."""
     for name in public():
-        if name.startswith("tf_lamb.model_garden."):  # commands
+        if ".model_garden" in name:  # commands
             continue
         value = thing(name)
         if not inspect.isclass(value):
@@ -105,7 +106,7 @@ def test_every_public_name_and_every_argument_of_a_class_is_explained():
     """In the docstring as `help` and the site show it: inherited, and spliced."""
     unexplained = []
     for name in public():
-        if name.startswith("tf_lamb.model_garden."):  # commands
+        if ".model_garden" in name:  # commands
             continue
         value = thing(name)
         text = inspect.getdoc(value) or ""
@@ -134,8 +135,9 @@ def test_every_extra_is_named(extra):
 
 def test_every_flag_of_ours_is_there():
     pattern = r'DEFINE_\w+\(\s*"(\w+)"'
-    for command in ("train", "train_stages", "preflight", "find"):
-        source = (ROOT / f"tf_lamb/model_garden/{command}.py").read_text()
+    commands = [f"tf_lamb/model_garden/{name}.py" for name in ("train", "train_stages", "find")]
+    for command in (*commands, "tf_lamb_extras/preflight/model_garden.py"):
+        source = (ROOT / command).read_text()
         flags = re.findall(pattern, source)
         page = REFERENCE["model_garden"] + source.split('"""')[1]  # which the page includes
         assert flags

@@ -15,7 +15,7 @@ if keras.backend.backend() != "jax":
 
 import jax
 
-from tf_lamb.tpu import programs
+from tf_lamb_extras.preflight.tpu import programs
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled", "undistributed")
 DEVICES = distribution.list_devices()

@@ -12,9 +12,9 @@ from unittest import mock
 from support import garden
 from support.configs import YAMLS, experiment_of, header, parsed
 
-from tf_lamb.model_garden import preflight
-from tf_lamb.model_garden.checks import step_programs
-from tf_lamb.tpu import compiler, roofline
+from tf_lamb_extras.preflight import model_garden as preflight
+from tf_lamb_extras.preflight import step_programs_of_model_garden as step_programs
+from tf_lamb_extras.preflight.tpu import compiler, roofline
 
 SMALL = roofline.topology("v3:2x2")
 FILES = {name.removesuffix("_tpu.yaml"): path for name, path in YAMLS.items() if "_tpu" in name}

@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Sequence
 
 import tf_lamb
+from tf_lamb_extras.preflight import preflight
 
 recipe = tf_lamb.recipes.scale(1024, 256, 1e-2, 0.5, examples=2048, epochs=20, rule="legw")
 lamb: tf_lamb.LAMB = tf_lamb.LAMB.from_recipe(recipe, weight_decay=0.01)
@@ -45,6 +46,6 @@ tf_lamb.StopOnDivergence(every="epoch")  # type: ignore[arg-type]
 tf_lamb.GhostBatchNormalization("128")  # type: ignore[arg-type]
 tf_lamb.schedules.Warmup("100", 1e-3)  # type: ignore[arg-type]
 tf_lamb.recipes.scale("1024", 256, 1e-2, 0.5, examples=2048, epochs=20)  # type: ignore[arg-type]
-tf_lamb.keras.preflight(None, lamb, "mse", (64, 64), topology=8)  # type: ignore[arg-type]
+preflight(None, lamb, "mse", (64, 64), topology=8)  # type: ignore[arg-type]
 number: int = lamb.trust_ratios()[0].path  # type: ignore[assignment]
 tf_lamb.LAMBB()  # type: ignore[attr-defined]

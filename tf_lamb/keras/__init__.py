@@ -32,10 +32,9 @@ from tf_lamb.keras.layers import (
     GhostBatchNormalization,
     SplitBatchNormalization,
 )
-from tf_lamb.keras.preflight.preflight import preflight as preflight
 from tf_lamb.keras.replicas import per_replica as per_replica
 
-# What both Kerases have; `per_replica` and `preflight` are of this one alone.
+# What both Kerases have; `per_replica` is of this one alone.
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup",
     "BackupAndRestore", "StopOnDivergence", "GhostBatchNormalization", "MeasureNoise", "Muon",

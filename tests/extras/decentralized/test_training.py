@@ -103,7 +103,7 @@ def test_on_a_ring_decentlam_ends_nearer_by_the_factor_of_theory():
 
 
 def lowered(workers, devices=None):
-    from tf_lamb.tpu import compiler
+    from tf_lamb_extras.preflight.tpu import compiler
 
     x, y = data()
     return compiler.compile_lowered(workers.lower(x[:16], y[:16], devices=devices))
@@ -121,7 +121,7 @@ def test_the_compiled_step_exchanges_with_neighbours_alone(topology):
     workers = Decentralized(model, "dmsgd", topology)
     check_exchanges(topology, lowered(workers).collectives, beside=1)
     pytest.importorskip("libtpu")
-    from tf_lamb.tpu import compiler, roofline
+    from tf_lamb_extras.preflight.tpu import compiler, roofline
 
     devices = compiler.devices(roofline.topology("v4:2x2x2"))
     # A TPU's exchange has what it sends and two flags beside what it receives.

@@ -44,17 +44,17 @@ def named(source: str, kinds=(TypeError, ValueError)) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def one_line(command: str, kind=UserError) -> Iterator[None]:
+def one_line(command: str, kind=UserError, package="tf_lamb.model_garden") -> Iterator[None]:
     """Ends the process with one line for an error of this kind, or of one of these."""
     try:
         yield
     except kind as error:
-        sys.exit(f"tf_lamb.model_garden.{command}: {error}")
+        sys.exit(f"{package}.{command}: {error}")
 
 
-def begin(command: str) -> None:
+def begin(command: str, package="tf_lamb.model_garden") -> None:
     """Ends the process with one line if Model Garden is not installed."""
-    with one_line(command, ModuleNotFoundError):
+    with one_line(command, ModuleNotFoundError, package):
         require()
     # Model Garden is of tf_keras; without this, TensorFlow imports Keras 3 as well.
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")

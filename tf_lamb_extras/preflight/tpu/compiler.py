@@ -17,8 +17,8 @@ import warnings
 from typing import Any
 
 from tf_lamb.core import messages
-from tf_lamb.tpu import programs
-from tf_lamb.tpu.roofline import Topology
+from tf_lamb_extras.preflight.tpu import programs
+from tf_lamb_extras.preflight.tpu.roofline import Topology
 
 _COPY = "mhlo.copy"
 _COMPUTATION = re.compile(r"^(?:ENTRY |HloModule )?([\w.\-]+)(?: \{$|, )", re.MULTILINE)

@@ -9,12 +9,12 @@ from typing import Any
 import keras
 
 from tf_lamb.api.variables import unwrapped
-from tf_lamb.keras.preflight import shapes, step_programs
-from tf_lamb.tpu import compiler, roofline
-from tf_lamb.tpu.answers import asked
-from tf_lamb.tpu.cache import Cache
-from tf_lamb.tpu.programs import reduced
-from tf_lamb.tpu.report import Report
+from tf_lamb_extras.preflight import shapes, step_programs
+from tf_lamb_extras.preflight.tpu import compiler, roofline
+from tf_lamb_extras.preflight.tpu.answers import asked
+from tf_lamb_extras.preflight.tpu.cache import Cache
+from tf_lamb_extras.preflight.tpu.programs import reduced
+from tf_lamb_extras.preflight.tpu.report import Report
 
 
 def preflight(
@@ -85,8 +85,9 @@ def preflight(
     Example:
 
     >>> import keras, tf_lamb
+    >>> from tf_lamb_extras.preflight import preflight
     >>> model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(8)])
-    >>> report = tf_lamb.keras.preflight(
+    >>> report = preflight(
     ...     model, tf_lamb.keras.LAMB(1e-3), "mse", (4096, 64), "v3:4x4", steps=1000
     ... )
     >>> report.fits

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from tf_lamb.tpu import compiler, programs
+from tf_lamb_extras.preflight.tpu import compiler, programs
 
 # What changes the compiler's mind and stands in no program.
 _FLAGS = ("LIBTPU_INIT_ARGS", "TPU_LIBRARY_PATH", "XLA_FLAGS")
@@ -132,8 +132,8 @@ def _hash(*texts):
 
 @functools.cache
 def _sources():
-    """A hash of this package's code, which builds the programs and reads what became of them."""
-    root, found = pathlib.Path(__file__).parents[1], hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    """A hash of our own code, which builds the programs and reads what became of them."""
+    root, found = pathlib.Path(__file__).parents[3], hashlib.sha256()
+    for path in sorted([*root.glob("tf_lamb/**/*.py"), *root.glob("tf_lamb_extras/**/*.py")]):
         found.update(str(path.relative_to(root)).encode() + path.read_bytes())
     return found.hexdigest()

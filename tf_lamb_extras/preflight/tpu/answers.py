@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tf_lamb.core.recipes.arithmetic import micro_batches
-from tf_lamb.tpu.compiler import Refused, TooLarge
-from tf_lamb.tpu.report import Memory, Report, Work, news
+from tf_lamb_extras.preflight.tpu.compiler import Refused, TooLarge
+from tf_lamb_extras.preflight.tpu.report import Memory, Report, Work, news
 
 
 class Largest(NamedTuple):

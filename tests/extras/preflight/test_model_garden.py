@@ -18,10 +18,10 @@ from support import clusters, on_tpu
 from support.garden import EXPERIMENT, ROOT, build, optimizer, tiny
 from support.on_tpu import SMALL
 
-from tf_lamb.model_garden import preflight as frontend
-from tf_lamb.model_garden.checks import step_programs
 from tf_lamb.model_garden.common.errors import UserError
-from tf_lamb.tpu import compiler, roofline
+from tf_lamb_extras.preflight import model_garden as frontend
+from tf_lamb_extras.preflight import step_programs_of_model_garden as step_programs
+from tf_lamb_extras.preflight.tpu import compiler, roofline
 
 
 @pytest.fixture(scope="module")
@@ -297,7 +297,7 @@ def test_it_prints_a_table_and_writes_a_report(records, tmp_path, capsys, monkey
 def test_the_command_does_as_much_and_refuses_in_one_line(records, tmp_path):
     def command(*arguments):
         return subprocess.run(
-            [sys.executable, "-m", "tf_lamb.model_garden.preflight", *arguments],
+            [sys.executable, "-m", "tf_lamb_extras.preflight.model_garden", *arguments],
             cwd=ROOT,
             capture_output=True,
             text=True,

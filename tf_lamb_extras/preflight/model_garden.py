@@ -1,6 +1,6 @@
 """Checks memory and time of an experiment with the TPU's own compiler; needs no TPU.
 
-    python -m tf_lamb.model_garden.preflight --experiment=lamb/bert_pretraining \\
+    python -m tf_lamb_extras.preflight.model_garden --experiment=lamb/bert_pretraining \\
         --config_file=bert_large_64k_32k_stage1_tpu.yaml --topology=v3:32x32
 
 The command builds model, task, optimizer and schedule as training would. It compiles one replica's
@@ -26,10 +26,13 @@ from tf_lamb.core.recipes.published import published_time
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError, begin, check_new_file, one_line
-from tf_lamb.tpu import compiler, roofline
-from tf_lamb.tpu.answers import asked
-from tf_lamb.tpu.cache import Cache
-from tf_lamb.tpu.report import Report
+from tf_lamb_extras.preflight.tpu import compiler, roofline
+from tf_lamb_extras.preflight.tpu.answers import asked
+from tf_lamb_extras.preflight.tpu.cache import Cache
+from tf_lamb_extras.preflight.tpu.report import Report
+
+_PACKAGE = "tf_lamb_extras.preflight"
+_in_one_line = functools.partial(one_line, "model_garden", package=_PACKAGE)
 
 
 def define_flags() -> None:
@@ -59,7 +62,7 @@ def ask(
         topology: where it would run.
         name: what to call it.
         largest_batch: whether to look for the largest batch of a replica that fits.
-        cache_dir: see `tf_lamb.tpu.cache.folder`.
+        cache_dir: see `tf_lamb_extras.preflight.tpu.cache.folder`.
         say: called with what takes long, as `print` is: before it with `end=""`, and with what came
             of it.
         print_fn: called with the report's rows as soon as they are known.
@@ -101,7 +104,7 @@ class _Compiled:
     """An experiment's programs, compiled, with a line each on how that ended."""
 
     def __init__(self, params, device, kept, say):
-        from tf_lamb.model_garden.checks import step_programs
+        from tf_lamb_extras.preflight import step_programs_of_model_garden as step_programs
 
         self._device, self._kept, self._say = device, kept, say
         self._built = self._took("building the model", lambda: step_programs.Steps(params))
@@ -148,11 +151,11 @@ def run(progress_stream=None) -> bool:
         progress_stream: the file that progress is printed to; None for stderr.
     """
     args = flags.FLAGS
-    with one_line("preflight", (ValueError, ModuleNotFoundError)):
+    with _in_one_line((ValueError, ModuleNotFoundError)):
         compiler.require()
         topology = roofline.topology(args.topology)
         check_new_file("report", args.report)
-    with one_line("preflight"):
+    with _in_one_line():
         params = train.read(args)
         say = functools.partial(print, file=progress_stream or sys.stderr, flush=True)
         report = ask(
@@ -174,7 +177,7 @@ def _run(_):
 
 def main() -> None:
     """Defines the flags and runs."""
-    begin("preflight")
+    begin("model_garden", _PACKAGE)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # the report is what there is to read
     define_flags()
     flags.mark_flags_as_required(["experiment", "topology"])

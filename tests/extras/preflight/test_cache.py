@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from tf_lamb.tpu import cache, compiler
-from tf_lamb.tpu.programs import Exchange
+from tf_lamb_extras.preflight.tpu import cache, compiler
+from tf_lamb_extras.preflight.tpu.programs import Exchange
+
+pytestmark = pytest.mark.once
 
 PROGRAM = compiler.Program(1, 2, 3, 4, 5.5, 6.25, (Exchange("all-reduce", None, False, 2, 8),))
 

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_lamb.core.recipes.published import published_time
-from tf_lamb.tpu import answers, compiler, roofline
-from tf_lamb.tpu import report as preflight
-from tf_lamb.tpu.answers import largest
+from tf_lamb_extras.preflight.tpu import answers, compiler, roofline
+from tf_lamb_extras.preflight.tpu import report as preflight
+from tf_lamb_extras.preflight.tpu.answers import largest
+
+pytestmark = pytest.mark.once
 
 GIB = 2**30
 SMALL = roofline.topology("v3:2x2")

@@ -6,7 +6,9 @@ import pytest
 
 pytest.importorskip("libtpu")
 
-from tf_lamb.tpu import compiler, roofline
+from tf_lamb_extras.preflight.tpu import compiler, roofline
+
+pytestmark = pytest.mark.once
 
 GIB = 2**30
 

@@ -1,6 +1,10 @@
 """What is read of a compiled program's text."""
 
-from tf_lamb.tpu import programs
+import pytest
+
+from tf_lamb_extras.preflight.tpu import programs
+
+pytestmark = pytest.mark.once
 
 TEXT = """HloModule m
 

@@ -1,4 +1,4 @@
-"""`tf_lamb.keras.preflight`: what libtpu says of a Keras model's step, by hand and by XLA.
+"""`tf_lamb_extras.preflight`: what libtpu says of a Keras model's step, by hand and by XLA.
 
 No TPU is needed. The truth is on CPU: the same road, compiled for eight CPU devices, is the program
 that Keras itself ran there.
@@ -20,8 +20,8 @@ pytest.importorskip("libtpu")
 
 import jax
 
-from tf_lamb.keras.preflight import shapes, step_programs
-from tf_lamb.tpu import compiler, programs, roofline
+from tf_lamb_extras.preflight import preflight, shapes, step_programs
+from tf_lamb_extras.preflight.tpu import compiler, programs, roofline
 
 pytestmark = pytest.mark.usefixtures("undistributed")
 layers = keras.layers
@@ -88,7 +88,7 @@ def ask(model, *, optimizer=None, loss="mse", shapes=(64, 60), topology="v3:2x2"
     options = {"largest_batch": False, "cache_dir": None} | options
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "compile_lowered", once)
-        return tf_lamb.keras.preflight(model, optimizer, loss, shapes, topology, **options)
+        return preflight(model, optimizer, loss, shapes, topology, **options)
 
 
 @pytest.mark.parametrize(("topology", "replicas"), [("v3:2x2", 8), ("v3:32x32", 2048)])

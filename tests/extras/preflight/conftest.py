@@ -1,0 +1,1 @@
+from support.fixtures import eager, pictures, records, undistributed  # noqa: F401
