@@ -40,7 +40,7 @@ def source(tmp_path_factory):
     """A copy: setuptools writes into the folder that it builds from."""
     source = tmp_path_factory.mktemp("source")
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in ("tf_lamb", "model_garden_configs"):
+    for name in ("tf_lamb", "tf_lamb_extras", "model_garden_configs"):
         shutil.copytree(ROOT / name, source / name, ignore=ignored)
     for name in SOURCES:
         shutil.copy(ROOT / name, source)
@@ -52,7 +52,8 @@ def assert_finds_configs(wheel, folder):
         file.extractall(folder)
         names = file.namelist()
     assert "tf_lamb/py.typed" in names and "tf_lamb/core/rules/lamb.py" in names
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"tf_lamb"}
+    assert {"tf_lamb_extras/py.typed", "tf_lamb_extras/preflight/tpu/compiler.py"} < set(names)
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"tf_lamb", "tf_lamb_extras"}
     done = subprocess.run(
         [sys.executable, "-c", FOUND], cwd=folder, check=True, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(folder)},

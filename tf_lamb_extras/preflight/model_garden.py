@@ -11,6 +11,9 @@ error. The largest batch that fits follows after at most three more compilations
 and the compiler's answers in the folder `--cache_dir`, about 1 kB each: it does not compile the
 same step again.
 
+The least seconds of a step at two batches are what `tf_lamb.model_garden.find` takes as
+`--step_seconds` where there is no TPU to time.
+
 The exit status is 0 if the step fits, and 1 if it does not or the run is impossible.
 """
 
