@@ -57,9 +57,9 @@ OF_TF_LAMB = {
     "": set(),
     "adversarial": {
         "tf_lamb.api.layers.batch_norm", "tf_lamb.api.variables", "tf_lamb.core.checks",
-        "tf_lamb.core.messages", "tf_lamb.keras.layers", "tf_lamb.model_garden.errors",
+        "tf_lamb.core.messages", "tf_lamb.keras.layers", "tf_lamb.model_garden.common.errors",
         "tf_lamb.model_garden.experiments.named", "tf_lamb.model_garden.registered",
-        "tf_lamb.model_garden.running.batches", "tf_lamb.model_garden.tasks.images",
+        "tf_lamb.model_garden.common.batches", "tf_lamb.model_garden.tasks.images",
         "tf_lamb.tensorflow.namespace", "tf_lamb.tf_keras",
     },
     "decentralized": {
@@ -69,10 +69,10 @@ OF_TF_LAMB = {
     },
     "integers": {"tf_lamb.core.tables", "tf_lamb.tensorflow.namespace"},
     "preflight": {
-        "tf_lamb.api.variables", "tf_lamb.core.messages", "tf_lamb.core.recipes",
+        "tf_lamb.api.variables", "tf_lamb.core.messages", "tf_lamb.core.recipes.published",
         "tf_lamb.keras.replicas", "tf_lamb.keras.sharding", "tf_lamb.model_garden.checks",
-        "tf_lamb.model_garden.errors", "tf_lamb.model_garden.experiments",
-        "tf_lamb.model_garden.running.batches", "tf_lamb.model_garden.running.console",
+        "tf_lamb.model_garden.common.errors", "tf_lamb.model_garden.experiments",
+        "tf_lamb.model_garden.common.batches", "tf_lamb.model_garden.common.console",
         "tf_lamb.model_garden.train", "tf_lamb.tensorflow.namespace",
     },
 }  # fmt: skip
@@ -102,6 +102,8 @@ LAZILY = {
 }
 # room -> packages that its files import inside functions alone: the backend may be another one.
 LAZY = {"keras": {"jax", "tensorflow", "torch", "tf_lamb.tensorflow"}}
+# Whose attributes the room of the Model Garden replaces, in one file.
+REPLACED = {"gin", "official", "orbit", "tensorflow", "tf_keras"}
 # What `pytest tests/core` never loads.
 HOSTS = {"jax", "keras", "official", "tensorflow", "tf_keras", "torch"}
 
@@ -265,6 +267,33 @@ def test_the_model_garden_runs_one_way():
     assert_none(f"{here} imports {there}" for here, there in garden if place(here) < place(there))
     folders = {path.name for path in ROOT.joinpath("model_garden").iterdir() if path.is_dir()}
     assert folders - {"__pycache__"} == set(RUN[:-1])
+
+
+def test_one_file_alone_replaces_what_is_of_the_model_garden():
+    """An assignment to an attribute or an entry of what a file imports from another package."""
+
+    def targets(path):
+        theirs = {
+            alias.asname or alias.name.split(".")[0]
+            for node in ast.walk(tree(path))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+            if is_of(getattr(node, "module", None) or alias.name, REPLACED)
+        }
+        for node in ast.walk(tree(path)):
+            for target in getattr(node, "targets", ()):
+                root = target
+                while isinstance(root, ast.Attribute | ast.Subscript):
+                    root = root.value
+                if root is not target and isinstance(root, ast.Name) and root.id in theirs:
+                    yield target
+
+    found = {
+        path: [ast.unparse(target) for target in targets(path)]
+        for path in ROOT.joinpath("model_garden").rglob("*.py")
+    }
+    assert len(found.pop(ROOT / "model_garden" / "common" / "seams.py")) > 5
+    assert_none(f"{path} assigns to {target}" for path in found for target in found[path])
 
 
 # -- what an import does ---------------------------------------------------------------------------

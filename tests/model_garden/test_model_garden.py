@@ -18,6 +18,7 @@ import tf_keras
 from official.core import exp_factory, task_factory, train_utils
 from official.modeling import hyperparams, optimization, performance
 from official.modeling.optimization import optimizer_factory
+from official.nlp.serving import export_savedmodel, serving_modules
 from support import commands
 from support.batch_flags import Flags
 from support.clusters import mirrored
@@ -41,6 +42,7 @@ import tf_lamb.tf_keras
 from tf_lamb import model_garden
 from tf_lamb.api.variables import step_of
 from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden.common import seams
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import optimizers, parsing
 from tf_lamb.model_garden.folders import checkpoints
@@ -118,7 +120,7 @@ def test_stock_experiments_stay_as_they_are():
 
 
 def test_replace_stock_gives_stock_experiments_our_lamb(monkeypatch):
-    for table in optimizers._tables():
+    for table in seams.OPTIMIZERS:
         for key in optimizers.STOCK:
             monkeypatch.setitem(table, key, table[key])
     params = exp_factory.get_exp_config("bert/pretraining")
@@ -449,3 +451,8 @@ def test_the_stock_main_serves_too(records, tmp_path):
     ]
     assert updates == 2
     assert list((tmp_path / "model" / "trust_ratios").iterdir())  # and our runner
+
+
+def test_what_was_trained_can_be_exported(records):
+    task = task_factory.get_task(build(tiny(records)).task)
+    assert export_savedmodel.lookup_export_module(task) is serving_modules.MaskedLM

@@ -19,6 +19,7 @@ import tf_lamb.tf_keras
 from tf_lamb import model_garden
 from tf_lamb.model_garden.checks import experiment as experiment_checks
 from tf_lamb.model_garden.checks.experiment import check_optimizer
+from tf_lamb.model_garden.common import seams
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import optimizers, recipes
 
@@ -36,7 +37,7 @@ CONSTANT = {"type": "constant", "constant": {"learning_rate": 0.1}}
 
 @pytest.fixture
 def replaced(monkeypatch):
-    for table in optimizers._tables():
+    for table in seams.OPTIMIZERS:
         for key in optimizers.STOCK:
             monkeypatch.setitem(table, key, table[key])
     model_garden.register(replace_stock=True)
@@ -50,7 +51,7 @@ def built(key, settings=None, **kwargs):
 
 
 def is_as_model_gardens(key, cls):
-    for table in optimizers._tables():
+    for table in seams.OPTIMIZERS:
         entry = table[key]
         expected = entry().get_config()
         expected["learning_rate"] = pytest.approx(0.1)

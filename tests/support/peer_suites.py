@@ -83,6 +83,7 @@ def _change_model_garden():
     from official.modeling.optimization import lamb
 
     from tf_lamb import model_garden
+    from tf_lamb.model_garden.common import seams
     from tf_lamb.model_garden.experiments import optimizers
     from tf_lamb.tf_keras import LAMB, SGDP
 
@@ -91,7 +92,7 @@ def _change_model_garden():
         hosts = tf_keras.optimizers
         for module in (hosts, hosts.legacy, hosts.experimental):
             setattr(module, name, ours)
-        for table in optimizers._tables():
+        for table in seams.OPTIMIZERS:
             table[name.lower()] = table[f"{name.lower()}_experimental"] = ours
 
     def make(cls, defaults, learning_rate=0.01, lr=None, decay=0.0, amsgrad=False, **arguments):

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from official.modeling.hyperparams import base_config, oneof
+from official.modeling.hyperparams import base_config
 from official.modeling.optimization import optimizer_factory
 from official.modeling.optimization.configs import optimization_config, optimizer_config
 
 import tf_lamb.tf_keras
 from tf_lamb.api.optimizers.observation import starts_to_observe
 from tf_lamb.core import checks
+from tf_lamb.model_garden.common import seams
 from tf_lamb.model_garden.experiments import averages
 from tf_lamb.model_garden.experiments.autowarmup import KEY
 from tf_lamb.tf_keras import schedules
@@ -45,34 +46,6 @@ def settings_of(cls, *without: str, base=base_config.Config, **more) -> type[bas
     }
     fields = [(name, Any, default) for name, default in {**arguments, **more}.items()]
     return dataclasses.make_dataclass(f"{cls.__name__}Config", fields, bases=(base,))
-
-
-def add_choices(choice: type[oneof.OneOfConfig], kinds: dict[str, type]) -> None:
-    """Has a choice know our keys, in every experiment.
-
-    A subclass would serve those experiments alone that are made with it.
-
-    Args:
-        choice: Model Garden's class; what derives from it knows our keys, too.
-        kinds: key -> the class of its settings.
-    """
-    # seam: tf-models-official 2.20.0. A config reads the type of a field from the annotations, and
-    # takes overrides of what is in its dict. Some experiments copy one that is older than ours.
-    choice.__annotations__.update(kinds)
-
-    def complete(self):
-        for key, kind in kinds.items():
-            self.__dict__.setdefault(key, kind())
-
-    def __post_init__(self, *args):
-        complete(self)
-        oneof.OneOfConfig.__post_init__(self, *args)
-
-    def __setstate__(self, state):
-        self.__dict__.update(state)
-        complete(self)
-
-    choice.__post_init__, choice.__setstate__ = __post_init__, __setstate__
 
 
 CLIPPINGS = ("clipnorm", "global_clipnorm", "clipvalue")
@@ -258,23 +231,13 @@ def build(
     return tf_lamb.tf_keras.MeasureNoise(optimizer, **measure_noise) if is_measured else optimizer
 
 
-def _tables():
-    # seam: tf-models-official 2.20.0. A task never says which table it wants and gets the first,
-    # although its optimizers may be new-style; averaging (`ema:`) exists for the first alone.
-    return optimizer_factory.LEGACY_OPTIMIZERS_CLS, optimizer_factory.NEW_OPTIMIZERS_CLS
-
-
 def register_optimizers() -> None:
     """Registers each of our optimizers under its own key, in every experiment; and `ema:`."""
-    # seam: tf-models-official 2.20.0, whose factory finds the class of averages in this module.
-    optimizer_factory.ema_optimizer = averages
-    add_choices(optimization_config.OptimizerConfig, SETTINGS)
-    for table in _tables():
-        for key, cls in OPTIMIZERS.items():
-            table[key] = entry(cls, functools.partial(build, cls))
+    seams.use_averages(averages)
+    made_by = {key: entry(cls, functools.partial(build, cls)) for key, cls in OPTIMIZERS.items()}
+    seams.add_optimizers(made_by, SETTINGS)
 
 
 def replace_stock_optimizers() -> None:
     """Puts ours in the place of Model Garden's own keys."""
-    for table in _tables():
-        table.update(STOCK)
+    seams.add_optimizers(STOCK)

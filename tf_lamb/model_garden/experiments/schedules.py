@@ -14,10 +14,8 @@ and `tf_lamb_auto_warmup.decide_every`, the steps from one decision to the next,
 an epoch; `patience` counts decisions. It is rounded up to whole loops (`trainer.steps_per_loop`).
 """
 
-from official.modeling.optimization import optimizer_factory
-from official.modeling.optimization.configs import optimization_config
-
 from tf_lamb.core import autowarmup
+from tf_lamb.model_garden.common import seams
 from tf_lamb.model_garden.experiments import optimizers
 from tf_lamb.model_garden.experiments.autowarmup import KEY, Schedule
 from tf_lamb.tf_keras import schedules
@@ -41,7 +39,7 @@ _LEARNING_RATES = {
 }
 
 
-_KINDS = {
+_RATES = {
     **{key: optimizers.settings_of(cls) for key, cls in _LEARNING_RATES.items()},
     KEY: optimizers.settings_of(autowarmup.Settings, decide_every=None),
 }
@@ -50,7 +48,5 @@ _WARMUPS = {"tf_lamb": optimizers.settings_of(schedules.Warmup, "after", begin_s
 
 def register_schedules() -> None:
     """Registers each of our schedules under its own key, in every experiment."""
-    optimizers.add_choices(optimization_config.LrConfig, _KINDS)
-    optimizers.add_choices(optimization_config.WarmupConfig, _WARMUPS)
-    optimizer_factory.LR_CLS.update({**_LEARNING_RATES, KEY: Schedule})
-    optimizer_factory.WARMUP_CLS["tf_lamb"] = warmup
+    made_by = {**_LEARNING_RATES, KEY: Schedule}
+    seams.add_schedules(_RATES, _WARMUPS, made_by, {"tf_lamb": warmup})

@@ -4,15 +4,14 @@ import os
 import pprint
 import tempfile
 
-import orbit
 import tf_keras
 from absl import logging
-from official.common import distribute_utils
-from official.core import train_lib, train_utils
+from official.core import train_lib
 
 from tf_lamb.api.callbacks.noise import shared_statistics
 from tf_lamb.api.noise import AdaScale, MeasureNoise
 from tf_lamb.api.variables import step_of, unwrapped
+from tf_lamb.model_garden.common import seams
 from tf_lamb.model_garden.common.console import ProgressBar
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import autowarmup
@@ -161,15 +160,8 @@ def install(params=None, shown_on=None, evaluated=None, strategy=None, before=No
         strategy: of several workers, who have met; None for one that Model Garden's main makes.
         before: the params.yaml that the run in this folder had so far; None without one.
     """
-    if shown_on:
-        # seam: orbit of tf-models-official 2.20.0, which logs each line and prints it, too.
-        orbit.controller._log = logging.info
     Runner.console, Runner.evaluated, Runner.before = shown_on, evaluated, before
-    train_lib.OrbitExperimentRunner = Runner
-    # seam: tf-models-official 2.20.0, whose main reads the files itself, and takes no experiment.
-    train_utils.serialize_config = model_dirs.write_params
+    seams.use_runner(Runner, model_dirs.write_params)
     if params is not None:
         logging.info("Final experiment parameters:\n%s", pprint.pformat(params.as_dict()))
-        train_utils.parse_configuration = lambda flags: params
-    if strategy is not None:
-        distribute_utils.get_distribution_strategy = lambda **_: strategy
+        seams.hand_over(params, strategy, is_shown=shown_on is not None)

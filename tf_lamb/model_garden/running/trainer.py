@@ -9,14 +9,13 @@ A step whose gradients are not finite is skipped, in float16, too. `global_step`
 optimizer's `iterations`, which the learning rate follows, does not.
 """
 
-import gin
 import tensorflow as tf
 from absl import logging
 from official.core import base_trainer, train_lib
 
 from tf_lamb.model_garden.checks import records
 from tf_lamb.model_garden.checks.data import no_batch
-from tf_lamb.model_garden.common import batches
+from tf_lamb.model_garden.common import batches, seams
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import autowarmup
 from tf_lamb.model_garden.folders import model_dirs
@@ -147,6 +146,4 @@ def register_trainer() -> None:
     """
     if not issubclass(train_lib.OrbitExperimentRunner, runner.Runner):
         runner.install()
-    # seam: tf-models-official 2.20.0. An experiment has no other way to choose its trainer.
-    with gin.unlock_config():
-        gin.bind_parameter("create_trainer.trainer_cls", Trainer)
+    seams.use_trainer(Trainer)

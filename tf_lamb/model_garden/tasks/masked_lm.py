@@ -10,6 +10,7 @@ from official.core import base_task, task_factory
 from official.nlp.data import data_loader_factory, pretrain_dataloader
 from official.nlp.tasks import masked_lm
 
+from tf_lamb.model_garden.common import seams
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
@@ -155,3 +156,6 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
             process_metrics=self.process_metrics,
         )
         return base_task.Task.train_step(task, inputs, model, optimizer, metrics)
+
+
+seams.add_export(MaskedLMTask)

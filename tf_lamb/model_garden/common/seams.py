@@ -1,0 +1,112 @@
+"""Every place where something of Model Garden's or of Orbit's is replaced; nothing else does so.
+
+All of it is of tf-models-official 2.20.0 and the Orbit that comes with it. In the order of a
+process:
+
+1.  `tf_lamb.model_garden.register` adds our names: `add_optimizers`, `add_schedules`, `add_export`;
+    each of them by `add_choices` where a YAML chooses.
+2.  It has Model Garden train with ours: `use_averages`, `use_trainer`, `use_runner`.
+3.  `tf_lamb.model_garden.train` hands its run to Model Garden's main: `hand_over`.
+"""
+
+from types import ModuleType
+
+import gin
+import orbit
+from absl import logging
+from official.common import distribute_utils
+from official.core import train_lib, train_utils
+from official.modeling.hyperparams import oneof
+from official.modeling.optimization import optimizer_factory
+from official.modeling.optimization.configs import optimization_config
+from official.nlp.serving import export_savedmodel
+
+# A task never says which table it wants and gets the first, although its optimizers may be
+# new-style; averaging (`ema:`) exists for the first alone.
+OPTIMIZERS = optimizer_factory.LEGACY_OPTIMIZERS_CLS, optimizer_factory.NEW_OPTIMIZERS_CLS
+
+
+def add_choices(choice: type[oneof.OneOfConfig], kinds: dict[str, type]) -> None:
+    """Adds our keys to a choice, in every experiment; a subclass would serve its own alone.
+
+    A config reads the type of a field from the annotations, and takes overrides of what is in its
+    dict. Some experiments copy one that is older than ours.
+
+    Args:
+        choice: Model Garden's class; what derives from it knows our keys, too.
+        kinds: key -> the class of its settings.
+    """
+    choice.__annotations__.update(kinds)
+
+    def complete(self):
+        for key, kind in kinds.items():
+            self.__dict__.setdefault(key, kind())
+
+    def __post_init__(self, *args):
+        complete(self)
+        oneof.OneOfConfig.__post_init__(self, *args)
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        complete(self)
+
+    choice.__post_init__, choice.__setstate__ = __post_init__, __setstate__
+
+
+def add_optimizers(made_by: dict, settings: dict[str, type] | None = None) -> None:
+    """Adds optimizers, or puts them in the place of Model Garden's of the same key.
+
+    Args:
+        made_by: key -> what makes one.
+        settings: key -> the class of its settings, of new keys.
+    """
+    if settings:
+        add_choices(optimization_config.OptimizerConfig, settings)
+    for table in OPTIMIZERS:
+        table.update(made_by)
+
+
+def add_schedules(rates: dict, warmups: dict, made_by: dict, warmed_by: dict) -> None:
+    """Adds learning rates and warmups: the classes of their settings, and what makes them."""
+    add_choices(optimization_config.LrConfig, rates)
+    add_choices(optimization_config.WarmupConfig, warmups)
+    optimizer_factory.LR_CLS.update(made_by)
+    optimizer_factory.WARMUP_CLS.update(warmed_by)
+
+
+def add_export(task: type) -> None:
+    """Exports a task as the one that it derives from: the table asks for the class itself."""
+    known = export_savedmodel.SERVING_MODULES
+    known[task] = next(known[base] for base in task.__mro__ if base in known)
+
+
+def use_averages(module: ModuleType) -> None:
+    """Has Model Garden's factory find the class of averages in this module."""
+    optimizer_factory.ema_optimizer = module
+
+
+def use_trainer(trainer: type) -> None:
+    """Has every experiment train with this class; it has no other way to choose one."""
+    with gin.unlock_config():
+        gin.bind_parameter("create_trainer.trainer_cls", trainer)
+
+
+def use_runner(runner: type, write_params) -> None:
+    """Has Model Garden's `run_experiment` run this class, and `write_params` write params.yaml."""
+    train_lib.OrbitExperimentRunner = runner
+    train_utils.serialize_config = write_params
+
+
+def hand_over(params, strategy=None, is_shown: bool = False) -> None:
+    """Has Model Garden's main run this experiment, though it reads the flags itself.
+
+    Args:
+        params: the experiment.
+        strategy: of several workers, who have met; None for one that the main makes.
+        is_shown: whether progress is shown: Orbit logs each line then, and prints none.
+    """
+    train_utils.parse_configuration = lambda flags: params
+    if strategy is not None:
+        distribute_utils.get_distribution_strategy = lambda **_: strategy
+    if is_shown:
+        orbit.controller._log = logging.info
