@@ -70,7 +70,7 @@ def test_help_lists_the_flags_and_the_experiments_at_once():
         ("train_stages --mode=eval --model_dir=x --stage=lamb/bert_pretraining",
          "train_stages: --mode=eval: stages are trained"),
         ("train --experiment=bert/pretraining --mode=train", "--model_dir must have a value"),
-        ("find --experiment=bert/pretraining", "nothing tells the steps at another batch. Pass"),
+        ("find --experiment=bert/pretraining", "one flag tells the steps at another batch: --runs="),
     ],
     ids=["file", "stage", "mode", "required", "find"],
 )  # fmt: skip
@@ -242,10 +242,10 @@ def test_data_that_is_not_there_yet_is_refused_with_the_command_that_writes_it(r
 
 
 def test_so_does_sample_pictures(tmp_path):
-    facts = {"num_classes": 2, "size": 64}
+    facts = {"size": 64}
     (tmp_path / "data.json").write_text(str(facts).replace("'", '"'))
     params = trains(sample_pictures.trained_by(tmp_path, facts), tmp_path)
-    assert params.task.model.num_classes == 2 and params.task.model.input_size == [64, 64, 3]
+    assert params.task.model.input_size == [64, 64, 3]
 
 
 def test_another_batch_in_a_folder_is_another_experiment(records, tmp_path):

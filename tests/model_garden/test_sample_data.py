@@ -15,7 +15,6 @@ tf = pytest.importorskip("tensorflow")
 from pydoc_data import topics  # noqa: E402
 
 from tf_lamb.model_garden import sample_data  # noqa: E402
-from tf_lamb.model_garden import sample_data as sample_text  # noqa: E402
 
 SMALL = {"vocab_size": 300, "seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 2}
 FEATURES = {
@@ -66,7 +65,7 @@ def hashes(folder):
 
 
 def test_folder_holds_the_files_and_nothing_else(written):
-    assert sorted(p.name for p in written[0].iterdir()) == sorted(sample_text.FILES)
+    assert sorted(p.name for p in written[0].iterdir()) == sorted(sample_data.FILES)
 
 
 def test_records_have_the_features_that_model_garden_reads(written):
@@ -85,7 +84,7 @@ def test_vocabulary_has_the_tokens_once_and_special_tokens_first(written):
     folder, facts = written
     vocab = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
     assert len(vocab) == len(set(vocab)) == facts["vocab_size"] == 300
-    assert tuple(vocab[:5]) == sample_text.SPECIAL_TOKENS
+    assert tuple(vocab[:5]) == sample_data.SPECIAL_TOKENS
 
 
 def test_facts_are_those_of_the_files(written, text_file):
@@ -128,7 +127,6 @@ def test_second_call_reuses(written, text_file, capsys):
             {"seq_length": 64, "dupe_factor": 3},
             "seq_length was 32 and is now 64, dupe_factor was 2",
         ),
-        ({"do_lower_case": False}, "do_lower_case was True and is now False"),
         ({"input": None}, "text_sha256 was"),
     ],
 )
@@ -172,16 +170,8 @@ def test_another_process_writes_the_same_bytes(written, text_file, tmp_path):
     assert hashes(tmp_path) == hashes(folder)
 
 
-def test_given_vocabulary_is_used_as_it_is(written, text_file, tmp_path):
-    given = tmp_path / "given.txt"
-    given.write_bytes((written[0] / "vocab.txt").read_bytes())
-    facts = sample_data.write(tmp_path / "out", input=[text_file], vocab_file=given, **SMALL)
-    assert hashes(tmp_path / "out")["train.tfrecord"] == hashes(written[0])["train.tfrecord"]
-    assert (facts["vocab_size"], facts["vocab_size_asked"]) == (300, None)
-
-
 def test_default_text_is_pythons_manual():
-    (documents,) = sample_text.read_sources(None).values()
+    (documents,) = sample_data.read_sources(None).values()
     assert len(documents) == len(topics.topics)
     assert all(sentence.strip() and "\n" not in sentence for d in documents for sentence in d)
 
@@ -191,7 +181,7 @@ def test_default_text_is_pythons_manual():
     [(2, 0.1, [0]), (20, 0.1, [0, 10]), (3, 0.99, [0, 1]), (10, 0.5, [0, 2, 4, 6, 8])],
 )
 def test_split_spreads_validation_evenly_and_leaves_something_to_train(count, fraction, held):
-    parts = sample_text.train_validation_split({"a": [[str(i)] for i in range(count)]}, fraction)
+    parts = sample_data.train_validation_split({"a": [[str(i)] for i in range(count)]}, fraction)
     assert [int(d[0]) for d in parts["validation"]] == held
     assert sorted(parts["train"] + parts["validation"]) == sorted([str(i)] for i in range(count))
 
@@ -207,13 +197,6 @@ def test_split_spreads_validation_evenly_and_leaves_something_to_train(count, fr
         ({"input": "latin1.txt"}, ValueError, "'latin1.txt' is not UTF-8"),
         ({"input": "one.txt"}, ValueError, "1 document.*put blank lines between"),
         ({"input": "invisible.txt"}, ValueError, "validation part.*no token"),
-        ({"vocab_file": "absent.txt"}, FileNotFoundError, "vocab_file 'absent.txt' is not a file"),
-        (
-            {"vocab_file": "one.txt"},
-            ValueError,
-            r"has no \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\]",
-        ),
-        ({"vocab_file": "no_mask.txt"}, ValueError, r"has no \[MASK\];"),
         ({"vocab_size": 5}, ValueError, "vocab_size must be a whole number >= 100, not 5"),
         ({"seq_length": 7}, ValueError, "seq_length must be a whole number >= 8, not 7"),
         ({"max_predictions_per_seq": 0}, ValueError, "max_predictions_per_seq must be a whole"),
@@ -231,7 +214,6 @@ def test_bad_input_is_one_clear_error_and_writes_nothing(
     (tmp_path / "latin1.txt").write_bytes("Ein Satz über Umlaute.\n".encode("latin-1"))
     (tmp_path / "one.txt").write_text("First sentence.\nSecond sentence.\n")
     (tmp_path / "invisible.txt").write_text("\u200b\n\nA sentence with tokens.\n", encoding="utf-8")
-    (tmp_path / "no_mask.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error, match=says):
         sample_data.write("out", **{"input": [text_file], **SMALL, **change})

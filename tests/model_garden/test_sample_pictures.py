@@ -1,7 +1,6 @@
 """sample_pictures: what it writes, that it writes it once, what it refuses, a few steps on it."""
 
 import collections
-import gzip
 import hashlib
 import json
 import os
@@ -17,7 +16,6 @@ datasets = pytest.importorskip("sklearn.datasets")
 tf = pytest.importorskip("tensorflow")
 
 from tf_lamb.model_garden import sample_pictures  # noqa: E402
-from tf_lamb.model_garden import sample_pictures as picture_sources  # noqa: E402
 
 ROOT = pathlib.Path(__file__).parents[2]
 FEATURES = {
@@ -59,11 +57,8 @@ def nearest(pictures, originals):
 def test_without_scikit_learn_it_says_the_pip_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     line = r'needs scikit-learn, which this .* lacks: pip install "\.\[model-garden\]"'
-    for source in ("digits", "photographs"):
-        with pytest.raises(ModuleNotFoundError, match=line):
-            sample_pictures.write(tmp_path / "out", source=source)
-    with pytest.raises(FileNotFoundError, match="Fashion-MNIST is not in"):  # which needs none
-        sample_pictures.write(tmp_path / "out", source="fashion_mnist", fashion_mnist_dir="none")
+    with pytest.raises(ModuleNotFoundError, match=line):
+        sample_pictures.write(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -80,29 +75,6 @@ def run(module, *args, **env):
         cwd=ROOT,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **env},
     )
-
-
-def idx(array):
-    shape = b"".join(n.to_bytes(4, "big") for n in array.shape)
-    return gzip.compress(bytes([0, 0, 8, array.ndim]) + shape + array.astype("uint8").tobytes())
-
-
-@pytest.fixture
-def fashion(tmp_path):
-    """A folder in the form of Debian's, with pictures of noise: 20 and 10."""
-    folder, random = tmp_path / "fashion", np.random.default_rng(1)
-    folder.mkdir()
-    parts = {}
-    for name, count in (("train", 20), ("t10k", 10)):
-        pictures, labels = random.integers(0, 256, (count, 28, 28)), np.arange(count) % 10
-        (folder / f"{name}-images-idx3-ubyte.gz").write_bytes(idx(pictures))
-        (folder / f"{name}-labels-idx1-ubyte.gz").write_bytes(idx(labels))
-        parts[name] = pictures, labels
-    return folder, parts
-
-
-def test_folder_holds_the_files_and_nothing_else(digits):
-    assert sorted(p.name for p in digits[0].iterdir()) == sorted(picture_sources.FILES)
 
 
 def test_digits_are_all_there_each_in_one_part(tmp_path):
@@ -134,82 +106,11 @@ def test_facts_are_those_of_the_files(digits):
     folder, facts = digits
     assert json.loads((folder / "data.json").read_text()) == facts
     assert facts["classes"] == [str(i) for i in range(facts["num_classes"])]
-    assert (facts["source"], facts["size"], facts["num_classes"]) == ("digits", 32, 10)
+    assert (facts["size"], facts["num_classes"]) == (32, 10)
     labels = read(folder, "validation")[1].tolist()
     (label, count), *_ = collections.Counter(labels).most_common()
     assert facts["validation_commonest_class"] == str(label)
     assert facts["validation_commonest_class_share"] == pytest.approx(count / len(labels))
-
-
-def test_patches_of_photographs_do_not_overlap(tmp_path):
-    facts = sample_pictures.write(tmp_path, source="photographs", size=64)
-    cells = [
-        image[y : y + 64, x : x + 64]
-        for image in datasets.load_sample_images().images
-        for y in range(0, 427 - 63, 64)
-        for x in range(0, 640 - 63, 64)
-    ]
-    parts = [read(tmp_path, part) for part in ("train", "validation")]
-    assert [len(labels) for _, labels in parts] == [96, 24]
-    which, error = nearest(np.concatenate([p for p, _ in parts]), np.stack(cells))
-    assert error < 5
-    assert sorted(which) == list(range(120))  # each is one cell of the grid, and each once
-    np.testing.assert_array_equal(np.concatenate([labels for _, labels in parts]), which // 60)
-    assert facts["classes"] == ["china", "flower"]
-    assert facts["validation_commonest_class_share"] == 0.5
-
-
-def test_fashion_mnist_keeps_its_own_test_set(fashion, tmp_path):
-    folder, parts = fashion
-    facts = sample_pictures.write(
-        tmp_path / "out", source="fashion_mnist", size=28, fashion_mnist_dir=str(folder)
-    )
-    for name, part in (("train", "train"), ("t10k", "validation")):
-        pictures, labels = read(tmp_path / "out", part)
-        np.testing.assert_array_equal(labels, parts[name][1])
-        error = pictures - np.repeat(parts[name][0][..., None], 3, axis=-1)
-        assert np.abs(error).max() < 3
-    assert (facts["train_examples"], facts["validation_examples"]) == (20, 10)
-    assert facts["classes"][9] == "Ankle boot" and facts["seed"] is None
-
-
-def test_fashion_mnist_says_how_to_install_it(tmp_path):
-    with pytest.raises(FileNotFoundError, match="apt-get install dataset-fashion-mnist"):
-        sample_pictures.write(
-            tmp_path / "out", source="fashion_mnist", fashion_mnist_dir=tmp_path / "absent"
-        )
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    "name, content, says",
-    [
-        ("train-images-idx3-ubyte.gz", b"pictures", "is not whole"),
-        ("train-images-idx3-ubyte.gz", idx(np.zeros([20, 28, 28]))[:-20], "is not whole"),
-        ("train-images-idx3-ubyte.gz", idx(np.zeros([20])), "not an IDX file of 3 dimensions"),
-        ("t10k-labels-idx1-ubyte.gz", gzip.compress(b""), "not an IDX file of 1 dim"),
-        ("t10k-labels-idx1-ubyte.gz", idx(np.zeros([11])), "10 validation pictures and 11 labels"),
-        ("t10k-labels-idx1-ubyte.gz", None, "t10k-labels-idx1-ubyte.gz"),
-    ],
-    # A compressed file holds the time: workers would find tests of different names.
-    ids=["not gzip", "cut off", "one dimension", "empty", "too many labels", "missing"],
-)
-def test_damaged_fashion_mnist(fashion, tmp_path, name, content, says):
-    folder, _ = fashion
-    (folder / name).unlink()
-    if content is not None:
-        (folder / name).write_bytes(content)
-    with pytest.raises((ValueError, OSError), match=says):
-        sample_pictures.write(tmp_path / "out", source="fashion_mnist", fashion_mnist_dir=folder)
-    assert not (tmp_path / "out").exists()
-
-
-def test_second_call_reuses(digits, capsys):
-    folder, facts = digits
-    before = {p: p.stat().st_mtime_ns for p in folder.iterdir()}
-    assert sample_pictures.write(str(folder)) == facts
-    assert capsys.readouterr().out == f"reusing {folder}: same pictures, same settings\n"
-    assert {p: p.stat().st_mtime_ns for p in folder.iterdir()} == before
 
 
 @pytest.mark.parametrize(
@@ -217,7 +118,6 @@ def test_second_call_reuses(digits, capsys):
     [
         ({"seed": 1}, "seed was 12345 and is now 1"),
         ({"size": 16, "validation_fraction": 0.1}, "size was 32 and is now 16, validation_frac"),
-        ({"source": "photographs"}, "source was digits and is now photographs, pictures_sha256"),
     ],
 )
 def test_other_settings_in_the_same_folder_are_refused(digits, change, says):
@@ -242,22 +142,10 @@ def test_another_seed_keeps_other_pictures_for_validation(digits, tmp_path):
     assert hashes(tmp_path)["validation.tfrecord"] != hashes(digits[0])["validation.tfrecord"]
 
 
-def test_failure_while_writing_leaves_nothing(tmp_path, monkeypatch):
-    def fail(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tf.io, "TFRecordWriter", fail)
-    with pytest.raises(KeyboardInterrupt):
-        sample_pictures.write(tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     "change, says",
     [
-        ({"source": "digit"}, "source is 'digit'; use digits, fashion_mnist, photographs"),
         ({"size": 7}, "size must be a whole number >= 8, not 7"),
-        ({"source": "photographs", "size": 300}, "into 4 patches; use 213 or less"),
         ({"validation_fraction": 1.0}, "validation_fraction is 1.0; use one between"),
         ({"validation_fraction": 0.001}, "validation_fraction is 0.001, too little or too much"),
     ],
@@ -266,13 +154,6 @@ def test_bad_settings_are_one_clear_error_and_write_nothing(change, says, tmp_pa
     with pytest.raises(ValueError, match=says):
         sample_pictures.write(tmp_path / "out", **change)
     assert not (tmp_path / "out").exists()
-
-
-def test_command_line_shows_the_message_without_a_traceback(tmp_path):
-    done = run("sample_pictures", f"--output_dir={tmp_path / 'out'}", "--source=digit")
-    assert done.returncode == 1 and not (tmp_path / "out").exists()
-    assert done.stderr.startswith("sample_pictures: source is 'digit'; use digits")
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("module", ["sample_pictures", "sample_data"])
@@ -291,7 +172,7 @@ def test_import_is_cheap():
 
 def test_the_split_is_of_every_class():
     labels = [0] * 10 + [1] * 20
-    parts = picture_sources.train_validation_split(list(range(30)), labels, 0.2, seed=1)
+    parts = sample_pictures.train_validation_split(list(range(30)), labels, 0.2, seed=1)
     assert sorted(parts["train"][0] + parts["validation"][0]) == list(range(30))
     assert collections.Counter(parts["validation"][1]) == {0: 2, 1: 4}
 

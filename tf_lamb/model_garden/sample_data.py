@@ -26,12 +26,10 @@ def write(
     output_dir,
     *,
     input=None,
-    vocab_file=None,
     vocab_size=2000,
     seq_length=128,
     max_predictions_per_seq=20,
     dupe_factor=5,
-    do_lower_case=True,
     seed=12345,
     validation_fraction=0.1,
 ):
@@ -43,12 +41,11 @@ def write(
       output_dir: local folder to write to, made if missing.
       input: text files or globs, comma-separated (in Python also a list), with one sentence a line
         and a blank line between documents. Default: Python's own manual.
-      vocab_file: WordPiece vocabulary to use. Default: one learned from the training documents.
-      vocab_size: tokens to learn; a short text may give fewer. Ignored with vocab_file.
+      vocab_size: tokens of the vocabulary, which is learned from the training documents; a short
+        text may give fewer.
       seq_length: tokens an example, padding included.
       max_predictions_per_seq: masked tokens an example, at most.
       dupe_factor: passes over the text, each with other masks.
-      do_lower_case: lower the text and strip its accents.
       seed: of the masks, the sentence pairs and the order.
       validation_fraction: share of the documents that is kept for validation, evenly spread.
 
@@ -63,28 +60,21 @@ def write(
     checks.integer("seq_length", seq_length, 8)
     checks.integer("dupe_factor", dupe_factor, 1)
     checks.integer("max_predictions_per_seq", max_predictions_per_seq, 1)
-    if not vocab_file:
-        checks.integer("vocab_size", vocab_size, 100)
+    checks.integer("vocab_size", vocab_size, 100)
     samples.check_fraction(validation_fraction)
-    vocab = read_vocab(vocab_file) if vocab_file else None
     sources = read_sources(input)
     settings = {
         "text_sha256": samples.sha256(list(sources.values())),
-        "vocab_sha256": samples.sha256(vocab) if vocab else None,
-        "vocab_size_asked": None if vocab else vocab_size, "seq_length": seq_length,
+        "vocab_size_asked": vocab_size, "seq_length": seq_length,
         "max_predictions_per_seq": max_predictions_per_seq, "dupe_factor": dupe_factor,
-        "do_lower_case": do_lower_case, "seed": seed, "validation_fraction": validation_fraction,
+        "seed": seed, "validation_fraction": validation_fraction,
     }  # fmt: skip
     if facts := samples.found(output_dir, FILES, settings, "text"):
         return facts
 
     parts = train_validation_split(sources, validation_fraction)
-    vocab = vocab or learn_vocab(parts["train"], vocab_size, do_lower_case)
-    more = {
-        "sources": list(sources),
-        "vocab_file": vocab_file and str(vocab_file),
-        "vocab_size": len(vocab),
-    }
+    vocab = learn_vocab(parts["train"], vocab_size)
+    more = {"sources": list(sources), "vocab_size": len(vocab)}
     with samples.filled(output_dir, FILES, settings, more) as (partial, facts):
         (partial / "vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
         for part, documents in parts.items():
@@ -105,7 +95,7 @@ def _write_part(partial, part, documents, settings):
     from official.nlp.data import create_pretraining_data as garden  # defines absl flags
 
     (partial / "text").write_text("\n\n".join(map("\n".join, documents)), encoding="utf-8")
-    tokenizer = garden.tokenization.FullTokenizer(f"{partial}/vocab.txt", settings["do_lower_case"])
+    tokenizer = garden.tokenization.FullTokenizer(f"{partial}/vocab.txt", do_lower_case=True)
     seq_length, most = settings["seq_length"], settings["max_predictions_per_seq"]
     instances = garden.create_training_instances(
         [f"{partial}/text"], tokenizer, garden.get_processor_text_fn(False, False), seq_length,
@@ -133,28 +123,6 @@ def _write_part(partial, part, documents, settings):
     return len(instances), masked
 
 
-def _read_text(path, what):
-    if not pathlib.Path(path).is_file():
-        raise FileNotFoundError(f"{what} {str(path)!r} is not a file; check the path.")
-    try:
-        return pathlib.Path(path).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{what} {str(path)!r} is not UTF-8 text ({error}); convert it.") from None
-
-
-def read_vocab(path):
-    """Returns the tokens of a BERT vocabulary file, in the order of their ids."""
-    # One token a line, the line number is its id: as Model Garden's load_vocab reads it.
-    vocab = [line.strip() for line in _read_text(path, "vocab_file").rstrip().split("\n")]
-    missing = ", ".join(token for token in SPECIAL_TOKENS if token not in vocab)
-    if missing:
-        raise ValueError(
-            f"vocab_file {str(path)!r} has no {missing}; give a BERT vocabulary, one "
-            "token a line, or leave vocab_file out to have one learned."
-        )
-    return vocab
-
-
 def read_sources(patterns):
     """Returns {source: its documents}, a document being a list of sentences."""
     if patterns is None:
@@ -171,7 +139,13 @@ def read_sources(patterns):
                 "input out for Python's own manual."
             )
         for path in paths:
-            text = "\n".join(map(str.strip, _read_text(path, "input").splitlines())).strip()
+            if not pathlib.Path(path).is_file():
+                raise FileNotFoundError(f"input {path!r} is not a file; check the path.")
+            try:
+                text = pathlib.Path(path).read_text(encoding="utf-8-sig")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"input {path!r} is not UTF-8 text ({error}).") from None
+            text = "\n".join(map(str.strip, text.splitlines())).strip()
             if not text:
                 raise ValueError(f"input {path!r} is empty; leave it out or give it text.")
             sources[path] = [document.split("\n") for document in re.split(r"\n\n+", text)]
@@ -200,7 +174,7 @@ def train_validation_split(sources, fraction):
     }
 
 
-def learn_vocab(documents, vocab_size, do_lower_case):
+def learn_vocab(documents, vocab_size):
     """Learns a WordPiece vocabulary, the same one in every process.
 
     The trainer numbers single characters in the order of a hash table that differs between
@@ -208,7 +182,7 @@ def learn_vocab(documents, vocab_size, do_lower_case):
     """
     import tokenizers
 
-    learner = tokenizers.BertWordPieceTokenizer(lowercase=do_lower_case)
+    learner = tokenizers.BertWordPieceTokenizer(lowercase=True)
     lines = [line for document in documents for line in document]
     pieces = learner.pre_tokenizer.pre_tokenize_str
     words = [w for s in map(learner.normalizer.normalize_str, lines) for w, _ in pieces(s)]
