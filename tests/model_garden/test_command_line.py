@@ -70,7 +70,7 @@ def test_help_lists_the_flags_and_the_experiments_at_once():
         ("train_stages --mode=eval --model_dir=x --stage=lamb/bert_pretraining",
          "train_stages: --mode=eval: stages are trained"),
         ("train --experiment=bert/pretraining --mode=train", "--model_dir must have a value"),
-        ("find --experiment=bert/pretraining", "one flag tells the steps at another batch: --runs="),
+        ("find --experiment=bert/pretraining", "one flag tells the steps at another batch: --runs"),
     ],
     ids=["file", "stage", "mode", "required", "find"],
 )  # fmt: skip
