@@ -141,7 +141,7 @@ def integer(name: str, value, least: int = 1, most: float = MOST_STEPS) -> int:
     return number
 
 
-# How a rule annotates a hyper-parameter -> the check of it.
+# Kind of a hyper-parameter, as a rule's `HYPER` has it -> the check of it.
 OF_KIND: dict[Any, Callable[[str, Any], Any]] = {
     float: number,
     int: integer,

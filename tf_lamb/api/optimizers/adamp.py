@@ -3,7 +3,7 @@
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.core import rules
+from tf_lamb.core.rules.adamp import HYPER, adamp
 
 
 @documented
@@ -62,7 +62,8 @@ class AdamP(Layerwise):
           Weights, https://arxiv.org/abs/2006.08217
     """
 
-    rule = staticmethod(rules.adamp)
+    rule = staticmethod(adamp)
+    hyper = HYPER
     slot_names = ("m", "v")
     settings_class = settings.ProjectionSettings
 

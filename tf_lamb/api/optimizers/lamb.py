@@ -8,7 +8,7 @@ from tf_lamb.api import frontends
 from tf_lamb.api.optimizers import addons, settings
 from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.core import rules
+from tf_lamb.core.rules.lamb import HYPER, lamb
 
 
 @documented
@@ -66,7 +66,8 @@ class LAMB(Layerwise):
           https://arxiv.org/abs/1904.00962v5, Algorithm 2
     """
 
-    rule = staticmethod(rules.lamb)
+    rule = staticmethod(lamb)
+    hyper = HYPER
     slot_names = ("m", "v")
     settings_class = settings.RatioSettings
 

@@ -5,8 +5,8 @@ import dataclasses
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.core import rules
 from tf_lamb.core.messages import warn
+from tf_lamb.core.rules.lans import HYPER, lans
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,8 @@ class LANS(Layerwise):
           https://arxiv.org/abs/2006.13484, Algorithm 2
     """
 
-    rule = staticmethod(rules.lans)
+    rule = staticmethod(lans)
+    hyper = HYPER
     slot_names = ("m", "v")
     settings_class = LANSSettings
     takes_gain = False

@@ -5,7 +5,7 @@ import dataclasses
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.core import rules
+from tf_lamb.core.rules.lars import HYPER, lars
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,8 @@ class LARS(Layerwise):
           https://arxiv.org/abs/1708.03888
     """
 
-    rule = staticmethod(rules.lars)
+    rule = staticmethod(lars)
+    hyper = HYPER
     slot_names = ("v",)
     settings_class = LARSSettings
 

@@ -12,7 +12,7 @@ from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard
 from tf_lamb.api.optimizers.observation import UNSEEN, Observation, Observer
-from tf_lamb.api.optimizers.settings import Settings, hyperparameters, undo_float32_rounding
+from tf_lamb.api.optimizers.settings import Settings, undo_float32_rounding
 from tf_lamb.api.variables import (
     as_int,
     is_overwritten,
@@ -38,13 +38,14 @@ Recipe = recipes.Recipe | recipes.StagedRecipe
 class Layerwise:
     """Between the class that a user types and the base class of each Keras.
 
-    A class of optimizers names its `rule` and its `slot_names`; where slots are not all alike, it
-    has its own `slots_of`. The frontend gives `_var_key`, `_which_are_finite(variables)`,
-    `_vector_like(variable, name)`, which makes a vector of `UNSEEN`, and `_fetch(vectors)`, which
-    reads many as a list of lists.
+    A class of optimizers names its `rule`, its `hyper` and its `slot_names`; where slots are not
+    all alike, it has its own `slots_of`. The frontend gives `_var_key`,
+    `_which_are_finite(variables)`, `_vector_like(variable, name)`, which makes a vector of
+    `UNSEEN`, and `_fetch(vectors)`, which reads many as a list of lists.
     """
 
     rule: Callable
+    hyper: Mapping[str, Any]  # argument of the rule that the user may give -> its kind
     slot_names: tuple[str, ...]
     settings_class: type[Settings] = Settings
     takes_gain = True  # AdaScale's; not where the length of a gradient is nothing
@@ -94,8 +95,10 @@ class Layerwise:
     @classmethod
     def _settings_of(cls, arguments) -> Settings:
         """The arguments of the constructor, checked; hyper-parameters of the rule by themselves."""
-        kinds = hyperparameters(cls.rule).items()
-        own = {name: checks.OF_KIND[kind](name, arguments.pop(name)) for name, kind in kinds}
+        own = {
+            name: checks.OF_KIND[kind](name, arguments.pop(name))
+            for name, kind in cls.hyper.items()
+        }
         decay = settings_.weight_decay(
             arguments.pop("weight_decay"), cls._schedules._Schedule._host
         )

@@ -3,8 +3,8 @@
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.core import rules
 from tf_lamb.core.plan import Treatment
+from tf_lamb.core.rules.muon import HYPER, muon
 from tf_lamb.core.step import Slot
 
 
@@ -86,7 +86,8 @@ class Muon(Layerwise):
           https://arxiv.org/abs/2505.02222
     """
 
-    rule = staticmethod(rules.muon)
+    rule = staticmethod(muon)
+    hyper = HYPER
     slot_names = ("m", "v")
     settings_class = settings.MatrixSettings
     takes_gain = False

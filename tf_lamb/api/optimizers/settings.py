@@ -2,7 +2,6 @@
 
 import ctypes
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,12 +37,6 @@ _EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 def constructor_arguments(constructor: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a constructor, which hands over its `locals()`."""
     return {k: v for k, v in constructor.items() if k not in ("self", "__class__")}
-
-
-def hyperparameters(rule: Callable) -> dict[str, Any]:
-    """Name -> kind of each hyper-parameter of a rule, which annotates these and nothing else."""
-    parameters = inspect.signature(rule).parameters.values()
-    return {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

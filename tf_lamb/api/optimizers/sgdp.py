@@ -3,7 +3,7 @@
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.core import rules
+from tf_lamb.core.rules.sgdp import HYPER, sgdp
 
 
 @documented
@@ -59,7 +59,8 @@ class SGDP(Layerwise):
           Weights, https://arxiv.org/abs/2006.08217
     """
 
-    rule = staticmethod(rules.sgdp)
+    rule = staticmethod(sgdp)
+    hyper = HYPER
     slot_names = ("v",)
     settings_class = settings.ProjectionSettings
 

@@ -6,10 +6,9 @@ from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import as_int
-from tf_lamb.core import rules
 from tf_lamb.core.messages import warn
 from tf_lamb.core.plan import Treatment
-from tf_lamb.core.rules.soap import sides_of
+from tf_lamb.core.rules.soap import HYPER, sides_of, soap
 from tf_lamb.core.step import Slot
 
 _BASES = ("L", "L_basis"), ("R", "R_basis")  # names of slots, by side
@@ -122,7 +121,8 @@ class SOAP(Layerwise):
           https://arxiv.org/abs/2409.11321
     """
 
-    rule = staticmethod(rules.soap)
+    rule = staticmethod(soap)
+    hyper = HYPER
     slot_names = ("m", "v")
     settings_class = SOAPSettings
     takes_gain = False

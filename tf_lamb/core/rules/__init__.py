@@ -6,8 +6,8 @@
 or `tf_lamb.tensorflow.namespace`. A rule never sees a name, a regex, a dtype or a device: the
 frontends cast to the compute dtype before it and back after it.
 
-What a rule annotates, and nothing else, is a hyper-parameter: an argument of its optimizer, checked
-as `core.checks.OF_KIND` has it.
+`HYPER`, beside each rule, declares its hyper-parameters: name -> kind. These are arguments of its
+optimizer, and `core.checks.OF_KIND` has the check of each kind.
 """
 
 from tf_lamb.core.rules.adamp import adamp

@@ -2,11 +2,15 @@
 
 from tf_lamb.core.rules.shared import debias, decayed, project, safe_root
 
+HYPER = {
+    "beta_1": float, "beta_2": float, "epsilon": float, "delta": float, "wd_ratio": float,
+    "nesterov": bool,
+}  # fmt: skip
+
 
 def adamp(
     xp, g, w, m, v, *, lr, t, decay, adapt, axes=None,
-    beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8,
-    delta: float = 0.1, wd_ratio: float = 0.1, nesterov: bool = False,
+    beta_1=0.9, beta_2=0.999, epsilon=1e-8, delta=0.1, wd_ratio=0.1, nesterov=False,
 ):  # fmt: skip
     """One AdamP step.
 

@@ -2,12 +2,16 @@
 
 from tf_lamb.core.rules.shared import Bounds, decayed, estimate, safe_root, trust_ratio
 
+HYPER = {
+    "beta_1": float, "beta_2": float, "epsilon": float, "bias_correction": bool,
+    "weight_decay_mode": str, "phi_bounds": Bounds, "ratio_bounds": Bounds,
+}  # fmt: skip
+
 
 def lamb(
     xp, g, w, m, v, *, lr, t, decay, adapt, axes=None, observe=None,
-    beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-6,
-    bias_correction: bool = True, weight_decay_mode: str = "update",
-    phi_bounds: Bounds = None, ratio_bounds: Bounds = None,
+    beta_1=0.9, beta_2=0.999, epsilon=1e-6, bias_correction=True, weight_decay_mode="update",
+    phi_bounds=None, ratio_bounds=None,
 ):  # fmt: skip
     """One LAMB step.
 

@@ -2,10 +2,12 @@
 
 from tf_lamb.core.rules.shared import decayed, estimate, norm, safe_root, trust_ratio
 
+HYPER = {"beta_1": float, "beta_2": float, "epsilon": float}
+
 
 def lans(
     xp, g, w, m, v, *, lr, t, decay, adapt, axes=None, observe=None,
-    beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-6,
+    beta_1=0.9, beta_2=0.999, epsilon=1e-6,
 ):  # fmt: skip
     """One LANS step.
 

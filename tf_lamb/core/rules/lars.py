@@ -2,13 +2,16 @@
 
 from tf_lamb.core.rules.shared import Bounds, decayed, differ, norm, safe_ratio, within
 
+HYPER = {
+    "momentum": float, "nesterov": bool, "trust_coefficient": float, "epsilon": float,
+    "momentum_form": str, "denominator": str, "clip": bool, "ratio_bounds": Bounds,
+}  # fmt: skip
+
 
 def lars(
     xp, g, w, v, *, lr, t, decay, adapt, axes=None, observe=None,
-    momentum: float = 0.9, nesterov: bool = False,
-    trust_coefficient: float = 0.001, epsilon: float = 0.0,
-    momentum_form: str = "inside", denominator: str = "sum_of_norms", clip: bool = False,
-    ratio_bounds: Bounds = None,
+    momentum=0.9, nesterov=False, trust_coefficient=0.001, epsilon=0.0, momentum_form="inside",
+    denominator="sum_of_norms", clip=False, ratio_bounds=None,
 ):  # fmt: skip
     """One LARS step.
 

@@ -10,11 +10,17 @@ from tf_lamb.core.stacks import transposed
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 
 
+HYPER = {
+    "momentum": float, "nesterov": bool, "newton_schulz_steps": int, "product_dtype": str,
+    "update_scale": str, "fallback_lr_scale": float, "beta_1": float, "beta_2": float,
+    "epsilon": float,
+}  # fmt: skip
+
+
 def muon(
     xp, g, w, m, v=None, *, lr, t, decay, adapt, axes=None,
-    momentum: float = 0.95, nesterov: bool = True, newton_schulz_steps: int = 5,
-    product_dtype: str = "float32", update_scale: str = "rms", fallback_lr_scale: float = 1.0,
-    beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8,
+    momentum=0.95, nesterov=True, newton_schulz_steps=5, product_dtype="float32",
+    update_scale="rms", fallback_lr_scale=1.0, beta_1=0.9, beta_2=0.999, epsilon=1e-8,
 ):  # fmt: skip
     """One Muon step. Of a matrix (`adapt`), rows in and columns out:
 

@@ -2,11 +2,12 @@
 
 from tf_lamb.core.rules.shared import decayed, project
 
+HYPER = {"momentum": float, "nesterov": bool, "epsilon": float, "delta": float, "wd_ratio": float}
+
 
 def sgdp(
     xp, g, w, v, *, lr, t, decay, adapt, axes=None,
-    momentum: float = 0.9, nesterov: bool = False, epsilon: float = 1e-8,
-    delta: float = 0.1, wd_ratio: float = 0.1,
+    momentum=0.9, nesterov=False, epsilon=1e-8, delta=0.1, wd_ratio=0.1,
 ):  # fmt: skip
     """One SGDP step.
 

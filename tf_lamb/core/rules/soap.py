@@ -3,11 +3,16 @@
 from tf_lamb.core.rules.lamb import adamw
 from tf_lamb.core.rules.shared import branch, debias, decayed, safe_root
 
+HYPER = {
+    "beta_1": float, "beta_2": float, "epsilon": float, "precondition_frequency": int,
+    "max_precond_dim": int, "one_sided": bool,
+}  # fmt: skip
+
 
 def soap(
     xp, g, w, m, v, *sides, lr, t, decay, adapt, axes=None,
-    beta_1: float = 0.95, beta_2: float = 0.95, epsilon: float = 1e-8,
-    precondition_frequency: int = 10, max_precond_dim: int = 10_000, one_sided: bool = False,
+    beta_1=0.95, beta_2=0.95, epsilon=1e-8, precondition_frequency=10, max_precond_dim=10_000,
+    one_sided=False,
 ):  # fmt: skip
     """One SOAP step. Of a matrix (`adapt`), rows in and columns out:
 
