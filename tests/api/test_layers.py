@@ -20,13 +20,16 @@ from support.layouts import PATHS, RULES, plan, problem, step
 @pytest.mark.once
 def test_a_refused_plan_leaves_the_variables_alone(frontend):
     variable = new_variable(frontend, np.ones((6, 2)), path="kernel")
-    optimizer = FRONTENDS[frontend][1].LAMB(layer_slices={"kernel": 5})
+    optimizer = FRONTENDS[frontend][1].LAMB(treatments={"kernel": {"slices": 5}})
     with pytest.raises(ValueError, match="axis 5 of kernel"):
         apply(optimizer, [np.ones((6, 2))], [variable])
     np.testing.assert_array_equal(array(variable), 1)
     assert int(optimizer.iterations) == 0
 
 
+TREATMENTS = {
+    "dense": {"join": True}, "stacked": {"slices": 0}, "head": {"slices": [0, 3]},
+}  # fmt: skip
 REFUSED = [
     ({"phi_bounds": (2, 1)}, ValueError, ["phi_bounds", "(2, 1)", "low <= high"]),
     ({"ratio_bounds": (-1, 1)}, ValueError, ["ratio_bounds", "(-1, 1)"]),
@@ -34,11 +37,24 @@ REFUSED = [
     ({"weight_decay_mode": "gradient"}, ValueError, ["'gradient'", "'update'", "'decoupled'"]),
     ({"weight_decay_mode": "adamw"}, ValueError, ["'adamw'", "'decoupled'"]),
     ({"slot_dtype": "int8"}, ValueError, ["slot_dtype", "'int8'", "'bfloat16'"]),
-    ({"layer_slices": ["qkv"]}, TypeError, ["layer_slices", "dict"]),
-    ({"layer_slices": {"qkv": "last"}}, TypeError, ["layer_slices['qkv']", "'last'"]),
-    ({"layer_slices": {"qkv": [0, 0]}}, ValueError, ["layer_slices['qkv']", "0 blocks"]),
-    ({"layer_slices": {"((": 0}}, ValueError, ["layer_slices", "'(('"]),
-    ({"layer_groups": "dense"}, TypeError, ["layer_groups", "['dense']"]),
+    ({"treatments": ["qkv"]}, TypeError, ["treatments", "dict"]),
+    (
+        {"treatments": {"qkv": {"slices": "last"}}},
+        TypeError,
+        ["treatments['qkv']['slices']", "'last'"],
+    ),
+    (
+        {"treatments": {"qkv": {"slices": [0, 0]}}},
+        ValueError,
+        ["treatments['qkv']['slices']", "0 blocks"],
+    ),
+    ({"treatments": {"((": {"slices": 0}}}, ValueError, ["treatments", "'(('"]),
+    (
+        {"treatments": {"a": {"rows": 0}}},
+        ValueError,
+        ["treatments['a'] has no 'rows'", "'rate', 'slices', 'join'"],
+    ),
+    ({"treatments": {"dense": {"join": 1}}}, TypeError, ["treatments['dense']['join']", "1"]),
 ]
 
 
@@ -68,8 +84,7 @@ def test_contradictions_of_lars_are_refused(frontend):
 def test_the_frontends_step_layers_as_numpy_does(frontend, name):
     weights, gradients = problem()
     optimizer = getattr(FRONTENDS[frontend][1], name)(
-        0.1, weight_decay=0.1, exclude_from_weight_decay=["bias"], layer_groups=["dense"],
-        layer_slices={"stacked": 0, "head": [0, 3]},
+        0.1, weight_decay=0.1, exclude_from_weight_decay=["bias"], treatments=TREATMENTS,
         **({"trust_coefficient": 0.1} if name == "LARS" else {}),
     )  # fmt: skip
     with warnings.catch_warnings():
@@ -80,12 +95,10 @@ def test_the_frontends_step_layers_as_numpy_does(frontend, name):
             dict(zip(PATHS, weights, strict=True)),
             [dict(zip(PATHS, gradients, strict=True))],
         )
-    layout = plan(
-        undecayed=("bias",),
-        layer_groups=("dense",),
-        layer_slices={"stacked": (0, None), "head": (0, 3)},
+    treatments = optimizer._settings.treatments
+    expected = step(
+        plan(undecayed=("bias",), treatments=treatments), *RULES[name.lower()], weights, gradients
     )
-    expected = step(layout, *RULES[name.lower()], weights, gradients)
     for one, other in zip(got.values(), expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
@@ -95,7 +108,7 @@ def test_the_frontends_step_layers_as_numpy_does(frontend, name):
 def test_a_missing_gradient_leaves_the_rest_of_its_layer(frontend):
     weights, gradients = problem()
     variables = [new_variable(frontend, w, path=p) for w, p in zip(weights, PATHS, strict=True)]
-    optimizer = FRONTENDS[frontend][1].LAMB(0.1, layer_groups=["dense"])
+    optimizer = FRONTENDS[frontend][1].LAMB(0.1, treatments={"dense": {"join": True}})
     optimizer.build(variables)
     gradients[1] = None
     with warnings.catch_warnings():
@@ -117,7 +130,7 @@ def test_the_first_ratios_of_joined_and_sliced_layers(frontend):
     start = {path: random.normal(size=shape) for path, shape in shapes.items()}
     gradients = {path: random.normal(size=shape) for path, shape in shapes.items()}
     optimizer = FRONTENDS[frontend][1].LAMB(
-        0.1, epsilon=0.0, layer_groups=["dense/"], layer_slices={"stacked": 0}
+        0.1, epsilon=0.0, treatments={"dense/": {"join": True}, "stacked": {"slices": 0}}
     )
     (got,) = train(frontend, optimizer, start, [gradients])
     kernel, bias, stacked = start.values()

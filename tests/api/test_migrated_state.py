@@ -160,8 +160,10 @@ def warmup(steps):
 OTHERS = {
     "learning_rate": [(cosine(90), cosine(91)), (cosine(90), 0.1), (warmup(5), warmup(6))],
     "weight_decay": [(cosine(90), cosine(91)), (0.1, cosine(90))],
-    "learning_rate_multipliers": [({"^a": 0.5}, {"^a": 0.25}), (None, {"^a": 0.5})],
-    "layer_slices": [({"a/kernel": [1, 2]}, {"a/kernel": [1, 4]}), (None, {"a/kernel": 0})],
+    "treatments": [
+        ({"^a": {"rate": 0.5}}, {"^a": {"rate": 0.25}}),
+        (None, {"a/kernel": {"slices": 0}}),
+    ],
     "gradient_accumulation_steps": [({0: 1, 5: 2}, {0: 1, 6: 2}), (2, 4)],
     "slot_dtype": [("float32", "bfloat16")],
 }

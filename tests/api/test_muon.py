@@ -69,7 +69,7 @@ def test_stacks_are_stepped_as_one_by_one(frontend, options, monkeypatch):
         variables = [new_variable(frontend, w, path=path) for path, (w, _) in pairs]
         optimizer = FRONTENDS[frontend][1].Muon(
             0.125, weight_decay=0.1, exclude_from_weight_decay=["free"],
-            learning_rate_multipliers={"slow": 0.5}, **options,
+            treatments={"slow": {"rate": 0.5}}, **options,
         )  # fmt: skip
         optimizer.build(variables)
         optimizer._update.stacks = stacks
@@ -198,27 +198,31 @@ def test_attention_takes_the_steps_of_its_matrices(frontend, update_scale):
 @every_frontend
 @uncompiled()
 def test_what_is_no_matrix_has_the_slots_of_the_others(frontend):
-    """Two axes of a bias, channels that never meet, and what `matrix_rows` says."""
+    """Two axes of a bias, channels that never meet, and what `treatments` say."""
     shapes = {"attention/query/kernel": (6, 2, 3), "attention/query/bias": (2, 3),
               "depthwise_conv2d/kernel": (3, 3, 4, 2), "grouped/kernel": (3, 3, 2, 4),
               "mixer/kernel": (4, 3, 5)}  # fmt: skip
-    optimizer = FRONTENDS[frontend][1].Muon(matrix_rows={"grouped": None, "mixer": [1]})
+    optimizer = FRONTENDS[frontend][1].Muon(treatments=rows({"grouped": None, "mixer": [1]}))
     optimizer.build([new_variable(frontend, np.ones(s), path=p) for p, s in shapes.items()])
     assert [len(optimizer.state_of(i)) for i in range(5)] == [1, 2, 2, 2, 1]
     again = type(optimizer).from_config(optimizer.get_config())
-    assert again.get_config()["matrix_rows"] == {"grouped": None, "mixer": [1]}
-    numpys = type(optimizer)(matrix_rows={"mixer": np.int64(1)}).get_config()["matrix_rows"]
-    assert numpys == {"mixer": [1]} and type(numpys["mixer"][0]) is int
+    assert again.get_config()["treatments"] == rows({"grouped": None, "mixer": [1]})
+    numpys = type(optimizer)(treatments=rows({"mixer": np.int64(1)})).get_config()["treatments"]
+    assert numpys == rows({"mixer": [1]}) and type(numpys["mixer"]["rows"][0]) is int
+
+
+def rows(axes):
+    return {pattern: {"rows": each} for pattern, each in axes.items()}
 
 
 @every_frontend
 def test_rows_that_cannot_be_are_refused(frontend):
     muon = FRONTENDS[frontend][1].Muon
-    for value in ("query", ["query"], {"query": "0"}, {"query": True}, {"query": []},
-                  {"query": 1.0}, {1: 0}):  # fmt: skip
-        with pytest.raises(TypeError, match="matrix_rows"):
-            muon(matrix_rows=value)
+    for value in ("query", ["query"], {"query": 0}, rows({"query": "0"}), rows({"query": True}),
+                  rows({"query": []}), rows({"query": 1.0}), rows({1: 0})):  # fmt: skip
+        with pytest.raises(TypeError, match="treatments"):
+            muon(treatments=value)
     with pytest.raises(ValueError, match=r"axis 2 the rows of dense/kernel, .* \(4, 6\)"):
-        muon(matrix_rows={"dense": 2}).build(
+        muon(treatments=rows({"dense": 2})).build(
             [new_variable(frontend, np.ones((4, 6)), path="dense/kernel")]
         )

@@ -121,8 +121,10 @@ def test_who_needs_no_way_out_is_told_nothing(frontend):
     variables = residual(host, "down/kernel").trainable_variables
     for optimizer in (
         ours.Muon(), ours.AdamP(), ours.LAMB(ratio_bounds=[0.01, 10.0]),
-        ours.LAMB(phi_bounds=[0.1, 10.0]), ours.LAMB(learning_rate_multipliers={"down/": 0.0}),
-        ours.LAMB(layer_groups=["down/"], exclude_from_layer_adaptation=["down"]),
+        ours.LAMB(phi_bounds=[0.1, 10.0]), ours.LAMB(treatments={"down/": {"rate": 0.0}}),
+        ours.LAMB(
+            treatments={"down/": {"join": True}}, exclude_from_layer_adaptation=["down"]
+        ),
     ):  # fmt: skip
         assert not told(lambda made=optimizer: made.build(variables)), optimizer.name
     variables = residual(host, "").trainable_variables  # biases at 0, and nothing is excluded

@@ -81,7 +81,7 @@ def drawn(steps, seed=0):
     [({}, MATRIX, "matrix of 4 x 6, 416 bytes of bases"),
      ({"one_sided": True}, [*MATRIX[:4], *COUNTS], "matrix of 4 x 6, 128 bytes of bases"),
      ({"max_precond_dim": 5}, [*MATRIX[:4], *COUNTS], "matrix of 4 x 6, 128 bytes of bases"),
-     ({"matrix_rows": {"dense": 1}, "max_precond_dim": 5}, ["m", "v", *MATRIX[4:]],
+     ({"treatments": {"dense": {"rows": 1}}, "max_precond_dim": 5}, ["m", "v", *MATRIX[4:]],
       "matrix of 6 x 4, 128 bytes of bases")],
 )  # fmt: skip
 def test_what_a_matrix_keeps_is_shown(frontend, arguments, slots, layout):

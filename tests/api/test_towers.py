@@ -29,7 +29,7 @@ def built(frontend, model=None, **arguments):
 @uncompiled()
 def test_two_layers_of_one_path_are_two_layers(frontend):
     """The steps of a kernel and a bias that are joined, one tower 100 times as large."""
-    arguments = {"layer_groups": ["dense"], "exclude_from_layer_adaptation": []}
+    arguments = {"treatments": {"dense": {"join": True}}, "exclude_from_layer_adaptation": []}
     optimizer, model = built(frontend, **arguments)
     variables = model.trainable_variables
     assert [v.path if frontend == "keras" else v.name[:-2] for v in variables] == [
@@ -51,7 +51,7 @@ def test_layers_of_one_name_are_refused(frontend):
         built(
             frontend,
             towers(frontend, bias=False),
-            layer_groups=["dense"],
+            treatments={"dense": {"join": True}},
             exclude_from_layer_adaptation=[],
         )
 

@@ -39,7 +39,7 @@ def test_a_joined_layer_decays_where_it_should(frontend, name):
     """A schedule that is constant is the number."""
     constant = FRONTENDS[frontend][0].optimizers.schedules.PolynomialDecay(0.25, 1, 0.25)
     runs = [
-        Feed(frontend, maker(frontend, name, weight_decay=decay, layer_groups=["."],
+        Feed(frontend, maker(frontend, name, weight_decay=decay, treatments={".": {"join": True}},
                              exclude_from_weight_decay=["bias"]))
         for decay in (0.25, constant)
     ]  # fmt: skip

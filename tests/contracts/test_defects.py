@@ -491,8 +491,11 @@ def test_d35_optimizers_can_be_pickled(name, frontend="keras"):
 def test_d36_fused_blocks_can_have_a_ratio_each(frontend):
     """Block norms .04, 4 and 400 in one kernel: each moves by a tenth of itself."""
     w = np.repeat([0.01, 1.0, 100.0], 16).reshape(1, 48)
-    for slices, expected in (({"qkv": [-1, 3]}, [0.1] * 3), (None, [577.4, 5.774, 0.05774])):
-        optimizer = optimizer_of(frontend, layer_slices=slices)
+    for given, expected in (
+        ({"qkv": {"slices": [-1, 3]}}, [0.1] * 3),
+        (None, [577.4, 5.774, 0.05774]),
+    ):
+        optimizer = optimizer_of(frontend, treatments=given)
         moved = step(frontend, optimizer, {"qkv/kernel": w}, {"qkv/kernel": np.ones_like(w)})[
             "qkv/kernel"
         ]

@@ -51,7 +51,9 @@ OPTIONS = {
     "compiled": Case({**EMA, **HALF}, compiled={"jit_compile": True}, callback="TrustRatios"),
     "eager": Case({**OVERWRITTEN, **TWO}, compiled={"run_eagerly": True}, callback="TrustRatios"),
     "warmup": Case({**EMA, **TWO}, callback="AutoWarmup"),
-    "multipliers": Case({**EMA, **TWO, "learning_rate_multipliers": {"norm": 0, "dense": 0.5}}),
+    "multipliers": Case(
+        {**EMA, **TWO, "treatments": {"norm": {"rate": 0}, "dense": {"rate": 0.5}}}
+    ),
     "spikes": Case({**TWO, **EMA, "on_spike": [2, 1.0]}, callback="StopOnDivergence"),
     "falling decay": Case({**TWO, "weight_decay": FALLING}),
     "loss scale": Case(EMA, policy="mixed_float16", callback="StopOnDivergence"),

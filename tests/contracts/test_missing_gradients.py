@@ -38,7 +38,7 @@ def run(frontend, micro_batches, steps=None, wrap=None, leave_out=False, **argum
 
 @every_frontend
 @pytest.mark.parametrize("arguments", [
-    {}, {"global_clipnorm": 0.5}, {"layer_groups": ["."]}, {"use_ema": True},
+    {}, {"global_clipnorm": 0.5}, {"treatments": {".": {"join": True}}}, {"use_ema": True},
     {"on_nonfinite": "propagate"}, {"wrap": "MeasureNoise"}, {"leave_out": True},
 ], ids=str)  # fmt: skip
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")

@@ -20,12 +20,16 @@ EVERY = [(name, "one device") for name in NAMES]
 EVERY += [(NAMES[i], layout) for i, layout in enumerate(LAYOUTS) if i]
 
 
+def rates(factors):
+    return {pattern: {"rate": factor} for pattern, factor in factors.items()}
+
+
 @every_frontend
 @pytest.mark.parametrize(("name", "layout"), EVERY)
 def test_a_multiplier_is_another_rate(frontend, name, layout):
     replicas, micro = LAYOUTS[layout]
     factors = {"kernel": 0.25, ".": 2.0}
-    arguments = {"weight_decay": 0.1, "learning_rate_multipliers": factors}
+    arguments = {"weight_decay": 0.1, "treatments": rates(factors)}
     run = Feed(frontend, maker(frontend, name, 0.1, micro=micro, **arguments), replicas)
     references = {key: Reference(name, w) for key, w in START.items()}
     for parts in gradients(3, replicas * micro):
@@ -46,7 +50,7 @@ def test_a_factor_of_0_freezes(frontend, name, micro):
     """As if the variable were not there: its gradient is neither looked at nor clipped by."""
     more = {"weight_decay": 0.1, "use_ema": True, "ema_momentum": 0.9}
     more |= {} if name == "LANS" else {"global_clipnorm": 0.5}
-    frozen = maker(frontend, name, micro=micro, learning_rate_multipliers={"bias": 0}, **more)
+    frozen = maker(frontend, name, micro=micro, treatments={"bias": {"rate": 0}}, **more)
     run, alone = Feed(frontend, frozen), Feed(frontend, maker(frontend, name, micro=micro, **more))
     before = bits(run.optimizer, 1)
     for i, parts in enumerate(gradients(4, micro)):
@@ -72,7 +76,7 @@ def test_a_frozen_layer_stays_as_it_is_given(frontend, micro):
     frozen = host.layers.Dense(2, name="encoder", kernel_constraint=constraint)
     model = host.Sequential([host.Input((2,)), frozen, host.layers.Dense(1)])
     options = {"gradient_accumulation_steps": micro, "use_ema": True}
-    model.compile(ours.LAMB(0.1, learning_rate_multipliers={"encoder": 0}, **options), "mse")
+    model.compile(ours.LAMB(0.1, treatments={"encoder": {"rate": 0}}, **options), "mse")
     for given in (3.0, 7.0):
         frozen.set_weights([np.full((2, 2), given), np.full(2, given)])
         model.fit(np.ones((4, 2)), np.ones((4, 1)), batch_size=2, verbose=0)
@@ -82,9 +86,9 @@ def test_a_frozen_layer_stays_as_it_is_given(frontend, micro):
 
 @every_frontend
 def test_a_step_of_frozen_variables_alone_is_refused(frontend):
-    run = Feed(frontend, maker(frontend, learning_rate_multipliers={"bias": 0}))
+    run = Feed(frontend, maker(frontend, treatments={"bias": {"rate": 0}}))
     ((parts,),) = gradients(1, 1)
-    with pytest.raises(ValueError, match="frozen variables alone.* 0 for bias"):
+    with pytest.raises(ValueError, match="frozen variables alone.* bias, .* rate 0"):
         run.step([{**parts, "kernel": None}])
 
 
@@ -92,8 +96,8 @@ def test_a_step_of_frozen_variables_alone_is_refused(frontend):
 @pytest.mark.parametrize("name", ["LAMB", "LANS", "LARS"])
 def test_a_trust_ratio_is_as_it_was(frontend, name):
     seen = []
-    for factors in (None, {"kernel": 0.25}):
-        run = Feed(frontend, maker(frontend, name, learning_rate_multipliers=factors))
+    for factors in ({}, {"kernel": 0.25}):
+        run = Feed(frontend, maker(frontend, name, treatments=rates(factors)))
         run.optimizer.observe_trust_ratios()
         (parts,) = gradients(1, 1)
         run.step(parts)
@@ -112,7 +116,7 @@ def test_the_gain_of_adascale_is_as_it_was(frontend, inner):
     runs = {
         factor: Feed(
             frontend,
-            scaled(frontend, inner=inner, own={"learning_rate_multipliers": {"bias": factor}}),
+            scaled(frontend, inner=inner, own={"treatments": rates({"bias": factor})}),
         )
         for factor in (1, 0.5, 0)
     }
@@ -136,10 +140,10 @@ def test_the_gain_of_adascale_is_as_it_was(frontend, inner):
 def test_the_config_keeps_them(frontend):
     ours = FRONTENDS[frontend][1]
     for name in NAMES:
-        factors = {"encoder/": 0, "bias": 2}
-        optimizer = getattr(ours, name)(learning_rate_multipliers=factors)
+        factors = rates({"encoder/": 0, "bias": 2})
+        optimizer = getattr(ours, name)(treatments=factors)
         config = optimizer.get_config()
-        assert config["learning_rate_multipliers"] == factors
+        assert config["treatments"] == factors
         assert type(optimizer).from_config(config).get_config() == config
 
 
@@ -148,7 +152,7 @@ def test_the_config_keeps_them(frontend):
 def test_describe_shows_them_and_says_what_matches_nothing(frontend):
     host, ours = FRONTENDS[frontend]
     model = two_layers(frontend)
-    model.compile(ours.LAMB(learning_rate_multipliers={"bias": 0, "encoder": 0.1}), "mse")
+    model.compile(ours.LAMB(treatments=rates({"bias": 0, "encoder": 0.1})), "mse")
     with pytest.warns(UserWarning, match="No variable matches the pattern 'encoder'"):
         ours.describe(model, (tables := []).append)
     assert tables[0].count("frozen") == 3  # two variables, and the line of both
@@ -164,7 +168,7 @@ def test_layer_decay_of_a_model(frontend):
     with pytest.raises(ValueError, match="has no variables yet"):
         ours.layer_decay(model, 0.5)
     model.build((None, 3))
-    optimizer = ours.LAMB(learning_rate_multipliers=ours.layer_decay(model, 0.5))
+    optimizer = ours.LAMB(treatments=ours.layer_decay(model, 0.5))
     optimizer.build(model.trainable_variables)
     assert optimizer.plan.multipliers[::2] == (0.125, 0.25, 0.5, 1)
     with pytest.raises(ValueError, match=r"decay must be a number in \[0, 1\], but it is 1.5"):

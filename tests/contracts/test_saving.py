@@ -89,11 +89,13 @@ def test_every_optimizer_survives_its_config(frontend, name):
     host, ours = FRONTENDS[frontend]
     cls = getattr(ours, name)
     projects = name in ("SGDP", "AdamP")
-    extra = {"depthwise": ["dw"]} if projects else {"layer_slices": {"a": [0, 2]}}
+    treatments = {"dw": {"depthwise": True}} if projects else {"a": {"slices": [0, 2]}}
+    extra = {}
     if name in ("Muon", "SOAP"):
-        extra = {"matrix_rows": {"a": 0, "b": [0, 1], "c": None}}
-        extra |= {"update_scale": "shape"} if name == "Muon" else {"max_precond_dim": 9}
-    optimizer = cls(0.25, weight_decay=0.5, exclude_from_weight_decay=["bias"], **extra)
+        treatments = {"a": {"rows": 0}, "b": {"rows": [0, 1]}, "c": {"rows": None}}
+        extra = {"update_scale": "shape"} if name == "Muon" else {"max_precond_dim": 9}
+    optimizer = cls(0.25, weight_decay=0.5, exclude_from_weight_decay=["bias"],
+                    treatments=treatments, **extra)  # fmt: skip
     assert cls.from_config(optimizer.get_config()).get_config() == optimizer.get_config()
     assert type(host.optimizers.get(host.optimizers.serialize(optimizer))) is cls
 

@@ -18,7 +18,7 @@ from support.property_cases import cases
 
 pytestmark = pytest.mark.once
 OPTIMIZERS = ("LAMB", "LANS", "LARS", "Muon", "SOAP", "AdamP", "SGDP")
-LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation", "layer_groups")
+LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 
 def in_turn(rows, names=None):
@@ -100,6 +100,8 @@ def given_pattern(frontend, argument, pattern):
         room.LAMB().exclude_from_weight_decay(var_names=["bias", pattern])
     elif argument == "groups":
         room.MeasureNoise(room.LAMB(), groups=[pattern])
+    elif argument == "treatments":
+        room.LAMB(treatments={pattern: {"rate": 0.5}})
     else:
         room.LAMB(**{argument: ["bias", pattern]})
 
@@ -111,7 +113,7 @@ def test_a_malformed_pattern(frontend, row):
 
 
 @every_frontend
-@pytest.mark.parametrize("argument", [*LISTS, "var_names", "groups"])
+@pytest.mark.parametrize("argument", [*LISTS, "var_names", "groups", "treatments"])
 def test_every_list_of_patterns_refuses_one(frontend, argument):
     pattern, error, words = malformed.PATTERNS[0]
     refused(lambda: given_pattern(frontend, argument, pattern), error, f"^{argument}.*{words}")

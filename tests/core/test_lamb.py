@@ -18,7 +18,6 @@ def run(start, gradients, case, lr=0.1):
         weight_decay=case["weight_decay"],
         exclude_from_weight_decay=case["exclude_from_weight_decay"],
         exclude_from_layer_adaptation=case["exclude_from_layer_adaptation"],
-        excluded_by_identity=[False] * len(start),
     )  # fmt: skip
     state = {k: (w, np.zeros_like(w), np.zeros_like(w)) for k, w in start.items()}
     trajectory = []

@@ -11,12 +11,11 @@ HEAD = ["pooled_dense/kernel", "logits/bias"]
 STEMS = ["transformer_layer_", "transformer/layer_", "encoder_layer_", "vit/encoderblock_"]
 
 
-def multipliers(paths, decay):
+def rates(paths, decay):
     """By path, as the plan finds them."""
     found = plan_for(
-        paths, [(1,)] * len(paths), weight_decay=0.0, exclude_from_weight_decay=None,
-        exclude_from_layer_adaptation=None, excluded_by_identity=[False] * len(paths),
-        learning_rate_multipliers=layer_decay([alias[-1] for alias in aliases(paths)], decay),
+        paths, [(1,)] * len(paths),
+        treatments=layer_decay([alias[-1] for alias in aliases(paths)], decay),
     )  # fmt: skip
     assert not found.unmatched
     return dict(zip(paths, found.multipliers, strict=True))
@@ -30,7 +29,7 @@ def test_the_rate_falls_from_the_head_to_the_embeddings(stem, root, first):
     parts = ["attention_layer/query/kernel", "relative_embedding", "mlp_layer_1/bias"]
     blocks = [f"{stem}{first + i}/{part}" for i in range(depth) for part in parts]
     paths = [root + path for path in [*HEAD, *EMBEDDINGS, *blocks]]  # in whatever order
-    found = multipliers(paths, 0.75)
+    found = rates(paths, 0.75)
     for path in HEAD:
         assert found[root + path] == 1
     for path in EMBEDDINGS:
@@ -43,8 +42,8 @@ def test_the_rate_falls_from_the_head_to_the_embeddings(stem, root, first):
 
 def test_no_pattern_stands_for_nothing():
     assert layer_decay(["block_0/kernel", "block_1/kernel", "head/kernel"], 0.5) == {
-        "^block_0/": 0.25,
-        "^block_1/": 0.5,
+        "^block_0/": {"rate": 0.25},
+        "^block_1/": {"rate": 0.5},
     }
 
 

@@ -6,6 +6,8 @@ from support.layouts import RULES, plan, problem, step
 
 from tf_lamb.core.rules import lamb
 
+JOINED = {"dense": {"join": True}}
+
 
 @pytest.mark.parametrize("rule", RULES)
 def test_each_slice_is_a_layer_of_its_own(rule):
@@ -14,14 +16,18 @@ def test_each_slice_is_a_layer_of_its_own(rule):
     for w, g in zip(weights[2], gradients[2], strict=True):
         alone = plan(paths=["kernel"], shapes=[w.shape])
         apart += step(alone, *RULES[rule], [w], [g])
-    stacked = step(plan(layer_slices={"stacked": (0, None)}), *RULES[rule], weights, gradients)
+    stacked = step(
+        plan(treatments={"stacked": {"slices": (0, None)}}), *RULES[rule], weights, gradients
+    )
     np.testing.assert_allclose(stacked[2], apart, rtol=1e-12)
 
 
 @pytest.mark.parametrize("axis", [1, -1])
 def test_blocks_along_an_axis_are_layers_of_their_own(axis):
     weights, gradients = problem()
-    fused = step(plan(layer_slices={"dense/kernel": (axis, 3)}), lamb, 2, weights, gradients)[0]
+    fused = step(
+        plan(treatments={"dense/kernel": {"slices": (axis, 3)}}), lamb, 2, weights, gradients
+    )[0]
     for block in range(3):
         part = np.s_[:, 2 * block : 2 * block + 2]
         alone = plan(paths=["kernel"], shapes=[(4, 2)])
@@ -30,7 +36,7 @@ def test_blocks_along_an_axis_are_layers_of_their_own(axis):
 
 
 def test_an_empty_axis_has_no_slices():
-    empty = plan(paths=("head",), shapes=((0, 2),), layer_slices={"head": (0, None)})
+    empty = plan(paths=("head",), shapes=((0, 2),), treatments={"head": {"slices": (0, None)}})
     assert empty.treatments[0].view is None
 
 
@@ -41,7 +47,7 @@ def test_the_sizes_of_fused_blocks_no_longer_meet():
     g = np.ones_like(w)
     settings = {"paths": ["qkv/kernel"], "shapes": [w.shape], "weight_decay": 0.0}
     (fused,) = step(plan(**settings), lamb, 2, [w], [g])
-    (apart,) = step(plan(layer_slices={"qkv": (-1, 3)}, **settings), lamb, 2, [w], [g])
+    (apart,) = step(plan(treatments={"qkv": {"slices": (-1, 3)}}, **settings), lamb, 2, [w], [g])
     np.testing.assert_allclose(np.abs(fused - w)[0, ::16] / w[0, ::16], [577.4, 5.774, 0.05774],
                                rtol=1e-3)  # fmt: skip
     np.testing.assert_allclose(np.abs(apart - w) / w, 0.1, rtol=1e-9)
@@ -51,7 +57,7 @@ def test_the_sizes_of_fused_blocks_no_longer_meet():
 @pytest.mark.parametrize("rule", RULES)
 def test_a_kernel_and_its_bias_share_a_ratio(rule, undecayed):
     weights, gradients = problem()
-    joined = plan(undecayed=undecayed, layer_groups=("dense",))
+    joined = plan(undecayed=undecayed, treatments=JOINED)
     assert joined.groups == ("block/dense", "block/dense", "", "")
     new = step(joined, *RULES[rule], weights, gradients)
     # One long vector, written out: with LAMB's first step u = sign(g) + decay w.
@@ -73,27 +79,26 @@ def test_a_kernel_and_its_bias_share_a_ratio(rule, undecayed):
 
 
 def test_an_explicit_exclusion_leaves_its_group():
-    assert plan(layer_groups=("dense",), unadapted=("bias",)).groups[:2] == ("block/dense", "")
+    assert plan(treatments=JOINED, unadapted=("bias",)).groups[:2] == ("block/dense", "")
 
 
 def test_the_table_says_what_a_layer_is():
-    table = plan(layer_groups=("dense",), layer_slices={"stacked": (0, None)}).table()
+    table = plan(treatments={**JOINED, "stacked": {"slices": (0, None)}}).table()
     assert "joined in block/dense" in table
     assert "3 slices along axis 0" in table
 
 
 @pytest.mark.parametrize(
-    ("layout", "words"),
+    ("treatments", "words"),
     [
-        ({"layer_slices": {"head": (2, None)}}, ["axis 2", "head/kernel", "(6, 2)", "0 to 1"]),
-        ({"layer_slices": {"head": (-3, None)}}, ["axis -3", "head/kernel"]),
-        ({"layer_slices": {"head": (0, 4)}}, ["4 blocks", "head/kernel", "multiple of 4"]),
-        ({"layer_slices": {"dense": (0, None)}, "layer_groups": ("dense",)},
-         ["block/dense/kernel", "layer_slices", "layer_groups"]),
+        ({"head": {"slices": (2, None)}}, ["axis 2", "head/kernel", "(6, 2)", "0 to 1"]),
+        ({"head": {"slices": (-3, None)}}, ["axis -3", "head/kernel"]),
+        ({"head": {"slices": (0, 4)}}, ["4 blocks", "head/kernel", "multiple of 4"]),
+        ({"dense": {"slices": (0, None), "join": True}}, ["block/dense/kernel", "joined in"]),
     ],
 )  # fmt: skip
-def test_a_layer_that_cannot_be_is_refused(layout, words):
+def test_a_layer_that_cannot_be_is_refused(treatments, words):
     with pytest.raises(ValueError) as caught:
-        plan(**layout)
-    for word in words:
+        plan(treatments=treatments)
+    for word in ["treatments", *words]:
         assert word in str(caught.value)

@@ -1,8 +1,11 @@
 """Which axes of a variable are rows: real paths and shapes of Keras, KerasHub and Model Garden."""
 
+import functools
+
 import numpy as np
 import pytest
 
+from tf_lamb.core.matrices import layout
 from tf_lamb.core.plan import plan_for
 from tf_lamb.core.rules import muon
 from tf_lamb.core.stacks import alone
@@ -80,12 +83,12 @@ GEMMA = {"query": (4, 16, 5), "key": (2, 16, 5), "attention_output": (4, 5, 16)}
 XLNET = {"query": (12, 3, 5), "key": (12, 3, 5), "attention_output": (12, 3, 5)}
 
 
-def plan(variables, rows=None, excluded=(), decay=0.1, no_matrix=("embedding",)):
+def plan(variables, rows=None, excluded=(), decay=0.1, embeddings=False):
     paths, shapes = zip(*variables, strict=True)
     return plan_for(
-        paths, shapes, weight_decay=decay, exclude_from_weight_decay=None,
-        exclude_from_layer_adaptation=excluded, excluded_by_identity=[False] * len(paths),
-        no_matrix=no_matrix, matrix_rows=rows,
+        paths, shapes, weight_decay=decay, exclude_from_layer_adaptation=excluded,
+        treatments={pattern: {"rows": axes} for pattern, axes in (rows or {}).items()},
+        layout=functools.partial(layout, embeddings=embeddings),
     )  # fmt: skip
 
 
@@ -100,10 +103,10 @@ def test_paths_and_shapes_tell_what_is_a_matrix(path, shape):
     expected = FOUND[path, shape]
     if isinstance(expected, str):
         assert not treatment.adapt and treatment.view is None
-        assert expected in treatment.layout.removeprefix("fallback: ")
+        assert expected in treatment.words.removeprefix("fallback: ")
     else:
         assert size(treatment, shape) == expected
-        assert treatment.layout == "matrix of {} x {}".format(*expected)
+        assert treatment.words == "matrix of {} x {}".format(*expected)
         assert treatment.order is None
 
 
@@ -165,8 +168,8 @@ def test_what_the_user_says_counts_but_for_biases_and_exclusions():
     assert [size(t, s) for t, (_, s) in zip(found, variables, strict=True)] == [
         (6, 6), None, None, (9, 4), (12, 5),
     ]  # fmt: skip
-    assert found[2].layout == "fallback: no matrix, by matrix_rows"
-    assert plan(variables, rows, ["mixer"]).treatments[0].layout == "fallback: excluded"
+    assert found[2].words == "fallback: no matrix, by treatments"
+    assert plan(variables, rows, ["mixer"]).treatments[0].words == "fallback: excluded"
     assert plan(variables, {"nowhere": (0,)}).unmatched == ("nowhere",)
     assert plan(variables).unmatched == plan([("dense/kernel", (2, 2))]).unmatched == ()
 
@@ -177,7 +180,7 @@ def test_what_the_user_says_counts_but_for_biases_and_exclusions():
      ((6, 3, 2), (0, -3), "axes 0, -3"), ((6,), (0,), "axis 0"), ((), (0,), "axis 0")],
 )  # fmt: skip
 def test_rows_that_a_variable_cannot_have_are_refused_by_name(shape, rows, word):
-    with pytest.raises(ValueError, match="matrix_rows") as refusal:
+    with pytest.raises(ValueError, match="treatments") as refusal:
         plan([("block/mixer/weight", shape)], {"mixer": rows})
     for part in (word, "block/mixer/weight", str(shape), "'mixer'", "None for what is no matrix"):
         assert part in str(refusal.value)
@@ -185,10 +188,8 @@ def test_rows_that_a_variable_cannot_have_are_refused_by_name(shape, rows, word)
 
 def test_a_list_of_exclusions_stands_in_the_place_of_embeddings():
     variables = [("embedding/embeddings", (10, 4)), ("logits/kernel", (6, 2))]
-    for excluded, no_matrix, adapted in (
-        ((), ("embedding",), [False, True]), (["logits"], (), [True, False]),
-    ):  # fmt: skip
-        found = plan(variables, excluded=excluded, no_matrix=no_matrix).treatments
+    for excluded, adapted in (((), [False, True]), (["logits"], [True, False])):
+        found = plan(variables, excluded=excluded, embeddings=bool(excluded)).treatments
         assert [t.adapt for t in found] == adapted
         assert all(t.decay == 0.1 for t in found)
 

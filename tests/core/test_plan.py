@@ -20,8 +20,12 @@ def plan(paths, undecayed=None, unadapted=None, weight_decay=0.1, identity=None,
     return plan_for(
         paths, [(1,)] * len(paths), weight_decay=weight_decay,
         exclude_from_weight_decay=undecayed, exclude_from_layer_adaptation=unadapted,
-        excluded_by_identity=identity or [False] * len(paths), **more,
+        excluded_by_identity=identity or (), **more,
     )  # fmt: skip
+
+
+def rates(factors):
+    return {pattern: {"rate": factor} for pattern, factor in factors.items()}
 
 
 def decayed(*args, **kwargs):
@@ -36,7 +40,7 @@ PATHS = ["dense/kernel", "dense/bias", "my_layer_norm/gamma"]
 
 
 def test_nothing_is_excluded_by_default():
-    assert plan(PATHS).treatments == (Treatment(0.1, True),) * 3
+    assert plan(PATHS).treatments == (Treatment(decay=0.1),) * 3
 
 
 def test_adaptation_follows_decay_unless_given():
@@ -133,11 +137,7 @@ def test_a_number_of_another_count_is_refused():
 
 def test_layers_of_one_path_are_joined_each_by_itself():
     def groups(paths, pattern="dense"):
-        return plan_for(
-            paths, [(1,)] * len(paths), weight_decay=0.1, exclude_from_weight_decay=None,
-            exclude_from_layer_adaptation=(), excluded_by_identity=[False] * len(paths),
-            layer_groups=(pattern,),
-        ).groups  # fmt: skip
+        return plan(paths, unadapted=(), treatments={pattern: {"join": True}}).groups
 
     assert groups(TOWERS) == ("dense#1of2", "dense#1of2", "dense#2of2", "dense#2of2", "")
     assert groups(TOWERS[:2]) == ("dense", "dense")
@@ -183,38 +183,29 @@ def test_a_pattern_is_found_where_re_finds_it(pattern):
     assert groups_of(["nothing", pattern, pattern], paths) == [1 if g == 0 else 3 for g in groups]
 
 
-LISTS = [
-    "exclude_from_weight_decay", "exclude_from_layer_adaptation", "layer_groups", "layer_slices",
-    "depthwise", "no_matrix", "matrix_rows", "learning_rate_multipliers",
-]  # fmt: skip
+LISTS = ["exclude_from_weight_decay", "exclude_from_layer_adaptation", "treatments"]
 
 
 def test_a_pattern_that_nobody_meant_is_refused():
     longest = "a" * LONGEST_PATTERN
-    assert check_patterns("layer_groups", [longest]) == (longest,)
-    with pytest.raises(ValueError, match="^layer_groups holds 'aaaa.* 4,001 characters, .* 4,000"):
-        check_patterns("layer_groups", ["bias", longest + "a"])
+    assert check_patterns("treatments", [longest]) == (longest,)
+    with pytest.raises(ValueError, match="^treatments holds 'aaaa.* 4,001 characters, .* 4,000"):
+        check_patterns("treatments", ["bias", longest + "a"])
 
 
 @pytest.mark.parametrize("argument", LISTS)
 def test_a_path_that_nobody_meant_is_refused(argument):
-    lists = {"exclude_from_weight_decay": None, "exclude_from_layer_adaptation": None}
-    dicts = {"layer_slices": (0, None), "matrix_rows": None, "learning_rate_multipliers": 0.5}
-    lists[argument] = {"a!": dicts[argument]} if argument in dicts else ["a!"]
+    patterns = {"a!": {"rate": 0.5}} if argument == "treatments" else ["a!"]
     path = "encoder/" + "a" * LONGEST_PATH + "!"
     with pytest.raises(ValueError, match="^The path 'encoder/a.* 1,009 characters, .* 1,000"):
-        plan_for([path], [(1,)], weight_decay=0.1, excluded_by_identity=[False], **lists)
+        plan_for([path], [(1,)], **{argument: patterns})
 
 
 def test_a_preset_is_one_in_the_exclusions_alone():
     found = plan(PATHS, ("norm_and_bias",))
     assert [t.decay for t in found.treatments] == [0.1, 0.0, 0.0]
     assert found.presets == (("norm_and_bias", 2),) and not found.unmatched
-    joined = plan_for(
-        PATHS, [(1,)] * 3, weight_decay=0.1, exclude_from_weight_decay=None,
-        exclude_from_layer_adaptation=None, excluded_by_identity=[False] * 3,
-        layer_groups=["norm_and_bias"],
-    )  # fmt: skip
+    joined = plan(PATHS, treatments={"norm_and_bias": {"join": True}})
     assert joined.unmatched == ("norm_and_bias",) and not joined.presets
 
 
@@ -231,9 +222,7 @@ def test_what_is_near_zero_is_named_by_a_pattern_of_its_own():
     paths = ["a/kernel", "b/kernel", "b/bias", "c/lora_b", "d/lora_b", "e/gate"]
     sizes = {0: NEAR_ZERO, 1: 0.0, 2: 0.0, 3: 0.0, 4: 9e-4, 5: 1e-6}
     shapes = [(2, 2)] * 5 + [(2,)]
-    lists = dict.fromkeys(("exclude_from_weight_decay", "exclude_from_layer_adaptation"))
-    found = plan_for(paths, shapes, weight_decay=0.0, excluded_by_identity=[False] * 6, **lists)
-    found = found.holding(sizes)
+    found = plan_for(paths, shapes).holding(sizes)
     assert found.near_zero == {1, 3, 4, 5}
     message = found.warning_near_zero(["norm"])
     assert message.startswith("At or near zero: 'b/kernel', 'c/lora_b', 'd/lora_b' and 1 more.")
@@ -245,12 +234,14 @@ def test_what_is_near_zero_is_named_by_a_pattern_of_its_own():
 
 
 def test_a_joined_layer_is_near_zero_as_one():
-    joined = plan(["a/kernel", "a/bias", "b/kernel", "b/bias"], layer_groups=("a/", "b/"))
+    joined = plan(
+        ["a/kernel", "a/bias", "b/kernel", "b/bias"], treatments={"a/|b/": {"join": True}}
+    )
     assert joined.holding({0: 0.0, 1: 1.0, 2: 0.0, 3: 0.0}).near_zero == {2}
 
 
 def test_the_first_multiplier_that_matches_counts():
-    found = plan(PATHS, learning_rate_multipliers={"kernel": 0.5, "dense/": 0.0, "Dense": 2.0})
+    found = plan(PATHS, treatments=rates({"kernel": 0.5, "dense/": 0.0, "Dense": 2.0}))
     assert found.multipliers == (0.5, 0.0, 1.0) and found.frozen == {1}
     assert found.unmatched == ("Dense",)
     assert [layer.multiplier for layer in found.layers([2, 0])] == [1.0, 0.5]
@@ -261,14 +252,15 @@ def test_the_first_multiplier_that_matches_counts():
 
 def test_a_multiplier_of_1_is_none():
     """The plan is equal, and so is every program that is made of it."""
-    assert plan(PATHS, learning_rate_multipliers={"kernel": 1.0, ".": 1}) == plan(PATHS)
+    assert plan(PATHS, treatments=rates({"kernel": 1.0, ".": 1})) == plan(PATHS)
 
 
 def test_multipliers_that_cannot_be_meant_are_refused():
-    joined = {"layer_groups": ("dense",), "learning_rate_multipliers": {"bias": 2.0}}
-    words = "gives dense/kernel 1 and dense/bias 2, which layer_groups joins in dense"
+    joined = {"dense": {"join": True}, "bias": {"rate": 2.0}}
+    words = "gives dense/kernel the rate 1 and dense/bias 2, and joins them in dense"
     with pytest.raises(ValueError, match=words):
-        plan(PATHS, **joined)
-    assert plan(PATHS, unadapted=("bias",), **joined).multipliers == (1.0, 2.0, 1.0)
+        plan(PATHS, treatments=joined)
+    found = plan(PATHS, unadapted=("bias",), treatments=joined)
+    assert found.multipliers == (1.0, 2.0, 1.0)
     with pytest.raises(ValueError, match="freezes all 3 variables"):
-        plan(PATHS, learning_rate_multipliers={".": 0.0})
+        plan(PATHS, treatments=rates({".": 0.0}))

@@ -15,6 +15,7 @@ from oracle import frobenius
 from support import property_cases as properties
 from support.property_cases import cases
 
+from tf_lamb.core import layouts
 from tf_lamb.core.plan import Treatment, plan_for
 
 
@@ -75,7 +76,7 @@ def first_step(w, g, lr, opts, decay=0.0, dtype=np.float32):
     arrays = [np.asarray(array, dtype) for array in (g, w)]
     scalars = {"lr": dtype(lr), "t": dtype(1), "opts": opts}
     return properties.one_step(
-        np, "LAMB", Treatment(decay, True), arrays[0], [arrays[1], zero, zero], **scalars
+        np, "LAMB", Treatment(decay=decay), arrays[0], [arrays[1], zero, zero], **scalars
     )[0]
 
 
@@ -141,9 +142,11 @@ def plans(draw):
         "exclude_from_weight_decay": draw(LISTS),
         "exclude_from_layer_adaptation": draw(LISTS),
     }
-    kind = draw(st.sampled_from(["layer_groups", "layer_slices", "depthwise"]))
+    treatments = {"join": True, "slices": (-1, None), "depthwise": True}
+    key = draw(st.sampled_from(list(treatments)))
     patterns = draw(st.lists(REGEXES, max_size=2))
-    given_[kind] = dict.fromkeys(patterns, (-1, None)) if kind == "layer_slices" else patterns
+    given_["treatments"] = {pattern: {key: treatments[key]} for pattern in patterns}
+    given_["layout"] = layouts.channels if key == "depthwise" else layouts.slices
     return draw(PATH_LISTS), given_
 
 

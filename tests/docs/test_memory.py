@@ -79,7 +79,7 @@ def test_on_eight_devices_too(policy):
 def test_what_is_small_and_what_is_frozen():
     sizes = [sum(map(bytes_of, state(f"LAMB({a})")[0].variables)) for a in ("", "on_spike='skip'")]
     assert sizes[1] - sizes[0] == 516
-    kept, model = state('LAMB(learning_rate_multipliers={"dense": 0})')
+    kept, model = state('LAMB(treatments={"dense": {"rate": 0}})')
     assert sum(map(bytes_of, kept.variables)) == sizes[0]
     less, _ = state("LAMB()", frozen="embedding")
     saved = 8 * model.get_layer("embedding").count_params()

@@ -15,7 +15,7 @@ import tf_lamb.keras as ours
 layers = keras.layers
 OPTIONS = {
     "gradient_accumulation_steps": 2, "use_ema": True, "ema_momentum": 0.5,
-    "on_spike": [4, 9.0], "learning_rate_multipliers": {"body": 0.5},
+    "on_spike": [4, 9.0], "treatments": {"body": {"rate": 0.5}},
 }  # fmt: skip
 has_multi = pytest.mark.skipif(
     not hasattr(keras.optimizers, "MultiOptimizer"), reason="came with Keras 3.15"

@@ -48,7 +48,7 @@ def test_averages_on_several_devices(arguments):
 @pytest.mark.parametrize("choice", ["skip", "propagate"])
 def test_trust_ratios_of_a_joined_layer(choice):
     """Which all of its variables show: after an eager step, and after a fit."""
-    model = compiled(layer_groups=["."], on_nonfinite=choice)
+    model = compiled(treatments={".": {"join": True}}, on_nonfinite=choice)
     optimizer = model.optimizer
     optimizer.observe_trust_ratios()
     optimizer.apply([keras.ops.ones(v.shape) for v in model.weights], model.trainable_variables)

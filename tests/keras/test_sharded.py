@@ -34,13 +34,13 @@ CASES = {
     ),
     "LAMB joined and sliced": (
         "LAMB",
-        {"layer_groups": ["up/"], "layer_slices": {"down/kernel": [-1, 2]}},
+        {"treatments": {"up/": {"join": True}, "down/kernel": {"slices": [-1, 2]}}},
     ),
     "LARS": (
         "LARS",
         {
             "trust_coefficient": 0.5,
-            "learning_rate_multipliers": {"up/": 0.5, "normalization": 0.0},
+            "treatments": {"up/": {"rate": 0.5}, "normalization": {"rate": 0.0}},
             "weight_decay": keras.optimizers.schedules.PolynomialDecay(0.2, 8, 0.05),
         },
     ),

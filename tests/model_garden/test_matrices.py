@@ -52,12 +52,13 @@ def test_stacks_of_matrices_and_depthwise_kernels_are_none():
 
 
 def test_settings_take_rows_by_pattern():
-    rows = {"mixer/kernel": 0, "grouped": None, "turned$": [1, 2]}
+    axes = {"mixer/kernel": 0, "grouped": None, "turned$": [1, 2]}
+    rows = {pattern: {"rows": each} for pattern, each in axes.items()}
     config = optimization.OptimizationConfig(
         {
-            "optimizer": {"type": "tf_muon", "tf_muon": {"matrix_rows": rows}},
+            "optimizer": {"type": "tf_muon", "tf_muon": {"treatments": rows}},
             "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.1}},
         }
     )
     optimizer = optimization.OptimizerFactory(config).build_optimizer(0.1)
-    assert optimizer.get_config()["matrix_rows"] == rows | {"mixer/kernel": [0]}
+    assert optimizer.get_config()["treatments"] == rows | {"mixer/kernel": {"rows": [0]}}

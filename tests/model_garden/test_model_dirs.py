@@ -65,13 +65,13 @@ def test_a_run_may_go_on_with_more_steps(records, tmp_path):
 def test_patterns_keep_their_order(records, tmp_path):
     """The first that matches counts, in a YAML and in a run from the params.yaml of another."""
     settings = tiny(records)
-    factors = {"kernel": 0.25, ".": 2.0}
-    settings["trainer"]["optimizer_config"] |= optimizer(learning_rate_multipliers=factors)
+    treatments = {"kernel": {"rate": 0.25}, ".": {"rate": 2.0}}
+    settings["trainer"]["optimizer_config"] |= optimizer(treatments=treatments)
     params = build(settings)
     model_dirs.write_params(params, str(tmp_path))
     for each in (params, build(model_dirs.read_params(str(tmp_path)))):
         own = each.trainer.optimizer_config.optimizer.get()
-        assert [*own.learning_rate_multipliers.as_dict().items()] == [*factors.items()]
+        assert [*own.treatments.as_dict().items()] == [*treatments.items()]
 
 
 def _ours(**fields):

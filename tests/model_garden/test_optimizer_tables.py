@@ -71,7 +71,7 @@ def test_an_entry_is_a_class(key):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_an_option_is_a_setting(key):
-    options = {"learning_rate_multipliers": {"^transformer/layer_0/": 0.5, "embeddings": 0.0}}
+    options = {"treatments": {"^transformer/layer_0/": {"rate": 0.5}, "embeddings": {"rate": 0.0}}}
     assert options.items() <= built(key, options).get_config().items()
 
 

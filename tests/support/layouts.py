@@ -13,11 +13,13 @@ PATHS = ("block/dense/kernel", "block/dense/bias", "block/stacked/kernel", "head
 SHAPES = ((4, 6), (6,), (3, 4, 2), (6, 2))
 
 
-def plan(weight_decay=0.1, undecayed=None, unadapted=None, paths=PATHS, shapes=SHAPES, **layout):
+def plan(
+    weight_decay=0.1, undecayed=None, unadapted=None, paths=PATHS, shapes=SHAPES, treatments=None
+):
     return plan_for(
         paths, shapes, weight_decay=weight_decay, exclude_from_weight_decay=undecayed,
         exclude_from_layer_adaptation=unadapted,
-        excluded_by_identity=[False] * len(paths), **layout,
+        treatments=treatments,
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ INTEGERS = "extras/integers/test_model.py"
 NETWORK = f"{INTEGERS}::test_a_network_in_integers_has_the_same_outputs[keras]"
 PLAN = "core/test_plan.py"
 MATRICES = "core/test_matrices.py"
+GIVEN = f"{MATRICES}::test_what_the_user_says_counts_but_for_biases_and_exclusions"
 SOAP = "core/test_soap.py"
 NOISE = "core/test_noise.py"
 GOODPUT = "core/test_goodput.py"
@@ -230,7 +231,7 @@ CORE = {
         ("the longer side", "shape[1] < shape[0]", "shape[1] > shape[0]"),
         ("one too long", "shape[axis] <= max_precond_dim", "shape[axis] <= max_precond_dim + 2"),
     ],
-    ("layouts", f"{MATRICES}::test_paths_and_shapes_tell_what_is_a_matrix"): [
+    ("matrices.layout", f"{MATRICES}::test_paths_and_shapes_tell_what_is_a_matrix"): [
         ("a bias of two axes is a matrix", "endswith(('bias', '/scale'))", "endswith('/scale')"),
         ("what is named bias is one", "is_norm_or_bias(path, shape) or", "False or"),
     ],
@@ -239,7 +240,7 @@ CORE = {
         ("depthwise kernels are matrices", "if 'depthwise' in", "if 'deepwise' in"),
         ("pointwise ones are depthwise", "(layer if name == 'kernel' else name)", "path"),
         ("an alpha is a kernel", "if not name.endswith('kernel'):", "if False:"),
-        ("a column is a matrix", "if 1 in made['view']", "if False"),
+        ("a column is a matrix", "if 1 in made.view", "if False"),
         ("LoRA's first factor is none", "'lora_\\\\w+_a'", "'lora_a'"),
     ],
     ("_STACKS", f"{MATRICES}::test_paths_and_shapes_tell_what_is_a_matrix"): [
@@ -262,14 +263,15 @@ CORE = {
     ("_as_stored", f"{MATRICES}::test_a_step_is_that_of_the_matrix"): [
         ("the order is not undone", "order.index(axis) for axis", "axis for axis"),
     ],
-    ("layouts", f"{MATRICES}::test_what_the_user_says_counts_but_for_biases_and_exclusions"): [
-        ("what is given is not looked at", "elif i in given:", "elif False:"),
-        ("exclusions do not count", "if i in excluded:", "if False:"),
+    ("matrices.layout", GIVEN): [
+        ("what is given is not looked at", "if 'rows' in variable.given:", "if False:"),
+        ("exclusions do not count", "if variable.excluded:", "if False:"),
     ],
-    ("_first", f"{MATRICES}::test_what_the_user_says_counts_but_for_biases_and_exclusions"): [
-        ("the last pattern counts", "in reversed(found.items())", "in found.items()"),
+    ("plan._given", GIVEN): [
+        ("the last pattern counts", "given[i].setdefault(key, (pattern, value))",
+         "given[i][key] = (pattern, value)"),
     ],
-    ("_given", f"{MATRICES}::test_rows_that_a_variable_cannot_have_are_refused_by_name"): [
+    ("matrices._given", f"{MATRICES}::test_rows_that_a_variable_cannot_have_are_refused_by_name"): [
         ("an axis twice", "len(found) < len(rows) or", ""),
         ("no columns", " or len(found) == rank", ""),
         ("an axis that is not there", "if outside or", "if"),
@@ -321,7 +323,7 @@ CORE = {
         for rule in ("adamp", "sgdp")
     },
     ("plan_for", f"{PLAN}::test_adaptation_follows_decay_unless_given"): [
-        ("an exclusion decays", "0.0 if i in undecayed else 1.0 if", "1.0 if"),
+        ("an exclusion decays", "0.0 if i in undecayed else decay", "decay"),
         ("adaptation never follows decay", "unadapted = undecayed - joined", "pass"),
         ("an empty list is none", "if exclude_from_layer_adaptation is None",
          "if not exclude_from_layer_adaptation"),

@@ -168,8 +168,12 @@ class Promised:
 
     def multiplier(self, role):
         """Of the first pattern that means it."""
-        given = self.told.get("learning_rate_multipliers") or {}
-        return next((x for pattern, x in given.items() if role in MEANT[pattern]), 1.0)
+        return self.treatment(role, "rate", 1.0)
+
+    def treatment(self, role, key, otherwise):
+        given = (self.told.get("treatments") or {}).items()
+        found = (x[key] for pattern, x in given if key in x and role in MEANT[pattern])
+        return next(found, otherwise)
 
     @property
     def stepped(self):
@@ -187,7 +191,7 @@ class Promised:
 
     def is_joined(self, role):
         given = self.told.get("exclude_from_layer_adaptation")
-        return role in meant(self.told.get("layer_groups")) and role not in meant(given)
+        return self.treatment(role, "join", False) and role not in meant(given)
 
     def is_adapted(self, role):
         given = self.told.get("exclude_from_layer_adaptation")

@@ -260,7 +260,8 @@ def treatments(draw, family, shape):
         count = draw(st.sampled_from([n for n in (1, 2, shape[axis]) if shape[axis] % n == 0]))
         view = (*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
         layout = {"view": view, "axes": tuple(i for i in range(rank + 1) if i != axis)}
-    return Treatment(draw(DECAYS), draw(st.integers(0, 3)) > 0, **layout), channel_axes
+    decay, adapt = draw(DECAYS), draw(st.integers(0, 3)) > 0
+    return Treatment(decay=decay, adapt=adapt, **layout), channel_axes
 
 
 def sliced(treatment, arrays_):

@@ -22,7 +22,7 @@ CASES = {
     "LAMB averaged": ("LAMB", {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}),
     "LAMB accumulated": ("LAMB", {"gradient_accumulation_steps": 2, "clipnorm": 0.5}),
     "LARS": ("LARS", {"trust_coefficient": 0.25,
-                      "learning_rate_multipliers": {"embedding": 0.5, "norm": 0.0}}),
+                      "treatments": {"embedding": {"rate": 0.5}, "norm": {"rate": 0.0}}}),
     "LARS accumulated": ("LARS", {"trust_coefficient": 0.5, "gradient_accumulation_steps": 2,
                                   "global_clipnorm": 0.1, "use_ema": True}),
     "AdamP": ("AdamP", {}),
@@ -168,7 +168,9 @@ def parameter_servers():
     resolver, _servers = cluster_of_servers()
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     seen = {case: Scheduled("tf_keras", case, strategy).train().values() for case in CASES}
-    joined = Scheduled("tf_keras", "LAMB", strategy, built=False, layer_groups=["dense"]).train()
+    joined = Scheduled(
+        "tf_keras", "LAMB", strategy, built=False, treatments={"dense": {"join": True}}
+    ).train()
     seen["joined"] = joined.values()
     devices = [v.device for v in joined.model.trainable_variables]
     program = Scheduled("tf_keras", "LAMB", strategy).traced().graph.as_graph_def()

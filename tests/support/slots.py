@@ -42,7 +42,8 @@ def make(frontend, rows=ROWS, **arguments):
             size, _ = treatment.view
             return [Slot("m"), Slot("left", (size, size), "identity", "float32")]
 
-    return Preconditioned(RATE, MOMENTUM, matrix_rows=rows, **arguments)
+    treatments = {pattern: {"rows": axes} for pattern, axes in (rows or {}).items()}
+    return Preconditioned(RATE, MOMENTUM, treatments=treatments, **arguments)
 
 
 def start(seed=0):

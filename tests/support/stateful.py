@@ -90,9 +90,9 @@ def arguments(draw):
     ))):  # fmt: skip
         told[clipping] = draw(st.sampled_from([0.1, 1.0]))
     # Not drawn yet: the plants were found by these draws. `test_lifecycles.py` has all of them.
-    told |= {"learning_rate_multipliers": None, "on_spike": None}
+    told |= {"treatments": None, "on_spike": None}
     if family in ("LAMB", "LANS", "LARS") and draw(st.booleans()):
-        told["layer_groups"] = ["dense"]
+        told["treatments"] = {"dense": {"join": True}}
         if family == "LARS":  # whose oracle has one decay a layer
             told["exclude_from_weight_decay"] = None
     return family, told
@@ -288,7 +288,7 @@ class Training(RuleBasedStateMachine):
             wrapper = None  # there is nothing to measure
         if wrapper is None and seed % 4 == 3:
             wrapper = "LossScale"
-        if family == "LARS" and "layer_groups" in told:
+        if family == "LARS" and told["treatments"]:
             undecayed = ()  # its oracle has one decay a layer
         self.act("begin", family, told, f"{twins=}", f"{undecayed=}", f"{eager=}", wrapper)
         self.twins, self.eager, self.wrapper, self.is_built = twins, eager, wrapper, False

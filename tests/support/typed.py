@@ -13,11 +13,11 @@ recipe = tf_lamb.recipes.scale(1024, 256, 1e-2, 0.5, examples=2048, epochs=20, r
 lamb: tf_lamb.LAMB = tf_lamb.LAMB.from_recipe(recipe, weight_decay=0.01)
 schedule = tf_lamb.schedules.Warmup(100, 1e-3)
 tf_lamb.LAMB(schedule, exclude_from_weight_decay="norm_and_bias", phi_bounds=(0.0, 10.0))
-tf_lamb.LARS(0.1, layer_groups=["attention"], layer_slices={"qkv/kernel": [-1, 3]})
+tf_lamb.LARS(0.1, treatments={"attention": {"join": True}, "qkv/kernel": {"slices": [-1, 3]}})
 tf_lamb.keras.LANS(lambda: 1e-3, clipnorm=None)
-tf_lamb.LAMB(weight_decay=schedule, learning_rate_multipliers={"embed": 0.1}, on_spike=[64, 4.0])
-tf_lamb.Muon(matrix_rows={"mixer/kernel": 0, "grouped": None, "turned": [1, 2]})
-tf_lamb.SOAP(precondition_frequency=5, one_sided=True, matrix_rows={"mixer/kernel": 0})
+tf_lamb.LAMB(weight_decay=schedule, treatments={"embed": {"rate": 0.1}}, on_spike=[64, 4.0])
+tf_lamb.Muon(treatments={"mixer": {"rows": 0}, "grouped": {"rows": None}, "turned": {"rows": [1]}})
+tf_lamb.SOAP(precondition_frequency=5, one_sided=True, treatments={"mixer/kernel": {"rows": 0}})
 tf_lamb.AdaScale(tf_lamb.Muon(0.02, newton_schulz_steps=5), scale=8)
 tf_lamb.BackupAndRestore(pathlib.Path("backup"))
 seen: Sequence[str] = [ratio.path for ratio in lamb.trust_ratios()]
@@ -29,8 +29,8 @@ text: str = tf_lamb.TrustRatios(every=10).table()
 tf_lamb.LAMB("1e-3")  # type: ignore[arg-type]
 tf_lamb.LAMB(beta_1=None)  # type: ignore[arg-type]
 tf_lamb.LARS(0.1, exclude_from_weight_decay=[1])  # type: ignore[list-item]
-tf_lamb.LANS(layer_slices={"qkv": "last"})  # type: ignore[dict-item]
-tf_lamb.LARS(0.1, learning_rate_multipliers={"embed": "half"})  # type: ignore[dict-item]
+tf_lamb.LANS(treatments={"qkv": "last"})  # type: ignore[dict-item]
+tf_lamb.LARS(0.1, treatments={"embed": 0.5})  # type: ignore[dict-item]
 tf_lamb.SGDP(0.1, on_spike=6.0)  # type: ignore[arg-type]
 tf_lamb.Muon(newton_schulz_steps=2.5)  # type: ignore[arg-type]
 tf_lamb.SOAP(max_precond_dim="long")  # type: ignore[arg-type]

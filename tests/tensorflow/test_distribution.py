@@ -146,7 +146,7 @@ def test_each_variable_is_updated_where_it_lies(served):
 
 @slow
 def test_a_joined_layer_may_lie_on_two_servers(served):
-    expected = one_device("tf_keras", "LAMB", layer_groups=("dense",))
+    expected = one_device("tf_keras", "LAMB", treatments={"dense": {"join": True}})
     assert_equal(served["weights"]["joined"], expected)
 
 

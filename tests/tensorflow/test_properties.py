@@ -78,7 +78,7 @@ def treatment_of(path, shape, family, arguments):
     if family in ("AdamP", "SGDP") and len(shape) > 1:
         axes = tuple(range(len(shape) - 1))
     decay = 0.0 if excluded(lists[0]) else arguments["weight_decay"]
-    return Treatment(decay, not excluded(unadapted), axes=axes)
+    return Treatment(decay=decay, adapt=not excluded(unadapted), axes=axes)
 
 
 def built(frontend, run, jit_compile=False):

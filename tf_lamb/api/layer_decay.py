@@ -8,14 +8,14 @@ from tf_lamb.core import layer_decay as of_paths
 from tf_lamb.core.patterns import model_name
 
 
-def layer_decay(model: Any, decay: float) -> dict[str, float]:
-    """Returns `learning_rate_multipliers` that fall from the head of an encoder to its embeddings.
+def layer_decay(model: Any, decay: float) -> dict[str, dict[str, float]]:
+    """Returns `treatments` whose rates fall from the head of an encoder to its embeddings.
 
     Of N blocks, from the embeddings on:
 
-        multiplier = decay^(N + 1)          embeddings
-                     decay^(N - i)          block i = 0, ..., N - 1
-                     1                      all else: pooler, head
+        rate = decay^(N + 1)          embeddings
+               decay^(N - i)          block i = 0, ..., N - 1
+               1                      all else: pooler, head
 
     Blocks are layers that a number ends, as in `transformer_layer_3` and `transformer_block_3`
     (KerasHub), `transformer/layer_3` (Model Garden), `encoder_layer_3`. Embeddings are what has
@@ -35,10 +35,10 @@ def layer_decay(model: Any, decay: float) -> dict[str, float]:
     >>> names = ["token_embedding", "encoder_layer_0", "encoder_layer_1", "head"]
     >>> layers = [tf.keras.layers.Dense(2, name=name) for name in names]
     >>> model = tf.keras.Sequential([tf.keras.Input((2,)), *layers])
-    >>> multipliers = tf_lamb.layer_decay(model, 0.5)
-    >>> multipliers
-    {'^encoder_layer_0/': 0.25, '^encoder_layer_1/': 0.5, 'embed': 0.125}
-    >>> optimizer = tf_lamb.LAMB(1e-3, learning_rate_multipliers=multipliers)
+    >>> treatments = tf_lamb.layer_decay(model, 0.5)
+    >>> [(pattern, given["rate"]) for pattern, given in treatments.items()]
+    [('^encoder_layer_0/', 0.25), ('^encoder_layer_1/', 0.5), ('embed', 0.125)]
+    >>> optimizer = tf_lamb.LAMB(1e-3, treatments=treatments)
 
     References:
         - Clark et al., ELECTRA, https://arxiv.org/abs/2003.10555

@@ -8,7 +8,7 @@ import math
 import numbers
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tf_lamb.core.patterns import EXCLUSIONS, LONGEST_PATTERN, PRESETS
@@ -200,59 +200,63 @@ def patterns(argument: str, value) -> tuple[str, ...] | None:
     return tuple(value)
 
 
-def _by_pattern(argument: str, value, example: str) -> Iterable:
-    """The items of a dict from patterns, or one error."""
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{argument} takes a dict from a regex to {example}, not {value!r}.")
-    patterns(argument, list(value))
-    return value.items()
+def treatments(name: str, value, keys: Sequence[str]) -> dict[str, dict[str, Any]] | None:
+    """Pattern -> key -> value, each value as it is to be kept, or one error.
 
-
-def slices(argument: str, value) -> dict[str, tuple[int, int | None]] | None:
-    """Pattern -> (axis, blocks), or one error; blocks are None for each index on the axis."""
+    Args:
+        keys: those that the optimizer has.
+    """
     if value is None:
         return None
-    example = "an axis, or to an axis and a number of blocks, such as {'qkv/kernel': [-1, 3]}"
-    result: dict[str, tuple[int, int | None]] = {}
-    for pattern, where in _by_pattern(argument, value, example):
-        pair = list(where) if isinstance(where, (list, tuple)) else [where]
-        axis, blocks = (*pair, None, None)[:2]
-        if len(pair) > 2 or not (_is_integer(axis) and (blocks is None or _is_integer(blocks))):
-            raise TypeError(
-                f"{argument}[{pattern!r}] must be an axis or [axis, blocks], not {where!r}."
+    kind = "a dict from a regex to a dict, such as {'^encoder/': {'rate': 0.1}}"
+    if not isinstance(value, Mapping) or not all(isinstance(d, Mapping) for d in value.values()):
+        raise TypeError(f"{name} takes {kind}, not {value!r}.")
+    patterns(name, list(value))
+    for pattern, given in value.items():
+        if strange := [key for key in given if key not in keys]:
+            raise ValueError(
+                f"{name}[{pattern!r}] has no {strange[0]!r}: its keys are "
+                f"{', '.join(map(repr, keys))}."
             )
-        if blocks is not None and blocks < 1:
-            raise ValueError(f"{argument}[{pattern!r}] asks for {blocks} blocks; 1 is the least.")
-        result[pattern] = (int(axis), None if blocks is None else int(blocks))
-    return result
+    return {
+        pattern: {key: _TREATED[key](f"{name}[{pattern!r}][{key!r}]", x) for key, x in each.items()}
+        for pattern, each in value.items()
+    }
 
 
-def rows(argument: str, value) -> dict[str, tuple[int, ...] | None] | None:
-    """Pattern -> the axes that are rows, or None for what is no matrix; or one error."""
-    if value is None:
-        return None
-    example = (
-        "the axis or the axes that are rows, or to None for what is no matrix, such as "
-        "{'query/kernel': 0}"
-    )
-    result: dict[str, tuple[int, ...] | None] = {}
-    for pattern, axes in _by_pattern(argument, value, example):
-        given = list(axes) if isinstance(axes, (list, tuple)) else [axes]
-        if axes is not None and not all(map(_is_integer, given or [None])):
-            raise TypeError(
-                f"{argument}[{pattern!r}] must be an axis, a list of axes, or None for what is no "
-                f"matrix, not {axes!r}."
-            )
-        result[pattern] = None if axes is None else tuple(map(int, given))
-    return result
+def _factor(name, value):
+    return number(name, value, "[0, inf)")
 
 
-def multipliers(argument: str, value) -> dict[str, float] | None:
-    """Pattern -> a factor of 0 or more, or one error."""
-    if value is None:
-        return None
-    pairs = _by_pattern(argument, value, "a factor, such as {'encoder/': 0.1}")
-    return {pattern: number(f"{argument}[{pattern!r}]", x, "[0, inf)") for pattern, x in pairs}
+def _slices(name, value) -> tuple[int, int | None]:
+    """An axis and the number of blocks on it, None for each index."""
+    pair = list(value) if isinstance(value, (list, tuple)) else [value]
+    axis, blocks = (*pair, None, None)[:2]
+    if len(pair) > 2 or not (_is_integer(axis) and (blocks is None or _is_integer(blocks))):
+        raise TypeError(f"{name} must be an axis or [axis, blocks], not {value!r}.")
+    if blocks is not None and blocks < 1:
+        raise ValueError(f"{name} asks for {blocks} blocks; 1 is the least.")
+    return int(axis), None if blocks is None else int(blocks)
+
+
+def _rows(name, value) -> tuple[int, ...] | None:
+    """The axes that are rows, or None for what is no matrix."""
+    axes = list(value) if isinstance(value, (list, tuple)) else [value]
+    if value is not None and not all(map(_is_integer, axes or [None])):
+        raise TypeError(
+            f"{name} must be an axis, a list of axes, or None for what is no matrix, not {value!r}."
+        )
+    return None if value is None else tuple(map(int, axes))
+
+
+# Key of a treatment -> its check.
+_TREATED: dict[str, Callable[[str, Any], Any]] = {
+    "rate": _factor,
+    "slices": _slices,
+    "join": flag,
+    "rows": _rows,
+    "depthwise": flag,
+}
 
 
 def accumulation(name: str, value) -> int | dict[int, int]:

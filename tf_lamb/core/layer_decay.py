@@ -7,8 +7,8 @@ _BLOCK = re.compile(r"(?:layer|block)s?[_/]?(\d+)/", re.IGNORECASE)
 _EMBEDDINGS = "embed"
 
 
-def layer_decay(paths: Sequence[str], decay: float) -> dict[str, float]:
-    """Pattern -> multiplier: of N blocks the i-th, from 0, has decay^(N - i).
+def layer_decay(paths: Sequence[str], decay: float) -> dict[str, dict[str, float]]:
+    """Pattern -> {"rate": factor}: of N blocks the i-th, from 0, has decay^(N - i).
 
     Embeddings have decay^(N + 1), and what is neither has no pattern, so 1.
 
@@ -27,13 +27,13 @@ def layer_decay(paths: Sequence[str], decay: float) -> dict[str, float]:
         raise ValueError(
             "layer_decay needs one stack of blocks that are all numbered, such as "
             f"transformer_layer_0 or transformer/layer_0, and found {seen}. Write the dict of "
-            "learning_rate_multipliers by hand."
+            "treatments by hand."
         )
     (stem,), numbers = stems, sorted({int(found[1]) for found in blocks.values()})
     depth = len(numbers)
-    multipliers = {
+    rates = {
         f"^{re.escape(stem)}{number}/": decay ** (depth - i) for i, number in enumerate(numbers)
     }
     if any(_EMBEDDINGS in path for path in paths if path not in blocks):
-        multipliers[_EMBEDDINGS] = decay ** (depth + 1)
-    return multipliers
+        rates[_EMBEDDINGS] = decay ** (depth + 1)
+    return {pattern: {"rate": rate} for pattern, rate in rates.items()}

@@ -22,11 +22,9 @@ name and the axes of one without: that, only the user knows.
 
 import math
 import re
-from collections.abc import Mapping, Sequence, Set
 
-from tf_lamb.core.patterns import is_norm_or_bias, numbered
-
-Rows = tuple[int, ...]
+from tf_lamb.core.layouts import Layout, Variable
+from tf_lamb.core.patterns import is_norm_or_bias
 
 # The layers of attention in Keras, KerasHub and Model Garden.
 _END = r"(_dense|_new|_reuse)?(_\d+)?$"
@@ -37,73 +35,61 @@ _OUT_OF_HEADS = re.compile(r"^(attention_output|output|output_proj|out_proj|o_pr
 _STACKS = ("expert", "block_diag")
 
 
-def layouts(
-    paths: Sequence[str],
-    shapes: Sequence[tuple[int, ...]],
-    *,
-    excluded: Set[int],
-    no_matrix: Set[int],
-    given: Mapping[int, tuple[str, Rows | None]],
-) -> list[dict | str]:
-    """Finds how each variable is laid out as a matrix, or the reason for which it is none.
+def layout(variable: Variable, embeddings: bool = False) -> Layout:
+    """The layout of a variable as a matrix; not adapted, with the reason, where it is none.
 
     Args:
-        paths, shapes: of all variables, for those of a layer of attention tell of each other.
-        excluded: the positions of those that the user wants left out.
-        no_matrix: of those that their name leaves out, unless the user gives them rows.
-        given: position -> the pattern that finds it, and its rows, or None where it is no matrix.
+        embeddings: whether a variable with "embedding" in its path may be a matrix without the
+            user's rows.
 
     Raises:
         ValueError: where a variable does not have the axes that are given.
     """
-    names = numbered(paths)
-    by_name = dict(zip(names, shapes, strict=True))
-    made: list[dict | str] = []
-    for i, (path, name, shape) in enumerate(zip(paths, names, shapes, strict=True)):
-        if i in excluded:
-            made.append("excluded")
-        elif is_norm_or_bias(path, shape) or path.lower().endswith(("bias", "/scale")):
-            made.append("bias or normalization")
-        elif i in given:
-            pattern, rows = given[i]
-            made.append(
-                "no matrix, by matrix_rows"
-                if rows is None
-                else _layout(shape, _given(path, shape, pattern, rows))
-            )
-        elif i in no_matrix:
-            made.append("no matrix, by its name")
-        else:
-            own, number = path.rpartition("/")[0], name.removeprefix(path)
-            layer = own.rpartition("/")[0]
-            beside = f"{layer}/query/kernel", f"{layer}/attention_output/kernel", f"{own}/bias"
-            made.append(_found(path, shape, *(by_name.get(of + number, ()) for of in beside)))
-    return made
+    path, shape = variable.path, variable.shape
+    if variable.excluded:
+        return _none("excluded")
+    if is_norm_or_bias(path, shape) or path.lower().endswith(("bias", "/scale")):
+        return _none("bias or normalization")
+    if "rows" in variable.given:
+        pattern, rows = variable.given["rows"]
+        if rows is None:
+            return _none("no matrix, by treatments")
+        return _matrix(shape, _given(path, shape, pattern, rows))
+    if "embedding" in path and not embeddings:
+        return _none("no matrix, by its name")
+    own, number = path.rpartition("/")[0], variable.name.removeprefix(path)
+    layer = own.rpartition("/")[0]
+    beside = f"{layer}/query/kernel", f"{layer}/attention_output/kernel", f"{own}/bias"
+    return _found(path, shape, *(variable.shapes.get(of + number, ()) for of in beside))
+
+
+def _none(reason):
+    return Layout(adapt=False, words=f"fallback: {reason}")
 
 
 def _found(path, shape, query, output, bias):
     """Finds a layout from path and shape; of two kernels of its attention and its bias, or ()."""
     layer, name = ("", *path.lower().split("/"))[-2:]
     if len(shape) < 2:
-        return "one axis"
+        return _none("one axis")
     if len(shape) == 2:
-        return _layout(shape, (0,))
+        return _matrix(shape, (0,))
     if re.fullmatch(r"lora_\w+_a", name):
         rows = _rows(path, layer, "kernel", shape, query, output, bias)
         if rows == (0,) and shape[0] < shape[1]:  # Gemma's heads; what would tell is frozen
             rows = (1,)
-        return _layout(shape, rows or tuple(range(len(shape) - 1)))
+        return _matrix(shape, rows or tuple(range(len(shape) - 1)))
     if "depthwise" in (layer if name == "kernel" else name):
-        return "depthwise"
+        return _none("depthwise")
     if any(word in path.lower() for word in _STACKS):
-        return "stack of matrices"
+        return _none("stack of matrices")
     if not name.endswith("kernel"):
-        return "no kernel"
+        return _none("no kernel")
     rows = _rows(path, layer, name, shape, query, output, bias)
     if rows is None:
-        return "rows not known: give matrix_rows"
-    made = _layout(shape, rows)
-    return "one row or column" if 1 in made["view"] else made
+        return _none("rows not known: give them in treatments")
+    made = _matrix(shape, rows)
+    return _none("one row or column") if 1 in made.view else made
 
 
 def _rows(path, layer, name, shape, query, output, bias):
@@ -134,18 +120,18 @@ def _given(path, shape, pattern, rows):
     if outside or len(found) < len(rows) or len(found) == rank:
         asked = f"axis {rows[0]}" if len(rows) == 1 else f"axes {', '.join(map(str, rows))}"
         raise ValueError(
-            f"matrix_rows[{pattern!r}] makes {asked} the rows of {path}, whose shape is "
+            f"treatments[{pattern!r}] makes {asked} the rows of {path}, whose shape is "
             f"{tuple(shape)}: a matrix has some of a variable's axes as rows, each once, and the "
             "others as columns. Narrow the pattern, or give None for what is no matrix."
         )
     return tuple(axis % rank for axis in rows)
 
 
-def _layout(shape, rows):
+def _matrix(shape, rows):
     """The order of the axes and the view in which it is a matrix, and in words how large it is."""
     columns = tuple(axis for axis in range(len(shape)) if axis not in rows)
     view = tuple(math.prod(shape[axis] for axis in axes) for axes in (rows, columns))
     order = (*rows, *columns)
     in_order = order == tuple(range(len(shape)))
     words = f"matrix of {view[0]:,} x {view[1]:,}"
-    return {"view": view, "order": None if in_order else order, "layout": words}
+    return Layout(view=view, order=None if in_order else order, words=words)

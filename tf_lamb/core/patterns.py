@@ -53,7 +53,7 @@ def joined_layers(paths: Sequence[str], joined: Set[int]) -> tuple[str, ...]:
         count, other = first.setdefault(layer, (number.rpartition("of")[2], path))
         if count != number.rpartition("of")[2]:
             raise ValueError(
-                f"layer_groups joins {own.count(other)} variables {other!r} and {own.count(path)} "
+                f"treatments joins {own.count(other)} variables {other!r} and {own.count(path)} "
                 f"{path!r}: which of them are of one layer cannot be known. Give each layer a name "
                 "of its own, or narrow the pattern."
             )

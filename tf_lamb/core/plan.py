@@ -4,10 +4,11 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
+from typing import Any
 
-from tf_lamb.core import matrices
+from tf_lamb.core import layouts
 from tf_lamb.core.patterns import (
     PRESETS,
     aliases,
@@ -22,65 +23,15 @@ from tf_lamb.core.patterns import (
 NEAR_ZERO = 1e-3
 
 
-def channels_of(shape: Sequence[int], axes: int) -> dict:
-    """The layout in which norms run over all but the last axes, and over one at least."""
-    return {"axes": tuple(range(max(len(shape) - axes, 1)))} if len(shape) > 1 else {}
-
-
-def slices_of(
-    path: str, shape: Sequence[int], group: str, pattern: str, axis: int, blocks: int | None
-) -> dict:
-    """The layout in which each block along the axis is a layer of its own.
-
-    Raises:
-        ValueError: where the variable has no such axis or blocks, or is joined in a group.
-    """
-    if group:
-        raise ValueError(
-            f"{path} is in layer_slices ({pattern!r}) and in layer_groups ({group}): a layer "
-            "is either a slice or several variables. Narrow one of the patterns."
-        )
-    rank = len(shape)
-    if not -rank <= axis < rank:
-        raise ValueError(
-            f"layer_slices asks for axis {axis} of {path}, whose shape is {tuple(shape)}. "
-            f"Its axes are 0 to {rank - 1}; narrow the pattern, or name one of them."
-            if rank
-            else f"layer_slices asks for axis {axis} of {path}, a scalar. Narrow the pattern."
-        )
-    axis %= rank
-    count = shape[axis] if blocks is None else blocks
-    if count == 0:  # the variable is empty, so there is nothing to slice
-        return {}
-    if shape[axis] % count:
-        raise ValueError(
-            f"layer_slices asks for {count} blocks on axis {axis} of {path}, whose shape is "
-            f"{tuple(shape)}: {shape[axis]} is not a multiple of {count}."
-        )
-    view = (*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
-    axes = tuple(i for i in range(len(view)) if i != axis)
-    return {"view": view, "axes": axes, "layout": f"{count} slices along axis {axis}"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Treatment:
-    """The plan's decision on one variable.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Treatment(layouts.Layout):
+    """The plan's decision on one variable: its layout, and its decay.
 
     Attributes:
         decay: its weight decay; where that follows a schedule, 1.0, or 0.0 for none.
-        adapt: whether its layer is adapted: has a trust ratio, or may be projected.
-        order: the order in which its axes are laid out before they are viewed, or None for theirs.
-        view: the shape in which the rule sees it, or None for its own.
-        axes: the axes over which the rule's norms run in that shape, or None for the rule's choice.
-        layout: in words, which slices are layers of their own, or what matrix it is.
     """
 
     decay: float
-    adapt: bool
-    view: tuple[int, ...] | None = None
-    axes: tuple[int, ...] | None = None
-    layout: str = ""
-    order: tuple[int, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +174,7 @@ class Plan:
         for path, size, cells, treatment, group in zip(
             self.names, sizes, treated, self.treatments, self.groups, strict=True
         ):
-            layer = f"joined in {group}" if group else treatment.layout
+            layer = f"joined in {group}" if group else treatment.words
             near = "near 0" if len(rows) - 1 in self.near_zero else ""
             rows.append((path, f"{size:,}", *cells, ", ".join(filter(None, (layer, near)))))
         rows.append(("",) * len(rows[0]))
@@ -249,18 +200,14 @@ class Plan:
 
 def plan_for(
     paths: Sequence[str],
-    shapes: Sequence[tuple[int, ...]],
+    shapes: Sequence[Sequence[int]],
     *,
-    weight_decay: float | None,
-    exclude_from_weight_decay: Sequence[str] | None,
-    exclude_from_layer_adaptation: Sequence[str] | None,
-    excluded_by_identity: Sequence[bool],
-    layer_groups: Sequence[str] | None = None,
-    layer_slices: Mapping[str, tuple[int, int | None]] | None = None,
-    depthwise: Sequence[str] | None = None,
-    no_matrix: Sequence[str] | None = None,
-    matrix_rows: Mapping[str, tuple[int, ...] | None] | None = None,
-    learning_rate_multipliers: Mapping[str, float] | None = None,
+    weight_decay: float | None = 0.0,
+    exclude_from_weight_decay: Sequence[str] | None = None,
+    exclude_from_layer_adaptation: Sequence[str] | None = None,
+    excluded_by_identity: Sequence[bool] = (),
+    treatments: Mapping[str, Mapping[str, Any]] | None = None,
+    layout: Callable[[layouts.Variable], layouts.Layout] = layouts.slices,
 ) -> Plan:
     """Meets the patterns with the paths, once: match, exclude, group, lay out.
 
@@ -276,70 +223,43 @@ def plan_for(
         exclude_from_layer_adaptation: patterns; None means "as for weight decay", an empty
             sequence "exclude nothing".
         excluded_by_identity: of each variable, whether it was excluded from weight decay as
-            an object, without a pattern.
-        layer_groups: patterns; the variables of one Keras layer that match are one layer, unless
-            the second list of exclusions was given and holds them. Of layers with one path, the
-            k-th of each variable's path belong together.
-        layer_slices: pattern -> axis and number of blocks on it, or None for its whole length;
-            each block along the axis is a layer of its own.
-        depthwise: patterns of kernels whose channels lie on the last two axes; given by the
-            optimizers whose norms run within channels.
-        no_matrix: patterns of what is no matrix, though it may look like one; given by the
-            optimizer that adapts matrices alone.
-        matrix_rows: pattern -> the axes that are rows, or None for what is no matrix; the rest is
-            told by paths and shapes (`core/matrices.py`).
-        learning_rate_multipliers: pattern -> what multiplies the learning rate; 0 freezes.
+            an object, without a pattern; no variable by default.
+        treatments: pattern -> key -> value; of each key the first pattern that matches and has it
+            counts. "rate" multiplies the learning rate, and 0 freezes. With "join" the variables of
+            one Keras layer are one layer, unless the second list of exclusions was given and holds
+            them; of layers with one path, the k-th of each variable's path belong together. The
+            other keys are the layout's.
+        layout: the function of a family of optimizers, `core/layouts.py`.
 
     Raises:
-        ValueError: where a variable has no such axis or blocks, or is both joined and sliced; where
-            it cannot be known which variables of layers with one path belong together; where those
-            of one layer have several multipliers, or all variables are frozen.
+        ValueError: where a variable cannot have the layout that is given, or is both joined and
+            sliced; where it cannot be known which variables of layers with one path belong
+            together; where those of one layer have several rates, or all variables are frozen.
     """
-    variables = tuple(zip(aliases(paths), shapes, strict=True))
+    named = tuple(zip(aliases(paths), shapes, strict=True))
     lists = {
         "exclude_from_weight_decay": exclude_from_weight_decay,
         "exclude_from_layer_adaptation": exclude_from_layer_adaptation,
-        "layer_groups": layer_groups,
-        "layer_slices": layer_slices,
-        "matrix_rows": matrix_rows,
-        "learning_rate_multipliers": learning_rate_multipliers,
+        "treatments": treatments,
     }
-    found = {name: search(name, given or (), variables) for name, given in lists.items()}
+    found = {name: search(name, patterns or (), named) for name, patterns in lists.items()}
     undecayed = _all_of(found["exclude_from_weight_decay"])
-    unadapted = _all_of(found["exclude_from_layer_adaptation"])
-    joined = _all_of(found["layer_groups"])
-    two_channel_axes = _all_of(search("depthwise", depthwise or (), variables))
-
     undecayed |= {i for i, excluded in enumerate(excluded_by_identity) if excluded}
+    unadapted = _all_of(found["exclude_from_layer_adaptation"])
+    given = _given(treatments or {}, found["treatments"], len(paths))
+    joined = {i for i, each in enumerate(given) if each.get("join", ("", False))[1]}
     # As for weight decay; but a bias without decay that is joined shares the ratio of its layer.
     if exclude_from_layer_adaptation is None:
         unadapted = undecayed - joined
-    as_matrices: list[dict | str] = []
-    if no_matrix is not None:
-        none = _all_of(search("no_matrix", no_matrix, variables))
-        given = _first(found["matrix_rows"], matrix_rows or {})
-        as_matrices = matrices.layouts(
-            paths, shapes, excluded=unadapted, no_matrix=none, given=given
-        )
-        unadapted = frozenset(i for i, each in enumerate(as_matrices) if isinstance(each, str))
+    variables = layouts.variables(paths, shapes, unadapted, given)
     groups = joined_layers(paths, joined - unadapted)
-    factors = _first(found["learning_rate_multipliers"], learning_rate_multipliers or {})
-    multipliers = tuple(factors[i][1] if i in factors else 1.0 for i in range(len(paths)))
-    _check_multipliers(paths, groups, multipliers)
-    slices = _first(found["layer_slices"], layer_slices or {})
-    treatments = []
-    for i, (path, shape, group) in enumerate(zip(paths, shapes, groups, strict=True)):
-        layout: dict = {}
-        if i in slices:
-            pattern, where = slices[i]
-            layout = slices_of(path, shape, group, pattern, *where)
-        elif depthwise is not None:
-            layout = channels_of(shape, 2 if i in two_channel_axes else 1)
-        elif as_matrices:
-            matrix = as_matrices[i]
-            layout = {"layout": f"fallback: {matrix}"} if isinstance(matrix, str) else matrix
-        decay = 0.0 if i in undecayed else 1.0 if weight_decay is None else weight_decay
-        treatments.append(Treatment(decay, i not in unadapted, **layout))
+    rates = tuple(variable.get("rate", 1.0) for variable in variables)
+    _check_joined(variables, groups, rates)
+    decay = 1.0 if weight_decay is None else weight_decay
+    decided = tuple(
+        Treatment(decay=0.0 if i in undecayed else decay, **vars(layout(variable)))
+        for i, variable in enumerate(variables)
+    )
     counts = {
         (pattern, is_preset(name, pattern)): len(hits)
         for name, each in found.items()
@@ -347,34 +267,45 @@ def plan_for(
     }
     unmatched = tuple(p for (p, preset), count in counts.items() if not count and not preset)
     presets = tuple((p, count) for (p, preset), count in counts.items() if preset)
-    shapes = tuple(map(tuple, shapes))
     return Plan(
-        tuple(paths), shapes, tuple(treatments), groups, unmatched, presets,
-        multipliers if any(each != 1 for each in multipliers) else (), weight_decay is None,
+        tuple(paths), tuple(map(tuple, shapes)), decided, groups, unmatched, presets,
+        rates if any(each != 1 for each in rates) else (), weight_decay is None,
     )  # fmt: skip
 
 
-def _check_multipliers(paths, groups, multipliers):
-    if multipliers and not any(multipliers):
+def _given(treatments, found, count) -> list[dict[str, tuple[str, Any]]]:
+    """Of each variable: key -> the first pattern that finds it and has the key, and the value."""
+    given: list[dict] = [{} for _ in range(count)]
+    for pattern, hits in found.items():
+        for key, value in treatments[pattern].items():
+            for i in hits:
+                given[i].setdefault(key, (pattern, value))
+    return given
+
+
+def _check_joined(variables, groups, rates):
+    """Raises where nothing is trained, or where a layer of several variables cannot be one."""
+    if rates and not any(rates):
         raise ValueError(
-            f"learning_rate_multipliers freezes all {len(paths)} variables, and nothing would be "
-            "trained: narrow the patterns whose factor is 0."
+            f"treatments freezes all {len(rates)} variables, and nothing would be trained: narrow "
+            "the patterns whose rate is 0."
         )
     first: dict = {}
-    for path, group, multiplier in zip(paths, groups, multipliers, strict=True):
-        other, known = first.setdefault(group, (path, multiplier)) if group else (path, multiplier)
-        if known != multiplier:
+    for variable, group, rate in zip(variables, groups, rates, strict=True):
+        if group and "slices" in variable.given:
             raise ValueError(
-                f"learning_rate_multipliers gives {other} {known:g} and {path} {multiplier:g}, "
-                f"which layer_groups joins in {group}: they share one trust ratio, and one rate. "
-                "Give them one factor, or narrow one of the patterns."
+                f"treatments[{variable.given['slices'][0]!r}] slices {variable.path}, which is "
+                f"joined in {group}: a layer is either a slice or several variables. Narrow one "
+                "of the patterns."
+            )
+        other, known = first.setdefault(group, (variable.path, rate)) if group else ("", rate)
+        if known != rate:
+            raise ValueError(
+                f"treatments gives {other} the rate {known:g} and {variable.path} {rate:g}, and "
+                f"joins them in {group}: they share one trust ratio, and one rate. Give them one, "
+                "or narrow one of the patterns."
             )
 
 
 def _all_of(found: Mapping[str, frozenset[int]]) -> frozenset[int]:
     return frozenset().union(*found.values())
-
-
-def _first(found: dict[str, frozenset[int]], given: Mapping) -> dict:
-    """Position -> the first pattern that finds it, and what is given for that."""
-    return {i: (pattern, given[pattern]) for pattern, hits in reversed(found.items()) for i in hits}

@@ -157,8 +157,8 @@ class TrustRatios(Callback):
     from the median first.
 
     A variable that is excluded from layer adaptation has no ratio; the table marks it. Variables
-    that `layer_groups` joins share a ratio, and each of them shows it. For a variable that
-    `layer_slices` splits, the callback reports the means over its slices. With gradient
+    that `treatments` join share a ratio, and each of them shows it. For a variable that
+    `treatments` slice, the callback reports the means over its slices. With gradient
     accumulation a step is an update. The optimizer may be inside a wrapper such as
     `LossScaleOptimizer`.
 

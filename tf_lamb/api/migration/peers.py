@@ -24,8 +24,6 @@ _NO_PART = ("name", "jit_compile", "shard_update", "use_ema")
 _OF_AVERAGES = ("ema_momentum", "ema_overwrite_frequency")
 # What a peer lacks is no change of behaviour: around the formula, as the user has chosen it.
 _AROUND = ("slot_dtype", "master_weights", "gradient_accumulation_steps", *_OF_AVERAGES)
-# As good as not given, where empty.
-_DICTS = ("learning_rate_multipliers", "layer_slices", "layer_groups")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +170,7 @@ def _effect(name, value, arguments):
         value = arguments.get("exclude_from_weight_decay")
     if name in EXCLUSIONS:
         return sorted(value or ())
-    if name in _DICTS:
+    if name == "treatments":  # as good as not given, where empty
         return value or None
     return (value or 0.0) if name == "weight_decay" else value
 
@@ -245,8 +243,8 @@ def check_same_slots(
     if family == "SOAP":
         raise ValueError(
             f"{origin} keeps other bases than this SOAP, and second moments belong to them: "
-            f"{listed}. Pass the same exclude_from_layer_adaptation, matrix_rows, max_precond_dim "
-            "and one_sided. Nothing was changed."
+            f"{listed}. Pass the same exclude_from_layer_adaptation, rows in treatments, "
+            "max_precond_dim and one_sided. Nothing was changed."
         )
     others = {path for path, slots in there.items() if "v" in slots}
     patterns = [exact(path) for path in shapes if path in others and len(shapes[path]) > 1]

@@ -41,8 +41,6 @@ class AdamP(Layerwise):
         wd_ratio: What is left of weight decay where the update is projected. Defaults to 0.1
             (the paper).
         nesterov: Whether beta_1 m + (1 - beta_1) g stands for m in u. Defaults to False.
-        depthwise: List of regexes of depthwise kernels, whose output channels are the last two
-            axes instead of the last. Defaults to None: ["depthwise"], Keras's own names.
         {{shared_arguments}}
 
     Raises:
@@ -80,8 +78,7 @@ class AdamP(Layerwise):
         delta: float = 0.1,
         wd_ratio: float = 0.1,
         nesterov: bool = False,
-        depthwise: settings.Patterns = None,
-        learning_rate_multipliers: settings.Multipliers = None,
+        treatments: settings.Treatments = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,

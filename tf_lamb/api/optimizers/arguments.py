@@ -10,6 +10,8 @@ import textwrap
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from tf_lamb.api.optimizers import former
+
 _SHARED = """
 exclude_from_weight_decay: List of regexes, searched in the variables' paths
     (`encoder/layer_0/attention/bias`), or "norm_and_bias": every bias, the scale and
@@ -17,20 +19,10 @@ exclude_from_weight_decay: List of regexes, searched in the variables' paths
     token. Defaults to None: nothing is excluded.
 exclude_from_layer_adaptation: List of regexes. Defaults to None: the variables that are
     excluded from weight decay. An empty list excludes nothing.
-layer_groups: List of regexes. The variables of one Keras layer that match, say a kernel
-    and its bias, share one trust ratio. Defaults to None: each variable has its own.
-layer_slices: Dict from a regex to an axis, or to [axis, blocks]: each slice, or each
-    block of them, has a ratio of its own. `{"qkv/kernel": [-1, 3]}` treats Q, K and V
-    separately, `{"stacked/": 0}` the layers of a scan. Defaults to None.
-matrix_rows: Dict from a regex to the axis that is rows, to a list of axes, or to None for
-    what is no matrix, where paths and shapes do not tell:
-    `{"mixer/kernel": 0, "in_groups": None}`. The first that matches counts; a bias is never
-    a matrix. Defaults to None.
-learning_rate_multipliers: Dict from a regex to a factor, 0 or more, of the learning rate of the
-    variables that match; the first that matches counts. It multiplies what the schedule, or
-    AdaScale, gives, and so all that the learning rate does: a trust ratio is as it was. 0 freezes
-    a variable as `trainable = False` does, slots and all. `tf_lamb.layer_decay` makes such
-    a dict. Defaults to None: 1 for every variable.
+treatments: Dict from a regex to a dict of what the variables that match get, for instance
+    `{"^encoder/": {"rate": 0.1}}`. Of each key the first regex that matches and has it counts.
+    Defaults to None.
+{{keys}}
 clipnorm: The largest norm of each gradient. Defaults to None. All clipping happens
     after the gradients of replicas and micro-batches are aggregated.
 clipvalue: The largest absolute value in a gradient. Defaults to None.
@@ -69,7 +61,26 @@ on_spike: Whether to skip a step whose gradient is far longer than those before:
 jit_compile: Whether XLA compiles the update on TensorFlow. Defaults to True.
 name: Name of the optimizer. Defaults to that of its class.
 """
+_KEYS_OF_TREATMENTS = """
+    "rate": A factor, 0 or more, of the learning rate. It multiplies what the schedule, or AdaScale,
+    gives, and so all that the learning rate does: a trust ratio is as it was. 0 freezes a variable
+    as `trainable = False` does, slots and all. `tf_lamb.layer_decay` makes such a dict.
+    "slices": An axis, or [axis, blocks]: each slice, or each block of them, has a ratio of its own.
+    `{"qkv/kernel": {"slices": [-1, 3]}}` treats Q, K and V separately,
+    `{"stacked/": {"slices": 0}}` the layers of a scan.
+    "join": Whether the variables of one Keras layer that match, say a kernel and its bias, share
+    one trust ratio; by default each variable has its own.
+    "rows": The axis that is rows, a list of axes, or None for what is no matrix, where paths and
+    shapes do not tell: `{"mixer/kernel": {"rows": 0}, "in_groups": {"rows": None}}`. A bias is
+    never a matrix.
+    "depthwise": Whether it is a depthwise kernel, whose output channels are the last two axes
+    instead of the last; by default what has "depthwise" in its path is one, as Keras names it.
+"""
 _ENTRIES = {entry[1]: entry[0] for entry in re.finditer(r"^(\w+):.*(?:\n .*)*", _SHARED, re.M)}
+_KEYS = {
+    entry[1]: entry[0]
+    for entry in re.finditer(r'^ +"(\w+)": .*(?:\n +[^ "].*)*', _KEYS_OF_TREATMENTS, re.M)
+}
 
 # What TensorFlow Addons names otherwise, and the way out.
 _OF_ADDONS = {
@@ -87,20 +98,22 @@ def documented(cls: Class) -> Class:
 
     They are of the constructor's arguments that have no entry there. For an argument that has none
     here either, the import fails: no argument is without one. The constructor refuses the names of
-    TensorFlow Addons.
+    TensorFlow Addons, and those of before.
     """
-    cls.__init__ = _refusing_names_of_addons(cls.__init__)  # type: ignore[misc]
+    cls.__init__ = _refusing_other_names(cls.__init__)  # type: ignore[misc]
+    keys = cls.settings_class.keys  # type: ignore[attr-defined]
     if not (doc := cls.__doc__):  # python -OO
         return cls
     mark = "{{shared_arguments}}"
     (indent,) = re.findall(f"^( *){re.escape(mark)}$", doc, re.M)  # Python 3.13 strips some of it
     own = re.findall(rf"^{indent}(\w+): ", doc, re.M)
     entries = [_ENTRIES[name] for name in inspect.signature(cls).parameters if name not in own]
-    cls.__doc__ = doc.replace(indent + mark, textwrap.indent("\n".join(entries), indent))
+    shared = "\n".join(entries).replace("{{keys}}", "\n".join(_KEYS[key] for key in keys))
+    cls.__doc__ = doc.replace(indent + mark, textwrap.indent(shared, indent))
     return cls
 
 
-def _refusing_names_of_addons(constructor: Callable) -> Callable:
+def _refusing_other_names(constructor: Callable) -> Callable:
     """The constructor, signature and all; Python itself refuses every other unknown argument."""
 
     @functools.wraps(constructor)
@@ -112,8 +125,11 @@ def _refusing_names_of_addons(constructor: Callable) -> Callable:
 
 
 def _check_names(cls, names: Iterable[str]):
-    """Raises where one of the names is that of TensorFlow Addons alone."""
-    if name := next((name for name in names if name in _OF_ADDONS), None):
-        host = cls._schedules._Schedule._host.__module__.partition(".")[0]
-        way_out = _OF_ADDONS[name].format(host=host)
-        raise TypeError(f"{cls.__name__} has no argument {name!r}{way_out}")
+    """Raises where one of the names is that of TensorFlow Addons, or of before, alone."""
+    host = cls._schedules._Schedule._host.__module__.partition(".")[0]
+    for name in names:
+        way_out = _OF_ADDONS.get(name, "").format(host=host)
+        if today := former.way_of_today(cls._arguments(), name):
+            way_out = f": pass it as {today}."
+        if way_out:
+            raise TypeError(f"{cls.__name__} has no argument {name!r}{way_out}")

@@ -8,7 +8,7 @@ import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tf_lamb.api.optimizers import named
+from tf_lamb.api.optimizers import former, named
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard
 from tf_lamb.api.optimizers.observation import UNSEEN, Observation, Observer
@@ -104,6 +104,11 @@ class Layerwise:
         )
         return cls.settings_class(hyperparameters=own, weight_decay=decay, **arguments)
 
+    @classmethod
+    def _arguments(cls) -> set[str]:
+        """The names of its arguments besides the learning rate."""
+        return {*cls.hyper, *cls.settings_class.__dataclass_fields__}
+
     def _keep_settings(self, settings: Settings, rate):
         """Keeps the settings; hyper-parameters are attributes, as in Keras."""
         self._given_rate = None if callable(rate) else rate
@@ -144,7 +149,8 @@ class Layerwise:
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """The optimizer again."""
+        """The optimizer again, also of a config with arguments of before (`former.py`)."""
+        config = former.of_today(cls._arguments(), config)
         decay = config.get("weight_decay")
         if isinstance(decay, dict):
             decay = cls._schedules._Schedule._deserialize(decay, custom_objects)
@@ -411,8 +417,8 @@ class Layerwise:
         if given and not left:
             raise ValueError(
                 f"{self.name} was given gradients of frozen variables alone: "
-                f"learning_rate_multipliers is 0 for {path_of(given[0])}, for instance. Leave "
-                "the step out, or narrow the pattern."
+                f"treatments gives {path_of(given[0])}, for instance, the rate 0. Leave the step "
+                "out, or narrow the pattern."
             )
         return kept
 

@@ -34,7 +34,7 @@ class Muon(Layerwise):
     and what `exclude_from_layer_adaptation` matches instead. Jordan and Moonlight leave the output
     layer to AdamW, too: name it there. A `Conv2D` with groups, and a `DepthwiseConv2D` of several
     channels with a name of its own in Keras 3, look like any other convolution, and their channels
-    would be mixed: name them in `matrix_rows`, with None.
+    would be mixed: give them `{"rows": None}` in `treatments`.
 
     It keeps its efficiency at batches beyond AdamW's critical one; its fifteen products of matrices
     a step are work that LAMB does not have. On a GPU or TPU matrices of one shape are multiplied as
@@ -65,7 +65,7 @@ class Muon(Layerwise):
     Raises:
         ValueError, TypeError: at construction, for a hyper-parameter out of its range, a pattern
             that is no regex, an unknown argument.
-        ValueError: at the first step, where `matrix_rows` names axes that a variable does not have,
+        ValueError: at the first step, where `treatments` names axes that a variable does not have,
             and where nothing is a matrix.
 
     Example:
@@ -100,7 +100,6 @@ class Muon(Layerwise):
         exclude_from_weight_decay: settings.Patterns = None,
         exclude_from_layer_adaptation: settings.Patterns = None,
         *,
-        matrix_rows: settings.Rows = None,
         nesterov: bool = True,
         newton_schulz_steps: int = 5,
         product_dtype: str = "float32",
@@ -109,7 +108,7 @@ class Muon(Layerwise):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
-        learning_rate_multipliers: settings.Multipliers = None,
+        treatments: settings.Treatments = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,

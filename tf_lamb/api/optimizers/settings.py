@@ -2,11 +2,12 @@
 
 import ctypes
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from tf_lamb.api.schedules import check_host
-from tf_lamb.core import checks
+from tf_lamb.core import checks, layouts, matrices
 from tf_lamb.core.accumulation import Stages
 from tf_lamb.core.plan import Plan
 
@@ -15,9 +16,7 @@ LearningRate = float | Callable[..., Any]
 WeightDecay = float | Callable[..., Any] | None
 Patterns = Sequence[str] | str | None
 Bounds = Sequence[float] | None
-Slices = Mapping[str, int | Sequence[int | None]] | None
-Rows = Mapping[str, int | Sequence[int] | None] | None
-Multipliers = Mapping[str, float] | None
+Treatments = Mapping[str, Mapping[str, Any]] | None
 Accumulation = int | Mapping[int, int] | None
 Spikes = Sequence[float] | str | None
 
@@ -44,15 +43,20 @@ class Settings:
     """The constructor's arguments besides the learning rate; raises on what cannot be right.
 
     Attributes:
+        keys: what a treatment may have.
+        layout: the plan's function for a family.
         hyperparameters: what the rule takes by name, checked.
         The rest: as the constructors name and document them.
     """
+
+    keys: ClassVar[tuple[str, ...]] = ("rate",)
+    layout = staticmethod(layouts.slices)
 
     hyperparameters: Mapping[str, Any]
     weight_decay: float | Callable[..., Any]
     exclude_from_weight_decay: tuple[str, ...] | None
     exclude_from_layer_adaptation: tuple[str, ...] | None
-    learning_rate_multipliers: Mapping[str, float] | None
+    treatments: Mapping[str, Mapping[str, Any]] | None
     clipnorm: float | None
     clipvalue: float | None
     global_clipnorm: float | None
@@ -71,9 +75,7 @@ class Settings:
 
     def __post_init__(self):
         self._freeze(
-            learning_rate_multipliers=checks.multipliers(
-                "learning_rate_multipliers", self.learning_rate_multipliers
-            ),
+            treatments=checks.treatments("treatments", self.treatments, self.keys),
             ema_momentum=checks.number("ema_momentum", self.ema_momentum),
             **{name: checks.patterns(name, getattr(self, name)) for name in _EXCLUSIONS},
         )
@@ -123,71 +125,45 @@ class Settings:
 
     def planning(self) -> dict[str, Any]:
         """The arguments of the plan."""
-        names = (*_EXCLUSIONS, "learning_rate_multipliers")
         decay = None if callable(self.weight_decay) else self.weight_decay
-        return {name: getattr(self, name) for name in names} | {"weight_decay": decay}
+        names = (*_EXCLUSIONS, "treatments", "layout")
+        return {"weight_decay": decay, **{name: getattr(self, name) for name in names}}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class RatioSettings(Settings):
     """The settings of optimizers with a trust ratio, where the user may say what a layer is."""
 
-    layer_groups: tuple[str, ...] | None
-    layer_slices: Mapping[str, tuple[int, int | None]] | None
-
-    def __post_init__(self):
-        super().__post_init__()
-        self._freeze(
-            layer_groups=checks.patterns("layer_groups", self.layer_groups),
-            layer_slices=checks.slices("layer_slices", self.layer_slices),
-        )
-
-    def planning(self):
-        layers = {"layer_groups": self.layer_groups, "layer_slices": self.layer_slices}
-        return super().planning() | layers
+    keys = ("rate", "slices", "join")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class MatrixSettings(Settings):
     """The settings of Muon and SOAP, which work on matrices, by default without embeddings."""
 
-    matrix_rows: Mapping[str, tuple[int, ...] | None] | None
-
-    def __post_init__(self):
-        super().__post_init__()
-        self._freeze(matrix_rows=checks.rows("matrix_rows", self.matrix_rows))
+    keys = ("rate", "rows")
 
     def planning(self):
         excluded = self.exclude_from_layer_adaptation
+        layout = functools.partial(matrices.layout, embeddings=excluded is not None)
         return super().planning() | {
-            "exclude_from_layer_adaptation": excluded or (),
-            "no_matrix": ("embedding",) if excluded is None else (),
-            "matrix_rows": self.matrix_rows,
-        }
+            "exclude_from_layer_adaptation": excluded or (), "layout": layout,
+        }  # fmt: skip
 
     def planned(self, plan):
         if not any(treatment.adapt for treatment in plan.treatments):
             raise ValueError(
                 f"{self.name} would change no step from AdamW's: none of its {len(plan.paths)} "
                 "variables is a matrix that exclude_from_layer_adaptation leaves. Narrow that "
-                "list, give matrix_rows where paths and shapes do not tell, or train with LAMB."
+                "list, give rows in treatments where paths and shapes do not tell, or train with "
+                "LAMB."
             )
         return plan
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ProjectionSettings(Settings):
     """The settings of AdamP and SGDP, which work on channels."""
 
-    depthwise: tuple[str, ...] | None
-
-    def __post_init__(self):
-        super().__post_init__()
-        self._freeze(depthwise=checks.patterns("depthwise", self.depthwise))
-
-    def planning(self):
-        patterns = ("depthwise",) if self.depthwise is None else self.depthwise
-        return super().planning() | {"depthwise": patterns}
+    keys = ("rate", "depthwise")
+    layout = staticmethod(layouts.channels)
 
 
 def _as_json(value):

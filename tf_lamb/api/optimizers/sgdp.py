@@ -38,8 +38,6 @@ class SGDP(Layerwise):
         wd_ratio: What is left of weight decay where the update is projected. Defaults to 0.1
             (the paper).
         nesterov: Whether u = g + momentum v. Defaults to False; the authors use it.
-        depthwise: List of regexes of depthwise kernels, whose output channels are the last two
-            axes instead of the last. Defaults to None: ["depthwise"], Keras's own names.
         {{shared_arguments}}
 
     Raises:
@@ -76,8 +74,7 @@ class SGDP(Layerwise):
         delta: float = 0.1,
         wd_ratio: float = 0.1,
         nesterov: bool = False,
-        depthwise: settings.Patterns = None,
-        learning_rate_multipliers: settings.Multipliers = None,
+        treatments: settings.Treatments = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,

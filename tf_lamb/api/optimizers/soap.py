@@ -37,11 +37,11 @@ class SOAPSettings(settings.MatrixSettings):
             longest = self.hyperparameters["max_precond_dim"]
             raise ValueError(
                 f"{self.name} keeps bases of up to max_precond_dim={longest:,}, and {path} is a "
-                f"{treatment.layout}: put {path!r} into exclude_from_layer_adaptation, which "
+                f"{treatment.words}: put {path!r} into exclude_from_layer_adaptation, which "
                 f"leaves it to AdamW, or raise max_precond_dim to {min(rows, columns):,}."
             )
         size = sum(2 * 4 * treatment.view[side] ** 2 for side in sides)
-        return dataclasses.replace(treatment, layout=f"{treatment.layout}, {size:,} bytes of bases")
+        return dataclasses.replace(treatment, words=f"{treatment.words}, {size:,} bytes of bases")
 
 
 @documented
@@ -103,7 +103,7 @@ class SOAP(Layerwise):
         ValueError, TypeError: at construction, for a hyper-parameter out of its range, a pattern
             that is no regex, an unknown argument.
         ValueError: at the first step, for a matrix of which no side is short enough, where
-            `matrix_rows` names axes that a variable does not have, and where nothing is a matrix.
+            `treatments` names axes that a variable does not have, and where nothing is a matrix.
 
     Example:
 
@@ -139,11 +139,10 @@ class SOAP(Layerwise):
         exclude_from_weight_decay: settings.Patterns = None,
         exclude_from_layer_adaptation: settings.Patterns = None,
         *,
-        matrix_rows: settings.Rows = None,
         precondition_frequency: int = 10,
         max_precond_dim: int = 10_000,
         one_sided: bool = False,
-        learning_rate_multipliers: settings.Multipliers = None,
+        treatments: settings.Treatments = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,

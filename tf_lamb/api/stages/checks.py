@@ -95,7 +95,7 @@ def check_model(model: Any) -> None:
     if hasattr(optimizer, "optimizers"):
         raise ValueError(
             f"{type(optimizer).__name__} has several rates, and a recipe has one: compile the "
-            "model with one optimizer. Those of tf_lamb have learning_rate_multipliers for layers."
+            "model with one optimizer. Those of tf_lamb have treatments, with a rate for layers."
         )
     steps, waiting = step_of(optimizer), waiting_in(optimizer)
     begun = f" and {waiting:,} micro-batches" if waiting else ""

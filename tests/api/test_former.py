@@ -1,0 +1,51 @@
+"""Arguments of before: a config with them goes on, and a constructor names those of today."""
+
+import numpy as np
+import pytest
+from support.frontends import FRONTENDS, every_frontend, new_variable
+
+pytestmark = pytest.mark.once
+# Of a class: arguments of before, and those of today that do the same.
+FORMER = [
+    ("LAMB",
+     {"learning_rate_multipliers": {"a": 0.5, "b": 0}, "layer_slices": {"b": 0, "a": [-1, 2]},
+      "layer_groups": ["c"]},
+     {"treatments": {"a": {"rate": 0.5}, "b": {"rate": 0, "slices": 0},
+                     "a(?:)": {"slices": [-1, 2]}, "c": {"join": True}}}),
+    ("Muon", {"matrix_rows": {"a": None, "b": [1]}},
+     {"treatments": {"a": {"rows": None}, "b": {"rows": 1}}}),
+    ("SGDP", {"depthwise": ["dw"]},
+     {"treatments": {"dw": {"depthwise": True}, ".": {"depthwise": False}}}),
+    ("AdamP", {"depthwise": None, "learning_rate_multipliers": None}, {}),
+]  # fmt: skip
+
+
+@every_frontend
+@pytest.mark.parametrize(("name", "before", "today"), FORMER)
+def test_a_config_of_before_goes_on(frontend, name, before, today):
+    cls = getattr(FRONTENDS[frontend][1], name)
+    config = cls().get_config()
+    taken = {key: value for key, value in config.items() if key not in today}
+    assert cls.from_config({**taken, **before}).get_config() == cls(**today).get_config()
+
+
+@every_frontend
+@pytest.mark.parametrize(("name", "before"), [each[:2] for each in FORMER])
+def test_a_constructor_names_the_argument_of_today(frontend, name, before):
+    cls = getattr(FRONTENDS[frontend][1], name)
+    for argument, value in before.items():
+        with pytest.raises(TypeError, match=f"^{name} has no argument '{argument}': pass it as "):
+            cls(**{argument: value})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'one_sided'"):
+        cls(one_sided=True)
+
+
+@every_frontend
+def test_the_order_of_patterns_is_as_it_was(frontend):
+    """Of each key: b's slices come before a's, and a's rate before b's."""
+    _, before, _ = FORMER[0]
+    optimizer = FRONTENDS[frontend][1].LAMB.from_config(before)
+    paths = ("stem/ab", "stem/c")
+    optimizer.build([new_variable(frontend, np.ones((4, 6)), path=path) for path in paths])
+    assert optimizer.plan.multipliers == (0.5, 1.0)
+    assert optimizer.plan.treatments[0].words == "4 slices along axis 0"
