@@ -83,7 +83,7 @@ CONTESTANTS = {
     "tf_lamb.LAMB propagate": functools.partial(lamb, on_nonfinite="propagate"),
     "optax.lamb": optax_lamb,
     "tf_lamb.Muon": muon,
-    "tf_lamb.Muon bfloat16": functools.partial(muon, product_dtype="bfloat16"),
+    "tf_lamb.Muon bfloat16": functools.partial(muon, dtypes={"products": "bfloat16"}),
     "tf_lamb.Muon one by one": muon,
     "optax.contrib.muon": optax_muon,
     "keras.Muon": keras_muon,

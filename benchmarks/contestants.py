@@ -301,9 +301,11 @@ CONTESTANTS = {
     "tf_lamb.keras, skipping": tensorflow(functools.partial(ours_keras, "skip"), keras_variable),
     "tf_lamb.keras on JAX, skipping": functools.partial(keras_on_jax, on_nonfinite="skip"),
     "tf_lamb.tf_keras, bfloat16 slots": tensorflow(
-        functools.partial(ours_tf_keras, slot_dtype="bfloat16"), tf_variable
+        functools.partial(ours_tf_keras, dtypes={"slots": "bfloat16"}), tf_variable
     ),
-    "tf_lamb.keras on JAX, bfloat16 slots": functools.partial(keras_on_jax, slot_dtype="bfloat16"),
+    "tf_lamb.keras on JAX, bfloat16 slots": functools.partial(
+        keras_on_jax, dtypes={"slots": "bfloat16"}
+    ),
 }
 
 

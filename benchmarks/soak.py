@@ -73,8 +73,7 @@ def soak(run, steps, seed):
         keras.distribution.set_distribution(keras.distribution.DataParallel())
     soak = Soak(
         run["frontend"], run["optimizer"], steps, seed, run["variables"], run["whole_step_by_xla"],
-        strategy=mirrored(2) if mode == "replicas" else None, slot_dtype=run["slots"],
-        **MODES[mode],
+        strategy=mirrored(2) if mode == "replicas" else None, slots=run["slots"], **MODES[mode],
     ).run()  # fmt: skip
     if mode == "sharing":
         keras.distribution.set_distribution(None)

@@ -31,12 +31,19 @@ TREATMENTS = {
     "dense": {"join": True}, "stacked": {"slices": 0}, "head": {"slices": [0, 3]},
 }  # fmt: skip
 REFUSED = [
-    ({"phi_bounds": (2, 1)}, ValueError, ["phi_bounds", "(2, 1)", "low <= high"]),
-    ({"ratio_bounds": (-1, 1)}, ValueError, ["ratio_bounds", "(-1, 1)"]),
-    ({"ratio_bounds": 3}, TypeError, ["ratio_bounds", "3", "(0.01, 10.0)"]),
+    (
+        {"bounds": {"weight_norm": (2, 1)}},
+        ValueError,
+        ["bounds['weight_norm']", "(2, 1)", "low <= high"],
+    ),
+    ({"bounds": {"trust_ratio": (-1, 1)}}, ValueError, ["bounds['trust_ratio']", "(-1, 1)"]),
+    ({"bounds": {"trust_ratio": 3}}, TypeError, ["bounds['trust_ratio']", "3", "(0.01, 10.0)"]),
+    ({"bounds": {"ratio": (0, 1)}}, ValueError, ["bounds has no 'ratio'", "'weight_norm'"]),
+    ({"bounds": (0, 1)}, TypeError, ["bounds takes a dict", "(0, 1)"]),
     ({"weight_decay_mode": "gradient"}, ValueError, ["'gradient'", "'update'", "'decoupled'"]),
     ({"weight_decay_mode": "adamw"}, ValueError, ["'adamw'", "'decoupled'"]),
-    ({"slot_dtype": "int8"}, ValueError, ["slot_dtype", "'int8'", "'bfloat16'"]),
+    ({"dtypes": {"slots": "int8"}}, ValueError, ["dtypes['slots']", "'int8'", "'bfloat16'"]),
+    ({"dtypes": {"products": "float32"}}, ValueError, ["dtypes has no 'products'"]),
     ({"treatments": ["qkv"]}, TypeError, ["treatments", "dict"]),
     (
         {"treatments": {"qkv": {"slices": "last"}}},
@@ -72,10 +79,10 @@ def test_contradictions_are_refused(frontend, arguments, error, words):
 @pytest.mark.once
 def test_contradictions_of_lars_are_refused(frontend):
     _, ours = FRONTENDS[frontend]
-    with pytest.raises(ValueError, match=r"clip=True.*ratio_bounds=\(0.0, 50.0\)"):
-        ours.LARS(clip=True, ratio_bounds=(0, 50))
-    with pytest.raises(ValueError, match="norm_of_update.*needs momentum_form='outside'"):
-        ours.LARS(denominator="norm_of_update")
+    with pytest.raises(ValueError, match=r"clip of form.* trust_ratio, \(0.0, 50.0\)"):
+        ours.LARS(form={"clip": True}, bounds={"trust_ratio": (0, 50)})
+    with pytest.raises(ValueError, match="norm_of_update.*needs the momentum 'outside'"):
+        ours.LARS(form={"denominator": "norm_of_update"})
 
 
 @every_frontend

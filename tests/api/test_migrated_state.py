@@ -54,7 +54,9 @@ BEGUN = {
     "accumulated by stages": (
         inside(gradient_accumulation_steps={0: 1, 2: 3}), 4, BATCHES,
     ),
-    "masters": (inside(learning_rate=1e-3, master_weights=True), 3, "the float32 masters"),
+    "masters": (
+        inside(learning_rate=1e-3, dtypes={"masters": "float32"}), 3, "the float32 masters",
+    ),
     "spikes": (inside(on_spike=(4, 3.0)), 8, NORMS),
     "measured": (
         inside(around="MeasureNoise", gradient_accumulation_steps=2), 5, "what is measured",
@@ -113,7 +115,7 @@ def test_it_goes_on_as_the_source_does(frontend, case):
 def test_what_has_no_place_is_told(frontend, case):
     ours, _, old, other = begun(frontend, case)
     cls = type(unwrapped(old)).__name__
-    new = getattr(ours, cls)(0.1, master_weights=False)
+    new = getattr(ours, cls)(0.1, dtypes={"masters": None})
     report = ours.migrate(old, new, other)
     words = BEGUN[case][2]
     assert any(text.startswith(words) for text in report.left_behind)
@@ -165,7 +167,7 @@ OTHERS = {
         (None, {"a/kernel": {"slices": 0}}),
     ],
     "gradient_accumulation_steps": [({0: 1, 5: 2}, {0: 1, 6: 2}), (2, 4)],
-    "slot_dtype": [("float32", "bfloat16")],
+    "dtypes": [({"slots": "float32"}, {"slots": "bfloat16"})],
 }
 
 

@@ -35,7 +35,10 @@ def test_muon_is_the_oracle(frontend, dtype, tolerance):
     }
     with precision(frontend, dtype):
         optimizer = FRONTENDS[frontend][1].Muon(
-            0.125, weight_decay=0.1, fallback_lr_scale=0.5, exclude_from_layer_adaptation=["logits"]
+            0.125,
+            weight_decay=0.1,
+            fallback={"rate": 0.5},
+            exclude_from_layer_adaptation=["logits"],
         )
         for ours, step in zip(
             train(frontend, optimizer, start, gradients, dtype), gradients, strict=True
@@ -51,7 +54,7 @@ STACKED = {"a/kernel": (4, 6), "slow/kernel": (4, 6), "b/kernel": (4, 6), "free/
 
 
 @every_frontend
-@pytest.mark.parametrize("options", [{}, {"use_ema": True, "slot_dtype": "bfloat16"}])
+@pytest.mark.parametrize("options", [{}, {"use_ema": True, "dtypes": {"slots": "bfloat16"}}])
 @uncompiled()
 def test_stacks_are_stepped_as_one_by_one(frontend, options, monkeypatch):
     """Among neighbours of another decay, rate or layout, and one that once has no gradient."""
@@ -98,8 +101,8 @@ def value(slot):
 def test_products_in_bfloat16_come_near_those_in_float32(frontend):
     w, gradients = random_steps((6, 4), steps=1)
     moved = []
-    for product_dtype in ("float32", "bfloat16"):
-        optimizer = FRONTENDS[frontend][1].Muon(1.0, product_dtype=product_dtype)
+    for dtype in ("float32", "bfloat16"):
+        optimizer = FRONTENDS[frontend][1].Muon(1.0, dtypes={"products": dtype})
         (after,) = train(frontend, optimizer, {"dense/kernel": w}, [{"dense/kernel": gradients[0]}])
         moved.append((w - after["dense/kernel"]) / (0.2 * 6**0.5))
     assert np.abs(moved[1] - moved[0]).max() < 0.05
@@ -119,8 +122,8 @@ def test_a_plan_without_a_matrix_is_refused(frontend):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [({"newton_schulz_steps": 0}, "newton_schulz_steps"), ({"update_scale": 2}, "update_scale"),
-     ({"fallback": "lamb"}, "unexpected keyword argument 'fallback'"),
-     ({"fallback_lr_scale": -1.0}, "fallback_lr_scale")],
+     ({"fallback": "lamb"}, "fallback takes a dict .* 'rate', 'beta_1', 'beta_2', 'epsilon'"),
+     ({"fallback": {"rate": -1.0}}, "fallback")],
 )  # fmt: skip
 def test_what_it_cannot_take_is_refused(frontend, arguments, words):
     with pytest.raises((ValueError, TypeError), match=words):

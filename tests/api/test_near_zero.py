@@ -120,8 +120,9 @@ def test_who_needs_no_way_out_is_told_nothing(frontend):
     host, ours = FRONTENDS[frontend]
     variables = residual(host, "down/kernel").trainable_variables
     for optimizer in (
-        ours.Muon(), ours.AdamP(), ours.LAMB(ratio_bounds=[0.01, 10.0]),
-        ours.LAMB(phi_bounds=[0.1, 10.0]), ours.LAMB(treatments={"down/": {"rate": 0.0}}),
+        ours.Muon(), ours.AdamP(), ours.LAMB(bounds={"trust_ratio": [0.01, 10.0]}),
+        ours.LAMB(bounds={"weight_norm": [0.1, 10.0]}),
+        ours.LAMB(treatments={"down/": {"rate": 0.0}}),
         ours.LAMB(
             treatments={"down/": {"join": True}}, exclude_from_layer_adaptation=["down"]
         ),

@@ -105,7 +105,7 @@ def test_a_row_without_a_gradient_keeps_its_weight_and_loses_its_moments(fronten
     """However small these are: a moment of a row that is never seen halves every seven steps."""
     exponents = np.arange(-149, 60)
     start = np.ones((len(exponents), 4))
-    optimizer = getattr(FRONTENDS[frontend][1], name)(1e-3, slot_dtype="bfloat16")
+    optimizer = getattr(FRONTENDS[frontend][1], name)(1e-3, dtypes={"slots": "bfloat16"})
     variable = new_variable(frontend, start, path="bias")
     optimizer.build([variable, new_variable(frontend, np.ones((2, 2)), path="kernel")])
     before = np.broadcast_to(2.0 ** exponents[:, None], start.shape)
@@ -127,7 +127,7 @@ def test_rows_of_tokens_that_were_seen_once_stay_finite(frontend):
     tokens = np.concatenate([np.arange(50), np.random.default_rng(0).integers(25, size=50 * 800)])
     model = host.Sequential([host.Input((1,), dtype="int32"), host.layers.Embedding(50, 8)])
     steps = {} if BACKEND == "torch" else {"steps_per_execution": 100}
-    model.compile(ours.LAMB(1e-3, slot_dtype="bfloat16"), "mse", **steps)
+    model.compile(ours.LAMB(1e-3, dtypes={"slots": "bfloat16"}), "mse", **steps)
     model.fit(
         tokens[:, None], np.ones((len(tokens), 1, 8)), batch_size=50, shuffle=False, verbose=0
     )

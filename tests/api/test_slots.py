@@ -54,9 +54,9 @@ def test_steps_are_numpys(frontend):
 @pytest.mark.parametrize(
     ("dtype", "changes", "slot_dtypes", "tolerance"),
     [
-        ("float64", {"slot_dtype": "bfloat16"}, ("float64", "float64"), 1e-12),
-        ("float32", {"slot_dtype": "bfloat16"}, ("bfloat16", "float32"), 3e-2),
-        ("bfloat16", {"master_weights": True}, ("float32", "float32"), 3e-2),
+        ("float64", {"dtypes": {"slots": "bfloat16"}}, ("float64", "float64"), 1e-12),
+        ("float32", {"dtypes": {"slots": "bfloat16"}}, ("bfloat16", "float32"), 3e-2),
+        ("bfloat16", {"dtypes": {"masters": "float32"}}, ("float32", "float32"), 3e-2),
     ],
 )
 def test_its_dtype_is_its_own(frontend, dtype, changes, slot_dtypes, tolerance):

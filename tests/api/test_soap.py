@@ -122,8 +122,8 @@ def test_a_plan_that_cannot_be_meant_is_refused(frontend, shapes, words):
 @every_frontend
 @pytest.mark.parametrize(
     ("arguments", "dtype", "moments"),
-    [({}, "float16", "float32"), ({"slot_dtype": "bfloat16"}, "float32", "bfloat16"),
-     ({"slot_dtype": "bfloat16", "master_weights": True}, "bfloat16", "bfloat16")],
+    [({}, "float16", "float32"), ({"dtypes": {"slots": "bfloat16"}}, "float32", "bfloat16"),
+     ({"dtypes": {"slots": "bfloat16", "masters": "float32"}}, "bfloat16", "bfloat16")],
 )  # fmt: skip
 @uncompiled()
 def test_all_but_the_second_moment_is_never_in_half_precision(frontend, arguments, dtype, moments):

@@ -112,7 +112,7 @@ def test_joined_and_sliced_layers(frontend):
     optimizer = lamb(
         frontend, exclude_from_weight_decay=None,
         treatments={"head": {"join": True}, "wide/kernel": {"slices": [-1, 4]}},
-        ratio_bounds=(0.0, 1e-3),
+        bounds={"trust_ratio": (0.0, 1e-3)},
     )  # fmt: skip
     model = network(frontend, optimizer, eagerly=BACKEND == "tensorflow")
     start = array(model.layers[0].kernel)

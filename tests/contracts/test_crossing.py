@@ -144,10 +144,10 @@ def test_averages_that_a_file_does_not_hold_begin_with_the_weights(tmp_path, fro
 @uncompiled()
 def test_a_dtype_of_slots_may_change(tmp_path, frontend):
     path, _, old = saved(frontend, tmp_path)
-    _, new = loaded(frontend, path, slot_dtype="bfloat16")
+    _, new = loaded(frontend, path, dtypes={"slots": "bfloat16"})
     for wide, half in zip(slots(old), slots(new), strict=True):
         np.testing.assert_allclose(half.astype("float32"), wide, rtol=2**-8, atol=1e-30)
-    path, _, old = saved(frontend, tmp_path, slot_dtype="bfloat16")
+    path, _, old = saved(frontend, tmp_path, dtypes={"slots": "bfloat16"})
     _, new = loaded(frontend, path)
     assert_same(slots(new), [slot.astype("float32") for slot in slots(old)])
 

@@ -435,7 +435,7 @@ def test_d31_every_floating_type_takes_a_step_and_leaves_the_gradient(frontend, 
 @every_frontend
 def test_d32_the_norm_is_of_the_master(frontend):
     """Of |w| = 2 in float32, not of what bfloat16 has left of it; clipping is D17."""
-    optimizer = optimizer_of(frontend, rate=1e-3, master_weights=True)
+    optimizer = optimizer_of(frontend, rate=1e-3, dtypes={"masters": "float32"})
     optimizer.observe_trust_ratios()
     start, gradient = {"w": np.ones(4)}, {"w": np.ones(4)}
     step(frontend, optimizer, start, gradient, "bfloat16", steps=3)
@@ -465,8 +465,8 @@ def test_d34_lamb_can_exclude_from_adaptation_and_more(frontend):
     optimizer = optimizer_of(
         frontend,
         exclude_from_layer_adaptation=["bias"],
-        phi_bounds=(0.5, 2.0),
-        slot_dtype="bfloat16",
+        bounds={"weight_norm": (0.5, 2.0)},
+        dtypes={"slots": "bfloat16"},
     )
     start = {"dense/kernel": np.full((2, 2), 8.0), "dense/bias": np.full(4, 8.0)}
     ones = {k: np.ones_like(w) for k, w in start.items()}

@@ -1,5 +1,6 @@
 """What every frontend promises alike: signatures, words, examples, early refusals."""
 
+import dataclasses
 import inspect
 import re
 
@@ -133,8 +134,15 @@ def test_accumulating_one_batch_is_not_accumulating(frontend):
 @every_frontend
 @pytest.mark.once
 def test_settings_have_no_argument_of_a_host(frontend):
-    fields = set(Settings.__dataclass_fields__) - {"hyperparameters"}
+    fields = {each.name for each in dataclasses.fields(Settings)} - {"hyperparameters"}
     assert fields <= arguments_of(FRONTENDS[frontend][1].LAMB)
+
+
+@every_frontend
+@pytest.mark.once
+def test_no_optimizer_has_more_than_25_arguments(frontend):
+    for name in ("LAMB", "LANS", "LARS", "Muon", "SOAP", "AdamP", "SGDP"):
+        assert len(arguments_of(getattr(FRONTENDS[frontend][1], name))) <= 25
 
 
 @every_frontend

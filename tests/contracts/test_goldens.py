@@ -48,8 +48,8 @@ def ours(peer, case):
         arguments["exclude_from_layer_adaptation"] = None  # an empty list is none given to them
     if case["rule"] == "lars":
         classic = given.get("classic_momentum", True)
-        arguments |= {
-            "momentum_form": "inside" if classic else "outside",
+        arguments["form"] = {
+            "momentum": "inside" if classic else "outside",
             "denominator": "norm_of_sum" if classic else "norm_of_update",
         }
     return arguments
@@ -57,15 +57,17 @@ def ours(peer, case):
 
 def our_muon(peer, case):
     given = case["arguments"]
-    names = ("learning_rate", "nesterov", "epsilon", "weight_decay")
+    names = ("learning_rate", "nesterov", "weight_decay")
     arguments = {name: given[name] for name in names if name in given}
+    fallback = {name: given[name] for name in ("epsilon",) if name in given}
     others = set(case["weights"]) - set(case["adapted"])
     arguments["exclude_from_layer_adaptation"] = exactly(others)
     if peer == "optax":
-        return arguments | {"update_scale": "rms" if "consistent_rms" in given else "shape"}
+        scale = "rms" if "consistent_rms" in given else "shape"
+        return arguments | {"update_scale": scale, "fallback": fallback}
     return arguments | {
         "weight_decay": case["config"]["config"]["weight_decay"],
-        "fallback_lr_scale": given.get("adam_lr_ratio", 1.0),
+        "fallback": {**fallback, "rate": given.get("adam_lr_ratio", 1.0)},
         "exclude_from_weight_decay": exactly(set(case["weights"]) - set(case["decayed"])),
     }
 
@@ -123,14 +125,14 @@ def test_ten_steps_as_the_peer_made_them(frontend, key):
         # Its second moment of an embedding squares the rows before it sums them.
         (f"keras {SPARSE}", {}, 1e-2),
         # The ratio of LARS has the sum of the norms below, not the norm of the sum.
-        ("model_garden lars_classic", {"denominator": "sum_of_norms"}, 1e-2),
-        ("optax lars_classic", {"denominator": "sum_of_norms"}, 1e-2),
-        ("model_garden lars_popular", {"denominator": "norm_of_sum"}, 1e-1),
+        ("model_garden lars_classic", {"form": None}, 1e-2),
+        ("optax lars_classic", {"form": None}, 1e-2),
         (
             "model_garden lars_popular",
-            {"momentum_form": "inside", "denominator": "sum_of_norms"},
+            {"form": {"momentum": "outside", "denominator": "norm_of_sum"}},
             1e-1,
         ),
+        ("model_garden lars_popular", {"form": None}, 1e-1),
         # An empty list is no list to Addons.
         ("tensorflow_addons lamb_empty_adaptation", {"exclude_from_layer_adaptation": []}, 1e-3),
         # optax adapts what it does not decay.

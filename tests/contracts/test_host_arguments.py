@@ -164,7 +164,7 @@ def test_a_subclass_may_assign_for_itself():
         lambda: tf_lamb.keras.MeasureNoise(
             keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2)
         ),
-        lambda: tf_lamb.keras.LAMB(0.01, slot_dtype="bfloat16"),
+        lambda: tf_lamb.keras.LAMB(0.01, dtypes={"slots": "bfloat16"}),
     ],
     ids=["AdaScale", "MeasureNoise", "bfloat16 slots"],
 )

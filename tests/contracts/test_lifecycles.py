@@ -36,7 +36,7 @@ class Case:
 OPTIMIZERS = ("LAMB", "LANS", "LARS", "AdamP", "SGDP", "Muon", "SOAP")
 EMA = {"use_ema": True, "ema_momentum": 0.5}
 OVERWRITTEN = {**EMA, "ema_overwrite_frequency": 2}
-HALF = {"slot_dtype": "bfloat16"}
+HALF = {"dtypes": {"slots": "bfloat16"}}
 TWO, THREE = {"gradient_accumulation_steps": 2}, {"gradient_accumulation_steps": 3}
 FALLING = keras.optimizers.schedules.PolynomialDecay(0.1, 8, 0.0)
 # Keras on torch has no more than one.
@@ -45,9 +45,9 @@ OPTIONS = {
     "plain": Case({"on_nonfinite": "propagate"}, callback="BackupAndRestore"),
     "averages": Case({**EMA, **THREE}, callback="SwapEMAWeights"),
     "masters": Case(
-        {**OVERWRITTEN, "master_weights": True}, policy="bfloat16", compiled=SEVERAL_STEPS
+        {**OVERWRITTEN, "dtypes": {"masters": "float32"}}, policy="bfloat16", compiled=SEVERAL_STEPS
     ),
-    "half slots": Case({**EMA, **HALF, **TWO, "master_weights": True}, policy="bfloat16"),
+    "half slots": Case({**EMA, **HALF, **TWO, "dtypes": {"masters": "float32"}}, policy="bfloat16"),
     "compiled": Case({**EMA, **HALF}, compiled={"jit_compile": True}, callback="TrustRatios"),
     "eager": Case({**OVERWRITTEN, **TWO}, compiled={"run_eagerly": True}, callback="TrustRatios"),
     "warmup": Case({**EMA, **TWO}, callback="AutoWarmup"),

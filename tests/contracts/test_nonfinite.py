@@ -97,7 +97,8 @@ def test_every_optimizer_skips(frontend, kind):
     assert bits(run) != before
 
 
-@pytest.mark.parametrize("arguments", [{"slot_dtype": "bfloat16"}, {"master_weights": True}],
+@pytest.mark.parametrize("arguments", [{"dtypes": {"slots": "bfloat16"}},
+                                       {"dtypes": {"masters": "float32"}}],
                          ids=["bfloat16 slots", "masters"])  # fmt: skip
 @every_frontend
 def test_low_precision_skips_too(frontend, arguments):

@@ -228,7 +228,8 @@ def test_every_optimizer_fits(frontend, name):
     optimizer = getattr(FRONTENDS[frontend][1], name)(
         0.1 if name in ("LARS", "Muon") else 0.02, weight_decay=1e-4,
         exclude_from_weight_decay=["bias"],
-        exclude_from_layer_adaptation=[], slot_dtype="bfloat16", gradient_accumulation_steps=2,
+        exclude_from_layer_adaptation=[], dtypes={"slots": "bfloat16"},
+        gradient_accumulation_steps=2,
         **({"trust_coefficient": 0.2} if name == "LARS" else {}),
     )  # fmt: skip
     _, losses = fit(frontend, optimizer, two_layers, epochs=10)

@@ -90,7 +90,7 @@ def test_a_master_keeps_what_half_precision_cannot(frontend):
 
     exact, *_ = final("float32")
     without, *_ = final("bfloat16")
-    with_master, variable, optimizer = final("bfloat16", master_weights=True)
+    with_master, variable, optimizer = final("bfloat16", dtypes={"masters": "float32"})
     assert without == 1.0  # 1e-4 is less than half a unit of bfloat16
     assert with_master == pytest.approx(exact, abs=2**-8)
     assert with_master < 1.0
@@ -119,7 +119,11 @@ def test_what_averages_overwrite_is_the_master_too(frontend, when, dtype):
     start, gradients = half_problem(frontend, dtype)
     frequency = 5 if when == "in training" else None
     optimizer = FRONTENDS[frontend][1].LAMB(
-        1e-4, master_weights=True, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=frequency
+        1e-4,
+        dtypes={"masters": "float32"},
+        use_ema=True,
+        ema_momentum=0.9,
+        ema_overwrite_frequency=frequency,
     )
     variable = new_variable(frontend, start, dtype)
     reference, average = Lamb({"kernel": start}, lr=1e-4), None
@@ -144,7 +148,11 @@ def test_what_averages_overwrite_is_the_master_too(frontend, when, dtype):
 def test_an_average_follows_what_somebody_sets(frontend):
     """A variable without a gradient is not stepped: its master is still that of before."""
     optimizer = FRONTENDS[frontend][1].LAMB(
-        1e-4, master_weights=True, use_ema=True, ema_momentum=0.5, gradient_accumulation_steps=2
+        1e-4,
+        dtypes={"masters": "float32"},
+        use_ema=True,
+        ema_momentum=0.5,
+        gradient_accumulation_steps=2,
     )
     variables = [new_variable(frontend, np.ones(4), "bfloat16", path) for path in "ab"]
     for last in (np.ones(4), None):
@@ -160,7 +168,12 @@ def test_an_average_follows_what_somebody_sets(frontend):
 @every_frontend
 def test_masters_take_their_averages_on_replicas(frontend):
     make = maker(
-        frontend, "LAMB", 1e-4, master_weights=True, use_ema=True, ema_overwrite_frequency=5
+        frontend,
+        "LAMB",
+        1e-4,
+        dtypes={"masters": "float32"},
+        use_ema=True,
+        ema_overwrite_frequency=5,
     )
     feed = Feed(frontend, make, 2, dtype="bfloat16", traced=True)
     one = {"kernel": np.ones((2, 2)), "bias": np.ones(2)}
@@ -188,8 +201,8 @@ def test_bfloat16_slots_follow_float32_ones(frontend):
         return weights["w"], {dtype_of(slot) for slot in optimizer.state_of(0).values()}
 
     exact, _ = final()
-    rounded, dtypes = final(slot_dtype="bfloat16")
-    again, _ = final(slot_dtype="bfloat16")
+    rounded, dtypes = final(dtypes={"slots": "bfloat16"})
+    again, _ = final(dtypes={"slots": "bfloat16"})
     assert dtypes == {"bfloat16"}
     assert 0 < np.linalg.norm(exact - rounded) < 0.01 * np.linalg.norm(exact - w)
     np.testing.assert_array_equal(rounded, again)  # a resumed run is the same run
@@ -202,7 +215,9 @@ def test_bfloat16_slots_move_nothing_where_gradients_of_low_rank_are_0(frontend)
     random = np.random.default_rng(0)
     left, right = random.normal(size=(32, 4)), random.normal(size=(4, 32))
     gradients = [{"w": left @ np.diag(random.normal(size=4)) @ right} for _ in range(12)]
-    optimizer = FRONTENDS[frontend][1].SOAP(1.0, slot_dtype="bfloat16", precondition_frequency=5)
+    optimizer = FRONTENDS[frontend][1].SOAP(
+        1.0, dtypes={"slots": "bfloat16"}, precondition_frequency=5
+    )
     *_, before, after = train(frontend, optimizer, {"w": np.zeros((32, 32))}, gradients)
     assert 0.1 < np.abs(after["w"] - before["w"]).max() < 5
 
@@ -212,7 +227,7 @@ def test_bfloat16_slots_move_nothing_where_gradients_of_low_rank_are_0(frontend)
 def test_a_moment_in_bfloat16_does_not_stand_still(frontend):
     """v decays by 0.1 % a step, less than half a unit of bfloat16."""
     variable = new_variable(frontend, np.ones(4096))
-    optimizer = FRONTENDS[frontend][1].LAMB(1e-3, slot_dtype="bfloat16")
+    optimizer = FRONTENDS[frontend][1].LAMB(1e-3, dtypes={"slots": "bfloat16"})
     optimizer.build([variable])
     v = optimizer.state_of(0)["v"]
     v.assign(np.ones(4096))
@@ -227,17 +242,18 @@ def test_a_moment_in_bfloat16_does_not_stand_still(frontend):
 @pytest.mark.parametrize(
     ("arguments", "dtype", "bytes_a_parameter"),
     [
-        ({}, "float32", 8), ({"slot_dtype": "bfloat16"}, "float32", 4),
-        ({}, "bfloat16", 8), ({"master_weights": True}, "bfloat16", 12),
-        ({"master_weights": True, "slot_dtype": "bfloat16"}, "bfloat16", 8),
-        ({"master_weights": True}, "float32", 8), ({"slot_dtype": "bfloat16"}, "float64", 16),
+        ({}, "float32", 8), ({"dtypes": {"slots": "bfloat16"}}, "float32", 4),
+        ({}, "bfloat16", 8), ({"dtypes": {"masters": "float32"}}, "bfloat16", 12),
+        ({"dtypes": {"masters": "float32", "slots": "bfloat16"}}, "bfloat16", 8),
+        ({"dtypes": {"masters": "float32"}}, "float32", 8),
+        ({"dtypes": {"slots": "bfloat16"}}, "float64", 16),
     ],
 )  # fmt: skip
 def test_memory_is_what_the_docstring_says(frontend, name, arguments, dtype, bytes_a_parameter):
     optimizer = getattr(FRONTENDS[frontend][1], name)(**arguments)
     optimizer.build([new_variable(frontend, np.ones((10, 100)), dtype)])
     sizes = [array(v).nbytes for v in optimizer.variables if tuple(v.shape) == (10, 100)]
-    master = 4 if "master_weights" in arguments and dtype == "bfloat16" else 0
+    master = 4 if "masters" in arguments.get("dtypes", ()) and dtype == "bfloat16" else 0
     slots = bytes_a_parameter - master
     if name in ("LARS", "SGDP", "Muon"):  # Muon of a matrix
         slots /= 2
@@ -254,7 +270,7 @@ def test_scalars_of_float64_variables_are_float64(frontend):
     with precision(frontend, "float64"):
         optimizer = FRONTENDS[frontend][1].LAMB(
             0.1, beta_1=0.0, beta_2=0.0, epsilon=0.0, bias_correction=False, global_clipnorm=0.3,
-            ratio_bounds=(0.1, 0.7), use_ema=True, ema_momentum=0.9,
+            bounds={"trust_ratio": (0.1, 0.7)}, use_ema=True, ema_momentum=0.9,
         )  # fmt: skip
         variable = new_variable(frontend, start, "float64")
         weights, average = start, None

@@ -143,7 +143,7 @@ def test_a_loss_scale_loads_nothing_that_is_refused(frontend, tmp_path):
     [
         ({}, {}),
         ({"gradient_accumulation_steps": 2}, {"use_ema": True}),
-        ({"slot_dtype": "bfloat16"}, {"slot_dtype": "bfloat16"}),
+        ({"dtypes": {"slots": "bfloat16"}}, {"dtypes": {"slots": "bfloat16"}}),
     ],
     ids=str,
 )

@@ -29,7 +29,7 @@ CASES = [
 def test_nothing_is_lost_in_a_long_run(name, mode, dtype, slots):
     """One Keras a case: they take turns."""
     frontend = list(FRONTENDS)[CASES.index((name, mode, dtype, slots)) % len(FRONTENDS)]
-    assert_holds(frontend, name, 2000, mode, dtype=dtype, slot_dtype=slots)
+    assert_holds(frontend, name, 2000, mode, dtype=dtype, slots=slots)
 
 
 @pytest.mark.slow
@@ -37,4 +37,4 @@ def test_nothing_is_lost_in_a_long_run(name, mode, dtype, slots):
 @pytest.mark.parametrize("mode", ["plain", "accumulating"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_nothing_is_lost_in_a_longer_run(frontend, name, mode):
-    assert_holds(frontend, name, 5000, mode, slot_dtype="bfloat16")
+    assert_holds(frontend, name, 5000, mode, slots="bfloat16")

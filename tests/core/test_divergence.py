@@ -32,7 +32,7 @@ def test_the_report_names_the_variable_its_step_and_its_last_norms():
         ["30", "3", "1", "3"],
     ]
     assert "longer warmup" in rows[-1]
-    assert "ratio_bounds" in rows[-1]
+    assert "bounds=" in rows[-1]
 
 
 def test_what_has_risen_most_comes_first_where_all_weights_are_finite():

@@ -17,6 +17,7 @@ from support.property_cases import cases
 
 from tf_lamb.core import layouts
 from tf_lamb.core.plan import Treatment, plan_for
+from tf_lamb.core.rules.lamb import Bounds
 
 
 @st.composite
@@ -53,7 +54,7 @@ def test_a_rule_in_float32_is_the_oracle_to_the_last_places(family):
 DECAY = st.just(0.0) | st.floats(1e-6, 0.1)
 PLAIN = {
     "beta_1": 0.9, "beta_2": 0.999, "bias_correction": True,
-    "weight_decay_mode": "update", "phi_bounds": None, "ratio_bounds": None,
+    "weight_decay_mode": "update",
 }  # fmt: skip
 
 
@@ -106,15 +107,16 @@ def test_the_scale_of_the_gradient_does_not_matter_as_epsilon_goes_to_0():
 def test_an_adapted_step_has_the_length_lr_phi_of_the_weight():
     @cases(60)
     @given(lamb_cases(), properties.BOUNDS, DECAY)
-    def check(case, phi_bounds, decay):
+    def check(case, phi, decay):
         w, g, lr, opts = case
-        opts = {**opts, "epsilon": 1e-6, "phi_bounds": phi_bounds}
-        step = first_step(np.zeros_like(w), g, lr, {**opts, "phi_bounds": None}, decay)
+        opts = {**opts, "epsilon": 1e-6}
+        step = first_step(np.zeros_like(w), g, lr, opts, decay)
+        opts["bounds"] = Bounds(weight_norm=phi)
         assert frobenius(step) > 0 or not np.any(g)  # with no weights, the ratio is 1
         if not (np.any(w) and np.any(g)):
             hypothesis.reject()
         moved = np.float64(w) - first_step(w, g, lr, opts, decay, np.float64)
-        expected = float(lr) * np.clip(frobenius(w), *(phi_bounds or (0, np.inf)))
+        expected = float(lr) * np.clip(frobenius(w), *(phi or (0, np.inf)))
         # Rounding of the weights, and of the sums of both norms.
         rounding = 2.0**-53 * (2 * frobenius(w) + (w.size + 100) * expected)
         assert abs(frobenius(moved) - expected) <= 4 * rounding

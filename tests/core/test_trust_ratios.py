@@ -9,6 +9,7 @@ from tf_lamb.api.callbacks.trust_ratios import History
 from tf_lamb.api.optimizers.observation import Observation
 from tf_lamb.core import step
 from tf_lamb.core.rules import lamb, lars
+from tf_lamb.core.rules.lamb import Bounds
 
 
 def seen_by(rule, w, u, **arguments):
@@ -20,26 +21,28 @@ def seen_by(rule, w, u, **arguments):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("bounds", "expected"),
     [
         ({}, (5.0, 1.0, 5.0, 0)),
-        ({"ratio_bounds": (0, 4)}, (5.0, 1.0, 4.0, 1)),
-        ({"ratio_bounds": (0, 50), "phi_bounds": (0, 10)}, (5.0, 1.0, 5.0, 0)),
-        ({"phi_bounds": (0, 2)}, (5.0, 1.0, 2.0, 1)),
-        ({"phi_bounds": (8, 9)}, (5.0, 1.0, 8.0, 1)),
+        ({"trust_ratio": (0, 4)}, (5.0, 1.0, 4.0, 1)),
+        ({"trust_ratio": (0, 50), "weight_norm": (0, 10)}, (5.0, 1.0, 5.0, 0)),
+        ({"weight_norm": (0, 2)}, (5.0, 1.0, 2.0, 1)),
+        ({"weight_norm": (8, 9)}, (5.0, 1.0, 8.0, 1)),
     ],
 )
-def test_what_lamb_shows(arguments, expected):
+def test_what_lamb_shows(bounds, expected):
     zero = np.zeros(2)
     w, u = np.array([3.0, 4.0]), np.array([0.0, 2.0])
-    got = seen_by(lamb, w, u, slots=(zero, zero), lr=0.1, epsilon=1e-300, **arguments)
+    arguments = {"lr": 0.1, "epsilon": 1e-300, "bounds": Bounds(**bounds)}
+    got = seen_by(lamb, w, u, slots=(zero, zero), **arguments)
     assert got == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("w", [[0.0, 0.0], [math.nan, 1.0]])
 def test_a_ratio_of_nothing_is_not_clipped(w):
     zero = np.zeros(2)
-    seen = seen_by(lars, np.array(w), np.ones(2), slots=(zero,), lr=0.1, ratio_bounds=(0, 50))
+    bounds = Bounds(trust_ratio=(0, 50))
+    seen = seen_by(lars, np.array(w), np.ones(2), slots=(zero,), lr=0.1, bounds=bounds)
     assert seen[3] == 0
 
 

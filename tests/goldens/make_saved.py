@@ -37,7 +37,7 @@ def optimizers(ours):
             warm, weight_decay=0.01, exclude_from_weight_decay="norm_and_bias", use_ema=True,
             gradient_accumulation_steps=2, treatments={"first/kernel": {"slices": [-1, 2]}},
         ),
-        "lamb_half": ours.LAMB(0.1, slot_dtype="bfloat16", master_weights=True),
+        "lamb_half": ours.LAMB(0.1, dtypes={"slots": "bfloat16", "masters": "float32"}),
         "lars": ours.LARS(s._Cosine(0.1, 10), exclude_from_layer_adaptation=["bias"]),
         "adascale": ours.AdaScale(
             ours.SGDP(0.1, gradient_accumulation_steps=2), scale=2, groups=["kernel"]

@@ -233,7 +233,7 @@ def shards_of(variable):
     ("when", "changes"),
     [
         ("built", {}),
-        ("built", {"slot_dtype": "bfloat16"}),
+        ("built", {"dtypes": {"slots": "bfloat16"}}),
         ("built", {"gradient_accumulation_steps": 2, "use_ema": True}),
         ("trained", {"gradient_accumulation_steps": 2, "use_ema": True}),
     ],
@@ -259,7 +259,7 @@ def test_what_accompanies_a_variable_is_laid_out_like_it(when, changes, run):
 def test_a_master_is_laid_out_like_its_variable():
     keras.config.set_dtype_policy("bfloat16")
     try:
-        model = make("model", "LAMB", master_weights=True)
+        model = make("model", "LAMB", dtypes={"masters": "float32"})
         model.optimizer.build(model.trainable_variables)
     finally:
         keras.config.set_dtype_policy("float32")

@@ -104,7 +104,7 @@ def bytes_of(variables):
 
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"slot_dtype": "bfloat16"}, {"use_ema": True, "gradient_accumulation_steps": 2}],
+    [{}, {"dtypes": {"slots": "bfloat16"}}, {"use_ema": True, "gradient_accumulation_steps": 2}],
 )
 def test_each_device_keeps_its_share(arguments):
     held = []
@@ -123,7 +123,7 @@ def test_masters_too():
     keras.config.set_dtype_policy("bfloat16")
     try:
         spread(8)
-        model = compiled(network(), shard_update=True, master_weights=True)
+        model = compiled(network(), shard_update=True, dtypes={"masters": "float32"})
         model.optimizer.build(model.trainable_variables)
     finally:
         keras.config.set_dtype_policy("float32")
@@ -137,8 +137,8 @@ def test_masters_take_their_averages(arguments):
     try:
         spread(8)
         model = compiled(
-            network(), shard_update=True, master_weights=True, use_ema=True, ema_momentum=0.5,
-            ema_overwrite_frequency=2, **arguments,
+            network(), shard_update=True, dtypes={"masters": "float32"}, use_ema=True,
+            ema_momentum=0.5, ema_overwrite_frequency=2, **arguments,
         )  # fmt: skip
         x, y = data()
         for _ in range(2 * arguments.get("gradient_accumulation_steps", 1)):

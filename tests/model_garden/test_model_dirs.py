@@ -85,7 +85,10 @@ def _ours(**fields):
         ({"trainer": {"optimizer_config": {"optimizer": {"type": "adamw"}}}}, "'tf_lamb', yours"),
         ({"trainer": {"optimizer_config": {"ema": {"average_decay": 0.9}}}}, "ema is 'not set'"),
         ({"runtime": {"mixed_precision_dtype": "float16"}}, "'not float16', yours 'float16'"),
-        (_ours(slot_dtype="bfloat16"), "tf_lamb.slot_dtype is 'float32', yours 'bfloat16'"),
+        (
+            _ours(dtypes={"slots": "bfloat16"}),
+            "tf_lamb.dtypes.slots is 'float32', yours 'bfloat16'",
+        ),
         (
             _ours(measure_noise={"enabled": True}, gradient_accumulation_steps=2),
             "tf_lamb.measure_noise.enabled is False, yours True",

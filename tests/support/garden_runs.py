@@ -152,7 +152,7 @@ def draw(seed, data):
     if (accumulated := pick.choice([None, None, 2, 4])) is not None:
         own["gradient_accumulation_steps"] = accumulated
     if pick.random() < 0.2:
-        own["slot_dtype"] = "bfloat16"
+        own["dtypes"] = {"slots": "bfloat16"}
     is_measured = pick.random() < 0.15
     runtime = {"distribution_strategy": pick.choice(["off", "one_device"])}
     averages = {"average_decay": 0.5, "start_step": pick.choice([0, 2])}
@@ -273,7 +273,7 @@ MISTAKES = {
 
 # Settings that resume a run otherwise, and what refuses them; nothing does if it is None.
 CHANGES = {
-    "slot_dtype": "slot_dtype is",
+    "dtypes": "dtypes.slots is",
     "measured": "measure_noise",
     "optimizer": "optimizer",
     "model": "holds another model",  # in an evaluation
@@ -521,12 +521,12 @@ def _check_refusal(ended, words):
 def _check_changed(run, whole):
     """A finished run that is given another setting goes on, or refuses and stays as it is."""
     optimizer = run.settings["trainer"]["optimizer_config"]["optimizer"]["type"]
-    slots = {"bfloat16": "float32"}.get(run.optimizer.get("slot_dtype"), "bfloat16")
+    slots = "float32" if run.optimizer.get("dtypes") else "bfloat16"
     measured = not run.optimizer.get("measure_noise", {}).get("enabled", False)
     steps = 2 * run.steps
     other = "tf_lamb" if optimizer != "tf_lamb" else "tf_lans"
     changed = merged(run.settings, {
-        "slot_dtype": _optimizer(optimizer, {"slot_dtype": slots}),
+        "dtypes": _optimizer(optimizer, {"dtypes": {"slots": slots}}),
         "measured": _optimizer(optimizer, {"measure_noise": {"enabled": measured}}),
         "optimizer": {"trainer": {"optimizer_config": {"optimizer": {
             "type": other, other: run.optimizer, "tf_lamb": {"global_clipnorm": None},

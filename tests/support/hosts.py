@@ -16,7 +16,7 @@ EPOCHS, BATCH, ROWS = 4, 16, 64
 CASES = {
     "plain": {},
     "shared": {"shard_update": True, "use_ema": True, "ema_momentum": 0.5},
-    "clipped": {"shard_update": True, "global_clipnorm": 0.1, "slot_dtype": "bfloat16"},
+    "clipped": {"shard_update": True, "global_clipnorm": 0.1, "dtypes": {"slots": "bfloat16"}},
     "apart": {"shard_update": True, "gradient_accumulation_steps": 2},
     "adascale": {"shard_update": True, "gradient_accumulation_steps": 2},
     "adascale apart": {"gradient_accumulation_steps": 2},

@@ -184,7 +184,7 @@ CORE = {
         ("the stack turned, too", "(*others, columns, rows)", "(columns, rows, *others)"),
     ],
     ("muon", "core/test_muon.py::test_what_is_no_matrix_is_the_oracles"): [
-        ("the others at the full rate", "lr=lr * fallback_lr_scale", "lr=lr"),
+        ("the others at the full rate", "lr=lr * fallback.rate", "lr=lr"),
     ],
     ("adamw", "core/test_muon.py::test_what_is_no_matrix_is_the_oracles"): [
         ("the others have a ratio", "adapt=False", "adapt=True"),
@@ -290,8 +290,8 @@ CORE = {
          "'inside': (1.0, lr * r), 'outside': (1.0, lr * r), 'mixed': (1.0, lr * r)"),
         ("always mixed", "'inside': (lr * r, 1.0), 'outside': (1.0, lr * r)",
          "'inside': (r, lr), 'outside': (r, lr)"),
-        ("norm of the sum", "ratio(d if denominator == 'norm_of_sum' else g)", "ratio(d)"),
-        ("no clip", "if clip:", "if False:"),
+        ("norm of the sum", "ratio(d if form.denominator == 'norm_of_sum' else g)", "ratio(d)"),
+        ("no clip", "if form.clip:", "if False:"),
         ("no epsilon", "bottom = u_norm + epsilon", "bottom = u_norm"),
         ("no trust coefficient", "trust_coefficient * w_norm", "w_norm"),
         ("no momentum", "v = momentum * v + ", "v = "),
@@ -573,7 +573,7 @@ TENSORFLOW = {
         ("no clipping", "'clip': self.clip_aggregated,", "'clip': list,"),
     ],
     ("Layerwise._add_master", f"{DEFECTS}::test_d32_the_norm_is_of_the_master"): [
-        ("no master", "if self._settings.master_weights and", "if False and"),
+        ("no master", "(kept := self._settings.dtypes.masters) and", "(kept := None) and"),
     ],
     ("keras.LayerwiseOptimizer.get_config", f"{DEFECTS}::test_d08_the_config_has_both_lists"): [
         ("a config of the rate alone", "return self._config(", "return dict(learning_rate="),

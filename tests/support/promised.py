@@ -326,7 +326,7 @@ class Promised:
             {"w": w}, lr=rate, wd=decay, unadapted=() if adapt else ("w",),
             debias=told.get("bias_correction", True),
             decay_enters=told.get("weight_decay_mode", "update"),
-            bounds=told.get("ratio_bounds") or (0.0, np.inf),
+            bounds=(told.get("bounds") or {}).get("trust_ratio") or (0.0, np.inf),
         )  # fmt: skip
         o.m["w"], o.v["w"], o.step_count = slots["m"], slots["v"], self.step - 1
         o.step({"w": g})

@@ -12,6 +12,8 @@ from support.running_error import FLOAT32, Doubt, Namespace, Tracked, ulps
 
 from tf_lamb.core import rules, stacks, step
 from tf_lamb.core.plan import Treatment
+from tf_lamb.core.rules.lamb import Bounds
+from tf_lamb.core.rules.lars import Form
 
 # Magnitudes in float32, whose squares and quotients it can hold.
 SMALLEST, LARGEST = float(np.float32(1e-15)), float(np.float32(1e15))
@@ -59,19 +61,21 @@ OPTIONS = {
         "beta_1": BETAS, "beta_2": BETAS, "epsilon": EPSILONS,
         "bias_correction": st.booleans(),
         "weight_decay_mode": st.sampled_from(["update", "decoupled"]),
-        "phi_bounds": BOUNDS, "ratio_bounds": BOUNDS,
+        "bounds": st.builds(Bounds, weight_norm=BOUNDS, trust_ratio=BOUNDS),
     },
     "LARS": {
         "momentum": BETAS, "nesterov": st.booleans(),
         "trust_coefficient": st.floats(1e-4, 1.0), "epsilon": st.just(0.0) | EPSILONS,
-        "form": st.sampled_from(
-            [
+        "form": st.builds(
+            lambda form, clip: Form(*form, clip),
+            st.sampled_from([
                 ("inside", "sum_of_norms"), ("inside", "norm_of_sum"), ("mixed", "sum_of_norms"),
                 ("mixed", "norm_of_sum"), ("outside", "sum_of_norms"), ("outside", "norm_of_sum"),
                 ("outside", "norm_of_update"),
-            ]
+            ]),
+            st.booleans(),
         ),
-        "clip": st.booleans(), "ratio_bounds": BOUNDS,
+        "bounds": st.builds(Bounds, trust_ratio=BOUNDS),
     },
     "AdamP": {
         "beta_1": BETAS, "beta_2": BETAS, "epsilon": EPSILONS, "nesterov": st.booleans(),
@@ -89,10 +93,8 @@ RULES = {"LAMB": rules.lamb, "LARS": rules.lars, "AdamP": rules.adamp, "SGDP": r
 def options(draw, family):
     """Hyper-parameters of a rule, by name."""
     drawn = draw(st.fixed_dictionaries(OPTIONS[family]))
-    if "form" in drawn:
-        drawn["momentum_form"], drawn["denominator"] = drawn.pop("form")
-    if drawn.get("clip"):
-        drawn["ratio_bounds"] = None  # refused together
+    if "form" in drawn and drawn["form"].clip:
+        drawn["bounds"] = Bounds()  # refused together
     return drawn
 
 
@@ -147,8 +149,8 @@ def _lamb(g, state, lr, t, decay, adapt, opts, _):
     after = oracle.Lamb(
         {"w": state[0]}, lr=lr, wd=decay, b1=opts["beta_1"], b2=opts["beta_2"], eps=opts["epsilon"],
         debias=opts["bias_correction"], unadapted=() if adapt else ("w",),
-        bounds=_limits(opts["ratio_bounds"]),
-        decay_enters=opts["weight_decay_mode"], phi=_limits(opts["phi_bounds"]),
+        bounds=_limits(opts["bounds"].trust_ratio),
+        decay_enters=opts["weight_decay_mode"], phi=_limits(opts["bounds"].weight_norm),
     )  # fmt: skip
     after.m["w"], after.v["w"], after.step_count = state[1], state[2], t - 1
     after.step({"w": g})
@@ -158,9 +160,9 @@ def _lamb(g, state, lr, t, decay, adapt, opts, _):
 def _lars(g, state, lr, t, decay, adapt, opts, _):
     after = oracle.Lars(
         state[0], wd=decay, mu=opts["momentum"], eta=opts["trust_coefficient"],
-        eps=opts["epsilon"], nesterov=opts["nesterov"], form=opts["momentum_form"],
-        denominator=opts["denominator"], larc=opts["clip"],
-        skip=not adapt, bounds=_limits(opts["ratio_bounds"]),
+        eps=opts["epsilon"], nesterov=opts["nesterov"], form=opts["form"].momentum,
+        denominator=opts["form"].denominator, larc=opts["form"].clip,
+        skip=not adapt, bounds=_limits(opts["bounds"].trust_ratio),
     )  # fmt: skip
     after.v = state[1]
     after.step(g, lr)

@@ -23,7 +23,7 @@ MODES = {
     "plain": {},
     "accumulating": {"gradient_accumulation_steps": 4},
     "averaging": {"use_ema": True, "ema_momentum": 0.99, "ema_overwrite_frequency": 500},
-    "masters": {"master_weights": True, "gradient_accumulation_steps": 2},
+    "masters": {"masters": "float32", "gradient_accumulation_steps": 2},
     "replicas": {},  # two of TensorFlow's
     "sharing": {"shard_update": True},  # two devices of JAX
 }
@@ -76,6 +76,8 @@ class Soak:
         dtype="float32",
         compiled=False,
         strategy=None,
+        slots="float32",
+        masters=None,
         **arguments,
     ):
         self.length, self.steps, self.compiled, self.strategy = steps, 0, compiled, strategy
@@ -84,7 +86,7 @@ class Soak:
         with strategy.scope() if strategy else contextlib.nullcontext():
             self.variables = [new_variable(frontend, w, dtype, path) for path, w in start.items()]
             self.optimizer = getattr(FRONTENDS[frontend][1], name)(
-                1e-3, weight_decay=0.01, **arguments
+                1e-3, weight_decay=0.01, dtypes={"slots": slots, "masters": masters}, **arguments
             )
             self.optimizer.build(self.variables)
         self.micro = arguments.get("gradient_accumulation_steps", 1)

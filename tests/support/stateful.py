@@ -52,7 +52,7 @@ OF_FAMILY = {
     "LAMB": {
         "bias_correction": st.booleans(),
         "weight_decay_mode": st.sampled_from(["update", "decoupled"]),
-        "ratio_bounds": st.sampled_from([None, (0.01, 10.0)]),
+        "bounds": st.sampled_from([None, {"trust_ratio": (0.01, 10.0)}]),
     },
     "LANS": {},
     "LARS": {"nesterov": st.booleans(), "trust_coefficient": st.sampled_from([0.001, 0.1])},
@@ -60,6 +60,10 @@ OF_FAMILY = {
     "SGDP": {"nesterov": st.booleans()},
     "Muon": {"nesterov": st.booleans()},
 }  # fmt: skip
+
+
+def slots(dtype):
+    return {"slots": dtype}
 
 
 @st.composite
@@ -82,7 +86,7 @@ def arguments(draw):
         "ema_momentum": draw(st.sampled_from([0.5, 0.9])),
         "ema_overwrite_frequency": draw(st.sampled_from([None, None, 2])),
         "gradient_accumulation_steps": draw(ACCUMULATION),
-        "slot_dtype": draw(st.sampled_from(["float32", "float32", "bfloat16"])),
+        "dtypes": draw(st.sampled_from(["float32", "float32", "bfloat16"]).map(slots)),
         **draw(st.fixed_dictionaries(OF_FAMILY[family])),
     }  # fmt: skip
     if family != "LANS" and (clipping := draw(st.sampled_from(
@@ -109,7 +113,7 @@ CHANGES = st.one_of(
     AVERAGES_AND_SUMS,
     AVERAGES_AND_SUMS.map(dict),
     AVERAGES_AND_SUMS.map(dict),
-    st.fixed_dictionaries({"slot_dtype": st.sampled_from(["float32", "bfloat16"])}),
+    st.fixed_dictionaries({"dtypes": st.sampled_from(["float32", "bfloat16"]).map(slots)}),
     st.fixed_dictionaries({"weight_decay": st.sampled_from([0.0, 0.1])}),
 )
 
@@ -317,7 +321,7 @@ class Training(RuleBasedStateMachine):
         promised, inner = self.promised, self.inner
         self.same("iterations", int(np.asarray(array(self.optimizer.iterations))), promised.step)
         self.near("learning rate", array(self.optimizer.learning_rate), promised.rate, 0, 1e-5)
-        bfloat16 = promised.told["slot_dtype"] == "bfloat16"
+        bfloat16 = promised.told["dtypes"]["slots"] == "bfloat16"
         for role, variable in variables_of(self.model).items():
             actual, size = array(variable).astype(float), np.abs(promised.weights[role]).max()
             slack = self.of_move(role) * promised.moved[role] + OF_SIZE * size
@@ -345,7 +349,7 @@ class Training(RuleBasedStateMachine):
 
     def of_move(self, role):
         """The share of what a weight moved by which it may differ."""
-        if self.promised.told["slot_dtype"] != "bfloat16":
+        if self.promised.told["dtypes"]["slots"] != "bfloat16":
             return OF_MOVE
         is_matrix = self.promised.family == "Muon" and self.promised.is_adapted(role)
         return OF_MOVE_BFLOAT16_MATRIX if is_matrix else OF_MOVE_BFLOAT16

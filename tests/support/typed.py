@@ -12,7 +12,9 @@ from tf_lamb_extras.preflight import preflight
 recipe = tf_lamb.recipes.scale(1024, 256, 1e-2, 0.5, examples=2048, epochs=20, rule="legw")
 lamb: tf_lamb.LAMB = tf_lamb.LAMB.from_recipe(recipe, weight_decay=0.01)
 schedule = tf_lamb.schedules.Warmup(100, 1e-3)
-tf_lamb.LAMB(schedule, exclude_from_weight_decay="norm_and_bias", phi_bounds=(0.0, 10.0))
+tf_lamb.LAMB(
+    schedule, exclude_from_weight_decay="norm_and_bias", bounds={"weight_norm": (0.0, 10.0)}
+)
 tf_lamb.LARS(0.1, treatments={"attention": {"join": True}, "qkv/kernel": {"slices": [-1, 3]}})
 tf_lamb.keras.LANS(lambda: 1e-3, clipnorm=None)
 tf_lamb.LAMB(weight_decay=schedule, treatments={"embed": {"rate": 0.1}}, on_spike=[64, 4.0])

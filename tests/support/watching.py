@@ -15,7 +15,7 @@ CASES = {
     "LAMB clipped": (
         "LAMB",
         {"learning_rate": 0.1, "weight_decay": 0.1, "exclude_from_weight_decay": ["bias"],
-         "exclude_from_layer_adaptation": [], "ratio_bounds": (0.3, 10.0)},
+         "exclude_from_layer_adaptation": [], "bounds": {"trust_ratio": (0.3, 10.0)}},
         {"lr": 0.1, "wd": 0.1, "undecayed": {"bias"}, "bounds": (0.3, 10.0)},
     ),
     "LARS": (
@@ -27,13 +27,13 @@ CASES = {
     "LARS clipped": (
         "LARS",
         {"learning_rate": 0.5, "weight_decay": 0.1, "trust_coefficient": 0.2,
-         "ratio_bounds": (0.08, 10.0)},
+         "bounds": {"trust_ratio": (0.08, 10.0)}},
         {"wd": 0.1, "eta": 0.2, "bounds": (0.08, 10.0)},
     ),
     "LARC": (
         "LARS",
-        {"learning_rate": 0.1, "weight_decay": 0.1, "trust_coefficient": 0.2, "clip": True,
-         "momentum_form": "mixed"},
+        {"learning_rate": 0.1, "weight_decay": 0.1, "trust_coefficient": 0.2, "form": {
+            "clip": True, "momentum": "mixed"}},
         {"wd": 0.1, "eta": 0.2, "larc": True, "form": "mixed"},
     ),
 }  # fmt: skip

@@ -174,10 +174,10 @@ def test_the_forms_of_momentum_do_not_mix():
     model = renamed_model(tf_keras)
     old = garden_lars.LARS(0.1, classic_momentum=False)
     old.apply_gradients([(v, v) for v in model.trainable_variables])
-    with pytest.raises(ValueError, match="momentum_form='outside'"):
+    with pytest.raises(ValueError, match="momentum 'outside'"):
         tf_lamb.tf_keras.migrate(old, tf_lamb.tf_keras.LARS(0.1), model)
     for frontend, (host, room) in FRONTENDS.items():
-        new = room.LARS(0.1, momentum_form="mixed")
+        new = room.LARS(0.1, form={"momentum": "mixed"})
         with pytest.raises(ValueError, match="'inside' or"):
             room.migrate(GARDEN["lars_model"]["files"]["checkpoint"], new, build(host)), frontend
 

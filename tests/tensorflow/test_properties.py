@@ -61,7 +61,7 @@ def runs(draw):
             "weight_decay": draw(properties.DECAYS),
             "exclude_from_weight_decay": draw(st.none() | PER_FRONTEND),
             "exclude_from_layer_adaptation": draw(st.none() | PER_FRONTEND),
-            "master_weights": draw(st.booleans()),
+            "dtypes": {"masters": draw(st.sampled_from([None, "float32"]))},
         },
     }
 

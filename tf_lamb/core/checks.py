@@ -4,6 +4,7 @@ Called by the name of the module, `checks.number(...)`: each raises, or gives th
 be kept. Of a regex this asks whether it compiles; what it matches is the plan's business.
 """
 
+import dataclasses
 import math
 import numbers
 import operator
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tf_lamb.core.patterns import EXCLUSIONS, LONGEST_PATTERN, PRESETS
-from tf_lamb.core.rules.shared import Bounds
+from tf_lamb.core.rules.shared import Interval
 from tf_lamb.core.spikes import DEVIATIONS, LENGTH
 
 # name -> the interval that it lies in, and an example
@@ -33,7 +34,10 @@ RANGES = {
     "global_clipnorm": ("[0, inf)", "1.0"),
     "smoothing": ("[0, 1)", "0.99"),
     "scale": ("[1, inf)", "8"),
-    "fallback_lr_scale": ("[0, inf)", "1.0"),
+    "fallback['rate']": ("[0, inf)", "1.0"),
+    "fallback['beta_1']": ("[0, 1)", "0.9"),
+    "fallback['beta_2']": ("[0, 1)", "0.999"),
+    "fallback['epsilon']": ("[0, inf)", "1e-8"),
 }
 
 LONGEST_WINDOW = 2**20  # steps whose norms are kept
@@ -42,11 +46,12 @@ MOST_STEPS = 2**31 - 1  # Keras counts steps in an int32, but on TensorFlow
 
 CHOICES = {
     "weight_decay_mode": ("update", "decoupled"),
-    "momentum_form": ("inside", "outside", "mixed"),
-    "denominator": ("sum_of_norms", "norm_of_sum", "norm_of_update"),
+    "form['momentum']": ("inside", "outside", "mixed"),
+    "form['denominator']": ("sum_of_norms", "norm_of_sum", "norm_of_update"),
     "update_scale": ("rms", "shape"),
-    "product_dtype": ("float32", "bfloat16"),
-    "slot_dtype": ("float32", "bfloat16"),
+    "dtypes['slots']": ("float32", "bfloat16"),
+    "dtypes['masters']": ("float32",),
+    "dtypes['products']": ("float32", "bfloat16"),
     "on_nonfinite": ("skip", "raise", "propagate"),
     "averaging": ("paper", "debiased"),
     "method": ("decentlam", "dmsgd", "dmsgd_awc", "dsgd"),
@@ -147,8 +152,28 @@ OF_KIND: dict[Any, Callable[[str, Any], Any]] = {
     int: integer,
     bool: flag,
     str: choice,
-    Bounds: bounds,
+    str | None: lambda name, value: None if value is None else choice(name, value),
+    Interval: bounds,
 }
+
+
+def hyperparameter(name: str, value, kind):
+    """The value as its kind has it, or an error; a dict where the kind is a dataclass.
+
+    Args:
+        kind: a key of `OF_KIND`, or a dataclass whose fields are of those.
+    """
+    if kind in OF_KIND:
+        return OF_KIND[kind](name, value)
+    fields = {field.name: field.type for field in dataclasses.fields(kind)}
+    value = vars(value) if isinstance(value, kind) else value
+    keys = ", ".join(map(repr, fields))
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(f"{name} takes a dict with some of the keys {keys}, not {value!r}.")
+    if strange := [key for key in value or () if key not in fields]:
+        raise ValueError(f"{name} has no {strange[0]!r}: its keys are {keys}.")
+    given = (value or {}).items()
+    return kind(**{k: hyperparameter(f"{name}[{k!r}]", x, fields[k]) for k, x in given})
 
 
 def float_dtype(path: str, dtype) -> None:

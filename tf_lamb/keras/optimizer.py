@@ -80,7 +80,7 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if is_overwritten(variable):
             return ()
         is_double = host.compute_dtype(variable.dtype) == "float64"
-        chosen = self._settings.slot_dtype
+        chosen = self._settings.dtypes.slots
         return tuple(
             self.add_variable_like(
                 variable,

@@ -96,7 +96,9 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         is_double = host.native(variable).dtype == tf.float64
         made = []
         for slot in self._slots_at(index):
-            dtype = tf.as_dtype("float64" if is_double else slot.dtype or self._settings.slot_dtype)
+            dtype = tf.as_dtype(
+                "float64" if is_double else slot.dtype or self._settings.dtypes.slots
+            )
             shape = variable.shape if slot.shape is None else slot.shape
             initial = tf_keras.initializers.get(slot.initial)(shape, dtype)
             made.append(self.add_variable_like(variable, slot.name, dtype, initial))

@@ -12,7 +12,7 @@ from tf_lamb.core.patterns import exact
 # Their word -> ours.
 _WORDS = {
     **WORDS, "eeta": "trust_coefficient", "adam_beta_1": "beta_1",
-    "adam_beta_2": "beta_2", "adam_lr_ratio": "fallback_lr_scale",
+    "adam_beta_2": "beta_2", "adam_lr_ratio": "rate",
     "ns_steps": "newton_schulz_steps",
 }  # fmt: skip
 SHARED = (
@@ -23,7 +23,7 @@ SHARED = (
 _NO_PART = ("name", "jit_compile", "shard_update", "use_ema")
 _OF_AVERAGES = ("ema_momentum", "ema_overwrite_frequency")
 # What a peer lacks is no change of behaviour: around the formula, as the user has chosen it.
-_AROUND = ("slot_dtype", "master_weights", "gradient_accumulation_steps", *_OF_AVERAGES)
+_AROUND = ("dtypes", "gradient_accumulation_steps", *_OF_AVERAGES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Peer:
         title: its name in words.
         family: the class of ours that continues it.
         slots: its name of a slot -> ours.
-        has: the arguments that it has, in our words.
+        has: the arguments that it has, in our words; the key of one that is a dict behind a dot.
         fixed: those that it has not, where it differs from our defaults.
     """
 
@@ -47,19 +47,24 @@ class Peer:
     def arguments(self, source_config: Mapping[str, Any]) -> dict[str, Any]:
         """The peer's arguments under our names."""
         words = {_WORDS.get(name, name): value for name, value in source_config.items()}
-        result = {name: plain(words[name]) for name in self.has if name in words}
+        result: dict[str, Any] = {}
+        for name in self.has:
+            argument, _, key = name.rpartition(".")
+            if key in words:
+                place = result.setdefault(argument, {}) if argument else result
+                place[key] = plain(words[key])
         if "classic_momentum" in source_config:
-            result.update(_FORMS["inside" if source_config["classic_momentum"] else "outside"])
+            result["form"] = _FORMS["inside" if source_config["classic_momentum"] else "outside"]
         return {**result, **self.fixed}
 
     def unsaid(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         """The arguments that it has and did not say."""
-        return tuple(name for name in self.has if name not in arguments)
+        return tuple(name for name in self.has if name.partition(".")[0] not in arguments)
 
 
 _MOMENTS = {"m": "m", "v": "v"}
 _LARS = (
-    "learning_rate", "momentum", "weight_decay", "trust_coefficient", "nesterov", "momentum_form",
+    "learning_rate", "momentum", "weight_decay", "trust_coefficient", "nesterov", "form",
     "clipnorm", "clipvalue", "global_clipnorm", *EXCLUSIONS,
 )  # fmt: skip
 ADDONS_LAMB = Peer("TensorFlow Addons LAMB", "LAMB", _MOMENTS, HAS)
@@ -76,8 +81,8 @@ NO_CLIPPING = {"clipnorm": None, "clipvalue": None, "global_clipnorm": None}
 
 # Where the rate stands in Model Garden's LARS, classic or popular, and what its ratio divides by.
 _FORMS = {
-    "inside": {"momentum_form": "inside", "denominator": "norm_of_sum"},
-    "outside": {"momentum_form": "outside", "denominator": "norm_of_update"},
+    "inside": {"momentum": "inside", "denominator": "norm_of_sum", "clip": False},
+    "outside": {"momentum": "outside", "denominator": "norm_of_update", "clip": False},
 }
 
 
@@ -133,19 +138,17 @@ def step_of(counter) -> int:
 
 def same_momentum(origin: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]):
     """A peer's arguments; the form of momentum that a checkpoint leaves open is taken from ours."""
-    form = ours.get("momentum_form")
-    if form is None:
+    if "form" not in ours:
         return dict(theirs)
-    their_form = theirs.get("momentum_form")
+    form, their_form = ours["form"]["momentum"], theirs.get("form", {}).get("momentum")
     if form != their_form and (their_form or form not in _FORMS):
-        way = (
-            f"momentum_form={their_form!r}" if their_form else "momentum_form='inside' or 'outside'"
-        )
+        way = repr(their_form) if their_form else "'inside' or 'outside'"
         raise ValueError(
-            f"The velocity of {origin} cannot become that of momentum_form={form!r}: past rates "
-            f"and ratios are part of it. Pass {way}, as it was trained. Nothing was changed."
+            f"The velocity of {origin} cannot become one whose form has the momentum {form!r}: "
+            f"past rates and ratios are part of it. Give form the momentum {way}, as it was "
+            "trained. Nothing was changed."
         )
-    return {**_FORMS.get(form, {}), **theirs}
+    return {"form": _FORMS.get(form), **theirs}
 
 
 def changes(theirs, ours, defaults, unsaid) -> dict[str, tuple[Any, Any]]:
@@ -170,8 +173,8 @@ def _effect(name, value, arguments):
         value = arguments.get("exclude_from_weight_decay")
     if name in EXCLUSIONS:
         return sorted(value or ())
-    if name == "treatments":  # as good as not given, where empty
-        return value or None
+    if isinstance(value, Mapping) and not is_serialized(value):  # as good as not given, if empty
+        return {key: each for key, each in value.items() if each is not None} or None
     return (value or 0.0) if name == "weight_decay" else value
 
 
@@ -219,7 +222,11 @@ def adascale_changes(there, here) -> dict[str, tuple[Any, Any]]:
 
 KERAS_MUON = Peer(
     "keras.optimizers.Muon", "Muon", {"momentum": "m", "velocity": "v"},
-    (*SHARED, "fallback_lr_scale", "newton_schulz_steps", "exclude_from_weight_decay"),
+    (
+        *(name for name in SHARED if name not in ("beta_1", "beta_2", "epsilon")),
+        "fallback.rate", "fallback.beta_1", "fallback.beta_2", "fallback.epsilon",
+        "newton_schulz_steps", "exclude_from_weight_decay",
+    ),
     {"update_scale": "rms"},
 )  # fmt: skip
 
@@ -264,7 +271,7 @@ def muon_changes(
     here = {"rms_rate": 0.2, "muon_a": 3.4445, "muon_b": -4.7750, "muon_c": 2.0315}
     if "adam_weight_decay" in source_config and not isinstance(ours["weight_decay"], Mapping):
         # Theirs decays at the whole rate what Adam steps.
-        here["adam_weight_decay"] = ours["weight_decay"] * ours["fallback_lr_scale"]
+        here["adam_weight_decay"] = ours["weight_decay"] * ours["fallback"]["rate"]
     there = {
         name: (source_config[name] or 0.0, value)
         for name, value in here.items()

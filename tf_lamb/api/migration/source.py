@@ -164,7 +164,7 @@ class Source:
 
 # By the beginning of a name: what it is, and what continues it.
 _LEFT = {
-    "master": ("the float32 masters", "master_weights=True continues them"),
+    "master": ("the float32 masters", "dtypes={'masters': 'float32'} continues them"),
     "gradient_norms": ("the norms that on_spike knows", "a window as long continues them"),
     "micro_step": (
         "the micro-batches of an update that has begun",

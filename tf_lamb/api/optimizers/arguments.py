@@ -40,10 +40,10 @@ gradient_accumulation_steps: Micro-batches whose mean gradient makes one step; s
     step 500 on. Then the attribute of this name is the largest number, and `get_config()` has the
     dict. Micro-batches that `fit` leaves over at its end make no step and wait for the next ones,
     as in Keras's optimizers. Defaults to None: every batch is a step.
-slot_dtype: "float32", or "bfloat16" with stochastic rounding: a moment or a velocity takes
-    4 bytes a parameter, or 2. Defaults to "float32".
-master_weights: Whether float16 and bfloat16 variables have a float32 master, 4 bytes a
-    parameter more, on which the rule works. Defaults to False.
+dtypes: Dict of "slots" and "masters". "slots": "float32", or "bfloat16" with stochastic
+    rounding: a moment or a velocity takes 4 bytes a parameter, or 2. "masters": with "float32"
+    float16 and bfloat16 variables have a master, 4 bytes a parameter more, on which the rule
+    works. Defaults to None: slots in float32, and no masters.
 shard_update: In Keras 3 on JAX, whether each device of the data axis keeps its share of the
     slots, masters, averages and accumulators, and computes its share of the update, with
     the norms of unsharded variables (Xu et al., arXiv 2004.13336). Defaults to False.

@@ -10,7 +10,20 @@ FORMER = {
     "layer_groups": ("treatments", "join"),
     "matrix_rows": ("treatments", "rows"),
     "depthwise": ("treatments", "depthwise"),
+    "slot_dtype": ("dtypes", "slots"),
+    "master_weights": ("dtypes", "masters"),
+    "product_dtype": ("dtypes", "products"),
+    "phi_bounds": ("bounds", "weight_norm"),
+    "ratio_bounds": ("bounds", "trust_ratio"),
+    "momentum_form": ("form", "momentum"),
+    "denominator": ("form", "denominator"),
+    "clip": ("form", "clip"),
+    "fallback_lr_scale": ("fallback", "rate"),  # these four are Muon's
+    "beta_1": ("fallback", "beta_1"),
+    "beta_2": ("fallback", "beta_2"),
+    "epsilon": ("fallback", "epsilon"),
 }
+_NO_OTHERS = {"depthwise": {".": False}}  # its list stood in the place of Keras's names
 
 
 def way_of_today(known: Iterable[str], name: str) -> str | None:
@@ -36,23 +49,25 @@ def of_today(known: Iterable[str], config: Mapping[str, Any]) -> dict[str, Any]:
     result = {name: value for name, value in config.items() if name not in former}
     for name in former:
         argument, key = FORMER[name]
-        given = dict(result.get(argument) or {})
+        given, value = dict(result.get(argument) or {}), config[name]
+        if name == "master_weights":
+            value = {True: "float32", False: None}[bool(value)]
         if argument == "treatments":
-            _treat(given, key, config[name])
+            if isinstance(value, (list, tuple)):
+                value = {**dict.fromkeys(value, True), **_NO_OTHERS.get(name, {})}
+            if value is not None and not isinstance(value, Mapping):
+                raise TypeError(f"The config has {name}={value!r}, which holds no patterns.")
+            _treat(given, key, value or {})
         else:
-            given[key] = config[name]
+            given[key] = value
         result[argument] = given or None
     return result
 
 
-def _treat(treatments, key, value):
+def _treat(treatments, key, values):
     """Adds what one argument gave to some patterns, so that the first that matches still counts."""
-    if isinstance(value, (list, tuple)):
-        value = dict.fromkeys(value, True)
-        if key == "depthwise":  # the list stood in the place of Keras's names
-            value |= {".": False}
     last = -1
-    for pattern, each in (value or {}).items():
+    for pattern, each in values.items():
         if pattern in treatments and [*treatments].index(pattern) < last:
             pattern += "(?:)"  # the same regex under another key, behind those before it
         treatments[pattern] = {**treatments.get(pattern, {}), key: each}

@@ -8,7 +8,8 @@ from tf_lamb.core.messages import warn
 
 ADVICE = (
     "What usually helps: a longer warmup, a lower learning rate, global_clipnorm=1.0, "
-    "ratio_bounds=(0.01, 10.0), and biases and normalization excluded from layer adaptation."
+    "bounds={'trust_ratio': (0.01, 10.0)}, and biases and normalization excluded from layer "
+    "adaptation."
 )
 
 FINITE = (

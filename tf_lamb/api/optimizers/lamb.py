@@ -43,10 +43,9 @@ class LAMB(Layerwise):
         weight_decay_mode: "update" as above; "decoupled" subtracts learning_rate weight_decay w
             from w first, outside the ratio (`keras.optimizers.Lamb`). Defaults to "update" (the
             paper).
-        phi_bounds: Smallest and largest value that |w| has in the ratio. Defaults to None: phi is
-            the identity (the authors' code).
-        ratio_bounds: Smallest and largest trust ratio; an excluded variable's 1 is held within
-            them, too. Defaults to None; DeepSpeed has (0.01, 10).
+        bounds: Dict of a smallest and a largest value of "weight_norm", |w| in the ratio, and of
+            "trust_ratio"; an excluded variable's 1 is held within the latter, too. Defaults to
+            None: no bounds (the authors' code); DeepSpeed has {"trust_ratio": (0.01, 10)}.
         {{shared_arguments}}
 
     Raises:
@@ -83,8 +82,7 @@ class LAMB(Layerwise):
         *,
         bias_correction: bool = True,
         weight_decay_mode: str = "update",
-        phi_bounds: settings.Bounds = None,
-        ratio_bounds: settings.Bounds = None,
+        bounds: settings.Bounds = None,
         treatments: settings.Treatments = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
@@ -94,8 +92,7 @@ class LAMB(Layerwise):
         ema_overwrite_frequency: int | None = None,
         loss_scale_factor: float | None = None,
         gradient_accumulation_steps: settings.Accumulation = None,
-        slot_dtype: str = "float32",
-        master_weights: bool = False,
+        dtypes: settings.Dtypes = None,
         shard_update: bool = False,
         on_nonfinite: str = "skip",
         on_spike: settings.Spikes = None,

@@ -14,16 +14,16 @@ class LARSSettings(settings.RatioSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        given = self.hyperparameters
-        if given["clip"] and given["ratio_bounds"]:
+        form, bounds = self.hyperparameters["form"], self.hyperparameters["bounds"]
+        if form.clip and bounds.trust_ratio:
             raise ValueError(
-                f"clip=True (LARC) bounds the ratio by 1/learning_rate, so it does not go with "
-                f"ratio_bounds={given['ratio_bounds']!r}. Leave out one of the two."
+                "The clip of form (LARC) bounds the ratio by 1/learning_rate, so it does not go "
+                f"with bounds of the trust_ratio, {bounds.trust_ratio}. Leave out one of the two."
             )
-        if given["denominator"] == "norm_of_update" and given["momentum_form"] != "outside":
+        if form.denominator == "norm_of_update" and form.momentum != "outside":
             raise ValueError(
-                "denominator='norm_of_update' needs momentum_form='outside': with "
-                f"momentum_form={given['momentum_form']!r} the ratio is part of the update."
+                "In form the denominator 'norm_of_update' needs the momentum 'outside': with "
+                f"{form.momentum!r} the ratio is part of the update."
             )
 
 
@@ -53,17 +53,17 @@ class LARS(Layerwise):
             Defaults to 0.0; MLPerf has 2e-4 at batch 8,192.
         trust_coefficient: The paper's eta, `eeta` elsewhere. Defaults to 0.001 (the paper).
         nesterov: Whether w moves by momentum v plus what entered v. Defaults to False.
-        momentum_form: Where learning_rate and r stand: "inside" the velocity as above (Model
+        form: Dict of what the published forms differ in; None is the paper's.
+            "momentum": where learning_rate and r stand: "inside" the velocity as above (Model
             Garden's `classic_momentum`, optax, MLPerf); "outside": v <- momentum v + d and
             w <- w - learning_rate r v (the TPU reference); "mixed": v <- momentum v + r d and
-            w <- w - learning_rate v (LARC, timm). Defaults to "inside" (the paper).
-        denominator: Of r: "sum_of_norms" as above; "norm_of_sum", |d| (Model Garden's classic,
-            optax); "norm_of_update", |v|, with momentum_form="outside" (Model Garden's popular).
-            Defaults to "sum_of_norms" (the paper).
-        clip: LARC's clip mode, r <- min(r / learning_rate, 1); its authors take momentum_form
-            "mixed" and trust_coefficient 0.02. Defaults to False.
-        ratio_bounds: Smallest and largest r; an excluded variable's 1 is held within them, too.
-            Defaults to None; the TPU reference has (0, 50).
+            w <- w - learning_rate v (LARC, timm).
+            "denominator": of r: "sum_of_norms" as above; "norm_of_sum", |d| (Model Garden's
+            classic, optax); "norm_of_update", |v|, with "outside" (Model Garden's popular).
+            "clip": True is LARC's clip mode, r <- min(r / learning_rate, 1); its authors take
+            "mixed" and trust_coefficient 0.02.
+        bounds: Dict of a smallest and a largest value of "trust_ratio", r; an excluded variable's 1
+            is held within them, too. Defaults to None; the TPU reference has (0, 50).
         {{shared_arguments}}
 
     Raises:
@@ -99,10 +99,8 @@ class LARS(Layerwise):
         *,
         trust_coefficient: float = 0.001,
         nesterov: bool = False,
-        momentum_form: str = "inside",
-        denominator: str = "sum_of_norms",
-        clip: bool = False,
-        ratio_bounds: settings.Bounds = None,
+        form: settings.Form = None,
+        bounds: settings.Bounds = None,
         treatments: settings.Treatments = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
@@ -112,8 +110,7 @@ class LARS(Layerwise):
         ema_overwrite_frequency: int | None = None,
         loss_scale_factor: float | None = None,
         gradient_accumulation_steps: settings.Accumulation = None,
-        slot_dtype: str = "float32",
-        master_weights: bool = False,
+        dtypes: settings.Dtypes = None,
         shard_update: bool = False,
         on_nonfinite: str = "skip",
         on_spike: settings.Spikes = None,

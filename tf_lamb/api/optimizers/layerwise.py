@@ -96,7 +96,7 @@ class Layerwise:
     def _settings_of(cls, arguments) -> Settings:
         """The arguments of the constructor, checked; hyper-parameters of the rule by themselves."""
         own = {
-            name: checks.OF_KIND[kind](name, arguments.pop(name))
+            name: checks.hyperparameter(name, arguments.pop(name), kind)
             for name, kind in cls.hyper.items()
         }
         decay = settings_.weight_decay(
@@ -107,7 +107,7 @@ class Layerwise:
     @classmethod
     def _arguments(cls) -> set[str]:
         """The names of its arguments besides the learning rate."""
-        return {*cls.hyper, *cls.settings_class.__dataclass_fields__}
+        return {*cls.hyper, *(each.name for each in dataclasses.fields(cls.settings_class))}
 
     def _keep_settings(self, settings: Settings, rate):
         """Keeps the settings; hyper-parameters are attributes, as in Keras."""
@@ -115,7 +115,7 @@ class Layerwise:
         for name, value in settings.hyperparameters.items():
             setattr(self, name, value)
         self._settings = dataclasses.replace(settings, name=self.name)
-        self._bound_rule = functools.partial(type(self).rule, **settings.hyperparameters)
+        self._bound_rule = functools.partial(type(self).rule, **settings.for_rule())
         self._guard = Guard(self.name, settings.on_nonfinite, settings.on_spike)
         self._observer = Observer()
 
@@ -219,7 +219,7 @@ class Layerwise:
 
     @property
     def plan(self) -> plans.Plan | None:
-        """What each variable gets, in the order of the build; None before it. Read-only.
+        """One `Treatment` for each variable, in build order; None until the build. Read-only.
 
         `names` and `shapes` are of the variables; of its `treatments` each has a `decay`, and
         whether its layer is adapted in `adapt`; `multipliers` are of their learning rates, empty if
@@ -306,8 +306,8 @@ class Layerwise:
     def _add_master(self, variable):
         """The float32 master of a half-precision variable; None where there is to be none."""
         dtype = getattr(variable.dtype, "name", variable.dtype)
-        if self._settings.master_weights and dtype in ("float16", "bfloat16"):
-            return self.add_variable_like(variable, "master", "float32")
+        if (kept := self._settings.dtypes.masters) and dtype in ("float16", "bfloat16"):
+            return self.add_variable_like(variable, "master", kept)
         return None
 
     @property
@@ -352,9 +352,9 @@ class Layerwise:
 
     def _with_sizes(self, plan, variables):
         """The plan that knows what is near zero now, if a step is as long as its weights are."""
-        own = self._settings.hyperparameters
-        bounds = (own.get(name) for name in ("phi_bounds", "ratio_bounds"))
-        if not self.has_trust_ratios() or any(each and each[0] > 0 for each in bounds):
+        bounds = self._settings.hyperparameters.get("bounds")
+        lifted = bounds and any(each and each[0] > 0 for each in vars(bounds).values())
+        if lifted or not self.has_trust_ratios():
             return plan
         arrays = {
             i: self._array_of(variable)

@@ -1,11 +1,27 @@
 """Muon: what a user reads and types, whichever Keras it belongs to."""
 
+import dataclasses
+
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core.plan import Treatment
 from tf_lamb.core.rules.muon import HYPER, muon
 from tf_lamb.core.step import Slot
+
+
+@dataclasses.dataclass(frozen=True)
+class _Dtypes(settings.OwnDtypes):
+    products: str = "float32"
+
+
+class MuonSettings(settings.MatrixSettings):
+    """The settings of Muon, whose products have a dtype of their own."""
+
+    kinds_of_dtypes = _Dtypes
+
+    def for_rule(self):
+        return {**super().for_rule(), "product_dtype": self.dtypes.products}
 
 
 @documented
@@ -37,9 +53,10 @@ class Muon(Layerwise):
     would be mixed: give them `{"rows": None}` in `treatments`.
 
     It keeps its efficiency at batches beyond AdamW's critical one; its fifteen products of matrices
-    a step are work that LAMB does not have. On a GPU or TPU matrices of one shape are multiplied as
-    one stack. Under `keras.distribution` a product wants the whole
-    matrix, which XLA then gathers.
+    a step are work that LAMB does not have. `dtypes={"products": "bfloat16"}` multiplies in
+    bfloat16, as Jordan has it: GPUs and TPUs take half of the time, CPUs more. On a GPU or TPU
+    matrices of one shape are multiplied as one stack. Under `keras.distribution` a product wants
+    the whole matrix, which XLA then gathers.
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
@@ -51,15 +68,10 @@ class Muon(Layerwise):
             Defaults to None: ["embedding"], without a warning where nothing matches.
         nesterov: False makes u m. Defaults to True (Jordan).
         newton_schulz_steps: Iterations, each three products of matrices. Defaults to 5 (Jordan).
-        product_dtype: Of the matrices in these products: "float32", or "bfloat16" as Jordan has it,
-            which GPUs and TPUs multiply in half of the time and CPUs slower. Defaults to "float32";
-            products of float64 variables are then in float64.
         update_scale: "rms" as above; "shape" makes s the root of max(1, columns/rows). Defaults to
             "rms" (Moonlight); Jordan has "shape".
-        fallback_lr_scale: What the learning rate is multiplied by for AdamW. Defaults to 1.0.
-        beta_1: Decay of AdamW's first moment, in [0, 1). Defaults to 0.9.
-        beta_2: Decay of its second moment, in [0, 1). Defaults to 0.999.
-        epsilon: Added to the root of the second moment. Defaults to 1e-8.
+        fallback: Dict of AdamW's "rate", which multiplies the learning rate, "beta_1", "beta_2"
+            and "epsilon". Defaults to None: 1.0, 0.9, 0.999 and 1e-8.
         {{shared_arguments}}
 
     Raises:
@@ -89,7 +101,7 @@ class Muon(Layerwise):
     rule = staticmethod(muon)
     hyper = HYPER
     slot_names = ("m", "v")
-    settings_class = settings.MatrixSettings
+    settings_class = MuonSettings
     takes_gain = False
 
     def __init__(
@@ -102,12 +114,8 @@ class Muon(Layerwise):
         *,
         nesterov: bool = True,
         newton_schulz_steps: int = 5,
-        product_dtype: str = "float32",
         update_scale: str = "rms",
-        fallback_lr_scale: float = 1.0,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-8,
+        fallback: settings.Fallback = None,
         treatments: settings.Treatments = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
@@ -117,8 +125,7 @@ class Muon(Layerwise):
         ema_overwrite_frequency: int | None = None,
         loss_scale_factor: float | None = None,
         gradient_accumulation_steps: settings.Accumulation = None,
-        slot_dtype: str = "float32",
-        master_weights: bool = False,
+        dtypes: settings.Dtypes = None,
         shard_update: bool = False,
         on_nonfinite: str = "skip",
         on_spike: settings.Spikes = None,

@@ -15,8 +15,11 @@ from tf_lamb.core.plan import Plan
 LearningRate = float | Callable[..., Any]
 WeightDecay = float | Callable[..., Any] | None
 Patterns = Sequence[str] | str | None
-Bounds = Sequence[float] | None
 Treatments = Mapping[str, Mapping[str, Any]] | None
+Bounds = Mapping[str, Sequence[float] | None] | None
+Dtypes = Mapping[str, str | None] | None
+Form = Mapping[str, str | bool] | None
+Fallback = Mapping[str, float] | None
 Accumulation = int | Mapping[int, int] | None
 Spikes = Sequence[float] | str | None
 
@@ -34,8 +37,20 @@ _EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 
 def constructor_arguments(constructor: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a constructor, which hands over its `locals()`."""
+    """All arguments of a constructor by name: the keywords that it would have to write out.
+
+    Args:
+        constructor: its `locals()`, before it has any other.
+    """
     return {k: v for k, v in constructor.items() if k not in ("self", "__class__")}
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnDtypes:
+    """The dtypes that differ from those of variables and of steps."""
+
+    slots: str = "float32"
+    masters: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,12 +60,14 @@ class Settings:
     Attributes:
         keys: what a treatment may have.
         layout: the plan's function for a family.
+        kinds_of_dtypes: what may have a dtype of its own.
         hyperparameters: what the rule takes by name, checked.
         The rest: as the constructors name and document them.
     """
 
     keys: ClassVar[tuple[str, ...]] = ("rate",)
     layout = staticmethod(layouts.slices)
+    kinds_of_dtypes: ClassVar[type] = OwnDtypes
 
     hyperparameters: Mapping[str, Any]
     weight_decay: float | Callable[..., Any]
@@ -65,8 +82,7 @@ class Settings:
     ema_overwrite_frequency: int | None
     loss_scale_factor: float | None
     gradient_accumulation_steps: int | Stages | None
-    slot_dtype: str
-    master_weights: bool
+    dtypes: Any
     shard_update: bool
     on_nonfinite: str
     on_spike: tuple[int, float] | None
@@ -75,6 +91,7 @@ class Settings:
 
     def __post_init__(self):
         self._freeze(
+            dtypes=checks.hyperparameter("dtypes", self.dtypes, self.kinds_of_dtypes),
             treatments=checks.treatments("treatments", self.treatments, self.keys),
             ema_momentum=checks.number("ema_momentum", self.ema_momentum),
             **{name: checks.patterns(name, getattr(self, name)) for name in _EXCLUSIONS},
@@ -83,10 +100,9 @@ class Settings:
             if (value := getattr(self, name)) is not None:
                 self._freeze(**{name: check(name, value)})
         checks.at_most_one({name: getattr(self, name) for name in _CLIPPING})
-        for name in ("use_ema", "master_weights", "shard_update", "jit_compile"):
+        for name in ("use_ema", "shard_update", "jit_compile"):
             checks.flag(name, getattr(self, name))
-        for name in ("slot_dtype", "on_nonfinite"):
-            checks.choice(name, getattr(self, name))
+        checks.choice("on_nonfinite", self.on_nonfinite)
         self._freeze(on_spike=checks.spikes("on_spike", self.on_spike))
         if self.on_spike and self.on_nonfinite == "propagate":
             raise ValueError(
@@ -114,6 +130,10 @@ class Settings:
         """The arguments that the host's own base class keeps."""
         names = ("name", "weight_decay", "use_ema", "ema_momentum", "ema_overwrite_frequency")
         return {name: getattr(self, name) for name in names} | self.clipping()
+
+    def for_rule(self) -> dict[str, Any]:
+        """The arguments that the rule takes in every step."""
+        return dict(self.hyperparameters)
 
     def read_once(self) -> set[str]:
         """The arguments that nobody reads again after the optimizer is made."""
@@ -169,6 +189,8 @@ class ProjectionSettings(Settings):
 def _as_json(value):
     if isinstance(value, tuple):
         return list(value)
+    if dataclasses.is_dataclass(value):
+        return _as_json(vars(value))
     if isinstance(value, Mapping):
         return {key: _as_json(each) for key, each in value.items()}
     return value

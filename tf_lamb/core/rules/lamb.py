@@ -1,17 +1,28 @@
 """LAMB: layer-wise adaptive moments for large batches."""
 
-from tf_lamb.core.rules.shared import Bounds, decayed, estimate, safe_root, trust_ratio
+import dataclasses
+
+from tf_lamb.core.rules import shared
+from tf_lamb.core.rules.shared import Interval, decayed, estimate, safe_root, trust_ratio
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds(shared.Bounds):
+    """The bounds of the trust ratio, and those of phi, the norm of the weights in it."""
+
+    weight_norm: Interval = None
+
 
 HYPER = {
     "beta_1": float, "beta_2": float, "epsilon": float, "bias_correction": bool,
-    "weight_decay_mode": str, "phi_bounds": Bounds, "ratio_bounds": Bounds,
+    "weight_decay_mode": str, "bounds": Bounds,
 }  # fmt: skip
 
 
 def lamb(
     xp, g, w, m, v, *, lr, t, decay, adapt, axes=None, observe=None,
     beta_1=0.9, beta_2=0.999, epsilon=1e-6, bias_correction=True, weight_decay_mode="update",
-    phi_bounds=None, ratio_bounds=None,
+    bounds=Bounds(),
 ):  # fmt: skip
     """One LAMB step.
 
@@ -32,7 +43,7 @@ def lamb(
         bias_correction: False, as in version 3 of the paper, makes both divisors 1 - b^t 1.
         weight_decay_mode: "update" as above; "decoupled": w <- w - lr decay w before all else, with
             the ratio of what remains (`keras.optimizers.Lamb`).
-        phi_bounds, ratio_bounds, observe: see `trust_ratio`.
+        bounds, observe: see `trust_ratio`.
 
     Returns:
         The new w, m and v.
@@ -51,8 +62,7 @@ def lamb(
     u = m_hat / (safe_root(xp, v_hat) + epsilon)
     if weight_decay_mode == "update":
         u = decayed(u, decay, w)
-    bounds = {"phi_bounds": phi_bounds, "ratio_bounds": ratio_bounds}
-    ratio = trust_ratio(xp, w, u, adapt=adapt, axes=axes, observe=observe, **bounds)
+    ratio = trust_ratio(xp, w, u, adapt=adapt, axes=axes, bounds=bounds, observe=observe)
     return w - lr * ratio * u, m, v
 
 

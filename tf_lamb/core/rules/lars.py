@@ -1,17 +1,29 @@
 """LARS: layer-wise adaptive rate scaling, in each form that goes by its name."""
 
-from tf_lamb.core.rules.shared import Bounds, decayed, differ, norm, safe_ratio, within
+import dataclasses
+
+from tf_lamb.core.rules.shared import UNBOUNDED, Bounds, decayed, differ, norm, safe_ratio, within
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What goes by the name of LARS, as `lars` documents it."""
+
+    momentum: str = "inside"
+    denominator: str = "sum_of_norms"
+    clip: bool = False
+
 
 HYPER = {
     "momentum": float, "nesterov": bool, "trust_coefficient": float, "epsilon": float,
-    "momentum_form": str, "denominator": str, "clip": bool, "ratio_bounds": Bounds,
+    "form": Form, "bounds": Bounds,
 }  # fmt: skip
 
 
 def lars(
     xp, g, w, v, *, lr, t, decay, adapt, axes=None, observe=None,
-    momentum=0.9, nesterov=False, trust_coefficient=0.001, epsilon=0.0, momentum_form="inside",
-    denominator="sum_of_norms", clip=False, ratio_bounds=None,
+    momentum=0.9, nesterov=False, trust_coefficient=0.001, epsilon=0.0, form=Form(),
+    bounds=UNBOUNDED,
 ):  # fmt: skip
     """One LARS step.
 
@@ -31,12 +43,12 @@ def lars(
         axes: the axes of a norm where each slice along the others has its own ratio.
         momentum, trust_coefficient, epsilon: mu, eta and eps.
         nesterov: w moves by mu v plus what entered v, instead of by v.
-        momentum_form: where lr and r stand. "inside" the velocity, as above; "outside":
+        form: its `momentum` is where lr and r stand. "inside" the velocity, as above; "outside":
             v <- mu v + d, w <- w - lr r v; "mixed": v <- mu v + r d, w <- w - lr v.
-        denominator: of r. "sum_of_norms" as above; "norm_of_sum": |d|; "norm_of_update": |v|, or
-            what w moves by, which only the form "outside" knows in time.
-        clip: LARC's clip mode: r <- min(r/lr, 1).
-        ratio_bounds: the smallest and the largest r.
+            Its `denominator` is that of r. "sum_of_norms" as above; "norm_of_sum": |d|;
+            "norm_of_update": |v|, or what w moves by, which only "outside" knows in time.
+            Its `clip` is LARC's clip mode: r <- min(r/lr, 1).
+        bounds: of r.
         observe: None, or called with |w|, what r divides by, r and whether `clip` or a bound
             made it another.
 
@@ -50,30 +62,31 @@ def lars(
 
     def ratio(u):
         if not adapt:
-            return within(xp, 1.0, ratio_bounds)
+            return within(xp, 1.0, bounds.trust_ratio)
         w_norm, u_norm = norm(xp, w, axes), norm(xp, u, axes)
         bottom = u_norm + epsilon
-        if denominator == "sum_of_norms":
+        if form.denominator == "sum_of_norms":
             joint = bool(getattr(decay, "shape", ()))  # a layer of variables that differ in it
             bottom = bottom + (norm(xp, decay * w, axes) if joint else decay * w_norm)
         r = safe_ratio(xp, trust_coefficient * w_norm, bottom)
-        if clip:
+        if form.clip:
             r = r / lr
         free = xp.where((w_norm > 0) & (u_norm > 0), r, 1.0)
-        r = within(xp, xp.where(free > 1.0, 1.0, free) if clip else free, ratio_bounds)
+        held = xp.where(free > 1.0, 1.0, free) if form.clip else free
+        r = within(xp, held, bounds.trust_ratio)
         if observe:
             observe(w_norm, bottom, r, differ(free, r))
         return r
 
     # What d is multiplied by before it enters the velocity, and the velocity after.
     before, after = 1.0, lr
-    if denominator != "norm_of_update":
-        r = ratio(d if denominator == "norm_of_sum" else g)
+    if form.denominator != "norm_of_update":
+        r = ratio(d if form.denominator == "norm_of_sum" else g)
         forms = {"inside": (lr * r, 1.0), "outside": (1.0, lr * r), "mixed": (r, lr)}
-        before, after = forms[momentum_form]
+        before, after = forms[form.momentum]
     s = before * d
     v = momentum * v + s
     u = s + momentum * v if nesterov else v
-    if denominator == "norm_of_update":
+    if form.denominator == "norm_of_update":
         after = lr * ratio(u)
     return w - after * u, v

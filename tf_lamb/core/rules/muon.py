@@ -1,5 +1,6 @@
 """Muon: momentum orthogonalized for matrices, and AdamW for all that is none."""
 
+import dataclasses
 import functools
 
 from tf_lamb.core.rules.lamb import adamw
@@ -10,17 +11,26 @@ from tf_lamb.core.stacks import transposed
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 
 
+@dataclasses.dataclass(frozen=True)
+class Fallback:
+    """AdamW, for what is no matrix; its `rate` multiplies the learning rate."""
+
+    rate: float = 1.0
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+
+
 HYPER = {
-    "momentum": float, "nesterov": bool, "newton_schulz_steps": int, "product_dtype": str,
-    "update_scale": str, "fallback_lr_scale": float, "beta_1": float, "beta_2": float,
-    "epsilon": float,
+    "momentum": float, "nesterov": bool, "newton_schulz_steps": int, "update_scale": str,
+    "fallback": Fallback,
 }  # fmt: skip
 
 
 def muon(
     xp, g, w, m, v=None, *, lr, t, decay, adapt, axes=None,
-    momentum=0.95, nesterov=True, newton_schulz_steps=5, product_dtype="float32",
-    update_scale="rms", fallback_lr_scale=1.0, beta_1=0.9, beta_2=0.999, epsilon=1e-8,
+    momentum=0.95, nesterov=True, newton_schulz_steps=5, update_scale="rms", fallback=Fallback(),
+    product_dtype="float32",
 ):  # fmt: skip
     """One Muon step. Of a matrix (`adapt`), rows in and columns out:
 
@@ -30,7 +40,7 @@ def muon(
         w <- w - lr s O - lr decay w
 
     with s = 0.2 sqrt(max(rows, columns)) for `update_scale="rms"`, sqrt(max(1, columns/rows)) for
-    "shape". Of all else, a step of AdamW at the rate `fallback_lr_scale` lr.
+    "shape". Of all else, a step of AdamW at the rate `fallback.rate` lr.
 
     Args:
         g, w, m: gradient, weight and momentum (first moment), arrays of one shape; a matrix if
@@ -40,7 +50,8 @@ def muon(
         decay: weight decay, a Python float, or a scalar where it follows a schedule.
         adapt: whether it is orthogonalized, a Python bool.
         axes: of no use here.
-        beta_1, beta_2, epsilon: of AdamW.
+        fallback: of AdamW.
+        product_dtype: see `orthogonalized`.
 
     Yields:
         What orthogonalizes, and u: for matrices of one shape it is done at once (`core/stacks.py`).
@@ -53,8 +64,8 @@ def muon(
     """
     if not adapt:
         return adamw(
-            xp, g, w, m, v, lr=lr * fallback_lr_scale, t=t, decay=decay,
-            beta_1=beta_1, beta_2=beta_2, epsilon=epsilon,
+            xp, g, w, m, v, lr=lr * fallback.rate, t=t, decay=decay,
+            beta_1=fallback.beta_1, beta_2=fallback.beta_2, epsilon=fallback.epsilon,
         )  # fmt: skip
     m = momentum * m + g
     u = g + momentum * m if nesterov else m

@@ -3,9 +3,20 @@
 A layer is whatever the rule is given; with `axes`, each slice along the other axes is one.
 """
 
+import dataclasses
 import math
 
-Bounds = tuple[float, float] | None  # the smallest and the largest value
+Interval = tuple[float, float] | None  # the smallest and the largest value
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """The bounds of a trust ratio."""
+
+    trust_ratio: Interval = None
+
+
+UNBOUNDED = Bounds()
 
 
 def norm(xp, x, axes=None):
@@ -56,21 +67,23 @@ def safe_ratio(xp, top, bottom, otherwise=1.0):
     return xp.where(positive, top / xp.where(positive, bottom, 1.0), otherwise)
 
 
-def trust_ratio(xp, w, u, *, adapt, axes=None, phi_bounds=None, ratio_bounds=None, observe=None):
+def trust_ratio(xp, w, u, *, adapt, axes=None, bounds=None, observe=None):
     """phi(|w|) / |u|, with phi the identity between its bounds.
 
     It is 1 where either norm is 0 and, without `adapt`, throughout; the bounds of the ratio hold
     then, too.
 
     Args:
+        bounds: None, or `Bounds` of |w|, which are phi's, and of the ratio.
         observe: None, or called with |w|, |u|, the ratio and whether a bound made it another.
     """
+    of_norm, of_ratio = (bounds.weight_norm, bounds.trust_ratio) if bounds else (None, None)
     if not adapt:
-        return within(xp, 1.0, ratio_bounds)
+        return within(xp, 1.0, of_ratio)
     w_norm, u_norm = norm(xp, w, axes), norm(xp, u, axes)
-    phi = within(xp, w_norm, phi_bounds)
+    phi = within(xp, w_norm, of_norm)
     free = xp.where(w_norm > 0, safe_ratio(xp, phi, u_norm), 1.0)
-    ratio = within(xp, free, ratio_bounds)
+    ratio = within(xp, free, of_ratio)
     if observe:
         observe(w_norm, u_norm, ratio, differ(w_norm, phi) | differ(free, ratio))
     return ratio

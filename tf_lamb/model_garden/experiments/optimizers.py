@@ -17,6 +17,7 @@ from official.modeling.optimization import optimizer_factory
 from official.modeling.optimization.configs import optimization_config, optimizer_config
 
 import tf_lamb.tf_keras
+from tf_lamb.api.optimizers import former
 from tf_lamb.api.optimizers.observation import starts_to_observe
 from tf_lamb.core import checks
 from tf_lamb.model_garden.common import seams
@@ -121,10 +122,11 @@ def stock_lars(
     learning_rate=0.01, weight_decay_rate=0.0, eeta=0.001, classic_momentum=True, **arguments
 ):
     """Our LARS under the field names of Model Garden's `LARSConfig`, with its mathematics."""
-    form = {"momentum_form": "inside", "denominator": "norm_of_sum"}
+    form = {"momentum": "inside", "denominator": "norm_of_sum"}
     if not classic_momentum:
-        form = {"momentum_form": "outside", "denominator": "norm_of_update"}
-    arguments = {"weight_decay": weight_decay_rate, "trust_coefficient": eeta, **form, **arguments}
+        form = {"momentum": "outside", "denominator": "norm_of_update"}
+    own = {"weight_decay": weight_decay_rate, "trust_coefficient": eeta, "form": form}
+    arguments = {**own, **arguments}
     return transformed(tf_lamb.tf_keras.LARS, learning_rate, **arguments)
 
 
@@ -165,6 +167,9 @@ class _Config(optimizer_config.BaseOptimizerConfig):
     )
     trust_ratios_every: int | None = None
     divergence_report: bool = True
+
+    def _override(self, override_dict, is_strict=True):
+        super()._override(former.of_today(self.__dict__, override_dict), is_strict)
 
     def _set(self, k, v):
         is_argument = self._get_subconfig_type(k) is base_config.Config

@@ -318,7 +318,9 @@ def _state(params: dict) -> dict:
         f"{optimizer}.measure_noise.enabled": bool(
             at(params, f"{optimizer}.measure_noise.enabled")
         ),
-        f"{optimizer}.slot_dtype": at(params, f"{optimizer}.slot_dtype"),
+        f"{optimizer}.dtypes.slots": at(params, f"{optimizer}.dtypes.slots")
+        or at(params, f"{optimizer}.slot_dtype")  # of a folder of before
+        or "float32",
     }
 
 
