@@ -10,6 +10,7 @@ from support.examples import run_example
 from support.frontends import BACKEND, every_frontend, extra, on_jax, on_tensorflow
 from support.integers import array, in_integers, of_digits, rounded, summing
 
+from tf_lamb_extras import integers
 from tf_lamb_extras.integers import fixed_point
 
 FRONTENDS = extra("integers")
@@ -58,9 +59,17 @@ def test_the_gradient_goes_straight_through_on_jax():
 
 
 @on_tensorflow
-@every_frontend
-def test_the_example_runs(frontend):
+def test_the_example_runs():
     run_example(fixed_point, least=5)
+
+
+@every_frontend
+def test_the_layer_is_of_the_keras_that_tensorflow_names(frontend, monkeypatch):
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", str(int(frontend == "tf_keras")))
+    host, ours = FRONTENDS[frontend]
+    assert integers.QuantizedReLU is ours.QuantizedReLU
+    # As in files that were saved before there were extras.
+    assert host.saving.get_registered_name(ours.QuantizedReLU) == "tf_lamb>QuantizedReLU"
 
 
 # A network.
