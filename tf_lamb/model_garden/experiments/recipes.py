@@ -173,7 +173,7 @@ def _multiplied(schedule, factor) -> dict:
 
 
 def _stretched(schedule, stretch, before=0, after=0) -> dict:
-    """Those that are steps, stretched; behind a warmup of so many steps before, and after."""
+    """The settings that are steps, stretched; warmup has so many steps before, and after."""
     return _each(schedule, _STEPS, lambda n: max(nearest((n + before) * stretch) - after, 1))
 
 
@@ -197,7 +197,7 @@ def _other_steps(config, stretch):
 
 
 def _decay_schedule(optimizer) -> Any:
-    """What weight decay follows, if it is a schedule."""
+    """The schedule that weight decay follows, if any."""
     schedule = getattr(optimizer, "weight_decay_schedule", None)
     return schedule if schedule is not None and schedule.type else None
 
@@ -218,69 +218,137 @@ def _peak(name: str, schedule) -> float:
     return max(max(r) if isinstance(r, list) else r for r in rates)
 
 
-def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
-    # What the experiment says of the batch at which it was tuned.
-    tuned, train_steps = params.task.train_data.global_batch_size, params.trainer.train_steps
-    config = params.trainer.optimizer_config
-    rate, (kind, warmup) = config.learning_rate, _warmup(config, name)
-    peak, ours = _peak("learning_rate", rate), kind == "tf_lamb"
-    length = "steps" if ours else "warmup_steps"
-    warmup_steps = getattr(warmup, length, None) or 0
-    on_decay = warmup is not None and not ours  # where Model Garden's own warmups end
-    said = at(own, f"trainer.optimizer_config.learning_rate.{rate.type}") or {}
-    if on_decay:
-        known = {k: said.get(k) if v is None else v for k, v in rate.get().as_dict().items()}
-        peak = decays.peak(rate.type, known, warmup_steps) or peak
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A learning rate over the steps, with the warmup that leads to it.
 
-    steps = nearest(train_steps * stretch)
+    Attributes:
+        rate: the choice of a learning rate.
+        kind: the type of the warmup, and `warmup` its settings; None without one.
+        said: what `--params_override` says of the rate: it holds as it is.
+    """
+
+    rate: Any
+    kind: str | None
+    warmup: Any
+    said: dict
+
+    @property
+    def length(self) -> str:
+        """The setting that has the steps of warmup."""
+        return "steps" if self.kind == "tf_lamb" else "warmup_steps"
+
+    @property
+    def warmup_steps(self) -> int:
+        """The steps of warmup; 0 without one."""
+        return getattr(self.warmup, self.length, None) or 0
+
+    @property
+    def ends_on_decay(self) -> bool:
+        """Whether warmup rises to what is left of the decay by then, as Model Garden's own do."""
+        return self.warmup is not None and self.kind != "tf_lamb"
+
+    @property
+    def peak(self) -> float:
+        """The rate where warmup ends."""
+        largest = _peak("learning_rate", self.rate)
+        if not self.ends_on_decay:
+            return largest
+        rate = self.rate.get().as_dict()
+        known = {key: self.said.get(key) if value is None else value for key, value in rate.items()}
+        return decays.peak(self.rate.type, known, self.warmup_steps) or largest
+
+    def scaled(self, peak: float, stretch, warmup_steps: int) -> dict:
+        """The rate's settings that change: the peak, and the length behind such a warmup."""
+        rate, kind = self.rate.get(), self.rate.type
+        # Decay may end so many steps after warmup. An exponential one has a period, and no end.
+        ours = self.kind == "tf_lamb" and self.warmup.handover == "continuous"
+        behind = ours and "exponential" not in kind
+        before, after = (self.warmup_steps, warmup_steps) if behind else (0, 0)
+        found = _multiplied(rate, peak / self.peak) | _stretched(rate, stretch, before, after)
+        if self.ends_on_decay:
+            all_of_it = {**rate.as_dict(), **found, **self.said}
+            found |= decays.with_peak(kind, all_of_it, warmup_steps, peak)
+        return found
+
+    def warmed(self, peak: float, steps: int) -> dict:
+        """The warmup's settings for another peak and so many steps."""
+        factor = peak / self.peak
+        own = {**self.warmup.as_dict(), **_multiplied(self.warmup, factor), self.length: steps}
+        return {"type": self.kind, self.kind: own}
+
+
+@dataclasses.dataclass(frozen=True)
+class Baseline:
+    """An experiment at the batch at which it was tuned."""
+
+    batch: int
+    steps: int
+    curve: Curve
+    moving: dict  # what `transfer` moves besides the rate
+
+    @classmethod
+    def of(cls, params, name: str, own: dict | None) -> "Baseline":
+        """The baseline of an experiment, for a rule of this name."""
+        config = params.trainer.optimizer_config
+        said = at(own, f"trainer.optimizer_config.learning_rate.{config.learning_rate.type}") or {}
+        return cls(
+            batch=params.task.train_data.global_batch_size,
+            steps=params.trainer.train_steps,
+            curve=Curve(config.learning_rate, *_warmup(config, name), said),
+            moving=_moving(config) if name == TRANSFER else {},
+        )
+
+    def recipe(self, name: str, batch_size: int, steps: int) -> recipes.Recipe:
+        """The rule's recipe for another batch, over so many steps."""
+        examples = steps * batch_size
+        if name != TRANSFER:  # which cuts a warmup to its share of training
+            # Of a run that is long enough: what a rule says does not depend on the length.
+            examples += self.curve.warmup_steps * max(self.batch, batch_size)
+        share, peak = self.curve.warmup_steps * self.batch / examples, self.curve.peak
+        of: dict = {"examples": examples, "epochs": 1}
+        if name != TRANSFER:
+            return recipes.scale(batch_size, self.batch, peak, share, rule=name, **of)
+        of |= self.moving
+        return recipes.transfer(batch_size, self.batch, peak, warmup_epochs=share, **of)
+
+
+def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
+    """The arithmetic and the settings of a rule: the baseline, its recipe, the curve by it."""
+    base = Baseline.of(params, name, own)
+    curve, steps = base.curve, nearest(base.steps * stretch)
+    ratio = f"{base.steps:,} steps x {base.batch:,} / {batch_size:,} ="
     if not steps:
         raise ValueError(
-            f"nothing would be trained: {train_steps:,} steps x {tuned:,} / {batch_size:,} = "
-            f"{float(train_steps * stretch):.3g} steps. Take a smaller batch"
+            f"nothing would be trained: {ratio} {float(base.steps * stretch):.3g} steps. Take a "
+            "smaller batch"
         )
-    # Of a run that is long enough for its warmup: what a rule says does not depend on the length.
-    examples = steps * batch_size
-    if name != TRANSFER:  # which cuts a warmup to its share of training
-        examples += warmup_steps * max(tuned, batch_size)
-    share = warmup_steps * tuned / examples
-    moving, of = {}, {"examples": examples, "epochs": 1}
-    if name == TRANSFER:
-        moving = _moving(config)
-        recipe = recipes.transfer(batch_size, tuned, peak, warmup_epochs=share, **of, **moving)
-    else:
-        recipe = recipes.scale(batch_size, tuned, peak, share, **of, rule=name)
-    warmed_steps = max(recipe.warmup_steps, 1 if warmup_steps else 0)  # a warmup stays one
-    warmed = at(own, f"trainer.optimizer_config.warmup.{kind}.{length}")
-    if warmed is None and (warmed := warmed_steps) > steps:
+    recipe = base.recipe(name, batch_size, steps)
+    own_warmup = recipe.warmup_steps or min(curve.warmup_steps, 1)  # a warmup stays one
+    place = f"warmup.{curve.kind}.{curve.length}"
+    warmup_steps = at(own, f"trainer.optimizer_config.{place}")
+    if warmup_steps is None and (warmup_steps := own_warmup) > steps:
         raise ValueError(
-            f"{recipe.title}: warmup is longer than training, {warmed_steps:,} > {steps:,} "
+            f"{recipe.title}: warmup is longer than training, {own_warmup:,} > {steps:,} "
             "steps. Train for longer, or take a smaller batch"
         )
-    checks.integer(f"warmup.{kind}.{length}", warmed, 0)
+    checks.integer(place, warmup_steps, 0)
 
-    factor = recipe.learning_rate / peak
-    # Decay may end so many steps after warmup. An exponential one has a period, and no end.
-    begins = ours and warmup.handover == "continuous" and "exponential" not in rate.type
-    before, after = (warmup_steps, warmed) if begins else (0, 0)
-    curve = _multiplied(rate.get(), factor) | _stretched(rate.get(), stretch, before, after)
-    if on_decay:
-        all_of_it = {**rate.get().as_dict(), **curve, **said}
-        curve |= decays.with_peak(rate.type, all_of_it, warmed, recipe.learning_rate)
-    found = {"learning_rate": {rate.type: curve}, **_moved(config, recipe, moving)}
-    if warmed_steps:
-        new = {**warmup.as_dict(), **_multiplied(warmup, factor), length: warmed_steps}
-        found["warmup"] = {"type": kind, kind: new}
-    training = f"{train_steps:,} steps x {tuned:,} / {batch_size:,} = {steps:,} steps"
-    if at(own, "trainer.train_steps") is not None:
-        training = f"{steps:,} steps, as --params_override has it"
+    config, peak = params.trainer.optimizer_config, recipe.learning_rate
+    rate = curve.scaled(peak, stretch, warmup_steps)
+    found = {"learning_rate": {curve.rate.type: rate}, **_moved(config, recipe, base.moving)}
+    if own_warmup:
+        found["warmup"] = curve.warmed(peak, own_warmup)
+    is_given = at(own, "trainer.train_steps") is not None
+    training = f"{steps:,} steps, as --params_override has it"
     text = "\n  ".join(
         [
-            f"{recipe.title} from batch {tuned:,}, at which this experiment was tuned, to "
+            f"{recipe.title} from batch {base.batch:,}, at which this experiment was tuned, to "
             f"{batch_size:,}",
             *_without_epochs(recipe, name),
-            *_on_the_curve(rate, curve, peak, recipe.learning_rate),
-            f"training = {training}",
-            f"warmup = {_warming(name, warmup_steps, warmed_steps, tuned, batch_size)}",
+            *_on_the_curve(curve.rate, rate, curve.peak, peak),
+            f"training = {training if is_given else f'{ratio} {steps:,} steps'}",
+            f"warmup = {_warming(name, curve.warmup_steps, own_warmup, base.batch, batch_size)}",
             f"source: {recipe.source}",
         ]
     )
@@ -334,7 +402,7 @@ def _moved(config, recipe, moving: dict) -> dict:
 
 
 def _warming(name, before, after, tuned, batch_size) -> str:
-    """What became of the steps of a warmup."""
+    """Says what became of the steps of a warmup."""
     as_many_examples = nearest(Fraction(before * tuned, batch_size))
     if after == before:
         return f"{before:,} steps, as before"
