@@ -20,7 +20,7 @@ def averages():
     """Averages of the weights decay at every micro-batch."""
     from official.modeling.optimization import ema_optimizer
 
-    from tf_lamb.model_garden.experiments.averages import ExponentialMovingAverage
+    from tf_lamb.model_garden.experiments.optimizers import ExponentialMovingAverage
 
     base = ema_optimizer.ExponentialMovingAverage
     ExponentialMovingAverage.apply_gradients = base.apply_gradients

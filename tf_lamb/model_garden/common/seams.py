@@ -9,7 +9,7 @@ process:
 3.  `tf_lamb.model_garden.train` hands its run to Model Garden's main: `hand_over`.
 """
 
-from types import ModuleType
+from types import SimpleNamespace
 
 import gin
 import orbit
@@ -80,25 +80,25 @@ def add_export(task: type) -> None:
     known[task] = next(known[base] for base in task.__mro__ if base in known)
 
 
-def use_averages(module: ModuleType) -> None:
-    """Has Model Garden's factory find the class of averages in this module."""
-    optimizer_factory.ema_optimizer = module
+def use_averages(averages: type) -> None:
+    """Makes the averages of Model Garden's factory of this class, which it finds in a module."""
+    optimizer_factory.ema_optimizer = SimpleNamespace(ExponentialMovingAverage=averages)
 
 
 def use_trainer(trainer: type) -> None:
-    """Has every experiment train with this class; it has no other way to choose one."""
+    """Trains every experiment with this class; it has no other way to choose one."""
     with gin.unlock_config():
         gin.bind_parameter("create_trainer.trainer_cls", trainer)
 
 
 def use_runner(runner: type, write_params) -> None:
-    """Has Model Garden's `run_experiment` run this class, and `write_params` write params.yaml."""
+    """Runs `run_experiment` with this class, and writes params.yaml with `write_params`."""
     train_lib.OrbitExperimentRunner = runner
     train_utils.serialize_config = write_params
 
 
 def hand_over(params, strategy=None, is_shown: bool = False) -> None:
-    """Has Model Garden's main run this experiment, though it reads the flags itself.
+    """Makes Model Garden's main run this experiment, though it reads the flags itself.
 
     Args:
         params: the experiment.

@@ -29,7 +29,7 @@ def peak(kind: str, settings: dict, step: int) -> float | None:
 
 
 def with_peak(kind: str, settings: dict, step: int, rate: float) -> dict:
-    """What changes in a decay's settings for it to have this rate at a step; its end stays.
+    """The changes in a decay's settings that give it this rate at a step; its end stays.
 
     Args:
         kind: the type of the learning rate.

@@ -87,7 +87,7 @@ def recipe_of(params, title: str) -> recipes.Recipe:
 
 
 def _decay(kind, rate) -> dict[str, Any] | None:
-    """What a recipe says of a learning rate without warmup; None where it cannot."""
+    """A learning rate without warmup as a recipe says it; None where it cannot."""
     if getattr(rate, "offset", 0) or getattr(rate, "cycle", False):
         return None
     if kind in ("polynomial", "tf_lamb_polynomial"):

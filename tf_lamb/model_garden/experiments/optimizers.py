@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 from official.modeling.hyperparams import base_config
-from official.modeling.optimization import optimizer_factory
+from official.modeling.optimization import ema_optimizer, optimizer_factory
 from official.modeling.optimization.configs import optimization_config, optimizer_config
 
 import tf_lamb.tf_keras
@@ -21,7 +21,6 @@ from tf_lamb.api.optimizers import former
 from tf_lamb.api.optimizers.observation import starts_to_observe
 from tf_lamb.core import checks
 from tf_lamb.model_garden.common import seams
-from tf_lamb.model_garden.experiments import averages
 from tf_lamb.model_garden.experiments.autowarmup import KEY
 from tf_lamb.tf_keras import schedules
 
@@ -236,9 +235,38 @@ def build(
     return tf_lamb.tf_keras.MeasureNoise(optimizer, **measure_noise) if is_measured else optimizer
 
 
+class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
+    """Model Garden's averages, `trainer.optimizer_config.ema`, which move only with `iterations`.
+
+    They do not move at a micro-batch that accumulates, nor where an update is skipped.
+    """
+
+    @property
+    def learning_rate(self):
+        """The inner optimizer's learning rate, of any kind; the base class knows old ones alone."""
+        return self._optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate):
+        self._optimizer.learning_rate = learning_rate
+
+    def apply_gradients(self, grads_and_vars, name=None):
+        """See base class."""
+        with tf.init_scope():  # where an optimizer of Model Garden makes it, if this is its first
+            iterations = self.iterations
+        before = tf.identity(iterations)
+        result = self._optimizer.apply_gradients(grads_and_vars, name)
+
+        def average(strategy):
+            tf.cond(iterations > before, lambda: self.update_average(strategy), lambda: None)
+
+        ema_optimizer.maybe_merge_call(average, tf.distribute.get_strategy())
+        return result
+
+
 def register_optimizers() -> None:
     """Registers each of our optimizers under its own key, in every experiment; and `ema:`."""
-    seams.use_averages(averages)
+    seams.use_averages(ExponentialMovingAverage)
     made_by = {key: entry(cls, functools.partial(build, cls)) for key, cls in OPTIMIZERS.items()}
     seams.add_optimizers(made_by, SETTINGS)
 
