@@ -307,7 +307,7 @@ def test_the_table_is_printed_at_the_end(frontend):
 @every_frontend
 def test_tensorboard_reads_it(frontend, tmp_path):
     pytest.importorskip("tensorflow")
-    from tf_lamb.model_garden.report import read_scalars
+    from tf_lamb.model_garden.folders.report import read_scalars
 
     model = network(frontend, lamb(frontend))
     trained(model, watch := quiet(frontend, directory=tmp_path / "logs", every=2))

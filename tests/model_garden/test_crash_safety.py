@@ -22,12 +22,11 @@ from support.crashing import full_disk
 from support.frontends import uncompiled
 from support.garden import EXPERIMENT, assert_same_bits, build, tiny
 
-from tf_lamb.model_garden import report
 from tf_lamb.model_garden import train as train_command
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError
-from tf_lamb.model_garden.folders import checkpoints, model_dirs
+from tf_lamb.model_garden.folders import checkpoints, model_dirs, report
 from tf_lamb.model_garden.running import controllers, runner
 
 
@@ -85,7 +84,7 @@ NAMES, INDEX, DATA = "checkpoint", "ckpt-6.index", "ckpt-6.data-00000-of-00001"
 def test_a_run_goes_on_from_the_last_checkpoint_that_is_whole(three, name, damage, step):
     damage(three / name)
     before = contents(three)
-    checkpoints.settle(str(three))
+    checkpoints.repair(str(three))
     assert checkpoints.steps_done(str(three)) == step
     after = contents(three)
     assert {path for path in before if before[path] != after[path]} <= {three / NAMES}
@@ -98,7 +97,7 @@ def test_a_run_goes_on_from_the_last_checkpoint_that_is_whole(three, name, damag
 
 def test_what_is_whole_is_left_alone(three):
     before = contents(three)
-    checkpoints.settle(str(three))
+    checkpoints.repair(str(three))
     assert contents(three) == before
 
 
@@ -107,7 +106,7 @@ def test_a_folder_of_which_nothing_can_be_read_is_refused(three):
         cut(path)
     before = contents(three)
     with pytest.raises(UserError, match="no checkpoint that can be read") as error:
-        checkpoints.settle(str(three))
+        checkpoints.repair(str(three))
     assert str(three) in str(error.value) and "ckpt-6" in str(error.value)
     assert "\n" not in str(error.value)
     assert contents(three) == before
@@ -117,7 +116,7 @@ def test_a_folder_whose_checkpoint_is_gone_is_refused(three):
     for path in three.glob("ckpt-*"):
         path.unlink()
     with pytest.raises(UserError, match="names none that is there"):
-        checkpoints.settle(str(three))
+        checkpoints.repair(str(three))
 
 
 def test_killed_while_it_wrote_its_first_checkpoint_a_run_begins_anew(three):
@@ -127,13 +126,13 @@ def test_killed_while_it_wrote_its_first_checkpoint_a_run_begins_anew(three):
     cut(three / INDEX)
     (three / "ckpt-8_temp").mkdir()
     (three / "ckpt-8_temp" / "part-00000-of-00001.data-00000-of-00001").write_bytes(b"half")
-    checkpoints.settle(str(three))
+    checkpoints.repair(str(three))
     assert checkpoints.steps_done(str(three)) == 0
     assert not (three / "ckpt-8_temp").exists()  # the size of a checkpoint for each kill
 
 
 def test_settle_leaves_a_folder_that_does_not_exist(tmp_path):
-    checkpoints.settle(str(tmp_path / "new"))
+    checkpoints.repair(str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
 
 
@@ -440,7 +439,7 @@ def test_an_evaluation_of_a_checkpoint_that_the_folder_does_not_name(
 ):
     (begun / NAMES).write_bytes(b"")
     monkeypatch.setattr(runner.Runner, "evaluated", str(begun / "ckpt-2"))
-    monkeypatch.setattr(checkpoints, "settle", lambda folder: None)
+    monkeypatch.setattr(checkpoints, "repair", lambda folder: None)
     before = contents(begun)
     one = garden.run(build(settings_of(records)), begun, "eval", save_summary=False)
     assert int(one.trainer.global_step) == 2 and contents(begun) == before

@@ -14,9 +14,8 @@ from support import garden
 from support.garden import EXPERIMENT, build, one_device, restore_after, tiny, tiny_resnet
 
 from tf_lamb.model_garden import train
-from tf_lamb.model_garden.checks.data import check_readable, naming_records
 from tf_lamb.model_garden.checks.experiment import check_run
-from tf_lamb.model_garden.checks.records import checked, limits
+from tf_lamb.model_garden.checks.records import check_readable, checked, limits, naming_records
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.common.yamls import merged
 from tf_lamb.model_garden.folders import checkpoints

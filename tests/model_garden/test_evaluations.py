@@ -15,10 +15,9 @@ from support import garden
 from support.frontends import uncompiled
 from support.garden import assert_same_bits, build, tiny
 
-from tf_lamb.model_garden import report
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
-from tf_lamb.model_garden.folders import model_dirs
+from tf_lamb.model_garden.folders import model_dirs, report
 from tf_lamb.model_garden.running import controllers
 
 STEPS, EVERY = 10, 4  # due at 4, at 8 and at the end

@@ -15,7 +15,7 @@ from support.garden import BATCH, EXAMPLES, EXPERIMENT, build, optimizer, tiny
 
 from tf_lamb.core.goodput import plan, steps, time
 from tf_lamb.model_garden import find
-from tf_lamb.model_garden.checks import data
+from tf_lamb.model_garden.checks import tfrecords
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.experiments import parsing
 
@@ -192,13 +192,13 @@ def test_what_transfer_cannot_scale_is_refused(records, tmp_path):
 
 def test_examples_are_counted_by_the_lengths_of_records(records, tmp_path):
     train_data = build(tiny(records)).task.train_data
-    assert data.count_examples(train_data) == EXAMPLES
+    assert tfrecords.count_examples(train_data) == EXAMPLES
     cut = tmp_path / "cut.tfrecord"
     written = pathlib.Path(records).read_bytes()
     cut.write_bytes(written[:-1])
     for path in (str(cut), str(tmp_path / "none*"), "", "gs://no/where"):
-        assert data.count_examples(train_data.replace(input_path=path)) is None, path
+        assert tfrecords.count_examples(train_data.replace(input_path=path)) is None, path
     pattern = f"{tmp_path}/two-*"
     for name in ("two-1", "two-2"):
         (tmp_path / name).write_bytes(written)
-    assert data.count_examples(train_data.replace(input_path=pattern)) == 2 * EXAMPLES
+    assert tfrecords.count_examples(train_data.replace(input_path=pattern)) == 2 * EXAMPLES

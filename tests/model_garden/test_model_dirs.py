@@ -16,11 +16,10 @@ from official.modeling.optimization.optimizer_factory import LEGACY_OPTIMIZERS_C
 from support import commands
 from support.garden import EXPERIMENT, ROOT, build, optimizer, tiny
 
-from tf_lamb.model_garden import report
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments.optimizers import STOCK
-from tf_lamb.model_garden.folders import model_dirs
+from tf_lamb.model_garden.folders import model_dirs, report
 from tf_lamb.model_garden.running import jumps
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 import yaml
 
-from tf_lamb.model_garden import report
+from tf_lamb.model_garden import report as command_line
+from tf_lamb.model_garden.folders import report
 
 BLUE = np.array([31, 119, 180]) / 255  # of the first curve of each panel
 
@@ -148,8 +149,8 @@ def test_a_run_without_scalars_has_no_picture(model_dir):
 
 def command(monkeypatch, folder):
     flags = types.SimpleNamespace(FLAGS=types.SimpleNamespace(model_dir=str(folder)))
-    monkeypatch.setattr(report, "flags", flags)
-    report._run(None)
+    monkeypatch.setattr(command_line, "flags", flags)
+    command_line._run(None)
 
 
 def test_the_command_prints_it_or_one_line(model_dir, tmp_path, monkeypatch, capsys):

@@ -10,7 +10,7 @@ import tf_keras
 from official.modeling import optimization
 from support import garden
 
-from tf_lamb.model_garden.report import read_scalars
+from tf_lamb.model_garden.folders.report import read_scalars
 from tf_lamb.model_garden.running.actions import TrustRatios
 from tf_lamb.tf_keras import LAMB
 

@@ -198,7 +198,7 @@ def tf_lamb_of(settings_or_params):
 def run(params, model_dir, mode="train_and_eval", strategy=None, **more):
     """What `tf_lamb.model_garden.train` runs with a folder, in this process."""
     strategy, model_dir = strategy or one_device(), str(model_dir)
-    checkpoints.settle(model_dir)
+    checkpoints.repair(model_dir)
     with strategy.scope():
         tf_keras.utils.set_random_seed(1)
         task = task_factory.get_task(params.task, logging_dir=model_dir)

@@ -12,7 +12,7 @@ from support.frontends import FRONTENDS, every_frontend
 from support.watching import optimizer_of, quiet, toy_model
 
 from tf_lamb.api.optimizers import observation as observing
-from tf_lamb.model_garden.report import read_scalars
+from tf_lamb.model_garden.folders.report import read_scalars
 
 
 @pytest.mark.parametrize("name", ["TrustRatios", "LAMB.observe_trust_ratios"])

@@ -72,7 +72,7 @@ def check_flags(args) -> None:
 
 
 def _pairs(args, name):
-    """What a flag such as --runs=64:4800,1024:300 says."""
+    """Reads a flag such as --runs=64:4800,1024:300."""
     try:
         pairs = [text.split(":") for text in getattr(args, name)]
         return [(int(size), float(value)) for size, value in pairs]
@@ -82,7 +82,7 @@ def _pairs(args, name):
 
 
 def _integers(args, name):
-    """What a flag such as --devices=1,8 says."""
+    """Reads a flag such as --devices=1,8."""
     try:
         return [int(text) for text in getattr(args, name)]
     except ValueError:
@@ -106,7 +106,7 @@ def _seconds(args) -> tuple[time.StepTime, int]:
 
 
 def ask(params, args) -> plan.Answer:
-    """What training takes at each batch, and which batches to name.
+    """Plans what training takes at each batch, and which batches to name.
 
     Args:
         params: the experiment.
@@ -115,7 +115,7 @@ def ask(params, args) -> plan.Answer:
     Raises:
         UserError: where nothing can be planned.
     """
-    from tf_lamb.model_garden.checks import data, experiment
+    from tf_lamb.model_garden.checks import experiment, tfrecords
     from tf_lamb.model_garden.common import batches
     from tf_lamb.model_garden.experiments import recipes
     from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
@@ -130,7 +130,7 @@ def ask(params, args) -> plan.Answer:
         )
     train_data, replicas = params.task.train_data, batches.replicas(params) or 1
     baseline = train_data.global_batch_size
-    if not (examples := args.examples or data.count_examples(train_data)):
+    if not (examples := args.examples or tfrecords.count_examples(train_data)):
         raise UserError("the examples of task.train_data cannot be counted. Write --examples=N")
     if baseline > examples:
         raise UserError(

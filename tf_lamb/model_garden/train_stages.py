@@ -97,7 +97,7 @@ def _stages(args) -> list[Stage]:
 def grown(stage: Stage, largest_batch: int, files: list | None = None) -> tuple[list[Stage], str]:
     """The stages of one experiment with a batch that grows, and the arithmetic."""
     from tf_lamb.model_garden.checks import experiment
-    from tf_lamb.model_garden.checks.data import count_examples
+    from tf_lamb.model_garden.checks.tfrecords import count_examples
     from tf_lamb.model_garden.experiments import growing, parsing
 
     override, _ = _split(parsing.own(stage))
@@ -231,7 +231,7 @@ def _train(args, console) -> bool:
     console.parts = max(8 // len(stages), 1)  # of all stages together as many lines as of one run
     all_params = prepare(stages, keep_moments, args.mode, args.seed, files)
     for i, (stage, params) in enumerate(zip(stages, all_params, strict=True), 1):
-        checkpoints.settle(stage.model_dir)
+        checkpoints.repair(stage.model_dir)
         if model_dirs.is_over(params, stage.model_dir, args.mode):
             continue
         print(f"Training stage {i} of {len(stages)}.", flush=True)

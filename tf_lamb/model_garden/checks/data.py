@@ -1,19 +1,15 @@
 """Checks of a run's data before it is read, one sentence each."""
 
-import contextlib
 import itertools
-import math
 import os
 import shlex
-from collections.abc import Iterator
 
 import tensorflow as tf
 from official.core import config_definitions, input_reader
-from official.modeling.hyperparams import base_config
 from official.nlp.tasks import masked_lm, sentence_prediction
 from official.vision.configs.image_classification import ImageClassificationTask
 
-from tf_lamb.model_garden.checks import records
+from tf_lamb.model_garden.checks import records, tfrecords
 from tf_lamb.model_garden.common.errors import UserError, named
 from tf_lamb.model_garden.folders import model_dirs, samples
 from tf_lamb.model_garden.tasks.masked_lm import check_order
@@ -33,7 +29,7 @@ def check_data(params, training: bool, evaluating: bool) -> None:
         _check_passes(params, part, data)
         if part == "train_data":
             check_order(data)
-        for pattern in _patterns(data):
+        for pattern in tfrecords.patterns(data):
             if pattern != "dummy":
                 _check_files(params, part, pattern)
 
@@ -51,43 +47,6 @@ def _check_passes(params, part: str, data) -> None:
             f"evaluation with trainer.validation_steps={params.trainer.validation_steps} never "
             "ends. Write task.validation_data.is_training=false"
         )
-
-
-def _patterns(data) -> Iterator:
-    """What names the files of a data config: one pattern, or one of each kind of data."""
-    path = getattr(data, "input_path", None)
-    return filter(None, path.as_dict().values() if isinstance(path, base_config.Config) else [path])
-
-
-def count_examples(data, max_bytes: float = math.inf) -> int | None:
-    """The records in the TFRecord files of a data config; None where they are not on this machine.
-
-    Only their lengths are read, of files that have `max_bytes` together; None of larger ones.
-    """
-    try:
-        files = [file for pattern in _patterns(data) for file in input_reader.match_files(pattern)]
-    except ValueError:  # nothing matches
-        return None
-    if getattr(data, "file_type", "tfrecord") != "tfrecord" or not all(map(os.path.isfile, files)):
-        return None
-    if sum(map(os.path.getsize, files)) > max_bytes:
-        return None
-    counts = [count for count in map(_count, files) if count is not None]
-    return sum(counts) or None if len(counts) == len(files) else None
-
-
-def _count(file: str) -> int | None:
-    """The records in a file; None where it is compressed, or cut.
-
-    A record is the length of its data in 8 bytes, their checksum in 4, the data, and its in 4.
-    """
-    size, at, count = os.path.getsize(file), 0, 0
-    with open(file, "rb") as opened:
-        while at < size:
-            opened.seek(at)
-            at += 8 + 4 + int.from_bytes(opened.read(8), "little") + 4
-            count += 1
-    return count if at == size else None
 
 
 def no_batch(data) -> str:
@@ -115,10 +74,7 @@ def _check_files(params, part: str, pattern) -> None:
 
 
 def _check_records(params, part: str, files: list[str]) -> None:
-    """Looks at the first record, and for one batch, of the tasks that are known to read TFRecords.
-
-    Without TensorFlow's runtime: a multi-worker strategy must be the first to touch it.
-    """
+    """Looks at the first records, and for one batch, of the tasks that are known to read them."""
     data = getattr(params.task, part)
     is_text = isinstance(params.task, masked_lm.MaskedLMConfig)
     kinds = ImageClassificationTask, sentence_prediction.SentencePredictionConfig
@@ -129,19 +85,15 @@ def _check_records(params, part: str, files: list[str]) -> None:
     try:
         if is_text:
             _check_names(data, part, files[0])
-        records.check_first(params.task, part, files[0], _records(files[0]))
+        records.check_first(params.task, part, files[0], tfrecords.read(files[0]))
         if part == "validation_data" and _lacks_a_batch(data, files):
             raise UserError(no_batch(data))
     except tf.errors.OpError:
-        _check_readable(part, files)
-
-
-def _records(file: str):
-    return tf.compat.v1.io.tf_record_iterator(file)
+        tfrecords.check_readable(part, files)
 
 
 def _check_names(data, part: str, file: str) -> None:
-    first = next(iter(_records(file)), b"")
+    first = next(iter(tfrecords.read(file)), b"")
     try:
         names = tf.train.Example.FromString(first).features.feature
     except Exception as error:  # protobuf's own, which TensorFlow does not name
@@ -164,54 +116,10 @@ def _lacks_a_batch(data, files: list[str]) -> bool:
         return False
     if sum(tf.io.gfile.stat(file).length for file in files) > _MOST_READ:
         return False  # then the first evaluation says so
-    examples = itertools.chain.from_iterable(map(_records, files))
+    examples = itertools.chain.from_iterable(map(tfrecords.read, files))
     return sum(1 for _ in itertools.islice(examples, data.global_batch_size)) < (
         data.global_batch_size
     )
-
-
-def _check_readable(part: str, files: list[str]) -> None:
-    """Raises for the first of the files that cannot be read to its end; reads all of them."""
-    for file in files:
-        count = 0
-        try:
-            for _ in _records(file):
-                count += 1
-        except tf.errors.OpError as error:
-            raise UserError(
-                f"task.{part}.input_path: {file} cannot be read after {count:,} records "
-                f"({error.message}). It is cut, compressed or no TFRecord: write it anew"
-            ) from error
-
-
-@contextlib.contextmanager
-def naming_records(params) -> Iterator[None]:
-    """Has an error of the data name the file and the record that it comes from.
-
-    A run without an error pays nothing; after one, all files are read.
-    """
-    try:
-        yield
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-        reason = records.reason(error)
-        print(f"A batch cannot be used: {reason}. Looking for its record", flush=True)
-        check_readable(params)
-        raise
-
-
-def check_readable(params) -> None:
-    """Raises, after an error, for the file or the record of a run's data that cannot be used."""
-    found = []
-    for part in ("train_data", "validation_data"):
-        for pattern in _patterns(getattr(params.task, part, None)):
-            if pattern == "dummy":
-                continue
-            files = [f for f in input_reader.match_files(pattern) if not tf.io.gfile.isdir(f)]
-            if getattr(getattr(params.task, part), "file_type", "tfrecord") == "tfrecord":
-                _check_readable(part, files)
-            found.append((part, files))
-    for part, files in found:
-        records.check_all(params, part, files)
 
 
 def _sample(params, part: str, file: str) -> str:

@@ -4,16 +4,18 @@ On a CPU TensorFlow breaks a step off at a token beyond the vocabulary; elsewher
 label beyond the classes is one of none everywhere, where labels are one-hot.
 """
 
+import contextlib
 import itertools
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import tensorflow as tf
-from official.core import task_factory
+from official.core import input_reader, task_factory
 from official.nlp.tasks import masked_lm, sentence_prediction
 from official.vision.configs.image_classification import ImageClassificationTask
 
+from tf_lamb.model_garden.checks import tfrecords
 from tf_lamb.model_garden.common.errors import UserError
 
 _FIRST = 100  # records of a file that are looked at before training
@@ -120,11 +122,38 @@ def check_first(task, part: str, file: str, records) -> None:
                 raise _unusable(part, number, file, why)
 
 
-def check_all(params, part: str, files: list[str]) -> None:
-    """Raises, after an error, for the first record of a run's data that its task cannot use.
+@contextlib.contextmanager
+def naming_records(params) -> Iterator[None]:
+    """Makes an error of the data name the file and the record that it comes from.
 
-    Reads all of them, as the task does, one by one.
+    A run without an error pays nothing; after one, all files are read.
     """
+    try:
+        yield
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+        print(f"A batch cannot be used: {reason(error)}. Looking for its record", flush=True)
+        check_readable(params)
+        raise
+
+
+def check_readable(params) -> None:
+    """Raises, after an error, for the file or the record of a run's data that cannot be used."""
+    found = []
+    for part in ("train_data", "validation_data"):
+        data = getattr(params.task, part, None)
+        for pattern in tfrecords.patterns(data):
+            if pattern == "dummy":
+                continue
+            files = [f for f in input_reader.match_files(pattern) if not tf.io.gfile.isdir(f)]
+            if getattr(data, "file_type", "tfrecord") == "tfrecord":
+                tfrecords.check_readable(part, files)
+            found.append((part, files))
+    for part, files in found:
+        _check_all(params, part, files)
+
+
+def _check_all(params, part: str, files: list[str]) -> None:
+    """Reads all records as the task does, one by one; raises for the first that it cannot use."""
     data = getattr(params.task, part)
     one_by_one = data.replace(
         is_training=False, global_batch_size=1, drop_remainder=False, cache=False,
@@ -147,7 +176,7 @@ def check_all(params, part: str, files: list[str]) -> None:
 
 
 def reason(error: tf.errors.OpError) -> str:
-    """What TensorFlow says, in one line without the names of its nodes."""
+    """TensorFlow's reason, in one line without the names of its nodes."""
     first, *_ = re.sub(r"{{.*?}}", "", error.message).split("[[")
     return " ".join(first.split()).rstrip(".")[:300]
 

@@ -73,7 +73,7 @@ class Console:
 
     Attributes:
         stream: the stderr that there was.
-        path: the log; one that no folder keeps is removed unless there was an error.
+        path: the log, if there is one; unless a folder keeps it or there was an error, it goes.
         bar: the line of progress, while there is one.
         step: the step that the line of progress shows, if it was ever shown.
         on_stop: returns the line that Ctrl-C ends with.
@@ -83,7 +83,7 @@ class Console:
     bar: Any = None
     step: int | None = None
     parts = 10
-    path: str | None = None
+    path = ""
     _is_kept = False
 
     def __init__(self):
@@ -133,7 +133,7 @@ class Console:
 
         A descriptor is of local files.
         """
-        if self.path is None:
+        if not self.path:
             return
         if "://" not in folder:
             os.makedirs(folder, exist_ok=True)
@@ -145,9 +145,9 @@ class Console:
 
     def give_back(self, show: bool = False) -> None:
         """Makes stderr what it was; shows what was written meanwhile, if asked to."""
-        if self.path is None:
+        if not self.path:
             return
-        text, path, self.path = self._log(), self.path, None
+        text, path, self.path = self._log(), self.path, ""
         os.dup2(self.stream.fileno(), 2)
         if show:
             self.stream.write(text)

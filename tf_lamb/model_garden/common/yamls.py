@@ -192,6 +192,6 @@ def read_file(path: str) -> dict:
 
 
 def read_files(names: list[str] | None) -> list[tuple[str, dict]]:
-    """What errors call each config file, and its settings; a command reads each of them once."""
+    """Reads each config file once: what errors call it, and its settings."""
     paths = map(found, names or [])
     return [(f"--config_file={path}", read_file(path)) for path in paths]

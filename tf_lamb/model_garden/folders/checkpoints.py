@@ -185,8 +185,8 @@ def last_whole(folder: str) -> str | None:
     return None
 
 
-def settle(folder: str) -> None:
-    """Has the folder's file `checkpoint` name one that is whole; raises where none is.
+def repair(folder: str) -> None:
+    """Points the file `checkpoint` at the newest whole checkpoint; raises if there is none.
 
     Also removes what a killed process has left of a checkpoint that it was writing.
     """

@@ -1,4 +1,4 @@
-"""Whose folder a model_dir is: what a run may find there and go on from, and one run at a time."""
+"""Ownership of a model_dir: what a run may resume from, and a lock against a second run."""
 
 import fcntl  # Windows has none, and no Model Garden: there is no tensorflow-text for it
 import json

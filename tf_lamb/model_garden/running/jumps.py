@@ -36,7 +36,7 @@ def told(before: dict, config, step: float) -> str | None:
 
 
 def _changes(part, before, config) -> list[str]:
-    """What is said of each setting of a part that was another one."""
+    """Says of each setting of a part what it was and is, where it changed."""
     now = getattr(config, part).as_dict()
     kept = {"type", now.get("type")}
     leaves = yamls.leaves({key: value for key, value in now.items() if key in kept})

@@ -151,7 +151,7 @@ class Runner(train_lib.OrbitExperimentRunner):
 
 
 def install(params=None, shown_on=None, evaluated=None, strategy=None, before=None) -> None:
-    """Has every run of this process use this runner, and write its params.yaml whole.
+    """Makes every run of this process use this runner, and write its params.yaml whole.
 
     Args:
         params: what Model Garden's main trains; None for what it parses itself.

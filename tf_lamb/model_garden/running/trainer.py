@@ -140,7 +140,7 @@ def _seen_to_by_a_runner(config):
 
 
 def register_trainer() -> None:
-    """Has Model Garden's `train_lib` make this trainer, and the runner that belongs to it.
+    """Makes Model Garden's `train_lib` use this trainer, and the runner that belongs to it.
 
     Unless gin is told to make another trainer, or a runner of ours is there.
     """

@@ -52,7 +52,7 @@ def join(params, told: Callable[[], dict[str, str]]) -> tf.distribute.Strategy |
 
 
 def _difference(names: list[str], own: str, told: dict[str, str]) -> str:
-    """What differs, the same text in every worker; "" where nothing does."""
+    """Finds what differs, in every worker the same text; "" where nothing does."""
     # seam: tensorflow 2.20. The store of the coordination service, of which nothing is public: a
     # collective hangs where workers that were told different numbers of GPUs meet.
     store, milliseconds = context.context(), 1000 * PATIENCE

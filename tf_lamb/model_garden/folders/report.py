@@ -1,0 +1,149 @@
+"""A run summarized from its folder: a few lines and a picture."""
+
+import os
+import shlex
+
+import tensorflow as tf
+from tensorboard.backend.event_processing import event_accumulator
+
+from tf_lamb.api import plots
+from tf_lamb.model_garden.common.errors import UserError
+from tf_lamb.model_garden.common.yamls import at
+from tf_lamb.model_garden.folders import checkpoints, model_dirs
+
+# Tag -> the row, what an answer is, and where data.json has the commonest one and its share.
+_ACCURACIES = {
+    "masked_lm_accuracy": (
+        "masked-LM accuracy", "masked token",
+        "validation_commonest_masked_token", "validation_commonest_masked_share",
+    ),
+    "accuracy": (
+        "top-1 accuracy", "class",
+        "validation_commonest_class", "validation_commonest_class_share",
+    ),
+}  # fmt: skip
+
+
+def read_scalars(folder: str) -> dict[str, dict[int, float]]:
+    """The scalars in TensorBoard's event files: tag -> step -> value.
+
+    A run that was killed and resumed leaves several files, which may overlap: the later one wins.
+    """
+    if not tf.io.gfile.isdir(folder):
+        return {}
+    files = event_accumulator.EventAccumulator(
+        folder, {event_accumulator.TENSORS: 0}, purge_orphaned_data=False
+    )
+    files.Reload()
+    scalars = {}
+    for tag in files.Tags()[event_accumulator.TENSORS]:
+        read = {event.step: tf.make_ndarray(event.tensor_proto) for event in files.Tensors(tag)}
+        if all(value.ndim == 0 and value.dtype.kind == "f" for value in read.values()):
+            scalars[tag] = {step: float(read[step]) for step in sorted(read)}
+    return scalars
+
+
+def report(model_dir: str) -> str:
+    """The report as text; writes its picture, report.png, into the folder.
+
+    Raises:
+        FileNotFoundError: if there is no run in the folder.
+    """
+    params = model_dirs.read_params(model_dir)
+    checkpoint, of_all = checkpoints.readable(model_dir), at(params, "trainer.train_steps")
+    if params is None or checkpoint is None:
+        raise FileNotFoundError(
+            f"--model_dir={model_dir} holds no run that has saved a checkpoint. "
+            "Name the --model_dir of tf_lamb.model_garden.train"
+        )
+    if not isinstance(of_all, int):
+        raise FileNotFoundError(
+            f"--model_dir={model_dir} holds no run of the Model Garden: its params.yaml has no "
+            "trainer.train_steps. Name the --model_dir of tf_lamb.model_garden.train"
+        )
+    rows = [("steps", f"{checkpoints.steps_done(model_dir):,} of {of_all:,}")]
+    if batch := _batch(params):
+        rows.append(("global batch", batch))
+    train = read_scalars(os.path.join(model_dir, "train"))
+    if points := train.get("training_loss"):
+        (first, start), *_, (last, end) = [*points.items()] * 2
+        rows.append(("training loss", f"{start:.3f} (to step {first:,}) -> {end:.3f} ({last:,})"))
+    subdir = at(params, "trainer.validation_summary_subdir") or "validation"
+    validation = read_scalars(os.path.join(model_dir, subdir))
+    if points := validation.get("validation_loss"):
+        step, loss = [*points.items()][-1]
+        rows.append(("validation loss", f"{loss:.3f} (step {step:,})"))
+    for tag, (name, *answer) in _ACCURACIES.items():
+        if points := validation.get(tag):
+            step, accuracy = [*points.items()][-1]
+            text = f"{accuracy:.1%} on validation (step {step:,})"
+            rows.append((name, text + _share(params, *answer)))
+    rows.append(("checkpoints", f"{model_dir} (latest: {os.path.basename(checkpoint)})"))
+    rows.append(("picture", _drawn(model_dir, params, train, validation)))
+    rows.append(("TensorBoard", f"tensorboard --logdir={shlex.quote(model_dir)}"))
+    return "\n".join(f"{name:<20}{value}" for name, value in rows)
+
+
+def _drawn(model_dir: str, params, train, validation) -> str:
+    """Draws what there is of loss, learning rate, noise scale and trust ratios, as report.png.
+
+    Returns where it is, or why there is none.
+    """
+    watched = read_scalars(os.path.join(model_dir, "trust_ratios"))
+    losses = _named(train, training_loss="training")
+    losses |= _named(validation, validation_loss="validation")
+    rates = _named(train, learning_rate="learning rate", scaled_learning_rate="AdaScale's rate")
+    noise = {tag: curve for tag, curve in train.items() if tag.split("/")[0] == "noise_scale"}
+    ratios = {
+        tag.removeprefix("trust_ratio/"): curve
+        for tag, curve in watched.items()
+        if tag.startswith("trust_ratio/")
+    }
+    panels = [
+        (losses, lambda ax: plots.lines(ax, "loss", losses)),
+        (rates, lambda ax: plots.lines(ax, "learning rate", rates)),
+        (noise, lambda ax: plots.noise_scale(noise, _batch_size(params), ax)),
+        (ratios, lambda ax: plots.trust_ratios(ratios, ax)),
+    ]
+    drawing = [draw for curves, draw in panels if plots.has_points(curves)]
+    if not drawing:
+        return "none: TensorBoard's files hold no scalars"
+    path = os.path.join(model_dir, "report.png")
+    try:
+        axes = plots.given_or_new("a run", rows=len(drawing), shown=False)
+        for draw, ax in zip(drawing, axes, strict=True):
+            draw(ax)
+        with (
+            checkpoints.atomic_write(path) as temporary,
+            tf.io.gfile.GFile(temporary, "wb") as file,
+        ):
+            axes[0].figure.savefig(file, format="png", dpi=110)
+    except (ModuleNotFoundError, UserError) as why:
+        return f"none: {why}"
+    return path
+
+
+def _named(scalars, **labels: str) -> plots.Curves:
+    return {label: scalars[tag] for tag, label in labels.items() if tag in scalars}
+
+
+def _batch_size(params) -> int:
+    return at(params, "task.train_data.global_batch_size") or 0
+
+
+def _batch(params) -> str:
+    batch, optimizer = _batch_size(params), "trainer.optimizer_config.optimizer"
+    chosen = f"{optimizer}.{at(params, f'{optimizer}.type')}"
+    accumulated = at(params, f"{chosen}.gradient_accumulation_steps") or 1
+    if accumulated == 1:
+        return f"{batch:,}" if batch else ""
+    return f"{batch:,} ({batch // accumulated:,} x {accumulated} accumulated)"
+
+
+def _share(params, what: str, answer_key: str, share_key: str) -> str:
+    path = at(params, "task.validation_data.input_path")
+    facts = model_dirs.read_facts(path) if isinstance(path, str) else {}
+    if share_key not in facts:
+        return ""
+    answer = facts.get(answer_key)
+    return f"; always answering {answer!r}, the commonest {what}, gives {facts[share_key]:.1%}"

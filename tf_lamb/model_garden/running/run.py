@@ -1,0 +1,141 @@
+"""A run in six steps: check, meet, take the folder, begin, have Model Garden train, end."""
+
+import os
+import tempfile
+
+import tf_keras
+from absl import logging
+from official.nlp import train as model_garden
+
+from tf_lamb.model_garden.checks import records
+from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden.common import batches, yamls
+from tf_lamb.model_garden.common.errors import UserError
+from tf_lamb.model_garden.folders import checkpoints, model_dirs, report
+from tf_lamb.model_garden.running import runner, workers
+
+
+def run(console, params, args) -> None:
+    """Trains and evaluates an experiment as the flags say; raises `UserError` where it cannot be.
+
+    In this order: nothing is written before the third step, nor trained before the fifth.
+
+    Args:
+        console: the `Console` of this process; it is left to the chief.
+        params: the experiment.
+        args: the flags of `tf_lamb.model_garden.train`.
+    """
+    check_run(params, args.mode, args.model_dir, args.experiment, args.seed)
+    seed, evaluated, strategy = _meet(params, args)
+    _take_folder(console, params, args)
+    if "train" in args.mode and not _begin(console, params, args, seed):
+        return
+    _have_model_garden_train(console, params, args, seed, evaluated, strategy)
+    _end(params, args)
+
+
+def _meet(params, args):
+    """Gives the seed, the checkpoint to evaluate and the strategy, as all workers have them."""
+    if (seed := args.seed) is None:
+        seed = model_dirs.read_run(args.model_dir).get("seed")
+    evaluated = _evaluated(params, args.model_dir) if args.mode == "eval" else None
+    return seed, evaluated, workers.join(params, lambda: _told(params, args, seed, evaluated))
+
+
+def _take_folder(console, params, args) -> None:
+    """Makes sure of the folder, and writes the log into it; other workers keep their stderr.
+
+    An evaluation may be of a folder that somebody else owns: its files then go to another one.
+    """
+    training = "train" in args.mode
+    if not checkpoints.is_writable(args.model_dir):
+        if args.mode != "eval":
+            raise UserError(f"--model_dir={args.model_dir} cannot be written. Choose another one")
+        unwritten, args.model_dir = args.model_dir, tempfile.mkdtemp(prefix="tf_lamb-eval-")
+        print(f"{unwritten} cannot be written: all that this evaluation writes goes to "
+              f"{args.model_dir}", flush=True)  # fmt: skip
+    if not batches.is_chief(params):
+        console.give_back(show=True)
+        return
+    if training:
+        model_dirs.lock(args.model_dir)
+    console.keep_in(args.model_dir, "train.log" if training else "eval.log")
+
+
+def _begin(console, params, args, seed) -> bool:
+    """Repairs the folder and notes what this run is; False where training is over."""
+    is_chief = batches.is_chief(params)
+    checkpoints.repair(args.model_dir)
+    once = args.mode in ("train", "train_and_eval")  # others evaluate each time
+    if once and model_dirs.is_over(params, args.model_dir, args.mode):
+        if is_chief:
+            done = checkpoints.steps_done(args.model_dir)
+            print(f"Training is over at step {done:,}: a larger trainer.train_steps goes on")
+            print(report.report(args.model_dir), flush=True)
+        return False
+    console.on_stop = lambda: _stopped(console.step, args.model_dir)
+    model_dirs.write_run(args.model_dir, args.experiment, seed, params.task.init_checkpoint)
+    if is_chief and (latest := checkpoints.latest(args.model_dir)):
+        print(f"Going on from {os.path.basename(latest)}", flush=True)
+    return True
+
+
+def _have_model_garden_train(console, params, args, seed, evaluated, strategy) -> None:
+    """Runs Model Garden's main, which makes the strategy, the task and the trainer."""
+    is_chief, timeout = batches.is_chief(params), params.trainer.continuous_eval_timeout
+    if seed is not None:
+        tf_keras.utils.set_random_seed(seed)
+    if args.mode == "continuous_eval" and is_chief and timeout is not None:
+        print(f"Waiting for each checkpoint in {args.model_dir}, {timeout:,} seconds at the most "
+              "(trainer.continuous_eval_timeout)", flush=True)  # fmt: skip
+    before = model_dirs.read_params(args.model_dir) if "train" in args.mode else None
+    runner.install(params, console if is_chief else None, evaluated, strategy, before)
+    with records.naming_records(params):
+        model_garden.main(None)
+
+
+def _end(params, args) -> None:
+    """Tells what came of it."""
+    training, is_chief = "train" in args.mode, batches.is_chief(params)
+    if training:
+        logging.set_verbosity(logging.WARNING)  # TensorFlow's threads tell of their end, after it
+    if training and is_chief:
+        print(report.report(args.model_dir), flush=True)
+    elif args.mode == "continuous_eval" and is_chief:
+        done = checkpoints.steps_done(args.model_dir)
+        print(f"Training is over at step {done:,}, and so is its evaluation", flush=True)
+
+
+def _told(params, args, seed: int | None, evaluated: str | None) -> dict[str, str]:
+    """Gives what all workers of a run must be told, name -> text."""
+    begins = evaluated or checkpoints.readable(args.model_dir)
+    told = {
+        "--experiment": args.experiment,
+        "--mode": args.mode,
+        "--model_dir": args.model_dir,
+        "--seed": seed,
+        "--replace_stock": args.replace_stock,
+        "--gin_params": args.gin_params,
+        "the checkpoint that it begins with": begins and os.path.basename(begins),
+        **dict(yamls.leaves(params.as_dict())),
+    }
+    return {name: repr(value) for name, value in told.items()}
+
+
+def _evaluated(params, model_dir: str) -> str | None:
+    """Finds the checkpoint that is evaluated; None for that of `task.init_checkpoint`."""
+    checkpoint = checkpoints.last_whole(model_dir)
+    if checkpoint is None and not params.task.init_checkpoint:
+        raise UserError(
+            f"--model_dir={model_dir} holds no checkpoint to evaluate. Name the --model_dir of a "
+            "run that has saved one, or write task.init_checkpoint=CHECKPOINT"
+        )
+    return checkpoint
+
+
+def _stopped(step: int | None, model_dir: str) -> str:
+    """The last line of a training that is stopped; before its first step there is no step."""
+    at = f"at step {step:,}" if step else "before the first step"
+    checkpoint = checkpoints.readable(model_dir)
+    way_on = f"goes on from {checkpoint}" if checkpoint else "begins anew"
+    return f"Stopped {at}. The same command {way_on}"
