@@ -52,7 +52,7 @@ class Other:
 
 def serve():
     from support import promised, stateful
-    from support.frontends import FRONTENDS, apply, uncompiled
+    from support.frontends import FRONTENDS, uncompiled
 
     host, _ = FRONTENDS["keras"]
     for line in sys.stdin:
@@ -66,7 +66,7 @@ def serve():
                 for kind, seed in job["batches"]:
                     gradients = promised.gradients_of(promised.batch_of(kind, seed))
                     own = [variables[role] for role in roles]
-                    apply(model.optimizer, [gradients[role] for role in roles], own)
+                    stateful.take(model.optimizer, [gradients[role] for role in roles], own)
             model.save(job["to"])
             answer = "done"
         except Exception as error:

@@ -25,6 +25,7 @@ MEANT = {
 }  # fmt: skip
 SLOTS = {"LAMB": "mv", "LANS": "mv", "AdamP": "mv", "LARS": "v", "SGDP": "v"}
 LARGEST = float(np.finfo(np.float32).max)
+SCALE = 64.0  # of a loss, if there is one, to begin with
 
 
 def meant(patterns):
@@ -121,7 +122,8 @@ class Promised:
 
     def begin(self):
         """As a new optimizer of these arguments would."""
-        self.step = self.skipped = self.spiked = self.micro_step = 0
+        self.step = self.skipped = self.spiked = 0
+        self.scale = SCALE
         self.norms = []  # of past steps, if any step may be a spike
         self.slots = {
             role: {name: np.zeros(shape) for name in self.slot_names(role)}
@@ -133,6 +135,7 @@ class Promised:
     def empty(self):
         """Drops the micro-batches of an update that is not complete."""
         self.sums, self.micro_step = {role: np.zeros(shape) for role, shape in SHAPES.items()}, 0
+        self.largest_gradient = 0.0  # of all that are summed
 
     def forget_sizes(self):
         """Begins anew with what a bound on rounding is a share of."""
@@ -151,6 +154,11 @@ class Promised:
     @property
     def accumulates(self):
         return self.told.get("gradient_accumulation_steps") or 1
+
+    @property
+    def tried(self):
+        """Updates, those that were skipped, too."""
+        return self.step + self.skipped + self.spiked
 
     @property
     def trained(self):
@@ -224,6 +232,7 @@ class Promised:
         """One micro-batch; returns whether an update was taken."""
         for role in self.stepped:
             self.sums[role] = self.sums[role] + gradients[role]
+            self.largest_gradient = max(self.largest_gradient, np.abs(gradients[role]).max())
         self.micro_step += 1
         if self.micro_step < self.accumulates:
             return False
@@ -232,6 +241,7 @@ class Promised:
         with np.errstate(over="ignore", invalid="ignore"):
             if not all(np.sum(np.square(g)) <= LARGEST for g in mean.values()):
                 self.skipped += 1
+                self.scale /= 2
                 return False
         if self.told.get("on_spike") and self.is_spike(mean):
             self.spiked += 1

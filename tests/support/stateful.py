@@ -16,6 +16,7 @@ import traceback
 import warnings
 from unittest import mock
 
+import keras
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -23,13 +24,14 @@ from support import promised as promises
 from support.frontends import BACKEND, FRONTENDS, apply, array, as_compiled
 from support.promised import COLUMNS, LAYERS, ROWS, Promised
 
+from tf_lamb.api.optimizers import named
 from tf_lamb.core import gaussian_process
 from tf_lamb.core.autowarmup import AutoWUState
 
 COUNTS = collections.Counter()  # of runs, of actions, of refusals
 
-# A weight may differ by this much of what it moved, and of itself.
-OF_MOVE, OF_SIZE = 2e-3, 2e-6
+# A weight may differ by this much of what it moved, and of itself; a sum of the largest gradient.
+OF_MOVE, OF_SIZE, OF_SUM = 2e-3, 2e-6, 1e-5
 OF_MOVE_BFLOAT16, OF_SLOT, OF_SLOT_BFLOAT16 = 0.1, 2e-4, 2.0**-7  # the last for an update
 # Muon makes all directions of a matrix as long, those that are nothing but rounding, too.
 OF_MOVE_BFLOAT16_MATRIX = 2.0
@@ -205,6 +207,20 @@ def with_inner(optimizer):
     return [optimizer] if inner is None else [optimizer, inner]
 
 
+def take(optimizer, gradients, variables):
+    """Applies gradients by hand: Keras 3's loss scale expects those of the scaled loss."""
+    scale = 1.0
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        scale = float(array(optimizer.scale_loss(np.float32(1.0))))
+    apply(optimizer, [scale * np.asarray(g, "float32") for g in gradients], variables)
+
+
+def scale_of(optimizer):
+    """What a loss is multiplied by, in either Keras."""
+    scale = optimizer.dynamic_scale if hasattr(optimizer, "dynamic_scale") else optimizer.loss_scale
+    return float(array(scale))
+
+
 # -- the machine ----------------------------------------------------------------------------------
 
 
@@ -257,16 +273,13 @@ class Training(RuleBasedStateMachine):
             optimizer.exclude_from_weight_decay([variables[role] for role in undecayed])
         if wrapper == "LossScale":
             of = self.host.optimizers if self.frontend == "keras" else self.host.mixed_precision
-            return of.LossScaleOptimizer(optimizer, initial_scale=64.0)
+            return of.LossScaleOptimizer(optimizer, initial_scale=promises.SCALE)
         return self.ours.MeasureNoise(optimizer) if wrapper == "MeasureNoise" else optimizer
 
     def apply(self, gradients):
-        """One micro-step by hand: Keras 3's loss scale expects gradients of the scaled loss."""
-        scale, variables, trained = 1.0, variables_of(self.model), self.promised.trained
-        if self.wrapper == "LossScale" and self.frontend == "keras":
-            scale = float(array(self.optimizer.scale_loss(np.float32(1.0))))
-        own = [scale * np.asarray(gradients[role], "float32") for role in trained]
-        apply(self.optimizer, own, [variables[role] for role in trained])
+        """One micro-step by hand."""
+        variables, trained = variables_of(self.model), self.promised.trained
+        take(self.optimizer, [gradients[r] for r in trained], [variables[r] for r in trained])
 
     def compile(self, model, optimizer):
         eager = {"run_eagerly": True} if self.eager else {}
@@ -312,7 +325,8 @@ class Training(RuleBasedStateMachine):
             warnings.simplefilter("always")
             yield
         told = [str(w.message) for w in seen if w.category is UserWarning]
-        self.trace += [f"warned: {text}" for text in told if "functions_eagerly" not in text]
+        self.told = [text for text in told if "functions_eagerly" not in text]
+        self.trace += [f"warned: {text}" for text in self.told]
 
     # Agreeing.
 
@@ -332,6 +346,7 @@ class Training(RuleBasedStateMachine):
         self.same("skipped_steps", inner.skipped_steps, promised.skipped)
         self.same("spiked_steps", inner.spiked_steps, promised.spiked)
         self.agree_on_plan()
+        self.agree_on_what_waits()
         for index, role in enumerate(self.order):
             own = {name: array(v).astype(float) for name, v in inner.state_of(index).items()}
             for name, expected in promised.slots[role].items():
@@ -364,13 +379,30 @@ class Training(RuleBasedStateMachine):
             self.same(f"decay of {role}", decay != "-", self.promised.is_decayed(role))
             self.same(f"adaptation of {role}", adapted == "yes", self.promised.is_adapted(role))
 
+    def agree_on_what_waits(self):
+        """The micro-batches of the next update, and the loss scale that it meets."""
+        promised, steps = self.promised, self.promised.told["gradient_accumulation_steps"]
+        if self.wrapper == "LossScale":
+            smallest = 0.0 if self.frontend == "keras" else 1.0
+            self.same("loss scale", scale_of(self.optimizer), max(promised.scale, smallest))
+        if not steps:
+            return
+        state, each = named.of(self.inner), f"accumulator_of_{steps}"
+        waiting = int(np.asarray(array(state.scalars[f"micro_step_of_{steps}"])))
+        self.same("micro-batches that wait", waiting, promised.micro_step)
+        for role, part in zip(self.order, state.parts, strict=True):
+            if role in promised.stepped:
+                actual = array(part.kept[each]).astype(float)
+                slack = OF_SUM * promised.largest_gradient
+                self.near(f"sum of {role}", actual, promised.sums[role], slack)
+                promised.sums[role] = actual
+
     def same(self, what, actual, expected):
         if actual != expected:
             raise Disagreement(f"{what}: {actual}, promised {expected}; {self.story()}")
 
     def near(self, what, actual, expected, slack, relative=0.0):
-        difference = np.abs(np.asarray(actual, float) - expected)
-        if not np.all(difference <= slack + relative * np.abs(expected)):
+        if not np.allclose(actual, expected, rtol=relative, atol=slack, equal_nan=True):
             raise Disagreement(
                 f"{what}: {actual}, promised {expected}, within {slack:.3g}; {self.story()}"
             )
@@ -416,12 +448,17 @@ class Training(RuleBasedStateMachine):
         self.act("fit", len(batches), calls)
         self.learn_order()
         tokens, x, y = map(np.concatenate, zip(*batches, strict=True))
-        for _ in range(calls):
+        for call in range(calls):
+            before = self.promised.tried
             with self.quiet():
                 self.model.fit([tokens, x], y, batch_size=ROWS, shuffle=False, verbose=0)
             for batch in batches:
                 self.promised.take(promises.gradients_of(batch))
             self.promised.end_fit()
+            if call:  # the first cannot tell an update that was made before it
+                has_told = any("fit has changed no weight" in text for text in self.told)
+                has_none = self.promised.tried == before and self.promised.micro_step > 0
+                self.same("whether fit tells of no update", has_told, has_none)
             self.agree()
 
     @precondition(lambda self: BACKEND == "jax")
@@ -566,6 +603,7 @@ class Training(RuleBasedStateMachine):
         )  # fmt: skip
         with self.quiet():
             report = self.ours.migrate(self.optimizer, optimizer, self.model)
+        promised.scale = promises.SCALE  # a loss scale is the host's, and begins anew
         self.same("left behind", report.left_behind, ())
         self.compile(self.model, optimizer)
         self.order = [role for role in self.order if role in promised.trained]
@@ -664,6 +702,8 @@ class Training(RuleBasedStateMachine):
             order = [role for role in order if role in promised.trained]
         self.promised, self.order, self.is_built = promised, order, True
         promised.told = told
+        if self.frontend == "tf_keras" and form != "checkpoint":  # which alone has a scale there
+            promised.scale = promises.SCALE
         if told["gradient_accumulation_steps"] != before["gradient_accumulation_steps"]:
             promised.empty()
         fresh = told["use_ema"] and not before["use_ema"]
