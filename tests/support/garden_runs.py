@@ -292,7 +292,7 @@ def _draw_trouble(pick, run):
     is_plain = not run.flags and run.stages == 1 and run.is_rate_known
     if is_plain and pick.random() < 0.15:
         run.change = pick.choice(list(CHANGES))
-    if pick.random() < 0.2 and is_plain:
+    if pick.random() < 0.35 and is_plain:
         mistake = pick.choice(list(MISTAKES))
         if mistake == "metric" and run.experiment == "bert/sentence_prediction":
             mistake = "is_training"  # its results are known only after an evaluation
