@@ -41,8 +41,13 @@ def main():
     parser.add_argument("--seeds", type=int, default=10**9, help="how many, at the most")
     parser.add_argument("--log", default=HERE / "logs" / "garden_fuzz.jsonl")
     parser.add_argument("--keep", help="a folder for what has failed")
+    parser.add_argument(
+        "--patience", type=float, default=1.0, help="times as long before a run is said to hang"
+    )
     parser.add_argument("--plant", default="", choices=["", *garden_plants.PLANTS])
     asked = parser.parse_args()
+    garden_runs.PATIENCE *= asked.patience
+    garden_runs.PATIENCE_FOR_A_REFUSAL *= asked.patience
     versions = {name: importlib.metadata.version(name) for name in VERSIONS}
     begun, failed = time.monotonic(), []
     with tempfile.TemporaryDirectory() as data_folder:
