@@ -534,9 +534,7 @@ class Training(RuleBasedStateMachine):
     # Changing.
 
     @rule(
-        what=st.sampled_from(
-            ["evaluate", "set_weights", "set_rate", "compile_again", "migrate", "clone"]
-        ),
+        what=st.sampled_from(["evaluate", "set_weights", "set_rate", "compile_again", "clone"]),
         seed=SEEDS,
     )
     def change(self, what, seed):
@@ -591,11 +589,11 @@ class Training(RuleBasedStateMachine):
         self.compile_anew()
         self.agree()
 
-    def migrate(self, seed):
+    @precondition(lambda self: self.is_built and not self.promised.frozen)
+    @rule(batches=BATCHES)
+    def migrate(self, batches):
         """Goes on in another optimizer of these arguments, in the midst of an update, too."""
         promised = self.promised
-        if not self.is_built or promised.frozen:
-            return
         self.act("migrate")
         optimizer = self.make_optimizer(
             promised.family, promised.told, self.model, self.wrapper,
@@ -608,6 +606,7 @@ class Training(RuleBasedStateMachine):
         self.compile(self.model, optimizer)
         self.order = [role for role in self.order if role in promised.trained]
         self.agree()
+        self.micro_steps(batches)
 
     def compile_anew(self):
         """By a config; one that is asked for before the build may not know whom it means."""
