@@ -34,7 +34,6 @@ def optimizer(spec: str, settings: Settings, rate=1.0):
         "momentum": settings.beta_1,
         "beta_1": settings.beta_1,
         "beta_2": settings.beta_2,
-        "fallback": {"beta_1": settings.beta_1, "beta_2": settings.beta_2},  # Muon's
         "weight_decay": settings.weight_decay,
         "global_clipnorm": settings.global_clipnorm,
         "nesterov": True,

@@ -4,7 +4,6 @@ Rates, betas and decay are given to the compiled update: the points of a search 
 """
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import itertools
@@ -156,8 +155,6 @@ class Update:
         before, self.schedule.value = own._update.rule, decay
         takes = inspect.signature(type(own).rule).parameters
         given = {"momentum": beta_1, "beta_1": beta_1, "beta_2": beta_2}
-        if "fallback" in takes:  # Muon's
-            given["fallback"] = dataclasses.replace(own.fallback, beta_1=beta_1, beta_2=beta_2)
         given = {key: value for key, value in given.items() if key in takes and self.is_traced}
         own._update.rule = functools.partial(before, **given)
         with mock.patch.object(shared, "debias", _debias):

@@ -37,7 +37,7 @@ def test_muon_is_the_oracle(frontend, dtype, tolerance):
         optimizer = FRONTENDS[frontend][1].Muon(
             0.125,
             weight_decay=0.1,
-            fallback={"rate": 0.5},
+            form={"fallback_lr_scale": 0.5},
             exclude_from_layer_adaptation=["logits"],
         )
         for ours, step in zip(
@@ -121,9 +121,10 @@ def test_a_plan_without_a_matrix_is_refused(frontend):
 @every_frontend
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [({"newton_schulz_steps": 0}, "newton_schulz_steps"), ({"update_scale": 2}, "update_scale"),
-     ({"fallback": "lamb"}, "fallback takes a dict .* 'rate', 'beta_1', 'beta_2', 'epsilon'"),
-     ({"fallback": {"rate": -1.0}}, "fallback")],
+    [({"form": {"newton_schulz_steps": 0}}, "newton_schulz_steps"),
+     ({"form": {"update_scale": 2}}, "update_scale"),
+     ({"fallback": "lamb"}, "unexpected keyword argument 'fallback'"),
+     ({"form": {"fallback_lr_scale": -1.0}}, "fallback_lr_scale")],
 )  # fmt: skip
 def test_what_it_cannot_take_is_refused(frontend, arguments, words):
     with pytest.raises((ValueError, TypeError), match=words):
@@ -165,9 +166,9 @@ def attention_of_dense(host):
 
 
 @every_frontend
-@pytest.mark.parametrize("update_scale", ["rms", "shape"])
+@pytest.mark.parametrize("scale", ["rms", "shape"])
 @uncompiled(fits=True)
-def test_attention_takes_the_steps_of_its_matrices(frontend, update_scale):
+def test_attention_takes_the_steps_of_its_matrices(frontend, scale):
     """Keras keeps (model, heads, head size) where a `Dense` has (model, heads x head size).
 
     Without biases: that of the keys has a gradient of zero but for rounding.
@@ -186,7 +187,9 @@ def test_attention_takes_the_steps_of_its_matrices(frontend, update_scale):
         values = [array(v) for v in model.trainable_variables]
         start = start or values
         model.set_weights([w.reshape(v.shape) for w, v in zip(start, values, strict=True)])
-        optimizer = ours.Muon(0.05, weight_decay=0.1, update_scale=update_scale, jit_compile=False)
+        optimizer = ours.Muon(
+            0.05, weight_decay=0.1, form={"update_scale": scale}, jit_compile=False
+        )
         model.compile(optimizer, "mse", jit_compile=False)
         for _ in range(3):
             model.train_on_batch(x, y)

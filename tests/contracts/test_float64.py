@@ -29,7 +29,7 @@ CASES = [
     ("AdamP", {"nesterov": True, "weight_decay": 0.1, "delta": 10.0, "wd_ratio": 0.5}),
     ("SGDP", {"nesterov": True, "weight_decay": 0.1, "delta": 10.0, "wd_ratio": 0.5}),
     ("Muon", {"weight_decay": 0.1}),
-    ("Muon", {"nesterov": False, "update_scale": "shape", "newton_schulz_steps": 3}),
+    ("Muon", {"nesterov": False, "form": {"update_scale": "shape", "newton_schulz_steps": 3}}),
     ("SOAP", {"weight_decay": 0.1, "precondition_frequency": 1}),
     ("SOAP", {"max_precond_dim": 2, "one_sided": True}),
 ]  # fmt: skip

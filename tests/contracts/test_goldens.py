@@ -57,17 +57,16 @@ def ours(peer, case):
 
 def our_muon(peer, case):
     given = case["arguments"]
-    names = ("learning_rate", "nesterov", "weight_decay")
+    names = ("learning_rate", "nesterov", "epsilon", "weight_decay")
     arguments = {name: given[name] for name in names if name in given}
-    fallback = {name: given[name] for name in ("epsilon",) if name in given}
     others = set(case["weights"]) - set(case["adapted"])
     arguments["exclude_from_layer_adaptation"] = exactly(others)
     if peer == "optax":
         scale = "rms" if "consistent_rms" in given else "shape"
-        return arguments | {"update_scale": scale, "fallback": fallback}
+        return arguments | {"form": {"update_scale": scale}}
     return arguments | {
         "weight_decay": case["config"]["config"]["weight_decay"],
-        "fallback": {**fallback, "rate": given.get("adam_lr_ratio", 1.0)},
+        "form": {"fallback_lr_scale": given.get("adam_lr_ratio", 1.0)},
         "exclude_from_weight_decay": exactly(set(case["weights"]) - set(case["decayed"])),
     }
 
@@ -146,7 +145,7 @@ def test_ten_steps_as_the_peer_made_them(frontend, key):
         # It leaves convolutions to Adam; optax does, and orthogonalizes embeddings.
         ("keras muon_plain", {"exclude_from_layer_adaptation": None}, 1e-2),
         ("optax muon_plain", {"exclude_from_layer_adaptation": None}, 1e-2),
-        ("optax muon_plain", {"update_scale": "rms"}, 1e-3),
+        ("optax muon_plain", {"form": {"update_scale": "rms"}}, 1e-3),
         # optax corrects the bias of both parts of Nesterov's step, and its Adam is NAdam then.
         ("optax muon_nesterov", {}, 1e-2),
     ],

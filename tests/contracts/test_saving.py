@@ -93,7 +93,7 @@ def test_every_optimizer_survives_its_config(frontend, name):
     extra = {}
     if name in ("Muon", "SOAP"):
         treatments = {"a": {"rows": 0}, "b": {"rows": [0, 1]}, "c": {"rows": None}}
-        extra = {"update_scale": "shape"} if name == "Muon" else {"max_precond_dim": 9}
+        extra = {"form": {"update_scale": "shape"}} if name == "Muon" else {"max_precond_dim": 9}
     optimizer = cls(0.25, weight_decay=0.5, exclude_from_weight_decay=["bias"],
                     treatments=treatments, **extra)  # fmt: skip
     assert cls.from_config(optimizer.get_config()).get_config() == optimizer.get_config()

@@ -8,7 +8,7 @@ from oracle import Muon
 from support.cases import random_steps
 
 from tf_lamb.core.rules import muon
-from tf_lamb.core.rules.muon import Fallback, orthogonalized
+from tf_lamb.core.rules.muon import Form, orthogonalized
 from tf_lamb.core.stacks import alone
 
 _KEYS = ("wd", "nesterov", "scale", "mu")
@@ -18,13 +18,13 @@ CASES = [
 ]
 
 
-def steps(w, gradients, *, wd=0.0, mu=0.95, scale="rms", matrix=True, fallback=None, **arguments):
+def steps(w, gradients, *, wd=0.0, mu=0.95, scale="rms", rate=1.0, matrix=True, **arguments):
     """The weights after each step."""
     state = (w, np.zeros_like(w)) if matrix else (w, np.zeros_like(w), np.zeros_like(w))
     for t, g in enumerate(gradients, 1):
         step = muon(
-            np, g, *state, lr=0.1, t=t, decay=wd, adapt=matrix, momentum=mu, update_scale=scale,
-            fallback=fallback or Fallback(), **arguments,
+            np, g, *state, lr=0.1, t=t, decay=wd, adapt=matrix, momentum=mu,
+            form=Form(update_scale=scale, fallback_lr_scale=rate), **arguments,
         )  # fmt: skip
         state = alone(np, step)
         yield state[0]
@@ -43,7 +43,7 @@ def test_a_matrix_is_the_oracles(shape):
 def test_what_is_no_matrix_is_the_oracles(shape):
     w, gradients = random_steps(shape, steps=5)
     reference = Muon(w, lr=0.1, wd=0.3, matrix=False, rate=0.5, b1=0.8, b2=0.9)
-    found = steps(w, gradients, wd=0.3, matrix=False, fallback=Fallback(0.5, 0.8, 0.9))
+    found = steps(w, gradients, wd=0.3, matrix=False, rate=0.5, beta_1=0.8, beta_2=0.9)
     for ours, g in zip(found, gradients, strict=True):
         np.testing.assert_allclose(ours, reference.step(g), rtol=1e-12)
 

@@ -70,7 +70,7 @@ CONSTRUCTORS = [
      r"treatments\['a'\]\['rate'\] .* -0.5"),
     ("LANS", {"treatments": {"a": {"rate": NAN}}}, ValueError, r"treatments.* nan"),
     ("LARS", {"treatments": {"a": {"rate": None}}}, TypeError, r"treatments.* None"),
-    ("SGDP", {"treatments": {"a": 0.5}}, TypeError, r"treatments .* \{'a': 0.5\}"),
+    ("SGDP", {"treatments": {"a": 0.5}}, TypeError, r"treatments\['a'\] .* 0.5"),
     ("LAMB", {"on_spike": "raise"}, TypeError, r"on_spike must be None, 'skip' or .* 'raise'"),
     ("LAMB", {"on_spike": [128]}, TypeError, r"on_spike .* \[128\]"),
     ("LAMB", {"on_spike": [1, 6.0]}, ValueError, r"window of on_spike .* >= 2, not 1"),

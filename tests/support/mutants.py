@@ -166,7 +166,7 @@ CORE = {
         ("always Nesterov", "g + momentum * m if nesterov else m", "g + momentum * m"),
         ("no decay", "decayed(w, decay, -lr * w)", "w"),
         ("decay flipped", "decayed(w, decay, -lr * w)", "decayed(w, decay, lr * w)"),
-        ("always the scale of RMS", "if update_scale == 'shape':", "if False:"),
+        ("always the scale of RMS", "if form.update_scale == 'shape':", "if False:"),
         ("the shape turned", "max(1.0, columns / rows)", "max(1.0, rows / columns)"),
         ("as long as the shorter side", "0.2 * max(rows, columns)", "0.2 * min(rows, columns)"),
     ],
@@ -184,7 +184,7 @@ CORE = {
         ("the stack turned, too", "(*others, columns, rows)", "(columns, rows, *others)"),
     ],
     ("muon", "core/test_muon.py::test_what_is_no_matrix_is_the_oracles"): [
-        ("the others at the full rate", "lr=lr * fallback.rate", "lr=lr"),
+        ("the others at the full rate", "lr=lr * form.fallback_lr_scale", "lr=lr"),
     ],
     ("adamw", "core/test_muon.py::test_what_is_no_matrix_is_the_oracles"): [
         ("the others have a ratio", "adapt=False", "adapt=True"),

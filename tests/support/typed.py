@@ -20,7 +20,7 @@ tf_lamb.keras.LANS(lambda: 1e-3, clipnorm=None)
 tf_lamb.LAMB(weight_decay=schedule, treatments={"embed": {"rate": 0.1}}, on_spike=[64, 4.0])
 tf_lamb.Muon(treatments={"mixer": {"rows": 0}, "grouped": {"rows": None}, "turned": {"rows": [1]}})
 tf_lamb.SOAP(precondition_frequency=5, one_sided=True, treatments={"mixer/kernel": {"rows": 0}})
-tf_lamb.AdaScale(tf_lamb.Muon(0.02, newton_schulz_steps=5), scale=8)
+tf_lamb.AdaScale(tf_lamb.Muon(0.02, form={"newton_schulz_steps": 5}), scale=8)
 tf_lamb.BackupAndRestore(pathlib.Path("backup"))
 seen: Sequence[str] = [ratio.path for ratio in lamb.trust_ratios()]
 changes: dict = dict(tf_lamb.migrate("checkpoint", lamb, None).changes)
@@ -34,7 +34,7 @@ tf_lamb.LARS(0.1, exclude_from_weight_decay=[1])  # type: ignore[list-item]
 tf_lamb.LANS(treatments={"qkv": "last"})  # type: ignore[dict-item]
 tf_lamb.LARS(0.1, treatments={"embed": 0.5})  # type: ignore[dict-item]
 tf_lamb.SGDP(0.1, on_spike=6.0)  # type: ignore[arg-type]
-tf_lamb.Muon(newton_schulz_steps=2.5)  # type: ignore[arg-type]
+tf_lamb.Muon(form=2.5)  # type: ignore[arg-type]
 tf_lamb.SOAP(max_precond_dim="long")  # type: ignore[arg-type]
 tf_lamb.SGDP(0.1, nesterov="no")  # type: ignore[arg-type]
 tf_lamb.AdamP(weight_decay="0.01")  # type: ignore[arg-type]

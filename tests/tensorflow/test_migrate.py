@@ -18,7 +18,7 @@ from support.migrating import ADDONS, DECAY, GARDEN, KERAS, build, renamed_model
 import tf_lamb.keras
 import tf_lamb.tf_keras
 
-FALLBACK = {"rate": 1.0, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
+FORM = {"newton_schulz_steps": 5, "update_scale": "rms", "fallback_lr_scale": 1.0}
 CLASSIC = {"trust_coefficient": 0.02, "form": {"denominator": "norm_of_sum"}}
 # Source -> golden, what is read, our class, our arguments.
 FILES = {
@@ -141,7 +141,7 @@ def test_keras_muon_goes_on():
     old, model = of_keras(golden, keras.optimizers.Muon)
     bare = {"learning_rate": 2e-3, "exclude_from_layer_adaptation": ["embedding", "head"]}
     keep = tf_lamb.keras.migrate(old, tf_lamb.keras.Muon(**bare), model).keep
-    assert keep == {"weight_decay": 0.004, "fallback": {**FALLBACK, "epsilon": 1e-12}}
+    assert keep == {"weight_decay": 0.004, "epsilon": 1e-12}
     optimizer = tf_lamb.keras.Muon(**bare, **keep, jit_compile=False)
     report = tf_lamb.keras.migrate(old, optimizer, model)
     assert (report.step, len(report.matched)) == (SAVED, 7) and not report.changes
@@ -154,12 +154,12 @@ def test_arguments_of_keras_muon_alone_are_reported():
     old = keras.optimizers.Muon(2e-3, rms_rate=0.3, adam_lr_ratio=0.5, exclude_layers=["head"])
     old.build(model.trainable_variables)
     new = tf_lamb.keras.Muon(
-        2e-3, weight_decay=0.004, fallback=FALLBACK, exclude_from_layer_adaptation=["embed", "head"]
+        2e-3, weight_decay=0.004, epsilon=1e-7, exclude_from_layer_adaptation=["embed", "head"]
     )
     report = tf_lamb.keras.migrate(old, new, model)
-    halved = {**FALLBACK, "rate": 0.5}
-    assert report.changes == {"fallback": (halved, FALLBACK), "rms_rate": (0.3, 0.2)}
-    assert report.keep == {"fallback": halved}
+    form = {**FORM, "fallback_lr_scale": 0.5}
+    assert report.changes == {"form": (form, FORM), "rms_rate": (0.3, 0.2)}
+    assert report.keep == {"form": form}
     halved = tf_lamb.keras.Muon(**{**new.get_config(), **report.keep})
     changes = tf_lamb.keras.migrate(old, halved, model).changes
     assert changes == {"rms_rate": (0.3, 0.2), "adam_weight_decay": (0.004, 0.002)}

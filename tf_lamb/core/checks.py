@@ -5,11 +5,12 @@ be kept. Of a regex this asks whether it compiles; what it matches is the plan's
 """
 
 import dataclasses
+import functools
 import math
 import numbers
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tf_lamb.core.patterns import EXCLUSIONS, LONGEST_PATTERN, PRESETS
@@ -34,10 +35,7 @@ RANGES = {
     "global_clipnorm": ("[0, inf)", "1.0"),
     "smoothing": ("[0, 1)", "0.99"),
     "scale": ("[1, inf)", "8"),
-    "fallback['rate']": ("[0, inf)", "1.0"),
-    "fallback['beta_1']": ("[0, 1)", "0.9"),
-    "fallback['beta_2']": ("[0, 1)", "0.999"),
-    "fallback['epsilon']": ("[0, inf)", "1e-8"),
+    "form['fallback_lr_scale']": ("[0, inf)", "1.0"),
 }
 
 LONGEST_WINDOW = 2**20  # steps whose norms are kept
@@ -48,7 +46,7 @@ CHOICES = {
     "weight_decay_mode": ("update", "decoupled"),
     "form['momentum']": ("inside", "outside", "mixed"),
     "form['denominator']": ("sum_of_norms", "norm_of_sum", "norm_of_update"),
-    "update_scale": ("rms", "shape"),
+    "form['update_scale']": ("rms", "shape"),
     "dtypes['slots']": ("float32", "bfloat16"),
     "dtypes['masters']": ("float32",),
     "dtypes['products']": ("float32", "bfloat16"),
@@ -167,13 +165,18 @@ def hyperparameter(name: str, value, kind):
         return OF_KIND[kind](name, value)
     fields = {field.name: field.type for field in dataclasses.fields(kind)}
     value = vars(value) if isinstance(value, kind) else value
-    keys = ", ".join(map(repr, fields))
-    if value is not None and not isinstance(value, Mapping):
-        raise TypeError(f"{name} takes a dict with some of the keys {keys}, not {value!r}.")
-    if strange := [key for key in value or () if key not in fields]:
-        raise ValueError(f"{name} has no {strange[0]!r}: its keys are {keys}.")
-    given = (value or {}).items()
+    given = _with_keys(name, {} if value is None else value, fields).items()
     return kind(**{k: hyperparameter(f"{name}[{k!r}]", x, fields[k]) for k, x in given})
+
+
+def _with_keys(name, value, keys: Collection[str]) -> Mapping:
+    """The value if it is a dict with no other keys than these, or an error."""
+    known = ", ".join(map(repr, keys))
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} takes a dict with some of the keys {known}, not {value!r}.")
+    if strange := [key for key in value if key not in keys]:
+        raise ValueError(f"{name} has no {strange[0]!r}: its keys are {known}.")
+    return value
 
 
 def float_dtype(path: str, dtype) -> None:
@@ -233,24 +236,18 @@ def treatments(name: str, value, keys: Sequence[str]) -> dict[str, dict[str, Any
     """
     if value is None:
         return None
-    kind = "a dict from a regex to a dict, such as {'^encoder/': {'rate': 0.1}}"
-    if not isinstance(value, Mapping) or not all(isinstance(d, Mapping) for d in value.values()):
-        raise TypeError(f"{name} takes {kind}, not {value!r}.")
+    if not isinstance(value, Mapping):
+        raise TypeError(
+            f"{name} takes a dict from a regex to a dict, as {{'^encoder/': {{'rate': 0.1}}}}, "
+            f"not {value!r}."
+        )
     patterns(name, list(value))
+    result = {}
     for pattern, given in value.items():
-        if strange := [key for key in given if key not in keys]:
-            raise ValueError(
-                f"{name}[{pattern!r}] has no {strange[0]!r}: its keys are "
-                f"{', '.join(map(repr, keys))}."
-            )
-    return {
-        pattern: {key: _TREATED[key](f"{name}[{pattern!r}][{key!r}]", x) for key, x in each.items()}
-        for pattern, each in value.items()
-    }
-
-
-def _factor(name, value):
-    return number(name, value, "[0, inf)")
+        own = f"{name}[{pattern!r}]"
+        pairs = _with_keys(own, given, keys).items()
+        result[pattern] = {key: _TREATED[key](f"{own}[{key!r}]", each) for key, each in pairs}
+    return result
 
 
 def _slices(name, value) -> tuple[int, int | None]:
@@ -276,7 +273,7 @@ def _rows(name, value) -> tuple[int, ...] | None:
 
 # Key of a treatment -> its check.
 _TREATED: dict[str, Callable[[str, Any], Any]] = {
-    "rate": _factor,
+    "rate": functools.partial(number, interval="[0, inf)"),
     "slices": _slices,
     "join": flag,
     "rows": _rows,

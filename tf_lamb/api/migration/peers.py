@@ -12,7 +12,7 @@ from tf_lamb.core.patterns import exact
 # Their word -> ours.
 _WORDS = {
     **WORDS, "eeta": "trust_coefficient", "adam_beta_1": "beta_1",
-    "adam_beta_2": "beta_2", "adam_lr_ratio": "rate",
+    "adam_beta_2": "beta_2", "adam_lr_ratio": "fallback_lr_scale",
     "ns_steps": "newton_schulz_steps",
 }  # fmt: skip
 SHARED = (
@@ -48,14 +48,14 @@ class Peer:
         """The peer's arguments under our names."""
         words = {_WORDS.get(name, name): value for name, value in source_config.items()}
         result: dict[str, Any] = {}
-        for name in self.has:
+        for name in (*self.has, *self.fixed):
             argument, _, key = name.rpartition(".")
-            if key in words:
+            if name in self.fixed or key in words:
                 place = result.setdefault(argument, {}) if argument else result
-                place[key] = plain(words[key])
+                place[key] = self.fixed[name] if name in self.fixed else plain(words[key])
         if "classic_momentum" in source_config:
             result["form"] = _FORMS["inside" if source_config["classic_momentum"] else "outside"]
-        return {**result, **self.fixed}
+        return result
 
     def unsaid(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         """The arguments that it has and did not say."""
@@ -138,9 +138,9 @@ def step_of(counter) -> int:
 
 def same_momentum(origin: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]):
     """A peer's arguments; the form of momentum that a checkpoint leaves open is taken from ours."""
-    if "form" not in ours:
+    form, their_form = ((each.get("form") or {}).get("momentum") for each in (ours, theirs))
+    if form is None:
         return dict(theirs)
-    form, their_form = ours["form"]["momentum"], theirs.get("form", {}).get("momentum")
     if form != their_form and (their_form or form not in _FORMS):
         way = repr(their_form) if their_form else "'inside' or 'outside'"
         raise ValueError(
@@ -222,12 +222,8 @@ def adascale_changes(there, here) -> dict[str, tuple[Any, Any]]:
 
 KERAS_MUON = Peer(
     "keras.optimizers.Muon", "Muon", {"momentum": "m", "velocity": "v"},
-    (
-        *(name for name in SHARED if name not in ("beta_1", "beta_2", "epsilon")),
-        "fallback.rate", "fallback.beta_1", "fallback.beta_2", "fallback.epsilon",
-        "newton_schulz_steps", "exclude_from_weight_decay",
-    ),
-    {"update_scale": "rms"},
+    (*SHARED, "form.fallback_lr_scale", "form.newton_schulz_steps", "exclude_from_weight_decay"),
+    {"form.update_scale": "rms"},
 )  # fmt: skip
 
 
@@ -271,7 +267,7 @@ def muon_changes(
     here = {"rms_rate": 0.2, "muon_a": 3.4445, "muon_b": -4.7750, "muon_c": 2.0315}
     if "adam_weight_decay" in source_config and not isinstance(ours["weight_decay"], Mapping):
         # Theirs decays at the whole rate what Adam steps.
-        here["adam_weight_decay"] = ours["weight_decay"] * ours["fallback"]["rate"]
+        here["adam_weight_decay"] = ours["weight_decay"] * ours["form"]["fallback_lr_scale"]
     there = {
         name: (source_config[name] or 0.0, value)
         for name, value in here.items()

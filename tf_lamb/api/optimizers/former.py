@@ -18,10 +18,9 @@ FORMER = {
     "momentum_form": ("form", "momentum"),
     "denominator": ("form", "denominator"),
     "clip": ("form", "clip"),
-    "fallback_lr_scale": ("fallback", "rate"),  # these four are Muon's
-    "beta_1": ("fallback", "beta_1"),
-    "beta_2": ("fallback", "beta_2"),
-    "epsilon": ("fallback", "epsilon"),
+    "newton_schulz_steps": ("form", "newton_schulz_steps"),
+    "update_scale": ("form", "update_scale"),
+    "fallback_lr_scale": ("form", "fallback_lr_scale"),
 }
 _NO_OTHERS = {"depthwise": {".": False}}  # its list stood in the place of Keras's names
 

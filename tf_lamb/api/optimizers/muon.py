@@ -67,11 +67,14 @@ class Muon(Layerwise):
         exclude_from_layer_adaptation: List of regexes of variables that AdamW steps.
             Defaults to None: ["embedding"], without a warning where nothing matches.
         nesterov: False makes u m. Defaults to True (Jordan).
-        newton_schulz_steps: Iterations, each three products of matrices. Defaults to 5 (Jordan).
-        update_scale: "rms" as above; "shape" makes s the root of max(1, columns/rows). Defaults to
-            "rms" (Moonlight); Jordan has "shape".
-        fallback: Dict of AdamW's "rate", which multiplies the learning rate, "beta_1", "beta_2"
-            and "epsilon". Defaults to None: 1.0, 0.9, 0.999 and 1e-8.
+        form: Dict of what the published forms differ in; None is Moonlight's.
+            "newton_schulz_steps": iterations, each three products of matrices; 5 by default.
+            "update_scale": "rms" as above; "shape" makes s the root of max(1, columns/rows), as
+            Jordan has it.
+            "fallback_lr_scale": what the learning rate is multiplied by for AdamW; 1.0 by default.
+        beta_1: Decay of AdamW's first moment, in [0, 1). Defaults to 0.9.
+        beta_2: Decay of its second moment, in [0, 1). Defaults to 0.999.
+        epsilon: Added to the root of the second moment. Defaults to 1e-8.
         {{shared_arguments}}
 
     Raises:
@@ -113,9 +116,10 @@ class Muon(Layerwise):
         exclude_from_layer_adaptation: settings.Patterns = None,
         *,
         nesterov: bool = True,
-        newton_schulz_steps: int = 5,
-        update_scale: str = "rms",
-        fallback: settings.Fallback = None,
+        form: settings.Form = None,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-8,
         treatments: settings.Treatments = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,

@@ -18,8 +18,7 @@ Patterns = Sequence[str] | str | None
 Treatments = Mapping[str, Mapping[str, Any]] | None
 Bounds = Mapping[str, Sequence[float] | None] | None
 Dtypes = Mapping[str, str | None] | None
-Form = Mapping[str, str | bool] | None
-Fallback = Mapping[str, float] | None
+Form = Mapping[str, str | float] | None
 Accumulation = int | Mapping[int, int] | None
 Spikes = Sequence[float] | str | None
 

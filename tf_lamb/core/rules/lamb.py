@@ -2,15 +2,15 @@
 
 import dataclasses
 
-from tf_lamb.core.rules import shared
 from tf_lamb.core.rules.shared import Interval, decayed, estimate, safe_root, trust_ratio
 
 
 @dataclasses.dataclass(frozen=True)
-class Bounds(shared.Bounds):
-    """The bounds of the trust ratio, and those of phi, the norm of the weights in it."""
+class Bounds:
+    """The bounds of the norm of the weights, which are phi's, and of the trust ratio."""
 
     weight_norm: Interval = None
+    trust_ratio: Interval = None
 
 
 HYPER = {

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tf_lamb.core.rules.shared import UNBOUNDED, Bounds, decayed, differ, norm, safe_ratio, within
+from tf_lamb.core.rules.shared import Interval, decayed, differ, norm, safe_ratio, within
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,6 +14,13 @@ class Form:
     clip: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """The bounds of the trust ratio."""
+
+    trust_ratio: Interval = None
+
+
 HYPER = {
     "momentum": float, "nesterov": bool, "trust_coefficient": float, "epsilon": float,
     "form": Form, "bounds": Bounds,
@@ -23,7 +30,7 @@ HYPER = {
 def lars(
     xp, g, w, v, *, lr, t, decay, adapt, axes=None, observe=None,
     momentum=0.9, nesterov=False, trust_coefficient=0.001, epsilon=0.0, form=Form(),
-    bounds=UNBOUNDED,
+    bounds=Bounds(),
 ):  # fmt: skip
     """One LARS step.
 

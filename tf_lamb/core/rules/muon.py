@@ -12,24 +12,23 @@ _A, _B, _C = 3.4445, -4.7750, 2.0315
 
 
 @dataclasses.dataclass(frozen=True)
-class Fallback:
-    """AdamW, for what is no matrix; its `rate` multiplies the learning rate."""
+class Form:
+    """What goes by the name of Muon, as `muon` documents it."""
 
-    rate: float = 1.0
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    epsilon: float = 1e-8
+    newton_schulz_steps: int = 5
+    update_scale: str = "rms"
+    fallback_lr_scale: float = 1.0
 
 
 HYPER = {
-    "momentum": float, "nesterov": bool, "newton_schulz_steps": int, "update_scale": str,
-    "fallback": Fallback,
+    "momentum": float, "nesterov": bool, "form": Form, "beta_1": float, "beta_2": float,
+    "epsilon": float,
 }  # fmt: skip
 
 
 def muon(
     xp, g, w, m, v=None, *, lr, t, decay, adapt, axes=None,
-    momentum=0.95, nesterov=True, newton_schulz_steps=5, update_scale="rms", fallback=Fallback(),
+    momentum=0.95, nesterov=True, form=Form(), beta_1=0.9, beta_2=0.999, epsilon=1e-8,
     product_dtype="float32",
 ):  # fmt: skip
     """One Muon step. Of a matrix (`adapt`), rows in and columns out:
@@ -39,8 +38,8 @@ def muon(
         O  = NewtonSchulz(u)                           of UV', where u = U S V'
         w <- w - lr s O - lr decay w
 
-    with s = 0.2 sqrt(max(rows, columns)) for `update_scale="rms"`, sqrt(max(1, columns/rows)) for
-    "shape". Of all else, a step of AdamW at the rate `fallback.rate` lr.
+    with s = 0.2 sqrt(max(rows, columns)) for the `update_scale` "rms", and for "shape"
+    sqrt(max(1, columns/rows)). Of all else, a step of AdamW at the rate `fallback_lr_scale` lr.
 
     Args:
         g, w, m: gradient, weight and momentum (first moment), arrays of one shape; a matrix if
@@ -50,7 +49,8 @@ def muon(
         decay: weight decay, a Python float, or a scalar where it follows a schedule.
         adapt: whether it is orthogonalized, a Python bool.
         axes: of no use here.
-        fallback: of AdamW.
+        form: the `newton_schulz_steps`, and the scales above.
+        beta_1, beta_2, epsilon: of AdamW.
         product_dtype: see `orthogonalized`.
 
     Yields:
@@ -64,16 +64,16 @@ def muon(
     """
     if not adapt:
         return adamw(
-            xp, g, w, m, v, lr=lr * fallback.rate, t=t, decay=decay,
-            beta_1=fallback.beta_1, beta_2=fallback.beta_2, epsilon=fallback.epsilon,
+            xp, g, w, m, v, lr=lr * form.fallback_lr_scale, t=t, decay=decay,
+            beta_1=beta_1, beta_2=beta_2, epsilon=epsilon,
         )  # fmt: skip
     m = momentum * m + g
     u = g + momentum * m if nesterov else m
-    iteration = {"steps": newton_schulz_steps, "product_dtype": product_dtype}
+    iteration = {"steps": form.newton_schulz_steps, "product_dtype": product_dtype}
     o = yield functools.partial(orthogonalized, xp, **iteration), u
     rows, columns = w.shape
     s = 0.2 * max(rows, columns) ** 0.5
-    if update_scale == "shape":
+    if form.update_scale == "shape":
         s = max(1.0, columns / rows) ** 0.5
     return decayed(w, decay, -lr * w) - (lr * s) * o, m
 

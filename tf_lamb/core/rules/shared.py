@@ -3,20 +3,9 @@
 A layer is whatever the rule is given; with `axes`, each slice along the other axes is one.
 """
 
-import dataclasses
 import math
 
 Interval = tuple[float, float] | None  # the smallest and the largest value
-
-
-@dataclasses.dataclass(frozen=True)
-class Bounds:
-    """The bounds of a trust ratio."""
-
-    trust_ratio: Interval = None
-
-
-UNBOUNDED = Bounds()
 
 
 def norm(xp, x, axes=None):
@@ -74,7 +63,7 @@ def trust_ratio(xp, w, u, *, adapt, axes=None, bounds=None, observe=None):
     then, too.
 
     Args:
-        bounds: None, or `Bounds` of |w|, which are phi's, and of the ratio.
+        bounds: None, or those of |w| and of the ratio, as `lamb` has them.
         observe: None, or called with |w|, |u|, the ratio and whether a bound made it another.
     """
     of_norm, of_ratio = (bounds.weight_norm, bounds.trust_ratio) if bounds else (None, None)
