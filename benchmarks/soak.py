@@ -77,7 +77,7 @@ def soak(run, steps, seed):
     ).run()  # fmt: skip
     if mode == "sharing":
         keras.distribution.set_distribution(None)
-    slots = [array(v).astype("float64") for own in soak.optimizer._slots for v in own]
+    slots = [array(v).astype("float64") for own in soak.optimizer._storage.slots for v in own]
     sizes = np.abs(np.concatenate([slot.ravel() for slot in slots]))
     return {
         "not_finite": int(soak.seen[0]), "moved": int(soak.seen[1]),

@@ -40,7 +40,7 @@ def host():
 
         compiled = (lambda f: tf.function(f, jit_compile=True), tf.function, lambda f: f)
         return namespace, namespace.bitcast, compiled
-    from tf_lamb.keras.host import bitcast
+    from tf_lamb.keras.arrays import bitcast
 
     if BACKEND == "jax":
         import jax

@@ -54,7 +54,7 @@ def loaded(frontend, path, **arguments):
 
 
 def slots(optimizer):
-    return [array(slot) for own in optimizer._slots for slot in own]
+    return [array(slot) for own in optimizer._storage.slots for slot in own]
 
 
 def assert_same(ours, theirs):
@@ -81,7 +81,7 @@ def test_other_options_take_what_they_have_a_place_for(tmp_path, frontend, befor
     assert int(new.iterations) == int(old.iterations) == (4 if before == "accumulation" else 8)
     assert_same(slots(new), slots(old))
     if after == "accumulation":
-        assert not any(array(a).any() for a in new._accumulators)
+        assert not any(array(a).any() for a in new._storage.accumulators)
 
 
 @every_frontend
@@ -178,13 +178,13 @@ def test_the_state_of_other_variables_is_refused(tmp_path, frontend):
         return model, lamb(frontend, model)
 
     model, old = named()
-    for i, own in enumerate(old._slots):
+    for i, own in enumerate(old._storage.slots):
         own[0].assign(np.full(own[0].shape, float(i)))
     path = str(tmp_path / "model.weights.h5")
     model.save_weights(path)
     head, new = named(["encoder", "final_layer_norm"])
     head.load_weights(path)  # the state of what it trains, at another position, is in the file
-    assert [float(array(own[0]).max()) for own in new._slots] == [7.0, 8.0]
+    assert [float(array(own[0]).max()) for own in new._storage.slots] == [7.0, 8.0]
     head.save_weights(path)
     with pytest.raises(ValueError, match="of 2 variables, and of the 9 here it lacks"):
         named()[0].load_weights(path)
@@ -249,5 +249,5 @@ def test_a_checkpoint_of_objects_crosses_by_name(tmp_path, frontend, before, aft
     assert int(new.iterations) == int(old.iterations)
     assert_same(slots(new), slots(old))
     if "gradient_accumulation_steps" in after:
-        assert not any(array(a).any() for a in new._accumulators)
-        assert int(new._micro_step) == 0
+        assert not any(array(a).any() for a in new._storage.accumulators)
+        assert int(new._storage.micro_step) == 0

@@ -58,7 +58,7 @@ def derivatives(case, g, w, adapt=True):
     else:
         import jax
 
-        from tf_lamb.keras import namespace
+        from tf_lamb.keras import arrays as namespace
 
         found = jax.grad(functools.partial(made, namespace), argnums=(0, 1))(*arrays)
     return [np.array(each) for each in found]

@@ -135,7 +135,8 @@ def test_what_averages_overwrite_is_the_master_too(frontend, when, dtype):
             reference.w["kernel"] = average
             if not frequency:
                 optimizer.finalize_variable_values([variable])
-    (master,), held = map(array, optimizer._masters), array(optimizer.state_of(0)["average"])
+    (master,) = map(array, optimizer._storage.masters)
+    held = array(optimizer.state_of(0)["average"])
     np.testing.assert_allclose(master, average, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(held, average, rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(array(variable), master.astype(array(variable).dtype))
@@ -180,7 +181,7 @@ def test_masters_take_their_averages_on_replicas(frontend):
     for _ in range(5):
         feed.step([one, one])
     for i, weight in enumerate(feed.variables):
-        kept = (weight, feed.optimizer._masters[i], feed.optimizer.state_of(i)["average"])
+        kept = (weight, feed.optimizer._storage.masters[i], feed.optimizer.state_of(i)["average"])
         copies = (feed.strategy.experimental_local_results(clusters.native(v)) for v in kept)
         for own, master, average in zip(*(map(array, each) for each in copies), strict=True):
             np.testing.assert_array_equal(master, average)

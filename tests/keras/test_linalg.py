@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tf_lamb.keras import linalg
+from tf_lamb.keras.arrays import linalg
 
 
 def symmetric(side):

@@ -247,7 +247,7 @@ def test_what_accompanies_a_variable_is_laid_out_like_it(when, changes, run):
     optimizer = model.optimizer
     for i, variable in enumerate(model.trainable_variables):
         sharding, shapes = shards_of(variable)
-        beside = [*optimizer._slots[i]]
+        beside = [*optimizer._storage.slots[i]]
         if "use_ema" in changes:
             beside += [optimizer._accumulated_gradients[i], optimizer.state_of(i)["average"]]
         for each in beside:
@@ -263,7 +263,7 @@ def test_a_master_is_laid_out_like_its_variable():
         model.optimizer.build(model.trainable_variables)
     finally:
         keras.config.set_dtype_policy("float32")
-    stored = zip(model.optimizer._slots, model.optimizer._masters, strict=True)
+    stored = zip(model.optimizer._storage.slots, model.optimizer._storage.masters, strict=True)
     for variable, (slots, master) in zip(model.trainable_variables, stored, strict=True):
         slots = [*slots, master]
         assert [slot.dtype for slot in slots] == ["float32"] * 3

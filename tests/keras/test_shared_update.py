@@ -127,7 +127,7 @@ def test_masters_too():
         model.optimizer.build(model.trainable_variables)
     finally:
         keras.config.set_dtype_policy("float32")
-    assert bytes_of(model.optimizer._masters) == 4 * PARAMETERS // 8
+    assert bytes_of(model.optimizer._storage.masters) == 4 * PARAMETERS // 8
 
 
 @pytest.mark.parametrize("arguments", [{}, {"gradient_accumulation_steps": 2}], ids=str)
@@ -146,7 +146,8 @@ def test_masters_take_their_averages(arguments):
     finally:
         keras.config.set_dtype_policy("float32")
     for i, weight in enumerate(model.trainable_variables):
-        master, average = model.optimizer._masters[i], model.optimizer.state_of(i)["average"]
+        master = model.optimizer._storage.masters[i]
+        average = model.optimizer.state_of(i)["average"]
         np.testing.assert_array_equal(master, average)
         rounded = np.asarray(master).astype("bfloat16")
         np.testing.assert_array_equal(weight, rounded)

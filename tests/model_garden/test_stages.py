@@ -136,7 +136,7 @@ def assert_same_weights(first, second):
 
 
 def moments(trainer):
-    return [m.numpy() for m, _ in trainer.optimizer._slots]
+    return [m.numpy() for m, _ in trainer.optimizer._storage.slots]
 
 
 def test_moments_are_reset_or_kept_with_the_steps_of_bias_correction(records, stage_1, eager):

@@ -572,19 +572,20 @@ TENSORFLOW = {
      f"{OPTIMIZERS}::test_gradients_are_clipped[clipnorm-keras]"): [
         ("no clipping", "'clip': self.clip_aggregated,", "'clip': list,"),
     ],
-    ("Layerwise._add_master", f"{DEFECTS}::test_d32_the_norm_is_of_the_master"): [
-        ("no master", "(kept := self._settings.dtypes.masters) and", "(kept := None) and"),
+    ("keras.LayerwiseOptimizer._add_master", f"{DEFECTS}::test_d32_the_norm_is_of_the_master"): [
+        ("no master", "if self._settings.dtypes.masters and", "if False and"),
     ],
     ("keras.LayerwiseOptimizer.get_config", f"{DEFECTS}::test_d08_the_config_has_both_lists"): [
         ("a config of the rate alone", "return self._config(", "return dict(learning_rate="),
     ],
-    ("tf_keras.HostOptimizer._clip_gradients", f"{ACCUMULATED}[{{'clipnorm': 0.1}}-tf_keras]"): [
+    ("tf_keras.LayerwiseOptimizer._clip_gradients",
+     f"{ACCUMULATED}[{{'clipnorm': 0.1}}-tf_keras]"): [
         ("clipped before it is the mean", "return grads", "return super()._clip_gradients(grads)"),
     ],
     ("LayerwiseOptimizer._count", f"{OPTIMIZERS}::test_between_updates_nothing_moves[tf_keras]"): [
-        ("the first micro-batch moves", "done = self._micro_step + 1", "done = self._micro_step"),
+        ("the first micro-batch moves", "storage.micro_step + 1", "storage.micro_step"),
     ],
-    ("_Callable.__call__",
+    ("AsSchedule.__call__",
      f"{OPTIMIZERS}::test_the_learning_rate_is_read_at_every_step[a callable-tf_keras]"): [
         ("a callable is called once", "return tf.cast(self._function(), ", "return tf.cast(0.1, "),
     ],
@@ -626,9 +627,9 @@ TENSORFLOW = {
      f"{SCALE}::test_an_update_that_overflows_is_dropped_as_one[one device-the first part]"): [
         ("the wrapper drops, too", "scale.update = _let_through", "pass"),
     ],
-    ("HostOptimizer.aggregate_gradients",
+    ("LayerwiseOptimizer.aggregate_gradients",
      f"{SCALE}::test_replicas_are_summed_once_an_update[dynamic]"): [
-        ("a loss scale sums at every micro-batch", "accumulates and is_in_loss_scale(self)",
+        ("a loss scale sums at every micro-batch", "accumulates and host.is_in_loss_scale(self)",
          "False"),
     ],
     ("ExponentialMovingAverage.apply_gradients",

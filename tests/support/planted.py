@@ -7,7 +7,7 @@ it becomes, as in `support/mutants.py`.
 PLANTS = {
     "a loss scale drops in silence": (
         ("tensorflow",),
-        [("have_wrappers_leave_ours_alone", "((Layerwise,", "((type(None),")],
+        [("have_wrappers_leave_ours_alone", "[(Layerwise,", "[(type(None),")],
     ),
     "one layer of two towers": (
         ("tensorflow", "jax", "tf_keras"),
@@ -17,9 +17,9 @@ PLANTS = {
         ("jax",),
         [
             (
-                "keras._overwrite_model_variables_with_average_value",
-                "host.take(each, average)",
-                "each.assign(ops.cast(average, each.dtype))",
+                "keras.put",
+                "ops.copy(ops.cast(value, variable.dtype))",
+                "ops.cast(value, variable.dtype)",
             )
         ],
     ),
@@ -27,9 +27,9 @@ PLANTS = {
         ("tensorflow", "jax", "tf_keras"),
         [
             (
-                "of",
-                "parts.append(Part(name, shape, kept, initial))",
-                "parts.append(Part(name, shape, {str(n): v for n, v in enumerate(kept.values())}))",
+                "Storage.parts",
+                "named.Part(name, shape, kept, initial)",
+                "named.Part(name, shape, {str(n): v for n, v in enumerate(kept.values())})",
             ),
             (
                 "slots_of_rule",

@@ -244,7 +244,7 @@ def test_what_accompanies_the_slots(frontend):
     assert "averages    left behind" in str(room.migrate(optimizer, plain, model))
     averages = optimizer._model_variables_moving_average
     for average, slots, weight in zip(
-        averages, optimizer._slots, model.trainable_variables, strict=True
+        averages, optimizer._storage.slots, model.trainable_variables, strict=True
     ):
         np.testing.assert_array_equal(average.numpy(), weight.numpy())
         expected = ADDONS["slots"]["m"][path(weight)][SAVED - 1]

@@ -102,7 +102,7 @@ def arrays_of(optimizer, variables):
     return {
         path: [np.asarray(v.numpy()) for v in (weight, *slots, master) if v is not None]
         for (path, weight), slots, master in zip(
-            variables.items(), optimizer._slots, optimizer._masters, strict=True
+            variables.items(), optimizer._storage.slots, optimizer._storage.masters, strict=True
         )
     }
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def updated(dtype, tpu):
     def after(gradients):
         for variable, value in zip(weights, start, strict=True):
             variable.assign(tf.cast(value, dtype))
-        for variable in (optimizer.iterations, *(v for slots in optimizer._slots for v in slots)):
+        for variable in (optimizer.iterations, *itertools.chain(*optimizer._storage.slots)):
             variable.assign(tf.zeros_like(variable))
         with namespace.tracing_for_tpu() if tpu else contextlib.nullcontext():
             for _ in range(2):

@@ -49,7 +49,8 @@ def step_of(optimizer) -> int:
 
 def waiting_in(optimizer) -> int:
     """The micro-batches that wait for the rest of their update; waits for the device."""
-    return as_int(getattr(unwrapped(optimizer), "_micro_step", 0))
+    storage = getattr(unwrapped(optimizer), "_storage", None)
+    return as_int(storage.micro_step) if storage and storage.steps else 0
 
 
 def as_int(scalar) -> int:

@@ -3,7 +3,7 @@
 import keras
 
 from tf_lamb.api import noise, optimizers
-from tf_lamb.keras.measured import MeasuringOptimizer, ScalingOptimizer
+from tf_lamb.keras.measured import MeasuringOptimizer
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
 _registered = keras.saving.register_keras_serializable(package="tf_lamb")
@@ -43,4 +43,4 @@ class MeasureNoise(noise.MeasureNoise, MeasuringOptimizer): ...
 
 
 @_registered
-class AdaScale(noise.AdaScale, ScalingOptimizer): ...
+class AdaScale(noise.AdaScale, MeasuringOptimizer): ...

@@ -20,10 +20,11 @@ import functools
 import keras
 from keras import ops
 
+from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import is_overwritten, unwrapped
-from tf_lamb.keras import host, saved
+from tf_lamb.keras import arrays, host
 
 
 @functools.cache
@@ -31,12 +32,14 @@ def have_wrappers_leave_ours_alone():
     """From now on those of an optimizer of ours; others are as ever."""
     wrapper = keras.optimizers.LossScaleOptimizer
     plain = keras.optimizers.Optimizer.stateless_apply
-    for kind, changed in (
+    kinds: list = [
         (Layerwise, {"build": _built_by(wrapper.build), "apply": _apply,
                      "stateless_apply": _checked(plain)}),
-        (saved.Saved, {"save_own_variables": _save_scale, "load_own_variables": _load_scale,
-                       "set_weights": _set_weights}),
-    ):  # fmt: skip
+        ((Layerwise, MeasureNoise), {"save_own_variables": _save_scale,
+                                     "load_own_variables": _load_scale,
+                                     "set_weights": _set_weights}),
+    ]  # fmt: skip
+    for kind, changed in kinds:
         for name, own in changed.items():
             setattr(wrapper, name, named.where_inside(kind, own, getattr(wrapper, name)))
 
@@ -73,7 +76,7 @@ def _apply(wrapper, grads, trainable_variables=None):
 
 def _move(wrapper, due, overflowed):
     """Halves the scale where an update is due and overflows; doubles it after many that do not."""
-    scale, steps = map(host.native, (wrapper.dynamic_scale, wrapper.step_counter))
+    scale, steps = map(arrays.native, (wrapper.dynamic_scale, wrapper.step_counter))
     now, taken = map(ops.convert_to_tensor, (scale, steps))
     grows = ~overflowed & (taken >= wrapper.dynamic_growth_steps - 1)
     steps.assign(ops.where(due, ops.where(overflowed | grows, 0, taken + 1), taken))

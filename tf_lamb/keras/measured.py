@@ -18,26 +18,52 @@ from keras import ops
 
 from tf_lamb.api.noise.adascale import Rate
 from tf_lamb.api.variables import is_overwritten
-from tf_lamb.keras import host, loss_scale, processes
+from tf_lamb.keras import arrays, host, loss_scale, processes, saved
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
+_ADAPTIVE = (keras.optimizers.Adam,)  # AdamW is one
 
-class MeasuringOptimizer(host.HostOptimizer):
+
+class _Rate(Rate, keras.optimizers.schedules.LearningRateSchedule): ...
+
+
+class MeasuringOptimizer(keras.optimizers.Optimizer):
     """Owns the variables of what was measured, and hands all else on to the inner optimizer."""
 
     _xp = ops
+    _host = host
     _replicas = 1  # whose gradients are measured; on JAX `per_replica` stacks them
-    _cond = staticmethod(host.cond)
-    _host = keras.optimizers.Optimizer, "Keras 3, such as tf_lamb.keras.LAMB(), not"
+    _cond = staticmethod(arrays.cond)
+    _dense = staticmethod(arrays.dense)
+    _wraps = keras.optimizers.Optimizer, "Keras 3, such as tf_lamb.keras.LAMB(), not"
     _serialize = staticmethod(keras.saving.serialize_keras_object)
     _deserialize = staticmethod(keras.saving.deserialize_keras_object)
+    # Of AdaScale:
+    _stands_around = (keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
+    _adaptive = _ADAPTIVE
+    _schedules = keras.optimizers.schedules.LearningRateSchedule
+
+    save_own_variables = saved.save_own_variables
+    load_own_variables = saved.load_own_variables
+    set_weights = saved.set_weights
+    _trackable_children = saved.trackable_children
+
+    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
+        """As in Keras; a second model, of which only values come, is refused."""
+        host.check_model(self)
+        return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
     def _wrap(self, inner, name):
         loss_scale.have_wrappers_leave_ours_alone()
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = inner
-        if keras.backend.backend() == "tensorflow":
+        if isinstance(inner, LayerwiseOptimizer):
+            inner.gradients_are_summed = True
+        elif keras.backend.backend() == "tensorflow":
             inner._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
+
+    def _take_rate(self, inner):
+        inner._learning_rate = _Rate(self, inner._learning_rate)
 
     def build(self, variables):
         """Builds the inner optimizer, too; refuses where a step has only one part."""
@@ -52,7 +78,7 @@ class MeasuringOptimizer(host.HostOptimizer):
             self.inner_optimizer.build(variables)
         super().build(variables)
         self._make_state(variables)
-        self._set_weights_of_files()
+        saved.set_weights_of_files(self)
 
     def _add(self, name, shape, dtype, initializer):
         scope: contextlib.AbstractContextManager = contextlib.nullcontext()
@@ -73,40 +99,20 @@ class MeasuringOptimizer(host.HostOptimizer):
         pairs = [*zip(*self._filter_empty_gradients(grads, variables), strict=True)]
         # What is overwritten is no gradient: the inner optimizer gets it as it comes.
         overwriting = [pair for pair in pairs if is_overwritten(pair[1])]
-        pairs = [pair for pair in pairs if not is_overwritten(pair[1])]
-        gradients, variables = _unzipped(self._without_frozen(pairs))
-        dense = list(map(host.dense, gradients, variables))
-        positions = [self._get_variable_index(v) for v in variables]
-        missing = self._missing(variables)
-        known = self._known()
-        if self._gathers:
-            self._gather(dense, positions, missing)
-            counts = self._measure(dense, None, positions, missing)
-        else:
-            if self._replicas > 1 and keras.backend.backend() == "tensorflow":
-                gradients = self._reduced(gradients)
-                summed = list(map(host.dense, gradients, variables))
-            else:
-                gradients = summed = dense
-            counts = self._measure(dense, summed, positions, missing)
-        values, overwritten = _unzipped(overwriting)
-        self.inner_optimizer.apply([*gradients, *values], [*variables, *overwritten])
-        self._stepped(self._counted(counts, known))
 
-    def _missing(self, variables):
-        """The positions of variables without a gradient, of which the update takes the sums.
+        def apply(pairs):
+            self.inner_optimizer.apply(*map(list, zip(*pairs, *overwriting, strict=True)))
 
-        Keras's own optimizers leave them out; on JAX their sums stay for a later update.
-        """
-        if not isinstance(self.inner_optimizer, LayerwiseOptimizer):
-            return []
-        missing, _ = host.without_gradient(self.inner_optimizer, variables)
-        return list(map(self._get_variable_index, missing))
+        self.step([pair for pair in pairs if not is_overwritten(pair[1])], apply)
 
-    def _reduced(self, gradients):
+    def _sums(self, pairs):
+        if self._replicas == 1 or keras.backend.backend() != "tensorflow":
+            return pairs
         reduce = type(self.inner_optimizer)._all_reduce_sum_gradients
-        pairs = reduce(self.inner_optimizer, [(g, None) for g in gradients])
-        return [gradient for gradient, _ in pairs]
+        return list(reduce(self.inner_optimizer, pairs))
+
+    def _position(self, variable):
+        return self._get_variable_index(variable)
 
     def _accumulated(self, position):
         variable = self._trainable_variables[position]
@@ -138,27 +144,4 @@ class MeasuringOptimizer(host.HostOptimizer):
             return
         from tf_lamb.tensorflow import replicas
 
-        replicas.assign(self._distribution_strategy, [host.native(v) for v in variables], values)
-
-
-def _unzipped(pairs):
-    pairs = list(pairs)
-    return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
-
-
-_ADAPTIVE = (keras.optimizers.Adam,)  # AdamW is one
-
-
-class _Rate(Rate, keras.optimizers.schedules.LearningRateSchedule): ...
-
-
-class ScalingOptimizer(MeasuringOptimizer):
-    """Owns what the inner optimizer reads instead of its learning rate."""
-
-    _stands_around = (keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
-    _adaptive = _ADAPTIVE
-    _schedules = keras.optimizers.schedules.LearningRateSchedule
-
-    def _wrap(self, inner, name):
-        super()._wrap(inner, name)
-        inner._learning_rate = _Rate(self, inner._learning_rate)
+        replicas.assign(self._distribution_strategy, [arrays.native(v) for v in variables], values)

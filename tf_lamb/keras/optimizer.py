@@ -3,26 +3,29 @@
 Seam into Keras 3 (3.15.1): `_distribution_strategy`.
 """
 
+import contextlib
 import functools
-from typing import cast
 
 import keras
 from keras import ops
 
+from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise, with_base_rate
 from tf_lamb.api.optimizers.observation import UNSEEN
-from tf_lamb.api.variables import is_overwritten
+from tf_lamb.api.optimizers.storage import Storage
+from tf_lamb.api.variables import is_overwritten, path_of
 from tf_lamb.core import accumulation
-from tf_lamb.core.plan import Plan
-from tf_lamb.core.step import NONFINITE, TAKEN, State, Stored
-from tf_lamb.keras import host, loss_scale, processes, saved, schedules, sharding, update
+from tf_lamb.core.rules.shared import within
+from tf_lamb.core.step import NONFINITE, TAKEN
+from tf_lamb.keras import arrays, host, loss_scale, processes, saved, schedules, sharding, update
 
 
-class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
-    """Owns variables, casting, clipping, distribution and config."""
+class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
+    """Keras's base class, put right, and what an update takes from it and gives back."""
 
     _xp = ops
+    _host = host
     _schedules = schedules
     _shares = None  # how `shard_update` lays out what accompanies variables
     _replicas = 1  # whose gradients are not summed yet, on JAX
@@ -48,23 +51,32 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             self._check_built_for(variables, self._trainable_variables_indices)
             return
         processes.agree_on(self, variables)
-        self._make_plan(variables)
+        plan = self._make_plan(variables)
         if self._settings.shard_update and sharding.is_distributed():
             self._shares = sharding.Shares(variables)
         super().build(variables)
-        made = [(self._add_slots(i, v), self._add_master(v)) for i, v in enumerate(variables)]
-        self._slots, self._masters = map(list, zip(*made, strict=True))
+        declared = [self.slots_of(*each) for each in zip(plan.treatments, plan.shapes, strict=True)]
+        made = [
+            (self._add_slots(*each), self._add_master(each[0]))
+            for each in zip(variables, declared, strict=True)
+        ]
+        slots, masters = map(list, zip(*made, strict=True))
+        storage = Storage(plan, declared, variables, slots, masters, native=arrays.native)
         if self.use_ema:
-            self._has_averages = self.add_variable((), dtype="int32", name="has_averages")
-        if self.gradient_accumulation_steps:
-            self._micro_step = self.add_variable((), dtype="int32", name="micro_step")
+            storage.averages = self._moving_averages
+            storage.has_averages = self.add_variable((), dtype="int32", name="has_averages")
+        if steps := self.gradient_accumulation_steps:
+            storage.steps = "growing" if self._growing else steps  # sums go on under other stages
+            storage.accumulators = self._accumulated_gradients
+            storage.micro_step = self.add_variable((), dtype="int32", name="micro_step")
+        self._storage = storage
         self._count_skipped()
         if window := self._guard.window:
             self._guard.norms = self.add_variable((window,), dtype="float32", name="gradient_norms")
             self._guard.spiked = self.add_variable((), dtype="int32", name="spiked_steps")
         self._make_observed()
         self._update = self._make_update()
-        self._set_weights_of_files()
+        saved.set_weights_of_files(self)
 
     def _count_skipped(self):
         if self._guard.is_on and self._guard.counter is None:
@@ -76,10 +88,10 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         if self.built:
             self._count_skipped()
 
-    def _add_slots(self, index, variable):
+    def _add_slots(self, variable, declared):
         if is_overwritten(variable):
             return ()
-        is_double = host.compute_dtype(variable.dtype) == "float64"
+        is_double = arrays.compute_dtype(variable.dtype) == "float64"
         chosen = self._settings.dtypes.slots
         return tuple(
             self.add_variable_like(
@@ -89,17 +101,54 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
                 slot.shape,
                 slot.initial,
             )
-            for slot in self._slots_at(index)
+            for slot in declared
         )
 
-    def add_variable_like(self, variable, name, dtype, shape=None, initial="zeros", layout=None):
-        """Adds a variable like the given one; a device's share of it where the update is shared."""
+    def _add_master(self, variable):
+        """The float32 master of a half-precision variable; None where there is to be none."""
+        if self._settings.dtypes.masters and variable.dtype in ("float16", "bfloat16"):
+            return self.add_variable_like(variable, "master", "float32")
+        return None
+
+    def add_variable(self, shape, initializer="zeros", dtype=None, **kwargs):
+        """Adds one as in Keras, but a half-precision variable's slots are float32."""
+        if dtype is not None and keras.backend.is_float_dtype(dtype):
+            dtype = arrays.compute_dtype(dtype)
+        return super().add_variable(shape, initializer, dtype, **kwargs)
+
+    def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
+        """As in Keras, but on TensorFlow each replica has gradients of its own to add up."""
+        scope: contextlib.AbstractContextManager = contextlib.nullcontext()
+        if name == "gradient_accumulator" and keras.backend.backend() == "tensorflow":
+            from tf_lamb.tensorflow import replicas
+
+            scope = replicas.per_replica_variables()
+        dtype = arrays.compute_dtype(reference_variable.dtype)
+        with scope:
+            return self.add_variable_like(reference_variable, name, dtype)
+
+    def add_variable_like(self, variable, name, dtype, shape=None, initial="zeros"):
+        """Adds a variable of that dtype where the given one lives.
+
+        It is laid out like the given one, and in another shape on each device whole; where the
+        update is shared, a device has its share.
+        """
+        layout = getattr(variable, "_layout", None)
         if self._replicas > 1 and name == "gradient_accumulator":  # seam: as Keras names it
             shape = (self._replicas, *variable.shape)
             layout = sharding.per_replica_layout(variable)
         elif self._shares:
             layout = self._shares.layout(variable, shape)
-        return super().add_variable_like(variable, name, dtype, shape, initial, layout)
+        elif shape is not None:
+            layout = sharding.replicated(len(shape))
+        place = contextlib.nullcontext()
+        if keras.backend.backend() == "tensorflow":
+            extended = self._distribution_strategy.extended
+            place = extended.colocate_vars_with(arrays.native(variable))
+        with place:
+            name = f"{path_of(variable).replace('/', '_')}_{name}"
+            shape = variable.shape if shape is None else shape
+            return super().add_variable(shape, initial, dtype, layout=layout, name=name)
 
     def _make_update(self):
         arguments = {
@@ -130,15 +179,16 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         self._update.step_layer(layer, [gradient], state, scalars)
 
     def _overwrite_variables_directly_with_gradients(self, grads, vars):
-        """As in Keras; and leaves out what is frozen, before Keras comes to its constraint."""
-        others = super()._overwrite_variables_directly_with_gradients(grads, vars)
+        """As in Keras, but once an update; leaves out what is frozen before its constraint."""
+        others = host.overwrite_marked(self, grads, vars)
         pairs = self.without_frozen(list(zip(*others, strict=True)))
         return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
 
     def _backend_apply_gradients(self, grads, trainable_variables):
         pairs = zip(grads, trainable_variables, strict=True)
-        gradients = [ops.cast(host.dense(g, v), host.compute_dtype(v.dtype)) for g, v in pairs]
-        missing, sums = host.without_gradient(self, trainable_variables)
+        gradients = [ops.cast(arrays.dense(g, v), arrays.compute_dtype(v.dtype)) for g, v in pairs]
+        missing = self.without_gradient(trainable_variables)
+        sums = (self._storage.accumulators[self._index_of(v)] for v in missing)
         gradients += [ops.zeros(each.shape, each.dtype) for each in sums]
         if self._settings.shard_update and not self._shares:
             sharding.data_axis(f"shard_update=True of {self.name}")  # says why it cannot be
@@ -154,30 +204,22 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     def _work(self, variables, missing=()):
         """The layers and the state that an update takes besides gradients and scalars."""
         indices = [self._get_variable_index(v) for v in variables]
-        own = host.native
-        sums = self._accumulators
-        state = State(
-            [
-                Stored(own(v), [own(slot) for slot in self._slots[i]], own(self._masters[i]))
-                for i, v in zip(indices, variables, strict=True)
-            ],
-            [own(sums[i]) for i in indices] if sums else [],
-            [
-                (own(average), Stored(own(v), (), own(master)))
-                for average, (v, _, master) in self._averages(self._averaged(variables))
-            ],
-            self._observer.of(indices),
-            [own(counter) for counter in self._guard.counters],
-            [own(variable) for variable in self._guard.spikes],
+        state = self._storage.state(indices, variables, self._averaged(variables))._replace(
+            observed=self._observer.of(indices),
+            skipped=list(map(arrays.native, self._guard.counters)),
+            spikes=list(map(arrays.native, self._guard.spikes)),
         )
-        plan = cast(Plan, self.plan)  # it is built
+        plan = self._storage.plan
         return plan.layers(indices, map(self._get_variable_index, missing)), state
 
     def _aggregated(self, gradients, accumulators):
         """The sums over replicas on TensorFlow; none where the accumulators have taken them."""
         if self.gradient_accumulation_steps:
-            self.gather(gradients, accumulators)
+            if not self.gradients_are_gathered:
+                self.gather(gradients, accumulators)
             return []
+        if self.gradients_are_summed:
+            return gradients
         pairs = self._all_reduce_sum_gradients([(g, None) for g in gradients])
         return [gradient for gradient, _ in pairs]
 
@@ -186,8 +228,8 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
             return ops.full((), True, "bool")
         if stages := self._growing:
             count = accumulation.count(ops, stages, self.iterations)
-            return ops.greater_equal(self._micro_step + 1, count)
-        return ops.equal(self._micro_step + 1, self.gradient_accumulation_steps)
+            return ops.greater_equal(self._storage.micro_step + 1, count)
+        return ops.equal(self._storage.micro_step + 1, self.gradient_accumulation_steps)
 
     def _count(self, trained, became):
         """Only updates are counted: neither a micro-step before one, nor a step that is skipped."""
@@ -195,26 +237,26 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
         stepped = due & ops.equal(became, TAKEN)
         if self._guard.move_scale:
             self._guard.move_scale(due, ops.equal(became, NONFINITE))
-        iterations = host.native(self._iterations)
+        iterations = arrays.native(self._iterations)
         iterations.assign_sub(1 - ops.cast(stepped, iterations.dtype))  # Keras adds 1, always
         if steps := self.gradient_accumulation_steps:
-            micro_step = host.native(self._micro_step)
+            micro_step = arrays.native(self._storage.micro_step)
             done = micro_step + 1
             micro_step.assign(ops.where(due, 0, done) if self._growing else done % steps)
         if self.use_ema:
-            made = host.native(self._has_averages)
-            frozen = cast(Plan, self.plan).frozen
-            waiting = set(range(len(self._slots))) - frozen - self._averaged(trained)
-            for average, stored in self._averages(waiting):  # theirs, too, begin with the first
+            storage = self._storage
+            made, frozen = arrays.native(storage.has_averages), storage.plan.frozen
+            waiting = set(range(len(storage.weights))) - frozen - self._averaged(trained)
+            for average, stored in storage.averaged(waiting):  # theirs, too, begin with the first
                 kept = ops.convert_to_tensor(average)
                 average.assign(ops.where(made > 0, kept, ops.cast(stored.weight, average.dtype)))
-            for average, stored in self._averages(frozen):
-                host.take(average, stored.weight)
+            for average, stored in storage.averaged(frozen):
+                host.put(average, stored.weight)
             made.assign(ops.maximum(made, ops.cast(stepped, made.dtype)))
 
     def _averaged(self, variables):
         """The positions whose averages move with these: of all that is trainable, as in Keras."""
-        frozen = cast(Plan, self.plan).frozen
+        frozen = self._storage.plan.frozen
         every = enumerate(self._trainable_variables)
         others = {i for i, v in every if v.trainable and i not in frozen}
         return others.union(map(self._get_variable_index, variables))
@@ -222,56 +264,119 @@ class LayerwiseOptimizer(Layerwise, host.HostOptimizer):
     @property
     def _widest(self):
         """The dtype that holds the averages of all variables."""
-        dtypes = {host.compute_dtype(v.dtype) for v in self._trainable_variables}
+        dtypes = {arrays.compute_dtype(v.dtype) for v in self._trainable_variables}
         return "float64" if "float64" in dtypes else "float32"
-
-    @property
-    def _accumulators(self):
-        """By variable, or none."""
-        return self._accumulated_gradients if self.gradient_accumulation_steps else ()
-
-    def _averages(self, of=None):
-        """Pairs of an average and its `Stored`, without slots; of these positions, or of all."""
-        if not self.use_ema:
-            return []
-        every = zip(self._moving_averages, self._trainable_variables, self._masters, strict=True)
-        return [
-            (average, Stored(variable, (), master))
-            for i, (average, variable, master) in enumerate(every)
-            if average is not None and (of is None or i in of)
-        ]
 
     def finalize_variable_values(self, var_list):
         """See base class; a step of `fit` on JAX that has failed leaves nothing to finish."""
         if not host.is_deleted(self._iterations):
             super().finalize_variable_values(var_list)
 
-    def _overwrite_model_variables_with_average_value(self, var_list):
-        known = {self._var_key(v) for v in var_list}
-        for average, stored in self._averages():
-            if self._var_key(stored.weight) in known:
-                for each in stored.copies:
-                    host.take(each, average)
-
     def get_config(self):
         """The constructor's arguments, exclusions and all."""
         with with_base_rate(self):
             return self._config(super().get_config()["learning_rate"])
-
-    def _on_show(self):
-        return self._observer.variables if keras.backend.backend() == "jax" else []
 
     def _vector_like(self, variable, name):
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow.summaries import vector_like
 
             with saved.outside_of_any_graph():
-                return vector_like(host.native(variable), self._distribution_strategy, name)
+                return vector_like(arrays.native(variable), self._distribution_strategy, name)
         return keras.Variable(UNSEEN, dtype="float32", trainable=False, name=name)
 
     def _index_of(self, variable):
         return self._get_variable_index(variable)
 
-    @staticmethod
-    def _put(variable, value):
-        host.take(variable, value)
+    def _named_state(self):
+        return named.of(self)
+
+    save_own_variables = saved.save_own_variables
+    load_own_variables = saved.load_own_variables
+    set_weights = saved.set_weights
+    _trackable_children = saved.trackable_children
+
+    # -- what Keras does otherwise -----------------------------------------------------------------
+
+    _hides_shown = False
+
+    @property
+    def variables(self):
+        """As in Keras; followed by what is on show."""
+        own = super().variables
+        if self._hides_shown or keras.backend.backend() != "jax":
+            return own  # a step on JAX alone can leave only what it was handed
+        return [*own, *self._observer.variables]
+
+    @contextlib.contextmanager
+    def without_shown(self):
+        """Inside it, what is on show is not among the variables: for whatever saves them."""
+        self._hides_shown = True
+        try:
+            yield
+        finally:
+            self._hides_shown = False
+
+    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
+        """As in Keras; a second model, of which only values come, is refused."""
+        host.check_model(self)
+        return super().stateless_apply(optimizer_variables, grads, trainable_variables)
+
+    @property
+    def _model_variables_moving_average(self):
+        """The averages that Keras's `SwapEMAWeights` swaps in: none before the first update."""
+        averages = self._moving_averages  # first: TensorFlow asks for it in a graph, in the build
+        if not named.has_averages(self):
+            return []
+        for average, variable in zip(averages, self._trainable_variables, strict=True):
+            if average is not None and average.dtype != variable.dtype:
+                raise ValueError(
+                    f"{self.name}: SwapEMAWeights would round the averages, which are "
+                    f"{average.dtype}, to {variable.dtype}, as {variable.path} is. Take a dtype "
+                    f"policy with float32 weights, mixed_{variable.dtype} say, or leave the "
+                    "callback out: at the end of fit the averages become the weights."
+                )
+        return averages
+
+    @_model_variables_moving_average.setter
+    def _model_variables_moving_average(self, averages):
+        self.__dict__["_moving_averages"] = averages  # TensorFlow tracks them under Keras's name
+
+    @property
+    def iterations(self):
+        """Optimizer steps, not micro-steps as in Keras."""
+        return self._iterations
+
+    @iterations.setter
+    def iterations(self, variable):
+        self._iterations = variable
+
+    def _clip_gradients(self, grads):
+        """No-op: the update clips, once replicas are summed."""
+        return grads
+
+    def clip_aggregated(self, gradients):
+        """Clips the aggregated gradients as Keras does, in their own precision."""
+        most = self.global_clipnorm
+        if not most:
+            return super()._clip_gradients(gradients)
+        # seam: Keras 3.15.1. The `minimum` in its own function is float32 on torch.
+        norm = ops.sqrt(ops.sum(ops.stack([ops.sum(ops.square(g)) for g in gradients])))
+        scale = most * within(ops, 1.0 / norm, (0.0, 1.0 / most)) + (norm - norm)
+        return [gradient * scale for gradient in gradients]
+
+    def _apply_weight_decay(self, variables):
+        """No-op: the rule applies weight decay."""
+
+    def _get_current_learning_rate(self):
+        # Schedules read optimizer steps; Keras gives them micro-steps.
+        if isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+            return self._learning_rate(self.iterations)
+        return super()._get_current_learning_rate()
+
+    def gather(self, gradients, accumulators):
+        """Has each replica add up gradients of its own; at an update accumulators get the sums."""
+        from tf_lamb.tensorflow import replicas
+
+        strategy, accumulators = self._distribution_strategy, list(map(arrays.native, accumulators))
+        replicas.gather(strategy, accumulators, gradients, self._is_update)

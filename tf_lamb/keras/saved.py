@@ -14,7 +14,7 @@ import keras
 from keras import ops
 
 from tf_lamb.api.optimizers import named
-from tf_lamb.keras import processes, sharding
+from tf_lamb.keras import host, processes
 
 
 def outside_of_any_graph():
@@ -30,53 +30,49 @@ def _read(entry):
     return entry[()]  # of HDF5, too
 
 
-class Saved:
-    """Between an optimizer and Keras's base class: state is known by name, not by position."""
+# -- methods of both bases: state is known by name, not by its position ----------------------------
 
-    _fit = staticmethod(sharding.fitting)
-    _early_weights = ()  # from Keras's HDF5 loader, which sets them before the build
 
-    def _named_state(self):
-        return named.of(self)
+def save_own_variables(self, store):
+    """By name; what is on show is not saved, what is in parts is gathered."""
+    with processes.gathered(self.variables):
+        named.save(self._named_state(), store, ops.convert_to_numpy)
 
-    def save_own_variables(self, store):
-        """By name; what is on show is not saved, what is in parts is gathered."""
-        with processes.gathered(self.variables):
-            named.save(self._named_state(), store, ops.convert_to_numpy)
 
-    def load_own_variables(self, store):
-        """By name; raises where what was saved is the state of something else."""
-        own = self._named_state()
-        for variable, value in named.load(self.name, own, store, _read, self._fit, self._initial):
-            variable.assign(value)
+def load_own_variables(self, store):
+    """By name; raises where what was saved is the state of something else."""
+    state = self._named_state()
+    for variable, value in named.load(self.name, state, store, _read, host.fit, host.initial):
+        variable.assign(value)
 
-    @staticmethod
-    def _initial(variable, initializer):
-        return keras.initializers.get(initializer)(variable.shape, variable.dtype)
 
-    def _trackable_children(self, save_type="checkpoint", **kwargs):
-        children = super()._trackable_children(save_type, **kwargs)
-        return named.children(self._named_state(), children)
+def trackable_children(self, save_type="checkpoint", **kwargs):
+    """By name, for TensorFlow's checkpoints."""
+    children = keras.optimizers.Optimizer._trackable_children(self, save_type, **kwargs)
+    return named.children(self._named_state(), children)
 
-    def _set_weights_of_files(self):
-        """At the end of a build: what files have held for what is there now."""
-        if self._early_weights:
-            with outside_of_any_graph():
-                self.set_weights(self._early_weights)
-            self._early_weights = ()
-        if keras.backend.backend() == "tensorflow":
-            with outside_of_any_graph():
-                for name, variable in self._named_state().variables().items():
-                    self._handle_deferred_dependencies(name, variable)
 
-    def set_weights(self, weights):
-        """As in Keras, and before the optimizer is built, too; of another's variables a copy."""
-        if not self.built:
-            # HDF5 has no bfloat16, and gives its bits as two bytes of nothing.
-            values = [weight[()] for weight in weights]
-            self._early_weights = tuple(
-                value.view("bfloat16") if value.dtype == "V2" else value for value in values
-            )
-            return
-        named.check_count(self.name, weights, self._variables, self.variables)
-        super().set_weights([ops.copy(ops.convert_to_tensor(w)) for w in weights])
+def set_weights(self, weights):
+    """As in Keras, and before the optimizer is built, too; of another's variables a copy."""
+    if not self.built:
+        # HDF5 has no bfloat16, and gives its bits as two bytes of nothing.
+        values = [weight[()] for weight in weights]
+        self._early_weights = tuple(
+            value.view("bfloat16") if value.dtype == "V2" else value for value in values
+        )
+        return
+    named.check_count(self.name, weights, self._variables, self.variables)
+    values = [ops.copy(ops.convert_to_tensor(w)) for w in weights]
+    keras.optimizers.Optimizer.set_weights(self, values)
+
+
+def set_weights_of_files(optimizer):
+    """At the end of a build: what files have held for what is there now."""
+    if early := getattr(optimizer, "_early_weights", ()):
+        with outside_of_any_graph():
+            optimizer.set_weights(early)
+        optimizer._early_weights = ()
+    if keras.backend.backend() == "tensorflow":
+        with outside_of_any_graph():
+            for name, variable in optimizer._named_state().variables().items():
+                optimizer._handle_deferred_dependencies(name, variable)

@@ -12,7 +12,7 @@ from keras import ops
 from tf_lamb.core import spikes, stacks, step
 from tf_lamb.core.plan import paths_of
 from tf_lamb.core.step import NONFINITE, SPIKE, TAKEN
-from tf_lamb.keras import host, namespace, sharding
+from tf_lamb.keras import arrays, host, sharding
 
 
 def _new(new, old):
@@ -89,7 +89,7 @@ class Update(step.Update):
         if state.spikes:
             spike = due & self._watch(gradients, state.spikes[0])
             due = due & ~spike
-        if (known := host.concrete_bool(due)) is not None:
+        if (known := arrays.concrete_bool(due)) is not None:
             if known:
                 self._apply(plan, gradients, state, scalars)
             return finite, spike
@@ -137,7 +137,7 @@ class Update(step.Update):
         Returns:
             What the step returns, or what stands for it.
         """
-        if (known := host.concrete_bool(due)) is not None:
+        if (known := arrays.concrete_bool(due)) is not None:
             return apply() if known else otherwise
         variables = self._changed_by(state)
 
@@ -156,7 +156,7 @@ class Update(step.Update):
     def _skip(self, skipped, finite, state, scalars, paths):
         (count,) = state.skipped
         count.assign_add(ops.cast(skipped, count.dtype))
-        if host.concrete_bool(skipped):  # in a program that JAX traces nobody knows
+        if arrays.concrete_bool(skipped):  # in a program that JAX traces nobody knows
             self.tell(*map(ops.convert_to_numpy, (scalars.t - 1, count)))
         if self.refusal:
             refused = ops.logical_and(skipped, ops.logical_not(scalars.is_searching))
@@ -169,13 +169,13 @@ class Update(step.Update):
             for layer in plan
         ]
         for own in [steps] if self.stacks and not self.is_shared else [[each] for each in steps]:
-            stacks.together(namespace, own)
+            stacks.together(arrays, own)
         for average, stored in state.averages:
             self._average(average, stored, scalars, chosen)
 
     def _average(self, average, stored, scalars, chosen):
         own = stored._replace(weight=self._like(average, stored.weight))
-        new = step.averaged(ops, average, own, scalars.ema_momentum, host.bitcast)
+        new = step.averaged(ops, average, own, scalars.ema_momentum, arrays.bitcast)
         average.assign(chosen(new, average.value))
         for each in stored.copies:
             own = ops.where(scalars.ema_overwrites, ops.cast(average, each.dtype), each.value)
@@ -193,7 +193,7 @@ class Update(step.Update):
 
     def step_layer(self, layer, gradients, state, scalars):
         """One step of the rule for one layer, whose gradients these are; on any backend."""
-        stacks.alone(namespace, self._step(layer, gradients, state, scalars, _new))
+        stacks.alone(arrays, self._step(layer, gradients, state, scalars, _new))
 
     def _step(self, layer, gradients, state, scalars, chosen):
         stored, observed = state.of(layer)
@@ -202,8 +202,8 @@ class Update(step.Update):
         # A device works on its share of each weight; slots are stored as such shares.
         at_hand = [each._replace(weight=self._share(each.weight, each)) for each in stored]
         new = yield from step.step(
-            namespace, self.rule, layer.treatments, gradients, at_hand,
-            lr=layer.rate(scalars.lr), t=scalars.t, number=layer.number, bitcast=host.bitcast,
+            arrays, self.rule, layer.treatments, gradients, at_hand,
+            lr=layer.rate(scalars.lr), t=scalars.t, number=layer.number, bitcast=arrays.bitcast,
             decay=scalars.decay,
             observe=step.recorder(
                 ops, observed, lambda v, value: self.assign(v, chosen(value, v.value))

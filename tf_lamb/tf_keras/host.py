@@ -42,8 +42,12 @@ import tensorflow as tf
 import tf_keras
 from tf_keras.src.mixed_precision import loss_scale_optimizer
 
+from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers import named
-from tf_lamb.tensorflow.update import dense
+from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.tensorflow.summaries import fetch as fetch
+from tf_lamb.tensorflow.update import array_of as array_of_native
+from tf_lamb.tensorflow.update import dense, finite_variables
 
 
 def is_in_loss_scale(optimizer) -> bool:
@@ -79,62 +83,10 @@ def loaded(array):
     return array.view(tf.bfloat16.as_numpy_dtype) if array.dtype == "V2" else array
 
 
-class Saved:
-    """Between an optimizer and tf_keras's base class: state is known by name, not by position."""
-
-    def __init__(self, *args, **kwargs):
-        _have_loss_scales_leave_ours_alone()
-        super().__init__(*args, **kwargs)
-
-    def _named_state(self):
-        return named.of(self)
-
-    def save_own_variables(self, store):
-        """By name, unlike tf_keras."""
-        named.save(self._named_state(), store, lambda variable: variable.numpy())
-
-    def load_own_variables(self, store):
-        """By name, unlike tf_keras; raises where what was saved is the state of something else."""
-        own = self._named_state()
-        for variable, value in named.load(self.name, own, store, loaded, self._fit, self._initial):
-            variable.assign(tf.cast(value, variable.dtype))
-
-    @staticmethod
-    def _fit(own, part, value):
-        """Nothing: replicas have variables of their own."""
-
-    @staticmethod
-    def _initial(variable, initializer):
-        return tf_keras.initializers.get(initializer)(variable.shape, native(variable).dtype)
-
-    def set_weights(self, weights):
-        """Sets weights as in tf_keras, but refuses those of other options."""
-        named.check_count(self.name, weights, self._variables, self.variables)
-        super().set_weights([loaded(weight) for weight in weights])
-
-    def _track_trackable(self, trackable, name, overwrite=False):
-        if name == "loss_scale" and is_in_loss_scale(self):
-            self._take_loss_scale(trackable)
-        return super()._track_trackable(trackable, name, overwrite)
-
-    def _trackable_children(self, save_type="checkpoint", **kwargs):
-        children = super()._trackable_children(save_type, **kwargs)
-        if save_type == "savedmodel":  # read by an optimizer of the base class, which counts
-            return {**children, "_iterations": self.iterations}
-        if self._sharded_variable_builders:  # tf_keras puts parts of variables together
-            return children
-        return named.children(self._named_state(), children)
-
-    def _restore_deferred(self):
-        """At the end of a build: what a checkpoint has held for what is there now."""
-        for name, variable in self._named_state().variables().items():
-            self._handle_deferred_dependencies(name, variable)
-
-
 @functools.cache
-def _have_loss_scales_leave_ours_alone():
+def have_loss_scales_leave_ours_alone():
     host = loss_scale_optimizer.LossScaleOptimizerV3
-    inside = functools.partial(named.where_inside, Saved)
+    inside = functools.partial(named.where_inside, (Layerwise, MeasureNoise))
     host.save_own_variables = inside(_nothing, host.save_own_variables)
     host.load_own_variables = inside(_nothing, host.load_own_variables)
     host.set_weights = inside(_set_weights, host.set_weights)
@@ -161,7 +113,7 @@ HALF = (tf.float16, tf.bfloat16)
 Schedule = tf_keras.optimizers.schedules.LearningRateSchedule
 
 
-class _Callable(Schedule):  # type: ignore[valid-type]
+class AsSchedule(Schedule):  # type: ignore[valid-type]
     """A callable without arguments as a schedule, so that every step calls it."""
 
     def __init__(self, function):
@@ -190,96 +142,77 @@ def of_each(pairs, change):
     return [(g if g is None else change(wide(dense(g, v))), v) for g, v in pairs]
 
 
-def aggregates_as_tf_keras(optimizer):
-    """Whether gradients are summed over replicas by no other method, and none changes the sums."""
-    method = getattr(optimizer.aggregate_gradients, "__func__", None)
-    own = method is HostOptimizer.aggregate_gradients
-    return own and "apply_gradients" not in vars(optimizer)
+# -- methods of both bases: state is known by name, not by its position ----------------------------
 
 
-class HostOptimizer(Saved, tf_keras.optimizers.Optimizer):
-    """tf_keras's base class, with its timing and its learning rate put right."""
+def save_own_variables(self, store):
+    """By name, unlike tf_keras."""
+    named.save(self._named_state(), store, lambda variable: variable.numpy())
 
-    def add_variable_from_reference(
-        self, model_variable, variable_name, shape=None, initial_value=None
-    ):
-        """Adds one as in tf_keras, but a half-precision variable's slots are float32."""
-        dtype = native(model_variable).dtype
-        dtype = tf.float32 if dtype in HALF else dtype
-        if initial_value is None and shape is not None:
-            initial_value = tf.zeros(shape, dtype)
-        return self.add_variable_like(model_variable, variable_name, dtype, initial_value)
 
-    def add_variable_like(self, model_variable, name, dtype, initial_value=None):
-        """Adds a variable of that dtype where the given one lives; by default zeros like it."""
-        if initial_value is None:
-            initial_value = tf.zeros(model_variable.shape, dtype)
-        if native(model_variable).dtype == dtype:
-            return super().add_variable_from_reference(
-                model_variable, name, initial_value=initial_value
-            )
-        with tf.distribute.get_strategy().extended.colocate_vars_with(model_variable):
-            variable = tf.Variable(
-                tf.cast(initial_value, dtype),
-                name=f"{name}/{model_variable._shared_name}",
-                trainable=False,
-            )
-        self._variables.append(variable)
-        return variable
+def load_own_variables(self, store):
+    """By name, unlike tf_keras; raises where what was saved is the state of something else."""
+    for variable, value in named.load(self.name, self._named_state(), store, loaded, fit, initial):
+        variable.assign(tf.cast(value, variable.dtype))
 
-    def aggregate_gradients(self, grads_and_vars):
-        """Aggregates as in tf_keras, but for a loss scale that asks while gradients accumulate.
 
-        It gets those of the replica times the number of replicas: their mean is the sum, which is
-        taken once an update.
-        """
-        pairs = list(grads_and_vars)
-        accumulates = self.gradient_accumulation_steps and aggregates_as_tf_keras(self)
-        if not (accumulates and is_in_loss_scale(self)):
-            return super().aggregate_gradients(pairs)
-        n = self._distribution_strategy.num_replicas_in_sync
-        return of_each(pairs, lambda gradient: n * gradient)
+def set_weights(self, weights):
+    """Sets weights as in tf_keras, but refuses those of other options."""
+    named.check_count(self.name, weights, self._variables, self.variables)
+    tf_keras.optimizers.Optimizer.set_weights(self, [loaded(weight) for weight in weights])
 
-    def _clip_gradients(self, grads):
-        """No-op: gradients are not aggregated yet."""
-        return grads
 
-    def clip_aggregated(self, gradients):
-        """Clips the aggregated gradients as tf_keras does."""
-        return super()._clip_gradients(gradients)
+def track_trackable(self, trackable, name, overwrite=False):
+    """As in tf_keras; takes a loss scale over."""
+    if name == "loss_scale" and is_in_loss_scale(self):
+        self._take_loss_scale(trackable)
+    return tf_keras.optimizers.Optimizer._track_trackable(self, trackable, name, overwrite)
 
-    def _apply_weight_decay(self, variables):
-        """No-op: the rule applies weight decay."""
 
-    @property
-    def learning_rate(self):
-        """The learning rate of the next step; a schedule is read at the present `iterations`."""
-        if isinstance(self._learning_rate, Schedule):
-            return self._learning_rate(self.iterations)
-        return self._learning_rate
+def trackable_children(self, save_type="checkpoint", **kwargs):
+    """By name, for TensorFlow's checkpoints."""
+    children = tf_keras.optimizers.Optimizer._trackable_children(self, save_type, **kwargs)
+    if save_type == "savedmodel":  # read by an optimizer of the base class, which counts
+        return {**children, "_iterations": self.iterations}
+    if self._sharded_variable_builders:  # tf_keras puts parts of variables together
+        return children
+    return named.children(self._named_state(), children)
 
-    learning_rate = learning_rate.setter(tf_keras.optimizers.Optimizer.learning_rate.fset)
 
-    def _build_learning_rate(self, learning_rate):
-        if callable(learning_rate) and not isinstance(learning_rate, Schedule):
-            learning_rate = _Callable(learning_rate)
-        return super()._build_learning_rate(learning_rate)
+def restore_deferred(optimizer):
+    """At the end of a build: what a checkpoint has held for what is there now."""
+    for name, variable in optimizer._named_state().variables().items():
+        optimizer._handle_deferred_dependencies(name, variable)
 
-    def _get_hyper(self, name, dtype=None):
-        value = getattr(self, name)
-        return value if dtype is None else tf.cast(value, dtype)
 
-    def _host_learning_rate(self):
-        """The learning rate in a config: a number, or a serialized schedule."""
-        if isinstance(self._learning_rate, _Callable):
-            return float(self.learning_rate)
-        rate = self._serialize_hyperparameter(self._learning_rate)
-        return rate if isinstance(rate, dict) else float(rate)
+# -- what every frontend's `host` has --------------------------------------------------------------
 
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        """The optimizer again."""
-        if "learning_rate" in config:
-            rate = by_registered_name(config["learning_rate"])
-            config = {**config, "learning_rate": rate}
-        return super().from_config(config, custom_objects)
+
+def put(variable, value):
+    """Gives a variable the value of another."""
+    own = native(variable)
+    own.assign(tf.cast(value, own.dtype))
+
+
+def which_are_finite(variables):
+    """By variable, whether every element is finite; waits for the device."""
+    return finite_variables(list(map(native, variables)))
+
+
+def array_of(variable):
+    """What a variable holds, in NumPy; None in a graph that nothing eager surrounds."""
+    return array_of_native(native(variable))
+
+
+def initial(variable, initializer):
+    """The value that a variable begins with."""
+    return tf_keras.initializers.get(initializer)(variable.shape, native(variable).dtype)
+
+
+def fit(own, part, value):
+    """Nothing: replicas have variables of their own."""
+
+
+def is_idle(variable):
+    """Whether a variable without a gradient is to have none."""
+    return False

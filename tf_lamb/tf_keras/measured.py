@@ -21,26 +21,48 @@ from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.tensorflow import namespace, replicas
 from tf_lamb.tensorflow.update import dense
 from tf_lamb.tf_keras import host
-from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer
+from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer, aggregates_as_tf_keras
+
+_ADAPTIVE = (tf_keras.optimizers.Adam, tf_keras.optimizers.AdamW)
 
 
-class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
+class _Rate(Rate, tf_keras.optimizers.schedules.LearningRateSchedule): ...
+
+
+class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     """Owns the variables of what was measured, and hands all else on to the inner optimizer."""
 
     _xp = namespace
     _cond = staticmethod(tf.cond)
-    _host = (
+    _host = host
+    _wraps = (
         tf_keras.optimizers.Optimizer,
         "tf_keras, such as tf_lamb.tf_keras.LAMB(), and not a legacy one; this is",
     )
     _serialize = staticmethod(tf_keras.optimizers.serialize)
     _squared_norm = staticmethod(replicas.squared_norm)
     _sum_over_replicas = staticmethod(replicas.sum_over_replicas)
+    _dense = staticmethod(dense)
     _check_built_for = Layerwise._check_built_for
+    # Of AdaScale:
+    _stands_around = (tf_keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
+    _adaptive = _ADAPTIVE
+    _schedules = tf_keras.optimizers.schedules.LearningRateSchedule
+
+    save_own_variables = host.save_own_variables
+    load_own_variables = host.load_own_variables
+    set_weights = host.set_weights
+    _track_trackable = host.track_trackable
+    _trackable_children = host.trackable_children
 
     def _wrap(self, inner, name):
+        host.have_loss_scales_leave_ours_alone()
         self.inner_optimizer = inner
         super().__init__(name=name, jit_compile=False)
+
+    def _take_rate(self, inner):
+        self._base_learning_rate = inner._learning_rate  # its name in checkpoints
+        inner._learning_rate = inner._build_learning_rate(_Rate(self, inner._learning_rate))
 
     def build(self, var_list):
         """Builds the inner optimizer, too; refuses where a step has only one part."""
@@ -49,12 +71,12 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
             return
         inner = self.inner_optimizer
         n = inner._distribution_strategy.num_replicas_in_sync
-        self._divide(n, may_gather=host.aggregates_as_tf_keras(inner))
+        self._divide(n, may_gather=aggregates_as_tf_keras(inner))
         inner.build(var_list)
         super().build(var_list)
         self._make_state(var_list)
         self._built = True
-        self._restore_deferred()
+        host.restore_deferred(self)
 
     def _take_loss_scale(self, scale):
         """The inner optimizer's, if it skips; else the wrapper sees to it, as ever."""
@@ -86,38 +108,33 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
                 "summed: call apply_gradients without skip_gradients_aggregation. tf_keras's "
                 "LossScaleOptimizer, of mixed_float16, sums them first: use mixed_bfloat16."
             )
-        missing = [(g, v) for g, v in pairs if g is None]  # the inner optimizer says so
-        pairs = self._without_frozen([(g, v) for g, v in pairs if g is not None])
-        if not pairs:
-            return self.inner_optimizer.apply_gradients(missing, skip_gradients_aggregation=True)
-        gradients = [dense(g, v) for g, v in pairs]
-        variables = [v for _, v in pairs]
-        positions = [self._index_dict[self._var_key(v)] for v in variables]
-        known = self._known()
-        others = []
-        if isinstance(self.inner_optimizer, LayerwiseOptimizer):
-            without = self.inner_optimizer.without_gradient(variables)
-            others = [self._index_dict[self._var_key(v)] for v in without]
-        if self._gathers:
-            self._gather(gradients, positions, others)
-            summed = None
-        else:
-            if self._replicas > 1:
-                pairs = list(self.inner_optimizer.aggregate_gradients(pairs))
-            summed = [dense(g, v) for g, v in pairs]
-        counts = self._measure(gradients, summed, positions, others)
-        self.inner_optimizer.apply_gradients(
-            pairs + missing, name=name, skip_gradients_aggregation=True
-        )
-        self._stepped(self._counted(counts, known))
+        without = [(g, v) for g, v in pairs if g is None]  # the inner optimizer says so
+        pairs = [(g, v) for g, v in pairs if g is not None]
+
+        def apply(pairs):
+            self.inner_optimizer.apply_gradients(
+                [*pairs, *without], name=name, skip_gradients_aggregation=True
+            )
+
+        if not self._without_frozen(pairs):
+            return self.inner_optimizer.apply_gradients(without, skip_gradients_aggregation=True)
+        self.step(pairs, apply)
         return self.iterations
+
+    def _sums(self, pairs):
+        return (
+            pairs if self._replicas == 1 else list(self.inner_optimizer.aggregate_gradients(pairs))
+        )
+
+    def _position(self, variable):
+        return self._index_dict[self._var_key(variable)]
 
     @staticmethod
     def _summed(gradients):
         return gradients
 
     def _accumulated(self, position):
-        own = self.inner_optimizer._accumulators[position]
+        own = self.inner_optimizer._storage.accumulators[position]
         return own if self._gathers else self._replicas * own
 
     def _assign(self, variables, values):
@@ -128,22 +145,3 @@ class MeasuringOptimizer(host.Saved, tf_keras.optimizers.Optimizer):
         if isinstance(inner, tf_keras.optimizers.Optimizer):
             return inner
         return tf_keras.optimizers.deserialize(host.by_registered_name(inner), custom_objects)
-
-
-_ADAPTIVE = (tf_keras.optimizers.Adam, tf_keras.optimizers.AdamW)
-
-
-class _Rate(Rate, tf_keras.optimizers.schedules.LearningRateSchedule): ...
-
-
-class ScalingOptimizer(MeasuringOptimizer):
-    """Owns what the inner optimizer reads instead of its learning rate."""
-
-    _stands_around = (tf_keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
-    _adaptive = _ADAPTIVE
-    _schedules = tf_keras.optimizers.schedules.LearningRateSchedule
-
-    def _wrap(self, inner, name):
-        super()._wrap(inner, name)
-        self._base_learning_rate = inner._learning_rate  # its name in checkpoints
-        inner._learning_rate = inner._build_learning_rate(_Rate(self, inner._learning_rate))

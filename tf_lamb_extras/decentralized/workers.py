@@ -11,7 +11,7 @@ import functools
 import keras
 from keras import ops
 
-from tf_lamb.keras import host, replicas
+from tf_lamb.keras import arrays, replicas
 from tf_lamb_extras.decentralized.rules import Mixing
 
 AXIS = "workers"
@@ -84,8 +84,8 @@ class Workers:
         import jax
 
         @jax.jit
-        def distance(arrays):
-            wide = [ops.cast(x, host.compute_dtype(x.dtype)) for x in arrays]
+        def distance(weights):
+            wide = [ops.cast(x, arrays.compute_dtype(x.dtype)) for x in weights]
             return sum(ops.sum(ops.square(x - ops.mean(x, axis=0))) for x in wide) / self.count
 
         return distance
@@ -188,7 +188,7 @@ def _update(model, rule, decays, mix, rate, gradients, weights, slots):
     for variable, decay, g, w, own in zip(
         model.trainable_variables, decays, gradients, weights, slots, strict=True
     ):
-        dtype = host.compute_dtype(w.dtype)
+        dtype = arrays.compute_dtype(w.dtype)
         g, wide, *wide_slots = (ops.cast(x, dtype) for x in (g, w, *own))
         lr = ops.cast(rate, dtype)
         wide, *wide_slots = rule(ops, g, wide, *wide_slots, lr=lr, decay=decay, mix=mix)

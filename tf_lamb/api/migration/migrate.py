@@ -87,7 +87,8 @@ def migrate(
     )
     if around:
         measuring.build(model.trainable_variables)
-    left = optimizer.continue_from(model, kept.step, states, values, dict(kept.scalars))
+    scalars = dict(kept.scalars)
+    left = named.continue_from(optimizer, model, kept.step, states, values, scalars)
     if around:
         measuring.continue_from(dict(kept.measured))
     return dataclasses.replace(report, left_behind=found.left_behind(left, around))

@@ -1,6 +1,7 @@
 """AdaScale: an optimizer whose learning rate follows the noise of its gradients."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from tf_lamb.api.noise.measured import MeasureNoise
@@ -101,6 +102,7 @@ class AdaScale(MeasureNoise):
 
     saved_kind = "adascale"
     _stands_around: tuple[type, ...]  # the frontend's
+    _take_rate: Callable  # has the inner optimizer read a `Rate` instead of its own
     _adaptive: tuple[type, ...]  # of them the framework's that keep second moments
 
     def __init__(
@@ -128,6 +130,10 @@ class AdaScale(MeasureNoise):
                 "AdaScale wraps SGD, Adam, AdamW and the optimizers of tf_lamb but LANS, "
                 f"Muon and SOAP, not {type(inner).__name__}: how its gain would enter is not known."
             )
+
+    def _wrap(self, inner, name):
+        super()._wrap(inner, name)
+        self._take_rate(inner)
 
     # seam: Keras 3.15.1 and tf_keras 2.20.1, here and in `_learning_rate`, `_velocities` below.
     @property

@@ -17,28 +17,87 @@ from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import groups_of
 
 
-class Wrapper:
-    """Base class of both frontends' wrappers, which own all that touches an array."""
+class MeasureNoise:
+    """Steps as the inner optimizer does, and measures the noise of the gradients meanwhile.
 
+    Replicas, or the micro-batches of an accumulated step, are n independent samples g_i of the
+    gradient, with the mean g:
+
+        sigma^2 = (mean of |g_i|^2 - |g|^2) / (n - 1)        of the gradient of the batch
+        mu^2    = (n |g|^2 - mean of |g_i|^2) / (n - 1)      of the true gradient
+
+    Both are averaged over steps, and training is not touched, but for one thing: an optimizer of
+    Keras 3 that clips does so after the replicas are summed, not before. `NoiseScale` says what the
+    averages mean for the batch; `noise_scale(batch_size)` gives the numbers.
+
+    Args:
+        inner: An optimizer of this Keras; not yet wrapped for mixed precision.
+        groups: List of regexes, searched in the variables' paths; each makes a group that is
+            counted by itself; the first that matches counts. Defaults to None.
+        smoothing: theta of the averages, which reach back over 1/(1 - theta) steps.
+            Defaults to 0.99 (GPT-NeoX).
+        name: Name of the optimizer. Defaults to "measured".
+
+    Raises:
+        ValueError, TypeError: at construction, for an optimizer that cannot be wrapped or an
+            argument out of its range; when it is built, where a step has only one part.
+
+    Example:
+
+    >>> import tensorflow as tf, tf_lamb
+    >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+    >>> optimizer = tf_lamb.MeasureNoise(tf_lamb.LAMB(gradient_accumulation_steps=4))
+    >>> model.compile(optimizer=optimizer, loss="mse")
+
+    References:
+        - McCandlish et al., An Empirical Model of Large-Batch Training,
+          https://arxiv.org/abs/1812.06162
+    """
+
+    saved_kind = "measured"  # as files call its state
     inner_optimizer: Any
-    # The frontend's.
+    parts: int
+    micro_batches: int
     name: str
-    _variables: list  # its own
-    _host: tuple[type, str]  # its optimizers, and what a refusal says of them
+    # The frontend's: its array namespace, and what it knows of gradients and variables.
+    _xp: Any
+    _host: Any
+    _wraps: tuple[type, str]  # the optimizers of this Keras, and what a refusal says of them
     _wrap: Callable  # takes the inner optimizer over
     _serialize: Callable
     _deserialize: Callable
+    _variables: list  # its own
+    _cond: Callable  # a branch, as the frontend has it
+    _add: Callable  # name, shape, dtype, initializer -> a variable
+    _state: Any = None  # name -> variable, once built
+    _members_by_group: Sequence[Sequence[int]]
+    _squared_norm: Callable  # in float32
+    _sum_over_replicas: Callable  # of the squares of each
+    _sums: Callable  # pairs of a gradient and its variable -> those whose sum is over replicas
+    _dense: Callable  # a gradient and its variable -> the gradient as an array
+    _position: Callable  # of a variable, among those of the build
+    _accumulated: Callable  # position -> the sum of the micro-batches before
+    _replicas: int
+    _gathers = False  # whether each replica adds up its own; an update finds the sums
+    _summed: Callable  # per-replica gradients -> their sums over replicas
+    _assign: Callable  # variables and values, on every replica
+    _ended_at = 0  # updates at the end of the last `fit`
 
-    def __init__(self, inner, name):
+    def __init__(
+        self, inner: Any, *, groups: Patterns = None, smoothing: float = 0.99,
+        name: str = "measured",
+    ):  # fmt: skip
         self._check_inner(inner)
         self._wrap(inner, checks.text("name", name))
+        self._groups = checks.patterns("groups", groups) or ()
+        self.smoothing = checks.number("smoothing", smoothing)
 
     def _check_inner(self, inner):
         """Raises where it cannot wrap an optimizer."""
-        own, (host, words), name = type(self).__name__, self._host, type(inner).__name__
-        if not isinstance(inner, host):
+        own, (kind, words), name = type(self).__name__, self._wraps, type(inner).__name__
+        if not isinstance(inner, kind):
             raise TypeError(f"{own} wraps an optimizer of {words} {inner!r}.")
-        if isinstance(inner, Wrapper):
+        if isinstance(inner, MeasureNoise):
             raise ValueError(
                 f"{own} cannot wrap {name}, which measures already. Take one of the two: "
                 "AdaScale, whose noise scale is there as well, or MeasureNoise."
@@ -91,94 +150,11 @@ class Wrapper:
         """Its own, then the inner optimizer's."""
         return [*self._variables, *self.inner_optimizer.variables]
 
-    def finalize_variable_values(self, var_list):
-        """See base class."""
-        self.inner_optimizer.finalize_variable_values(var_list)
-
-    def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, the inner optimizer as its own config."""
-        return {"inner": self._serialize(self.inner_optimizer), "name": self.name}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        """The optimizer again."""
-        return cls(**{**config, "inner": cls._deserialize(config["inner"], custom_objects)})
-
-    @property
-    def updates(self) -> int:
-        """Steps of the inner optimizer, as a number."""
-        return step_of(self.inner_optimizer)
-
-
-class MeasureNoise(Wrapper):
-    """Steps as the inner optimizer does, and measures the noise of the gradients meanwhile.
-
-    Replicas, or the micro-batches of an accumulated step, are n independent samples g_i of the
-    gradient, with the mean g:
-
-        sigma^2 = (mean of |g_i|^2 - |g|^2) / (n - 1)        of the gradient of the batch
-        mu^2    = (n |g|^2 - mean of |g_i|^2) / (n - 1)      of the true gradient
-
-    Both are averaged over steps, and training is not touched, but for one thing: an optimizer of
-    Keras 3 that clips does so after the replicas are summed, not before. `NoiseScale` says what the
-    averages mean for the batch; `noise_scale(batch_size)` gives the numbers.
-
-    Args:
-        inner: An optimizer of this Keras; not yet wrapped for mixed precision.
-        groups: List of regexes, searched in the variables' paths; each makes a group that is
-            counted by itself; the first that matches counts. Defaults to None.
-        smoothing: theta of the averages, which reach back over 1/(1 - theta) steps.
-            Defaults to 0.99 (GPT-NeoX).
-        name: Name of the optimizer. Defaults to "measured".
-
-    Raises:
-        ValueError, TypeError: at construction, for an optimizer that cannot be wrapped or an
-            argument out of its range; when it is built, where a step has only one part.
-
-    Example:
-
-    >>> import tensorflow as tf, tf_lamb
-    >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
-    >>> optimizer = tf_lamb.MeasureNoise(tf_lamb.LAMB(gradient_accumulation_steps=4))
-    >>> model.compile(optimizer=optimizer, loss="mse")
-
-    References:
-        - McCandlish et al., An Empirical Model of Large-Batch Training,
-          https://arxiv.org/abs/1812.06162
-    """
-
-    saved_kind = "measured"  # as files call its state
-    parts: int
-    micro_batches: int
-    # The frontend's: its array namespace, and what it knows of gradients and variables.
-    _xp: Any
-    _cond: Callable  # a branch, as the frontend has it
-    _add: Callable  # name, shape, dtype, initializer -> a variable
-    _state: Any = None  # name -> variable, once built
-    _members_by_group: Sequence[Sequence[int]]
-    _squared_norm: Callable  # in float32
-    _sum_over_replicas: Callable  # of the squares of each
-    _accumulated: Callable  # position -> the sum of the micro-batches before
-    _replicas: int
-    _add_up: Callable  # the inner optimizer's `gather`
-    _gathers = False  # whether each replica adds up its own; an update finds the sums
-    _summed: Callable  # per-replica gradients -> their sums over replicas
-    _assign: Callable  # variables and values, on every replica
-    _initial: Callable  # a variable, the name of an initializer -> its value
-    _ended_at = 0  # updates at the end of the last `fit`
-
-    def __init__(
-        self, inner: Any, *, groups: Patterns = None, smoothing: float = 0.99,
-        name: str = "measured",
-    ):  # fmt: skip
-        super().__init__(inner, name)
-        self._groups = checks.patterns("groups", groups) or ()
-        self.smoothing = checks.number("smoothing", smoothing)
-
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
         return {
-            **super().get_config(),
+            "inner": self._serialize(self.inner_optimizer),
+            "name": self.name,
             "groups": list(self._groups) or None,
             "smoothing": self.smoothing,
         }
@@ -194,17 +170,22 @@ class MeasureNoise(Wrapper):
                 "gradient_accumulation_steps=2 and batches of half the size. A model that was "
                 "saved with it loads with compile=False."
             )
-        return super().from_config(config, custom_objects)
+        return cls(**{**config, "inner": cls._deserialize(config["inner"], custom_objects)})
 
     def finalize_variable_values(self, var_list):
         """See base class; the host's own optimizers do not say that they have made no update."""
-        super().finalize_variable_values(var_list)
+        self.inner_optimizer.finalize_variable_values(var_list)
         if isinstance(self.inner_optimizer, Layerwise) or self._state is None:
             return
         before, self._ended_at = self._ended_at, self.updates
         if self._ended_at == before:
             waiting = as_int(self._state["micro_step"])
             warn_if_waiting(self.inner_optimizer.name, waiting, self.micro_batches)
+
+    @property
+    def updates(self) -> int:
+        """Steps of the inner optimizer, as a number."""
+        return step_of(self.inner_optimizer)
 
     @property
     def group_names(self) -> tuple[str, ...]:
@@ -226,8 +207,8 @@ class MeasureNoise(Wrapper):
         begins = {name: initial for name, (_, _, initial) in self._initial_state().items()}
         for name, own in self._named_state().scalars.items():
             initial = begins.get(name, "zeros")
-            value = values[name] if name in values else self._initial(own, initial)
-            self.inner_optimizer._put(own, value)
+            value = values[name] if name in values else self._host.initial(own, initial)
+            self._host.put(own, value)
 
     def _divide(self, replicas: int, may_gather: bool):
         """Before the inner optimizer is built: counts the parts, and says who adds them up.
@@ -254,7 +235,7 @@ class MeasureNoise(Wrapper):
             )
         self._gathers = may_gather and isinstance(inner, Layerwise) and self.micro_batches > 1
         if self._gathers:  # before they are measured, and not again
-            self._add_up, inner.gather = inner.gather, lambda gradients, accumulators: None
+            inner.gradients_are_gathered = True
 
     def _members(self, variables) -> list[list[int]]:
         """The positions of each group's variables; warns of a group that has none."""
@@ -269,8 +250,42 @@ class MeasureNoise(Wrapper):
         wanted = range(len(self.group_names))
         return [[i for i, g in group.items() if g == each] for each in wanted]
 
-    def _known(self):
-        """What a step that the inner optimizer skips as a spike leaves as it was; else None.
+    def step(self, pairs: Sequence, apply: Callable) -> None:
+        """Measures gradients on their way to the inner optimizer, in the one order that is right.
+
+        Args:
+            pairs: of a gradient of this replica and its variable.
+            apply: takes pairs, with sums over replicas where those are not gathered, and has the
+                inner optimizer step.
+        """
+        pairs = self._without_frozen(pairs)
+        gradients = [self._dense(*pair) for pair in pairs]
+        variables = [variable for _, variable in pairs]
+        positions, missing = list(map(self._position, variables)), self._missing(variables)
+        before = self._before_step()
+        summed = None
+        if self._gathers:
+            self._gather(gradients, positions, missing)
+        elif (reduced := self._sums(pairs)) is pairs:
+            summed = gradients
+        else:
+            pairs = reduced
+            summed = [self._dense(*pair) for pair in pairs]
+        counts = self._measure(gradients, summed, positions, missing)
+        apply(pairs)
+        self._stepped(self._counted(counts, before))
+
+    def _missing(self, variables):
+        """The positions of variables without a gradient, of which the update takes the sums.
+
+        A host's own optimizers leave them out; on JAX their sums stay for a later update.
+        """
+        if not isinstance(self.inner_optimizer, Layerwise):
+            return []
+        return list(map(self._position, self.inner_optimizer.without_gradient(variables)))
+
+    def _before_step(self):
+        """What is put back if the inner optimizer skips the step as a spike; None without spikes.
 
         Called before the step is measured: its gain has to be known before it is taken.
         """
@@ -284,22 +299,22 @@ class MeasureNoise(Wrapper):
         of_parts = "micro_step", "squares"
         return [v for name, v in self._state.items() if name not in of_parts]
 
-    def _counted(self, counts, known):
+    def _counted(self, counts, before):
         """Whether the inner optimizer has taken the update; a spike is no longer measured then.
 
         Args:
             counts: what `_measure` returned.
-            known: what `_known` did.
+            before: what `_before_step` did.
         """
-        if known is None:
+        if before is None:
             return counts
-        xp, (step, *before) = self._xp, known
+        xp, (step, *kept) = self._xp, before
         taken = self.inner_optimizer.iterations > step
         spike = xp.logical_and(counts, xp.logical_not(taken))
         own = self._lasting()
         values = [
             xp.where(spike, old, xp.convert_to_tensor(new))
-            for old, new in zip(before, own, strict=True)
+            for old, new in zip(kept, own, strict=True)
         ]
         self._assign(own, values)
         return xp.logical_and(counts, taken)
@@ -368,7 +383,7 @@ class MeasureNoise(Wrapper):
         others = [self._accumulated(i) for i in missing]
         zeros = [self._xp.zeros(total.shape, total.dtype) for total in others]
         into = [*map(self._accumulated, positions), *others, self._state["squares"]]
-        self._add_up([*gradients, *zeros, self._replicas * squares], into)
+        self.inner_optimizer.gather([*gradients, *zeros, self._replicas * squares], into)
 
     def _squares(self, gradients, positions, weigh):
         """|g|^2 by group."""

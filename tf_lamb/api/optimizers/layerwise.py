@@ -16,7 +16,6 @@ from tf_lamb.api.optimizers.settings import Settings, undo_float32_rounding
 from tf_lamb.api.variables import (
     as_int,
     is_overwritten,
-    names_of,
     path_of,
     root_mean_square,
     step_of,
@@ -39,9 +38,9 @@ class Layerwise:
     """Between the class that a user types and the base class of each Keras.
 
     A class of optimizers names its `rule`, its `hyper` and its `slot_names`; where slots are not
-    all alike, it has its own `slots_of`. The frontend gives `_var_key`,
-    `_which_are_finite(variables)`, `_vector_like(variable, name)`, which makes a vector of
-    `UNSEEN`, and `_fetch(vectors)`, which reads many as a list of lists.
+    all alike, it has its own `slots_of`. The frontend gives its modules; of a variable `_var_key`,
+    `_index_of` and a vector of `UNSEEN` beside it, `_vector_like(variable, name)`; and
+    `_is_update()`.
     """
 
     rule: Callable
@@ -50,34 +49,23 @@ class Layerwise:
     settings_class: type[Settings] = Settings
     takes_gain = True  # AdaScale's; not where the length of a gradient is nothing
     gains_by_xla = True  # on TensorFlow, on one device; not where it is decompositions
-    name: str
-    get_config: Callable
-    _var_key: Callable
-    _which_are_finite: Callable
-    _array_of: Callable  # what a variable holds here, in NumPy; None where no one can say
-    _vector_like: Callable
-    _fetch: Callable
-    _index_of: Callable  # a variable of the build -> its position
-    _put: Callable  # gives a variable a value
-    _initial: Callable  # a variable, the name of an initializer -> its value
-    _fit: Callable  # a variable, its `Part`, a value of another shape -> the value, or None
-    _averages: Callable  # positions -> pairs of an average and its `Stored`
-    _overwrite_model_variables_with_average_value: Callable
-    _is_update: Callable
-    add_variable_like: Callable  # variable, name, dtype -> one more, where the given one lives
-    _xp: Any  # the array namespace of the framework
-    _schedules: Any  # the module of the frontend
+    gradients_are_summed = False  # over replicas, by what measures them on their way here
+    gradients_are_gathered = False  # into the accumulators, likewise
+    _xp: Any  # the frontend's array namespace,
+    _host: Any  # what it does with variables,
+    _schedules: Any  # and its schedules
     _settings: Settings
-    _guard: Guard  # plain objects, both: no framework tracks what they hold
+    _guard: Guard  # plain objects, all three: no framework tracks what they hold
     _observer: Observer
     _plan: plans.Plan | None = None
-    _slots: Any = None  # by variable, in the order of the rule, once the optimizer is built
+    _storage: Any = None  # its `Storage`, once it is built
     _is_from_config = False
     _given_rate: float | None = None
     _recipe: Recipe | None = None
     _undecayed: tuple[tuple[object, str], ...] = ()  # keys and paths with numbers
 
     if TYPE_CHECKING:  # the framework's, and the frontend's
+        name: str
         build: Callable
         learning_rate: Any
         iterations: Any
@@ -85,10 +73,12 @@ class Layerwise:
         use_ema: bool
         ema_momentum: float
         ema_overwrite_frequency: int | None
-        _has_averages: Any  # a count, 0 before the first
+        get_config: Callable
         _widest: Any  # the dtype that holds the averages of all variables
-        _micro_step: Any
-        _accumulators: Any
+        _var_key: Callable
+        _index_of: Callable
+        _is_update: Callable
+        _vector_like: Callable
 
         def __init__(self, learning_rate, **arguments): ...
 
@@ -129,11 +119,6 @@ class Layerwise:
         # Asked of the settings: TensorFlow would track a dict of the optimizer, into checkpoints.
         steps = self._settings.gradient_accumulation_steps
         return steps if isinstance(steps, Mapping) else None
-
-    def _slots_at(self, index):
-        """The slots of a variable of the build."""
-        plan: Any = self._plan
-        return self.slots_of(plan.treatments[index], plan.shapes[index])
 
     def __setattr__(self, name, value):
         settings = self.__dict__.get("_settings")
@@ -280,7 +265,7 @@ class Layerwise:
                 "TrustRatios out."
             )
         fresh, self._observer.is_on = not self._observer.is_on, True
-        if fresh and self._slots is not None:
+        if fresh and self._storage:
             self._make_observed()
         for vector in self._observer.variables:  # of what is frozen now, old ones would stay
             vector.assign(UNSEEN)
@@ -297,18 +282,11 @@ class Layerwise:
                 f"{self.name} has no trust ratios on show: call observe_trust_ratios() before the "
                 "first step, and train a step."
             )
-        return self._observer.read(self._plan, self._fetch)
+        return self._observer.read(self._plan, self._host.fetch)
 
     def _make_observed(self):
         if self._observer.is_on:
-            self._observer.make(self._plan, self._slots, self._vector_like)
-
-    def _add_master(self, variable):
-        """The float32 master of a half-precision variable; None where there is to be none."""
-        dtype = getattr(variable.dtype, "name", variable.dtype)
-        if (kept := self._settings.dtypes.masters) and dtype in ("float16", "bfloat16"):
-            return self.add_variable_like(variable, "master", kept)
-        return None
+            self._observer.make(self._storage, self._vector_like)
 
     @property
     def skipped_steps(self) -> int:
@@ -337,7 +315,7 @@ class Layerwise:
                 trains, without what layers keep by themselves, such as moving averages.
         """
         weights = None if model is None else model.weights
-        return self._guard.nonfinite(self._which_are_finite, self._var_key, weights)
+        return self._guard.nonfinite(self._host.which_are_finite, self._var_key, weights)
 
     def plan_for(self, variables) -> plans.Plan:
         """The plan that a build for these variables makes; nothing of it is kept."""
@@ -357,7 +335,7 @@ class Layerwise:
         if lifted or not self.has_trust_ratios():
             return plan
         arrays = {
-            i: self._array_of(variable)
+            i: self._host.array_of(variable)
             for i, variable in enumerate(variables)
             if plan.treatments[i].adapt and i not in plan.frozen and not is_overwritten(variable)
         }
@@ -394,6 +372,7 @@ class Layerwise:
         # Of what a file holds the weights come after the build.
         if not self._is_from_config and (message := self._warning_near_zero(self._plan)):
             warn(message)
+        return self._plan
 
     def _check_built_for(self, variables, known):
         """An optimizer belongs to the variables it was built for."""
@@ -422,6 +401,21 @@ class Layerwise:
             )
         return kept
 
+    def without_gradient(self, variables: Sequence) -> list:
+        """The other variables that accumulate: the update takes their sums, too.
+
+        Args:
+            variables: those that have a gradient in this micro-batch.
+        """
+        if not self._storage.accumulators:
+            return []
+        given = self._storage.plan.frozen.union(map(self._index_of, variables))
+        return [
+            variable
+            for i, variable in enumerate(self._storage.weights)
+            if i not in given and not self._host.is_idle(variable)
+        ]
+
     def _scalars(self) -> Scalars:
         """The inputs of a step besides gradients and state."""
         xp, t, frequency = self._xp, self.iterations + 1, self.ema_overwrite_frequency
@@ -432,11 +426,11 @@ class Layerwise:
             is_update=self._is_update(),
             # As in Keras 3, the averages begin with the weights of the first step. tf_keras has
             # those of the build, which may be random ones that pretrained weights have replaced.
-            ema_momentum=xp.cast(self.use_ema and self._has_averages > 0, self._widest)
+            ema_momentum=xp.cast(self.use_ema and self._storage.has_averages > 0, self._widest)
             * self.ema_momentum,
             ema_overwrites=xp.equal(t % frequency, 0) if frequency else xp.convert_to_tensor(False),
             decay=xp.convert_to_tensor(decay(self.iterations)) if callable(decay) else None,
-            micro_batches=self._micro_step + 1 if self._growing else None,
+            micro_batches=self._storage.micro_step + 1 if self._growing else None,
             is_searching=self._guard.is_searching(),
         )
 
@@ -444,7 +438,11 @@ class Layerwise:
         """At the end of training, the averages replace the weights if `use_ema` has made any."""
         warn_if_past_schedule_end(self, lambda: step_of(self))
         if named.has_averages(self):
-            self._overwrite_model_variables_with_average_value(var_list)
+            wanted = {self._var_key(variable) for variable in var_list}
+            for average, stored in self._storage.averaged():
+                if self._var_key(stored.weight) in wanted:
+                    for each in stored.copies:
+                        self._host.put(each, average)
         step, each = step_of(self), self.gradient_accumulation_steps or 1
         if stages := self._growing:
             each = accumulation.batches(stages, step, 1)
@@ -456,50 +454,7 @@ class Layerwise:
 
     def state_of(self, index: int) -> dict[str, Any]:
         """By name the slots of a variable of the build, and its "average" if there is one."""
-        averages = (("average", average) for average, _ in self._averages({index}))
-        names = (slot.name for slot in self._slots_at(index))
-        own = zip(names, self._slots[index], strict=False)  # none of what a layer overwrites
-        return {**dict(own), **dict(averages)}
-
-    def continue_from(
-        self, model: Any, step: int, states: dict, weights: dict, scalars: dict
-    ) -> set[str]:
-        """Goes on after these steps; what nobody gives begins anew.
-
-        Args:
-            model: whose variables it trains.
-            step: how many there were.
-            states: path -> name of a slot, or of what accompanies one in a file -> array.
-            weights: path -> array.
-            scalars: what there is once, by its name in a file.
-
-        Returns:
-            The names of what there is no place for.
-        """
-        trained = model.trainable_variables
-        self.build(trained)
-        for name, variable in zip(names_of(model.weights), model.weights, strict=True):
-            if name in weights:
-                self._put(variable, weights[name])
-        state = named.of(self)
-        left = set(scalars) - set(state.scalars)
-        for path, variable in zip(names_of(trained), trained, strict=True):
-            part = state.parts[self._index_of(variable)]
-            left |= set(states[path]) - set(part.kept)
-            values = {"average": variable, **states[path]}
-            for name, own in part.kept.items():
-                value = values.get(name)
-                if value is not None and tuple(value.shape) != tuple(own.shape):
-                    value = self._fit(own, part, value)
-                if value is None:
-                    value = self._initial(own, part.initial.get(name, "zeros"))
-                self._put(own, value)
-        # What comes without averages, unless they wait for the first update, begins with weights.
-        once = {"has_averages": 1, **scalars, "iterations": step}
-        for name, own in state.scalars.items():
-            if name != "learning_rate":
-                self._put(own, once[name] if name in once else self._initial(own, "zeros"))
-        return left
+        return self._storage.of(index)
 
     def _config(self, rate):
         """The constructor's arguments, the rate from the host's; identities have become paths."""

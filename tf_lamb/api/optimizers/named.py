@@ -12,7 +12,7 @@ so that an optimizer of other options, or on another backend, takes what it has 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tf_lamb.api.variables import as_int, unwrapped
+from tf_lamb.api.variables import as_int, names_of, unwrapped
 from tf_lamb.core.messages import warn
 
 _NO_SLOTS = ("average", "master", "accumulator")  # no slots of a rule
@@ -67,40 +67,28 @@ def of_micro_steps(name: str, steps: int | str) -> str:
 
 def has_averages(optimizer) -> bool:
     """Whether an update has made averages of the weights; waits for the device."""
-    made = getattr(optimizer, "_has_averages", None)
-    return made is not None and as_int(made) > 0
+    storage = getattr(optimizer, "_storage", None)
+    return storage is not None and bool(
+        storage.has_averages is not None and as_int(storage.has_averages)
+    )
 
 
 def of(optimizer) -> State:
     """The state of an optimizer of this package, in either Keras."""
-    k, plan = optimizer.gradient_accumulation_steps, optimizer.plan
-    k = "growing" if optimizer._growing else k  # sums go on under other stages
+    kind, storage = optimizer.rule.__name__, optimizer._storage
     scalars = {"iterations": optimizer.iterations}
     rate = getattr(optimizer._learning_rate, "base", optimizer._learning_rate)  # AdaScale's
     if hasattr(rate, "assign"):
         scalars["learning_rate"] = rate
-    if plan is None:
-        return State(optimizer.rule.__name__, scalars, ())
+    if storage is None:
+        return State(kind, scalars, ())
     guard = optimizer._guard
     if guard.counters:
         scalars["skipped_steps"] = guard.counter
     if guard.window:
         scalars["spiked_steps"] = guard.spiked
         scalars[f"gradient_norms_of_{guard.window}"] = guard.norms  # of another length it is none
-    if k:
-        scalars[of_micro_steps("micro_step", k)] = optimizer._micro_step
-    if optimizer.use_ema:
-        scalars["has_averages"] = optimizer._has_averages
-    parts = []
-    for i, (name, shape) in enumerate(zip(plan.names, plan.shapes, strict=True)):
-        kept = optimizer.state_of(i)
-        if (master := optimizer._masters[i]) is not None:
-            kept["master"] = master
-        if k:
-            kept[of_micro_steps("accumulator", k)] = optimizer._accumulators[i]
-        initial = {slot.name: slot.initial for slot in optimizer._slots_at(i)}
-        parts.append(Part(name, shape, kept, initial))
-    return State(optimizer.rule.__name__, scalars, parts)
+    return State(kind, {**scalars, **storage.once()}, storage.parts())
 
 
 def of_measured(optimizer) -> State:
@@ -113,6 +101,48 @@ def of_measured(optimizer) -> State:
         scalars[of_micro_steps(name, optimizer.micro_batches)] = scalars.pop(name)
     parts = [Part(name, (), {}) for name in optimizer._measured]
     return State(kind, scalars, parts)
+
+
+def continue_from(
+    optimizer, model: Any, step: int, states: dict, weights: dict, scalars: dict
+) -> set[str]:
+    """Has an optimizer go on after these steps; what nobody gives begins anew.
+
+    Args:
+        optimizer: of this package, in either Keras.
+        model: whose variables it trains.
+        step: how many there were.
+        states: path -> name of a slot, or of what accompanies one in a file -> array.
+        weights: path -> array.
+        scalars: what there is once, by its name in a file.
+
+    Returns:
+        The names of what there is no place for.
+    """
+    trained, host = model.trainable_variables, optimizer._host
+    optimizer.build(trained)
+    for name, variable in zip(names_of(model.weights), model.weights, strict=True):
+        if name in weights:
+            host.put(variable, weights[name])
+    state = of(optimizer)
+    left = set(scalars) - set(state.scalars)
+    for path, variable in zip(names_of(trained), trained, strict=True):
+        part = state.parts[optimizer._index_of(variable)]
+        left |= set(states[path]) - set(part.kept)
+        values = {"average": variable, **states[path]}
+        for name, own in part.kept.items():
+            value = values.get(name)
+            if value is not None and tuple(value.shape) != tuple(own.shape):
+                value = host.fit(own, part, value)
+            if value is None:
+                value = host.initial(own, part.initial.get(name, "zeros"))
+            host.put(own, value)
+    # What comes without averages, unless they wait for the first update, begins with weights.
+    once = {"has_averages": 1, **scalars, "iterations": step}
+    for name, own in state.scalars.items():
+        if name != "learning_rate":
+            host.put(own, once[name] if name in once else host.initial(own, "zeros"))
+    return left
 
 
 def children(state: State, others: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,7 +159,7 @@ def children(state: State, others: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def where_inside(kind: type, own: Callable, others: Callable) -> Callable:
+def where_inside(kind: type | tuple, own: Callable, others: Callable) -> Callable:
     """A method of a wrapper: `own` where an optimizer inside is of that kind, else `others`."""
 
     def method(wrapper, *arguments, **named):

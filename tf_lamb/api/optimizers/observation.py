@@ -72,8 +72,9 @@ class Observer:
         """The vectors of these variables; an empty list if nothing is observed."""
         return [self.vectors[i] for i in indices] if self.vectors else []
 
-    def make(self, plan, slots, vector_like):
-        """Makes the vectors of a plan's variables, where the first slot of each lives."""
+    def make(self, storage, vector_like):
+        """Makes the vectors of the variables, where the first slot of each lives."""
+        plan, slots = storage.plan, storage.slots
         self.vectors = tuple(
             (vector_like(own[0], f"{path.replace('/', '_')}_trust_ratio"),)
             if own and treatment.adapt

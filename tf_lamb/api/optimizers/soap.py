@@ -176,7 +176,7 @@ class SOAP(Layerwise):
     def kept_bases(self) -> int:
         """How often a matrix's bases did not come out finite, and stayed as they were."""
         plan = self._plan
-        if plan is None or self._slots is None:
+        if plan is None or self._storage is None:
             return 0
         matrices = (i for i, treatment in enumerate(plan.treatments) if treatment.adapt)
         return sum(as_int(self.state_of(i)["kept_bases"]) for i in matrices)

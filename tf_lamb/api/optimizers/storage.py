@@ -1,0 +1,95 @@
+"""What an optimizer keeps of its variables from step to step."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from tf_lamb.api.optimizers import named
+from tf_lamb.core.plan import Plan
+from tf_lamb.core.step import Slot, State, Stored
+
+
+@dataclasses.dataclass
+class Storage:
+    """The arrays beside each variable, in the order of the build, and those that there are once.
+
+    It is a plain object: no framework tracks what it holds, or restores it by its position.
+
+    Attributes:
+        plan: of the build.
+        declared: the `Slot`s of each variable.
+        weights: the variables.
+        slots: of each, in the order of the rule; empty where a layer overwrites the variable.
+        masters: of each its copy in float32, or None.
+        averages: of each its moving average, or None; empty without `use_ema`.
+        accumulators: of each the sum of its micro-batches; empty without accumulation.
+        micro_step: the micro-batches of this update so far; None without accumulation.
+        has_averages: 0 before the averages begin; None without `use_ema`.
+        steps: the micro-batches of an update, or "growing", by which their sums are named.
+        native: gives the variable that an update works on.
+    """
+
+    plan: Plan
+    declared: Sequence[Sequence[Slot]]
+    weights: Sequence
+    slots: Sequence[Sequence]
+    masters: Sequence
+    averages: Sequence = ()
+    accumulators: Any = ()
+    micro_step: Any = None
+    has_averages: Any = None
+    steps: int | str | None = None
+    native: Callable = lambda variable: variable
+
+    def state(self, indices: Sequence[int], weights: Sequence, averaged: set[int]) -> State:
+        """The variables of these positions that a step changes; `averaged` are others."""
+        own, sums = self.native, self.accumulators
+        return State(
+            [
+                Stored(own(w), [own(slot) for slot in self.slots[i]], own(self.masters[i]))
+                for i, w in zip(indices, weights, strict=True)
+            ],
+            [own(sums[i]) for i in indices] if sums else [],
+            [
+                (own(average), Stored(own(w), (), own(master)))
+                for average, (w, _, master) in self.averaged(averaged)
+            ],
+        )
+
+    def averaged(self, of: Iterable[int] | None = None) -> list[tuple[Any, Stored]]:
+        """Pairs of an average and its `Stored`, without slots; of these positions, or of all."""
+        wanted = range(len(self.weights)) if of is None else set(of)
+        every = zip(self.averages, self.weights, self.masters, strict=False)
+        return [
+            (average, Stored(weight, (), master))
+            for i, (average, weight, master) in enumerate(every)
+            if average is not None and i in wanted
+        ]
+
+    def of(self, index: int) -> dict[str, Any]:
+        """By name the slots of a variable, and its "average" if there is one."""
+        names = (slot.name for slot in self.declared[index])
+        kept = dict(zip(names, self.slots[index], strict=False))  # none of what a layer overwrites
+        return {**kept, **dict(("average", average) for average, _ in self.averaged({index}))}
+
+    def once(self) -> dict[str, Any]:
+        """By name what there is once."""
+        kept = {}
+        if self.steps:
+            kept[named.of_micro_steps("micro_step", self.steps)] = self.micro_step
+        if self.has_averages is not None:
+            kept["has_averages"] = self.has_averages
+        return kept
+
+    def parts(self) -> list[named.Part]:
+        """By variable all that is kept of it, as a file has it."""
+        made = []
+        for i, (name, shape) in enumerate(zip(self.plan.names, self.plan.shapes, strict=True)):
+            kept = self.of(i)
+            if self.masters[i] is not None:
+                kept["master"] = self.masters[i]
+            if self.steps:
+                kept[named.of_micro_steps("accumulator", self.steps)] = self.accumulators[i]
+            initial = {slot.name: slot.initial for slot in self.declared[i]}
+            made.append(named.Part(name, shape, kept, initial))
+        return made

@@ -1,0 +1,87 @@
+"""Arrays as rules see them: `keras.ops`, with branches, decompositions and bits of our own."""
+
+import functools
+import types
+
+import keras
+from keras import ops
+from keras.ops import *  # noqa: F403
+
+
+def compute_dtype(dtype):
+    """Rules compute, and slots are kept, in float32; in float64 for float64 variables."""
+    return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
+
+
+def native(variable):
+    """The variable that an update works on: TensorFlow's own for a Keras variable on TensorFlow."""
+    if variable is None or keras.backend.backend() != "tensorflow":
+        return variable
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def dense(gradient, variable):
+    """The gradient as a tensor in the shape of its variable, an embedding's, too."""
+    if keras.backend.backend() == "tensorflow":
+        from tf_lamb.tensorflow.update import dense
+
+        return dense(gradient, variable)  # `ops` leaves `IndexedSlices` as they are
+    return ops.convert_to_tensor(gradient, sparse=False)
+
+
+def cond(condition, yes, no):
+    """Works as `keras.ops.cond`; where the condition is known, only its branch runs."""
+    if (due := concrete_bool(condition)) is None:
+        return ops.cond(condition, yes, no)
+    return yes() if due else no()
+
+
+def concrete_bool(condition):
+    """True or False where the condition has a value by now; None in a program that is traced.
+
+    A branch of JAX is compiled anew for each pair of functions: an eager loop would do so, and keep
+    what it compiled, in every step. TensorFlow sees to that by itself.
+    """
+    if keras.backend.backend() == "tensorflow":
+        return None
+    if keras.backend.backend() == "jax":
+        import jax
+
+        if isinstance(condition, jax.core.Tracer):
+            return None
+    return bool(condition)
+
+
+def bitcast(array, dtype):
+    """The same bits in another dtype of the same size, on JAX and torch.
+
+    Seam: Keras 3.15.1. `ops.view` would do it, which older versions have not.
+    """
+    array = ops.convert_to_tensor(array)
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.lax.bitcast_convert_type(array, dtype)
+    import torch
+
+    return array.view(getattr(torch, dtype))
+
+
+def _eigh(x):
+    """Eigenvalues, ascending, and eigenvectors of a symmetric matrix.
+
+    On a TPU by Jacobi's method: the TPU's compiler takes 5 seconds for it where a side is 1,024 and
+    7 where it is 4,096, and had not finished JAX's default for 768 after 100 (jax 0.10.2).
+    TensorFlow has no other method there. JAX before 0.8.1 has the default alone.
+    """
+    if keras.backend.backend() == "jax":
+        from jax.lax import linalg, platform_dependent
+
+        if methods := getattr(linalg, "EighImplementation", None):
+            by_jacobi = functools.partial(linalg.eigh, implementation=methods.JACOBI)
+            vectors, values = platform_dependent(x, tpu=by_jacobi, default=linalg.eigh)
+            return values, vectors
+    return ops.eigh(x)
+
+
+linalg = types.SimpleNamespace(eigh=_eigh, qr=ops.qr)
