@@ -589,7 +589,7 @@ TENSORFLOW = {
      f"{OPTIMIZERS}::test_the_learning_rate_is_read_at_every_step[a callable-tf_keras]"): [
         ("a callable is called once", "return tf.cast(self._function(), ", "return tf.cast(0.1, "),
     ],
-    ("Update._end_if_due", f"{STEPS}::test_micro_batches_count_by_their_mean"): [
+    ("Update._finish_micro_step", f"{STEPS}::test_micro_batches_count_by_their_mean"): [
         ("accumulators are never cleared", "each.assign(tf.zeros_like(each))", "each"),
     ],
     ("Update.mean", f"{STEPS}::test_micro_batches_count_by_their_mean"): [

@@ -81,8 +81,8 @@ class Update:
     """Applies one rule to many variables; the base of what each framework has.
 
     It is called at each micro-step with the layers of a plan, which hold positions among the
-    gradients, with these, a `State`, a function that gives the `Scalars`, and one that takes what
-    became of the step that it was the last of, `TAKEN` before: what that returns is returned.
+    gradients, a `State`, a function that gives the `Scalars`, one that takes what became of the
+    step that it was the last of, `TAKEN` before, whose result is returned, and the gradients.
 
     Attributes:
         rule: the rule with its hyper-parameters bound, `rule(xp, g, w, *slots, lr=, t=, ...)`.

@@ -196,8 +196,16 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         plan, state = self._work(trained, missing)
         if keras.backend.backend() == "tensorflow":
             gradients = self._aggregated(gradients, state.accumulators)
-        count = functools.partial(self._count, trained)
-        self._update(plan, gradients, state, self._scalars, count)
+        run = functools.partial(
+            self._update, plan, state, self._scalars, functools.partial(self._count, trained)
+        )
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            strategy, meet = tf.distribute.get_strategy(), tf.__internal__.distribute.interim
+            meet.maybe_merge_call(run, strategy, tuple(gradients))
+        else:
+            run(gradients)
         for variable in (v for v in missing if v.constraint is not None):
             variable.assign(variable.constraint(variable))  # `apply` sees to the others
 

@@ -31,7 +31,7 @@ class Update(step.Update):
     is_shared: bool = False
     stacks: bool = False
 
-    def __call__(self, plan, gradients, state, scalars, count):
+    def __call__(self, plan, state, scalars, count, gradients):
         """See base class."""
         scalars = scalars()
         step = functools.partial(self._apply_if_finite, plan, state=state, scalars=scalars)

@@ -96,6 +96,20 @@ def gather(strategy, accumulators, gradients, is_update):
     tf.__internal__.distribute.interim.maybe_merge_call(everywhere, strategy, own)
 
 
+def of_replica(strategy, state, weight):
+    """The state as a replica has it, told by its copy of the first weight.
+
+    A `tf.function` takes a replica's copy as an argument, but captures a mirrored variable: a
+    program would then work on the variables that it was traced with, whatever it is given.
+    """
+    copies = strategy.experimental_local_results
+    of_first = enumerate(copies(state.stored[0].weight))
+    replica = next((i for i, copy in of_first if copy is weight), None)
+    if replica is None:  # a TPU's, where replicas are traced together
+        return state
+    return tf.nest.map_structure(lambda v: None if v is None else copies(v)[replica], state)
+
+
 def squared_norm(gradient):
     """|g|^2 in float32."""
     return 2.0 * tf.nn.l2_loss(tf.cast(gradient, tf.float32))

@@ -10,10 +10,10 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from tf_lamb.core import spikes, stacks, step
-from tf_lamb.core.plan import Layer, paths_of
+from tf_lamb.core.plan import paths_of
 from tf_lamb.core.step import Scalars
 from tf_lamb.tensorflow import namespace
-from tf_lamb.tensorflow.replicas import on_server_of, uses_servers
+from tf_lamb.tensorflow.replicas import of_replica, on_server_of, uses_servers
 
 
 def dense(gradient, variable):
@@ -119,8 +119,15 @@ class Update(step.Update):
         """Whether any step has been traced."""
         return bool(self._programs)
 
-    def __call__(self, plan, gradients, state, scalars, count):
-        """See base class; called by each replica, or without a strategy.
+    # In the order in which they run:
+    #   __call__            once, where replicas meet: reads the scalars, and counts at the end
+    #   _on_each_replica    has its copies of all variables
+    #   _finish_micro_step  takes the mean where an update is due, looks whether it is finite,
+    #   _apply              clips, and runs the program of each layer or stack of layers,
+    #   _step               of which this is all.
+
+    def __call__(self, plan, state, scalars, count, strategy, gradients):
+        """See base class; called where the replicas meet that have come with these gradients.
 
         Gradients are aggregated by now. One call hands each replica its own copy of every variable;
         the treatments were decided once, so they cannot differ between replicas, and neither can
@@ -130,50 +137,31 @@ class Update(step.Update):
         Args:
             gradients: empty where they accumulate: the accumulators have them, summed over replicas
                 where this is an update.
-            scalars, count: called where replicas meet.
         """
-
-        def everywhere(strategy, gradients):
-            copies = strategy.experimental_local_results
-
-            # Rewriting this package's own code for AutoGraph would be half of the first step.
-            @tf.autograph.experimental.do_not_convert
-            def on_replica(weight, gradients, scalars):
-                # A `tf.function` takes a replica's copy as an argument, but captures a mirrored
-                # variable: a program would then work on the variables that it was traced with,
-                # whatever it is given.
-                replica = next(
-                    (i for i, w in enumerate(copies(state.stored[0].weight)) if w is weight), None
-                )
-                own = state
-                if replica is not None:  # None is a TPU's, where replicas are traced together
-                    own = tf.nest.map_structure(
-                        lambda v: None if v is None else copies(v)[replica], state
-                    )
-                return self._end(plan)(gradients, own, scalars)
-
-            now = Scalars(*(x if x is None else tf.convert_to_tensor(x) for x in scalars()))
-            of_replicas = strategy.extended.update(
-                state.stored[0].weight, on_replica, args=(gradients, now), group=False
-            )
-            return count(tf.nest.flatten(of_replicas)[0])  # one alone in a step XLA compiles
-
-        strategy = tf.distribute.get_strategy()
-        return tf.__internal__.distribute.interim.maybe_merge_call(
-            everywhere, strategy, tuple(gradients)
+        now = Scalars(*(x if x is None else tf.convert_to_tensor(x) for x in scalars()))
+        # Rewriting this package's own code for AutoGraph would be half of the first step.
+        on_each = tf.autograph.experimental.do_not_convert(
+            functools.partial(self._on_each_replica, strategy, plan, state)
         )
+        of_replicas = strategy.extended.update(
+            state.stored[0].weight, on_each, args=(gradients, now), group=False
+        )
+        return count(tf.nest.flatten(of_replicas)[0])  # one alone in a step XLA compiles
 
-    def _end(self, plan: tuple[Layer, ...]) -> Callable:
-        """What ends a micro-step: one call in a user's eager loop; in a graph, a part of theirs."""
-        end = self._end_if_due if self.accumulation_steps else self._apply_if_finite
-        end = functools.partial(end, plan)
-        if not tf.executing_eagerly():
-            return end
-        if plan not in self._steps:
-            self._steps[plan] = tf.function(end, autograph=False)
-        return self._steps[plan]
+    def _on_each_replica(self, strategy, plan, state, weight, gradients, scalars):
+        """Ends the micro-step of the replica whose copy of the first weight is given."""
+        finish = functools.partial(self._finish_micro_step, plan)
+        if tf.executing_eagerly():  # one call in a user's eager loop; in a graph, a part of theirs
+            if plan not in self._steps:
+                self._steps[plan] = tf.function(finish, autograph=False)
+            finish = self._steps[plan]
+        return finish(gradients, of_replica(strategy, state, weight), scalars)
 
-    def _end_if_due(self, plan, _, state, scalars):
+    def _finish_micro_step(self, plan, gradients, state, scalars):
+        """One step, if an update is due; returns what became of it."""
+        if not self.accumulation_steps:
+            return self._apply_if_finite(plan, gradients, state, scalars)
+
         def apply():
             mean = [self.mean(namespace, each, scalars) for each in state.accumulators]
             cleared = [each.assign(tf.zeros_like(each)) for each in state.accumulators]
@@ -226,14 +214,14 @@ class Update(step.Update):
     def _apply(self, plan, gradients, state, scalars):
         gradients = self.clip(list(gradients))
         for layers in self._worked_on_together(plan, state):
-            own = [[gradients[i] for i in layer.members] for layer in layers]
-            self._step(layers, own, state, scalars)
+            with on_server_of(state.stored[layers[0].members[0]].weight):
+                self._prepared(layers, gradients, state, scalars)()
         if state.averages:
             self._average(state, scalars)
 
     def step_layer(self, layer, gradients, state, scalars):
         """One step of the rule for one layer, whose gradients these are."""
-        self._step([layer], [gradients], state, scalars)
+        self._prepared([layer], gradients, state, scalars)()
 
     def _worked_on_together(self, plan, state):
         """The layers in groups that a program each steps."""
@@ -248,20 +236,20 @@ class Update(step.Update):
             groups.setdefault(key, []).append(layer)
         return groups.values()
 
-    def _step(self, layers, gradients, state, scalars):
-        """One step of the rule for layers that are treated alike."""
+    def _prepared(self, layers, gradients, state, scalars):
+        """One step of the rule for layers that are treated alike, ready to be called."""
         first, states = layers[0], [state.of(layer) for layer in layers]
         stored, observed = map(list, zip(*states, strict=True))
-        with on_server_of(stored[0][0].weight):
-            program = self._program(layers, states[0])
-            lr, t, decay = first.rate(scalars.lr), scalars.t, scalars.decay
-            numbers = [tf.constant(layer.number) for layer in layers]
-            run = functools.partial(program, numbers, gradients, stored, observed, lr, t, decay)
-            if first.may_rest:
-                due = tf.reduce_any([tf.reduce_any(g != 0) for g in gradients[0]])
-                tf.cond(due, run, lambda: None)
-            else:
-                run()
+        own = [[gradients[i] for i in layer.members] for layer in layers]
+        numbers = [tf.constant(layer.number) for layer in layers]
+        run = functools.partial(
+            self._program(layers, states[0]), numbers, own, stored, observed,
+            first.rate(scalars.lr), scalars.t, scalars.decay,
+        )  # fmt: skip
+        if not first.may_rest:
+            return run
+        due = tf.reduce_any([tf.reduce_any(g != 0) for g in own[0]])
+        return functools.partial(tf.cond, due, run, lambda: None)
 
     @staticmethod
     def _key(layer, state):
@@ -271,25 +259,10 @@ class Update(step.Update):
         return layer.treatments, *shapes
 
     def _program(self, layers, state):
+        """What steps layers that are treated alike, traced once for all of their kind."""
         key = len(layers), *self._key(layers[0], state)
         if key not in self._programs:
-            treatments = layers[0].treatments
-
-            def program(numbers, gradients, stored, observed, lr, t, decay):
-                steps = [
-                    step.step(
-                        namespace, self.rule, treatments, own, old, lr=lr, t=t, number=number,
-                        bitcast=namespace.bitcast, decay=decay,
-                        observe=step.recorder(namespace, seen, _assign),
-                    )
-                    for number, own, old, seen in zip(
-                        numbers, gradients, stored, observed, strict=True
-                    )
-                ]  # fmt: skip
-                for of_layer, new in zip(stored, stacks.together(namespace, steps), strict=True):
-                    for old, each in zip(of_layer, new, strict=True):
-                        step.assign(self.assign, old, each)
-
+            program = functools.partial(self._step, layers[0].treatments)
             # On a TPU the step is one program already, and its variables are no arguments.
             if not namespace.is_tpu() and not uses_servers():
                 size = len(layers) * sum(each.weight.shape.num_elements() for each in state[0])
@@ -301,6 +274,20 @@ class Update(step.Update):
                 program = tf.function(program, jit_compile=compiled or None, autograph=False)
             self._programs[key] = program
         return self._programs[key]
+
+    def _step(self, treatments, numbers, gradients, stored, observed, lr, t, decay):
+        """One step of the rule for layers of which each has these treatments."""
+        steps = [
+            step.step(
+                namespace, self.rule, treatments, own, old, lr=lr, t=t, number=number,
+                bitcast=namespace.bitcast, decay=decay,
+                observe=step.recorder(namespace, seen, _assign),
+            )
+            for number, own, old, seen in zip(numbers, gradients, stored, observed, strict=True)
+        ]  # fmt: skip
+        for of_layer, new in zip(stored, stacks.together(namespace, steps), strict=True):
+            for old, each in zip(of_layer, new, strict=True):
+                step.assign(self.assign, old, each)
 
     def _average(self, state, scalars):
         for average, stored in state.averages:

@@ -16,6 +16,8 @@ from tf_lamb.tensorflow.summaries import vector_like
 from tf_lamb.tensorflow.update import Update, dense
 from tf_lamb.tf_keras import host, schedules
 
+interim = tf.__internal__.distribute.interim
+
 
 def aggregates_as_tf_keras(optimizer):
     """Whether gradients are summed over replicas by no other method, and none changes the sums."""
@@ -180,7 +182,9 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
             if not self.gradients_are_gathered:
                 self.gather([*gradients, *zeros[len(gradients) :]], state.accumulators)
             gradients = []
-        result = self._update(plan, gradients, state, self._scalars, count)
+        update = functools.partial(self._update, plan, state, self._scalars, count)
+        strategy = tf.distribute.get_strategy()
+        result = interim.maybe_merge_call(update, strategy, tuple(gradients))
         for variable in missing:
             if variable.constraint is not None:  # tf_keras sees to the others
                 variable.assign(variable.constraint(variable))
