@@ -5,6 +5,7 @@ On TensorFlow, `tf_lamb.tensorflow.update` stands in its place.
 
 import dataclasses
 import functools
+from typing import Any
 
 import keras
 from keras import ops
@@ -15,8 +16,29 @@ from tf_lamb.core.step import NONFINITE, SPIKE, TAKEN
 from tf_lamb.keras import arrays, host, sharding
 
 
-def _new(new, old):
-    return new
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Whether new values are taken: selected, not a branch, into which XLA would copy the old ones.
+
+    Attributes:
+        due: a scalar; None where they are taken in any case.
+    """
+
+    due: Any = None
+
+    def of(self, new, old):
+        """The new value if it is due, else the old one."""
+        return new if self.due is None else ops.where(self.due, new, ops.convert_to_tensor(old))
+
+    def assign(self, variable, value):
+        """Gives a variable its new value if it is due."""
+        variable.assign(self.of(value, variable.value))
+
+    def __and__(self, due):
+        return Choice(due if self.due is None else self.due & due)
+
+
+ALWAYS = Choice()
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -82,22 +104,16 @@ class Update(step.Update):
         ]
         spike = ops.full((), False, "bool")
         if not state.skipped:
-            self._apply(plan, gradients, state, scalars)
+            self._apply(plan, gradients, state, scalars, ALWAYS)
             return ops.ones((len(gradients),), "bool"), spike
         finite = ops.stack([ops.isfinite(ops.sum(ops.square(g))) for g in gradients])
         due = ops.all(finite)
         if state.spikes:
             spike = due & self._watch(gradients, state.spikes[0])
             due = due & ~spike
-        if (known := arrays.concrete_bool(due)) is not None:
-            if known:
-                self._apply(plan, gradients, state, scalars)
-            return finite, spike
-
-        def chosen(new, old):  # selected, not a branch: XLA would copy what enters one
-            return ops.where(due, new, ops.convert_to_tensor(old))
-
-        self._apply(plan, gradients, state, scalars, chosen)
+        known = arrays.concrete_bool(due)
+        if known is not False:
+            self._apply(plan, gradients, state, scalars, ALWAYS if known else Choice(due))
         return finite, spike
 
     def _watch(self, gradients, window):
@@ -162,55 +178,43 @@ class Update(step.Update):
             refused = ops.logical_and(skipped, ops.logical_not(scalars.is_searching))
             host.refuse(refused, finite, self.refusal, paths)
 
-    def _apply(self, plan, gradients, state, scalars, chosen=_new):
+    def _apply(self, plan, gradients, state, scalars, choice):
         gradients = self.clip(gradients)
         steps = [
-            self._step(layer, [gradients[i] for i in layer.members], state, scalars, chosen)
+            self._step(layer, [gradients[i] for i in layer.members], state, scalars, choice)
             for layer in plan
         ]
         for own in [steps] if self.stacks and not self.is_shared else [[each] for each in steps]:
             stacks.together(arrays, own)
         for average, stored in state.averages:
-            self._average(average, stored, scalars, chosen)
+            self._average(average, stored, scalars, choice)
 
-    def _average(self, average, stored, scalars, chosen):
+    def _average(self, average, stored, scalars, choice):
         own = stored._replace(weight=self._like(average, stored.weight))
         new = step.averaged(ops, average, own, scalars.ema_momentum, arrays.bitcast)
-        average.assign(chosen(new, average.value))
+        choice.assign(average, new)
         for each in stored.copies:
             own = ops.where(scalars.ema_overwrites, ops.cast(average, each.dtype), each.value)
-            each.assign(chosen(own, each.value))
-
-    @staticmethod
-    def _where_any(gradients, chosen):
-        """As `chosen`, but the old value where all gradients are zeros."""
-        due = ops.any(ops.stack([ops.any(g != 0) for g in gradients]))
-
-        def where_due(new, old):
-            return chosen(ops.where(due, new, ops.convert_to_tensor(old)), old)
-
-        return where_due
+            choice.assign(each, own)
 
     def step_layer(self, layer, gradients, state, scalars):
         """One step of the rule for one layer, whose gradients these are; on any backend."""
-        stacks.alone(arrays, self._step(layer, gradients, state, scalars, _new))
+        stacks.alone(arrays, self._step(layer, gradients, state, scalars, ALWAYS))
 
-    def _step(self, layer, gradients, state, scalars, chosen):
+    def _step(self, layer, gradients, state, scalars, choice):
         stored, observed = state.of(layer)
         if layer.may_rest:
-            chosen = self._where_any(gradients, chosen)
+            choice &= ops.any(ops.stack([ops.any(g != 0) for g in gradients]))
         # A device works on its share of each weight; slots are stored as such shares.
         at_hand = [each._replace(weight=self._share(each.weight, each)) for each in stored]
         new = yield from step.step(
             arrays, self.rule, layer.treatments, gradients, at_hand,
             lr=layer.rate(scalars.lr), t=scalars.t, number=layer.number, bitcast=arrays.bitcast,
             decay=scalars.decay,
-            observe=step.recorder(
-                ops, observed, lambda v, value: self.assign(v, chosen(value, v.value))
-            ),
+            observe=step.recorder(ops, observed, choice.assign),
         )  # fmt: skip
         for old, own, each in zip(stored, at_hand, new, strict=True):
-            kept = step.chosen(chosen, each, own)
+            kept = step.chosen(choice.of, each, own)
             # Gathered as late as can be, when it is chosen.
             weight = self._share(kept.weight, old)
             if self.is_shared:
