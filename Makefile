@@ -82,9 +82,12 @@ format: $(VENV)/.develop
 docs: $(VENV)/.docs
 	$(RUN) -m sphinx -q -W --keep-going -d .build/doctrees docs .build/site
 
-goldens: $(VENV)/.develop $(patsubst %,$(GOLDENS)/%/.ready,tensorflow_addons optax)
+goldens: $(VENV)/.develop $(patsubst %,$(GOLDENS)/%/.ready,tensorflow_addons optax torch paddle mxnet)
 	$(GOLDENS)/tensorflow_addons/bin/python tests/goldens/make_tensorflow_addons.py
 	$(GOLDENS)/optax/bin/python tests/goldens/make_optax.py
+	$(GOLDENS)/torch/bin/pip download --quiet --no-deps --dest $(GOLDENS)/torch/archives \
+	  colossalai==0.5.0 deepspeed==0.18.0 lightning-flash==0.8.2
+	for name in torch paddle mxnet; do $(GOLDENS)/$$name/bin/python tests/goldens/make_$$name.py || exit 1; done
 	$(RUN) tests/goldens/make_model_garden.py
 	$(RUN) tests/goldens/make_keras.py
 	$(RUN) tests/goldens/check.py
@@ -99,8 +102,10 @@ $(AUDIT)/.ready:
 	touch $@
 
 # TensorFlow 2.15, the last that TensorFlow Addons imports beside, ends with Python 3.11.
+$(GOLDENS)/mxnet/.ready: VERSION = 3.8
+$(GOLDENS)/%/.ready: VERSION = 3.11
 $(GOLDENS)/%/.ready: tests/goldens/%.txt
-	python3.11 -m venv $(@D)
+	python$(VERSION) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --requirement $<
 	touch $@
 

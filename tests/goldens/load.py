@@ -17,6 +17,11 @@ import numpy as np
 
 HERE = pathlib.Path(__file__).resolve().parent
 PEERS = ("tensorflow_addons", "model_garden", "optax", "keras")
+# Packages of which the weights alone are kept: `others.py`.
+OTHERS = (
+    "bitsandbytes", "colossalai", "deepspeed", "lightning_flash", "mxnet", "paddle",
+    "pytorch_optimizer", "timm", "torch", "torch_optimizer",
+)  # fmt: skip
 
 
 def cases(peer, folder=HERE):
@@ -103,7 +108,7 @@ def _problem_digest():
     return problem.digest()
 
 
-def write(peer, folder, *, cases, models, distributions):
+def write(peer, folder, *, cases, models, distributions, archived=None):
     """Writes one peer's file, and prints what it holds.
 
     Args:
@@ -112,10 +117,12 @@ def write(peer, folder, *, cases, models, distributions):
         cases: As `cases` returns them.
         models: As `models` returns them, with "files" relative to `folder`.
         distributions: Names of the distributions whose versions are recorded.
+        archived: Name -> version of a package that is not installed.
     """
     arrays, about = {}, {"versions": {}, "problem": _problem_digest(), "cases": {}, "models": {}}
     about["versions"]["python"] = platform.python_version()
     about["versions"].update({name: metadata.version(name) for name in distributions})
+    about["versions"].update(archived or {})
     for kind, table in (("cases", cases), ("models", models)):
         for name, case in table.items():
             shapes = {path: array.shape[1:] for path, array in case["weights"].items()}
