@@ -73,6 +73,9 @@ class Row:
 
 
 ADAPTS_ALL = {"exclude_from_layer_adaptation": []}
+UP_TO_10 = {"bounds": {"weight_norm": (0, 10)}}
+UP_TO_RATIO_1 = {"bounds": {"trust_ratio": (0, 1)}}
+AT_REST = {"treatments": {"beta|bias": {"rate": 0.0}}}
 RAW = {"bias_correction": False}
 BIASES = ("beta", "bias")  # MXNet's LAMB decays what is called gamma
 FIRST = Code("Corrected(rate, beta_2=0)")
@@ -92,7 +95,8 @@ ROWS = [
     Row("lightning_flash", "lamb", "`LAMB`", ADAPTS_ALL),
     Row("mxnet", "lamb", "`LAMB`", ADAPTS_ALL, undecayed=BIASES),
     Row(
-        "mxnet", "lamb_upper_bound", "`LAMB(upper_bound=1)`", {"bounds": {"weight_norm": (0, 1)}} | ADAPTS_ALL,
+        "mxnet", "lamb_upper_bound", "`LAMB(upper_bound=1)`",
+        {"bounds": {"weight_norm": (0, 1)}} | ADAPTS_ALL,
         undecayed=BIASES,
     ),
     Row(
@@ -100,10 +104,10 @@ ROWS = [
         {"bounds": {"weight_norm": (0.5, float("inf"))}} | ADAPTS_ALL, within=1e-2, at_least=1e-3,
         undecayed=BIASES,
     ),
-    Row("torch_optimizer", "lamb", "`Lamb`", RAW | {"bounds": {"weight_norm": (0, 10)}} | ADAPTS_ALL),
+    Row("torch_optimizer", "lamb", "`Lamb`", RAW | UP_TO_10 | ADAPTS_ALL),
     Row(
         "torch_optimizer", "lamb_debias", "`Lamb(debias=True)`",
-        RAW | {"learning_rate": Code("Corrected(rate)"), "bounds": {"weight_norm": (0, 10)}} | ADAPTS_ALL,
+        RAW | {"learning_rate": Code("Corrected(rate)")} | UP_TO_10 | ADAPTS_ALL,
     ),
     Row(
         "pytorch_optimizer", "lamb", "`Lamb`",
@@ -113,7 +117,7 @@ ROWS = [
     ),
     Row(
         "pytorch_optimizer", "lamb_coupled", "`Lamb(weight_decouple=False)`",
-        RAW | {"learning_rate": FIRST, "bounds": {"weight_norm": (0, 10)}} | ADAPTS_ALL,
+        RAW | {"learning_rate": FIRST} | UP_TO_10 | ADAPTS_ALL,
     ),
     Row("colossalai", "lamb", "`Lamb`", RAW | ADAPTS_ALL),
     Row(
@@ -126,15 +130,14 @@ ROWS = [
     ),
     Row(
         "bitsandbytes", "lamb_no_decay", "`LAMB` without decay",
-        RAW | {"learning_rate": Code("Corrected(rate)"), "epsilon": 1e-8, "bounds": {"trust_ratio": (0, 1)},
-               "treatments": {"beta|bias": {"rate": 0.0}}} | ADAPTS_ALL,
+        RAW | {"learning_rate": Code("Corrected(rate)"), "epsilon": 1e-8}
+        | UP_TO_RATIO_1 | AT_REST | ADAPTS_ALL,
     ),
     Row(
         "bitsandbytes", "lamb", "`LAMB`",
-        RAW | {"learning_rate": Code("Corrected(rate)"), "epsilon": 1e-8, "bounds": {"trust_ratio": (0, 1)},
-               "weight_decay_mode": "decoupled",
-               "weight_decay": Code("Corrected(decay, inverse=True)"),
-               "treatments": {"beta|bias": {"rate": 0.0}}} | ADAPTS_ALL,
+        RAW | {"learning_rate": Code("Corrected(rate)"), "epsilon": 1e-8} | UP_TO_RATIO_1
+        | {"weight_decay_mode": "decoupled", "weight_decay": Code("Corrected(decay, inverse=True)")}
+        | AT_REST | ADAPTS_ALL,
         within=3e-6,
     ),
     Row("paddle", "lars", "`LarsMomentumOptimizer`", {}),
@@ -151,8 +154,8 @@ ROWS = [
     ),
     Row(
         "bitsandbytes", "lars", "`LARS`",
-        {"form": {"momentum": "outside", "denominator": "norm_of_update"}, "bounds": {"trust_ratio": (0, 1)},
-         "treatments": {"beta|bias": {"rate": 0.0}}} | ADAPTS_ALL,
+        {"form": {"momentum": "outside", "denominator": "norm_of_update"}}
+        | UP_TO_RATIO_1 | AT_REST | ADAPTS_ALL,
     ),
     Row("mxnet", "lars_no_correction", "`LARS(momentum_correction=False)`", {}),
     Row("mxnet", "lars", "`LARS`", {"form": {"momentum": "mixed"}}, within=2, at_least=1e-2),
