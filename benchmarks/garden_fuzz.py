@@ -13,7 +13,6 @@ import argparse
 import importlib.metadata
 import json
 import pathlib
-import re
 import shutil
 import sys
 import tempfile
@@ -24,14 +23,9 @@ sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent)]
 
 from support import garden_plants, garden_runs  # noqa: E402
 
-from benchmarks.run_log import commit  # noqa: E402
+from benchmarks.run_log import commit, without_folders  # noqa: E402
 
 VERSIONS = ("tensorflow", "tf_keras", "tf-models-official")
-
-
-def without_paths(text):
-    """The end of a message, without this machine's folders."""
-    return re.sub(r"/[\w./-]*/(?=[\w.-]+)", "", text)[-2000:]
 
 
 def main():
@@ -64,7 +58,7 @@ def main():
             try:
                 line["outcome"] = garden_runs.check(run, folder)
             except garden_runs.Broken as broken:
-                line |= {"outcome": "broken", "broken": without_paths(str(broken))}
+                line |= {"outcome": "broken", "broken": without_folders(str(broken))[-2000:]}
                 failed.append(seed)
                 if asked.keep:
                     shutil.copytree(folder, pathlib.Path(asked.keep) / str(seed))

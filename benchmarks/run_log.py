@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import subprocess
 
 
@@ -45,3 +46,8 @@ def commit():
     here = str(pathlib.Path(__file__).parent)
     git = ["git", "-C", here, "describe", "--always", "--dirty"]
     return subprocess.run(git, capture_output=True, text=True).stdout.strip()
+
+
+def without_folders(text):
+    """A message without the folders of this machine."""
+    return re.sub(r"/[\w./-]*/(?=[\w.-]+)", "", text)

@@ -26,7 +26,7 @@ import traceback
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from run_log import commit  # noqa: E402
+from run_log import commit, without_folders  # noqa: E402
 from support import killing, planted  # noqa: E402
 from support.forgetting import forget  # noqa: E402
 
@@ -72,7 +72,7 @@ def line_of(host, seed, error, seconds):
         line["failed"] = {
             "at_run": counts["runs"], "error": f"{type(error).__name__}: {error}"[:6000],
             "notes": "\n".join(getattr(error, "__notes__", []))[:6000],
-            "where": traceback.format_tb(error.__traceback__)[-4:],
+            "where": list(map(without_folders, traceback.format_tb(error.__traceback__)[-4:])),
         }  # fmt: skip
     return line
 

@@ -58,4 +58,33 @@ PLANTS = {
             )
         ],
     ),
+    "averages of no update": (
+        ("tensorflow", "jax", "tf_keras"),
+        [
+            (
+                "named.continue_from",
+                "{'has_averages': 1, **scalars, 'iterations': step}",
+                "{**scalars, 'has_averages': 1, 'iterations': step}",
+            )
+        ],
+    ),
+    "micro-batches are left behind": (
+        ("tensorflow", "jax", "tf_keras"),
+        [
+            (
+                "named.continue_from",
+                "**states[path]",
+                "**{n: v for n, v in states[path].items() if n[:11] != 'accumulator'}",
+            ),
+            (
+                "named.continue_from",
+                "once[name] if name in once",
+                "once[name] if name in once and name[:5] != 'micro'",
+            ),
+        ],
+    ),
+    "a fit without an update is silent": (
+        ("tensorflow", "jax", "tf_keras"),
+        [("warn_if_waiting", "if waiting:", "if waiting < 0:")],
+    ),
 }
