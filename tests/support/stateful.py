@@ -207,18 +207,18 @@ def with_inner(optimizer):
     return [optimizer] if inner is None else [optimizer, inner]
 
 
+def scale_of(optimizer):
+    """What a loss is multiplied by, in either Keras; Keras 3 may not have built it yet."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return float(array(optimizer.scale_loss(np.float32(1.0))))
+    return float(array(optimizer.loss_scale))
+
+
 def take(optimizer, gradients, variables):
     """Applies gradients by hand: Keras 3's loss scale expects those of the scaled loss."""
-    scale = 1.0
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        scale = float(array(optimizer.scale_loss(np.float32(1.0))))
+    is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    scale = scale_of(optimizer) if is_scaled else 1.0
     apply(optimizer, [scale * np.asarray(g, "float32") for g in gradients], variables)
-
-
-def scale_of(optimizer):
-    """What a loss is multiplied by, in either Keras."""
-    scale = optimizer.dynamic_scale if hasattr(optimizer, "dynamic_scale") else optimizer.loss_scale
-    return float(array(scale))
 
 
 # -- the machine ----------------------------------------------------------------------------------
