@@ -16,6 +16,11 @@ def unwrapped(optimizer, kind: type | tuple = ()):
     return optimizer
 
 
+def is_ours(optimizer) -> bool:
+    """Whether an optimizer, without what wraps it, is one of this package, in either Keras."""
+    return hasattr(optimizer, "slots_of")
+
+
 def path_of(variable) -> str:
     """`variable.path` in Keras 3; of a TensorFlow variable, its name without what varies."""
     if path := getattr(variable, "path", None):

@@ -151,10 +151,11 @@ def all_gathered(variable, shares, scalar):
     if not isinstance(scalar, jax.core.Tracer):
         return array
 
-    def plus_zero(array, scalar):  # a 0.0 that XLA cannot know before it has the scalar
+    def opaque_zero(scalar):  # which XLA cannot know before it has the scalar
         bits = jax.lax.bitcast_convert_type(scalar.astype("float32"), "int32")
-        return array + ((bits >> 31) & (~bits >> 31)).astype(array.dtype)
+        return ((bits >> 31) & (~bits >> 31)).astype(array.dtype)
 
     return jax.lax.platform_dependent(
-        array, scalar, tpu=plus_zero, default=lambda array, scalar: array
-    )
+        array, scalar, tpu=lambda array, scalar: array + opaque_zero(scalar),
+        default=lambda array, scalar: array,
+    )  # fmt: skip

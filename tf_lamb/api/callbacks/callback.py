@@ -76,12 +76,16 @@ class Callback:
     def _interval(self):
         """The batches of the next `every` steps."""
         if stages := getattr(self._optimizer, "_growing", None):
-            self.model  # noqa: B018  # as in `_read`
+            self._sync()
             return accumulation.batches(stages, step_of(self._optimizer), self._every)
         return self._every * (getattr(self._optimizer, "gradient_accumulation_steps", None) or 1)
 
+    def _sync(self):
+        """Has the model's variables hold what the step left: Keras on JAX does so when asked."""
+        return self.model
+
     def _read(self):
-        self.model  # noqa: B018  # Keras on JAX hands the step's results over when it is asked
+        self._sync()
         if self._batches:
             self._read_now()
 

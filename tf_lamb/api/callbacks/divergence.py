@@ -210,7 +210,7 @@ class StopOnDivergence(Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         """With `on_spike`, adds the latest norm of the gradient and the number of spikes."""
-        self.model  # noqa: B018  # as in `_read`
+        self._sync()
         if logs is not None and (norm := self._optimizer.gradient_norm) is not None:
             logs["gradient_norm"] = norm
             logs["spiked_steps"] = self._optimizer.spiked_steps

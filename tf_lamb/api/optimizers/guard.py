@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_lamb.api.variables import as_int, names_of, unwrapped
+from tf_lamb.api.variables import as_int, is_ours, names_of, unwrapped
 from tf_lamb.core.messages import warn
 
 ADVICE = (
@@ -165,7 +165,7 @@ def warn_if_waiting(name: str, waiting: int, each: int):
 def guarded(optimizer):
     """The optimizer inside its wrappers; raises `TypeError` if it is not of this package."""
     inner = unwrapped(optimizer)
-    if not hasattr(inner, "skipped_steps"):
+    if not is_ours(inner):
         raise TypeError(
             "StopOnDivergence reads the optimizers of tf_lamb, not "
             f"{type(inner).__module__}.{type(inner).__qualname__}: compile with one of them, or "

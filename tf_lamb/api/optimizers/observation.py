@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from tf_lamb.api.variables import unwrapped
+from tf_lamb.api.variables import is_ours, unwrapped
 
 
 class Observation(NamedTuple):
@@ -118,7 +118,7 @@ def starts_to_observe(optimizer) -> bool:
 def observed(optimizer):
     """The optimizer inside its wrappers; raises `TypeError` if it has no trust ratios to show."""
     inner = unwrapped(optimizer)
-    if not hasattr(inner, "observe_trust_ratios"):
+    if not is_ours(inner):
         raise TypeError(
             "TrustRatios shows the trust ratios of tf_lamb's LAMB and LARS, not those of "
             f"{type(inner).__module__}.{type(inner).__qualname__}: compile with one of the two, "
