@@ -122,7 +122,8 @@ class Update(step.Update):
     # In the order in which they run:
     #   __call__            once, where replicas meet: reads the scalars, and counts at the end
     #   _on_each_replica    has its copies of all variables
-    #   _finish_micro_step  takes the mean where an update is due, looks whether it is finite,
+    #   _finish_micro_step  takes the mean of micro-batches where an update is due
+    #   _apply_if_finite    looks at the gradients first
     #   _apply              clips, and runs the program of each layer or stack of layers,
     #   _step               of which this is all.
 
@@ -150,17 +151,16 @@ class Update(step.Update):
 
     def _on_each_replica(self, strategy, plan, state, weight, gradients, scalars):
         """Ends the micro-step of the replica whose copy of the first weight is given."""
-        finish = functools.partial(self._finish_micro_step, plan)
+        finish = self._finish_micro_step if self.accumulation_steps else self._apply_if_finite
+        finish = functools.partial(finish, plan)
         if tf.executing_eagerly():  # one call in a user's eager loop; in a graph, a part of theirs
             if plan not in self._steps:
                 self._steps[plan] = tf.function(finish, autograph=False)
             finish = self._steps[plan]
         return finish(gradients, of_replica(strategy, state, weight), scalars)
 
-    def _finish_micro_step(self, plan, gradients, state, scalars):
+    def _finish_micro_step(self, plan, _, state, scalars):
         """One step, if an update is due; returns what became of it."""
-        if not self.accumulation_steps:
-            return self._apply_if_finite(plan, gradients, state, scalars)
 
         def apply():
             mean = [self.mean(namespace, each, scalars) for each in state.accumulators]
