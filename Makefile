@@ -1,8 +1,9 @@
 # make train   a small BERT on real text, from nothing
 # make train-resnet  a small ResNet on handwritten digits, with LAMB and with LARS
-# make test    what a change is likely to break: run it before every commit
+# make test    a sample by a seed that moves with the commits: run it before every commit
+# make test-all   every test but the slow ones, on TensorFlow and on JAX; or those of TESTS=tests/api
 # make test-slow  what needs minutes: kills, clusters, the TPU's compiler, notebooks, trainings
-# make coverage  the lines of the package that `make test` does not run
+# make coverage  the lines of the package that `make test-all` does not run
 # make check   style, types, the import law
 # make format  what `make check` wants of the style
 # make test-hosts  the optimizers on the oldest and the newest versions that are declared, and on torch
@@ -18,7 +19,7 @@ HOSTS = .build/hosts
 AUDIT = .build/audit
 INSTALL = $(RUN) -m pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: train train-resnet test test-slow coverage test-hosts check format docs goldens audit
+.PHONY: train train-resnet test test-all test-slow coverage test-hosts check format docs goldens audit
 
 train: $(VENV)/.train
 	$(RUN) -m tf_lamb.model_garden.sample_data --output_dir=.build/data
@@ -37,15 +38,20 @@ train-resnet: $(VENV)/.train
 	  $(RUN) -m tf_lamb.model_garden.report --model_dir=.build/resnet_small_$$name || exit 1; \
 	done
 
+# Two cases of each test of the optimizers' rooms, and of the others one test in six: `--draw` in tests/conftest.py.
+DRAW ?= $(shell git rev-list --count HEAD)
+NONE_IS_WELL = || [ $$? = 5 ]  # of pytest: a room that this backend does not run
+
+test: TESTS = --draw=$(DRAW)
 # On TensorFlow, then the rooms that run on every backend again on JAX, and on torch where it is.
-test: $(VENV)/.develop
-	$(PYTEST) -m "not slow"
-	KERAS_BACKEND=jax $(PYTEST) -m "not slow"
-	if $(RUN) -c "import torch" 2>/dev/null; then KERAS_BACKEND=torch $(PYTEST) -m "not slow"; fi
+test test-all: $(VENV)/.develop
+	$(PYTEST) -m "not slow" $(TESTS)
+	KERAS_BACKEND=jax $(PYTEST) -m "not slow" $(TESTS) $(NONE_IS_WELL)
+	if $(RUN) -c "import torch" 2>/dev/null; then KERAS_BACKEND=torch $(PYTEST) -m "not slow" $(TESTS) $(NONE_IS_WELL); fi
 
 test-slow: $(VENV)/.develop
 	$(PYTEST) -m slow $(SLOW_TESTS)
-	KERAS_BACKEND=jax $(PYTEST) -m slow $(SLOW_TESTS) || [ $$? = 5 ]  # 5: a room that JAX does not run
+	KERAS_BACKEND=jax $(PYTEST) -m slow $(SLOW_TESTS) $(NONE_IS_WELL)
 
 # A word of its own: tracing takes half as long again. What TensorFlow compiles was traced in Python, so it counts.
 coverage: $(VENV)/.develop

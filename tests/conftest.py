@@ -30,10 +30,18 @@ ON_EVERY_BACKEND = ("contracts", "api", "keras", "extras")
 HEART = ("core", "contracts", "keras", "tensorflow")
 
 
+def room_of(path):
+    """The folder in which a test is, or its file."""
+    return path.relative_to(TESTS).parts[0]
+
+
+def is_of_every_backend(path):
+    return room_of(path) in ON_EVERY_BACKEND and "model_garden" not in path.name
+
+
 def pytest_ignore_collect(collection_path):
     if BACKEND != "tensorflow" and collection_path.name.startswith("test_"):
-        room = collection_path.relative_to(TESTS).parts[0]
-        return room not in ON_EVERY_BACKEND or "model_garden" in collection_path.name
+        return not is_of_every_backend(collection_path)
     return None
 
 
@@ -54,8 +62,7 @@ def drawn(items, seed):
     chosen = set()
     for test, own in cases.items():
         draw = random.Random(f"{seed} {test}")
-        room = own[0].path.relative_to(TESTS).parts[0]
-        count = 2 if room in HEART else draw.randrange(6) == 0
+        count = 2 if room_of(own[0].path) in HEART else draw.randrange(6) == 0
         chosen.update(draw.sample(own, min(count, len(own))))
     return [item for item in items if item in chosen]
 
@@ -64,6 +71,8 @@ def pytest_collection_modifyitems(config, items):
     if (seed := config.getoption("draw")) is not None:
         items[:] = drawn(items, seed)
     once = [item for item in items if item.get_closest_marker("once")]
+    # Files that a command names are collected, whatever is ignored.
+    once += [item for item in items if not is_of_every_backend(item.path)]
     if BACKEND != "tensorflow" and once:
         config.hook.pytest_deselected(items=once)
         items[:] = [item for item in items if item not in once]

@@ -1,4 +1,4 @@
-"""Slips that somebody could make, each with the test of `make test` that notices it.
+"""Slips that somebody could make, each with the test that notices it.
 
 (a definition of the package, the test, under `tests`): of each slip its name, a passage of the
 definition, and what it becomes.
