@@ -2,7 +2,7 @@
 
     python benchmarks/suite.py | tee benchmarks/logs/suite.log
 
-Runs `make test` and `make test-slow` as they are, with this file as a plugin of pytest in every
+Runs `make test-all` and `make test-slow` as they are, with this file as a plugin of pytest in every
 worker. A test's CPU seconds are those of its worker and of the processes that it waited for; what
 a command costs beyond its tests is importing and collecting.
 """
@@ -74,7 +74,7 @@ def by(rows, *keys):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("commands", nargs="*", default=["test", "test-slow"])
+    parser.add_argument("commands", nargs="*", default=["test-all", "test-slow"])
     parser.add_argument("--dearest", type=int, default=20, help="how many tests to name")
     arguments = parser.parse_args()
     failed = 0
