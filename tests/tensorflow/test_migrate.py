@@ -289,6 +289,19 @@ def test_the_name_of_the_model_does_not_matter():
     assert report.matched["mine/head/kernel"] == "head/kernel"
 
 
+@pytest.mark.parametrize(("each", "slower"), [(4, True), (None, False)])
+def test_a_schedule_that_counted_micro_batches_is_reported(each, slower):
+    model = build(keras)
+    falling = keras.optimizers.schedules.CosineDecay(0.02, 100)
+    old = keras.optimizers.Lamb(falling, gradient_accumulation_steps=each)
+    old.build(model.trainable_variables)
+    new = tf_lamb.keras.LAMB(falling, gradient_accumulation_steps=each)
+    text = str(tf_lamb.keras.migrate(old, new, model))
+    assert ("updates, so it is 4 times slower" in text) == slower
+    constant = tf_lamb.keras.LAMB(0.02)
+    assert "slower" not in str(tf_lamb.keras.migrate(old, constant, model))
+
+
 def test_a_report_reads_as_a_letter():
     model = build(keras)
     old = keras.optimizers.Lamb(0.02, weight_decay=0.01)

@@ -246,6 +246,8 @@ def test_keras_muon_takes_biases_of_two_axes_for_matrices():
         tf_lamb.keras.migrate(old, tf_lamb.keras.Muon(), model)
     report = tf_lamb.keras.migrate(old, as_there, model, fresh=biases)
     assert set(report.fresh) == set(biases) and "dense/kernel" in report.matched
+    rules = {f"the rule of {bias}": ("Newton-Schulz", "AdamW") for bias in biases}
+    assert rules.items() <= report.changes.items()
 
 
 def test_arguments_of_migrate_that_cannot_be_right():

@@ -274,3 +274,29 @@ def muon_changes(
         if name in source_config
     }
     return {name: pair for name, pair in there.items() if not math.isclose(*pair, rel_tol=1e-6)}
+
+
+def counted_otherwise(
+    source_config: Mapping[str, Any], ours: Mapping[str, Any]
+) -> dict[str, tuple[str, str]]:
+    """What Keras counts in micro-batches where its optimizer accumulated and had a schedule."""
+    each = source_config.get("gradient_accumulation_steps") or 1
+    rates = (source_config.get("learning_rate"), ours["learning_rate"])
+    if each == 1 or not all(map(is_serialized, rates)):
+        return {}
+    return {"the schedule counts": ("micro-batches", f"updates, so it is {each} times slower")}
+
+
+def other_rules(fresh: Mapping[str, tuple[Mapping[str, Any], bool]]) -> dict[str, tuple[str, str]]:
+    """The rule of each variable that Muon orthogonalizes on one side alone.
+
+    Args:
+        fresh: path of a variable that begins anew -> its slots there, and whether it is one here.
+    """
+    rules = {True: "Newton-Schulz", False: "AdamW"}
+    both = {path: ("v" not in slots, is_matrix) for path, (slots, is_matrix) in fresh.items()}
+    return {
+        f"the rule of {path}": (rules[there], rules[here])
+        for path, (there, here) in both.items()
+        if there != here
+    }

@@ -310,6 +310,9 @@ def prepare(
     changes = peers.changes(theirs, ours, _defaults(type(optimizer)), source.unsaid)
     changes |= peers.muon_changes(source.beyond, ours)
     changes |= peers.adascale_changes(source.around, dict(around))
+    changes |= peers.counted_otherwise(source.beyond, ours)
+    if family == "Muon":
+        changes |= peers.other_rules(_of_fresh(source, plan, fresh, rename))
     report = MigrationReport(
         origin=source.origin,
         optimizer=family,
@@ -328,6 +331,17 @@ def prepare(
         weights=len(values) if weights else None,
     )
     return report, slots, values
+
+
+def _of_fresh(source, plan, fresh, rename):
+    """Path of a variable that begins anew -> its slots in the source, and whether it is adapted."""
+    there = {own: source.slots[name] for name, own in _short(source.slots).items()}
+    names = {path: rename.get(path, own) for path, own in _short(plan.names).items()}
+    return {
+        path: (there[names[path]], treatment.adapt)
+        for path, treatment in zip(plan.names, plan.treatments, strict=True)
+        if path in fresh and names[path] in there
+    }
 
 
 def _averages(source, ours):
