@@ -12,6 +12,8 @@ from goldens import problem
 from support.migrating import ADDONS, GARDEN
 from support.pages import ROOT, blocks
 
+import tf_lamb.keras
+
 BLOCKS = blocks(ROOT / "docs" / "moving_in.md", "python")
 # What is marked `before` is not ours to run.
 AFTER = [block for block in BLOCKS if not block[1].startswith("# before")]
@@ -29,6 +31,50 @@ def test_what_the_docs_show_runs(heading, code, tmp_path, monkeypatch):
         rng = np.random.default_rng(0)
         ids, targets = rng.integers(0, 7, (8, 4)), rng.normal(size=(8, 2))
         exec(code, {"ids": ids, "targets": targets, "build_model": problem.build_model})
+
+
+class Count(keras.optimizers.schedules.LearningRateSchedule):
+    """A rate that is 1 more than the step it is given."""
+
+    def __call__(self, step):
+        return 1.0 + keras.ops.cast(step, "float32")
+
+
+def sgd(rate, **arguments):
+    """Keras's, and ours that computes the same."""
+    plain = {"momentum": 0.0, "exclude_from_layer_adaptation": ["."]}
+    return keras.optimizers.SGD(rate, **arguments), tf_lamb.keras.LARS(rate, **plain, **arguments)
+
+
+def weights_after(optimizer, gradients):
+    variable = keras.Variable([0.0])
+    for gradient in gradients:
+        optimizer.apply([keras.ops.convert_to_tensor([gradient], "float32")], [variable])
+        yield float(variable.numpy()[0])
+    optimizer.finalize_variable_values([variable])
+    yield float(variable.numpy()[0])
+
+
+def test_what_keras_counts_otherwise():
+    """The rows of the table under that heading."""
+    steps = []
+    for optimizer in sgd(Count(), gradient_accumulation_steps=4):
+        moved = -np.diff([0.0, *weights_after(optimizer, np.ones(12))])
+        steps.append([round(rate) - 1 for rate in moved if rate])
+    assert steps == [[3, 7, 11], [0, 1, 2]]
+
+    averaged = {"use_ema": True, "ema_momentum": 0.5, "gradient_accumulation_steps": 4}
+    averages = [list(weights_after(each, np.ones(12)))[-1] for each in sgd(1.0, **averaged)]
+    # Ours as Keras's of n = 1; Keras's with the momentum to the power of n.
+    np.testing.assert_allclose(averages, [-2.46875, -2.25])
+
+    moves = []
+    for optimizer in sgd(1.0, gradient_accumulation_steps=2):
+        scaled = keras.optimizers.LossScaleOptimizer(optimizer)
+        weights = list(weights_after(scaled, [1.0, np.inf, 1.0, 1.0]))
+        moves.append([bool(each) for each in weights[:4]])
+    assert moves == [[False, False, True, True], [False, False, False, True]]
+    assert optimizer.skipped_steps == 1
 
 
 def test_a_port_is_three_lines():

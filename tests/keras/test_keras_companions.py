@@ -191,6 +191,28 @@ def test_orbax_saves_in_the_middle_of_fit_and_goes_on_with_the_same_bits(make, t
     assert_same(states[-1], state(steps(restored, CUT)))
 
 
+@has_orbax
+@uncompiled()
+def test_a_sequential_model_comes_back_from_orbax_by_load_weights(tmp_path):
+    """By `load_model` nothing of it does, and Keras is silent: news, where it does."""
+
+    def sequential():
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((3,)), layers.Dense(2, name="body")], name="net")
+        model.compile(ours.LAMB(0.1), "mse", run_eagerly=True)
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    x, y = data()
+    orbax = keras.callbacks.OrbaxCheckpoint(str(tmp_path / "run"), save_freq=1)
+    saved, fresh = sequential(), sequential()
+    saved.fit(x, y, batch_size=ROWS, verbose=0, callbacks=[orbax])
+    lost = keras.models.load_model(str(tmp_path / "run"))
+    assert not np.allclose(lost.get_weights()[0], saved.get_weights()[0])
+    fresh.load_weights(str(tmp_path / "run"))
+    assert_same(state(saved), state(fresh))
+
+
 @uncompiled()
 def test_a_backup_keeps_what_lora_trains(tmp_path):
     """Not merged, as Keras saves it: a run that goes on is the one without a break."""
