@@ -104,10 +104,7 @@ def find_batch(
     """
     base = checks.integer("baseline_batch_size", baseline_batch_size)
     checks.number("baseline_epochs", baseline_epochs, "(0, inf)")
-    large = steps.RELIABLE * base if large_batch_size is None else large_batch_size
-    large = checks.integer("large_batch_size", large)
-    if large < 2 * base:
-        raise ValueError(f"large_batch_size={large:,} is less than twice the baseline's {base:,}.")
+    large = _large(large_batch_size, base)
     if deadline_hours is not None:
         checks.number("deadline_hours", deadline_hours, "(0, inf)")
     counts, network = _device_counts(device_counts)
@@ -156,6 +153,14 @@ def find_batch(
         cost=sum(run.batch * run.made for run in runs) / (base * total),
         normalizes=bool(normalizations(model)), data=read.written,
     )  # fmt: skip
+
+
+def _large(given, base):
+    """The batch of the large short runs."""
+    large = checks.integer("large_batch_size", steps.RELIABLE * base if given is None else given)
+    if large < 2 * base:
+        raise ValueError(f"large_batch_size={large:,} is less than twice the baseline's {base:,}.")
+    return large
 
 
 class _Search:

@@ -133,25 +133,11 @@ def find_rate(
         )
     ratio = None if baseline_batch_size is None else batch_size / baseline_batch_size
     calls = batch_size // (micro_batch_size or batch_size)
-    candidates = _candidates(
-        frontend, model, optimizers, ratio, baseline_learning_rate, calls
-    )  # fmt: skip
+    candidates = _candidates(frontend, model, optimizers, ratio, baseline_learning_rate, calls)
     total = fit_steps(epochs, read.examples, batch_size // calls) // calls
-    if total < search.SHORTEST:
-        raise ValueError(
-            f"A run of {total:,} steps is too short to be searched, {search.SHORTEST} are the "
-            "least: train it in full at half, once and twice the rate of recipes.transfer."
-        )
     with Trials(model, read, batch_size, micro_batch_size, seed) as trials:
         many, averaging_updates = len(candidates), trials.averaging_updates
-        lengths = search.rungs(total, many, budget, averaging_updates)
-        if lengths[0] < search.LEAST_STEPS:
-            raise ValueError(
-                f"budget={budget:g} is too small for a run of {total:,} steps: the first runs "
-                f"would have {lengths[0]} steps, and {search.LEAST_STEPS} are the least. Pass "
-                f"budget={search.least_budget(total, many, averaging_updates)}, or take "
-                "recipes.transfer."
-            )
+        lengths = _lengths(total, many, budget, averaging_updates)
         what = {
             "batch_size": batch_size, "steps": total, "rungs": list(lengths), "seed": seed,
             "warmup": warmup, "decay": decay, "micro_batch_size": micro_batch_size,
@@ -179,6 +165,24 @@ def find_rate(
         "wrapped": functools.partial(scaled_as, model.optimizer),
     }  # fmt: skip
     return _answer(candidates, lengths, made, averaging_updates, **of_run)
+
+
+def _lengths(total, many, budget, averaging_updates):
+    """The steps of a run of each rung; raises where a run is too short to be searched."""
+    if total < search.SHORTEST:
+        raise ValueError(
+            f"A run of {total:,} steps is too short to be searched, {search.SHORTEST} are the "
+            "least: train it in full at half, once and twice the rate of recipes.transfer."
+        )
+    lengths = search.rungs(total, many, budget, averaging_updates)
+    if lengths[0] < search.LEAST_STEPS:
+        raise ValueError(
+            f"budget={budget:g} is too small for a run of {total:,} steps: the first runs "
+            f"would have {lengths[0]} steps, and {search.LEAST_STEPS} are the least. Pass "
+            f"budget={search.least_budget(total, many, averaging_updates)}, or take "
+            "recipes.transfer."
+        )
+    return lengths
 
 
 class _Run:

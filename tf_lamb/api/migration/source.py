@@ -277,14 +277,7 @@ def prepare(
     known = shapes if not weights else _shapes(model.weights)
     _known("rename", rename, known)
     plan = optimizer.plan_for(model.trainable_variables)
-    wanted = {
-        path: {
-            slot.name: shape if slot.shape is None else slot.shape
-            for slot in optimizer.slots_of(treatment, shape)
-        }
-        for path, treatment, shape in zip(plan.names, plan.treatments, plan.shapes, strict=True)
-        if path not in fresh
-    }
+    wanted = _slots_of(optimizer, plan, fresh)
     first = {path: dict([next(iter(slots.items()))]) for path, slots in wanted.items()}
     found = match(source.origin, first, source.slots, rename)
     if family in ("Muon", "SOAP"):
@@ -295,18 +288,7 @@ def prepare(
     match(source.origin, wanted, source.slots, rename)
     slots: dict[str, dict] = {path: {} for path in shapes}
     slots |= {path: dict(source.slots[name]) for path, name in found.items()}
-    values: dict[str, Any] = {}
-    if weights:
-        if source.weights is None:
-            raise ValueError(
-                f"{source.origin} holds no weights, so weights=True does not go with it. Copy them "
-                "with model.set_weights(...), or leave the argument out. Nothing was changed."
-            )
-        every = _shapes(model.weights)
-        parts = {name: {"weight": value} for name, value in source.weights.items()}
-        every_weight = {path: {"weight": shape} for path, shape in every.items()}
-        names = match(source.origin, every_weight, parts, rename)
-        values = {path: source.weights[name] for path, name in names.items()}
+    values = _weights(source, model, rename) if weights else {}
     changes = peers.changes(theirs, ours, _defaults(type(optimizer)), source.unsaid)
     changes |= peers.muon_changes(source.beyond, ours)
     changes |= peers.adascale_changes(source.around, dict(around))
@@ -331,6 +313,31 @@ def prepare(
         weights=len(values) if weights else None,
     )
     return report, slots, values
+
+
+def _slots_of(optimizer, plan, fresh):
+    """Path -> name of a slot -> its shape, of what does not begin at zero."""
+    return {
+        path: {
+            slot.name: shape if slot.shape is None else slot.shape
+            for slot in optimizer.slots_of(treatment, shape)
+        }
+        for path, treatment, shape in zip(plan.names, plan.treatments, plan.shapes, strict=True)
+        if path not in fresh
+    }
+
+
+def _weights(source, model, rename):
+    """Path -> array, of all weights of the model."""
+    if source.weights is None:
+        raise ValueError(
+            f"{source.origin} holds no weights, so weights=True does not go with it. Copy them "
+            "with model.set_weights(...), or leave the argument out. Nothing was changed."
+        )
+    parts = {name: {"weight": value} for name, value in source.weights.items()}
+    wanted = {path: {"weight": shape} for path, shape in _shapes(model.weights).items()}
+    names = match(source.origin, wanted, parts, rename)
+    return {path: source.weights[name] for path, name in names.items()}
 
 
 def _of_fresh(source, plan, fresh, rename):

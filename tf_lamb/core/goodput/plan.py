@@ -140,29 +140,9 @@ def plan(
     base = steps.at(baseline) * baseline
 
     def why_not(batch):
-        """Why a batch is not possible, or nothing."""
-        if batch > examples:
-            return f"the data has {examples:,} examples to train on"
-        if most is not None and batch > most:
-            return f"{most:,} is the largest that is wanted"
-        if batch > steps.bound:
-            return f"beyond {steps.bound:,.0f} the rate cannot grow"
-        if batch > steps.largest:
-            return f"{steps.source} reaches to {steps.largest:,.0f}; run a larger batch first"
-        return ""
+        return _why_not(batch, steps, examples, most)
 
-    if batches is None:
-        doubled = (baseline * 2**k for k in itertools.count())
-        wanted = list(itertools.takewhile(lambda batch: not why_not(batch), doubled))
-        beyond = why_not(baseline * 2 ** len(wanted))
-        full = (machine.micro_batch * devices for devices in machine.devices)
-        wanted += [batch for batch in full if batch > baseline]
-    else:
-        wanted = sorted(checks.integer("batches", batch) for batch in batches)
-        if not wanted:
-            raise ValueError("batches must name one at least; None stands for powers of two.")
-        end = f"{wanted[-1]:,} is the largest that was given"
-        beyond = next(filter(None, map(why_not, wanted)), end)
+    wanted, beyond = _wanted(batches, baseline, machine, why_not)
     made, kept, left_out = set(), set(), {}
     for devices, batch in itertools.product(machine.devices, wanted):
         even, why = batch, f"{devices:,} devices cannot share it"
@@ -221,6 +201,34 @@ def check(
     for name, number in (("price", machine.price), ("deadline", deadline)):
         if number is not None:
             checks.number(name, number, "(0, inf)")
+
+
+def _why_not(batch, steps, examples, most):
+    """Why a batch is not possible, or nothing."""
+    if batch > examples:
+        return f"the data has {examples:,} examples to train on"
+    if most is not None and batch > most:
+        return f"{most:,} is the largest that is wanted"
+    if batch > steps.bound:
+        return f"beyond {steps.bound:,.0f} the rate cannot grow"
+    if batch > steps.largest:
+        return f"{steps.source} reaches to {steps.largest:,.0f}; run a larger batch first"
+    return ""
+
+
+def _wanted(batches, baseline, machine, why_not):
+    """The batches to compare, and why none beyond them is."""
+    if batches is None:
+        doubled = (baseline * 2**k for k in itertools.count())
+        wanted = list(itertools.takewhile(lambda batch: not why_not(batch), doubled))
+        beyond = why_not(baseline * 2 ** len(wanted))
+        full = (machine.micro_batch * devices for devices in machine.devices)
+        return wanted + [batch for batch in full if batch > baseline], beyond
+    wanted = sorted(checks.integer("batches", batch) for batch in batches)
+    if not wanted:
+        raise ValueError("batches must name one at least; None stands for powers of two.")
+    end = f"{wanted[-1]:,} is the largest that was given"
+    return wanted, next(filter(None, map(why_not, wanted)), end)
 
 
 def _row(steps, machine, base, batch, devices):
