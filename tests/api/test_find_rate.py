@@ -337,7 +337,7 @@ def test_a_baseline_whose_short_run_fails_is_trained_in_another_order(monkeypatc
     orders = []
 
     def planted(run, peak, steps, order):
-        octaves = math.log2(peak / search_of.tried(0.15, steps, run.total))
+        octaves = math.log2(peak / search_of.short_run_rate(0.15, steps, run.total))
         fails = abs(octaves) < 0.1 and steps > 40 and order < failures
         if abs(octaves) < 0.1 and steps > 40:
             orders.append(order)
@@ -359,7 +359,7 @@ def noisy(worse=0.0):
     """
 
     def planted(run, peak, steps, order):
-        rate = peak / search_of.tried(1.0, steps, run.total)
+        rate = peak / search_of.short_run_rate(1.0, steps, run.total)
         draw, octaves = random.Random(f"{rate:.4g} {steps}"), math.log2(rate / 0.064)
         level = 2.1 - 0.05 * steps**0.5 * math.exp(-(octaves**2) / 9) + worse * (steps > 40)
         return [level + 0.01 * i + draw.gauss(0, 0.15) for i in range(16)]
