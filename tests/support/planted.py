@@ -7,7 +7,7 @@ it becomes, as in `support/mutants.py`.
 PLANTS = {
     "a loss scale drops in silence": (
         ("tensorflow",),
-        [("have_wrappers_leave_ours_alone", "[(Layerwise,", "[(type(None),")],
+        [("have_loss_scales_leave_ours_alone", "[(Layerwise,", "[(type(None),")],
     ),
     "one layer of two towers": (
         ("tensorflow", "jax", "tf_keras"),

@@ -4,8 +4,6 @@ The backup is one file, which a rename puts in the place of the last one.
 """
 
 import contextlib
-import functools
-import itertools
 import math
 import os
 import warnings
@@ -13,8 +11,9 @@ import warnings
 import keras
 
 from tf_lamb.api import callbacks
+from tf_lamb.api.seams import begin_at
 from tf_lamb.core.messages import needed
-from tf_lamb.keras import processes
+from tf_lamb.keras import processes, seams
 
 
 class BetweenBatches(keras.callbacks.Callback):
@@ -31,7 +30,7 @@ class _Observing:
         """See base class; what wraps the optimizer does not save what it shows."""
         optimizer, wrapper = super()._find(model), model.optimizer
         while wrapper is not optimizer and keras.backend.backend() == "jax":  # among the variables
-            _hide(optimizer, wrapper)
+            seams.hide_shown(optimizer, wrapper)
             wrapper = wrapper.inner_optimizer
         return optimizer
 
@@ -71,38 +70,6 @@ class TrustRatios(_Observing, callbacks.TrustRatios, BetweenBatches):
         return self._check_directory()(directory, optimizer)
 
 
-def _hide(optimizer, wrapper):
-    """Has a wrapper of the optimizer, which lists its variables, not save what is on show."""
-
-    def without(method):
-        def wrapped(store):
-            with optimizer.without_shown():
-                method(store)
-
-        return wrapped
-
-    for name in ("save_own_variables", "load_own_variables"):
-        if name not in vars(wrapper):
-            setattr(wrapper, name, without(getattr(wrapper, name)))
-
-
-@contextlib.contextmanager
-def _unmerged(model):
-    """Inside it, layers with LoRA are saved as they are: Keras would merge what goes on training.
-
-    Seam: Keras 3.15.1, `_flatten_layers`; `save_own_variables` of a layer may be set on it.
-    """
-    layers = [each for each in model._flatten_layers() if getattr(each, "lora_enabled", False)]
-    methods = keras.layers.Layer.save_own_variables, keras.layers.Layer.load_own_variables
-    for layer, method in itertools.product(layers, methods):
-        setattr(layer, method.__name__, functools.partial(method, layer))
-    try:
-        yield
-    finally:
-        for layer, method in itertools.product(layers, methods):
-            delattr(layer, method.__name__)
-
-
 _BEFORE, _AFTER = "after_epoch_", ".weights.h5"
 
 
@@ -125,11 +92,11 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
             with warnings.catch_warnings():
                 # Keras would only warn, and begin with new moments.
                 warnings.filterwarnings("error", message="Skipping variable loading")
-                with _unmerged(model):
+                with seams.lora_unmerged(model):
                     model.load_weights(self._path(done[-1]))
         except (OSError, ValueError, KeyError, UserWarning) as error:
             raise self._refusal(error) from error
-        model._initial_epoch = done[-1]  # seam: keras 3.15. As the base class does.
+        begin_at(model, done[-1])  # as the base class does
 
     def on_epoch_end(self, epoch, logs=None):
         """Backs up; of several processes, the first one does."""
@@ -145,7 +112,7 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
         temporary = os.path.join(self.backup_dir, f"unfinished{_AFTER}")
         try:
             self._make_room(temporary)
-            with _unmerged(self.model):
+            with seams.lora_unmerged(self.model):
                 self.model.save_weights(temporary, overwrite=True)
         except BaseException:
             if os.path.exists(temporary):

@@ -11,7 +11,7 @@ from tf_lamb.api.migration import peers
 from tf_lamb.api.migration.source import Source
 from tf_lamb.api.stages.checks import SEVERAL, replicas_of
 from tf_lamb.api.variables import names_of, step_of
-from tf_lamb.keras import family, layers, processes, schedules, sharding
+from tf_lamb.keras import family, layers, processes, schedules, seams, sharding
 
 
 def _devices(model):
@@ -26,22 +26,11 @@ def _devices(model):
 def _fed(model, batches, first):
     """On TensorFlow as a dataset."""
     if keras.backend.backend() != "tensorflow":
-        return batches if isinstance(first, tuple) else _bare(batches)
+        return batches if isinstance(first, tuple) else seams.bare(batches)
     from tf_lamb.tensorflow import feeding
 
     # seam: Keras 3.12.0 to 3.15.1, `_maybe_symbolic_build`.
     return feeding.dataset(batches, first, is_tried=model._distribute_strategy is not None)
-
-
-def _bare(batches):
-    """What `fit` reads inputs alone from: a generator would have to give tuples."""
-    # seam: Keras 3.12.0 to 3.15.1, whose `fit` takes an adapter.
-    from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
-
-    adapter = GeneratorDataAdapter((each,) for each in batches)
-    tuples = adapter.generator
-    adapter.generator = lambda: (each for (each,) in tuples())
-    return adapter
 
 
 def _state_of(source):

@@ -20,28 +20,14 @@ import functools
 import keras
 from keras import ops
 
-from tf_lamb.api.noise.measured import MeasureNoise
-from tf_lamb.api.optimizers import named
-from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import is_overwritten, unwrapped
 from tf_lamb.keras import arrays, host
 
 
-@functools.cache
-def have_wrappers_leave_ours_alone():
-    """From now on those of an optimizer of ours; others are as ever."""
-    wrapper = keras.optimizers.LossScaleOptimizer
-    plain = keras.optimizers.Optimizer.stateless_apply
-    kinds: list = [
-        (Layerwise, {"build": _built_by(wrapper.build), "apply": _apply,
-                     "stateless_apply": _checked(plain)}),
-        ((Layerwise, MeasureNoise), {"save_own_variables": _save_scale,
-                                     "load_own_variables": _load_scale,
-                                     "set_weights": _set_weights}),
-    ]  # fmt: skip
-    for kind, changed in kinds:
-        for name, own in changed.items():
-            setattr(wrapper, name, named.where_inside(kind, own, getattr(wrapper, name)))
+def stepping(build):
+    """The methods of the wrapper that step, around an optimizer of ours; `build` is its own."""
+    checked = _checked(keras.optimizers.Optimizer.stateless_apply)
+    return {"build": _built_by(build), "apply": _apply, "stateless_apply": checked}
 
 
 def _built_by(build):
@@ -87,13 +73,13 @@ def _move(wrapper, due, overflowed):
 _SCALE = ("step_counter", "dynamic_scale")  # what a loss scale is; the learning rate is not its own
 
 
-def _save_scale(wrapper, store):
+def _save(wrapper, store):
     if wrapper.built:
         for name in _SCALE:
             store[name] = ops.convert_to_numpy(getattr(wrapper, name))
 
 
-def _load_scale(wrapper, store):
+def _load(wrapper, store):
     if not wrapper.built:
         return
     own, keys = wrapper._variables, list(store.keys())
@@ -108,3 +94,7 @@ def _load_scale(wrapper, store):
 def _set_weights(wrapper, weights):
     keras.optimizers.Optimizer.set_weights(wrapper, weights)
     wrapper.inner_optimizer.set_weights(weights[len(wrapper._variables) :])
+
+
+# The methods that save and load.
+FILES = {"save_own_variables": _save, "load_own_variables": _load, "set_weights": _set_weights}

@@ -1,7 +1,7 @@
 """MeasureNoise and AdaScale in Keras 3: an optimizer that wraps another.
 
 Seams into Keras 3 (3.12.0 to 3.15.1), as its own LossScaleOptimizer has them:
-    `_all_reduce_sum_gradients` of the inner optimizer: gradients reach it summed.
+    `_all_reduce_sum_gradients` of the inner optimizer's class: gradients reach it summed.
     `_variables`, `_trainable_variables`, `_iterations`, `_accumulated_gradients`,
     `_get_variable_index`: used as Keras's own optimizers use them.
 
@@ -17,8 +17,9 @@ import keras
 from keras import ops
 
 from tf_lamb.api.noise.adascale import Rate
+from tf_lamb.api.seams import use_rate
 from tf_lamb.api.variables import is_overwritten
-from tf_lamb.keras import arrays, host, loss_scale, processes, saved
+from tf_lamb.keras import arrays, host, processes, saved, seams
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
 _ADAPTIVE = (keras.optimizers.Adam,)  # AdamW is one
@@ -54,16 +55,16 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
     def _wrap(self, inner, name):
-        loss_scale.have_wrappers_leave_ours_alone()
+        seams.install()
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = inner
         if isinstance(inner, LayerwiseOptimizer):
             inner.gradients_are_summed = True
         elif keras.backend.backend() == "tensorflow":
-            inner._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
+            seams.leave_sums(inner)
 
     def _take_rate(self, inner):
-        inner._learning_rate = _Rate(self, inner._learning_rate)
+        use_rate(inner, _Rate(self, inner._learning_rate))
 
     def build(self, variables):
         """Builds the inner optimizer, too; refuses where a step has only one part."""

@@ -18,7 +18,7 @@ from tf_lamb.api.variables import is_overwritten, path_of
 from tf_lamb.core import accumulation
 from tf_lamb.core.rules.shared import within
 from tf_lamb.core.step import NONFINITE, TAKEN
-from tf_lamb.keras import arrays, host, loss_scale, processes, saved, schedules, sharding, update
+from tf_lamb.keras import arrays, host, processes, saved, schedules, seams, sharding, update
 
 
 class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
@@ -31,7 +31,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
     _replicas = 1  # whose gradients are not summed yet, on JAX
 
     def __init__(self, learning_rate, **arguments):
-        loss_scale.have_wrappers_leave_ours_alone()
+        seams.install()
         settings = self._settings_of(arguments)
         schedule = keras.optimizers.schedules.LearningRateSchedule
         learning_rate = settings_.learning_rate(learning_rate, schedule)

@@ -3,8 +3,7 @@
 Only JAX has them. They talk through the store of JAX's coordination service, not by collectives:
 those hang, or end the process, where one process sends what the others do not expect.
 
-Seams: `jax._src.distributed.global_state.client` (JAX 0.10.2), the store; `Variable._value` and
-`Distribution.get_data_layout`, which is asked for the first batch of each epoch (Keras 3.15.1).
+Seam: `jax._src.distributed.global_state.client` (JAX 0.10.2), the store.
 """
 
 import contextlib
@@ -15,7 +14,7 @@ import zlib
 import keras
 
 from tf_lamb.api.variables import names_of
-from tf_lamb.keras import sharding
+from tf_lamb.keras import seams, sharding
 
 PATIENCE = 600  # seconds, for a process that reads and writes what the others wait for
 _rounds = itertools.count()
@@ -140,7 +139,7 @@ def agree_on(optimizer, variables):
     # optimizer sees gradients alone, whose shapes are those of weights.
     distribution = keras.distribution.distribution()
     if len(members()) > 1 and "get_data_layout" not in vars(distribution):
-        distribution.get_data_layout = _comparing(distribution.get_data_layout)
+        seams.use_data_layout(distribution, _comparing(distribution.get_data_layout))
 
 
 def _facts(optimizer, variables):
@@ -179,8 +178,8 @@ def gathered(variables):
                 array = variable.value
                 if not getattr(array, "is_fully_replicated", True):  # NumPy's is gathered already
                     parts.append((variable, array))
-                    variable._value = process_allgather(array, tiled=True)
+                    seams.put_array(variable, process_allgather(array, tiled=True))
         yield
     finally:
         for variable, array in parts:
-            variable._value = array
+            seams.put_array(variable, array)

@@ -11,13 +11,11 @@ Seams into Keras 3 (3.15.1), all in this file:
     `Layer._seed_generators`: which variables are states of random generators.
 """
 
-import types
-
 import keras
 
 from tf_lamb.api.variables import is_overwritten, unwrapped
 from tf_lamb.core.messages import warn
-from tf_lamb.keras import host, sharding
+from tf_lamb.keras import host, seams, sharding
 from tf_lamb.keras.measured import MeasuringOptimizer
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
@@ -94,7 +92,7 @@ def per_replica(model: keras.Model) -> keras.Model:
         inner._replicas = measuring._replicas = replicas
         if inner.built:
             host.split_accumulators(inner)
-    model.train_step = types.MethodType(_train_step, model)
+    seams.use_train_step(model, _train_step)
     return model
 
 

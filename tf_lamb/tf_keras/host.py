@@ -16,35 +16,16 @@ class of a package is known by its `registered_name` alone; bfloat16, which HDF5
 as two bytes of nothing; `_trackable_children`, `_handle_deferred_dependencies` and
 `_sharded_variable_builders` are what a `tf.train.Checkpoint` asks of an optimizer.
 
-An optimizer of ours inside of tf_keras's `LossScaleOptimizer` is right once an update. By itself
-that looks at the gradients of every call, and under accumulation a call is a micro-batch: it would
-drop one of them, add 1 to `iterations` for it, move its scale, and sum gradients over replicas
-before each look. Here every call goes through. The optimizer inside skips an update whose gradients
-are not finite, on all replicas alike, and the scale moves by what became of the update.
-
-Seams into that wrapper (2.20.1):
+Seams into its `LossScaleOptimizer` (2.20.1), besides those in `tf_keras/seams.py`:
     `_track_trackable`: with it the wrapper has its dynamic scale saved with the optimizer's state,
         as "loss_scale"; the optimizer takes the scale over.
-    `update` of that scale: takes gradients, moves it, and says whether to apply them.
     `_is_wrapped_by_loss_scale_optimizer`: what the wrapper sets, of a fixed scale, too.
-    `save_own_variables`, `load_own_variables`: with them it saves and loads what is inside, by
-        position, before an optimizer of ours can refuse it. From the first of ours on, it does so
-        for others only; a scale is in checkpoints alone.
-    `get_config`, `set_weights`: of HDF5; what is inside has the name of its class there, and the
-        weights are those of what is inside.
 """
-
-import functools
-import math
-from collections.abc import Callable
 
 import tensorflow as tf
 import tf_keras
-from tf_keras.src.mixed_precision import loss_scale_optimizer
 
-from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers import named
-from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.tensorflow.summaries import fetch as fetch
 from tf_lamb.tensorflow.update import array_of as array_of_native
 from tf_lamb.tensorflow.update import dense, finite_variables
@@ -53,21 +34,6 @@ from tf_lamb.tensorflow.update import dense, finite_variables
 def is_in_loss_scale(optimizer) -> bool:
     """Whether a loss scale wraps the optimizer, which then sees its gradients first."""
     return getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)
-
-
-def take_over_scale(scale) -> Callable:
-    """The function that moves a dynamic scale, called once an update; True if it was skipped."""
-    after_update = functools.partial(_after_update, scale.update)
-    scale.update = _let_through
-    return after_update
-
-
-def _after_update(move, skipped):
-    move([tf.where(skipped, math.nan, 0.0)])
-
-
-def _let_through(gradients):
-    return None, True
 
 
 def by_registered_name(config):
@@ -81,32 +47,6 @@ def loaded(array):
     """The saved value of a variable."""
     array = array[()]
     return array.view(tf.bfloat16.as_numpy_dtype) if array.dtype == "V2" else array
-
-
-@functools.cache
-def have_loss_scales_leave_ours_alone():
-    host = loss_scale_optimizer.LossScaleOptimizerV3
-    inside = functools.partial(named.where_inside, (Layerwise, MeasureNoise))
-    host.save_own_variables = inside(_nothing, host.save_own_variables)
-    host.load_own_variables = inside(_nothing, host.load_own_variables)
-    host.set_weights = inside(_set_weights, host.set_weights)
-    host.get_config = inside(_by_registered_name(host.get_config), host.get_config)
-
-
-def _nothing(wrapper, store):
-    pass
-
-
-def _set_weights(wrapper, weights):
-    wrapper.inner_optimizer.set_weights(weights)
-
-
-def _by_registered_name(get_config):
-    def method(wrapper):
-        config = get_config(wrapper)
-        return {**config, "inner_optimizer": by_registered_name(config["inner_optimizer"])}
-
-    return method
 
 
 HALF = (tf.float16, tf.bfloat16)

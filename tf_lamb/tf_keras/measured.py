@@ -18,9 +18,10 @@ import tf_keras
 
 from tf_lamb.api.noise.adascale import Rate
 from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.seams import use_rate
 from tf_lamb.tensorflow import namespace, replicas
 from tf_lamb.tensorflow.update import dense
-from tf_lamb.tf_keras import host
+from tf_lamb.tf_keras import host, seams
 from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer, aggregates_as_tf_keras
 
 _ADAPTIVE = (tf_keras.optimizers.Adam, tf_keras.optimizers.AdamW)
@@ -56,13 +57,13 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     _trackable_children = host.trackable_children
 
     def _wrap(self, inner, name):
-        host.have_loss_scales_leave_ours_alone()
+        seams.install()
         self.inner_optimizer = inner
         super().__init__(name=name, jit_compile=False)
 
     def _take_rate(self, inner):
         self._base_learning_rate = inner._learning_rate  # its name in checkpoints
-        inner._learning_rate = inner._build_learning_rate(_Rate(self, inner._learning_rate))
+        use_rate(inner, inner._build_learning_rate(_Rate(self, inner._learning_rate)))
 
     def build(self, var_list):
         """Builds the inner optimizer, too; refuses where a step has only one part."""

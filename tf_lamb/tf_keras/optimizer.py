@@ -14,7 +14,7 @@ from tf_lamb.core.step import NONFINITE, TAKEN
 from tf_lamb.tensorflow import namespace, replicas
 from tf_lamb.tensorflow.summaries import vector_like
 from tf_lamb.tensorflow.update import Update, dense
-from tf_lamb.tf_keras import host, schedules
+from tf_lamb.tf_keras import host, schedules, seams
 
 interim = tf.__internal__.distribute.interim
 
@@ -36,7 +36,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     _missing: tuple = ()  # variables without a gradient, while gradients accumulate
 
     def __init__(self, learning_rate, **arguments):
-        host.have_loss_scales_leave_ours_alone()
+        seams.install()
         settings = self._settings_of(arguments)
         if settings.loss_scale_factor is not None:
             raise ValueError(
@@ -103,7 +103,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
 
     def _take_loss_scale(self, scale):
         """Has a dynamic loss scale move once an update, which is skipped where it is too large."""
-        self._guard.scaled(host.take_over_scale(scale), scale)
+        self._guard.scaled(seams.take_over_scale(scale), scale)
         if getattr(self, "_built", False):
             self._count_skipped()
 

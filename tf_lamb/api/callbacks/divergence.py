@@ -4,6 +4,7 @@ import collections
 import math
 from typing import Any
 
+from tf_lamb.api import seams
 from tf_lamb.api.callbacks.callback import RISING, Callback
 from tf_lamb.api.optimizers.guard import ADVICE, FINITE, guarded
 from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, short, starts_to_observe
@@ -203,7 +204,7 @@ class StopOnDivergence(Callback):
         """Starts the optimizer's observation, and requests a new trace of the step if needed."""
         optimizer = guarded(model.optimizer)
         if starts_to_observe(optimizer):
-            model.train_function = None
+            seams.trace_anew(model)
         self._diagnosis = Diagnosis(self._keep, self._patience)
         RISING.discard(model)  # of a run before, which an error has ended
         return optimizer

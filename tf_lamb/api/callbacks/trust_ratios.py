@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from tf_lamb.api import plots
+from tf_lamb.api import plots, seams
 from tf_lamb.api.callbacks.callback import Callback
 from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, distance, observed, short
 from tf_lamb.api.variables import step_of
@@ -215,7 +215,7 @@ class TrustRatios(Callback):
         """Starts the optimizer's observation, and requests a new trace of the step if needed."""
         optimizer = observed(model.optimizer)
         if optimizer.observe_trust_ratios():
-            model.train_function = None
+            seams.trace_anew(model)
         if self.history.optimizer is not optimizer:
             opener = functools.partial(self._writer, self._directory, optimizer)
             self.history = History(optimizer, None if self._directory is None else opener)

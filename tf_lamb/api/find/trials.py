@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import perf_counter as clock
 from typing import Any
 
-from tf_lamb.api import frontends
+from tf_lamb.api import frontends, seams
 from tf_lamb.api.data import mapped
 from tf_lamb.api.find.averages import RunningAverages
 from tf_lamb.api.find.checks import scaled_as
@@ -66,8 +66,7 @@ class Trials:
         self._own = Snapshot(self._variables())
         wrapped = {name: _as_in_fit(getattr(model, name), self.data) for name in STEPS}
         try:
-            vars(model).update(wrapped)
-            model.test_function = None
+            seams.set_own(model, wrapped, None)
             self._evaluate_first()
         except BaseException:
             self.__exit__()
@@ -90,11 +89,8 @@ class Trials:
 
         optimizer, compiled, evaluating, python, numpy, set_by_fit = self._before
         self._own.put_back()
-        self._use(optimizer, compiled)
-        self.model.test_function = evaluating
-        for name in SET_BY_FIT + STEPS:
-            vars(self.model).pop(name, None)
-        vars(self.model).update(set_by_fit)
+        seams.use_optimizer(self.model, optimizer, compiled)
+        seams.set_own(self.model, set_by_fit, evaluating, without=SET_BY_FIT + STEPS)
         random.setstate(python)
         np.random.set_state(numpy)
 
@@ -114,7 +110,7 @@ class Trials:
             if chosen[0] is self.model.optimizer:
                 chosen[1] = self.model.train_function
         *used, self._empty = self._chosen[name]
-        self._use(*used)
+        seams.use_optimizer(self.model, *used)
 
     def save(self, path: str) -> None:
         """Writes the weights that runs begin with."""
@@ -268,10 +264,6 @@ class Trials:
         shown = [variable for metric in self.model.metrics for variable in metric.variables]
         every = [*self.model.variables, *shown] if self.model.built else []
         return list({id(variable): variable for variable in every}.values())
-
-    def _use(self, optimizer, compiled):
-        self.model.optimizer = optimizer
-        self.model.train_function = compiled
 
     def _call(self, method, batch):
         self.model.reset_metrics()  # in Keras 3.12 the loss is else the mean of all calls

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tf_lamb.api import frontends
+from tf_lamb.api import frontends, seams
 from tf_lamb.core import batch_norm as normalization
 from tf_lamb.core import checks
 
@@ -260,8 +260,6 @@ def auxiliary_statistics() -> AbstractContextManager[None]:
 
 Model = TypeVar("Model")
 
-_COMPILED = ("train_function", "train_tf_function", "test_function", "predict_function")
-
 
 def replace_batch_normalization(
     model: Model, group_size: int | None = None, *, split: bool = False
@@ -313,13 +311,11 @@ def replace_batch_normalization(
     if split and new:
         _check_unbuilt(model, new)
     for layer in found:
-        layer.__class__ = cls
-        for name, value in settings.items():
-            setattr(layer, name, value)
+        seams.become(layer, cls, settings)
     if split:
         for layer in new:
             layer._add_late()
-    _forget_compiled(model)
+    seams.forget_compiled(model)
     return model
 
 
@@ -353,11 +349,3 @@ def _check_unbuilt(model, layers):
             f"The optimizer of {model.name} is built, and would not train the auxiliary weights. "
             "Replace before the first step, or compile again with a new optimizer."
         )
-
-
-def _forget_compiled(model):
-    """Drops functions that were traced with the old layers."""
-    for part in model._flatten_layers():
-        for name in _COMPILED:
-            if getattr(part, name, None) is not None:
-                setattr(part, name, None)

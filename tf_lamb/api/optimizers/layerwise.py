@@ -8,6 +8,7 @@ import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tf_lamb.api import seams
 from tf_lamb.api.optimizers import former, named
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard
@@ -479,11 +480,11 @@ def with_base_rate(optimizer):
     if not hasattr(rate, "outer"):  # AdaScale's alone has
         yield
         return
-    optimizer._learning_rate = rate.base
+    seams.use_rate(optimizer, rate.base)
     try:
         yield
     finally:
-        optimizer._learning_rate = rate
+        seams.use_rate(optimizer, rate)
 
 
 def warn_if_past_schedule_end(optimizer, steps: Callable[[], int]) -> None:

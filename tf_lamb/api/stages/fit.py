@@ -4,10 +4,10 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tf_lamb.api import frontends
+from tf_lamb.api import frontends, seams
 from tf_lamb.api.data import Arrays, check_paired, source
 from tf_lamb.api.stages import checks
-from tf_lamb.api.stages.whole_run import averaged_at_the_end, whole_run
+from tf_lamb.api.stages.whole_run import whole_run
 from tf_lamb.core.checks import integer
 from tf_lamb.core.epochs import Epochs
 from tf_lamb.core.recipes.recipe import check_recipe
@@ -105,7 +105,7 @@ def fit_stages(
             validation_batch_size=max(each.batch // each.calls for each in stages),
         )  # fmt: skip
 
-    with averaged_at_the_end(every):
+    with seams.averaged_where(model.optimizer, lambda: every.is_over):
         # Without an epoch: builds the model, and callbacks may restore a backup.
         (size, _), *_ = plan.calls(0)
         first = read.stream(0, seed, plan.examples)(size)

@@ -1,7 +1,8 @@
 """One training that is several calls of `fit`: what callbacks and the optimizer see of it."""
 
-import contextlib
 from typing import Any
+
+from tf_lamb.api import seams
 
 
 class WholeRun:
@@ -54,33 +55,11 @@ class WholeRun:
         # seam: tf_keras 2.20.1, Keras 3.15.1.
         if load := getattr(self.model, "_maybe_load_initial_counters_from_ckpt", None):
             return load(self.params["steps"], 0)[0]
-        restored, self.model._initial_epoch = self.model._initial_epoch or 0, None
+        restored = self.model._initial_epoch or 0
+        seams.begin_at(self.model, None)
         return restored
 
 
 def whole_run(host: Any) -> type:
     """The class of a host's list of callbacks that sees several calls of `fit` as one training."""
     return type("Callbacks", (WholeRun, host.callbacks.CallbackList), {})
-
-
-@contextlib.contextmanager
-def averaged_at_the_end(run: WholeRun):
-    """Inside it, the averages of `use_ema` become the weights at the end of the run alone.
-
-    Each `fit` of a host ends with that.
-    """
-    optimizer = run.model.optimizer
-    finalize = getattr(optimizer, "finalize_variable_values", None)
-    if finalize is None:
-        yield
-        return
-
-    def at_the_end(variables):
-        if run.is_over:
-            finalize(variables)
-
-    optimizer.finalize_variable_values = at_the_end
-    try:
-        yield
-    finally:
-        del optimizer.finalize_variable_values

@@ -76,28 +76,28 @@ def transformed(
     Args:
         gradient_aggregator, gradient_transformers: as in `tf_keras.optimizers.legacy.Optimizer`.
     """
-    optimizer = cls(learning_rate, **arguments)
+    made = cls(learning_rate, **arguments)
     if gradient_aggregator:
-        optimizer.aggregate_gradients = _where_there_are_any(gradient_aggregator)
+        made.aggregate_gradients = _where_there_are_any(gradient_aggregator)
     if gradient_transformers:
         for name in CLIPPINGS:
-            if norm := getattr(optimizer, name):
+            if norm := getattr(made, name):
                 raise ValueError(
                     f"{name}={norm:g} cannot be set beside gradient_transformers, such as those of "
                     f"task.differential_privacy_config, which clip themselves. Write {name}=null"
                 )
-        apply = optimizer.apply_gradients
+        apply = made.apply_gradients
 
         def apply_gradients(grads_and_vars, name=None, skip_gradients_aggregation=False,
                             experimental_aggregate_gradients=True):  # fmt: skip
             if experimental_aggregate_gradients and not skip_gradients_aggregation:
-                grads_and_vars = optimizer.aggregate_gradients(grads_and_vars)
+                grads_and_vars = made.aggregate_gradients(grads_and_vars)
             for transform in gradient_transformers:
                 grads_and_vars = _where_there_are_any(transform)(grads_and_vars)
             return apply(grads_and_vars, name, skip_gradients_aggregation=True)
 
-        optimizer.apply_gradients = apply_gradients
-    return optimizer
+        made.apply_gradients = apply_gradients
+    return made
 
 
 def _where_there_are_any(change):
