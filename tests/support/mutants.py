@@ -48,6 +48,8 @@ MULTIPLIERS = "contracts/test_multipliers.py"
 SPIKES = "contracts/test_spikes.py"
 DECAYS = "contracts/test_decay_schedules.py"
 GROWING = "contracts/test_growing_batches.py"
+MISSING = "contracts/test_missing_gradients.py"
+FROZEN = f"{MISSING}::test_what_is_frozen_when_the_update_comes_stays_as_it_was"
 STAGES = "core/test_accumulation.py"
 GROWN = "core/test_growing.py"
 FIT_STAGES = "api/test_fit_stages.py"
@@ -592,6 +594,14 @@ TENSORFLOW = {
     ("Update._finish_micro_step", f"{STEPS}::test_micro_batches_count_by_their_mean"): [
         ("accumulators are never cleared", "each.assign(tf.zeros_like(each))", "each"),
     ],
+    ("Update._finish_micro_step", f"{FROZEN}[None-tf_keras]"): [
+        ("what is frozen keeps its sums", "*state.dropped", "*()"),
+    ],
+    ("tf_keras.LayerwiseOptimizer.apply_gradients", f"{FROZEN}[None-tf_keras]"): [
+        ("what is frozen moves in the midst of an update",
+         "self.without_gradient(given, unfrozen)",
+         "self.without_gradient(given, self._storage.weights)"),
+    ],
     ("Update.mean", f"{STEPS}::test_micro_batches_count_by_their_mean"): [
         ("the sum of the micro-batches", "total / self.accumulation_steps", "total"),
     ],
@@ -733,6 +743,9 @@ JAX = {
     ("Update._accumulate", f"{STEPS}::test_micro_batches_count_by_their_mean"): [
         ("accumulators are never cleared", "ops.where(is_update, ops.zeros_like(total), total)",
          "total"),
+    ],
+    ("Storage.state", f"{FROZEN}[None-keras]"): [
+        ("what is frozen keeps its sums", "for i in sorted(frozen)", "for i in ()"),
     ],
     ("Update.__call__", f"{OPTIMIZERS}::test_between_updates_nothing_moves"): [
         ("every micro-batch moves", "self._within(scalars.is_update,", "self._within(True,"),

@@ -66,6 +66,7 @@ class State(NamedTuple):
     observed: Sequence[tuple] = ()  # by gradient, what shows its trust ratio; empty if nobody looks
     skipped: Sequence = ()  # what counts skipped steps; empty if none is skipped
     spikes: Sequence = ()  # the norms of past steps and what counts spikes; empty if none is one
+    dropped: Sequence = ()  # accumulators of what is frozen now: an update clears them alone
 
     def of(self, layer) -> tuple[list[Stored], list[tuple]]:
         """The stored state and the observation vectors of the variables of a layer."""

@@ -21,9 +21,9 @@ from tf_lamb.api.variables import is_overwritten, path_of
 from tf_lamb.keras import arrays, sharding
 
 
-def is_idle(variable):
-    """Whether a variable without a gradient is to have none: it is frozen, or overwritten."""
-    return not variable.trainable or is_overwritten(variable)
+def unfrozen(variables):
+    """Those whose layers are not frozen now; what is overwritten has no gradient to wait for."""
+    return [v for v in variables if v.trainable and not is_overwritten(v)]
 
 
 def overwrite_marked(optimizer, gradients, variables):

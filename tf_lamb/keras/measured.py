@@ -104,7 +104,8 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
         def apply(pairs):
             self.inner_optimizer.apply(*map(list, zip(*pairs, *overwriting, strict=True)))
 
-        self.step([pair for pair in pairs if not is_overwritten(pair[1])], apply)
+        pairs = [pair for pair in pairs if not is_overwritten(pair[1])]
+        self.step(pairs, apply, host.unfrozen(self._trainable_variables))
 
     def _sums(self, pairs):
         if self._replicas == 1 or keras.backend.backend() != "tensorflow":

@@ -187,7 +187,8 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
     def _backend_apply_gradients(self, grads, trainable_variables):
         pairs = zip(grads, trainable_variables, strict=True)
         gradients = [ops.cast(arrays.dense(g, v), arrays.compute_dtype(v.dtype)) for g, v in pairs]
-        missing = self.without_gradient(trainable_variables)
+        unfrozen = host.unfrozen(self._trainable_variables)
+        missing = self.without_gradient(trainable_variables, unfrozen)
         sums = (self._storage.accumulators[self._index_of(v)] for v in missing)
         gradients += [ops.zeros(each.shape, each.dtype) for each in sums]
         if self._settings.shard_update and not self._shares:

@@ -61,7 +61,7 @@ class Update(step.Update):
             made = zip(gradients, state.stored, strict=True)
             gradients = [self._made_whole(g, each.weight) for g, each in made]
         if state.accumulators:
-            totals = self._accumulate(gradients, state.accumulators, scalars.is_update)
+            totals = self._accumulate(gradients, state, scalars.is_update)
             none = ops.zeros((len(gradients),), "bool"), ops.full((), False, "bool")
             apply = functools.partial(step, totals)
             finite, spike = self._within(scalars.is_update, apply, state, none)
@@ -89,10 +89,12 @@ class Update(step.Update):
         return gradient if is_per_replica else sharding.like(weight, gradient)
 
     @staticmethod
-    def _accumulate(gradients, accumulators, is_update):
-        """The sums of the micro-batches so far; the accumulators begin anew after an update."""
-        totals = [a + g for a, g in zip(accumulators, gradients, strict=True)]
-        for accumulator, total in zip(accumulators, totals, strict=True):
+    def _accumulate(gradients, state, is_update):
+        """The sums of the micro-batches so far; all accumulators begin anew after an update."""
+        totals = [a + g for a, g in zip(state.accumulators, gradients, strict=True)]
+        others = [each.value for each in state.dropped]
+        every = zip([*state.accumulators, *state.dropped], [*totals, *others], strict=True)
+        for accumulator, total in every:
             accumulator.assign(ops.where(is_update, ops.zeros_like(total), total))
         return totals
 

@@ -164,7 +164,8 @@ class Update(step.Update):
 
         def apply():
             mean = [self.mean(namespace, each, scalars) for each in state.accumulators]
-            cleared = [each.assign(tf.zeros_like(each)) for each in state.accumulators]
+            sums = [*state.accumulators, *state.dropped]
+            cleared = [each.assign(tf.zeros_like(each)) for each in sums]
             with tf.control_dependencies(cleared):
                 return self._apply_if_finite(plan, mean, state, scalars)
 

@@ -36,6 +36,15 @@ def is_in_loss_scale(optimizer) -> bool:
     return getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)
 
 
+def listed(optimizer, pairs):
+    """The variables that a step was given, of which one that is frozen is none.
+
+    A loss scale leaves out those of which the gradient is None; its `build` has told of them.
+    """
+    built_for = optimizer._built_for if is_in_loss_scale(optimizer) else ()
+    return built_for or [variable for _, variable in pairs]
+
+
 def by_registered_name(config):
     """The config of an object, so that every loader finds its class."""
     if not isinstance(config, dict):
@@ -151,8 +160,3 @@ def initial(variable, initializer):
 
 def fit(own, part, value):
     """Nothing: replicas have variables of their own."""
-
-
-def is_idle(variable):
-    """Whether a variable without a gradient is to have none."""
-    return False

@@ -45,6 +45,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     _sum_over_replicas = staticmethod(replicas.sum_over_replicas)
     _dense = staticmethod(dense)
     _check_built_for = Layerwise._check_built_for
+    _built_for: tuple = ()  # the variables of the latest call of `build`
     # Of AdaScale:
     _stands_around = (tf_keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
     _adaptive = _ADAPTIVE
@@ -67,6 +68,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
 
     def build(self, var_list):
         """Builds the inner optimizer, too; refuses where a step has only one part."""
+        self.__dict__["_built_for"] = tuple(var_list)  # no checkpoint is to hold it
         if getattr(self, "_built", False):
             self._check_built_for(var_list, self._index_dict)
             return
@@ -98,9 +100,10 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     ):
         """Measures the gradients, and hands their sum over replicas to the inner optimizer."""
         pairs = list(grads_and_vars)
+        unfrozen = host.listed(self, pairs)
         replicas.check_strategy(self.inner_optimizer._distribution_strategy, type(self).__name__)
         with tf.init_scope():
-            self.build([v for _, v in pairs])
+            self.build(unfrozen)
         aggregate = kwargs.pop("experimental_aggregate_gradients", True)
         skip = skip_gradients_aggregation or not aggregate
         if skip and self._replicas > 1:
@@ -109,8 +112,9 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
                 "summed: call apply_gradients without skip_gradients_aggregation. tf_keras's "
                 "LossScaleOptimizer, of mixed_float16, sums them first: use mixed_bfloat16."
             )
-        without = [(g, v) for g, v in pairs if g is None]  # the inner optimizer says so
         pairs = [(g, v) for g, v in pairs if g is not None]
+        given = {self._position(v) for _, v in pairs}
+        without = [(None, v) for v in unfrozen if self._position(v) not in given]  # it says so
 
         def apply(pairs):
             self.inner_optimizer.apply_gradients(
@@ -119,7 +123,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
 
         if not self._without_frozen(pairs):
             return self.inner_optimizer.apply_gradients(without, skip_gradients_aggregation=True)
-        self.step(pairs, apply)
+        self.step(pairs, apply, unfrozen)
         return self.iterations
 
     def _sums(self, pairs):

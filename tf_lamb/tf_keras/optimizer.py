@@ -34,6 +34,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     _schedules = schedules
     _widest = tf.float64  # the dtype that holds the averages of all variables
     _missing: tuple = ()  # variables without a gradient, while gradients accumulate
+    _built_for: tuple = ()  # the variables of the latest call of `build`
 
     def __init__(self, learning_rate, **arguments):
         seams.install()
@@ -57,6 +58,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
 
     def build(self, var_list):
         """Makes the slots and the plan; warns of a pattern that matches no variable."""
+        self.__dict__["_built_for"] = tuple(var_list)  # no checkpoint is to hold it
         if getattr(self, "_built", False):
             self._check_built_for(var_list, self._index_dict)
             return
@@ -137,16 +139,18 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         What is frozen is left out before tf_keras comes to its constraint.
         """
         pairs = list(grads_and_vars)
+        unfrozen = host.listed(self, pairs)
         if pairs:
             with tf.name_scope(name or self.name), tf.init_scope():
-                self.build([v for _, v in pairs])
+                self.build(unfrozen)
         pairs = self.without_frozen(pairs)
         if pairs and self.gradient_accumulation_steps:
             aggregate = kwargs.pop("experimental_aggregate_gradients", True)
             skip = skip_gradients_aggregation or not aggregate
             pairs = self.own_parts(pairs, aggregated=skip)
             skip_gradients_aggregation = True
-            self._missing = tuple(self.without_gradient([v for g, v in pairs if g is not None]))
+            given = [v for g, v in pairs if g is not None]
+            self._missing = tuple(self.without_gradient(given, unfrozen))
         return super().apply_gradients(pairs, name, skip_gradients_aggregation, **kwargs)
 
     def own_parts(self, pairs, aggregated=False):

@@ -250,18 +250,20 @@ class MeasureNoise:
         wanted = range(len(self.group_names))
         return [[i for i, g in group.items() if g == each] for each in wanted]
 
-    def step(self, pairs: Sequence, apply: Callable) -> None:
+    def step(self, pairs: Sequence, apply: Callable, unfrozen: Sequence) -> None:
         """Measures gradients on their way to the inner optimizer, in the one order that is right.
 
         Args:
             pairs: of a gradient of this replica and its variable.
             apply: takes pairs, with sums over replicas where those are not gathered, and has the
                 inner optimizer step.
+            unfrozen: the variables whose layers are not frozen now.
         """
         pairs = self._without_frozen(pairs)
         gradients = [self._dense(*pair) for pair in pairs]
         variables = [variable for _, variable in pairs]
-        positions, missing = list(map(self._position, variables)), self._missing(variables)
+        positions = list(map(self._position, variables))
+        missing = self._missing(variables, unfrozen)
         before = self._before_step()
         summed = None
         if self._gathers:
@@ -275,14 +277,15 @@ class MeasureNoise:
         apply(pairs)
         self._stepped(self._counted(counts, before))
 
-    def _missing(self, variables):
+    def _missing(self, variables, unfrozen):
         """The positions of variables without a gradient, of which the update takes the sums.
 
         A host's own optimizers leave them out; on JAX their sums stay for a later update.
         """
         if not isinstance(self.inner_optimizer, Layerwise):
             return []
-        return list(map(self._position, self.inner_optimizer.without_gradient(variables)))
+        missing = self.inner_optimizer.without_gradient(variables, unfrozen)
+        return list(map(self._position, missing))
 
     def _before_step(self):
         """What is put back if the inner optimizer skips the step as a spike; None without spikes.

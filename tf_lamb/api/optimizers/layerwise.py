@@ -402,20 +402,17 @@ class Layerwise:
             )
         return kept
 
-    def without_gradient(self, variables: Sequence) -> list:
+    def without_gradient(self, variables: Sequence, unfrozen: Iterable) -> list:
         """The other variables that accumulate: the update takes their sums, too.
 
         Args:
             variables: those that have a gradient in this micro-batch.
+            unfrozen: those whose layers are not frozen now.
         """
         if not self._storage.accumulators:
             return []
         given = self._storage.plan.frozen.union(map(self._index_of, variables))
-        return [
-            variable
-            for i, variable in enumerate(self._storage.weights)
-            if i not in given and not self._host.is_idle(variable)
-        ]
+        return [variable for variable in unfrozen if self._index_of(variable) not in given]
 
     def _scalars(self) -> Scalars:
         """The inputs of a step besides gradients and state."""

@@ -42,8 +42,12 @@ class Storage:
     native: Callable = lambda variable: variable
 
     def state(self, indices: Sequence[int], weights: Sequence, averaged: set[int]) -> State:
-        """The variables of these positions that a step changes; `averaged` are others."""
+        """The variables of these positions that a step changes; `averaged` are others.
+
+        All other variables are frozen now, and the update drops their sums.
+        """
         own, sums = self.native, self.accumulators
+        frozen = set(range(len(sums))) - self.plan.frozen.union(indices)
         return State(
             [
                 Stored(own(w), [own(slot) for slot in self.slots[i]], own(self.masters[i]))
@@ -54,6 +58,7 @@ class Storage:
                 (own(average), Stored(own(w), (), own(master)))
                 for average, (w, _, master) in self.averaged(averaged)
             ],
+            dropped=[own(sums[i]) for i in sorted(frozen)],
         )
 
     def averaged(self, of: Iterable[int] | None = None) -> list[tuple[Any, Stored]]:
