@@ -65,7 +65,7 @@ OF_TF_LAMB = {
     },
     "decentralized": {
         "tf_lamb.api.optimizers.settings", "tf_lamb.core.checks", "tf_lamb.core.messages",
-        "tf_lamb.core.plan", "tf_lamb.core.rules.shared", "tf_lamb.keras.host",
+        "tf_lamb.core.plan", "tf_lamb.core.rules.shared", "tf_lamb.keras.arrays",
         "tf_lamb.keras.replicas",
     },
     "integers": {"tf_lamb.core.tables", "tf_lamb.tensorflow.namespace"},
