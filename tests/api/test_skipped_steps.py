@@ -125,6 +125,30 @@ def test_a_fit_without_an_update_says_so(frontend, kind):
         fit(model, 2)
 
 
+@every_frontend
+@pytest.mark.parametrize("how", ["own variables", "weights"])
+def test_the_first_fit_after_a_load_says_so_too(frontend, how):
+    """Steps that were loaded are none of its own."""
+    host, ours = FRONTENDS[frontend]
+    models = []
+    for _ in range(2):
+        model = host.Sequential([host.layers.Input((3,)), host.layers.Dense(1)])
+        optimizer = ours.LARS(0.1, name="it", gradient_accumulation_steps=8)
+        model.compile(optimizer, "mse", run_eagerly=BACKEND == "tensorflow")
+        optimizer.build(model.trainable_variables)
+        models.append(model)
+    trained, other = models
+    fit(trained, 9)
+    if how == "weights":
+        other.optimizer.set_weights([np.array(v) for v in trained.optimizer.variables])
+    else:
+        store = {}
+        trained.optimizer.save_own_variables(store)
+        other.optimizer.load_own_variables(store)
+    with pytest.warns(UserWarning, match="it: fit has changed no weight.* 3 have come"):
+        fit(other, 2)
+
+
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="XLA by TensorFlow")
 def test_a_program_of_xla_skips_and_warns_at_the_end():
     import tensorflow as tf

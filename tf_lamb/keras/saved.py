@@ -44,6 +44,7 @@ def load_own_variables(self, store):
     state = self._named_state()
     for variable, value in named.load(self.name, state, store, _read, host.fit, host.initial):
         variable.assign(value)
+    named.note_load(self)
 
 
 def trackable_children(self, save_type="checkpoint", **kwargs):
@@ -64,6 +65,7 @@ def set_weights(self, weights):
     named.check_count(self.name, weights, self._variables, self.variables)
     values = [ops.copy(ops.convert_to_tensor(w)) for w in weights]
     keras.optimizers.Optimizer.set_weights(self, values)
+    named.note_load(self)
 
 
 def set_weights_of_files(optimizer):

@@ -103,12 +103,14 @@ def load_own_variables(self, store):
     """By name, unlike tf_keras; raises where what was saved is the state of something else."""
     for variable, value in named.load(self.name, self._named_state(), store, loaded, fit, initial):
         variable.assign(tf.cast(value, variable.dtype))
+    named.note_load(self)
 
 
 def set_weights(self, weights):
     """Sets weights as in tf_keras, but refuses those of other options."""
     named.check_count(self.name, weights, self._variables, self.variables)
     tf_keras.optimizers.Optimizer.set_weights(self, [loaded(weight) for weight in weights])
+    named.note_load(self)
 
 
 def track_trackable(self, trackable, name, overwrite=False):

@@ -52,7 +52,7 @@ class Guard:
         self.weights: Sequence = ()
         self._reported = 0  # skipped steps that a warning has counted
         self._reported_spikes = 0
-        self._steps = self._tried = 0  # at the end of the last `fit`: taken, and with those skipped
+        self._steps = self._tried = 0  # before the next `fit`: taken, and with those skipped
         # The step that is tried again and again, and how many were skipped before it.
         self._streak = (-1, 0)
 
@@ -78,6 +78,11 @@ class Guard:
     def skipped(self) -> int:
         """The number of skipped steps; waits for the device."""
         return 0 if self.counter is None else as_int(self.counter)
+
+    @property
+    def spikes_so_far(self) -> int:
+        """The number of steps skipped as spikes; waits for the device."""
+        return 0 if self.spiked is None else as_int(self.spiked)
 
     def nonfinite(self, finite: Callable, key: Callable, variables: Sequence | None) -> list[str]:
         """The names of those that are not finite, as the plan has them: it may know fewer.
@@ -107,9 +112,13 @@ class Guard:
         tried = self._tried
         self._warn_if_skipped(steps, nonfinite)
         self._warn_if_spiked(steps)
-        self._steps, self._tried = steps, steps + self._reported + self._reported_spikes
+        self.note_start(steps)
         if self._tried == tried:
             warn_if_waiting(self._name, waiting, each)
+
+    def note_start(self, steps: int):
+        """Called after a load and after each `fit`: the next has not made these steps."""
+        self._steps, self._tried = steps, steps + self.skipped + self.spikes_so_far
 
     def _warn_if_skipped(self, steps, nonfinite):
         """Not of those by which a loss scale is found, if others were taken."""
@@ -125,7 +134,7 @@ class Guard:
         self._reported = skipped
 
     def _warn_if_spiked(self, steps):
-        spiked = as_int(self.spiked) if self.spiked is not None else 0
+        spiked = self.spikes_so_far
         if spiked != self._reported_spikes:
             warn(
                 f"{self._name}: of {steps + self.skipped + spiked:,} steps, {spiked:,} have been "

@@ -15,7 +15,6 @@ from tf_lamb.api.optimizers.guard import Guard
 from tf_lamb.api.optimizers.observation import UNSEEN, Observation, Observer
 from tf_lamb.api.optimizers.settings import Settings, undo_float32_rounding
 from tf_lamb.api.variables import (
-    as_int,
     is_overwritten,
     path_of,
     root_mean_square,
@@ -297,7 +296,7 @@ class Layerwise:
     @property
     def spiked_steps(self) -> int:
         """The number of steps skipped since the first, because their gradient was a spike."""
-        return 0 if self._guard.spiked is None else as_int(self._guard.spiked)
+        return self._guard.spikes_so_far
 
     @property
     def gradient_norm(self) -> float | None:

@@ -12,7 +12,7 @@ so that an optimizer of other options, or on another backend, takes what it has 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tf_lamb.api.variables import as_int, names_of, unwrapped
+from tf_lamb.api.variables import as_int, is_ours, names_of, step_of, unwrapped
 from tf_lamb.core.messages import warn
 
 _NO_SLOTS = ("average", "master", "accumulator")  # no slots of a rule
@@ -142,7 +142,14 @@ def continue_from(
     for name, own in state.scalars.items():
         if name != "learning_rate":
             host.put(own, once[name] if name in once else host.initial(own, "zeros"))
+    note_load(optimizer)
     return left
+
+
+def note_load(optimizer: Any) -> None:
+    """Has an optimizer of this package know that its steps so far were loaded."""
+    if is_ours(optimizer):  # MeasureNoise has none of its own
+        optimizer._guard.note_start(step_of(optimizer))
 
 
 def children(state: State, others: Mapping[str, Any]) -> dict[str, Any]:
