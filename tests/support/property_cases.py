@@ -13,6 +13,7 @@ from support.running_error import FLOAT32, Doubt, Namespace, Tracked, ulps
 from tf_lamb.core import rules, stacks, step
 from tf_lamb.core.plan import Treatment
 from tf_lamb.core.rules.lamb import Bounds
+from tf_lamb.core.rules.lars import Bounds as RatioBounds
 from tf_lamb.core.rules.lars import Form
 
 # Magnitudes in float32, whose squares and quotients it can hold.
@@ -75,7 +76,7 @@ OPTIONS = {
             ]),
             st.booleans(),
         ),
-        "bounds": st.builds(Bounds, trust_ratio=BOUNDS),
+        "bounds": st.builds(RatioBounds, trust_ratio=BOUNDS),
     },
     "AdamP": {
         "beta_1": BETAS, "beta_2": BETAS, "epsilon": EPSILONS, "nesterov": st.booleans(),
@@ -94,7 +95,7 @@ def options(draw, family):
     """Hyper-parameters of a rule, by name."""
     drawn = draw(st.fixed_dictionaries(OPTIONS[family]))
     if "form" in drawn and drawn["form"].clip:
-        drawn["bounds"] = Bounds()  # refused together
+        drawn["bounds"] = RatioBounds()  # refused together
     return drawn
 
 
