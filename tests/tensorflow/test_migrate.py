@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import warnings
 
 import keras
 import numpy as np
@@ -30,6 +31,7 @@ FILES = {
     ),
 }  # fmt: skip
 SAVED = problem.SAVED_AFTER
+FALLING = {"initial_learning_rate": 0.02, "decay_steps": 100}
 
 
 @pytest.fixture(autouse=True)
@@ -297,9 +299,68 @@ def test_a_schedule_that_counted_micro_batches_is_reported(each, slower):
     old.build(model.trainable_variables)
     new = tf_lamb.keras.LAMB(falling, gradient_accumulation_steps=each)
     text = str(tf_lamb.keras.migrate(old, new, model))
-    assert ("updates, so it is 4 times slower" in text) == slower
+    assert ("updates, so the same one is 4 times slower" in text) == slower
     constant = tf_lamb.keras.LAMB(0.02)
     assert "slower" not in str(tf_lamb.keras.migrate(old, constant, model))
+
+
+def slower_schedule(frontend, each=4, ours_falls=FALLING, around=lambda ours, new: new):
+    """A model compiled with an optimizer that continues one of Keras under accumulation."""
+    old_model = renamed_model(keras)
+    old = keras.optimizers.Lamb(
+        keras.optimizers.schedules.CosineDecay(**FALLING), gradient_accumulation_steps=each
+    )
+    old.build(old_model.trainable_variables)
+    host, ours = FRONTENDS[frontend]
+    model = renamed_model(host)
+    falling = host.optimizers.schedules.CosineDecay(**ours_falls)
+    new = around(ours, ours.LAMB(falling, gradient_accumulation_steps=4))
+    ours.migrate(old, new, model)
+    model.compile(new, "mse", run_eagerly=True)
+    return model
+
+
+def told_of_slower(model):
+    """What `describe` says of it, then the warnings of two times `fit`."""
+    lines = []
+    tf_lamb.describe(model, lines.append)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            model.fit(np.zeros((2, 4)), np.zeros((2, 2)), verbose=0)
+    heard = [str(each.message) for each in warned]
+    return [[text for text in each if "times slower" in text] for each in (lines, heard)]
+
+
+@every_frontend
+def test_describe_and_the_first_fit_tell_of_a_slower_schedule(frontend):
+    sentence = (
+        "LAMB: the learning rate's schedule is 4 times slower than where this state came from, "
+        "which read it at micro-batches: divide its steps by 4."
+    )
+    assert told_of_slower(slower_schedule(frontend)) == [[sentence], [sentence]]
+
+
+@pytest.mark.parametrize(
+    "but",
+    [
+        {"each": None},
+        {"ours_falls": {**FALLING, "decay_steps": 25}},
+        {"around": lambda ours, new: ours.AdaScale(new, scale=4.0)},
+    ],
+    ids=["no accumulation", "divided already", "read by AdaScale"],
+)
+def test_they_tell_of_no_other_schedule(but):
+    model = slower_schedule("keras", **but)
+    lines = []
+    tf_lamb.describe(model, lines.append)
+    assert "times slower" not in "".join(lines)
+
+
+def test_another_rate_ends_it():
+    model = slower_schedule("keras")
+    model.optimizer.learning_rate = keras.optimizers.schedules.CosineDecay(0.02, 25)
+    assert told_of_slower(model) == [[], []]
 
 
 def test_a_report_reads_as_a_letter():

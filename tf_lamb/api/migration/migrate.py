@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_lamb.api import frontends
+from tf_lamb.api.migration import peers
 from tf_lamb.api.migration.source import MigrationReport, Source, prepare
 from tf_lamb.api.noise.adascale import AdaScale
 from tf_lamb.api.noise.measured import MeasureNoise
@@ -91,6 +92,10 @@ def migrate(
     left = named.continue_from(optimizer, model, kept.step, states, values, scalars)
     if around:
         measuring.continue_from(dict(kept.measured))
+    # AdaScale reads the schedule at steps of the base batch: as often as its gain says.
+    is_read_by_gain = isinstance(measuring, AdaScale)
+    times = 1 if is_read_by_gain else peers.times_slower(kept.beyond, optimizer.get_config())
+    optimizer._tell_of_slower_schedule(times)
     return dataclasses.replace(report, left_behind=found.left_behind(left, around))
 
 

@@ -284,7 +284,15 @@ def counted_otherwise(
     rates = (source_config.get("learning_rate"), ours["learning_rate"])
     if each == 1 or not all(map(is_serialized, rates)):
         return {}
-    return {"the schedule counts": ("micro-batches", f"updates, so it is {each} times slower")}
+    here = f"updates, so the same one is {each} times slower"
+    return {"the schedule counts": ("micro-batches", here)}
+
+
+def times_slower(source_config: Mapping[str, Any], ours: Mapping[str, Any]) -> int:
+    """How many times slower the same schedule is here than in Keras, which accumulated."""
+    same = _same(source_config.get("learning_rate"), ours["learning_rate"])
+    counted = bool(counted_otherwise(source_config, ours))
+    return source_config["gradient_accumulation_steps"] if same and counted else 1
 
 
 def other_rules(fresh: Mapping[str, tuple[Mapping[str, Any], bool]]) -> dict[str, tuple[str, str]]:

@@ -61,6 +61,8 @@ class Layerwise:
     _storage: Any = None  # its `Storage`, once it is built
     _is_from_config = False
     _given_rate: float | None = None
+    _times_slower = 1  # the schedule, since `migrate`
+    _warns_of_slower = False
     _recipe: Recipe | None = None
     _undecayed: tuple[tuple[object, str], ...] = ()  # keys and paths with numbers
 
@@ -130,6 +132,7 @@ class Layerwise:
             )
         if name == "learning_rate":
             self._given_rate = float(value) if isinstance(value, numbers.Real) else None
+            self._tell_of_slower_schedule(1)
         super().__setattr__(name, value)
 
     @classmethod
@@ -347,10 +350,24 @@ class Layerwise:
         return self._with_sizes(self._plan, self._guard.weights)
 
     def print_plan(self, plan: plans.Plan, print_fn: Callable[[str], Any]) -> None:
-        """Prints the plan as a table, and what to do about layers that are near zero."""
+        """Prints the plan as a table, and what to do about small layers or a slower schedule."""
         print_fn(plan.table())
-        if message := self._warning_near_zero(plan):
-            print_fn(message)
+        for message in (self._warning_near_zero(plan), self._slower_schedule()):
+            if message:
+                print_fn(message)
+
+    def _tell_of_slower_schedule(self, times: int) -> None:
+        """Has `describe` and the end of the next `fit` tell of it, where it is more than once."""
+        self._times_slower, self._warns_of_slower = times, times > 1
+
+    def _slower_schedule(self) -> str:
+        """What they tell; empty where there is nothing to tell."""
+        if (n := self._times_slower) == 1:
+            return ""
+        return (
+            f"{self.name}: the learning rate's schedule is {n} times slower than where this "
+            f"state came from, which read it at micro-batches: divide its steps by {n}."
+        )
 
     def _warning_near_zero(self, plan):
         excluded = self._settings.exclude_from_layer_adaptation
@@ -434,6 +451,9 @@ class Layerwise:
     def finalize_variable_values(self, var_list: Any) -> None:
         """At the end of training, the averages replace the weights if `use_ema` has made any."""
         warn_if_past_schedule_end(self, lambda: step_of(self))
+        if self._warns_of_slower:
+            self._warns_of_slower = False
+            warn(self._slower_schedule())
         if named.has_averages(self):
             wanted = {self._var_key(variable) for variable in var_list}
             for average, stored in self._storage.averaged():
