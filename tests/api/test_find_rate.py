@@ -14,6 +14,7 @@ from support.frontends import FRONTENDS, every_frontend, on_jax, on_tensorflow
 from support.notebooks import assert_shown
 from support.own_steps import stepping
 
+from tf_lamb.api import frontends
 from tf_lamb.api.find import rate
 from tf_lamb.api.find.checks import anew
 from tf_lamb.api.find.data import Examples
@@ -422,7 +423,7 @@ def test_optimizers_are_named_in_any_case(frontend):
 
     def found(names, own=None, ratio=None):
         model = linear(host, own or "sgd")
-        made = rate._candidates(host, ours, model, names, ratio, None, 1)
+        made = rate._candidates(frontends.of(model), model, names, ratio, None, 1)
         return [(each.name, type(each.make(0.1))) for each in made]
 
     adam, sgd = (type(getattr(host.optimizers, name)()) for name in ("Adam", "SGD"))
