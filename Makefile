@@ -38,7 +38,7 @@ train-resnet: $(VENV)/.train
 	  $(RUN) -m tf_lamb.model_garden.report --model_dir=.build/resnet_small_$$name || exit 1; \
 	done
 
-# Two cases of each test of the optimizers' rooms, and of the others one test in six: `--draw` in tests/conftest.py.
+# One case of each test of the optimizers' rooms, and of one test in twelve of the others: `--draw` in tests/conftest.py.
 DRAW ?= $(shell git rev-list --count HEAD)
 NONE_IS_WELL = || [ $$? = 5 ]  # of pytest: a room that this backend does not run
 
