@@ -177,7 +177,7 @@ def test_without_model_garden_commands_say_the_pip_line(no_model_garden, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("command", ["train", "train_stages", "preflight", "find", "report"])
+@pytest.mark.parametrize("command", ["train", "train_stages", "find", "report"])
 def test_every_command_asks_first(command, monkeypatch):
     module = importlib.import_module(f"tf_lamb.model_garden.{command}")
 
