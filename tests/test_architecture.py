@@ -68,7 +68,7 @@ OF_TF_LAMB = {
         "tf_lamb.core.plan", "tf_lamb.core.rules.shared", "tf_lamb.keras.arrays",
         "tf_lamb.keras.replicas",
     },
-    "integers": {"tf_lamb.core.tables", "tf_lamb.tensorflow.namespace"},
+    "integers": {"tf_lamb.api.frontends", "tf_lamb.core.tables", "tf_lamb.tensorflow.namespace"},
     "preflight": {
         "tf_lamb.api.variables", "tf_lamb.core.messages", "tf_lamb.core.recipes.arithmetic",
         "tf_lamb.core.recipes.published",
@@ -203,7 +203,7 @@ def listed_for(table, path):
 def test_an_extra_imports_what_is_listed_for_it():
     def is_allowed(path, name, line):
         extra = path.relative_to(EXTRAS).parts[0] if path.parent != EXTRAS else ""
-        own = {f"tf_lamb_extras.{extra}", "tf_lamb_extras.keras_of_tensorflow"}
+        own = {f"tf_lamb_extras.{extra}"}
         lazy = listed_for(LAZILY, path) if line in lazy_lines(path) else set()
         framework = listed_for(FRAMEWORKS, path)
         return is_of(name, sys.stdlib_module_names | OF_TF_LAMB[extra] | own | framework | lazy)

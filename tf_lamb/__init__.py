@@ -10,7 +10,6 @@ loaded already, `load_model` knows our classes from now on; else write `import t
 import contextlib
 import difflib
 import importlib
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -71,10 +70,8 @@ if not TYPE_CHECKING:  # a type checker is to know a name that is not there
         if name == "recipes":
             return importlib.import_module("tf_lamb.core.recipes")
         if name in __all__:
-            # As TensorFlow itself decides what `tf.keras` is.
-            legacy = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
-            room = "tf_lamb.tf_keras" if legacy else "tf_lamb.keras"
-            return getattr(importlib.import_module(room), name)
+            room = importlib.import_module("tf_lamb.api.frontends").keras_of_tensorflow()
+            return getattr(importlib.import_module(f"tf_lamb.{room}"), name)
         if name in _OF_KERAS_3:
             raise AttributeError(
                 f"{name} is Keras 3's alone: write tf_lamb.{_OF_KERAS_3[name]}.{name}."

@@ -1,6 +1,7 @@
 """What the API needs of each Keras, found by a model, an optimizer or a class of it."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,6 +32,12 @@ class Frontend:
 
 
 _OF: dict[str, Frontend] = {}
+
+
+def keras_of_tensorflow() -> str:
+    """The package that `tf.keras` is, as TensorFlow itself decides: "keras" or "tf_keras"."""
+    legacy = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
+    return "tf_keras" if legacy else "keras"
 
 
 def register(frontend: Frontend) -> None:

@@ -6,7 +6,7 @@
 
 from typing import TYPE_CHECKING
 
-from tf_lamb_extras import keras_of_tensorflow
+from tf_lamb.api.frontends import keras_of_tensorflow
 from tf_lamb_extras.integers.model import fixed_point
 
 if TYPE_CHECKING:

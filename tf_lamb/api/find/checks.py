@@ -3,7 +3,7 @@
 from typing import Any
 
 from tf_lamb.api import frontends
-from tf_lamb.api.variables import as_int, unwrapped
+from tf_lamb.api.variables import as_int, is_ours, unwrapped
 from tf_lamb.core import checks
 
 # seam: Keras 3.15.1, tf_keras 2.20.1. What exclude_from_weight_decay() was told.
@@ -55,7 +55,7 @@ def anew(optimizer: Any, calls: int, rate: Any = 1.0) -> Any:
     if accumulates(optimizer):
         told["gradient_accumulation_steps"] = calls if calls > 1 else None
     made = type(optimizer).from_config(told)
-    if not hasattr(optimizer, "rule"):
+    if not is_ours(optimizer):
         kept = UNDECAYED & vars(optimizer).keys()
         vars(made).update({name: vars(optimizer)[name] for name in kept})
     return made

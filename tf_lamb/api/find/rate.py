@@ -22,7 +22,7 @@ from tf_lamb.api.find.found import Answer, Candidate, FoundRate
 from tf_lamb.api.find.progress import Progress
 from tf_lamb.api.find.saved import SearchLog, settings_by_name
 from tf_lamb.api.find.trials import NO_TEST_STEP, Trials
-from tf_lamb.api.variables import unwrapped
+from tf_lamb.api.variables import is_ours, unwrapped
 from tf_lamb.core import checks, search
 from tf_lamb.core.recipes.arithmetic import fit_steps
 
@@ -333,7 +333,7 @@ def _candidates(frontend, model, optimizers, batch_ratio, baseline_rate, calls):
                 "tf_lamb, or leave it out."
             )
         # Schedules of Keras's optimizers count micro-batches, ours updates.
-        counted = 1 if hasattr(optimizer, "rule") else calls
+        counted = 1 if is_ours(optimizer) else calls
         start = scaled if optimizer is own else STARTS.get(name, 0.01)
         is_baseline = optimizer is own and batch_ratio is not None
         found[name] = Candidate(
