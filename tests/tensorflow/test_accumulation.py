@@ -137,3 +137,15 @@ def test_whoever_sums_gradients_they_count_once(frontend, kind, change):
         expected.step(parts)
     for weight, other in zip(feed.weights(), expected.weights(), strict=True):
         close(weight, other)
+
+
+@every_frontend
+def test_behind_a_loss_scale_replicas_know_alike_what_has_no_gradient(frontend):
+    make = maker(frontend, "LAMB", micro=2, epsilon=EPSILON)
+    feed = Feed(frontend, lambda: with_a_loss_scale(make()), 2, traced=True)
+    expected = Feed(frontend, make)
+    for parts in gradients(4, 2):
+        feed.step([{**part, "bias": None} for part in parts])
+        expected.step([{**mean_of(parts), "bias": None}])
+    for weight, other in zip(feed.weights(), expected.weights(), strict=True):
+        close(weight, other)

@@ -36,13 +36,14 @@ def is_in_loss_scale(optimizer) -> bool:
     return getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)
 
 
-def listed(optimizer, pairs):
-    """The variables that a step was given, of which one that is frozen is none.
+def with_all(optimizer, pairs):
+    """The pairs that a step was given, of which one that is frozen is none.
 
     A loss scale leaves out those of which the gradient is None; its `build` has told of them.
     """
     built_for = optimizer._built_for if is_in_loss_scale(optimizer) else ()
-    return built_for or [variable for _, variable in pairs]
+    given = {optimizer._var_key(variable) for _, variable in pairs}
+    return [*pairs, *((None, v) for v in built_for if optimizer._var_key(v) not in given)]
 
 
 def by_registered_name(config):

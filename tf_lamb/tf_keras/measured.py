@@ -99,8 +99,8 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
         """Measures the gradients, and hands their sum over replicas to the inner optimizer."""
-        pairs = list(grads_and_vars)
-        unfrozen = host.listed(self, pairs)
+        pairs = host.with_all(self, list(grads_and_vars))
+        unfrozen = [variable for _, variable in pairs]
         replicas.check_strategy(self.inner_optimizer._distribution_strategy, type(self).__name__)
         with tf.init_scope():
             self.build(unfrozen)
@@ -112,9 +112,8 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
                 "summed: call apply_gradients without skip_gradients_aggregation. tf_keras's "
                 "LossScaleOptimizer, of mixed_float16, sums them first: use mixed_bfloat16."
             )
+        without = [(g, v) for g, v in pairs if g is None]  # the inner optimizer tells of them
         pairs = [(g, v) for g, v in pairs if g is not None]
-        given = {self._position(v) for _, v in pairs}
-        without = [(None, v) for v in unfrozen if self._position(v) not in given]  # it says so
 
         def apply(pairs):
             self.inner_optimizer.apply_gradients(

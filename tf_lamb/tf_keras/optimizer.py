@@ -138,8 +138,8 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
 
         What is frozen is left out before tf_keras comes to its constraint.
         """
-        pairs = list(grads_and_vars)
-        unfrozen = host.listed(self, pairs)
+        pairs = host.with_all(self, list(grads_and_vars))
+        unfrozen = [variable for _, variable in pairs]
         if pairs:
             with tf.name_scope(name or self.name), tf.init_scope():
                 self.build(unfrozen)
