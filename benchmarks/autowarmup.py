@@ -12,7 +12,7 @@ equally many epochs for all. The contestants:
 
     grid         linear warmup over 5% of the steps to a peak, cosine decay to 0; nine peaks from
                  1e-4 to 1, a factor of 3.16 apart
-    autowarmup   tf_lamb.AutoWarmup() without an argument: it searches the range 1e-5 to 1
+    autowarmup   AutoWarmup() without an argument: it searches the range 1e-5 to 1
     unwatched    for networks without normalization, the same as its authors have it: nobody looks
                  whether the decay loses what the warmup gained
 
@@ -37,7 +37,8 @@ from pictures import FASHION_MNIST, images, perceptron
 from run_log import Log
 
 import tf_lamb
-from tf_lamb.core.autowarmup import AutoWUState
+from tf_lamb_extras.automatic_warmup import AutoWarmup
+from tf_lamb_extras.automatic_warmup.decisions import AutoWUState
 
 PEAKS = tuple(10.0 ** (exponent / 2) for exponent in range(-8, 1))
 WARMUP, DECAY = 0.05, 0.01
@@ -81,7 +82,7 @@ def train(data, batch, epochs, peak, seed, kind="normalized", picture=None):
     x, y = data[0]
     steps = epochs * (len(x) // batch)
     x, y = x[: len(x) // batch * batch], y[: len(y) // batch * batch]
-    rate, callbacks = 1e-3, [tf_lamb.AutoWarmup()]
+    rate, callbacks = 1e-3, [AutoWarmup()]
     if peak:
         warm = max(1, round(WARMUP * steps))
         fall = keras.optimizers.schedules.CosineDecay(peak, steps - warm)

@@ -238,6 +238,8 @@ class Runs:
         def train():
             import keras
 
+            from tf_lamb_extras.automatic_warmup import AutoWarmup
+
             class Target(keras.callbacks.Callback):
                 def on_epoch_end(callback, epoch, logs=None):
                     callback.model.stop_training |= logs["val_loss"] <= self.target
@@ -245,7 +247,7 @@ class Runs:
             lamb = tf_lamb.LAMB(1e-3, exclude_from_layer_adaptation="norm_and_bias")
             losses = self.fit(
                 batch, seed, 1, lamb, steps_per_epoch=epoch, epochs=EPOCHS,
-                callbacks=[tf_lamb.AutoWarmup(verbose=False), Target()],
+                callbacks=[AutoWarmup(verbose=False), Target()],
                 validation_data=self.data[1], validation_batch_size=1000,
             )["val_loss"]  # fmt: skip
             arrived = losses[-1] <= self.target

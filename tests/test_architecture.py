@@ -3,6 +3,7 @@
 import ast
 import functools
 import graphlib
+import importlib
 import os
 import pathlib
 import re
@@ -47,7 +48,6 @@ BEYOND = {
 }
 # And what only inside functions, on demand.
 ON_DEMAND = {
-    "core/gaussian_process.py": {"numpy", "scipy", "sklearn", "threadpoolctl"},
     "core/recipes/growing.py": {"numpy"},
     "api/data.py": {"numpy"},
     "api/find/trials.py": {"numpy"},
@@ -55,7 +55,7 @@ ON_DEMAND = {
 }
 # extra -> what its files may import of `tf_lamb`, besides the standard library and each other.
 OF_TF_LAMB = {
-    "": set(),
+    "": {"tf_lamb.api.frontends"},
     "adversarial": {
         "tf_lamb.api.layers.batch_norm", "tf_lamb.api.variables", "tf_lamb.core.checks",
         "tf_lamb.core.messages", "tf_lamb.keras.layers", "tf_lamb.model_garden.common.errors",
@@ -63,12 +63,21 @@ OF_TF_LAMB = {
         "tf_lamb.model_garden.common.batches", "tf_lamb.model_garden.tasks.images",
         "tf_lamb.tensorflow.namespace", "tf_lamb.tf_keras",
     },
+    "automatic_warmup": {
+        "tf_lamb.api.callbacks.callback", "tf_lamb.api.files", "tf_lamb.api.plots",
+        "tf_lamb.api.variables", "tf_lamb.core.checks", "tf_lamb.core.messages",
+        "tf_lamb.keras.callbacks", "tf_lamb.model_garden.common.errors",
+        "tf_lamb.model_garden.common.seams", "tf_lamb.model_garden.experiments.optimizers",
+        "tf_lamb.model_garden.experiments.steered", "tf_lamb.model_garden.folders.checkpoints",
+        "tf_lamb.model_garden.registered", "tf_lamb.tensorflow.namespace",
+        "tf_lamb.tf_keras.callbacks",
+    },
     "decentralized": {
         "tf_lamb.api.optimizers.settings", "tf_lamb.core.checks", "tf_lamb.core.messages",
         "tf_lamb.core.plan", "tf_lamb.core.rules.shared", "tf_lamb.keras.arrays",
         "tf_lamb.keras.replicas",
     },
-    "integers": {"tf_lamb.api.frontends", "tf_lamb.core.tables", "tf_lamb.tensorflow.namespace"},
+    "integers": {"tf_lamb.core.tables", "tf_lamb.tensorflow.namespace"},
     "preflight": {
         "tf_lamb.api.variables", "tf_lamb.core.messages", "tf_lamb.core.recipes.arithmetic",
         "tf_lamb.core.recipes.published",
@@ -84,6 +93,7 @@ FRAMEWORKS = {
     "adversarial/model.py": {"keras"},
     "adversarial/model_garden.py": {"official", "tensorflow", "tf_keras"},
     "adversarial/step.py": {"keras"},
+    "automatic_warmup/model_garden.py": {"absl", "tensorflow"},
     "decentralized": {"keras"},
     "integers/keras.py": {"keras"},
     "integers/tensorflow.py": {"tensorflow"},
@@ -96,6 +106,8 @@ FRAMEWORKS = {
 }
 LAZILY = {
     "adversarial/step.py": {"jax", "tensorflow"},
+    "automatic_warmup/callback.py": {"numpy"},
+    "automatic_warmup/gaussian_process.py": {"numpy", "scipy", "sklearn", "threadpoolctl"},
     "decentralized": {"jax"},
     "integers/model.py": {"numpy"},
     "preflight/shapes.py": {"jax"},
@@ -203,7 +215,7 @@ def listed_for(table, path):
 def test_an_extra_imports_what_is_listed_for_it():
     def is_allowed(path, name, line):
         extra = path.relative_to(EXTRAS).parts[0] if path.parent != EXTRAS else ""
-        own = {f"tf_lamb_extras.{extra}"}
+        own = {f"tf_lamb_extras.{extra}", "tf_lamb_extras.names"}
         lazy = listed_for(LAZILY, path) if line in lazy_lines(path) else set()
         framework = listed_for(FRAMEWORKS, path)
         return is_of(name, sys.stdlib_module_names | OF_TF_LAMB[extra] | own | framework | lazy)
@@ -218,8 +230,15 @@ def test_an_extra_imports_what_is_listed_for_it():
 
 
 def test_tf_lamb_knows_no_extra():
-    """Neither by an import nor by a string that becomes one."""
-    assert_none(path for path in FILES if "tf_lamb_extras." in path.read_text())
+    """Neither by an import, nor by a string that becomes one, nor by a public name."""
+    extras = [importlib.import_module(f"tf_lamb_extras.{extra}") for extra in OF_TF_LAMB if extra]
+    names = [name for extra in extras for name in extra.__all__]
+    known = re.compile(rf"\btf_lamb_extras\.|\b({'|'.join(names)})\b")
+    assert_none(
+        f"{path} names {found.group()}"
+        for path in FILES
+        for found in known.finditer(path.read_text())
+    )
 
 
 @pytest.mark.parametrize("room", LAZY)

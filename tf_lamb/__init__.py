@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
         SOAP,
         AdamP,
         AdaScale,
-        AutoWarmup,
         BackupAndRestore,
         GhostBatchNormalization,
         MeasureNoise,
@@ -50,7 +49,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
 __version__ = "0.1.0"
 
 __all__ = [
-    "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup",
+    "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP",
     "BackupAndRestore", "StopOnDivergence", "GhostBatchNormalization", "MeasureNoise", "Muon",
     "NoiseScale", "SplitBatchNormalization", "StopAtBaseSteps", "TrustRatios",
     "auxiliary_statistics", "core", "describe", "find_batch", "find_rate", "fit_stages",

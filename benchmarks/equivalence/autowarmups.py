@@ -29,12 +29,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import numpy as np
 import tqdm
 
-import tf_lamb
 from benchmarks.equivalence import arms, fits, workloads
 from benchmarks.equivalence.experiment import tuned
 from benchmarks.equivalence.protocol import Settings
 from benchmarks.equivalence.runs import Run, Runs, program
 from benchmarks.run_log import Log
+from tf_lamb_extras.automatic_warmup import AutoWarmup
 
 REGISTERED = "benchmarks/logs/equivalence_flights.jsonl"
 LOG = "benchmarks/logs/equivalence_autowarmups.jsonl"
@@ -65,7 +65,7 @@ def scheduled(rates, batch):
 
 def decisions(flights, ratio, seed):
     """Where AutoWarmup switches, to which step it goes back, and from which peak it decays."""
-    callback = tf_lamb.AutoWarmup(verbose=False)
+    callback = AutoWarmup(verbose=False)
     made = fits.autowarmup(flights, ratio, seed, 1, callback)
     state = callback.warmup
     return {

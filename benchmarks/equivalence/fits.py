@@ -10,6 +10,7 @@ from benchmarks.equivalence import arms
 from benchmarks.equivalence.protocol import FROZEN, Settings
 from benchmarks.equivalence.training import Program, optimizer
 from benchmarks.equivalence.workloads import Workload
+from tf_lamb_extras.automatic_warmup import AutoWarmup
 
 LOOKS = FROZEN["looks"]
 
@@ -39,7 +40,7 @@ def autowarmup(workload: Workload, ratio: int, seed: int, horizon: int, callback
     every = max(1, steps // LOOKS)
     made = tf_lamb.LAMB(exclude_from_layer_adaptation="norm_and_bias")
     return _fit(workload, made, batch, seed, every, steps // every,
-                [callback or tf_lamb.AutoWarmup(verbose=False)])  # fmt: skip
+                [callback or AutoWarmup(verbose=False)])  # fmt: skip
 
 
 def found_rate(workload: Workload, settings: Settings, spec: str, ratio: int, seed: int, horizon):

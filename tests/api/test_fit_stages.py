@@ -14,6 +14,7 @@ from support.frontends import (
     BACKEND,
     FRONTENDS,
     every_frontend,
+    extra,
     on_jax,
     on_tensorflow,
     precision,
@@ -652,7 +653,7 @@ def test_what_cannot_be_trained_is_refused_before_any_step(frontend):
         words = "would save the averages .*: put it after"
         refuses(ValueError, words, callbacks=[swap, ours.BackupAndRestore("backup")])
     for callback in (
-        ours.AutoWarmup(),
+        extra("automatic_warmup")[frontend][1].AutoWarmup(),
         host.callbacks.ReduceLROnPlateau(),
         host.callbacks.LearningRateScheduler(lambda epoch: 0.1),
     ):

@@ -11,7 +11,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from support.frontends import BACKEND, array, precision
+from support.frontends import BACKEND, array, extra, precision
 from support.own_arrays import assert_own_arrays
 
 import tf_lamb.keras as ours
@@ -127,7 +127,7 @@ def callbacks(case, folder):
         "": lambda: [],
         "SwapEMAWeights": lambda: [keras.callbacks.SwapEMAWeights()],
         "TrustRatios": lambda: [ours.TrustRatios(every=2, print_fn=None)],
-        "AutoWarmup": lambda: [ours.AutoWarmup(verbose=False)],
+        "AutoWarmup": lambda: [extra("automatic_warmup")["keras"][1].AutoWarmup(verbose=False)],
         "NoiseScale": lambda: [ours.NoiseScale(8, every=2, verbose=False)],
         "StopAtBaseSteps": lambda: [ours.StopAtBaseSteps(1000)],
         "StopOnDivergence": lambda: [ours.StopOnDivergence()],

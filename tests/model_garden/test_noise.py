@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from absl import logging
 from support.clusters import mirrored
 from support.garden import (
     build,
@@ -126,3 +127,19 @@ def test_shared_batch_statistics_are_known():
     layer = tf_keras.layers.BatchNormalization
     assert runner.is_synchronized(layer(synchronized=True))
     assert not runner.is_synchronized(layer())
+
+
+def test_a_loop_without_our_runner_is_warned_of_what_comes_of_nothing(records, eager, monkeypatch):
+    lamb = {
+        "gradient_accumulation_steps": 2, "trust_ratios_every": 5,
+        "adascale": {"scale": 2, "base_steps": 9},
+    }  # fmt: skip
+    trainer = trainer_of(build(tiny(records, optimizer_config=optimizer(**lamb))), mirrored(1))
+    seen = []
+    monkeypatch.setattr(logging, "warning", lambda text, *parts: seen.append(text % parts))
+    with trainer.strategy.scope():
+        for _ in range(2):
+            trainer.train(tf.constant(1))
+    (warning,) = [text for text in seen if "runner" in text]
+    for setting in ("divergence_report", "trust_ratios_every=5", "adascale.base_steps=9"):
+        assert setting in warning

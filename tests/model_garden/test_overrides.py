@@ -204,7 +204,6 @@ def with_rate(**config):
     return build(settings)
 
 
-AUTO = {"type": "tf_lamb_auto_warmup"}
 COSINE = {"type": "cosine", "cosine": {"initial_learning_rate": 0.1, "decay_steps": 19}}
 
 
@@ -241,12 +240,6 @@ COSINE = {"type": "cosine", "cosine": {"initial_learning_rate": 0.1, "decay_step
          "0 from step 40 of trainer.train_steps x adascale.scale=80 on"),
         ({"learning_rate": OURS, "warmup": CONTINUOUS, **optimizer(adascale={
             "scale": 4, "base_steps": 41})}, "base_steps=40"),
-        ({"learning_rate": AUTO | {"tf_lamb_auto_warmup": {"total_steps": 19, "decide_every": 1}},
-          "warmup": {"type": None}},
-         "the learning rate would be 0 from step 19 of trainer.train_steps=20 on, because trainer."
-         "optimizer_config.learning_rate.tf_lamb_auto_warmup.total_steps is 19. Write trainer."
-         "optimizer_config.learning_rate.tf_lamb_auto_warmup.total_steps=20, or trainer.train_steps"
-         "=19"),
         ({"learning_rate": {"polynomial": {"power": -0.5}}}, "power is -0.5. Set a number of 0"),
         ({"learning_rate": COSINE | {"cosine": COSINE["cosine"] | {"alpha": -0.5}}},
          "cosine.alpha is -0.5. Set a number of 0 or more"),
@@ -309,8 +302,6 @@ def test_a_decay_that_lacks_its_numbers(kind):
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (optimizer(**decayed_by("tf_lamb_auto_warmup", total_steps=20, decide_every=1)),
-         "weight_decay_schedule.type=tf_lamb_auto_warmup is no schedule. Write a number"),
         (optimizer(**decayed_by("stepwise", boundaries=[2], values=[0.1, -0.1])),
          "weight_decay_schedule.stepwise.values is [0.1, -0.1], and weight decay is a number of 0"),
         (optimizer(**decayed_by("tf_lamb_constant", learning_rate=-0.1)), "is -0.1, and weight"),

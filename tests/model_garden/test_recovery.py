@@ -11,7 +11,6 @@ import tensorflow as tf
 from official.core import actions as core_actions
 
 import tf_lamb.tf_keras
-from tf_lamb.model_garden.experiments import autowarmup
 from tf_lamb.model_garden.running import actions, controllers
 
 
@@ -88,16 +87,3 @@ def test_without_recovery_our_report_ends_it():
     optimizer.build([v])
     with pytest.raises(FloatingPointError, match="are not finite"):
         actions.Divergence(optimizer)({"training_loss": 1.0})
-
-
-def test_auto_warmup_forgets_what_was_undone(tmp_path):
-    schedule = autowarmup.Schedule(decide_every=100, total_steps=1000)
-    optimizer = tf_lamb.tf_keras.LAMB(schedule, jit_compile=False)
-    warmup = autowarmup.AutoWarmup(optimizer, str(tmp_path), writes=False)
-    warmup.resume()
-    for step in (10, 20):
-        optimizer.iterations.assign(step)
-        warmup({"training_loss": 1.0})
-    optimizer.iterations.assign(10)
-    warmup({"training_loss": NAN})
-    assert [at for at, _ in warmup.warmup.points] == [pytest.approx(4.5)]

@@ -410,7 +410,9 @@ def command(run, folder, settings=None):
     config = folder.with_suffix(".yaml")
     text = yaml.safe_dump(settings or run.settings)
     config.write_text(text + text if run.is_refused == "twice" else text)
+    extra = "tf_lamb_extras.automatic_warmup.model_garden"
     same = [f"--mode={run.mode}", f"--model_dir={folder}", "--seed=1", *run.flags]
+    same.append(f"--gin_params=import {extra}")  # which some runs need
     if run.stages == 1:
         own = [f"--experiment={run.experiment}", f"--config_file={config}"]
         return "tf_lamb.model_garden.train", [*own, *same]

@@ -21,12 +21,12 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from support import promised as promises
-from support.frontends import BACKEND, FRONTENDS, apply, array, as_compiled
+from support.frontends import BACKEND, FRONTENDS, apply, array, as_compiled, extra
 from support.promised import COLUMNS, LAYERS, ROWS, Promised
 
 from tf_lamb.api.optimizers import named
-from tf_lamb.core import gaussian_process
-from tf_lamb.core.autowarmup import AutoWUState
+from tf_lamb_extras.automatic_warmup import gaussian_process
+from tf_lamb_extras.automatic_warmup.decisions import AutoWUState
 
 COUNTS = collections.Counter()  # of runs, of actions, of refusals
 
@@ -494,7 +494,7 @@ class Training(RuleBasedStateMachine):
                 for tokens, x, y in batches[2 * first :]:
                     yield (tokens, x), y
 
-            warmup = self.ours.AutoWarmup(
+            warmup = extra("automatic_warmup")[self.frontend][1].AutoWarmup(
                 low, high, max_warmup_fraction=longest / total, total_steps=total, patience=1,
                 tests=1, state_file=str(file), verbose=False,
             )  # fmt: skip

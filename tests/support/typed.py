@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Sequence
 
 import tf_lamb
+from tf_lamb_extras.automatic_warmup import AutoWarmup
 from tf_lamb_extras.preflight import preflight
 
 recipe = tf_lamb.recipes.scale(1024, 256, 1e-2, 0.5, examples=2048, epochs=20, rule="legw")
@@ -43,7 +44,7 @@ tf_lamb.AdaScale(lamb, scale="8")  # type: ignore[arg-type]
 tf_lamb.MeasureNoise(lamb, groups=3)  # type: ignore[arg-type]
 tf_lamb.NoiseScale(batch_size=None)  # type: ignore[arg-type]
 tf_lamb.StopAtBaseSteps("960")  # type: ignore[arg-type]
-tf_lamb.AutoWarmup(patience="3")  # type: ignore[arg-type]
+AutoWarmup(patience="3")  # type: ignore[arg-type]
 tf_lamb.StopOnDivergence(every="epoch")  # type: ignore[arg-type]
 tf_lamb.GhostBatchNormalization("128")  # type: ignore[arg-type]
 tf_lamb.schedules.Warmup("100", 1e-3)  # type: ignore[arg-type]

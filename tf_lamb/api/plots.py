@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_lamb.api.optimizers.observation import distance
-from tf_lamb.core import gaussian_process, messages, schedules
+from tf_lamb.core import messages, schedules
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe, batch
 
 
@@ -81,7 +81,7 @@ def legend(ax) -> None:
 Curves = dict[str, dict[int, float]]
 
 
-def _ready(what, is_there, axes, rows=1):
+def ready(what, is_there, axes, rows=1):
     """The axes to draw in; raises `ValueError` where there is nothing to draw."""
     if not is_there:
         raise ValueError(
@@ -106,7 +106,7 @@ def has_points(curves: Curves) -> bool:
 
 def noise_scale(curves: Curves, batch_size: int, axes=None):
     """Noise scales, of all variables and of groups of them, and the batch beside them."""
-    (ax,) = _ready("the noise scale", has_points(curves), axes)
+    (ax,) = ready("the noise scale", has_points(curves), axes)
     named = {}
     for tag, curve in curves.items():
         label = "noise scale" + tag.removeprefix("noise_scale").replace("/", " of ")
@@ -122,7 +122,7 @@ def noise_scale(curves: Curves, batch_size: int, axes=None):
 
 def trust_ratios(curves: Curves, axes=None, most: int = 3):
     """Median and range over all layers, and those that end the farthest from the median."""
-    (ax,) = _ready("trust ratios", has_points(curves), axes)
+    (ax,) = ready("trust ratios", has_points(curves), axes)
     steps = sorted({step for curve in curves.values() for step in curve})
     rows = {layer: [curve.get(step, math.nan) for step in steps] for layer, curve in curves.items()}
     seen = [[r for r in column if 0 < r < math.inf] for column in zip(*rows.values(), strict=True)]
@@ -146,31 +146,6 @@ def _short(names, among, most: int = 48) -> list[str]:
     same = len(os.path.commonprefix([name.split("/")[:-1] for name in among]))
     cut = ("/".join(name.split("/")[same:]) for name in names)
     return [name if len(name) <= most else f"...{name[3 - most :]}" for name in cut]
-
-
-def warmup(found, axes=None):
-    """Loss, posterior and switch of an `AutoWarmup`, above the learning rate of the training."""
-    above, below = _ready("a warmup", found is not None and found.points, axes, rows=2)
-    import numpy as np
-
-    steps, losses = np.array(found.points).T
-    seen = steps[-1] + 1
-    grid, mean, deviation = gaussian_process.curve(steps / seen, losses)
-    above.plot(steps, losses, ".", ms=3, color="0.6", label="loss")
-    above.plot(grid * seen, mean, label="posterior, 2 deviations")
-    above.fill_between(grid * seen, mean - 2 * deviation, mean + 2 * deviation, alpha=0.3)
-    label_axes(above, "loss of a step")
-
-    every = np.unique(np.r_[0 : found.settings.total_steps : 1000j, found.begin])
-    below.plot(every, [found.rate(step) for step in every], label="learning rate")
-    below.set(yscale="log")
-    below.set_ylim(bottom=found.settings.min_learning_rate)
-    label_axes(below, "learning rate")
-    what = "switch" if found.found else "longest warmup"
-    for ax in (above, below):
-        ax.axvline(found.begin, color="black", ls=":", lw=1, label=f"{what}: {found.begin:,.0f}")
-        legend(ax)
-    return above, below
 
 
 _OVER = {"steps": "optimizer steps", "examples": "examples"}
@@ -235,7 +210,7 @@ def _line(recipe, over):
 
 def rates(found, ax=None):
     """Held-out losses over the learning rate, a line an optimizer and a rung."""
-    (ax,) = _ready("rates", found.trials, ax)
+    (ax,) = ready("rates", found.trials, ax)
     curves: dict[tuple[str, int], list] = {}
     for trial in sorted(found.trials, key=lambda each: each.rate):
         curves.setdefault((trial.optimizer, trial.steps), []).append(trial)

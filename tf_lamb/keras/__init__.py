@@ -20,7 +20,6 @@ from tf_lamb.api.stages.fit import fit_stages
 from tf_lamb.keras import frontend as frontend
 from tf_lamb.keras import schedules
 from tf_lamb.keras.callbacks import (
-    AutoWarmup,
     BackupAndRestore,
     NoiseScale,
     StopAtBaseSteps,
@@ -36,7 +35,7 @@ from tf_lamb.keras.replicas import per_replica as per_replica
 
 # What both Kerases have; `per_replica` is of this one alone.
 __all__ = [
-    "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup",
+    "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP",
     "BackupAndRestore", "StopOnDivergence", "GhostBatchNormalization", "MeasureNoise", "Muon",
     "NoiseScale", "SplitBatchNormalization", "StopAtBaseSteps", "TrustRatios",
     "auxiliary_statistics", "describe", "find_batch", "find_rate", "fit_stages",

@@ -35,9 +35,6 @@ class _Observing:
         return optimizer
 
 
-class AutoWarmup(callbacks.AutoWarmup, BetweenBatches): ...
-
-
 class StopOnDivergence(_Observing, callbacks.StopOnDivergence, BetweenBatches):
     __doc__ = callbacks.StopOnDivergence.__doc__
 

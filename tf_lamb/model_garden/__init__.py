@@ -16,8 +16,8 @@ def register(replace_stock: bool = False) -> None:
     """Makes our optimizers, schedules, tasks, trainer and experiments known to Model Garden.
 
     Its mains then train with our runner, too, which sees to what an optimizer's settings ask for
-    besides steps: divergence reports, trust ratios, AutoWarmup, noise, the end of AdaScale. May be
-    called any number of times.
+    besides steps: divergence reports, trust ratios, noise, the end of AdaScale. May be called any
+    number of times.
 
     Args:
         replace_stock: also puts our optimizers in the place of Model Garden's own of the same

@@ -15,7 +15,6 @@ from tf_lamb.api.stages.fit import fit_stages
 from tf_lamb.tf_keras import frontend as frontend
 from tf_lamb.tf_keras import schedules
 from tf_lamb.tf_keras.callbacks import (
-    AutoWarmup,
     BackupAndRestore,
     NoiseScale,
     StopAtBaseSteps,
@@ -39,7 +38,7 @@ from tf_lamb.tf_keras.layers import (
 )
 
 __all__ = [
-    "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "AutoWarmup",
+    "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP",
     "BackupAndRestore", "StopOnDivergence", "GhostBatchNormalization", "MeasureNoise", "Muon",
     "NoiseScale", "SplitBatchNormalization", "StopAtBaseSteps", "TrustRatios",
     "auxiliary_statistics", "describe", "find_batch", "find_rate", "fit_stages",

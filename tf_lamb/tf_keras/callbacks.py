@@ -25,9 +25,6 @@ class BetweenBatches(tf_keras.callbacks.Callback):
         return int(self.model._steps_per_execution.numpy())
 
 
-class AutoWarmup(callbacks.AutoWarmup, BetweenBatches): ...
-
-
 class StopOnDivergence(callbacks.StopOnDivergence, BetweenBatches): ...
 
 

@@ -2,17 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tf_lamb_extras.adversarial.model import ConcurrentAdversarial
+from tf_lamb_extras import names
 
 __all__ = ["ConcurrentAdversarial"]
 
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str):
-        if name != "ConcurrentAdversarial":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from tf_lamb_extras.adversarial.model import ConcurrentAdversarial
-
-        return ConcurrentAdversarial
+if TYPE_CHECKING:
+    from tf_lamb_extras.adversarial.model import ConcurrentAdversarial
+else:
+    __getattr__ = names.lazily(__name__, ConcurrentAdversarial="model")

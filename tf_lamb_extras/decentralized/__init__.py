@@ -2,17 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tf_lamb_extras.decentralized.training import Decentralized
+from tf_lamb_extras import names
 
 __all__ = ["Decentralized"]
 
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str):
-        if name != "Decentralized":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from tf_lamb_extras.decentralized.training import Decentralized
-
-        return Decentralized
+if TYPE_CHECKING:
+    from tf_lamb_extras.decentralized.training import Decentralized
+else:
+    __getattr__ = names.lazily(__name__, Decentralized="training")

@@ -6,17 +6,11 @@ command that asks about an experiment.
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tf_lamb_extras.preflight.model import preflight
+from tf_lamb_extras import names
 
 __all__ = ["preflight"]
 
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str):
-        if name != "preflight":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from tf_lamb_extras.preflight.model import preflight
-
-        return preflight
+if TYPE_CHECKING:
+    from tf_lamb_extras.preflight.model import preflight
+else:
+    __getattr__ = names.lazily(__name__, preflight="model")

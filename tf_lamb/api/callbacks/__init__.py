@@ -1,12 +1,11 @@
 """The callbacks, one file each, on a common base class."""
 
-from tf_lamb.api.callbacks.autowarmup import AutoWarmup
 from tf_lamb.api.callbacks.callback import BackupAndRestore
 from tf_lamb.api.callbacks.divergence import StopOnDivergence
 from tf_lamb.api.callbacks.noise import NoiseScale, StopAtBaseSteps
 from tf_lamb.api.callbacks.trust_ratios import TrustRatios
 
 __all__ = [
-    "AutoWarmup", "BackupAndRestore", "StopOnDivergence", "NoiseScale", "StopAtBaseSteps",
+    "BackupAndRestore", "StopOnDivergence", "NoiseScale", "StopAtBaseSteps",
     "TrustRatios",
 ]  # fmt: skip

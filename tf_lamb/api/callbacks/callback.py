@@ -10,7 +10,7 @@ from tf_lamb.core import accumulation, checks
 from tf_lamb.core.batch_norm import why_averages_lag
 from tf_lamb.core.messages import warn
 
-RISING: weakref.WeakSet = weakref.WeakSet()  # the models whose rate an `AutoWarmup` raises now
+RISING: weakref.WeakSet = weakref.WeakSet()  # the models whose rate a callback raises to find it
 
 
 class Callback:

@@ -164,8 +164,8 @@ class StopOnDivergence(Callback):
     It raises before the epoch ends. Therefore neither `ModelCheckpoint` nor `BackupAndRestore`
     writes the broken weights over good ones. For fewer skipped steps the optimizer itself warns at
     the end. Of an optimizer with `on_spike` the logs of each epoch have the latest `gradient_norm`
-    and the number of `spiked_steps`. While `AutoWarmup` raises the rate it waits, because that goes
-    back from an epoch that is lost.
+    and the number of `spiked_steps`. While a callback that searches the rate raises it, it
+    waits, because that one goes back from an epoch that is lost.
 
     Args:
         every: Optimizer steps between two readings; each reading waits for the device.

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from tf_lamb.api import files
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.trials import Trials
-from tf_lamb.core import files
 
 SEARCH, WEIGHTS = "search.json", "weights.npz"
 SAME = 1e-3  # of two losses: what processors and threads may change

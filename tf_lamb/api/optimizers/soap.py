@@ -81,7 +81,7 @@ class SOAP(Layerwise):
     pass `jit_compile=False` to `compile`, with replicas to this optimizer, too, or train on JAX.
     The TPU's compiler takes 4 seconds for the QR decomposition of a side of 512, 26 for 1,024 and
     190 for 2,048, of each matrix anew: there give `max_precond_dim`, name matrices whose shorter
-    side is above it in `exclude_from_layer_adaptation`, and ask `preflight` first.
+    side is above it in `exclude_from_layer_adaptation`, and compile a step first.
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.

@@ -9,7 +9,7 @@ from tf_lamb.api.variables import step_of, unwrapped, waiting_in
 from tf_lamb.core.epochs import Epochs, Stage
 from tf_lamb.core.messages import warn
 
-SET_RATES = {"AutoWarmup", "LearningRateScheduler", "ReduceLROnPlateau"}
+SET_RATES = {"LearningRateScheduler", "ReduceLROnPlateau"}  # of Keras; ours say so themselves
 NEAR = 1e-5  # of two rates that are the same in float32
 SEVERAL = (
     "fit_stages reads the data in one process, and {} train the model: train each stage by a fit "
@@ -192,7 +192,8 @@ def check_callbacks(callbacks: Iterable[Any]) -> None:
     swapped = False
     for each in callbacks:
         names = [cls.__name__ for cls in type(each).__mro__]
-        for name in SET_RATES.intersection(names):
+        own = {type(each).__name__} if getattr(each, "sets_learning_rate", False) else set()
+        for name in own | SET_RATES.intersection(names):
             raise ValueError(
                 f"{name} sets a learning rate of its own, and here it is the recipe's: leave "
                 f"{name} out."

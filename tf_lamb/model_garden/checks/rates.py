@@ -7,12 +7,11 @@ so no rate can be computed here.
 import math
 
 import tensorflow as tf
-from official.modeling.optimization import OptimizerFactory
+from official.modeling.optimization import OptimizerFactory, optimizer_factory
 
-from tf_lamb.core import gaussian_process
 from tf_lamb.model_garden.common.errors import UserError, named
-from tf_lamb.model_garden.experiments.autowarmup import KEY, Schedule
 from tf_lamb.model_garden.experiments.recipes import RATES
+from tf_lamb.model_garden.experiments.steered import is_steered
 
 _CONFIG = "trainer.optimizer_config"
 # Learning rate -> where its length stands, and the value that it keeps from then on.
@@ -33,8 +32,8 @@ def check_rate(params) -> None:
     for part in ("learning_rate", "warmup"):
         check_numbers(getattr(config, part), f"{_CONFIG}.{part}", steps, "a learning rate")
     _check_warmup(params)
-    _check_auto_warmup(config, steps)
-    if config.learning_rate.type == KEY:
+    if is_steered(kind := config.learning_rate.type):
+        optimizer_factory.LR_CLS[kind].check(params)
         return
     _check_decay(params)
     with named(f"{_CONFIG}.learning_rate"), tf.Graph().as_default():
@@ -89,34 +88,6 @@ def _check_warmup(params) -> None:
             f"warmup is longer than training: trainer.optimizer_config.warmup.{warmup.type}."
             f"{length}={warm:,} > trainer.train_steps={steps:,}. Train for longer, or take a "
             "smaller batch"
-        )
-
-
-def _check_auto_warmup(config, train_steps: int) -> None:
-    rate = config.learning_rate
-    if rate.type != KEY:
-        return
-    if config.warmup.get():
-        raise UserError(
-            f"trainer.optimizer_config.learning_rate.type={KEY} warms up itself. Write "
-            "trainer.optimizer_config.warmup.type=null"
-        )
-    adascale = getattr(config.optimizer.get(), "adascale", None)
-    if adascale is not None and adascale.scale is not None:
-        raise UserError(
-            f"trainer.optimizer_config.learning_rate.type={KEY} finds a learning rate of its own, "
-            "which AdaScale would scale unseen. Write adascale.scale=null"
-        )
-    with named(f"{_CONFIG}.learning_rate.{KEY}", (TypeError, ValueError, ModuleNotFoundError)):
-        with tf.Graph().as_default():
-            total = Schedule(**rate.get().as_dict()).settings.total_steps
-        gaussian_process.check_installed()
-    if total < train_steps:
-        path = f"{_CONFIG}.learning_rate.{KEY}.total_steps"
-        raise UserError(
-            f"the learning rate would be 0 from step {total:,} of trainer.train_steps="
-            f"{train_steps:,} on, because {path} is {total:,}. Write {path}={train_steps}, or "
-            f"trainer.train_steps={total}"
         )
 
 

@@ -3,8 +3,8 @@
 All of it is of tf-models-official 2.20.0 and the Orbit that comes with it. In the order of a
 process:
 
-1.  `tf_lamb.model_garden.register` adds our names: `add_optimizers`, `add_schedules`, `add_export`;
-    each of them by `add_choices` where a YAML chooses.
+1.  `tf_lamb.model_garden.register` adds our names: `add_optimizers`, `add_learning_rates`,
+    `add_warmups`, `add_export`; each of them by `add_choices` where a YAML chooses.
 2.  It has Model Garden train with ours: `use_averages`, `use_trainer`, `use_runner`.
 3.  `tf_lamb.model_garden.train` hands its run to Model Garden's main: `hand_over`.
 """
@@ -24,6 +24,7 @@ from official.nlp.serving import export_savedmodel
 # A task never says which table it wants and gets the first, although its optimizers may be
 # new-style; averaging (`ema:`) exists for the first alone.
 OPTIMIZERS = optimizer_factory.LEGACY_OPTIMIZERS_CLS, optimizer_factory.NEW_OPTIMIZERS_CLS
+_ADDED: dict[type, dict[str, type]] = {}  # choice -> our keys
 
 
 def add_choices(choice: type[oneof.OneOfConfig], kinds: dict[str, type]) -> None:
@@ -36,10 +37,12 @@ def add_choices(choice: type[oneof.OneOfConfig], kinds: dict[str, type]) -> None
         choice: Model Garden's class; what derives from it knows our keys, too.
         kinds: key -> the class of its settings.
     """
+    added = _ADDED.setdefault(choice, {})
+    added.update(kinds)
     choice.__annotations__.update(kinds)
 
     def complete(self):
-        for key, kind in kinds.items():
+        for key, kind in added.items():
             self.__dict__.setdefault(key, kind())
 
     def __post_init__(self, *args):
@@ -66,12 +69,16 @@ def add_optimizers(made_by: dict, settings: dict[str, type] | None = None) -> No
         table.update(made_by)
 
 
-def add_schedules(rates: dict, warmups: dict, made_by: dict, warmed_by: dict) -> None:
-    """Adds learning rates and warmups: the classes of their settings, and what makes them."""
-    add_choices(optimization_config.LrConfig, rates)
-    add_choices(optimization_config.WarmupConfig, warmups)
+def add_learning_rates(made_by: dict, settings: dict[str, type]) -> None:
+    """Adds learning rates: what makes them, and the classes of their settings."""
+    add_choices(optimization_config.LrConfig, settings)
     optimizer_factory.LR_CLS.update(made_by)
-    optimizer_factory.WARMUP_CLS.update(warmed_by)
+
+
+def add_warmups(made_by: dict, settings: dict[str, type]) -> None:
+    """Adds warmups: what makes them, and the classes of their settings."""
+    add_choices(optimization_config.WarmupConfig, settings)
+    optimizer_factory.WARMUP_CLS.update(made_by)
 
 
 def add_export(task: type) -> None:

@@ -21,7 +21,7 @@ from tf_lamb.api.optimizers import former
 from tf_lamb.api.optimizers.observation import starts_to_observe
 from tf_lamb.core import checks
 from tf_lamb.model_garden.common import seams
-from tf_lamb.model_garden.experiments.autowarmup import KEY
+from tf_lamb.model_garden.experiments.steered import is_steered
 from tf_lamb.tf_keras import schedules
 
 
@@ -212,7 +212,7 @@ def build(
                 f"{decay:g}, by you or by the experiment. Write weight_decay=0, or "
                 "weight_decay_schedule.type=null"
             )
-        if kind == KEY or kind not in optimizer_factory.LR_CLS:
+        if is_steered(kind) or kind not in optimizer_factory.LR_CLS:
             raise ValueError(
                 f"weight_decay_schedule.type={kind} is no schedule. Write a number as weight_decay"
             )

@@ -7,17 +7,13 @@
 arguments of the schedule, which documents them. To leave a number that has no default out of a
 YAML is an error before training.
 
-Two have one setting more: `warmup.tf_lamb.begin_step`, the optimizer's step at which the schedule
-begins, and a `weight_decay_schedule` with it: 0, unless the optimizer comes with the steps of an
-earlier stage (`task.init_optimizer`), where there need be no warmup (`steps: 0`);
-and `tf_lamb_auto_warmup.decide_every`, the steps from one decision to the next, as a rule those of
-an epoch; `patience` counts decisions. It is rounded up to whole loops (`trainer.steps_per_loop`).
+The warmup has one setting more: `begin_step`, the optimizer's step at which the schedule begins,
+and a `weight_decay_schedule` with it: 0, unless the optimizer comes with the steps of an earlier
+stage (`task.init_optimizer`), where there need be no warmup (`steps: 0`).
 """
 
-from tf_lamb.core import autowarmup
 from tf_lamb.model_garden.common import seams
 from tf_lamb.model_garden.experiments import optimizers
-from tf_lamb.model_garden.experiments.autowarmup import KEY, Schedule
 from tf_lamb.tf_keras import schedules
 
 
@@ -37,16 +33,11 @@ _LEARNING_RATES = {
     "tf_lamb_exponential": schedules._Exponential,
     "tf_lamb_multi_step": schedules._MultiStep,
 }
-
-
-_RATES = {
-    **{key: optimizers.settings_of(cls) for key, cls in _LEARNING_RATES.items()},
-    KEY: optimizers.settings_of(autowarmup.Settings, decide_every=None),
-}
+_RATES = {key: optimizers.settings_of(cls) for key, cls in _LEARNING_RATES.items()}
 _WARMUPS = {"tf_lamb": optimizers.settings_of(schedules.Warmup, "after", begin_step=0)}
 
 
 def register_schedules() -> None:
     """Registers each of our schedules under its own key, in every experiment."""
-    made_by = {**_LEARNING_RATES, KEY: Schedule}
-    seams.add_schedules(_RATES, _WARMUPS, made_by, {"tf_lamb": warmup})
+    seams.add_learning_rates(_LEARNING_RATES, _RATES)
+    seams.add_warmups({"tf_lamb": warmup}, _WARMUPS)

@@ -5,7 +5,7 @@ import math
 from official.modeling.optimization import OptimizerFactory
 
 from tf_lamb.model_garden.common import yamls
-from tf_lamb.model_garden.experiments import autowarmup
+from tf_lamb.model_garden.experiments.steered import is_steered
 
 _PARTS = "learning_rate", "warmup"
 
@@ -21,7 +21,7 @@ def told(before: dict, config, step: float) -> str | None:
     parts = {part: yamls.at(before, f"trainer.optimizer_config.{part}") for part in _PARTS}
     changed = [line for part in _PARTS for line in _changes(part, parts[part], config)]
     kinds = yamls.at(parts, "learning_rate.type"), config.learning_rate.type
-    if not changed or not step or autowarmup.KEY in kinds:
+    if not changed or not step or any(map(is_steered, kinds)):
         return None
     try:
         old, new = (_rate(each, step) for each in (config.replace(**parts), config))

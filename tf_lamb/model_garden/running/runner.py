@@ -14,7 +14,7 @@ from tf_lamb.api.variables import step_of, unwrapped
 from tf_lamb.model_garden.common import seams
 from tf_lamb.model_garden.common.console import ProgressBar
 from tf_lamb.model_garden.common.errors import UserError
-from tf_lamb.model_garden.experiments import autowarmup
+from tf_lamb.model_garden.experiments import steered
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.running import actions, controllers, jumps
 from tf_lamb.model_garden.running.actions import TrustRatios
@@ -38,7 +38,7 @@ class Runner(train_lib.OrbitExperimentRunner):
     console = None  # shows nothing
     evaluated = before = None
     _advisers: tuple = ()
-    _trust_ratios = _warmup = _progress = None
+    _trust_ratios = _steering = _progress = None
 
     def _build_best_checkpoint_exporter(self):
         trainer = self.params.trainer
@@ -97,8 +97,8 @@ class Runner(train_lib.OrbitExperimentRunner):
         controller.writes = self.strategy.extended.should_checkpoint
         controller.is_over = lambda: model_dirs.is_over(self.params, self.model_dir)
         controllers.let_recovery_go_first(controller)
-        if self._warmup:  # the controller has restored the optimizer
-            self._warmup.resume()
+        if self._steering:  # the controller has restored the optimizer
+            self._steering.resume()
         if trainer and self.before and self.strategy.extended.should_checkpoint:
             measured, own = measuring(trainer.optimizer), self.params.trainer.optimizer_config
             counts = isinstance(measured, AdaScale)
@@ -117,11 +117,11 @@ class Runner(train_lib.OrbitExperimentRunner):
             folder = os.path.join(self.model_dir, "trust_ratios")
             self._trust_ratios = TrustRatios(optimizer, folder, every)
             mine.append(self._trust_ratios)
-        if autowarmup.schedule_of(optimizer):
+        if rate := steered.rate_of(optimizer):
             chief = self.strategy.extended.should_checkpoint
-            self._warmup = autowarmup.AutoWarmup(optimizer, self.model_dir, writes=chief)
-            mine.append(self._warmup)
-            self._advisers += (self._warmup,)
+            self._steering = rate.action(optimizer, self.model_dir, writes=chief)
+            mine.append(self._steering)
+            self._advisers += (self._steering,)
         if (measured := measuring(optimizer)) is None:
             return mine
         if layers := [m.name for m in self.trainer.model.submodules if is_synchronized(m)]:

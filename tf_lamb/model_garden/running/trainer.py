@@ -17,7 +17,7 @@ from tf_lamb.model_garden.checks import records
 from tf_lamb.model_garden.checks.data import no_batch
 from tf_lamb.model_garden.common import batches, seams
 from tf_lamb.model_garden.common.errors import UserError
-from tf_lamb.model_garden.experiments import autowarmup
+from tf_lamb.model_garden.experiments import steered
 from tf_lamb.model_garden.folders import model_dirs
 from tf_lamb.model_garden.running import runner
 
@@ -95,12 +95,12 @@ class Trainer(base_trainer.Trainer):
         super().train_loop_begin()
 
     def _check_loop(self):
-        schedule = autowarmup.schedule_of(self.optimizer)
-        if schedule and not schedule.is_watched:
+        rate = steered.rate_of(self.optimizer)
+        if rate and not rate.is_watched:
             raise UserError(
-                f"learning_rate.type={autowarmup.KEY} raises the rate until the loss has passed "
-                "its minimum, and nobody watches the loss in this loop. Train with the runner of "
-                "tf_lamb.model_garden.running.runner, or give the loop the action AutoWarmup"
+                "the learning rate follows the loss, and nobody watches the loss in this loop. "
+                "Train with the runner of tf_lamb.model_garden.running.runner, or give the loop "
+                "the action that the learning rate's own `action` makes"
             )
         config = self.config.trainer.optimizer_config.optimizer.get()
         if settings := list(_seen_to_by_a_runner(config)):

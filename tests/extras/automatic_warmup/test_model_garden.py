@@ -1,21 +1,27 @@
 """AutoWarmup in Model Garden: its trainer, its runner, its checkpoints."""
 
 import json
+import math
 
 import numpy as np
 import pytest
+
+pytest.importorskip("official")
+
 import tensorflow as tf
-from absl import logging
 from official.core import task_factory, train_lib
 from support.clusters import mirrored
 from support.garden import build, optimizer, run, tiny, trainer_of
 
+import tf_lamb.tf_keras
 from tf_lamb import model_garden
-from tf_lamb.core import autowarmup, gaussian_process
-from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden.checks.experiment import check_optimizer, check_run
 from tf_lamb.model_garden.common.errors import UserError
-from tf_lamb.model_garden.experiments.autowarmup import KEY, AutoWarmup, Schedule, schedule_of
-from tf_lamb.model_garden.running import runner
+from tf_lamb.model_garden.experiments import steered
+from tf_lamb.model_garden.running import jumps, runner
+from tf_lamb_extras.automatic_warmup import gaussian_process
+from tf_lamb_extras.automatic_warmup.decisions import AutoWUState
+from tf_lamb_extras.automatic_warmup.model_garden import KEY, AutoWarmup, Schedule
 
 STEPS = 24
 
@@ -43,7 +49,7 @@ def finds_it_at_8(monkeypatch):
         sure = gaussian_process.MinimumTest(0.99 if len(x) >= 2 else 0.1, 0.25)
         return [sure] * tests
 
-    monkeypatch.setattr(autowarmup.AutoWUState.__init__, "__defaults__", (judge,))
+    monkeypatch.setattr(AutoWUState.__init__, "__defaults__", (judge,))
 
 
 def state(folder):
@@ -74,7 +80,7 @@ def test_a_killed_run_ends_as_one_that_was_not(records, tmp_path, finds_it_at_8,
     assert (tmp_path / "whole" / "auto_warmup.png").stat().st_size > 10_000
 
     # The step itself reads the rate: what it is after the last one.
-    schedule = schedule_of(whole.trainer.optimizer)
+    schedule = steered.rate_of(whole.trainer.optimizer)
     for step, rate in ((0, 1e-3), (6, 1e-3 * 1000**0.5), (16, PEAK / 2), (24, 0.0)):
         assert float(schedule(tf.constant(step))) == pytest.approx(rate, rel=1e-5, abs=1e-8)
 
@@ -119,27 +125,6 @@ def test_a_loop_in_which_nobody_watches_the_loss_is_refused(records, eager):
     assert trainer.global_step.numpy() == 0
 
 
-def test_a_loop_without_our_runner_is_warned_of_what_comes_of_nothing(records, eager, monkeypatch):
-    lamb = {
-        "gradient_accumulation_steps": 2,
-        "trust_ratios_every": 5,
-        "adascale": {"scale": 2, "base_steps": 9},
-    }
-    trainer = trainer_of(build(tiny(records, optimizer_config=optimizer(**lamb))), mirrored(1))
-    seen = []
-    monkeypatch.setattr(logging, "warning", lambda text, *parts: seen.append(text % parts))
-    with trainer.strategy.scope():
-        for _ in range(2):
-            trainer.train(tf.constant(1))
-    (warning,) = [text for text in seen if "runner" in text]
-    for setting in (
-        "divergence_report",
-        "trust_ratios_every=5",
-        "adascale.base_steps=9",
-    ):
-        assert setting in warning
-
-
 @pytest.mark.slow
 def test_replicas_share_the_rate_and_the_loss(records, eager):
     seen = {}
@@ -161,8 +146,11 @@ def test_replicas_share_the_rate_and_the_loss(records, eager):
         ({"total_steps": None}, "total_steps is not set"),
         ({"decide_every": 0}, "decide_every must be a whole number >= 1"),
         ({"max_learning_rate": 1e-4}, "needs 0 < min < max"),
+        ({"total_steps": 23}, "would be 0 from step 23 of trainer.train_steps=24 on, because "
+         "trainer.optimizer_config.learning_rate.tf_lamb_auto_warmup.total_steps is 23. Write .*"
+         "total_steps=24, or trainer.train_steps=23"),
     ],
-)
+)  # fmt: skip
 def test_impossible_settings_are_refused_before_training(records, tmp_path, fields, says):
     with pytest.raises(UserError, match=says):
         check_run(params_of(records, **fields), "train", str(tmp_path / "new"))
@@ -185,3 +173,33 @@ def test_adascale_and_it_are_two_that_set_one_rate(records, tmp_path):
     params.trainer.optimizer_config.optimizer.tf_lamb.adascale.scale = 8
     with pytest.raises(UserError, match="finds a learning rate of its own.* adascale.scale=null"):
         check_run(params, "train", str(tmp_path / "new"))
+
+
+def test_it_is_no_schedule_of_a_decay(records):
+    params = params_of(records)
+    decay = {"type": KEY, KEY: {"total_steps": STEPS, "decide_every": 1}}
+    told = optimizer(weight_decay=0.0, weight_decay_schedule=decay)
+    params.trainer.optimizer_config.override(told)
+    with pytest.raises(UserError, match=f"weight_decay_schedule.type={KEY} is no schedule. Write"):
+        check_optimizer(params)
+
+
+def test_it_forgets_what_was_undone(tmp_path):
+    """Model Garden's recovery went back."""
+    schedule = Schedule(decide_every=100, total_steps=1000)
+    lamb = tf_lamb.tf_keras.LAMB(schedule, jit_compile=False)
+    warmup = AutoWarmup(lamb, str(tmp_path), writes=False)
+    warmup.resume()
+    for step in (10, 20):
+        lamb.iterations.assign(step)
+        warmup({"training_loss": 1.0})
+    lamb.iterations.assign(10)
+    warmup({"training_loss": math.nan})
+    assert [at for at, _ in warmup.warmup.points] == [pytest.approx(4.5)]
+
+
+def test_a_run_that_goes_on_with_it_jumps_nowhere(records):
+    """Nobody knows its rate beforehand."""
+    before = params_of(records)
+    params = params_of(records, min_learning_rate=1e-4)
+    assert jumps.told(before.as_dict(), params.trainer.optimizer_config, 4) is None

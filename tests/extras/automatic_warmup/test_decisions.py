@@ -2,17 +2,20 @@
 
 import json
 import math
+import sys
+import types
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
-from tf_lamb.api.callbacks.autowarmup import _of_steps
-from tf_lamb.core import gaussian_process
-from tf_lamb.core.autowarmup import FLOATS, AutoWUState, Settings
 from tf_lamb.core.rules import lamb
+from tf_lamb_extras.automatic_warmup import gaussian_process
+from tf_lamb_extras.automatic_warmup.callback import AutoWarmup, _of_steps
+from tf_lamb_extras.automatic_warmup.decisions import FLOATS, AutoWUState, Settings
 
+pytestmark = pytest.mark.once
 # facts: RBF of length 0.2, noise 1e-3, scale ln 2, 20 losses, 50 points.
 T = np.arange(20.0)
 PRIOR = gaussian_process.Prior(math.log(2), 1e-3)
@@ -185,6 +188,54 @@ def test_losses_that_are_not_finite_are_left_out_and_an_epoch_of_them_ends_the_w
     assert (warmup.begin, warmup.lowest) == (20, 10)
     assert warmup.rate(20) == warmup.peak == warmup.settings.warmup(10) / 2
     assert not epoch_of(warmup, 20, [1.0] * 10)
+
+
+def test_the_lowest_epoch_is_the_one_that_ends_lowest():
+    warmup = AutoWUState(Settings(100), lambda x, y, tests: votes_of(0))
+    epochs = [9.0, 9, 9, 5], [1.0, 1, 1, 9], [8.0, 8, 8, 3], [4.0] * 4
+    for epoch, losses in enumerate(epochs):
+        epoch_of(warmup, 4 * epoch, losses)
+    assert warmup.lowest == 12  # the second had lower losses, and ended with a high one
+    again = AutoWUState(Settings(np.int64(100)))
+    again.restore(json.loads(json.dumps(warmup.state())), 16)
+    assert again.lowest == 12 and json.dumps(again.state())
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"min_learning_rate": 0.0}, "needs 0 < min < max"),
+        ({"min_learning_rate": 1.0, "max_learning_rate": 0.1}, "needs 0 < min < max"),
+        ({"max_warmup_fraction": 1.0}, "a warmup without an end leaves nothing to decay"),
+        ({"confidence": 95}, "confidence must be between 0 and 1, it is 95"),
+        ({"decay": "linear"}, "decay must be 'cosine' or 'constant_then_cosine', not 'linear'"),
+        ({"patience": 0}, "patience must be a whole number >= 1"),
+        ({"max_warmup_fraction": 0.001, "total_steps": 100}, "is no step at all"),
+    ],
+)
+def test_bad_arguments_are_refused_at_once(told, says):
+    with pytest.raises(ValueError, match=says):
+        AutoWarmup(**told)
+
+
+@pytest.mark.parametrize("missing", ["sklearn", "threadpoolctl"])
+def test_without_its_packages_it_fails_when_it_is_made(missing, monkeypatch):
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "\.\[autowarmup\]"'):
+        AutoWarmup()
+
+
+def test_a_training_that_ends_lost_and_weights_that_are_gone_are_warned_of():
+    callback = AutoWarmup()
+    callback.model = test_the_published_numbers  # any that a weak set can hold
+    callback._copies = list
+    callback.warmup = types.SimpleNamespace(
+        is_lost=lambda: True, halfway=1.25, peak_at=lambda: 0.02
+    )
+    with pytest.warns(UserWarning, match="no loss below 1.25.* or with max_learning_rate=0.01"):
+        callback.on_train_end()
+    with pytest.warns(UserWarning, match="not to the weights of step 4.*max_learning_rate=0.02"):
+        assert callback._go_back(4) == ""
 
 
 def test_the_process_finds_a_minimum_under_noise_and_none_where_there_is_none():

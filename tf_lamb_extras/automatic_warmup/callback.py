@@ -1,15 +1,17 @@
-"""The framework-independent half of the automatic warmup."""
+"""The framework-independent half of the callback, the weights that it keeps, and its plot."""
 
+import glob
 import json
 import math
 import os
 from typing import Any
 
-from tf_lamb.api import plots
+from tf_lamb.api import files, plots
 from tf_lamb.api.callbacks.callback import RISING, Callback
 from tf_lamb.api.variables import value_of, variables_of
-from tf_lamb.core import autowarmup, files, gaussian_process
 from tf_lamb.core.messages import warn
+from tf_lamb_extras.automatic_warmup import gaussian_process
+from tf_lamb_extras.automatic_warmup.decisions import AutoWUState, Settings
 
 ROUNDING = 2.0**-22  # of a difference of two means in float32, over the larger
 
@@ -70,10 +72,11 @@ class AutoWarmup(Callback):
     Example:
 
     >>> import numpy as np, tensorflow as tf, tf_lamb
+    >>> from tf_lamb_extras.automatic_warmup import AutoWarmup
     >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
     >>> model.compile(optimizer=tf_lamb.LAMB(1e-3), loss="mse")
     >>> x, y = np.random.normal(size=(64, 4)), np.random.normal(size=(64, 2))
-    >>> warmup = tf_lamb.AutoWarmup(1e-4, 1.0, verbose=False)
+    >>> warmup = AutoWarmup(1e-4, 1.0, verbose=False)
     >>> _ = model.fit(x, y, batch_size=8, epochs=10, callbacks=[warmup], verbose=0)
     >>> warmup.warmup.settings.total_steps
     80
@@ -84,6 +87,7 @@ class AutoWarmup(Callback):
     """
 
     warmup: Any = None
+    sets_learning_rate = True
     _state_file: Any
     async_safe = True  # losses are looked at when the epoch ends: Keras 3 need not wait for them
 
@@ -103,9 +107,9 @@ class AutoWarmup(Callback):
         }  # fmt: skip
         gaussian_process.check_installed()
         self._total_steps, self._state_file, self._verbose = total_steps, state_file, verbose
-        self._kept = autowarmup.Kept(state_file)
+        self._kept = Kept(state_file)
         # Says now what cannot be, of a training that is long enough.
-        autowarmup.Settings(total_steps or 10**9, **self._told)
+        Settings(total_steps or 10**9, **self._told)
 
     def on_train_begin(self, logs=None):
         """Computes the number of steps."""
@@ -116,7 +120,7 @@ class AutoWarmup(Callback):
                 "say: give fit steps_per_epoch=..."
             )
         total = self._total_steps or self.params["epochs"] * self._steps
-        self._settings = autowarmup.Settings(total, **self._told)
+        self._settings = Settings(total, **self._told)
         super().on_train_begin(logs)
         self._has_begun = self._knows_others = False
         self._set: float | None = None
@@ -128,7 +132,7 @@ class AutoWarmup(Callback):
         if not self._has_begun:
             self._has_begun = True
             state = self._state_before(epoch) if epoch else None
-            self.warmup = autowarmup.AutoWUState(self._settings)
+            self.warmup = AutoWUState(self._settings)
             if state:
                 self.warmup.restore(state, self._first)
         is_rising = self.warmup.is_rising(self._first)
@@ -229,7 +233,7 @@ class AutoWarmup(Callback):
             ValueError: before the first loss.
             ModuleNotFoundError: if matplotlib is not installed.
         """
-        return plots.warmup(self.warmup, axes)
+        return draw(self.warmup, axes)
 
     def _state_before(self, epoch):
         path = self._state_file
@@ -278,3 +282,83 @@ def _of_steps(means):
         rounding = ROUNDING * max(abs(so_far), abs(total)) / (count - done)
         yield (done + count - 1) / 2, rounding if abs(loss) < rounding else loss
         done, total = count, so_far
+
+
+class Kept:
+    """The state of a model and its optimizer at one step, as arrays; the one of before is dropped.
+
+    Args:
+        state_file: Where there is one, a file beside it holds the arrays, too, for a run that goes
+            on: `STATE_FILE.STEP.weights`.
+    """
+
+    def __init__(self, state_file=None):
+        self._file = state_file
+        self._step, self._arrays = -1, []
+
+    def keep(self, step: int, arrays: list) -> None:
+        """Takes the arrays, which nobody else may change."""
+        self._step, self._arrays = step, arrays
+        if not self._file:
+            return
+        os.makedirs(os.path.dirname(os.path.abspath(self._file)), exist_ok=True)
+        with files.replaced(self._path(step), "wb", f"{self._file}.unfinished") as file:
+            for array in arrays:
+                file.write(array.tobytes())
+
+    def drop(self, but: int = -1) -> None:
+        """Forgets all, or all but the arrays of a step."""
+        if self._step != but:
+            self._step, self._arrays = -1, []
+        for path in glob.glob(f"{glob.escape(str(self._file))}.*.weights") if self._file else ():
+            if path != self._path(but):
+                os.remove(path)
+
+    def at(self, step: int, like: list) -> list | None:
+        """The arrays of that step, or None if there are none.
+
+        Args:
+            like: NumPy arrays or scalars of the same shapes and dtypes, which may be overwritten.
+        """
+        if self._step == step:
+            return self._arrays
+        if not self._file or not os.path.exists(self._path(step)):
+            return None
+        if os.path.getsize(self._path(step)) != sum(array.nbytes for array in like):
+            return None  # of another model
+        with open(self._path(step), "rb") as file:
+            return [_read(file, each) for each in like]
+
+    def _path(self, step):
+        return f"{self._file}.{step}.weights"
+
+
+def _read(file, like):
+    flat = like.reshape(-1)  # of a scalar of NumPy this is a copy: what is returned has to be it
+    flat.view("uint8").data[:] = file.read(like.nbytes)
+    return flat.reshape(like.shape)
+
+
+def draw(found, axes=None):
+    """Loss, posterior and switch of an `AutoWUState`, above the learning rate of the training."""
+    above, below = plots.ready("a warmup", found and found.points, axes, rows=2)
+    import numpy as np
+
+    steps, losses = np.array(found.points).T
+    seen = steps[-1] + 1
+    grid, mean, deviation = gaussian_process.curve(steps / seen, losses)
+    above.plot(steps, losses, ".", ms=3, color="0.6", label="loss")
+    above.plot(grid * seen, mean, label="posterior, 2 deviations")
+    above.fill_between(grid * seen, mean - 2 * deviation, mean + 2 * deviation, alpha=0.3)
+    plots.label_axes(above, "loss of a step")
+
+    every = np.unique(np.r_[0 : found.settings.total_steps : 1000j, found.begin])
+    below.plot(every, [found.rate(step) for step in every], label="learning rate")
+    below.set(yscale="log")
+    below.set_ylim(bottom=found.settings.min_learning_rate)
+    plots.label_axes(below, "learning rate")
+    what = "switch" if found.found else "longest warmup"
+    for ax in (above, below):
+        ax.axvline(found.begin, color="black", ls=":", lw=1, label=f"{what}: {found.begin:,.0f}")
+        plots.legend(ax)
+    return above, below

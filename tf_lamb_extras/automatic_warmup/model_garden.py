@@ -4,6 +4,11 @@
       type: tf_lamb_auto_warmup
       tf_lamb_auto_warmup: {total_steps: 30000, decide_every: 312}
 
+This import registers it; a command makes it with
+`--gin_params='import tf_lamb_extras.automatic_warmup.model_garden'`. `decide_every` is the number
+of steps from one decision to the next, as a rule those of an epoch, rounded up to whole loops
+(`trainer.steps_per_loop`); `patience` counts decisions.
+
 The rate is computed within the step. After a loop of steps the action reads their mean loss, which
 all replicas and workers share, and every `decide_every` steps it asks whether the loss has passed
 its minimum. What it has seen stands in `auto_warmup.json` beside the checkpoints, where a run that
@@ -16,28 +21,32 @@ import os
 from typing import cast
 
 import tensorflow as tf
-import tf_keras
 from absl import logging
 
-from tf_lamb.api import plots
-from tf_lamb.api.variables import step_of, unwrapped
-from tf_lamb.core import autowarmup, checks
-from tf_lamb.model_garden.common.errors import UserError
+from tf_lamb.api.variables import step_of
+from tf_lamb.core import checks
+from tf_lamb.model_garden import registered  # noqa: F401  (registers what this builds on)
+from tf_lamb.model_garden.common import seams
+from tf_lamb.model_garden.common.errors import UserError, named
+from tf_lamb.model_garden.experiments import steered
+from tf_lamb.model_garden.experiments.optimizers import settings_of
 from tf_lamb.model_garden.folders import checkpoints
 from tf_lamb.tensorflow import namespace
+from tf_lamb_extras.automatic_warmup import gaussian_process
+from tf_lamb_extras.automatic_warmup.callback import draw
+from tf_lamb_extras.automatic_warmup.decisions import AutoWUState, Settings
 
 KEY = "tf_lamb_auto_warmup"
+_CONFIG = "trainer.optimizer_config"
 
 
-class Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
-    """The learning rate, whose switch an action moves between two loops."""
-
-    is_watched = False  # by an action that reads the loss
+class Schedule(steered.Steered):
+    """The learning rate, whose switch the action moves between two loops."""
 
     def __init__(self, decide_every, **settings):
         super().__init__()
         checks.integer("decide_every", decide_every)
-        self.settings, self.decide_every = autowarmup.Settings(**settings), decide_every
+        self.settings, self.decide_every = Settings(**settings), decide_every
         self.switch = [
             tf.Variable(value, trainable=False, name=name, dtype="float32")
             for name, value in zip(("begin", "peak"), self.settings.unfound(), strict=True)
@@ -50,14 +59,36 @@ class Schedule(tf_keras.optimizers.schedules.LearningRateSchedule):
         """The constructor's arguments."""
         return {"decide_every": self.decide_every, **dataclasses.asdict(self.settings)}
 
+    @classmethod
+    def check(cls, params) -> None:
+        """See base class."""
+        config, steps = params.trainer.optimizer_config, params.trainer.train_steps
+        if config.warmup.get():
+            raise UserError(
+                f"{_CONFIG}.learning_rate.type={KEY} warms up itself. Write "
+                f"{_CONFIG}.warmup.type=null"
+            )
+        adascale = getattr(config.optimizer.get(), "adascale", None)
+        if adascale is not None and adascale.scale is not None:
+            raise UserError(
+                f"{_CONFIG}.learning_rate.type={KEY} finds a learning rate of its own, which "
+                "AdaScale would scale unseen. Write adascale.scale=null"
+            )
+        path = f"{_CONFIG}.learning_rate.{KEY}"
+        with named(path, (TypeError, ValueError, ModuleNotFoundError)):
+            with tf.Graph().as_default():
+                total = cls(**config.learning_rate.get().as_dict()).settings.total_steps
+            gaussian_process.check_installed()
+        if total < steps:
+            raise UserError(
+                f"the learning rate would be 0 from step {total:,} of trainer.train_steps={steps:,}"
+                f" on, because {path}.total_steps is {total:,}. Write {path}.total_steps={steps}, "
+                f"or trainer.train_steps={total}"
+            )
 
-def schedule_of(optimizer) -> Schedule | None:
-    """The schedule inside an optimizer and what may wrap it; None where it has another."""
-    # seam: tf-models-official 2.20.0 and tf_keras 2.20.1. Averaging, and either generation.
-    optimizer = unwrapped(getattr(optimizer, "_optimizer", optimizer))
-    rate = getattr(optimizer, "_learning_rate", None)
-    rate = optimizer.learning_rate if rate is None else rate
-    return rate if isinstance(rate, Schedule) else None
+    def action(self, optimizer, model_dir, writes=True):
+        """See base class."""
+        return AutoWarmup(optimizer, model_dir, writes)
 
 
 class AutoWarmup:
@@ -70,11 +101,11 @@ class AutoWarmup:
     """
 
     def __init__(self, optimizer, model_dir, writes: bool = True):
-        self._optimizer, self._schedule = optimizer, cast(Schedule, schedule_of(optimizer))
+        self._optimizer, self._schedule = optimizer, cast(Schedule, steered.rate_of(optimizer))
         self._schedule.is_watched = True
         self._folder, self._writes = model_dir, writes
         self._path = os.path.join(model_dir, "auto_warmup.json")
-        self.warmup = autowarmup.AutoWUState(self._schedule.settings)
+        self.warmup = AutoWUState(self._schedule.settings)
 
     def resume(self):
         """Goes on where the optimizer is, which has its checkpoint by now."""
@@ -127,7 +158,10 @@ class AutoWarmup:
     def advice(self) -> str:
         """Describes its decision, and draws it."""
         if self._writes and self.warmup.points:
-            above, _ = plots.warmup(self.warmup)
+            above, _ = draw(self.warmup)
             with tf.io.gfile.GFile(os.path.join(self._folder, "auto_warmup.png"), "wb") as file:
                 above.figure.savefig(file, format="png", dpi=110)
         return str(self.warmup)
+
+
+seams.add_learning_rates({KEY: Schedule}, {KEY: settings_of(Settings, decide_every=None)})

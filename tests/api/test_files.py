@@ -1,10 +1,9 @@
 """A file is the old one or the new one, and a failed write leaves nothing beside it."""
 
-import numpy as np
 import pytest
 from support.crashing import full_disk
 
-from tf_lamb.core import autowarmup, files
+from tf_lamb.api import files
 
 pytestmark = pytest.mark.once
 
@@ -24,12 +23,3 @@ def test_a_full_disk_leaves_the_old_one_alone(tmp_path):
     with full_disk(), pytest.raises(OSError, match="large"), files.replaced(str(path)) as file:
         file.write("new" * 4096)
     assert [*tmp_path.iterdir()] == [path] and path.read_text() == "old"
-
-
-def test_weights_that_are_kept_leave_nothing_on_a_full_disk(tmp_path):
-    kept = autowarmup.Kept(str(tmp_path / "state"))
-    kept.keep(1, [np.zeros(8)])
-    before = [*tmp_path.iterdir()]
-    with full_disk(), pytest.raises(OSError, match="large"):
-        kept.keep(2, [np.zeros(4096)])
-    assert [*tmp_path.iterdir()] == before

@@ -1,0 +1,1 @@
+from support.fixtures import eager, records  # noqa: F401

@@ -1,0 +1,18 @@
+"""A callback that finds the peak of the learning rate while it warms up (AutoWU).
+
+`AutoWarmup` is a callback of the Keras that `tf.keras` names.
+`tf_lamb_extras.automatic_warmup.keras` and `tf_lamb_extras.automatic_warmup.tf_keras` say it
+outright. `tf_lamb_extras.automatic_warmup.model_garden` registers a learning rate of the Model
+Garden.
+"""
+
+from typing import TYPE_CHECKING
+
+from tf_lamb_extras import names
+
+__all__ = ["AutoWarmup"]
+
+if TYPE_CHECKING:
+    from tf_lamb_extras.automatic_warmup.keras import AutoWarmup
+else:
+    __getattr__ = names.lazily(__name__, AutoWarmup=names.OF_BOTH)

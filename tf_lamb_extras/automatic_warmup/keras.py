@@ -1,0 +1,7 @@
+"""The callback for Keras 3."""
+
+from tf_lamb.keras.callbacks import BetweenBatches
+from tf_lamb_extras.automatic_warmup import callback
+
+
+class AutoWarmup(callback.AutoWarmup, BetweenBatches): ...
