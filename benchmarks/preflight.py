@@ -39,7 +39,7 @@ def report_on(path, topology=None, largest_batch=False, overrides=()):
             sys.executable, "-m", "tf_lamb_extras.preflight.model_garden",
             f"--experiment={experiment}", f"--config_file={path}",
             f"--topology={topology or named}", f"--report={out}",
-            f"--largest_batch={largest_batch}", "--cache_dir=",
+            f"--largest_batch={largest_batch}",
             *(["--params_override=" + ",".join(overrides)] if overrides else []),
         ]  # fmt: skip
         begun = time.perf_counter()

@@ -72,9 +72,7 @@ def ask(switches, topology, examples, depth, search, update_only):
     if update_only:
         found = update_alone(model, optimizer, loss, shape, topology)
     else:
-        found = preflight(
-            model, optimizer, loss, shape, topology, largest_batch=search, cache_dir=None
-        ).as_dict()
+        found = preflight(model, optimizer, loss, shape, topology, largest_batch=search).as_dict()
     return {
         **found, "switches": switches, "asked": examples, "layers": depth, "search": search,
         "topology": topology, "update_only": update_only,

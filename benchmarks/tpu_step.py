@@ -54,7 +54,6 @@ def of_keras(name, chip, layers):
         (8 * EXAMPLES, 128),
         CHIPS[chip],
         largest_batch=False,
-        cache_dir=None,
     )
     print(json.dumps(report.as_dict()))
 

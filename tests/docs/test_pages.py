@@ -49,7 +49,6 @@ SHORTER = {
     "noise.md": [("steps = 4800 ", "steps = 3 ")],
     "preflight.md": [
         ('(4096, 64), "v3:4x4"', '(64, 64), "v3:2x2"'),
-        ("steps=1000", "cache_dir=None"),
     ],
 }
 

@@ -79,8 +79,8 @@ def silent(*_, **__):
     """Says nothing of what takes long."""
 
 
-# A question of this batch alone, without a folder of answers.
-ALONE = {"largest_batch": False, "cache_dir": None, "say": silent}
+# A question of this batch alone.
+ALONE = {"largest_batch": False, "say": silent}
 
 
 def reports(names):

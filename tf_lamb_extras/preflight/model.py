@@ -1,9 +1,6 @@
 """Reports memory and time of a model's train step from the TPU's own compiler."""
 
-import functools
 import math
-import os
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,7 +9,6 @@ from tf_lamb.api.variables import unwrapped
 from tf_lamb_extras.preflight import shapes, step_programs
 from tf_lamb_extras.preflight.tpu import compiler, roofline
 from tf_lamb_extras.preflight.tpu.answers import asked
-from tf_lamb_extras.preflight.tpu.cache import Cache
 from tf_lamb_extras.preflight.tpu.programs import reduced
 from tf_lamb_extras.preflight.tpu.report import Report
 
@@ -29,8 +25,6 @@ def preflight(
     distribution: Any = None,
     steps: int | None = None,
     largest_batch: bool = True,
-    cache_dir: str | os.PathLike | None = "auto",
-    print_fn: Callable[[str], Any] | None = None,
 ) -> Report:
     """Checks memory and time of a model's train step with the TPU's compiler; needs no TPU.
 
@@ -60,12 +54,6 @@ def preflight(
         steps: Updates of the full schedule, for its minimum time. Defaults to None.
         largest_batch: Whether to search for the largest batch that fits; this takes at most three
             more compilations. Defaults to True.
-        cache_dir: A folder for the compiler's answers, about 1 kB each; the same step is then not
-            compiled again. "auto" is `tf_lamb/preflight` in the user's cache folder
-            (`XDG_CACHE_HOME`, or `~/.cache`); None disables the cache. Defaults to "auto".
-        print_fn: A function such as `print`, called with the report's rows as soon as they are
-            known. The first rows, whether the step fits and its minimum time, come after one
-            compilation. Defaults to None: nothing is printed.
 
     Returns:
         A report: print it, or see `as_dict()`. Sizes are bytes of one replica. `memory.rest`
@@ -120,17 +108,16 @@ def preflight(
         subject=model.name, topology=slice_, batch_size=batch * micro_batches,
         micro_batches=micro_batches, parts=parts, steps=steps, compiler=compiler.versions(),
     )  # fmt: skip
-    kept = Cache(cache_dir, str(slice_), lambda lowered: lowered.as_text())
-    compiled = _Compiled(programs, inputs, targets, slice_, parts, kept)
-    return asked(report, compiled, largest_batch=largest_batch, print_fn=print_fn)
+    compiled = _Compiled(programs, inputs, targets, slice_, parts)
+    return asked(report, compiled, largest_batch=largest_batch)
 
 
 class _Compiled:
     """A model's programs, compiled."""
 
-    def __init__(self, programs, inputs, targets, topology, parts, kept):
+    def __init__(self, programs, inputs, targets, topology, parts):
         self._programs, self._topology, self._parts = programs, topology, parts
-        self._inputs, self._targets, self._kept = inputs, targets, kept
+        self._inputs, self._targets = inputs, targets
         self.weights, self.slots = programs.weights, programs.slots
 
     def step(self, share):
@@ -138,12 +125,11 @@ class _Compiled:
         batch = share * self._parts
         inputs = shapes.resized(self._inputs, batch)
         targets = None if self._targets is None else shapes.resized(self._targets, batch)
-        make = functools.partial(self._programs.step, inputs, targets)
-        return self._kept.compiled(f"step of {batch}", make, compiler.compile_lowered)
+        return compiler.compile_lowered(self._programs.step(inputs, targets))
 
     def update(self):
         """The program of the update alone."""
-        return self._kept.compiled("update", self._programs.update, compiler.compile_lowered)
+        return compiler.compile_lowered(self._programs.update())
 
     def network(self, program):
         """The bytes to all-reduce, of them those of the update alone, and the collectives by kind.

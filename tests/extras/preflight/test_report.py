@@ -170,30 +170,13 @@ def question(share=32, micro_batches=1):
     return preflight.Report("a model", SMALL, batch, micro_batches, steps=3600, compiler="libtpu 0")
 
 
-def test_whether_it_fits_and_its_time_take_one_compilation():
+def test_what_it_says_and_how_many_compilations_that_takes():
     steps = Compiler()
-    found = answers.answers(question(), steps, largest_batch=True)
-    first = next(found)
-    assert steps.compiled == [32] and first.fits and first.memory.left > 0
-    assert first.hours == pytest.approx(3600 * first.bounds.step / 3600) and first.largest is None
-    second, third = found
+    found = answers.asked(question(), steps, largest_batch=True)
     assert steps.compiled == [32, "update", 124, 125]
-    assert second.bounds == first.bounds and second.work.update_bytes == 9e9
-    assert (third.largest, third.too_large, third.predicted) == (124, 125, 124)
-    assert third.work == second.work
-
-
-def test_each_answer_is_printed_when_it_is_known_and_nothing_twice():
-    steps, printed = Compiler(), []
-    collect = lambda text: printed.append((text, len(steps.compiled)))  # noqa: E731
-    found = answers.asked(question(), steps, largest_batch=True, print_fn=collect)
-    (first, one), (update, two), (most, _) = printed
-    assert (one, two) == (1, 2)
-    assert "9.28 GiB are left" in first and "at least 1" in first and "chip-hours" in first
-    assert update.startswith("step      the update is 12.5% of the operations")
-    assert most == "memory    at most 124 examples a replica fit: 992 in all"
-    lines = sorted(line[10:] for text in (first, update, most) for line in text.splitlines())
-    assert lines == sorted(line[10:] for line in str(found).splitlines())
+    assert found.fits and found.memory.left > 0 and found.work.update_bytes == 9e9
+    assert found.hours == pytest.approx(3600 * found.bounds.step / 3600)
+    assert (found.largest, found.too_large, found.predicted) == (124, 125, 124)
 
 
 def test_without_the_largest_batch_nothing_more_is_compiled():
@@ -202,21 +185,18 @@ def test_without_the_largest_batch_nothing_more_is_compiled():
     assert steps.compiled == [32, "update"]
 
 
-def test_a_batch_that_does_not_fit_is_answered_before_one_that_does_is_found():
+def test_of_a_batch_that_does_not_fit_micro_batches_are_named_that_do():
     steps = Compiler()
-    first, last = answers.answers(question(1024), steps, largest_batch=True)
-    assert not first.fits and first.needed > SMALL.chip.memory
+    found = answers.asked(question(1024), steps, largest_batch=True)
+    assert not found.fits and found.needed > SMALL.chip.memory
     assert steps.compiled[0] == 1024 and "update" not in steps.compiled
-    assert last.largest == 124 and last.needed_micro_batches == 16
-    assert "gradient_accumulation_steps=16, 64 examples at once" in str(last)
+    assert found.largest == 124 and found.needed_micro_batches == 16
+    assert "gradient_accumulation_steps=16, 64 examples at once" in str(found)
 
 
-def test_of_several_micro_batches_the_first_answer_is_of_one():
-    first, second = answers.answers(question(micro_batches=4), Compiler(), largest_batch=False)
-    assert first.fits and first.hours is None
-    assert "one micro-batch of them and the update" in str(first)
-    assert (first.work.flops, second.work.flops) == (8e12, 8e12 + 3 * 7e12)
-    assert "one micro-batch" not in str(second) and second.hours > 0
+def test_several_micro_batches_take_one_update():
+    found = answers.asked(question(micro_batches=4), Compiler(), largest_batch=False)
+    assert found.work.flops == 8e12 + 3 * 7e12 and found.hours > 0
 
 
 def test_an_update_that_does_not_compile_alone_leaves_the_step_as_it_is():
@@ -225,15 +205,17 @@ def test_an_update_that_does_not_compile_alone_leaves_the_step_as_it_is():
     assert found.fits and found.refused is None and found.largest == 124
     assert found.work.update_flops is None and "the update is" not in str(found)
     json.dumps(found.as_dict())
+    found = answers.asked(question(micro_batches=4), steps, largest_batch=False)
+    assert found.hours is None and "one micro-batch of them and the update" in str(found)
 
 
-def test_a_step_that_is_refused_is_the_only_answer():
+def test_of_a_step_that_is_refused_nothing_more_is_asked():
     def refuse(_):
         raise compiler.Refused("no such operation")
 
     steps = types.SimpleNamespace(step=refuse)
-    (only,) = answers.answers(question(), steps, largest_batch=True)
-    assert only.refused == "no such operation" and not only.fits
+    found = answers.asked(question(), steps, largest_batch=True)
+    assert found.refused == "no such operation" and not found.fits
 
 
 def report(**changes):

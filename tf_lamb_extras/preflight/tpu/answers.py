@@ -1,14 +1,14 @@
-"""The compiler's answers on a replica's step, as reports: the first answer first."""
+"""The compiler's answers on a replica's step, as a report."""
 
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from tf_lamb.core.recipes.arithmetic import micro_batches
 from tf_lamb_extras.preflight.tpu.compiler import Refused, TooLarge
-from tf_lamb_extras.preflight.tpu.report import Memory, Report, Work, news
+from tf_lamb_extras.preflight.tpu.report import Memory, Report, Work
 
 
 class Largest(NamedTuple):
@@ -89,30 +89,11 @@ def _meeting(known, available, fits, fails):
     return int(min(max(one + way * (other - one), fits), most))
 
 
-def asked(
-    report: Report, steps: Any, *, largest_batch: bool, print_fn: Callable | None = None
-) -> Report:
-    """The last of the `answers`; each is printed as soon as it is known.
+def asked(report: Report, steps: Any, *, largest_batch: bool) -> Report:
+    """The report with the compiler's answers.
 
-    Args:
-        report, steps, largest_batch: see `answers`.
-        print_fn: called with the rows of the table that no earlier answer had.
-    """
-    shown: Report | None = None
-    for answer in answers(report, steps, largest_batch=largest_batch):
-        if print_fn is not None and (rows := news(answer, shown)):
-            print_fn(rows)
-        shown = answer
-    assert shown is not None  # there is a first answer
-    return shown
-
-
-def answers(report: Report, steps: Any, *, largest_batch: bool) -> Iterator[Report]:
-    """Reports, each of which says more than the one before.
-
-    The first is of one compilation: whether the step fits, and how long it takes at least. What of
-    that is the update's comes second, and the largest batch, of three more compilations at most, in
-    the end.
+    One compilation says whether the step fits, and how long it takes at least; a second one, what
+    of that is the update's; three more at most, the largest batch.
 
     Args:
         report: what is known before: where it would run, the batch and its micro-batches.
@@ -127,25 +108,22 @@ def answers(report: Report, steps: Any, *, largest_batch: bool) -> Iterator[Repo
         program = steps.step(report.share)
     except TooLarge as error:
         report = dataclasses.replace(report, needed=error.needed)
-        yield report
     except Refused as refusal:
-        yield dataclasses.replace(report, refused=str(refusal))
-        return
+        return dataclasses.replace(report, refused=str(refusal))
     else:
         memory, (*reduced, collectives) = memory_of(program), steps.network(program)
         work = Work(program.flops, program.bytes_moved, None, None, *reduced)
-        report = dataclasses.replace(
-            report, memory=memory, needed=memory.needed, work=work, collectives=collectives
-        )
-        yield report
         # It is part of the step, which compiles; alone it may be refused.
         with contextlib.suppress(Refused):
             update = steps.update()
             # Alone, it may read what the step keeps on the chip.
             moved = min(update.bytes_moved, work.bytes_moved)
             work = work.times(report.micro_batches, update.flops, moved)
-            report = dataclasses.replace(report, work=work)
-            yield report
+        report = dataclasses.replace(
+            report, memory=memory, needed=memory.needed, work=work, collectives=collectives
+        )
+    if not largest_batch:
+        return report
 
     def needs(examples):
         try:
@@ -156,11 +134,9 @@ def answers(report: Report, steps: Any, *, largest_batch: bool) -> Iterator[Repo
         except Refused:
             return math.inf
 
-    if largest_batch:
-        needed = report.needed or 0.0  # None before the step was compiled
-        needed = min(needed, available) if report.fits else needed
-        known = {0: steps.weights + steps.slots, report.share: needed}
-        found = largest(needs, available, known)
-        yield dataclasses.replace(
-            report, largest=found.fits, too_large=found.too_large, predicted=found.predicted
-        )
+    needed = report.needed or 0.0
+    needed = min(needed, available) if report.fits else needed
+    found = largest(needs, available, {0: steps.weights + steps.slots, report.share: needed})
+    return dataclasses.replace(
+        report, largest=found.fits, too_large=found.too_large, predicted=found.predicted
+    )

@@ -10,41 +10,25 @@ from tf_lamb_extras.preflight.tpu.roofline import Bounds, Topology, bounds, gib
 
 
 def table(report) -> str:
-    """The rows that there is something to say in."""
-    return _text(_rows(report))
-
-
-def news(report, before=None) -> str:
-    """The rows that a report has and an earlier one had not; all of them where there was none."""
-    known = _rows(before) if before else []
-    return _text([row for row in _rows(report) if row not in known])
-
-
-def _rows(report):
-    """Each line with the name of its part."""
+    """The rows that there is something to say in; the name of a part is before its first one."""
     topology = report.topology
-    head = (
+    lines = [
         f"{report.subject} on {topology}: {topology.chips:,} chips, {topology.replicas:,} replicas"
-    )
+    ]
     batch = (
         f"{report.batch_size:,} = {report.share:,} examples x {report.split:,} "
         f"{_part(report)}s x {report.micro_batches:,} micro-batch"
         f"{'es' * (report.micro_batches != 1)}"
     )
     parts = {
-        "": [head], "batch": [batch], "memory": _memory(report), "step": _step(report),
+        "batch": [batch], "memory": _memory(report), "step": _step(report),
         "schedule": _schedule(report), "compiler": [report.compiler],
     }  # fmt: skip
-    return [(name, line) for name, lines in parts.items() for line in lines if line]
-
-
-def _text(rows):
-    """The name of a part stands before the first of its lines."""
-    before = [""] + [name for name, _ in rows]
-    return "\n".join(
-        f"{'' if name == last else name:<10}{line}" if name else line
-        for last, (name, line) in zip(before, rows, strict=False)
-    )
+    for name, rows in parts.items():
+        for row in filter(None, rows):
+            lines.append(f"{name:<10}{row}")
+            name = ""
+    return "\n".join(lines)
 
 
 def _part(report):
@@ -173,8 +157,8 @@ class Work:
 
     Attributes:
         flops, bytes_moved: of the whole step.
-        update_flops, update_bytes: of the optimizer's update, which is part of it; None as long as
-            it was not compiled alone. The rest is of one micro-batch and the update until then.
+        update_flops, update_bytes: of the optimizer's update, which is part of it; None where the
+            compiler refuses it alone. The rest is of one micro-batch and the update then.
         reduced, update_reduced: bytes to all-reduce, likewise.
     """
 
