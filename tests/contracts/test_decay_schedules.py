@@ -1,14 +1,11 @@
 """Weight decay by a schedule, of every optimizer: against the oracle, read at optimizer steps."""
 
 import pytest
-from support.feeding import START, Feed, close, gradients, maker, mean_of, scaled
+from support.feeding import LAYOUTS, START, Feed, close, gradients, maker, mean_of, scaled
 from support.frontends import BACKEND, FRONTENDS, array, every_frontend, uncompiled
 from support.references import NAMES, Reference
 from support.small_model import assert_same_weights, fit, two_layers
 
-LAYOUTS = {"one device": (1, 1), "micro-batches": (1, 3)}
-if BACKEND == "tensorflow":
-    LAYOUTS |= {"replicas": (2, 1), "replicas and micro-batches": (2, 2)}
 EVERY = [(name, "one device") for name in NAMES]
 EVERY += [(NAMES[-i], layout) for i, layout in enumerate(LAYOUTS) if i]
 

@@ -143,9 +143,3 @@ def test_settings_have_no_argument_of_a_host(frontend):
 def test_no_optimizer_has_more_than_25_arguments(frontend):
     for name in ("LAMB", "LANS", "LARS", "Muon", "SOAP", "AdamP", "SGDP"):
         assert len(arguments_of(getattr(FRONTENDS[frontend][1], name))) <= 25
-
-
-@every_frontend
-def test_it_is_an_optimizer_of_its_host(frontend):
-    host, ours = FRONTENDS[frontend]
-    assert isinstance(ours.LAMB(), host.optimizers.Optimizer)

@@ -66,15 +66,6 @@ def test_one_stage_is_the_number(frontend):
         assert_same(number, run)
 
 
-@every_frontend
-def test_stages_of_one_micro_batch_accumulate_nothing(frontend):
-    plain, alike = (Feed(frontend, growing(frontend, stages=each)) for each in (1, {0: 1, 1: 1}))
-    for parts in updates([1, 1]):
-        plain.step(parts)
-        alike.step(parts)
-    assert_same(plain, alike)
-
-
 def spoiled(parts, factor):
     *others, last = parts
     return [*others, {key: np.float32(factor) * g for key, g in last.items()}]
@@ -148,13 +139,6 @@ def test_it_goes_on_at_the_edge_of_a_stage(frontend):
         other.step([part])
     assert step_of(other.optimizer) == 5
     assert_same(run, other)
-
-
-@every_frontend
-def test_what_was_added_up_for_a_number_is_dropped(frontend):
-    run, _ = half_way(frontend, stages=3)
-    with pytest.warns(UserWarning, match="the 2 that were added up are dropped"):
-        resumed(frontend, run)
 
 
 @on_tensorflow

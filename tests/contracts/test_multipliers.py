@@ -2,20 +2,16 @@
 
 import numpy as np
 import pytest
-from support.feeding import START, Feed, close, gradients, maker, mean_of, scaled
+from support.feeding import LAYOUTS, START, Feed, close, gradients, maker, mean_of, scaled
 from support.frontends import (
-    BACKEND,
     FRONTENDS,
     array,
     every_frontend,
     uncompiled,
 )
 from support.references import NAMES, Reference
-from support.small_model import functional, two_layers
+from support.small_model import functional
 
-LAYOUTS = {"one device": (1, 1), "micro-batches": (1, 3)}
-if BACKEND == "tensorflow":
-    LAYOUTS |= {"replicas": (2, 1), "replicas and micro-batches": (2, 2)}
 EVERY = [(name, "one device") for name in NAMES]
 EVERY += [(NAMES[i], layout) for i, layout in enumerate(LAYOUTS) if i]
 
@@ -134,28 +130,6 @@ def test_the_gain_of_adascale_is_as_it_was(frontend, inner):
         alone.step([{**part, "bias": np.zeros(2, "float32")} for part in parts])
     close(runs[0].optimizer.gain, alone.optimizer.gain)
     assert runs[0].optimizer.gain != 1
-
-
-@every_frontend
-def test_the_config_keeps_them(frontend):
-    ours = FRONTENDS[frontend][1]
-    for name in NAMES:
-        factors = rates({"encoder/": 0, "bias": 2})
-        optimizer = getattr(ours, name)(treatments=factors)
-        config = optimizer.get_config()
-        assert config["treatments"] == factors
-        assert type(optimizer).from_config(config).get_config() == config
-
-
-@every_frontend
-@uncompiled()
-def test_describe_shows_them_and_says_what_matches_nothing(frontend):
-    host, ours = FRONTENDS[frontend]
-    model = two_layers(frontend)
-    model.compile(ours.LAMB(treatments=rates({"bias": 0, "encoder": 0.1})), "mse")
-    with pytest.warns(UserWarning, match="No variable matches the pattern 'encoder'"):
-        ours.describe(model, (tables := []).append)
-    assert tables[0].count("frozen") == 3  # two variables, and the line of both
 
 
 @every_frontend

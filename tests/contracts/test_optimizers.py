@@ -208,19 +208,6 @@ def test_fit_lowers_the_loss(frontend):
 
 
 @every_frontend
-def test_embeddings_train(frontend):
-    host, ours = FRONTENDS[frontend]
-    host.utils.set_random_seed(0)
-    model = host.Sequential([host.Input((3,), dtype="int32"), host.layers.Embedding(10, 4),
-                             host.layers.Flatten(), host.layers.Dense(1)])  # fmt: skip
-    model.compile(optimizer=ours.LAMB(0.05), loss="mse")
-    x = np.random.default_rng(0).integers(0, 10, size=(64, 3))
-    y = x[:, :1].astype("float32") / 10
-    losses = model.fit(x, y, batch_size=32, epochs=15, verbose=0).history["loss"]
-    assert losses[-1] < 0.5 * losses[0]
-
-
-@every_frontend
 @pytest.mark.parametrize("name", ["LAMB", "LANS", "LARS", "Muon", "SOAP", "SGDP", "AdamP"])
 @uncompiled(fits=True)
 def test_every_optimizer_fits(frontend, name):

@@ -16,6 +16,10 @@ if BACKEND == "tensorflow":
     import tensorflow as tf
     from support.clusters import mirrored, native
 
+# Replicas, micro-batches.
+LAYOUTS = {"one device": (1, 1), "micro-batches": (1, 3)}
+if BACKEND == "tensorflow":
+    LAYOUTS |= {"replicas": (2, 1), "replicas and micro-batches": (2, 2)}
 START = {"kernel": np.array([[0.5, -0.3], [0.2, 0.8]]), "bias": np.array([0.1, -0.2])}
 
 
@@ -106,6 +110,13 @@ class Feed:
                 dtypes = [keras.backend.standardize_dtype(v.dtype) for v in self.variables]
                 self.call(*(self.tensors(micro, k, d) for k, d in zip(START, dtypes, strict=True)))
         return self.optimizer
+
+    def bits(self, but=()):
+        """Every copy of every variable, as bytes, but of those whose name holds one of these."""
+        own = [v for v in self.optimizer.variables if not any(name in v.name for name in but)]
+        copies = self.strategy.experimental_local_results if self.strategy else lambda v: (v,)
+        every = (v.value if isinstance(v, keras.Variable) else v for v in [*self.variables, *own])
+        return [keras.ops.convert_to_numpy(copy).tobytes() for v in every for copy in copies(v)]
 
     def weights(self):
         return [array(native(v) if self.strategy else v).astype(np.float64) for v in self.variables]

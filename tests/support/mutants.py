@@ -34,6 +34,9 @@ CRASHES = "model_garden/test_crash_safety.py"
 PRECISION = "contracts/test_precision.py"
 SLOTS = "api/test_slots.py"
 STEPS = "contracts/test_steps.py"
+CONFIG = "contracts/test_frontends.py::test_the_config_holds_every_argument[keras]"
+PATTERNS = "api/test_exclusions.py::test_the_same_patterns_exclude_the_same_variables"
+JOINT = "api/test_schedules.py::test_the_joint_of_a_warmup_with_the_hosts_own_is_exact"
 SHARED = "keras/test_shared_update.py"
 GAIN = "api/test_adascale.py::test_gain_and_tau_are_the_papers[keras-paper]"
 MIGRATE = "tensorflow/test_migrate.py"
@@ -567,7 +570,7 @@ TENSORFLOW = {
         ("no shift", "map(along, (layer.a, layer.b, layer.shift))",
          "map(along, (layer.a, layer.b, [0] * len(layer.a)))"),
     ],
-    ("Layerwise._scalars", f"{DEFECTS}::test_d27_bias_correction_is_a_switch"): [
+    ("Layerwise._scalars", f"{STEPS}::test_variables_of_one_shape_keep_their_own_treatment"): [
         ("t counts from 2", "t=t,", "t=t + 1,"),
     ],
     ("LayerwiseOptimizer._make_update",
@@ -577,7 +580,7 @@ TENSORFLOW = {
     ("keras.LayerwiseOptimizer._add_master", f"{DEFECTS}::test_d32_the_norm_is_of_the_master"): [
         ("no master", "if self._settings.dtypes.masters and", "if False and"),
     ],
-    ("keras.LayerwiseOptimizer.get_config", f"{DEFECTS}::test_d08_the_config_has_both_lists"): [
+    ("keras.LayerwiseOptimizer.get_config", CONFIG): [
         ("a config of the rate alone", "return self._config(", "return dict(learning_rate="),
     ],
     ("tf_keras.LayerwiseOptimizer._clip_gradients",
@@ -660,7 +663,7 @@ TENSORFLOW = {
         ("every pass in one order", "np.random.default_rng((seed, each))",
          "np.random.default_rng((seed, 0))"),
     ],
-    ("path_of", f"{DEFECTS}::test_d05_patterns_see_the_name_of_the_layer[functional-keras]"): [
+    ("path_of", f"{PATTERNS}[functional-keras]"): [
         ("patterns see the last name", "getattr(variable, 'path', None)", "variable.name"),
     ],
     ("Layerwise._config", "api/test_exclusions.py::test_the_method_of_keras_excludes_too[keras]"): [
@@ -692,7 +695,7 @@ TENSORFLOW = {
     ("apply_rule", f"{SLOTS}::test_steps_are_numpys[keras]"): [
         ("every slot is laid out", "if tuple(array.shape) == shape else array", ""),
     ],
-    ("apply_rule", f"{DEFECTS}::test_d36_fused_blocks_can_have_a_ratio_each[keras]"): [
+    ("apply_rule", "core/test_layer_groups.py::test_the_sizes_of_fused_blocks_no_longer_meet"): [
         ("one ratio for all slices", "axes=treatment.axes", "axes=None"),
     ],
     ("MeasureNoise._measure", GAIN): [
@@ -704,7 +707,7 @@ TENSORFLOW = {
     ("measured", GAIN): [
         ("the base batch is the whole", "scale * variance, signal", "variance, signal"),
     ],
-    ("Schedule.from_config", f"{DEFECTS}::test_d09_a_warmup_survives_its_config[keras]"): [
+    ("Schedule.from_config", f"{JOINT}[polynomial-7-keras]"): [
         ("what is inside stays a dict", "name: cls._deserialized(value)", "name: value"),
     ],
     ("match", f"{MIGRATE}::test_other_names_and_fresh_variables"): [
