@@ -97,11 +97,6 @@ def main():
     frontend = "tf_keras" if told.host == "tf_keras" else "keras"
 
     versions = {name: importlib.metadata.version(name.replace("_", "-")) for name in VERSIONS}
-    if frontend == "keras" and not told.plant:
-        from support import crossing, stateful
-
-        other = "tensorflow" if told.host == "jax" else "jax"
-        stateful.MACHINES[frontend].other = crossing.Other(other)
     begun, runs, failed = time.monotonic(), 0, []
     for seed in range(told.seed, told.seed + told.seeds):
         if time.monotonic() - begun > 3600 * told.hours:

@@ -17,7 +17,7 @@ from support.frontends import BACKEND, FRONTENDS, array, every_frontend
 from support.noise import AdaScale
 from support.regression import (
     assert_fit_is_the_papers_loop,
-    assert_same,
+    assert_same_state,
     fit,
     regression,
     weights_of,
@@ -321,7 +321,7 @@ def test_saved_and_resumed_is_uninterrupted(frontend, scheduled, tmp_path):
     assert resumed.optimizer.get_config() == model.optimizer.get_config()
     for each in (model, resumed):
         fit(each, epochs=1)
-    assert_same(resumed, model)
+    assert_same_state(resumed, model)
 
 
 @every_frontend

@@ -1,7 +1,5 @@
 """Which variables the patterns and methods of a user exclude, and how they are told."""
 
-import warnings
-
 import numpy as np
 import pytest
 from support import small_model
@@ -37,23 +35,6 @@ def test_the_same_patterns_exclude_the_same_variables(frontend, make):
 
 def plan_of(optimizer):
     return optimizer.plan.paths, optimizer.plan.treatments
-
-
-@every_frontend
-def test_a_pattern_that_matches_nothing_is_warned_of_once(frontend):
-    optimizer = FRONTENDS[frontend][1].LAMB(exclude_from_weight_decay=["bias", "LayerNrom"])
-    with pytest.warns(UserWarning, match="LayerNrom") as caught:
-        optimizer.build(functional(frontend).trainable_variables)
-    assert len(caught) == 1
-
-
-@every_frontend
-def test_a_pattern_that_matches_is_not_warned_of(frontend):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        FRONTENDS[frontend][1].LAMB(exclude_from_weight_decay=["bias"]).build(
-            functional(frontend).trainable_variables
-        )
 
 
 @every_frontend

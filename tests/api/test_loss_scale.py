@@ -24,10 +24,8 @@ def compiled(frontend, scale=None, around=lambda own: own, broken=False, growth=
     model = host.Sequential([host.layers.Input((4,)), host.layers.Dense(2)])
     optimizer = around(ours.LAMB(0.01, name="it", jit_compile=False, **own))
     if scale:
-        wrapper = host.optimizers if frontend == "keras" else host.mixed_precision
-        optimizer = wrapper.LossScaleOptimizer(
-            optimizer, initial_scale=scale, dynamic_growth_steps=growth
-        )
+        wrapper = host.mixed_precision.LossScaleOptimizer
+        optimizer = wrapper(optimizer, initial_scale=scale, dynamic_growth_steps=growth)
     if BACKEND == "tensorflow":
         import tensorflow as xp
     else:

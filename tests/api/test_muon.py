@@ -5,48 +5,17 @@ import importlib
 import keras
 import numpy as np
 import pytest
-from oracle import Muon
 from support.cases import random_steps
 from support.frontends import (
     FRONTENDS,
     array,
     every_frontend,
     new_variable,
-    precision,
     train,
     uncompiled,
 )
 
 muon = importlib.import_module("tf_lamb.core.rules.muon")  # the file, which the rule's name hides
-SHAPES = {"conv/kernel": (2, 2, 3, 4), "dense/kernel": (4, 6), "dense/bias": (6,),
-          "logits/kernel": (6, 3)}  # fmt: skip
-
-
-@every_frontend
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-9)])
-@uncompiled()
-def test_muon_is_the_oracle(frontend, dtype, tolerance):
-    problems = {path: random_steps(shape, seed=i) for i, (path, shape) in enumerate(SHAPES.items())}
-    start = {path: w for path, (w, _) in problems.items()}
-    gradients = [{path: g[t] for path, (_, g) in problems.items()} for t in range(4)]
-    references = {
-        path: Muon(w, lr=0.125, wd=0.1, matrix="conv" in path or path == "dense/kernel", rate=0.5)
-        for path, w in start.items()
-    }
-    with precision(frontend, dtype):
-        optimizer = FRONTENDS[frontend][1].Muon(
-            0.125,
-            weight_decay=0.1,
-            form={"fallback_lr_scale": 0.5},
-            exclude_from_layer_adaptation=["logits"],
-        )
-        for ours, step in zip(
-            train(frontend, optimizer, start, gradients, dtype), gradients, strict=True
-        ):
-            for path, reference in references.items():
-                expected = reference.step(step[path])
-                np.testing.assert_allclose(ours[path], expected, rtol=tolerance, atol=tolerance)
-    assert [len(optimizer.state_of(i)) for i in range(4)] == [1, 1, 2, 2]
 
 
 STACKED = {"a/kernel": (4, 6), "slow/kernel": (4, 6), "b/kernel": (4, 6), "free/kernel": (4, 6),
@@ -119,86 +88,11 @@ def test_a_plan_without_a_matrix_is_refused(frontend):
 
 
 @every_frontend
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [({"form": {"newton_schulz_steps": 0}}, "newton_schulz_steps"),
-     ({"form": {"update_scale": 2}}, "update_scale"),
-     ({"fallback": "lamb"}, "unexpected keyword argument 'fallback'"),
-     ({"form": {"fallback_lr_scale": -1.0}}, "fallback_lr_scale")],
-)  # fmt: skip
-def test_what_it_cannot_take_is_refused(frontend, arguments, words):
-    with pytest.raises((ValueError, TypeError), match=words):
-        FRONTENDS[frontend][1].Muon(**arguments)
-
-
-@every_frontend
 @pytest.mark.parametrize("name", ["LANS", "Muon", "SOAP"])
 def test_adascale_does_not_stand_around_what_forgets_a_length(frontend, name):
     ours = FRONTENDS[frontend][1]
     with pytest.raises(ValueError, match=f"but LANS, Muon and SOAP, not {name}"):
         ours.AdaScale(getattr(ours, name)(gradient_accumulation_steps=2), scale=2)
-
-
-def attention_of_dense(host):
-    """Three heads of four, written with a `Dense` for each matrix."""
-    heads, size, width = 3, 4, 12
-    ops = host.ops if host is keras else importlib.import_module("tensorflow")
-
-    class Attention(host.layers.Layer):
-        def __init__(self):
-            super().__init__(name="attention")
-            names = ("query", "key", "value", "attention_output")
-            layers = [host.layers.Dense(width, use_bias=False, name=name) for name in names]
-            *self.into, self.out = layers
-
-        def build(self, shape):
-            for layer in (*self.into, self.out):
-                layer.build(shape)
-            self.built = True
-
-        def call(self, x):
-            q, k, v = (ops.reshape(layer(x), (2, 6, heads, size)) for layer in self.into)
-            scores = ops.einsum("bthd,bshd->bhts", q, k) / size**0.5
-            softmax = ops.nn.softmax(scores)
-            return self.out(ops.reshape(ops.einsum("bhts,bshd->bthd", softmax, v), (2, 6, width)))
-
-    return Attention()
-
-
-@every_frontend
-@pytest.mark.parametrize("scale", ["rms", "shape"])
-@uncompiled(fits=True)
-def test_attention_takes_the_steps_of_its_matrices(frontend, scale):
-    """Keras keeps (model, heads, head size) where a `Dense` has (model, heads x head size).
-
-    Without biases: that of the keys has a gradient of zero but for rounding.
-    """
-    host, ours = FRONTENDS[frontend]
-    x, y = np.random.default_rng(0).normal(size=(2, 2, 6, 12)).astype("float32")
-    trained, tables, start = [], [], None
-    for dense in (False, True):
-        inputs = host.Input((6, 12), batch_size=2)
-        layer = (
-            attention_of_dense(host)
-            if dense
-            else host.layers.MultiHeadAttention(3, 4, use_bias=False)
-        )
-        model = host.Model(inputs, layer(inputs) if dense else layer(inputs, inputs))
-        values = [array(v) for v in model.trainable_variables]
-        start = start or values
-        model.set_weights([w.reshape(v.shape) for w, v in zip(start, values, strict=True)])
-        optimizer = ours.Muon(
-            0.05, weight_decay=0.1, form={"update_scale": scale}, jit_compile=False
-        )
-        model.compile(optimizer, "mse", jit_compile=False)
-        for _ in range(3):
-            model.train_on_batch(x, y)
-        trained.append([array(v) for v in model.trainable_variables])
-        optimizer.describe(tables.append)
-    for of_heads, of_dense, w in zip(*trained, start, strict=True):
-        assert np.abs(of_heads - w).max() > 1e-3
-        np.testing.assert_allclose(of_heads.reshape(of_dense.shape), of_dense, rtol=1e-4, atol=1e-5)
-    assert [table.count("matrix of 12 x 12") for table in tables] == [4, 4]
 
 
 @every_frontend
@@ -219,16 +113,3 @@ def test_what_is_no_matrix_has_the_slots_of_the_others(frontend):
 
 def rows(axes):
     return {pattern: {"rows": each} for pattern, each in axes.items()}
-
-
-@every_frontend
-def test_rows_that_cannot_be_are_refused(frontend):
-    muon = FRONTENDS[frontend][1].Muon
-    for value in ("query", ["query"], {"query": 0}, rows({"query": "0"}), rows({"query": True}),
-                  rows({"query": []}), rows({"query": 1.0}), rows({1: 0})):  # fmt: skip
-        with pytest.raises(TypeError, match="treatments"):
-            muon(treatments=value)
-    with pytest.raises(ValueError, match=r"axis 2 the rows of dense/kernel, .* \(4, 6\)"):
-        muon(treatments=rows({"dense": 2})).build(
-            [new_variable(frontend, np.ones((4, 6)), path="dense/kernel")]
-        )

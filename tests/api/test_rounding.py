@@ -118,18 +118,3 @@ def test_a_row_without_a_gradient_keeps_its_weight_and_loses_its_moments(fronten
         # Some frameworks make zeros of denormals.
         assert (after <= before).all() if name != "Muon" else np.isfinite(after).all()
         assert (after >= np.where(before < 2.0**-120, 0, before / 4)).all()
-
-
-@every_frontend
-def test_rows_of_tokens_that_were_seen_once_stay_finite(frontend):
-    """Tokens 25 to 49 are in the first batch alone, 800 steps before the last."""
-    host, ours = FRONTENDS[frontend]
-    tokens = np.concatenate([np.arange(50), np.random.default_rng(0).integers(25, size=50 * 800)])
-    model = host.Sequential([host.Input((1,), dtype="int32"), host.layers.Embedding(50, 8)])
-    steps = {} if BACKEND == "torch" else {"steps_per_execution": 100}
-    model.compile(ours.LAMB(1e-3, dtypes={"slots": "bfloat16"}), "mse", **steps)
-    model.fit(
-        tokens[:, None], np.ones((len(tokens), 1, 8)), batch_size=50, shuffle=False, verbose=0
-    )
-    (weights,) = model.get_weights()
-    assert np.isfinite(weights).all(axis=1).sum() == 50

@@ -4,31 +4,19 @@ import warnings
 
 import numpy as np
 import pytest
-from support.frontends import BACKEND, FRONTENDS, every_frontend
+from support.frontends import BACKEND, FRONTENDS, apply, every_frontend, new_variable
 
 BAD = np.full((4, 3), np.nan, "float32")
 
 
 def optimizer(frontend, **arguments):
-    host, ours = FRONTENDS[frontend]
-    made = ours.LAMB(0.01, name="it", **arguments)
-    if host.__name__ == "keras":
-        variable = host.Variable(np.ones((4, 3), "float32"), name="w")
-    else:
-        import tensorflow as tf
-
-        variable = tf.Variable(np.ones((4, 3), "float32"), name="w")
-    made.build([variable])
+    made = FRONTENDS[frontend][1].LAMB(0.01, name="it", **arguments)
+    made.build([variable := new_variable(frontend, np.ones((4, 3)), path="w")])
     return made, variable
 
 
 def step(made, variable, gradient=BAD):
-    if BACKEND != "tensorflow":
-        made.apply([FRONTENDS["keras"][0].ops.convert_to_tensor(gradient)], [variable])
-        return
-    import tensorflow as tf
-
-    made.apply_gradients([(tf.constant(gradient), variable)])
+    apply(made, [gradient], [variable])
 
 
 @every_frontend
@@ -62,8 +50,7 @@ def test_skipped_steps_warn_once(frontend):
 @every_frontend
 def test_a_wrapper_hands_it_on(frontend):
     ours = FRONTENDS[frontend][1]
-    made, variable = optimizer(frontend)
-    del made
+    _, variable = optimizer(frontend)
     outer = ours.MeasureNoise(ours.LAMB(0.01, gradient_accumulation_steps=2))
     outer.build([variable])
     for _ in range(2):

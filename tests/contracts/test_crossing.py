@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from support.cases import assert_same
 from support.frontends import (
     BACKEND,
     FRONTENDS,
@@ -55,11 +56,6 @@ def loaded(frontend, path, **arguments):
 
 def slots(optimizer):
     return [array(slot) for own in optimizer._storage.slots for slot in own]
-
-
-def assert_same(ours, theirs):
-    for one, other in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 OPTIONS = {

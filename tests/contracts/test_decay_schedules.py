@@ -1,10 +1,10 @@
 """Weight decay by a schedule, of every optimizer: against the oracle, read at optimizer steps."""
 
 import pytest
+from support.cases import assert_same
 from support.feeding import LAYOUTS, START, Feed, close, gradients, maker, mean_of, scaled
-from support.frontends import BACKEND, FRONTENDS, array, every_frontend, uncompiled
+from support.frontends import BACKEND, FRONTENDS, array, every_frontend
 from support.references import NAMES, Reference
-from support.small_model import assert_same_weights, fit, two_layers
 
 EVERY = [(name, "one device") for name in NAMES]
 EVERY += [(NAMES[-i], layout) for i, layout in enumerate(LAYOUTS) if i]
@@ -43,23 +43,7 @@ def test_a_joined_layer_decays_where_it_should(frontend, name):
     for parts in gradients(2, 1):
         for run in runs:
             run.step(parts)
-    for one, other in zip(*(run.weights() for run in runs), strict=True):
-        close(one, other)
-
-
-@every_frontend
-@uncompiled(fits=True)
-def test_it_is_read_once_an_update(frontend):
-    """As one large batch, and as one run where the second half comes from a file's config."""
-    ours = FRONTENDS[frontend][1]
-    plain = ours.LAMB(0.05, weight_decay=falling(frontend))
-    one, _ = fit(frontend, plain, two_layers, epochs=2, batch_size=32)
-    micro = ours.LAMB(0.05, weight_decay=falling(frontend), gradient_accumulation_steps=4)
-    config = micro.get_config()
-    again = ours.LAMB.from_config(config)
-    assert again.get_config() == config
-    many, _ = fit(frontend, again, two_layers, epochs=2, batch_size=8)
-    assert_same_weights(one, many, 1e-6)
+    assert_same(*(run.weights() for run in runs), tolerance=1e-6)
 
 
 @every_frontend

@@ -160,11 +160,8 @@ def test_d18_the_registered_name_is_enough(frontend, name):
 def test_d20_exclusions_hold_inside_of_loss_scaling(frontend):
     """By the constructor's argument; the method belongs to the optimizer, not to its wrapper."""
     inner = optimizer_of(frontend, weight_decay=0.5, exclude_from_weight_decay=["bias$"])
-    host, _ = FRONTENDS[frontend]
-    wrappers = host.optimizers if frontend == "keras" else host.mixed_precision
-    wrapper = wrappers.LossScaleOptimizer(inner)
-    scaled = {k: np.zeros_like(g) for k, g in G.items()}
-    moved = step(frontend, wrapper, W, scaled)
+    wrapper = FRONTENDS[frontend][0].mixed_precision.LossScaleOptimizer(inner)
+    moved = step(frontend, wrapper, W, {k: np.zeros_like(g) for k, g in G.items()})
     np.testing.assert_allclose(moved["dense/bias"], W["dense/bias"], rtol=1e-6)
     assert np.abs(moved["dense/kernel"] - W["dense/kernel"]).max() > 1e-3
 

@@ -72,15 +72,6 @@ def test_a_step_has_derivatives(case, at):
     assert np.any(by_gradient)
 
 
-@pytest.mark.parametrize("case", [each for each in RULES if each not in ("muon", "soap")])
-def test_at_a_zero_weight_they_are_those_without_adaptation(case):
-    """The ratio is 1 there, and no update is projected."""
-    for found, expected in zip(
-        derivatives(case, SOME, ZEROS), derivatives(case, SOME, ZEROS, adapt=False), strict=True
-    ):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_root_is_numpys_to_the_last_bit(dtype):
     bits = {"float32": np.uint32, "float64": np.uint64}[dtype]

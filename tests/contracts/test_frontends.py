@@ -1,6 +1,5 @@
 """What every frontend promises alike: signatures, words, examples, early refusals."""
 
-import dataclasses
 import inspect
 import re
 
@@ -20,7 +19,6 @@ from support.frontends import (
 
 import tf_lamb
 from tf_lamb.api import callbacks, layers, noise, optimizers
-from tf_lamb.api.optimizers.settings import Settings
 
 ROOMS = (optimizers, noise, callbacks, layers)
 FACES = [name for room in ROOMS for name in room.__all__ if name != "BackupAndRestore"]
@@ -122,20 +120,6 @@ def test_the_method_refuses_a_bare_string(frontend):
 @pytest.mark.once
 def test_no_weight_decay_may_be_written_as_none(frontend):
     assert FRONTENDS[frontend][1].LAMB(weight_decay=None).get_config()["weight_decay"] == 0.0
-
-
-@every_frontend
-@pytest.mark.once
-def test_accumulating_one_batch_is_not_accumulating(frontend):
-    optimizer = FRONTENDS[frontend][1].LAMB(gradient_accumulation_steps=1)
-    assert not getattr(optimizer, "gradient_accumulation_steps", None)
-
-
-@every_frontend
-@pytest.mark.once
-def test_settings_have_no_argument_of_a_host(frontend):
-    fields = {each.name for each in dataclasses.fields(Settings)} - {"hyperparameters"}
-    assert fields <= arguments_of(FRONTENDS[frontend][1].LAMB)
 
 
 @every_frontend

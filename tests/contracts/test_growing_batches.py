@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from support.cases import assert_same
 from support.feeding import START, Feed, close, gradients, maker, mean_of
-from support.frontends import BACKEND, FRONTENDS, every_frontend, on_tensorflow, uncompiled
+from support.frontends import BACKEND, FRONTENDS, every_frontend, uncompiled
 from support.references import NAMES, Reference
 from support.small_model import assert_same_weights, data, two_layers
 
@@ -24,11 +25,6 @@ def growing(frontend, name="LAMB", stages=None, **own):
 def updates(counts, replicas=1, **how):
     """Of each update, the parts of its micro-batches."""
     return [gradients(1, count * replicas, seed=i, **how)[0] for i, count in enumerate(counts)]
-
-
-def assert_same(one, other):
-    for a, b in zip(one.weights(), other.weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 @every_frontend
@@ -63,7 +59,7 @@ def test_one_stage_is_the_number(frontend):
             run.step(parts)
     for run in (stage, alike):
         assert run.optimizer.get_config()["gradient_accumulation_steps"] == 3
-        assert_same(number, run)
+        assert_same(number.weights(), run.weights())
 
 
 def spoiled(parts, factor):
@@ -85,11 +81,11 @@ def test_an_update_that_is_skipped_is_taken_again_of_as_many(frontend, factor, c
         spared.step(parts)
     assert getattr(met.optimizer, counted) == 1
     assert step_of(met.optimizer) == 6
-    assert_same(met, spared)
+    assert_same(met.weights(), spared.weights())
     with pytest.warns(UserWarning, match="1 have been skipped"):
         met.optimizer.finalize_variable_values(met.variables)
     spared.optimizer.finalize_variable_values(spared.variables)
-    assert_same(met, spared)
+    assert_same(met.weights(), spared.weights())
 
 
 def half_way(frontend, stages=None, replicas=1):
@@ -123,7 +119,7 @@ def test_it_goes_on_in_other_stages(frontend, stages):
         assert step_of(other.optimizer) == 4
         return
     assert step_of(other.optimizer) == 5
-    assert_same(run, other)
+    assert_same(run.weights(), other.weights())
 
 
 @every_frontend
@@ -138,28 +134,7 @@ def test_it_goes_on_at_the_edge_of_a_stage(frontend):
         run.step([part])
         other.step([part])
     assert step_of(other.optimizer) == 5
-    assert_same(run, other)
-
-
-@on_tensorflow
-@pytest.mark.parametrize("frontend", FRONTENDS)
-def test_a_checkpoint_of_replicas_goes_on(frontend, tmp_path):
-    import tensorflow as tf
-
-    run, last = half_way(frontend, replicas=2)
-    other = Feed(frontend, growing(frontend), 2)
-    ours, theirs = (
-        tf.train.Checkpoint(optimizer=each.optimizer, variables=each.variables)
-        for each in (run, other)
-    )
-    path = ours.write(str(tmp_path / "checkpoint"))
-    with other.strategy.scope():
-        theirs.read(path).assert_consumed()
-    run.step(last)
-    other.step(last)
-    assert step_of(run.optimizer) == step_of(other.optimizer) == 5
-    for a, b in zip(run.weights(), other.weights(), strict=True):
-        close(a, b)  # of an accumulator the sum over replicas is saved
+    assert_same(run.weights(), other.weights())
 
 
 class Network:

@@ -126,14 +126,24 @@ def test_gradients_are_clipped(frontend, clip):
 
 
 @every_frontend
+@pytest.mark.parametrize("name", ["clipnorm", "global_clipnorm"])
+def test_clipping_a_norm_warns_that_it_has_no_effect_on_lans(frontend, name):
+    LANS = FRONTENDS[frontend][1].LANS
+    with pytest.warns(UserWarning, match=f"{name}=1 has no effect on LANS"):
+        LANS(**{name: 1.0})
+    LANS(clipvalue=1.0)
+
+
+@every_frontend
 @pytest.mark.parametrize("clip", [{}, {"clipnorm": 0.1}, {"global_clipnorm": 0.1}], ids=str)
 @uncompiled(fits=True)
 def test_accumulated_micro_batches_are_one_large_batch(frontend, clip):
     host, ours = FRONTENDS[frontend]
-    schedule = host.optimizers.schedules.PolynomialDecay(0.05, 4, 0.01)
-    plain = ours.LAMB(schedule, use_ema=True, **clip)
+    rate = host.optimizers.schedules.PolynomialDecay(0.05, 4, 0.01)
+    given = {"weight_decay": host.optimizers.schedules.PolynomialDecay(0.5, 2, 0.1), **clip}
+    plain = ours.LAMB(rate, use_ema=True, **given)
     one, _ = fit(frontend, plain, two_layers, epochs=2, batch_size=32)
-    accumulating = ours.LAMB(schedule, use_ema=True, gradient_accumulation_steps=4, **clip)
+    accumulating = ours.LAMB(rate, use_ema=True, gradient_accumulation_steps=4, **given)
     many, _ = fit(frontend, accumulating, two_layers, epochs=2, batch_size=8)
     assert int(accumulating.iterations) == 4
     assert_same_weights(one, many, 1e-6)

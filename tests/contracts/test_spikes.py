@@ -113,7 +113,7 @@ def test_adascale_has_never_seen_it(frontend, parts):
 @every_frontend
 def test_a_loss_scale_does_not_move_by_it(frontend):
     host, ours = FRONTENDS[frontend]
-    wrap = (host.optimizers if frontend == "keras" else host.mixed_precision).LossScaleOptimizer
+    wrap = host.mixed_precision.LossScaleOptimizer
     run = Feed(frontend, lambda: wrap(ours.LAMB(on_spike=[8, 6.0]), initial_scale=4.0))
     for parts in gradients(5, 1, spread=0.1):
         run.step(parts)

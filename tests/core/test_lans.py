@@ -28,14 +28,6 @@ def test_lans_is_the_oracle():
             )
 
 
-def test_the_betas_and_epsilon_are_those_of_the_oracle():
-    w, gradients = random_steps((4, 3), steps=5)
-    reference = Lans(w, lr=0.1, wd=0.3, b1=0.8, b2=0.95, eps=0.1)
-    found = steps(w, gradients, wd=0.3, beta_1=0.8, beta_2=0.95, epsilon=0.1)
-    for ours, g in zip(found, gradients, strict=True):
-        np.testing.assert_allclose(ours, reference.step(g), rtol=1e-12)
-
-
 def test_the_length_of_a_gradient_is_nothing():
     w, gradients = random_steps((4, 3))
     plain, scaled = (

@@ -101,12 +101,6 @@ def test_the_table_has_a_line_a_variable_and_a_line_a_treatment():
     ]
 
 
-def test_the_plan_does_not_depend_on_the_order_of_the_variables():
-    forward = dict(zip(PATHS, plan(PATHS, ("bias",)).treatments, strict=True))
-    backward = dict(zip(PATHS[::-1], plan(PATHS[::-1], ("bias",)).treatments, strict=True))
-    assert forward == backward
-
-
 def test_of_two_names_that_a_model_could_have_the_order_chooses_none():
     """Each of `a` and `b` could be the model, with a layer that was built early."""
     paths = ["a/b/kernel", "b/a/kernel"]

@@ -56,15 +56,3 @@ def test_the_projected_rules_are_the_oracle(rule):
 @pytest.mark.parametrize("rule", [adamp, sgdp])
 def test_depthwise_kernels_have_their_channels_on_two_axes(rule):
     check(rule, (3, 3, 2, 2), wd=0.1, nesterov=False, channel_axes=2)
-
-
-def test_without_a_projection_adamp_is_adamw():
-    w, gradients = random_steps((5,))
-    m, v = np.zeros_like(w), np.zeros_like(w)
-    state = (w, m, v)
-    for t, g in enumerate(gradients, 1):
-        state = adamp(np, g, *state, lr=0.1, t=t, decay=0.1, adapt=True)
-        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-        step = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
-        w = w * (1 - 0.1 * 0.1) - 0.1 * step
-        np.testing.assert_allclose(state[0], w, rtol=1e-12)

@@ -6,18 +6,15 @@ invariants.
 
 import re
 
-import hypothesis
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import frobenius
 from support import property_cases as properties
 from support.property_cases import cases
 
 from tf_lamb.core import layouts
-from tf_lamb.core.plan import Treatment, plan_for
-from tf_lamb.core.rules.lamb import Bounds
+from tf_lamb.core.plan import plan_for
 
 
 @st.composite
@@ -50,79 +47,6 @@ def test_a_rule_in_float32_is_the_oracle_to_the_last_places(family):
 
 
 # -- invariants -----------------------------------------------------------------------------------
-
-DECAY = st.just(0.0) | st.floats(1e-6, 0.1)
-PLAIN = {
-    "beta_1": 0.9, "beta_2": 0.999, "bias_correction": True,
-    "weight_decay_mode": "update",
-}  # fmt: skip
-
-
-@st.composite
-def lamb_cases(draw, nonzero=False):
-    """A first step in float32: weights, gradients, learning rate and the options that matter."""
-    shape = draw(properties.SHAPES.filter(lambda shape: 0 not in shape))
-    w, g = (draw(properties.values(shape, 2.0**-20, 2.0**20)) for _ in range(2))
-    if nonzero:
-        g = np.where(g == 0, np.float32(1), g)
-    return w, g, np.float32(draw(properties.RATES)), PLAIN
-
-
-def assert_identical(one, other):
-    assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
-
-
-def first_step(w, g, lr, opts, decay=0.0, dtype=np.float32):
-    zero = np.zeros(w.shape, dtype)
-    arrays = [np.asarray(array, dtype) for array in (g, w)]
-    scalars = {"lr": dtype(lr), "t": dtype(1), "opts": opts}
-    return properties.one_step(
-        np, "LAMB", Treatment(decay=decay), arrays[0], [arrays[1], zero, zero], **scalars
-    )[0]
-
-
-def test_the_scale_of_the_gradient_does_not_matter_as_epsilon_goes_to_0():
-    @cases(60)
-    @given(lamb_cases(nonzero=True), st.integers(-20, 20), DECAY)
-    def check(case, exponent, decay):
-        w, g, lr, opts = case
-        scale = 2.0**exponent  # exact in float32, so that every digit must agree
-        plain = first_step(w, g, lr, {**opts, "epsilon": 0.0}, decay)
-        scaled = first_step(w, np.float32(scale) * g, lr, {**opts, "epsilon": 0.0}, decay)
-        assert_identical(plain, scaled)
-        # An epsilon lengthens a root by no more than this share of it, and shortens the direction.
-        step = np.float64(w) - first_step(w, g, lr, {**opts, "epsilon": 0.0}, dtype=np.float64)
-        for share in (2.0**-8, 2.0**-18, 2.0**-28):
-            epsilon = share * np.min(np.abs(g)) * scale
-            after = first_step(
-                w, scale * np.float64(g), lr, {**opts, "epsilon": epsilon}, dtype=np.float64
-            )
-            rounding = 2.0**-50 * (np.abs(np.float64(w)) + w.size * np.abs(step))
-            assert np.all(np.abs(w - after - step) <= 3 * share * np.abs(step) + rounding)
-        properties.held("LAMB, scale of the gradient")
-
-    check()
-
-
-def test_an_adapted_step_has_the_length_lr_phi_of_the_weight():
-    @cases(60)
-    @given(lamb_cases(), properties.BOUNDS, DECAY)
-    def check(case, phi, decay):
-        w, g, lr, opts = case
-        opts = {**opts, "epsilon": 1e-6}
-        step = first_step(np.zeros_like(w), g, lr, opts, decay)
-        opts["bounds"] = Bounds(weight_norm=phi)
-        assert frobenius(step) > 0 or not np.any(g)  # with no weights, the ratio is 1
-        if not (np.any(w) and np.any(g)):
-            hypothesis.reject()
-        moved = np.float64(w) - first_step(w, g, lr, opts, decay, np.float64)
-        expected = float(lr) * np.clip(frobenius(w), *(phi or (0, np.inf)))
-        # Rounding of the weights, and of the sums of both norms.
-        rounding = 2.0**-53 * (2 * frobenius(w) + (w.size + 100) * expected)
-        assert abs(frobenius(moved) - expected) <= 4 * rounding
-        properties.held("LAMB, length of a step")
-
-    check()
 
 
 # Few names, so that one of them may be a model's as well as a layer's.

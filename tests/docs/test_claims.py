@@ -14,7 +14,7 @@ import types
 import warnings
 
 import pytest
-from support.pages import ROOT, number, runs, table
+from support.pages import ROOT, number, runs, table, words
 
 from tf_lamb.api.find.rate import STARTS
 from tf_lamb.core import recipes
@@ -44,11 +44,6 @@ SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a pag
 
 
 TABLES = ("evidence.md", "language_model.md")  # whose tables have tests of their own
-
-
-def page_of(name):
-    """Its text, one space between words."""
-    return re.sub(r"\s+", " ", (ROOT / "docs" / name).read_text())
 
 
 def tuned(task, heading):
@@ -511,13 +506,13 @@ def test_find_rate_begins_where_the_page_says():
         for line in runs(f"equivalence_{task}", arm="tuned benchmarks.soap:OfPackage", ratio=1)
         if line["seed"]
     }
-    assert f"| SOAP | {min(soap)} to {max(soap)}, tuned" in page_of("should_i.md")
+    assert f"| SOAP | {min(soap)} to {max(soap)}, tuned" in words(ROOT / "docs" / "should_i.md")
 
 
 @pytest.mark.once
 @pytest.mark.parametrize(("page", "claim"), CLAIMS, ids=range(len(CLAIMS)))
 def test_a_claim_is_what_the_log_bears(page, claim):
-    assert claim.format_map(figures()) in page_of(page)
+    assert claim.format_map(figures()) in words(ROOT / "docs" / page)
 
 
 @pytest.mark.once

@@ -4,12 +4,13 @@ import math
 import statistics
 
 import pytest
-from support.pages import ROOT, blocks, number, runs, table
+from support.pages import ROOT, blocks, number, runs, span, table, words
 
 from tf_lamb import recipes
 
 pytestmark = pytest.mark.once
 PAGE = ROOT / "docs" / "growing.md"
+TEXT = words(PAGE)
 STUDENT = 2.132  # 95% of its t, 4 degrees of freedom
 NO_DECAY = "no decay"
 
@@ -69,7 +70,7 @@ def test_what_is_lost_on_pictures_is_in_the_log():
     }
     for arm in (4, 16):
         means = [lost[name, arm][0] for name in ("adamw", "muon")]
-        assert "{:.1f} and {:.1f}%".format(*means) in PAGE.read_text()
+        assert "{:.1f} and {:.1f}%".format(*means) in TEXT
     decided = {key for key, (mean, half, _) in lost.items() if mean - half > 0}
     assert decided == {(name, arm) for name in ("adamw", "muon") for arm in (4, 16)}
     assert all(sum(lost[key][:2]) > 0.5 for key in lost)
@@ -86,7 +87,7 @@ def test_what_is_lost_on_letters_is_in_the_log():
     within = {key for key, (mean, half, _) in made.items() if abs(mean) + half <= 0.5}
     assert within == {("lamb", 4)}
     ends = [run["loss"] for run in of_seeds("text", "adamw", 16, 1)]
-    assert f"between {min(ends):.2f} and {max(ends):.2f}" in PAGE.read_text()
+    assert f"between {min(ends):.2f} and {max(ends):.2f}" in TEXT
     for arm in (1, 4, 16):
         stay = [run for run in of_seeds("text", "lamb", 16, arm) if f"{run['loss']:.2f}" == "2.88"]
         assert len(stay) == 3
@@ -99,7 +100,7 @@ def test_what_stays_on_flights_is_in_the_log():
     assert len(grown) == 20 and all(abs(mean) + half <= 0.5 for mean, half, _ in grown)
     assert max(mean for mean, *_ in grown) <= 0.2
     undecayed = [difference(*key, NO_DECAY)[0] for key in keys]
-    assert f"{min(undecayed):.1f} to {max(undecayed):.1f}%" in PAGE.read_text()
+    assert f"{span(undecayed, '.1f')}%" in TEXT
     for arm in (4, 16):
         saved = [difference(*key, arm)[2] for key in keys if difference(*key, arm)]
-        assert f"{min(saved):.1f} to {max(saved):.1f}%" in " ".join(PAGE.read_text().split())
+        assert f"{span(saved, '.1f')}%" in TEXT

@@ -10,7 +10,6 @@ from support.pages import ROOT
 
 sys.path.insert(0, str(ROOT))
 from benchmarks.language_model import plan, protocol, report
-from benchmarks.language_model.data import PARTS, examples, part_of
 
 pytestmark = pytest.mark.once
 PAGE = ROOT / "docs" / "protocol_language_model.md"
@@ -115,34 +114,6 @@ def test_power_is_that_of_draws(lines):
         wide.append(line)
     t = (drawn.mean(1) - found.margin) / (drawn.std(1, ddof=1) / 2)
     assert report.power(report.Found(wide)) == pytest.approx(np.mean(t < -3.18245), abs=0.01)
-
-
-def test_the_points_lie_in_the_box_about_each_default():
-    box = FROZEN["search"]
-    assert box["default_rate"] == {"adamw": 0.001, "muon": 0.001}
-    points = protocol.points("muon")
-    decades = np.log10([point.rate / 0.001 for point in points])
-    assert sorted(((decades + 1) / 2 * 8).astype(int)) == list(range(8))  # one in each eighth
-    assert sum(point.weight_decay == 0 for point in points) == 2
-    assert all(0.01 <= p.weight_decay <= 0.3 for p in points if p.weight_decay)
-    assert all(0.85 <= point.beta_1 <= 0.98 for point in points)
-    assert {point.beta_2 for point in points} == set(box["beta_2"])
-
-
-def test_a_file_is_drawn_and_split_by_its_path_alone():
-    paths = [f"linux/drivers/net/file{i}.c" for i in range(20000)]
-    parts = [part_of(path) for path in paths]
-    drawn = [part for part in parts if part]
-    assert len(drawn) / len(paths) == pytest.approx(0.2, abs=0.02)
-    shares = [drawn.count(part) / len(drawn) for part in PARTS]
-    assert shares == pytest.approx([0.92, 0.04, 0.04], abs=0.02)
-    assert not any(part_of(f"linux/a{i}.S") for i in range(100))
-
-
-def test_an_example_is_followed_by_its_next_tokens():
-    x, y = examples(np.arange(13), 4)
-    assert x.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert (y == x + 1).all()
 
 
 def test_the_page_has_the_frozen_numbers_and_their_hash():

@@ -2,24 +2,16 @@
 
 import keras
 import pytest
-from support.frontends import BACKEND, on_jax
+from support.frontends import precision
 from support.pages import ROOT, table
 
 import tf_lamb.keras as ours
 
 layers, PAGE = keras.layers, ROOT / "docs" / "memory.md"
-HEADER, *ROWS = table(PAGE, "Bytes a parameter")
+# What each of several devices keeps, test_shared_update.py counts.
+ROWS = [row for row in table(PAGE, "Bytes a parameter")[1:] if "shard_update" not in row[0]]
 POLICIES = ("float32", "bfloat16")
-SHARED = "shard_update=True"
 OURS = {name: getattr(ours, name) for name in ("LAMB", "LANS", "LARS", "Muon", "AdamP", "SGDP")}
-
-
-@pytest.fixture
-def policy(request):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(request.param)
-    yield request.param
-    keras.config.set_dtype_policy(before)
 
 
 def state(label, frozen=None):
@@ -36,51 +28,27 @@ def state(label, frozen=None):
     return optimizer, model
 
 
-def bytes_of(variable):
-    """On one device."""
-    if BACKEND == "jax":
-        return variable.value.addressable_shards[0].data.nbytes
-    return keras.ops.convert_to_numpy(variable).nbytes
-
-
-def a_parameter(label):
-    optimizer, model = state(label)
-    return sum(map(bytes_of, optimizer.variables)) / model.count_params()
+def size(optimizer):
+    return sum(keras.ops.convert_to_numpy(v).nbytes for v in optimizer.variables)
 
 
 def label_of(row):
     return row[0].split("`")[1]
 
 
-ONE_DEVICE = [row for row in ROWS if SHARED not in row[0]]
-
-
-@pytest.mark.parametrize("policy", POLICIES, indirect=True)
-@pytest.mark.parametrize("row", ONE_DEVICE, ids=label_of)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("row", ROWS, ids=label_of)
 def test_the_state_takes_what_the_page_says(row, policy):
-    cell = row[1 + POLICIES.index(policy)]
-    assert f"{a_parameter(label_of(row)):.1f}" == cell
-
-
-@on_jax
-@pytest.mark.parametrize("policy", POLICIES, indirect=True)
-def test_on_eight_devices_too(policy):
-    shared = [row for row in ROWS if SHARED in row[0]]
-    assert shared
-    for row in shared:
-        assert "on each of eight devices" in row[0]
-        keras.distribution.set_distribution(keras.distribution.DataParallel())
-        try:
-            assert f"{a_parameter(label_of(row)):.1f}" == row[1 + POLICIES.index(policy)]
-        finally:
-            keras.distribution.set_distribution(None)
+    with precision("keras", policy=policy):
+        optimizer, model = state(label_of(row))
+    assert f"{size(optimizer) / model.count_params():.1f}" == row[1 + POLICIES.index(policy)]
 
 
 def test_what_is_small_and_what_is_frozen():
-    sizes = [sum(map(bytes_of, state(f"LAMB({a})")[0].variables)) for a in ("", "on_spike='skip'")]
+    sizes = [size(state(f"LAMB({a})")[0]) for a in ("", "on_spike='skip'")]
     assert sizes[1] - sizes[0] == 516
     kept, model = state('LAMB(treatments={"dense": {"rate": 0}})')
-    assert sum(map(bytes_of, kept.variables)) == sizes[0]
+    assert size(kept) == sizes[0]
     less, _ = state("LAMB()", frozen="embedding")
     saved = 8 * model.get_layer("embedding").count_params()
-    assert sum(map(bytes_of, less.variables)) == sizes[0] - saved
+    assert size(less) == sizes[0] - saved

@@ -4,7 +4,7 @@ import re
 import statistics
 
 import pytest
-from support.pages import ROOT, runs, table
+from support.pages import ROOT, runs, table, words
 
 pytestmark = pytest.mark.once
 PREFLIGHT, PERFORMANCE = (ROOT / "docs" / f"{name}.md" for name in ("preflight", "performance"))
@@ -60,13 +60,13 @@ def test_what_soap_takes_on_a_tpu_is_in_the_log():
             f"{line['bytes_moved'] / 1e6:.0f} MB", scientific(line["flops"]),
             f"{line['temporaries'] / 1e6:.1f} MB", f"{line['seconds']:.0f}",
         ]  # fmt: skip
-    said = " ".join(PREFLIGHT.read_text().split())
     of_v3, of_v5p, *of_muon = (
         f"{found(optimizer, chip)['bytes_moved'] / 1e6:,.0f}"
         for optimizer in ("soap", "muon") for chip in ("v3", "v5p")
     )  # fmt: skip
     assert (
-        f"SOAP moves {of_v3} and {of_v5p} MB there, Muon {of_muon[0]} and {of_muon[1]} MB" in said
+        f"SOAP moves {of_v3} and {of_v5p} MB there, Muon {of_muon[0]} and {of_muon[1]} MB"
+        in words(PREFLIGHT)
     )
 
 
@@ -105,7 +105,7 @@ def test_the_milliseconds_on_a_gpu_are_in_the_log():
     times = added["tf_lamb.Muon one by one"] / added["tf_lamb.Muon bfloat16"]
     over = added["tf_lamb.Muon bfloat16"] / added["tf_lamb.LAMB"]
     told = f"makes Muon's update {times:.1f} times cheaper; it still adds {over:.1f} times"
-    assert told in " ".join(PERFORMANCE.read_text().split())
+    assert told in words(PERFORMANCE)
 
 
 def test_what_an_unused_option_costs_is_in_the_log():

@@ -2,15 +2,14 @@
 
 import functools
 import math
-import os
 import re
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.pages import LOGS, ROOT, number, runs, table
+from support import pages
+from support.pages import LOGS, ROOT, number, runs, span, table
 
 sys.path.insert(0, str(ROOT))
 from benchmarks.equivalence import (
@@ -31,6 +30,11 @@ PAGE, RESULTS = (ROOT / "docs" / f"{name}.md" for name in ("protocol", "results"
 SEED = 0
 
 
+@functools.cache
+def words(page):
+    return pages.words(ROOT / "docs" / f"{page}.md")
+
+
 def workload(base=8, examples=1024):
     return Workload("", (), None, None, base, examples, "loss", 0.005, 3, 2)
 
@@ -43,17 +47,6 @@ def test_the_page_has_the_frozen_numbers():
     }
     said = PAGE.read_text()
     assert all(f"`{arm}`" in said for arm in protocol.FROZEN["arms"])
-
-
-def test_the_points_lie_in_the_box_and_fill_it():
-    box, points = protocol.FROZEN["search"], protocol.points()
-    rates = np.log10([point.rate for point in points])
-    low, high = box["log10_rate"]
-    # A Sobol sequence has one point in each sixteenth of every axis.
-    assert sorted(((rates - low) / (high - low) * 16).astype(int)) == list(range(16))
-    assert sum(point.weight_decay == 0 for point in points) == 4
-    assert all(point.warmup in box["warmup"] for point in points)
-    assert all(0.7 <= point.beta_1 <= 0.98 for point in points)
 
 
 def test_the_bound_is_that_of_a_paired_t_test():
@@ -121,25 +114,43 @@ def test_a_convolution_in_slices_is_that_of_keras(side, size, stride):
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-@functools.cache
-def decided(name, specs=tuple(protocol.FROZEN["optimizers"]), again=None, longer=True):
-    """What a log decides of the arms that it has; a run that is missing fails the test.
+# What was tuned; of it, what again at each batch (None: all); whether the base was run longer.
+HOW = {
+    "flights": {}, "diamonds": {}, "perceptron": {"longer": False},
+    "letters": {"specs": ("adamw", "lamb"), "again": (), "longer": False},
+    "fashion": {"specs": ("adamw", "lamb", "muon"), "longer": False},
+}  # fmt: skip
 
-    `again` are the optimizers that were tuned at each batch: of None, all.
-    """
+
+@functools.cache
+def decided(name):
+    """What a log decides of the arms that it has; a run that is missing fails the test."""
+    how = {
+        "specs": tuple(protocol.FROZEN["optimizers"]),
+        "again": None,
+        "longer": True,
+        **HOW[name],
+    }
     log = Runs(str(LOGS / f"equivalence_{name}.jsonl"), 1, SimpleNamespace(total=0))
     log._made = lambda groups: [pytest.fail(f"the log has no run of {each[0]}") for each in groups]
     made = {(line["arm"], line["ratio"]) for line in log.known.values()}
     arms = {
         arm: of for arm, of in protocol.FROZEN["arms"].items()
-        if of in specs and made.issuperset((arm, ratio) for ratio in protocol.FROZEN["ratios"])
+        if of in how["specs"]
+        and made.issuperset((arm, ratio) for ratio in protocol.FROZEN["ratios"])
     }  # fmt: skip
-    found = experiment.compare(log, name, specs, arms, longer)
-    experiment.reference(log, name, specs if again is None else again, found, longer)
+    found = experiment.compare(log, name, how["specs"], arms, how["longer"])
+    again = how["specs"] if how["again"] is None else how["again"]
+    experiment.reference(log, name, again, found, how["longer"])
     return found
 
 
-@pytest.mark.parametrize("name", ["flights", "diamonds"])
+def rows_of(name):
+    """By arm and ratio."""
+    return {(row["arm"], row["ratio"]): row for row in report.rows(name, decided(name))}
+
+
+@pytest.mark.parametrize("name", HOW)
 def test_the_page_has_what_the_log_decides(name):
     assert report.table(name, decided(name)) in RESULTS.read_text()
 
@@ -150,10 +161,8 @@ def of_fresh_seeds(name, spec, ratio):
     return [line["test"] for line in lines if line["seed"]]
 
 
-def test_the_page_has_what_the_log_decides_of_the_perceptron():
-    found = decided("perceptron", longer=False)
-    assert report.table("perceptron", found) in RESULTS.read_text()
-    rows = {(row["arm"], row["ratio"]): row for row in report.rows("perceptron", found)}
+def test_the_page_says_of_the_perceptron_what_is_in_its_log():
+    rows = rows_of("perceptron")
     upto = {arm: report.largest(of_arm(arm, rows)) for arm, _ in rows}
     far = {arm for arm, ratio in upto.items() if ratio == 32}
     assert far == {"find_rate lamb", "autowarmup lamb"}
@@ -164,7 +173,7 @@ def test_the_page_has_what_the_log_decides_of_the_perceptron():
     assert constant[:2] == ["tuned lamb", "tuned muon"]
 
     tests = against.scores(runs("equivalence_perceptron"))
-    base, said = tests["tuned adamw", 1], words(RESULTS)
+    base, said = tests["tuned adamw", 1], words("results")
     for arm in ("find_rate muon", "transfer muon"):
         mean, bound, _ = statistics.worse_by(tests[arm, 8], base, 0.003)
         assert f"{100 * mean:.1f}" == "0.3" and bound > 0.003
@@ -179,90 +188,77 @@ def test_the_page_has_what_the_log_decides_of_the_perceptron():
     assert f"its base, makes {fewer:.2f} points fewer errors than that AdamW" in said
 
 
-def test_the_page_has_what_the_log_decides_of_letters():
-    found = decided("letters", ("adamw", "lamb"), again=(), longer=False)
-    assert report.table("letters", found) in RESULTS.read_text()
-    rows = [*report.rows("letters", found)]
-    assert {(row["arm"], row["ratio"]) for row in rows if row["holds"]} == {("find_rate muon", 8)}
-    assert f"of a margin of {1000 * rows[0]['margin']:.1f}" in words(RESULTS)
-    grown = [row for row in rows if row["arm"] == "growing adamw"]
-    above = "{:.0f} to {:.0f} thousandths above".format(
-        *(1000 * end(row["worse"] for row in grown) for end in (min, max))
-    )
-    fewer = "{:,.0f} to {:,.0f} of {:,}".format(
-        *(end(row["updates"] for row in grown) for end in (min, max)), grown[0]["whole"]
-    )
-    assert f"{above}, in {fewer} updates" in words(RESULTS)
-    base = grown[0]["margin"] / 0.005
-    higher = (100 * end(row["worse"] for row in grown) / base for end in (min, max))
-    assert "ends {:.1f} to {:.1f}% higher".format(*higher) in words(ROOT / "docs" / "growing.md")
+def test_the_page_says_of_letters_what_is_in_its_log():
+    rows, said = rows_of("letters"), words("results")
+    assert {cell for cell, row in rows.items() if row["holds"]} == {("find_rate muon", 8)}
+    grown = of_arm("growing adamw", rows)
+    margin = grown[0]["margin"]
+    assert f"of a margin of {1000 * margin:.1f}" in said
+    above = span((1000 * row["worse"] for row in grown), ".0f")
+    fewer = span((row["updates"] for row in grown), ",.0f")
+    assert f"{above} thousandths above, in {fewer} of {grown[0]['whole']:,} updates" in said
+    higher = span((100 * row["worse"] / (margin / 0.005) for row in grown), ".1f")
+    assert f"ends {higher}% higher" in words("growing")
 
     muon, lamb, tuned, adamw, base = (
         of_fresh_seeds("letters", spec, ratio)
         for spec, ratio in (("muon", 8), ("lamb", 8), ("adamw", 1), ("adamw", 8), ("lamb", 1))
     )
-    said = (
-        "Muon ends at {:.2f} to {:.2f} and LAMB at {:.2f} to {:.2f}**, both below the AdamW that "
-        "was tuned at 16, at {:.2f} to {:.2f}. AdamW ends at {:.2f} to {:.2f} there. LAMB's own "
-        "base ends at {:.2f} to {:.2f}"
-    )
-    every = (muon, lamb, tuned, adamw, base)
-    searched = {ratio: found["find_rate muon", ratio][0] for ratio in (8, 32)}
+    assert (
+        f"Muon ends at {span(muon, '.2f')} and LAMB at {span(lamb, '.2f')}**, both below the AdamW "
+        f"that was tuned at 16, at {span(tuned, '.2f')}. AdamW ends at {span(adamw, '.2f')} there. "
+        f"LAMB's own base ends at {span(base, '.2f')}"
+    ) in said
+    searched = {ratio: decided("letters")["find_rate muon", ratio][0] for ratio in (8, 32)}
     ends = [[line["test"] for line in lines] for lines in searched.values()]
     shares = [
         100 * line["search"] / protocol.FROZEN["workloads"]["letters"]["examples"]
         for lines in searched.values() for line in lines
     ]  # fmt: skip
-    at_8, at_32 = [f"at {min(each):.2f} to {max(each):.2f}" for each in ends]
-    assert f"it ends {at_8}, far below" in words(RESULTS)
-    assert f"for {min(shares):.0f}% of the examples" in words(RESULTS)
-    assert f"too, {at_32}, for {max(shares):.0f}%" in words(RESULTS)
+    at_8, at_32 = (span(each, ".2f") for each in ends)
+    assert f"it ends at {at_8}, far below" in said
+    assert f"for {min(shares):.0f}% of the examples" in said
+    assert f"too, at {at_32}, for {max(shares):.0f}%" in said
     assert max(ends[1]) < min(tuned)
     below = [np.mean(tuned) - np.mean(each) for each in ends]
-    pages = ROOT / "docs" / "evidence.md", ROOT / "docs" / "should_i.md"
-    assert all(f"ended {below[0]:.2f} nats below" in words(page) for page in pages)
-    assert f"it ended {below[1]:.2f} nats below" in words(pages[1])
+    assert all(f"ended {below[0]:.2f} nats below" in words(of) for of in ("evidence", "should_i"))
+    assert f"it ended {below[1]:.2f} nats below" in words("should_i")
     tried = runs("equivalence_letters", arm="tuned adamw", ratio=1, seed=0)
     stuck = sum(line["valid"][-1] > 2.8 for line in tried)
-    assert f"Of the {len(tried)} points of AdamW at 16, {stuck} do not leave" in words(RESULTS)
-    assert said.format(*(end(each) for each in every for end in (min, max))) in words(RESULTS)
+    assert f"Of the {len(tried)} points of AdamW at 16, {stuck} do not leave" in said
     assert statistics.worse_by(lamb, base, 0.005 * np.mean(base))[2] > 0.05
 
 
-def test_the_page_has_what_the_log_decides_of_fashion():
-    found = decided("fashion", ("adamw", "lamb", "muon"), longer=False)
-    assert report.table("fashion", found) in RESULTS.read_text()
-    rows = {(row["arm"], row["ratio"]): row for row in report.rows("fashion", found)}
+def test_the_page_says_of_fashion_what_is_in_its_log():
+    found, rows = decided("fashion"), rows_of("fashion")
     upto = {arm: report.largest(of_arm(arm, rows)) for arm, _ in rows}
     assert {arm for arm in upto if arm.startswith("transfer")} <= {
         a for a, k in upto.items() if k > 1
     }
     assert upto["transfer lamb"] == 32
     assert {upto[arm] for arm in upto if arm.startswith("tuned")} == {1}
-    said = words(RESULTS)
+    said = words("results")
     unchanged = [100 * rows["unchanged adamw", ratio]["worse"] for ratio in (8, 32)]
     assert "AdamW loses {:.2f} and {:.2f} points at 8 and 32 times".format(*unchanged) in said
     searched = found["find_rate muon", 8][0] + found["find_rate muon", 32][0]
     of = protocol.FROZEN["workloads"]["fashion"]["examples"]
     shares = [100 * line["search"] / of for line in searched]
-    assert f"for {min(shares):.0f} to {max(shares):.0f}% of the examples" in said
+    assert f"for {span(shares, '.0f')}% of the examples" in said
     more = 100 * rows["find_rate muon", 8]["worse"]
-    pages = ROOT / "docs" / "evidence.md", ROOT / "docs" / "should_i.md"
-    assert all(f"{more:.1f} points more" in words(page) for page in pages)
+    assert all(f"{more:.1f} points more" in words(page) for page in ("evidence", "should_i"))
     assert upto["find_rate muon"] == 1 and rows["find_rate muon", 128]["refused"] == 8
     grown = of_arm("growing adamw", rows)
-    ends = sorted(100 * row["worse"] for row in grown)
-    updates = sorted(row["updates"] for row in grown)
-    assert f"{ends[0]:.2f} to {ends[-1]:.2f} points above at every ratio" in said
-    assert f"in {updates[0]:,.0f} to {updates[-1]:,.0f} of 23,936 updates" in said
+    ends = [100 * row["worse"] for row in grown]
+    assert f"{span(ends, '.2f')} points above at every ratio" in said
+    assert f"in {span((row['updates'] for row in grown), ',.0f')} of 23,936 updates" in said
     assert max(row["bound"] for row in grown) < 0.003
     final = {
         cell: np.mean([line["valid"][-1] for line in found[cell][0]])
         for cell in [("tuned adamw", 1), *(("growing adamw", k) for k in protocol.FROZEN["ratios"])]
     }
     higher = [100 * (loss / final["tuned adamw", 1] - 1) for loss in final.values()][1:]
-    said_of_loss = f"held-out loss ends {min(higher):.0f} to {max(higher):.0f}% higher"
-    growing = words(ROOT / "docs" / "growing.md")
+    said_of_loss = f"held-out loss ends {span(higher, '.0f')}% higher"
+    growing = words("growing")
     assert said_of_loss in said and said_of_loss in growing
     own = 100 * np.mean([line["test"] for line in found["tuned adamw", 1][0]])
     assert f"within {max(ends):.1f} points of {own:.1f}%" in growing
@@ -273,7 +269,7 @@ def test_the_page_has_what_the_log_decides_of_fashion():
     )
     assert f"{-mean:.2f} ({-high:.2f}) points fewer at 8 times" in said
     assert f"at 32 times {then:+.2f} ({most:+.2f})" in said
-    assert f"made {-mean:.2f} points fewer errors" in words(ROOT / "docs" / "evidence.md")
+    assert f"made {-mean:.2f} points fewer errors" in words("evidence")
 
 
 def test_the_pages_have_what_autowarmup_did_on_fashion():
@@ -283,14 +279,10 @@ def test_the_pages_have_what_autowarmup_did_on_fashion():
     )
     assert [len(now), len(before), sum(error == 90 for error in before)] == [8, 8, 2]
     base = 100 * np.mean(of_fresh_seeds("fashion", "adamw", 1))
-    said = f"{min(now):.1f} to {max(now):.1f}% errors"
-    page = words(ROOT / "docs" / "automatic_warmup.md")
+    said = f"{span(now, '.1f')}% errors"
+    page = words("automatic_warmup")
     assert f"make {said}, where the AdamW that was tuned at 64 makes {base:.1f}." in page
-    assert f"at 8 times eight seeds make {said}. Before" in words(RESULTS)
-
-
-def words(page):
-    return re.sub(r"\s+", " ", page.read_text())
+    assert f"at 8 times eight seeds make {said}. Before" in words("results")
 
 
 # Besides what is tuned again at the large batch.
@@ -321,10 +313,8 @@ def apart_from_transfer(name, rows):
 
 
 def test_the_page_says_of_the_log_what_is_in_it():
-    page, evidence, advice = (
-        words(ROOT / "docs" / name) for name in ("results.md", "evidence.md", "should_i.md")
-    )
-    rows = {(r["arm"], r["ratio"]): r for r in report.rows("flights", decided("flights"))}
+    page, evidence, advice = map(words, ("results", "evidence", "should_i"))
+    rows = rows_of("flights")
     muon, adamw = rows["tuned muon", 32], rows["tuned adamw", 8]
     fewer = muon["saved"][0]
     assert f"ended {1000 * muon['worse']:.1f} thousandths of a nat higher" in evidence
@@ -364,27 +354,19 @@ def test_the_searches_cost_what_the_page_says():
         if "search" in line
     ]
     assert len(shares) == 48
-    share = f"{min(shares):.0f} to {max(shares):.0f}% of the examples"
-    assert f"for {share}" in words(RESULTS)
-    assert all(
-        f"for {share} of a run" in words(ROOT / "docs" / page)
-        for page in ("evidence.md", "should_i.md")
+    share = f"for {span(shares, '.0f')}% of the examples"
+    assert share in words("results")
+    assert all(f"{share} of a run" in words(page) for page in ("evidence", "should_i"))
+    rows = [rows_of(name)["adascale momentum", 8] for name in ("flights", "diamonds")]
+    said = (
+        f"for {span((8 * row['updates'] / row['whole'] for row in rows), '.1f')} times the examples"
     )
-    times = [
-        8 * row["updates"] / row["whole"]
-        for name in ("flights", "diamonds")
-        for row in report.rows(name, decided(name))
-        if (row["arm"], row["ratio"]) == ("adascale momentum", 8)
-    ]
-    said = f"for {min(times):.1f} to {max(times):.1f} times the examples"
-    assert said in words(RESULTS) and said in words(ROOT / "docs" / "should_i.md")
+    assert said in words("results") and said in words("should_i")
 
 
 def test_the_pages_say_of_diamonds_what_is_in_its_log():
-    page, evidence, advice = (
-        words(ROOT / "docs" / name) for name in ("results.md", "evidence.md", "should_i.md")
-    )
-    rows = {(r["arm"], r["ratio"]): r for r in report.rows("diamonds", decided("diamonds"))}
+    page, evidence, advice = map(words, ("results", "evidence", "should_i"))
+    rows = rows_of("diamonds")
     lost = {arm: 1000 * rows[arm, 8]["worse"] for arm, _ in rows}
     assert {f"{1000 * row['margin']:.1f}"[:3] for row in rows.values()} <= {"2.4", "2.5"}
     updates = [rows["growing adamw", ratio]["updates"] for ratio in (32, 8)]
@@ -442,9 +424,8 @@ def test_the_tables_of_warmups_are_in_the_log():
             for line in runs("equivalence_warmups", workload=workload)
         }  # fmt: skip
         nats[workload] = [
-            "{:.3f} to {:.3f}".format(*(f(each) / 1000 for f in (min, max)))
+            span((lost[0.5, 0.1, spec, ratio] / 1000 for spec in warmups.SPECS), ".3f")
             for ratio in warmups.RATIOS
-            for each in [[lost[0.5, 0.1, spec, ratio] for spec in warmups.SPECS]]
         ]
         varied = [(power, each) for power in warmups.POWERS for each in warmups.WARMUPS[workload]]
         assert [row[1:] for row in shown] == [
@@ -453,10 +434,9 @@ def test_the_tables_of_warmups_are_in_the_log():
     (at_8, at_32), (diamonds_at_8, diamonds_at_32) = nats.values()
     assert (
         f"at k = 8: {at_8} nats lost (flights), {diamonds_at_8} (diamonds); at 32: {at_32}, "
-        f"{diamonds_at_32} (" in words(ROOT / "docs" / "choosing_a_batch.md")
+        f"{diamonds_at_32} (" in words("choosing_a_batch")
     )
-    rows = {(r["arm"], r["ratio"]): r for r in report.rows("flights", decided("flights"))}
-    made = [rows.get((f"transfer {spec}", ratio)) for spec, ratio in columns]
+    made = [rows_of("flights").get((f"transfer {spec}", ratio)) for spec, ratio in columns]
     assert registered[1:] == [f"{1000 * row['worse']:+.1f}" if row else "not run" for row in made]
 
 
@@ -469,13 +449,13 @@ def test_the_table_of_recipes_has_what_they_lost_at_8_times():
                 base = found[f"tuned {arm.split()[1]}", 1]
                 lost[name, arm] = np.subtract(scores, base).mean()
 
-    def between(name, times=1.0):
-        every = [times * x for (of, arm), x in lost.items() if of == name and "transfer" in arm]
-        return min(every), max(every)
+    def between(name, form, times=1.0):
+        every = (times * x for (of, arm), x in lost.items() if of == name and "transfer" in arm)
+        return span(every, form)
 
-    said = words(ROOT / "docs" / "choosing_a_batch.md")
-    assert "{:.1f} to {:.1f} points on a perceptron".format(*between("perceptron", 100)) in said
-    assert "{:.2f} to {:.2f} nats on letters".format(*between("letters")) in said
+    said = words("choosing_a_batch")
+    assert f"{between('perceptron', '.1f', 100)} points on a perceptron" in said
+    assert f"{between('letters', '.2f')} nats on letters" in said
     legw = [lost[name, "legw lamb"] for name in ("flights", "diamonds", "letters", "perceptron")]
     assert (
         "{:.3f} and {:.3f} nats (flights, diamonds), {:.2f} nats (letters), {:.1f} points (per"
@@ -510,7 +490,7 @@ def test_the_pages_say_on_how_many_tasks_a_way_keeps_the_result():
         " ".join(say.get(word, word) for word in cells[f"{way}`"][0].split())
         for way in ("Muon, by `transfer", "Muon, by `find_rate", "AdamW, by `transfer")
     )
-    said = words(ROOT / "docs" / "evidence.md")
+    said = words("evidence")
     assert f"Muon by `transfer` on {muon} at 8 times, by `find_rate` on {searched}; " in said
     assert f"AdamW by `transfer` on {adamw}." in said
     kept_at_128 = {way for way, own in cells.items() if own[2][0] in "12345"}
@@ -544,21 +524,20 @@ def test_the_page_has_what_is_lost_against_the_tuned_adamw():
     }  # fmt: skip
     assert less == {("SOAP", 5)}  # diamonds, 128 times
     loses = f"{lost_in(cells['AdamW, by `transfer`'][3]):.1f}"
-    rows = report.rows("diamonds", decided("diamonds"))
-    (thirty,) = (1000 * r["worse"] for r in rows if (r["arm"], r["ratio"]) == ("transfer adamw", 8))
-    assert f"it loses {loses} by these 8 seeds, and {thirty:.1f} by the 30" in words(RESULTS)
+    thirty = 1000 * rows_of("diamonds")["transfer adamw", 8]["worse"]
+    assert f"it loses {loses} by these 8 seeds, and {thirty:.1f} by the 30" in words("results")
     above = {}
     for name, own in lines.items():
         found = against.scores(own)
         ada = found["adascale momentum", 8]
         above[name] = 1000 * np.subtract(ada, found["tuned adamw", 1][: len(ada)]).mean()
     said = "{:.1f} above the tuned AdamW on flights, {:.1f} below it on diamonds"
-    assert said.format(above["flights"], -above["diamonds"]) in words(RESULTS)
+    assert said.format(above["flights"], -above["diamonds"]) in words("results")
     lower = [f"{-lost_in(cells[of][i]):.1f}" for of, i in (
         ("SOAP", 4), ("SOAP, by `find_rate`", 0), ("SOAP, by `find_rate`", 3)
     )]  # fmt: skip
-    assert f"On diamonds SOAP ends {lower[0]} below it" in words(RESULTS)
-    assert f"with SOAP it ends {lower[1]} and {lower[2]} below" in words(RESULTS)
+    assert f"On diamonds SOAP ends {lower[0]} below it" in words("results")
+    assert f"with SOAP it ends {lower[1]} and {lower[2]} below" in words("results")
 
 
 def test_the_page_has_the_losses_of_soap_on_diamonds():
@@ -576,7 +555,7 @@ def test_the_page_has_the_losses_of_soap_on_diamonds():
         for spec in specs for ratio in (8, 32)
     }  # fmt: skip
     soap, lans = "benchmarks.soap:OfPackage", "tf_lamb:LANS"
-    said = words(RESULTS)
+    said = words("results")
     assert f"it loses {lost[soap, 8]:.1f} at 8 times, which holds, and {lost[soap, 32]:.1f}" in said
     assert f"at 32, where Muon loses {lost['muon', 32]:.1f}" in said
     assert f"it loses {lost[lans, 8]:.1f} at 8 times, {lost[lans, 32]:.1f} at 32" in said
@@ -619,7 +598,7 @@ def test_the_page_has_the_errors_on_rows():
         assert max(lamb) <= min(adamw)
     frozen = protocol.FROZEN["workloads"]["rows"]
     updates = [frozen["examples"] // (frozen["base"] * k) for k in protocol.FROZEN["ratios"]]
-    assert "in {:,}, {:,} and {:,} updates".format(*updates) in words(RESULTS)
+    assert "in {:,}, {:,} and {:,} updates".format(*updates) in words("results")
 
 
 def test_the_seconds_of_a_run_are_its_updates_times_those_of_an_update():
@@ -638,42 +617,11 @@ def test_the_seconds_of_a_run_are_its_updates_times_those_of_an_update():
         assert row[1:] == [f"{x:.3g}" for x in own["adamw"] + own["muon"]]
     assert taken.keys() == protocol.FROZEN["workloads"].keys() - {"digits"}
     times = np.concatenate([np.divide(own["lamb"], own["adamw"]) for own in taken.values()])
-    said = words(RESULTS)
-    assert f"takes {times.min():.1f} to {times.max():.1f} times as long as AdamW" in said
+    said = words("results")
+    assert f"takes {span(times, '.1f')} times as long as AdamW" in said
     muon = taken["perceptron"]["muon"]
     assert f"{muon[0] / muon[2]:.0f} times at 32 times the batch" in said
     hours = {name: experiment.hours(name, lines) for name in taken}
     total = sum(hours.values())
     each = "{rows:.0f} for rows, {letters:.0f} for letters, {fashion:.0f} for Fashion-MNIST"
     assert f"{total:.0f} hours of these two cores: {each.format(**hours)}" in said
-
-
-_SMALL = """
-import sys
-from benchmarks.equivalence import protocol, __main__ as main
-protocol.FROZEN["search"]["points"], protocol.FROZEN["ratios"][:] = 2, [8]
-protocol.FROZEN["horizons"][:], protocol.FROZEN["looks"] = [1], 4
-main.define()
-main.app.run(main.main)
-"""
-
-
-@pytest.mark.slow
-def test_it_goes_on_where_it_was_interrupted_and_says_the_same(tmp_path):
-    pytest.importorskip("jax")
-    log = tmp_path / "log.jsonl"
-
-    def said():
-        return subprocess.run(
-            [sys.executable, "-c", _SMALL, "--workload=digits", "--processes=1",
-             "--optimizer=keras.optimizers:AdamW", f"--log={log}"],
-            cwd=ROOT, capture_output=True, text=True, check=True,
-            env=os.environ | {"KERAS_BACKEND": "jax"},
-        ).stdout  # fmt: skip
-
-    first, made = said(), log.read_text().splitlines()
-    assert "| `transfer keras.optimizers:AdamW` | 3 |" in first
-    assert all(protocol.HASH in line for line in made[1:])
-    log.write_text("\n".join(made[: len(made) // 2]) + "\n")
-    assert said() == first
-    assert sorted(log.read_text().splitlines()) == sorted(made)

@@ -1,14 +1,4 @@
-"""Goldens of keras.optimizers.Lamb and Muon 3.15.1, on TensorFlow.
-
-Environment: the project's own (`make test` makes it), or
-
-    python3.11 -m venv .build/goldens/keras
-    .build/goldens/keras/bin/pip install keras==3.15.1 tensorflow==2.20.0
-
-Run:
-
-    .venv/bin/python tests/goldens/make_keras.py [FOLDER]
-"""
+"""Goldens of keras.optimizers.Lamb and Muon 3.15.1, on TensorFlow."""
 
 import os
 

@@ -1,14 +1,4 @@
-"""Goldens of Model Garden 2.20 LAMB and LARS, on tf_keras.
-
-Environment: the project's own (`make test` makes it), or
-
-    python3.11 -m venv .build/goldens/model_garden
-    .build/goldens/model_garden/bin/pip install tf-models-official==2.20.0
-
-Run:
-
-    .venv/bin/python tests/goldens/make_model_garden.py [FOLDER]
-"""
+"""Goldens of Model Garden 2.20 LAMB and LARS, on tf_keras."""
 
 import os
 

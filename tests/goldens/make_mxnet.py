@@ -1,14 +1,4 @@
-"""Goldens of MXNet 1.9.1: LAMB and LARS, called as Gluon's Trainer calls them.
-
-Environment:
-
-    python3.8 -m venv .build/goldens/mxnet
-    .build/goldens/mxnet/bin/pip install -r tests/goldens/mxnet.txt
-
-Run:
-
-    .build/goldens/mxnet/bin/python tests/goldens/make_mxnet.py [FOLDER]
-"""
+"""Goldens of MXNet 1.9.1: LAMB and LARS, called as Gluon's Trainer calls them."""
 
 import mxnet
 import others

@@ -1,14 +1,4 @@
-"""Goldens of optax 0.2.8: lamb, lars and contrib.muon.
-
-Environment:
-
-    python3.11 -m venv .build/goldens/optax
-    .build/goldens/optax/bin/pip install -r tests/goldens/optax.txt
-
-Run:
-
-    .build/goldens/optax/bin/python tests/goldens/make_optax.py [FOLDER]
-"""
+"""Goldens of optax 0.2.8: lamb, lars and contrib.muon."""
 
 import os
 

@@ -1,14 +1,4 @@
-"""Goldens of Paddle 3.2.2: Lamb and LarsMomentum.
-
-Environment:
-
-    python3.11 -m venv .build/goldens/paddle
-    .build/goldens/paddle/bin/pip install -r tests/goldens/paddle.txt
-
-Run:
-
-    .build/goldens/paddle/bin/python tests/goldens/make_paddle.py [FOLDER]
-"""
+"""Goldens of Paddle 3.2.2: Lamb and LarsMomentum."""
 
 import itertools
 import os

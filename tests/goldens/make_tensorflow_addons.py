@@ -1,14 +1,4 @@
-"""Goldens of TensorFlow Addons 0.23 LAMB, which imports only beside TensorFlow 2.15 and older.
-
-Environment (Python 3.9 to 3.11):
-
-    python3.11 -m venv .build/goldens/tensorflow_addons
-    .build/goldens/tensorflow_addons/bin/pip install -r tests/goldens/tensorflow_addons.txt
-
-Run:
-
-    .build/goldens/tensorflow_addons/bin/python tests/goldens/make_tensorflow_addons.py [FOLDER]
-"""
+"""Goldens of TensorFlow Addons 0.23 LAMB, which imports only beside TensorFlow 2.15 and older."""
 
 import os
 

@@ -3,17 +3,6 @@
 ColossalAI, DeepSpeed and Lightning Flash need devices or old packages before they import; of these
 the one file that computes the step is run, from the archive of the release, with empty modules in
 place of what it imports and does not need on one CPU.
-
-Environment:
-
-    python3.11 -m venv .build/goldens/torch
-    .build/goldens/torch/bin/pip install -r tests/goldens/torch.txt
-    .build/goldens/torch/bin/pip download --no-deps --dest .build/goldens/torch/archives \
-      colossalai==0.5.0 deepspeed==0.18.0 lightning-flash==0.8.2
-
-Run:
-
-    .build/goldens/torch/bin/python tests/goldens/make_torch.py [FOLDER]
 """
 
 import importlib.util

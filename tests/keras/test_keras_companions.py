@@ -8,6 +8,7 @@ import importlib.util
 import keras
 import numpy as np
 import pytest
+from support.cases import assert_same
 from support.frontends import BACKEND, apply, array, new_variable, on_tensorflow, uncompiled
 
 import tf_lamb.keras as ours
@@ -69,11 +70,6 @@ def load(path):
     model = keras.models.load_model(path)
     model.run_eagerly = True
     return model
-
-
-def assert_same(states, others):
-    for one, other in zip(states, others, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def steps(model, first=0, last=STEPS):
@@ -231,8 +227,7 @@ def test_a_backup_keeps_what_lora_trains(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         train(ours.BackupAndRestore(tmp_path), Killed())
-    for without, resumed in zip(train(), train(ours.BackupAndRestore(tmp_path)), strict=True):
-        np.testing.assert_array_equal(without, resumed)
+    assert_same(train(), train(ours.BackupAndRestore(tmp_path)))
 
 
 @uncompiled()

@@ -6,9 +6,9 @@ import shutil
 import signal
 
 import keras
-import numpy as np
 import pytest
 from support import clusters, hosts, processes
+from support.cases import assert_same
 
 if keras.backend.backend() != "jax":
     pytest.skip("keras.distribution trains on JAX alone", allow_module_level=True)
@@ -24,12 +24,6 @@ def in_two(function, *arguments):
     )
 
 
-def assert_close(found, expected):
-    assert len(found) == len(expected)
-    for value, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(value, other, rtol=1e-6, atol=1e-6)
-
-
 OTHERS = tuple(case for case in hosts.CASES if case != "apart")
 
 
@@ -42,7 +36,7 @@ def test_two_processes_are_one(cases, tmp_path):
     again = hosts.trained(cases, str(tmp_path / "two"))
     for case in cases:
         assert found[case]["epochs"] == expected[case]["epochs"] == [*range(hosts.EPOCHS)]
-        assert_close(found[case]["state"], expected[case]["state"])
+        assert_same(found[case]["state"], expected[case]["state"], 1e-6)
         assert again[case] == {"epochs": [], "state": found[case]["state"]}
         for process in (0, 1):
             model = hosts.compiled(case)
@@ -56,14 +50,14 @@ def test_two_processes_are_one(cases, tmp_path):
 def test_keras_deals_out_a_dataset(tmp_path):
     found, same = in_two(hosts.trained_on_a_dataset, str(tmp_path / "two"))
     assert found == same
-    assert_close(found, hosts.trained_on_a_dataset(str(tmp_path / "one")))
+    assert_same(found, hosts.trained_on_a_dataset(str(tmp_path / "one")), 1e-6)
 
 
 @pytest.mark.slow
 def test_weights_in_parts_on_two_processes(tmp_path):
     found, same = in_two(hosts.trained_in_parts, str(tmp_path / "two"))
     assert found == same
-    assert_close(found["state"], hosts.trained_in_parts(str(tmp_path / "one"))["state"])
+    assert_same(found["state"], hosts.trained_in_parts(str(tmp_path / "one"))["state"], 1e-6)
     again = hosts.trained_in_parts(str(tmp_path / "two"))
     assert again == {"epochs": [], "state": found["state"]}
 
@@ -90,7 +84,7 @@ def test_killed_it_goes_on_from_the_last_epoch(victims, tmp_path, unbroken):
     assert found["apart"] == {"epochs": [2, 3], "state": unbroken["state"]}
     alone = hosts.trained(("apart",), str(tmp_path / "copy"))["apart"]
     assert alone["epochs"] == [2, 3]
-    assert_close(alone["state"], unbroken["state"])
+    assert_same(alone["state"], unbroken["state"], 1e-6)
 
 
 @pytest.fixture(scope="module")

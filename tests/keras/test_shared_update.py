@@ -14,6 +14,8 @@ if keras.backend.backend() != "jax":
     pytest.skip("keras.distribution trains on JAX alone", allow_module_level=True)
 
 import jax
+from support.cases import assert_same
+from support.frontends import precision
 
 from tf_lamb_extras.preflight.tpu import programs
 
@@ -103,39 +105,34 @@ def bytes_of(variables):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [{}, {"dtypes": {"slots": "bfloat16"}}, {"use_ema": True, "gradient_accumulation_steps": 2}],
+    ("policy", "arguments"),
+    [
+        ("float32", {}),
+        ("float32", {"dtypes": {"slots": "bfloat16"}}),
+        ("float32", {"use_ema": True, "gradient_accumulation_steps": 2}),
+        ("bfloat16", {"dtypes": {"masters": "float32"}}),
+    ],
 )
-def test_each_device_keeps_its_share(arguments):
+def test_each_device_keeps_its_share(policy, arguments):
     held = []
     for shared in (False, True):
         spread(8)
-        model = compiled(network(), shard_update=shared, **arguments)
-        model.optimizer.build(model.trainable_variables)
+        with precision("keras", policy=policy):
+            model = compiled(network(), shard_update=shared, **arguments)
+            model.optimizer.build(model.trainable_variables)
         beside = [v for v in model.optimizer.variables if v.path.startswith("LAMB/model_")]
-        held.append([bytes_of([v]) for v in beside])
-        assert bytes_of(model.trainable_variables) == 4 * PARAMETERS
+        masters = [master for master in model.optimizer._storage.masters if master is not None]
+        held.append([bytes_of([v]) for v in (*beside, *masters)])
+        assert bytes_of(model.trainable_variables) == (2 if masters else 4) * PARAMETERS
     whole, shares = held
     assert shares == [size // 8 for size in whole]
-
-
-def test_masters_too():
-    keras.config.set_dtype_policy("bfloat16")
-    try:
-        spread(8)
-        model = compiled(network(), shard_update=True, dtypes={"masters": "float32"})
-        model.optimizer.build(model.trainable_variables)
-    finally:
-        keras.config.set_dtype_policy("float32")
-    assert bytes_of(model.optimizer._storage.masters) == 4 * PARAMETERS // 8
 
 
 @pytest.mark.parametrize("arguments", [{}, {"gradient_accumulation_steps": 2}], ids=str)
 def test_masters_take_their_averages(arguments):
     """Each device has its share of both, and the whole weight."""
-    keras.config.set_dtype_policy("bfloat16")
-    try:
-        spread(8)
+    spread(8)
+    with precision("keras", policy="bfloat16"):
         model = compiled(
             network(), shard_update=True, dtypes={"masters": "float32"}, use_ema=True,
             ema_momentum=0.5, ema_overwrite_frequency=2, **arguments,
@@ -143,8 +140,6 @@ def test_masters_take_their_averages(arguments):
         x, y = data()
         for _ in range(2 * arguments.get("gradient_accumulation_steps", 1)):
             model.train_on_batch(x[:16], y[:16], np.ones(16))  # Keras 3.12 needs weights here
-    finally:
-        keras.config.set_dtype_policy("float32")
     for i, weight in enumerate(model.trainable_variables):
         master = model.optimizer._storage.masters[i]
         average = model.optimizer.state_of(i)["average"]
@@ -157,8 +152,12 @@ def test_masters_take_their_averages(arguments):
 ACCUMULATED = {"gradient_accumulation_steps": 8, "use_ema": True, "ema_momentum": 0.5}
 
 
+def weights_of(model):
+    return [np.asarray(v.value) for v in model.trainable_variables]
+
+
 def states(model):
-    return [np.asarray(v.value) for v in (*model.trainable_variables, *model.optimizer.variables)]
+    return [*weights_of(model), *(np.asarray(v.value) for v in model.optimizer.variables)]
 
 
 @pytest.mark.parametrize(("devices", "apart"), [(8, True), (4, True), (8, False), (0, False)])
@@ -190,24 +189,6 @@ def unbroken(tmp_path_factory):
     found = states(model)
     distribution.set_distribution(None)
     return found, path
-
-
-def test_what_stands_around_loads_on_other_devices(tmp_path):
-    found = []
-    for devices in (8, 4, 0):
-        spread(devices)
-        around = lambda own: tf_lamb.keras.AdaScale(own, scale=8)  # noqa: E731
-        model = compiled(network(), devices > 0, around, gradient_accumulation_steps=2)
-        model.optimizer.build(model.trainable_variables)
-        if devices == 8:
-            fit(model)
-            model.save_weights(path := str(tmp_path / "model.weights.h5"))
-        else:
-            model.load_weights(path)
-        found.append([float(model.optimizer.gain), *map(np.asarray, model.trainable_variables)])
-    for each in found[1:]:
-        for value, other in zip(each, found[0], strict=True):
-            np.testing.assert_array_equal(value, other)
 
 
 def test_a_model_of_a_mesh_loads_where_there_is_none(tmp_path):
@@ -266,14 +247,13 @@ def test_a_replica_is_for_itself():
 
 def test_a_loss_scale_is_one_for_all():
     found = []
-    for devices, apart in ((0, False), (8, True)):
+    for devices in (0, 8):
         spread(devices)
-        scaled = lambda own: keras.optimizers.LossScaleOptimizer(own, initial_scale=64.0)  # noqa: E731
-        model = compiled(network(), apart, scaled, gradient_accumulation_steps=2)
+        model = compiled(network(), devices > 0, keras.optimizers.LossScaleOptimizer,
+                         gradient_accumulation_steps=2)  # fmt: skip
         fit(model)
-        found.append([np.asarray(v.value) for v in model.trainable_variables])
-    for value, other in zip(*found, strict=True):
-        np.testing.assert_allclose(value, other, rtol=1e-6, atol=1e-6)
+        found.append(weights_of(model))
+    assert_same(*found, tolerance=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["AdaScale", "MeasureNoise"])
@@ -295,29 +275,7 @@ def test_replicas_are_parts_of_the_batch(kind):
         found.append([np.asarray(v) for v in (*measured, *gain, *model.trainable_variables)])
         assert own.parts == 8 and found[-1][0] > 0
     for each in found[1:]:
-        for value, other in zip(each, found[0], strict=True):
-            np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-5)
-
-
-def uncompiled(model):
-    return model
-
-
-def with_adam(model):
-    model.compile("adam", "mse")
-    return model
-
-
-def measuring(model):
-    around = {"inner": tf_lamb.keras.MeasureNoise, "gradient_accumulation_steps": 2}
-    compiled(model, **around).optimizer.build(model.trainable_variables)
-    return model
-
-
-def in_float8(model):
-    for layer in model.layers:
-        layer.quantize("float8")
-    return compiled(model)
+        assert_same(each, found[0], 1e-4)
 
 
 class OwnStep(keras.Sequential):
@@ -325,16 +283,22 @@ class OwnStep(keras.Sequential):
         return super().train_step(*arguments)
 
 
-@pytest.mark.parametrize(("make", "message"), [
-    (uncompiled, "is not compiled"), (with_adam, "adam takes gradients that are summed"),
-    (measuring, "measured is built, for 1 replicas: call per_replica"),
-    (in_float8, "inputs_scale of a float8 layer"),
-    (lambda model: compiled(OwnStep(model.layers)), "OwnStep has a train_step of its own"),
-])  # fmt: skip
-def test_what_per_replica_refuses(make, message):
+def test_what_per_replica_refuses():
+    def refused(model, message):
+        with pytest.raises(ValueError, match=message):
+            tf_lamb.keras.per_replica(model)
+
     spread(8)
-    with pytest.raises(ValueError, match=message):
-        tf_lamb.keras.per_replica(make(network()))
+    refused(model := network(), "is not compiled")
+    model.compile("adam", "mse")
+    refused(model, "adam takes gradients that are summed")
+    around = {"inner": tf_lamb.keras.MeasureNoise, "gradient_accumulation_steps": 2}
+    compiled(model, **around).optimizer.build(model.trainable_variables)
+    refused(model, "measured is built, for 1 replicas: call per_replica")
+    refused(compiled(OwnStep(network().layers)), "OwnStep has a train_step of its own")
+    for layer in (model := network()).layers:
+        layer.quantize("float8")
+    refused(compiled(model), "inputs_scale of a float8 layer")
 
 
 @pytest.mark.parametrize("how", ["compile", "compile and call", "load"])
@@ -356,8 +320,7 @@ def test_it_goes_on_after_a_second_compile_and_a_load(how, tmp_path, unbroken):
         tf_lamb.keras.per_replica(model)
     fit(model)
     tolerance = 1e-6 if how == "load" else 0  # there the first part has the sum
-    for value, other in zip(states(model), expected, strict=True):
-        np.testing.assert_allclose(value, other, rtol=tolerance, atol=tolerance)
+    assert_same(states(model), expected, tolerance)
 
 
 @pytest.mark.parametrize("name", ["LAMB", "Adam"])
@@ -374,9 +337,8 @@ def test_another_optimizer_is_warned_of_and_trains_right(name):
                 fit(model)
         else:
             fit(model)
-        found.append([np.asarray(v.value) for v in model.trainable_variables])
-    for value, other in zip(*found, strict=True):
-        np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
+        found.append(weights_of(model))
+    assert_same(*found, tolerance=1e-5)
     if name == "LAMB":
         fit(tf_lamb.keras.per_replica(model))
 

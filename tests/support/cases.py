@@ -1,4 +1,4 @@
-"""The tables that the tests of several hosts share."""
+"""What the tests of several hosts share: tables, drawn problems, and a comparison."""
 
 import itertools
 
@@ -47,3 +47,12 @@ def random_steps(shape, steps=4, seed=0):
     """One weight and a gradient a step."""
     rng = np.random.default_rng(seed)
     return rng.normal(size=shape), rng.normal(size=(steps, *shape))
+
+
+def assert_same(found, expected, tolerance=0.0):
+    """One array after the other: to the last bit, or within a relative and absolute tolerance."""
+    for one, other in zip(found, expected, strict=True):
+        if tolerance:
+            np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+        else:
+            np.testing.assert_array_equal(one, other)

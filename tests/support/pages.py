@@ -30,6 +30,17 @@ def prose(page):
     return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
+def words(page):
+    """The text, one space between words."""
+    return re.sub(r"\s+", " ", page.read_text())
+
+
+def span(values, form=""):
+    """From the least to the greatest."""
+    values = list(values)
+    return f"{min(values):{form}} to {max(values):{form}}"
+
+
 def anchors(page):
     """What `#...` may name: each heading in lower case, spaces as hyphens, without punctuation."""
     seen = []

@@ -10,6 +10,7 @@ import copy
 
 import numpy as np
 import oracle
+from support import references
 
 ROWS, COLUMNS = 2, 9  # of a batch; of the outputs that have weights
 SHAPES = {
@@ -221,9 +222,8 @@ class Promised:
         """Lists of roles that share a trust ratio."""
         layers = {}
         for role in self.stepped:
-            layers.setdefault(role.partition("/")[0] if self.is_joined(role) else role, []).append(
-                role
-            )
+            layer = role.partition("/")[0] if self.is_joined(role) else role
+            layers.setdefault(layer, []).append(role)
         return layers.values()
 
     # What happens.
@@ -285,12 +285,8 @@ class Promised:
             decays = [now * self.is_decayed(role) for role in layer]
             if len(layer) == 1:
                 (role,) = layer
-                g, w, slots, decay = (
-                    gradients[role],
-                    self.weights[role],
-                    self.slots[role],
-                    decays[0],
-                )
+                g, w, slots = gradients[role], self.weights[role], self.slots[role]
+                decay = decays[0]
             else:  # one long vector
                 g = _joined(gradients[role] for role in layer)
                 w = _joined(self.weights[role] for role in layer)
@@ -300,9 +296,12 @@ class Promised:
                 }
                 decay = _joined(np.full(SHAPES[r], d) for r, d in zip(layer, decays, strict=True))
                 decay = decay if len(set(decays)) > 1 else decays[0]
-            step = getattr(self, f"_{self.family.lower()}")
-            own_rate = rate * self.multiplier(layer[0])
-            w, slots = step(g, w, slots, own_rate, decay, self.is_adapted(layer[0]))
+            w, new = references.step(
+                self.family, g, w, [*slots.values()], t=self.step, decay=decay,
+                rate=rate * self.multiplier(layer[0]), adapt=self.is_adapted(layer[0]),
+                **self.words(),
+            )  # fmt: skip
+            slots = dict(zip(slots, new, strict=True))
             at = 0
             for role in layer:
                 size = int(np.prod(SHAPES[role]))
@@ -328,58 +327,19 @@ class Promised:
             if frequency and self.step % frequency == 0:
                 self.weights[role] = self.averages[role].copy()
 
-    # The rules.
-
-    def _lamb(self, g, w, slots, rate, decay, adapt):
+    def words(self):
+        """Its own arguments, in the oracle's words."""
         told = self.told
-        o = oracle.Lamb(
-            {"w": w}, lr=rate, wd=decay, unadapted=() if adapt else ("w",),
-            debias=told.get("bias_correction", True),
-            decay_enters=told.get("weight_decay_mode", "update"),
-            bounds=(told.get("bounds") or {}).get("trust_ratio") or (0.0, np.inf),
-        )  # fmt: skip
-        o.m["w"], o.v["w"], o.step_count = slots["m"], slots["v"], self.step - 1
-        o.step({"w": g})
-        return o.w["w"], {"m": o.m["w"], "v": o.v["w"]}
-
-    def _lans(self, g, w, slots, rate, decay, adapt):
-        o = oracle.Lans(w, lr=rate, wd=decay, skip=not adapt)
-        o.m, o.v, o.step_count = slots["m"], slots["v"], self.step - 1
-        o.step(g)
-        return o.w, {"m": o.m, "v": o.v}
-
-    def _lars(self, g, w, slots, rate, decay, adapt):
-        o = oracle.Lars(w, wd=decay, skip=not adapt, nesterov=self.told.get("nesterov", False),
-                        eta=self.told.get("trust_coefficient", 0.001))  # fmt: skip
-        o.v = slots["v"]
-        o.step(g, rate)
-        return o.w, {"v": o.v}
-
-    def _adamp(self, g, w, slots, rate, decay, adapt):
-        o = oracle.AdamP(w, wd=decay, delta=0.1 if adapt else 0.0,
-                         nesterov=self.told.get("nesterov", False))  # fmt: skip
-        o.m, o.v, o.t = slots["m"], slots["v"], self.step - 1
-        o.step(g, rate)
-        return o.w, {"m": o.m, "v": o.v}
-
-    def _sgdp(self, g, w, slots, rate, decay, adapt):
-        o = oracle.AdamP(w, wd=decay, delta=0.1 if adapt else 0.0, sgd=True,
-                         nesterov=self.told.get("nesterov", False))  # fmt: skip
-        o.m, o.t = slots["v"], self.step - 1
-        o.step(g, rate)
-        return o.w, {"v": o.m}
-
-    def _muon(self, g, w, slots, rate, decay, adapt):
-        o = oracle.Muon(
-            w, lr=rate, wd=decay, matrix=adapt, nesterov=self.told.get("nesterov", True)
-        )
-        if adapt:
-            o.m = slots["m"]
-            o.step(g)
-            return o.w, {"m": o.m}
-        o.adam.m["w"], o.adam.v["w"], o.adam.step_count = slots["m"], slots["v"], self.step - 1
-        o.step(g)
-        return o.w, {"m": o.adam.m["w"], "v": o.adam.v["w"]}
+        if self.family == "LANS":
+            return {}
+        if self.family == "LAMB":
+            return {
+                "debias": told.get("bias_correction", True),
+                "decay_enters": told.get("weight_decay_mode", "update"),
+                "bounds": (told.get("bounds") or {}).get("trust_ratio") or (0.0, np.inf),
+            }
+        eta = {"eta": told.get("trust_coefficient", 0.001)} if self.family == "LARS" else {}
+        return {"nesterov": told.get("nesterov", self.family == "Muon"), **eta}
 
 
 def _joined(arrays):

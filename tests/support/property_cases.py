@@ -5,9 +5,9 @@ import functools
 
 import hypothesis
 import numpy as np
-import oracle
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from support import references
 from support.running_error import FLOAT32, Doubt, Namespace, Tracked, ulps
 
 from tf_lamb.core import rules, stacks, step
@@ -134,63 +134,35 @@ def history(family, g, opts):
 # -- the oracle -----------------------------------------------------------------------------------
 
 
+WORDS = {
+    "beta_1": "b1", "beta_2": "b2", "epsilon": "eps", "bias_correction": "debias",
+    "weight_decay_mode": "decay_enters", "momentum": "mu", "trust_coefficient": "eta",
+}  # fmt: skip
+
+
+def words(family, opts, channel_axes):
+    """The options of a rule in the oracle's words."""
+    own = {WORDS.get(n, n): v for n, v in opts.items() if n not in ("bounds", "form")}
+    if family in ("AdamP", "SGDP"):
+        return own | {"channel_axes": channel_axes}
+    bounds, free = opts["bounds"], (0.0, np.inf)
+    own["bounds"] = bounds.trust_ratio or free
+    if family == "LAMB":
+        return own | {"phi": bounds.weight_norm or free}
+    form = opts["form"]
+    return own | {"form": form.momentum, "denominator": form.denominator, "larc": form.clip}
+
+
 def expected(family, g, state, *, lr, t, decay, adapt, opts, channel_axes=1):
     """The state after the step, in float64, by the oracle."""
-    g, *state = (np.asarray(array, np.float64) for array in (g, *state))
-    if state[0].size == 0:
-        return state
-    return globals()[f"_{family.lower()}"](g, state, float(lr), t, decay, adapt, opts, channel_axes)
-
-
-def _limits(bounds):
-    return (0.0, np.inf) if bounds is None else bounds
-
-
-def _lamb(g, state, lr, t, decay, adapt, opts, _):
-    after = oracle.Lamb(
-        {"w": state[0]}, lr=lr, wd=decay, b1=opts["beta_1"], b2=opts["beta_2"], eps=opts["epsilon"],
-        debias=opts["bias_correction"], unadapted=() if adapt else ("w",),
-        bounds=_limits(opts["bounds"].trust_ratio),
-        decay_enters=opts["weight_decay_mode"], phi=_limits(opts["bounds"].weight_norm),
+    g, w, *slots = (np.asarray(array, np.float64) for array in (g, *state))
+    if w.size == 0:
+        return [w, *slots]
+    w, slots = references.step(
+        family, g, w, slots, t=t, rate=float(lr), decay=decay, adapt=adapt,
+        **words(family, opts, channel_axes),
     )  # fmt: skip
-    after.m["w"], after.v["w"], after.step_count = state[1], state[2], t - 1
-    after.step({"w": g})
-    return [after.w["w"], after.m["w"], after.v["w"]]
-
-
-def _lars(g, state, lr, t, decay, adapt, opts, _):
-    after = oracle.Lars(
-        state[0], wd=decay, mu=opts["momentum"], eta=opts["trust_coefficient"],
-        eps=opts["epsilon"], nesterov=opts["nesterov"], form=opts["form"].momentum,
-        denominator=opts["form"].denominator, larc=opts["form"].clip,
-        skip=not adapt, bounds=_limits(opts["bounds"].trust_ratio),
-    )  # fmt: skip
-    after.v = state[1]
-    after.step(g, lr)
-    return [after.w, after.v]
-
-
-def _projected(g, state, lr, t, decay, adapt, opts, channel_axes, **own):
-    # Without adaptation nothing is projected: no cosine is below 0.
-    after = oracle.AdamP(
-        state[0], wd=decay, eps=opts["epsilon"], delta=opts["delta"] if adapt else 0.0,
-        wd_ratio=opts["wd_ratio"], nesterov=opts["nesterov"], channel_axes=channel_axes, **own,
-    )  # fmt: skip
-    after.m, after.v, after.t = state[1], state[-1], t - 1
-    after.step(g, lr)
-    return after
-
-
-def _adamp(*args):
-    opts = args[6]
-    after = _projected(*args, b1=opts["beta_1"], b2=opts["beta_2"])
-    return [after.w, after.m, after.v]
-
-
-def _sgdp(*args):
-    opts = args[6]
-    after = _projected(*args, sgd=True, mu=opts["momentum"])
-    return [after.w, after.m]
+    return [w, *slots]
 
 
 # -- the comparison -------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import contextlib
 
 import numpy as np
 import pytest
+from support.cases import assert_same
 from support.feeding import START, close, mean_of
 from support.frontends import BACKEND, FRONTENDS, as_compiled
 from support.noise import AdaScale
@@ -67,16 +68,14 @@ def assert_fit_is_the_papers_loop(model, micro, epochs, replicas=1, size=4, scal
     assert optimizer.updates == updates
     close(optimizer.gain, reference.r, 5e-6)
     close(optimizer.base_steps, reference.tau, 5e-6)
-    for ours, expected in zip(weights_of(model), w, strict=True):
-        close(ours, expected, 5e-6)
+    assert_same(weights_of(model), w, 5e-6)
 
 
-def assert_same(resumed, model):
+def assert_same_state(resumed, model):
     """Two regressions under AdaScale, and what it has measured, to the last bit."""
     one, other = resumed.optimizer, model.optimizer
     assert one.gain == other.gain > 1
     assert one.base_steps == other.base_steps
     assert one.noise_scale(8) == pytest.approx(other.noise_scale(8), nan_ok=True)
     assert one.updates == other.updates
-    for w, expected in zip(weights_of(resumed), weights_of(model), strict=True):
-        np.testing.assert_array_equal(w, expected)
+    assert_same(weights_of(resumed), weights_of(model))

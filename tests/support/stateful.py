@@ -228,7 +228,6 @@ class Training(RuleBasedStateMachine):
     """One training; a subclass names the Keras of it."""
 
     frontend = "keras"
-    other = None  # of another backend, which goes on with what is saved: `crossing.Other`
 
     def __init__(self):
         super().__init__()
@@ -272,8 +271,8 @@ class Training(RuleBasedStateMachine):
             variables = variables_of(model)
             optimizer.exclude_from_weight_decay([variables[role] for role in undecayed])
         if wrapper == "LossScale":
-            of = self.host.optimizers if self.frontend == "keras" else self.host.mixed_precision
-            return of.LossScaleOptimizer(optimizer, initial_scale=promises.SCALE)
+            wrap = self.host.mixed_precision.LossScaleOptimizer
+            return wrap(optimizer, initial_scale=promises.SCALE)
         return self.ours.MeasureNoise(optimizer) if wrapper == "MeasureNoise" else optimizer
 
     def apply(self, gradients):
@@ -712,27 +711,6 @@ class Training(RuleBasedStateMachine):
             self.put(promised.weights)
         if fresh:
             self.first_average(promised)
-        self.agree()
-
-    @precondition(lambda self: self.other and self.is_built)
-    @rule(jobs=st.lists(st.tuples(KINDS, SEEDS), min_size=1, max_size=4))
-    def go_on_elsewhere(self, jobs):
-        """Micro-steps on the other backend, which has the training from a file and writes one."""
-        self.act("go_on_elsewhere", jobs)
-        here, there = (self.folder / f"{len(self.trace)} {name}.keras" for name in ("to", "from"))
-        with self.quiet():
-            self.model.save(here)
-        try:
-            self.other.go_on(here, jobs, there)
-        except ValueError as error:
-            self.refused(error)
-            return
-        order = [role for role in self.order if role in self.promised.trained]
-        with self.quiet():
-            self.load_into("model.keras", there, self.promised.told, self.promised, order)
-        self.order = order
-        for kind, seed in jobs:
-            self.promised.take(promises.gradients_of(promises.batch_of(kind, seed)))
         self.agree()
 
     def load_into(self, form, path, told, promised, order):

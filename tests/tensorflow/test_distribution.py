@@ -8,6 +8,7 @@ import functools
 import numpy as np
 import pytest
 from support import clusters, replicas
+from support.cases import assert_same
 from support.clusters import mirrored
 from support.frontends import every_frontend, uncompiled
 from support.replicas import BATCH, CASES, Task, one_device
@@ -15,8 +16,7 @@ from support.replicas import BATCH, CASES, Task, one_device
 
 def assert_equal(values, expected):
     """But for float32 sums in another order, which differ from one processor to the next."""
-    for value, other in zip(values, expected, strict=True):
-        np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-5)
+    assert_same(values, expected, 1e-5)
 
 
 def determined(case, values):

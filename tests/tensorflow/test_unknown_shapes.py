@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.frontends import FRONTENDS, every_frontend
+from support.frontends import FRONTENDS, every_frontend, new_variable
 
 FAMILY = ("LAMB", "LANS", "LARS", "Muon", "SOAP", "AdamP", "SGDP")
 
@@ -11,18 +11,13 @@ FAMILY = ("LAMB", "LANS", "LARS", "Muon", "SOAP", "AdamP", "SGDP")
 @every_frontend
 @pytest.mark.parametrize("name", [*FAMILY, "AdaScale", "MeasureNoise"])
 def test_a_step_on_gradients_of_unknown_shape(frontend, name):
-    host, ours = FRONTENDS[frontend]
+    _, ours = FRONTENDS[frontend]
     if name in ("AdaScale", "MeasureNoise"):
         inner = ours.LAMB(0.1, gradient_accumulation_steps=2, jit_compile=False)
         optimizer = ours.AdaScale(inner, 2) if name == "AdaScale" else ours.MeasureNoise(inner)
     else:
         optimizer = getattr(ours, name)(0.1, jit_compile=False)
-    w = (
-        host.Variable(np.ones((3, 2)), name="w")
-        if frontend == "keras"
-        else tf.Variable(np.ones((3, 2)))
-    )
-    optimizer.build([w])
+    optimizer.build([w := new_variable(frontend, np.ones((3, 2)), path="w")])
 
     @tf.function(input_signature=[tf.TensorSpec(None, tf.float32)])
     def step(gradient):

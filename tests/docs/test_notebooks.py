@@ -1,0 +1,154 @@
+"""The notebooks: each runs, small, from first cell to last, and is kept with its outputs."""
+
+import re
+import sys
+
+import matplotlib
+import nbclient
+import nbformat
+import pytest
+from support.pages import ROOT
+
+FOLDER = ROOT / "colab"
+# What shows pictures.
+PICTURES = {"quickstart": {"digits", "plot", "result"}, "keras_jax_bert": {"plot", "adascale"}}
+every_notebook = pytest.mark.parametrize("name", PICTURES)
+
+
+def read(name):
+    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+
+
+def code(notebook):
+    return {cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}
+
+
+def source(notebook, name):
+    (text,) = [cell.source for cell in notebook.cells if cell.id == name]
+    return text
+
+
+def text(notebook, cell):
+    return "".join(output.get("text", "") for output in code(notebook)[cell].outputs)
+
+
+def table(notebook, cell="sweep"):
+    """The rows of the sweep, a list of words each."""
+    return [line.split() for line in text(notebook, cell).splitlines()]
+
+
+def runs(notebook):
+    """Name of a run -> its updates, its examples and its loss, as the last table has them."""
+    row = r"^(\S.*?) +([\d,]+) +([\d,]+) +(\d+\.\d+)$"
+    rows = re.findall(row, text(notebook, "result"), re.MULTILINE)
+    return {name: tuple(float(n.replace(",", "")) for n in numbers) for name, *numbers in rows}
+
+
+def pictures(notebook):
+    return {
+        name
+        for name, cell in code(notebook).items()
+        if any("image/png" in output.get("data", {}) for output in cell.outputs)
+    }
+
+
+@every_notebook
+def test_it_can_be_read_where_nothing_runs(name):
+    notebook = read(name)
+    nbformat.validate(notebook)
+    counts = [cell.execution_count for cell in code(notebook).values()]
+    assert counts == list(range(1, len(counts) + 1))
+    assert pictures(notebook) == PICTURES[name]
+    assert (FOLDER / f"{name}.ipynb").stat().st_size < 200_000
+
+
+def test_what_the_quickstart_quotes_came_out():
+    notebook = read("quickstart")
+    rows = [*table(notebook), *table(notebook, "finder")]
+    quoted = set(re.findall(r"(\d+\.\d) ?%", source(notebook, "reading")))
+    assert quoted and quoted <= {word.rstrip("%") for row in rows for word in row}
+
+
+def test_what_the_bert_quotes_came_out():
+    notebook = read("keras_jax_bert")
+    quoted = set(re.findall(r"\d+\.\d+|\b\d{2,}\b", source(notebook, "reading"))) - {"32", "128"}
+    came_out = {f"{n:g}" for numbers in runs(notebook).values() for n in numbers}
+    came_out |= {f"{loss:.3f}" for *_, loss in runs(notebook).values()}
+    assert quoted and quoted <= came_out
+
+
+def test_the_files_that_it_names_exist():
+    configs = re.findall(r"model_garden_configs/\w+\.yaml", source(read("quickstart"), "garden"))
+    assert configs and all((ROOT / config).is_file() for config in configs)
+
+
+def test_both_install_alike():
+    shared = [
+        source(read(name), "install").partition("if missing()")[0].partition("\n\n\n")[2]
+        for name in PICTURES
+    ]
+    assert shared[0] and shared[0] == shared[1]
+
+
+@pytest.mark.parametrize("beside", ["a wheel", "the clone", "neither"])
+def test_what_is_installed_where_scikit_learn_is_missing(beside, tmp_path, monkeypatch):
+    """A wheel beside it, else the clone that it lies in; without either it asks nobody."""
+    monkeypatch.chdir(FOLDER if beside == "the clone" else tmp_path)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    wheel = tmp_path / "tf_lamb-0.1.0-py3-none-any.whl"
+    if beside == "a wheel":
+        wheel.touch()
+    asked = []
+    cell = re.sub(r"%pip (.*)", r"asked.append(f'\1')", source(read("quickstart"), "install"))
+    with pytest.raises(ModuleNotFoundError, match="sklearn could not.*pip install"):
+        exec(cell, {"asked": asked})
+    if beside == "neither":
+        assert not asked
+        return
+    place = wheel if beside == "a wheel" else ROOT
+    (command,) = asked
+    assert command.endswith(f'"{place}[tensorflow,pictures]"')
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Runs a notebook small, whose pictures the kernel's own backend shows."""
+    # matplotlib's fonts are not to be searched anew, and no earlier run is to answer.
+    monkeypatch.setenv("MPLCONFIGDIR", matplotlib.get_cachedir())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("MPLBACKEND", raising=False)
+
+    def run(name, **environment):
+        for variable, value in environment.items():
+            monkeypatch.setenv(variable, value)
+        notebook = read(name)
+        for cell in code(notebook).values():
+            cell.outputs, cell.execution_count = [], None
+        nbclient.NotebookClient(notebook, timeout=900, kernel_name="python3").execute()
+        assert pictures(notebook) == PICTURES[name]
+        outputs = [output for cell in code(notebook).values() for output in cell.outputs]
+        assert not [output for output in outputs if output.output_type == "error"]
+        return notebook
+
+    return run
+
+
+@pytest.mark.slow
+def test_the_quickstart_runs(run):
+    notebook = run("quickstart", TF_LAMB_QUICKSTART_EPOCHS="2", TF_LAMB_QUICKSTART_SEEDS="1")
+    batches, steps, *accuracies = table(notebook)
+    assert batches == ["batch", "32", "128", "512"] and steps == ["steps", "64", "16", "4"]
+    assert len(accuracies) == 4
+
+
+@pytest.mark.slow
+def test_the_bert_runs(run):
+    notebook = run("keras_jax_bert", TF_LAMB_BERT_ROWS="128")
+    assert text(notebook, "imports") == "8 devices, (8,)\n"  # and no warning
+    plan = text(notebook, "train").split("\n")
+    assert any(re.fullmatch(r"\S+query/bias +\d+ +- +no *", line) for line in plan)
+    one, larger, measured = runs(notebook).values()
+    assert (one[0], larger[0]) == (16, 4)
+    assert larger[0] <= measured[0] <= one[0]
+    report = text(notebook, "preflight")
+    assert "v5e:8x8: 64 chips" in report and "all-reduce" in report
