@@ -97,7 +97,7 @@ def test_a_yaml_is_read_and_parsed_once_before_the_first_step(records, tmp_path,
     args = Flags(config_file=[str(config)], params_override="trainer.train_steps=3")
     vars(args).update(
         mode="train", model_dir=str(tmp_path / "model"), seed=None, gin_file=None,
-        gin_params=None, replace_stock=False,
+        gin_params=None,
     )  # fmt: skip
     flags, load, opens = types.SimpleNamespace(FLAGS=args), yaml.load, pathlib.Path.open
 

@@ -27,7 +27,7 @@ def flags(**given):
     others = dict.fromkeys((
         "noise_scale", "micro_batch_size", "examples", "price", "deadline", "write_config",
     ))  # fmt: skip
-    vars(args).update(replace_stock=False, gin_file=[], gin_params=[])
+    vars(args).update(gin_file=[], gin_params=[])
     vars(args).update({name: [] for name in lists} | others | given)
     return args
 

@@ -12,13 +12,11 @@ pytest.importorskip("official")
 
 import tensorflow as tf
 from official.core import train_utils
-from official.modeling.optimization.optimizer_factory import LEGACY_OPTIMIZERS_CLS
 from support import commands
 from support.garden import EXPERIMENT, ROOT, build, optimizer, tiny
 
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
-from tf_lamb.model_garden.experiments.optimizers import STOCK
 from tf_lamb.model_garden.folders import model_dirs, report
 from tf_lamb.model_garden.running import jumps
 
@@ -119,37 +117,6 @@ def test_a_model_dir_of_another_experiment_or_seed(records, tmp_path):
     os.remove(tmp_path / "params.yaml")
     with pytest.raises(UserError, match="a checkpoint but no params.yaml"):
         check_run(params, "train", str(tmp_path), EXPERIMENT)
-
-
-@pytest.mark.parametrize("kind", ["lamb", "lars"])
-def test_an_optimizer_that_was_replaced_or_is_now(kind, monkeypatch, records, tmp_path):
-    """Slots of Model Garden's own and of ours, under one type."""
-    settings = tiny(records)
-    config = settings["trainer"]["optimizer_config"]
-    config["optimizer"] = {"type": kind}
-    config["learning_rate"] = {"type": "constant"}
-    params = build(settings)
-
-    def begun_with(entry, folder):
-        train_utils.serialize_config(params, str(folder))
-        variable = tf.Variable([1.0])
-        made = entry()
-        made.apply_gradients([(tf.constant([1.0]), variable)])
-        checkpoint = tf.train.Checkpoint(
-            global_step=tf.Variable(3, dtype=tf.int64), optimizer=made, model=variable
-        )
-        tf.train.CheckpointManager(checkpoint, str(folder), max_to_keep=1).save()
-        return str(folder)
-
-    theirs = begun_with(LEGACY_OPTIMIZERS_CLS[kind], tmp_path / "theirs")
-    ours = begun_with(STOCK[kind], tmp_path / "ours")
-    check_run(params, "train", theirs)
-    with pytest.raises(UserError, match="begun with --replace_stock.* Write --replace_stock, or"):
-        check_run(params, "train", ours)
-    monkeypatch.setitem(LEGACY_OPTIMIZERS_CLS, kind, STOCK[kind])
-    check_run(params, "train", ours)
-    with pytest.raises(UserError, match="begun without --replace_stock.* Leave --replace_stock"):
-        check_run(params, "train", theirs)
 
 
 # Two runs in one folder.

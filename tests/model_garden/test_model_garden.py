@@ -42,7 +42,6 @@ import tf_lamb.tf_keras
 from tf_lamb import model_garden
 from tf_lamb.api.variables import step_of
 from tf_lamb.model_garden.checks.experiment import check_run
-from tf_lamb.model_garden.common import seams
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import optimizers, parsing
 from tf_lamb.model_garden.folders import checkpoints
@@ -117,27 +116,6 @@ def test_stock_experiments_stay_as_they_are():
     params = exp_factory.get_exp_config("bert/pretraining")
     assert params.trainer.optimizer_config.optimizer.type == "adamw"
     assert not params.task.scale_loss
-
-
-def test_replace_stock_gives_stock_experiments_our_lamb(monkeypatch):
-    for table in seams.OPTIMIZERS:
-        for key in optimizers.STOCK:
-            monkeypatch.setitem(table, key, table[key])
-    params = exp_factory.get_exp_config("bert/pretraining")
-    params.trainer.optimizer_config.override(
-        {
-            "optimizer": {"type": "lamb", "lamb": {"weight_decay_rate": 0.3, "clipnorm": 2.0}},
-            "learning_rate": {"type": "constant"},
-            "warmup": {"type": None},
-        }
-    )
-    factory = optimization.OptimizerFactory(params.trainer.optimizer_config)
-    assert not isinstance(factory.build_optimizer(0.1), tf_lamb.tf_keras.LAMB)
-    model_garden.register(replace_stock=True)
-    ours = factory.build_optimizer(0.1)
-    assert isinstance(ours, tf_lamb.tf_keras.LAMB)
-    assert ours.get_config()["weight_decay"] == 0.3
-    assert ours.get_config()["clipnorm"] == 2.0
 
 
 # Steps.

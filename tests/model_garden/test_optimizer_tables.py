@@ -16,12 +16,11 @@ from official.modeling.privacy import configs as privacy
 from support.garden import build, tiny
 
 import tf_lamb.tf_keras
-from tf_lamb import model_garden
 from tf_lamb.model_garden.checks import experiment as experiment_checks
 from tf_lamb.model_garden.checks.experiment import check_optimizer
 from tf_lamb.model_garden.common import seams
 from tf_lamb.model_garden.common.errors import UserError
-from tf_lamb.model_garden.experiments import optimizers, recipes
+from tf_lamb.model_garden.experiments import recipes
 
 KEYS = {
     "tf_lamb": "LAMB",
@@ -33,14 +32,6 @@ KEYS = {
     "tf_sgdp": "SGDP",
 }
 CONSTANT = {"type": "constant", "constant": {"learning_rate": 0.1}}
-
-
-@pytest.fixture
-def replaced(monkeypatch):
-    for table in seams.OPTIMIZERS:
-        for key in optimizers.STOCK:
-            monkeypatch.setitem(table, key, table[key])
-    model_garden.register(replace_stock=True)
 
 
 def built(key, settings=None, **kwargs):
@@ -124,20 +115,7 @@ def test_a_recipe_stretches_it_and_decay_in_the_loss_is_refused_beside_it():
         experiment_checks._check_decay(params)
 
 
-@pytest.mark.parametrize("key", ["lamb", "lars"])
-def test_so_is_one_in_the_place_of_stock(replaced, key):
-    entry = optimizer_factory.LEGACY_OPTIMIZERS_CLS[key]
-    assert isinstance(built(key), entry)
-    assert isinstance(built(key), getattr(tf_lamb.tf_keras, key.upper()))
-    default = {"learning_rate": pytest.approx({"lamb": 0.001, "lars": 0.01}[key])}
-    assert entry().get_config() == {**built(key).get_config(), **default}
-    config = entry(0.5, weight_decay_rate=0.25).get_config()
-    assert config["learning_rate"] == 0.5 and config["weight_decay"] == 0.25
-    assert entry.from_config(config).get_config() == config
-
-
-@pytest.mark.parametrize("key", ["tf_lamb", "lamb"])
-def test_gradients_are_summed_and_changed_by_the_arguments(replaced, key):
+def test_gradients_are_summed_and_changed_by_the_arguments():
     """Legacy's order: the aggregator, then each transformer, whoever sums the gradients."""
     calls = []
 
@@ -153,7 +131,7 @@ def test_gradients_are_summed_and_changed_by_the_arguments(replaced, key):
         calls.append("second")
         return [(tf.zeros_like(g), v) for g, v in pairs]
 
-    told = built(key, gradient_aggregator=summed, gradient_transformers=[first, second])
+    told = built("tf_lamb", gradient_aggregator=summed, gradient_transformers=[first, second])
     v, idle = tf.Variable([1.0, 2.0]), tf.Variable(3.0)
     told.apply_gradients([(tf.constant([1.0, 1.0]), v), (None, idle)])
     assert calls == ["sum", "first", "second"]
@@ -161,7 +139,9 @@ def test_gradients_are_summed_and_changed_by_the_arguments(replaced, key):
     calls.clear()
     told.apply_gradients([(tf.constant([1.0, 1.0]), v)], skip_gradients_aggregation=True)
     assert calls == ["first", "second"]
-    only = built(key, gradient_aggregator=lambda pairs: [(tf.zeros_like(g), v) for g, v in pairs])
+    only = built(
+        "tf_lamb", gradient_aggregator=lambda pairs: [(tf.zeros_like(g), v) for g, v in pairs]
+    )
     only.apply_gradients([(tf.constant([1.0, 1.0]), v)])
     np.testing.assert_array_equal(v.numpy(), [1.0, 2.0])
     assert only.iterations == 1

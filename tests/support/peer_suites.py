@@ -85,7 +85,7 @@ def _change_model_garden():
     from tf_lamb import model_garden
     from tf_lamb.model_garden.common import seams
     from tf_lamb.model_garden.experiments import optimizers
-    from tf_lamb.tf_keras import LAMB, SGDP
+    from tf_lamb.tf_keras import LAMB, LARS, SGDP
 
     def put(name, cls, **defaults):
         ours = optimizers.entry(cls, functools.partial(make, cls, {"name": name, **defaults}))
@@ -100,8 +100,21 @@ def _change_model_garden():
         rate = learning_rate if lr is None else lr
         return optimizers.transformed(cls, rate, **PLAIN | defaults | arguments)
 
-    model_garden.register(replace_stock=True)
-    lamb.LAMB = optimizers.STOCK["lamb"]
+    def stock_lamb(learning_rate=0.001, weight_decay_rate=0.0, **arguments):
+        arguments = {"weight_decay": weight_decay_rate, **arguments}
+        return optimizers.transformed(LAMB, learning_rate, **arguments)
+
+    def stock_lars(learning_rate=0.01, weight_decay_rate=0.0, eeta=0.001, **arguments):
+        form = {"momentum": "inside", "denominator": "norm_of_sum"}
+        if not arguments.pop("classic_momentum", True):
+            form = {"momentum": "outside", "denominator": "norm_of_update"}
+        own = {"weight_decay": weight_decay_rate, "trust_coefficient": eeta, "form": form}
+        return optimizers.transformed(LARS, learning_rate, **own | arguments)
+
+    model_garden.register()
+    lamb.LAMB = optimizers.entry(LAMB, stock_lamb)
+    for table in seams.OPTIMIZERS:
+        table |= {"lamb": lamb.LAMB, "lars": optimizers.entry(LARS, stock_lars)}
     put("SGD", SGDP, momentum=0.0)
     put("Adam", LAMB, epsilon=1e-7)
     flags.FLAGS.mark_as_parsed()  # `tf.test.main` does it, and pytest does not

@@ -12,17 +12,12 @@ Nothing is registered by importing it. One call does so:
 from tf_lamb.model_garden.common.errors import require
 
 
-def register(replace_stock: bool = False) -> None:
+def register() -> None:
     """Makes our optimizers, schedules, tasks, trainer and experiments known to Model Garden.
 
     Its mains then train with our runner, too, which sees to what an optimizer's settings ask for
     besides steps: divergence reports, trust ratios, noise, the end of AdaScale. May be called any
     number of times.
-
-    Args:
-        replace_stock: also puts our optimizers in the place of Model Garden's own of the same
-            algorithm. A stock experiment with `optimizer.type: lamb` then trains with ours, under
-            the field names that it has today (`weight_decay_rate`).
     """
     require()
     from tf_lamb.model_garden.experiments import optimizers, schedules
@@ -32,6 +27,3 @@ def register(replace_stock: bool = False) -> None:
     schedules.register_schedules()
     trainer.register_trainer()
     from tf_lamb.model_garden.experiments import named  # noqa: F401  (registers, with their tasks)
-
-    if replace_stock:
-        optimizers.replace_stock_optimizers()

@@ -14,7 +14,6 @@ The flags are those of `official.nlp.train`, and all of its experiments run here
 *   `--seed` starts two runs from the same weights;
 *   `--gin_params='import MODULE'` imports a module that registers more experiments, as in Model
     Garden's own mains;
-*   `--replace_stock` gives stock experiments with `optimizer.type: lamb` our LAMB;
 *   a run resumes from the last complete checkpoint, also under `multi_worker_mirrored`;
 *   it shows one line of progress; the output of TensorFlow and Model Garden goes to `train.log` in
     the model folder, or with `--verbosity=1` to the console;
@@ -69,10 +68,9 @@ def define_flags() -> None:
         "The most examples that a replica holds at once; the rest of the batch is accumulated.",
         lower_bound=1,
     )
-    flags.DEFINE_bool("replace_stock", False, "Whether optimizer.type=lamb means our LAMB.")
     for name in (
         "experiment", "config_file", "mode", "model_dir", "params_override", "seed",
-        "global_batch_size", "recipe", "per_replica_batch_size", "replace_stock",
+        "global_batch_size", "recipe", "per_replica_batch_size",
     ):  # fmt: skip
         # --help lists what the command's own module defined, or what is called its own.
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
@@ -96,7 +94,7 @@ def register() -> None:
 
     from tf_lamb import model_garden
 
-    model_garden.register(replace_stock=flags.FLAGS.replace_stock)
+    model_garden.register()
     # Gin may import what registers more experiments. Model Garden parses it again, and locks it.
     gin_files, gin_params = flags.FLAGS.gin_file, flags.FLAGS.gin_params
     gin.parse_config_files_and_bindings(gin_files, gin_params, finalize_config=False)

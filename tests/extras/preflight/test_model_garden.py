@@ -195,7 +195,7 @@ def run(topology, report, files=()):
     """What the command does with its flags, in this process."""
     flags = train_utils.ParseConfigOptions(experiment=EXPERIMENT, config_file=files)
     vars(flags).update(
-        topology=topology, report=str(report), largest_batch=False, replace_stock=False,
+        topology=topology, report=str(report), largest_batch=False,
         gin_file=[], gin_params=[], recipe=None, global_batch_size=None,
         per_replica_batch_size=None,
     )  # fmt: skip

@@ -11,16 +11,13 @@ import tensorflow as tf
 from official.core import base_task, task_factory
 from official.modeling.hyperparams import base_config
 from official.modeling.optimization import OptimizerFactory
-from official.modeling.optimization.optimizer_factory import (
-    LEGACY_OPTIMIZERS_CLS as OPTIMIZERS_CLS,
-)
 from official.nlp.tasks.masked_lm import MaskedLMConfig
 
 from tf_lamb.model_garden.checks.data import check_data
 from tf_lamb.model_garden.checks.rates import check_numbers, check_rate, is_at_least_0
 from tf_lamb.model_garden.common import batches
 from tf_lamb.model_garden.common.errors import UserError, named, unknown
-from tf_lamb.model_garden.experiments.optimizers import CLIPPINGS, OPTIMIZERS, STOCK
+from tf_lamb.model_garden.experiments.optimizers import CLIPPINGS, OPTIMIZERS
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.tasks import masked_lm
 from tf_lamb.model_garden.tasks.images import check_groups
@@ -49,8 +46,6 @@ def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
         check_loop(params.trainer, evaluating)
         check_steps(params, model_dir)
         model_dirs.check_folder(params, model_dir, experiment, seed)
-        if (kind := params.trainer.optimizer_config.optimizer.type) in STOCK:
-            model_dirs.check_replaced(model_dir, kind, OPTIMIZERS_CLS[kind] is STOCK[kind])
     else:
         if mode == "continuous_eval":
             model_dirs.check_followed(model_dir)

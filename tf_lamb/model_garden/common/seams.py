@@ -56,15 +56,9 @@ def add_choices(choice: type[oneof.OneOfConfig], kinds: dict[str, type]) -> None
     choice.__post_init__, choice.__setstate__ = __post_init__, __setstate__
 
 
-def add_optimizers(made_by: dict, settings: dict[str, type] | None = None) -> None:
-    """Adds optimizers, or puts them in the place of Model Garden's of the same key.
-
-    Args:
-        made_by: key -> what makes one.
-        settings: key -> the class of its settings, of new keys.
-    """
-    if settings:
-        add_choices(optimization_config.OptimizerConfig, settings)
+def add_optimizers(made_by: dict, settings: dict[str, type]) -> None:
+    """Adds optimizers: key -> what makes one, and the class of its settings."""
+    add_choices(optimization_config.OptimizerConfig, settings)
     for table in OPTIMIZERS:
         table.update(made_by)
 

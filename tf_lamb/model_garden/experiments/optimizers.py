@@ -111,30 +111,6 @@ def _where_there_are_any(change):
     return changed
 
 
-def stock_lamb(learning_rate=0.001, weight_decay_rate=0.0, **arguments):
-    """Our LAMB under the field names of Model Garden's `LAMBConfig`."""
-    arguments = {"weight_decay": weight_decay_rate, **arguments}
-    return transformed(tf_lamb.tf_keras.LAMB, learning_rate, **arguments)
-
-
-def stock_lars(
-    learning_rate=0.01, weight_decay_rate=0.0, eeta=0.001, classic_momentum=True, **arguments
-):
-    """Our LARS under the field names of Model Garden's `LARSConfig`, with its mathematics."""
-    form = {"momentum": "inside", "denominator": "norm_of_sum"}
-    if not classic_momentum:
-        form = {"momentum": "outside", "denominator": "norm_of_update"}
-    own = {"weight_decay": weight_decay_rate, "trust_coefficient": eeta, "form": form}
-    arguments = {**own, **arguments}
-    return transformed(tf_lamb.tf_keras.LARS, learning_rate, **arguments)
-
-
-STOCK = {
-    "lamb": entry(tf_lamb.tf_keras.LAMB, stock_lamb),
-    "lars": entry(tf_lamb.tf_keras.LARS, stock_lars),
-}
-
-
 _AdaScale = settings_of(tf_lamb.tf_keras.AdaScale, "inner", "name", scale=None, base_steps=None)
 _MeasureNoise = settings_of(tf_lamb.tf_keras.MeasureNoise, "inner", "name", enabled=False)
 
@@ -269,8 +245,3 @@ def register_optimizers() -> None:
     seams.use_averages(ExponentialMovingAverage)
     made_by = {key: entry(cls, functools.partial(build, cls)) for key, cls in OPTIMIZERS.items()}
     seams.add_optimizers(made_by, SETTINGS)
-
-
-def replace_stock_optimizers() -> None:
-    """Puts ours in the place of Model Garden's own keys."""
-    seams.add_optimizers(STOCK)

@@ -222,28 +222,6 @@ def _as_evaluated(settings):
     return {key: _as_evaluated(settings[key]) for key in kept}
 
 
-def check_replaced(model_dir: str, kind: str, ours: bool) -> None:
-    """Raises where an optimizer cannot go on from this folder: one has slots, the other others.
-
-    Args:
-        model_dir: the folder.
-        kind: a type of Model Garden's that `--replace_stock` puts ours in the place of.
-        ours: whether it is ours now.
-    """
-    reader = checkpoints.reader(model_dir)
-    names = reader.get_variable_to_shape_map() if reader else ()
-    was_ours = any(re.search(r"^optimizer/.*\w:\d+/\.ATTR", name) for name in names)
-    if not names or was_ours == ours:
-        return
-    begun, way_out = "without", "Leave --replace_stock out"
-    if was_ours:
-        begun, way_out = "with", "Write --replace_stock"
-    raise UserError(
-        f"--model_dir={model_dir} was begun {begun} --replace_stock, and its {kind} keeps other "
-        f"state than yours. {way_out}, or choose another --model_dir"
-    )
-
-
 def check_successor(before, after, keep_moments: bool) -> None:
     """Raises where an experiment cannot go on from the weights of the one before."""
     old, new = before.task.model.as_dict(), after.task.model.as_dict()

@@ -114,7 +114,6 @@ def _told(params, args, seed: int | None, evaluated: str | None) -> dict[str, st
         "--mode": args.mode,
         "--model_dir": args.model_dir,
         "--seed": seed,
-        "--replace_stock": args.replace_stock,
         "--gin_params": args.gin_params,
         "the checkpoint that it begins with": begins and os.path.basename(begins),
         **dict(yamls.leaves(params.as_dict())),
