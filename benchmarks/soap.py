@@ -194,7 +194,7 @@ class MuonH(_Prototype):
         del decay  # its norm is constant
         kept = jnp.where(calls == 0, norm(jnp, w), own["norm"])
         m = self.beta_1 * own["m"] + g
-        o = orthogonalized(jnp, g + self.beta_1 * m, 5)
+        o = orthogonalized(jnp, g + self.beta_1 * m, 5)[0]
         w = w - lr * kept * o / (norm(jnp, o) + EPSILON)
         return w * kept / (norm(jnp, w) + EPSILON), {"m": m, "norm": kept}
 

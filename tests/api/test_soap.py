@@ -50,7 +50,7 @@ def test_soap_is_the_oracle(frontend, dtype, tolerance):
     with precision(frontend, dtype):
         optimizer = FRONTENDS[frontend][1].SOAP(
             0.02, weight_decay=0.1, precondition_frequency=3,
-            exclude_from_layer_adaptation=["logits"],
+            exclude_from_layer_adaptation=["logits"], form={"renewal": "qr"},
         )  # fmt: skip
         trained = train(frontend, optimizer, start, gradients, dtype)
         for ours, step in zip(trained, gradients, strict=True):
@@ -79,7 +79,7 @@ def drawn(steps, seed=0):
 @pytest.mark.parametrize(
     ("arguments", "slots", "layout"),
     [({}, MATRIX, "matrix of 4 x 6, 416 bytes of bases"),
-     ({"one_sided": True}, [*MATRIX[:4], *COUNTS], "matrix of 4 x 6, 128 bytes of bases"),
+     ({"form": {"one_sided": True}}, [*MATRIX[:4], *COUNTS], "matrix of 4 x 6, 128 bytes of bases"),
      ({"max_precond_dim": 5}, [*MATRIX[:4], *COUNTS], "matrix of 4 x 6, 128 bytes of bases"),
      ({"treatments": {"dense": {"rows": 1}}, "max_precond_dim": 5}, ["m", "v", *MATRIX[4:]],
       "matrix of 6 x 4, 128 bytes of bases")],
@@ -199,7 +199,8 @@ def regressed():
 def test_however_it_is_compiled_fit_is_the_oracle(frontend, way):
     host, ours = FRONTENDS[frontend]
     chosen = WAYS[way]
-    arguments = {"weight_decay": 0.1, "precondition_frequency": 3, **chosen.get("own", {})}
+    arguments = {"weight_decay": 0.1, "precondition_frequency": 3, "form": {"renewal": "qr"}}
+    arguments |= chosen.get("own", {})
     optimizer = ours.SOAP(0.02, **arguments)
     model = host.Sequential([host.Input((4,)), host.layers.Dense(4, use_bias=False)])
     model.set_weights([np.eye(4)])

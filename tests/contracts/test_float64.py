@@ -31,7 +31,7 @@ CASES = [
     ("Muon", {"weight_decay": 0.1}),
     ("Muon", {"nesterov": False, "form": {"update_scale": "shape", "newton_schulz_steps": 3}}),
     ("SOAP", {"weight_decay": 0.1, "precondition_frequency": 1}),
-    ("SOAP", {"max_precond_dim": 2, "one_sided": True}),
+    ("SOAP", {"max_precond_dim": 2, "form": {"one_sided": True}}),
 ]  # fmt: skip
 
 

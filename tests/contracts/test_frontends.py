@@ -79,7 +79,10 @@ def test_the_example_runs(frontend, name):
 @on_jax
 @pytest.mark.parametrize(
     ("name", "shape", "own"),
-    [("LAMB", (64, 32), {}), ("SOAP", (6, 4), {"one_sided": True, "precondition_frequency": 3})],
+    [
+        ("LAMB", (64, 32), {}),
+        ("SOAP", (6, 4), {"form": {"one_sided": True}, "precondition_frequency": 3}),
+    ],
 )
 def test_a_compiled_step_is_the_uncompiled_one(name, shape, own):
     """SOAP's matrix is small: its first step divides two rotations of one gradient.

@@ -1,6 +1,7 @@
 """SOAP against the oracle, in NumPy; the oracle against numbers of the authors' code."""
 
 import itertools
+import types
 
 import numpy as np
 import pytest
@@ -8,7 +9,10 @@ from oracle import Soap
 from support.cases import random_steps
 
 from tf_lamb.core.rules import soap
-from tf_lamb.core.rules.soap import sides_of
+from tf_lamb.core.rules.soap import Form, sides_of
+from tf_lamb.core.stacks import alone, together
+
+QR, CHOLESKY = Form(renewal="qr"), Form(renewal="cholesky")
 
 # The authors' `soap.py`, to 7 digits in torch's float32: w after calls 2, 3 and 4.
 START = [[0.5, -0.3], [0.2, 0.8]]
@@ -46,17 +50,32 @@ AUTHORS = {
 def slots(w, *, longest=10_000, one_sided=False):
     """Those of a matrix, before its first step."""
     sizes = [w.shape[side] for side in sides_of(w.shape, longest, one_sided)]
-    return [np.zeros(w.shape)] * 2 + [np.zeros((n, n)) for n in sizes for _ in "LQ"] + [0.0] * 2
+    pairs = [np.zeros((n, n)) for n in sizes for _ in "LQ"]
+    return [np.zeros(w.shape)] * 2 + pairs + [np.zeros(())] * 2
 
 
-def steps(w, gradients, *, wd=0.01, every=10, longest=10_000, one_sided=False, **arguments):
+def solved(triangle, b, lower):
+    assert lower
+    return np.linalg.solve(np.tril(triangle), b)
+
+
+LINALG = vars(np.linalg) | {"solve_triangular": solved}
+NUMPY = types.SimpleNamespace(**vars(np) | {"linalg": types.SimpleNamespace(**LINALG)})
+
+
+def step(g, state, *, wd=0.01, every=10, longest=10_000, form=QR, t=1, lr=0.1, **arguments):
+    """A step of a matrix, to be run."""
+    return soap(
+        NUMPY, g, *state, lr=lr, t=t, decay=wd, adapt=True, precondition_frequency=every,
+        max_precond_dim=longest, form=form, **arguments,
+    )  # fmt: skip
+
+
+def steps(w, gradients, *, longest=10_000, one_sided=False, renewal="qr", **arguments):
     """All that is kept after each step, the weight first."""
-    state = (w, *slots(w, longest=longest, one_sided=one_sided))
+    state, form = (w, *slots(w, longest=longest, one_sided=one_sided)), Form(one_sided, renewal)
     for t, g in enumerate(gradients, 1):
-        state = soap(
-            np, g, *state, lr=0.1, t=t, decay=wd, adapt=True, precondition_frequency=every,
-            max_precond_dim=longest, one_sided=one_sided, **arguments,
-        )  # fmt: skip
+        state = alone(NUMPY, step(g, state, longest=longest, form=form, t=t, **arguments))
         yield state
 
 
@@ -94,13 +113,15 @@ def test_what_is_no_matrix_is_adamws(shape):
     reference = Soap(w, lr=0.1, wd=0.3, matrix=False, b1=0.8, b2=0.9)
     state = (w, np.zeros(shape), np.zeros(shape))
     for t, g in enumerate(gradients, 1):
-        state = soap(np, g, *state, lr=0.1, t=t, decay=0.3, adapt=False, beta_1=0.8, beta_2=0.9)
+        new = soap(np, g, *state, lr=0.1, t=t, decay=0.3, adapt=False, beta_1=0.8, beta_2=0.9)
+        state = alone(np, new)
         np.testing.assert_allclose(state[0], reference.step(g), rtol=1e-12)
 
 
-def test_bases_stay_orthogonal_and_in_order():
+@pytest.mark.parametrize("renewal", ["cholesky", "qr"])
+def test_bases_stay_orthogonal_and_in_order(renewal):
     w, gradients = random_steps((6, 4), steps=40)
-    *_, state = steps(w, gradients, every=5)
+    *_, state = steps(w, gradients, every=5, renewal=renewal)
     factors, bases = state[3:7:2], state[4:7:2]
     for factor, basis in zip(factors, bases, strict=True):
         np.testing.assert_allclose(basis.T @ basis, np.eye(len(basis)), atol=1e-12)
@@ -123,8 +144,7 @@ def test_a_basis_that_is_not_finite_stays_and_is_counted():
     broken = [*before]
     broken[3] = np.full((4, 4), np.nan)  # L
     with np.errstate(invalid="ignore"):
-        after = soap(np, gradients[3], *broken, lr=0.1, t=4, decay=0.0, adapt=True,
-                     precondition_frequency=1)  # fmt: skip
+        after = alone(np, step(gradients[3], broken, every=1))
     np.testing.assert_array_equal(after[4], before[4])
     np.testing.assert_array_equal(after[6], before[6])
     assert before[-2] == 0 and after[-2] == 1
@@ -137,9 +157,7 @@ def test_a_matrix_counts_its_own_steps(clock):
     w, gradients = random_steps((4, 4), steps=9)
     state = (w, *slots(w))
     for t, g in enumerate(gradients, 1):
-        state = soap(
-            np, g, *state, lr=0.1, t=clock(t), decay=0.01, adapt=True, precondition_frequency=4
-        )
+        state = alone(np, step(g, state, every=4, t=clock(t)))
     *_, expected = steps(w, gradients, every=4)
     np.testing.assert_array_equal(state[0], expected[0])
 
@@ -152,3 +170,97 @@ def test_a_matrix_counts_its_own_steps(clock):
 )  # fmt: skip
 def test_the_sides_that_have_a_basis(shape, longest, one_sided, expected):
     assert sides_of(shape, longest, one_sided) == expected
+
+
+SPECTRA = {
+    "full rank": lambda rng, n: rng.normal(size=(n, n)),
+    "steep": lambda rng, n: np.arange(1, n + 1)[:, None] ** -2.5 * rng.normal(size=(n, n)),
+    "rank 2": lambda rng, n: rng.normal(size=(n, 2)) @ rng.normal(size=(2, n)),
+    "rank 1": lambda rng, n: rng.normal(size=(n, 1)) @ rng.normal(size=(1, n)),
+    "rows without a gradient": lambda rng, n: rng.normal(size=(n, n)) * (np.arange(n) < 5)[:, None],
+}
+
+
+@pytest.mark.parametrize("spectrum", SPECTRA)
+def test_cholesky_finds_what_householder_finds(spectrum):
+    """In float32, over renewals of which none is given up."""
+    rng, n = np.random.default_rng(0), 48
+    rotation = np.linalg.qr(rng.normal(size=(n, n)))[0]
+    gradients = [(rotation @ SPECTRA[spectrum](rng, n)).astype("float32") for _ in range(60)]
+    off = {}
+    for renewal in ("qr", "cholesky"):
+        state = [each.astype("float32") for each in (np.eye(n), *slots(np.eye(n)))]
+        for g in gradients:
+            made = alone(NUMPY, step(g, state, every=3, lr=1e-3, form=Form(renewal=renewal)))
+            state = [np.float32(each) for each in made]
+        factor, basis = map(np.float64, state[3:5])
+        assert state[-2] == 0
+        np.testing.assert_allclose(basis.T @ basis, np.eye(n), atol=1e-5)
+        inside = basis.T @ factor @ basis
+        off[renewal] = np.linalg.norm(inside - np.diag(np.diag(inside))) / np.linalg.norm(inside)
+    assert off["cholesky"] < 1.05 * off["qr"] + 1e-4
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-42, 0.0])
+def test_a_factor_that_has_faded_still_has_a_basis(scale):
+    """Of a matrix that got no gradient for a thousand steps and more; of nothing, the old one."""
+    w, gradients = random_steps((4, 4), steps=5)
+    *_, state = steps(w, gradients, every=2, renewal="cholesky")
+    faded = [np.float32(x * scale if i in (3, 5) else x) for i, x in enumerate(state)]
+    after = alone(NUMPY, step(np.zeros((4, 4), "float32"), faded, every=1, form=CHOLESKY))
+    assert after[-2] == 0
+    for position in (4, 6):
+        basis = after[position]
+        np.testing.assert_allclose(basis.T @ basis, np.eye(4), atol=1e-6)
+        if not scale:
+            np.testing.assert_allclose(basis, faded[position], atol=1e-6)
+
+
+def test_a_basis_that_is_not_orthogonal_is_not_taken(monkeypatch):
+    w, gradients = random_steps((4, 4), steps=5)
+    *_, before = steps(w, gradients, every=1)
+    qr = np.linalg.qr
+    skew = np.eye(4) + 1e-3 * np.eye(4, k=1)
+    monkeypatch.setattr(NUMPY.linalg, "qr", lambda a: (qr(a)[0] @ skew, None))
+    after = alone(NUMPY, step(gradients[0], before, every=1))
+    np.testing.assert_array_equal(after[4], before[4])
+    np.testing.assert_array_equal(after[6], before[6])
+    assert after[-2] == before[-2] + 1
+
+
+@pytest.mark.parametrize("form", [QR, CHOLESKY])
+def test_in_a_stack_each_has_its_own_clock_scale_and_faults(form):
+    """One that begins, one that is due, one that is not, and one whose factor is NaN."""
+    arguments, states = {"every": 2, "form": form}, []
+    for seed, count in enumerate((0, 2, 3, 2)):
+        w, gradients = random_steps((5, 5), steps=4, seed=seed)
+        of = steps(w * 10**seed, gradients[:count], every=2, renewal=form.renewal)
+        states.append((w, *slots(w)) if not count else [*of][-1])
+    states[3] = [np.full((5, 5), np.nan) if i == 3 else x for i, x in enumerate(states[3])]
+    made = [random_steps((5, 5), steps=1, seed=9 + i)[1][0] for i in range(4)]
+
+    def each():
+        rates = (0.1, 0.2, 0.3, 0.4)
+        return [
+            step(g, state, lr=lr, wd=lr / 2, **arguments)
+            for g, state, lr in zip(made, states, rates, strict=True)
+        ]
+
+    with np.errstate(invalid="ignore"):
+        found = together(NUMPY, each())
+        expected = [alone(NUMPY, one) for one in each()]
+    for one, other in zip(found, expected, strict=True):
+        for x, y in zip(one, other, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
+    assert [float(state[-2]) for state in found] == [0, 0, 0, 1]
+
+
+def test_shapes_take_turns():
+    """Matrices of one shape together, others in other steps; under "qr" all at once."""
+    moved = {"cholesky": [], "qr": []}
+    for renewal, shape in itertools.product(moved, [(16, 16), (16, 64), (64, 16)]):
+        w, gradients = random_steps(shape, steps=12)
+        bases = [state[4] for state in steps(w, gradients, every=10, renewal=renewal)][1:]
+        changes = [not np.array_equal(*pair) for pair in itertools.pairwise(bases)]
+        moved[renewal].append(changes.index(True))
+    assert len(set(moved["cholesky"])) == 3 and len(set(moved["qr"])) == 1

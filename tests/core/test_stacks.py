@@ -31,8 +31,8 @@ def test_a_matrix_that_is_not_finite_is_its_own_affair():
         return [step((4, 3), i) for i in (1, 2, 3)]
 
     def spoilt(step):
-        function, u = next(step)
-        x = yield function, u * np.nan
+        function, (u,), settings = next(step)
+        x = yield function, (u * np.nan,), settings
         try:
             step.send(x)
         except StopIteration as end:
@@ -49,12 +49,14 @@ def test_a_matrix_that_is_not_finite_is_its_own_affair():
 def test_what_has_one_shape_and_dtype_is_one_call():
     calls = []
 
-    def doubled(x):
+    def doubled(xp, x, *, times):
         calls.append((x.shape, x.dtype.name))
-        return 2 * x
+        return [times * x]
 
     def asks(x):
-        return (yield doubled, x) + (yield doubled, x + 1)
+        (first,) = yield doubled, (x,), {"times": 2}
+        (second,) = yield doubled, (x + 1,), {"times": 2}
+        return first + second
 
     arrays = [np.ones((2, 3)), np.ones((2, 3), "float32"), np.ones((3, 2)), np.zeros((2, 3))]
     found = together(np, list(map(asks, arrays)))
@@ -62,6 +64,17 @@ def test_what_has_one_shape_and_dtype_is_one_call():
         np.testing.assert_array_equal(y, 4 * x + 2)
     one_round = [((2, 2, 3), "float64"), ((2, 3), "float32"), ((3, 2), "float64")]
     assert calls == one_round * 2
+
+
+def test_what_is_asked_otherwise_is_another_call():
+    def scaled(xp, x, *, times):
+        return [times * x]
+
+    def asks(times):
+        return (yield scaled, (np.ones((2, 2)),), {"times": times})
+
+    found = together(np, [asks(2), asks(3), asks(2)])
+    assert [float(x[0, 0]) for (x,) in found] == [2, 3, 2]
 
 
 @pytest.mark.parametrize("of", [(3, 4), (2, 3, 4), (5, 2, 3, 4)])

@@ -20,7 +20,7 @@ tf_lamb.LARS(0.1, treatments={"attention": {"join": True}, "qkv/kernel": {"slice
 tf_lamb.keras.LANS(lambda: 1e-3, clipnorm=None)
 tf_lamb.LAMB(weight_decay=schedule, treatments={"embed": {"rate": 0.1}}, on_spike=[64, 4.0])
 tf_lamb.Muon(treatments={"mixer": {"rows": 0}, "grouped": {"rows": None}, "turned": {"rows": [1]}})
-tf_lamb.SOAP(precondition_frequency=5, one_sided=True, treatments={"mixer/kernel": {"rows": 0}})
+tf_lamb.SOAP(form={"one_sided": True}, treatments={"mixer/kernel": {"rows": 0}})
 tf_lamb.AdaScale(tf_lamb.Muon(0.02, form={"newton_schulz_steps": 5}), scale=8)
 tf_lamb.BackupAndRestore(pathlib.Path("backup"))
 seen: Sequence[str] = [ratio.path for ratio in lamb.trust_ratios()]

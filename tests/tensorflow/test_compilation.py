@@ -10,7 +10,7 @@ from support.frontends import FRONTENDS, every_frontend
 from tf_lamb.tensorflow import namespace
 
 # A side that gradients do not span has no determined basis.
-OPTIMIZERS = {"LAMB": {}, "SOAP": {"one_sided": True, "precondition_frequency": 3}}
+OPTIMIZERS = {"LAMB": {}, "SOAP": {"form": {"one_sided": True}, "precondition_frequency": 3}}
 TOLERANCE = {"LAMB": 1e-6, "SOAP": 1e-5}
 
 

@@ -207,7 +207,7 @@ def test_the_bases_of_soap_are_the_same(frontend):
     old.build(model.trainable_variables)
     for changes, named in (
         ({"exclude_from_layer_adaptation": ["embed"]}, "'head/kernel'"),
-        ({"one_sided": True}, "'dense/kernel'"),
+        ({"form": {"one_sided": True}}, "'dense/kernel'"),
         ({"max_precond_dim": 3}, "'dense/kernel'"),
     ):
         new = room.SOAP(**{"exclude_from_layer_adaptation": ["embed", "head"], **changes})

@@ -47,6 +47,7 @@ CHOICES = {
     "form['momentum']": ("inside", "outside", "mixed"),
     "form['denominator']": ("sum_of_norms", "norm_of_sum", "norm_of_update"),
     "form['update_scale']": ("rms", "shape"),
+    "form['renewal']": ("cholesky", "qr"),
     "dtypes['slots']": ("float32", "bfloat16"),
     "dtypes['masters']": ("float32",),
     "dtypes['products']": ("float32", "bfloat16"),

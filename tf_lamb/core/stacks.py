@@ -1,21 +1,23 @@
 """Matrices of one shape worked on as one array, a stack, so that one product has them all.
 
-A rule is written for one matrix. What is worth a stack it does not call but yields: the function
-and its array, for which it is sent what the function returns. Who runs the rules of many variables
-stacks what those of one shape have yielded.
+A rule is written for one matrix. What is worth a stack it does not call but yields: a function, its
+arrays and its settings, for which it is sent what the function returns. Who runs the rules of many
+variables stacks what those of one shape have yielded.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-Step = Generator[tuple, Any, Any]  # yields a function and its array, and returns what it comes to
+Asked = tuple[Callable, Sequence, Mapping[str, Any]]
+Step = Generator[Asked, Sequence, Any]  # of what it asks it is sent the results; returns its own
 
 
 def together(xp, steps: Sequence[Step]) -> list:
     """Runs the steps to their ends, what they yield in stacks; returns what each returns.
 
-    A function is taken for another's equal where they stand in steps of one rule. It takes an array
-    of any number of axes, works on the last two, and returns one of the same shape.
+    A function is called as `function(xp, *arrays, **settings)`, returns a sequence of arrays, and
+    works on the last two axes: where steps ask for the same with arrays of the same shapes, each
+    array has an axis before its own.
     """
     returned: list = [None] * len(steps)
     answers: dict[int, Any] = dict.fromkeys(range(len(steps)))
@@ -23,16 +25,17 @@ def together(xp, steps: Sequence[Step]) -> list:
         stacks: dict = {}
         for i, answer in answers.items():
             try:
-                function, array = steps[i].send(answer)
+                function, arrays, settings = steps[i].send(answer)
             except StopIteration as end:
                 returned[i] = end.value
                 continue
-            alike = tuple(array.shape), str(array.dtype)
-            stacks.setdefault(alike, []).append((i, function, array))
+            shapes = tuple((tuple(array.shape), str(array.dtype)) for array in arrays)
+            alike = function, tuple(sorted(settings.items())), shapes
+            stacks.setdefault(alike, []).append((i, arrays))
         answers = {}
-        for members in stacks.values():
-            positions, (function, *_), arrays = zip(*members, strict=True)
-            answers |= zip(positions, _of_stack(xp, function, arrays), strict=True)
+        for (function, settings, _), members in stacks.items():
+            positions, arrays = zip(*members, strict=True)
+            answers |= zip(positions, _of_stack(xp, function, arrays, dict(settings)), strict=True)
     return returned
 
 
@@ -41,11 +44,13 @@ def alone(xp, step: Step):
     return together(xp, [step])[0]
 
 
-def _of_stack(xp, function, arrays):
-    if len(arrays) == 1:
-        return [function(arrays[0])]
-    made = function(xp.stack(arrays))
-    return [made[i] for i in range(len(arrays))]
+def _of_stack(xp, function, members, settings):
+    """Of each member, what the function returns for its arrays."""
+    if len(members) == 1:
+        return [function(xp, *members[0], **settings)]
+    stacked = map(xp.stack, zip(*members, strict=True))
+    made = function(xp, *stacked, **settings)
+    return [[array[i] for array in made] for i in range(len(members))]
 
 
 def transposed(xp, x):

@@ -84,4 +84,26 @@ def _eigh(x):
     return ops.eigh(x)
 
 
-linalg = types.SimpleNamespace(eigh=_eigh, qr=ops.qr)
+def _cholesky(x):
+    """The lower factor; where there is none, what is no factor: `keras.ops.cholesky` raises."""
+    if keras.backend.backend() == "jax":
+        import jax.numpy as jnp
+
+        return jnp.linalg.cholesky(x)
+    import torch
+
+    return torch.linalg.cholesky_ex(x).L
+
+
+def precise(x, y):
+    """x @ y with all digits of float32."""
+    if keras.backend.backend() == "jax":
+        import jax.numpy as jnp
+
+        return jnp.matmul(x, y, precision="highest")
+    return x @ y
+
+
+linalg = types.SimpleNamespace(
+    eigh=_eigh, qr=ops.qr, cholesky=_cholesky, solve_triangular=ops.solve_triangular
+)

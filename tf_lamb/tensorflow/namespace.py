@@ -4,7 +4,9 @@ Some depend on what the step is traced for: what is fastest on a CPU is not on a
 """
 
 import contextlib
+import functools
 import math
+import types
 
 import tensorflow as tf
 
@@ -37,6 +39,7 @@ def tracing_for_tpu():
 
 
 abs = tf.abs
+any = tf.reduce_any
 arange = tf.range
 argsort = tf.argsort
 bitcast = tf.bitcast
@@ -47,10 +50,11 @@ convert_to_tensor = tf.convert_to_tensor
 cos = tf.cos
 equal = tf.equal
 exp = tf.exp
+expand_dims = tf.expand_dims
 expm1 = tf.math.expm1
+eye = tf.eye
 floor = tf.floor
 isfinite = tf.math.is_finite
-linalg = tf.linalg
 logical_and = tf.logical_and
 logical_not = tf.logical_not
 max = tf.reduce_max
@@ -109,3 +113,37 @@ def shape(x):
 def true_divide(x, y):
     """Divides as NumPy's does; integers in float32, as rates are."""
     return (tf.cast(x, tf.float32) if x.dtype.is_integer else x) / y
+
+
+def take_along_axis(x, indices, axis):
+    """As NumPy's does, where the indices of a vector count for all vectors along an axis."""
+    order = tf.squeeze(indices, -1 if axis == -2 else -2)
+    return tf.gather(x, order, axis=x.shape.rank + axis, batch_dims=order.shape.rank - 1)
+
+
+def precise(x, y):
+    """x @ y as three products of what bfloat16 holds of each and of what it leaves.
+
+    TensorFlow has no precision of one product: by default a GPU drops 13 bits, and a TPU 16.
+    """
+    if not has_accelerator() or x.dtype == tf.float64:
+        return x @ y
+    (x, dx), (y, dy) = map(_parts, (x, y))
+    return x @ y + (x @ dy + dx @ y)
+
+
+def _parts(x):
+    rounded = tf.cast(tf.cast(x, tf.bfloat16), x.dtype)
+    return rounded, x - rounded
+
+
+@functools.partial(tf.function, jit_compile=True, autograph=False)
+def _cholesky(x):
+    """The lower factor, and NaN where there is none: there, TensorFlow's own kernel raises."""
+    return tf.linalg.cholesky(x)
+
+
+linalg = types.SimpleNamespace(
+    eigh=tf.linalg.eigh, qr=tf.linalg.qr, cholesky=_cholesky,
+    solve_triangular=tf.linalg.triangular_solve,
+)  # fmt: skip

@@ -247,7 +247,7 @@ def check_same_slots(
         raise ValueError(
             f"{origin} keeps other bases than this SOAP, and second moments belong to them: "
             f"{listed}. Pass the same exclude_from_layer_adaptation, rows in treatments, "
-            "max_precond_dim and one_sided. Nothing was changed."
+            "max_precond_dim and form. Nothing was changed."
         )
     others = {path for path, slots in there.items() if "v" in slots}
     patterns = [exact(path) for path in shapes if path in others and len(shapes[path]) > 1]

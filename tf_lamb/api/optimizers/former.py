@@ -21,6 +21,7 @@ FORMER = {
     "newton_schulz_steps": ("form", "newton_schulz_steps"),
     "update_scale": ("form", "update_scale"),
     "fallback_lr_scale": ("form", "fallback_lr_scale"),
+    "one_sided": ("form", "one_sided"),
 }
 _NO_OTHERS = {"depthwise": {".": False}}  # its list stood in the place of Keras's names
 

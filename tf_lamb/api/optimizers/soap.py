@@ -21,7 +21,7 @@ class SOAPSettings(settings.MatrixSettings):
     def sides_of(self, view):
         """The axes of a matrix that have a factor."""
         own = self.hyperparameters
-        return sides_of(view, own["max_precond_dim"], own["one_sided"])
+        return sides_of(view, own["max_precond_dim"], own["form"].one_sided)
 
     def planned(self, plan):
         plan = super().planned(plan)
@@ -59,9 +59,9 @@ class SOAP(Layerwise):
         R  <- beta_2 R + (1 - beta_2) g' g
 
     QL and QR are orthogonal. They come near the eigenvectors of L and R by one power iteration
-    every `precondition_frequency` steps, in a branch of the program that other steps do not enter.
-    The first gradient makes them, and moves no matrix; s counts the steps that the matrix has made
-    since, and not those in which it rests.
+    every `precondition_frequency` steps, in a branch of the program that other steps do not enter;
+    matrices of other shapes take turns. The first gradient makes the bases, and moves no matrix; s
+    counts the steps that the matrix has made since, and not those in which it rests.
 
     What is a matrix, and which of its axes are rows, is found as by `Muon`, LoRA's two factors
     alike; embeddings, biases, normalizations and what `exclude_from_layer_adaptation` names are
@@ -71,17 +71,18 @@ class SOAP(Layerwise):
     A matrix of r x c takes 8 (r^2 + c^2) bytes beside m and v; `tf_lamb.describe` shows them. They
     are always in float32, and so is m: rounded to bfloat16, it would have parts where gradients
     have none, and v would divide them by nearly 0. The two sides take six products of matrices a
-    step for the update and two for L and R, and a renewal two more and two QR decompositions.
-    `shard_update` keeps on each device its share of L, R, QL and QR.
+    step for the update and two for L and R. A renewal takes products and triangular solutions:
+    Cholesky QR in three passes of (L + 1e-4 mean) QL, with `mean` the mean eigenvalue. Where it
+    fails, the basis stays as it was, which `kept_bases` counts. Matrices of one shape are worked on
+    as one array on GPUs and TPUs. `shard_update` keeps on each device its share of the state.
 
     As long as gradients do not span it, the basis of a side is not determined, nor are the steps
     in it: another version of a library may find another one.
 
     XLA on TensorFlow takes 6 seconds for the first basis of 512 rows on a CPU, and ever longer:
     pass `jit_compile=False` to `compile`, with replicas to this optimizer, too, or train on JAX.
-    The TPU's compiler takes 4 seconds for the QR decomposition of a side of 512, 26 for 1,024 and
-    190 for 2,048, of each matrix anew: there give `max_precond_dim`, name matrices whose shorter
-    side is above it in `exclude_from_layer_adaptation`, and compile a step first.
+    With `form={"renewal": "qr"}` the TPU's compiler takes 4 seconds for the QR decomposition of a
+    side of 512, 26 for 1,024 and 190 for 2,048, of each matrix anew.
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
@@ -96,7 +97,9 @@ class SOAP(Layerwise):
             Defaults to None: ["embedding"], without a warning where nothing matches.
         precondition_frequency: Steps between two renewals. Defaults to 10 (Vyas et al.).
         max_precond_dim: The longest side that has a basis. Defaults to 10,000 (Vyas et al.).
-        one_sided: Whether the shorter side alone has one. Defaults to False.
+        form: Dict of how bases come about; None is {"one_sided": False, "renewal": "cholesky"}.
+            "one_sided": whether the shorter side alone has one. "renewal": "cholesky", or "qr" for
+            Householder's decompositions, of all matrices in the same step (Vyas et al.).
         {{shared_arguments}}
 
     Raises:
@@ -141,7 +144,7 @@ class SOAP(Layerwise):
         *,
         precondition_frequency: int = 10,
         max_precond_dim: int = 10_000,
-        one_sided: bool = False,
+        form: settings.Form = None,
         treatments: settings.Treatments = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
@@ -174,7 +177,7 @@ class SOAP(Layerwise):
 
     @property
     def kept_bases(self) -> int:
-        """How often a matrix's bases did not come out finite, and stayed as they were."""
+        """How often a matrix's bases did not come out finite and orthogonal, and stayed."""
         plan = self._plan
         if plan is None or self._storage is None:
             return 0
@@ -184,7 +187,8 @@ class SOAP(Layerwise):
     def _warn_at_end(self):
         if count := self.kept_bases:
             warn(
-                f"{self.name}: {count:,} times the bases of a matrix did not come out finite, and "
-                "stayed as they were. Look for weights that are not finite, or for gradients "
-                "beyond 1e9: on_nonfinite='skip' and clipping keep both out."
+                f"{self.name}: {count:,} times the bases of a matrix did not come out finite and "
+                "orthogonal, and stayed as they were. Look for weights that are not finite, or for "
+                "gradients beyond 1e9: on_nonfinite='skip' and clipping keep both out. Else take "
+                "form={'renewal': 'qr'}."
             )

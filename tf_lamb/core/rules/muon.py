@@ -1,7 +1,6 @@
 """Muon: momentum orthogonalized for matrices, and AdamW for all that is none."""
 
 import dataclasses
-import functools
 
 from tf_lamb.core.rules.lamb import adamw
 from tf_lamb.core.rules.shared import decayed, norm
@@ -54,7 +53,7 @@ def muon(
         product_dtype: see `orthogonalized`.
 
     Yields:
-        What orthogonalizes, and u: for matrices of one shape it is done at once (`core/stacks.py`).
+        What orthogonalizes u: for matrices of one shape it is done at once (`core/stacks.py`).
 
     Returns:
         The new w and m, and v unless `adapt`.
@@ -70,7 +69,7 @@ def muon(
     m = momentum * m + g
     u = g + momentum * m if nesterov else m
     iteration = {"steps": form.newton_schulz_steps, "product_dtype": product_dtype}
-    o = yield functools.partial(orthogonalized, xp, **iteration), u
+    (o,) = yield orthogonalized, (u,), iteration
     rows, columns = w.shape
     s = 0.2 * max(rows, columns) ** 0.5
     if form.update_scale == "shape":
@@ -79,7 +78,7 @@ def muon(
 
 
 def orthogonalized(xp, u, steps, product_dtype="float32"):
-    """The matrix with the singular vectors of u, and its singular values about 1; or of a stack.
+    """In a list the matrix with the singular vectors of u, and singular values about 1; or a stack.
 
     X <- u / (|u| + 1e-7)
     A  = X X'
@@ -97,4 +96,4 @@ def orthogonalized(xp, u, steps, product_dtype="float32"):
         a = x @ transposed(xp, x)
         x = _A * x + (_B * a + _C * (a @ a)) @ x
     x = transposed(xp, x) if tall else x
-    return x if x.dtype == u.dtype else xp.cast(x, u.dtype)
+    return [x if x.dtype == u.dtype else xp.cast(x, u.dtype)]

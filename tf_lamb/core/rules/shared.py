@@ -95,6 +95,11 @@ def branch(xp, due, yes, no):
     return yes() if due else no()  # NumPy knows
 
 
+def precise(xp, x, y):
+    """x @ y with all digits of float32, of which matrix units drop half and more by default."""
+    return xp.precise(x, y) if hasattr(xp, "precise") else x @ y
+
+
 def debias(xp, beta, t):
     """1 - beta^t, to the last digit.
 

@@ -1,18 +1,31 @@
 """SOAP: Adam in the eigenbasis of a matrix's two factors, and AdamW for all that is no matrix."""
 
+import dataclasses
+import math
+
 from tf_lamb.core.rules.lamb import adamw
-from tf_lamb.core.rules.shared import branch, debias, decayed, safe_root
+from tf_lamb.core.rules.shared import branch, debias, decayed, norm, precise, safe_root
+from tf_lamb.core.stacks import transposed
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """How bases come about, as `soap` documents it."""
+
+    one_sided: bool = False
+    renewal: str = "cholesky"
+
 
 HYPER = {
     "beta_1": float, "beta_2": float, "epsilon": float, "precondition_frequency": int,
-    "max_precond_dim": int, "one_sided": bool,
+    "max_precond_dim": int, "form": Form,
 }  # fmt: skip
 
 
 def soap(
-    xp, g, w, m, v, *sides, lr, t, decay, adapt, axes=None,
+    xp, g, w, m, v, *state, lr, t, decay, adapt, axes=None,
     beta_1=0.95, beta_2=0.95, epsilon=1e-8, precondition_frequency=10, max_precond_dim=10_000,
-    one_sided=False,
+    form=Form(),
 ):  # fmt: skip
     """One SOAP step. Of a matrix (`adapt`), rows in and columns out:
 
@@ -24,29 +37,29 @@ def soap(
         L  <- b2 L + (1 - b2) g g'
         R  <- b2 R + (1 - b2) g' g
 
-    in its own step s, and in every f-th of L, and of R likewise, one power iteration:
-
-        order QL's columns, and v's rows with them, by diag(QL' L QL), the largest first
-        QL <- the Q of the QR decomposition of L QL
-
-    In step 0 all else waits: L and R begin, QL and QR are their eigenvectors, the largest first. A
-    basis that does not come out finite stays as it was. Of all that is no matrix, a step of AdamW.
+    in its own step s. In every f-th QL and QR are renewed, see `renewed`. In step 0 all else waits:
+    L and R begin, and QL and QR are their eigenvectors. Of all that is no matrix, a step of AdamW.
 
     Args:
         g, w, m, v: gradient, weight, first moment, and second moment in the basis, arrays of one
             shape; a matrix if `adapt`.
-        sides: of a matrix L, QL, R and QR, or those of one side; how many bases did not come out
-            finite; and s. Zeros at first.
+        state: of a matrix L, QL, R and QR, or those of one side; how many renewals left its bases
+            as they were; and s. Zeros at first.
         lr, t: scalars; t counts from 1, of what is no matrix. A matrix that rests in every other
             step might never meet an f-th t, so it counts its own steps.
         decay: weight decay, a Python float, or a scalar where it follows a schedule.
         adapt: whether it is a matrix with a basis, a Python bool.
         axes: of no use here.
         precondition_frequency: f.
-        max_precond_dim, one_sided: see `sides_of`.
+        max_precond_dim: see `sides_of`.
+        form: whether the shorter side alone has a basis; and the `renewal`, "cholesky" or "qr".
+
+    Yields:
+        Products and renewals, which are worked out at once for matrices of one shape
+        (`core/stacks.py`).
 
     Returns:
-        The new w, m and v, and of a matrix the new sides.
+        The new w, m and v, and of a matrix the new state.
 
     Source: Vyas et al., arXiv:2409.11321, and the authors' code for what comes when; it keeps m in
     the basis, which is the same. There AdamW waits for a step, too.
@@ -55,35 +68,35 @@ def soap(
         return adamw(
             xp, g, w, m, v, lr=lr, t=t, decay=decay, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon
         )
-    *pairs, kept, s = sides
+    *pairs, kept, s = state
     factors, bases = pairs[::2], pairs[1::2]
-    sides = sides_of(w.shape, max_precond_dim, one_sided)
+    sides = sides_of(w.shape, max_precond_dim, form.one_sided)
+    of = {"sides": tuple(sides)}
 
-    def begin():
-        new = _followed(xp, g, sides, factors, beta_2)
-        # A decomposition of what is not finite is an error on TensorFlow.
-        known = [xp.where(xp.isfinite(each), each, xp.zeros_like(each)) for each in new]
-        finite, made = _if_finite(xp, [xp.linalg.eigh(-each)[1] for each in known], bases)
-        counts = _counted(xp, finite, kept), xp.where(finite, s + 1, s)
-        return [w, m, v, *_alternating(new, made), *counts]
+    begins = xp.equal(s, 0)
+    n = xp.where(begins, xp.ones_like(s), s)
+    c = debias(xp, beta_2, n) ** 0.5 / debias(xp, beta_1, n)
+    new_m = xp.where(begins, m, beta_1 * m + (1 - beta_1) * g)
+    (inside,) = yield into_bases, (g, *bases), of
+    new_v = xp.where(begins, v, beta_2 * v + (1 - beta_2) * xp.square(inside))
+    (inside,) = yield into_bases, (new_m, *bases), of
+    (u,) = yield out_of_bases, (inside / (safe_root(xp, new_v) + epsilon), *bases), of
+    new_w = w - lr * c * u
+    new_w = xp.where(begins, w, decayed(new_w, decay, -lr * new_w))
 
-    def advance():
-        c = debias(xp, beta_2, s) ** 0.5 / debias(xp, beta_1, s)
-        new_m = beta_1 * m + (1 - beta_1) * g
-        new_v = beta_2 * v + (1 - beta_2) * xp.square(_turned(xp, g, sides, bases))
-        u = _turned(xp, new_m, sides, bases) / (safe_root(xp, new_v) + epsilon)
-        u = _turned(xp, u, sides, [xp.transpose(basis) for basis in bases])
-        new_w = w - lr * c * u
-        new_w = decayed(new_w, decay, -lr * new_w)
-        new = _followed(xp, g, sides, factors, beta_2)
-        state = branch(
-            xp, xp.equal(s % precondition_frequency, 0),
-            lambda: _renewed(xp, new_v, sides, new, bases, kept),
-            lambda: [new_v, *_alternating(new, bases), kept],
-        )  # fmt: skip
-        return [new_w, new_m, *state, s + 1]
-
-    return tuple(branch(xp, xp.equal(s, 0), begin, advance))
+    products = yield squares, (g,), of
+    factors = [
+        beta_2 * factor + (1 - beta_2) * product
+        for factor, product in zip(factors, products, strict=True)
+    ]
+    phase = _phase(w.shape) if form.renewal == "cholesky" else 0
+    due = xp.equal((s + phase) % precondition_frequency, 0) & xp.logical_not(begins)
+    new_v, new_kept, *bases = yield (
+        renewed, (new_v, kept, begins, due, *factors, *bases), of | {"renewal": form.renewal}
+    )  # fmt: skip
+    stays = begins & (new_kept > kept)
+    pairs = [each for pair in zip(factors, bases, strict=True) for each in pair]
+    return new_w, new_m, new_v, *pairs, new_kept, xp.where(stays, s, s + 1)
 
 
 def sides_of(shape, max_precond_dim, one_sided):
@@ -97,52 +110,118 @@ def sides_of(shape, max_precond_dim, one_sided):
     return [axis for axis in (0, 1) if shape[axis] <= max_precond_dim]
 
 
-def _followed(xp, g, sides, factors, beta_2):
-    """The factors, with what this gradient adds."""
-    products = [g @ xp.transpose(g) if side == 0 else xp.transpose(g) @ g for side in sides]
-    return [
-        beta_2 * factor + (1 - beta_2) * product
-        for factor, product in zip(factors, products, strict=True)
-    ]
+def _phase(shape):
+    """By how many steps a shape is renewed before others, so that no step pays for all.
 
-
-def _turned(xp, x, sides, bases):
-    """A matrix in the basis; with the bases transposed, back out of it."""
-    for side, basis in zip(sides, bases, strict=True):
-        x = xp.transpose(basis) @ x if side == 0 else x @ basis
-    return x
-
-
-def _renewed(xp, v, sides, factors, bases, kept):
-    """The new v, sides and count."""
-    ordered, turned = v, []
-    for side, factor, basis in zip(sides, factors, bases, strict=True):
-        image = factor @ basis
-        order = xp.argsort(-xp.sum(basis * image, axis=0))
-        ordered = xp.take(ordered, order, axis=side)
-        turned.append(xp.linalg.qr(xp.take(image, order, axis=1))[0])
-    finite, made = _if_finite(xp, turned, bases)
-    v = xp.where(finite, ordered, v)
-    return [v, *_alternating(factors, made), _counted(xp, finite, kept)]
-
-
-def _if_finite(xp, new, old):
-    """Whether the new bases are finite, and these if so, else the old ones.
-
-    No column of theirs has a sum below 0, for a decomposition leaves signs open.
+    Sides that differ by the root of 2 or more have another whole number here.
     """
-    sums = [xp.sum(basis, axis=0) for basis in new]
-    finite = xp.isfinite(sum(map(xp.sum, sums)))
-    signs = [xp.where(each < 0, -xp.ones_like(each), xp.ones_like(each)) for each in sums]
-    return finite, [
-        xp.where(finite, basis * sign, before)
-        for basis, sign, before in zip(new, signs, old, strict=True)
-    ]
+    rows, columns = (round(2 * math.log2(n)) for n in shape)
+    return rows + 3 * columns
 
 
-def _counted(xp, finite, kept):
-    return xp.where(finite, kept, kept + 1)
+# -- of a matrix, or of each of a stack -----------------------------------------------------------
 
 
-def _alternating(factors, bases):
-    return [each for pair in zip(factors, bases, strict=True) for each in pair]
+def into_bases(xp, x, *bases, sides):
+    """QL' x QR, or with the basis of one side."""
+    for side, basis in zip(sides, bases, strict=True):
+        x = transposed(xp, basis) @ x if side == 0 else x @ basis
+    return [x]
+
+
+def out_of_bases(xp, x, *bases, sides):
+    """QL x QR', or with the basis of one side."""
+    for side, basis in zip(sides, bases, strict=True):
+        x = basis @ x if side == 0 else x @ transposed(xp, basis)
+    return [x]
+
+
+def squares(xp, g, *, sides):
+    """g g' and g' g, or that of one side."""
+    turned = transposed(xp, g)
+    return [g @ turned if side == 0 else turned @ g for side in sides]
+
+
+def renewed(xp, v, kept, begins, due, *state, sides, renewal):
+    """The new v, count and bases, of the factors and bases in `state`. Of L, and of R likewise:
+
+        order QL's columns, and v's rows with them, by diag(QL' L QL), the largest first
+        QL <- the Q of the QR decomposition of L QL
+
+    where it is `due`, one power iteration; the eigenvectors of L, the largest first, where it
+    `begins`. A basis that does not come out finite and orthogonal stays as it was, and counts.
+    """
+    factors, bases = state[: len(sides)], state[len(sides) :]
+    old = [v, kept, *bases]
+
+    def begin():
+        # A decomposition of what is not finite is an error on TensorFlow.
+        known = [xp.where(xp.isfinite(each), each, xp.zeros_like(each)) for each in factors]
+        made = [xp.linalg.eigh(-each)[1] for each in known]
+        return _taken(xp, begins, [v, *made], *old)
+
+    def renew():
+        ordered, made = v, []
+        for side, factor, basis in zip(sides, factors, bases, strict=True):
+            image = factor @ basis
+            order = xp.argsort(-xp.sum(basis * image, axis=-2))
+            across, along = xp.expand_dims(order, -2), xp.expand_dims(order, -1)
+            ordered = xp.take_along_axis(ordered, *((along, -2) if side == 0 else (across, -1)))
+            if renewal == "cholesky":
+                mean = _mean_eigenvalue(xp, factor)
+                image = image / xp.where(mean > 0, mean, 1.0) + 1e-4 * basis
+            made.append(_orthonormal(xp, xp.take_along_axis(image, across, -1), renewal))
+        return _taken(xp, due, [ordered, *made], *old)
+
+    v, kept, *bases = old = branch(xp, xp.any(begins), begin, lambda: old)
+    return branch(xp, xp.any(due), renew, lambda: old)
+
+
+def _mean_eigenvalue(xp, factor):
+    n = factor.shape[-1]
+    return xp.sum(factor * xp.eye(n, dtype=factor.dtype), axis=(-2, -1), keepdims=True) / n
+
+
+def _orthonormal(xp, a, renewal):
+    """An orthonormal basis of the first i columns of a, for every i.
+
+    By shifted Cholesky QR in three passes, of columns of length 1:
+
+        A <- A C'^-1,    C C' = A'A, in the first pass A'A + 1e-5
+
+    Products and solutions of triangles are all it takes. Householder's decomposition is ten to a
+    hundred times slower on a GPU, and a TPU's compiler takes minutes for one.
+
+    Source: Fukaya et al., arXiv:1809.11085.
+    """
+    if renewal == "qr":
+        if len(a.shape) == 2:
+            return xp.linalg.qr(a)[0]
+        return xp.stack([xp.linalg.qr(a[i])[0] for i in range(a.shape[0])])
+    a = a / norm(xp, a, axes=(-2,))
+    for shift in (1e-5, 0.0, 0.0):
+        gram = precise(xp, transposed(xp, a), a) + shift * xp.eye(a.shape[-1], dtype=a.dtype)
+        root = xp.linalg.cholesky(gram)
+        solved = xp.linalg.solve_triangular(root, transposed(xp, a), lower=True)
+        a = transposed(xp, solved)
+    return a
+
+
+def _taken(xp, when, new, old_v, kept, *old_bases):
+    """v, the count and the bases: new ones where they are due and right, else the old ones.
+
+    No column has a sum below 0, for a decomposition leaves signs open.
+    """
+    v, *bases = new
+    right = when
+    for basis in bases:
+        off = precise(xp, transposed(xp, basis), basis) - xp.eye(basis.shape[-1], dtype=basis.dtype)
+        right = right & (xp.max(xp.abs(off), axis=(-2, -1)) < 1e-4)  # not where one is NaN
+
+    takes = xp.reshape(right, (*right.shape, 1, 1))
+    taken = [xp.where(takes, v, old_v), xp.where(when & xp.logical_not(right), kept + 1, kept)]
+    for basis, before in zip(bases, old_bases, strict=True):
+        sums = xp.sum(basis, axis=-2, keepdims=True)
+        sign = xp.where(sums < 0, -xp.ones_like(sums), xp.ones_like(sums))
+        taken.append(xp.where(takes, basis * sign, before))
+    return taken
