@@ -1,0 +1,97 @@
+"""SOAP's bases renewed by Cholesky beside Householder's, on the gradients of real trainings.
+
+    python -m benchmarks.renewal --workload=flights --steps=600 --seeds=5
+
+Each seed is trained twice, from the same weights on the same batches. A line of
+`benchmarks/logs/renewal.jsonl` is a run: how many renewals there were and how many left a basis as
+it was, how far bases are from orthogonal at the end, how far the factors are from diagonal in them
+(the norm of what lies beside the diagonal over the norm of all, in the mean), and the loss on what
+was held out.
+"""
+
+import functools
+import itertools
+import pathlib
+import time
+
+import numpy as np
+from absl import app, flags
+
+from benchmarks.equivalence.workloads import workload
+from benchmarks.run_log import Log, commit
+
+LOG = pathlib.Path(__file__).parent / "logs" / "renewal.jsonl"
+WAYS = ("qr", "cholesky")
+
+_WORKLOAD = flags.DEFINE_string("workload", "flights", "One of the registered experiment's.")
+_STEPS = flags.DEFINE_integer("steps", 600, "Updates of a run.")
+_BATCH = flags.DEFINE_integer("batch", 256, "Examples of an update.")
+_RATE = flags.DEFINE_float("rate", 3e-3, "The highest learning rate.")
+_SEEDS = flags.DEFINE_integer("seeds", 1, "How many.")
+
+
+def batches(part, batch, seed):
+    """Endless batches of the examples, in orders by the seed."""
+    x, y = part
+    rng = np.random.default_rng(seed)
+
+    def at(rows):
+        if isinstance(x, dict):
+            return {name: each[rows] for name, each in x.items()}
+        return [each[rows] for each in x] if isinstance(x, (list, tuple)) else x[rows]
+
+    while True:
+        order = rng.permutation(len(y))
+        for first in range(0, len(y) - batch + 1, batch):
+            rows = order[first : first + batch]
+            yield at(rows), y[rows]
+
+
+def trained(work, renewal, seed):
+    """The line of one run."""
+    import keras
+
+    import tf_lamb.keras
+
+    keras.utils.set_random_seed(seed)
+    model, steps = work.network(), _STEPS.value
+    rate = keras.optimizers.schedules.CosineDecay(0.0, steps, warmup_target=_RATE.value,
+                                                  warmup_steps=steps // 10)  # fmt: skip
+    optimizer = tf_lamb.keras.SOAP(rate, form={"renewal": renewal})
+    model.compile(optimizer, work.loss)
+    start = time.monotonic()
+    for x, y in itertools.islice(batches(work.parts[0], _BATCH.value, seed), steps):
+        model.train_on_batch(x, y)
+    took = time.monotonic() - start
+    orthogonal, beside, renewals = [], [], 0
+    for i in range(len(model.trainable_variables)):
+        slots = {name: np.float64(slot) for name, slot in optimizer.state_of(i).items()}
+        for side in "LR":
+            if f"{side}_basis" in slots:
+                factor, basis = slots[side], slots[f"{side}_basis"]
+                within = basis.T @ factor @ basis
+                off = np.linalg.norm(within - np.diag(np.diag(within)))
+                beside.append(off / np.linalg.norm(within))
+                orthogonal.append(np.abs(basis.T @ basis - np.eye(len(basis))).max())
+        renewals += int(slots.get("steps", 0) // 10)
+    x, y = work.parts[2]
+    return {
+        "renewals": renewals, "kept_bases": optimizer.kept_bases,
+        "from_orthogonal": float(max(orthogonal)), "from_diagonal": float(np.mean(beside)),
+        "loss": float(work.loss(y, model.predict(x, batch_size=1024, verbose=0))),
+        "seconds": round(took, 1), "commit": commit(),
+    }  # fmt: skip
+
+
+def main(_):
+    work, log = workload(_WORKLOAD.value), Log(LOG)
+    for seed, renewal in itertools.product(range(_SEEDS.value), WAYS):
+        what = {
+            "workload": work.name, "renewal": renewal, "seed": seed, "steps": _STEPS.value,
+            "batch": _BATCH.value, "rate": _RATE.value,
+        }  # fmt: skip
+        print(log.run(what, functools.partial(trained, work, renewal, seed)), flush=True)
+
+
+if __name__ == "__main__":
+    app.run(main)
