@@ -15,31 +15,34 @@ from support.frontends import (
     uncompiled,
 )
 
-muon = importlib.import_module("tf_lamb.core.rules.muon")  # the file, which the rule's name hides
-
-
 STACKED = {"a/kernel": (4, 6), "slow/kernel": (4, 6), "b/kernel": (4, 6), "free/kernel": (4, 6),
            "query/kernel": (4, 2, 3), "tall/kernel": (6, 4), "dense/bias": (6,)}  # fmt: skip
 
 
 @every_frontend
-@pytest.mark.parametrize("options", [{}, {"use_ema": True, "dtypes": {"slots": "bfloat16"}}])
+@pytest.mark.parametrize(
+    ("name", "asks", "options"),
+    [("Muon", "orthogonalized", {}),
+     ("Muon", "orthogonalized", {"use_ema": True, "dtypes": {"slots": "bfloat16"}}),
+     ("SOAP", "renewed", {"form": {"one_sided": True}, "precondition_frequency": 2})],
+)  # fmt: skip
 @uncompiled()
-def test_stacks_are_stepped_as_one_by_one(frontend, options, monkeypatch):
+def test_stacks_are_stepped_as_one_by_one(frontend, name, asks, options, monkeypatch):
     """Among neighbours of another decay, rate or layout, and one that once has no gradient."""
-    orthogonalized, axes = muon.orthogonalized, []
+    rule = importlib.import_module(f"tf_lamb.core.rules.{name.lower()}")
+    asked, axes = getattr(rule, asks), []
 
-    def seen(xp, u, **arguments):
-        axes[-1].add(len(u.shape))
-        return orthogonalized(xp, u, **arguments)
+    def seen(xp, x, *others, **settings):
+        axes[-1].add(len(x.shape))
+        return asked(xp, x, *others, **settings)
 
-    monkeypatch.setattr(muon, "orthogonalized", seen)
+    monkeypatch.setattr(rule, asks, seen)
     problems = [random_steps(shape, seed=i) for i, shape in enumerate(STACKED.values())]
     ends = []
     for stacks in (False, True):
         pairs = zip(STACKED, problems, strict=True)
         variables = [new_variable(frontend, w, path=path) for path, (w, _) in pairs]
-        optimizer = FRONTENDS[frontend][1].Muon(
+        optimizer = getattr(FRONTENDS[frontend][1], name)(
             0.125, weight_decay=0.1, exclude_from_weight_decay=["free"],
             treatments={"slow": {"rate": 0.5}}, **options,
         )  # fmt: skip

@@ -183,7 +183,7 @@ CORE = {
         ("a tall matrix stays turned", "transposed(xp, x) if tall else x", "x"),
     ],
     ("_of_stack", "core/test_stacks.py::test_steps_come_to_what_they_come_to_alone"): [
-        ("a neighbour's part", "made[i]", "made[i - 1]"),
+        ("a neighbour's part", "array[i]", "array[i - 1]"),
     ],
     ("transposed", "core/test_stacks.py::test_the_last_two_axes_are_exchanged"): [
         ("the stack turned, too", "(*others, columns, rows)", "(columns, rows, *others)"),
@@ -195,41 +195,58 @@ CORE = {
         ("the others have a ratio", "adapt=False", "adapt=True"),
     ],
     ("soap", f"{SOAP}::test_a_matrix_is_the_oracles"): [
-        ("the first gradient moves, too", "[w, m, v, *_alternating(new, made)",
-         "[w - lr * g, m, v, *_alternating(new, made)"),
-        ("the first step counts", "xp.where(finite, s + 1, s)", "xp.where(finite, s + 2, s)"),
-        ("decay before the step", "new_w = decayed(new_w, decay, -lr * new_w)",
-         "new_w = decayed(new_w, decay, -lr * w)"),
+        ("the first gradient moves, too", "xp.where(begins, w, decayed(",
+         "xp.where(begins, w - lr * g, decayed("),
+        ("the first step counts", "xp.where(stays, s, s + 1)",
+         "xp.where(begins, s + 2, s + 1)"),
+        ("decay before the step", "decayed(new_w, decay, -lr * new_w)",
+         "decayed(new_w, decay, -lr * w)"),
         ("epsilon beside the corrected moment", "(safe_root(xp, new_v) + epsilon)",
-         "(safe_root(xp, new_v) + epsilon * xp.sqrt(debias(xp, beta_2, s)))"),
-        ("momentum not in the basis", "_turned(xp, new_m, sides, bases)", "new_m"),
-        ("the update not out of it", "[xp.transpose(basis) for basis in bases]", "bases"),
-        ("renewed a step late", "xp.equal(s % precondition_frequency, 0)",
-         "xp.equal(s % precondition_frequency, 1)"),
-        ("no bias correction of v", "debias(xp, beta_2, s) ** 0.5", "1.0"),
+         "(safe_root(xp, new_v) + epsilon * xp.sqrt(debias(xp, beta_2, n)))"),
+        ("momentum not in the basis", "(inside / (", "(new_m / ("),
+        ("renewed a step late", "% precondition_frequency, 0)", "% precondition_frequency, 1)"),
+        ("no bias correction of v", "debias(xp, beta_2, n) ** 0.5", "1.0"),
+        ("factors forget nothing", "beta_2 * factor", "factor"),
     ],
     ("adamw", f"{SOAP}::test_what_is_no_matrix_is_adamws"): [
         ("the others have a ratio", "adapt=False", "adapt=True"),
     ],
     ("soap", f"{SOAP}::test_a_matrix_counts_its_own_steps"): [
-        ("it counts all", "*pairs, kept, s = sides", "*pairs, kept, s = (*sides[:-1], t - 1)"),
+        ("it counts all", "*pairs, kept, s = state", "*pairs, kept, s = (*state[:-1], t - 1)"),
     ],
-    ("_followed", f"{SOAP}::test_a_matrix_is_the_oracles"): [
+    ("out_of_bases", f"{SOAP}::test_a_matrix_is_the_oracles"): [
+        ("the update not out of it", "basis @ x", "transposed(xp, basis) @ x"),
+    ],
+    ("squares", f"{SOAP}::test_a_matrix_is_the_oracles"): [
         ("sides exchanged", "if side == 0", "if side == 1"),
-        ("factors forget nothing", "beta_2 * factor", "factor"),
     ],
-    ("_renewed", f"{SOAP}::test_a_matrix_is_the_oracles"): [
-        ("the second moment stays in its order", "xp.take(ordered, order, axis=side)", "ordered"),
-        ("the basis stays in its order", "xp.take(image, order, axis=1)", "image"),
+    ("renewed", f"{SOAP}::test_a_matrix_is_the_oracles"): [
+        ("the second moment stays in its order",
+         "xp.take_along_axis(ordered, *((along, -2) if side == 0 else (across, -1)))", "ordered"),
+        ("the basis stays in its order", "xp.take_along_axis(image, across, -1)", "image"),
         ("the smallest first", "xp.argsort(-", "xp.argsort("),
     ],
-    ("_counted", f"{SOAP}::test_a_basis_that_is_not_finite_stays_and_is_counted"): [
-        ("nobody counts", "xp.where(finite, kept, kept + 1)", "kept"),
+    ("renewed", f"{SOAP}::test_cholesky_finds_what_householder_finds[rank 1]"): [
+        ("what has no weight is noise", "0.0001 * basis", "0.0 * basis"),
     ],
-    ("_if_finite", f"{SOAP}::test_a_basis_that_is_not_finite_stays_and_is_counted"): [
-        ("taken as it comes", "xp.where(finite, basis * sign, before)", "basis * sign"),
+    ("renewed", f"{SOAP}::test_a_factor_that_has_faded_still_has_a_basis[0.0]"): [
+        ("nothing is divided by nothing", "xp.where(mean > 0, mean, 1.0)", "mean"),
     ],
-    ("_if_finite", f"{SOAP}::test_bases_stay_orthogonal_and_in_order"): [
+    ("renewed", f"{SOAP}::test_in_a_stack_each_has_its_own_clock_scale_and_faults"): [
+        ("all begin", "_taken(xp, begins,", "_taken(xp, begins | True,"),
+        ("all are due", "_taken(xp, due,", "_taken(xp, due | True,"),
+    ],
+    ("_phase", f"{SOAP}::test_shapes_take_turns"): [
+        ("all at once", "rows + 3 * columns", "0 * rows"),
+    ],
+    ("_taken", f"{SOAP}::test_a_basis_that_is_not_finite_stays_and_is_counted"): [
+        ("nobody counts", "kept + 1", "kept"),
+        ("taken as it comes", "xp.where(takes, basis * sign, before)", "basis * sign"),
+    ],
+    ("_taken", f"{SOAP}::test_a_basis_that_is_not_orthogonal_is_not_taken"): [
+        ("finite is enough", "< 0.0001", "< 1000.0"),
+    ],
+    ("_taken", f"{SOAP}::test_bases_stay_orthogonal_and_in_order"): [
         ("signs stay open", "basis * sign", "basis"),
     ],
     ("sides_of", f"{SOAP}::test_the_sides_that_have_a_basis"): [
