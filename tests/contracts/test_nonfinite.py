@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 from oracle import Lamb, Lars
-from support.feeding import LAYOUTS, START, Feed, gradients, maker
+from support.feeding import LAYOUTS, START, Feed, assert_never_been, gradients, maker
 from support.frontends import BACKEND, FRONTENDS, every_frontend, on_tensorflow
 
 if BACKEND == "tensorflow":
@@ -89,11 +89,7 @@ def test_every_optimizer_skips(frontend, kind):
 @every_frontend
 def test_low_precision_skips_too(frontend, arguments):
     met, spared = (feed(frontend, dtype="bfloat16", **arguments) for _ in range(2))
-    for parts in steps("one device"):
-        met.step(spoiled(parts))
-        met.step(parts)
-        spared.step(parts)
-    assert met.bits(COUNTS) == spared.bits(COUNTS)
+    assert_never_been(met, spared, steps("one device"), spoiled, COUNTS)
     assert met.optimizer.skipped_steps == 3
 
 
@@ -102,11 +98,7 @@ def test_low_precision_skips_too(frontend, arguments):
 def test_a_schedule_does_not_see_a_skipped_step(frontend, layout):
     falling = FRONTENDS[frontend][0].optimizers.schedules.PolynomialDecay(0.1, 3, 0.0)
     met, spared = (feed(frontend, layout, rate=falling) for _ in range(2))
-    for parts in steps(layout):
-        met.step(spoiled(parts))
-        met.step(parts)
-        spared.step(parts)
-    assert met.bits(COUNTS) == spared.bits(COUNTS)
+    assert_never_been(met, spared, steps(layout), spoiled, COUNTS)
 
 
 @every_frontend
@@ -173,11 +165,7 @@ def test_adascale_measures_no_skipped_step(frontend, layout):
     replicas, micro = LAYOUTS[layout]
     ours, inner = FRONTENDS[frontend][1], maker(frontend, micro=micro)
     met, spared = (Feed(frontend, lambda: ours.AdaScale(inner(), 2.0), replicas) for _ in range(2))
-    for parts in steps(layout):
-        met.step(spoiled(parts))
-        met.step(parts)
-        spared.step(parts)
-    assert met.bits(COUNTS) == spared.bits(COUNTS)
+    assert_never_been(met, spared, steps(layout), spoiled, COUNTS)
     assert met.optimizer.inner_optimizer.skipped_steps == 3
 
 

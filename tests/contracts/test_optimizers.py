@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from oracle import Lamb
+from support import worked
 from support.cases import LAMB_CASES, case_id, oracle_arguments, random_problem
 from support.frontends import (
     FRONTENDS,
@@ -15,7 +16,6 @@ from support.frontends import (
     uncompiled,
 )
 from support.small_model import assert_same_weights, fit, two_layers
-from support.worked import ROWS
 
 
 @every_frontend
@@ -37,10 +37,10 @@ def test_lamb_is_the_oracle(frontend, case, dtype, tolerance):
 
 
 @every_frontend
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", worked.ARGUMENTS)
 @uncompiled()
 def test_the_worked_examples(frontend, name):
-    row = ROWS[name].begin()
+    row = worked.row(name)
     with precision(frontend, "float64"):
         optimizer = getattr(FRONTENDS[frontend][1], row.optimizer)(row.rates[0], **row.arguments)
         trained = train(frontend, optimizer, row.start, row.gradients, "float64", row.rates)

@@ -140,24 +140,6 @@ def test_layers_of_one_path_are_joined_each_by_itself():
     assert groups(TOWERS[:3], "bias") == ("", "dense", "")
 
 
-@pytest.mark.parametrize(
-    ("patterns", "error", "words"),
-    [
-        ("bias", TypeError, ["'bias'", "['bias']"]),
-        (b"bias", TypeError, ["list of strings", "98"]),
-        (7, TypeError, ["list of regexes", "7"]),
-        ([["bias"]], TypeError, ["['bias']", "string"]),
-        ([None], TypeError, ["None", "string"]),
-        (["bias", "(("], ValueError, ["'(('", "missing )", r"\\(\\("]),
-    ],
-)
-def test_patterns_that_cannot_be_right_are_refused(patterns, error, words):
-    with pytest.raises(error) as caught:
-        check_patterns("exclude_from_weight_decay", patterns)
-    for word in ["exclude_from_weight_decay", *words]:
-        assert word in str(caught.value)
-
-
 # -- what is searched ------------------------------------------------------------------------------
 
 FOUND = [

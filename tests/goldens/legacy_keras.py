@@ -14,15 +14,7 @@ def schedule(keras, rule):
 
 
 def run_cases(keras, table):
-    """Runs every case on the fixed gradients.
-
-    Args:
-        keras: The Keras module that the optimizers belong to.
-        table: Case name -> (rule, optimizer class, arguments).
-
-    Returns:
-        As `load.cases`.
-    """
+    """As `load.cases`, of a table of case name -> (rule, optimizer class, arguments)."""
     results = {}
     for name, (rule, optimizer_class, arguments) in table.items():
         optimizer = _build(keras, rule, optimizer_class, arguments)
@@ -37,19 +29,9 @@ def run_cases(keras, table):
 
 
 def run_model(keras, rule, optimizer_class, arguments, *, folder, checkpoint, hdf5=None):
-    """Trains the tiny model, and saves it half-way.
+    """Trains the tiny model, and saves it half-way; as one entry of `load.models`.
 
-    Args:
-        keras: The Keras module that the optimizer belongs to.
-        rule: "lamb" or "lars".
-        optimizer_class: The peer's class.
-        arguments: Its arguments.
-        folder: Where the saved files go.
-        checkpoint: Name of the checkpoint's folder in `folder`, emptied first.
-        hdf5: Name of the HDF5 file in `folder`, if one is wanted.
-
-    Returns:
-        As one entry of `load.models`.
+    The checkpoint's folder, which is emptied first, and the HDF5 file are named within `folder`.
     """
     optimizer = _build(keras, rule, optimizer_class, arguments)
     model = problem.build_model(keras)

@@ -1,11 +1,4 @@
-"""Reads and writes the golden files; the one place that knows their layout. NumPy only.
-
-from goldens import load
-
-case = load.cases("tensorflow_addons")["lamb_decay"]
-case["weights"]["encoder/dense/kernel"][9]  # after step 10
-case["slots"]["m"]["encoder/dense/kernel"][9]
-"""
+"""Reads and writes the golden files; the one place that knows their layout. NumPy only."""
 
 import json
 import pathlib
@@ -25,32 +18,22 @@ OTHERS = (
 
 
 def cases(peer, folder=HERE):
-    """What one peer did with the fixed gradients of `problem.py`.
+    """What one peer did with the fixed gradients of `problem.py`, by case.
 
-    Args:
-        peer: One of `PEERS`.
-        folder: Where the golden files are.
-
-    Returns:
-        Case name -> a dictionary with "rule" ("lamb" or "lars"), "arguments" (as the peer spells
-        them; a learning rate of "schedule" stands for `problem.SCHEDULE`), "decayed" and "adapted"
-        (the paths that the peer itself decayed and adapted), "config" (as the peer serializes it),
-        "weights" (path -> array whose first axis is the step) and "slots" (slot -> the same).
+    A case has "rule" ("lamb", "lars" or "muon"), "arguments" (as the peer spells them; a learning
+    rate of "schedule" stands for `problem.SCHEDULE`), "decayed" and "adapted" (the paths that the
+    peer itself decayed and adapted), "config" (as the peer serializes it), "weights" (path -> array
+    whose first axis is the step) and "slots" (slot -> the same).
     """
     return _read(peer, folder)["cases"]
 
 
 def models(peer, folder=HERE):
-    """What one peer did with the tiny model of `problem.py`.
+    """What one peer did with the tiny model of `problem.py`, by case; optax has none.
 
-    Args:
-        peer: One of `PEERS`; optax has none.
-        folder: Where the golden files are.
-
-    Returns:
-        Case name -> a dictionary as in `cases`, and besides "gradients" (path -> array whose first
-        axis is the step), "files" (kind -> path of what was saved after `problem.SAVED_AFTER`
-        steps), and for Keras "state" (path of an optimizer variable -> its value then).
+    Besides what `cases` has: "gradients" (path -> array whose first axis is the step), "files"
+    (kind -> path of what was saved after `problem.SAVED_AFTER` steps), and for Keras "state" (path
+    of an optimizer variable -> its value then).
     """
     return _read(peer, folder)["models"]
 
@@ -109,15 +92,9 @@ def _problem_digest():
 
 
 def write(peer, folder, *, cases, models, distributions, archived=None):
-    """Writes one peer's file, and prints what it holds.
+    """Writes one peer's file, and prints what it holds; "files" are relative to the folder.
 
-    Args:
-        peer: One of `PEERS`.
-        folder: Where to.
-        cases: As `cases` returns them.
-        models: As `models` returns them, with "files" relative to `folder`.
-        distributions: Names of the distributions whose versions are recorded.
-        archived: Name -> version of a package that is not installed.
+    `archived` are the versions of packages that are not installed.
     """
     arrays, about = {}, {"versions": {}, "problem": _problem_digest(), "cases": {}, "models": {}}
     about["versions"]["python"] = platform.python_version()

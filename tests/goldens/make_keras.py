@@ -68,18 +68,10 @@ def variable(path, value):
 
 
 def run(rule, arguments, excluded, variables, gradients_of):
-    """Ten steps.
+    """Ten steps, as one entry of `load.cases`, with "state" besides.
 
-    Args:
-        rule: "lamb" or "muon".
-        arguments: Of the optimizer; a learning rate may be "schedule".
-        excluded: Names for the method `exclude_from_weight_decay`.
-        variables: The variables, in order.
-        gradients_of: Step (from 0) -> their gradients.
-
-    Returns:
-        As one entry of `load.cases`, with "state" besides. A slot that a variable has not, as a
-        matrix of Muon has no velocity, is 0.
+    `gradients_of` takes the step, from 0. A slot that a variable has not, as a matrix of Muon has
+    no velocity, is 0.
     """
     optimizer = build(rule, arguments, excluded)
     weights = {v.path: [] for v in variables}
@@ -138,17 +130,11 @@ def run_case(rule, arguments, excluded):
 
 
 def run_model(rule, arguments, *, sparse=False):
-    """Trains the tiny model.
+    """Trains the tiny model; as one entry of `load.models`.
 
-    Args:
-        rule: "lamb" or "muon".
-        arguments: Of the optimizer.
-        sparse: Hand over the embedding's gradient as the tape returns it, an IndexedSlices whose
-            rows repeat. Keras 3 squares the rows before it sums them, so its second moment is
-            another one than that of the dense gradient.
-
-    Returns:
-        As one entry of `load.models`.
+    With `sparse` the embedding's gradient is handed over as the tape returns it, an IndexedSlices
+    whose rows repeat. Keras 3 squares the rows before it sums them, so its second moment is another
+    one than that of the dense gradient.
     """
     model = problem.build_model(keras)
     variables = model.trainable_variables

@@ -14,17 +14,9 @@ TRUST = problem.TRUST_COEFFICIENT
 
 
 def case(rule, arguments, read, step, paths=tuple(problem.START)):
-    """Ten steps of one optimizer.
+    """Ten steps of one optimizer, as one entry of `load.cases`.
 
-    Args:
-        rule: "lamb", "lars" or "muon".
-        arguments: As the package spells them, for the record.
-        read: Path -> its weight now.
-        step: Called with a rate and with path -> gradient; updates every weight.
-        paths: The variables that take part.
-
-    Returns:
-        One entry of `load.cases`.
+    `read` gives the weight of a path; `step` takes a rate and path -> gradient, and updates all.
     """
     kept = {path: [] for path in paths}
     for i in range(problem.STEPS):

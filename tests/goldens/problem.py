@@ -62,14 +62,7 @@ START, GRADIENTS = _make_variables()
 
 
 def build_model(keras):
-    """The tiny model, on any Keras.
-
-    Args:
-        keras: The module: `tf.keras` of TensorFlow 2.15, `tf_keras`, or Keras 3.
-
-    Returns:
-        An uncompiled functional model whose variables, in order, are the keys of `MODEL_START`.
-    """
+    """The tiny model, not compiled, on any Keras; its variables have the order of `MODEL_START`."""
     layers = keras.layers
     ids = keras.Input((4,), dtype="int32", name="ids")
     x = layers.Embedding(7, 4, name="word_embeddings")(ids)

@@ -122,6 +122,15 @@ class Feed:
         return [array(native(v) if self.strategy else v).astype(np.float64) for v in self.variables]
 
 
+def assert_never_been(met, spared, steps, spoil, but=()):
+    """Two runs end alike, of which one has met each of these steps spoiled before."""
+    for parts in steps:
+        met.step(spoil(parts))
+        met.step(parts)
+        spared.step(parts)
+    assert met.bits(but) == spared.bits(but)
+
+
 def close(ours, expected, tolerance=1e-6):
     np.testing.assert_allclose(ours, expected, rtol=tolerance, atol=tolerance)
 

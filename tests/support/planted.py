@@ -48,16 +48,6 @@ PLANTS = {
             )
         ],
     ),
-    "a scalar is not put back": (
-        ("tensorflow", "tf_keras"),
-        [
-            (
-                "Kept.at",
-                "return [_read(file, each) for each in like]",
-                "return [[_read(file, each), each][1] for each in like]",
-            )
-        ],
-    ),
     "averages of no update": (
         ("tensorflow", "jax", "tf_keras"),
         [

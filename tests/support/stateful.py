@@ -14,7 +14,6 @@ import shutil
 import tempfile
 import traceback
 import warnings
-from unittest import mock
 
 import keras
 import numpy as np
@@ -25,8 +24,6 @@ from support.frontends import BACKEND, FRONTENDS, apply, array, as_compiled, ext
 from support.promised import COLUMNS, LAYERS, ROWS, Promised
 
 from tf_lamb.api.optimizers import named
-from tf_lamb_extras.automatic_warmup import gaussian_process
-from tf_lamb_extras.automatic_warmup.decisions import AutoWUState
 
 COUNTS = collections.Counter()  # of runs, of actions, of refusals
 
@@ -41,7 +38,6 @@ OF_MOVE_BFLOAT16_MATRIX = 2.0
 
 KINDS = st.sampled_from(["usual"] * 4 + ["rare", "rare", "zeros", "nan", "spike", "overflow"])
 SEEDS = st.integers(0, 999)
-USUAL = st.builds(promises.batch_of, st.just("usual"), SEEDS)
 BATCHES = st.lists(st.builds(promises.batch_of, KINDS, SEEDS), min_size=1, max_size=4)
 RATES = st.sampled_from([0.1, 0.01, 0.003])
 # What runs eagerly is quicker; on JAX what is compiled gives its arrays away.
@@ -173,17 +169,6 @@ def loss_of(host):
     return tilted
 
 
-@contextlib.contextmanager
-def certain_after(steps):
-    """AutoWarmup is certain from this step on that the loss was lowest half way."""
-
-    def judge(x, y, tests):
-        return [gaussian_process.MinimumTest(0.99 if len(x) >= steps else 0.0, 0.5)] * tests
-
-    with mock.patch.object(AutoWUState.__init__, "__defaults__", (judge,)):
-        yield
-
-
 class Disagreement(AssertionError):
     """What the package has, and what was promised."""
 
@@ -233,7 +218,7 @@ class Training(RuleBasedStateMachine):
         super().__init__()
         self.folder = pathlib.Path(tempfile.mkdtemp())
         self.saved, self.trace = [], []
-        self.promised, self.is_warm = None, False
+        self.promised = None
         COUNTS["runs"] += 1
 
     def teardown(self):
@@ -468,57 +453,6 @@ class Training(RuleBasedStateMachine):
             self.eager = False
             self.compile(self.model, self.optimizer)
         self.fit(batches, 2)
-
-    @precondition(lambda self: not self.is_warm)
-    @precondition(lambda self: not isinstance(self.promised.told["learning_rate"], dict))
-    @rule(batches=st.lists(USUAL, min_size=8, max_size=8))
-    def fit_with_autowarmup(self, batches):
-        """In two parts, the second of them as a new process: back to the end of the first.
-
-        Once in a training: it takes as long as all the rest.
-        """
-        self.act("fit_with_autowarmup")
-        self.is_warm = True
-        self.learn_order()
-        promised, file = self.promised, self.folder / f"warmup {len(self.trace)}.json"
-        low, high, longest, total, switch, lowest = 1e-3, 0.1, 7, 8, 6, 4
-        pending = [slot for slots in promised.slots.values() for slot in slots.values()]
-        sizes = [*promised.weights.values(), *promised.sums.values(), *pending]
-        much = 1e4 * max(1.0, *(np.abs(each).max() for each in sizes))
-        for at, (_, _, y) in enumerate(batches):  # so much that the rest of a loss does not count
-            y[:, -1] = -much if at in (2, 3, 6, 7) else much
-
-        def part(first, last):
-            def generate():
-                for tokens, x, y in batches[2 * first :]:
-                    yield (tokens, x), y
-
-            warmup = extra("automatic_warmup")[self.frontend][1].AutoWarmup(
-                low, high, max_warmup_fraction=longest / total, total_steps=total, patience=1,
-                tests=1, state_file=str(file), verbose=False,
-            )  # fmt: skip
-            with self.quiet(), certain_after(switch):
-                self.model.fit(
-                    generate(), steps_per_epoch=2, initial_epoch=first, epochs=last, verbose=0,
-                    callbacks=[warmup],
-                )  # fmt: skip
-
-        part(0, 2)
-        part(2, 4)
-        peak = low * ((high / low) ** (switch / longest)) ** 0.5
-        for step, batch in enumerate(batches):
-            rate = low * (high / low) ** (step / longest)
-            if step >= switch:
-                rate = peak * (1 + np.cos(np.pi * (step - switch) / (total - switch))) / 2
-            promised.told["learning_rate"] = rate
-            promised.take(promises.gradients_of(batch))
-            if step + 1 == lowest:
-                kept = promised.copy()
-                promised.end_fit()
-            if step + 1 == switch:
-                self.promised = promised = kept
-        promised.end_fit()
-        self.agree()
 
     def evaluate(self, seed):
         self.act("evaluate")

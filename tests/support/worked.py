@@ -15,7 +15,7 @@ _LAMB = {"weight_decay": 0.01, "exclude_from_weight_decay": ["bias"]}
 _LARS = {"weight_decay": 0.1, "trust_coefficient": 0.02, "exclude_from_weight_decay": ["bias"]}
 
 # Row -> the arguments that choose its reading.
-_ARGUMENTS = {
+ARGUMENTS = {
     "LAMB A": _LAMB,
     "LAMB B": {**_LAMB, "bias_correction": False},
     "LAMB C": {**_LAMB, "bias_correction": False, "exclude_from_layer_adaptation": []},
@@ -37,17 +37,14 @@ _ARGUMENTS = {
 }  # fmt: skip
 
 
-def channel_gradients(weights):
+def channel_gradients():
     """Gradients that are orthogonal to W: in each channel, in neither view, in the whole alone."""
-    w = weights["kernel"]
-    step = channel_gradients.step = getattr(channel_gradients, "step", 0) + 1
-    return {
-        "kernel": {
-            1: np.array([[-4.0, 2.0], [3.0, 1.0]]),
-            2: np.array([[1.0, 0.5], [0.2, -0.3]]),
-            3: np.array([[1.0, 0.0], [0.0, -w[0, 0] / w[1, 1]]]),
-        }[step]
-    }
+    steps = iter([
+        lambda w: [[-4.0, 2.0], [3.0, 1.0]],
+        lambda w: [[1.0, 0.5], [0.2, -0.3]],
+        lambda w: [[1.0, 0.0], [0.0, -w[0, 0] / w[1, 1]]],
+    ])  # fmt: skip
+    return lambda weights: {"kernel": np.array(next(steps)(weights["kernel"]))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,17 +58,10 @@ class Row:
     gradients: Callable
     expected: list[dict]
 
-    def begin(self):
-        """Resets the gradients to step 1."""
-        channel_gradients.step = 0
-        return self
 
-
-def _row(name):
-    optimizer = name.split()[0]
-    lines = [line for line in _TEXT.splitlines() if line.startswith(name + " ")]
-    steps = []
-    for line in lines:
+def row(name):
+    optimizer, steps = name.split()[0], []
+    for line in (line for line in _TEXT.splitlines() if line.startswith(name + " ")):
         keys = {"W": "kernel", "p": "kernel", "b": "bias"}
         found = re.findall(r"(?<!\S)(W|p|b)=(\[.*?\])(?=\s\s|$)", line)
         steps.append({keys[key]: np.array(json.loads(value)) for key, value in found})
@@ -79,8 +69,5 @@ def _row(name):
     toy = optimizer in ("LAMB", "LARS")
     start = Toy.start if toy else {"kernel": np.array([[3.0, 1.0], [4.0, -2.0]])}
     rates = (1.0, 0.5, 0.25) if optimizer == "LARS" else (0.1,) * 3
-    gradients = Toy.gradients if toy else channel_gradients
-    return Row(optimizer, _ARGUMENTS[name], rates, start, gradients, steps)
-
-
-ROWS = {name: _row(name) for name in _ARGUMENTS}
+    gradients = Toy.gradients if toy else channel_gradients()
+    return Row(optimizer, ARGUMENTS[name], rates, start, gradients, steps)

@@ -4,6 +4,7 @@ Nothing is compiled: what a backup holds does not depend on it.
 """
 
 import importlib
+import pathlib
 import shutil
 import signal
 
@@ -124,40 +125,29 @@ def test_a_full_disk_costs_no_backup(unbroken, stopped, tmp_path, frontend):
     assert_same_bits(unbroken[frontend], model)
 
 
-def cut(folder, pattern):
-    (path,) = folder.rglob(pattern)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def empty(folder, pattern):
-    (path,) = folder.rglob(pattern)
-    path.write_bytes(b"")
-
-
-def scribble(folder, pattern):
-    (path,) = folder.rglob(pattern)
-    path.write_text("no list of checkpoints")
-
-
-def remove(folder, pattern):
-    (path,) = folder.rglob(pattern)
-    path.unlink()
+DAMAGE = {
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "empty": lambda path: path.write_bytes(b""),
+    "scribble": lambda path: path.write_text("no list of checkpoints"),
+    "remove": pathlib.Path.unlink,
+}
 
 
 @pytest.mark.parametrize(
     ("frontend", "damage", "pattern"),
     [
-        ("keras", cut, "*.h5"),
-        ("tf_keras", cut, "*.data-*"),
-        ("tf_keras", cut, "*.index"),
-        ("tf_keras", remove, "*.index"),
-        ("tf_keras", empty, "checkpoint"),
-        ("tf_keras", scribble, "checkpoint"),
+        ("keras", "cut", "*.h5"),
+        ("tf_keras", "cut", "*.data-*"),
+        ("tf_keras", "cut", "*.index"),
+        ("tf_keras", "remove", "*.index"),
+        ("tf_keras", "empty", "checkpoint"),
+        ("tf_keras", "scribble", "checkpoint"),
     ],
 )
 def test_a_broken_backup_is_refused(stopped, tmp_path, frontend, damage, pattern):
     stopped(frontend, tmp_path)
-    damage(tmp_path, pattern)
+    (path,) = tmp_path.rglob(pattern)
+    DAMAGE[damage](path)
     before = contents(tmp_path)
     with pytest.raises(ValueError, match="backup_dir=.* cannot be restored") as error:
         fit(frontend, new_model(frontend), tmp_path)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 from support.clusters import all_reduces
-from support.feeding import LAYOUTS, Feed, gradients, maker
+from support.feeding import LAYOUTS, Feed, assert_never_been, gradients, maker
 from support.frontends import precision
 
 import tf_lamb.tf_keras
@@ -32,7 +32,7 @@ def steps(layout, count=3):
     return gradients(count, replicas * micro)
 
 
-def spoiled(parts, which):
+def spoiled(parts, which=0):
     parts = [dict(part) for part in parts]
     parts[which]["bias"] = np.full_like(parts[which]["bias"], np.inf)
     return parts
@@ -78,11 +78,7 @@ def test_a_traced_step_drops_as_one(layout, meets, monkeypatch):
     met, spared = (feed(layout, traced=True, strategy=strategy) for _ in range(2))
     if not meets:
         monkeypatch.setattr(type(strategy.extended), "_use_merge_call", lambda self: False)
-    for parts in steps(layout, 2):
-        met.step(spoiled(parts, 0))
-        met.step(parts)
-        spared.step(parts)
-    assert met.bits(COUNTS) == spared.bits(COUNTS)
+    assert_never_been(met, spared, steps(layout, 2), spoiled, COUNTS)
     assert counts(met) == (2, 2)
     assert float(met.optimizer.loss_scale) == 2.0**13
 
@@ -91,11 +87,7 @@ def test_a_step_that_is_compiled_whole_drops_as_one():
     met, spared = (feed("micro-batches", traced=True, jit_compile=True) for _ in range(2))
     for run in (met, spared):
         run.call = tf.function(run._call, jit_compile=True)
-    for parts in steps("micro-batches", 2):
-        met.step(spoiled(parts, 0))
-        met.step(parts)
-        spared.step(parts)
-    assert met.bits(COUNTS) == spared.bits(COUNTS)
+    assert_never_been(met, spared, steps("micro-batches", 2), spoiled, COUNTS)
     assert counts(met) == (2, 2)
     assert float(met.optimizer.loss_scale) == 2.0**13
 
@@ -151,11 +143,7 @@ def test_it_may_be_built_before(on_nonfinite):
                                     lambda own: tf_lamb.tf_keras.AdaScale(own, 2.0)])  # fmt: skip
 def test_what_is_measured_is_of_updates_that_were_made(around):
     met, spared = (feed("micro-batches", around=around) for _ in range(2))
-    for parts in steps("micro-batches"):
-        met.step(spoiled(parts, 0))
-        met.step(parts)
-        spared.step(parts)
-    assert met.bits(COUNTS) == spared.bits(COUNTS)
+    assert_never_been(met, spared, steps("micro-batches"), spoiled, COUNTS)
     assert step_of(met.optimizer) == 3
     assert float(met.optimizer.loss_scale) == 2.0**12
 
