@@ -1,58 +1,13 @@
-"""The page of evidence: its figures are those of the logs, its scripts go on where they stopped."""
+"""The page of evidence: its figures are those of the logs."""
 
 import math
-import os
 import re
 import statistics
-import subprocess
-import sys
 
 import pytest
 from support.pages import ROOT, number, runs, table
 
 PAGE = ROOT / "docs" / "evidence.md"
-SMALL = {
-    "legw": ["legw.py", "--batches=16,64", "--epochs=1", "--units=4"],
-    "pictures": [
-        "steps.py", "--task=pictures", "--batches=64,128", "--target=0.8", "--rivals=lamb",
-    ],
-    "text": [
-        "steps.py", "--task=text", "--batches=64", "--target=3.3", "--rivals=lamb",
-        "--limit=4000", "--nountuned",
-    ],
-}  # fmt: skip
-
-
-def said(name, folder):
-    """What the small form of a script prints; its log and its picture lie in this folder."""
-    pytest.importorskip("jax")
-    script, *flags = SMALL[name]
-    return subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / script, *flags, "--data=", "--seeds=1",
-         f"--log={folder / 'log.jsonl'}", f"--draw={folder / 'picture.png'}"],
-        env=os.environ | {"KERAS_BACKEND": "jax"},
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-
-
-@pytest.mark.slow
-def test_a_script_interrupted_goes_on_and_says_the_same(tmp_path):
-    """By the log of runs that all of them keep."""
-    first, log = said("legw", tmp_path), tmp_path / "log.jsonl"
-    made = log.read_text().splitlines()
-    assert (tmp_path / "picture.png").stat().st_size > 10_000
-    log.write_text("\n".join(made[: len(made) // 2]) + "\n")
-    assert said("legw", tmp_path) == first
-    assert log.read_text().splitlines() == made
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["pictures", "text"])
-def test_lamb_arrives_and_the_noise_scale_is_told(name, tmp_path):
-    text = said(name, tmp_path)
-    assert re.search(r"^lamb +\d+ \(.*\)", text, re.MULTILINE), text
-    assert "noise scale in a run of LAMB at 64: " in text
-    assert (tmp_path / "picture.png").stat().st_size > 10_000
 
 
 def test_the_accuracies_of_the_lstm_are_those_of_the_log():

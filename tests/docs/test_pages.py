@@ -53,53 +53,43 @@ SHORTER = {
 }
 
 
-def regression():
-    layers = [keras.layers.Dense(4), keras.layers.LayerNormalization(), keras.layers.Dense(1)]
-    model = keras.Sequential([keras.Input((4,)), *layers])
-    x = np.random.default_rng(0).normal(size=(512, 4)).astype("float32")
-    return {"model": model, "x": x, "y": x[:, :1], "schedule": 0.1, "tf_lamb": tf_lamb}
+X = np.random.default_rng(0).normal(size=(512, 4)).astype("float32")
+PICTURES = np.random.default_rng(0).uniform(0, 255, (8, 6, 6, 1))
+DIGITS = np.random.default_rng(0).integers(0, 17, (64, 8, 8, 1)).astype("float32")
 
 
-def compiled():
-    names = regression()
-    names["model"].compile(tf_lamb.LAMB(1e-3), "mse")
-    return names
-
-
-def tuned():
-    names = regression()
-    names["model"].compile(keras.optimizers.Adam(0.01), "mse")
-    return names
-
-
-def classes():
-    layers = [keras.layers.Dense(4, "relu"), keras.layers.Dense(3, "softmax")]
-    model = keras.Sequential([keras.Input((4,)), *layers])
-    x = np.random.default_rng(0).normal(size=(512, 4)).astype("float32")
-    return {"model": model, "x": x, "y": np.argmax(x[:, :3], axis=1), "tf_lamb": tf_lamb}
-
-
-def pictures():
-    layers = [
-        keras.layers.Conv2D(2, 3), keras.layers.BatchNormalization(), keras.layers.Flatten(),
-        keras.layers.Dense(2, "softmax"),
-    ]  # fmt: skip
-    model = keras.Sequential([keras.Input((6, 6, 1)), *layers])
-    x, y = np.random.default_rng(0).uniform(0, 255, (8, 6, 6, 1)), np.arange(8) % 2
+def given(*layers, x=X, y=X[:, :1], optimizer=None):
+    """A model of these layers and data for it, as a page has had them before."""
+    model = keras.Sequential([keras.Input(x.shape[1:]), *layers])
+    if optimizer:
+        model.compile(optimizer, "mse")
     data = {"x": x, "y": y, "x_test": x, "y_test": y}
     return {"model": model, "schedule": 0.1, "tf_lamb": tf_lamb, **data}
 
 
-def digits():
-    random = np.random.default_rng(0)
-    x = random.integers(0, 17, (64, 8, 8, 1)).astype("float32")
-    return {"x": x, "y": random.integers(0, 10, 64)}
+def regression(optimizer=None):
+    layers = keras.layers
+    return given(layers.Dense(4), layers.LayerNormalization(), layers.Dense(1), optimizer=optimizer)
+
+
+def classes():
+    layers = [keras.layers.Dense(4, "relu"), keras.layers.Dense(3, "softmax")]
+    return given(*layers, y=np.argmax(X[:, :3], axis=1))
+
+
+def pictures():
+    layers = keras.layers
+    return given(
+        layers.Conv2D(2, 3), layers.BatchNormalization(), layers.Flatten(),
+        layers.Dense(2, "softmax"), x=PICTURES, y=np.arange(8) % 2,
+    )  # fmt: skip
 
 
 BEFORE = {
     "index.md": classes, "adversarial.md": pictures, "automatic_warmup.md": classes,
-    "fixed_point.md": digits, "make_it_larger.md": tuned, "noise.md": regression,
-    "reliability.md": compiled,
+    "fixed_point.md": lambda: {"x": DIGITS, "y": np.arange(64) % 10}, "noise.md": regression,
+    "make_it_larger.md": lambda: regression(keras.optimizers.Adam(0.01)),
+    "reliability.md": lambda: regression(tf_lamb.LAMB(1e-3)),
 }  # fmt: skip
 
 

@@ -2,7 +2,9 @@
 
 import functools
 import math
+import os
 import re
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -625,3 +627,34 @@ def test_the_seconds_of_a_run_are_its_updates_times_those_of_an_update():
     total = sum(hours.values())
     each = "{rows:.0f} for rows, {letters:.0f} for letters, {fashion:.0f} for Fashion-MNIST"
     assert f"{total:.0f} hours of these two cores: {each.format(**hours)}" in said
+
+
+_SMALL = """
+import sys
+from benchmarks.equivalence import protocol, __main__ as main
+protocol.FROZEN["search"]["points"], protocol.FROZEN["ratios"][:] = 2, [8]
+protocol.FROZEN["horizons"][:], protocol.FROZEN["looks"] = [1], 4
+main.define()
+main.app.run(main.main)
+"""
+
+
+@pytest.mark.slow
+def test_it_goes_on_where_it_was_interrupted_and_says_the_same(tmp_path):
+    pytest.importorskip("jax")
+    log = tmp_path / "log.jsonl"
+
+    def said():
+        return subprocess.run(
+            [sys.executable, "-c", _SMALL, "--workload=digits", "--processes=1",
+             "--optimizer=keras.optimizers:AdamW", f"--log={log}"],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+            env=os.environ | {"KERAS_BACKEND": "jax"},
+        ).stdout  # fmt: skip
+
+    first, made = said(), log.read_text().splitlines()
+    assert "| `transfer keras.optimizers:AdamW` | 3 |" in first
+    assert all(protocol.HASH in line for line in made[1:])
+    log.write_text("\n".join(made[: len(made) // 2]) + "\n")
+    assert said() == first
+    assert sorted(log.read_text().splitlines()) == sorted(made)
