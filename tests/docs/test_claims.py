@@ -14,7 +14,7 @@ import types
 import warnings
 
 import pytest
-from support.pages import ROOT, number, runs, table, words
+from support.pages import ROOT, number, runs, steps_of, table, words
 
 from tf_lamb.api.find.rate import STARTS
 from tf_lamb.core import recipes
@@ -58,10 +58,7 @@ def tuned(task, heading):
                 of["rate"] = float(rate[1])
             elif not re.search(r"\d", cell):
                 continue
-            steps = collections.defaultdict(lambda: math.inf)
-            for run in runs(f"steps_{task}", **of):
-                steps[run["seed"]] = min(steps[run["seed"]], run["steps"] or math.inf)
-            found[rival, of["batch"]] = of.get("rate"), list(steps.values())
+            found[rival, of["batch"]] = of.get("rate"), list(steps_of(task, **of).values())
     return found
 
 

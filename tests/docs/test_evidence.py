@@ -5,7 +5,7 @@ import re
 import statistics
 
 import pytest
-from support.pages import ROOT, number, runs, table
+from support.pages import ROOT, number, runs, steps_of, table
 
 PAGE = ROOT / "docs" / "evidence.md"
 
@@ -32,16 +32,16 @@ def test_the_accuracies_of_the_lstm_are_those_of_the_log():
 
 
 @pytest.mark.parametrize(
-    ("heading", "log"),
+    ("heading", "task"),
     [
-        ("A convolutional network on Fashion-MNIST", "steps_pictures"),
-        ("A BERT on letters", "steps_text"),
-        ("A network on flights", "steps_flights"),
+        ("A convolutional network on Fashion-MNIST", "pictures"),
+        ("A BERT on letters", "text"),
+        ("A network on flights", "flights"),
     ],
 )
-def test_the_steps_of_a_table_are_those_of_the_log(heading, log):
+def test_the_steps_of_a_table_are_those_of_the_log(heading, task):
     header, *rows = table(PAGE, heading)
-    lines, (small, large) = runs(log), map(number, header[-1].split(" to "))
+    small, large = map(number, header[-1].split(" to "))
     for label, *cells in rows:
         medians = {}
         for batch, cell in zip(header[1:-1], cells[:-1], strict=True):
@@ -50,10 +50,7 @@ def test_the_steps_of_a_table_are_those_of_the_log(heading, log):
             steps, rate = re.fullmatch(r"([\d,]+)(?: \(([\d.]+)\))?", cell).groups()
             of = {"rival": re.search(r"`(\w+)`", label)[1], "batch": number(batch)}
             of |= {"rate": float(rate)} if rate else {}
-            made = {}
-            for run in lines:
-                if of.items() <= run.items() and (run["steps"] or run["seed"] not in made):
-                    made[run["seed"]] = run["steps"] or math.inf
+            made = steps_of(task, **of)
             median = statistics.median(made.values())
             assert len(made) == 3 and number(steps) == round(median), (label, batch, median)
             medians[number(batch)] = median

@@ -7,7 +7,7 @@ import statistics
 import sys
 
 import pytest
-from support.pages import LOGS, ROOT, blocks, number, reworded, runs, span, table, words
+from support.pages import LOGS, ROOT, blocks, number, reworded, runs, span, steps_of, table, words
 
 sys.path.insert(0, str(ROOT))
 from benchmarks import search_again
@@ -42,10 +42,10 @@ def test_what_came_of_it_is_in_the_log():
 
 def tuned_in(task, rival, batch):
     """The best rate of the grid, and the steps of its three seeds."""
-    grid = {}
-    for run in runs(f"steps_{task}", rival=rival, batch=batch):
-        grid.setdefault(run["rate"], {})[run["seed"]] = run["steps"] or math.inf
-    whole = {rate: list(of.values()) for rate, of in grid.items() if len(of) == 3}
+    of = {"rival": rival, "batch": batch}
+    rates = dict.fromkeys(run["rate"] for run in runs(f"steps_{task}", **of))
+    grid = {rate: [*steps_of(task, **of, rate=rate).values()] for rate in rates}
+    whole = {rate: seeds for rate, seeds in grid.items() if len(seeds) == 3}
     rate = min(whole, key=lambda each: statistics.median(whole[each]))
     return rate, statistics.median(whole[rate])
 

@@ -1,6 +1,7 @@
 """The Markdown that people read, and the logs that it tells of, as tests need them."""
 
 import json
+import math
 import pathlib
 import re
 
@@ -68,6 +69,14 @@ def runs(log, **of):
     """The lines of a log that have these values, but for those of machines."""
     lines = map(json.loads, (LOGS / f"{log}.jsonl").read_text().splitlines())
     return [line for line in lines if of.items() <= line.items() and "cores" not in line]
+
+
+def steps_of(task, **of):
+    """By seed the fewest steps of these runs, infinitely many where none arrived."""
+    found = {}
+    for run in runs(f"steps_{task}", **of):
+        found[run["seed"]] = min(found.get(run["seed"], math.inf), run["steps"] or math.inf)
+    return found
 
 
 # Sentences of the finders that have other words since the run that is logged.
