@@ -1,4 +1,4 @@
-"""The suite kills mutants: of each slip in `support/mutants.py`, the test named there must fail.
+"""The suite kills mutants: of each slip in `support/mutants.txt`, the test named there must fail.
 
 A mutant is the package with one passage of one definition changed. It is imported by a process of
 its own, forked from one that has loaded the frameworks (`support/killing.py`), and dies if pytest

@@ -4,77 +4,38 @@ Name -> the hosts that show it, and changes of the package: a definition, a pass
 it becomes, as in `support/mutants.py`.
 """
 
+ALL = ("tensorflow", "jax", "tf_keras")
 PLANTS = {
-    "a loss scale drops in silence": (
-        ("tensorflow",),
-        [("have_loss_scales_leave_ours_alone", "[(Layerwise,", "[(type(None),")],
-    ),
-    "one layer of two towers": (
-        ("tensorflow", "jax", "tf_keras"),
-        [("joined_layers", "layer if count == '1' else f'{layer}#{number}'", "layer")],
-    ),
-    "a second fit donates an array twice": (
-        ("jax",),
-        [
-            (
-                "keras.put",
-                "ops.copy(ops.cast(value, variable.dtype))",
-                "ops.cast(value, variable.dtype)",
-            )
-        ],
-    ),
-    "state by position": (
-        ("tensorflow", "jax", "tf_keras"),
-        [
-            (
-                "Storage.parts",
-                "named.Part(name, shape, kept, initial)",
-                "named.Part(name, shape, {str(n): v for n, v in enumerate(kept.values())})",
-            ),
-            (
-                "slots_of_rule",
-                "return {slot for slot in kept if not slot.startswith(_NO_SLOTS)}",
-                "return set()",
-            ),
-        ],
-    ),
-    "averages of nothing": (
-        ("tensorflow", "jax"),
-        [
-            (
-                "Layerwise.finalize_variable_values",
-                "if named.has_averages(self):",
-                "if self.use_ema:",
-            )
-        ],
-    ),
-    "averages of no update": (
-        ("tensorflow", "jax", "tf_keras"),
-        [
-            (
-                "named.continue_from",
-                "{'has_averages': 1, **scalars, 'iterations': step}",
-                "{**scalars, 'has_averages': 1, 'iterations': step}",
-            )
-        ],
-    ),
-    "micro-batches are left behind": (
-        ("tensorflow", "jax", "tf_keras"),
-        [
-            (
-                "named.continue_from",
-                "**states[path]",
-                "**{n: v for n, v in states[path].items() if n[:11] != 'accumulator'}",
-            ),
-            (
-                "named.continue_from",
-                "once[name] if name in once",
-                "once[name] if name in once and name[:5] != 'micro'",
-            ),
-        ],
-    ),
-    "a fit without an update is silent": (
-        ("tensorflow", "jax", "tf_keras"),
-        [("warn_if_waiting", "if waiting:", "if waiting < 0:")],
-    ),
-}
+    "a loss scale drops in silence": (("tensorflow",), [
+        ("have_loss_scales_leave_ours_alone", "[(Layerwise,", "[(type(None),"),
+    ]),
+    "one layer of two towers": (ALL, [
+        ("joined_layers", "layer if count == '1' else f'{layer}#{number}'", "layer"),
+    ]),
+    "a second fit donates an array twice": (("jax",), [
+        ("keras.put", "ops.copy(ops.cast(value, variable.dtype))",
+         "ops.cast(value, variable.dtype)"),
+    ]),
+    "state by position": (ALL, [
+        ("Storage.parts", "named.Part(name, shape, kept, initial)",
+         "named.Part(name, shape, {str(n): v for n, v in enumerate(kept.values())})"),
+        ("slots_of_rule", "return {slot for slot in kept if not slot.startswith(_NO_SLOTS)}",
+         "return set()"),
+    ]),
+    "averages of nothing": (("tensorflow", "jax"), [
+        ("Layerwise.finalize_variable_values", "if named.has_averages(self):", "if self.use_ema:"),
+    ]),
+    "averages of no update": (ALL, [
+        ("named.continue_from", "{'has_averages': 1, **scalars, 'iterations': step}",
+         "{**scalars, 'has_averages': 1, 'iterations': step}"),
+    ]),
+    "micro-batches are left behind": (ALL, [
+        ("named.continue_from", "**states[path]",
+         "**{n: v for n, v in states[path].items() if n[:11] != 'accumulator'}"),
+        ("named.continue_from", "once[name] if name in once",
+         "once[name] if name in once and name[:5] != 'micro'"),
+    ]),
+    "a fit without an update is silent": (ALL, [
+        ("warn_if_waiting", "if waiting:", "if waiting < 0:"),
+    ]),
+}  # fmt: skip
