@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from support.frontends import BACKEND, FRONTENDS, every_frontend, new_variable
+from support.frontends import BACKEND, FRONTENDS, every_frontend
 
 import tf_lamb
 from tf_lamb.api import describe
@@ -86,19 +86,6 @@ def test_a_pattern_that_matches_nothing_warns_before_the_first_step(frontend):
     with pytest.warns(UserWarning, match="'nowhere'") as caught:
         table_of(ours, model)
     assert caught[0].filename == __file__
-
-
-@every_frontend
-def test_the_plan_can_be_read_and_not_set(frontend):
-    optimizer = FRONTENDS[frontend][1].LAMB(weight_decay=0.1, exclude_from_weight_decay=["b"])
-    assert optimizer.plan is None
-    optimizer.build([new_variable(frontend, np.ones(3), path=path) for path in ("w", "b")])
-    assert [(each.decay, each.adapt) for each in optimizer.plan.treatments] == [
-        (0.1, True),
-        (0.0, False),
-    ]
-    with pytest.raises(AttributeError):
-        optimizer.plan = None
 
 
 @every_frontend

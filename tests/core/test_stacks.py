@@ -81,7 +81,3 @@ def test_what_is_asked_otherwise_is_another_call():
 def test_the_last_two_axes_are_exchanged(of):
     x = np.arange(np.prod(of)).reshape(of)
     np.testing.assert_array_equal(transposed(np, x), np.swapaxes(x, -1, -2))
-
-
-def test_nothing_to_step_is_nothing():
-    assert together(np, []) == []

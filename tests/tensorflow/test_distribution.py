@@ -83,13 +83,6 @@ def test_replicas_that_are_not_compiled_are_one_device(frontend, case):
         assert_all_equal(determined(case, task.copies()), determined(case, expected))
 
 
-@slow
-@every_frontend
-def test_uncompiled_in_a_graph_they_are_one_device(frontend):
-    task = Task(frontend, "LARS accumulated", mirrored(2), jit_compile=False).train()
-    assert_all_equal(task.copies(), one_device(frontend, "LARS accumulated"))
-
-
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=slow)])
 @every_frontend
 def test_fit_under_replicas_is_fit(frontend, count):
