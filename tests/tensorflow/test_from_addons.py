@@ -85,12 +85,6 @@ def test_the_legacy_decay_of_the_rate_becomes_a_schedule(frontend):
     np.testing.assert_allclose(rates, [0.1, 0.1 / 1.5, 0.1 / 2], rtol=1e-6)
 
 
-@every_frontend
-def test_a_folder_is_told_from_a_file_that_is_damaged(frontend, tmp_path):
-    with pytest.raises(ValueError, match="is a folder: a SavedModel or a checkpoint has no"):
-        FRONTENDS[frontend][1].LAMB.from_addons(tmp_path)
-
-
 def test_we_register_nothing_of_others():
     for host in (keras, tf_keras):
         ours = [name for name, cls in host.saving.get_custom_objects().items()

@@ -43,21 +43,6 @@ def short_data(folder):
     return prefix
 
 
-def short_index(folder):
-    prefix = copy_of(ADDONS, "checkpoint", folder)
-    cut(prefix.parent / f"{prefix.name}.index", 0.5)
-    return prefix
-
-
-def flipped_data(folder):
-    prefix = copy_of(ADDONS, "checkpoint", folder)
-    file = prefix.parent / f"{prefix.name}.data-00000-of-00001"
-    data = bytearray(file.read_bytes())
-    data[100] ^= 255
-    file.write_bytes(data)
-    return prefix
-
-
 def short_hdf5(folder):
     file = copy_of(ADDONS, "hdf5", folder)
     cut(file, 0.5)
@@ -77,15 +62,6 @@ def hdf5_without(name):
 def hdf5_uncompiled(folder):
     file = folder / "model.h5"
     renamed_model(tf_keras).save(file, save_format="h5")
-    return file
-
-
-def hdf5_of_adam(folder):
-    file = folder / "adam.h5"
-    model = renamed_model(tf_keras)
-    model.compile(tf_keras.optimizers.legacy.Adam(), "mse")
-    model.train_on_batch(np.ones((1, 4)), np.ones((1, 2)))
-    model.save(file, save_format="h5")
     return file
 
 
@@ -118,19 +94,13 @@ def other_shape(folder):
 
 BAD = {
     "data cut short": (short_data, ValueError, ["cut short or damaged", "Nothing was changed"]),
-    "index cut short": (short_index, ValueError, ["cut short or damaged"]),
-    "a byte flipped": (flipped_data, ValueError, ["cut short or damaged"]),
     "HDF5 cut short": (short_hdf5, ValueError, ["cut short or damaged", "model.h5"]),
     "HDF5 without a slot": (
         hdf5_without("optimizer_weights/LAMB/dense/kernel/v:0"), ValueError,
         ["incomplete", "'v' of 'dense/kernel'"],
     ),
     "HDF5 without slots": (hdf5_without("optimizer_weights"), ValueError, ["no slots", ".h5"]),
-    "HDF5 without a counter": (
-        hdf5_without("optimizer_weights/LAMB/iter:0"), ValueError, ["no slots"]
-    ),
     "HDF5 uncompiled": (hdf5_uncompiled, ValueError, ["not compiled"]),
-    "HDF5 of Adam": (hdf5_of_adam, ValueError, ["'Adam'", "neither"]),
     "without the model": (without_model, ValueError, ["without the model", "model=model"]),
     "SGD's momentum": (of_sgd, ValueError, ["'SGD'", "['momentum']"]),
     "a .keras file": (keras_file, ValueError, [".keras", "2.15"]),
@@ -246,8 +216,6 @@ def test_keras_muon_takes_biases_of_two_axes_for_matrices():
         tf_lamb.keras.migrate(old, tf_lamb.keras.Muon(), model)
     report = tf_lamb.keras.migrate(old, as_there, model, fresh=biases)
     assert set(report.fresh) == set(biases) and "dense/kernel" in report.matched
-    rules = {f"the rule of {bias}": ("Newton-Schulz", "AdamW") for bias in biases}
-    assert rules.items() <= report.changes.items()
 
 
 def test_arguments_of_migrate_that_cannot_be_right():

@@ -41,7 +41,9 @@ def read(path, paths, weights) -> Source:
         return _read_hdf5(path, weights)
     import tensorflow as tf  # here, so that HDF5 can be read without it
 
-    prefix = _prefix_in(tf, path) if os.path.isdir(path) else path
+    prefix = path
+    if os.path.isdir(path):  # of checkpoints, or else a SavedModel's
+        prefix = tf.train.latest_checkpoint(path) or os.path.join(path, "variables", "variables")
     if not os.path.exists(prefix + ".index"):
         raise FileNotFoundError(
             f"There is neither an HDF5 file nor a checkpoint nor a SavedModel at {path!r}. A "
@@ -50,19 +52,8 @@ def read(path, paths, weights) -> Source:
     return _read_checkpoint(tf, prefix, paths, weights)
 
 
-def _prefix_in(tf, folder):
-    """The prefix of the latest checkpoint in a folder, or else of what a SavedModel has there."""
-    return tf.train.latest_checkpoint(folder) or os.path.join(folder, "variables", "variables")
-
-
 def optimizer_config(path):
     """The serialized optimizer in an HDF5 file."""
-    if os.path.isdir(path):
-        raise ValueError(
-            f"{os.fspath(path)!r} is a folder: a SavedModel or a checkpoint has no config of an "
-            'optimizer. Write it out: {"class_name": "Addons>LAMB", "config": {...}}. '
-            "`migrate` takes the slots from the folder."
-        )
     with _opened(os.fspath(path)) as file:
         return _optimizer_config(file, path)
 

@@ -1,19 +1,81 @@
-"""The framework-independent half of migration: state and configs of other optimizers."""
+"""Migration: the state of another optimizer goes on in one of ours."""
 
 import contextlib
 import dataclasses
+import inspect
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_lamb.api import frontends
 from tf_lamb.api.migration import peers
-from tf_lamb.api.migration.source import MigrationReport, Source, prepare
+from tf_lamb.api.migration.source import Source, match
 from tf_lamb.api.noise.adascale import AdaScale
 from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import names_of, step_of, unwrapped
+from tf_lamb.core.messages import warn
+
+
+@dataclasses.dataclass(frozen=True)
+class MigrationReport:
+    """The outcome of a migration; `print` shows it as text.
+
+    Attributes:
+        origin: where the state came from.
+        optimizer: the class that continues it.
+        step: the step that it continues after.
+        matched: path of a variable -> its name in the source.
+        fresh: paths that begin at zero, as they were asked to.
+        left_over: names that the source has state for and the optimizer has not.
+        left_behind: what else the source keeps and the optimizer has no place for, by its name in a
+            file.
+        averages: how averaged weights (`use_ema`) go on; empty where the optimizer has none.
+        changes: argument -> its value there and here; the next steps differ by these.
+        keep: the arguments that would keep the behaviour.
+        unsaid: arguments that the source does not hold, to be checked by eye.
+        weights: how many weights were set, or None where they were left as they are.
+    """
+
+    origin: str
+    optimizer: str
+    step: int
+    matched: Mapping[str, str]
+    fresh: tuple[str, ...]
+    left_over: tuple[str, ...]
+    left_behind: tuple[str, ...]
+    averages: str
+    changes: Mapping[str, tuple[Any, Any]]
+    keep: Mapping[str, Any]
+    unsaid: tuple[str, ...]
+    weights: int | None
+
+    def __str__(self):
+        renamed = [f"{path} (there {name})" for path, name in self.matched.items() if path != name]
+        total = len(self.matched) + len(self.fresh)
+        weights = "left as they are" if self.weights is None else f"{self.weights} set"
+        rows = [
+            ("matched", f"{len(self.matched)} of {total} variables"),
+            *(("", line) for line in renamed),
+            ("fresh", ", ".join(self.fresh) or "none: no variable begins at zero"),
+            ("left over", ", ".join(self.left_over) or "nothing in the source"),
+            ("weights", weights),
+            *([("averages", self.averages)] if self.averages else []),
+            *([("left behind", ", ".join(self.left_behind))] if self.left_behind else []),
+        ]
+        for name, (there, here) in self.changes.items():
+            there, here = peers.shown(there), peers.shown(here)
+            rows.append(("changes", f"{name}: {there} there, {here} here"))
+        if not self.changes and not self.left_behind:
+            rows.append(("changes", "none that the source tells of"))
+        if self.keep:
+            pairs = ", ".join(f"{k}={v!r}" for k, v in self.keep.items())
+            rows.append(("to keep it", f"{self.optimizer}(..., {pairs})"))
+        if self.unsaid:
+            rows.append(("check", f"the source does not hold {', '.join(self.unsaid)}"))
+        head = f"{self.optimizer} continues {self.origin} after step {self.step:,}."
+        return "\n".join([head, *(f"  {label:<11} {text}" for label, text in rows)])
 
 
 def migrate(
@@ -73,30 +135,37 @@ def migrate(
             f"The optimizer is of {frontend.host.__name__}, and the model of "
             f"{of_model.host.__name__}: take the optimizer of tf_lamb.{of_model.host.__name__}."
         )
-    inner = unwrapped(source)
+    inner, before = unwrapped(source), unwrapped(source, MeasureNoise)
     if isinstance(source, (str, os.PathLike)):
         paths = names_of(model.trainable_variables)
         found = frontend.checkpoints().read(source, paths, weights)
     elif isinstance(inner, Layerwise):
-        found = _of_ours(source, inner)
+        found = _of_ours(inner)
     else:
         found = _of_another(inner)
-    around = _arguments_around(measuring)
-    kept = found.within(around)
-    report, states, values = prepare(
-        kept, optimizer, model, weights=weights, rename=rename, fresh=fresh, around=around
+    goes_on = _measuring(before) == _measuring(measuring)
+    kept = found if goes_on else found.after_an_update()  # its parts have been measured otherwise
+    report, states, values = _prepared(
+        kept, optimizer, model, weights, dict(rename or {}), tuple(fresh)
     )
-    if around:
+    if measuring is not optimizer:
         measuring.build(model.trainable_variables)
     scalars = dict(kept.scalars)
     left = named.continue_from(optimizer, model, kept.step, states, values, scalars)
-    if around:
-        measuring.continue_from(dict(kept.measured))
-    # AdaScale reads the schedule at steps of the base batch: as often as its gain says.
-    is_read_by_gain = isinstance(measuring, AdaScale)
-    times = 1 if is_read_by_gain else peers.times_slower(kept.beyond, optimizer.get_config())
-    optimizer._tell_of_slower_schedule(times)
-    return dataclasses.replace(report, left_behind=found.left_behind(left, around))
+    left |= found.scalars.keys() - scalars.keys()
+    measured = {} if before is inner else _values(before._named_state().scalars)
+    if measuring is not optimizer:
+        measuring.continue_from(measured if goes_on else _steps(measured, kept, measuring))
+    if not goes_on and any(value.any() for name, value in measured.items() if name != "gain"):
+        left.add("measured")
+    times = peers.times_slower(kept.beyond, optimizer.get_config())
+    if times > 1 and not isinstance(measuring, AdaScale):
+        warn(
+            f"{optimizer.name}: the learning rate's schedule is {times} times slower than in "
+            f"{found.origin}, which read it at micro-batches: divide its steps by {times}."
+        )
+    begun = (name for name in left if name not in found.scalars or found.scalars[name].any())
+    return dataclasses.replace(report, left_behind=tuple(sorted(begun)))
 
 
 def _of_another(source) -> Source:
@@ -111,27 +180,21 @@ def _of_another(source) -> Source:
     )
 
 
-def _of_ours(source, inner) -> Source:
-    """The source that an optimizer of this package is, of either Keras, with what is around it."""
-    name = f"{type(inner).__module__.rpartition('.')[0]}.{type(inner).__name__}"
-    if inner.plan is None:
+def _of_ours(source) -> Source:
+    """The source that an optimizer of this package is, of either Keras."""
+    name = f"{type(source).__module__.rpartition('.')[0]}.{type(source).__name__}"
+    if source.plan is None:
         raise ValueError(f"{name} has no slots before it is built: train it first.")
-    state, measuring = named.of(inner), unwrapped(source, MeasureNoise)
-    has_averages = named.has_averages(inner)
-    is_measured = measuring is not inner and measuring._state is not None
+    state, has_averages = named.of(source), named.has_averages(source)
+    once = {k: v for k, v in state.scalars.items() if k not in ("iterations", "learning_rate")}
     return Source(
         origin=name,
-        family=type(inner).__name__,
-        step=step_of(inner),
+        family=type(source).__name__,
+        step=step_of(source),
         slots={part.name: _begun(part, has_averages) for part in state.parts},
-        arguments=inner.get_config(),
-        scalars=_values({k: v for k, v in state.scalars.items() if k not in _NOT_CONTINUED}),
-        measured=_values(measuring._named_state().scalars) if is_measured else {},
-        around=_arguments_around(measuring),
+        arguments=source.get_config(),
+        scalars=_values(once),
     )
-
-
-_NOT_CONTINUED = ("iterations", "learning_rate")  # the step by itself; an argument
 
 
 def _values(variables):
@@ -152,12 +215,124 @@ def _begun(part, has_averages):
     }
 
 
-def _arguments_around(optimizer) -> dict[str, Any]:
+def _measuring(optimizer) -> tuple:
     """What decides the meaning of what a MeasureNoise or an AdaScale measures; empty for others."""
     if not isinstance(optimizer, MeasureNoise):
+        return ()
+    preconditioned = optimizer.get_config().get("preconditioned")
+    return optimizer.saved_kind, optimizer.group_names, preconditioned
+
+
+def _steps(measured, source, measuring) -> dict[str, Any]:
+    """What another measuring optimizer goes on with: AdaScale reads schedules at base steps.
+
+    The steps of an optimizer without an AdaScale are those of the base batch.
+    """
+    if not isinstance(measuring, AdaScale):
         return {}
-    around = {"kind": optimizer.saved_kind, "groups": list(optimizer.group_names)}
-    if isinstance(optimizer, AdaScale):
-        config = optimizer.get_config()
-        around |= {name: config[name] for name in ("scale", "averaging", "preconditioned")}
-    return around
+    steps = {name: value for name, value in measured.items() if name in ("step", "fraction")}
+    return steps or {"step": source.step}
+
+
+def _prepared(source, optimizer, model, weights, rename, fresh):
+    """Checks a source against an optimizer and its model, and says what to assign.
+
+    Returns:
+        The report, path -> slot -> array, which is empty for a variable that begins at zero, and
+        path -> array, the weights to set.
+
+    Raises:
+        ValueError: where anything does not fit; nothing has been changed then.
+    """
+    family, ours = type(optimizer).__name__, optimizer.get_config()
+    if source.family != family:
+        raise ValueError(
+            f"{source.origin} is {source.family}, and the optimizer is {family}: their slots mean "
+            f"other things. Migrate it into tf_lamb's {source.family}. Nothing was changed."
+        )
+    theirs = peers.same_momentum(source.origin, source.arguments, ours)
+    shapes = _shapes(model.trainable_variables)
+    if not shapes:
+        raise ValueError("The model has no trainable variables yet: call it on a batch first.")
+    _known("fresh", fresh, shapes)
+    _known("rename", rename, _shapes(model.weights) if weights else shapes)
+    wanted = _slots_of(optimizer, optimizer.plan_for(model.trainable_variables), fresh)
+    first = {path: dict([next(iter(slots.items()))]) for path, slots in wanted.items()}
+    found = match(source.origin, first, source.slots, rename)
+    if family in ("Muon", "SOAP"):
+        there = {path: source.slots[name] for path, name in found.items()}
+        peers.check_same_slots(family, source.origin, there, wanted, shapes)
+        # The same variables, whatever patterns said so.
+        theirs["exclude_from_layer_adaptation"] = ours["exclude_from_layer_adaptation"]
+    match(source.origin, wanted, source.slots, rename)
+    slots: dict[str, dict] = {path: {} for path in shapes}
+    slots |= {path: dict(source.slots[name]) for path, name in found.items()}
+    values = _weights(source, model, rename) if weights else {}
+    parameters = inspect.signature(type(optimizer)).parameters.values()
+    defaults = {each.name: each.default for each in parameters}
+    changes = peers.changes(theirs, ours, defaults, source.unsaid)
+    changes |= peers.muon_changes(source.beyond, ours)
+    report = MigrationReport(
+        origin=source.origin,
+        optimizer=family,
+        step=source.step,
+        matched=found,
+        fresh=tuple(path for path in shapes if path in fresh),
+        left_over=tuple(sorted(set(source.slots) - set(found.values()))),
+        left_behind=(),
+        averages=_averages(source) if ours["use_ema"] else "",
+        changes=changes,
+        keep={
+            name: there
+            for name, (there, _) in changes.items()
+            if name in ours and name != "learning_rate" and not peers.is_serialized(there)
+        },
+        unsaid=tuple(name for name in source.unsaid if name in ours),
+        weights=len(values) if weights else None,
+    )
+    return report, slots, values
+
+
+def _averages(source):
+    if any("average" in slots for slots in source.slots.values()):
+        return "continue"
+    waits = "has_averages" in source.scalars
+    return "begin with the first update, as there" if waits else "begin with the weights"
+
+
+def _slots_of(optimizer, plan, fresh):
+    """Path -> name of a slot -> its shape, of what does not begin at zero."""
+    return {
+        path: {
+            slot.name: shape if slot.shape is None else slot.shape
+            for slot in optimizer.slots_of(treatment, shape)
+        }
+        for path, treatment, shape in zip(plan.names, plan.treatments, plan.shapes, strict=True)
+        if path not in fresh
+    }
+
+
+def _weights(source, model, rename):
+    """Path -> array, of all weights of the model."""
+    if source.weights is None:
+        raise ValueError(
+            f"{source.origin} holds no weights, so weights=True does not go with it. Copy them "
+            "with model.set_weights(...), or leave the argument out. Nothing was changed."
+        )
+    parts = {name: {"weight": value} for name, value in source.weights.items()}
+    wanted = {path: {"weight": shape} for path, shape in _shapes(model.weights).items()}
+    names = match(source.origin, wanted, parts, rename)
+    return {path: source.weights[name] for path, name in names.items()}
+
+
+def _shapes(variables) -> dict[str, tuple]:
+    return {n: tuple(v.shape) for n, v in zip(names_of(variables), variables, strict=True)}
+
+
+def _known(argument: str, paths: Iterable[str], known: Mapping[str, Any]):
+    for path in paths:
+        if path not in known:
+            raise ValueError(
+                f"{argument} names {path!r}, which is no variable of the model; it has "
+                f"{', '.join(map(repr, list(known)[:3]))} and so on."
+            )

@@ -213,13 +213,6 @@ def shown(value) -> str:
     return f"{kind}({', '.join(f'{k}={shown(v)}' for k, v in bare.items())})"
 
 
-def adascale_changes(there, here) -> dict[str, tuple[Any, Any]]:
-    """Argument of an AdaScale -> its value there and here, None where there is no AdaScale."""
-    names = ("scale", "averaging", "preconditioned")
-    pairs = {f"AdaScale's {name}": (there.get(name), here.get(name)) for name in names}
-    return {name: pair for name, pair in pairs.items() if not _same(*pair)}
-
-
 KERAS_MUON = Peer(
     "keras.optimizers.Muon", "Muon", {"momentum": "m", "velocity": "v"},
     (*SHARED, "form.fallback_lr_scale", "form.newton_schulz_steps", "exclude_from_weight_decay"),
@@ -276,35 +269,8 @@ def muon_changes(
     return {name: pair for name, pair in there.items() if not math.isclose(*pair, rel_tol=1e-6)}
 
 
-def counted_otherwise(
-    source_config: Mapping[str, Any], ours: Mapping[str, Any]
-) -> dict[str, tuple[str, str]]:
-    """What Keras counts in micro-batches where its optimizer accumulated and had a schedule."""
-    each = source_config.get("gradient_accumulation_steps") or 1
-    rates = (source_config.get("learning_rate"), ours["learning_rate"])
-    if each == 1 or not all(map(is_serialized, rates)):
-        return {}
-    here = f"updates, so the same one is {each} times slower"
-    return {"the schedule counts": ("micro-batches", here)}
-
-
 def times_slower(source_config: Mapping[str, Any], ours: Mapping[str, Any]) -> int:
-    """How many times slower the same schedule is here than in Keras, which accumulated."""
-    same = _same(source_config.get("learning_rate"), ours["learning_rate"])
-    counted = bool(counted_otherwise(source_config, ours))
-    return source_config["gradient_accumulation_steps"] if same and counted else 1
-
-
-def other_rules(fresh: Mapping[str, tuple[Mapping[str, Any], bool]]) -> dict[str, tuple[str, str]]:
-    """The rule of each variable that Muon orthogonalizes on one side alone.
-
-    Args:
-        fresh: path of a variable that begins anew -> its slots there, and whether it is one here.
-    """
-    rules = {True: "Newton-Schulz", False: "AdamW"}
-    both = {path: ("v" not in slots, is_matrix) for path, (slots, is_matrix) in fresh.items()}
-    return {
-        f"the rule of {path}": (rules[there], rules[here])
-        for path, (there, here) in both.items()
-        if there != here
-    }
+    """How many times slower the same schedule is here than in Keras, which counts micro-batches."""
+    theirs = source_config.get("learning_rate")
+    same = is_serialized(theirs) and _same(theirs, ours["learning_rate"])
+    return (source_config.get("gradient_accumulation_steps") or 1) if same else 1
