@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from tf_lamb.core.patterns import EXCLUSIONS, LONGEST_PATTERN, PRESETS
+from tf_lamb.core.patterns import EXCLUSIONS, PRESETS
 from tf_lamb.core.rules.shared import Interval
 from tf_lamb.core.spikes import DEVIATIONS, LENGTH
 
@@ -221,11 +221,6 @@ def patterns(argument: str, value) -> tuple[str, ...] | None:
                 f"{argument} holds {repr(pattern):.200}, which is not a regular expression: "
                 f"{error}. To match it as it stands, write {repr(re.escape(pattern)):.200}."
             ) from error
-        if len(pattern) > LONGEST_PATTERN:
-            raise ValueError(
-                f"{argument} holds {pattern[:60]!r}... of {len(pattern):,} characters, and a "
-                f"pattern has {LONGEST_PATTERN:,} at most: write it as several."
-            )
     return tuple(value)
 
 

@@ -5,9 +5,8 @@ path, as those of two towers that one function built; which of them it is then b
 `dense/kernel#2of2`. A pattern is a regex, or a preset that stands in the place of one; with a `#`
 it is searched in the path with its number, too: `^dense/kernel#2of2$`.
 
-Whoever writes a regex runs it: it is searched as `re.search` finds it, by no clock. The bounds on
-lengths catch what was never meant as a pattern or a path; a repeat inside a repeat, `(a+)+$` where
-`a+$` would do, can still try to match in more ways than anybody waits for.
+Whoever writes a regex runs it: it is searched as `re.search` finds it, by no clock. A repeat inside
+a repeat, `(a+)+$` where `a+$` would do, can try to match in more ways than anybody waits for.
 """
 
 import re
@@ -87,9 +86,6 @@ def model_name(paths: Sequence[str]) -> str:
     return ""
 
 
-LONGEST_PATTERN, LONGEST_PATH = 4_000, 1_000  # characters
-
-
 def is_norm_or_bias(path: str, shape: Sequence[int]) -> bool:
     """Whether it is a bias, or a scale or an offset of a normalization.
 
@@ -141,43 +137,19 @@ def search(
         argument: whose patterns they are.
         patterns: regexes that compile, and presets.
         variables: the names that each answers to, its path before the others, and its shape.
-
-    Raises:
-        ValueError: where a path is longer than any that was meant, or a number of a path is of
-            another count than there are here.
     """
     found = {}
     numbers = numbered([names[0] for names, _ in variables])
     for pattern in patterns:
         regex, hits = re.compile(pattern), set()
         for i, (names, shape) in enumerate(variables):
-            if len(names[0]) > LONGEST_PATH:
-                raise ValueError(
-                    f"The path {names[0][:60]!r}... has {len(names[0]):,} characters, and patterns "
-                    f"are searched in {LONGEST_PATH:,} at the most: give layers shorter names."
-                )
             preset = is_preset(argument, pattern)
             if "#" in pattern:
                 names = (*names, numbers[i])
             if PRESETS[pattern](names[0], shape) if preset else any(map(regex.search, names)):
                 hits.add(i)
         found[pattern] = frozenset(hits)
-        if not hits:
-            _check_count(argument, pattern, numbers)
     return found
-
-
-def _check_count(argument, pattern, numbers):
-    """Raises where it is a number of a path of which there are more here, or fewer."""
-    if not (parts := re.fullmatch(r"\^(.+)\\#(\d+)of(\d+)\$", pattern)):
-        return
-    path, number, count = parts.groups()
-    if here := [each for each in numbers if re.search(f"^{path}#", each)]:
-        raise ValueError(
-            f"{argument} names number {number} of {count} variables of one path, and {len(here)} "
-            f"have that path here: {', '.join(here)}. Name the one that is meant, such as "
-            f"{exact(here[0])!r}, or give each layer a name of its own."
-        )
 
 
 def groups_of(patterns: Sequence[str], paths: Sequence[str]) -> list[int]:
