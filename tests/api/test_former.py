@@ -1,4 +1,4 @@
-"""Arguments of before: a config with them goes on, and a constructor names those of today."""
+"""Arguments of before: a config with them goes on."""
 
 import numpy as np
 import pytest
@@ -39,17 +39,6 @@ def test_a_config_of_before_goes_on(frontend, name, before, today):
     config = cls().get_config()
     taken = {key: value for key, value in config.items() if key not in today}
     assert cls.from_config({**taken, **before}).get_config() == cls(**today).get_config()
-
-
-@every_frontend
-@pytest.mark.parametrize(("name", "before"), [each[:2] for each in FORMER])
-def test_a_constructor_names_the_argument_of_today(frontend, name, before):
-    cls = getattr(FRONTENDS[frontend][1], name)
-    for argument, value in before.items():
-        with pytest.raises(TypeError, match=f"^{name} has no argument '{argument}': pass it as "):
-            cls(**{argument: value})
-    with pytest.raises(TypeError, match="form={'one_sided': ...}"):
-        cls(one_sided=True)
 
 
 @every_frontend

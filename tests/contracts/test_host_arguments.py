@@ -1,14 +1,11 @@
 """What every optimizer of Keras takes, ours take: and what they cannot do they say."""
 
-import inspect
-
 import keras
 import numpy as np
 import pytest
 from support.frontends import BACKEND, FRONTENDS, array, every_frontend
 
 import tf_lamb.keras
-from tf_lamb.api import optimizers
 
 
 def variable(dtype="float32", name="v"):
@@ -58,36 +55,6 @@ def test_automatic_names_are_the_hosts(frontend):
     names = [FRONTENDS[frontend][1].LARS(name=None).name for _ in range(2)]
     assert names[0].startswith("lars") and names[1].startswith("lars_")
     assert names[0] != names[1]
-
-
-@every_frontend
-@pytest.mark.parametrize("name", optimizers.__all__)
-@pytest.mark.once
-def test_the_names_of_addons_are_answered_with_ours(frontend, name):
-    cls = getattr(FRONTENDS[frontend][1], name)
-    schedule = f"{frontend}.optimizers.schedules.InverseTimeDecay(rate, 1, decay)"
-    for theirs, way_out in (
-        ("weight_decay_rate", ": pass it as weight_decay."),
-        ("lr", ": pass it as learning_rate."),
-        ("decay", f", the decay of the learning rate: pass learning_rate={schedule}."),
-    ):
-        for make in (lambda given: cls(**given), cls.from_config):
-            with pytest.raises(TypeError) as caught:
-                make({theirs: 0.01})
-            assert str(caught.value) == f"{name} has no argument {theirs!r}{way_out}"
-    assert "args" not in inspect.signature(cls).parameters
-
-
-@every_frontend
-@pytest.mark.once
-def test_a_subclass_may_name_its_arguments_so(frontend):
-    class Mine(FRONTENDS[frontend][1].LAMB):
-        def __init__(self, lr=0.1, **arguments):
-            super().__init__(lr, **arguments)
-
-    assert Mine(lr=0.5).get_config()["learning_rate"] == 0.5
-    with pytest.raises(TypeError, match="^Mine has no argument 'decay'"):
-        Mine(decay=0.5)
 
 
 @pytest.mark.once

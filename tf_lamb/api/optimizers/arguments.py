@@ -1,16 +1,9 @@
-"""The arguments of all optimizers: those they share, documented once, and those of Addons, refused.
+"""The arguments that all optimizers share, documented once: spliced into each class's docstring."""
 
-The entries are spliced into the docstring of each class.
-"""
-
-import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable
 from typing import TypeVar
-
-from tf_lamb.api.optimizers import former
 
 _SHARED = """
 exclude_from_weight_decay: List of regexes, searched in the variables' paths
@@ -82,14 +75,6 @@ _KEYS = {
     for entry in re.finditer(r'^ +"(\w+)": .*(?:\n +[^ "].*)*', _KEYS_OF_TREATMENTS, re.M)
 }
 
-# What TensorFlow Addons names otherwise, and the way out.
-_OF_ADDONS = {
-    "weight_decay_rate": ": pass it as weight_decay.",
-    "lr": ": pass it as learning_rate.",
-    "decay": ", the decay of the learning rate: pass "
-    "learning_rate={host}.optimizers.schedules.InverseTimeDecay(rate, 1, decay).",
-}
-
 Class = TypeVar("Class", bound=type)
 
 
@@ -97,10 +82,8 @@ def documented(cls: Class) -> Class:
     """A decorator that puts entries in the place of `{{shared_arguments}}` in a class's docstring.
 
     They are of the constructor's arguments that have no entry there. For an argument that has none
-    here either, the import fails: no argument is without one. The constructor refuses the names of
-    TensorFlow Addons, and those of before.
+    here either, the import fails: no argument is without one.
     """
-    cls.__init__ = _refusing_other_names(cls.__init__)  # type: ignore[misc]
     keys = cls.settings_class.keys  # type: ignore[attr-defined]
     if not (doc := cls.__doc__):  # python -OO
         return cls
@@ -111,25 +94,3 @@ def documented(cls: Class) -> Class:
     shared = "\n".join(entries).replace("{{keys}}", "\n".join(_KEYS[key] for key in keys))
     cls.__doc__ = doc.replace(indent + mark, textwrap.indent(shared, indent))
     return cls
-
-
-def _refusing_other_names(constructor: Callable) -> Callable:
-    """The constructor, signature and all; Python itself refuses every other unknown argument."""
-
-    @functools.wraps(constructor)
-    def __init__(self, *args, **arguments):
-        _check_names(type(self), arguments)
-        constructor(self, *args, **arguments)
-
-    return __init__
-
-
-def _check_names(cls, names: Iterable[str]):
-    """Raises where one of the names is that of TensorFlow Addons, or of before, alone."""
-    host = cls._schedules._Schedule._host.__module__.partition(".")[0]
-    for name in names:
-        way_out = _OF_ADDONS.get(name, "").format(host=host)
-        if today := former.way_of_today(cls._arguments(), name):
-            way_out = f": pass it as {today}."
-        if way_out:
-            raise TypeError(f"{cls.__name__} has no argument {name!r}{way_out}")

@@ -1,6 +1,6 @@
-"""Arguments of before: a config may have them, and a constructor names the way of today."""
+"""Arguments of before, which the config of a saved optimizer may have."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 # The argument of before -> the argument of today, and its key there.
@@ -26,26 +26,15 @@ FORMER = {
 _NO_OTHERS = {"depthwise": {".": False}}  # its list stood in the place of Keras's names
 
 
-def way_of_today(known: Iterable[str], name: str) -> str | None:
-    """The argument of today in the place of one of before, or None where it is none.
-
-    Args:
-        known: the arguments of the optimizer.
-    """
-    argument, key = FORMER.get(name, ("", ""))
-    if name in known or argument not in known:
-        return None
-    inner = f"{{{key!r}: ...}}"
-    return f"{argument}={{regex: {inner}}}" if argument == "treatments" else f"{argument}={inner}"
-
-
-def of_today(known: Iterable[str], config: Mapping[str, Any]) -> dict[str, Any]:
+def of_today(known: Collection[str], config: Mapping[str, Any]) -> dict[str, Any]:
     """A config of before with the arguments of today, by which the optimizer does the same.
 
     Args:
         known: the arguments of the optimizer.
     """
-    former = [name for name in config if way_of_today(known, name)]
+    former = [
+        name for name in config if name in FORMER and name not in known and FORMER[name][0] in known
+    ]
     result = {name: value for name, value in config.items() if name not in former}
     for name in former:
         argument, key = FORMER[name]
