@@ -2,7 +2,7 @@
 
 import pytest
 
-from tf_lamb.core.layer_decay import layer_decay
+from tf_lamb.api.layer_decay import rates_by_path
 from tf_lamb.core.patterns import aliases
 from tf_lamb.core.plan import plan_for
 
@@ -15,7 +15,7 @@ def rates(paths, decay):
     """By path, as the plan finds them."""
     found = plan_for(
         paths, [(1,)] * len(paths),
-        treatments=layer_decay([alias[-1] for alias in aliases(paths)], decay),
+        treatments=rates_by_path([alias[-1] for alias in aliases(paths)], decay),
     )  # fmt: skip
     assert not found.unmatched
     return dict(zip(paths, found.multipliers, strict=True))
@@ -41,7 +41,7 @@ def test_the_rate_falls_from_the_head_to_the_embeddings(stem, root, first):
 
 
 def test_no_pattern_stands_for_nothing():
-    assert layer_decay(["block_0/kernel", "block_1/kernel", "head/kernel"], 0.5) == {
+    assert rates_by_path(["block_0/kernel", "block_1/kernel", "head/kernel"], 0.5) == {
         "^block_0/": {"rate": 0.25},
         "^block_1/": {"rate": 0.5},
     }
@@ -57,4 +57,4 @@ def test_no_pattern_stands_for_nothing():
 )
 def test_what_is_not_one_stack_is_refused(paths, words):
     with pytest.raises(ValueError, match=words):
-        layer_decay(paths, 0.5)
+        rates_by_path(paths, 0.5)

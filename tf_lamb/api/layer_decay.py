@@ -1,11 +1,15 @@
 """Layer-wise decay of the learning rate for a model of either Keras."""
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from tf_lamb.api.variables import path_of
 from tf_lamb.core import checks
-from tf_lamb.core import layer_decay as of_paths
 from tf_lamb.core.patterns import model_name
+
+_BLOCK = re.compile(r"(?:layer|block)s?[_/]?(\d+)/", re.IGNORECASE)
+_EMBEDDINGS = "embed"
 
 
 def layer_decay(model: Any, decay: float) -> dict[str, dict[str, float]]:
@@ -52,4 +56,26 @@ def layer_decay(model: Any, decay: float) -> dict[str, dict[str, float]]:
             "batch, first."
         )
     root = model_name(paths)
-    return of_paths.layer_decay([path.removeprefix(root) for path in paths], decay)
+    return rates_by_path([path.removeprefix(root) for path in paths], decay)
+
+
+def rates_by_path(paths: Sequence[str], decay: float) -> dict[str, dict[str, float]]:
+    """Pattern -> {"rate": factor}, for the paths of the variables without the model's name."""
+    blocks = {path: found for path in paths if (found := _BLOCK.search(path))}
+    stems = sorted({path[: found.start(1)] for path, found in blocks.items()})
+    # Names that the framework has numbered begin without a number: it would be the head's.
+    if len(stems) != 1 or any(path.startswith(f"{stems[0].rstrip('_/')}/") for path in paths):
+        seen = ", ".join(map(repr, stems)) or f"none in paths such as {paths[0]!r}"
+        raise ValueError(
+            "layer_decay needs one stack of blocks that are all numbered, such as "
+            f"transformer_layer_0 or transformer/layer_0, and found {seen}. Write the dict of "
+            "treatments by hand."
+        )
+    (stem,), numbers = stems, sorted({int(found[1]) for found in blocks.values()})
+    depth = len(numbers)
+    rates = {
+        f"^{re.escape(stem)}{number}/": decay ** (depth - i) for i, number in enumerate(numbers)
+    }
+    if any(_EMBEDDINGS in path for path in paths if path not in blocks):
+        rates[_EMBEDDINGS] = decay ** (depth + 1)
+    return {pattern: {"rate": rate} for pattern, rate in rates.items()}
