@@ -19,6 +19,7 @@ from keras import ops
 
 from tf_lamb.api.variables import is_overwritten, path_of
 from tf_lamb.keras import arrays, sharding
+from tf_lamb.keras.arrays import native as native
 
 
 def unfrozen(variables):

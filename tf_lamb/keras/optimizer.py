@@ -11,13 +11,11 @@ from keras import ops
 
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers import settings as settings_
-from tf_lamb.api.optimizers.layerwise import Layerwise, with_base_rate
+from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.optimizers.observation import UNSEEN
-from tf_lamb.api.optimizers.storage import Storage
-from tf_lamb.api.variables import is_overwritten, path_of
+from tf_lamb.api.variables import path_of
 from tf_lamb.core import accumulation
 from tf_lamb.core.rules.shared import within
-from tf_lamb.core.step import NONFINITE, TAKEN
 from tf_lamb.keras import arrays, host, processes, saved, schedules, seams, sharding, update
 
 
@@ -27,6 +25,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
     _xp = ops
     _host = host
     _schedules = schedules
+    _counts = "int32"
     _shares = None  # how `shard_update` lays out what accompanies variables
     _replicas = 1  # whose gradients are not summed yet, on JAX
 
@@ -55,60 +54,13 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         if self._settings.shard_update and sharding.is_distributed():
             self._shares = sharding.Shares(variables)
         super().build(variables)
-        declared = [self.slots_of(*each) for each in zip(plan.treatments, plan.shapes, strict=True)]
-        made = [
-            (self._add_slots(*each), self._add_master(each[0]))
-            for each in zip(variables, declared, strict=True)
-        ]
-        slots, masters = map(list, zip(*made, strict=True))
-        storage = Storage(plan, declared, variables, slots, masters, native=arrays.native)
-        if self.use_ema:
-            storage.averages = self._moving_averages
-            storage.has_averages = self.add_variable((), dtype="int32", name="has_averages")
-        if steps := self.gradient_accumulation_steps:
-            storage.steps = "growing" if self._growing else steps  # sums go on under other stages
-            storage.accumulators = self._accumulated_gradients
-            storage.micro_step = self.add_variable((), dtype="int32", name="micro_step")
-        self._storage = storage
-        self._count_skipped()
-        if window := self._guard.window:
-            self._guard.norms = self.add_variable((window,), dtype="float32", name="gradient_norms")
-            self._guard.spiked = self.add_variable((), dtype="int32", name="spiked_steps")
+        self._make_storage(variables, plan, self._moving_averages if self.use_ema else ())
         self._make_observed()
         self._update = self._make_update()
         saved.set_weights_of_files(self)
 
-    def _count_skipped(self):
-        if self._guard.is_on and self._guard.counter is None:
-            self._guard.counter = self.add_variable((), dtype="int32", name="skipped_steps")
-
-    def _take_loss_scale(self, move, scale):
-        """Has a dynamic loss scale move once an update, which is skipped where it is too large."""
-        self._guard.scaled(move, scale)
-        if self.built:
-            self._count_skipped()
-
-    def _add_slots(self, variable, declared):
-        if is_overwritten(variable):
-            return ()
-        is_double = arrays.compute_dtype(variable.dtype) == "float64"
-        chosen = self._settings.dtypes.slots
-        return tuple(
-            self.add_variable_like(
-                variable,
-                slot.name,
-                "float64" if is_double else slot.dtype or chosen,
-                slot.shape,
-                slot.initial,
-            )
-            for slot in declared
-        )
-
-    def _add_master(self, variable):
-        """The float32 master of a half-precision variable; None where there is to be none."""
-        if self._settings.dtypes.masters and variable.dtype in ("float16", "bfloat16"):
-            return self.add_variable_like(variable, "master", "float32")
-        return None
+    def _make_accumulators(self, variables):
+        return self._accumulated_gradients  # which Keras has made
 
     def add_variable(self, shape, initializer="zeros", dtype=None, **kwargs):
         """Adds one as in Keras, but a half-precision variable's slots are float32."""
@@ -151,20 +103,12 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
             return super().add_variable(shape, initial, dtype, layout=layout, name=name)
 
     def _make_update(self):
-        arguments = {
-            "rule": self._bound_rule,
-            "clip": self.clip_aggregated,
-            "accumulation_steps": self.gradient_accumulation_steps,
-            "refusal": self._guard.refusal,
-            "assign": self.assign,
-            "tell": self._guard.warn_if_repeated,
-            "deviations": self._guard.deviations,
-        }
+        arguments = self._for_update() | {"assign": self.assign}
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow.update import Update
 
-            arguments |= {"jit_compile": self._settings.jit_compile, "gains": self.gains_by_xla}
-            return Update(**arguments)
+            jit_compile, gains = self._settings.jit_compile, self.gains_by_xla
+            return Update(jit_compile=jit_compile, gains=gains, **arguments)
         return update.Update(
             is_shared=self._shares is not None,
             # A stack of matrices that are split over devices in several ways would be gathered.
@@ -210,17 +154,6 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         for variable in (v for v in missing if v.constraint is not None):
             variable.assign(variable.constraint(variable))  # `apply` sees to the others
 
-    def _work(self, variables, missing=()):
-        """The layers and the state that an update takes besides gradients and scalars."""
-        indices = [self._get_variable_index(v) for v in variables]
-        state = self._storage.state(indices, variables, self._averaged(variables))._replace(
-            observed=self._observer.of(indices),
-            skipped=list(map(arrays.native, self._guard.counters)),
-            spikes=list(map(arrays.native, self._guard.spikes)),
-        )
-        plan = self._storage.plan
-        return plan.layers(indices, map(self._get_variable_index, missing)), state
-
     def _aggregated(self, gradients, accumulators):
         """The sums over replicas on TensorFlow; none where the accumulators have taken them."""
         if self.gradient_accumulation_steps:
@@ -232,36 +165,9 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         pairs = self._all_reduce_sum_gradients([(g, None) for g in gradients])
         return [gradient for gradient, _ in pairs]
 
-    def _is_update(self):
-        if not self.gradient_accumulation_steps:
-            return ops.full((), True, "bool")
-        if stages := self._growing:
-            count = accumulation.count(ops, stages, self.iterations)
-            return ops.greater_equal(self._storage.micro_step + 1, count)
-        return ops.equal(self._storage.micro_step + 1, self.gradient_accumulation_steps)
-
-    def _count(self, trained, became):
-        """Only updates are counted: neither a micro-step before one, nor a step that is skipped."""
-        due = self._is_update()
-        stepped = due & ops.equal(became, TAKEN)
-        if self._guard.move_scale:
-            self._guard.move_scale(due, ops.equal(became, NONFINITE))
+    def _add_iterations(self, stepped):
         iterations = arrays.native(self._iterations)
         iterations.assign_sub(1 - ops.cast(stepped, iterations.dtype))  # Keras adds 1, always
-        if steps := self.gradient_accumulation_steps:
-            micro_step = arrays.native(self._storage.micro_step)
-            done = micro_step + 1
-            micro_step.assign(ops.where(due, 0, done) if self._growing else done % steps)
-        if self.use_ema:
-            storage = self._storage
-            made, frozen = arrays.native(storage.has_averages), storage.plan.frozen
-            waiting = set(range(len(storage.weights))) - frozen - self._averaged(trained)
-            for average, stored in storage.averaged(waiting):  # theirs, too, begin with the first
-                kept = ops.convert_to_tensor(average)
-                average.assign(ops.where(made > 0, kept, ops.cast(stored.weight, average.dtype)))
-            for average, stored in storage.averaged(frozen):
-                host.put(average, stored.weight)
-            made.assign(ops.maximum(made, ops.cast(stepped, made.dtype)))
 
     def _averaged(self, variables):
         """The positions whose averages move with these: of all that is trainable, as in Keras."""
@@ -281,10 +187,8 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         if not host.is_deleted(self._iterations):
             super().finalize_variable_values(var_list)
 
-    def get_config(self):
-        """The constructor's arguments, exclusions and all."""
-        with with_base_rate(self):
-            return self._config(super().get_config()["learning_rate"])
+    def _rate_in_config(self):
+        return keras.optimizers.Optimizer.get_config(self)["learning_rate"]
 
     def _vector_like(self, variable, name):
         if keras.backend.backend() == "tensorflow":
@@ -296,9 +200,6 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
 
     def _index_of(self, variable):
         return self._get_variable_index(variable)
-
-    def _named_state(self):
-        return named.of(self)
 
     save_own_variables = saved.save_own_variables
     load_own_variables = saved.load_own_variables

@@ -5,12 +5,9 @@ import functools
 import tensorflow as tf
 import tf_keras
 
-from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers import settings as settings_
-from tf_lamb.api.optimizers.layerwise import Layerwise, with_base_rate
-from tf_lamb.api.optimizers.storage import Storage
+from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core import accumulation
-from tf_lamb.core.step import NONFINITE, TAKEN
 from tf_lamb.tensorflow import namespace, replicas
 from tf_lamb.tensorflow.summaries import vector_like
 from tf_lamb.tensorflow.update import Update, dense
@@ -32,6 +29,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     _xp = namespace
     _host = host
     _schedules = schedules
+    _counts = tf.int64
     _widest = tf.float64  # the dtype that holds the averages of all variables
     _missing: tuple = ()  # variables without a gradient, while gradients accumulate
     _built_for: tuple = ()  # the variables of the latest call of `build`
@@ -65,65 +63,20 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         plan = self._make_plan(var_list)
         replicas.refuse_parts(var_list, plan, self.clipnorm)
         super().build(var_list)
-        declared = [self.slots_of(*each) for each in zip(plan.treatments, plan.shapes, strict=True)]
-        every = zip(var_list, declared, strict=True)
-        made = [(self._add_slots(*each), self._add_master(each[0])) for each in every]
-        slots, masters = map(list, zip(*made, strict=True))
-        storage = Storage(plan, declared, list(map(host.native, var_list)), slots, masters)
-        if self.use_ema:
-            storage.averages = self._model_variables_moving_average
-            storage.has_averages = self.add_variable((), tf.int64, name="has_averages")
-        if steps := self.gradient_accumulation_steps:
-            storage.steps = "growing" if self._growing else steps  # sums go on under other stages
-            storage.micro_step = self.add_variable((), tf.int64, name="micro_step")
-            with replicas.per_replica_variables():
-                storage.accumulators = [
-                    self.add_variable_from_reference(v, "gradient_accumulator") for v in var_list
-                ]
-        self._storage = storage
-        self._count_skipped()
-        if window := self._guard.window:
-            self._guard.norms = self.add_variable((window,), tf.float32, name="gradient_norms")
-            self._guard.spiked = self.add_variable((), tf.int64, name="spiked_steps")
-        self._update = Update(
-            rule=self._bound_rule,
-            clip=self.clip_aggregated,
-            accumulation_steps=self.gradient_accumulation_steps,
-            jit_compile=self._settings.jit_compile,
-            gains=self.gains_by_xla,
-            refusal=self._guard.refusal,
-            tell=self._guard.warn_if_repeated,
-            deviations=self._guard.deviations,
-        )
+        averages = self._model_variables_moving_average if self.use_ema else ()
+        self._make_storage(list(map(host.native, var_list)), plan, averages)
+        jit_compile, gains = self._settings.jit_compile, self.gains_by_xla
+        self._update = Update(jit_compile=jit_compile, gains=gains, **self._for_update())
         self._make_observed()
         self._built = True
         host.restore_deferred(self)
 
-    def _count_skipped(self):
-        if self._guard.is_on and self._guard.counter is None:
-            self._guard.counter = self.add_variable((), tf.int64, name="skipped_steps")
+    def _make_accumulators(self, variables):
+        with replicas.per_replica_variables():
+            return [self.add_variable_from_reference(v, "gradient_accumulator") for v in variables]
 
     def _take_loss_scale(self, scale):
-        """Has a dynamic loss scale move once an update, which is skipped where it is too large."""
-        self._guard.scaled(seams.take_over_scale(scale), scale)
-        if getattr(self, "_built", False):
-            self._count_skipped()
-
-    def _add_slots(self, variable, declared):
-        is_double, chosen = host.native(variable).dtype == tf.float64, self._settings.dtypes.slots
-        made = []
-        for slot in declared:
-            dtype = tf.as_dtype("float64" if is_double else slot.dtype or chosen)
-            shape = variable.shape if slot.shape is None else slot.shape
-            initial = tf_keras.initializers.get(slot.initial)(shape, dtype)
-            made.append(self.add_variable_like(variable, slot.name, dtype, initial))
-        return made
-
-    def _add_master(self, variable):
-        """The float32 master of a half-precision variable; None where there is to be none."""
-        if self._settings.dtypes.masters and variable.dtype in host.HALF:
-            return self.add_variable_like(variable, "master", tf.float32)
-        return None
+        self._follow_loss_scale(seams.take_over_scale(scale), scale)
 
     def update_step(self, gradient, variable):
         """One step of the rule for one variable, on its replica."""
@@ -166,14 +119,6 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         """Has each replica add up gradients of its own; at an update accumulators get the sums."""
         replicas.gather(self._distribution_strategy, accumulators, gradients, self._is_update)
 
-    def _is_update(self):
-        if not self.gradient_accumulation_steps:
-            return tf.constant(True)
-        if stages := self._growing:
-            count = accumulation.count(namespace, stages, self.iterations)
-            return self._storage.micro_step + 1 >= tf.cast(count, tf.int64)
-        return tf.equal(self._storage.micro_step + 1, self.gradient_accumulation_steps)
-
     def _internal_apply_gradients(self, grads_and_vars):
         pairs = list(grads_and_vars)
         variables = [variable for _, variable in pairs]
@@ -194,38 +139,11 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
                 variable.assign(variable.constraint(variable))
         return result
 
-    def _count(self, trained, became):
-        due, storage = self._is_update(), self._storage
-        stepped = due & tf.equal(became, TAKEN)
-        if move_scale := self._guard.move_scale:
-            overflowed = tf.equal(became, NONFINITE)
-            tf.cond(due, lambda: move_scale(overflowed), lambda: None)
-        if steps := self.gradient_accumulation_steps:
-            done = storage.micro_step + 1
-            next_ = tf.where(due, tf.zeros_like(done), done) if self._growing else done % steps
-            storage.micro_step.assign(next_)
-        if self.use_ema:
-            made, frozen = storage.has_averages > 0, storage.plan.frozen
-            others = set(range(len(storage.weights))) - set(map(self._index_of, trained)) - frozen
-            for average, stored in storage.averaged(others):  # theirs, too, begin with the first
-                average.assign(tf.where(made, average, tf.cast(stored.weight, average.dtype)))
-            for average, stored in storage.averaged(frozen):
-                average.assign(tf.cast(stored.weight, average.dtype))
-            storage.has_averages.assign(
-                tf.maximum(storage.has_averages, tf.cast(stepped, tf.int64))
-            )
-        return self.iterations.assign_add(tf.cast(stepped, tf.int64))
+    def _averaged(self, variables):
+        return set(map(self._index_of, variables))
 
-    def _work(self, variables, missing=()):
-        """The layers and the state that an update takes besides gradients and scalars."""
-        indices = list(map(self._index_of, variables))
-        state = self._storage.state(indices, list(map(host.native, variables)), set(indices))
-        state = state._replace(
-            observed=self._observer.of(indices),
-            skipped=self._guard.counters,
-            spikes=self._guard.spikes,
-        )
-        return self._storage.plan.layers(indices, map(self._index_of, missing)), state
+    def _add_iterations(self, stepped):
+        return self.iterations.assign_add(tf.cast(stepped, tf.int64))
 
     def _vector_like(self, variable, name):
         return vector_like(variable, self._distribution_strategy, name)
@@ -235,16 +153,8 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         update = getattr(self, "_update", None)
         return update is not None and update.is_traced
 
-    def get_config(self):
-        """The constructor's arguments, exclusions and all."""
-        with with_base_rate(self):
-            return self._config(self._host_learning_rate())
-
     def _index_of(self, variable):
         return self._index_dict[self._var_key(variable)]
-
-    def _named_state(self):
-        return named.of(self)
 
     save_own_variables = host.save_own_variables
     load_own_variables = host.load_own_variables
@@ -260,26 +170,23 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         """Adds one as in tf_keras, but a half-precision variable's slots are float32."""
         dtype = host.native(model_variable).dtype
         dtype = tf.float32 if dtype in host.HALF else dtype
-        if initial_value is None and shape is not None:
-            initial_value = tf.zeros(shape, dtype)
-        return self.add_variable_like(model_variable, variable_name, dtype, initial_value)
-
-    def add_variable_like(self, model_variable, name, dtype, initial_value=None):
-        """Adds a variable of that dtype where the given one lives; by default zeros like it."""
         if initial_value is None:
-            initial_value = tf.zeros(model_variable.shape, dtype)
-        if host.native(model_variable).dtype == dtype:
-            return super().add_variable_from_reference(
-                model_variable, name, initial_value=initial_value
-            )
-        with tf.distribute.get_strategy().extended.colocate_vars_with(model_variable):
-            variable = tf.Variable(
-                tf.cast(initial_value, dtype),
-                name=f"{name}/{model_variable._shared_name}",
-                trainable=False,
-            )
-        self._variables.append(variable)
-        return variable
+            return self.add_variable_like(model_variable, variable_name, dtype, shape)
+        return self._add_with_value(model_variable, variable_name, tf.cast(initial_value, dtype))
+
+    def add_variable_like(self, variable, name, dtype, shape=None, initial="zeros"):
+        """Adds a variable of that dtype where the given one lives; by default zeros like it."""
+        shape = variable.shape if shape is None else shape
+        value = tf_keras.initializers.get(initial)(shape, tf.as_dtype(dtype))
+        return self._add_with_value(variable, name, value)
+
+    def _add_with_value(self, variable, name, value):
+        if host.native(variable).dtype == value.dtype:
+            return super().add_variable_from_reference(variable, name, initial_value=value)
+        with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
+            own = tf.Variable(value, name=f"{name}/{variable._shared_name}", trainable=False)
+        self._variables.append(own)
+        return own
 
     def aggregate_gradients(self, grads_and_vars):
         """Aggregates as in tf_keras, but for a loss scale that asks while gradients accumulate.
@@ -323,7 +230,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         value = getattr(self, name)
         return value if dtype is None else tf.cast(value, dtype)
 
-    def _host_learning_rate(self):
+    def _rate_in_config(self):
         """The learning rate in a config: a number, or a serialized schedule."""
         if isinstance(self._learning_rate, host.AsSchedule):
             return float(self.learning_rate)

@@ -63,7 +63,7 @@ def _by_registered_name(get_config):
 
 
 def take_over_scale(scale) -> Callable:
-    """The function that moves a dynamic scale, called once an update; True if it was skipped.
+    """The function that moves a dynamic scale: whether an update is due, and whether it is skipped.
 
     In tf_keras 2.20.1 `update` takes gradients, moves the scale, and says whether to apply them.
     """
@@ -72,8 +72,8 @@ def take_over_scale(scale) -> Callable:
     return after_update
 
 
-def _after_update(move, skipped):
-    move([tf.where(skipped, math.nan, 0.0)])
+def _after_update(move, due, skipped):
+    tf.cond(due, lambda: move([tf.where(skipped, math.nan, 0.0)]), lambda: None)
 
 
 def _let_through(gradients):

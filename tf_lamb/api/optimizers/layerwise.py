@@ -14,6 +14,7 @@ from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard
 from tf_lamb.api.optimizers.observation import UNSEEN, Observation, Observer
 from tf_lamb.api.optimizers.settings import Settings, undo_float32_rounding
+from tf_lamb.api.optimizers.storage import Storage
 from tf_lamb.api.variables import (
     is_overwritten,
     path_of,
@@ -28,7 +29,7 @@ from tf_lamb.core.accumulation import Stages
 from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import exact, numbered
 from tf_lamb.core.recipes.recipe import batch, check_recipe
-from tf_lamb.core.step import Scalars, Slot
+from tf_lamb.core.step import NONFINITE, TAKEN, Scalars, Slot
 
 Own = TypeVar("Own", bound="Layerwise")
 Recipe = recipes.Recipe | recipes.StagedRecipe
@@ -38,9 +39,8 @@ class Layerwise:
     """Between the class that a user types and the base class of each Keras.
 
     A class of optimizers names its `rule`, its `hyper` and its `slot_names`; where slots are not
-    all alike, it has its own `slots_of`. The frontend gives its modules; of a variable `_var_key`,
-    `_index_of` and a vector of `UNSEEN` beside it, `_vector_like(variable, name)`; and
-    `_is_update()`.
+    all alike, it has its own `slots_of`. The frontend gives its modules, what is typed below, and
+    of a variable a vector of `UNSEEN` beside it, `_vector_like(variable, name)`.
     """
 
     rule: Callable
@@ -53,7 +53,8 @@ class Layerwise:
     gradients_are_gathered = False  # into the accumulators, likewise
     _xp: Any  # the frontend's array namespace,
     _host: Any  # what it does with variables,
-    _schedules: Any  # and its schedules
+    _schedules: Any  # its schedules,
+    _counts: Any  # and the dtype of its counters
     _settings: Settings
     _guard: Guard  # plain objects, all three: no framework tracks what they hold
     _observer: Observer
@@ -61,8 +62,6 @@ class Layerwise:
     _storage: Any = None  # its `Storage`, once it is built
     _is_from_config = False
     _given_rate: float | None = None
-    _times_slower = 1  # the schedule, since `migrate`
-    _warns_of_slower = False
     _recipe: Recipe | None = None
     _undecayed: tuple[tuple[object, str], ...] = ()  # keys and paths with numbers
 
@@ -75,12 +74,17 @@ class Layerwise:
         use_ema: bool
         ema_momentum: float
         ema_overwrite_frequency: int | None
-        get_config: Callable
         _widest: Any  # the dtype that holds the averages of all variables
         _var_key: Callable
         _index_of: Callable
-        _is_update: Callable
         _vector_like: Callable
+        _averaged: Callable  # variables of a step -> positions whose averages move with them
+        _add_iterations: Callable  # counts a step where the scalar that it is given is true
+        _make_accumulators: Callable
+        _rate_in_config: Callable
+        add_variable: Callable
+        add_variable_like: Callable
+        clip_aggregated: Callable
 
         def __init__(self, learning_rate, **arguments): ...
 
@@ -132,7 +136,6 @@ class Layerwise:
             )
         if name == "learning_rate":
             self._given_rate = float(value) if isinstance(value, numbers.Real) else None
-            self._tell_of_slower_schedule(1)
         super().__setattr__(name, value)
 
     @classmethod
@@ -350,24 +353,10 @@ class Layerwise:
         return self._with_sizes(self._plan, self._guard.weights)
 
     def print_plan(self, plan: plans.Plan, print_fn: Callable[[str], Any]) -> None:
-        """Prints the plan as a table, and what to do about small layers or a slower schedule."""
+        """Prints the plan as a table, and what to do about layers near zero."""
         print_fn(plan.table())
-        for message in (self._warning_near_zero(plan), self._slower_schedule()):
-            if message:
-                print_fn(message)
-
-    def _tell_of_slower_schedule(self, times: int) -> None:
-        """Has `describe` and the end of the next `fit` tell of it, where it is more than once."""
-        self._times_slower, self._warns_of_slower = times, times > 1
-
-    def _slower_schedule(self) -> str:
-        """What they tell; empty where there is nothing to tell."""
-        if (n := self._times_slower) == 1:
-            return ""
-        return (
-            f"{self.name}: the learning rate's schedule is {n} times slower than where this "
-            f"state came from, which read it at micro-batches: divide its steps by {n}."
-        )
+        if message := self._warning_near_zero(plan):
+            print_fn(message)
 
     def _warning_near_zero(self, plan):
         excluded = self._settings.exclude_from_layer_adaptation
@@ -430,6 +419,122 @@ class Layerwise:
         given = self._storage.plan.frozen.union(map(self._index_of, variables))
         return [variable for variable in unfrozen if self._index_of(variable) not in given]
 
+    # -- what both frontends build, and count ------------------------------------------------------
+
+    def _make_storage(self, variables, plan, averages):
+        """Makes all that there is beside the variables; the host has made their averages."""
+        declared = [self.slots_of(*each) for each in zip(plan.treatments, plan.shapes, strict=True)]
+        every = zip(variables, declared, strict=True)
+        made = [(self._add_slots(*each), self._add_master(each[0])) for each in every]
+        slots, masters = map(list, zip(*made, strict=True))
+        storage = Storage(plan, declared, variables, slots, masters, native=self._host.native)
+        if self.use_ema:
+            storage.averages = averages
+            storage.has_averages = self._add_counter("has_averages")
+        if steps := self.gradient_accumulation_steps:
+            storage.steps = "growing" if self._growing else steps  # sums go on under other stages
+            storage.micro_step = self._add_counter("micro_step")
+            storage.accumulators = self._make_accumulators(variables)
+        self._storage = storage
+        self._count_skipped()
+        if window := self._guard.window:
+            self._guard.norms = self.add_variable((window,), dtype="float32", name="gradient_norms")
+            self._guard.spiked = self._add_counter("spiked_steps")
+
+    def _add_counter(self, name):
+        return self.add_variable((), dtype=self._counts, name=name)
+
+    def _add_slots(self, variable, declared):
+        if is_overwritten(variable):
+            return ()
+        is_double, chosen = self._dtype_of(variable) == "float64", self._settings.dtypes.slots
+        return tuple(
+            self.add_variable_like(
+                variable,
+                slot.name,
+                "float64" if is_double else slot.dtype or chosen,
+                slot.shape,
+                slot.initial,
+            )
+            for slot in declared
+        )
+
+    def _add_master(self, variable):
+        """The float32 master of a half-precision variable; None where there is to be none."""
+        if self._settings.dtypes.masters and self._dtype_of(variable) in ("float16", "bfloat16"):
+            return self.add_variable_like(variable, "master", "float32")
+        return None
+
+    def _dtype_of(self, variable):
+        return self._host.native(variable).dtype
+
+    def _count_skipped(self):
+        if self._guard.is_on and self._guard.counter is None:
+            self._guard.counter = self._add_counter("skipped_steps")
+
+    def _follow_loss_scale(self, move: Callable, scale: Callable) -> None:
+        """Has a dynamic loss scale move once an update, which is skipped where it is too large."""
+        self._guard.scaled(move, scale)
+        if self._storage:
+            self._count_skipped()
+
+    def _for_update(self) -> dict[str, Any]:
+        """What the update is made with, in each framework."""
+        return {
+            "rule": self._bound_rule,
+            "clip": self.clip_aggregated,
+            "accumulation_steps": self.gradient_accumulation_steps,
+            "refusal": self._guard.refusal,
+            "tell": self._guard.warn_if_repeated,
+            "deviations": self._guard.deviations,
+        }
+
+    def _work(self, variables, missing=()):
+        """The layers and the state that an update takes besides gradients and scalars."""
+        storage, guard, native = self._storage, self._guard, self._host.native
+        indices = list(map(self._index_of, variables))
+        state = storage.state(indices, variables, self._averaged(variables))._replace(
+            observed=self._observer.of(indices),
+            skipped=list(map(native, guard.counters)),
+            spikes=list(map(native, guard.spikes)),
+        )
+        return storage.plan.layers(indices, map(self._index_of, missing)), state
+
+    def _is_update(self):
+        """Whether this micro-batch ends an update."""
+        xp, steps = self._xp, self.gradient_accumulation_steps
+        if not steps:
+            return xp.convert_to_tensor(True)
+        done = self._host.native(self._storage.micro_step) + 1
+        if stages := self._growing:
+            return done >= xp.cast(accumulation.count(xp, stages, self.iterations), done.dtype)
+        return xp.equal(done, steps)
+
+    def _count(self, trained, became):
+        """Only updates are counted: neither a micro-step before one, nor a step that is skipped."""
+        xp, storage, native = self._xp, self._storage, self._host.native
+        due = self._is_update()
+        stepped = due & xp.equal(became, TAKEN)
+        if move_scale := self._guard.move_scale:
+            move_scale(due, xp.equal(became, NONFINITE))
+        if storage.steps:
+            micro_step = native(storage.micro_step)
+            done = micro_step + 1
+            micro_step.assign(xp.where(due, xp.zeros_like(done), done))
+        if self.use_ema:
+            made, frozen = native(storage.has_averages), storage.plan.frozen
+            waiting = set(range(len(storage.weights))) - frozen - self._averaged(trained)
+            for average, stored in storage.averaged(waiting):  # theirs, too, begin with the first
+                own, begun = map(xp.convert_to_tensor, (average, native(stored.weight)))
+                average.assign(xp.where(made > 0, own, xp.cast(begun, own.dtype)))
+            for average, stored in storage.averaged(frozen):
+                self._host.put(average, stored.weight)
+            made.assign(xp.maximum(made, xp.cast(stepped, made.dtype)))
+        return self._add_iterations(stepped)
+
+    def _named_state(self) -> named.State:
+        return named.of(self)
+
     def _scalars(self) -> Scalars:
         """The inputs of a step besides gradients and state."""
         xp, t, frequency = self._xp, self.iterations + 1, self.ema_overwrite_frequency
@@ -451,9 +556,6 @@ class Layerwise:
     def finalize_variable_values(self, var_list: Any) -> None:
         """At the end of training, the averages replace the weights if `use_ema` has made any."""
         warn_if_past_schedule_end(self, lambda: step_of(self))
-        if self._warns_of_slower:
-            self._warns_of_slower = False
-            warn(self._slower_schedule())
         if named.has_averages(self):
             wanted = {self._var_key(variable) for variable in var_list}
             for average, stored in self._storage.averaged():
@@ -473,12 +575,11 @@ class Layerwise:
         """By name the slots of a variable of the build, and its "average" if there is one."""
         return self._storage.of(index)
 
-    def _config(self, rate):
-        """The constructor's arguments, the rate from the host's; identities have become paths."""
-        config = {
-            "learning_rate": undo_float32_rounding(rate, self._given_rate),
-            **self._settings.config(),
-        }
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments, exclusions and all; identities have become paths."""
+        with with_base_rate(self):
+            rate = undo_float32_rounding(self._rate_in_config(), self._given_rate)
+        config = {"learning_rate": rate, **self._settings.config()}
         config |= {name: getattr(self, name, config[name]) for name in settings_.OF_HOST}
         if callable(config["weight_decay"]):
             serialize = self._schedules._Schedule._serialize
