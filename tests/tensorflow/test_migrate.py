@@ -86,15 +86,6 @@ def test_a_model_without_its_code_comes_from_the_file(frontend):
     go_on(optimizer, model, ADDONS)
 
 
-@pytest.mark.parametrize("suffix", [".index", ".data-00000-of-00001"])
-@every_frontend
-def test_a_file_of_a_checkpoint_is_the_checkpoint(frontend, suffix):
-    host, room = FRONTENDS[frontend]
-    prefix = ADDONS["files"]["checkpoint"]
-    report = room.migrate(f"{prefix}{suffix}", room.LAMB(0.02, **DECAY), build(host))
-    assert len(report.matched) == 7 and repr(str(prefix)) in report.origin
-
-
 def test_a_saved_model_is_named_by_its_folder(tmp_path):
     tf_keras.backend.clear_session()
     old = renamed_model(tf_keras)
@@ -199,8 +190,6 @@ def test_a_garden_optimizer_goes_on(peer, family, theirs, ours):
 TO_AND_FRO = {
     "LAMB": {"learning_rate": 0.02, **DECAY},
     "LARS": {"learning_rate": 0.5, **DECAY, **CLASSIC},
-    "SGDP": {"learning_rate": 0.02, **DECAY},
-    "AdamP": {"learning_rate": 0.02, **DECAY, "use_ema": True},
     "Muon": {"learning_rate": 2e-3, **DECAY, "exclude_from_layer_adaptation": ["embed", "head"]},
     "SOAP": {"learning_rate": 2e-3, **DECAY, "use_ema": True, "precondition_frequency": 2},
 }

@@ -8,27 +8,16 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Frontend:
-    """One Keras, with this package's half for it.
+    """One Keras, with this package's half for it."""
 
-    Attributes:
-        host: The package of the Keras.
-        optimizers: The module of our optimizers.
-        layers: The module of our layers.
-        schedules: The module of our schedules.
-        devices: Model -> devices that share a call; raises where several processes train.
-        fed: (model, generator of batches, first batch) -> what `fit` reads.
-        state_of: Optimizer of the host -> the `Source` that it is for `migrate`, if it is one.
-        checkpoints: Loads the module that reads files.
-    """
-
-    host: Any
+    host: Any  # the package of the Keras, and then our modules for it
     optimizers: Any
     layers: Any
     schedules: Any
-    devices: Callable[[Any], int]
-    fed: Callable[[Any, Iterator, Any], Any]
-    state_of: Callable[[Any], Any]
-    checkpoints: Callable[[], Any]
+    devices: Callable[[Any], int]  # of a model, those that share a call; refuses several processes
+    fed: Callable[[Any, Iterator, Any], Any]  # model, batches, first batch -> what `fit` reads
+    state_of: Callable[[Any], Any]  # optimizer of the host -> its `Source` for `migrate`, if any
+    checkpoints: Callable[[], Any]  # loads the module that reads files
 
 
 _OF: dict[str, Frontend] = {}

@@ -16,21 +16,14 @@ Given = Mapping[str, tuple[str, Any]]  # key of a treatment -> the pattern that 
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """All that a layout may depend on.
-
-    Attributes:
-        path, shape: its own; `name` is the path with its number.
-        excluded: whether the user leaves it out of layer adaptation.
-        given: what the user's treatments have for it.
-        shapes: name -> shape of every variable of the model.
-    """
+    """All that a layout may depend on."""
 
     path: str
-    name: str
+    name: str  # the path with its number
     shape: tuple[int, ...]
-    excluded: bool
-    given: Given
-    shapes: Mapping[str, tuple[int, ...]]
+    excluded: bool  # by the user, from layer adaptation
+    given: Given  # what the user's treatments have for it
+    shapes: Mapping[str, tuple[int, ...]]  # by name, of every variable of the model
 
     def get(self, key: str, otherwise=None):
         """The value that a treatment has for it under this key."""
@@ -57,21 +50,13 @@ def variables(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The shape in which a rule sees a variable.
+    """The shape in which a rule sees a variable."""
 
-    Attributes:
-        adapt: whether its layer is adapted: has a trust ratio, or may be projected.
-        view: the shape in which the rule sees it, or None for its own.
-        axes: the axes over which the rule's norms run in that shape, or None for the rule's choice.
-        order: the order in which its axes are laid out before they are viewed, or None for theirs.
-        words: which slices are layers of their own, or what matrix it is.
-    """
-
-    adapt: bool = True
-    view: tuple[int, ...] | None = None
-    axes: tuple[int, ...] | None = None
-    order: tuple[int, ...] | None = None
-    words: str = ""
+    adapt: bool = True  # its layer has a trust ratio, may be projected, or is a matrix
+    view: tuple[int, ...] | None = None  # the shape in which the rule sees it, if not its own
+    axes: tuple[int, ...] | None = None  # over which norms run in that shape, or the rule's choice
+    order: tuple[int, ...] | None = None  # in which its axes are laid out before they are viewed
+    words: str = ""  # which slices are layers of their own, or what matrix it is
 
 
 def slices(variable: Variable) -> Layout:

@@ -25,33 +25,21 @@ NEAR_ZERO = 1e-3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Treatment(layouts.Layout):
-    """The plan's decision on one variable: its layout, and its decay.
+    """The plan's decision on one variable: its layout, and its decay."""
 
-    Attributes:
-        decay: its weight decay; where that follows a schedule, 1.0, or 0.0 for none.
-    """
-
-    decay: float
+    decay: float  # where it follows a schedule, 1.0, or 0.0 for none
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """Variables that share a trust ratio: one, unless the user joined several.
+    """Variables that share a trust ratio: one, unless the user joined several."""
 
-    Attributes:
-        members: their positions in the list that the layer was asked for.
-        paths, treatments: of each member; a path that others have, too, with its number.
-        number: tells this layer from every other of the model.
-        may_rest: whether it is stepped only where a gradient is not all zeros.
-        multiplier: of its learning rate.
-    """
-
-    members: tuple[int, ...]
-    paths: tuple[str, ...]
+    members: tuple[int, ...]  # their positions in the list that the layer was asked for
+    paths: tuple[str, ...]  # one that others have, too, with its number
     treatments: tuple[Treatment, ...]
-    number: int
-    may_rest: bool = False
-    multiplier: float = 1.0
+    number: int  # tells this layer from every other of the model
+    may_rest: bool = False  # it is stepped only where a gradient is not all zeros
+    multiplier: float = 1.0  # of its learning rate
 
     def rate(self, lr):
         """The layer's learning rate; a multiplier of 1 adds nothing to a program."""
@@ -216,25 +204,17 @@ def plan_for(
     subclassed `my_model/encoder/dense/kernel` then answer `^encoder/` alike.
 
     Args:
-        paths: the stable path of each variable, in the order of the build.
-        shapes: their shapes.
+        paths, shapes: of each variable, in the order of the build.
         weight_decay: the decay of those that are not excluded; None follows a schedule.
-        exclude_from_weight_decay: patterns; None excludes nothing.
-        exclude_from_layer_adaptation: patterns; None means "as for weight decay", an empty
-            sequence "exclude nothing".
+        exclude_from_layer_adaptation: None means "as for weight decay", and an empty sequence
+            "exclude nothing".
         excluded_by_identity: of each variable, whether it was excluded from weight decay as
             an object, without a pattern; no variable by default.
         treatments: pattern -> key -> value; of each key the first pattern that matches and has it
-            counts. "rate" multiplies the learning rate, and 0 freezes. With "join" the variables of
-            one Keras layer are one layer, unless the second list of exclusions was given and holds
-            them; of layers with one path, the k-th of each variable's path belong together. The
-            other keys are the layout's.
+            counts. With "join" the variables of one Keras layer are one layer, unless the second
+            list of exclusions was given and holds them; of layers with one path, the k-th of each
+            variable's path belong together.
         layout: the function of a family of optimizers, `core/layouts.py`.
-
-    Raises:
-        ValueError: where a variable cannot have the layout that is given, or is both joined and
-            sliced; where it cannot be known which variables of layers with one path belong
-            together; where those of one layer have several rates, or all variables are frozen.
     """
     named = tuple(zip(aliases(paths), shapes, strict=True))
     lists = {

@@ -29,19 +29,12 @@ class Scalars(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """What a rule keeps of a variable from step to step.
+    """What a rule keeps of a variable from step to step."""
 
-    Attributes:
-        name: the rule's.
-        shape: None for its variable's; a slot of that shape is laid out as the variable is.
-        initial: the name of an initializer, as Keras has them.
-        dtype: None for the one that the user chose. All slots of a float64 variable are float64.
-    """
-
-    name: str
-    shape: tuple[int, ...] | None = None
-    initial: str = "zeros"
-    dtype: str | None = None
+    name: str  # the rule's
+    shape: tuple[int, ...] | None = None  # None for its variable's, as which it is laid out then
+    initial: str = "zeros"  # the name of an initializer, as Keras has them
+    dtype: str | None = None  # None for the user's choice; of a float64 variable it is float64
 
 
 class Stored(NamedTuple):
@@ -84,25 +77,15 @@ class Update:
     It is called at each micro-step with the layers of a plan, which hold positions among the
     gradients, a `State`, a function that gives the `Scalars`, one that takes what became of the
     step that it was the last of, `TAKEN` before, whose result is returned, and the gradients.
-
-    Attributes:
-        rule: the rule with its hyper-parameters bound, `rule(xp, g, w, *slots, lr=, t=, ...)`.
-        clip: takes and returns the list of gradients; it sees the whole, aggregated gradient.
-        accumulation_steps: micro-steps an update takes, at most, or None.
-        refusal: what is raised, with names, where a gradient is not finite; None raises nothing.
-        assign: gives a weight or a slot its new value: in Keras 3 the optimizer's own method, which
-            a subclass may have overridden.
-        tell: called by a step that is not finite, with the steps taken and how many were skipped.
-        deviations: by which the norm of a spike is above the mean of those before.
     """
 
-    rule: Callable
-    clip: Callable
-    accumulation_steps: int | None
-    refusal: str | None
-    assign: Callable
-    tell: Callable
-    deviations: float
+    rule: Callable  # its hyper-parameters bound
+    clip: Callable  # takes and returns the list of gradients, whole and aggregated
+    accumulation_steps: int | None  # micro-steps an update takes, at most
+    refusal: str | None  # raised, with names, where a gradient is not finite; None raises nothing
+    assign: Callable  # gives a weight or a slot its new value: in Keras 3 the user may override it
+    tell: Callable  # called by a step that is skipped, with the steps taken and those skipped
+    deviations: float  # by which the norm of a spike is above the mean of those before
 
     def mean(self, xp, total, scalars: Scalars):
         """The mean gradient of an update's micro-batches, whose sum is given."""
@@ -117,7 +100,6 @@ def step(
     """One step of a rule for one layer, which `stacks.together` runs beside others.
 
     Args:
-        rule: with its hyper-parameters bound, `rule(xp, g, w, *slots, lr=, t=, ...)`.
         treatments, gradients, stored: of each variable of the layer.
         number: tells the layer from every other of the model.
         bitcast: takes an array and the name of a dtype, and gives the same bits in that dtype.

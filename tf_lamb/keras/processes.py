@@ -64,14 +64,9 @@ def by_chief(act):
 
 
 def agree(what, facts):
-    """Raises in every process where they differ in what they tell, name -> text.
+    """Raises in every process where they differ in the facts that they tell, name -> text.
 
-    Args:
-        what: of whom or what, for the error.
-        facts: a function that gives them; it is called only where there are several processes.
-
-    Raises:
-        ValueError: that names the first difference; a process that does not come is one, too.
+    Where there is one process, `facts` is not called. A process that does not come is a difference.
     """
     if len(chosen := members()) == 1:
         return

@@ -24,17 +24,13 @@ _FILE_OF_CHECKPOINT = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 
 
 def read(path, paths, weights) -> Source:
-    """The source that a path leads to.
+    """The source that a path leads to; raises where it holds no state of an optimizer.
 
     Args:
         path: of an HDF5 file, of a checkpoint (its prefix, or one of its files), of a folder with
             checkpoints, or of a SavedModel's folder.
         paths: of the variables that are wanted; of several optimizers, theirs is taken.
         weights: whether the weights of the model are wanted, too.
-
-    Raises:
-        FileNotFoundError: where nothing is there.
-        ValueError: where what is there cannot be read, or has no state of an optimizer.
     """
     path = _FILE_OF_CHECKPOINT.sub("", os.fspath(path))
     if os.path.isfile(path):

@@ -235,14 +235,11 @@ def _steps(measured, source, measuring) -> dict[str, Any]:
 
 
 def _prepared(source, optimizer, model, weights, rename, fresh):
-    """Checks a source against an optimizer and its model, and says what to assign.
+    """Checks a source against an optimizer and its model; raises where anything does not fit.
 
     Returns:
         The report, path -> slot -> array, which is empty for a variable that begins at zero, and
         path -> array, the weights to set.
-
-    Raises:
-        ValueError: where anything does not fit; nothing has been changed then.
     """
     family, ours = type(optimizer).__name__, optimizer.get_config()
     if source.family != family:

@@ -28,20 +28,13 @@ _AROUND = ("dtypes", "gradient_accumulation_steps", *_OF_AVERAGES)
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """One of those whose state we take in.
-
-    Attributes:
-        title: its name in words.
-        family: the class of ours that continues it.
-        slots: its name of a slot -> ours.
-        has: the arguments that it has, in our words; the key of one that is a dict behind a dot.
-        fixed: those that it has not, where it differs from our defaults.
-    """
+    """One of those whose state we take in."""
 
     title: str
-    family: str
-    slots: Mapping[str, str]
-    has: tuple[str, ...]
+    family: str  # the class of ours that continues it
+    slots: Mapping[str, str]  # its name of a slot -> ours
+    has: tuple[str, ...]  # its arguments in our words; the key of one that is a dict behind a dot
+    # Those that it has not, where it differs from our defaults.
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def arguments(self, source_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,14 +80,7 @@ _FORMS = {
 
 
 def of_legacy(origin: str, name: str, slots, source_config) -> Peer:
-    """The peer that wrote these slots, or an error.
-
-    Args:
-        origin: for the error.
-        name: the optimizer's own.
-        slots: the names of its slots.
-        source_config: the names of the arguments that the source holds.
-    """
+    """The peer that wrote slots of these names, by an optimizer of this name; or an error."""
     slots, source_config = set(slots), set(source_config)
     if slots == {"m", "v"} and not name.lower().startswith("adam"):
         if "weight_decay_rate" in source_config:
@@ -226,11 +212,7 @@ def check_same_slots(
 ):  # fmt: skip
     """Raises where a variable of Muon or SOAP has other slots there, which mean other things.
 
-    Args:
-        family: "Muon" or "SOAP".
-        origin: for the error.
-        there, here: path -> slots by our names, of the variables that continue.
-        shapes: path -> shape.
+    `there` and `here` have the slots, by our names, of each variable that continues.
     """
     differ = [path for path, slots in there.items() if named.slots_of_rule(slots) != {*here[path]}]
     if not differ:

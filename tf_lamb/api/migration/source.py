@@ -13,28 +13,18 @@ from tf_lamb.core.patterns import model_name
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The state of an optimizer, as a reader found it.
+    """The state of an optimizer, as a reader found it."""
 
-    Attributes:
-        origin: what was read, in words.
-        family: the class of ours that continues it, such as "LAMB".
-        step: how many steps it has made.
-        slots: name of a variable -> our name of a slot, or of what accompanies one -> array.
-        arguments: its arguments in our words; what the source does not say is left out.
-        unsaid: arguments that it had and the source does not say.
-        weights: name of a variable -> array, or None where the source holds no weights.
-        beyond: arguments that we do not have, in its own words.
-        scalars: of one of ours, what there is once, by its name in a file.
-    """
-
-    origin: str
-    family: str
+    origin: str  # what was read, in words
+    family: str  # the class of ours that continues it, such as "LAMB"
     step: int
-    slots: Mapping[str, Mapping[str, Any]]
-    arguments: Mapping[str, Any]
-    unsaid: tuple[str, ...] = ()
-    weights: Mapping[str, Any] | None = None
+    slots: Mapping[str, Mapping[str, Any]]  # of a variable: our name of a slot -> array
+    arguments: Mapping[str, Any]  # in our words; what the source does not say is left out
+    unsaid: tuple[str, ...] = ()  # arguments that it had and the source does not say
+    weights: Mapping[str, Any] | None = None  # by name of a variable, where the source holds them
+    # Arguments that we do not have, in its own words.
     beyond: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # Of one of ours, what there is once, by its name in a file.
     scalars: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod

@@ -87,10 +87,7 @@ class Guard:
     def nonfinite(self, finite: Callable, key: Callable, variables: Sequence | None) -> list[str]:
         """The names of those that are not finite, as the plan has them: it may know fewer.
 
-        Args:
-            finite: of each of some variables, whether it is.
-            key: of a variable, which tells it from every other.
-            variables: to look at; None looks at those that the optimizer trains.
+        `finite` looks at variables, and `key` tells one from every other.
         """
         variables = self.weights if variables is None else variables
         names: dict = {}
@@ -103,11 +100,7 @@ class Guard:
     def warn_at_end(self, steps: int, waiting: int, each: int, nonfinite: Callable[[], list]):
         """Warns, at the end of `fit`, of what it has not trained, unless that was done.
 
-        Args:
-            steps: those that were taken.
-            waiting: micro-batches of an update that is not due yet.
-            each: how many such an update takes.
-            nonfinite: gives the weights that are not finite; asked only where steps were skipped.
+        `waiting` of `each` micro-batches are of an update that is not due yet.
         """
         tried = self._tried
         self._warn_if_skipped(steps, nonfinite)

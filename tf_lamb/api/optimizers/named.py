@@ -19,29 +19,20 @@ _NO_SLOTS = ("average", "master", "accumulator")  # no slots of a rule
 
 
 class Part(NamedTuple):
-    """The state of one variable: the variable's name and shape, and its arrays by name.
-
-    `initial` has the initializers of those that do not begin at zero, by name.
-    """
+    """The state of one variable."""
 
     name: str
     shape: tuple[int, ...]
-    kept: Mapping[str, Any]
-    initial: Mapping[str, str] = {}
+    kept: Mapping[str, Any]  # its arrays by name
+    initial: Mapping[str, str] = {}  # initializers of those that do not begin at zero, by name
 
 
 class State(NamedTuple):
-    """The variables of an optimizer.
+    """The variables of an optimizer."""
 
-    Attributes:
-        kind: the rule, or the wrapper; the state of another means something else.
-        scalars: what there is once, by name.
-        parts: of each variable of the build, in its order.
-    """
-
-    kind: str
-    scalars: Mapping[str, Any]
-    parts: Sequence[Part]
+    kind: str  # the rule, or the wrapper; the state of another means something else
+    scalars: Mapping[str, Any]  # what there is once, by name
+    parts: Sequence[Part]  # of each variable of the build, in its order
 
     def variables(self) -> dict[str, Any]:
         """By the position of what it accompanies and by its own name, for a checkpoint of objects.
@@ -106,18 +97,10 @@ def of_measured(optimizer) -> State:
 def continue_from(
     optimizer, model: Any, step: int, states: dict, weights: dict, scalars: dict
 ) -> set[str]:
-    """Has an optimizer go on after these steps; what nobody gives begins anew.
+    """Has an optimizer of ours go on after these steps; what nobody gives begins anew.
 
-    Args:
-        optimizer: of this package, in either Keras.
-        model: whose variables it trains.
-        step: how many there were.
-        states: path -> name of a slot, or of what accompanies one in a file -> array.
-        weights: path -> array.
-        scalars: what there is once, by its name in a file.
-
-    Returns:
-        The names of what there is no place for.
+    States are by path and by name of a slot, or of what accompanies one; weights by path; scalars
+    by name, as in a file. Returns the names of what there is no place for.
     """
     trained, host = model.trainable_variables, optimizer._host
     optimizer.build(trained)
@@ -204,16 +187,9 @@ def load(
     """Pairs of a variable and its value; nothing is assigned.
 
     Args:
-        name: of the optimizer.
-        state: its own.
-        store: what a host has loaded.
-        array: reads an entry of it.
-        fit: of a variable, its `Part` and a value of another shape, the value in its shape, or
-            None where there is none.
-        initial: of a variable and the name of an initializer, the value that it begins with.
-
-    Raises:
-        ValueError: for the state of another optimizer or of other variables.
+        name, state: of the optimizer.
+        store: what a host has loaded; `array` reads an entry of it.
+        fit, initial: the host's.
     """
     keys = list(store.keys())
     kinds = [key.partition(":")[2] for key in keys if key.startswith("kind:")]

@@ -14,32 +14,19 @@ class Storage:
     """The arrays beside each variable, in the order of the build, and those that there are once.
 
     It is a plain object: no framework tracks what it holds, or restores it by its position.
-
-    Attributes:
-        plan: of the build.
-        declared: the `Slot`s of each variable.
-        weights: the variables.
-        slots: of each, in the order of the rule; empty where a layer overwrites the variable.
-        masters: of each its copy in float32, or None.
-        averages: of each its moving average, or None; empty without `use_ema`.
-        accumulators: of each the sum of its micro-batches; empty without accumulation.
-        micro_step: the micro-batches of this update so far; None without accumulation.
-        has_averages: 0 before the averages begin; None without `use_ema`.
-        steps: the micro-batches of an update, or "growing", by which their sums are named.
-        native: gives the variable that an update works on.
     """
 
-    plan: Plan
-    declared: Sequence[Sequence[Slot]]
-    weights: Sequence
-    slots: Sequence[Sequence]
-    masters: Sequence
-    averages: Sequence = ()
-    accumulators: Any = ()
-    micro_step: Any = None
-    has_averages: Any = None
-    steps: int | str | None = None
-    native: Callable = lambda variable: variable
+    plan: Plan  # of the build
+    declared: Sequence[Sequence[Slot]]  # of each variable
+    weights: Sequence  # the variables
+    slots: Sequence[Sequence]  # in the order of the rule; none where a layer overwrites a variable
+    masters: Sequence  # copies in float32, or None
+    averages: Sequence = ()  # or None; empty without `use_ema`
+    accumulators: Any = ()  # sums of micro-batches; empty without accumulation
+    micro_step: Any = None  # the micro-batches of this update so far
+    has_averages: Any = None  # 0 before the averages begin
+    steps: int | str | None = None  # of an update, or "growing": sums are named by it
+    native: Callable = lambda variable: variable  # gives the variable that an update works on
 
     def state(self, indices: Sequence[int], weights: Sequence, averaged: set[int]) -> State:
         """The variables of these positions that a step changes; `averaged` are others.

@@ -21,15 +21,7 @@ def adamp(
         w <- w (1 - lr decay rho)
         w <- w - lr/(1 - b1^t) u
 
-    Args:
-        g, w, m, v: gradient, weight and both moments, arrays of one shape.
-        lr, t: scalars; t counts from 1.
-        decay: weight decay, a Python float, or a scalar where it follows a schedule.
-        adapt: whether the update may be projected, a Python bool.
-        axes: the axes within a channel; None is all but the last.
-
-    Returns:
-        The new w, m and v.
+    `axes` are those within a channel; None is all but the last.
 
     Source: Heo et al., arXiv:2006.08217, and the authors' code.
     """

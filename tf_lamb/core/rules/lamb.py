@@ -34,19 +34,10 @@ def lamb(
     phi(|w|)/|u| is 1 where either norm is 0, and 1 throughout if not `adapt`.
 
     Args:
-        g, w, m, v: gradient, weight and both moments, arrays of one shape.
-        lr, t: scalars; t counts from 1.
-        decay: weight decay, a Python float; an array where it follows a schedule, or where a
-            layer's variables differ in it.
-        adapt: whether there is a trust ratio, a Python bool.
-        axes: the axes of a norm where each slice along the others has its own ratio.
         bias_correction: False, as in version 3 of the paper, makes both divisors 1 - b^t 1.
         weight_decay_mode: "update" as above; "decoupled": w <- w - lr decay w before all else, with
             the ratio of what remains (`keras.optimizers.Lamb`).
-        bounds, observe: see `trust_ratio`.
-
-    Returns:
-        The new w, m and v.
+        bounds: see `trust_ratio`.
 
     Source: You et al., arXiv:1904.00962v5, Algorithm 2; phi is the identity in the authors'
     code. Beyond the paper: the cases in which the ratio is 1, and what is marked above.

@@ -20,19 +20,7 @@ def lans(
         w  <- w - lr (b1 |w|/|um| um + (1 - b1) |w|/|ug| ug)
 
     A gradient of norm 0 stays; each of the two ratios is 1 where one of its norms is 0, and 1
-    throughout if not `adapt`.
-
-    Args:
-        g, w, m, v: gradient, weight and both moments, arrays of one shape.
-        lr, t: scalars; t counts from 1.
-        decay: weight decay, a Python float; an array where it follows a schedule, or where a
-            layer's variables differ in it.
-        adapt: whether there are trust ratios, a Python bool.
-        axes: the axes of a norm where each slice along the others is a layer.
-        observe: see `trust_ratio`; what is observed is the ratio of um.
-
-    Returns:
-        The new w, m and v.
+    throughout if not `adapt`. What is observed is the ratio of um.
 
     Source: Zheng et al., arXiv:2006.13484, Algorithm 2, as the authors' kernel has it by
     default; the cases of 0 are the kernel's.

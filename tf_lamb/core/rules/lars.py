@@ -42,12 +42,6 @@ def lars(
     r is 1 where |w| or |g| is 0, and 1 throughout if not `adapt`.
 
     Args:
-        g, w, v: gradient, weight and velocity, arrays of one shape.
-        lr, t: scalars; t is not used.
-        decay: weight decay, a Python float; an array where it follows a schedule, or where a
-            layer's variables differ in it.
-        adapt: whether there is a trust ratio, a Python bool.
-        axes: the axes of a norm where each slice along the others has its own ratio.
         momentum, trust_coefficient, epsilon: mu, eta and eps.
         nesterov: w moves by mu v plus what entered v, instead of by v.
         form: its `momentum` is where lr and r stand. "inside" the velocity, as above; "outside":
@@ -58,9 +52,6 @@ def lars(
         bounds: of r.
         observe: None, or called with |w|, what r divides by, r and whether `clip` or a bound
             made it another.
-
-    Returns:
-        The new w and v.
 
     Source: You, Gitman and Ginsburg, arXiv:1708.03888; the forms are those of Model Garden, of the
     TPU reference, of MLPerf and of LARC. Beyond the paper: the cases in which the ratio is 1.

@@ -41,22 +41,13 @@ def muon(
     sqrt(max(1, columns/rows)). Of all else, a step of AdamW at the rate `fallback_lr_scale` lr.
 
     Args:
-        g, w, m: gradient, weight and momentum (first moment), arrays of one shape; a matrix if
-            `adapt`.
-        v: the second moment, unless `adapt`.
-        lr, t: scalars; t counts from 1.
-        decay: weight decay, a Python float, or a scalar where it follows a schedule.
-        adapt: whether it is orthogonalized, a Python bool.
-        axes: of no use here.
+        v: the second moment, of what is no matrix.
         form: the `newton_schulz_steps`, and the scales above.
         beta_1, beta_2, epsilon: of AdamW.
         product_dtype: see `orthogonalized`.
 
     Yields:
         What orthogonalizes u: for matrices of one shape it is done at once (`core/stacks.py`).
-
-    Returns:
-        The new w and m, and v unless `adapt`.
 
     Source: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024, of which
     "shape" is the scale; Liu et al., arXiv:2502.16982, of which "rms" is, and the decay.

@@ -17,15 +17,7 @@ def sgdp(
         w <- w (1 - lr decay rho/(1 - mu))
         w <- w - lr u
 
-    Args:
-        g, w, v: gradient, weight and velocity, arrays of one shape.
-        lr, t: scalars; t is not used.
-        decay: weight decay, a Python float, or a scalar where it follows a schedule.
-        adapt: whether the update may be projected, a Python bool.
-        axes: the axes within a channel; None is all but the last.
-
-    Returns:
-        The new w and v.
+    `axes` are those within a channel; None is all but the last.
 
     Source: Heo et al., arXiv:2006.08217, and the authors' code.
     """

@@ -41,15 +41,10 @@ def soap(
     L and R begin, and QL and QR are their eigenvectors. Of all that is no matrix, a step of AdamW.
 
     Args:
-        g, w, m, v: gradient, weight, first moment, and second moment in the basis, arrays of one
-            shape; a matrix if `adapt`.
         state: of a matrix L, QL, R and QR, or those of one side; how many renewals left its bases
             as they were; and s. Zeros at first.
-        lr, t: scalars; t counts from 1, of what is no matrix. A matrix that rests in every other
-            step might never meet an f-th t, so it counts its own steps.
-        decay: weight decay, a Python float, or a scalar where it follows a schedule.
-        adapt: whether it is a matrix with a basis, a Python bool.
-        axes: of no use here.
+        t: of what is no matrix. A matrix that rests in every other step might never meet an f-th
+            t, so it counts its own steps.
         precondition_frequency: f.
         max_precond_dim: see `sides_of`.
         form: whether the shorter side alone has a basis; and the `renewal`, "cholesky" or "qr".
@@ -57,9 +52,6 @@ def soap(
     Yields:
         Products and renewals, which are worked out at once for matrices of one shape
         (`core/stacks.py`).
-
-    Returns:
-        The new w, m and v, and of a matrix the new state.
 
     Source: Vyas et al., arXiv:2409.11321, and the authors' code for what comes when; it keeps m in
     the basis, which is the same. There AdamW waits for a step, too.
