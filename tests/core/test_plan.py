@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from tf_lamb.core.checks import patterns as check_patterns
 from tf_lamb.core.patterns import (
     PRESETS,
     exact,

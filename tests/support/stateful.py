@@ -20,7 +20,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from support import promised as promises
-from support.frontends import BACKEND, FRONTENDS, apply, array, as_compiled, extra
+from support.frontends import BACKEND, FRONTENDS, apply, array, as_compiled
 from support.promised import COLUMNS, LAYERS, ROWS, Promised
 
 from tf_lamb.api.optimizers import named
