@@ -57,7 +57,7 @@ ON_DEMAND = {
 OF_TF_LAMB = {
     "": {"tf_lamb.api.frontends"},
     "adversarial": {
-        "tf_lamb.api.layers.batch_norm", "tf_lamb.api.variables", "tf_lamb.core.checks",
+        "tf_lamb.api.batch_norm", "tf_lamb.api.variables", "tf_lamb.core.checks",
         "tf_lamb.core.messages", "tf_lamb.keras.layers", "tf_lamb.model_garden.common.errors",
         "tf_lamb.model_garden.experiments.named", "tf_lamb.model_garden.registered",
         "tf_lamb.model_garden.common.batches", "tf_lamb.model_garden.tasks.images",

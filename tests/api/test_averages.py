@@ -9,8 +9,6 @@ from support.small_model import data, fit, go_on, two_layers
 
 from tf_lamb.api.variables import path_of
 
-OPTIMIZERS = ["LAMB", pytest.param("LARS", marks=pytest.mark.slow)]
-
 
 def weights_of(model):
     return [array(v) for v in model.trainable_variables]
@@ -21,21 +19,17 @@ def assert_same(found, expected, tolerance=0.0):
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
-def compiled(frontend, name="LAMB", **arguments):
+def compiled(frontend, **arguments):
     host, ours = FRONTENDS[frontend]
     host.utils.set_random_seed(0)
     model = two_layers(frontend)
-    optimizer = getattr(ours, name)(0.1, use_ema=True, ema_momentum=0.5, **arguments)
+    optimizer = ours.LAMB(0.1, use_ema=True, ema_momentum=0.5, **arguments)
     model.compile(optimizer=optimizer, loss="mse")
     return model
 
 
 @every_frontend
-@pytest.mark.parametrize(("why", "pretrained"), [
-    ("accumulating", True), ("skipped", False),
-    pytest.param("accumulating", False, marks=pytest.mark.slow),
-    pytest.param("skipped", True, marks=pytest.mark.slow),
-])  # fmt: skip
+@pytest.mark.parametrize(("why", "pretrained"), [("accumulating", True), ("skipped", False)])
 def test_without_an_update_the_weights_stay(frontend, why, pretrained):
     """In a fit too short for one, or whose every step was skipped; pretrained after the build."""
     model = compiled(frontend, gradient_accumulation_steps=8 if why == "accumulating" else None)
@@ -54,14 +48,12 @@ def test_without_an_update_the_weights_stay(frontend, why, pretrained):
 
 
 @every_frontend
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_second_fit_begins_with_the_averages(frontend, name):
+def test_a_second_fit_begins_with_the_averages(frontend):
     """As a new model does that is given all of the first one's numbers."""
-    host, ours = FRONTENDS[frontend]
-    model = compiled(frontend, name)
+    model = compiled(frontend)
     go_on(model)
     assert_own_arrays(model)
-    other = compiled(frontend, name)
+    other = compiled(frontend)
     other.optimizer.build(other.trainable_variables)
     pairs = [*zip(model.trainable_variables, other.trainable_variables, strict=True)]
     pairs += zip(model.optimizer.variables, other.optimizer.variables, strict=True)
@@ -93,15 +85,14 @@ def test_before_an_update_swap_ema_weights_evaluates_the_model(built):
     assert_same(weights_of(model), before)
 
 
-@pytest.mark.parametrize("on_epoch", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_swap_ema_weights_over_a_fit(on_epoch):
+def test_swap_ema_weights_over_a_fit():
     """Of 8 micro-batches an update: the first epoch, of 4, has none."""
     model = compiled("keras", gradient_accumulation_steps=8)
     x, y = data()
     before = model.evaluate(x, y, verbose=0)
     history = model.fit(
         x, y, batch_size=16, epochs=4, shuffle=False, verbose=0, validation_data=(x, y),
-        callbacks=[keras.callbacks.SwapEMAWeights(swap_on_epoch=on_epoch)],
+        callbacks=[keras.callbacks.SwapEMAWeights(swap_on_epoch=True)],
     ).history["val_loss"]  # fmt: skip
     plain = compiled("keras", gradient_accumulation_steps=8)
     go_on(plain, epochs=4)

@@ -47,17 +47,11 @@ def test_measuring_changes_no_step(frontend, inner, host, own):
     assert math.isfinite(measured.optimizer.noise_scale(8)["model"])
 
 
-# As the backend compiles it, which is what takes the time.
-@pytest.mark.parametrize(
-    ("inner", "host", "own"),
-    SETTINGS[:1] + [pytest.param(*each, marks=pytest.mark.slow) for each in SETTINGS[1:]],
-    ids=["LAMB", "LAMB, clipped", "LARS, averaged", "Keras SGD"],
-)
 @every_frontend
-def test_measuring_changes_no_training(frontend, inner, host, own):
-    alone, measured = (
-        regression(frontend, make) for make in plain_and_measured(frontend, inner, host, own)
-    )
+def test_measuring_changes_no_training(frontend):
+    """As the backend compiles it."""
+    makes = plain_and_measured(frontend, *SETTINGS[0])
+    alone, measured = (regression(frontend, make) for make in makes)
     for model in (alone, measured):
         fit(model, epochs=2)
     for one, other in zip(weights_of(measured), weights_of(alone), strict=True):
@@ -213,42 +207,29 @@ def test_one_part_is_refused_before_any_step(frontend):
     host, ours = FRONTENDS[frontend]
     for make in (scaled(frontend, 1), lambda: ours.MeasureNoise(host.optimizers.SGD(0.1))):
         model = regression(frontend, make)
-        with pytest.raises(ValueError, match="a step has one part: one replica, and no"):
+        with pytest.raises(ValueError, match="a step has one part: one replica, and no") as caught:
             fit(model)
         assert initial(model)
+    # Of tf_keras's own, none accumulates.
+    assert ("an inner optimizer of tf_lamb (" in str(caught.value)) == (frontend == "tf_keras")
 
 
 @every_frontend
-def test_its_refusal_names_an_optimizer_that_accumulates(frontend):
+def test_configs_of_before_load_if_they_have_no_option_that_is_gone(frontend):
     host, ours = FRONTENDS[frontend]
-    for inner, accumulates in ((ours.LARS(), True), (host.optimizers.SGD(), frontend == "keras")):
-        whom = "the inner optimizer" if accumulates else r"an inner optimizer of tf_lamb \(.*\)"
-        way_out = f"Give {whom} gradient_accumulation_steps=2 and batches of half"
-        with pytest.raises(ValueError, match=way_out) as caught:
-            built(host, ours.AdaScale(inner, 2))
-        assert len(str(caught.value)) < 400
-
-
-@every_frontend
-def test_configs_of_before_load_without_the_step_before(frontend):
-    host, ours = FRONTENDS[frontend]
-    inner = ours.LARS(gradient_accumulation_steps=2)
-    for optimizer in (ours.MeasureNoise(inner), ours.AdaScale(ours.LARS(), 2)):
+    former = {"previous_gradient": False, "averaging": "paper"}
+    for optimizer in (ours.MeasureNoise(ours.LARS()), ours.AdaScale(ours.LARS(), 2)):
         config, kind = optimizer.get_config(), type(optimizer)
-        assert kind.from_config({**config, "previous_gradient": False}).get_config() == config
-        with pytest.raises(ValueError, match="True is gone, because .*steps=2 and") as caught:
-            kind.from_config({**config, "previous_gradient": True})
-        assert len(str(caught.value)) < 400
+        assert kind.from_config({**config, **former}).get_config() == config
         saved = host.optimizers.serialize(optimizer)
         saved["config"]["previous_gradient"] = True
-        with pytest.raises((ValueError, TypeError), match="previous_gradient=True is gone"):
+        with pytest.raises((ValueError, TypeError), match="previous_gradient=True is gone: take"):
             host.optimizers.deserialize(saved)
 
 
 BAD = {
     "scale < 1": (lambda h, o: o.AdaScale(o.LARS(), 0.5), ValueError, "scale must be a number in"),
     "scale nan": (lambda h, o: o.AdaScale(o.LARS(), math.nan), ValueError, "scale must be"),
-    "scale inf": (lambda h, o: o.AdaScale(o.LARS(), math.inf), ValueError, "scale must be"),
     "scale str": (lambda h, o: o.AdaScale(o.LARS(), "8"), TypeError, "scale must be a number in"),
     "RMSprop": (
         lambda h, o: o.AdaScale(h.optimizers.RMSprop(), 2), ValueError, "not RMSprop: how its gain",
@@ -274,21 +255,13 @@ BAD = {
         lambda h, o: o.AdaScale(h.optimizers.SGD(), 2, preconditioned=True),
         ValueError, "needs second moments",
     ),
-    "preconditioned LARS": (
-        lambda h, o: o.AdaScale(o.LARS(), 2, preconditioned=True), ValueError, "second moments",
-    ),
-    "averaging": (
-        lambda h, o: o.AdaScale(o.LARS(), 2, averaging="mean"), ValueError, "averaging must be one",
-    ),
     "smoothing": (lambda h, o: o.MeasureNoise(o.LARS(), smoothing=1.0), ValueError, "smoothing"),
     "groups": (lambda h, o: o.MeasureNoise(o.LARS(), groups="bias"), TypeError, "Did you mean"),
     "a group": (lambda h, o: o.MeasureNoise(o.LARS(), groups=["("]), ValueError, "not a regular"),
     "name": (lambda h, o: o.MeasureNoise(o.LARS(), name=3), TypeError, "name must be a string"),
     "steps": (lambda h, o: o.StopAtBaseSteps(0.5), TypeError, "steps must be"),
-    "no steps": (lambda h, o: o.StopAtBaseSteps(None), TypeError, "steps must be"),
     "every": (lambda h, o: o.NoiseScale(32, every=0), ValueError, "every must be"),
     "batch": (lambda h, o: o.NoiseScale("32"), TypeError, "batch_size must be"),
-    "no batch": (lambda h, o: o.NoiseScale(None), TypeError, "batch_size must be"),
 }  # fmt: skip
 
 

@@ -234,11 +234,9 @@ def pictures(n=16):
 @every_frontend
 @pytest.mark.parametrize(
     ("kind", "how"),
-    [("nested", {"group_size": 4}), ("subclassed", {"split": True}),
-     pytest.param("nested", {"split": True}, marks=pytest.mark.slow),
-     pytest.param("subclassed", {"group_size": 4}, marks=pytest.mark.slow)],
-    ids=["nested-ghost", "subclassed-split", "nested-split", "subclassed-ghost"],
-)  # fmt: skip
+    [("nested", {"group_size": 4}), ("subclassed", {"split": True})],
+    ids=["nested-ghost", "subclassed-split"],
+)
 def test_a_model_goes_on_with_its_weights(frontend, kind, how):
     host, (x, y) = FRONTENDS[frontend][0], pictures()
     host.utils.set_random_seed(1)

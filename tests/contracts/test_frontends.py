@@ -18,10 +18,11 @@ from support.frontends import (
 )
 
 import tf_lamb
-from tf_lamb.api import callbacks, layers, noise, optimizers
+from tf_lamb.api import callbacks, noise, optimizers
 
-ROOMS = (optimizers, noise, callbacks, layers)
+ROOMS = (optimizers, noise, callbacks)
 FACES = [name for room in ROOMS for name in room.__all__ if name != "BackupAndRestore"]
+FACES += ["GhostBatchNormalization", "SplitBatchNormalization"]
 OPTIMIZERS = optimizers.__all__
 
 

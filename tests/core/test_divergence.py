@@ -15,7 +15,7 @@ def add(diagnosis, step, skipped=0, loss=1.0, strange=(), observations=()):
 
 
 def test_the_report_names_the_variable_its_step_and_its_last_norms():
-    diagnosis = Diagnosis(keep=2, patience=20)
+    diagnosis = Diagnosis(patience=20)
     for step, update in ((10, 1.0), (20, 8.0), (30, np.nan)):
         observations = [seen("a/kernel", 3.0, 1.0, 3.0), seen("b/kernel", 4.0, update, 0.5)]
         report = add(diagnosis, step, strange=["b/kernel"] * (step == 30),
@@ -25,10 +25,12 @@ def test_the_report_names_the_variable_its_step_and_its_last_norms():
     assert title == ("Training has diverged: at step 30, the weights of 'b/kernel' are not finite.")
     assert header.split() == ["variable", "step", "weight", "norm", "update", "norm", "trust",
                               "ratio"]  # fmt: skip
-    assert [row.split() for row in rows[:4]] == [
-        ["b/kernel", "20", "4", "8", "0.5"],
+    assert [row.split() for row in rows[:6]] == [
+        ["b/kernel", "10", "4", "1", "0.5"],
+        ["20", "4", "8", "0.5"],
         ["30", "4", "nan", "0.5"],
-        ["a/kernel", "20", "3", "1", "3"],
+        ["a/kernel", "10", "3", "1", "3"],
+        ["20", "3", "1", "3"],
         ["30", "3", "1", "3"],
     ]
     assert "longer warmup" in rows[-1]
@@ -36,7 +38,7 @@ def test_the_report_names_the_variable_its_step_and_its_last_norms():
 
 
 def test_what_has_risen_most_comes_first_where_all_weights_are_finite():
-    diagnosis = Diagnosis(keep=5, patience=20)
+    diagnosis = Diagnosis(patience=20)
     for step, norm in ((1, 1.0), (2, 9.0)):
         observations = [seen("calm", 1.0, 1.0, 1.0), seen("wild", 1.0, norm, 1.0)]
         report = add(diagnosis, step, loss=np.inf if step == 2 else 1.0, observations=observations)
@@ -45,7 +47,7 @@ def test_what_has_risen_most_comes_first_where_all_weights_are_finite():
 
 
 def test_one_skipped_batch_is_no_divergence():
-    diagnosis = Diagnosis(keep=5, patience=3)
+    diagnosis = Diagnosis(patience=3)
     assert add(diagnosis, 1) is None
     assert add(diagnosis, 2, skipped=1, loss=np.nan) is None
     assert add(diagnosis, 2, skipped=3, loss=np.nan) is None  # two in a row for certain
@@ -57,7 +59,7 @@ def test_one_skipped_batch_is_no_divergence():
 
 
 def test_skips_are_counted_over_twice_the_patience():
-    diagnosis = Diagnosis(keep=5, patience=3)
+    diagnosis = Diagnosis(patience=3)
     for step in range(10):  # of two steps one is skipped: not more than half
         assert add(diagnosis, step, skipped=step) is None
     report = add(diagnosis, 10, skipped=12)

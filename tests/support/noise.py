@@ -12,8 +12,8 @@ import pytest
 class AdaScale:
     """Algorithm 2 of Johnson et al."""
 
-    def __init__(self, scale, averaging="paper", power=1.0):
-        self.scale, self.averaging, self.power = scale, averaging, power
+    def __init__(self, scale, power=1.0):
+        self.scale, self.power = scale, power
         self.samples, self.r, self.tau = [], 1.0, 0.0
 
     def observe(self, parts):
@@ -26,10 +26,7 @@ class AdaScale:
         self.samples.append((max(variance, 1e-6), max(signal, 0.0)))
 
     def averages(self):
-        theta, t = max(1 - self.scale / 1000, 0.0), len(self.samples)
-        if self.averaging == "debiased":
-            ages = np.arange(t)[::-1]
-            return np.average(self.samples, axis=0, weights=(1 - theta) * theta**ages)
+        theta = max(1 - self.scale / 1000, 0.0)
         full = math.floor(1 / (1 - theta))
         x = np.mean(self.samples[:full], axis=0)
         for sample in self.samples[full:]:
@@ -40,7 +37,7 @@ class AdaScale:
         """The learning rate over that of the base batch."""
         if measured:
             self.observe(parts)
-        if len(self.samples) > (1 if self.averaging == "paper" else 0):
+        if len(self.samples) > 1:
             variance, signal = self.averages()
             self.r = (variance + signal) / (variance / self.scale + signal)
         self.tau += self.r

@@ -52,7 +52,6 @@ CHOICES = {
     "dtypes['masters']": ("float32",),
     "dtypes['products']": ("float32", "bfloat16"),
     "on_nonfinite": ("skip", "raise", "propagate"),
-    "averaging": ("paper", "debiased"),
     "method": ("decentlam", "dmsgd", "dmsgd_awc", "dsgd"),
     "kind": ("linear", "polynomial", "exponential", "constant"),
     "handover": ("continuous", "drop"),

@@ -226,32 +226,27 @@ def clipped(xp, variance, signal):
     return xp.maximum(variance, LEAST_VARIANCE), xp.maximum(signal, 0.0)
 
 
-def gain(xp, averages, scale, *, first_is_one=False):
+def gain(xp, averages, scale):
     """AdaScale's gain: how many steps of the base batch a step of the whole batch is worth.
 
-        r = (sigma^2 + mu^2) / (sigma^2/S + mu^2),  in [1, S]
-
-    It is 1 as long as nothing was measured and, with `first_is_one`, at the first step, too.
+    r = (sigma^2 + mu^2) / (sigma^2/S + mu^2),  in [1, S]
     """
-    variance, signal, count = averages
-    r = safe_ratio(xp, variance + signal, variance / scale + signal)
-    return xp.where(count > (1 if first_is_one else 0), r, 1.0)
+    variance, signal, _ = averages
+    return safe_ratio(xp, variance + signal, variance / scale + signal)
 
 
-def measured(xp, averages, variance, signal, *, scale, averaging, when):
-    """The averages with the moments of one step more, and the gain that they make.
+def measured(xp, averages, variance, signal, *, scale, when):
+    """The averages with the moments of one step more, and their gain, 1 up to the first step.
 
     Args:
         variance: of the gradient of the whole batch.
-        averaging: "paper" or "debiased".
         when: whether this step counts.
     """
-    paper = averaging == "paper"
     averages = average(
         xp, averages, *clipped(xp, scale * variance, signal),
-        theta=smoothing(scale), mean_first=paper, when=when,
+        theta=smoothing(scale), mean_first=True, when=when,
     )  # fmt: skip
-    return averages, gain(xp, averages, scale, first_is_one=paper)
+    return averages, xp.where(averages.count > 1, gain(xp, averages, scale), 1.0)
 
 
 def spent(xp, step, fraction, gain, counts):

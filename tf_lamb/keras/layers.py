@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from tf_lamb.api import layers
+from tf_lamb.api import batch_norm
 
 
 class _BatchNormalization(keras.layers.BatchNormalization):
@@ -40,8 +40,8 @@ class _BatchNormalization(keras.layers.BatchNormalization):
 
 
 @keras.saving.register_keras_serializable(package="tf_lamb")
-class GhostBatchNormalization(layers.GhostBatchNormalization, _BatchNormalization): ...
+class GhostBatchNormalization(batch_norm.GhostBatchNormalization, _BatchNormalization): ...
 
 
 @keras.saving.register_keras_serializable(package="tf_lamb")
-class SplitBatchNormalization(layers.SplitBatchNormalization, _BatchNormalization): ...
+class SplitBatchNormalization(batch_norm.SplitBatchNormalization, _BatchNormalization): ...

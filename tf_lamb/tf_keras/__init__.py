@@ -5,11 +5,11 @@ from tf_lamb.core.messages import needed
 with needed("tf_lamb.tf_keras", "tf-keras"):
     import tf_keras as _tf_keras  # noqa: F401
 
+from tf_lamb.api.batch_norm import auxiliary_statistics, replace_batch_normalization
 from tf_lamb.api.describe import describe
 from tf_lamb.api.find.batch import find_batch
 from tf_lamb.api.find.rate import find_rate
 from tf_lamb.api.layer_decay import layer_decay
-from tf_lamb.api.layers.batch_norm import auxiliary_statistics, replace_batch_normalization
 from tf_lamb.api.migration.migrate import migrate
 from tf_lamb.api.stages.fit import fit_stages
 from tf_lamb.tf_keras import frontend as frontend

@@ -3,7 +3,7 @@
 import tensorflow as tf
 import tf_keras
 
-from tf_lamb.api import layers
+from tf_lamb.api import batch_norm
 from tf_lamb.tensorflow import namespace
 
 
@@ -60,10 +60,10 @@ def _known(half):
 
 
 @tf_keras.saving.register_keras_serializable(package="tf_lamb")
-class GhostBatchNormalization(layers.GhostBatchNormalization, _Normalization):
-    call = _known(layers.GhostBatchNormalization)
+class GhostBatchNormalization(batch_norm.GhostBatchNormalization, _Normalization):
+    call = _known(batch_norm.GhostBatchNormalization)
 
 
 @tf_keras.saving.register_keras_serializable(package="tf_lamb")
-class SplitBatchNormalization(layers.SplitBatchNormalization, _Normalization):
-    call = _known(layers.SplitBatchNormalization)
+class SplitBatchNormalization(batch_norm.SplitBatchNormalization, _Normalization):
+    call = _known(batch_norm.SplitBatchNormalization)

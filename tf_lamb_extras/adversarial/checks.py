@@ -4,6 +4,7 @@ import math
 
 import keras
 
+from tf_lamb.core.checks import real
 from tf_lamb.core.messages import warn
 from tf_lamb.keras.layers import SplitBatchNormalization
 
@@ -17,61 +18,17 @@ def check_backend() -> None:
         )
 
 
-def _number(name, value, example):
-    if isinstance(value, (str, bytes, bool)):
-        raise TypeError(f"{name} must be a number, not {value!r}. Try {name}={example}.")
-    try:
-        value = float(value)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be a number, not {value!r}. Try {name}={example}.") from error
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be finite, but it is {value!r}. Try {name}={example}.")
-    return value
-
-
 def input_range(value) -> tuple[float, float]:
     """The lowest and the highest value of a pixel."""
     try:
-        low, high = value
+        low, high = map(real, value)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"input_range must be two numbers such as (0, 255), not {value!r}."
         ) from error
-    low, high = (_number("each bound of input_range", bound, "(0, 255)") for bound in (low, high))
-    if low >= high:
+    if not -math.inf < low < high < math.inf:
         raise ValueError(f"input_range must be (lowest, highest), but it is {value!r}.")
     return low, high
-
-
-def size(name: str, value, default: float, width: float) -> float:
-    """A distance within the input range, or its default where it is None."""
-    if value is None:
-        return default
-    number = _number(name, value, f"{9 / 255 * width:.3g}")
-    if not 0 < number <= width:
-        raise ValueError(
-            f"{name}={value!r} is not within (0, {width:g}], the width of input_range: it is in "
-            f"the units of the images. 9/255 of the range is {9 / 255 * width:.3g}."
-        )
-    return number
-
-
-def share(name: str, value) -> float:
-    """A number in [0, 1]."""
-    number = _number(name, value, "0.5")
-    if not 0 <= number <= 1:
-        raise ValueError(f"{name} must be within [0, 1], but it is {value!r}. Try {name}=0.5.")
-    return number
-
-
-def tau(value) -> int:
-    """A number of steps, 0 or more."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(
-            f"tau must be a whole number of steps >= 0, not {value!r}. 1 is the paper's, 0 the "
-            "sequential form."
-        )
-    return value
 
 
 def check_model(candidate) -> None:

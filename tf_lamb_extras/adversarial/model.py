@@ -6,8 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from tf_lamb.api.layers.batch_norm import replace_batch_normalization
-from tf_lamb.core.checks import integer
+from tf_lamb.api.batch_norm import replace_batch_normalization
+from tf_lamb.core.checks import integer, number
 from tf_lamb_extras.adversarial import checks
 from tf_lamb_extras.adversarial.step import AdversarialStep
 
@@ -84,14 +84,14 @@ class ConcurrentAdversarial(AdversarialStep):
     ):
         checks.check_backend()
         low, high = checks.input_range(input_range)
-        size = checks.size
-        epsilon = size("epsilon", epsilon, 9 / 255 * (high - low), high - low)
+        width, share = f"(0, {high - low!r}]", "[0, 1]"
+        epsilon = 9 / 255 * (high - low) if epsilon is None else number("epsilon", epsilon, width)
+        step_size = epsilon if step_size is None else number("step_size", step_size, width)
         arguments = {
-            "epsilon": epsilon, "input_range": (low, high),
-            "step_size": size("step_size", step_size, epsilon, high - low),
-            "steps": integer("steps", steps), "tau": checks.tau(tau),
-            "alpha": checks.share("alpha", alpha),
-            "clean_start": checks.share("clean_start", clean_start), "seed": seed,
+            "epsilon": epsilon, "input_range": (low, high), "step_size": step_size,
+            "steps": integer("steps", steps), "tau": integer("tau", tau, 0),
+            "alpha": number("alpha", alpha, share),
+            "clean_start": number("clean_start", clean_start, share), "seed": seed,
         }  # fmt: skip
         checks.check_model(model)
         super().__init__(name=name)
@@ -145,7 +145,7 @@ class ConcurrentAdversarial(AdversarialStep):
 
 def split(model):
     """The model, with a set of statistics for the clean images and one for the adversarial."""
-    layers = model._flatten_layers()  # seam: Keras 3.15.1, as in `api/layers/batch_norm.py`
+    layers = model._flatten_layers()  # seam: Keras 3.15.1, as in `api/batch_norm.py`
     found = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
     checks.check_normalization(found)
     return replace_batch_normalization(model, split=True) if found else model

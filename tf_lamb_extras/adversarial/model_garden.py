@@ -13,7 +13,7 @@ from official.modeling import hyperparams
 from official.vision.ops import preprocess_ops
 
 import tf_lamb.tf_keras
-from tf_lamb.api.layers.batch_norm import Flag
+from tf_lamb.api.batch_norm import Flag
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks
 from tf_lamb.model_garden import registered  # noqa: F401  (registers what this builds on)

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from tf_lamb.api.layers.batch_norm import Flag, auxiliary_statistics
+from tf_lamb.api.batch_norm import Flag, auxiliary_statistics
 from tf_lamb_extras.adversarial import checks, rules
 
 _ATTACK = ("epsilon", "step_size", "steps", "input_range")

@@ -191,7 +191,7 @@ def _check_input_range(value):
 
 def _norms(model, kind):
     """The batch normalizations of a model, all of which have statistics."""
-    # seam: Keras 3.15.1, tf_keras 2.20.1, as in `api/layers/batch_norm.py`.
+    # seam: Keras 3.15.1, tf_keras 2.20.1, as in `api/batch_norm.py`.
     if not hasattr(model, "_flatten_layers"):
         raise TypeError(f"fixed_point takes a model, not {model!r:.80}.")
     norms = {id(layer): layer for layer in model._flatten_layers() if isinstance(layer, kind)}

@@ -85,15 +85,6 @@ def test_several_steps_and_another_weight():
     same(feed(plain, data), trained(data, tau=0, alpha=0.0))
 
 
-def test_fit_is_as_train_on_batch():
-    data = batches(6)
-    training = toy(2)
-    x, y = (np.concatenate(part) for part in zip(*data, strict=True))
-    history = training.fit(image(x), y, batch_size=4, shuffle=False, verbose=0).history
-    same([training.model.get_weights()], trained(data, tau=2)[-1:])
-    assert sorted(history) == ["loss"]
-
-
 @pytest.mark.parametrize("tau", [0, 1])
 def test_what_could_run_concurrently_does_not_read_the_current_weights(tau):
     training = toy(tau)
@@ -106,7 +97,7 @@ def test_what_could_run_concurrently_does_not_read_the_current_weights(tau):
     np.testing.assert_allclose(np.abs(before - image(x)), 0.1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("tau", [0, pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("tau", [0, 2])
 def test_a_restored_run_is_the_uninterrupted_one(tau, tmp_path):
     data = batches(8)
 
@@ -261,21 +252,8 @@ def test_evaluation_is_by_the_clean_set(one_step):
     assert training.evaluate(x, y, verbose=0) == evaluated
 
 
-@pytest.mark.slow
-def test_the_attack_raises_the_loss():
-    training, (x, y) = normalized(epsilon=0.2, steps=3, step_size=0.1), pictures()
-    training.fit(x, y, batch_size=16, epochs=3, verbose=0)
-    clean = training.evaluate(x, y, verbose=0)[0]
-    adversarial = ops.convert_to_numpy(training.adversarial(x, y))
-    assert training.evaluate(adversarial, y, verbose=0)[0] > clean
-
-
-bfloat16 = pytest.param("mixed_bfloat16", marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("dtype", ["mixed_float16", bfloat16])
-def test_mixed_precision(dtype):
-    keras.config.set_dtype_policy(dtype)
+def test_mixed_precision():
+    keras.config.set_dtype_policy("mixed_float16")
     try:
         training, (x, y) = normalized(), pictures()
     finally:
@@ -309,15 +287,13 @@ def small(shape=(4, 4, 1), **arguments):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"epsilon": 1.5}, "epsilon=1.5 is not within (0, 1], the width of input_range"),
-        ({"epsilon": 0}, "epsilon=0 is not within (0, 1]"),
-        ({"epsilon": "a"}, "epsilon must be a number, not 'a'. Try epsilon=0.0353."),
-        ({"epsilon": float("nan")}, "epsilon must be finite"),
-        ({"step_size": 2}, "step_size=2 is not within (0, 1]"),
-        ({"alpha": 1.1}, "alpha must be within [0, 1], but it is 1.1"),
-        ({"clean_start": -0.1}, "clean_start must be within [0, 1], but it is -0.1"),
-        ({"tau": -1}, "tau must be a whole number of steps >= 0, not -1"),
-        ({"tau": 0.5}, "tau must be a whole number of steps >= 0, not 0.5"),
+        ({"epsilon": 1.5}, "epsilon must be a number in (0, 1.0], but it is 1.5"),
+        ({"epsilon": 0}, "epsilon must be a number in (0, 1.0], but it is 0"),
+        ({"epsilon": "a"}, "epsilon must be a number in (0, 1.0], not 'a'"),
+        ({"step_size": float("nan")}, "step_size must be a number in (0, 1.0], but it is nan"),
+        ({"alpha": 1.1}, "alpha must be a number in [0, 1], but it is 1.1"),
+        ({"clean_start": -0.1}, "clean_start must be a number in [0, 1], but it is -0.1"),
+        ({"tau": -1}, "tau must be a whole number >= 0, not -1"),
         ({"steps": 0}, "steps must be a whole number >= 1, not 0"),
         ({"input_range": (1, 0)}, "input_range must be (lowest, highest), but it is (1, 0)"),
         ({"input_range": 255}, "input_range must be two numbers such as (0, 255), not 255"),

@@ -24,14 +24,13 @@ class Diagnosis:
     """Decides from periodic readings whether a run has diverged.
 
     Args:
-        keep: Number of last readings in the report.
         patience: Number of steps skipped in a row that counts as a divergence. More than half of
             the last 2 x patience steps, or of more where readings are rare, counts too.
     """
 
-    def __init__(self, keep, patience):
+    def __init__(self, patience):
         self._tried: collections.deque = collections.deque()  # (steps tried, those skipped)
-        self._kept: collections.deque = collections.deque(maxlen=keep)  # (step, observations)
+        self._kept: collections.deque = collections.deque(maxlen=5)  # (step, observations)
         self._patience = patience
         self._step = self._skipped = self._skipped_before = 0
 
@@ -155,7 +154,7 @@ class StopOnDivergence(Callback):
     no step was skipped. The message gives
 
         the variables, and the step
-        the weight norm, update norm and trust ratio of each in the last readings; if all weights
+        the weight norm, update norm and trust ratio of each in the last 5 readings; if all weights
             are finite, of the variables with the largest growth of norms
         a note if all weights are finite: the cause is then in the batches, which a callback does
             not see, or in the loss
@@ -170,7 +169,6 @@ class StopOnDivergence(Callback):
     Args:
         every: Optimizer steps between two readings; each reading waits for the device.
             Defaults to 10.
-        keep: Number of readings in the report. Defaults to 5.
         patience: Steps skipped in a row that count as a divergence. Defaults to 20.
 
     Raises:
@@ -193,19 +191,16 @@ class StopOnDivergence(Callback):
 
     _diagnosis: Any = None
 
-    def __init__(self, every: int = 10, *, keep: int = 5, patience: int = 20):
+    def __init__(self, every: int = 10, *, patience: int = 20):
         super().__init__(every)
-        self._keep, self._patience = (
-            checks.integer("keep", keep),
-            checks.integer("patience", patience),
-        )
+        self._patience = checks.integer("patience", patience)
 
     def _find(self, model):
         """Starts the optimizer's observation, and requests a new trace of the step if needed."""
         optimizer = guarded(model.optimizer)
         if starts_to_observe(optimizer):
             seams.trace_anew(model)
-        self._diagnosis = Diagnosis(self._keep, self._patience)
+        self._diagnosis = Diagnosis(self._patience)
         RISING.discard(model)  # of a run before, which an error has ended
         return optimizer
 

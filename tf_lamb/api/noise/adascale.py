@@ -49,17 +49,17 @@ class AdaScale(MeasureNoise):
     With S times the batch, a step is worth between 1 and S steps of the base batch: 1 where all
     parts of the batch say the same, S where they are noise. AdaScale measures which:
 
-        r   = (sigma^2 + mu^2) / (sigma^2/S + mu^2)        the gain, from averages over steps
+        r   = (sigma^2 + mu^2) / (sigma^2/S + mu^2)        the gain, 1 in the first step
         lr  = r schedule(floor(tau))                       the inner optimizer's own schedule
         tau <- tau + r                                     steps of the base batch, from 0
 
     sigma^2 is the variance of the gradient of a base batch and mu^2 the squared norm of the true
-    gradient, both from the replicas or micro-batches of a step. Keep momentum, weight decay and the
-    schedule as they were tuned at the base batch; warmup is not needed. A schedule of weight decay
-    is read at the steps of the large batch, not at tau. Training is over when tau
-    has reached the number of steps that the base batch took: add
-    `StopAtBaseSteps(steps)` to the callbacks of `fit`, or give Model Garden's experiment
-    `base_steps`.
+    gradient, both from the replicas or micro-batches of a step, averaged over steps: a plain mean
+    of the first ones, then exponentially with theta = 1 - S/1000. Keep momentum, weight decay and
+    the schedule as they were tuned at the base batch; warmup is not needed. A schedule of weight
+    decay is read at the steps of the large batch, not at tau. Training is over when tau has reached
+    the number of steps that the base batch took: add `StopAtBaseSteps(steps)` to the callbacks of
+    `fit`, or give Model Garden's experiment `base_steps`.
 
     For Adam, AdamW, LAMB and AdamP the squares are those of g/(sqrt(v_hat) + epsilon), and the
     learning rate is multiplied by the root of r; in their first 5 steps, when v_hat says little,
@@ -74,9 +74,6 @@ class AdaScale(MeasureNoise):
         inner: SGD, Adam or AdamW of this Keras, or an optimizer of this package but LANS,
             Muon and SOAP, for which the length of a gradient is nothing.
         scale: S, the batch over the base batch, at least 1.
-        averaging: "paper" is the plain mean of the first steps, then an exponential average with
-            theta = 1 - S/1000, and a gain of 1 in the first step that is measured; "debiased" the
-            exponential average from the start (fairscale). Defaults to "paper".
         preconditioned: Whether to measure preconditioned gradients, as above. Defaults to None: for
             optimizers that have second moments.
         groups: As for `MeasureNoise`, whose noise scales are kept too. Defaults to None.
@@ -106,13 +103,11 @@ class AdaScale(MeasureNoise):
     _adaptive: tuple[type, ...]  # of them the framework's that keep second moments
 
     def __init__(
-        self, inner: Any, scale: float, *, averaging: str = "paper",
-        preconditioned: bool | None = None, groups: Patterns = None, smoothing: float = 0.99,
-        name: str = "adascale",
+        self, inner: Any, scale: float, *, preconditioned: bool | None = None,
+        groups: Patterns = None, smoothing: float = 0.99, name: str = "adascale",
     ):  # fmt: skip
         super().__init__(inner, groups=groups, smoothing=smoothing, name=name)
         self.scale = scale
-        self._averaging = checks.choice("averaging", averaging)
         adaptive = self._second_moment_of() is not None
         self._preconditioned = adaptive
         if preconditioned is not None:
@@ -166,12 +161,7 @@ class AdaScale(MeasureNoise):
         """See base class; the inner optimizer has the base batch's learning rate."""
         with with_base_rate(self.inner_optimizer):
             config = super().get_config()
-        return {
-            **config,
-            "scale": self.scale,
-            "averaging": self._averaging,
-            "preconditioned": self._preconditioned,
-        }
+        return {**config, "scale": self.scale, "preconditioned": self._preconditioned}
 
     @property
     def scale(self) -> float:
@@ -203,10 +193,8 @@ class AdaScale(MeasureNoise):
 
     def _averaged(self, xp, state, moments, when):
         kept = noise.Averages(*(state[f"base_{name}"] for name in noise.Averages._fields))
-        base, gain = noise.measured(
-            xp, kept, *(xp.sum(each) for each in moments),
-            scale=self.scale, averaging=self._averaging, when=when,
-        )  # fmt: skip
+        sums = (xp.sum(each) for each in moments)
+        base, gain = noise.measured(xp, kept, *sums, scale=self.scale, when=when)
         named = {f"base_{name}": value for name, value in base._asdict().items()}
         return {**super()._averaged(xp, state, moments, when), **named, "gain": gain}
 

@@ -161,15 +161,14 @@ class MeasureNoise:
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """The optimizer again, of a file that has the option `previous_gradient`, too."""
+        """The optimizer again, of a file that has options which are gone, too."""
         config = dict(config)
-        if config.pop("previous_gradient", False):
-            raise ValueError(
-                "previous_gradient=True is gone, because it read 0.3 to 9.5 times the noise scale: "
-                "take it out of the config, and give the inner optimizer "
-                "gradient_accumulation_steps=2 and batches of half the size. A model that was "
-                "saved with it loads with compile=False."
-            )
+        for name, default in (("previous_gradient", False), ("averaging", "paper")):
+            if (value := config.pop(name, default)) != default:
+                raise ValueError(
+                    f"{name}={value!r} is gone: take it out of the config. A model that was saved "
+                    "with it loads with compile=False."
+                )
         return cls(**{**config, "inner": cls._deserialize(config["inner"], custom_objects)})
 
     def finalize_variable_values(self, var_list):

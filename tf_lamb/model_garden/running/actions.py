@@ -28,15 +28,14 @@ class Divergence:
     Args:
         optimizer: One of this package, without its wrappers.
         model: All of its weights are looked at; None for those that the optimizer has.
-        keep: Readings that the report shows; there is one after each loop.
         patience: Steps skipped in a row that make a divergence.
         recovery: Model Garden's action that goes back to the last checkpoint, as often as
             `trainer.recovery_max_trials` says. The run ends when it gives up. None for none.
     """
 
-    def __init__(self, optimizer, model=None, keep: int = 5, patience: int = 20, recovery=None):
+    def __init__(self, optimizer, model=None, patience: int = 20, recovery=None):
         self._optimizer, self._model = optimizer, model
-        self._diagnosis, self._skipped = Diagnosis(keep, patience), optimizer.skipped_steps
+        self._diagnosis, self._skipped = Diagnosis(patience), optimizer.skipped_steps
         self.recovery = recovery
 
     def __call__(self, output):

@@ -86,21 +86,8 @@ class GhostBatchNormalization(InParts):
     Args:
         group_size: Examples per group; must divide the examples of one replica.
             Defaults to 128 (the paper).
-        axis: The axis of the features. Defaults to -1.
-        momentum: Momentum of the running averages, per group: a batch has many. Defaults to 0.99.
-        epsilon: Added to the variance. Defaults to 1e-3.
-        center: Whether there is a beta. Defaults to True.
-        scale: Whether there is a gamma. Defaults to True.
-        beta_initializer: Defaults to "zeros".
-        gamma_initializer: Defaults to "ones".
-        moving_mean_initializer: Defaults to "zeros".
-        moving_variance_initializer: Defaults to "ones".
-        beta_regularizer: Defaults to None.
-        gamma_regularizer: Defaults to None.
-        beta_constraint: Defaults to None.
-        gamma_constraint: Defaults to None.
-        synchronized: Must be False: a group is always on one replica.
-        kwargs: `name`, `dtype` and `trainable`, as every layer has.
+        kwargs: The arguments of `BatchNormalization`. `momentum` is per group, of which a batch has
+            many; `synchronized` must be False, for a group is always on one replica.
 
     Raises:
         ValueError, TypeError: at construction, for an argument out of its range; when a step is
@@ -121,17 +108,9 @@ class GhostBatchNormalization(InParts):
         - Hoffer et al., Train longer, generalize better, https://arxiv.org/abs/1705.08741
     """
 
-    def __init__(
-        self, group_size: int = 128, axis: int = -1, momentum: float = 0.99,
-        epsilon: float = 1e-3, center: bool = True, scale: bool = True,
-        beta_initializer: Any = "zeros", gamma_initializer: Any = "ones",
-        moving_mean_initializer: Any = "zeros", moving_variance_initializer: Any = "ones",
-        beta_regularizer: Any = None, gamma_regularizer: Any = None, beta_constraint: Any = None,
-        gamma_constraint: Any = None, synchronized: bool = False, **kwargs: Any,
-    ):  # fmt: skip
-        given = {k: v for k, v in locals().items() if k not in ("self", "kwargs", "__class__")}
-        group_size = checks.integer("group_size", given.pop("group_size"))
-        super().__init__(**given, **kwargs)
+    def __init__(self, group_size: int = 128, **kwargs: Any):
+        group_size = checks.integer("group_size", group_size)
+        super().__init__(**kwargs)
         self.group_size = group_size
 
     def call(self, inputs, training=None, mask=None):
