@@ -5,7 +5,7 @@ import numpy as np
 from tf_lamb_extras.decentralized import rules
 
 
-def matrix_of(topology, workers=4, **options):
+def matrix_of(topology, workers=4):
     """Of a topology that has one turn."""
-    (matrix,) = rules.matrices(topology, workers, **options)
+    (matrix,) = rules.matrices(topology, workers)
     return np.array(matrix)

@@ -154,13 +154,12 @@ class Mixing:
         return len(self.terms) == n - 1 and all(math.isclose(w, 1 / n) for w in weights)
 
 
-def matrices(topology: object, workers: int, *, lazy: bool = False) -> tuple[Matrix, ...]:
+def matrices(topology: object, workers: int) -> tuple[Matrix, ...]:
     """The mixing matrices that take turns, step after step; one, unless the name says one_peer.
 
     Args:
         topology: a name of those above, or a doubly stochastic matrix as a sequence of rows.
         workers: n, how many there are.
-        lazy: whether W is (I + W)/2 instead, which has no negative eigenvalue if W is symmetric.
 
     Raises:
         ValueError: for a name that is none of these, which it lists, and for a matrix of another
@@ -170,10 +169,8 @@ def matrices(topology: object, workers: int, *, lazy: bool = False) -> tuple[Mat
         if topology not in TOPOLOGIES:
             known = ", ".join(map(repr, TOPOLOGIES))
             raise ValueError(f"topology must be one of {known}, or a matrix, not {topology!r}.")
-        found = TOPOLOGIES[topology](workers)
-    else:
-        found = (_given(topology, workers),)
-    return tuple(_lazy(matrix) for matrix in found) if lazy else found
+        return TOPOLOGIES[topology](workers)
+    return (_given(topology, workers),)
 
 
 def _given(topology, workers):
@@ -218,13 +215,6 @@ def _check_weights(matrix):
         raise ValueError(
             f"topology leaves worker {lost} without a way from worker 0, so that they never agree."
         )
-
-
-def _lazy(matrix):
-    return tuple(
-        tuple((weight + (i == j)) / 2 for j, weight in enumerate(row))
-        for i, row in enumerate(matrix)
-    )
 
 
 def _uniform(workers: int, offsets: Sequence[int]) -> Matrix:

@@ -16,7 +16,7 @@ from keras import ops
 
 from tf_lamb.api.optimizers.settings import Patterns
 from tf_lamb.core import plan
-from tf_lamb.core.checks import choice, flag, number, patterns
+from tf_lamb.core.checks import choice, number, patterns
 from tf_lamb.core.messages import warn
 from tf_lamb_extras.decentralized import checks, rules
 from tf_lamb_extras.decentralized.workers import Consensus, Workers
@@ -60,8 +60,6 @@ class Decentralized(keras.Model):
             Defaults to 0.
         exclude_from_weight_decay: Regexes, searched in the paths of variables, of the variables
             without weight decay, such as `["bias", "gamma", "beta"]`. Defaults to None.
-        lazy: Whether a worker moves only halfway to the neighbours' mean, by (I + W)/2: the remedy
-            of theory for a symmetric W with negative eigenvalues. Defaults to False.
         devices: One device per worker, at least two to be useful. Defaults to all of
             `jax.devices()`.
         name: Name of the model. Defaults to "decentralized_" and the name of `model`.
@@ -91,15 +89,15 @@ class Decentralized(keras.Model):
 
     def __init__(
         self, model: Any, method: str = "decentlam", topology: str = "ring", *,
-        weight_decay: float = 0.0, exclude_from_weight_decay: Patterns = None, lazy: bool = False,
-        devices: Any = None, name: str | None = None,
+        weight_decay: float = 0.0, exclude_from_weight_decay: Patterns = None, devices: Any = None,
+        name: str | None = None,
     ):  # fmt: skip
         checks.check_backend()
         choice("method", method)
         decay = number("weight_decay", weight_decay)
         undecayed = patterns("exclude_from_weight_decay", exclude_from_weight_decay)
         devices = checks.devices_of(devices)
-        matrices = rules.matrices(topology, len(devices), lazy=flag("lazy", lazy))
+        matrices = rules.matrices(topology, len(devices))
         optimizer = checks.own_optimizer(model, method)
         checks.check_convergence(method, matrices, optimizer.momentum)
         rule = _RULES[method]
@@ -139,12 +137,6 @@ class Decentralized(keras.Model):
         """The mean over workers of |x_i - mean x|^2, x_i all trained weights of worker i."""
         self.jax_state_sync()
         return float(self._workers.consensus_distance([v.value for v in self._trained]))
-
-    def describe(self, print_fn: Callable[[str], Any] = print) -> None:
-        """Prints the weight decay of each variable."""
-        if not self.built:
-            raise ValueError(f"{self.name} has no plan before it has trained or been lowered.")
-        print_fn(self._plan.table())
 
     def fit(self, *arguments, callbacks=None, **options):
         """As `keras.Model.fit`: a batch is that of all workers together."""

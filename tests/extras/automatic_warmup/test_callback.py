@@ -10,8 +10,10 @@ import pytest
 from sklearn.datasets import load_digits
 from support import frontends
 from support.crashing import full_disk
+from support.examples import run_example
 from support.frontends import BACKEND, FRONTENDS, array, as_compiled, every_frontend, on_tensorflow
 
+from tf_lamb_extras import automatic_warmup
 from tf_lamb_extras.automatic_warmup.callback import Kept
 from tf_lamb_extras.automatic_warmup.decisions import AutoWUState
 from tf_lamb_extras.automatic_warmup.gaussian_process import MinimumTest
@@ -198,6 +200,11 @@ def test_the_loss_is_the_mean_over_replicas(frontend, digits, judged):
         points[replicas] = warmup.warmup.points
     assert len(points[1]) == 6  # the warmup is half of the training
     np.testing.assert_allclose(points[2], points[1], rtol=1e-4)
+
+
+@on_tensorflow
+def test_the_example_runs():
+    run_example(automatic_warmup.AutoWarmup, least=5)
 
 
 # --- weights ---

@@ -1,4 +1,4 @@
-"""AutoWarmup: the published numbers, the state machine, and a whole training without a host."""
+"""AutoWarmup: the published numbers, the state machine, and what a constructor refuses."""
 
 import json
 import math
@@ -7,10 +7,7 @@ import types
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
-from threadpoolctl import threadpool_limits
 
-from tf_lamb.core.rules import lamb
 from tf_lamb_extras.automatic_warmup import gaussian_process
 from tf_lamb_extras.automatic_warmup.callback import AutoWarmup, _of_steps
 from tf_lamb_extras.automatic_warmup.decisions import FLOATS, AutoWUState, Settings
@@ -276,76 +273,3 @@ def test_a_loss_behind_a_spike_is_never_taken_for_a_low_one(spike):
 def test_losses_below_zero_are_as_they_are():
     means = [(i + 1, np.float32(-100.0)) for i in range(50)]
     assert [loss for _, loss in _of_steps(means)] == pytest.approx([-100.0] * 50)
-
-
-# --- A whole training, by the rule of LAMB ---
-
-EPOCHS, BATCH, SEEN = 100, 256, 1024
-STEPS = EPOCHS * SEEN // BATCH
-
-
-@pytest.fixture(scope="module")
-def digits():
-    x, y = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(x))
-    return x[order] / 16, y[order]
-
-
-def forward(w, x):
-    """Dense, batch normalization, ReLU, dense."""
-    z = x @ w[0]
-    deviation = np.sqrt(z.var(0) + 1e-3)
-    normal = (z - z.mean(0)) / deviation
-    return np.maximum(normal, 0) @ w[1] + w[2], normal, deviation
-
-
-def loss_and_gradients(w, x, y):
-    logits, normal, deviation = forward(w, x)
-    logits -= logits.max(1, keepdims=True)
-    error = logits - np.log(np.exp(logits).sum(1, keepdims=True))
-    loss = -error[np.arange(len(y)), y].mean()
-    error = (np.exp(error) - np.eye(10)[y]) / len(y)
-    back = (error @ w[1].T) * (normal > 0)
-    back = (back - back.mean(0) - normal * (back * normal).mean(0)) / deviation
-    return loss, (x.T @ back, np.maximum(normal, 0).T @ error, error.sum(0))
-
-
-@threadpool_limits.wrap(limits=1)  # for matrices of this size threads wait for each other
-def accuracy(digits, rate, record=None, end_epoch=None):
-    """Of a training with this learning rate at a step, on the digits that it has not seen."""
-    x, y = digits
-    rng = np.random.default_rng(1)
-    w = [rng.normal(size=(64, 64)) / 8, rng.normal(size=(64, 10)) / 8, np.zeros(10)]
-    m, v = ([np.zeros_like(each) for each in w] for _ in range(2))
-    for step in range(STEPS):
-        at = step * BATCH % SEEN
-        if at == 0:
-            order = rng.permutation(SEEN)
-        batch = order[at : at + BATCH]
-        loss, gradients = loss_and_gradients(w, x[batch], y[batch])
-        for i, g in enumerate(gradients):
-            w[i], m[i], v[i] = lamb(np, g, w[i], m[i], v[i], lr=rate(step), t=step + 1,
-                                    decay=0.01 if g.ndim > 1 else 0.0, adapt=True)  # fmt: skip
-        if record:
-            record(step, loss)
-            if at + BATCH == SEEN:
-                end_epoch(step + 1)
-    return 100 * (forward(w, x[SEEN:])[0].argmax(1) == y[SEEN:]).mean()
-
-
-def test_untuned_it_ends_beside_the_best_of_nine_tuned_peaks(digits):
-    warmup = AutoWUState(Settings(STEPS))
-    found = accuracy(digits, warmup.rate, warmup.record, warmup.end_epoch)
-    warm = STEPS // 20
-
-    def tuned(peak, step):
-        part = (step - warm) / (STEPS - warm)
-        return peak * (step / warm if part < 0 else 0.5 * (1 + math.cos(math.pi * part)))
-
-    grid = [
-        accuracy(digits, lambda step, peak=10 ** (i / 2): tuned(peak, step)) for i in range(-8, 1)
-    ]
-    assert warmup.found
-    assert warmup.begin <= STEPS / 2
-    assert max(grid) > 97 > sorted(grid)[4]  # it matters which peak
-    assert found >= max(grid) - 1

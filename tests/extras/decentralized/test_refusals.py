@@ -46,7 +46,6 @@ BAD = {
         compiled, {"topology": (np.eye(8) + np.eye(8)[[1, 2, 4, 0, 5, 6, 7, 3]]) / 2},
         r"nothing is known. Use \(W \+ W.T\)/2",
     ),
-    "lazy": (compiled, {"lazy": 1}, "lazy must be True or False, not 1"),
     "not compiled": (dense, {}, "is not compiled. First model.compile"),
     "no model": (lambda: 3, {}, "3 is not compiled"),
     "train_step": (lambda: compiled(Custom([keras.layers.Dense(3)])), {}, "Custom has a train_st"),

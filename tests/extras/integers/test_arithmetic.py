@@ -56,21 +56,15 @@ def check_at_every_x(k, b, bits, low, high):
     np.testing.assert_array_equal(got, line_levels(x, k, b, bits), str((k, b, bits, low, high)))
 
 
-@pytest.mark.parametrize(
-    "count", [600, pytest.param(10_000, marks=pytest.mark.slow)], ids=["few", "many"]
-)
-def test_random_lines_at_every_x(count):
-    for case in drawn(count, seed=1):
+def test_random_lines_at_every_x():
+    for case in drawn(600, seed=1):
         check_at_every_x(*case)
 
 
-@pytest.mark.parametrize(
-    "count", [100, pytest.param(1000, marks=pytest.mark.slow)], ids=["few", "many"]
-)
-def test_lines_through_whole_numbers(count):
+def test_lines_through_whole_numbers():
     """Decimal ones: as floats have them, if their rounding is a line's; as fractions, always."""
     refusals = 0
-    for k, b, bits, low, high in drawn(count, seed=2):
+    for k, b, bits, low, high in drawn(100, seed=2):
         k, b = round(k, 2), round(b, 1)
         try:
             check_at_every_x(k, b, bits, low, high)
@@ -83,7 +77,7 @@ def test_lines_through_whole_numbers(count):
             level = max(min((k.numerator * b.denominator * x + b.numerator * k.denominator)
                             // (k.denominator * b.denominator), 2**bits - 1), 0)  # fmt: skip
             assert max(min((a * x + c) >> shift, 2**bits - 1), 0) == level
-    assert refusals < count / 50
+    assert refusals < 2
 
 
 def test_the_shift_is_the_least_a_the_nearest_and_b_the_least():
@@ -125,19 +119,6 @@ def test_lines_that_are_flat_or_a_step(k, b, expected):
     check_at_every_x(k, b, 3, -64, 64)
 
 
-def test_floats_that_round_to_no_line_are_refused():
-    refused(
-        ValueError,
-        "as no line does. Give k and b as fractions.Fraction",
-        integers,
-        -0.02,
-        53.4,
-        7,
-        902,
-        2105,
-    )
-
-
 def test_one_x_and_the_ends_of_int32():
     assert integers(0.3, 1.0, 4, 7, 7) == Integers(0, 3, 0)
     top = 2**31 - 1
@@ -148,9 +129,8 @@ def test_one_x_and_the_ends_of_int32():
 
 
 def test_the_line_that_a_layer_is():
-    line = arithmetic.folded(
-        2.0, 1.0, 3.0, 15.75, epsilon=0.25, step=0.5, scale=0.25
-    )  # (2 (x/2 - 3)/4 + 1) * 4
+    # (2 (x/2 - 3)/4 + 1) * 4
+    line = arithmetic.folded(2.0, 1.0, 3.0, 15.75, epsilon=0.25, step=0.5, scale=0.25)
     assert line == (1.0, -2.0)
 
 
@@ -175,8 +155,10 @@ def refused(error, text, function, *arguments, **named):
         (ValueError, "k = nan and b = 0.0 must be finite", (float("nan"), 0.0, 4, 0, 9)),
         (ValueError, "k = 1.0 and b = inf must be finite", (1.0, float("inf"), 4, 0, 9)),
         (ValueError, "int32 would overflow", (1.23e-5, 3.3, 8, -(10**8), 10**8)),
+        (ValueError, "as no line does. Give k and b as fractions.Fraction",
+         (-0.02, 53.4, 7, 902, 2105)),
     ],
-)
+)  # fmt: skip
 def test_what_is_refused(error, text, arguments):
     refused(error, text, integers, *arguments)
 

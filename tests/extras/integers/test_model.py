@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from oracle import batch_norm_levels
 from support.examples import run_example
-from support.frontends import BACKEND, every_frontend, extra, on_jax, on_tensorflow
-from support.integers import array, in_integers, of_digits, rounded, summing
+from support.frontends import BACKEND, every_frontend, extra, on_tensorflow
+from support.integers import array, in_integers, rounded, summing
 
 from tf_lamb_extras import integers
 from tf_lamb_extras.integers import fixed_point
@@ -39,22 +39,20 @@ def test_the_levels(frontend, bits, scale):
 X, STRAIGHT = [-0.1, 0.1, 1.3, 3.9, 4.1], [0.0, 1.0, 1.0, 1.0, 0.0]
 
 
-@on_tensorflow
+@pytest.mark.skipif(BACKEND == "torch", reason="has another way to a gradient")
 @every_frontend
 def test_the_gradient_goes_straight_through(frontend):
-    x = tf.constant(X)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = FRONTENDS[frontend][1].QuantizedReLU(2)(x)
-    np.testing.assert_array_equal(tape.gradient(y, x), STRAIGHT)
+    layer = FRONTENDS[frontend][1].QuantizedReLU(2)
+    if BACKEND == "jax":
+        import jax
 
-
-@on_jax
-def test_the_gradient_goes_straight_through_on_jax():
-    import jax
-
-    layer = FRONTENDS["keras"][1].QuantizedReLU(2)
-    gradient = jax.grad(lambda x: layer(x).sum())(np.array(X, "float32"))
+        gradient = jax.grad(lambda x: layer(x).sum())(np.array(X, "float32"))
+    else:
+        x = tf.constant(X)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x)
+        gradient = tape.gradient(y, x)
     np.testing.assert_array_equal(gradient, STRAIGHT)
 
 
@@ -141,32 +139,6 @@ def test_a_network_in_integers_has_the_same_outputs(frontend, trained):
 
 
 @every_frontend
-def test_every_accumulator_in_range_has_the_levels_of_float64(frontend, trained):
-    model, _, fixed = trained(frontend)
-    kernels = [model.get_layer(name) for name in ("first", "depth", "dense")]
-    for layer, numbers, into in zip(kernels, fixed.layers.values(), (1.0, 0.25, 0.5), strict=True):
-        norm = model.get_layer(numbers.name)
-        channels = len(numbers.a)
-        gamma, beta = (1 if w is None else array(w).astype(float) for w in (norm.gamma, norm.beta))
-        bias = array(layer.bias).astype(float) if layer.use_bias else 0.0
-        x = np.stack(
-            [
-                np.resize(np.arange(low, high + 1), max(numbers.high) - min(numbers.low) + 1)
-                for low, high in zip(numbers.low, numbers.high, strict=True)
-            ],
-            axis=-1,
-        )
-        assert x.shape[1] == channels and x.size > 1000
-        expected = batch_norm_levels(
-            x, gamma, 0.0 if norm.beta is None else beta, array(norm.moving_mean).astype(float),
-            array(norm.moving_variance), epsilon=norm.epsilon, bias=bias,
-            step=numbers.kernel_step * into, bits=numbers.bits,
-            scale=model.get_layer(numbers.activation).scale,
-        )  # fmt: skip
-        np.testing.assert_array_equal(numbers.in_numpy(x), expected)
-
-
-@every_frontend
 def test_ranges_are_those_that_the_kernels_allow(frontend, trained):
     model, _, fixed = trained(frontend)
     for name, most in (("first", 16), ("depth", 15), ("dense", 3)):
@@ -214,23 +186,13 @@ def test_an_array_out_of_range_or_of_floats_is_refused(frontend, trained):
 @every_frontend
 def test_the_report(frontend, trained):
     _, _, fixed = trained(frontend)
-    header, *rows = str(fixed).splitlines()
-    assert header.split()[:9] == ["batch", "norm", "activation", "channels", "n", "d", "A", "B",
-                                  "bits"]  # fmt: skip
-    assert [row.split()[:2] for row in rows] == [
-        [f"norm_{name}", f"relu_{name}"] for name in ("first", "depth", "dense")
-    ]
-    for row, numbers in zip(rows, fixed.layers.values(), strict=True):
+    _, *rows = str(fixed).splitlines()
+    for row, (name, numbers) in zip(rows, fixed.layers.items(), strict=True):
         cells, widths = row.split(), numbers.widths()
         most = int(cells[8].rstrip(":"))
-        assert [int(cell) for cell in cells[2:5]] == [
-            len(numbers.a),
-            numbers.bits,
-            max(numbers.shift),
-        ]
-        for cell, each in zip(cells[5:7], (numbers.a, numbers.b), strict=True):
-            assert -(2 ** (int(cell) - 1)) < min(each) and max(each) < 2 ** (int(cell) - 1)
-        assert int(cells[7]) == max(widths) == widths[most] <= 32
+        assert cells[0] == name and int(cells[7]) == max(widths) == widths[most] <= 32
+        sizes = len(numbers.a), numbers.bits, max(numbers.shift)
+        assert tuple(map(int, cells[2:5])) == sizes
         line = f"({numbers.a[most]} x {numbers.b[most]:+}) >> {numbers.shift[most]}"
         assert row.endswith(line)
 
@@ -386,23 +348,3 @@ def test_another_axis_or_a_second_call_is_no_pair(frontend):
     y = ours.QuantizedReLU(4)(norm(norm(inputs)))
     refused(ValueError, "twice is left, which is called 2 times", fixed_point,
             host.Model(inputs, y), (0, 9))  # fmt: skip
-
-
-# Trained.
-
-
-@pytest.mark.slow
-@every_frontend
-def test_digits_are_read_as_before(frontend):
-    """Trained with 4-bit activations; kernels rounded to 6 bits; all but the head in integers."""
-    model, (pictures, digits) = of_digits(*FRONTENDS[frontend])
-    for layer in summing(model):
-        rounded(layer, bits=6)
-    fixed = fixed_point(model, input_range=(0, 16))
-    assert list(fixed.layers) == ["norm_1", "norm_2", "norm_3", "norm_4"] and not fixed.left
-    outputs, levels = in_integers(model, fixed, pictures)
-    predicted = model.predict(pictures, verbose=0)
-    np.testing.assert_array_equal(outputs.argmax(1), predicted.argmax(1))
-    np.testing.assert_allclose(outputs, predicted, rtol=1e-4, atol=1e-4)
-    assert np.mean(outputs.argmax(1) == digits) > 0.95
-    assert sum(level.size for level in levels.values()) == 360 * (2 * 64 * 16 + 16 * 32 + 32)

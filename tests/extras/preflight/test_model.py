@@ -236,9 +236,8 @@ def snapshot(model, optimizer):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_model_and_the_optimizer_stay_as_they_are(compiled):
     model, optimizer = dense(), tf_lamb.keras.LAMB(0.01)
-    if compiled:
-        own = keras.optimizers.Adam()
-        model.compile(own, "mae", metrics=["mse"])
+    if compiled:  # with the one that is asked about
+        model.compile(optimizer, "mae", metrics=["mse"])
         model.train_on_batch(np.ones((8, 60)), np.ones((8, 32)))
     before = snapshot(model, optimizer)
     assert ask(model, optimizer=optimizer).fits
@@ -249,18 +248,10 @@ def test_the_model_and_the_optimizer_stay_as_they_are(compiled):
     for value, other in zip(after[2], before[2], strict=True):
         np.testing.assert_array_equal(value, other)
     if compiled:
-        assert model.optimizer is own
+        assert model.optimizer is optimizer
         model.train_on_batch(np.ones((8, 60)), np.ones((8, 32)))
     else:
         assert not optimizer.built and not model.compiled
-
-
-def test_an_optimizer_that_trains_this_model_is_welcome():
-    model, optimizer = dense(), tf_lamb.keras.LAMB(0.01)
-    model.compile(optimizer, "mse")
-    model.train_on_batch(np.ones((8, 60)), np.ones((8, 32)))
-    assert ask(model, optimizer=optimizer).fits
-    assert int(optimizer.iterations.value) == 1
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
@@ -438,11 +429,6 @@ def test_what_cannot_be_is_one_error_before_anything_is_compiled(name, monkeypat
     monkeypatch.setattr(compiler, "compile_lowered", lambda lowered: pytest.fail("compiled"))
     with pytest.raises(ValueError, match=re.escape(message)):
         ask(dense(), **options)
-
-
-def test_a_model_that_takes_no_such_inputs_is_one_error():
-    with pytest.raises(ValueError, match="model 'model' takes no inputs"):
-        ask(Subclass(), shapes=(64, 4))
 
 
 def test_without_the_compiler_it_says_what_to_install(monkeypatch):
