@@ -2,11 +2,9 @@
 
     python benchmarks/garden_fuzz.py --hours=1
     python benchmarks/garden_fuzz.py --seed=17 --seeds=1      # one of them again
-    python benchmarks/garden_fuzz.py --plant=averages         # until it is found
 
 A line of `benchmarks/logs/garden_fuzz.jsonl` is a run: what was drawn, how it ended, and what was
-promised and is not so. The folders of a failure stay where `--keep` says. `--plant` brings back a
-fault of the past, of `tests/support/garden_plants.py`, and ends with the first run that finds it.
+promised and is not so. The folders of a failure stay where `--keep` says.
 """
 
 import argparse
@@ -21,7 +19,7 @@ import time
 HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent)]
 
-from support import garden_plants, garden_runs  # noqa: E402
+from support import garden_runs  # noqa: E402
 
 from benchmarks.run_log import commit, without_folders  # noqa: E402
 
@@ -38,7 +36,6 @@ def main():
     parser.add_argument(
         "--patience", type=float, default=1.0, help="times as long before a run is said to hang"
     )
-    parser.add_argument("--plant", default="", choices=["", *garden_plants.PLANTS])
     asked = parser.parse_args()
     garden_runs.PATIENCE *= asked.patience
     garden_runs.PATIENCE_FOR_A_REFUSAL *= asked.patience
@@ -51,9 +48,6 @@ def main():
                 break
             start, folder = time.monotonic(), pathlib.Path(tempfile.mkdtemp())
             run = garden_runs.draw(seed, data)
-            run.plant = asked.plant
-            if asked.plant and not garden_plants.PLANTS[asked.plant].can_be_shown_by(run):
-                continue
             line = {"seed": seed, "drawn": garden_runs.summary(run)}
             try:
                 line["outcome"] = garden_runs.check(run, folder)
@@ -63,16 +57,12 @@ def main():
                 if asked.keep:
                     shutil.copytree(folder, pathlib.Path(asked.keep) / str(seed))
             line |= {"seconds": round(time.monotonic() - start, 1), "commit": commit()}
-            if asked.plant:
-                line["plant"] = asked.plant
             with open(asked.log, "a") as log:
                 log.write(json.dumps(line | {"versions": versions}) + "\n")
             shutil.rmtree(folder)
             print(f"{seed}: {line['outcome']}, {line['seconds']} s, {line['drawn']}", flush=True)
             if line["outcome"] == "broken":
                 print(line["broken"], flush=True)
-                if asked.plant:
-                    break
     print(f"{len(failed)} broken: {failed}")
     sys.exit(bool(failed))
 

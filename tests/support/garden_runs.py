@@ -2,8 +2,8 @@
 
 A run is a command with a YAML and flags; it may be interrupted, and go on with the same command.
 Promised is: a step of the trainer is an update, the rate is the schedule's, every evaluation that
-is due is made of the weights of its step, micro-batches change neither weights nor averages, a run
-that was killed ends as one that was not, a refusal is one line and writes nothing, nothing hangs.
+is due is made of the weights of its step, a run that was killed ends as one that was not, a refusal
+is one line and writes nothing, nothing hangs.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ import time
 
 import numpy as np
 import yaml
-from support import clusters, commands, garden_plants, processes
+from support import clusters, commands, processes
 
 from tf_lamb.model_garden.folders import model_dirs
 
@@ -58,7 +58,6 @@ class Drawn:
     is_refused: str = ""  # of `MISTAKES`
     environment: dict = dataclasses.field(default_factory=dict)
     overflows: bool = False  # float16's first loss scale is too large
-    plant: str = ""  # of `garden_plants.PLANTS`: a fault that is planted back
 
     @property
     def steps(self):
@@ -92,13 +91,6 @@ class Drawn:
     @property
     def accumulates(self):
         return self.optimizer.get("gradient_accumulation_steps") or 1
-
-    @property
-    def is_run_at_once_too(self):
-        """Whether it is compared with a run that does not accumulate."""
-        is_alone = self.replicas == self.stages == 1 and not self.flags and self.is_rate_known
-        is_plain = self.precision == "float32" and "measure_noise" not in self.optimizer
-        return self.accumulates > 1 and self.is_exact and is_alone and is_plain
 
     @property
     def is_exact(self):
@@ -367,7 +359,7 @@ def _rate(settings):
 # -- running ------------------------------------------------------------------
 
 
-def begin(module, flags, replicas, overflows, plant):
+def begin(module, flags, replicas, overflows):
     """In the child: the command, on as many logical devices as it takes for GPUs."""
     if overflows:
         from tf_keras.src.mixed_precision import loss_scale_optimizer
@@ -383,12 +375,10 @@ def begin(module, flags, replicas, overflows, plant):
         gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in names]
         tf.config.list_physical_devices = lambda kind=None: gpus if kind == "GPU" else listed(kind)
         tf.config.get_logical_device_configuration = lambda device: None
-    if plant:
-        garden_plants.PLANTS[plant].put_back()
     execute = os.execv
 
     def execute_likewise(python, arguments):  # the next stage
-        again = (module, arguments[3:], replicas, overflows, plant)
+        again = (module, arguments[3:], replicas, overflows)
         code = f"import sys; sys.path[:0] = {sys.path!r}\nfrom support import garden_runs\n"
         execute(python, [python, "-c", f"{code}garden_runs.begin(*{again!r})"])
 
@@ -430,8 +420,8 @@ def go(run, folder, interruption=(), settings=None):
     output = folder.with_suffix(f".{time.time_ns()}.txt")
     begun = time.monotonic()
     process = processes.started(
-        begin, *command(run, folder, settings), run.replicas, run.overflows, run.plant,
-        output=output, **run.environment,
+        begin, *command(run, folder, settings), run.replicas, run.overflows, output=output,
+        **run.environment,
     )  # fmt: skip
     try:
         if interruption:
@@ -495,8 +485,6 @@ def check(run, folder):
     _check_end(run, last_folder(run, whole), ended)
     if run.interruption:
         _check_interrupted(run, folder, whole)
-    if run.is_run_at_once_too:
-        _check_accumulation(run, folder, whole)
     if run.stages > 1 and "adascale" not in run.optimizer:
         _check_lengthened(run, whole)
     if run.change:  # the last: it goes on in the folder
@@ -675,19 +663,6 @@ def _check_same_bits(whole, broken):
     different = [n for n in one if one[n].tobytes() != other[n].tobytes()]
     if different:
         raise Broken(f"{len(different)} variables have other bits, {different[:3]}")
-
-
-def _check_accumulation(run, folder, whole):
-    kind = run.settings["trainer"]["optimizer_config"]["optimizer"]["type"]
-    settings = merged(run.settings, _optimizer(kind, {"gradient_accumulation_steps": None}))
-    other = folder / "at once"
-    _trained(go(run, other, settings=settings))
-    one, two = _state(whole), _state(other)
-    of_model = [n for n in two if n.startswith("model/") or "average" in n]
-    for name in of_model:
-        if name in one and not np.allclose(one[name], two[name], rtol=2e-2, atol=2e-4):
-            worst = np.abs(one[name].astype(float) - two[name]).max()
-            raise Broken(f"{name} differs by {worst:.2g} from the run without accumulation")
 
 
 # -- data ---------------------------------------------------------------------
