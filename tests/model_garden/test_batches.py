@@ -4,27 +4,25 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 
 pytest.importorskip("official")
 
 import tensorflow as tf
-import tf_keras
 from official.core import exp_factory
 from official.modeling import optimization
 from official.modeling.optimization import OptimizerFactory
 from support.batch_flags import Flags
-from support.clusters import all_reduces, mirrored
+from support.clusters import all_reduces
 from support.frontends import uncompiled
 from support.garden import BATCH, build, one_device, optimizer, tiny, train, trainer_of, weights
 
-import tf_lamb.keras
 from tf_lamb.core import recipes, schedules
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common import batches
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import parsing
-from tf_lamb.model_garden.experiments.recipes import fill_in, settings_of_recipe
-from tf_lamb.model_garden.tasks import masked_lm
+from tf_lamb.model_garden.experiments.recipes import settings_of_recipe
 
 
 def filled(**flags):
@@ -63,8 +61,6 @@ SCHEDULES = {
     },
 }  # fmt: skip
 JOINTS = {"drop": 200, "continuous": 300, "multi_step": 300, "exponential": 50, "constant": 10}
-CLASSES = {"polynomial": "_Polynomial", "cosine": "_Cosine", "multi_step": "_MultiStep",
-           "exponential": "_Exponential", "constant": "_Constant"}  # fmt: skip
 
 
 def built(config):
@@ -73,44 +69,21 @@ def built(config):
     ).build_learning_rate()
 
 
-def by_hand(config, module):
-    """The same schedule in Python."""
-    kind = config["learning_rate"]["type"]
-    after = getattr(module, CLASSES[kind.removeprefix("tf_lamb_")])(**config["learning_rate"][kind])
-    return module.Warmup(after=after, **config["warmup"]["tf_lamb"])
-
-
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_all_frontends_have_one_learning_rate_at_each_of_a_thousand_steps(name):
+def test_the_learning_rate_is_the_one_of_the_core_at_each_of_a_thousand_steps(name):
     config, steps = SCHEDULES[name], np.arange(1001.0)
-    exact = by_hand(config, schedules)
-    exact = np.array([exact.value(np, step) for step in steps])
-    frontends = (
-        built(config),
-        by_hand(config, tf_lamb.tf_keras.schedules),
-        by_hand(config, tf_lamb.keras.schedules),
+    kind = config["learning_rate"]["type"]
+    cls = getattr(schedules, f"_{kind.removeprefix('tf_lamb_').title().replace('_', '')}")
+    exact = schedules.Warmup(
+        after=cls(**config["learning_rate"][kind]), **config["warmup"]["tf_lamb"]
     )
-    every = tf.constant(steps, tf.float32)  # as one vector: a step is a third of a millisecond
-    rates = np.array([np.asarray(frontend(every)) for frontend in frontends])
-    np.testing.assert_allclose(rates, rates[[0, 0, 0]], rtol=1e-7, atol=0)
-    # In float32, of which an ulp is 1.2e-7.
-    np.testing.assert_allclose(rates[0], exact, rtol=0, atol=5e-7 * exact.max())
+    exact, rate = np.array([exact.value(np, step) for step in steps]), built(config)
+    # In float32, of which an ulp is 1.2e-7; as one vector, for a step is a third of a millisecond.
+    np.testing.assert_allclose(rate(tf.constant(steps, tf.float32)), exact, 0, 5e-7 * exact.max())
     joint = JOINTS[name]
-    assert set(rates[:, joint]) == {np.float32(exact[joint])}
-    # As it is called in training, a step at a time.
-    some = [0, 1, joint - 1, joint, joint + 1, 999, 1000]
-    rates = np.array([[float(frontend(step)) for step in some] for frontend in frontends])
-    np.testing.assert_allclose(rates, rates[[0, 0, 0]], rtol=1e-7, atol=0)
-    np.testing.assert_allclose(rates[0], exact[some], rtol=0, atol=5e-7 * exact.max())
-    assert set(rates[:, 3]) == {np.float32(exact[joint])}
-
-
-def test_what_an_experiment_builds_is_serialized():
-    for name in SCHEDULES.values():
-        schedule = built(name)
-        config = tf_keras.optimizers.schedules.serialize(schedule)
-        json.dumps(config)
-        assert tf_keras.optimizers.schedules.deserialize(config) == schedule
+    for step in (0, joint - 1, joint, joint + 1, 1000):  # as it is called in training
+        assert float(rate(step)) == pytest.approx(exact[step], abs=5e-7 * exact.max())
+    assert float(rate(joint)) == np.float32(exact[joint])
 
 
 def test_warmup_stands_in_front_of_model_gardens_own():
@@ -157,8 +130,6 @@ def test_the_batch_alone_gives_the_published_table(experiment, recipe, batch):
 
 
 def test_the_yamls_own_batch_is_the_baseline(records, tmp_path):
-    import yaml
-
     config = tiny(records, train_steps=400, steps_per_loop=20, summary_interval=40,
                   checkpoint_interval=200, validation_interval=100)  # fmt: skip
     config["trainer"]["optimizer_config"] = {
@@ -194,8 +165,6 @@ def test_the_yamls_own_batch_is_the_baseline(records, tmp_path):
 
 
 def test_transfer_moves_decay_beta_2_and_averages_too(records, tmp_path):
-    import yaml
-
     config = tiny(records, train_steps=400)
     config["trainer"]["optimizer_config"] |= {
         "optimizer": {"type": "tf_lamb", "tf_lamb": {"weight_decay": 0.02, "beta_2": 0.99}},
@@ -223,15 +192,12 @@ def test_transfer_moves_decay_beta_2_and_averages_too(records, tmp_path):
     assert said.trainer.optimizer_config.optimizer.tf_lamb.weight_decay == 0.5
     assert "as --params_override has it" in text
     # A warmup that is most of training is cut, and a short one is raised.
-    for steps, new, said in (
-        (200, 25, "25 steps, cut to a quarter of training"),
-        (8, 10, "10 steps, raised to a tenth of training"),
-    ):
+    for steps, new in ((200, 25), (8, 10)):
         config["trainer"]["optimizer_config"]["warmup"]["linear"]["warmup_steps"] = steps
         path.write_text(yaml.safe_dump(config))
         params, text = filled(**flags)
         assert params.trainer.optimizer_config.warmup.linear.warmup_steps == new
-        assert said in text
+        assert f"warmup = {new} steps, {steps} before" in text
 
 
 @pytest.mark.parametrize(
@@ -243,8 +209,6 @@ def test_transfer_moves_decay_beta_2_and_averages_too(records, tmp_path):
     ids=["no warmup", "ours of no steps", "theirs of no steps"],
 )  # fmt: skip
 def test_transfer_warms_up_where_the_experiment_does_not(tmp_path, warmup, last):
-    import yaml
-
     decay = {"initial_learning_rate": 0.01, "steps": 4000}
     config = {
         "task": {"train_data": {"global_batch_size": 64}},
@@ -257,14 +221,14 @@ def test_transfer_warms_up_where_the_experiment_does_not(tmp_path, warmup, last)
     path.write_text(yaml.safe_dump(config))
     flags = {"config_file": [str(path)], "recipe": "transfer"}
     params, text = filled(**flags, global_batch_size=512)
-    assert "warmup = 50 steps, raised to a tenth of training" in text
+    assert "warmup = 50 steps, 0 before" in text
     moved = params.trainer.optimizer_config
     own = moved.warmup.get()
     assert 50 in (getattr(own, "steps", None), getattr(own, "warmup_steps", None))
     assert moved.learning_rate.tf_lamb_polynomial.steps == last  # it ends with training
     smaller, text = filled(**flags, global_batch_size=32)
     assert smaller.trainer.optimizer_config.warmup.type == warmup["type"]
-    assert "warmup = 0 steps, as before" in text
+    assert "warmup = 0 steps, 0 before" in text
 
 
 def test_a_continuous_decay_still_ends_with_training():
@@ -319,13 +283,6 @@ def test_what_no_recipe_can_fill_in(flags, expected):
         filled(**flags)
     assert expected in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_schedule_that_cannot_be_scaled():
-    params = exp_factory.get_exp_config("lamb/bert_pretraining")
-    params.trainer.optimizer_config.learning_rate.type = "power_linear"
-    with pytest.raises(ValueError, match="cannot scale learning_rate.type=power_linear"):
-        fill_in("legw", 1024, params)
 
 
 # Micro-batches.
@@ -389,14 +346,6 @@ def test_micro_batches_equal_the_batch(records, in_one_piece, accumulation):
 
 
 @pytest.mark.slow
-def test_micro_batches_on_replicas_equal_the_batch(records, in_one_piece):
-    parts, _ = _trained(records, mirrored(2), 2)
-    assert parts.global_step.numpy() == parts.optimizer.iterations.numpy() == 5
-    for a, b in zip(weights(in_one_piece[0]), weights(parts), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_a_step_of_the_trainer_sums_replicas_once(records, precision):
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -407,23 +356,6 @@ def test_a_step_of_the_trainer_sums_replicas_once(records, precision):
         iterator = iter(trainer.train_dataset)
         step = tf.function(lambda: trainer.train_step(iterator))
         assert all_reduces(step) == (0, 2)  # on each of two replicas
-
-
-def test_a_resumed_run_skips_whole_batches(records, tmp_path):
-    config = tiny(records, optimizer_config=optimizer(gradient_accumulation_steps=2))
-    config["task"]["train_data"] |= {"resume_in_order": True, "deterministic": True}
-    params = build(config)
-    step = tf.Variable(3, dtype=tf.int64)
-    tf.train.CheckpointManager(tf.train.Checkpoint(global_step=step), str(tmp_path), 1).save()
-    data = params.task.train_data
-    micro = data.replace(global_batch_size=BATCH // 2)
-
-    def first(logging_dir):
-        task = masked_lm.MaskedLMTask(params.task, logging_dir=str(logging_dir))
-        return [b["input_word_ids"].numpy() for b in task.build_inputs(micro).take(8)]
-
-    fresh, resumed = first(tmp_path / "empty"), first(tmp_path)
-    np.testing.assert_array_equal(resumed[:2], fresh[6:8])
 
 
 # What is refused.

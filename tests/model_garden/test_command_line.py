@@ -1,7 +1,6 @@
 """Model Garden's commands before they import it: their help, and what they refuse at once."""
 
 import importlib
-import pathlib
 import re
 import shlex
 import subprocess
@@ -12,16 +11,14 @@ import pytest
 
 pytest.importorskip("official")
 
-import tensorflow as tf
 import yaml
 from official.core import exp_factory, registry
 from official.modeling.hyperparams import params_dict
 from support.batch_flags import Flags
-from support.garden import BATCH, EXPERIMENT, ROOT, build, restore_after, tiny
+from support.garden import BATCH, ROOT, build, restore_after, tiny
 
 from tf_lamb import model_garden
-from tf_lamb.model_garden import sample_data, sample_pictures, train
-from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden import sample_data, train
 from tf_lamb.model_garden.common import batches, errors, yamls
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import named, parsing
@@ -88,47 +85,31 @@ def test_our_experiments_are_those_that_we_register():
     assert {"bert/pretraining", "resnet_imagenet"} < factories.keys() - ours
 
 
-def test_a_yaml_is_read_and_parsed_once_before_the_first_step(records, tmp_path, monkeypatch):
-    """Model Garden's main is handed what the command has parsed."""
+def test_model_gardens_main_is_handed_what_the_command_has_parsed(records, tmp_path, monkeypatch):
     from official.nlp import train as main
 
-    config, opened, parsed, trained = tmp_path / "a.yaml", [], [], []
+    config, trained = tmp_path / "a.yaml", []
     config.write_text(yaml.safe_dump(tiny(records)))
     args = Flags(config_file=[str(config)], params_override="trainer.train_steps=3")
     vars(args).update(
-        mode="train", model_dir=str(tmp_path / "model"), seed=None, gin_file=None,
-        gin_params=None,
-    )  # fmt: skip
-    flags, load, opens = types.SimpleNamespace(FLAGS=args), yaml.load, pathlib.Path.open
+        mode="train", model_dir=str(tmp_path / "model"), seed=None, gin_file=None, gin_params=None
+    )
 
     def run_experiment(params, model_dir):
         trained.append(params)
         raise KeyboardInterrupt  # at the first step
 
-    monkeypatch.setattr(train, "flags", flags)
+    monkeypatch.setattr(train, "flags", types.SimpleNamespace(FLAGS=args))
     monkeypatch.setattr(main, "FLAGS", args)
     monkeypatch.setattr(main, "_run_experiment_with_preemption_recovery", run_experiment)
-    monkeypatch.setattr(yaml, "load", lambda *a, **k: parsed.append(a) or load(*a, **k))
-    monkeypatch.setattr(
-        pathlib.Path, "open", lambda p, *a, **k: opened.append(p) or opens(p, *a, **k)
-    )
-    monkeypatch.setattr(tf.io.gfile, "GFile", _counted(tf.io.gfile.GFile, opened))
     restore_after(monkeypatch)
-    with pytest.raises(KeyboardInterrupt), train.Console() as console:
-        train.run(console, train.read(args))
-    assert opened.count(config) + opened.count(str(config)) == 1
-    assert len(parsed) == 2  # the file and the override
+    with train.Console() as console:
+        parsed = train.read(args)
+        config.unlink()
+        with pytest.raises(KeyboardInterrupt):
+            train.run(console, parsed)
     (params,) = trained
-    assert params.trainer.train_steps == 3 and params.task.train_data.input_path == records
-
-
-def _counted(open_, opened):
-    class Counted(open_):
-        def __init__(self, name, *args, **kwargs):
-            opened.append(name)
-            super().__init__(name, *args, **kwargs)
-
-    return Counted
+    assert params is parsed and params.trainer.train_steps == 3
 
 
 def test_numbers_are_read_as_model_gardens_loader_reads_them():
@@ -200,67 +181,3 @@ def test_another_split_of_the_batch_than_asked_is_printed(records, most, share, 
     assert f"batch = {share} examples x 1 replica(s) x {count} micro-batch(es) = {BATCH}" in line
     assert ("--per_replica_batch_size=7 that divides the 8 of a replica" in line) == said
     assert ("\n" in line) == said
-
-
-def trains(line, tmp_path):
-    """What the printed line says, as `tf_lamb.model_garden.train` reads it."""
-    words = shlex.split(line.replace("\\\n", " "))
-    assert words[:3] == ["python", "-m", "tf_lamb.model_garden.train"]
-    given = dict(word[2:].split("=", 1) for word in words[3:])
-    assert given["mode"] == "train_and_eval" and given["model_dir"] == f"{tmp_path}/run"
-    config_file, override = [given["config_file"]], given["params_override"]
-    params, _ = parsing.parse(Flags(given["experiment"], config_file, params_override=override))
-    for part in ("train", "validation"):
-        (tmp_path / f"{part}.tfrecord").write_bytes(b"some")
-    check_run(params, given["mode"], given["model_dir"], given["experiment"])
-    return params
-
-
-@pytest.mark.parametrize("longer", [False, True])
-def test_sample_data_ends_with_the_command_that_trains_on_it(tmp_path, longer):
-    facts = {"seq_length": 128, "max_predictions_per_seq": 20, "vocab_size": 1900}
-    if longer:
-        facts = {"seq_length": 256, "max_predictions_per_seq": 40, "vocab_size": 3000}
-    (tmp_path / "data.json").write_text(str(facts).replace("'", '"'))
-    line = sample_data.trained_by(tmp_path, facts)
-    assert ("vocab_size" in line) == longer
-    params = trains(line, tmp_path)
-    assert params.task.train_data.seq_length == facts["seq_length"]
-    assert params.task.validation_data.input_path == f"{tmp_path}/validation.tfrecord"
-
-
-def test_data_that_is_not_there_yet_is_refused_with_the_command_that_writes_it(records, tmp_path):
-    settings = tiny(records)
-    settings["task"]["train_data"]["input_path"] = f"{tmp_path}/data/train.tfrecord"
-    with pytest.raises(UserError) as error:
-        check_run(build(settings), "train", str(tmp_path / "model"))
-    _, command = str(error.value).split("written by ")
-    assert command == (
-        f"python -m tf_lamb.model_garden.sample_data --output_dir={tmp_path}/data "
-        "--seq_length=16 --max_predictions_per_seq=4"
-    )
-
-
-def test_so_does_sample_pictures(tmp_path):
-    facts = {"size": 64}
-    (tmp_path / "data.json").write_text(str(facts).replace("'", '"'))
-    params = trains(sample_pictures.trained_by(tmp_path, facts), tmp_path)
-    assert params.task.model.input_size == [64, 64, 3]
-
-
-def test_another_batch_in_a_folder_is_another_experiment(records, tmp_path):
-    """Its count of steps is of the first one."""
-    import tensorflow as tf
-    from official.core import train_utils
-
-    settings = tiny(records)
-    train_utils.serialize_config(build(settings), str(tmp_path))
-    checkpoint = tf.train.Checkpoint(global_step=tf.Variable(3, dtype=tf.int64))
-    tf.train.CheckpointManager(checkpoint, str(tmp_path), max_to_keep=1).save()
-    check_run(build(settings), "train", str(tmp_path), EXPERIMENT)
-    settings["task"]["train_data"]["global_batch_size"] = 2 * BATCH
-    with pytest.raises(UserError) as error:
-        check_run(build(settings), "train", str(tmp_path), EXPERIMENT)
-    (line,) = str(error.value).splitlines()
-    assert f"its task.train_data.global_batch_size is {BATCH}, yours {2 * BATCH}" in line
-    assert f"another --model_dir (task.init_checkpoint={tmp_path} begins there" in line

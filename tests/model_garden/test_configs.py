@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("official")
 
-import tensorflow as tf
 from official.core import exp_factory, task_factory
 from official.modeling.optimization import OptimizerFactory
 from official.nlp.tasks import masked_lm
 from support.batch_flags import Flags
 from support.configs import YAMLS, experiment_of, header, parsed
+from support.frontends import uncompiled
 from support.garden import build, one_device, tiny, tiny_resnet, train
 
 from tf_lamb.core import patterns, plan, recipes
@@ -234,27 +234,6 @@ def reduced(params):
     )
 
 
-# File -> those whose reduced experiment is the same program: its step is theirs.
-PROGRAMS = {
-    "bert_large_32k_tpu": [
-        "bert_large_4k_tpu",
-        "bert_large_512_tpu",
-        "bert_large_64k_32k_stage1_tpu",
-        "bert_large_64k_32k_stage2_tpu",
-    ],
-    "bert_large_32k_8gpu": [],
-    "bert_small_cpu": [],
-    "bert_small_stage1_cpu": ["bert_small_stage2_cpu"],
-    "resnet50_conadv_96k_tpu": [],
-    "resnet50_lamb_32k_tpu": ["resnet50_lamb_8k_tpu"],
-    "resnet50_lars_32k_tpu": ["resnet50_lars_8k_tpu"],
-    "resnet50_lars_8k_8gpu": [],
-    "resnet_small_conadv_cpu": [],
-    "resnet_small_lamb_cpu": [],
-    "resnet_small_lars_cpu": [],
-}
-
-
 def program(params):
     """What decides the program of a step: numbers are constants of it, but for which are 0."""
 
@@ -274,35 +253,12 @@ def program(params):
     return type(params.task), task.get("scale_loss"), *map(kind, parts), *rules
 
 
-def test_files_of_one_program_are_named():
-    found = {}
-    for name, path in YAMLS.items():
-        found.setdefault(program(reduced(parsed(path))), set()).add(name.removesuffix(".yaml"))
-    named = [{name, *others} for name, others in PROGRAMS.items()]
-    assert sorted(map(sorted, found.values())) == sorted(map(sorted, named))
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """A few noisy pictures, as Model Garden reads them."""
-    path = str(tmp_path_factory.mktemp("pictures") / "some.tfrecord")
-    random = np.random.default_rng(1)
-    with tf.io.TFRecordWriter(path) as writer:
-        for _ in range(16):
-            picture = tf.io.encode_jpeg(random.integers(0, 255, (32, 32, 3), np.uint8)).numpy()
-            features = {
-                "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[picture])),
-                "image/class/label": tf.train.Feature(
-                    int64_list=tf.train.Int64List(value=[int(random.integers(10))])
-                ),
-            }
-            features = tf.train.Features(feature=features)
-            writer.write(tf.train.Example(features=features).SerializeToString())
-    return path
+# Files whose reduced experiment is one program have one step: the last of them takes it.
+PROGRAMS = {program(reduced(parsed(path))): name for name, path in YAMLS.items()}.values()
 
 
 def takes_a_step(name, pictures, **model):
-    params = reduced(parsed(YAMLS[f"{name}.yaml"]))
+    params = reduced(parsed(YAMLS[name]))
     if not isinstance(params.task, masked_lm.MaskedLMConfig):
         data = {"input_path": pictures}
         params = params.replace(task={"train_data": data, "validation_data": data, "model": model})
@@ -311,19 +267,15 @@ def takes_a_step(name, pictures, **model):
     assert trainer.optimizer.iterations.numpy() == trainer.global_step.numpy() == 1
 
 
-# One loop over micro-batches is enough: BERT's, which is quick.
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "resnet50_lars_8k_8gpu"])
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_every_program_builds_and_takes_a_step(name, pictures):
     """Eagerly; compiled below."""
-    tf.config.run_functions_eagerly(True)
-    try:
+    with uncompiled():
         takes_a_step(name, pictures)
-    finally:
-        tf.config.run_functions_eagerly(False)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_every_program_is_compiled_and_takes_a_step(name, pictures):
     """ResNets at the least depth."""
     takes_a_step(name, pictures, backbone={"resnet": {"model_id": 10}})

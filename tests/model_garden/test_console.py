@@ -1,6 +1,7 @@
 """What commands show and what goes to their logs, by programs that import no framework."""
 
 import io
+import json
 import os
 import pathlib
 import signal
@@ -110,11 +111,36 @@ def test_an_error_before_there_is_a_folder_leaves_the_log(tmp_path):
     assert f"The last lines of {path}:" in said and "C++, early" in said
 
 
-def test_a_refusal_is_one_line(tmp_path):
-    code = "with Console(): all_speak('early'); sys.exit('another batch, please')"
-    _, said = run(code, folder=tmp_path, code_of_exit=1)
-    assert said == "another batch, please\n"
-    assert not os.listdir(tmp_path)
+STOPPED = """
+import time
+with Console():
+    all_speak("early")
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+"""
+SEEN_TO = """
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+with Console():
+    os.kill(os.getpid(), signal.SIGINT)
+    signal.signal(signal.SIGTERM, lambda *_: print("a checkpoint first", flush=True))
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "code_of_exit", "expected"),
+    [
+        ("with Console(): all_speak('early'); sys.exit('another batch, please')", 1,
+         "another batch, please\n"),
+        (STOPPED, 130, "Stopped.\n"),
+        (SEEN_TO, 0, ""),  # or ignored, as in the background of a script
+    ],
+    ids=["refused", "stopped", "seen to"],
+)  # fmt: skip
+def test_an_end_is_one_line_and_leaves_no_log(code, code_of_exit, expected, tmp_path):
+    out, said = run(code, folder=tmp_path, code_of_exit=code_of_exit)
+    assert said == expected and not os.listdir(tmp_path)
+    assert (out == "a checkpoint first\n") == (code == SEEN_TO)
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
@@ -142,35 +168,6 @@ with Console() as console:
     finally:
         process.kill()
     assert (said, process.returncode) == ("Stopped at step 7.\n", 130)
-
-
-def test_a_stop_before_there_is_a_folder_leaves_no_log(tmp_path):
-    code = """
-import time
-with Console() as console:
-    all_speak("early")
-    os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(60)
-"""
-    _, said = run(code, folder=tmp_path, code_of_exit=130)
-    assert said == "Stopped.\n" and not os.listdir(tmp_path)
-
-
-def test_whoever_ignores_ctrl_c_or_sees_to_it_does_so_still(tmp_path):
-    code = """
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-with Console() as console:
-    os.kill(os.getpid(), signal.SIGINT)
-    signal.signal(signal.SIGTERM, lambda *_: print("a checkpoint first", flush=True))
-    os.kill(os.getpid(), signal.SIGTERM)
-"""
-    assert run(code, folder=tmp_path)[0] == "a checkpoint first\n"
-
-
-def test_an_abort_writes_its_traceback_to_the_log(tmp_path):
-    code = "with Console(): os.abort()"
-    _, said = run(code, folder=tmp_path, code_of_exit=-6)
-    assert "Aborted" in said and '"<string>", line' in said
 
 
 def test_a_worker_that_is_not_the_chief_keeps_its_stderr(tmp_path):
@@ -218,25 +215,24 @@ def test_the_log_of_a_run_in_a_bucket_stays_here(capfd, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "tf_config", "expected"),
+    ("strategy", "task", "expected"),
     [
-        ("mirrored", '{"task": {"type": "worker", "index": 1}}', True),
-        ("multi_worker_mirrored", "{}", True),
-        ("multi_worker_mirrored", '{"task": {"type": "worker", "index": 0}}', True),
-        ("multi_worker_mirrored", '{"task": {"type": "worker", "index": "1"}}', False),
-        ("multi_worker_mirrored", '{"task": {"type": "chief", "index": 0}}', True),
-        ("multi_worker_mirrored", '{"task": {"type": "evaluator", "index": 0}}', False),
-        (
-            "multi_worker_mirrored",
-            '{"cluster": {"chief": ["a:1"]}, "task": {"type": "worker", "index": 0}}',
-            False,
-        ),
+        ("mirrored", {"type": "worker", "index": 1}, True),
+        ("multi_worker_mirrored", {}, True),
+        ("multi_worker_mirrored", {"type": "worker", "index": 0}, True),
+        ("multi_worker_mirrored", {"type": "worker", "index": "1"}, False),
+        ("multi_worker_mirrored", {"type": "chief", "index": 0}, True),
+        ("multi_worker_mirrored", {"type": "evaluator", "index": 0}, False),
     ],
 )
-def test_who_is_the_chief(strategy, tf_config, expected, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", tf_config)
-    runtime = types.SimpleNamespace(distribution_strategy=strategy)
-    assert batches.is_chief(types.SimpleNamespace(runtime=runtime)) == expected
+def test_who_is_the_chief(strategy, task, expected, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"task": task}))
+    params = types.SimpleNamespace(runtime=types.SimpleNamespace(distribution_strategy=strategy))
+    assert batches.is_chief(params) == expected
+    if task == {"type": "worker", "index": 0}:
+        cluster = {"chief": ["a:1"]}
+        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+        assert not batches.is_chief(params)
 
 
 # The line of progress.

@@ -197,19 +197,3 @@ def test_a_folder_without_a_run_is_not_followed(records, tmp_path):
     assert not folder.exists()
     model_dirs.write_params(params, str(folder))  # which a training writes at its start
     check_run(params, "continuous_eval", str(folder))
-
-
-def test_an_evaluation_of_lost_weights_is_forgotten_before_the_first_step(tmp_path):
-    steps = Steps(6)
-    controller = controllers.Controller(
-        global_step=steps.step,
-        trainer=steps,
-        evaluator=steps,
-        steps_per_loop=1,
-        train_actions=[lambda _: (_ for _ in ()).throw(Killed)],
-    )
-    controller.model_dir, controller.writes = str(tmp_path), True
-    model_dirs.write_evaluated(str(tmp_path), 8)
-    with pytest.raises(Killed):
-        controller.train_and_evaluate(10, eval_interval=4)
-    assert model_dirs.read_evaluated(str(tmp_path)) == 0

@@ -11,12 +11,9 @@ pytest.importorskip("official")
 import yaml
 from official.core import exp_factory
 from official.modeling import hyperparams, optimization
-from support.batch_flags import Flags
 from support.garden import ROOT
 
 import tf_lamb.tf_keras
-from tf_lamb.model_garden.checks.experiment import check_optimizer
-from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import optimizers, parsing
 
 SETTINGS = {
@@ -51,17 +48,6 @@ def test_a_yaml_names_ours(name, yaml_file):
     rate = factory.build_learning_rate()
     assert float(rate(5)) == pytest.approx(0.05)
     assert type(factory.build_optimizer(rate)) is tf_lamb.tf_keras.LAMB
-
-
-@pytest.mark.parametrize("name", ["bert/pretraining", "resnet_imagenet"])
-def test_our_command_takes_it_and_knows_a_typo(name, yaml_file):
-    flags = Flags(experiment=name, config_file=[yaml_file])
-    params, _ = parsing.parse(flags)
-    check_optimizer(params)
-    typo = "trainer.optimizer_config.optimizer.tf_lamb.bata_2=0.9"
-    flags = Flags(name, [], params_override=typo)
-    with pytest.raises(UserError, match="Did you mean beta_2"):
-        parsing.parse(flags)
 
 
 def test_a_choice_of_someone_else_knows_ours_too():

@@ -15,7 +15,7 @@ from support.garden import BATCH, EXAMPLES, EXPERIMENT, build, optimizer, tiny
 
 from tf_lamb.core.goodput import plan, steps, time
 from tf_lamb.model_garden import find
-from tf_lamb.model_garden.checks import tfrecords
+from tf_lamb.model_garden.checks import records as record_files
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.experiments import parsing
 
@@ -25,7 +25,7 @@ def flags(**given):
     args = Flags(experiment=EXPERIMENT)
     lists = dict.fromkeys(("runs", "step_seconds", "batches", "devices"), ())
     others = dict.fromkeys((
-        "noise_scale", "micro_batch_size", "examples", "price", "deadline", "write_config",
+        "noise_scale", "micro_batch_size", "examples", "price", "deadline",
     ))  # fmt: skip
     vars(args).update(gin_file=[], gin_params=[])
     vars(args).update({name: [] for name in lists} | others | given)
@@ -56,28 +56,31 @@ def test_the_table_is_that_of_the_plan(config, monkeypatch, capsys):
         plan.Machine(time.fit([2, 8], [0.4, 1.0]), BATCH, (1, 2), price=2.0),
         baseline=BATCH, examples=EXAMPLES, deadline=1.0,
     )  # fmt: skip
-    assert capsys.readouterr().out == f"{expected}\n"
+    assert capsys.readouterr().out.startswith(f"{expected}\nTo train with it: python -m tf_lamb")
     assert expected.rows[-1].batch == EXAMPLES and {row.devices for row in expected.rows} == {1, 2}
 
 
-def test_the_config_trains_at_the_batch_for_the_steps_of_the_table(
-    config, tmp_path, monkeypatch, capsys
-):
-    path = tmp_path / "found.yaml"
-    run(
-        monkeypatch, config_file=[config], micro_batch_size=16, write_config=str(path),
-        params_override=f"{RATE}=0.02", batches=["32"],
-        step_seconds=["2:0.4", "8:1.0"], noise_scale=64.0,
-    )  # fmt: skip
-    *table, last = capsys.readouterr().out.splitlines()
-    assert "take 32: " in "\n".join(table)
-    # S = 20 (1 + 64/32)/(1 + 64/8)
-    assert re.search(r"32  = 16 x 2 x 1 +7 ", "\n".join(table))
-    command = last.removeprefix("To train with it: ")
-    assert f"#   {command}\n" in path.read_text()
-    given = dict(word[2:].split("=", 1) for word in shlex.split(command)[3:])
-    params, text = parsing.parse(Flags(given["experiment"], [given["config_file"]]))
+def trained(command):
+    """The experiment of a command that was printed."""
+    line = command.splitlines()[-1].removeprefix("To train with it: ")
+    given = dict(word[2:].split("=", 1) for word in shlex.split(line)[3:])
+    override = given["params_override"]
+    params, text = parsing.parse(
+        Flags(given["experiment"], [given["config_file"]], params_override=override)
+    )
     assert not text
+    return params
+
+
+def test_the_command_trains_at_the_batch_for_the_steps_of_the_table(config, monkeypatch, capsys):
+    run(
+        monkeypatch, config_file=[config], micro_batch_size=16, params_override=f"{RATE}=0.02",
+        batches=["32"], step_seconds=["2:0.4", "8:1.0"], noise_scale=64.0,
+    )  # fmt: skip
+    said = capsys.readouterr().out
+    assert "take 32: " in said
+    assert re.search(r"32  = 16 x 2 x 1 +7 ", said)  # S = 20 (1 + 64/32)/(1 + 64/8)
+    params = trained(said)
     assert params.task.train_data.global_batch_size == 32
     trainer = params.trainer
     assert trainer.train_steps == 7
@@ -87,25 +90,26 @@ def test_the_config_trains_at_the_batch_for_the_steps_of_the_table(
     assert params.task.validation_data.global_batch_size == BATCH
 
 
-def test_a_config_of_other_devices_names_them(records):
-    params = build(tiny(records))
-    row = types.SimpleNamespace(batch=32, steps=20, accumulation=1, devices=4)
-    found = find.settings_at(params, row, {"runtime": {"enable_xla": True}})
-    assert found["runtime"] == {
-        "enable_xla": True, "distribution_strategy": "mirrored", "num_gpus": 4,
-    }  # fmt: skip
-    row.devices = 1
-    assert "runtime" not in find.settings_at(params, row, {})
+def test_a_command_of_other_devices_names_them(config, records):
+    params, args = build(tiny(records)), flags(config_file=[config])
+    row = types.SimpleNamespace(batch=32, steps=20, accumulation=1, devices=4, micro_batch=8)
+    runtime = trained(find.command(params, row, args)).runtime
+    assert (runtime.distribution_strategy, runtime.num_gpus) == ("mirrored", 4)
+    row.devices, row.micro_batch = 1, 32
+    assert "mirrored" not in find.command(params, row, args)
 
 
-def test_a_stock_optimizer_accumulates_nothing(records):
-    settings = tiny(records)
+def test_a_stock_optimizer_accumulates_nothing(records, tmp_path):
+    settings, path = tiny(records), tmp_path / "a.yaml"
     settings["trainer"]["optimizer_config"]["optimizer"] = {"type": "adamw"}
+    path.write_text(yaml.safe_dump(settings))
     params = build(settings)
     answer = find.ask(params, flags(**GIVEN))
     assert {row.accumulation for row in answer.rows} == {1}
     assert find.ask(build(tiny(records)), flags(**GIVEN)).rows[-1].accumulation > 1
-    assert "accumulation" not in str(find.settings_at(params, answer.fastest, {}))
+    assert "accumulation" not in find.command(
+        params, answer.fastest, flags(config_file=[str(path)])
+    )
 
 
 def test_batches_that_are_left_out_are_named(config, monkeypatch, capsys):
@@ -124,29 +128,26 @@ def test_adascale_is_refused(records):
 
 
 @pytest.mark.parametrize("micro_batch", [8, 32])
-def test_what_is_found_can_be_trained(records, monkeypatch, tmp_path, micro_batch):
+def test_what_is_found_can_be_trained(records, monkeypatch, tmp_path, capsys, micro_batch):
     """A baseline that measured its noise: one micro-batch has no parts to compare."""
-    path, found = tmp_path / "a.yaml", tmp_path / "found.yaml"
+    path = tmp_path / "a.yaml"
     own = {"gradient_accumulation_steps": 2, "measure_noise": {"enabled": True}}
     path.write_text(yaml.safe_dump(tiny(records, optimizer_config=optimizer(**own))))
-    run(monkeypatch, config_file=[str(path)], write_config=str(found), batches=["32"],
-        micro_batch_size=micro_batch, **GIVEN)  # fmt: skip
-    params, _ = parsing.parse(Flags(EXPERIMENT, [str(found)]))
+    run(monkeypatch, config_file=[str(path)], batches=["32"], micro_batch_size=micro_batch, **GIVEN)
+    params = trained(capsys.readouterr().out)
     check_run(params, "train", str(tmp_path / "model"))
     chosen = params.trainer.optimizer_config.optimizer.tf_lamb
     assert chosen.gradient_accumulation_steps == 32 // micro_batch
     assert chosen.measure_noise.enabled is (micro_batch < 32)
 
 
-def test_settings_that_train_refuses_are_not_printed(records):
-    settings = tiny(records)
-    find.check_found(EXPERIMENT, settings)
-    own = optimizer(gradient_accumulation_steps=3)
-    settings["trainer"]["optimizer_config"] |= own
-    with pytest.raises(
-        find.UserError, match="^the batch that was found cannot be trained: .* 8 ex"
-    ):
-        find.check_found(EXPERIMENT, settings)
+def test_a_command_that_train_refuses_is_not_printed(records):
+    rate = {"type": "power", "power": {"initial_learning_rate": 0.1}}
+    params = build(tiny(records, optimizer_config={"learning_rate": rate}))
+    row = find.ask(params, flags(**GIVEN)).fastest
+    words = "the batch that was found cannot be trained: .*cannot scale learning_rate.type=power"
+    with pytest.raises(find.UserError, match=words):
+        find.command(params, row, flags())
 
 
 @pytest.mark.parametrize(("given", "words"), [
@@ -161,7 +162,6 @@ def test_settings_that_train_refuses_are_not_printed(records):
     ({"step_seconds": []}, "--step_seconds: A fit needs two different"),
     ({"devices": ["1", "x"]}, "--devices=1,x: write whole numbers"),
     ({"global_batch_size": 64}, "--global_batch_size=64: the baseline is"),
-    ({"write_config": "/no/a.yaml"}, "a.yaml: there is no folder /no$"),
 ])  # fmt: skip
 def test_flags_are_refused_before_the_experiment_is_read(given, words, monkeypatch):
     monkeypatch.setattr(find.train, "register", lambda: pytest.fail("read"))
@@ -183,22 +183,15 @@ def test_what_cannot_be_planned_is_refused(given, batch, words, records):
         find.ask(build(settings), flags(**GIVEN | given))
 
 
-def test_what_transfer_cannot_scale_is_refused(records, tmp_path):
-    rate = {"type": "power", "power": {"initial_learning_rate": 0.1}}
-    params = build(tiny(records, optimizer_config={"learning_rate": rate}))
-    with pytest.raises(find.UserError, match="--write_config: .*cannot scale learning_rate.type="):
-        find.ask(params, flags(write_config=str(tmp_path / "a.yaml"), **GIVEN))
-
-
 def test_examples_are_counted_by_the_lengths_of_records(records, tmp_path):
     train_data = build(tiny(records)).task.train_data
-    assert tfrecords.count_examples(train_data) == EXAMPLES
+    assert record_files.count_examples(train_data) == EXAMPLES
     cut = tmp_path / "cut.tfrecord"
     written = pathlib.Path(records).read_bytes()
     cut.write_bytes(written[:-1])
     for path in (str(cut), str(tmp_path / "none*"), "", "gs://no/where"):
-        assert tfrecords.count_examples(train_data.replace(input_path=path)) is None, path
+        assert record_files.count_examples(train_data.replace(input_path=path)) is None, path
     pattern = f"{tmp_path}/two-*"
     for name in ("two-1", "two-2"):
         (tmp_path / name).write_bytes(written)
-    assert tfrecords.count_examples(train_data.replace(input_path=pattern)) == 2 * EXAMPLES
+    assert record_files.count_examples(train_data.replace(input_path=pattern)) == 2 * EXAMPLES

@@ -9,13 +9,10 @@ import yaml
 
 pytest.importorskip("official")
 
-import shutil
-import signal
 
 from official.core import exp_factory, task_factory
 from official.modeling.optimization import OptimizerFactory
-from support import commands
-from support.garden import BATCH, assert_same_bits, build, one_device, tiny, trainer_of
+from support.garden import BATCH, build, one_device, tiny, trainer_of
 
 from tf_lamb.core import recipes, schedules
 from tf_lamb.model_garden import train_stages
@@ -78,9 +75,6 @@ def rates_of(params, steps):
         rate("polynomial", None, **THEIRS),
         rate("polynomial", "linear", **THEIRS),
         rate("polynomial", **THEIRS),
-        rate("stepwise", "linear", boundaries=[30, 50], values=[0.1, 0.01, 0.001]),
-        rate("stepwise", None, boundaries=[30], values=[0.1, 0.05]),
-        rate("tf_lamb_multi_step", boundaries=[30, 50.5], learning_rates=[0.1, 0.02, 0.004]),
     ],
 )
 def test_a_recipe_has_the_rates_of_the_experiment(records, config):
@@ -199,8 +193,6 @@ def test_averages_are_kept_with_the_optimizer(records, tmp_path):
          "no batch grows with learning_rate.type=cosine and warmup.type=tf_lamb. Write"),
         (rate("polynomial", "polynomial", **THEIRS), {}, "and warmup.type=polynomial"),
         (rate("polynomial", **THEIRS, cycle=True), {}, "without offset or cycle"),
-        (rate("stepwise", None, boundaries=[30, 50], values=[0.1, 0.01, 0.005]), {},
-         "with one factor at all boundaries"),
         (rate("tf_lamb_polynomial", **{**OURS, "end_learning_rate": 0.06}), {},
          "--largest_batch=32: The rate of lamb/bert_pretraining never falls to half"),
         ({"optimizer": {"tf_lamb": {"adascale": {"scale": 2}, "gradient_accumulation_steps": 2}}},
@@ -252,31 +244,3 @@ def test_flags_that_do_not_go_together(stages, moments, expected):
     )  # fmt: skip
     with pytest.raises(UserError, match=expected):
         train_stages._train(args, None)
-
-
-@pytest.mark.slow
-def test_killed_in_the_second_stage_it_ends_with_the_same_bits(records, tmp_path):
-    config = {**LINEAR, "ema": None}
-    path = stage(records, tmp_path, config, {"checkpoint_interval": 4}).config_file[0]
-
-    def command(folder):
-        return "tf_lamb.model_garden.train_stages", [
-            "--mode=train", "--seed=1", f"--stage=lamb/bert_pretraining:{path}",
-            f"--largest_batch={2 * BATCH}", f"--per_replica_batch_size={BATCH}",
-            f"--model_dir={tmp_path / folder}",
-        ]  # fmt: skip
-
-    code, said = commands.run(*command("whole"))
-    assert code == 0, said[-2000:]
-    assert "All 2 stages are trained" in said
-    assert said.count("with a batch that grows: 51 + 23 = 74 steps") == 1
-    killed = tmp_path / "killed"
-    shutil.copytree(tmp_path / "whole" / "stage_1", killed / "stage_1")
-    process = commands.started(*command("killed"))
-    commands.wait_for_step(process, killed / "stage_2", 2)
-    process.kill()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    code, said = commands.run(*command("killed"))
-    assert code == 0, said[-2000:]
-    assert_same_bits(tmp_path / "whole" / "stage_2", killed / "stage_2")

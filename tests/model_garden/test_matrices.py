@@ -7,7 +7,6 @@ pytest.importorskip("official")
 import support.garden  # noqa: F401  (registers ours)
 import tensorflow as tf
 import tf_keras
-from official.modeling import optimization
 from official.nlp.modeling import layers
 
 from tf_lamb.tf_keras import Muon
@@ -49,16 +48,3 @@ def test_stacks_of_matrices_and_depthwise_kernels_are_none():
     plan = Muon().plan_for(variables)
     adapted = [p for p, t in zip(plan.paths, plan.treatments, strict=True) if t.adapt]
     assert adapted == ["dense/kernel"]
-
-
-def test_settings_take_rows_by_pattern():
-    axes = {"mixer/kernel": 0, "grouped": None, "turned$": [1, 2]}
-    rows = {pattern: {"rows": each} for pattern, each in axes.items()}
-    config = optimization.OptimizationConfig(
-        {
-            "optimizer": {"type": "tf_muon", "tf_muon": {"treatments": rows}},
-            "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.1}},
-        }
-    )
-    optimizer = optimization.OptimizerFactory(config).build_optimizer(0.1)
-    assert optimizer.get_config()["treatments"] == rows | {"mixer/kernel": {"rows": [0]}}

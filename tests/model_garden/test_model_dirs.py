@@ -12,7 +12,6 @@ pytest.importorskip("official")
 
 import tensorflow as tf
 from official.core import train_utils
-from support import commands
 from support.garden import EXPERIMENT, ROOT, build, optimizer, tiny
 
 from tf_lamb.model_garden.checks.experiment import check_run
@@ -79,6 +78,7 @@ def _ours(**fields):
     ("change", "expected"),
     [
         ({"task": {"model": {"encoder": {"bert": {"hidden_size": 16}}}}}, "hidden_size is 8"),
+        ({"task": {"train_data": {"global_batch_size": 16}}}, "global_batch_size is 8, yours 16"),
         ({"trainer": {"optimizer_config": {"optimizer": {"type": "adamw"}}}}, "'tf_lamb', yours"),
         ({"trainer": {"optimizer_config": {"ema": {"average_decay": 0.9}}}}, "ema is 'not set'"),
         ({"runtime": {"mixed_precision_dtype": "float16"}}, "'not float16', yours 'float16'"),
@@ -124,7 +124,6 @@ def test_a_model_dir_of_another_experiment_or_seed(records, tmp_path):
 HOLDS = """
 import sys
 from tf_lamb.model_garden.folders import model_dirs
-from tf_lamb.model_garden.running import jumps
 model_dirs.lock(sys.argv[1])
 print("locked", flush=True)
 sys.stdin.read()
@@ -151,22 +150,6 @@ def test_a_second_run_in_a_folder_is_refused_while_the_first_lives(tmp_path):
         first.communicate()
     model_dirs.lock(str(folder))
     model_dirs.lock(str(folder))  # the same run, once more
-
-
-@pytest.mark.slow
-def test_the_command_is_refused_before_it_writes(records, tmp_path):
-    """With a config that is found by its bare name."""
-    folder = str(tmp_path / "model")
-    model_dirs.lock(folder)
-    before = {path: path.read_bytes() for path in (tmp_path / "model").iterdir()}
-    code, said = commands.run("tf_lamb.model_garden.train", [
-        f"--experiment={EXPERIMENT}", "--config_file=bert_small_cpu.yaml", "--mode=train",
-        f"--model_dir={folder}", "--params_override=task.train_data.input_path=" + records,
-    ])  # fmt: skip
-    line = said.splitlines()[-1]  # behind a warning of runpy's, which is the test's
-    assert "Traceback" not in said
-    assert code == 1 and f"--model_dir={folder}: another run trains in it, process" in line
-    assert before == {path: path.read_bytes() for path in (tmp_path / "model").iterdir()}
 
 
 def test_a_folder_without_locks_keeps_nobody_out(monkeypatch, tmp_path):

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import inspect
-import shutil
 import subprocess
 import sys
 
@@ -14,7 +13,6 @@ import yaml
 pytest.importorskip("official")
 
 import tensorflow as tf
-import tf_keras
 from official.core import exp_factory, task_factory, train_utils
 from official.modeling import hyperparams, optimization, performance
 from official.modeling.optimization import optimizer_factory
@@ -58,7 +56,7 @@ def test_importing_registers_nothing():
 def test_registration_may_be_repeated():
     model_garden.register()
     model_garden.register()
-    assert issubclass(optimizer_factory.LEGACY_OPTIMIZERS_CLS["tf_lamb"], tf_lamb.tf_keras.LAMB)
+    assert "tf_lamb" in optimizer_factory.LEGACY_OPTIMIZERS_CLS
 
 
 @pytest.mark.parametrize("key", optimizers.OPTIMIZERS)
@@ -101,17 +99,6 @@ def test_the_saved_params_give_the_same_experiment(records, tmp_path):
     assert tf_lamb_of(again).exclude_from_layer_adaptation == []
 
 
-def test_the_experiment_has_the_numbers_of_the_paper():
-    params = exp_factory.get_exp_config(EXPERIMENT)
-    factory = optimization.OptimizerFactory(params.trainer.optimizer_config)
-    rate = factory.build_learning_rate()
-    assert params.task.train_data.global_batch_size == 512
-    assert params.task.scale_loss
-    np.testing.assert_allclose(rate(3125), 6.25e-4 * (1 - 3125 / 1e6), rtol=1e-6)
-    np.testing.assert_allclose(rate(1_000_000), 0.0, atol=1e-12)
-    assert type(factory.build_optimizer(rate)) is tf_lamb.tf_keras.LAMB
-
-
 def test_stock_experiments_stay_as_they_are():
     params = exp_factory.get_exp_config("bert/pretraining")
     assert params.trainer.optimizer_config.optimizer.type == "adamw"
@@ -137,61 +124,13 @@ def test_a_step_moves_the_weights(records, traced):
     assert trainer.optimizer.iterations == 2
 
 
-def test_ema_is_evaluated_and_swapped_back(records, eager):
-    params = build(tiny(records, optimizer_config={"ema": {"average_decay": 0.9}}))
-    strategy = one_device()
-    trainer = trainer_of(params, strategy, evaluate=True)
-    with strategy.scope():
-        trainer.train(tf.constant(4))
-        trained = weights(trainer)
-        trainer.eval_begin()
-        averaged = weights(trainer)
-        trainer.eval_reduce()  # as after a batch
-        trainer.eval_end()
-    assert not all(np.array_equal(a, b) for a, b in zip(trained, averaged, strict=True))
-    for a, b in zip(trained, weights(trainer), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-6)
-
-
-def test_the_log_shows_the_learning_rate_of_the_next_step(records, eager):
-    params = build(tiny(records))
-    _, logs = train(params, one_device(), 7)
-    config = params.trainer.optimizer_config
-    rate = optimization.OptimizerFactory(config).build_learning_rate()
-    np.testing.assert_allclose(logs["learning_rate"], rate(7), rtol=1e-6)
-
-
-def _with_loss_scale(records, loss_scale, **lamb):
-    settings = tiny(records, optimizer_config=optimizer(**lamb))
-    settings["runtime"] |= {"mixed_precision_dtype": "float16", "loss_scale": loss_scale}
-    return build(settings)
-
-
-def test_the_loss_is_scaled_and_gradients_unscaled(records, eager, monkeypatch):
-    host, scaled_losses = tf_keras.mixed_precision.LossScaleOptimizer, []
-    # The policy stays float32, so that only the scale differs.
-    unit, _ = train(_with_loss_scale(records, 1.0), one_device(), 3)
-    trainer = trainer_of(_with_loss_scale(records, 1024.0), one_device())
-    assert isinstance(trainer.optimizer, host)
-    get_scaled_loss = type(trainer.optimizer).get_scaled_loss
-    monkeypatch.setattr(
-        type(trainer.optimizer),
-        "get_scaled_loss",
-        lambda self, loss: scaled_losses.append(loss) or get_scaled_loss(self, loss),
-    )
-    with trainer.strategy.scope():
-        trainer.train(tf.constant(3))
-    assert scaled_losses
-    for a, b in zip(weights(unit), weights(trainer), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-6)
-
-
 @pytest.mark.parametrize("accumulation", [None, 2])
 def test_float16_trains_with_a_dynamic_loss_scale(records, eager, accumulation):
-    params = _with_loss_scale(records, None, gradient_accumulation_steps=accumulation)
+    settings = tiny(records, optimizer_config=optimizer(gradient_accumulation_steps=accumulation))
+    settings["runtime"] |= {"mixed_precision_dtype": "float16", "loss_scale": None}
     performance.set_mixed_precision_policy("float16")
     try:
-        trainer = trainer_of(params, one_device())
+        trainer = trainer_of(build(settings), one_device())
         trainer.optimizer._loss_scale.current_loss_scale.assign(2.0**30)  # overflows
         with trainer.strategy.scope():
             logs = trainer.train(tf.constant(3))
@@ -204,11 +143,10 @@ def test_float16_trains_with_a_dynamic_loss_scale(records, eager, accumulation):
     assert float(trainer.optimizer.loss_scale) == 2.0 ** (30 - skipped)
 
 
-@pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_replicas_equal_one_device(records, eager, replicas):
+def test_replicas_equal_one_device(records, eager):
     settings = tiny(records, optimizer_config=optimizer(epsilon=1e-3, global_clipnorm=0.5))
     alone, _ = train(build(settings), one_device(), 3)
-    together, _ = train(build(settings), mirrored(replicas), 3)
+    together, _ = train(build(settings), mirrored(2), 3)
     for a, b in zip(weights(alone), weights(together), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
@@ -222,27 +160,27 @@ def test_the_heads_have_weights_before_the_first_step(records):
 # The order of the data.
 
 
-def _first_batches(params, model_dir, count, context=None):
-    task = task_factory.get_task(params.task, logging_dir=str(model_dir))
-    dataset = task.build_inputs(params.task.train_data, context)
-    return [batch["input_word_ids"].numpy() for batch in dataset.take(count)]
-
-
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_a_resumed_run_goes_on_with_the_next_batch(records, tmp_path, replicas):
-    settings = tiny(records)
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 1), (2, 1), (1, 2)])
+def test_a_resumed_run_goes_on_with_the_next_batch(records, tmp_path, replicas, micro_batches):
+    config = optimizer(gradient_accumulation_steps=micro_batches)
+    settings = tiny(records, optimizer_config=config)
     settings["task"]["train_data"] |= {"resume_in_order": True, "shuffle_buffer_size": 100}
     params = build(settings)
+    data = params.task.train_data.replace(global_batch_size=BATCH // micro_batches)
     context = tf.distribute.InputContext(1, 0, replicas) if replicas > 1 else None
-    fresh = _first_batches(params, tmp_path, 20, context)
-    step = tf.Variable(7, dtype=tf.int64)
+
+    def first(count):
+        task = task_factory.get_task(params.task, logging_dir=str(tmp_path))
+        dataset = task.build_inputs(data, context)
+        return [batch["input_word_ids"].numpy() for batch in dataset.take(count)]
+
+    fresh, step, parts = first(20), tf.Variable(7, dtype=tf.int64), replicas * micro_batches
     tf.train.CheckpointManager(
         tf.train.Checkpoint(global_step=step), str(tmp_path), max_to_keep=1
     ).save()
     assert checkpoints.steps_done(str(tmp_path)) == 7
-    resumed = _first_batches(params, tmp_path, 3, context)
-    np.testing.assert_array_equal(resumed, fresh[7 * replicas : 7 * replicas + 3])
-    assert len(fresh[0]) == BATCH // replicas
+    np.testing.assert_array_equal(first(3), fresh[7 * parts : 7 * parts + 3])
+    assert len(fresh[0]) == BATCH // parts
 
 
 # What is refused, before a step and before a file.
@@ -260,17 +198,6 @@ def _refusal(settings, tmp_path, experiment=EXPERIMENT, mode="train_and_eval", t
     return str(error.value)
 
 
-def test_an_unknown_experiment(records, tmp_path):
-    said = _refusal(tiny(records), tmp_path, experiment="lamb/bert_pretrainig")
-    assert "lamb/bert_pretrainig" in said and "Did you mean lamb/bert_pretraining" in said
-
-
-def test_a_missing_yaml():
-    flags = Flags(config_file=["no/such.yaml"])
-    with pytest.raises(UserError, match="no/such.yaml: there is no such file"):
-        parsing.parse(flags)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -279,13 +206,8 @@ def test_a_missing_yaml():
             "trainer.optimizer_config.optimizer.tf_lamb.weight_decya=1",
             "Did you mean weight_decay",
         ),
-        ("trainer.optimizer_config.optimizer.type=tf_lam", "'tf_lam' is not known. Did you mean"),
         ("trainer.optimizer_config.ema.average_decy=0.9", "Did you mean average_decay"),
         ("task.model.cls_heads=3", "takes settings of its own"),
-        ("trainer=3", "trainer takes settings of its own"),
-        ("trainer.train_steps=many", "train_steps takes a value such as 20"),
-        ("trainer.train_steps=0", "trainer.train_steps is 0"),
-        ("runtime.distribution_strategy=off", "in quotes: 'off'"),
         (
             "trainer.optimizer_config.ema.average_decay=0.9,runtime.distribution_strategy='off'",
             "one_device",
@@ -299,15 +221,6 @@ def test_a_missing_yaml():
             "{trainer: {optimizer_config: {learning_rate: {tf_lamb_polynomial: {steps: null}}}}}",
             "learning_rate.tf_lamb_polynomial.steps is not set",
         ),
-        (
-            "trainer.optimizer_config.optimizer.tf_lamb.weight_decay=-1",
-            "weight_decay is -1, and it is a number of 0 or more",
-        ),
-        (
-            "{trainer: {optimizer_config: {optimizer: {tf_lamb: {exclude_from_weight_decay: ["
-            "'(']}}}}}",
-            "which is not a regular expression",
-        ),
         ("task.train_data.input_path=nowhere/*.tfrecord", "does not match any files"),
         ("task.validation_data.input_path=nowhere", "there is no file nowhere"),
         ("task.train_data.input_path=''", "task.train_data.input_path is empty"),
@@ -315,28 +228,17 @@ def test_a_missing_yaml():
             "{task: {train_data: {resume_in_order: true, seed: null}}}",
             "resume_in_order needs task.train_data.seed",
         ),
-        ("task.differential_privacy_config.clipping_norm=1.0", "beside gradient_transformers"),
+        ("task.differential_privacy_config.clipping_norm=1.0", "is no part of tf_lamb. Leave it"),
         (
             "{trainer: {optimizer_config: {optimizer: {tf_lamb: {use_ema: true}}}}}",
             "tf_lamb: use_ema=true keeps averages that Model Garden never uses. Leave it out, and "
             "write trainer.optimizer_config.ema.average_decay=0.99",
         ),
-        ("just words", "--params_override"),
     ],
 )
 def test_a_bad_setting(records, tmp_path, text, expected):
     said = _refusal(tiny(records), tmp_path, text=text)
     assert expected in said, said
-
-
-def test_averages_of_the_optimizer_may_overwrite_the_weights():
-    built = optimizers.OPTIMIZERS["tf_lars"]
-    config = optimization.OptimizationConfig({
-        "optimizer": {"type": "tf_lars",
-                      "tf_lars": {"use_ema": True, "ema_overwrite_frequency": 5}},
-        "learning_rate": {"type": "constant"},
-    })  # fmt: skip
-    assert isinstance(optimization.OptimizerFactory(config).build_optimizer(0.1), built)
 
 
 def _switched(kind, **settings):
@@ -371,11 +273,6 @@ def test_d16_nothing_decays_twice(tmp_path):
     assert "task.losses.l2_weight_decay=0.0001 decays in the loss" in said, said
 
 
-@pytest.mark.parametrize("text", ["trainer: {train_steps: 5", "- 1\n- 2", ""])
-def test_a_yaml_that_is_none(tmp_path, text):
-    assert "config.yaml" in _refusal(text, tmp_path)
-
-
 def test_a_list_of_settings_is_searched_too(records, tmp_path):
     settings = tiny(records)
     settings["task"]["model"]["cls_heads"] = [{"inner_dim": 8}, {"iner_dim": 8}]
@@ -391,14 +288,9 @@ def test_an_empty_data_file(records, tmp_path):
     assert f"{empty} is empty" in said
 
 
-def test_data_of_another_shape(records, tmp_path):
-    copy = tmp_path / "copy.tfrecord"
-    shutil.copyfile(records, copy)
-    (tmp_path / "data.json").write_text('{"vocab_size": 51, "seq_length": 16}')
-    said = _refusal(tiny(str(copy)), tmp_path)
-    assert "vocab_size is 50" in said and "task.model.encoder.bert.vocab_size=51" in said
-    (tmp_path / "data.json").write_text('{"seq_length": 32}')
-    assert "task.train_data.seq_length=32" in _refusal(tiny(str(copy)), tmp_path)
+def test_examples_that_are_longer_than_the_model_sees(records, tmp_path):
+    said = _refusal(tiny(records), tmp_path, text="task.train_data.seq_length=32")
+    assert "the model has 16 positions. Write task.model.encoder.bert.max_position_emb" in said
 
 
 def test_a_good_setting_is_not_refused(records, tmp_path):

@@ -33,26 +33,6 @@ def adascale(**fields):
     )
 
 
-@pytest.mark.slow
-def test_micro_batches_and_replicas_measure_the_same(records):
-    """4 micro-batches on one device and 2 on each of 2 replicas see the same gradients."""
-    seen = {}
-    for replicas in (1, 2):
-        micro_batches = MICRO_BATCHES // replicas
-        fields = {"adascale": {"scale": 4, "preconditioned": False}}
-        fields["gradient_accumulation_steps"] = micro_batches
-        settings = tiny(records, optimizer_config=optimizer(**fields))
-        settings["task"]["train_data"] |= {"global_batch_size": 64, "shuffle_buffer_size": 1}
-        trainer, _ = train(build(settings), mirrored(replicas), 2)
-        measured = runner.measuring(trainer.optimizer)
-        assert (measured.parts, measured.micro_batches) == (4, micro_batches)
-        seen[replicas] = measured.noise_scale(64)["model"], measured.gain
-        advice = actions.AdaScaleProgress(measured).advice()
-        assert advice.startswith("AdaScale: 2 steps were worth")
-    assert 1 < seen[1][1] < 4
-    np.testing.assert_allclose(seen[2], seen[1], rtol=1e-5)
-
-
 def test_training_ends_when_the_steps_of_the_base_batch_are_spent(records, tmp_path, capsys):
     config = adascale(base_steps=12)
     config["optimizer"]["tf_lamb"]["trust_ratios_every"] = 2

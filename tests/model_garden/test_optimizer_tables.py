@@ -1,4 +1,4 @@
-"""Our entries in Model Garden's tables of optimizers, used as Model Garden's own tests use them."""
+"""Our entries in Model Garden's tables of optimizers: options, decay that follows a schedule."""
 
 from fractions import Fraction
 
@@ -7,60 +7,27 @@ import pytest
 pytest.importorskip("official")
 
 import numpy as np
-import tensorflow as tf
-import tf_keras
-from official.core import base_task, exp_factory
+from official.core import exp_factory
 from official.modeling import optimization
-from official.modeling.optimization import optimizer_factory
-from official.modeling.privacy import configs as privacy
 from support.garden import build, tiny
 
-import tf_lamb.tf_keras
 from tf_lamb.model_garden.checks import experiment as experiment_checks
 from tf_lamb.model_garden.checks.experiment import check_optimizer
-from tf_lamb.model_garden.common import seams
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import recipes
+from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 
-KEYS = {
-    "tf_lamb": "LAMB",
-    "tf_lans": "LANS",
-    "tf_lars": "LARS",
-    "tf_muon": "Muon",
-    "tf_soap": "SOAP",
-    "tf_adamp": "AdamP",
-    "tf_sgdp": "SGDP",
-}
 CONSTANT = {"type": "constant", "constant": {"learning_rate": 0.1}}
 
 
-def built(key, settings=None, **kwargs):
+def built(key, settings=None):
     config = optimization.OptimizationConfig(
         {"optimizer": {"type": key, key: settings or {}}, "learning_rate": CONSTANT}
     )
-    return optimization.OptimizerFactory(config).build_optimizer(0.1, **kwargs)
+    return optimization.OptimizerFactory(config).build_optimizer(0.1)
 
 
-def is_as_model_gardens(key, cls):
-    for table in seams.OPTIMIZERS:
-        entry = table[key]
-        expected = entry().get_config()
-        expected["learning_rate"] = pytest.approx(0.1)
-        optimizer = built(
-            key, use_legacy_optimizer=table is optimizer_factory.LEGACY_OPTIMIZERS_CLS
-        )
-        assert isinstance(optimizer, entry) and issubclass(entry, cls) and type(optimizer) is cls
-        assert optimizer.get_config() == expected
-        assert entry.from_config(optimizer.get_config()).get_config() == expected
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_an_entry_is_a_class(key):
-    is_as_model_gardens(key, getattr(tf_lamb.tf_keras, KEYS[key]))
-    assert not isinstance(built("adam"), optimizer_factory.LEGACY_OPTIMIZERS_CLS[key])
-
-
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", OPTIMIZERS)
 def test_an_option_is_a_setting(key):
     options = {"treatments": {"^transformer/layer_0/": {"rate": 0.5}, "embeddings": {"rate": 0.0}}}
     assert options.items() <= built(key, options).get_config().items()
@@ -113,74 +80,3 @@ def test_a_recipe_stretches_it_and_decay_in_the_loss_is_refused_beside_it():
     params.task.losses.l2_weight_decay = 1e-4
     with pytest.raises(UserError, match=r"tf_lamb.weight_decay_schedule.type=stepwise decays too"):
         experiment_checks._check_decay(params)
-
-
-def test_gradients_are_summed_and_changed_by_the_arguments():
-    """Legacy's order: the aggregator, then each transformer, whoever sums the gradients."""
-    calls = []
-
-    def summed(pairs):
-        calls.append("sum")
-        return [(2.0 * g, v) for g, v in pairs]
-
-    def first(pairs):
-        calls.append("first")
-        return [(g + 1.0, v) for g, v in pairs]
-
-    def second(pairs):
-        calls.append("second")
-        return [(tf.zeros_like(g), v) for g, v in pairs]
-
-    told = built("tf_lamb", gradient_aggregator=summed, gradient_transformers=[first, second])
-    v, idle = tf.Variable([1.0, 2.0]), tf.Variable(3.0)
-    told.apply_gradients([(tf.constant([1.0, 1.0]), v), (None, idle)])
-    assert calls == ["sum", "first", "second"]
-    np.testing.assert_array_equal(v.numpy(), [1.0, 2.0])
-    calls.clear()
-    told.apply_gradients([(tf.constant([1.0, 1.0]), v)], skip_gradients_aggregation=True)
-    assert calls == ["first", "second"]
-    only = built(
-        "tf_lamb", gradient_aggregator=lambda pairs: [(tf.zeros_like(g), v) for g, v in pairs]
-    )
-    only.apply_gradients([(tf.constant([1.0, 1.0]), v)])
-    np.testing.assert_array_equal(v.numpy(), [1.0, 2.0])
-    assert only.iterations == 1
-
-
-def test_clipping_and_transformers_are_one_too_many():
-    config = optimization.OptimizationConfig(
-        {"optimizer": {"type": "tf_lamb", "tf_lamb": {"clipnorm": 1.0}}, "learning_rate": CONSTANT}
-    )
-    with pytest.raises(ValueError, match="beside gradient_transformers"):
-        optimization.OptimizerFactory(config).build_optimizer(0.1, gradient_transformers=[tuple])
-
-
-def test_differential_privacy_trains_with_ours():
-    config = optimization.OptimizationConfig(
-        {"optimizer": {"type": "tf_lamb"}, "learning_rate": CONSTANT}
-    )
-    noisy = privacy.DifferentialPrivacyConfig({"clipping_norm": 1.0, "noise_multiplier": 1.0})
-    v = tf.Variable([1.0, 2.0])
-    optimizer = base_task.Task.create_optimizer(config, dp_config=noisy)
-    before = v.numpy()
-    optimizer.apply_gradients([(tf.zeros(2), v)])
-    assert np.any(v.numpy() != before)  # noise is all that moves it
-
-    params = exp_factory.get_exp_config("lamb/bert_pretraining")
-    params.task.differential_privacy_config = noisy
-    with pytest.raises(UserError, match="beside gradient_transformers"):
-        check_optimizer(params)
-    params.trainer.optimizer_config.optimizer.tf_lamb.global_clipnorm = None
-    check_optimizer(params)
-    params.trainer.optimizer_config.optimizer.tf_lamb.gradient_accumulation_steps = 2
-    with pytest.raises(UserError, match="once an update"):
-        check_optimizer(params)
-
-
-def test_loss_scaling_stands_around_it():
-    calls = []
-    inner = built("tf_lamb", gradient_transformers=[lambda pairs: calls.append(1) or pairs])
-    scaled = tf_keras.mixed_precision.LossScaleOptimizer(inner)
-    v = tf.Variable([1.0, 2.0])
-    scaled.apply_gradients([(tf.constant([1.0, 1.0]), v)])
-    assert calls

@@ -2,7 +2,6 @@
 
 import pathlib
 
-import numpy as np
 import pytest
 import yaml
 
@@ -12,7 +11,6 @@ from official.core import exp_factory
 from support.batch_flags import Flags
 from support.garden import BATCH, build, optimizer, tiny
 
-from tf_lamb.core import schedules
 from tf_lamb.model_garden.checks.experiment import (
     check_batch,
     check_devices,
@@ -326,11 +324,6 @@ def test_a_decay_or_a_clipping_that_cannot_be(config, expected):
     assert expected in str(error.value) and "\n" not in str(error.value)
 
 
-def test_the_rate_is_0_from_the_step_that_is_named():
-    schedule = schedules.Warmup(4, schedules._Polynomial(0.1, 15))
-    assert schedule.value(np, 18.0) > 0 == schedule.value(np, 19.0)
-
-
 @pytest.mark.parametrize("name", sorted(parsing.experiments()))
 def test_no_experiment_comes_to_0_too_early(name):
     params = exp_factory.get_exp_config(name)
@@ -365,17 +358,6 @@ def test_gpus_that_are_not_there(records, tmp_path, runtime, expected):
         check_run(params, "train", str(tmp_path / "model"))
     assert f"runtime.num_gpus is {runtime['num_gpus']}" in str(error.value)
     check_runtime(params, evaluating=False)  # for those of another machine
-
-
-def test_an_all_reduce_that_xla_cannot_compile(records, tmp_path):
-    settings = tiny(records)
-    settings["runtime"] = {"distribution_strategy": "mirrored", "num_gpus": 8}
-    check_runtime(build(settings), evaluating=False)
-    settings["runtime"] |= {"all_reduce_alg": "hierarchical_copy"}
-    with pytest.raises(UserError, match="all_reduce_alg=hierarchical_copy .*enable_xla=false"):
-        check_run(build(settings), "train", str(tmp_path / "model"))
-    settings["runtime"] |= {"enable_xla": False}
-    check_runtime(build(settings), evaluating=False)
 
 
 @pytest.mark.parametrize("own", [{"measure_noise": {"enabled": True}}, {"adascale": {"scale": 2}}])

@@ -102,12 +102,6 @@ def test_what_was_observed_is_in_the_picture(model_dir):
     assert all(map(is_drawn, panels(model_dir / "report.png", 4)))
 
 
-def test_a_folder_with_a_space_is_quoted_where_it_is_to_be_typed(model_dir):
-    spaced = model_dir.rename(model_dir.parent / "my run")
-    said = report.report(str(spaced)).splitlines()
-    assert said[-1] == f"TensorBoard         tensorboard --logdir='{spaced}'"
-
-
 def test_a_folder_of_something_else_is_refused_and_a_damaged_one_is_not(model_dir):
     checkpoint = tf.train.Checkpoint(global_step=tf.Variable(35, dtype=tf.int64))
     tf.train.CheckpointManager(checkpoint, str(model_dir), max_to_keep=2).save(35)

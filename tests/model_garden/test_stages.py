@@ -75,27 +75,6 @@ def test_killed_in_either_stage_it_ends_with_the_same_bits(files, tmp_path):
     assert "Training stage" not in said
 
 
-@pytest.mark.slow
-def test_a_stage_that_adascale_ends_is_followed_by_the_next_one(files, stage_1, tmp_path):
-    """The first begins where the override says, the second where the first has ended."""
-    adascale = "stage_1.trainer.optimizer_config.optimizer.tf_lamb"
-    code, said = commands.run("tf_lamb.model_garden.train_stages", [
-        "--mode=train", "--seed=1", f"--stage=lamb/bert_pretraining:{files[0]}",
-        f"--stage=lamb/bert_pretraining_phase2:{files[1]}", f"--model_dir={tmp_path / 'stages'}",
-        f"--params_override=task.init_checkpoint={stage_1[1]},"
-        f"{adascale}.gradient_accumulation_steps=4,{adascale}.adascale.scale=4,"
-        f"{adascale}.adascale.base_steps=8",
-    ])  # fmt: skip
-    assert code == 0, said[-2000:]
-    assert "All 2 stages are trained" in said
-    first, second = (str(tmp_path / "stages" / f"stage_{i}") for i in (1, 2))
-    assert checkpoints.steps_done(first) < 8 and checkpoints.steps_done(second) == 8
-    begun = [
-        model_dirs.read_params(folder)["task"]["init_checkpoint"] for folder in (first, second)
-    ]
-    assert begun == [str(stage_1[1]), first]
-
-
 # What a stage takes over.
 
 
@@ -185,17 +164,36 @@ def a_stage(path, tmp_path, i, **more):
     )
 
 
-def test_each_stage_says_where_it_begins(files, tmp_path):
-    stages = [a_stage(path, tmp_path, i) for i, path in enumerate(files, 1)]
-    first, second = train_stages.prepare(stages, True)
-    assert first.task.init_checkpoint in (None, "")
-    assert second.task.init_checkpoint == str(tmp_path / "stage_1")
-    assert second.task.init_optimizer
-    assert second.trainer.optimizer_config.warmup.tf_lamb.begin_step == 12
-    again = [a_stage(path, tmp_path, i) for i, path in enumerate(files, 1)]
-    _, reset = train_stages.prepare(again, False)
-    assert not reset.task.init_optimizer
-    assert reset.trainer.optimizer_config.warmup.tf_lamb.begin_step == 0
+WARMUP = "trainer.optimizer_config.warmup.tf_lamb"
+GIVEN = "task.init_checkpoint=GIVEN,trainer.max_to_keep=3"
+WITH_STEPS = f"{GIVEN},task.init_optimizer=true,{WARMUP}.begin_step=3"
+SECOND = "stage_2.trainer.train_steps=7,stage_2.task.init_checkpoint=GIVEN"
+
+
+@pytest.mark.parametrize(
+    ("override", "keep", "begins", "with_optimizer", "steps"),
+    [
+        ("", True, ["", "BEFORE"], [False, True], [0, 12]),
+        ("", False, ["", "BEFORE"], [False, False], [0, 0]),
+        (GIVEN, False, ["GIVEN", "BEFORE"], [False, False], [0, 0]),
+        # With the optimizer's steps: those of the checkpoint are told to the first alone.
+        (WITH_STEPS, True, ["GIVEN", "BEFORE"], [True, True], [3, 3 + 12]),
+        (WITH_STEPS, False, ["GIVEN", "BEFORE"], [True, False], [3, 0]),
+        (SECOND, False, ["", "GIVEN"], [False, False], [0, 0]),
+    ],
+)
+def test_where_each_stage_begins(
+    files, tmp_path, stage_1, override, keep, begins, with_optimizer, steps
+):
+    """What an override says of it holds for the first stage, or for the one that it names."""
+    override = override.replace("GIVEN", str(stage_1[1]))
+    parsed = train_stages.prepare(both(files, tmp_path, override), keep)
+    places = {"": "", "GIVEN": str(stage_1[1]), "BEFORE": str(tmp_path / "stage_1")}
+    assert [p.task.init_checkpoint or "" for p in parsed] == [places[name] for name in begins]
+    assert [p.task.init_optimizer for p in parsed] == with_optimizer
+    assert [p.trainer.optimizer_config.warmup.tf_lamb.begin_step for p in parsed] == steps
+    assert parsed[1].trainer.train_steps == (7 if "stage_2" in override else 8)
+    assert parsed[1].trainer.max_to_keep == (3 if "max_to_keep" in override else 5)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +222,7 @@ def test_a_stage_begins_after_the_updates_of_the_one_before(files, tmp_path, con
          "stage 2: it cannot take over the weights of the stage before: its "
          "task.model.encoder.bert.max_position_embeddings is 16, yours 32"),
         ("trainer.optimizer_config.optimizer.type=tf_adamp", True,
-         "the stage before trains with tf_lamb, this one with tf_adamp"),
+         "optimizer.type of the stage before is 'tf_lamb', and of this one 'tf_adamp'. Write the"),
         ("trainer.optimizer_config.optimizer.tf_lamb.dtypes.slots=bfloat16", True,
          "slots of the stage before is 'float32', and of this one 'bfloat16'. Write the same"),
         ("stage_1.trainer.max_to_keep=1,trainer.optimizer_config.optimizer.tf_lamb.adascale.scale=2",
@@ -244,38 +242,8 @@ def test_a_stage_that_cannot_follow(files, tmp_path, change, keep, expected):
     assert expected in str(error.value)
 
 
-def begins(stages, keep=False):
-    parsed = train_stages.prepare(stages, keep)
-    return [params.task.init_checkpoint for params in parsed], parsed
-
-
 def both(files, tmp_path, override):
     return [a_stage(path, tmp_path, i, params_override=override) for i, path in enumerate(files, 1)]
-
-
-def test_an_override_says_where_the_first_stage_begins_and_no_other(files, tmp_path, stage_1):
-    given, hand_over = str(stage_1[1]), str(tmp_path / "stage_1")
-    override = f"task.init_checkpoint={given},trainer.max_to_keep=3"
-    (first, second), parsed = begins(both(files, tmp_path, override))
-    assert (first, second) == (given, hand_over)
-    assert [params.trainer.max_to_keep for params in parsed] == [3, 3]
-
-    # With the optimizer's steps: those of the checkpoint are told to the first alone.
-    override += ",task.init_optimizer=true,trainer.optimizer_config.warmup.tf_lamb.begin_step=3"
-    (_, second), parsed = begins(both(files, tmp_path, override), keep=True)
-    steps = [p.trainer.optimizer_config.warmup.tf_lamb.begin_step for p in parsed]
-    assert second == hand_over and steps == [3, 3 + 12]
-    _, parsed = begins(both(files, tmp_path, override))
-    assert [p.task.init_optimizer for p in parsed] == [True, False]
-    assert parsed[1].trainer.optimizer_config.warmup.tf_lamb.begin_step == 0
-
-
-def test_an_override_may_name_its_stage(files, tmp_path, stage_1):
-    given = str(stage_1[1])
-    override = f"stage_2.trainer.train_steps=7,stage_2.task.init_checkpoint={given}"
-    (first, second), parsed = begins(both(files, tmp_path, override))
-    assert (first or None, second) == (None, given)
-    assert [params.trainer.train_steps for params in parsed] == [12, 7]
 
 
 @pytest.mark.parametrize(
@@ -300,7 +268,7 @@ def test_a_stage_is_over_with_the_steps_that_adascale_takes(files, tmp_path, cap
     )
 
     def prepared():
-        _, (first, _) = begins(both(files, tmp_path, override))
+        first, _ = train_stages.prepare(both(files, tmp_path, override), False)
         said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Stage")]
         return first, len(said)
 

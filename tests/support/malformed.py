@@ -116,9 +116,6 @@ PATTERNS = [
     (b"bias", TypeError, r"b'bias'"),
 ]
 
-BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12)
-)
 TREATMENTS = "trainer: {optimizer_config: {optimizer: {tf_lamb: {treatments: %s}}}}"
 OURS = "trainer: {optimizer_config: {optimizer: {tf_lamb: {%s}}}}"
 # The contents of a --config_file, and what is said of it. TOUCH is a file that code would make.
@@ -131,9 +128,6 @@ YAMLS = [
     ("trainer: !!timestamp now", r"is not YAML"),
     ("trainer: {train_steps: 1%s}" % ("0" * 5000), r"is not YAML: .*digits"),
     ("trainer: !Ours {}", r"'!Ours'"),
-    (BOMB, r"too many values"),
-    ("trainer: &a [*a]", r"too many values"),
-    (TREATMENTS % "&a {x: *a}", r"too many values"),
     ("[" * 5000 + "]" * 5000, r"is not YAML: .*nested"),
     ("trainer: {train_steps: 1", r"is not YAML"),
     ("*nobody", r"is not YAML: .*undefined alias"),
@@ -153,9 +147,7 @@ YAMLS = [
     ("trainer: {train_steps: many}", r"train_steps takes a value such as .* 'many'"),
     ("trainer: {train_steps: -1}", r"train_steps is -1"),
     ("trainer: {train_steps: null}", r"train_steps"),
-    ("trainer: {train_steps: 2020-01-01}", r"is not YAML: .*2020, 1, 1"),
     ("trainer: {train_steps: .nan}", r"train_steps"),
-    ("trainer: {train_steps: 010}", r"010 in line 1 is 8 in YAML.* Write 10"),
     ("trainer: {train_steps: 1e3}", r"train_steps is 1000.0, which is no whole number. Write 1000"),
     ("task: {train_data: {global_batch_size: 8.5}}", r"size is 8.5, which is no whole number"),
     ("trainer: {train_steps: 1}\ntask: {}\ntrainer: {steps_per_loop: 2}",
@@ -174,7 +166,7 @@ YAMLS = [
     (OURS % "gradient_accumulation_steps: 0", r"gradient_accumulation_steps.* 0"),
     (OURS % "gradient_accumulation_steps: {0: 1, 500: 2}", r"_steps is \{0: 1, 500: 2\}, and"),
     (TREATMENTS % "{a: {slices: null}}", r"treatments"),
-    ("runtime: {distribution_strategy: off}", r"YAML reads a bare off as false"),
+    ("runtime: {distribution_strategy: off}", r"YAML reads a bare off as false.* quotes: 'off'"),
     ("runtime: {num_gpus: -3}", r"num_gpus"),
     ("task: {train_data: {global_batch_size: 0}}", r"global_batch_size"),
     ("task: {train_data: {input_path: /no/such.tfrecord}}", r"/no/such.tfrecord"),

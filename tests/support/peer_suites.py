@@ -77,6 +77,16 @@ def _change_keras():
     put("AdamW", AdamP, epsilon=1e-7, weight_decay=0.004, **PLAIN)
 
 
+class Entry(type):
+    """What stands in a table of theirs: it is called without arguments, and asked for instances."""
+
+    def __call__(cls, *args, **kwargs):
+        return cls.make(*args, **kwargs)
+
+    def __instancecheck__(cls, instance):
+        return isinstance(instance, cls.__mro__[1])
+
+
 def _change_model_garden():
     import tf_keras
     from absl import flags
@@ -84,11 +94,11 @@ def _change_model_garden():
 
     from tf_lamb import model_garden
     from tf_lamb.model_garden.common import seams
-    from tf_lamb.model_garden.experiments import optimizers
-    from tf_lamb.tf_keras import LAMB, LARS, SGDP
+    from tf_lamb.tf_keras import LAMB, SGDP
 
     def put(name, cls, **defaults):
-        ours = optimizers.entry(cls, functools.partial(make, cls, {"name": name, **defaults}))
+        made = functools.partial(make, cls, {"name": name, **defaults})
+        ours = Entry(name, (cls,), {"make": staticmethod(made)})
         hosts = tf_keras.optimizers
         for module in (hosts, hosts.legacy, hosts.experimental):
             setattr(module, name, ours)
@@ -97,24 +107,17 @@ def _change_model_garden():
 
     def make(cls, defaults, learning_rate=0.01, lr=None, decay=0.0, amsgrad=False, **arguments):
         assert not decay and not amsgrad  # fields of the peer's configs, which no file sets
+        arguments.pop("gradient_aggregator", None)  # its case is for legacy optimizers
         rate = learning_rate if lr is None else lr
-        return optimizers.transformed(cls, rate, **PLAIN | defaults | arguments)
+        return cls(rate, **PLAIN | defaults | arguments)
 
     def stock_lamb(learning_rate=0.001, weight_decay_rate=0.0, **arguments):
-        arguments = {"weight_decay": weight_decay_rate, **arguments}
-        return optimizers.transformed(LAMB, learning_rate, **arguments)
-
-    def stock_lars(learning_rate=0.01, weight_decay_rate=0.0, eeta=0.001, **arguments):
-        form = {"momentum": "inside", "denominator": "norm_of_sum"}
-        if not arguments.pop("classic_momentum", True):
-            form = {"momentum": "outside", "denominator": "norm_of_update"}
-        own = {"weight_decay": weight_decay_rate, "trust_coefficient": eeta, "form": form}
-        return optimizers.transformed(LARS, learning_rate, **own | arguments)
+        return LAMB(learning_rate, **{"weight_decay": weight_decay_rate} | arguments)
 
     model_garden.register()
-    lamb.LAMB = optimizers.entry(LAMB, stock_lamb)
+    lamb.LAMB = Entry("LAMB", (LAMB,), {"make": staticmethod(stock_lamb)})
     for table in seams.OPTIMIZERS:
-        table |= {"lamb": lamb.LAMB, "lars": optimizers.entry(LARS, stock_lars)}
+        table["lamb"] = lamb.LAMB
     put("SGD", SGDP, momentum=0.0)
     put("Adam", LAMB, epsilon=1e-7)
     flags.FLAGS.mark_as_parsed()  # `tf.test.main` does it, and pytest does not

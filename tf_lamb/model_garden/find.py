@@ -1,8 +1,7 @@
 """Finds which batch an experiment wants: how long training takes at each, and what it costs.
 
     python -m tf_lamb.model_garden.find --experiment=lamb/bert_pretraining \\
-        --config_file=bert_small_cpu.yaml --noise_scale=1000 --step_seconds=16:0.05,64:0.12 \\
-        --write_config=found.yaml
+        --config_file=bert_small_cpu.yaml --noise_scale=1000 --step_seconds=16:0.05,64:0.12
 
 The experiment as it stands is the tuned baseline: its global batch, and its `trainer.train_steps`.
 Two things are known of it, from runs that you have seen:
@@ -14,23 +13,22 @@ Two things are known of it, from runs that you have seen:
     `train` without accumulation shows examples a second. The network between devices is not
     counted.
 
-The command prints a table of the batches, and which to take. `--write_config` writes that one as a
-YAML for `tf_lamb.model_garden.train`: the settings by the rules of `--recipe=transfer`, over the
-steps of the table.
+The command prints a table of the batches, which to take, and the command that trains with it: the
+settings by the rules of `--recipe=transfer`, over the steps of the table.
 """
 
-import functools
-import itertools
 import math
 import shlex
 
+import yaml
 from absl import app, flags
 
 from tf_lamb.core.goodput import plan, steps, time
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.common import yamls
 from tf_lamb.model_garden.common.console import Console
-from tf_lamb.model_garden.common.errors import UserError, begin, check_new_file, named, one_line
+from tf_lamb.model_garden.common.errors import UserError, begin, named, one_line
+from tf_lamb.model_garden.train_stages import Stage
 
 
 def define_flags() -> None:
@@ -48,7 +46,6 @@ def define_flags() -> None:
         flags.DEFINE_integer(name, None, meaning, lower_bound=1)
     flags.DEFINE_float("price", None, "Price of one device for one hour.")
     flags.DEFINE_float("deadline", None, "Deadline of the training, in hours.")
-    flags.DEFINE_string("write_config", None, "A file for the YAML; not overwritten.")
 
 
 def check_flags(args) -> None:
@@ -68,7 +65,6 @@ def check_flags(args) -> None:
     _seconds(args)
     for name in ("batches", "devices"):
         _integers(args, name)
-    check_new_file("write_config", args.write_config)
 
 
 def _pairs(args, name):
@@ -115,14 +111,11 @@ def ask(params, args) -> plan.Answer:
     Raises:
         UserError: where nothing can be planned.
     """
-    from tf_lamb.model_garden.checks import experiment, tfrecords
+    from tf_lamb.model_garden.checks import experiment, records
     from tf_lamb.model_garden.common import batches
-    from tf_lamb.model_garden.experiments import recipes
     from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 
-    experiment.check_runtime(params, evaluating=False)
-    experiment.check_optimizer(params)
-    experiment.check_batch(params)
+    _check(params)
     if (setting := experiment.measures(params) or "").endswith(".adascale"):
         raise UserError(
             f"{setting} makes other steps of a batch than the rules that plan them here. Write "
@@ -130,16 +123,13 @@ def ask(params, args) -> plan.Answer:
         )
     train_data, replicas = params.task.train_data, batches.replicas(params) or 1
     baseline = train_data.global_batch_size
-    if not (examples := args.examples or tfrecords.count_examples(train_data)):
+    if not (examples := args.examples or records.count_examples(train_data)):
         raise UserError("the examples of task.train_data cannot be counted. Write --examples=N")
     if baseline > examples:
         raise UserError(
             f"task.train_data.global_batch_size={baseline:,} is more than the {examples:,} "
             "examples of task.train_data. Take a smaller batch, or more data"
         )
-    if args.write_config:
-        with named("--write_config"):
-            recipes.fill_in(recipes.TRANSFER, baseline, params)
     devices = tuple(_integers(args, "devices")) or (replicas,)
     seconds, timed = _seconds(args)
     share = math.ceil(baseline / replicas / batches.micro_batches(params))
@@ -160,22 +150,34 @@ def ask(params, args) -> plan.Answer:
         raise UserError(str(error)) from error
 
 
-def settings_at(params, row, settings: dict) -> dict:
-    """The settings of an experiment at a row of the answer.
+def _check(params) -> None:
+    from tf_lamb.model_garden.checks import experiment
+
+    experiment.check_runtime(params, evaluating=True)
+    experiment.check_optimizer(params)
+    experiment.check_batch(params)
+
+
+def command(params, row, args) -> str:
+    """The command that trains at a row of the answer.
 
     Args:
         params: the baseline.
         row: the batch, and how many devices accumulate it.
-        settings: those of the baseline that are not the experiment's own.
+        args: the flags that describe the baseline.
+
+    Raises:
+        UserError: where `tf_lamb.model_garden.train` would refuse it.
     """
     from tf_lamb.model_garden.checks import experiment
     from tf_lamb.model_garden.common import batches
-    from tf_lamb.model_garden.experiments import recipes
+    from tf_lamb.model_garden.experiments import parsing, recipes
 
     said = yamls.nested("trainer.train_steps", row.steps)
-    _, filled = recipes.fill_in(recipes.TRANSFER, row.batch, params, said)
+    with named("the batch that was found cannot be trained"):
+        _, settings = recipes.fill_in(recipes.TRANSFER, row.batch, params, said)
     own = f"trainer.optimizer_config.optimizer.{params.trainer.optimizer_config.optimizer.type}"
-    more = {}
+    more: dict = {}
     if row.accumulation != batches.micro_batches(params):
         more[f"{own}.gradient_accumulation_steps"] = row.accumulation
     if experiment.measures(params) and row.devices == row.accumulation == 1:
@@ -183,36 +185,18 @@ def settings_at(params, row, settings: dict) -> dict:
         more[f"{own}.measure_noise.enabled"] = False
     if batches.replicas(params) not in (None, row.devices):
         more["runtime"] = {"distribution_strategy": "mirrored", "num_gpus": row.devices}
-    filled = functools.reduce(yamls.merged, itertools.starmap(yamls.nested, more.items()), filled)
-    return yamls.merged(settings, filled)
-
-
-def check_found(name: str, settings: dict) -> None:
-    """Raises where `tf_lamb.model_garden.train` would refuse these settings of an experiment."""
-    from official.core import exp_factory
-
-    from tf_lamb.model_garden.checks import experiment
-
-    params = exp_factory.get_exp_config(name)
-    with named("the batch that was found cannot be trained", (KeyError, TypeError, ValueError)):
-        params.override(settings, is_strict=True)
-        experiment.check_runtime(params, evaluating=True)
-        experiment.check_optimizer(params)
-        experiment.check_batch(params)
-
-
-def _write_config(path, settings, experiment):
-    """Writes a YAML that begins with the command that takes it."""
-    import yaml
-
-    command = (
-        f"python -m tf_lamb.model_garden.train --experiment={experiment} "
-        f"--config_file={shlex.quote(path)} --mode=train_and_eval --model_dir=..."
-    )
-    with open(path, "x") as file:
-        file.write(f"# {experiment}: the batch that tf_lamb.model_garden.find has found.\n#\n")
-        file.write(f"#   {command}\n\n{yaml.safe_dump(settings, sort_keys=False)}")
-    print(f"To train with it: {command}")
+    settings = yamls.merged(parsing.own(args), settings)
+    for path, value in more.items():
+        settings = yamls.merged(settings, yamls.nested(path, value))
+    override = yaml.safe_dump(settings, default_flow_style=True, sort_keys=False, width=10**6)
+    found = Stage(args.experiment, list(args.config_file or ()), "...", override.strip())
+    with named("the batch that was found cannot be trained", UserError):
+        _check(parsing.parse(found)[0])
+    files = [f"--config_file={file}" for file in found.config_file]
+    return "python -m tf_lamb.model_garden.train " + shlex.join([
+        f"--experiment={args.experiment}", *files, f"--params_override={found.params_override}",
+        "--mode=train_and_eval", f"--model_dir={found.model_dir}",
+    ])  # fmt: skip
 
 
 def run() -> None:
@@ -220,18 +204,14 @@ def run() -> None:
     args = flags.FLAGS
     with one_line("find"):
         check_flags(args)
-        files = yamls.read_files(args.config_file)
+        yamls.read_files(args.config_file)  # before TensorFlow is imported, which takes seconds
         train.register()
         from tf_lamb.model_garden.experiments import parsing
 
-        params, _ = parsing.parse(args, files)
+        params, _ = parsing.parse(args)
         answer = ask(params, args)
         print(answer, flush=True)
-        if args.write_config:
-            written = [*(settings for _, settings in files), parsing.own(args)]
-            settings = settings_at(params, answer.fastest, functools.reduce(yamls.merged, written))
-            check_found(args.experiment, settings)
-            _write_config(args.write_config, settings, args.experiment)
+        print(f"To train with it: {command(params, answer.fastest, args)}")
 
 
 def _run(_):

@@ -8,8 +8,9 @@ downloaded. Model Garden's own `create_pretraining_data` makes the examples.
 
 import collections
 import glob
+import hashlib
 import itertools
-import math
+import json
 import pathlib
 import random
 import re
@@ -18,21 +19,14 @@ from tf_lamb.core import checks
 from tf_lamb.model_garden.common.errors import require
 from tf_lamb.model_garden.folders import samples
 
-FILES = samples.OF_TEXT
+FILES = ("vocab.txt", "train.tfrecord", "validation.tfrecord", "data.json")
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+VOCAB_SIZE = 2000  # at most; a short text gives fewer
+PASSES = 5  # over the text, each with other masks
+EVERY = 10  # documents, of which the first is kept for validation
 
 
-def write(
-    output_dir,
-    *,
-    input=None,
-    vocab_size=2000,
-    seq_length=128,
-    max_predictions_per_seq=20,
-    dupe_factor=5,
-    seed=12345,
-    validation_fraction=0.1,
-):
+def write(output_dir, *, input=None, seq_length=128, max_predictions_per_seq=20):
     """Writes `vocab.txt`, `train.tfrecord`, `validation.tfrecord` and, last, `data.json`.
 
     The same text and settings give the same bytes. A second call finds them and writes nothing.
@@ -41,13 +35,8 @@ def write(
       output_dir: local folder to write to, made if missing.
       input: text files or globs, comma-separated (in Python also a list), with one sentence a line
         and a blank line between documents. Default: Python's own manual.
-      vocab_size: tokens of the vocabulary, which is learned from the training documents; a short
-        text may give fewer.
       seq_length: tokens an example, padding included.
       max_predictions_per_seq: masked tokens an example, at most.
-      dupe_factor: passes over the text, each with other masks.
-      seed: of the masks, the sentence pairs and the order.
-      validation_fraction: share of the documents that is kept for validation, evenly spread.
 
     Returns:
       The facts in `data.json`, as a dict.
@@ -58,31 +47,34 @@ def write(
     """
     require()
     checks.integer("seq_length", seq_length, 8)
-    checks.integer("dupe_factor", dupe_factor, 1)
     checks.integer("max_predictions_per_seq", max_predictions_per_seq, 1)
-    checks.integer("vocab_size", vocab_size, 100)
-    samples.check_fraction(validation_fraction)
     sources = read_sources(input)
+    text = json.dumps(list(sources.values())).encode()
     settings = {
-        "text_sha256": samples.sha256(list(sources.values())),
-        "vocab_size_asked": vocab_size, "seq_length": seq_length,
-        "max_predictions_per_seq": max_predictions_per_seq, "dupe_factor": dupe_factor,
-        "seed": seed, "validation_fraction": validation_fraction,
+        "text_sha256": hashlib.sha256(text).hexdigest(), "seq_length": seq_length,
+        "max_predictions_per_seq": max_predictions_per_seq,
     }  # fmt: skip
-    if facts := samples.found(output_dir, FILES, settings, "text"):
+    if facts := samples.found(output_dir, FILES, settings):
         return facts
 
-    parts = train_validation_split(sources, validation_fraction)
-    vocab = learn_vocab(parts["train"], vocab_size)
-    more = {"sources": list(sources), "vocab_size": len(vocab)}
-    with samples.filled(output_dir, FILES, settings, more) as (partial, facts):
+    documents = [document for source in sources.values() for document in source]
+    if len(documents) < 2:
+        raise ValueError(
+            f"input {', '.join(sources)!r} is {len(documents)} document, too few for "
+            "training and validation; put blank lines between documents."
+        )
+    parts = {
+        "train": [document for i, document in enumerate(documents) if i % EVERY],
+        "validation": documents[::EVERY],
+    }
+    vocab = learn_vocab(parts["train"])
+    facts = {**settings, "sources": list(sources), "vocab_size": len(vocab)}
+    with samples.filled(output_dir, FILES, facts) as partial:
         (partial / "vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
         for part, documents in parts.items():
-            facts[f"{part}_documents"] = len(documents)
             facts[f"{part}_examples"], masked = _write_part(partial, part, documents, settings)
         # `masked` is now validation's. Always to answer its commonest token is right that often.
         token, count = masked.most_common(1)[0]
-        facts["validation_masked_tokens"] = sum(masked.values())
         facts["validation_commonest_masked_token"] = vocab[token]
         facts["validation_commonest_masked_share"] = count / sum(masked.values())
     return facts
@@ -99,7 +91,7 @@ def _write_part(partial, part, documents, settings):
     seq_length, most = settings["seq_length"], settings["max_predictions_per_seq"]
     instances = garden.create_training_instances(
         [f"{partial}/text"], tokenizer, garden.get_processor_text_fn(False, False), seq_length,
-        settings["dupe_factor"], rng=random.Random(settings["seed"]), max_predictions_per_seq=most,
+        PASSES, rng=random.Random(12345), max_predictions_per_seq=most,
         short_seq_prob=0.1, masked_lm_prob=0.15,  # BERT's
     )  # fmt: skip
     if not instances:
@@ -139,15 +131,11 @@ def read_sources(patterns):
                 "input out for Python's own manual."
             )
         for path in paths:
-            if not pathlib.Path(path).is_file():
-                raise FileNotFoundError(f"input {path!r} is not a file; check the path.")
             try:
                 text = pathlib.Path(path).read_text(encoding="utf-8-sig")
             except UnicodeDecodeError as error:
                 raise ValueError(f"input {path!r} is not UTF-8 text ({error}).") from None
             text = "\n".join(map(str.strip, text.splitlines())).strip()
-            if not text:
-                raise ValueError(f"input {path!r} is empty; leave it out or give it text.")
             sources[path] = [document.split("\n") for document in re.split(r"\n\n+", text)]
     return sources
 
@@ -158,23 +146,7 @@ def _sentences(text):
     return [s for paragraph in paragraphs for s in re.split(r"(?<=[.!?]) (?=[A-Z\"(*])", paragraph)]
 
 
-def train_validation_split(sources, fraction):
-    """Returns the documents of each part: 0, 1/fraction, 2/fraction, ... are for validation."""
-    documents = [document for source in sources.values() for document in source]
-    if len(documents) < 2:
-        raise ValueError(
-            f"input {', '.join(sources)!r} is {len(documents)} document, too few for "
-            "training and validation; put blank lines between documents."
-        )
-    held = [math.ceil((i + 1) * fraction) > math.ceil(i * fraction) for i in range(len(documents))]
-    held[-1] = held[-1] and not all(held)
-    return {
-        "train": [document for i, document in enumerate(documents) if not held[i]],
-        "validation": [document for i, document in enumerate(documents) if held[i]],
-    }
-
-
-def learn_vocab(documents, vocab_size):
+def learn_vocab(documents):
     """Learns a WordPiece vocabulary, the same one in every process.
 
     The trainer numbers single characters in the order of a hash table that differs between
@@ -190,33 +162,17 @@ def learn_vocab(documents, vocab_size):
     alphabet = sorted(counts, key=lambda c: (-counts[c], c))[:1000]  # the learner's own limit
     numbered = [*SPECIAL_TOKENS, *(f"##{c}" for c in alphabet if c in inside)]
     learner.train_from_iterator(
-        lines, vocab_size=vocab_size, special_tokens=numbered, limit_alphabet=len(alphabet),
+        lines, vocab_size=VOCAB_SIZE, special_tokens=numbered, limit_alphabet=len(alphabet),
         initial_alphabet=alphabet, show_progress=False,
     )  # fmt: skip
     ids = learner.get_vocab()
     return sorted(ids, key=ids.get)
 
 
-def trained_by(output_dir, facts):
-    """The line that trains the small BERT on it."""
-    settings: dict = {}
-    for key, usual in (("seq_length", 128), ("max_predictions_per_seq", 20)):
-        if facts[key] != usual:
-            settings |= {f"{part}_data.{key}": facts[key] for part in ("train", "validation")}
-    for key, least, found in (
-        ("max_position_embeddings", 128, facts["seq_length"]),
-        ("vocab_size", 2000, facts["vocab_size"]),
-    ):
-        if found > least:
-            settings[f"model.encoder.bert.{key}"] = found
-    return samples.command("lamb/bert_pretraining", "bert_small_cpu.yaml", output_dir, **settings)
-
-
 if __name__ == "__main__":
     samples.run(
         "sample_data",
         write,
-        "{train_examples} training and {validation_examples} validation "
-        "examples, vocabulary of {vocab_size}",
-        trained_by,
+        "{train_examples} training and {validation_examples} validation examples, vocabulary of "
+        "{vocab_size}. docs/start/model_garden.md shows how to train on them",
     )

@@ -78,11 +78,11 @@ def define_flags() -> None:
 
 def read(args):
     """The experiment that the flags describe; prints what the batch flags stand for."""
-    files = yamls.read_files(args.config_file)  # before TensorFlow is imported, which takes seconds
+    yamls.read_files(args.config_file)  # before TensorFlow is imported, which takes seconds
     register()
     from tf_lamb.model_garden.experiments import parsing
 
-    params, arithmetic = parsing.parse(args, files)
+    params, arithmetic = parsing.parse(args)
     if arithmetic:
         print(arithmetic, flush=True)
     return params

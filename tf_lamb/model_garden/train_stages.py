@@ -25,11 +25,10 @@ to that stage only, and the start of training (`task.init_checkpoint`) to the fi
 
 The batch doubles where the learning rate has halved, as `tf_lamb.recipes.growing` documents, and
 the command prints batches, steps and the saving. The optimizer is kept from stage to stage. The
-rate falls by `polynomial`, `tf_lamb_polynomial`, or a `stepwise` or `tf_lamb_multi_step` with one
-factor, after a linear warmup or none. What grows is the experiment after `--global_batch_size`,
-`--recipe` and `--params_override`; `stage_2` there is the first larger batch.
-`--per_replica_batch_size` adds micro-batches. Checkpoints and evaluations come after the same
-number of examples, and with `resume_in_order` a stage goes on with the next example.
+rate falls by `polynomial` or `tf_lamb_polynomial`, after a linear warmup or none. What grows is the
+experiment after `--global_batch_size`, `--recipe` and `--params_override`; `stage_2` there is the
+first larger batch. `--per_replica_batch_size` adds micro-batches. Checkpoints and evaluations come
+after the same number of examples, and with `resume_in_order` a stage goes on with the next example.
 
 To resume a stopped run, in any stage, give the same command again. A stage cannot be lengthened
 once the next one has begun, which would see nothing of it.
@@ -54,7 +53,6 @@ _BEGINS = (
     "task.init_optimizer",
     "trainer.optimizer_config.warmup.tf_lamb.begin_step",
 )
-_MOST_COUNTED = 2**30  # bytes of data; more hold any batch
 
 
 @dataclasses.dataclass
@@ -94,20 +92,20 @@ def _stages(args) -> list[Stage]:
     return stages
 
 
-def grown(stage: Stage, largest_batch: int, files: list | None = None) -> tuple[list[Stage], str]:
+def grown(stage: Stage, largest_batch: int) -> tuple[list[Stage], str]:
     """The stages of one experiment with a batch that grows, and the arithmetic."""
     from tf_lamb.model_garden.checks import experiment
-    from tf_lamb.model_garden.checks.tfrecords import count_examples
+    from tf_lamb.model_garden.checks.records import count_examples
     from tf_lamb.model_garden.experiments import growing, parsing
 
     override, _ = _split(parsing.own(stage))
     for path in _BEGINS:  # where the first stage begins
         override = yamls.without(override, path)
     whole = dataclasses.replace(stage, per_replica_batch_size=None)
-    begun, text = parsing.parse(whole, files, override)
+    begun, text = parsing.parse(whole, override)
     experiment.check_optimizer(begun)
     experiment.check_batch(begun)
-    examples = count_examples(begun.task.train_data, _MOST_COUNTED)
+    examples = count_examples(begun.task.train_data)
     arithmetic, settings = growing.grown(begun, largest_batch, stage.experiment, examples)
     # What flags say of the batch is in `begun`.
     of_stage = dataclasses.replace(stage, global_batch_size=None, recipe=None, begun=begun)
@@ -141,16 +139,13 @@ def _of_stage(override: dict, i: int, count: int, settings: dict) -> dict:
     return yamls.merged(yamls.merged(common, settings), named.get(f"stage_{i + 1}", {}))
 
 
-def prepare(
-    stages: list[Stage], keep_moments: bool, mode="train", seed=None, files: list | None = None
-) -> list:
+def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) -> list:
     """The experiments of all stages, each of which begins where the one before ends.
 
     Args:
         stages: in order.
         keep_moments: whether a stage takes over the optimizer, too.
         mode, seed: of the command.
-        files: what `yamls.read_files` has read for each stage; None reads them.
 
     Raises:
         UserError: where one cannot be.
@@ -170,8 +165,7 @@ def prepare(
                 begins = [stages[i - 1].model_dir, *((True, begin) if keep_moments else ())]
                 for path, value in zip(_BEGINS, begins, strict=False):
                     override = yamls.merged(yamls.nested(path, value), override)
-            read = files[i] if files else None
-            params, arithmetic = parsing.parse(stage, read, override, stage.begun)
+            params, arithmetic = parsing.parse(stage, override, stage.begun)
             checked = params
             if goes_on:
                 model_dirs.check_successor(parsed[-1], params, keep_moments)
@@ -216,20 +210,17 @@ def _train(args, console) -> bool:
         )
     keep_moments = bool(args.largest_batch) or args.moments == "keep"
     stages = _stages(args)
-    files = []
     for i, stage in enumerate(stages, 1):
         with named(f"stage {i}", UserError):
-            files.append(yamls.read_files(stage.config_file))
+            yamls.read_files(stage.config_file)  # before TensorFlow is imported
     train.register()
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
     if args.largest_batch:
-        stages, text = grown(stages[0], args.largest_batch, files[0])
-        files *= len(stages)
+        stages, text = grown(stages[0], args.largest_batch)
         if not checkpoints.is_begun(stages[0].model_dir):
             print(text, flush=True)
-    console.parts = max(8 // len(stages), 1)  # of all stages together as many lines as of one run
-    all_params = prepare(stages, keep_moments, args.mode, args.seed, files)
+    all_params = prepare(stages, keep_moments, args.mode, args.seed)
     for i, (stage, params) in enumerate(zip(stages, all_params, strict=True), 1):
         checkpoints.repair(stage.model_dir)
         if model_dirs.is_over(params, stage.model_dir, args.mode):

@@ -26,13 +26,21 @@ from absl import app, flags
 from tf_lamb.core.recipes.published import published_time
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.common.console import Console
-from tf_lamb.model_garden.common.errors import UserError, begin, check_new_file, one_line
+from tf_lamb.model_garden.common.errors import UserError, begin, one_line
 from tf_lamb_extras.preflight.tpu import compiler, roofline
 from tf_lamb_extras.preflight.tpu.answers import asked
 from tf_lamb_extras.preflight.tpu.report import Report
 
 _PACKAGE = "tf_lamb_extras.preflight"
 _in_one_line = functools.partial(one_line, "model_garden", package=_PACKAGE)
+
+
+def _check_new_file(path: str | None) -> None:
+    """Raises where the report is there already, or its folder is not."""
+    if path and os.path.exists(path):
+        raise UserError(f"--report={path} exists: name another file, or delete it")
+    if path and not os.path.isdir(folder := os.path.dirname(path) or "."):
+        raise UserError(f"--report={path}: there is no folder {folder}")
 
 
 def define_flags() -> None:
@@ -134,7 +142,7 @@ def run(progress_stream=None) -> bool:
     with _in_one_line((ValueError, ModuleNotFoundError)):
         compiler.require()
         topology = roofline.topology(args.topology)
-        check_new_file("report", args.report)
+        _check_new_file(args.report)
     with _in_one_line():
         params = train.read(args)
         say = functools.partial(print, file=progress_stream or sys.stderr, flush=True)

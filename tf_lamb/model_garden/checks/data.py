@@ -1,20 +1,18 @@
 """Checks of a run's data before it is read, one sentence each."""
 
-import itertools
-import os
-import shlex
-
 import tensorflow as tf
 from official.core import config_definitions, input_reader
 from official.nlp.tasks import masked_lm, sentence_prediction
 from official.vision.configs.image_classification import ImageClassificationTask
 
-from tf_lamb.model_garden.checks import records, tfrecords
+from tf_lamb.model_garden.checks import records
 from tf_lamb.model_garden.common.errors import UserError, named
-from tf_lamb.model_garden.folders import model_dirs, samples
 from tf_lamb.model_garden.tasks.masked_lm import check_order
 
-_MOST_READ = 2**30  # bytes that are looked through for one batch
+_READ_RECORDS = (
+    masked_lm.MaskedLMConfig, sentence_prediction.SentencePredictionConfig,
+    ImageClassificationTask,
+)  # fmt: skip
 
 
 def check_data(params, training: bool, evaluating: bool) -> None:
@@ -29,7 +27,8 @@ def check_data(params, training: bool, evaluating: bool) -> None:
         _check_passes(params, part, data)
         if part == "train_data":
             check_order(data)
-        for pattern in tfrecords.patterns(data):
+        _check_positions(params.task, part, data)
+        for pattern in records.patterns(data):
             if pattern != "dummy":
                 _check_files(params, part, pattern)
 
@@ -61,109 +60,38 @@ def no_batch(data) -> str:
 
 
 def _check_files(params, part: str, pattern) -> None:
+    """Looks at the files, and at the first records and for one batch where a task reads them."""
     given = f"task.{part}.input_path={pattern!r}"
     with named(given):
         files = input_reader.match_files(pattern)
     for file in files:
         if not tf.io.gfile.exists(file):
-            raise UserError(f"{given}: there is no file {file}{_sample(params, part, file)}")
+            raise UserError(f"{given}: there is no file {file}")
         if not tf.io.gfile.isdir(file) and tf.io.gfile.stat(file).length == 0:
             raise UserError(f"{given}: {file} is empty")
-    _check_facts(params, part, files[0])
-    _check_records(params, part, files)
-
-
-def _check_records(params, part: str, files: list[str]) -> None:
-    """Looks at the first records, and for one batch, of the tasks that are known to read them."""
     data = getattr(params.task, part)
-    is_text = isinstance(params.task, masked_lm.MaskedLMConfig)
-    kinds = ImageClassificationTask, sentence_prediction.SentencePredictionConfig
-    reads_records = is_text or isinstance(params.task, kinds)
-    known = reads_records and getattr(data, "file_type", None) == "tfrecord"
-    if not known or any(map(tf.io.gfile.isdir, files)):
+    reads = isinstance(params.task, _READ_RECORDS)
+    reads = reads and getattr(data, "file_type", None) == "tfrecord"
+    if not reads or any(map(tf.io.gfile.isdir, files)):
         return
     try:
-        if is_text:
-            _check_names(data, part, files[0])
-        records.check_first(params.task, part, files[0], tfrecords.read(files[0]))
-        if part == "validation_data" and _lacks_a_batch(data, files):
-            raise UserError(no_batch(data))
+        records.check_first(params.task, part, files[0])
     except tf.errors.OpError:
-        tfrecords.check_readable(part, files)
+        records.check_files(part, files)
+    if part == "validation_data" and not data.is_training and data.drop_remainder:
+        count = records.count_examples(data)
+        if count is not None and count < data.global_batch_size:
+            raise UserError(no_batch(data))
 
 
-def _check_names(data, part: str, file: str) -> None:
-    first = next(iter(tfrecords.read(file)), b"")
-    try:
-        names = tf.train.Example.FromString(first).features.feature
-    except Exception as error:  # protobuf's own, which TensorFlow does not name
-        raise UserError(
-            f"task.{part}.input_path: the records of {file} are not of tf.train.Example"
-        ) from error
-    used, other = "input_ids", "input_word_ids"
-    if data.use_v2_feature_names:
-        used, other = other, used
-    if used not in names and other in names:
-        raise UserError(
-            f"task.{part}.use_v2_feature_names is {data.use_v2_feature_names}, but {file} has "
-            f"{other} and no {used}. Write task.{part}.use_v2_feature_names="
-            f"{not data.use_v2_feature_names}"
-        )
-
-
-def _lacks_a_batch(data, files: list[str]) -> bool:
-    if data.is_training or not data.drop_remainder:
-        return False
-    if sum(tf.io.gfile.stat(file).length for file in files) > _MOST_READ:
-        return False  # then the first evaluation says so
-    examples = itertools.chain.from_iterable(map(tfrecords.read, files))
-    return sum(1 for _ in itertools.islice(examples, data.global_batch_size)) < (
-        data.global_batch_size
-    )
-
-
-def _sample(params, part: str, file: str) -> str:
-    """The command that writes a small data set of that name, if it is one that it writes."""
-    folder, name = os.path.split(file)
-    if not isinstance(params.task, masked_lm.MaskedLMConfig) or name not in samples.OF_TEXT:
-        return ""
-    data = getattr(params.task, part)
-    return (
-        f". A small one is written by python -m tf_lamb.model_garden.sample_data --output_dir="
-        f"{shlex.quote(folder)} --seq_length={data.seq_length} --max_predictions_per_seq="
-        f"{data.max_predictions_per_seq}"
-    )
-
-
-def _check_facts(params, part: str, file: str) -> None:
-    """Holds what `sample_data` wrote down beside its records against the config."""
-    facts, data = model_dirs.read_facts(file), getattr(params.task, part)
-    for key in ("seq_length", "max_predictions_per_seq"):
-        if key in facts and getattr(data, key, None) not in (None, facts[key]):
-            raise UserError(
-                f"task.{part}.{key} is {getattr(data, key)}, but {file} was written with "
-                f"{facts[key]}. Write task.{part}.{key}={facts[key]}"
-            )
-    model = getattr(params.task, "model", None)
-    classes = getattr(model, "num_classes", None)
-    if classes is not None and classes < facts.get("num_classes", 0):
-        raise UserError(
-            f"task.model.num_classes is {classes}, but {file} has {facts['num_classes']}. "
-            f"Write task.model.num_classes={facts['num_classes']}"
-        )
-    if (encoder := getattr(model, "encoder", None)) is None:
+def _check_positions(task, part: str, data) -> None:
+    """Raises where examples are longer than the model can see."""
+    if (encoder := getattr(getattr(task, "model", None), "encoder", None)) is None:
         return
-    chosen, setting = encoder.get(), f"Write task.model.encoder.{encoder.type}."
-    positions = getattr(chosen, "max_position_embeddings", None)
+    positions = getattr(encoder.get(), "max_position_embeddings", None)
     if positions is not None and positions < (getattr(data, "seq_length", None) or 0):
         raise UserError(
             f"task.{part}.seq_length is {data.seq_length}, but the model has {positions} "
-            f"positions. {setting}max_position_embeddings={data.seq_length}, in an earlier stage, "
-            "too"
-        )
-    size = getattr(chosen, "vocab_size", None)
-    if size is not None and size < facts.get("vocab_size", 0):
-        raise UserError(
-            f"the model's vocab_size is {size}, but {file} holds {facts['vocab_size']} tokens. "
-            f"{setting}vocab_size={facts['vocab_size']}"
+            f"positions. Write task.model.encoder.{encoder.type}.max_position_embeddings="
+            f"{data.seq_length}, in an earlier stage, too"
         )

@@ -66,14 +66,6 @@ def check_runtime(params, evaluating: bool) -> None:
         raise UserError(f"runtime.num_gpus is {gpus}. Set it to 0 or more")
     if strategy.lower() not in _STRATEGIES:
         raise UserError(unknown("runtime.distribution_strategy", strategy, _STRATEGIES))
-    algorithm = params.runtime.all_reduce_alg
-    if algorithm and strategy.lower() == "mirrored" and params.runtime.enable_xla and gpus:
-        # TensorFlow's error would come with the first step.
-        raise UserError(
-            f"runtime.all_reduce_alg={algorithm} lets replicas meet in the middle of a step, which "
-            "runtime.enable_xla=true compiles for each alone. Leave all_reduce_alg out, or write "
-            "runtime.enable_xla=false"
-        )
     ema = params.trainer.optimizer_config.ema
     if ema is not None and strategy.lower() == "off" and evaluating:
         raise UserError(
@@ -182,17 +174,15 @@ def _check_ours(params, source: str) -> None:
             "number of micro-batches. Write a number, and let train_stages --largest_batch grow "
             "the batch"
         )
-    private = params.task.differential_privacy_config is not None
-    if private and batches.micro_batches(params) > 1:
+    if params.task.differential_privacy_config is not None:
         raise UserError(
-            "task.differential_privacy_config clips and adds noise once an update, and cannot be "
-            f"combined with {config.optimizer.type}.gradient_accumulation_steps. Leave one out"
+            "task.differential_privacy_config changes the gradients of one optimizer call, which "
+            f"is no part of {config.optimizer.type}. Leave it out, or take adamw"
         )
     # The constructor knows best. It sees a constant, and makes no variable on a device: a
     # multi-worker strategy must be the first to touch them.
     with tf.Graph().as_default(), named(source):
-        transformers = [tuple] if private else None
-        OptimizerFactory(config).build_optimizer(1e-3, gradient_transformers=transformers)
+        OptimizerFactory(config).build_optimizer(1e-3)
 
 
 def _check_left_behind(optimizer) -> None:

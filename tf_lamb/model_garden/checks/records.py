@@ -1,24 +1,78 @@
-"""What records hold: tokens of the vocabulary, and labels that have a class.
+"""The TFRecord files of a run, and what they hold: tokens of the vocabulary, labels with a class.
 
 On a CPU TensorFlow breaks a step off at a token beyond the vocabulary; elsewhere it takes zeros. A
-label beyond the classes is one of none everywhere, where labels are one-hot.
+label beyond the classes is one of none everywhere, where labels are one-hot. Before training files
+are read without TensorFlow's runtime: a multi-worker strategy must be the first to touch it.
 """
 
 import contextlib
 import itertools
+import os
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import tensorflow as tf
 from official.core import input_reader, task_factory
+from official.modeling.hyperparams import base_config
 from official.nlp.tasks import masked_lm, sentence_prediction
 from official.vision.configs.image_classification import ImageClassificationTask
 
-from tf_lamb.model_garden.checks import tfrecords
 from tf_lamb.model_garden.common.errors import UserError
+from tf_lamb.model_garden.tasks.masked_lm import PretrainDataConfig
 
+_OTHER_NAMES = {"input_ids": "input_word_ids", "input_word_ids": "input_ids"}
 _FIRST = 100  # records of a file that are looked at before training
+_read = tf.compat.v1.io.tf_record_iterator  # of a file
+
+
+def patterns(data) -> Iterator:
+    """Yields what names the files of a data config: one pattern, or one of each kind of data."""
+    path = getattr(data, "input_path", None)
+    return filter(None, path.as_dict().values() if isinstance(path, base_config.Config) else [path])
+
+
+def count_examples(data) -> int | None:
+    """The records in the TFRecord files of a data config; None where they are not on this machine.
+
+    Their lengths alone are read.
+    """
+    try:
+        files = [file for pattern in patterns(data) for file in input_reader.match_files(pattern)]
+    except ValueError:  # nothing matches
+        return None
+    if getattr(data, "file_type", "tfrecord") != "tfrecord" or not all(map(os.path.isfile, files)):
+        return None
+    counts = [count for count in map(_count, files) if count is not None]
+    return sum(counts) or None if len(counts) == len(files) else None
+
+
+def _count(file: str) -> int | None:
+    """The records in a file; None where it is compressed, or cut.
+
+    A record is the length of its data in 8 bytes, their checksum in 4, the data, and its in 4.
+    """
+    size, at, count = os.path.getsize(file), 0, 0
+    with open(file, "rb") as opened:
+        while at < size:
+            opened.seek(at)
+            at += 8 + 4 + int.from_bytes(opened.read(8), "little") + 4
+            count += 1
+    return count if at == size else None
+
+
+def check_files(part: str, files: list[str]) -> None:
+    """Raises for the first of the files that cannot be read to its end; reads all of them."""
+    for file in files:
+        count = 0
+        try:
+            for _ in _read(file):
+                count += 1
+        except tf.errors.OpError as error:
+            raise UserError(
+                f"task.{part}.input_path: {file} cannot be read after {count:,} records "
+                f"({error.message}). It is cut, compressed or no TFRecord: write it anew"
+            ) from error
 
 
 class Limit(NamedTuple):
@@ -27,6 +81,7 @@ class Limit(NamedTuple):
     feature: str  # its name in a record
     size: int
     setting: str  # what says the size
+    length: str | None = None  # the setting of the data that says how many a record has
 
 
 def limits(task, data) -> dict[str, Limit]:
@@ -39,8 +94,10 @@ def _limits(task, data) -> Iterator[tuple]:
     if isinstance(task, masked_lm.MaskedLMConfig):
         v2 = getattr(data, "use_v2_feature_names", False)
         tokens, types = ("input_word_ids", "input_type_ids") if v2 else ("input_ids", "segment_ids")
-        yield from _of_encoder(task.model.encoder, tokens, types)
-        yield "masked_lm_ids", *_size(task.model.encoder, "masked_lm_ids", "vocab_size")
+        fixed = isinstance(data, PretrainDataConfig)
+        yield from _of_encoder(task.model.encoder, tokens, types, "seq_length" if fixed else None)
+        size = _size(task.model.encoder, "masked_lm_ids", "vocab_size")
+        yield "masked_lm_ids", *size, "max_predictions_per_seq" if fixed else None
         for i, head in enumerate(task.model.cls_heads or ()):
             if head.name == "next_sentence" and getattr(data, "use_next_sentence_label", False):
                 setting = f"task.model.cls_heads[{i}].num_classes"
@@ -56,9 +113,9 @@ def _limits(task, data) -> Iterator[tuple]:
         yield "label", feature, task.model.num_classes, "task.model.num_classes"
 
 
-def _of_encoder(encoder, tokens, types) -> Iterator[tuple]:
-    yield "input_word_ids", *_size(encoder, tokens, "vocab_size")
-    yield "input_type_ids", *_size(encoder, types, "type_vocab_size")
+def _of_encoder(encoder, tokens, types, length=None) -> Iterator[tuple]:
+    yield "input_word_ids", *_size(encoder, tokens, "vocab_size"), length
+    yield "input_type_ids", *_size(encoder, types, "type_vocab_size"), length
 
 
 def _size(encoder, feature, field) -> tuple:
@@ -103,21 +160,28 @@ def _why_beyond(values, limit: Limit) -> str | None:
     )
 
 
-def check_first(task, part: str, file: str, records) -> None:
-    """Raises for the first of some records at the beginning of a file that cannot be used.
-
-    Without TensorFlow's runtime: a multi-worker strategy must be the first to touch it.
-    """
-    within = limits(task, getattr(task, part))
-    for number, record in enumerate(itertools.islice(records, _FIRST), 1):
+def check_first(task, part: str, file: str) -> None:
+    """Raises for the first of some records at the beginning of a file that cannot be used."""
+    data = getattr(task, part)
+    within = limits(task, data)
+    for number, record in enumerate(itertools.islice(_read(file), _FIRST), 1):
         try:
             features = tf.train.Example.FromString(record).features.feature
         except Exception as error:  # protobuf's own, which TensorFlow does not name
             raise _unusable(part, number, file, "it is no tf.train.Example") from error
         for limit in within.values():
             if limit.feature not in features:
-                raise _unusable(part, number, file, f"it has no {limit.feature}")
+                lack = f"it has no {limit.feature}"
+                if _OTHER_NAMES.get(limit.feature, "") in features:
+                    v2 = limit.feature == "input_ids"
+                    lack += f". Write task.{part}.use_v2_feature_names={v2}"
+                raise _unusable(part, number, file, lack)
             values = features[limit.feature].int64_list.value
+            if limit.length and len(values) != getattr(data, limit.length):
+                raise _unusable(
+                    part, number, file, f"it has {len(values)} values of {limit.feature}, and task."
+                    f"{part}.{limit.length} is {getattr(data, limit.length)}: write {len(values)}"
+                )  # fmt: skip
             if why := _why_beyond(values, limit):
                 raise _unusable(part, number, file, why)
 
@@ -141,12 +205,12 @@ def check_readable(params) -> None:
     found = []
     for part in ("train_data", "validation_data"):
         data = getattr(params.task, part, None)
-        for pattern in tfrecords.patterns(data):
+        for pattern in patterns(data):
             if pattern == "dummy":
                 continue
             files = [f for f in input_reader.match_files(pattern) if not tf.io.gfile.isdir(f)]
             if getattr(data, "file_type", "tfrecord") == "tfrecord":
-                tfrecords.check_readable(part, files)
+                check_files(part, files)
             found.append((part, files))
     for part, files in found:
         _check_all(params, part, files)

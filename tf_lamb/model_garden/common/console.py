@@ -5,7 +5,6 @@ the process's stderr is a file, and what is for the reader goes past it.
 """
 
 import contextlib
-import faulthandler
 import inspect
 import io
 import os
@@ -68,8 +67,8 @@ class Console:
     """Sends stderr to a log, and shows what is for the reader, until its block ends.
 
     With --verbosity=1 stderr stays as it is, and there is no log. An error shows the last of the
-    log; where C++ aborts, the console has Python's line of it. Ctrl-C and SIGTERM end the process
-    with one line and exit status 130, wherever it is: what is written is safe from a kill.
+    log. Ctrl-C and SIGTERM end the process with one line and exit status 130, wherever it is: what
+    is written is safe from a kill.
 
     Attributes:
         stream: the stderr that there was.
@@ -77,12 +76,10 @@ class Console:
         bar: the line of progress, while there is one.
         step: the step that the line of progress shows, if it was ever shown.
         on_stop: returns the line that Ctrl-C ends with.
-        parts: of how many parts of a run the progress is shown where no line can move.
     """
 
     bar: Any = None
     step: int | None = None
-    parts = 10
     path = ""
     _is_kept = False
 
@@ -104,9 +101,6 @@ class Console:
                 stack.callback(logger.removeFilter, self._logged)
                 stack.enter_context(warnings.catch_warnings())
                 self._showwarning, warnings.showwarning = warnings.showwarning, self._warned
-            if not faulthandler.is_enabled():
-                faulthandler.enable(self.stream, all_threads=False)
-                stack.callback(faulthandler.disable)
             stack.enter_context(_ended_at_once(self._stop))
             self._undo = stack.pop_all()
         return self
@@ -201,7 +195,7 @@ class ProgressBar:
     """The line of progress: an Orbit action, which is called after each loop of steps.
 
     On a terminal one line moves. Elsewhere there are ten of it, as there are of evaluations
-    anywhere: one when another tenth of the steps is over, or as the console's `parts` say.
+    anywhere: one when another tenth of the steps is over.
 
     Args:
         console: where it is shown.
@@ -272,4 +266,4 @@ class ProgressBar:
         return self._parts[what] > before
 
     def _part(self):
-        return self._console.parts * self._step() // self._total
+        return 10 * self._step() // self._total

@@ -25,14 +25,6 @@ def did_you_mean(name, known) -> str:
     return f"There is {', '.join(known)}."
 
 
-def check_new_file(flag: str, path: str | None) -> None:
-    """Raises where a file to write is there already, or its folder is not."""
-    if path and os.path.exists(path):
-        raise UserError(f"--{flag}={path} exists: name another file, or delete it")
-    if path and not os.path.isdir(folder := os.path.dirname(path) or "."):
-        raise UserError(f"--{flag}={path}: there is no folder {folder}")
-
-
 @contextlib.contextmanager
 def named(source: str, kinds=(TypeError, ValueError)) -> Iterator[None]:
     """Makes errors of these kinds one line that begins with where they come from."""

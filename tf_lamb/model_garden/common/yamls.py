@@ -1,7 +1,6 @@
-"""YAML from anywhere: read without executing anything, and without unfolding a bomb.
+"""YAML from anywhere, read without executing anything.
 
-Model Garden's own loader makes Python functions of `!!python/name`, and takes whatever memory the
-aliases of a file unfold to.
+Model Garden's own loader makes Python functions of `!!python/name`.
 """
 
 import os
@@ -13,8 +12,6 @@ import yaml
 
 from tf_lamb.model_garden.common.errors import UserError, did_you_mean
 
-_MOST_VALUES = 100_000  # that aliases may unfold to; the largest experiment has some hundreds
-_PLAIN = (str, int, float, bool, type(None))
 _MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -37,16 +34,6 @@ class _Loader(yaml.SafeLoader):
             lines[name] = line
         return node
 
-    def construct_yaml_int(self, node):
-        """See base class, which reads 010 as 8."""
-        number, digits = super().construct_yaml_int(node), node.value.replace("_", "")
-        if digits.lstrip("+-").isdecimal() and number != int(digits):
-            raise UserError(
-                f"{node.value} in line {node.start_mark.line + 1} is {number} in YAML, where a "
-                f"leading 0 makes a number octal. Write {int(digits)}"
-            )
-        return number
-
 
 # seam: tf-models-official 2.20.0. Its loader reads 1e-3 as a number, which YAML 1.1 does not.
 _Loader.add_implicit_resolver(
@@ -56,7 +43,6 @@ _Loader.add_constructor(
     "tag:yaml.org,2002:python/tuple",
     lambda loader, node: tuple(loader.construct_sequence(node, deep=True)),
 )
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def read(text: str | bytes):
@@ -66,7 +52,7 @@ def read(text: str | bytes):
         ValueError: with one line that says what is wrong.
     """
     try:
-        found = yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=_Loader)
     except UserError:
         raise
     except RecursionError:
@@ -75,24 +61,6 @@ def read(text: str | bytes):
         yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError,
     ) as error:  # fmt: skip
         raise ValueError(" ".join(str(error).split())) from error
-    _check(found)
-    return found
-
-
-def _check(found) -> None:
-    """Walks through all values, as often as aliases name them."""
-    pending, count = [found], 0
-    while pending:
-        value = pending.pop()
-        count += 1
-        if count > _MOST_VALUES:
-            raise ValueError(f"its aliases unfold to too many values, more than {_MOST_VALUES:,}")
-        if isinstance(value, dict):
-            pending += [*value.keys(), *value.values()]
-        elif isinstance(value, (list, tuple)):
-            pending += value
-        elif not isinstance(value, _PLAIN):
-            raise ValueError(f"{value!r} is neither a text nor a number; write it in quotes")
 
 
 def mapping(text: str | bytes, source: str) -> dict:

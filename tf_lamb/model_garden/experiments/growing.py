@@ -5,7 +5,6 @@ the same example, and data that resume in order go on from stage to stage.
 """
 
 import dataclasses
-import itertools
 import math
 from typing import Any
 
@@ -70,12 +69,12 @@ def recipe_of(params, title: str) -> recipes.Recipe:
     """An experiment as a recipe, whose rate at every step is that of its settings."""
     config = params.trainer.optimizer_config
     kind, warmup = config.learning_rate.type, config.warmup.type
-    found = _decay(kind, config.learning_rate.get())
-    if found is None or (found := _warmed(found, warmup, config.warmup.get())) is None:
+    decay = _decay(kind, config.learning_rate.get())
+    found = decay and _warmed(decay, warmup, config.warmup.get())
+    if not found:
         raise UserError(
             f"no batch grows with learning_rate.type={kind} and warmup.type={warmup}. Write tf_lamb"
-            "_polynomial or polynomial, or tf_lamb_multi_step or stepwise with one factor at all "
-            "boundaries, without offset or cycle, after no warmup or a linear one"
+            "_polynomial or polynomial, without offset or cycle, after no warmup or a linear one"
         )
     return recipes.Recipe(
         title=title,
@@ -88,58 +87,32 @@ def recipe_of(params, title: str) -> recipes.Recipe:
 
 def _decay(kind, rate) -> dict[str, Any] | None:
     """A learning rate without warmup as a recipe says it; None where it cannot."""
-    if getattr(rate, "offset", 0) or getattr(rate, "cycle", False):
-        return None
-    if kind in ("polynomial", "tf_lamb_polynomial"):
-        return {
-            "learning_rate": rate.initial_learning_rate,
-            "decay_steps": rate.steps if kind == "tf_lamb_polynomial" else rate.decay_steps,
-            "end_learning_rate": rate.end_learning_rate,
-            "power": rate.power,
-        }
-    if kind == "tf_lamb_multi_step":
-        rates, boundaries = rate.learning_rates, [math.ceil(step) for step in rate.boundaries]
-    elif kind == "stepwise":  # Keras's, whose boundary has the rate before
-        rates, boundaries = rate.values, [step + 1 for step in rate.boundaries]
-    else:
-        return None
-    factors = [after / before for before, after in itertools.pairwise(rates) if before]
-    if not boundaries or len(factors) != len(boundaries) or boundaries[0] < 1:
-        return None
-    if any(not math.isclose(each, factors[0], rel_tol=1e-6) for each in factors):
+    lengths = {"polynomial": "decay_steps", "tf_lamb_polynomial": "steps"}
+    if kind not in lengths or any(getattr(rate, name, 0) for name in ("offset", "cycle")):
         return None
     return {
-        "learning_rate": rates[0],
-        "decay": "multi_step",
-        "boundaries": tuple(boundaries),
-        "decay_rate": factors[0],
+        "learning_rate": rate.initial_learning_rate,
+        "decay_steps": getattr(rate, lengths[kind]),
+        "end_learning_rate": rate.end_learning_rate,
+        "power": rate.power,
     }
 
 
 def _warmed(decay: dict, kind, warmup) -> dict[str, Any] | None:
     """The same with warmup; None where a recipe has no such warmup."""
-    boundaries = decay.get("boundaries")
     if kind is None:
         return {**decay, "warmup_steps": 0}
     if kind == "tf_lamb":
-        steps, start, handover = warmup.steps, warmup.start, warmup.handover
-        if steps and warmup.kind != "linear":
+        if warmup.steps and warmup.kind != "linear":
             return None
-        if boundaries and handover == "continuous":
-            decay = {**decay, "boundaries": tuple(steps + each for each in boundaries)}
-    elif kind == "linear":
+        steps, start, handover = warmup.steps, warmup.start, warmup.handover
+    elif kind == "linear" and warmup.warmup_steps < decay["decay_steps"]:
         # Model Garden's leads to the rate that decay has by then, whose steps count from 0.
         steps, start, handover = warmup.warmup_steps, warmup.warmup_learning_rate, "continuous"
-        if boundaries:
-            if steps >= boundaries[0]:
-                return None
-        elif (whole := decay["decay_steps"]) <= steps:
-            return None
-        else:
-            end = decay["end_learning_rate"]
-            left = (1 - steps / whole) ** decay["power"]
-            peak = end + (decay["learning_rate"] - end) * left
-            decay = {**decay, "learning_rate": peak, "decay_steps": whole - steps}
+        end, left = decay["end_learning_rate"], decay["decay_steps"] - steps
+        share = (left / decay["decay_steps"]) ** decay["power"]
+        peak = end + (decay["learning_rate"] - end) * share
+        decay = {**decay, "learning_rate": peak, "decay_steps": left}
     else:
         return None
     return {

@@ -1,14 +1,11 @@
 """The optimizers as Model Garden sees them: their arguments as settings, each under its key.
 
-A new optimizer is one line in `OPTIMIZERS`. What stands in Model Garden's tables are classes, of
-which each makes one of ours: its own code and its users' call what is there without arguments, and
-ask whether an optimizer is an instance of it.
+A new optimizer is one line in `OPTIMIZERS`.
 """
 
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -49,66 +46,6 @@ def settings_of(cls, *without: str, base=base_config.Config, **more) -> type[bas
 
 
 CLIPPINGS = ("clipnorm", "global_clipnorm", "clipvalue")
-
-
-class _Entry(type):
-    """Whoever calls one gets what its `make` makes: its base class, maybe in a wrapper."""
-
-    make: Callable
-
-    def __call__(cls, *args, **kwargs):
-        return cls.make(*args, **kwargs)
-
-    def __instancecheck__(cls, instance):
-        return isinstance(instance, cls.__mro__[1])
-
-
-def entry(cls, make):
-    """A class that derives from `cls`, and is called as `make` is."""
-    return _Entry(cls.__name__, (cls,), {"make": staticmethod(make)})
-
-
-def transformed(
-    cls, learning_rate=0.001, gradient_aggregator=None, gradient_transformers=None, **arguments
-):
-    """An optimizer of ours that sums gradients over replicas, and changes the sums, as it is told.
-
-    Args:
-        gradient_aggregator, gradient_transformers: as in `tf_keras.optimizers.legacy.Optimizer`.
-    """
-    made = cls(learning_rate, **arguments)
-    if gradient_aggregator:
-        made.aggregate_gradients = _where_there_are_any(gradient_aggregator)
-    if gradient_transformers:
-        for name in CLIPPINGS:
-            if norm := getattr(made, name):
-                raise ValueError(
-                    f"{name}={norm:g} cannot be set beside gradient_transformers, such as those of "
-                    f"task.differential_privacy_config, which clip themselves. Write {name}=null"
-                )
-        apply = made.apply_gradients
-
-        def apply_gradients(grads_and_vars, name=None, skip_gradients_aggregation=False,
-                            experimental_aggregate_gradients=True):  # fmt: skip
-            if experimental_aggregate_gradients and not skip_gradients_aggregation:
-                grads_and_vars = made.aggregate_gradients(grads_and_vars)
-            for transform in gradient_transformers:
-                grads_and_vars = _where_there_are_any(transform)(grads_and_vars)
-            return apply(grads_and_vars, name, skip_gradients_aggregation=True)
-
-        made.apply_gradients = apply_gradients
-    return made
-
-
-def _where_there_are_any(change):
-    """Without the pairs that have no gradient, of which the optimizer warns."""
-
-    def changed(grads_and_vars):
-        pairs = list(grads_and_vars)
-        missing = [(g, v) for g, v in pairs if g is None]
-        return [*change([(g, v) for g, v in pairs if g is not None]), *missing]
-
-    return changed
 
 
 _AdaScale = settings_of(tf_lamb.tf_keras.AdaScale, "inner", "name", scale=None, base_steps=None)
@@ -197,7 +134,7 @@ def build(
             schedule = schedules.Stages(learning_rate.lengths, (0.0, schedule))
         # A check before training is made in a graph, where no decay can be read.
         arguments["weight_decay"] = schedule if tf.executing_eagerly() else 0.0
-    optimizer = transformed(cls, learning_rate, **arguments)
+    optimizer = cls(learning_rate, **arguments)
     if trust_ratios_every is not None:
         checks.integer("trust_ratios_every", trust_ratios_every)
         optimizer.observe_trust_ratios()  # refuses one that has none
@@ -243,5 +180,5 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
 def register_optimizers() -> None:
     """Registers each of our optimizers under its own key, in every experiment; and `ema:`."""
     seams.use_averages(ExponentialMovingAverage)
-    made_by = {key: entry(cls, functools.partial(build, cls)) for key, cls in OPTIMIZERS.items()}
+    made_by = {key: functools.partial(build, cls) for key, cls in OPTIMIZERS.items()}
     seams.add_optimizers(made_by, SETTINGS)

@@ -27,7 +27,6 @@ _NEEDED = (
 
 def parse(
     flags,
-    files: list[tuple[str, dict]] | None = None,
     override: dict | None = None,
     begun: config_definitions.ExperimentConfig | None = None,
 ) -> tuple[config_definitions.ExperimentConfig, str]:
@@ -37,14 +36,13 @@ def parse(
 
     Args:
         flags: Model Garden's, and `global_batch_size`, `recipe` and `per_replica_batch_size`.
-        files: what `yamls.read_files` has read; None reads them.
         override: settings in the place of those of `--params_override`.
         begun: an experiment that was parsed, in the place of the one that flags and files name.
 
     Raises:
         UserError: where there is no such experiment.
     """
-    params = _named(flags, files) if begun is None else begun.replace()
+    params = _named(flags) if begun is None else begun.replace()
     override = own(flags) if override is None else override
     # On a copy: a mistake is found before a recipe builds on it, and a recipe sees the YAML's.
     _override(params.replace(), override, "--params_override")
@@ -69,13 +67,13 @@ def parse(
     return params, "\n".join(text)
 
 
-def _named(flags, files) -> config_definitions.ExperimentConfig:
+def _named(flags) -> config_definitions.ExperimentConfig:
     """The experiment of `--experiment`, with the settings of its files."""
     names = sorted(experiments())
     if flags.experiment not in names:
         raise UserError(unknown("--experiment", flags.experiment, names))
     params = exp_factory.get_exp_config(flags.experiment)
-    for source, settings in yamls.read_files(flags.config_file) if files is None else files:
+    for source, settings in yamls.read_files(flags.config_file):
         _override(params, settings, source)
     return params
 

@@ -278,52 +278,35 @@ class Curve:
         return {"type": self.kind, self.kind: own}
 
 
-@dataclasses.dataclass(frozen=True)
-class Baseline:
-    """An experiment at the batch at which it was tuned."""
-
-    batch: int
-    steps: int
-    curve: Curve
-    moving: dict  # what `transfer` moves besides the rate
-
-    @classmethod
-    def of(cls, params, name: str, own: dict | None) -> "Baseline":
-        """The baseline of an experiment, for a rule of this name."""
-        config = params.trainer.optimizer_config
-        said = at(own, f"trainer.optimizer_config.learning_rate.{config.learning_rate.type}") or {}
-        return cls(
-            batch=params.task.train_data.global_batch_size,
-            steps=params.trainer.train_steps,
-            curve=Curve(config.learning_rate, *_warmup(config, name), said),
-            moving=_moving(config) if name == TRANSFER else {},
-        )
-
-    def recipe(self, name: str, batch_size: int, steps: int) -> recipes.Recipe:
-        """The rule's recipe for another batch, over so many steps."""
-        examples = steps * batch_size
-        if name != TRANSFER:  # which cuts a warmup to its share of training
-            # Of a run that is long enough: what a rule says does not depend on the length.
-            examples += self.curve.warmup_steps * max(self.batch, batch_size)
-        share, peak = self.curve.warmup_steps * self.batch / examples, self.curve.peak
-        of: dict = {"examples": examples, "epochs": 1}
-        if name != TRANSFER:
-            return recipes.scale(batch_size, self.batch, peak, share, rule=name, **of)
-        of |= self.moving
-        return recipes.transfer(batch_size, self.batch, peak, warmup_epochs=share, **of)
+def _recipe(name, batch_size, base, steps, curve: Curve, moving: dict) -> recipes.Recipe:
+    """The rule's recipe for another batch than the base, over so many steps."""
+    examples = steps * batch_size
+    if name != TRANSFER:  # which cuts a warmup to its share of training
+        # Of a run that is long enough: what a rule says does not depend on the length.
+        examples += curve.warmup_steps * max(base, batch_size)
+    share = curve.warmup_steps * base / examples
+    of: dict = {"examples": examples, "epochs": 1}
+    if name != TRANSFER:
+        return recipes.scale(batch_size, base, curve.peak, share, rule=name, **of)
+    return recipes.transfer(batch_size, base, curve.peak, warmup_epochs=share, **of | moving)
 
 
 def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
-    """The arithmetic and the settings of a rule: the baseline, its recipe, the curve by it."""
-    base = Baseline.of(params, name, own)
-    curve, steps = base.curve, nearest(base.steps * stretch)
-    ratio = f"{base.steps:,} steps x {base.batch:,} / {batch_size:,} ="
+    """The arithmetic and the settings of a rule: the recipe of the experiment, the curve by it."""
+    config, base = params.trainer.optimizer_config, params.task.train_data.global_batch_size
+    said = at(own, f"trainer.optimizer_config.learning_rate.{config.learning_rate.type}") or {}
+    curve = Curve(config.learning_rate, *_warmup(config, name), said)
+    moving = _moving(config) if name == TRANSFER else {}
+    exact = params.trainer.train_steps * stretch
+    ratio, steps = (
+        f"{params.trainer.train_steps:,} steps x {base:,} / {batch_size:,} =",
+        nearest(exact),
+    )
     if not steps:
         raise ValueError(
-            f"nothing would be trained: {ratio} {float(base.steps * stretch):.3g} steps. Take a "
-            "smaller batch"
+            f"nothing would be trained: {ratio} {float(exact):.3g} steps. Take a smaller batch"
         )
-    recipe = base.recipe(name, batch_size, steps)
+    recipe = _recipe(name, batch_size, base, steps, curve, moving)
     own_warmup = recipe.warmup_steps or min(curve.warmup_steps, 1)  # a warmup stays one
     place = f"warmup.{curve.kind}.{curve.length}"
     warmup_steps = at(own, f"trainer.optimizer_config.{place}")
@@ -334,21 +317,21 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
         )
     checks.integer(place, warmup_steps, 0)
 
-    config, peak = params.trainer.optimizer_config, recipe.learning_rate
+    peak = recipe.learning_rate
     rate = curve.scaled(peak, stretch, warmup_steps)
-    found = {"learning_rate": {curve.rate.type: rate}, **_moved(config, recipe, base.moving)}
+    found = {"learning_rate": {curve.rate.type: rate}, **_moved(config, recipe, moving)}
     if own_warmup:
         found["warmup"] = curve.warmed(peak, own_warmup)
     is_given = at(own, "trainer.train_steps") is not None
     training = f"{steps:,} steps, as --params_override has it"
     text = "\n  ".join(
         [
-            f"{recipe.title} from batch {base.batch:,}, at which this experiment was tuned, to "
+            f"{recipe.title} from batch {base:,}, at which this experiment was tuned, to "
             f"{batch_size:,}",
             *_without_epochs(recipe, name),
             *_on_the_curve(curve.rate, rate, curve.peak, peak),
             f"training = {training if is_given else f'{ratio} {steps:,} steps'}",
-            f"warmup = {_warming(name, curve.warmup_steps, own_warmup, base.batch, batch_size)}",
+            f"warmup = {own_warmup:,} steps, {curve.warmup_steps:,} before",
             f"source: {recipe.source}",
         ]
     )
@@ -399,18 +382,6 @@ def _moved(config, recipe, moving: dict) -> dict:
     if "ema_momentum" in moving:
         found["ema"] = {"average_decay": recipe.ema_momentum}
     return found
-
-
-def _warming(name, before, after, tuned, batch_size) -> str:
-    """Says what became of the steps of a warmup."""
-    as_many_examples = nearest(Fraction(before * tuned, batch_size))
-    if after == before:
-        return f"{before:,} steps, as before"
-    if after < as_many_examples:
-        return f"{after:,} steps, cut to a quarter of training"
-    if name == TRANSFER and after > as_many_examples:
-        return f"{after:,} steps, raised to a tenth of training"
-    return f"{before:,} steps x {tuned:,} / {batch_size:,} = {after:,} steps"
 
 
 def _without_epochs(recipe, name) -> list[str]:

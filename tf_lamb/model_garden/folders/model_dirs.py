@@ -155,37 +155,29 @@ def check_folder(params, model_dir: str, experiment: str | None, seed: int | Non
 
     A folder without a checkpoint has nothing to lose.
     """
-    way_out = (
-        f"Choose another --model_dir (task.init_checkpoint={model_dir} begins there with these "
-        "weights), or delete this one"
-    )
     if tf.io.gfile.exists(model_dir) and not tf.io.gfile.isdir(model_dir):
         raise UserError(f"--model_dir={model_dir} is a file. Name a folder")
     if not checkpoints.is_begun(model_dir):
         return
-    saved = read_params(model_dir)
+    saved, run = read_params(model_dir), read_run(model_dir)
+    if why := _why_another(saved, params.as_dict(), run, experiment, seed):
+        raise UserError(
+            f"--model_dir={model_dir} {why}. Choose another --model_dir (task.init_checkpoint="
+            f"{model_dir} begins there with these weights), or delete this one"
+        )
+
+
+def _why_another(saved: dict | None, params: dict, run: dict, experiment, seed) -> str | None:
     if saved is None:
-        raise UserError(
-            f"--model_dir={model_dir} holds a checkpoint but no params.yaml that says "
-            f"what it is of. {way_out}"
-        )
-    run = read_run(model_dir)
+        return "holds a checkpoint but no params.yaml that says what it is of"
     if experiment and run.get("experiment") not in (None, experiment):
-        raise UserError(
-            f"--model_dir={model_dir} holds the experiment {run['experiment']}, "
-            f"not {experiment}. {way_out}"
-        )
+        return f"holds the experiment {run['experiment']}, not {experiment}"
     if seed is not None and run.get("seed") not in (None, seed):
-        raise UserError(
-            f"--model_dir={model_dir} was begun with --seed={run['seed']}, not {seed}. "
-            f"Leave --seed out to go on with it. {way_out} to begin anew"
-        )
-    old, new = _identity(saved), _identity(params.as_dict())
-    for path in old:
-        if difference := _first_difference(old[path], new.get(path), path):
-            raise UserError(
-                f"--model_dir={model_dir} holds another experiment: {difference}. {way_out}"
-            )
+        return f"was begun with --seed={run['seed']}, not {seed}: without --seed it goes on"
+    old, new = _identity(saved), _identity(params)
+    differences = (_first_difference(old[path], new.get(path), path) for path in old)
+    difference = next(filter(None, differences), None)
+    return difference and f"holds another experiment: {difference}"
 
 
 def check_followed(model_dir: str) -> None:
@@ -229,11 +221,8 @@ def check_successor(before, after, keep_moments: bool) -> None:
         raise UserError(f"it cannot take over the weights of the stage before: {difference}")
     if not keep_moments:
         return
-    old, new = (params.trainer.optimizer_config.optimizer.type for params in (before, after))
-    if old != new:
-        raise UserError(f"--moments=keep: the stage before trains with {old}, this one with {new}")
     old, new = (_state(params.as_dict()) for params in (before, after))
-    if path := next((path for path in old if old[path] != new[path]), None):
+    if path := next((path for path in old if old[path] != new.get(path)), None):
         raise UserError(
             f"--moments=keep: the {path} of the stage before is {old[path]!r}, and of this one "
             f"{new[path]!r}. Write the same for both, or --moments=reset"
@@ -278,17 +267,18 @@ def _identity(params: dict) -> dict:
 
     All else may change between two starts: steps, intervals, data, learning rate, devices.
     """
-    same = "task.model", "task.train_data.global_batch_size", _OPTIMIZER
+    same = "task.model", "task.train_data.global_batch_size"
     return {**{path: at(params, path) for path in same}, **_state(params)}
 
 
 def _state(params: dict) -> dict:
-    """The settings that an optimizer's state depends on, besides its type."""
+    """The settings that an optimizer's state depends on."""
     float16 = at(params, "runtime.mixed_precision_dtype") == "float16"
     averaged = at(params, "trainer.optimizer_config.ema") is not None
     optimizer = f"trainer.optimizer_config.optimizer.{at(params, _OPTIMIZER)}"
     scaled = at(params, f"{optimizer}.adascale.scale") is not None
     return {
+        _OPTIMIZER: at(params, _OPTIMIZER),
         # Each of these wraps the optimizer, and so moves its slots to another place.
         "trainer.optimizer_config.ema": "set" if averaged else "not set",
         "runtime.mixed_precision_dtype": "float16" if float16 else "not float16",

@@ -108,7 +108,6 @@ class Runner(train_lib.OrbitExperimentRunner):
         return controller
 
     def _actions(self, optimizer):
-        self.trainer.has_our_runner = True
         config = self.params.trainer.optimizer_config.optimizer.get()
         mine: list = []
         if getattr(config, "divergence_report", False):

@@ -10,7 +10,6 @@ optimizer's `iterations`, which the learning rate follows, does not.
 """
 
 import tensorflow as tf
-from absl import logging
 from official.core import base_trainer, train_lib
 
 from tf_lamb.model_garden.checks import records
@@ -23,13 +22,7 @@ from tf_lamb.model_garden.running import runner
 
 
 class Trainer(base_trainer.Trainer):
-    """Model Garden's trainer in all but how often a step calls the task's.
-
-    Attributes:
-        has_our_runner: whether a `Runner` sees to what the experiment asks for besides steps.
-    """
-
-    has_our_runner = False
+    """Model Garden's trainer in all but how often a step calls the task's."""
 
     def __init__(self, config, task, model, optimizer, *args, **kwargs):
         self._micro_batches = batches.micro_batches(config)
@@ -88,13 +81,7 @@ class Trainer(base_trainer.Trainer):
         return super().eval_end(aggregated_logs)
 
     def train_loop_begin(self):
-        """See base class; before the first loop, refuses or warns of what nobody sees to."""
-        if not self.has_our_runner:
-            self._check_loop()
-            self.has_our_runner = True  # all is told
-        super().train_loop_begin()
-
-    def _check_loop(self):
+        """See base class; refuses what nobody sees to."""
         rate = steered.rate_of(self.optimizer)
         if rate and not rate.is_watched:
             raise UserError(
@@ -102,13 +89,7 @@ class Trainer(base_trainer.Trainer):
                 "Train with the runner of tf_lamb.model_garden.running.runner, or give the loop "
                 "the action that the learning rate's own `action` makes"
             )
-        config = self.config.trainer.optimizer_config.optimizer.get()
-        if settings := list(_seen_to_by_a_runner(config)):
-            logging.warning(
-                "This loop is not run by tf_lamb.model_garden.running.runner. Nothing comes of %s, "
-                "but by actions that you give it.",
-                ", ".join(settings),
-            )
+        super().train_loop_begin()
 
     def train_step(self, iterator):
         """See base class; as many micro-batches as the optimizer makes one update of."""
@@ -124,19 +105,6 @@ class Trainer(base_trainer.Trainer):
 
         tf.while_loop(lambda i: i < self._micro_batches, micro_step, [0], parallel_iterations=1)
         self.global_step.assign(done + 1)  # which each of them has counted
-
-
-def _seen_to_by_a_runner(config):
-    """The settings of an optimizer that are nothing to it, as they are written."""
-    adascale, measuring = getattr(config, "adascale", None), getattr(config, "measure_noise", None)
-    if getattr(config, "divergence_report", False):
-        yield "divergence_report=true"
-    if every := getattr(config, "trust_ratios_every", None):
-        yield f"trust_ratios_every={every}"
-    if measuring is not None and measuring.enabled:
-        yield "measure_noise.enabled=true"
-    if adascale is not None and adascale.scale and adascale.base_steps:
-        yield f"adascale.base_steps={adascale.base_steps}"
 
 
 def register_trainer() -> None:

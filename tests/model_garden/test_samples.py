@@ -1,0 +1,275 @@
+"""sample_data and sample_pictures: what they write, that they write it once, what they refuse."""
+
+import collections
+import hashlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("official.nlp.data")
+datasets = pytest.importorskip("sklearn.datasets")
+tf = pytest.importorskip("tensorflow")
+
+from pydoc_data import topics  # noqa: E402
+
+from support.garden import ROOT  # noqa: E402
+
+from tf_lamb.model_garden import sample_data, sample_pictures  # noqa: E402
+
+SMALL = {"seq_length": 32, "max_predictions_per_seq": 5}
+OF_TEXT = {
+    "input_word_ids": tf.io.FixedLenFeature([32], tf.int64),
+    "input_type_ids": tf.io.FixedLenFeature([32], tf.int64),
+    "input_mask": tf.io.FixedLenFeature([32], tf.int64),
+    "masked_lm_positions": tf.io.FixedLenFeature([5], tf.int64),
+    "masked_lm_ids": tf.io.FixedLenFeature([5], tf.int64),
+    "masked_lm_weights": tf.io.FixedLenFeature([5], tf.float32),
+    "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
+}
+OF_PICTURES = {
+    "image/encoded": tf.io.FixedLenFeature([], tf.string),
+    "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+}
+
+
+@pytest.fixture(scope="module")
+def text_file(tmp_path_factory):
+    """Twelve short topics, one a document."""
+    path = tmp_path_factory.mktemp("text") / "topics.txt"
+    documents = [topics.topics[key].strip().split("\n") for key in sorted(topics.topics)]
+    documents = [[line for line in d if line.strip()] for d in documents if len(d) < 60][:12]
+    path.write_text("\n\n".join("\n".join(d) for d in documents), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def written(text_file, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "new" / "folder"
+    return folder, sample_data.write(folder, input=[text_file], **SMALL)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pictures")
+    return folder, sample_pictures.write(folder)
+
+
+def parse(path, features):
+    for record in tf.data.TFRecordDataset(str(path)):
+        # The parser passes over features it was not asked for, so look at the names as well.
+        assert set(tf.train.Example.FromString(record.numpy()).features.feature) == set(features)
+        yield {k: v.numpy() for k, v in tf.io.parse_single_example(record, features).items()}
+
+
+def run(module, *args, **env):
+    return subprocess.run(
+        [sys.executable, "-m", f"tf_lamb.model_garden.{module}", *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **env},
+    )
+
+
+def hashes(folder):
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+
+
+def test_the_text_is_what_model_garden_reads_and_the_facts_are_those_of_the_files(written):
+    folder, facts = written
+    assert sorted(p.name for p in folder.iterdir()) == sorted(sample_data.FILES)
+    assert json.loads((folder / "data.json").read_text()) == facts
+    vocab = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    assert len(vocab) == len(set(vocab)) == facts["vocab_size"] <= 2000
+    assert tuple(vocab[:5]) == sample_data.SPECIAL_TOKENS
+    masked: collections.Counter = collections.Counter()
+    for part in ("train", "validation"):
+        examples = [*parse(folder / f"{part}.tfrecord", OF_TEXT)]
+        assert facts[f"{part}_examples"] == len(examples) > 0
+        masked.clear()
+        for example in examples:
+            ids, length = example["input_word_ids"], example["input_mask"].sum()
+            assert vocab[ids[0]] == "[CLS]" and vocab[ids[length - 1]] == "[SEP]"
+            assert ids.max() < len(vocab) and not ids[length:].any()
+            assert 1 <= example["masked_lm_weights"].sum() <= 5
+            assert example["masked_lm_positions"].max() < length
+            weights = example["masked_lm_weights"].astype(bool)
+            masked.update(itertools.compress(example["masked_lm_ids"].tolist(), weights))
+    (_, count), *_ = masked.most_common()
+    assert masked[vocab.index(facts["validation_commonest_masked_token"])] == count
+    assert facts["validation_commonest_masked_share"] == pytest.approx(count / masked.total())
+
+
+def test_the_pictures_are_all_digits_each_in_one_part(digits):
+    folder, facts = digits
+    assert sorted(p.name for p in folder.iterdir()) == sorted(sample_pictures.FILES)
+    assert json.loads((folder / "data.json").read_text()) == facts
+    pictures, labels, counts = [], [], []
+    for part in ("train", "validation"):
+        examples = [*parse(folder / f"{part}.tfrecord", OF_PICTURES)]
+        assert facts[f"{part}_examples"] == len(examples)
+        # TensorFlow's own choice is a fast transform, which is as far off as 57 of 255 on noise.
+        decode = lambda jpeg: tf.io.decode_jpeg(jpeg, dct_method="INTEGER_ACCURATE")  # noqa: E731
+        pictures += [decode(example["image/encoded"]).numpy() for example in examples]
+        labels += (of_part := [int(example["image/class/label"]) for example in examples])
+        counts.append(np.bincount(of_part))
+    source, pictures = datasets.load_digits(), np.stack(pictures)
+    assert pictures.shape == (1797, 32, 32, 3) and np.ptp(pictures.astype(int), axis=-1).max() <= 2
+    # For each, the one that it was enlarged from.
+    originals = tf.image.resize(source.images[..., None] * 255 / 16, (32, 32)).numpy()
+    a, b = (x.reshape(1797, -1).astype("float32") for x in (pictures[..., :1], originals))
+    which = ((b**2).sum(1) - 2 * a @ b.T).argmin(1)
+    assert np.abs(a - b[which]).max() < 6
+    assert sorted(which) == list(range(1797))
+    np.testing.assert_array_equal(labels, source.target[which])
+    np.testing.assert_allclose(counts[1] / sum(counts), 0.2, atol=0.005)
+    share = counts[1].max() / counts[1].sum()
+    assert facts["validation_commonest_class"] == str(counts[1].argmax()) == "3"
+    assert facts["validation_commonest_class_share"] == pytest.approx(share)
+
+
+def test_a_second_call_reuses(written, text_file, capsys):
+    folder, facts = written
+    before = {p: p.stat().st_mtime_ns for p in folder.iterdir()}
+    assert sample_data.write(str(folder), input=str(text_file), **SMALL) == facts
+    assert capsys.readouterr().out == f"reusing {folder}: same data, same settings\n"
+    assert {p: p.stat().st_mtime_ns for p in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("change", [{"seq_length": 64}, {"input": None}])
+def test_other_data_in_the_folder_are_refused(written, text_file, change):
+    folder, _ = written
+    before = hashes(folder)
+    with pytest.raises(FileExistsError, match="other data or settings; use another output_dir"):
+        sample_data.write(folder, **{"input": [text_file], **SMALL, **change})
+    assert hashes(folder) == before
+
+
+def test_files_of_others_are_not_overwritten(text_file, tmp_path):
+    (tmp_path / "vocab.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="has vocab.txt of other data"):
+        sample_data.write(tmp_path, input=[text_file], **SMALL)
+    with pytest.raises(NotADirectoryError, match="is a file; name a folder"):
+        sample_data.write(tmp_path / "vocab.txt", input=[text_file], **SMALL)
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["mine"]
+
+
+def test_failure_while_writing_leaves_nothing(text_file, tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tf.io, "TFRecordWriter", fail)
+    with pytest.raises(KeyboardInterrupt):
+        sample_data.write(tmp_path, input=[text_file], **SMALL)
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_process_writes_the_same_text(written, text_file, tmp_path):
+    flags = [f"--input={text_file.parent}/*.txt", *(f"--{k}={v}" for k, v in SMALL.items())]
+    done = run("sample_data", f"--output_dir={tmp_path}", *flags, PYTHONHASHSEED="123")
+    assert done.returncode == 0, done.stderr
+    assert "training and" in done.stdout and "*** Example ***" not in done.stderr
+    assert hashes(tmp_path) == hashes(written[0])
+
+
+@pytest.mark.slow
+def test_another_process_writes_the_same_pictures(digits, tmp_path):
+    done = run("sample_pictures", f"--output_dir={tmp_path}", PYTHONHASHSEED="123")
+    assert done.returncode == 0, done.stderr
+    assert f"{tmp_path}: 1437 training and 360 validation pictures of 10 classes" in done.stdout
+    assert hashes(tmp_path) == hashes(digits[0])
+
+
+def test_the_default_text_is_pythons_manual():
+    (documents,) = sample_data.read_sources(None).values()
+    assert len(documents) == len(topics.topics)
+    assert all(sentence.strip() and "\n" not in sentence for d in documents for sentence in d)
+
+
+@pytest.mark.parametrize(
+    "change, error, says",
+    [
+        ({"input": "absent.txt"}, FileNotFoundError, "'absent.txt' matches no file"),
+        ({"input": "*.nothing"}, FileNotFoundError, r"'\*.nothing' matches no file"),
+        ({"input": []}, ValueError, "0 document"),
+        ({"input": "latin1.txt"}, ValueError, "'latin1.txt' is not UTF-8"),
+        ({"input": "one.txt"}, ValueError, "1 document.*put blank lines between"),
+        ({"input": "invisible.txt"}, ValueError, "validation part.*no token"),
+        ({"seq_length": 7}, ValueError, "seq_length must be a whole number >= 8, not 7"),
+        ({"max_predictions_per_seq": 0}, ValueError, "max_predictions_per_seq must be a whole"),
+    ],
+)
+def test_bad_input_is_one_clear_error_and_writes_nothing(
+    change, error, says, text_file, tmp_path, monkeypatch
+):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "latin1.txt").write_bytes("Ein Satz über Umlaute.\n".encode("latin-1"))
+    (tmp_path / "one.txt").write_text("First sentence.\nSecond sentence.\n")
+    (tmp_path / "invisible.txt").write_text("\u200b\n\nA sentence with tokens.\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=says):
+        sample_data.write("out", **{"input": [text_file], **SMALL, **change})
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_the_command_shows_the_message_without_a_traceback(tmp_path):
+    done = run("sample_data", f"--output_dir={tmp_path / 'out'}", "--input=absent.txt")
+    assert done.returncode == 1 and not (tmp_path / "out").exists()
+    assert "sample_data: input 'absent.txt' matches no file" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("module", ["sample_pictures", "sample_data"])
+def test_help_lists_the_flags_and_an_import_is_cheap(module):
+    assert "--output_dir: local folder to write to" in run(module, "--help").stdout
+    code = (
+        f"import sys, tf_lamb.model_garden.{module}\n"
+        "heavy = {'tensorflow', 'official', 'sklearn', 'tokenizers', 'numpy'}\n"
+        "assert not heavy & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_without_scikit_learn_it_says_the_pip_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    line = r'needs scikit-learn, which this .* lacks: pip install "\.\[model-garden\]"'
+    with pytest.raises(ModuleNotFoundError, match=line):
+        sample_pictures.write(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lamb", "lars"])
+def test_the_yaml_trains_on_digits(name, digits, tmp_path):
+    folder, _ = digits
+    overrides = {
+        "task.train_data.input_path": folder / "train.tfrecord",
+        "task.validation_data.input_path": folder / "validation.tfrecord",
+        "trainer.train_steps": 10,
+        "trainer.steps_per_loop": 5,
+        "trainer.summary_interval": 5,
+        "trainer.validation_interval": 10,
+        "trainer.optimizer_config.warmup.tf_lamb.steps": 2,
+        "trainer.optimizer_config.learning_rate.tf_lamb_polynomial.steps": 8,
+    }
+    done = run(
+        "train",
+        f"--experiment={name}/resnet_imagenet",
+        f"--config_file=model_garden_configs/resnet_small_{name}_cpu.yaml",
+        "--mode=train_and_eval",
+        f"--model_dir={tmp_path}",
+        "--seed=1",
+        "--params_override=" + ",".join(f"{key}={value}" for key, value in overrides.items()),
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = dict(line.split("  ", 1) for line in done.stdout.splitlines() if "  " in line)
+    assert rows["steps"].strip() == "10 of 10"
+    before, after = (float(part.split()[0]) for part in rows["training loss"].split("->"))
+    assert after < before
+    assert "always answering '3', the commonest class, gives 10.3%" in rows["top-1 accuracy"]
