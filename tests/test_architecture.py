@@ -79,7 +79,7 @@ OF_TF_LAMB = {
     },
     "integers": {"tf_lamb.core.tables", "tf_lamb.tensorflow.namespace"},
     "preflight": {
-        "tf_lamb.api.variables", "tf_lamb.core.messages", "tf_lamb.core.recipes.arithmetic",
+        "tf_lamb.api.variables", "tf_lamb.core.messages", "tf_lamb.core.recipes.recipe",
         "tf_lamb.core.recipes.published",
         "tf_lamb.keras.replicas", "tf_lamb.keras.sharding", "tf_lamb.model_garden.checks",
         "tf_lamb.model_garden.common.errors", "tf_lamb.model_garden.experiments",

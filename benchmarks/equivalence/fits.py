@@ -58,10 +58,11 @@ def found_rate(workload: Workload, settings: Settings, spec: str, ratio: int, se
     examples = horizon * workload.examples
     found = tf_lamb.find_rate(
         model, (x, y), workload.base * ratio, [optimizer(spec, rival)],
-        epochs=examples / len(y), validation_data=workload.parts[1], seed=seed,
-        warmup=settings.warmup or 0.02, verbose=False,
+        epochs=examples / len(y), validation_data=workload.parts[1], seed=seed, verbose=False,
     )  # fmt: skip
-    made = Program(workload, spec, rival).run(found.recipe(), seed)
+    warmup = round((settings.warmup or 0.02) * found.train_steps)
+    recipe = dataclasses.replace(found.recipe(), warmup_steps=warmup)
+    made = Program(workload, spec, rival).run(recipe, seed)
     return {
         **made,
         "found": float(f"{found.learning_rate:.4g}"),

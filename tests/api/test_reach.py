@@ -67,12 +67,6 @@ def test_a_run_that_arrives_before_anybody_looks_is_looked_at_earlier():
         short_runs(functools.partial(loss, by=64), at_large(loss))
 
 
-@pytest.mark.parametrize("base, large, words", [
-    (16, 256, "so the noise scale is below 104: pass a smaller one, such as large_batch_size=128"),
-    (16, 32, "examples: stay at 16, or look at the rate"),
-    (32, 96, "examples: stay at 32, or look at the rate"),
-    (32, 64, "examples: stay at 32, or look at the rate"),
-])  # fmt: skip
-def test_where_no_run_arrives_the_way_out_is_one(base, large, words):
-    with pytest.raises(ValueError, match=words):
-        short_runs(falling, lambda step, rate: 1.0, base, large)
+def test_where_no_run_arrives_the_way_out_is_one():
+    with pytest.raises(ValueError, match="No run at batch 256 .* 3 times .* smaller .*stay at 16"):
+        short_runs(falling, lambda step, rate: 1.0)

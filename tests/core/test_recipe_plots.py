@@ -129,13 +129,6 @@ def test_the_legend_covers_nothing():
     assert title.y1 <= ax.figure.bbox.y1
 
 
-def test_it_draws_where_it_is_told_to():
-    _, (left, right) = plt.subplots(1, 2)
-    assert legw(128).plot(ax=right) is right
-    assert not left.lines and len(right.lines) == 1
-    assert legw(128).plot() not in (left, right)
-
-
 def test_an_unknown_axis_is_refused():
     with pytest.raises(ValueError, match="over must be one of 'steps', 'examples', not 'epochs'"):
         legw(128).plot(over="epochs")

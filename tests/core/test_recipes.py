@@ -219,13 +219,3 @@ def test_a_batch_below_the_baseline_has_no_warmup_from_above():
     with pytest.warns(UserWarning, match="1 to 32 times"):
         recipe = published("linear_resnet50_sgd", 128)
     assert recipe.initial_learning_rate == recipe.learning_rate == 0.05
-
-
-def test_graphcores_rate_is_nvidias_by_the_square_root():
-    # BERT-large at half the batch.
-    rate = 4e-3 / math.sqrt(2)
-    recipe = recipes.scale(32768, 16384, rate, 0, 51_200_000, 1)
-    assert recipe.learning_rate == ten_digits(published("nvidia_bert").stages[1].learning_rate)
-    with pytest.warns(UserWarning, match="1 to 64 times"):
-        half = recipes.scale(16384, 32768, 4e-3, 0, 51_200_000, 1)
-    assert half.learning_rate == pytest.approx(0.002828, abs=5e-7)

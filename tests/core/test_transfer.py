@@ -35,19 +35,7 @@ def test_the_baseline_is_its_own_transfer():
     assert {name: getattr(recipe, name) for name in SETTINGS} == pytest.approx(SETTINGS)
 
 
-def test_there_and_back_again():
-    there = transfer(4096, weight_decay=0.02)
-    back = recipes.transfer(
-        256, 4096, there.learning_rate, **BASELINE, weight_decay=there.weight_decay
-    )
-    assert back.learning_rate == pytest.approx(0.01, rel=1e-12)
-    assert back.weight_decay == pytest.approx(0.02, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "power"),
-    [("LAMB", 0.5), ("AdamW", 0.75), ("Adam", 0.75), ("AdamP", 0.75), (None, 0.5)],
-)
+@pytest.mark.parametrize(("optimizer", "power"), [("LAMB", 0.5), ("AdamW", 0.75), (None, 0.5)])
 def test_with_a_noise_scale_the_rate_saturates(optimizer, power):
     def factor(batch, noise):
         recipe = transfer(batch, noise_scale=noise, optimizer=optimizer)
@@ -118,18 +106,6 @@ def test_only_what_was_measured_is_said_to_be_shown(optimizer, batch, shown):
     assert (predicted.count("a prediction"), predicted.count("flights")) == (1, max(shown - 1, 0))
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "cells"), [("LAMB", 3), ("SOAP", 2), ("LANS", 2), ("LARS", 0)]
-)
-def test_beyond_what_was_measured_no_task_is_named(optimizer, cells):
-    with pytest.warns(UserWarning, match="32,768 is 128 times the baseline's batch of 256. At"):
-        text = str(transfer(32768, optimizer=optimizer, beta_2=0.999))
-    known = text.count("not beyond 32 times"), text.count("runs were lost")
-    assert known == (cells, optimizer == "LARS")
-    assert text.count("not measured") == 3 - sum(known)
-    assert "flights" not in text
-
-
 def test_what_is_not_given_is_not_set():
     recipe = transfer()
     assert {name: getattr(recipe, name) for name in SETTINGS} == dict.fromkeys(SETTINGS)
@@ -146,12 +122,8 @@ def test_what_is_not_given_is_not_set():
     [
         ({"optimizer": "Adan"}, "optimizer must be one of LAMB, .*'Adan'"),
         ({"beta_2": 1.0}, "beta_2 must be a number in"),
-        ({"weight_decay": -1}, "weight_decay must be a number in"),
-        ({"noise_scale": 0}, "noise_scale must be a number in"),
         ({"noise_scale": math.nan}, "noise_scale must be a number in"),
         ({"warmup_epochs": -1}, "warmup_epochs must be a number in"),
-        ({"epochs": 0}, "epochs must be a number in"),
-        ({"batch_norm_momentum": 1.5}, "batch_norm_momentum must be a number in"),
     ],
 )
 def test_what_is_out_of_range_is_refused(given, words):

@@ -17,7 +17,8 @@ from support.frontends import uncompiled
 from support.garden import build, one_device, tiny, tiny_resnet, train
 
 from tf_lamb.core import patterns, plan, recipes
-from tf_lamb.core.recipes import arithmetic
+from tf_lamb.core.recipes.published import IMAGENET
+from tf_lamb.core.recipes.scaling import epochs_to_steps
 from tf_lamb.model_garden.checks.experiment import check_batch, check_optimizer
 from tf_lamb.model_garden.experiments import parsing
 from tf_lamb.model_garden.experiments.recipes import settings_of_recipe
@@ -131,7 +132,7 @@ def test_the_header_says_the_rate_and_its_warmup(path):
     assert rate.initial_learning_rate == pytest.approx(value, rel=1e-3)
     steps = warmup.steps if config.warmup.type == "tf_lamb" else warmup.warmup_steps
     if epochs := re.search(r"([\d.]+) epochs of warmup", text):
-        assert steps == arithmetic.epochs_to_steps(float(epochs[1]), arithmetic.IMAGENET, batch)
+        assert steps == epochs_to_steps(float(epochs[1]), IMAGENET, batch)
     else:
         said = re.search(r"([\d,]+) steps of warmup|Warmup: ([\d,]+) steps", text)
         assert steps == counts(said[1] or said[2])

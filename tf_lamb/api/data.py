@@ -62,7 +62,7 @@ def check_paired(name: str, value: Any, call: str) -> None:
         raise TypeError(f"{name} is an array: pass x and y as one argument, {call}.")
 
 
-def _whole(batch):
+def whole(batch: Any) -> tuple:
     """A batch as a tuple, without the targets and weights that are None."""
     parts = tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
     while parts[1:] and parts[-1] is None:
@@ -70,27 +70,11 @@ def _whole(batch):
     return parts
 
 
-def _as_given(batch):
-    """A batch, of which inputs alone are no tuple."""
-    return _whole(batch) if isinstance(batch, (list, tuple)) else batch
-
-
-def _of_a_py_dataset(batch):
-    """A batch, of which inputs alone are a tuple; Keras 3 does so."""
-    return batch if isinstance(batch, dict) else _whole(batch)
-
-
 def source(name: str, data: Any) -> "Arrays | Batches":
-    """What reads the data.
+    """What reads the data of an argument: arrays in a tuple, or batches; raises for other data.
 
-    Args:
-        name: The argument that it is, for errors.
-        data: Arrays `(x, y)` or `(x, y, sample_weight)`, or lists and dicts of them; an array of
-            inputs alone; a `PyDataset` or `Sequence`; or a `tf.data.Dataset`, a `DataLoader` or a
-            list of batches.
-
-    Raises:
-        TypeError: if the data can be read only once.
+    Arrays are `(x, y)` or `(x, y, sample_weight)`, or lists and dicts of them, or inputs alone.
+    Batches are of a `PyDataset`, `Sequence`, `tf.data.Dataset` or `DataLoader`, or a list.
     """
     is_array = isinstance(data, list) and bool(data) and hasattr(data[0], "shape")
     if is_array or isinstance(data, dict):
@@ -100,7 +84,7 @@ def source(name: str, data: Any) -> "Arrays | Batches":
         )
     if hasattr(data, "shape"):
         data = (data,)
-    return Arrays(name, _whole(data)) if isinstance(data, tuple) else Batches(name, data)
+    return Arrays(name, whole(data)) if isinstance(data, tuple) else Batches(name, data)
 
 
 class Arrays:
@@ -195,10 +179,9 @@ class Batches:
             )
         self._data, self._skipped = data, 0
         self._held: int | None = None  # the checksum of what is held out
-        self._told: int | None = None  # examples, by some batches and the last
 
     def count(self) -> int:
-        """The examples of a pass, which is read where its batches may differ in size."""
+        """The examples of a pass, which is read."""
         try:
             batches = self._data.num_batches if self.is_py_dataset else len(self._data)
         except (TypeError, NotImplementedError):
@@ -207,15 +190,6 @@ class Batches:
             raise ValueError(
                 "data does not say how many examples it has: pass examples=, those of one pass."
             )
-        if not batches:
-            raise ValueError("data holds no batch.")
-        if hasattr(self._data, "__getitem__") and not isinstance(self._data, list):
-            some = [i for i in {0, 1, batches // 2} if i < batches - 1]
-            looked_at = (mapped(dense, _whole(self._data[i])) for i in (*some, batches - 1))
-            *whole, last = map(size_of, looked_at)
-            if len({*whole}) < 2:
-                self._told = (batches - 1) * max(whole, default=0) + last
-                return self._told
         return sum(map(size_of, self._read()))
 
     def hold_out(self, wanted: int) -> tuple:
@@ -226,10 +200,7 @@ class Batches:
     def batches(self, size: int, seed: int, examples: int | None = None) -> Iterator[tuple]:
         """Batches without end, each drawn from the next two batches' worth of examples.
 
-        Args:
-            size: Examples of a batch.
-            seed: Of the draws.
-            examples: Those of a pass. Defaults to None: all that there are.
+        A pass has so many examples, or all that there are.
 
         Raises:
             ValueError: where a pass does not begin with the examples that are held out, or has
@@ -258,7 +229,10 @@ class Batches:
         it would be.
         """
         first, skipped = divmod(start, examples)
-        made = _of_a_py_dataset if self.is_py_dataset else _as_given
+
+        def made(batch):  # inputs alone are a tuple where a `PyDataset` has no dict of them
+            is_tuple = self.is_py_dataset and not isinstance(batch, dict)
+            return whole(batch) if is_tuple or isinstance(batch, (list, tuple)) else batch
 
         def passes():
             for number in itertools.count():
@@ -270,11 +244,10 @@ class Batches:
 
         return Rebatched(itertools.chain.from_iterable(passes())).take
 
-    def _read(self, skipped=0, most=None, made=_whole):
+    def _read(self, skipped=0, most=None, made=whole):
         """A pass that is begun now: tuples of NumPy arrays, without the first examples."""
         every = map(self._data.__getitem__, range(len(self._data))) if self._is_list else self._data
-        is_all = most is not None and most == self._told
-        return _between(skipped, most, map(made, every), is_all)
+        return _between(skipped, most, map(made, every))
 
     def _compared(self):
         """A pass; raises where it does not begin with the examples that are held out."""
@@ -313,11 +286,11 @@ def _rows_of(batch):
     return sizes.pop()
 
 
-def _between(first, end, batches, is_all=False):
+def _between(first, end, batches):
     """The examples from the first to the end, or to that of the batches, as NumPy arrays.
 
     Raises:
-        ValueError: where the batches end before, or, if they are to be all, after it.
+        ValueError: where the batches end before it.
     """
     at = 0
     for batch in (mapped(dense, each) for each in batches):
@@ -327,11 +300,6 @@ def _between(first, end, batches, is_all=False):
         if at > first:
             yield mapped(lambda each, cut=cut: each[cut], batch)
         if end is not None and at >= end:
-            if is_all and (at > end or next(batches, None) is not None):
-                raise ValueError(
-                    f"A pass over data has more than the {end:,} examples that some of its batches "
-                    "tell of, so that they are of several sizes: pass examples=, those of one pass."
-                )
             return
     if end is not None:
         fewer = f"examples={at}, or " if at else ""

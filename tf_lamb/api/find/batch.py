@@ -1,25 +1,23 @@
 """Which batch a model and its data want, how long it takes and what it costs: `find_batch`."""
 
 import contextlib
-import dataclasses
-import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tf_lamb.api.data import mapped
+from tf_lamb.api import frontends
 from tf_lamb.api.find import reach, seconds
 from tf_lamb.api.find.averages import normalizations
-from tf_lamb.api.find.checks import accumulates, anew, check, check_shared, devices_of, tuned_rate
+from tf_lamb.api.find.checks import accumulates, anew, check, check_shared, tuned_rate
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found_batch import FoundBatch
-from tf_lamb.api.find.progress import Progress, is_watched
-from tf_lamb.api.find.saved import SearchLog, settings_by_name
+from tf_lamb.api.find.search_log import Progress, SearchLog, is_watched, settings_by_name
 from tf_lamb.api.find.trials import Trials
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks
 from tf_lamb.core.goodput import plan, steps, time
-from tf_lamb.core.recipes.arithmetic import fit_steps, micro_batches, training
+from tf_lamb.core.recipes.recipe import micro_batches
+from tf_lamb.core.recipes.scaling import fit_steps, training
 
 PART = 0.1  # of the baseline's run, that a short run has
 AVERAGED = 4  # batches of the baseline, for averages of batch normalization; one of the large batch
@@ -30,7 +28,6 @@ def find_batch(
     baseline_learning_rate: float | None = None,
     noise_scale: float | Iterable[tuple[float, float]] | None = None,
     large_batch_size: int | None = None, step_seconds: Mapping[int, float] | None = None,
-    device_counts: Sequence[int] | Mapping[int, float] = (1,),
     deadline_hours: float | None = None, examples: int | None = None, validation_data: Any = None,
     directory: str | os.PathLike | None = None, verbose: bool = True,
 ) -> FoundBatch:  # fmt: skip
@@ -61,11 +58,8 @@ def find_batch(
             by short runs.
         large_batch_size: Of the large short runs. Defaults to None: 16 times the baseline's.
         step_seconds: Seconds of a step by micro-batch, two at least. Larger batches than the
-            largest accumulate gradients. Defaults to None: measured, up to the largest that fits,
-            or that saves time.
-        device_counts: Numbers of devices to compare, or a dict from each to the seconds that the
-            network adds to a step there. Defaults to `(1,)`. Only one device is timed; the others
-            are computed, without a network where it is not given.
+            largest accumulate gradients. Defaults to None: measured on one device, up to the
+            largest that fits, or that saves time.
         deadline_hours: The most hours that training may take. Defaults to None.
         examples: Examples of an epoch, at which endless data end. Defaults to None: counted, if
             the data says how many batches it has.
@@ -104,40 +98,42 @@ def find_batch(
     """
     base = checks.integer("baseline_batch_size", baseline_batch_size)
     checks.number("baseline_epochs", baseline_epochs, "(0, inf)")
-    large = _large(large_batch_size, base)
     if deadline_hours is not None:
         checks.number("deadline_hours", deadline_hours, "(0, inf)")
-    counts, network = _device_counts(device_counts)
     check(model, base, None)
     own = unwrapped(model.optimizer)
     rate = tuned_rate(own, baseline_learning_rate)
-    read = Examples(data, validation_data, examples, devices_of(model))
+    devices = frontends.of(model).devices(model)
+    read = Examples(data, validation_data, examples, devices)
     if read.training < base:
         raise ValueError(
             f"{read.training:,} examples to train on are fewer than a batch of {base:,}: "
             f"{read.held_out:,} are held out; pass validation_data= to train on all."
         )
     total = training(baseline_epochs, read.examples, base, fit_steps)
-    if noise_scale is None:
-        _check_large(large, base, read.training, total, large_batch_size is None)
     curve = _given_curve(noise_scale, base, total)
-    step_time, largest, sizes = time.StepTime(0.0, 0.0), base, []
-    if step_seconds is not None:
-        _check_step_seconds(step_seconds)
-        step_time, largest = time.fit([*step_seconds], [*step_seconds.values()]), max(step_seconds)
-    else:
-        sizes = _to_time(model, read, base, large)
-    machine = plan.Machine(step_time, largest, counts, network=network)
-    plan.check(machine, base, read.training, deadline=deadline_hours)
+    large = steps.RELIABLE * base
+    if large_batch_size is not None:
+        large = checks.integer("large_batch_size", large_batch_size)
+    if curve is None:
+        _check_large(large, base, read.training, total)
+    machine, sizes = _given_machine(step_seconds), []
+    if machine is None:
+        if devices > 1:
+            raise ValueError(
+                f"keras.distribution shares a call among {devices} devices, and a step is timed on "
+                "one: pass step_seconds=, or search without it, with a model that is built anew."
+            )
+        most = min(read.training, large * steps.FARTHEST)
+        sizes = seconds.sizes_from(max(1, base // seconds.GROWTH), most)
     log = SearchLog(directory, read, {
         "baseline_batch_size": base, "steps": total, "learning_rate": rate,
         "large_batch_size": large, "optimizer": type(own).__name__, **settings_by_name(own),
     })  # fmt: skip
     search = _Search(model, read, own, log, base, large, rate, verbose)
     timed = "seconds of a step: as given"
-    if sizes:
-        step_time, largest, timed = search.step_time(sizes)
-        machine = dataclasses.replace(machine, time=step_time, micro_batch=largest)
+    if machine is None:
+        machine, timed = search.machine(sizes)
     target, runs = None, []
     if curve is None:
         target, runs = search.short_runs(machine, total)
@@ -155,14 +151,6 @@ def find_batch(
     )  # fmt: skip
 
 
-def _large(given, base):
-    """The batch of the large short runs."""
-    large = checks.integer("large_batch_size", steps.RELIABLE * base if given is None else given)
-    if large < 2 * base:
-        raise ValueError(f"large_batch_size={large:,} is less than twice the baseline's {base:,}.")
-    return large
-
-
 class _Search:
     """What `find_batch` has to run: steps that are timed, and short runs at two batches."""
 
@@ -171,12 +159,12 @@ class _Search:
         self.base, self.large, self.rate, self.verbose = base, large, rate, verbose
         self.bar = None
 
-    def step_time(self, sizes):
-        """The seconds of a step, the largest micro-batch, and how far they were measured."""
+    def machine(self, sizes):
+        """What trains, by the seconds of its steps, and how far they were measured."""
         self._say(f"find_batch: steps are timed at micro-batches of {', '.join(map(str, sizes))}")
         seen, update, how = self.log.cached(["seconds", sizes], lambda: self._measured(sizes))
         timed, taken = zip(*seen, strict=True)
-        return time.fit(timed, taken, update), max(timed), how
+        return plan.Machine(time.fit(timed, taken, update), max(timed)), how
 
     def _measured(self, sizes):
         """The seconds by micro-batch, those of an update alone, and what ended the list."""
@@ -233,20 +221,6 @@ class _Search:
             print(f"\n{line}" if self.bar else line)  # below the bar
 
 
-def _device_counts(given):
-    """The numbers of devices, and the seconds of the network by number, or None."""
-    counts = tuple(given) if isinstance(given, Iterable) else (given,)
-    if not counts:
-        raise ValueError("device_counts must name a number of devices at least, such as (1, 8).")
-    for count in counts:
-        checks.integer("device_counts", count)
-    if not isinstance(given, Mapping):
-        return counts, None
-    for taken in given.values():
-        checks.number("Seconds of the network in device_counts", taken, "[0, inf)")
-    return counts, dict(given)
-
-
 def _given_curve(noise_scale, base, total):
     """The steps at a batch by a reading of the noise scale, or by runs; None of neither."""
     if noise_scale is None:
@@ -256,50 +230,25 @@ def _given_curve(noise_scale, base, total):
     return steps.from_noise(noise_scale, base, total)
 
 
-def _check_step_seconds(given):
-    """Raises for what no line goes through."""
-    if not isinstance(given, Mapping) or len(given) < 2:
+def _given_machine(step_seconds):
+    """What trains, by the seconds of its steps; None where they are to be measured."""
+    if step_seconds is None:
+        return None
+    if not isinstance(step_seconds, Mapping) or len(step_seconds) < 2:
         raise ValueError(
             "step_seconds must map two micro-batches or more to seconds, such as "
-            f"{{32: 0.01, 128: 0.012}}, but it is {given!r}."
+            f"{{32: 0.01, 128: 0.012}}, but it is {step_seconds!r}."
         )
+    sizes = [checks.integer("A micro-batch of step_seconds", size) for size in step_seconds]
+    return plan.Machine(time.fit(sizes, [*step_seconds.values()]), max(sizes))
 
 
-def _check_large(large, base, examples, total, is_default):
-    """Raises for a large batch that the examples, or short runs of `total` steps, do not reach."""
+def _check_large(large, base, examples, total):
+    """Raises for a large batch at which short runs tell nothing."""
     most = min(examples, round(PART * total) * base // reach.LEAST_STEPS)
-    if large <= most:
-        return
-    asked = f"a batch of {large:,}"
-    if is_default:
-        asked += f", {steps.RELIABLE} times the baseline's"
-    why = f"{examples:,} examples to train on are fewer than {asked}"
-    if large <= examples:
-        least = round(math.ceil(reach.LEAST_STEPS * large / base) / PART)
-        why = (
-            f"A tenth of the baseline's {total:,} steps is too short to compare with {asked}, "
-            f"which needs a baseline of {least:,} steps"
-        )
-    smaller = f"large_batch_size={most} or less, or " if most >= 2 * base else ""
-    raise ValueError(f"{why}: pass {smaller}noise_scale=.")
-
-
-def _to_time(model, read, base, large):
-    """The micro-batches to time, where none is too large."""
-    mapped(_check_numbers, read.blocks[0])
-    if (shared := devices_of(model)) > 1:
+    if not 2 * base <= large <= most:
         raise ValueError(
-            f"keras.distribution shares a call among {shared} devices, and a step is timed on "
-            "one: pass step_seconds=, or search without it, with a model that is built anew."
-        )
-    most = min(read.training, large * steps.FARTHEST)
-    return seconds.sizes_from(max(1, base // seconds.GROWTH), most)
-
-
-def _check_numbers(array):
-    """Raises where `fit` takes no generator of such arrays."""
-    if array.dtype.kind in "OSU":
-        raise ValueError(
-            "Steps on strings cannot be timed: pass step_seconds=, or data that are numbers, as "
-            "data.map(preprocessor) makes them."
+            f"Short runs at batch {large:,} tell nothing beside {base:,}: {2 * base:,} is the "
+            f"least, and {examples:,} examples to train on and a tenth of {total:,} steps allow "
+            f"{most:,} at most. Pass another large_batch_size=, or noise_scale=."
         )

@@ -11,18 +11,9 @@ UNDECAYED = {f"_exclude_from_weight_decay{end}" for end in ("", "_pattern", "_na
 SCALING = ("dynamic", "initial_scale", "dynamic_growth_steps")  # of a `LossScaleOptimizer`
 
 
-def devices_of(model: Any) -> int:
-    """How many devices share a call, by `keras.distribution`."""
-    known = getattr(frontends.of(model).host, "distribution", None)  # tf_keras has none
-    if not known or (distribution := known.distribution()) is None:
-        return 1
-    mesh = distribution.device_mesh
-    return mesh.shape[list(mesh.axis_names).index(distribution.batch_dim_name)]
-
-
 def check_shared(model: Any, examples: int) -> None:
     """Raises for a call of so many examples that devices cannot share."""
-    if examples % (devices := devices_of(model)):
+    if examples % (devices := frontends.of(model).devices(model)):
         raise ValueError(
             f"A call has {examples:,} examples, which {devices} devices cannot share: take a batch "
             "that they divide."
@@ -63,16 +54,11 @@ def anew(optimizer: Any, calls: int, rate: Any = 1.0) -> Any:
 
 def scaled_as(compiled: Any, optimizer: Any) -> Any:
     """The optimizer, in a `LossScaleOptimizer` like that of `compile` if there is one."""
-    if not _scales_loss(compiled):
+    if "LossScale" not in type(compiled).__name__:
         return optimizer
     config = compiled.get_config()
     told = {name: config[name] for name in SCALING if config.get(name) is not None}
     return type(compiled)(optimizer, **told)
-
-
-def _scales_loss(optimizer):
-    """Whether it wraps another one, for float16."""
-    return "LossScale" in type(optimizer).__name__
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -82,16 +68,12 @@ def check_optimizer(optimizer: Any) -> None:
             f"{optimizer!r} is no optimizer: take the name of a class, such as 'LAMB', 'Muon' or "
             "'AdamW', or pass an optimizer."
         )
-    if _scales_loss(optimizer):
+    if "LossScale" in type(optimizer).__name__:
         optimizer = optimizer.inner_optimizer
     name = type(optimizer).__name__
-    if name == "AdaScale":
+    if name == "AdaScale" or "learning_rate" not in unwrapped(optimizer).get_config():
         raise ValueError(
-            "AdaScale sets the rate itself: take the optimizer inside it for a search."
-        )
-    if "learning_rate" not in unwrapped(optimizer).get_config():
-        raise ValueError(
-            f"{name} has no learning rate of its own: take one optimizer for a search."
+            f"{name} sets rates itself: take an optimizer that is inside it for a search."
         )
     if not hasattr(optimizer, "build"):
         raise ValueError(
@@ -119,13 +101,12 @@ def check(model: Any, batch_size: int, micro_batch_size: int | None) -> None:
         raise ValueError(
             f"micro_batch_size={micro_batch_size} does not divide batch_size={batch_size:,}."
         )
-    check_shared(model, micro_batch_size or batch_size)
-    replicas = getattr(getattr(model, "distribute_strategy", None), "num_replicas_in_sync", 1)
-    if replicas > 1:
+    if frontends.of(model).devices(model) > 1 and hasattr(model, "distribute_strategy"):
         raise ValueError(
-            f"The model was built for {replicas} replicas. Search with a model built outside of "
-            "the strategy's scope: the answer depends on the batch, not on its replicas."
+            "The model was built for several replicas. Search with a model built outside of the "
+            "strategy's scope: the answer depends on the batch, not on its replicas."
         )
+    check_shared(model, micro_batch_size or batch_size)
     # seam: tf_keras 2.20.1, where it has no public name.
     many = getattr(model, "steps_per_execution", None) or getattr(
         model, "_steps_per_execution", None

@@ -16,14 +16,8 @@ COMPARED = 64  # examples to train on, by which data are told apart
 class Examples:
     """What a model is trained on, and what is held out of it.
 
-    Args:
-        data: Arrays `(x, y)` or `(x, y, sample_weight)`, or lists and dicts of them; an array of
-            inputs alone; a `PyDataset` or `Sequence`; or a `tf.data.Dataset`, a `DataLoader` or a
-            list of batches.
-        held_out: The same, of held-out examples; None holds a tenth of `data` out, 8,192 at most:
-            of arrays at random, of batches the first.
-        examples: How many a pass over `data` has, where it cannot say; endless data end there.
-        devices: That share a call, and divide each block.
+    That is given, or a tenth, 8,192 at most: of arrays at random, of batches the first. The devices
+    that share a call divide each block.
 
     Attributes:
         examples: How many a pass over `data` has.

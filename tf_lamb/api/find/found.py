@@ -39,38 +39,23 @@ def told_by(optimizer: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """An optimizer that a search tries.
+    """An optimizer that a search tries."""
 
-    Attributes:
-        name: Of its class.
-        make: rate -> the optimizer.
-        start: The rate to begin with, for the whole run.
-        is_baseline: Whether `start` is the user's own rate, scaled.
-        counted: Steps of its schedule in an update.
-    """
-
-    name: str
-    make: Callable[[Any], Any]
-    start: float
-    is_baseline: bool = False
-    counted: int = 1
+    name: str  # of its class
+    make: Callable[[Any], Any]  # rate -> the optimizer
+    start: float  # the rate to begin with, for the whole run
+    is_baseline: bool = False  # whether that is the user's own, scaled
+    counted: int = 1  # steps of its schedule in an update
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a search found for one optimizer that came to the second rung.
+    """What a search found for one optimizer that came to the second rung."""
 
-    Attributes:
-        rate: For the real run, or None.
-        why: How it was chosen, or why none could be.
-        interval: Between which rates the best is, as far as the held-out examples tell.
-        loss: Held-out, the lowest of the second rung.
-    """
-
-    rate: float | None
-    why: str
-    interval: tuple[float, float]
-    loss: float
+    rate: float | None  # for the real run
+    why: str  # it was chosen, or none could be
+    interval: tuple[float, float]  # where the best is, as far as the held-out examples tell
+    loss: float  # held-out, the lowest of the second rung
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -213,7 +198,7 @@ class FoundRate:
             )
         if self.baseline is not None:
             lines.append(f"  the baseline's by square-root scaling: {self.baseline:.3g}")
-        if self._stood_still():
+        if search.is_level(*self._best_runs(self.optimizer_name)):
             lines.append(
                 f"  runs of {search.LONGER} times the steps ended no lower, as on a plateau where "
                 "training begins: they tell little of the rate"
@@ -221,10 +206,6 @@ class FoundRate:
         lines.append(f"  the search took {self.cost:.2f} times the examples of the run")
         lines += (f"  {line}" for line in (*self._optimizers(), *table(rows, right=(1, 2, 3, 4))))
         return "\n".join(lines)
-
-    def _stood_still(self):
-        """Whether the best run of the first rung is level with the best of the second."""
-        return search.is_level(*self._best_runs(self.optimizer_name))
 
     def _best_runs(self, name):
         """The best run of an optimizer on each rung."""
@@ -254,25 +235,13 @@ class FoundRate:
     def _why_left(self, name):
         """Why an optimizer has no answer."""
         short, *longer = self._best_runs(name)
-        if longer or not short.losses:
-            return "lost"
-        runs = ((each, self._best_runs(each)[0]) for each in self.answers)
-        other = next((each for each, run in runs if search.is_level(short, run)), None)
-        if other is None:
-            return "not among the best of the first rung"
-        return f"level with {other} on the first rung, and not run longer: search with it alone"
+        return "lost" if longer or not short.losses else "not among the best of the first rung"
 
     def plot(self, ax: Any = None) -> Any:
         """Draws held-out loss over learning rate, a line an optimizer and a rung.
 
-        Args:
-            ax: The matplotlib `Axes`. Defaults to None: that of a new figure.
-
         Returns:
-            The `Axes`. The caller shows or saves it.
-
-        Raises:
-            ModuleNotFoundError: if matplotlib is not installed.
+            The matplotlib `Axes`: `ax`, or that of a new figure.
         """
         return plots.rates(self, ax)
 

@@ -194,14 +194,8 @@ class FoundBatch:
     def plot(self, ax: Any = None) -> Any:
         """Draws the hours at each batch, and those that are likely.
 
-        Args:
-            ax: The matplotlib `Axes`. Defaults to None: that of a new figure.
-
         Returns:
-            The `Axes`. The caller shows or saves it.
-
-        Raises:
-            ModuleNotFoundError: if matplotlib is not installed.
+            The matplotlib `Axes`: `ax`, or that of a new figure.
         """
         return plots.batches(self.answer, ax)
 

@@ -13,19 +13,18 @@ from tf_lamb.api.find.checks import (
     anew,
     check,
     check_optimizer,
-    devices_of,
     scaled_as,
     tuned_rate,
 )
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found import Answer, Candidate, FoundRate
-from tf_lamb.api.find.progress import Progress
-from tf_lamb.api.find.saved import SearchLog, settings_by_name
+from tf_lamb.api.find.search_log import Progress, SearchLog, settings_by_name
 from tf_lamb.api.find.trials import NO_TEST_STEP, Trials
 from tf_lamb.api.variables import is_ours, unwrapped
 from tf_lamb.core import checks, search
-from tf_lamb.core.recipes.arithmetic import fit_steps
+from tf_lamb.core.recipes.scaling import fit_steps
 
+WARMUP = 0.05  # of the real run
 # Where the search begins for an optimizer that is not the model's: the middle of what was tuned.
 STARTS = {
     "LAMB": 0.01, "LANS": 0.01, "Muon": 0.01, "SOAP": 0.003, "AdamP": 0.002, "Adam": 0.002,
@@ -37,54 +36,49 @@ def find_rate(
     model: Any, data: Any, batch_size: int, optimizers: Sequence[Any] = (), *, epochs: float,
     examples: int | None = None, validation_data: Any = None,
     baseline_batch_size: int | None = None, baseline_learning_rate: float | None = None,
-    warmup: float = 0.05, decay: str = "polynomial", micro_batch_size: int | None = None,
-    budget: float = 0.5, seed: int = 0, directory: str | os.PathLike | None = None,
-    verbose: bool = True,
+    decay: str = "polynomial", micro_batch_size: int | None = None, budget: float = 0.5,
+    seed: int = 0, directory: str | os.PathLike | None = None, verbose: bool = True,
 ) -> FoundRate:  # fmt: skip
     """Searches the learning rate for a model, its data and a batch size.
 
-    Two rungs of short runs: all candidates, then the best few at four times the length. Each
-    is a small complete run, with a warmup and a decay of its own, from the same weights over
-    the same data, and is judged on held-out examples. The best rate falls with the length of
-    training, about as steps^-0.3: the short runs are made at that much higher rates.
+    Two rungs of short runs: all candidates, then the best few at four times the length. Each is a
+    small complete run, with a warmup and a decay of its own, from the same weights over the same
+    data, and is judged on held-out examples. The best rate falls with the length of training, about
+    as steps^-0.3: the short runs are made at that much higher rates.
 
         rate = middle of the rates that cannot be told from the best
 
-    If the baseline's rate, scaled by the square root, is among these, it is kept. Before it is
-    given up, it is trained once more, in another order of the data. Weights, optimizer,
-    averages and seeds of the model are as before afterwards, also after an interruption.
-    Momenta and everything but the rate are held fixed. Short runs begin with the weights that
-    the model has: build it anew for a search. Layers that draw from Keras's global generator or
-    one of the backend, as Dropout without a seed does on torch and in tf_keras, go on from
-    where it is.
+    If the baseline's rate, scaled by the square root, is among these, it is kept. Weights,
+    optimizer, averages and seeds of the model are as before afterwards, also after an interruption.
+    Short runs begin with the weights that the model has: build it anew for a search. Layers that
+    draw from a global generator, as Dropout without a seed does on torch and in tf_keras, go on
+    from where it is.
 
     Args:
         model: A compiled model. Its loss is what is compared.
-        data: Arrays `(x, y)` or `(x, y, sample_weight)`, or an array x alone; a
-            `tf.data.Dataset` of batches, a `PyDataset`, or a list of batches. It is read once
-            for each run.
+        data: Arrays `(x, y)` or `(x, y, sample_weight)`, or an array x alone; a `tf.data.Dataset`
+            of batches, a `PyDataset`, or a list of batches. It is read once for each run.
         batch_size: Examples of an update of the run that the rate is for.
         optimizers: Names such as "LAMB", "Muon" or "AdamW", of this package or of Keras, in any
-            case; or optimizers, of which the settings are used, and the rate is not. At most
-            one of a class. Defaults to (): the model's own.
+            case; or optimizers, of which the settings are used, and the rate is not. At most one of
+            a class. Defaults to (): the model's own.
         epochs: Epochs of the run that the rate is for.
-        examples: Examples of an epoch, at which endless data end. Defaults to None: counted, if
-            the data says how many batches it has.
-        validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`,
-            which then may not be shuffled anew for each pass.
+        examples: Examples of an epoch, at which endless data end. Defaults to None: counted, if the
+            data says how many batches it has.
+        validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`, which
+            then may not be shuffled anew for each pass.
         baseline_batch_size: The batch at which the model's optimizer was tuned. It is then a
             candidate, with its rate times the square root of the ratio. Defaults to None.
-        baseline_learning_rate: The rate that was tuned there. Defaults to None: the model's
-            optimizer's.
-        warmup: Fraction of a run with a linear warmup. Defaults to 0.05.
-        decay: "polynomial", linear to 0 (the default), or "constant".
-        micro_batch_size: Examples of a call, where a batch does not fit: gradients are
-            accumulated. Defaults to None: the batch.
+        baseline_learning_rate: The rate that was tuned there. Defaults to None: its own.
+        decay: "polynomial", linear to 0 (the default), or "constant", after a warmup over a
+            twentieth of the run.
+        micro_batch_size: Examples of a call, where a batch does not fit: gradients are accumulated.
+            Defaults to None: the batch.
         budget: The most that the search may cost, as a fraction of the real run's examples.
             Defaults to 0.5. Evaluations come on top.
         seed: Seed of the order of the data. Defaults to 0.
-        directory: A folder in which the search is saved, and from which it goes on after a
-            kill. Defaults to None.
+        directory: A folder in which the search is saved, and from which it goes on after a kill.
+            Defaults to None.
         verbose: Whether to print the cost and a progress bar. Defaults to True.
 
     Returns:
@@ -92,9 +86,9 @@ def find_rate(
 
     Raises:
         TypeError: for data that can be read only once, and for sparse or ragged data.
-        ValueError: for a model that is not compiled, fewer examples than a batch, a loss that
-            is not finite from the start, or that no training moves, a budget that is too small,
-            or a `directory` that holds a different search.
+        ValueError: for a model that is not compiled, fewer examples than a batch, a loss that is
+            not finite from the start, or that no training moves, a budget that is too small, or a
+            `directory` that holds a different search.
 
     Example:
 
@@ -102,8 +96,7 @@ def find_rate(
     >>> x = np.random.default_rng(0).normal(size=(2048, 8)).astype("float32")
     >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
     >>> model.compile(optimizer="sgd", loss="mse")
-    >>> found = tf_lamb.keras.find_rate(
-    ...     model, (x, x[:, :1]), 64, epochs=20, verbose=False)
+    >>> found = tf_lamb.keras.find_rate(model, (x, x[:, :1]), 64, epochs=20, verbose=False)
     >>> 0.01 < found.learning_rate < 2
     True
 
@@ -114,7 +107,6 @@ def find_rate(
     check_paired("batch_size", batch_size, "find_rate(model, (x, y), batch_size, ...)")
     batch_size = checks.integer("batch_size", batch_size)
     checks.number("epochs", epochs, "(0, inf)")
-    warmup = checks.number("warmup", warmup, "[0, 1)")
     checks.number("budget", budget, "(0, inf)")
     seed = checks.integer("seed", seed, least=0)
     if decay not in ("polynomial", "constant"):
@@ -125,7 +117,7 @@ def find_rate(
         checks.integer("baseline_batch_size", baseline_batch_size)
     frontend = frontends.of(model)
     check(model, batch_size, micro_batch_size)
-    read = Examples(data, validation_data, examples, devices_of(model))
+    read = Examples(data, validation_data, examples, frontend.devices(model))
     if read.training < batch_size:
         raise ValueError(
             f"{read.training:,} examples to train on are fewer than batch_size={batch_size:,}. "
@@ -140,14 +132,14 @@ def find_rate(
         lengths = _lengths(total, many, budget, averaging_updates)
         what = {
             "batch_size": batch_size, "steps": total, "rungs": list(lengths), "seed": seed,
-            "warmup": warmup, "decay": decay, "micro_batch_size": micro_batch_size,
+            "warmup": WARMUP, "decay": decay, "micro_batch_size": micro_batch_size,
             "candidates": [[each.name, each.start] for each in candidates],
         }  # fmt: skip
         for each in candidates:
             what |= settings_by_name(each.make(1.0))
         log = SearchLog(directory, read, what)
         log.begin(trials)
-        run = _Run(trials, log, total, warmup, decay)
+        run = _Run(trials, log, total, decay)
         trials.check_loss()
         most = search.most_steps(lengths, many, averaging_updates)
         if verbose:
@@ -159,7 +151,7 @@ def find_rate(
             run.bar = Progress(model, most, "step")
         made = _search(run, candidates, lengths)
     of_run = {
-        "batch_size": batch_size, "train_steps": total, "warmup_steps": round(warmup * total),
+        "batch_size": batch_size, "train_steps": total, "warmup_steps": round(WARMUP * total),
         "epochs": epochs, "examples": read.examples, "decay": decay,
         "schedules": frontend.schedules, "calls": calls, "data": read.written,
         "wrapped": functools.partial(scaled_as, model.optimizer),
@@ -188,9 +180,9 @@ def _lengths(total, many, budget, averaging_updates):
 class _Run:
     """Runs the short runs, or takes them from the saved search; shows how far it is."""
 
-    def __init__(self, trials, log, total, warmup, decay):
-        self.trials, self.log, self.total = trials, log, total
-        self.warmup, self.decay, self.bar, self.done = warmup, decay, None, 0
+    def __init__(self, trials, log, total, decay):
+        self.trials, self.log, self.total, self.decay = trials, log, total, decay
+        self.bar, self.done = None, 0
 
     def __call__(self, candidate, rate, steps, order=0) -> search.Trial:
         tried = search.short_run_rate(rate, steps, self.total)
@@ -201,7 +193,7 @@ class _Run:
         return search.Trial(candidate.name, rate, tried, steps, tuple(losses))
 
     def _train(self, peak, steps, order):
-        warm = max(1, round(max(self.warmup, search.WARMUP) * steps))
+        warm = max(1, round(search.WARMUP * steps))
         falling = round(search.COOLDOWN * steps) if self.decay == "constant" else steps - warm
         self.trials.start(order)
         for step in range(steps):
@@ -242,8 +234,7 @@ def _search(run, candidates, lengths):
 def _second_rung(run, candidate, first, seen, steps):
     """The best of the first rung, the start where it is not clearly worse, and the baseline.
 
-    The baseline is there so that the answer is never worse. A short run fails by chance, so that it
-    is trained in another order of the data before it is given up.
+    A short run fails by chance: the baseline has another order of the data before it is given up.
     """
     factor, trials, best = search.between(seen), [], seen.best.rate
     start = candidate.start if search.keeps_start(first[0], seen.best) else best

@@ -51,14 +51,7 @@ def losses(
 ) -> Losses:  # fmt: skip
     """Held-out losses of a run that ends at the target, or at a loss that is not finite.
 
-    Args:
-        trials: Which have an optimizer.
-        rate: After the warmup.
-        steps: At most.
-        warm: Steps of warmup.
-        first: The step of the first evaluation after the start.
-        target: The mean of the last losses.
-        order: Of the data, one of several.
+    The rate is reached after `warm` steps; the first evaluation after the start is at step `first`.
     """
     trials.start(order)
     seen, look = {0: trials.look()}, first
@@ -103,8 +96,7 @@ def learned(seen: Losses) -> bool:
 def fastest(run: Callable[[float, float], Run], start: float) -> list[Run]:
     """Runs at rates twice apart, from `start` to beyond the one of the fewest steps.
 
-    Args:
-        run: rate, steps after which it is given up -> the run.
+    `run` takes a rate, and the steps after which it is given up.
     """
     made: dict[float, Run] = {}
     rate = start
@@ -131,13 +123,8 @@ def short_runs(
 ) -> tuple[float, list[Run]]:  # fmt: skip
     """The target, and runs to it at two batches.
 
-    Args:
-        begin: batch -> trials of it, with an optimizer.
-        rate: That was tuned at the base batch.
-        base, large: The batches.
-        length: Steps of the first run, at the base batch, which sets the target.
-        say: Prints a line.
-        cached: `SearchLog.cached`.
+    `begin` gives the trials of a batch, with an optimizer. The first run, of `length` steps at the
+    base batch and the rate that was tuned there, sets the target.
 
     Raises:
         ValueError: if nothing is learned, or no run at the large batch reaches the target.
@@ -151,7 +138,7 @@ def short_runs(
             raise ValueError(
                 f"The model learns nothing in {length:,} steps at batch {base:,} and rate "
                 f"{rate:.3g}, so that there is no loss to reach: look at the baseline first, or "
-                "pass runs= or noise_scale=."
+                "pass noise_scale=."
             )
         target = means(seen)[-1][1]
         first = Run(base, rate, 0, crossing(seen, target), length)
@@ -168,14 +155,9 @@ def short_runs(
         start = rate * math.sqrt(large / base)
         more = _runs_at(trials, large, start, target, warm, FARTHER * steps, steps, say, cached)
     if not best_of(more):
-        below, smaller = (large - FARTHER * base) / (FARTHER - 1), large // 2
-        way = f"stay at {base:,}, or look at the rate"
-        if smaller >= 2 * base:
-            way = f"pass a smaller one, such as large_batch_size={smaller}"
         raise ValueError(
             f"No run at batch {large:,} reaches the loss of the baseline's in {FARTHER} times its "
-            + (f"examples, so the noise scale is below {below:,.0f}" if below > 0 else "examples")
-            + f": {way}."
+            f"examples: pass a smaller large_batch_size=, or stay at {base:,}."
         )
     return target, runs + more
 
@@ -227,7 +209,8 @@ def _runs_at(trials, batch, start, target, warm, most, least, say, cached, first
             first_look /= EARLY  # it was there before anybody looked
         if seed:  # the best rate; given up, it counts as if it had arrived
             steps = min(steps, limit)
-        say(f"batch {batch:,}, rate {rate:.3g}: " + _reached(steps, made))
+        reached = f"{steps:,.1f} steps" if steps < math.inf else f"not in {made:,} steps"
+        say(f"batch {batch:,}, rate {rate:.3g}: {reached}")
         return Run(batch, rate, seed, steps, made, ends[-1][1] if ends else math.inf)
 
     runs = fastest(run, start)
@@ -237,7 +220,3 @@ def _runs_at(trials, batch, start, target, warm, most, least, say, cached, first
             break
         runs.append(run(best[0].rate, GIVEN_UP * mean_steps(best), len(best)))
     return runs
-
-
-def _reached(steps, made):
-    return f"{steps:,.1f} steps" if steps < math.inf else f"not in {made:,} steps"

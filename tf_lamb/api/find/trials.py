@@ -9,11 +9,11 @@ from time import perf_counter as clock
 from typing import Any
 
 from tf_lamb.api import frontends, seams
-from tf_lamb.api.data import mapped
+from tf_lamb.api.data import mapped, whole
 from tf_lamb.api.find.averages import RunningAverages
 from tf_lamb.api.find.checks import scaled_as
 from tf_lamb.api.find.data import Examples
-from tf_lamb.api.variables import Snapshot, as_int, unwrapped, variables_of
+from tf_lamb.api.variables import Snapshot, variables_of
 
 AVERAGED = 16  # batches for the running averages of batch normalization
 # Attributes of a model. seam: Keras 3.15.1, the latter two. What a step on JAX has in hand, which
@@ -31,15 +31,8 @@ class Trials:
     """A model to be trained again and again from the weights that it has now.
 
     A context manager: on leaving it, by whatever road, weights, averages, seeds and metrics are as
-    they were, and the optimizer is the one of `compile`, which was never touched.
-
-    Args:
-        model: A compiled model of either Keras.
-        data: What it is trained and judged on.
-        batch_size: Examples of an update.
-        micro_batch_size: Examples of a call, which divides the batch size; None: all of them.
-        seed: Of the order of the data.
-        averaged: Batches for the running averages of batch normalization.
+    they were, and the optimizer is the one of `compile`, which was never touched. So many batches
+    are `averaged` for batch normalization.
     """
 
     def __init__(
@@ -78,7 +71,6 @@ class Trials:
             before.get(id(v), value) for v, value in zip(made.variables, made.values, strict=True)
         ]
         self._own = self._start = Snapshot(made.variables, values)
-        self._is_trained = False  # by the optimizer that is tried: seen once
         self._chosen: dict[str, list] = {}  # optimizer, compiled step, empty slots
         self._empty = Snapshot([])
         self._averages = RunningAverages(model)
@@ -154,23 +146,9 @@ class Trials:
             cut = slice(i * part, (i + 1) * part)
             micro = mapped(lambda each, cut=cut: each[cut], batch)
             loss = self._call(self.model.train_on_batch, micro)
-        if not self._is_trained:
-            self._check_trained()
         if self.tell:
             self.tell(self.batch_size)
         return loss
-
-    def _check_trained(self):
-        """Raises where weights have moved, and not by the optimizer that is tried."""
-        if as_int(unwrapped(self.model.optimizer).iterations):
-            self._is_trained = True
-            return
-        begun = dict(zip(map(id, self._start.variables), self._start.values, strict=True))
-        if any((v.numpy() != begun[id(v)]).any() for v in self.model.trainable_variables):
-            raise ValueError(
-                "The model's train_step moves the weights by another optimizer than that of "
-                "compile, so that no learning rate can be tried: let it use self.optimizer."
-            )
 
     def judge(self) -> tuple[float, ...]:
         """The loss on each block of the held-out examples; empty where one is not finite."""
@@ -212,19 +190,28 @@ class Trials:
     def epochs(self, batch: tuple, steps: int, count: int) -> list[float]:
         """Seconds of so many epochs of `fit` on one batch, at a rate of 0, after two to begin."""
         self.model.optimizer.learning_rate = 0.0
+        begun: list[float] = []
+        taken: list[float] = []
+
+        def end(epoch, logs):
+            _loss("fit", logs)  # which awaits the device
+            taken.append(clock() - begun[-1])
 
         def fit(epochs, **how):
             # seam: Keras 3.15.1 on JAX. Where averages have replaced the weights at the end of a
             # `fit`, both are one buffer, which the next one cannot donate twice.
             Snapshot(self.model.trainable_variables).put_back()
             again = (batch for _ in itertools.count())
-            return self.model.fit(
+            self.model.fit(
                 again, steps_per_epoch=steps, epochs=epochs, shuffle=False, verbose=0, **how
             )
 
-        timed = _clocked(type(fit(1)))()
+        fit(1)
+        timed = frontends.of(self.model).host.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: begun.append(clock()), on_epoch_end=end
+        )
         fit(1 + count, callbacks=[timed])
-        return timed.seconds[1:]
+        return taken[1:]
 
     def _evaluate_first(self):
         """Makes weights and metrics; raises where the model has no loss for such data."""
@@ -267,16 +254,7 @@ class Trials:
 
     def _call(self, method, batch):
         self.model.reset_metrics()  # in Keras 3.12 the loss is else the mean of all calls
-        try:
-            return _loss(method.__name__, method(*batch, return_dict=True))
-        except ValueError as error:
-            if "values to unpack" not in str(error):
-                raise
-            raise ValueError(
-                f"{method.__name__} hands over (x, y, sample_weight), and the model's own step "
-                "expects another number. Let it begin with x, y, sample_weight = "
-                "keras.utils.unpack_x_y_sample_weight(data), as Keras's does."
-            ) from error
+        return _loss(method.__name__, method(*batch, return_dict=True))
 
 
 def _as_in_fit(step: Callable, read: Examples) -> Callable:
@@ -285,32 +263,13 @@ def _as_in_fit(step: Callable, read: Examples) -> Callable:
     def taking(*given):
         *state, data = given
         if isinstance(data, tuple):
-            while data[1:] and data[-1] is None:
-                data = data[:-1]
+            data = whole(data)
             in_tuple = read.is_py_dataset and not isinstance(data[0], dict)
             if len(data) == 1 and not (in_tuple or isinstance(data[0], (list, tuple))):
                 (data,) = data
         return step(*state, data)
 
     return taking
-
-
-def _clocked(history: Any) -> Any:
-    """The class of a Keras's `History`, which notes the seconds of its epochs, too."""
-
-    class Clocked(history):
-        def __init__(self):
-            super().__init__()
-            self.seconds = []
-
-        def on_epoch_begin(self, epoch, logs=None):
-            self._begin = clock()
-
-        def on_epoch_end(self, epoch, logs=None):
-            _loss("fit", logs)  # which awaits the device
-            self.seconds.append(clock() - self._begin)
-
-    return Clocked
 
 
 def _loss(name, logs):

@@ -12,17 +12,13 @@ from tf_lamb.core.messages import warn
 SET_RATES = {"LearningRateScheduler", "ReduceLROnPlateau"}  # of Keras; ours say so themselves
 NEAR = 1e-5  # of two rates that are the same in float32
 SEVERAL = (
-    "fit_stages reads the data in one process, and {} train the model: train each stage by a fit "
-    "of its own, on a dataset that is dealt out."
+    "The data are read in one process here, and {} train the model: search in one, and train each "
+    "stage of a recipe by a fit of its own, on a dataset that is dealt out."
 )
 
 
 def stages_of(recipe: Any, optimizer: Any) -> tuple[Stage, ...]:
     """The stages of a recipe, with the calls that the optimizer takes for an update of each.
-
-    Args:
-        recipe: A recipe, checked to be one.
-        optimizer: The model's.
 
     Raises:
         ValueError: if the sequence length changes or the batch shrinks, or where the optimizer's
@@ -168,12 +164,9 @@ def check_devices(stages: tuple[Stage, ...], devices: int) -> None:
 
 
 def check_restored(recipe: Any, optimizer: Any, epoch: int, planned: int) -> None:
-    """Raises where a backup is of another recipe, or of other data.
+    """Raises where a backup, of which this epoch is the next, is of another recipe or other data.
 
-    Args:
-        recipe, optimizer: Those of the training.
-        epoch: The one that begins now.
-        planned: The updates before it; a step that was skipped is none.
+    `planned` updates were due before it; a step that was skipped is none.
     """
     steps, inner = step_of(optimizer), unwrapped(optimizer)
     skips = inner is not optimizer or any(
@@ -188,8 +181,7 @@ def check_restored(recipe: Any, optimizer: Any, epoch: int, planned: int) -> Non
 
 
 def check_callbacks(callbacks: Iterable[Any]) -> None:
-    """Raises for a backup within an epoch, or of averages, and for a second schedule."""
-    swapped = False
+    """Raises for a backup within an epoch, and for a second schedule."""
     for each in callbacks:
         names = [cls.__name__ for cls in type(each).__mro__]
         own = {type(each).__name__} if getattr(each, "sets_learning_rate", False) else set()
@@ -205,10 +197,4 @@ def check_callbacks(callbacks: Iterable[Any]) -> None:
             raise ValueError(
                 f"BackupAndRestore with save_freq={frequency!r} would go on within an epoch: leave "
                 "save_freq and save_before_preemption out, so that it saves after each epoch."
-            )
-        swapped = swapped or getattr(each, "swap_on_epoch", False)
-        if "BackupAndRestore" in names and swapped:
-            raise ValueError(
-                "SwapEMAWeights(swap_on_epoch=True) stands before BackupAndRestore, which would "
-                "save the averages in the place of the weights: put it after."
             )

@@ -7,7 +7,6 @@ from typing import Any
 from tf_lamb.api import frontends, seams
 from tf_lamb.api.data import Arrays, check_paired, source
 from tf_lamb.api.stages import checks
-from tf_lamb.api.stages.whole_run import whole_run
 from tf_lamb.core.checks import integer
 from tf_lamb.core.epochs import Epochs
 from tf_lamb.core.recipes.recipe import check_recipe
@@ -20,18 +19,14 @@ def fit_stages(
 ) -> Any:  # fmt: skip
     """Trains a compiled model with a recipe in stages, whose batch grows: `fit` for it.
 
-    The examples are one stream of passes over the data, and each update takes the next batch
-    of its stage. An epoch has as many examples as one of `fit` at the first batch: its steps
-    become fewer as the batch grows. Optimizer, schedules, callbacks, progress bar and history
-    go on through all stages. The training step is compiled once for each size of a call.
+    The examples are one stream of passes over the data, and each update takes the next batch of its
+    stage. An epoch has as many examples as one of `fit` at the first batch: its steps become fewer
+    as the batch grows. Optimizer, schedules, callbacks, progress bar and history go on through all
+    stages. The training step is compiled once for each size of a call.
 
     An optimizer of this package that accumulates gradients, as by
     `gradient_accumulation_steps={0: 1, 500: 2}`, is given its micro-batches: a call has
     batch / count examples.
-
-    It pays where the small batch leaves the machine idle, or where machines join as the batch
-    grows. By micro-batches on one machine it saves updates and all-reduces, and no seconds
-    else: a plain `fit` with the size of the micro-batch does the same.
 
     Where `on_nonfinite`, `on_spike` or the loss scale of float16 skips a step, the data goes
     on, but neither the schedule nor the number of micro-batches does: they count updates.
@@ -47,9 +42,7 @@ def fit_stages(
             a `tf.data.Dataset` of batches, a `PyDataset`, or a list of batches, which are read
             in their own order, by one thread, and batched anew.
         recipe: A recipe of `tf_lamb.recipes`, such as `growing`.
-        validation_data: As of `fit`.
-        callbacks: As of `fit`.
-        verbose: As of `fit`.
+        validation_data, callbacks, verbose: As of `fit`.
         examples: Examples of a pass over the data. Defaults to None: counted, for which a
             `tf.data.Dataset` is read once; one of unknown cardinality needs it.
         seed: Seed of the order of arrays. Defaults to 0.
@@ -91,7 +84,8 @@ def fit_stages(
     counted = examples is None or isinstance(read, Arrays)
     plan = Epochs(stages, read.count() if counted else integer("examples", examples))
     checks.check_examples(recipe, plan, examples)
-    every = whole_run(frontend.host)(
+    callback_list = type("Callbacks", (WholeRun, frontend.host.callbacks.CallbackList), {})
+    every = callback_list(
         callbacks, add_history=True, add_progbar=verbose != 0, model=model,
         verbose=1 if verbose == "auto" else verbose, epochs=plan.count,
         steps=_steps(plan.calls(0)),
@@ -119,6 +113,61 @@ def fit_stages(
             batches = frontend.fed(model, _batches(take, calls), first)
             history = fit(batches, _steps(calls), epoch, epoch + 1)
     return history
+
+
+class WholeRun:
+    """Stands before a host's `CallbackList`: several calls of `fit` begin and end once.
+
+    Attributes:
+        epochs: Of the whole training.
+        done: Epochs that are done when the running `fit` ends.
+    """
+
+    model: Any
+    params: dict
+    epochs: int
+    done = 0
+    _has_begun = False
+    _batches: Any = 0
+
+    def begin_epoch(self, epoch: int, steps: int) -> None:
+        """Tells the callbacks of the epoch that the next `fit` trains."""
+        self.done = epoch + 1
+        if steps != self.params["steps"]:
+            self.set_params({**self.params, "steps": steps})  # type: ignore[attr-defined]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the training ends with the running `fit`."""
+        return self.model.stop_training or self.done >= self.params["epochs"]
+
+    def on_train_begin(self, logs=None):
+        """At the first time begins, and finds the epoch that a backup was restored to."""
+        # seam: tf_keras 2.20.1. It counts all batches of a training, for TensorBoard.
+        counter = getattr(self.model, "_train_counter", None)
+        if self._has_begun:
+            if counter is not None:
+                counter.assign(self._batches)
+            return
+        self._has_begun = True
+        super().on_train_begin(logs)  # type: ignore[misc]
+        self.done = self._restored()
+
+    def on_train_end(self, logs=None):
+        """Ends at the last time."""
+        if (counter := getattr(self.model, "_train_counter", None)) is not None:
+            self._batches = counter.numpy()
+        if self.is_over:
+            super().on_train_end(logs)  # type: ignore[misc]
+
+    def _restored(self):
+        """The epochs that a backup has; `fit` would go on there in each of its calls."""
+        # seam: tf_keras 2.20.1, Keras 3.15.1.
+        if load := getattr(self.model, "_maybe_load_initial_counters_from_ckpt", None):
+            return load(self.params["steps"], 0)[0]
+        restored = self.model._initial_epoch or 0
+        seams.begin_at(self.model, None)
+        return restored
 
 
 def _steps(calls: Iterable[tuple[int, int]]) -> int:

@@ -3,14 +3,13 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from tf_lamb.core import checks
 from tf_lamb.core.goodput.steps import StepCurve
 from tf_lamb.core.goodput.time import StepTime
 from tf_lamb.core.tables import table
 
-WRONG_BY = 2.0  # of the noise scale, for the regret
 NEAR = 1.1  # times the least hours
 LEVEL = 1.001  # times the least of hours: no gain
 
@@ -23,12 +22,10 @@ class Machine:
     micro_batch: int  # the largest that fits a device; larger batches accumulate
     devices: tuple[int, ...] = (1,)  # how many; several numbers are compared
     price: float | None = None  # of a device for an hour
-    network: Mapping[int, float] | None = None  # devices -> its seconds; None: not counted
 
-    def seconds(self, batch: int, devices: int, micro_batch: int | None = None) -> float:
-        """Seconds of a step, on devices that hold a micro-batch of any size if it is given."""
-        micro, accumulation = arrange(batch, devices, micro_batch or self.micro_batch)
-        return self.time.step(micro, accumulation) + (self.network or {}).get(devices, 0.0)
+    def seconds(self, batch: int, devices: int) -> float:
+        """Seconds of a step, without the network between devices."""
+        return self.time.step(*arrange(batch, devices, self.micro_batch))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +59,6 @@ class Answer:
     deadline: float | None
     by_deadline: Row | None  # the largest batch that ends by then
     why_not_larger: str
-    regret: dict[float, float]  # noise scale -> time that `fastest` would lose if it were this one
-    optimum: float | None  # the batch of `optimum`; None on several devices
     left_out: tuple[tuple[int, str], ...] = ()  # of the batches that were given, and why
 
     def __str__(self) -> str:
@@ -80,52 +75,23 @@ def arrange(batch: int, devices: int, largest: int) -> tuple[int, int]:
     return math.ceil(local / accumulation), accumulation
 
 
-def optimum(time: StepTime, noise: float) -> float:
-    """The fastest batch of one device that holds any, without accumulation.
-
-        B* = sqrt(a Bn/b),  a = micro_batch + update, b = example
-
-    It minimizes (a + b B)(1 + Bn/B); at B* that is (sqrt(a) + sqrt(b Bn))^2.
-    """
-    return math.sqrt((time.micro_batch + time.update) * noise / time.example)
-
-
-def regret(rows: Iterable[Row], taken: Row, noise: float, bound: float = math.inf) -> float:
-    """The share of time that a row loses to the best one, if the noise scale is this."""
-
-    def time(row):
-        batch = min(row.batch, bound)
-        return row.seconds * (1 / batch if noise == math.inf else 1 + noise / batch)
-
-    return time(taken) / min(map(time, rows)) - 1
-
-
 def plan(
-    steps: StepCurve,
-    machine: Machine,
-    *,
-    baseline: int,
-    examples: int,
-    batches: Iterable[int] | None = None,
-    most: int | None = None,
-    deadline: float | None = None,
-) -> Answer:
+    steps: StepCurve, machine: Machine, *, baseline: int, examples: int,
+    batches: Iterable[int] | None = None, most: int | None = None, deadline: float | None = None,
+) -> Answer:  # fmt: skip
     """What training takes at every batch from the baseline's on, and which batches to name.
 
         hours = S(B) T(B)/3600,  device-hours = devices x hours
 
     Args:
-        steps: The steps at a batch.
-        machine: What trains.
         baseline: The batch of the tuned baseline.
         examples: Those to train on, which no batch exceeds.
         batches: Those to compare. Defaults to None: powers of two times the baseline, and the
             largest that fits.
-        most: The largest batch that is wanted. Defaults to none.
-        deadline: In hours. Defaults to none.
+        most: The largest batch that is wanted.
+        deadline: In hours.
 
     Raises:
-        TypeError: if an argument is not a number.
         ValueError: if an argument is out of range, or no batch is left.
 
     Example:
@@ -136,7 +102,7 @@ def plan(
         >>> answer.fastest.batch, round(answer.fastest.hours * 60, 1)
         (256, 3.7)
     """
-    check(machine, baseline, examples, most, deadline)
+    _check(machine, baseline, examples, most, deadline)
     base = steps.at(baseline) * baseline
 
     def why_not(batch):
@@ -161,11 +127,6 @@ def plan(
         raise ValueError(f"No batch can be planned for {counts} devices: {beyond}.")
     fastest = _smallest(rows, lambda row: row.hours)
     in_time = [row for row in rows if deadline is not None and row.hours <= deadline]
-    bends = 0 < steps.noise < math.inf
-    low, high = steps.interval  # farther where the runs scatter
-    wrong = steps.noise / WRONG_BY, steps.noise * WRONG_BY
-    around = [min(low, wrong[0]), max(high, wrong[1])] if bends else [low]
-    alone = machine.devices == (1,) and bends and machine.time.example > 0
     return Answer(
         steps=steps,
         machine=machine,
@@ -176,28 +137,19 @@ def plan(
         deadline=deadline,
         by_deadline=max(in_time, key=lambda row: (row.batch, -row.devices), default=None),
         why_not_larger=_why_not_larger(machine, rows, fastest, beyond),
-        regret={noise: regret(rows, fastest, noise, steps.bound) for noise in around},
-        optimum=optimum(machine.time, steps.noise) if alone else None,
         left_out=tuple((b, why) for b, why in left_out.items() if batches and b not in kept),
     )
 
 
-def check(
-    machine: Machine,
-    baseline: int,
-    examples: int,
-    most: int | None = None,
-    deadline: float | None = None,
-) -> None:
+def _check(machine, baseline, examples, most, deadline):
     """One error for what is no number, or out of range."""
-    if not machine.devices:
-        raise ValueError("devices must name a number of devices at least, such as (1, 8).")
     checks.integer("examples", examples, most=math.inf)
-    integers = {"baseline": baseline, "micro_batch": machine.micro_batch}
+    checks.integer("baseline", baseline)
+    checks.integer("micro_batch", machine.micro_batch)
     if most is not None:
-        integers["most"] = most
-    for name, value in (*integers.items(), *(("devices", each) for each in machine.devices)):
-        checks.integer(name, value)
+        checks.integer("most", most)
+    for count in machine.devices:
+        checks.integer("devices", count)
     for name, number in (("price", machine.price), ("deadline", deadline)):
         if number is not None:
             checks.number(name, number, "(0, inf)")
@@ -209,8 +161,6 @@ def _why_not(batch, steps, examples, most):
         return f"the data has {examples:,} examples to train on"
     if most is not None and batch > most:
         return f"{most:,} is the largest that is wanted"
-    if batch > steps.bound:
-        return f"beyond {steps.bound:,.0f} the rate cannot grow"
     if batch > steps.largest:
         return f"{steps.source} reaches to {steps.largest:,.0f}; run a larger batch first"
     return ""
@@ -225,8 +175,6 @@ def _wanted(batches, baseline, machine, why_not):
         full = (machine.micro_batch * devices for devices in machine.devices)
         return wanted + [batch for batch in full if batch > baseline], beyond
     wanted = sorted(checks.integer("batches", batch) for batch in batches)
-    if not wanted:
-        raise ValueError("batches must name one at least; None stands for powers of two.")
     end = f"{wanted[-1]:,} is the largest that was given"
     return wanted, next(filter(None, map(why_not, wanted)), end)
 
@@ -266,8 +214,7 @@ def _why_not_larger(machine, rows, fastest, beyond):
     if after is None:
         return f"at the edge: {beyond}"
     local = after.batch // after.devices
-    whole = after.steps * machine.seconds(after.batch, after.devices, local)
-    if LEVEL * whole < 3600 * fastest.hours:
+    if LEVEL * after.steps * machine.time.step(local) < 3600 * fastest.hours:
         return (
             f"{after.batch:,} would be faster in one micro-batch of {local:,} examples a device; "
             f"{machine.micro_batch:,} is the largest here"
@@ -288,17 +235,12 @@ def _measured(answer):
         f"at any batch {steps.least_steps:,.0f} steps and {steps.least_examples:,.0f} examples "
         "at least"
     )
-    parts = [
+    update = f", {duration(time.update)} an update" if time.update else ""
+    network = ", network not counted" if max(answer.machine.devices) > 1 else ""
+    yield (
         f"{duration(time.micro_batch)} a micro-batch + {duration(time.example)} an example (worst "
-        f"residual {time.residual:.0%})"
-    ]
-    if time.update:
-        parts.append(f"{duration(time.update)} an update")
-    if max(answer.machine.devices) > 1:
-        network = answer.machine.network
-        each = (f"{duration(taken)} on {count}" for count, taken in (network or {}).items())
-        parts.append(f"network {', '.join(each) or 'not counted'}")
-    yield ", ".join(parts)
+        f"residual {time.residual:.0%}){update}{network}"
+    )
 
 
 def _table(answer):
@@ -340,15 +282,10 @@ def _advice(answer):
     others = "no other batch is" if len(near) == 1 else f"{min(near):,} to {max(near):,} are"
     yield f"take {best.batch:,}{where}: {low} to {high}; {others} within {NEAR - 1:.0%} of its time"
     yield f"why not larger: {answer.why_not_larger}"
-    scales = " or ".join(f"{noise:,.0f}" for noise in answer.regret)
-    longer = " or ".join(f"{loss:.1%}" for loss in answer.regret.values())
-    yield f"if the noise scale is {scales}, it takes {longer} more time than the best batch"
     last = answer.by_deadline
     if last is not None and last.between[1] > answer.deadline:
         most = duration(3600 * last.between[1])
         yield f"{last.batch:,} may miss the deadline: it takes up to {most}"
-    if answer.optimum is not None:
-        yield f"with unlimited memory one device is fastest at batch {max(1, answer.optimum):,.0f}"
     if answer.deadline is not None and answer.by_deadline is None:
         yield f"no batch ends within {answer.deadline:g} hours"
 

@@ -11,6 +11,7 @@ Source: McCandlish et al., arXiv:1812.06162.
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Iterable
 
 from tf_lamb.core import checks
@@ -21,7 +22,7 @@ RELIABLE = 16  # between the smallest and the largest batch: less leaves Bn open
 # and how many runs that is worth beside the user's own.
 SEED_DEVIATION, SEED_RUNS = 0.17, 4
 NINETY = 1.645  # standard deviations on either side of 90 %
-GRID = 1.02  # between two noise scales that are tried
+GRID = 1.02  # between two noise scales that are tried; around the best, a hundredth of it
 READING = 2.0  # a reading is right within this factor
 
 
@@ -35,7 +36,6 @@ class StepCurve:
     largest: float  # batch that has a number
     source: str
     notes: tuple[str, ...] = ()
-    bound: float = math.inf  # the batch beyond which the rate cannot grow
 
     @property
     def noise(self) -> float:
@@ -49,7 +49,7 @@ class StepCurve:
         return min(scales), max(scales)
 
     def at(self, batch: float) -> float:
-        """S at a batch; beyond the bound, S of the bound."""
+        """S at a batch."""
         return self._at(batch, self.least_steps, self.least_examples)
 
     def between(self, batch: float) -> tuple[float, float]:
@@ -72,7 +72,7 @@ class StepCurve:
                 f"Nothing is known of batch {batch:,.0f}: {self.source} reaches to "
                 f"{self.largest:,.0f}. Run a larger batch first."
             )
-        return least_steps + least_examples / min(batch, self.bound)
+        return least_steps + least_examples / batch
 
 
 def two_runs(first: tuple[float, float], second: tuple[float, float]) -> float:
@@ -94,23 +94,19 @@ def two_runs(first: tuple[float, float], second: tuple[float, float]) -> float:
     return math.inf if rho >= large / small else (rho - 1) / (1 / small - rho / large)
 
 
-def from_runs(runs: Iterable[tuple[float, float]], bound: float = math.inf) -> StepCurve:
+def from_runs(runs: Iterable[tuple[float, float]]) -> StepCurve:
     """The hyperbola through runs at two batches or more, with one seed or more at each.
 
     Exact through the geometric means of two batches, else by least squares of the logarithms.
     Likely is each curve whose squares exceed the least ones by (1.645 sd)^2 at most; sd is that of
     the logarithm of a run: 0.17, as if of four runs, and then as the runs scatter.
 
-    Args:
-        runs: (batch, steps to the target) of each; rates tuned at each batch.
-        bound: The largest batch at which the rate can still grow, as SGD's stability limits it.
-            Defaults to none.
+    The runs are pairs (batch, steps to the target), with rates tuned at each batch.
 
     Raises:
         TypeError: if they are no pairs of numbers.
         ValueError: if all runs are of one batch, or a number is less than 1.
     """
-    bound = _bound(bound)
     try:
         pairs = [(batch, steps) for batch, steps in runs]
     except (TypeError, ValueError):
@@ -130,11 +126,17 @@ def from_runs(runs: Iterable[tuple[float, float]], bound: float = math.inf) -> S
     small, large = batches[0], batches[-1]
     count = math.ceil(math.log(1e6 * large / small, GRID))
     grid = [0.0, *(small / 1e3 * GRID**i for i in range(count)), math.inf]
-    noise = min(grid, key=lambda each: _fit(each, runs)[0])
+
+    def squares_of(noise):
+        return _fit(noise, runs)[0]
+
+    noise = min(grid, key=squares_of)
     if len(batches) == 2:
-        noise = two_runs(*((b, _mean(s for at, s in runs if at == b)) for b in batches))
+        noise = two_runs(
+            *((b, statistics.geometric_mean(s for at, s in runs if at == b)) for b in batches)
+        )
     elif 0 < noise < math.inf:
-        noise = _lowest(lambda each: _fit(each, runs)[0], noise / GRID, noise * GRID)
+        noise = min((noise * GRID ** (i / 100) for i in range(-100, 101)), key=squares_of)
     least, level = _fit(noise, runs)
     variance = (SEED_RUNS * SEED_DEVIATION**2 + least) / (SEED_RUNS + len(runs) - 2)
     likely = []
@@ -143,7 +145,6 @@ def from_runs(runs: Iterable[tuple[float, float]], bound: float = math.inf) -> S
         left = (least + NINETY**2 * variance - squares) / len(runs)
         if left >= 0:  # and as far as its level may move
             likely += [_curve(each, mean * math.exp(way * math.sqrt(left))) for way in (-1, 1)]
-
     low, high = (pick(_noise(*each) for each in likely) for pick in (min, max))
     notes = []
     if large < RELIABLE * small:
@@ -158,25 +159,16 @@ def from_runs(runs: Iterable[tuple[float, float]], bound: float = math.inf) -> S
         notes.append("no upper end of the noise scale: run a larger batch, or more seeds")
     return StepCurve(
         *_curve(noise, level), tuple(likely), FARTHEST * large,
-        f"a fit of {len(runs)} runs at {len(batches)} batches", tuple(notes), bound,
+        f"a fit of {len(runs)} runs at {len(batches)} batches", tuple(notes),
     )  # fmt: skip
 
 
-def from_noise(noise: float, batch: float, steps: float, bound: float = math.inf) -> StepCurve:
+def from_noise(noise: float, batch: float, steps: float) -> StepCurve:
     """The hyperbola through one run, with the last reading of the noise scale in it.
 
     Likely is Bn within a factor of two, and the run's steps as far as another seed may move them:
     in the logs of benchmarks/steps.py 32 of 33 batches are inside. A number is given as far as
-    eight times the run's batch or the reading.
-
-    Args:
-        noise: As `NoiseScale` read it last; of the first or the mean reading little holds.
-        batch: Of the run.
-        steps: To the target.
-        bound: As in `from_runs`.
-
-    Raises:
-        ValueError: if a number is not positive.
+    eight times the run's batch or the reading. Of the first or the mean reading little holds.
     """
     noise = checks.number("noise", noise, "(0, inf)")
     batch = checks.number("batch", batch, "(0, inf)")
@@ -187,14 +179,8 @@ def from_noise(noise: float, batch: float, steps: float, bound: float = math.inf
         for each in (noise / READING, noise * READING)
         for way in (-1, 1)
     ]
-    return StepCurve(
-        *curve, tuple(likely), FARTHEST * max(batch, noise), "one reading of the noise scale",
-        bound=_bound(bound),
-    )  # fmt: skip
-
-
-def _bound(bound):
-    return bound if bound == math.inf else checks.number("bound", bound, "(0, inf)")
+    source = "one reading of the noise scale"
+    return StepCurve(*curve, tuple(likely), FARTHEST * max(batch, noise), source)
 
 
 def _noise(least_steps, least_examples):
@@ -206,12 +192,6 @@ def _curve(noise: float, level: float) -> tuple[float, float]:
     return (0.0, level) if noise == math.inf else (level, level * noise)
 
 
-def _mean(steps):
-    """The geometric mean."""
-    logs = [math.log(s) for s in steps]
-    return math.exp(sum(logs) / len(logs))
-
-
 def _fit(noise, runs):
     """The sum of squares of the logarithms, and S_min; E_min if the noise scale is infinite."""
     if noise == math.inf:
@@ -220,12 +200,3 @@ def _fit(noise, runs):
         left = [math.log(s / (1 + noise / b)) for b, s in runs]
     mean = sum(left) / len(left)
     return sum((each - mean) ** 2 for each in left), math.exp(mean)
-
-
-def _lowest(f, low, high):
-    """The place of the least value in between, by golden sections."""
-    golden = (math.sqrt(5) - 1) / 2
-    while high - low > 1e-9 * high:
-        a, b = high - golden * (high - low), low + golden * (high - low)
-        low, high = (low, b) if f(a) < f(b) else (a, high)
-    return (low + high) / 2

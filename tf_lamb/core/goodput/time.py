@@ -2,11 +2,11 @@
 
     C(b) = micro_batch + example b           a micro-batch of b examples; between sizes that were
                                              timed, on the line through them
-    T    = k C(b) + update + network         k micro-batches; the network of several devices
+    T    = k C(b) + update                   k micro-batches
 
 The lines between sizes are there because time bends where a cache or a device is full.
 
-Source: Qiao et al., Pollux, https://arxiv.org/abs/2008.12260, with the network not hidden.
+Source: Qiao et al., Pollux, https://arxiv.org/abs/2008.12260, without the network.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class StepTime:
         return most + self.example * (size - largest)
 
     def step(self, size: float, accumulation: int = 1) -> float:
-        """T of micro-batches of a size, without the network."""
+        """T of micro-batches of a size."""
         return accumulation * self.call(size) + self.update
 
 

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from tf_lamb.core import checks
-from tf_lamb.core.recipes.arithmetic import IMAGENET, epochs_to_steps, fit_steps, in_epochs
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
-from tf_lamb.core.recipes.scaling import by_rule
+from tf_lamb.core.recipes.scaling import by_rule, epochs_to_steps, fit_steps, in_epochs
+
+IMAGENET = 1281167  # training pictures
 
 
 def _any_batch(name, fields, base, batch_size) -> Recipe:

@@ -9,7 +9,6 @@ from tf_lamb import core
 from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import PRESETS
-from tf_lamb.core.recipes.arithmetic import micro_batches
 
 ARGUMENTS = (
     "weight_decay", "exclude_from_weight_decay", "exclude_from_layer_adaptation", "beta_1",
@@ -30,23 +29,21 @@ def check_recipe(value: Any) -> "Recipe | StagedRecipe":
     )
 
 
+def micro_batches(batch_size: int, most: int) -> int:
+    """Counts the fewest equal micro-batches of `most` examples at most."""
+    least = -(-batch_size // most)
+    return next(count for count in range(least, batch_size + 1) if batch_size % count == 0)
+
+
 def _constructor_hint(recipe) -> str:
     """Formats the call that makes the optimizer. For Keras's SGD, weight decay is a penalty."""
     if recipe.optimizer in _WITH_FROM_RECIPE:
         return f"{recipe.optimizer}.from_recipe(...)"
-    is_sgd = recipe.optimizer == "SGD"
-    names = ("momentum", "nesterov") if is_sgd else ("beta_2", "weight_decay")
-    told = [(name, value) for name in names if (value := getattr(recipe, name)) is not None]
-    given = "".join(f", {name}={_short(value)}" for name, value in told)
-    if recipe.ema_momentum is not None:
-        given += f", use_ema=True, ema_momentum={_short(recipe.ema_momentum)}"
-    road = f"keras.optimizers.{recipe.optimizer}(recipe.schedule(){given})"
-    if is_sgd and recipe.weight_decay:
-        road += (
-            ", and for its weight decay kernel_regularizer="
-            f"keras.regularizers.L2({recipe.weight_decay / 2:g}) in the layers"
-        )
-    return road
+    call = f"keras.optimizers.{recipe.optimizer}(recipe.schedule(), ...)"
+    if recipe.optimizer == "SGD" and recipe.weight_decay:
+        penalty = f"keras.regularizers.L2({recipe.weight_decay / 2:g})"
+        return f"{call}, and for its weight decay kernel_regularizer={penalty} in the layers"
+    return f"{call}, with what the recipe prints"
 
 
 class AnyRecipe:
@@ -70,10 +67,7 @@ class AnyRecipe:
         return self._rates(core.provided("schedules") if schedules is None else schedules)
 
     def arguments(self: Any, optimizer: str) -> dict[str, Any]:
-        """Returns the optimizer arguments that the recipe sets, but for the learning rate.
-
-        Args:
-            optimizer: The name of the optimizer, such as "LAMB".
+        """Returns the arguments that the recipe sets of an optimizer such as "LAMB", but the rate.
 
         Raises:
             ValueError: if the recipe is for another optimizer, or its stages differ in an argument.
@@ -107,11 +101,6 @@ class AnyRecipe:
 
         Returns:
             The `Axes`, for the caller to show or save.
-
-        Raises:
-            ValueError: if `over` is neither of them.
-            TypeError: if `others` contains anything except recipes.
-            ModuleNotFoundError: if matplotlib is not installed.
 
         Example:
             >>> from tf_lamb.core.recipes import published
@@ -349,13 +338,8 @@ class StagedRecipe(AnyRecipe):
     def accumulation(self, micro_batch_size: int) -> dict[int, int]:
         """Returns the `gradient_accumulation_steps` of an optimizer, by the step they begin with.
 
-        Args:
-            micro_batch_size: The largest micro-batch. That of a stage divides its batch, and no
-                stage has fewer of them than the one before.
-
-        Raises:
-            TypeError, ValueError: if it is not a whole number >= 1.
-            ValueError: for a stage whose batch is smaller than the number of micro-batches before.
+        The micro-batch of a stage, of so many examples at most, divides its batch. No stage has
+        fewer of them than the one before.
 
         Example:
             >>> from tf_lamb.core.recipes import growing, scale
@@ -366,15 +350,9 @@ class StagedRecipe(AnyRecipe):
         most = checks.integer("micro_batch_size", micro_batch_size)
         counts: dict[int, int] = {}
         begin = last = 0
-        for number, stage in enumerate(self.stages, 1):
+        for stage in self.stages:
             size = stage.batch_size
-            if size < last:
-                raise ValueError(
-                    f"Stage {number} of {self.title} has a batch of {size:,}, which does not split "
-                    f"into the {last:,} micro-batches of the stage before, or more: take a larger "
-                    "micro_batch_size."
-                )
-            count = micro_batches(size, min(most, size // max(last, 1)))
+            count = micro_batches(size, min(most, max(1, size // max(last, 1))))
             if count != last:
                 counts[begin] = last = count
             begin += stage.train_steps

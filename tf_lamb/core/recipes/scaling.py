@@ -6,11 +6,11 @@ with it. Warmup counts examples, and does not depend on that rounding.
 
 import math
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from typing import Any
 
 from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
-from tf_lamb.core.recipes.arithmetic import epochs_to_steps, fit_steps, in_epochs, training
 from tf_lamb.core.recipes.recipe import Recipe
 
 # rule -> its title, the largest k for which it was shown, its source
@@ -21,6 +21,49 @@ RULES = {
     "linear": ("Linear scaling", 32, "Goyal et al., arXiv 1706.02677"),
     "legw": ("LEGW", 64, "You et al., arXiv 1901.08256 (LEGW)"),
 }  # fmt: skip
+
+
+def nearest(value) -> int:
+    """Rounds an exact fraction to the nearest integer, halves up."""
+    return math.floor(Fraction(value) + Fraction(1, 2))
+
+
+def epochs_to_steps(epochs: float, examples: int, batch_size: int) -> int:
+    """Returns epochs x examples / batch_size, rounded to the nearest step."""
+    return nearest(Fraction(float(epochs)) * int(examples) / batch_size)
+
+
+def fit_steps(epochs: float, examples: int, batch_size: int) -> int:
+    """Counts the steps of `fit`, which ends an epoch with a smaller batch of the rest."""
+    return nearest(Fraction(float(epochs)) * math.ceil(Fraction(int(examples), batch_size)))
+
+
+def training(epochs: float, examples: int, batch_size: int, count=epochs_to_steps) -> int:
+    """Checks the arguments and returns the steps of a run in epochs."""
+    checks.number("epochs", epochs, "(0, inf)")
+    examples = checks.integer("examples", examples, most=math.inf)
+    steps = count(epochs, examples, checks.integer("batch_size", batch_size))
+    if steps < 1:
+        raise ValueError(
+            f"Nothing would be trained: {epochs:g} epochs x {examples:,} examples / batch_size "
+            f"{batch_size:,} = {epochs * examples / batch_size:.3g} steps. Take a smaller batch."
+        )
+    if count is fit_steps and batch_size > examples:
+        warn(
+            f"A batch of {batch_size:,} is larger than all {examples:,} examples: fit makes "
+            f"batches of {examples:,}, for which this rate is too high."
+        )
+    return steps
+
+
+def in_epochs(
+    name: str, epochs: float, examples: int, batch_size: int, count=epochs_to_steps
+) -> str:
+    """Formats the conversion of epochs to steps in one line."""
+    part = f"{examples:,} / {batch_size:,}"
+    if count is fit_steps and examples % batch_size:
+        part = f"ceil({part})"
+    return f"{name} = {epochs:g} epochs x {part} = {count(epochs, examples, batch_size):,} steps"
 
 
 def scale(
@@ -37,10 +80,9 @@ def scale(
         "linear"  x k             as many epochs   k = 32, with SGD
         "legw"    x sqrt(k)       x k epochs       k = 64
 
-    The noise of the mean gradient falls with the same root. LEGW keeps the number of warmup steps:
-    in this package's measurements it kept the baseline's result at 8 times the batch and lost 1.6
-    points of accuracy at 64 times. At a large k its warmup is longer than training; then take
-    "sqrt", and search the rate around its result. Linear scaling warms up from the baseline's rate.
+    The noise of the mean gradient falls with the same root. LEGW keeps the number of warmup steps;
+    at a large k that is longer than training: then take "sqrt", and search the rate around its
+    result. Linear scaling warms up from the baseline's rate.
 
     Everything else stays as tuned, in epochs. The recipe does not contain weight decay, exclusions
     and momentum: pass the baseline's values to `from_recipe`, or add them with

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
-from tf_lamb.core.recipes.arithmetic import epochs_to_steps, fit_steps, training
 from tf_lamb.core.recipes.recipe import Recipe
+from tf_lamb.core.recipes.scaling import epochs_to_steps, fit_steps, training
 from tf_lamb.core.tables import table
 
 LEAST_BETA_2 = 0.95  # below it losses spike (marin's configurations)
@@ -78,13 +78,10 @@ def transfer(
     Malladi et al. do, changed nothing that was measured. Every valid call returns a recipe; a
     warning says where it lies outside the measurements.
 
-    The table says what was measured: on flights, with LAMB, LANS, AdamW, AdamP and Muon at 8 and 32
-    times the batch, the rate matters most; LARS loses runs there. With LAMB, AdamW and Muon a
-    warmup matters as much; beta_2 comes next. On diamonds the rate has to rise by sqrt(k) with
-    LAMB, AdamW, Muon and SOAP. On Fashion-MNIST the whole table kept the results of LAMB, AdamW and
-    Muon at 8 times. At 128 times it kept none, and beyond 32 times a warning says so. The exponent
-    a is 0.5 for LAMB and LANS and 0.75 for the others, read off the tuned rates of two tasks: a
-    prediction elsewhere, and for Adam, AdamP and SOAP, which have AdamW's.
+    The table says on which tasks a rule was shown. At 128 times the batch it kept no result, and
+    beyond 32 times a warning says so. The exponent a is 0.5 for LAMB and LANS and 0.75 for the
+    others, read off the tuned rates of two tasks: a prediction elsewhere, and for Adam, AdamP and
+    SOAP, which have AdamW's.
 
     Args:
         batch_size: The batch size to train with.

@@ -3,7 +3,7 @@
 import json
 import os
 
-from tf_lamb.core.recipes import arithmetic
+from tf_lamb.core.recipes import recipe
 
 
 def replicas(params) -> int | None:
@@ -72,4 +72,4 @@ def per_replica_batch(global_batch_size: int, replicas: int, accumulation: int) 
 
 def accumulation(global_batch_size: int, replicas: int, most: int) -> int:
     """The fewest micro-batches of which no replica sees more than `most` examples at once."""
-    return arithmetic.micro_batches(per_replica_batch(global_batch_size, replicas, 1), most)
+    return recipe.micro_batches(per_replica_batch(global_batch_size, replicas, 1), most)

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from tf_lamb.core import checks, recipes, schedules
-from tf_lamb.core.recipes.arithmetic import nearest
+from tf_lamb.core.recipes.scaling import nearest
 from tf_lamb.model_garden.common.yamls import at
 from tf_lamb.model_garden.experiments import decays
 

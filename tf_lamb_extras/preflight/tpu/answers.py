@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from tf_lamb.core.recipes.arithmetic import micro_batches
+from tf_lamb.core.recipes.recipe import micro_batches
 from tf_lamb_extras.preflight.tpu.compiler import Refused, TooLarge
 from tf_lamb_extras.preflight.tpu.report import Memory, Report, Work
 

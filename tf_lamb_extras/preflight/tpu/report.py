@@ -5,7 +5,7 @@ It prints as a table that a person reads in ten seconds.
 
 import dataclasses
 
-from tf_lamb.core.recipes.arithmetic import micro_batches
+from tf_lamb.core.recipes.recipe import micro_batches
 from tf_lamb_extras.preflight.tpu.roofline import Bounds, Topology, bounds, gib
 
 

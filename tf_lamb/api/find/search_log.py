@@ -1,12 +1,13 @@
-"""A search in a folder, which goes on where it was killed."""
+"""What a search has made, in a folder, from which it goes on after a kill; and how far it is."""
 
 import json
 import math
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from tf_lamb.api import files
+from tf_lamb.api import files, frontends
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.trials import Trials
 
@@ -24,20 +25,13 @@ def settings_by_name(optimizer: Any) -> dict[str, Any]:
 
 
 class SearchLog:
-    """What a search has made, and the weights that its runs begin with.
-
-    Args:
-        directory: The folder, which is made; None keeps nothing.
-        data: What it trains and judges on, which has to be that of the search that is there.
-        what: Its arguments, likewise.
+    """What a search has made, and the weights that its runs begin with; no folder keeps nothing.
 
     Raises:
-        ValueError: if the folder holds another search.
+        ValueError: if the folder holds a search of other data, or of other arguments, `what`.
     """
 
-    def __init__(
-        self, directory: str | os.PathLike | None, data: Examples, what: dict[str, Any]
-    ):  # fmt: skip
+    def __init__(self, directory: str | os.PathLike | None, data: Examples, what: dict[str, Any]):
         self._folder = os.fspath(directory) if directory else ""
         self._made: list[list] = []  # keys and what was made
         self._loss = math.nan  # before any step
@@ -75,10 +69,7 @@ class SearchLog:
             )
 
     def cached(self, key: list, compute: Callable[[], Any]) -> Any:
-        """Returns the saved result for `key`, computing and saving it the first time.
-
-        Both are of what JSON has.
-        """
+        """Returns the saved result for `key`, computing and saving it the first time, as JSON."""
         for known, made in self._made:
             if known == key:
                 return made
@@ -94,3 +85,30 @@ class SearchLog:
         told = {"what": self._what, "loss": self._loss, "made": self._made}
         with files.replaced(self._path(SEARCH)) as file:
             json.dump(told, file)
+
+
+def is_watched() -> bool:
+    """Whether what is printed comes to a terminal or a notebook, and not into a file."""
+    return sys.stdout.isatty() or "ipykernel" in sys.modules
+
+
+class Progress:
+    """The progress bar of a model's Keras; in a file, one line when it is done."""
+
+    def __init__(self, model: Any, most: int, unit: str):
+        verbose = 1 if is_watched() else 2
+        self._bar = frontends.of(model).host.utils.Progbar(most, verbose=verbose, unit_name=unit)
+        self._done = 0
+
+    def show(self, done: int) -> None:
+        """How far it is; not the end."""
+        self._done = min(done, self._bar.target - 1)
+        self._bar.update(self._done)
+
+    def add(self, more: int) -> None:
+        """So much more is done."""
+        self.show(self._done + more)
+
+    def end(self) -> None:
+        """It is done."""
+        self._bar.update(self._bar.target)
