@@ -59,23 +59,6 @@ def test_a_wrapper_hands_it_on(frontend):
         outer.finalize_variable_values([variable])
 
 
-@every_frontend
-def test_many_skipped_in_a_row_warn_at_once_and_once(frontend):
-    made, variable = optimizer(frontend, jit_compile=False)
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        step(made, variable)
-        step(made, variable, np.ones((4, 3), "float32"))
-        for _ in range(19):
-            step(made, variable)
-        assert not [w for w in seen if "in a row" in str(w.message) or "last" in str(w.message)]
-        for _ in range(6):
-            step(made, variable)
-    (told,) = [str(w.message) for w in seen if "the last" in str(w.message)]
-    assert "it: the last 20 steps were all skipped" in told
-    assert "since step 1 nothing is trained" in told
-
-
 def fit(model, batches, epochs=1):
     x = np.random.default_rng(0).normal(size=(4 * batches, 3)).astype("float32")
     model.fit(x, x[:, :1], batch_size=4, epochs=epochs, verbose=0)

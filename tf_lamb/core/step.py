@@ -84,7 +84,6 @@ class Update:
     accumulation_steps: int | None  # micro-steps an update takes, at most
     refusal: str | None  # raised, with names, where a gradient is not finite; None raises nothing
     assign: Callable  # gives a weight or a slot its new value: in Keras 3 the user may override it
-    tell: Callable  # called by a step that is skipped, with the steps taken and those skipped
     deviations: float  # by which the norm of a spike is above the mean of those before
 
     def mean(self, xp, total, scalars: Scalars):

@@ -174,8 +174,6 @@ class Update(step.Update):
     def _skip(self, skipped, finite, state, scalars, paths):
         (count,) = state.skipped
         count.assign_add(ops.cast(skipped, count.dtype))
-        if arrays.concrete_bool(skipped):  # in a program that JAX traces nobody knows
-            self.tell(*map(ops.convert_to_numpy, (scalars.t - 1, count)))
         if self.refusal:
             refused = ops.logical_and(skipped, ops.logical_not(scalars.is_searching))
             host.refuse(refused, finite, self.refusal, paths)

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import inspect
-import weakref
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -46,31 +45,6 @@ def array_of(variable):
         return tf.convert_to_tensor(variable).numpy() if tf.executing_eagerly() else None
 
 
-def count_skipped(skipped, step=None, tell=None):
-    """One more step was skipped; calls `tell` with the step and the count, where a program can.
-
-    Only this branch waits for the host. XLA compiles no call of the host, and a server has none.
-    """
-    skipped.assign_add(1)
-    if tell is not None and not _is_compiled_whole() and not uses_servers():
-        tf.py_function(_without_its_object(tell), [step, skipped], [])
-
-
-def _without_its_object(method):
-    """The method as a function that keeps its object from no collection.
-
-    Seam: TensorFlow 2.20 keeps each function of a `py_function` as long as the outermost graph,
-    which is as long as the process.
-    """
-    of = weakref.WeakMethod(method)
-
-    def call(*arguments):
-        if (bound := of()) is not None:
-            bound(*arguments)
-
-    return call
-
-
 def refuse_nonfinite(finite, refusal, paths, unless):
     """An operation that raises, unless all is finite; in a step that XLA compiles whole, none."""
     if _is_compiled_whole():
@@ -88,6 +62,10 @@ def _is_compiled_whole():
 
 def _assign(variable, value):
     variable.assign(value)
+
+
+def _add_one(counter):
+    counter.assign_add(1)
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -182,7 +160,7 @@ class Update(step.Update):
             paths, unless = paths_of(plan), scalars.is_searching
             refused = [refuse_nonfinite(finite, self.refusal, paths, unless)]
         apply = functools.partial(self._apply, plan, gradients, state, scalars)
-        skip = functools.partial(count_skipped, state.skipped[0], scalars.t - 1, self.tell)
+        skip = functools.partial(_add_one, state.skipped[0])
         with tf.control_dependencies(refused):
             finite = tf.reduce_all(finite)
             became = tf.cast(tf.logical_not(finite), tf.int32)  # TAKEN or NONFINITE
@@ -190,7 +168,7 @@ class Update(step.Update):
                 tf.cond(finite, apply, skip)
                 return became
             spike = finite & self._watch(gradients, state.spikes[0])
-            count = functools.partial(count_skipped, state.spikes[1])
+            count = functools.partial(_add_one, state.spikes[1])
             tf.cond(finite & ~spike, apply, lambda: tf.cond(spike, count, skip))
             return tf.where(spike, step.SPIKE, became)
 

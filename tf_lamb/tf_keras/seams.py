@@ -73,7 +73,10 @@ def take_over_scale(scale) -> Callable:
 
 
 def _after_update(move, due, skipped):
-    tf.cond(due, lambda: move([tf.where(skipped, math.nan, 0.0)]), lambda: None)
+    def update():
+        move([tf.where(skipped, math.nan, 0.0)])
+
+    tf.cond(due, update, lambda: None)
 
 
 def _let_through(gradients):

@@ -17,8 +17,6 @@ FINITE = (
     "sample weights by np.isfinite(x).all()), or arises in the loss or its gradients."
 )
 
-MANY = 20  # skipped steps in a row that are warned of at once
-
 
 class Guard:
     """Counts the steps that an optimizer skips, and tells of them.
@@ -53,8 +51,6 @@ class Guard:
         self._reported = 0  # skipped steps that a warning has counted
         self._reported_spikes = 0
         self._steps = self._tried = 0  # before the next `fit`: taken, and with those skipped
-        # The step that is tried again and again, and how many were skipped before it.
-        self._streak = (-1, 0)
 
     def scaled(self, move_scale: Callable, scale: Callable) -> None:
         """Under a dynamic loss scale, which is found by steps that overflow: all are skipped."""
@@ -136,22 +132,6 @@ class Guard:
                 "many, raise the deviations in on_spike, or lower the learning rate."
             )
         self._reported_spikes = spiked
-
-    def warn_if_repeated(self, step, skipped):
-        """Called on the host by a step that is skipped; warns where there are many in a row.
-
-        Args:
-            step: optimizer steps taken, which a skipped one does not change.
-            skipped: how many were skipped, with this one.
-        """
-        step, skipped = int(step), int(skipped)
-        if step != self._streak[0]:
-            self._streak = (step, skipped - 1)
-        if skipped - self._streak[1] == MANY:
-            warn(
-                f"{self._name}: the last {MANY} steps were all skipped, because their gradients "
-                f"were not finite: since step {step:,} nothing is trained. {ADVICE}"
-            )
 
 
 def warn_if_waiting(name: str, waiting: int, each: int):

@@ -485,7 +485,6 @@ class Layerwise:
             "clip": self.clip_aggregated,
             "accumulation_steps": self.gradient_accumulation_steps,
             "refusal": self._guard.refusal,
-            "tell": self._guard.warn_if_repeated,
             "deviations": self._guard.deviations,
         }
 
