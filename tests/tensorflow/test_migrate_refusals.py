@@ -43,12 +43,6 @@ def short_data(folder):
     return prefix
 
 
-def short_hdf5(folder):
-    file = copy_of(ADDONS, "hdf5", folder)
-    cut(file, 0.5)
-    return file
-
-
 def hdf5_without(name):
     def make(folder):
         file = copy_of(ADDONS, "hdf5", folder)
@@ -94,7 +88,6 @@ def other_shape(folder):
 
 BAD = {
     "data cut short": (short_data, ValueError, ["cut short or damaged", "Nothing was changed"]),
-    "HDF5 cut short": (short_hdf5, ValueError, ["cut short or damaged", "model.h5"]),
     "HDF5 without a slot": (
         hdf5_without("optimizer_weights/LAMB/dense/kernel/v:0"), ValueError,
         ["incomplete", "'v' of 'dense/kernel'"],

@@ -65,8 +65,7 @@ class MigrationReport:
             *([("left behind", ", ".join(self.left_behind))] if self.left_behind else []),
         ]
         for name, (there, here) in self.changes.items():
-            there, here = peers.shown(there), peers.shown(here)
-            rows.append(("changes", f"{name}: {there} there, {here} here"))
+            rows.append(("changes", f"{name}: {there!r} there, {here!r} here"))
         if not self.changes and not self.left_behind:
             rows.append(("changes", "none that the source tells of"))
         if self.keep:

@@ -190,15 +190,6 @@ def _bare(value):
     return {"class_name": kind.rpartition(">")[2], **own}
 
 
-def shown(value) -> str:
-    """The value of an argument in a report; a schedule as it is written."""
-    bare = _bare(value)
-    if bare is value:
-        return repr(value)
-    kind = bare.pop("class_name")
-    return f"{kind}({', '.join(f'{k}={shown(v)}' for k, v in bare.items())})"
-
-
 KERAS_MUON = Peer(
     "keras.optimizers.Muon", "Muon", {"momentum": "m", "velocity": "v"},
     (*SHARED, "form.fallback_lr_scale", "form.newton_schulz_steps", "exclude_from_weight_decay"),

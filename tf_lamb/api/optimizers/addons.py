@@ -21,9 +21,9 @@ def arguments(config: Any, given: Mapping[str, Any], host: Any) -> dict[str, Any
         host: The package of the Keras that makes a schedule.
 
     Raises:
-        ValueError: where it is another class, holds an argument that we do not have, or is of
-            Addons before 0.16 or Model Garden, which drop the exclusion lists, and they are not
-            given.
+        ValueError: where it is another class, holds an argument that we do not have or a decay of
+            the rate, or is of Addons before 0.16 or Model Garden, which drop the exclusion lists,
+            and they are not given.
     """
     serialized = config if isinstance(config, Mapping) else {}
     name = serialized.get("registered_name") or serialized.get("class_name")
@@ -52,8 +52,12 @@ def arguments(config: Any, given: Mapping[str, Any], host: Any) -> dict[str, Any
     # Addons takes an empty list for none given.
     if "exclude_from_layer_adaptation" not in given:
         ours["exclude_from_layer_adaptation"] = ours.get("exclude_from_layer_adaptation") or None
-    if theirs.get("decay") and "learning_rate" not in given:
-        ours["learning_rate"] = _decayed(ours["learning_rate"], theirs["decay"])
+    if (decay := theirs.get("decay")) and "learning_rate" not in given:
+        raise ValueError(
+            f"The config has decay={plain(decay)!r}, which divides its rate in every step. "
+            f"Pass learning_rate={host.__name__}.optimizers.schedules.InverseTimeDecay(rate, 1, "
+            "decay), or a schedule of your own."
+        )
     if isinstance(rate := ours.get("learning_rate"), dict):
         ours["learning_rate"] = _schedule(rate, host)
     return ours
@@ -62,17 +66,6 @@ def arguments(config: Any, given: Mapping[str, Any], host: Any) -> dict[str, Any
 def plain(value: Any) -> Any:
     """0.9 for 0.8999999761581421: the legacy interface keeps its arguments in float32."""
     return float(f"{value:.7g}") if isinstance(value, float) else value
-
-
-def _decayed(rate, decay):
-    """The serialized schedule of the legacy interface, which divides a rate by 1 + decay step."""
-    if isinstance(rate, Mapping):
-        raise ValueError(
-            f"The config has a schedule and decay={decay:g} besides. Write both as one schedule, "
-            "and pass it as learning_rate=."
-        )
-    config = {"initial_learning_rate": rate, "decay_steps": 1, "decay_rate": plain(decay)}
-    return {"class_name": "InverseTimeDecay", "config": config}
 
 
 def _schedule(rate, host):
