@@ -26,7 +26,7 @@ def test_replicas_show_what_one_device_shows(frontend, case):
         model = toy_model(frontend, optimizer_of(frontend, case), run_eagerly=case == "LARS")
     watching.assert_equal(watching.fit(model, frontend, quiet(frontend), 3), case)
     # Each replica wrote its own copy.
-    vectors = model.optimizer._observer.variables
+    vectors = model.optimizer._storage.vectors()
     assert vectors
     for vector in vectors:
         one, other = (copy.numpy() for copy in strategy.experimental_local_results(vector))

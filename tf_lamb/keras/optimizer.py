@@ -55,7 +55,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
             self._shares = sharding.Shares(variables)
         super().build(variables)
         self._make_storage(variables, plan, self._moving_averages if self.use_ema else ())
-        self._make_observed()
+        self._make_shown()
         self._update = self._make_update()
         saved.set_weights_of_files(self)
 
@@ -214,9 +214,9 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
     def variables(self):
         """As in Keras; followed by what is on show."""
         own = super().variables
-        if self._hides_shown or keras.backend.backend() != "jax":
+        if self._hides_shown or not self._storage or keras.backend.backend() != "jax":
             return own  # a step on JAX alone can leave only what it was handed
-        return [*own, *self._observer.variables]
+        return [*own, *self._storage.vectors()]
 
     @contextlib.contextmanager
     def without_shown(self):

@@ -18,13 +18,9 @@ from tf_lamb.keras import arrays, host, sharding
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Whether new values are taken: selected, not a branch, into which XLA would copy the old ones.
+    """Whether new values are taken: selected, for into a branch XLA would copy the old ones."""
 
-    Attributes:
-        due: a scalar; None where they are taken in any case.
-    """
-
-    due: Any = None
+    due: Any = None  # a scalar; None where they are taken in any case
 
     def of(self, new, old):
         """The new value if it is due, else the old one."""
@@ -43,15 +39,10 @@ ALWAYS = Choice()
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Update(step.Update):
-    """Applies one rule to many variables.
+    """Applies one rule to many variables."""
 
-    Attributes:
-        is_shared: whether each device works on its share of the variables.
-        stacks: whether matrices of one shape are worked on as one array.
-    """
-
-    is_shared: bool = False
-    stacks: bool = False
+    is_shared: bool = False  # each device works on its share of the variables
+    stacks: bool = False  # matrices of one shape are worked on as one array
 
     def __call__(self, plan, state, scalars, count, gradients):
         """See base class."""

@@ -76,15 +76,11 @@ class Update(step.Update):
     hundreds of variables and a dozen shapes, and the first step follows the number of programs. XLA
     compiles those that are large enough to gain by it. Where the rule works on matrices that can be
     stacked, one program has all layers that are treated alike.
-
-    Attributes:
-        jit_compile: whether XLA compiles the programs of large layers.
-        gains: whether one device gains by it.
-        stacks: whether matrices of one shape are worked on as one array; by default not on a CPU.
     """
 
-    jit_compile: bool
-    gains: bool
+    jit_compile: bool  # by XLA, the programs of large layers
+    gains: bool  # by that, on one device
+    # Matrices of one shape are worked on as one array.
     stacks: bool = dataclasses.field(default_factory=namespace.has_accelerator)
     assign: Callable = _assign
 

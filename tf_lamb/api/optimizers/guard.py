@@ -19,35 +19,25 @@ FINITE = (
 
 
 class Guard:
-    """Counts the steps that an optimizer skips, and tells of them.
-
-    Attributes:
-        is_on: whether a step is looked at before it is taken.
-        refusal: what a step raises before it names the variables; None if it raises nothing.
-        counter: the variable that counts, once the optimizer is built.
-        window: how many norms are kept to tell a spike; 0 if no spike is skipped.
-        norms, spiked: the variables of these norms, the latest last, and of the number of spikes.
-        weights: what the optimizer trains, once it is built.
-        move_scale: moves a dynamic loss scale by what became of an update; None without one.
-    """
+    """Counts the steps that an optimizer skips, and tells of them."""
 
     def __init__(self, name: str, on_nonfinite: str, on_spike: tuple[int, float] | None):
         self._name = name
-        self.window, self.deviations = on_spike or (0, 0.0)
-        self.norms: Any = None
-        self.spiked: Any = None
-        self.move_scale: Callable | None = None
+        self.window, self.deviations = on_spike or (0, 0.0)  # 0 norms if no spike is skipped
+        self.norms: Any = None  # the variable of these norms, the latest last
+        self.spiked: Any = None  # the variable that counts spikes
+        self.move_scale: Callable | None = None  # a dynamic loss scale, by what became of an update
         self._scale: Callable = lambda: 0.0
-        self.is_on = on_nonfinite != "propagate"
-        self.refusal = (
+        self.is_on = on_nonfinite != "propagate"  # a step is looked at before it is taken
+        self.refusal = (  # what a step raises, before it names the variables
             f"{name}: gradients are not finite, and on_nonfinite asks to raise. The step was "
             f"not taken: weights and slots are those of the step before. {ADVICE} Not finite are "
             "the gradients of "
             if on_nonfinite == "raise"
             else None
         )
-        self.counter: Any = None
-        self.weights: Sequence = ()
+        self.counter: Any = None  # the variable that counts, once the optimizer is built
+        self.weights: Sequence = ()  # what the optimizer trains, likewise
         self._reported = 0  # skipped steps that a warning has counted
         self._reported_spikes = 0
         self._steps = self._tried = 0  # before the next `fit`: taken, and with those skipped

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tf_lamb.api import seams
-from tf_lamb.api.optimizers import former, named
+from tf_lamb.api.optimizers import former, named, observation
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard
-from tf_lamb.api.optimizers.observation import UNSEEN, Observation, Observer
 from tf_lamb.api.optimizers.settings import Settings, undo_float32_rounding
 from tf_lamb.api.optimizers.storage import Storage
 from tf_lamb.api.variables import (
@@ -56,8 +55,8 @@ class Layerwise:
     _schedules: Any  # its schedules,
     _counts: Any  # and the dtype of its counters
     _settings: Settings
-    _guard: Guard  # plain objects, all three: no framework tracks what they hold
-    _observer: Observer
+    _guard: Guard  # plain objects, both: no framework tracks what they hold
+    _observes = False
     _plan: plans.Plan | None = None
     _storage: Any = None  # its `Storage`, once it is built
     _is_from_config = False
@@ -113,7 +112,6 @@ class Layerwise:
         self._settings = dataclasses.replace(settings, name=self.name)
         self._bound_rule = functools.partial(type(self).rule, **settings.for_rule())
         self._guard = Guard(self.name, settings.on_nonfinite, settings.on_spike)
-        self._observer = Observer()
 
     def slots_of(self, treatment: plans.Treatment, shape: tuple[int, ...]) -> list[Slot]:
         """The slots of a variable, in the order of the rule; the first has the variable's shape."""
@@ -270,29 +268,32 @@ class Layerwise:
                 f"{self.name} has no trust ratios to show: train with LAMB or LARS, or leave "
                 "TrustRatios out."
             )
-        fresh, self._observer.is_on = not self._observer.is_on, True
-        if fresh and self._storage:
-            self._make_observed()
-        for vector in self._observer.variables:  # of what is frozen now, old ones would stay
-            vector.assign(UNSEEN)
+        fresh, self._observes = not self._observes, True
+        if self._storage:
+            if fresh:
+                self._make_shown()
+            for vector in self._storage.vectors():  # of what is frozen now, old ones would stay
+                vector.assign(observation.UNSEEN)
         return fresh
 
-    def trust_ratios(self) -> list[Observation]:
+    def trust_ratios(self) -> list[observation.Observation]:
         """Reads each variable's `Observation` of the latest step: waits for the device.
 
         Raises:
             ValueError: before the optimizer observes and is built.
         """
-        if not self._observer.vectors:
+        if not (self._storage and self._storage.shown):
             raise ValueError(
                 f"{self.name} has no trust ratios on show: call observe_trust_ratios() before the "
                 "first step, and train a step."
             )
-        return self._observer.read(self._plan, self._host.fetch)
+        vectors = self._storage.vectors()
+        values = self._host.fetch(vectors) if vectors else []
+        return observation.read(self._plan, self._storage.shown, values)
 
-    def _make_observed(self):
-        if self._observer.is_on:
-            self._observer.make(self._storage, self._vector_like)
+    def _make_shown(self):
+        if self._observes:
+            self._storage.shown = observation.vectors(self._storage, self._vector_like)
 
     @property
     def skipped_steps(self) -> int:
@@ -493,7 +494,6 @@ class Layerwise:
         storage, guard, native = self._storage, self._guard, self._host.native
         indices = list(map(self._index_of, variables))
         state = storage.state(indices, variables, self._averaged(variables))._replace(
-            observed=self._observer.of(indices),
             skipped=list(map(native, guard.counters)),
             spikes=list(map(native, guard.spikes)),
         )

@@ -50,57 +50,34 @@ def distance(ratio: float, median: float) -> float:
     return abs(math.log(ratio / median))
 
 
-class Observer:
-    """The vectors in which an optimizer's steps leave their trust ratios, once it is on.
+def vectors(storage, vector_like) -> tuple[tuple, ...]:
+    """Of each variable a tuple of the vector that shows its ratio, where its first slot lives.
 
-    Attributes:
-        is_on: whether steps that are traced from now on leave them.
-        vectors: by variable, a tuple of the vector that shows its ratio, or an empty one; empty
-            before the optimizer is built.
+    It is empty for a variable without a ratio.
     """
+    plan, slots = storage.plan, storage.slots
+    return tuple(
+        (vector_like(own[0], f"{path.replace('/', '_')}_trust_ratio"),)
+        if own and treatment.adapt
+        else ()
+        for path, treatment, own in zip(plan.names, plan.treatments, slots, strict=True)
+    )
 
-    def __init__(self):
-        self.is_on = False
-        self.vectors: tuple[tuple, ...] = ()
 
-    @property
-    def variables(self) -> list:
-        """The vectors of all variables."""
-        return [vector for own in self.vectors for vector in own]
-
-    def of(self, indices) -> list[tuple]:
-        """The vectors of these variables; an empty list if nothing is observed."""
-        return [self.vectors[i] for i in indices] if self.vectors else []
-
-    def make(self, storage, vector_like):
-        """Makes the vectors of the variables, where the first slot of each lives."""
-        plan, slots = storage.plan, storage.slots
-        self.vectors = tuple(
-            (vector_like(own[0], f"{path.replace('/', '_')}_trust_ratio"),)
-            if own and treatment.adapt
-            else ()
-            for path, treatment, own in zip(plan.names, plan.treatments, slots, strict=True)
-        )
-
-    def read(self, plan, fetch) -> list[Observation]:
-        """The latest step's `Observation` of each variable; `fetch` gives vectors as lists."""
-        values = iter(fetch(self.variables) if self.variables else [])
-        return [
-            unseen._replace(**_named(next(values))) if own else unseen
-            for unseen, own in zip(self._unseen(plan), self.vectors, strict=True)
-        ]
-
-    def _unseen(self, plan):
-        """The observations without their numbers."""
-        first: dict = {}
-        for i, (path, treatment, group, own) in enumerate(
-            zip(plan.names, plan.treatments, plan.groups, self.vectors, strict=True)
-        ):
-            # A norm runs over `axes` of the view; every index of the other axes is a slice.
-            view, axes = treatment.view or (), treatment.axes or ()
-            slices = math.prod(size for axis, size in enumerate(view) if axis not in axes)
-            layer = first.setdefault(group or i, i)
-            yield Observation(path, layer, group, slices if own else 0)
+def read(plan, shown, values) -> list[Observation]:
+    """Each variable's `Observation`, of the vectors that show ratios and what they hold."""
+    first: dict = {}
+    values, found = iter(values), []
+    for i, (path, treatment, group, own) in enumerate(
+        zip(plan.names, plan.treatments, plan.groups, shown, strict=True)
+    ):
+        # A norm runs over `axes` of the view; every index of the other axes is a slice.
+        view, axes = treatment.view or (), treatment.axes or ()
+        slices = math.prod(size for axis, size in enumerate(view) if axis not in axes)
+        layer = first.setdefault(group or i, i)
+        unseen = Observation(path, layer, group, slices if own else 0)
+        found.append(unseen._replace(**_named(next(values))) if own else unseen)
+    return found
 
 
 def _named(values):

@@ -26,6 +26,7 @@ class Storage:
     micro_step: Any = None  # the micro-batches of this update so far
     has_averages: Any = None  # 0 before the averages begin
     steps: int | str | None = None  # of an update, or "growing": sums are named by it
+    shown: Sequence[tuple] = ()  # what shows trust ratios, where a step leaves them (`observation`)
     native: Callable = lambda variable: variable  # gives the variable that an update works on
 
     def state(self, indices: Sequence[int], weights: Sequence, averaged: set[int]) -> State:
@@ -45,8 +46,13 @@ class Storage:
                 (own(average), Stored(own(w), (), own(master)))
                 for average, (w, _, master) in self.averaged(averaged)
             ],
+            [self.shown[i] for i in indices] if self.shown else [],
             dropped=[own(sums[i]) for i in sorted(frozen)],
         )
+
+    def vectors(self) -> list:
+        """Those that show trust ratios."""
+        return [vector for own in self.shown for vector in own]
 
     def averaged(self, of: Iterable[int] | None = None) -> list[tuple[Any, Stored]]:
         """Pairs of an average and its `Stored`, without slots; of these positions, or of all."""
