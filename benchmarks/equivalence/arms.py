@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from benchmarks.equivalence.protocol import Settings
+from benchmarks.equivalence.protocol import FROZEN, Settings
 from benchmarks.equivalence.workloads import Workload
 from tf_lamb.core import recipes
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
@@ -48,3 +48,12 @@ def arm(
     moved = {name: getattr(recipe, name) for name in ("beta_2", "weight_decay")}
     own = {name: value for name, value in moved.items() if value is not None}
     return dataclasses.replace(settings, rate=recipe.learning_rate, **own), recipe
+
+
+def grown(name: str, settings: Settings, ratio: int) -> list:
+    """The stages of a batch that may grow up to so many times the base batch of a workload.
+
+    It may end at a smaller one: a stage needs four updates.
+    """
+    workload = Workload(name, (), None, None, **FROZEN["workloads"][name])  # without its data
+    return list(arm("growing adamw", workload, settings, ratio, 1)[1].stages)

@@ -3,14 +3,18 @@
 import math
 from collections.abc import Iterable
 
-from benchmarks.equivalence.protocol import FROZEN
+from benchmarks.equivalence.arms import grown
+from benchmarks.equivalence.protocol import FROZEN, Settings
 from benchmarks.equivalence.statistics import holm, margin, saving, worse_by
 
 TAUS = (1, 1.25, 1.5, 2, 4)
 
 
 def rows(name, found):
-    """A row an arm and ratio: n, updates, examples, worse by, its bound, held, saved, interval."""
+    """A row an arm and ratio: n, updates, examples, worse by, its bound, held, saved, interval.
+
+    A batch that grows holds at no ratio that it does not come to.
+    """
     made = {}
     for (arm, ratio), (lines, updates, base) in found.items():
         if ratio == 1:
@@ -25,14 +29,24 @@ def rows(name, found):
             mean, bound, _, absolute, lines, updates, base = made[arm, ratio]
             taken = [line["updates"][-1] for line in lines if not line.get("refused")]
             whole = base[0]["updates"][-1]
+            ends = _ends(name, arm, ratio, lines[0])
             yield {
-                "arm": arm, "ratio": ratio, "n": len(lines),
+                "arm": arm, "ratio": ratio, "n": len(lines), "ends": ends,
                 "updates": sum(taken) / len(taken) if taken else math.inf,
                 "lost": sum(_score(line) == math.inf for line in lines),
                 "refused": sum("refused" in line for line in lines),
-                "worse": mean, "bound": bound, "margin": absolute, "holds": ok, "whole": whole,
+                "worse": mean, "bound": bound, "margin": absolute, "holds": ok and ends == ratio,
+                "whole": whole,
                 "saved": saving(updates, [whole] * len(updates)) if updates else None,
             }  # fmt: skip
+
+
+def _ends(name, arm, ratio, line):
+    """How many times the base batch the largest batch of a run is."""
+    if not arm.startswith("growing"):
+        return ratio
+    stages = grown(name, Settings(**line["settings"]), ratio)
+    return stages[-1].batch_size // FROZEN["workloads"][name]["base"]
 
 
 def largest(of) -> int:
@@ -94,6 +108,8 @@ def markdown(head: list[str], lines: Iterable[list[str]]) -> str:
 
 def _loss(row, unit, digits):
     """How much worse, its bound, and whether that holds."""
+    if row["ends"] < row["ratio"]:
+        return f"ends at {row['ends']} times"
     if row["refused"]:
         return "no answer" if row["refused"] == row["n"] else f"{row['refused']} without answer"
     if row["lost"]:
@@ -110,6 +126,8 @@ def told(mean, bound, holds, digits=1):
 def _saving(row):
     """How many times fewer updates to the loss of the base, and the interval."""
     best, low, high = row["saved"]
+    if row["ends"] < row["ratio"]:
+        return f"as at {row['ends']} times"
     return f"{best:.1f} ({low:.1f} to {high:.1f})" if best else "-"
 
 

@@ -62,13 +62,17 @@ class Program:
         self.advance = jax.jit(self._steps, donate_argnums=0)
 
     def run(self, recipe, seed: int) -> dict:
-        """Held-out losses at `looks` places of a run, updates at each, and the test's score."""
+        """Held-out losses at `looks` places of a run, updates at each, and the test's score.
+
+        Of a workload that is scored by errors, the held-out share of errors at the end, too.
+        """
         valid, test = self.workload.parts[1:]
         state, losses, updates = self.start(seed), [], []
         for done, batches, rates in pieces(recipe, len(self.y), seed):
             for batch, own in zip(batches, rates, strict=True):
                 state = self.advance(state, np.int32(len(own)), *_padded(batch, own))
-            losses.append(float(self.workload.loss(valid[1], self.tell(state, valid[0]))))
+            told = self.tell(state, valid[0])
+            losses.append(float(self.workload.loss(valid[1], told)))
             updates.append(done)
             if not math.isfinite(losses[-1]):
                 return {
@@ -77,7 +81,10 @@ class Program:
                     "test": None,
                 }
         score = self.workload.scored(test[1], self.tell(state, test[0]))
-        return {"updates": updates, "valid": list(map(_short, losses)), "test": _short(score)}
+        found = {"updates": updates, "valid": list(map(_short, losses)), "test": _short(score)}
+        if self.workload.score == "error":
+            found["valid_error"] = _short(self.workload.scored(valid[1], told))
+        return found
 
     def tell(self, state, x):
         """The outputs for all these examples."""
