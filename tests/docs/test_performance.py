@@ -92,7 +92,7 @@ def test_the_milliseconds_on_a_gpu_are_in_the_log():
     _, *rows = table(PERFORMANCE, "On a GPU")
     names = [
         "gradients", "keras.AdamW", "tf_lamb.LAMB", "optax.lamb", "tf_lamb.Muon",
-        "tf_lamb.Muon bfloat16", "tf_lamb.Muon one by one", "optax.contrib.muon",
+        "tf_lamb.Muon bfloat16", "optax.contrib.muon",
     ]  # fmt: skip
     found = {name: runs("accelerator", contestant=name)[0] for name in names}
     alone = statistics.median(found["gradients"]["rounds"])
@@ -102,25 +102,91 @@ def test_the_milliseconds_on_a_gpu_are_in_the_log():
         added[name] = median - alone
         wanted = f"{added[name]:.1f}" if name != "gradients" else ""
         assert (step, adds, first) == (f"{median:.1f}", wanted, f"{found[name]['first']:.0f}")
-    times = added["tf_lamb.Muon one by one"] / added["tf_lamb.Muon bfloat16"]
-    over = added["tf_lamb.Muon bfloat16"] / added["tf_lamb.LAMB"]
-    told = f"makes Muon's update {times:.1f} times cheaper; it still adds {over:.1f} times"
-    assert told in words(PERFORMANCE)
+    over = [added[f"tf_lamb.Muon{how}"] / added["tf_lamb.LAMB"] for how in (" bfloat16", "")]
+    told = "adds {:.1f} times what LAMB's adds, else {:.1f} times".format(*over)
+    assert told in " ".join(PERFORMANCE.read_text().split())
+    for page in (ROOT / "README.md", ROOT / "docs" / "reference" / "optimizers.md"):
+        said = "adds {:.1f} to {:.1f} times what LAMB's adds".format(*over)
+        assert said in " ".join(page.read_text().split())
+    _, *costs = table(PERFORMANCE.with_name("should_i.md"), "What an optimizer costs")
+    told = {name: cell for name, _, cell, _ in costs}
+    for name, of in (("Keras's AdamW", "keras.AdamW"), ("LAMB", "tf_lamb.LAMB")):
+        assert told[name] == f"{added[of]:.1f} ms"
+    muon = f"{added['tf_lamb.Muon']:.1f} ms; {added['tf_lamb.Muon bfloat16']:.1f} with"
+    assert told["Muon"].startswith(muon)
 
 
-def test_what_an_unused_option_costs_is_in_the_log():
-    _, *rows = table(PERFORMANCE, "What an option costs that is not used")
-    names = {"Keras 3": "tf_lamb.keras", "tf_keras": "tf_lamb.tf_keras"}
+OF_UPDATE = {
+    "floor": "floor", "`tf_lamb.tf_keras.LAMB`": "tf_lamb.tf_keras",
+    "`tf_lamb.keras.LAMB`": "tf_lamb.keras", "Model Garden's LAMB": "Model Garden LAMB",
+    "`keras.optimizers.Lamb`": "Keras Lamb", "`optax.lamb`": "optax lamb, jitted",
+    "torch's fused AdamW": "torch AdamW, fused",
+}  # fmt: skip
+MODELS = {"BERT-base": "bert_base", "BERT-large": "bert_large", "ResNet-50": "resnet50"}
 
-    def medians(key, **of):
-        each = ([r[key] for r in runs("update_before_after", tree=tree, **of)]
-                for tree in ("1ca2522", "49e6a9d"))  # fmt: skip
-        return "{:.2f}, {:.2f}".format(*map(statistics.median, each))
 
-    for label, step, first, *startups in rows:
-        of = {"name": names.get(label, "tf_lamb.keras on JAX, jitted"), "shapes": "bert_base"}
-        assert (step, first) == (medians("step", **of), medians("first", **of))
-        for model, startup in zip(("perceptron", "resnet18"), startups, strict=True):
-            if label in names:
-                made = {"optimizer": f"{names[label]} LAMB", "model": model}
-                assert startup == medians("cpu_seconds", **made)
+def of_update(label, model, what):
+    """The values of a row's rounds; `jit_compile=True` in a label is the rival under XLA."""
+    plain = label.replace("*", "")
+    (name,) = (of for start, of in OF_UPDATE.items() if plain.startswith(start))
+    compiled = ", XLA" * ("jit_compile=True" in plain)
+    return [line[what] for line in runs("update", name=name + compiled, shapes=MODELS[model])]
+
+
+def test_the_seconds_of_an_update_are_in_the_log():
+    """Medians of the rounds, ranges of some, and each over the floor."""
+    (_, *models, _), *rows = table(PERFORMANCE, "Update time of LAMB implementations")
+    floors = [statistics.median(of_update("floor", model, "step")) for model in models]
+    for label, *cells, over in rows:
+        medians = []
+        for model, cell in zip(models, cells, strict=True):
+            rounds = of_update(label, model, "step")
+            medians.append(statistics.median(rounds))
+            found, _, spread = cell.replace("*", "").partition(" ")
+            assert float(found) == pytest.approx(medians[-1], abs=0.00051), (label, model)
+            assert spread == f"({min(rounds):.3f} to {max(rounds):.3f})" * bool(spread)
+        times = ", ".join(f"{m / f:.1f}" for m, f in zip(medians, floors, strict=True))
+        assert over.replace("*", "") == (times if label[:5] != "floor" else "1")
+
+
+def test_the_first_steps_are_in_the_log_and_so_is_what_they_are_compared_with():
+    text = PERFORMANCE.read_text().split("The first step, with its compilation")[1]
+    rows = [row.strip("| ").split(" | ") for row in re.findall(r"^\| .+ \|$", text, re.M)][:8]
+    above = ""
+    firsts: dict = {}
+    for label, *cells, _ in rows[1:]:
+        above = label.replace("the same", above) if label.startswith("the same") else label
+        for model, cell in zip(MODELS, cells, strict=True):
+            first = statistics.median(of_update(above, model, "first"))
+            assert float(cell.strip("*")) == pytest.approx(first, abs=0.051), (label, model)
+            firsts[above, model] = first
+    compiled = [
+        firsts[label, model] / firsts[f"**`{ours}.LAMB`**", model]
+        for label, ours in (
+            ("Model Garden's LAMB, `jit_compile=True`", "tf_lamb.tf_keras"),
+            ("`keras.optimizers.Lamb`, `jit_compile=True`", "tf_lamb.keras"),
+        )
+        for model in MODELS
+    ]  # fmt: skip
+    said = f"the first step is {min(compiled):.1f} to {max(compiled):.0f} times shorter here"
+    assert said in " ".join(PERFORMANCE.read_text().split())
+
+
+def test_readme_has_the_seconds_of_bert_large():
+    (_, *names), *rows = table(ROOT / "README.md", "What differs elsewhere")
+    rivals = {
+        "`keras.optimizers.Lamb`": "`keras.optimizers.Lamb`",
+        "Model Garden": "Model Garden's LAMB",
+    }
+    for (_, *cells), compiled in ((rows[0], ", `jit_compile=True`"), (rows[1], "")):
+        for name, cell in zip(names, cells, strict=True):
+            label = "`tf_lamb.tf_keras.LAMB`" if name == "tf_lamb" else rivals.get(name)
+            if cell in ("-", "the same"):
+                continue
+            label += compiled * (name != "tf_lamb")
+            (step,), (first,) = (of_update(label, "BERT-large", of) for of in ("step", "first"))
+            assert cell == f"{step:.2f} s, {first:.0f} s"
+    steps = [statistics.median(of_update(f"{label}, `jit_compile=True`", "ResNet-50", "step"))
+             for label in rivals.values()]  # fmt: skip
+    ours = statistics.median(of_update("`tf_lamb.keras.LAMB`", "ResNet-50", "step"))
+    assert all(abs(step / ours - 1) < 0.05 for step in steps)
