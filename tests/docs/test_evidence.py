@@ -59,7 +59,9 @@ def test_the_steps_of_a_table_are_those_of_the_log(heading, task):
 
 
 def test_what_starts_near_zero_ends_as_the_log_has_it():
-    (_, *kinds), *rows = table(PAGE.with_name("noise.md"), "Layers that start at or near zero")
+    (_, *kinds), *rows = table(
+        PAGE.with_name("trust_ratios.md"), "Layers that start at or near zero"
+    )
     for label, *cells in rows:
         for kind, cell in zip(kinds, cells, strict=True):
             made = [run["accuracy"] for run in runs("near_zero", optimizer=label, start=kind)]

@@ -22,7 +22,7 @@ import tf_lamb
 matplotlib.use("Agg")
 ELSEWHERE = {"README.md", "moving_in.md"}  # each has a test of its own
 ON_JAX = {"decentralized.md", "preflight.md", "start/several_hosts.md"}
-SLOW = {*ON_JAX, "adversarial.md", "noise.md"}
+SLOW = {*ON_JAX, "adversarial.md", "noise.md", "trust_ratios.md"}
 
 # A warning that nobody caused, of Keras's or ours, is an error.
 WARNINGS = "import warnings; warnings.simplefilter('error', UserWarning)"
@@ -89,7 +89,7 @@ BEFORE = {
     "index.md": classes, "adversarial.md": pictures, "automatic_warmup.md": classes,
     "fixed_point.md": lambda: {"x": DIGITS, "y": np.arange(64) % 10}, "noise.md": regression,
     "make_it_larger.md": lambda: regression(keras.optimizers.Adam(0.01)),
-    "reliability.md": lambda: regression(tf_lamb.LAMB(1e-3)),
+    "reliability.md": lambda: regression(tf_lamb.LAMB(1e-3)), "trust_ratios.md": regression,
 }  # fmt: skip
 
 
