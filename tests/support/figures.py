@@ -1,0 +1,589 @@
+"""What the claims of tests/docs/claims.txt name: figures of the pages, from the logs."""
+
+import collections
+import functools
+import itertools
+import math
+import re
+import statistics
+import sys
+import types
+import warnings
+
+import pytest
+from support.pages import ROOT, number, runs, table
+
+from tf_lamb.core import recipes
+
+sys.path.insert(0, str(ROOT))
+from benchmarks.equivalence import against, experiment, to_the_loss
+from benchmarks.equivalence import statistics as tests
+from benchmarks.equivalence.protocol import FROZEN
+from benchmarks.language_model import report
+
+# Of each line "PAGE: CLAIM", and of those that infer " <- CHECK: ROWS" after it.
+LINES = (ROOT / "tests" / "docs" / "claims.txt").read_text().splitlines()
+CLAIMS = [line.partition(" <- ")[0].split(": ", 1) for line in LINES]
+
+
+def page_of(name):
+    """Its text, one space between words."""
+    return re.sub(r"\s+", " ", (ROOT / "docs" / name).read_text())
+
+
+def tuned(task, heading):
+    """(rival, batch) -> its preferred rate, and the steps of each seed: of a table of the page."""
+    header, *rows = table(ROOT / "docs" / "evidence.md", heading)
+    found = {}
+    for label, *cells in rows:
+        rival = re.search(r"`(\w+)`", label)[1]
+        for batch, cell in zip(header[1:-1], cells[:-1], strict=True):
+            of = {"rival": rival, "batch": number(batch)}
+            if rate := re.search(r"\((.+)\)", cell):
+                of["rate"] = float(rate[1])
+            elif not re.search(r"\d", cell):
+                continue
+            steps = collections.defaultdict(lambda: math.inf)
+            for run in runs(f"steps_{task}", **of):
+                steps[run["seed"]] = min(steps[run["seed"]], run["steps"] or math.inf)
+            found[rival, of["batch"]] = of.get("rate"), list(steps.values())
+    return found
+
+
+def lost(log):
+    """Of AutoWarmup's runs: how many, and how many did not arrive."""
+    seeds = [run["steps"] for run in runs(log, rival="autowarmup")]
+    return seeds.count(None), len(seeds)
+
+
+def of_pictures():
+    """The convolutional network on Fashion-MNIST."""
+    results = tuned("pictures", "A convolutional network on Fashion-MNIST")
+    median = {key: statistics.median(steps) for key, (_, steps) in results.items()}
+    rivals = ("momentum", "adamw", "lamb", "lans", "muon")
+    fewer = {rival: median[rival, 256] / median[rival, 2048] for rival in rivals}
+    assert sorted(fewer, key=fewer.get)[:: len(fewer) - 1] == ["momentum", "lamb"]
+    best = {rival: results[rival, 2048][0] / results[rival, 256][0] for rival in rivals}
+    assert best["momentum"] == best["adamw"] and best["lamb"] == best["lans"]
+    batches = sorted({batch for _, batch in results})
+    assert all(median["adamw", batch] < median["lamb", batch] for batch in (16, 64, 256))
+    share = [
+        100 * median["muon", b] / min(median[rival, b] for rival in rivals[:-1]) for b in batches
+    ]
+    automatic = [
+        steps / median["lamb", b] for (rival, b), steps in median.items() if rival == "autowarmup"
+    ]
+    spread = [
+        statistics.variance(map(math.log, steps))
+        for rate, steps in results.values()
+        if rate and math.inf not in steps
+    ]
+    watched = {
+        run["batch"]: run["noise_scale"] for run in runs("steps_pictures") if "noise_at" in run
+    }
+    return {
+        "fewer": fewer,
+        "best": best,
+        "more": {rival: 8 / times for rival, times in fewer.items()},
+        "last": {rival: median[rival, 2048] for rival in rivals},
+        "muon": (min(share), max(share)),
+        "automatic": (min(automatic), max(automatic), *lost("steps_pictures")),
+        "spread": 100 * math.sqrt(statistics.mean(spread)),
+        "noise": watched[16],
+        "noise_512": watched[512],
+        "need": {b: round(median["lamb", b] * b, -3) for b in batches},
+        "rates": rates(results),
+    }
+
+
+def rates(results):
+    """The lowest and the highest that was preferred."""
+    found = collections.defaultdict(list)
+    for (rival, _), (rate, _) in results.items():
+        found[rival] += [rate] if rate else []
+    return found
+
+
+def of_text():
+    """The BERT on letters."""
+    results = tuned("text", "A BERT on letters")
+    median = {key: statistics.median(steps) for key, (_, steps) in results.items()}
+    rivals = ("adamw", "lamb", "lans", "muon")
+    fewer = {rival: median[rival, 64] / median[rival, 256] for rival in rivals}
+    assert sorted(fewer, key=fewer.get)[:: len(fewer) - 1] == ["lamb", "lans"]
+    share = [
+        100 * median["muon", b] / min(median[rival, b] for rival in rivals[:-1])
+        for b in (16, 64, 256)
+    ]
+    before = {
+        b: statistics.median(
+            run["steps"]
+            for run in runs("steps_text_muon_before", rival="muon", batch=b, rate=rate)[:3]
+        )
+        for b, rate in ((16, 0.004), (64, 0.008), (256, 0.008), (1600, 0.016))
+    }
+    gone = [100 - 100 * steps / median["muon", b] for b, steps in before.items()]
+    at_16 = runs("steps_text", rival="lars", batch=16)
+    lars = {run["rate"]: run["steps"] for run in at_16 if run["steps"]}
+    momentum = sorted({run["rate"] for run in runs("steps_text", rival="momentum")})
+    ends = {run["batch"]: run["noise_scale"][-1] for run in runs("steps_text") if "noise_at" in run}
+    assert list(lars) == [1.024] and len(momentum) == 5
+    return {
+        "fewer_text": fewer,
+        "muon_text": (min(share), max(share)),
+        "before": before,
+        "muon_before": (min(gone), max(gone)),
+        "lars": round(lars[1.024], -2),
+        "lars_rates": {8: "eight"}[len({run["rate"] for run in at_16})],
+        "momentum_text": (momentum[0], momentum[-1]),
+        "automatic_text": (median["autowarmup", 16] / median["lamb", 16], *lost("steps_text")),
+        "noise_text": (ends[16], ends[64]),
+        "need_text": {b: median["lamb", b] * b / (median["lamb", 16] * 16) for b in (64, 256)},
+        "foretold": {b: (1 + b / ends[16]) / (1 + 16 / ends[16]) for b in (64, 256)},
+        "rates_text": rates(results),
+    }
+
+
+def of_flights():
+    """The network on flights, to the largest batch at which AdamW arrives."""
+    results = tuned("flights", "A network on flights")
+    median = {key: statistics.median(steps) for key, (_, steps) in results.items()}
+    over = {
+        rival: [median[rival, b] / median["adamw", b] for b in (64, 256, 1024)]
+        for rival in ("lamb", "lans", "muon")
+    }
+    return {
+        "muon_flights": (100 * min(over["muon"]), 100 * max(over["muon"])),
+        "lamb_flights": (min(over["lamb"]), max(over["lamb"])),
+        "lans_flights": (min(over["lans"]), max(over["lans"])),
+        "fewer_flights": median["muon", 64] / median["muon", 1024],
+        "rates_flights": rates(results),
+    }
+
+
+def of_lstm():
+    """What a rule loses, against where it began."""
+    test = collections.defaultdict(list)
+    for run in runs("legw", data="mnist", units=64):
+        test[run["method"], run["batch"], run["rate"]].append(run["test"])
+    mean = {key: statistics.mean(seeds) for key, seeds in test.items() if len(seeds) == 3}
+    rate = {"legw": 0.025, "linear": 0.025, "sqrt": 0.025, "published": 0.1, "lamb": 0.00125}
+    start = {rule: mean.get((rule, 128, r), mean["legw", 128, 0.025]) for rule, r in rate.items()}
+    small, large = (
+        {rule: start[rule] - mean[rule, batch, r] for rule, r in rate.items()}
+        for batch in (1024, 8192)
+    )
+    assert small["lamb"] < 0 and sorted(large, key=large.get)[::4] == ["linear", "published"]
+    (steps,) = {run["steps"] for run in runs("legw", batch=8192, data="mnist")}
+    changes: dict = collections.defaultdict(dict)
+    for run in runs("legw_changes"):
+        changes[run["change"]].setdefault(str(run["rate"]), []).append(run["test"])
+    assert {len(made) for of in changes.values() for made in of.values()} == {5}
+    won = {
+        change: {rate: (statistics.mean(m), statistics.stdev(m)) for rate, m in of.items()}
+        for change, of in changes.items()
+    }
+    best = max(mean for of in won.values() for mean, _ in of.values())
+    assert best == won["projected"]["0.1"][0] and sorted(changes["projected"]["0.2"])[1] > 97
+    return {
+        "small": small,
+        "large": large,
+        "small_most": math.ceil(20 * max(small.values())) / 20,
+        "adam": (mean["adam", 128, 0.002], mean["adam", 8192, 0.008]),
+        "published": test["published", 8192, 0.1],
+        "changes": won,
+        "won": won["clipped"]["0.1"][0] - mean["legw", 8192, 0.025],
+        "won_by_width": won["wider"]["0.1"][0] - won["clipped"]["0.1"][0],
+        "lstm_steps": steps,
+    }
+
+
+def of_bert():
+    """The small one of Model Garden."""
+    losses = collections.defaultdict(list)
+    for log in ("batch", "batch_from_32"):
+        for run in runs(log):
+            key = log, run["optimizer"], run["batch"], run["base_learning_rate"]
+            losses[key].append(run["validation_loss"])
+    cells, times = {}, {}
+    for name, optimizer, rate in (("LAMB", "tf_lamb", 0.01), ("AdamW", "adamw", 0.002)):
+        seeds = [losses["batch", optimizer, batch, rate] for batch in (8, 32, 64, 128)]
+        mean = [statistics.mean(each) for each in seeds]
+        times[name] = [math.exp(loss - mean[0]) for loss in mean]
+        cells[name] = " | ".join(
+            f"{m:.3f} ± {statistics.stdev(each):.3f}" for m, each in zip(mean, seeds, strict=True)
+        )
+    gone = [
+        statistics.mean(losses["batch_from_32", optimizer, 128, rate])
+        - statistics.mean(losses["batch_from_32", optimizer, 32, rate])
+        for optimizer, rate in (("tf_lamb", 0.02), ("adamw", 0.004))
+    ]
+    return {"bert": cells, "perplexity": times, "from_32": gone}
+
+
+def of_adascale():
+    """Its steps and examples, and what its rivals come to."""
+    tests, steps = collections.defaultdict(list), collections.defaultdict(list)
+    for run in runs("adascale"):
+        key = run["method"], run["scale"], run["learning_rate"], run["base_steps"]
+        tests[key].append(run["test"])
+        steps[key].append(run["steps"])
+    full = [key for key, seeds in tests.items() if len(seeds) == 3]
+    gains, noises = collections.defaultdict(list), []
+    for run in runs("adascale", method="adascale"):
+        gains[run["scale"]].append(run["gain"])
+        noises += [run["noise_scale"]] if run["scale"] == 8 else []
+    least = [min(curve) for curves in gains.values() for curve in curves]
+    ends = sorted(round(curve[-1], -2) for curve in noises)
+
+    def cell(key):
+        return f"{statistics.mean(tests[key]):.2f} ± {statistics.stdev(tests[key]):.2f}"
+
+    base, of, better, over = ("base", 1, 0.04, 4800), {}, [], {}
+    for scale in (8, 16, 32):
+        (searched,) = (key for key in full if key[:2] == ("searched", scale))
+        adascale, linear = ((method, scale, 0.04, 4800) for method in ("adascale", "linear"))
+        taken, over[scale] = statistics.mean(steps[adascale]), 0.04 * scale / searched[2]
+        cells = [
+            text
+            for key in (adascale, searched, linear)
+            for text in (f"{statistics.mean(steps[key]):,.0f}", cell(key))
+        ]
+        cells.append(cell(("examples", 1, 0.04, searched[-1])))
+        of[scale] = types.SimpleNamespace(
+            fewer=4800 / taken, more=taken * scale / 4800, row=" | ".join(cells)
+        )
+        longer = statistics.mean(tests["examples", 1, 0.04, searched[-1]])
+        better.append(longer - statistics.mean(tests[adascale]))
+    linear = statistics.mean(tests["linear", 8, 0.04, 4800])
+    return {
+        "adascale": of,
+        "base": cell(base),
+        "gain": {s: statistics.mean(curve[-1] for curve in curves) for s, curves in gains.items()},
+        "gain_least": (min(least), max(least)),
+        "noise_8": (round(statistics.mean(min(c) for c in noises), -1), ends[0], ends[-1]),
+        "examples": (min(better), max(better)),
+        "linear_8": statistics.mean(tests[base]) - linear,
+        "linear_over": over,
+        "searched_least": min(tests[searched]),
+    }
+
+
+def of_autowarmup():
+    """Its rows, and where it is farthest from the best peak."""
+    made, gaps = {}, []
+    for batch in (256, 2048, 8192):
+        mine = runs("autowarmup", data="fashion_mnist", batch=batch)
+        peaks = {run["test"]: run["peak"] for run in mine if run["peak"]}
+        own = [run for run in mine if not run["peak"]]
+        at = sorted({f"{100 * run['switch'] / run['steps']:.0f}" for run in own})
+        to = sorted(run["switch_to"] for run in own)
+        gaps += [max(peaks) - run["test"] for run in own]
+        made[batch] = (
+            f"{mine[0]['steps']:,} | {min(peaks):.1f} to {max(peaks):.2f} | "
+            f"{peaks[max(peaks)]:.3g} | {', '.join(str(run['test']) for run in own)} | "
+            f"{' to '.join(at)}% | {to[0]:.2g} to {to[-1]:.2g}"
+        )
+    plain = {"autowarmup": made, "autowarmup_most": max(gaps)}
+    for kind in ("shallow", "deep"):
+        every = runs("autowarmup", data=f"digits, {kind} network")
+        mine = sorted(every, key=lambda run: run["seed"])
+        plain[kind] = {
+            name: ", ".join(
+                f"{run['test']:g}" for run in mine
+                if not run["peak"] and run["watched"] == (name == "watched")
+            )
+            for name in ("watched", "unwatched")
+        }  # fmt: skip
+        plain[kind]["best"] = max(run["test"] for run in mine if run["peak"])
+    base = {
+        run["seed"]: run["test"] for run in runs("equivalence_flights", arm="tuned lamb", ratio=1)
+    }
+    lost = collections.defaultdict(list)
+    for run in runs("equivalence_autowarmups"):
+        for given, loss in run["test"].items():
+            lost[given, run["ratio"]].append(math.inf if loss is None else loss - base[run["seed"]])
+    median = {key: 1000 * statistics.median(each) for key, each in lost.items()}
+    given = dict.fromkeys(given for given, _ in median)
+    return plain | {"given": {k: f"{median[k, 8]:+.1f} | {median[k, 32]:+.1f}" for k in given}}
+
+
+def of_transfer():
+    """Losses on flights above the tuned baseline's, an arm a row."""
+    losses = collections.defaultdict(dict)
+    for run in runs("transfer"):
+        names = "optimizer", "batch", "rate", "weight_decay", "beta_2", "epsilon", "warmup"
+        key = tuple(run[name] for name in names)
+        losses[key][run["seed"]] = run["loss"] or math.inf
+    three = {key: list(seeds.values()) for key, seeds in losses.items() if len(seeds) == 3}
+    cells, mean = moved(losses, three, ("lamb", "adamw", "muon"))
+    others, _ = moved(losses, three, ("lans", "adamp"))
+    both = {
+        arm: " | ".join([*row[:3], *others[arm][:2], *row[3:], *others[arm][2:]])
+        for arm, row in cells.items()
+    }
+    (base,) = (key for key in three if key[:2] == ("lars", 64))
+    _, _, rate, *settings = base
+    lars = {
+        batch: three["lars", batch, rate * math.sqrt(batch / 64), *settings]
+        for batch in (64, 512, 2048)
+    }
+    saved = zip(mean["sqrt", 32], mean["transfer", 32], strict=True)
+    return {
+        "both": both,
+        "lars_lost": {batch: sum(loss > 0.54 for loss in of) for batch, of in lars.items()},
+        "beta_2": statistics.mean(rate - both for rate, both in saved),
+        "least_32": min(min(lost) for (arm, k), lost in mean.items() if k == 32),
+    }
+
+
+def moved(losses, three, optimizers):
+    """The rows of a table, and the mean losses by arm and ratio; `three` are those of all seeds."""
+    cells, mean = collections.defaultdict(list), collections.defaultdict(list)
+    for k in (8, 32):
+        for optimizer in optimizers:
+            (base,) = (key for key in three if key[:2] == (optimizer, 64))
+            _, _, rate, decay, beta, epsilon, warmup = base
+            root, near, least = math.sqrt(k), rate * math.sqrt(k), max(beta**k, 0.95)
+            arms = {
+                "kept": (rate, decay, beta, epsilon, warmup),
+                "linear": (rate * k, decay, beta, epsilon, warmup),
+                "sqrt": (near, decay, beta, epsilon, warmup),
+                "transfer": (near, decay * root, least, epsilon, warmup),
+                "all": (near, decay * root, least, epsilon / root, warmup),
+                "legw": (near, decay, beta, epsilon, warmup * k),
+            }
+            around = [(near * factor, decay, beta, epsilon, warmup) for factor in (0.5, 1, 2, 4)]
+            found = {arm: (optimizer, 64 * k, *settings) for arm, settings in arms.items()}
+            found["searched"] = min(
+                ((optimizer, 64 * k, *settings) for settings in around),
+                key=lambda each: losses[each][1],
+            )
+            for arm, key in found.items():
+                seeds = three.get(key)
+                above = [1000 * (loss - statistics.mean(three[base])) for loss in seeds or ()]
+                lost = sum(loss > 0.54 for loss in seeds or ())
+                text = f"{lost} of 3 lost" if lost else "-"
+                if above and not lost:
+                    text = f"{statistics.mean(above):.1f} ± {statistics.stdev(above):.1f}"
+                cells[arm].append(text)
+                if above and not lost:
+                    mean[arm, k].append(statistics.mean(above) / 1000)
+    return cells, mean
+
+
+def of_larger():
+    """Points lost at 8 times the batch: Adam at its rate times the square root of 8, and Muon."""
+    accuracy = collections.defaultdict(list)
+    for run in runs("larger", epochs=12):
+        accuracy[run["batch"], round(run["rate"], 5)].append(run["accuracy"])
+    base, adam, muon = (
+        statistics.mean(accuracy[key]) for key in ((256, 0.004), (2048, 0.01131), (2048, 0.0391))
+    )
+    return {"larger_lost": base - adam, "larger_muon": base - muon}
+
+
+SHORT = {
+    "at the small batch": "base", "by `transfer`": "transfer", "by `find_rate`": "find_rate",
+    "tuned again": "again", "AutoWarmup": "autowarmup", "by LEGW": "legw", "unchanged": "unchanged",
+}  # fmt: skip
+
+
+def short(label):
+    """A way in two words."""
+    name, _, how = label.replace(" in AdaScale", ", adascale").partition(", ")
+    return f"{name.lower()} {SHORT.get(how, how)}"
+
+
+@functools.cache
+def logs():
+    """Of the tasks that are counted."""
+    return {name: runs(f"equivalence_{name}") for name in against.TASKS}
+
+
+def of_equivalence():
+    """What the registered experiment decides, counts and times."""
+    kept, own, ends, share = {}, {}, {}, []
+    for label, ratio in itertools.product(against.WAYS, FROZEN["ratios"]):
+        for into, base in (kept, "AdamW"), (own, "own"):
+            found = against.count(logs(), label, ratio, base)
+            into[f"{short(label)} {ratio}"] = f"{found['keeps']} of {sum(found.values())}"
+        for (of, name), (_, cell) in against.outcomes(logs(), ratio).items():
+            unit = 1000 if FROZEN["workloads"][name]["score"] == "loss" else 100
+            if of == label:
+                ends[f"{name} {short(label)} {ratio}"] = unit * cell.worse
+    for name, lines in logs().items():
+        examples = FROZEN["workloads"][name]["examples"]
+        share += [
+            100 * x["search"] / examples for x in lines if "search" in x and x["horizon"] == 1
+        ]
+    grown = {name: against.grown(name, lines) for name, lines in logs().items()}
+    fewer = [100 * (1 - each["updates"] / each["whole"]) for each in grown.values()]
+    at_8 = [100 * each["at_8"] for each in grown.values()]
+    keeping = sum(each["cell"].outcome == against.KEEPS for each in grown.values())
+    return {
+        "kept": kept, "own": own, "ends": ends, "below": {key: -x for key, x in ends.items()},
+        "below_letters": -ends["letters muon find_rate 8"] / 1000,
+        "share": (min(share), max(share)),
+        "grown_fewer": (min(fewer), max(fewer)), "grown_at_8": (min(at_8), max(at_8)),
+        "grown_kept": f"{keeping} of {len(grown)}", "grown_loss": 100 * grown["fashion"]["loss"],
+        **of_seconds(), **of_bases(), **of_registered(),
+    }  # fmt: skip
+
+
+def of_seconds():
+    """To the loss of the tuned AdamW, over its own."""
+    every = {
+        (label, name, ratio): times
+        for name, of in to_the_loss.every().items()
+        for label, ratio in itertools.product(to_the_loss.WAYS, to_the_loss.RATIOS)
+        if (times := of.times(to_the_loss.WAYS[label], 1 if "small" in label else ratio))
+    }
+    with_search = [
+        times[1] for (label, _, ratio), times in every.items()
+        if "find_rate" in label and ratio == 8
+    ]  # fmt: skip
+    return {
+        "searched": (min(with_search), max(with_search)),
+        "fastest": min(times[1] for times in every.values()),
+        "with_search": {key: times[1] for key, times in every.items()},
+    }
+
+
+def of_bases():
+    """How the bases vary, and where what was chosen by loss stands by error."""
+    power, margins, rank = {}, {}, {}
+    for name, lines in logs().items():
+        base = against.scores(lines)["tuned adamw", 1]
+        of = tests.margin(name, base)
+        margins[name] = of / statistics.stdev(base)
+        power[name] = 100 * tests.power(base, of, len(base))
+        power[f"{name} 8"] = 100 * tests.power(base, of, 8)
+    for spec, ratio in itertools.product(("adamw", "lamb", "muon"), (1, 8)):
+        for name in ("perceptron", "fashion"):
+            tried = runs(f"equivalence_{name}", arm=f"tuned {spec}", ratio=ratio, seed=0)
+            best = min(tried, key=lambda line: line["valid"][-1] or math.inf)
+            place = 1 + sum((line["test"] or 1) < best["test"] for line in tried)
+            rank[f"{name} {spec} {ratio}"] = place
+    tried = runs("equivalence_letters", arm="tuned adamw", ratio=1, seed=0)
+    rank["adamw 8"] = rank["perceptron adamw 8"]
+    stuck = sum(line["valid"][-1] > 2.8 for line in tried)
+    return {"power": power, "margins": margins, "rank": rank, "tried": len(tried), "stuck": stuck}
+
+
+def of_registered():
+    """On flights by the rule as it was registered, and what was expected of others."""
+    found = {name: against.scores(logs()[name]) for name in ("flights", "diamonds")}
+
+    def lost(arm, base):
+        return 1000 * statistics.mean(found["flights"][arm, 8]) - 1000 * statistics.mean(
+            found["flights"][base, 1]
+        )
+
+    def mean(name, arm):
+        return 1000 * statistics.mean(found[name][arm, 8][:8])
+
+    base = [line for line in logs()["flights"] if line["arm"] == "tuned adamw" and line["seed"]]
+    target = experiment.target_of([x for x in base if (x["ratio"], x["horizon"]) == (1, 1)])
+    arrived: dict = {}
+    for line in base:
+        if line["ratio"] == 8 and line["seed"] <= 8:
+            came = experiment.arrived(line, target) or math.inf
+            arrived[line["seed"]] = min(came, arrived.get(line["seed"], math.inf))
+    more = [
+        statistics.mean(
+            8 * line["updates"][-1] / whole
+            for line in logs()[name]
+            if (line["arm"], line["ratio"]) == ("adascale momentum", 8)
+        )
+        for name, whole in (("flights", 4608), ("diamonds", 12544))
+    ]
+    specs = ("adamw", "lamb", "muon")
+    return {
+        "registered": {spec: lost(f"transfer {spec}", f"tuned {spec}") for spec in specs},
+        "apart": {
+            spec: mean("diamonds", f"find_rate {spec}") - mean("diamonds", f"transfer {spec}")
+            for spec in specs[1:]
+        },
+        "apart_on_flights": [
+            mean("flights", f"find_rate {spec}") - mean("flights", f"transfer {spec}")
+            for spec in specs[1:]
+        ],
+        "fewer_again": statistics.median(4608 / updates for updates in arrived.values()),
+        "adascale_more": (min(more), max(more)),
+    }
+
+
+def of_language_model():
+    """Test losses over AdamW's base or the own one, and the microseconds of an example."""
+    found = report.Found(runs("language_model"))
+
+    def mean(arm, batch):
+        return statistics.mean(found.scores(arm, batch).values())
+
+    base = {name: mean(f"tuned {name}", 256) for name in ("adamw", "muon")}
+    lost = {
+        (arm, batch): mean(arm, batch) - base[arm.split()[-1]]
+        for arm, batch in found.runs
+        if batch > 256
+    }
+    each = {key: 1e6 * line["seconds_a_step"] / key[1] for key, line in found.steps.items()}
+    own = report.seconds(found, "tuned muon", 256)
+    last = [loss for seed, loss in found.scores("transfer muon", 32768).items()]
+    return {
+        "lm": {f"{arm} {batch}": loss for (arm, batch), loss in lost.items()},
+        "lm_muon": base["adamw"] - base["muon"],
+        "lm_gained": lost["unchanged adamw", 2048] - lost["transfer adamw", 2048],
+        "lm_last": (min(last), max(last)),
+        "lm_each": {batch: each["adamw", batch] for batch in (256, 2048)},
+        "lm_most": max(each["adamw", batch] for batch in (2048, 8192, 32768)),
+        "lm_step": {
+            b: each["adamw", b] * b / each["adamw", a] / a for a, b in ((16, 64), (64, 256))
+        },
+        "lm_seconds": (own["to"], own["run"]),
+        "lm_examples": found.decided["examples"],
+    }
+
+
+def of_recipes():
+    """The example that is refused at 32,768."""
+    asked = {"examples": 60000, "epochs": 40}
+    legw = functools.partial(recipes.scale, rule="legw")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        refused = pytest.raises(ValueError, legw, 32768, 256, 1e-2, 1.0, **asked)
+        warmup, training = re.search(r"(\d+) > (\d+) steps", str(refused.value)).groups()
+        sqrt = recipes.scale(32768, 256, 1e-2, 1.0, **asked)
+    large = types.SimpleNamespace(warmup_steps=warmup, train_steps=training)
+    return {"legw": {32768: large, 2048: legw(2048, 256, 1e-2, 1.0, **asked)}, "sqrt": sqrt}
+
+
+@functools.cache
+def figures():
+    """What the claims name."""
+    made = {}
+    for source in (
+        of_pictures,
+        of_text,
+        of_flights,
+        of_lstm,
+        of_bert,
+        of_adascale,
+        of_autowarmup,
+        of_transfer,
+        of_larger,
+        of_equivalence,
+        of_language_model,
+        of_recipes,
+    ):
+        made |= source()
+    every = [made.pop(name) for name in ("rates", "rates_text", "rates_flights")]
+    made["rates"] = {
+        rival: (min(found), max(found))
+        for rival in every[0]
+        if (found := [rate for of in every for rate in of.get(rival, [])])
+    }
+    made["automatic_lost"], made["automatic_runs"] = (
+        made["automatic"][i] + made["automatic_text"][i - 1] for i in (2, 3)
+    )
+    return made
