@@ -27,7 +27,8 @@ def draw(name: str, rows: list[dict], path: str):
         axes.set_title(title, fontsize=10)
         for arm in dict.fromkeys(row["arm"] for row in rows):
             rule, _, spec = arm.partition(" ")
-            points = [(row["ratio"], value(row)) for row in rows if row["arm"] == arm]
+            came = [row for row in rows if row["arm"] == arm and row["ends"] == row["ratio"]]
+            points = [(row["ratio"], value(row)) for row in came]
             shown = [(k, y) for k, y in points if math.isfinite(y)]
             dashes, marker = OF_RULES[rule]
             own = {"ls": dashes, "marker": marker, "ms": 8 if marker == "*" else 6}
