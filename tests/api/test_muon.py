@@ -6,14 +6,7 @@ import keras
 import numpy as np
 import pytest
 from support.cases import random_steps
-from support.frontends import (
-    FRONTENDS,
-    array,
-    every_frontend,
-    new_variable,
-    train,
-    uncompiled,
-)
+from support.frontends import FRONTENDS, array, every_frontend, new_variable, train, uncompiled
 
 STACKED = {"a/kernel": (4, 6), "slow/kernel": (4, 6), "b/kernel": (4, 6), "free/kernel": (4, 6),
            "query/kernel": (4, 2, 3), "tall/kernel": (6, 4), "dense/bias": (6,)}  # fmt: skip

@@ -55,9 +55,7 @@ GUARDED = {
         f"{GARDEN}::test_d16_nothing_decays_twice",
         "model_garden/test_configs.py::test_the_file_leaves_no_l2_in_the_loss_and_can_be_checked",
     ],
-    "D17": [
-        "tensorflow/test_distribution.py::test_replicas_that_are_not_compiled_are_one_device",
-    ],
+    "D17": ["tensorflow/test_distribution.py::test_replicas_that_are_not_compiled_are_one_device"],
     "D19": ["api/test_exclusions.py::test_the_method_of_keras_excludes_too"],
     "D21": ["contracts/test_optimizers.py::test_gradients_are_clipped"],
     "D22": [WORKED],
@@ -78,7 +76,7 @@ GUARDED = {
 TESTS = pathlib.Path(__file__).parents[1]
 IMPOSSIBLE = {
     "D25": "One class is the optimizer of one device and of many: no second one has defaults of "
-    "its own, and test_frontends.py holds both frontends to one signature.",
+    "its own, and test_frontends.py holds both frontends to one signature."
 }
 
 

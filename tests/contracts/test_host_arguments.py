@@ -31,8 +31,7 @@ def test_what_is_no_real_number_is_refused_by_name(frontend, dtype):
 
 @every_frontend
 @pytest.mark.parametrize(
-    "name",
-    ["weight_decay", "beta_1", "gradient_accumulation_steps", "on_spike", "treatments"],
+    "name", ["weight_decay", "beta_1", "gradient_accumulation_steps", "on_spike", "treatments"]
 )
 @pytest.mark.once
 def test_what_the_plan_was_made_of_cannot_be_set_afterwards(frontend, name):

@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 from support.feeding import LAYOUTS, START, Feed, close, gradients, maker, mean_of, scaled
-from support.frontends import (
-    FRONTENDS,
-    array,
-    every_frontend,
-    uncompiled,
-)
+from support.frontends import FRONTENDS, array, every_frontend, uncompiled
 from support.references import NAMES, Reference
 from support.small_model import functional
 
@@ -111,8 +106,7 @@ def test_the_gain_of_adascale_is_as_it_was(frontend, inner):
     """A multiplier is of the rate that AdaScale gives; what is frozen is not measured."""
     runs = {
         factor: Feed(
-            frontend,
-            scaled(frontend, inner=inner, own={"treatments": rates({"bias": factor})}),
+            frontend, scaled(frontend, inner=inner, own={"treatments": rates({"bias": factor})})
         )
         for factor in (1, 0.5, 0)
     }

@@ -118,11 +118,7 @@ PACKAGES = {
     "colossalai": {
         "lamb": ("lamb", colossal("lamb", "Lamb"), {}),
         "distributed_lamb": ("lamb", distributed_lamb, {}),
-        "lars": (
-            "lars",
-            colossal("lars", "Lars"),
-            {"momentum": 0.9, "eeta": others.TRUST},
-        ),
+        "lars": ("lars", colossal("lars", "Lars"), {"momentum": 0.9, "eeta": others.TRUST}),
     },
     "deepspeed": {"onebit_lamb": ("lamb", onebit_lamb, {})},
     "lightning_flash": {
