@@ -399,17 +399,6 @@ def test_the_package_alone_opens_the_frontend_of_its_host(host, legacy, tmp_path
     assert out.split()[-1:] == ["both"]
 
 
-@pytest.mark.slow  # its cheap half is `test_a_backend_is_loaded_on_demand`
-def test_frontend_1_on_jax_loads_no_tensorflow_room():
-    code = "import sys, tf_lamb.keras; print('tf_lamb.tensorflow' in sys.modules)"
-    assert run(code, KERAS_BACKEND="jax").strip() == "False"
-
-
-def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'LAMBDA'"):
-        tf_lamb.LAMBDA  # noqa: B018
-
-
 # -- the tests -------------------------------------------------------------------------------------
 
 
