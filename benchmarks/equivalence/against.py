@@ -7,6 +7,7 @@ one base, AdamW's. Runs are those of the logs; margins and tests are those of do
 """
 
 import dataclasses
+import functools
 import math
 import os
 
@@ -76,13 +77,15 @@ def scores(lines) -> dict:
 
 def found(name: str, lines: list[dict]) -> dict:
     """The same, with `recipes.transfer` as it is now where the workload's log has it otherwise."""
-    own = scores(lines)
-    rule = {"workload": name, **TRANSFER}
-    later = {
-        (f"transfer {line['spec']}", line["ratio"]): line["test"]
-        for line in Log(LOG).lines if rule.items() <= line.items()
-    }  # fmt: skip
+    own, later = scores(lines), _by_transfer(name)
     return own | later if name == "flights" else later | own
+
+
+@functools.cache
+def _by_transfer(name):
+    rule = {"workload": name, **TRANSFER}
+    lines = [line for line in Log(LOG).lines if rule.items() <= line.items()]
+    return {(f"transfer {line['spec']}", line["ratio"]): line["test"] for line in lines}
 
 
 def compared(name: str, own: dict, arm: str, base: str) -> dict[int, Cell]:
@@ -193,12 +196,13 @@ def _shown(cells, key, alone):
     return adamw if WAYS[key[1]][1] is None else f"{own} / {adamw}"
 
 
-def count(logs: dict, label: str, ratio: int, base: str = "AdamW") -> dict[str, int]:
-    """Outcome -> on how many tasks, of all on which the way and that base are finished."""
-    made = [
-        cells[base == "AdamW"] for (of, _), cells in outcomes(logs, ratio).items() if of == label
-    ]
-    return {each: sum(cell.outcome == each for cell in made if cell) for each in
+def count(made: dict, label: str, base: str = "AdamW") -> dict[str, int]:
+    """Outcome -> on how many tasks, of all on which the way and that base are finished.
+
+    `made` are the outcomes at a ratio.
+    """
+    cells = [each[base == "AdamW"] for (of, _), each in made.items() if of == label]
+    return {each: sum(cell.outcome == each for cell in cells if cell) for each in
             (KEEPS, UNDECIDED, WORSE, "no answer")}  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import statistics
 import numpy as np
 import pytest
 from support import figures as claims
-from support.figures import CLAIMS, figures, logs
+from support.figures import CLAIMS, figures, logs, outcomes
 from support.pages import ROOT, anchors, prose, runs
 
 from benchmarks.equivalence import again, against, arms, tables, to_the_loss, warmups
@@ -38,12 +38,17 @@ BORNE = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def where_the_logs_are(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
 def nothing_is_kept_at_128_times():
     """No constant batch of any way, against either base; and the language model."""
     ways = [label for label, (_, base) in against.WAYS.items() if base]
     for label, base in itertools.product(ways, ("AdamW", "own")):
-        assert against.count(logs(), label, 128, base)["keeps"] == 0, label
-    assert len(against.outcomes(logs(), 128)) > 30
+        assert against.count(outcomes(128), label, base)["keeps"] == 0, label
+    assert len(outcomes(128)) > 30
     assert len(logs()) == 4
     lm = figures()["lm"]
     assert all(lost > 0.3 for key, lost in lm.items() if key.endswith(" 32768"))
@@ -63,7 +68,7 @@ def counts_are_of_all_that_is_finished():
             finished["AdamW"] += {(arm, at), ("tuned adamw", 1)} <= made
             finished["own"] += bool(base) and {(arm, at), (base, 1)} <= made
         for of, count in finished.items():
-            assert sum(against.count(logs(), label, ratio, of).values()) == count, (label, of)
+            assert sum(against.count(outcomes(ratio), label, of).values()) == count, (label, of)
 
 
 def muon_is_below_at_the_small_batch():
@@ -76,7 +81,7 @@ def muon_is_below_at_the_small_batch():
         assert len(below) == tasks and max(below) < 0
     for label in ("Muon", "SOAP"):
         small, moved = (
-            against.count(logs(), f"{label}, {how}", 8)
+            against.count(outcomes(8), f"{label}, {how}")
             for how in ("at the small batch", "by `transfer`")
         )
         assert small["keeps"] == moved["keeps"] == sum(moved.values())
@@ -129,7 +134,7 @@ def a_language_model_lost():
 
 def only_these_keep_at_32_times():
     """What keeps AdamW's result there; and no other way keeps any."""
-    made = against.outcomes(logs(), 32)
+    made = outcomes(32)
     kept = {
         (label, name) for (label, name), (_, adamw) in made.items()
         if against.WAYS[label][1] and adamw.outcome == against.KEEPS
@@ -305,7 +310,7 @@ def test_what_would_be_false_is_found(monkeypatch):
     cell = against.Cell(0.0, 0.0, 0.0, against.KEEPS)
     label = "AdamW, by `transfer`"
     with monkeypatch.context() as patch:
-        patch.setattr(against, "outcomes", lambda *_: {(label, "flights"): (cell, cell)})
+        patch.setitem(globals(), "outcomes", lambda _: {(label, "flights"): (cell, cell)})
         with pytest.raises(AssertionError):
             nothing_is_kept_at_128_times()
         with pytest.raises(AssertionError):

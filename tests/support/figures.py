@@ -1,6 +1,7 @@
 """What the claims of tests/docs/claims.txt name: figures of the pages, from the logs."""
 
 import collections
+import contextlib
 import functools
 import itertools
 import math
@@ -63,8 +64,6 @@ def of_pictures():
     rivals = ("momentum", "adamw", "lamb", "lans", "muon")
     fewer = {rival: median[rival, 256] / median[rival, 2048] for rival in rivals}
     assert sorted(fewer, key=fewer.get)[:: len(fewer) - 1] == ["momentum", "lamb"]
-    best = {rival: results[rival, 2048][0] / results[rival, 256][0] for rival in rivals}
-    assert best["momentum"] == best["adamw"] and best["lamb"] == best["lans"]
     batches = sorted({batch for _, batch in results})
     assert all(median["adamw", batch] < median["lamb", batch] for batch in (16, 64, 256))
     share = [
@@ -83,7 +82,6 @@ def of_pictures():
     }
     return {
         "fewer": fewer,
-        "best": best,
         "more": {rival: 8 / times for rival, times in fewer.items()},
         "last": {rival: median[rival, 2048] for rival in rivals},
         "muon": (min(share), max(share)),
@@ -115,14 +113,6 @@ def of_text():
         100 * median["muon", b] / min(median[rival, b] for rival in rivals[:-1])
         for b in (16, 64, 256)
     ]
-    before = {
-        b: statistics.median(
-            run["steps"]
-            for run in runs("steps_text_muon_before", rival="muon", batch=b, rate=rate)[:3]
-        )
-        for b, rate in ((16, 0.004), (64, 0.008), (256, 0.008), (1600, 0.016))
-    }
-    gone = [100 - 100 * steps / median["muon", b] for b, steps in before.items()]
     at_16 = runs("steps_text", rival="lars", batch=16)
     lars = {run["rate"]: run["steps"] for run in at_16 if run["steps"]}
     momentum = sorted({run["rate"] for run in runs("steps_text", rival="momentum")})
@@ -131,8 +121,6 @@ def of_text():
     return {
         "fewer_text": fewer,
         "muon_text": (min(share), max(share)),
-        "before": before,
-        "muon_before": (min(gone), max(gone)),
         "lars": round(lars[1.024], -2),
         "lars_rates": {8: "eight"}[len({run["rate"] for run in at_16})],
         "momentum_text": (momentum[0], momentum[-1]),
@@ -190,10 +178,7 @@ def of_lstm():
         "large": large,
         "small_most": math.ceil(20 * max(small.values())) / 20,
         "adam": (mean["adam", 128, 0.002], mean["adam", 8192, 0.008]),
-        "published": test["published", 8192, 0.1],
         "changes": won,
-        "won": won["clipped"]["0.1"][0] - mean["legw", 8192, 0.025],
-        "won_by_width": won["wider"]["0.1"][0] - won["clipped"]["0.1"][0],
         "lstm_steps": steps,
     }
 
@@ -401,14 +386,21 @@ def logs():
     return {name: runs(f"equivalence_{name}") for name in against.TASKS}
 
 
+@functools.cache
+def outcomes(ratio):
+    """Of each way and task."""
+    with contextlib.chdir(ROOT):  # where the logs are
+        return against.outcomes(logs(), ratio)
+
+
 def of_equivalence():
     """What the registered experiment decides, counts and times."""
     kept, own, ends, share = {}, {}, {}, []
     for label, ratio in itertools.product(against.WAYS, FROZEN["ratios"]):
         for into, base in (kept, "AdamW"), (own, "own"):
-            found = against.count(logs(), label, ratio, base)
+            found = against.count(outcomes(ratio), label, base)
             into[f"{short(label)} {ratio}"] = f"{found['keeps']} of {sum(found.values())}"
-        for (of, name), (_, cell) in against.outcomes(logs(), ratio).items():
+        for (of, name), (_, cell) in outcomes(ratio).items():
             unit = 1000 if FROZEN["workloads"][name]["score"] == "loss" else 100
             if of == label:
                 ends[f"{name} {short(label)} {ratio}"] = unit * cell.worse
@@ -427,15 +419,19 @@ def of_equivalence():
         "share": (min(share), max(share)),
         "grown_fewer": (min(fewer), max(fewer)), "grown_at_8": (min(at_8), max(at_8)),
         "grown_kept": f"{keeping} of {len(grown)}", "grown_loss": 100 * grown["fashion"]["loss"],
-        **of_seconds(), **of_bases(), **of_registered(),
+        **of_seconds(),
+        **of_bases(),
+        **of_registered(),
     }  # fmt: skip
 
 
 def of_seconds():
     """To the loss of the tuned AdamW, over its own."""
+    with contextlib.chdir(ROOT):
+        found = to_the_loss.every()
     every = {
         (label, name, ratio): times
-        for name, of in to_the_loss.every().items()
+        for name, of in found.items()
         for label, ratio in itertools.product(to_the_loss.WAYS, to_the_loss.RATIOS)
         if (times := of.times(to_the_loss.WAYS[label], 1 if "small" in label else ratio))
     }
