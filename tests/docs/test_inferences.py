@@ -24,8 +24,12 @@ WORDS = r"\b(keep|keeps|kept|every|no|none|nothing|all|held out|too few|faster|e
 INFERRING = {  # page -> what is left out of it: definitions, links, what runs
     "../README.md": (r"## Try it.*",),
     "should_i.md": (r"## What an optimizer costs.*",),
+    "evidence.md": (
+        r"\*\*These runs.*?(?=## What others)", r"LEGW's own experiment.*?(?=\n\n)",
+        r"The table has.*?(?=\n\n)", r"An embedding.*?(?=\n\n)",
+    ),
     "results.md": (r"## How to read them.*?(?=## At 32 times)", r"\[\^\w+\]: .*"),
-}
+}  # fmt: skip
 LINES = {
     "../README.md": 110, "should_i.md": 60, "results.md": 180, "evidence.md": 110,
     "make_it_larger.md": 130, "performance.md": 120, "noise.md": 220, "choosing_a_batch.md": 150,
@@ -268,6 +272,25 @@ def early_steps_fall_where_whole_runs_lose():
     assert cells[32].outcome == against.WORSE
 
 
+def every_rule_loses_little_at_8_times():
+    """Of the LSTM from 128 to 1,024; at 64 times each loses several times that."""
+    small, large = figures()["small"], figures()["large"]
+    assert len(small) == 5 and max(small.values()) <= 0.25
+    assert min(large.values()) > 0.9
+
+
+def muon_takes_the_fewest_steps():
+    """At every batch of the convolutional network, of letters and of flights."""
+    for name in ("muon", "muon_text", "muon_flights"):
+        assert figures()[name][1] < 100
+
+
+def no_change_carries_the_lstm():
+    """To 8,192 with the accuracy of 128."""
+    means = [mean for of in figures()["changes"].values() for mean, _ in of.values()]
+    assert len(means) == 8 and max(means) < 98.6
+
+
 def plain(text):
     """Sentences without links, marks, tables and headings."""
     text = re.sub(r"^(\||#|\[\^).*$|<a [^>]*></a>", "", text, flags=re.MULTILINE)
@@ -293,7 +316,7 @@ def sentences(page):
 def test_a_sentence_that_infers_names_what_bears_it(page):
     said = [plain(claim.format_map(figures())).strip(": ") for of, claim, *_ in BORNE if of == page]
     bare = [s for s in sentences(page) if not any(s in claim or claim in s for claim in said)]
-    assert bare == [] and len(said) >= 5
+    assert bare == [] and len(said) >= 3
 
 
 @pytest.mark.parametrize("check", sorted({check for _, _, check, _ in BORNE}))
