@@ -393,6 +393,16 @@ def test_longer_runs_that_end_above_shorter_ones_decide_nothing(baseline, monkey
         found.optimizer()
 
 
+def test_an_optimizer_that_is_left_out_while_level_is_told_of(monkeypatch):
+    host, ours = FRONTENDS["keras"]
+    monkeypatch.setattr(rate._Run, "_train", noisy())
+    named = ["SGD", "LAMB", "Adam"]
+    found = search(ours, linear(host), optimizers=named, budget=1.0)
+    (left,) = {*named} - {*found.answers}
+    line = next(line for line in str(found).splitlines() if line.split()[0] == left)
+    assert line.endswith(" in shorter runs, not run longer: search with it alone")
+
+
 def test_of_three_optimizers_the_table_names_the_one_that_was_left_behind():
     host, ours = FRONTENDS["keras"]
     still = host.optimizers.Adam(beta_1=0.9, epsilon=1e6, name="still")  # which hardly moves
@@ -870,6 +880,8 @@ def test_what_cannot_be_searched_is_refused_before_any_step():
             search(ours, model, arrays)
     with pytest.raises(ValueError, match=r"as its loss needs targets: pass data=\(x, y\)"):
         search(ours, model, x)
+    with pytest.raises(ValueError, match="data holds no batch"):
+        search(ours, model, [])
     with pytest.raises(ValueError, match="holds arrays of 1 and 8 rows, .* call batch"):
         search(ours, model, list(zip(x, y, strict=True)))
     with pytest.raises(ValueError, match="data has 1,600 examples, fewer than a tenth of exam"):

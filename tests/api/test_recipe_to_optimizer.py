@@ -32,26 +32,6 @@ def test_a_recipe_gives_its_schedule(frontend):
 
 
 @every_frontend
-def test_a_momentum_recipe_trains_with_keras_own_sgd(frontend):
-    host, ours = FRONTENDS[frontend]
-    recipe = recipes.scale(64, 32, 0.01, 1, examples=256, epochs=9, rule="linear")
-    with pytest.raises(ValueError, match=r"keras.optimizers.SGD\(recipe.schedule\(\)\)"):
-        ours.LAMB.from_recipe(recipe)
-    sgd = host.optimizers.SGD(recipe.schedule(ours.schedules), momentum=0.9, nesterov=True)
-    variable = host.Variable([1.0]) if frontend == "keras" else variable_of_tensorflow()
-    gradient = host.ops.ones((1,)) if frontend == "keras" else variable_of_tensorflow() * 0 + 1.0
-    sgd.apply_gradients([(gradient, variable)])
-    # The first rate is the baseline's; Nesterov takes 1.9 of it.
-    assert float(variable[0]) == pytest.approx(1 - 1.9 * 0.01, rel=1e-6)
-
-
-def variable_of_tensorflow():
-    import tensorflow as tf
-
-    return tf.Variable([1.0])
-
-
-@every_frontend
 @pytest.mark.once
 def test_a_momentum_of_averages_has_them_kept(frontend):
     make = FRONTENDS[frontend][1].LAMB.from_recipe

@@ -117,11 +117,11 @@ def test_accumulation_of_what_does_not_fit():
     [
         ({}, 100, "No batch between 64 and 100 is twice that of the recipe: pass a largest_batch"),
         ({"examples": 500}, 4096, "larger than all 500 examples"),
-        ({"end_learning_rate": 0.0051}, 512, "does not fall to half of its peak, where"),
+        ({"end_learning_rate": 0.0051}, 512, "never falls to half of its peak, where"),
         (
             {"decay": "multi_step", "boundaries": (39995,), "decay_rate": 0.1},
             512,
-            "does not fall to half of its peak, where the batch would double, with 8 steps left",
+            "never falls to half of its peak, where the batch would double, with 8 steps left",
         ),
         ({}, "512", "largest_batch must be a whole number"),
     ],

@@ -166,7 +166,7 @@ def test_a_batch_that_was_not_shown_warns(call, message):
         ),
         (lambda: scale(decay="multi_step"), "needs boundaries"),
         (
-            lambda: scale(handover="jump"),
+            lambda: dataclasses.replace(scale(), handover="jump"),
             "handover must be one of 'continuous', 'drop', not 'jump'",
         ),
         (

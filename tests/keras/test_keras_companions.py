@@ -163,7 +163,7 @@ def test_what_looks_into_an_optimizer_refuses_a_multi_optimizer(capsys):
             model.fit(*data(), verbose=0, callbacks=[callback])
     with pytest.raises(ValueError, match="not MultiOptimizer"):
         ours.AdaScale(multi(), scale=2)
-    with pytest.raises(ValueError, match="MultiOptimizer has no learning rate of its own"):
+    with pytest.raises(ValueError, match="MultiOptimizer sets rates itself"):
         ours.find_batch(model, data(), baseline_batch_size=8, baseline_epochs=1)
     next(each for each in model.optimizer.optimizers if hasattr(each, "describe")).describe()
     assert "body/kernel" in capsys.readouterr().out

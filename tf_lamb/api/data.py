@@ -190,6 +190,8 @@ class Batches:
             raise ValueError(
                 "data does not say how many examples it has: pass examples=, those of one pass."
             )
+        if not batches:
+            raise ValueError("data holds no batch.")
         return sum(map(size_of, self._read()))
 
     def hold_out(self, wanted: int) -> tuple:

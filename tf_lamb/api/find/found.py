@@ -70,9 +70,6 @@ class FoundRate:
         calls: Micro-batches of an update.
         data: As a line of code has them.
         trials: Every short run, a `Trial` each.
-        uncorrected: The rate that this is in the longer of the short runs, before it is corrected
-            for the length of the real one; None where nothing could be told.
-        baseline: The rate of the baseline at this batch, by square-root scaling, or None.
         cost: Examples that the search trained on, over those of the real run.
         wrapped: Puts an optimizer into what scales the loss of this model, if anything does.
     """
@@ -89,8 +86,6 @@ class FoundRate:
     calls: int
     data: str
     trials: tuple[search.Trial, ...]
-    uncorrected: float | None
-    baseline: float | None
     cost: float
     candidates: tuple[Candidate, ...] = dataclasses.field(repr=False)
     wrapped: Callable[[Any], Any] = dataclasses.field(repr=False)
@@ -110,6 +105,11 @@ class FoundRate:
     def interval(self) -> tuple[float, float]:
         """Between which rates the best is, as far as the held-out examples tell."""
         return self.answers[self.optimizer_name].interval
+
+    @property
+    def baseline(self) -> float | None:
+        """The rate of the baseline at this batch, by square-root scaling, or None."""
+        return next((each.start for each in self.candidates if each.is_baseline), None)
 
     @property
     def learning_rate(self) -> float:
@@ -191,9 +191,11 @@ class FoundRate:
             f"{low:.3g} to {high:.3g} are level",
             f"  {self.why}",
         ]
-        if self.uncorrected is not None:
+        if self.rate is not None:
+            longest = max(trial.steps for trial in self.trials)
+            uncorrected = search.short_run_rate(self.rate, longest, self.train_steps)
             lines.append(
-                f"  {self.uncorrected:.3g} in the longer short runs, before the correction for "
+                f"  {uncorrected:.3g} in the longer short runs, before the correction for "
                 f"{self.train_steps:,} steps"
             )
         if self.baseline is not None:
@@ -235,7 +237,12 @@ class FoundRate:
     def _why_left(self, name):
         """Why an optimizer has no answer."""
         short, *longer = self._best_runs(name)
-        return "lost" if longer or not short.losses else "not among the best of the first rung"
+        if longer or not short.losses:
+            return "lost"
+        for other in self.answers:
+            if search.is_level(short, self._best_runs(other)[0]):
+                return f"level with {other} in shorter runs, not run longer: search with it alone"
+        return "not among the best of the first rung"
 
     def plot(self, ax: Any = None) -> Any:
         """Draws held-out loss over learning rate, a line an optimizer and a rung.

@@ -156,7 +156,7 @@ def find_rate(
         "schedules": frontend.schedules, "calls": calls, "data": read.written,
         "wrapped": functools.partial(scaled_as, model.optimizer),
     }  # fmt: skip
-    return _answer(candidates, lengths, made, averaging_updates, **of_run)
+    return _answer(candidates, made, averaging_updates, **of_run)
 
 
 def _lengths(total, many, budget, averaging_updates):
@@ -254,12 +254,11 @@ def _rung(run, candidate, trials, start, factor, steps, most, best=None):
     return trials
 
 
-def _answer(candidates, lengths, made, averaging_updates, train_steps, **of_run) -> FoundRate:
+def _answer(candidates, made, averaging_updates, train_steps, **of_run) -> FoundRate:
     every = tuple(trial for rungs in made.values() for rung in rungs for trial in rung)
     steps = sum(each.steps + averaging_updates * bool(each.losses) for each in every) + (
         averaging_updates > 0
     )
-    cost = steps / train_steps
     firsts, finals = (
         {name: each for name, rungs in made.items() if (each := search.plateau(rungs[i]))}
         for i in (0, 1)
@@ -276,12 +275,9 @@ def _answer(candidates, lengths, made, averaging_updates, train_steps, **of_run)
         rate, why = search.decide(firsts[name], final, starts.get(name))
         ends = [*search.interval(firsts[name], final), *([rate] if rate else [])]
         answers[name] = Answer(rate, why, (min(ends), max(ends)), final.best.loss)
-    rate = answers[taken].rate
     return FoundRate(
         optimizer_name=taken, why_optimizer=why_taken, answers=answers, train_steps=train_steps,
-        trials=every, cost=cost, baseline=next(iter(starts.values()), None),
-        uncorrected=None if rate is None else search.short_run_rate(rate, lengths[1], train_steps),
-        candidates=tuple(candidates), **of_run,
+        trials=every, cost=steps / train_steps, candidates=tuple(candidates), **of_run,
     )  # fmt: skip
 
 

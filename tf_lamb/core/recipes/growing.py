@@ -74,7 +74,7 @@ def growing(recipe: Recipe, largest_batch: int) -> StagedRecipe:
     begins = [(int(step), size * int(k[step])) for step in np.flatnonzero(np.diff(k, prepend=0))]
     if len(begins) == 1:
         raise ValueError(
-            f"The rate of {recipe.title} does not fall to half of its peak, where the batch would "
+            f"The rate of {recipe.title} never falls to half of its peak, where the batch would "
             f"double, with {2 * LEAST} steps left: give the recipe a decay, or an earlier one."
         )
     largest = begins[-1][1]

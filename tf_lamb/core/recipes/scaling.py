@@ -69,7 +69,7 @@ def in_epochs(
 def scale(
     batch_size: int, base_batch_size: int, base_learning_rate: float, base_warmup_epochs: float,
     examples: int, epochs: float, *, rule: str = "sqrt",
-    decay: str | Iterable[float] = "polynomial", power: float = 1.0, handover: str = "continuous",
+    decay: str | Iterable[float] = "polynomial",
 ) -> Recipe:  # fmt: skip
     """Scales the learning rate and warmup of your own baseline to another batch size.
 
@@ -85,8 +85,8 @@ def scale(
     result. Linear scaling warms up from the baseline's rate.
 
     Everything else stays as tuned, in epochs. The recipe does not contain weight decay, exclusions
-    and momentum: pass the baseline's values to `from_recipe`, or add them with
-    `dataclasses.replace`. `transfer` also moves weight decay and betas.
+    and momentum: pass the baseline's values to `from_recipe`. `dataclasses.replace` adds them, or
+    the power or the handover of another decay. `transfer` also moves weight decay and betas.
 
     Args:
         batch_size: The batch size of training.
@@ -97,9 +97,7 @@ def scale(
         epochs: Number of epochs, as in the baseline.
         rule: "sqrt", "linear" or "legw". Defaults to "sqrt".
         decay: The baseline's decay: "polynomial", "constant", or the epochs at which the rate falls
-            to a tenth, such as (30, 60, 80). Defaults to "polynomial".
-        power: Power of the polynomial. Defaults to 1.
-        handover: "continuous", or "drop" if the baseline's decay counts from step 0.
+            to a tenth, such as (30, 60, 80). Defaults to "polynomial", linear to 0.
 
     Raises:
         TypeError: if an argument is not a number.
@@ -123,7 +121,7 @@ def scale(
         raise ValueError(f"rule must be one of {', '.join(map(repr, RULES))}, not {rule!r}.")
     return by_rule(
         rule, fit_steps, batch_size, base_batch_size, base_learning_rate, base_warmup_epochs,
-        examples, epochs, decay, power=power, handover=handover,
+        examples, epochs, decay,
     )  # fmt: skip
 
 
