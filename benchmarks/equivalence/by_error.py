@@ -10,7 +10,8 @@ held-out errors is chosen, of several the one with the lowest held-out loss. It 
 fresh seeds as the protocol has. Then come the arms that begin at the new base: AdamW unchanged,
 and `recipes.transfer`.
 
-Every run is a line of the log, written as soon as it is made; what is there is not made again.
+Every run is a line of the log, with its commit and machine, written as soon as it is made; what is
+there is not made again.
 --estimate prints the hours on the machine of equivalence_seconds.jsonl, one run at a time. On an
 accelerator set JAX_PLATFORMS, and --processes=1.
 """
@@ -30,13 +31,31 @@ from benchmarks.equivalence.protocol import FROZEN, Settings, points
 from benchmarks.equivalence.report import markdown
 from benchmarks.equivalence.runs import Run, Runs
 from benchmarks.equivalence.statistics import holm, worse_by
-from benchmarks.run_log import Log
+from benchmarks.run_log import Log, commit, machine
 
 LOG = "benchmarks/logs/equivalence_by_error.jsonl"
 SECONDS = "benchmarks/logs/equivalence_seconds.jsonl"
 WORKLOADS, SPECS, RATIOS = ("perceptron", "fashion"), ("adamw", "muon", "lamb"), (1, 8, 32)
 NAMES = {"adamw": "AdamW", "muon": "Muon", "lamb": "LAMB"}
 ARMS = ("unchanged adamw", *(f"transfer {spec}" for spec in SPECS))
+
+
+class Noted(Runs):
+    """Runs that are written one by one, each with the commit and the machine that made it."""
+
+    def _made(self, groups):
+        where = {"commit": commit(), "device": device()} if groups else {}
+        for made in super()._made([[run] for group in groups for run in group]):
+            yield [(run, {**found, **where}) for run, found in made]
+
+
+def device() -> str:
+    """The processor, or the accelerator that JAX was told to use."""
+    if os.environ["JAX_PLATFORMS"] == "cpu":
+        return machine()["cpu"]
+    import jax
+
+    return jax.devices()[0].device_kind
 
 
 def chosen(lines: list[dict]) -> dict:
@@ -163,7 +182,7 @@ def main(_):
             print(name, {part: round(each, 2) for part, each in hours(name, lines).items()})
             continue
         with tqdm.tqdm(desc=name, disable=None) as bar:
-            runs = Runs(args.log, args.processes, bar)
+            runs = Noted(args.log, args.processes, bar)
             make(runs, name, args.optimizer, args.ratio)
         print(table(runs.log.lines, name))
 

@@ -1,10 +1,12 @@
 """The registered experiment: its page has the frozen numbers, its statistics are what they say."""
 
+import json
 import math
 import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -221,6 +223,31 @@ def test_what_is_chosen_again_is_made_once_and_told(monkeypatch):
     assert told.count("worse") == 5 and told.count("keeps") == 6
     part = [line for line in lines if (line["arm"], line["seed"]) != ("tuned muon", 8)]
     assert "| Muon, tuned at that batch | - | - | - |" in by_error.table(part, "perceptron")
+
+
+def test_a_choice_that_is_interrupted_goes_on_and_notes_who_made_it(tmp_path, monkeypatch):
+    """Every run is a line as soon as it is made."""
+    log, made = tmp_path / "log.jsonl", []
+    bar = SimpleNamespace(total=0, update=lambda: None)
+
+    def make(group):
+        made.append(group)
+        if len(made) == 5:
+            raise KeyboardInterrupt
+        error = 0.1 + group[0].seed / 1000
+        return [(group[0], {"valid": [0.5], "valid_error": error, "test": error})]
+
+    def lines():
+        return [line for line in map(json.loads, log.read_text().splitlines()) if "seed" in line]
+
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr("benchmarks.equivalence.runs.make", make)
+    with pytest.raises(KeyboardInterrupt):
+        by_error.make(by_error.Noted(str(log), 1, bar), "digits", ("adamw",), (1,))
+    assert len(lines()) == 4
+    by_error.make(by_error.Noted(str(log), 1, bar), "digits", ("adamw",), (1,))
+    assert len(lines()) == 16 + 3 and len(made) == 1 + 16 + 3
+    assert all(line["commit"] and line["device"] for line in lines())
 
 
 def test_the_pages_have_what_autowarmup_did_on_fashion():
