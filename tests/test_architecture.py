@@ -77,7 +77,7 @@ OF_TF_LAMB = {
         "tf_lamb.core.plan", "tf_lamb.core.rules.shared", "tf_lamb.keras.arrays",
         "tf_lamb.keras.replicas",
     },
-    "integers": {"tf_lamb.core.tables", "tf_lamb.tensorflow.namespace"},
+    "integers": {"tf_lamb.core.messages", "tf_lamb.tensorflow.namespace"},
     "preflight": {
         "tf_lamb.api.variables", "tf_lamb.core.messages", "tf_lamb.core.recipes.recipe",
         "tf_lamb.core.recipes.published",

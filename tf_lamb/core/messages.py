@@ -1,4 +1,4 @@
-"""Messages to a user: warnings that point at their line, and errors for what is not installed."""
+"""What a user reads: tables, warnings that point at their line, and errors for what is missing."""
 
 import contextlib
 import importlib.util
@@ -58,3 +58,20 @@ def _lack(room: str, names: Sequence[str], extra: str, before: str = "") -> Modu
         f'{room} needs {called}, which this environment lacks: {before}pip install ".[{extra}]".',
         name=names[0],
     )
+
+
+def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """The lines of a table, two blanks between its columns.
+
+    Args:
+        rows: Cells, the head first.
+        right: The columns of numbers, which end where the column ends.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            text.rjust(width) if i in right else text.ljust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tf_lamb.core.tables import table
+from tf_lamb.core.messages import table
 from tf_lamb_extras.integers import accumulators as walk
 from tf_lamb_extras.integers import arithmetic
 from tf_lamb_extras.integers.activation import QuantizedReLU

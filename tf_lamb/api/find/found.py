@@ -7,8 +7,8 @@ from typing import Any
 
 from tf_lamb.api import plots
 from tf_lamb.core import search
+from tf_lamb.core.messages import table
 from tf_lamb.core.recipes.recipe import ARGUMENTS, Recipe
-from tf_lamb.core.tables import table
 
 
 def training(batch_size: int, epochs: float, data: str, note: str = "") -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from tf_lamb.core import checks
 from tf_lamb.core.goodput.steps import StepCurve
 from tf_lamb.core.goodput.time import StepTime
-from tf_lamb.core.tables import table
+from tf_lamb.core.messages import table
 
 NEAR = 1.1  # times the least hours
 LEVEL = 1.001  # times the least of hours: no gain

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_lamb.core import checks, schedules
+from tf_lamb.core.messages import table
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
-from tf_lamb.core.tables import table
 
 LEAST = 4  # updates that a larger batch is begun for
 

@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from tf_lamb.core import checks
-from tf_lamb.core.messages import warn
+from tf_lamb.core.messages import table, warn
 from tf_lamb.core.recipes.recipe import Recipe
 from tf_lamb.core.recipes.scaling import epochs_to_steps, fit_steps, training
-from tf_lamb.core.tables import table
 
 LEAST_BETA_2 = 0.95  # below it losses spike (marin's configurations)
 LEAST_WARMUP, MOST_WARMUP = 0.1, 0.25  # of the training steps; the first at a larger batch
