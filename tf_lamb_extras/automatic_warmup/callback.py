@@ -184,7 +184,8 @@ class AutoWarmup(Callback):
             self._kept.keep(step, self._copies())
         note = self._go_back(lowest) if goes_back and lowest < step else ""
         if self._state_file:
-            self._save(step)
+            with files.replaced(self._state_file) as file:
+                json.dump({**self.warmup.state(), "steps": step}, file)
         self._kept.drop(but=lowest if step < total else -1)
         if self._verbose and (goes_back or was_rising and not self.warmup.is_rising(step)):
             print(f"\n{self.warmup}{note}")
@@ -262,12 +263,6 @@ class AutoWarmup(Callback):
             )
         return state
 
-    def _save(self, step):
-        folder = os.path.dirname(os.path.abspath(self._state_file))
-        os.makedirs(folder, exist_ok=True)
-        with files.replaced(self._state_file) as file:
-            json.dump({**self.warmup.state(), "steps": step}, file)
-
 
 def _of_steps(means):
     """Yields step and loss, computed from the means of all steps so far.
@@ -301,7 +296,6 @@ class Kept:
         self._step, self._arrays = step, arrays
         if not self._file:
             return
-        os.makedirs(os.path.dirname(os.path.abspath(self._file)), exist_ok=True)
         with files.replaced(self._path(step), "wb", f"{self._file}.unfinished") as file:
             for array in arrays:
                 file.write(array.tobytes())

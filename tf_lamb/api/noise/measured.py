@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_lamb.api.optimizers import named
-from tf_lamb.api.optimizers.guard import warn_if_waiting
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.optimizers.settings import Patterns
-from tf_lamb.api.variables import as_int, is_overwritten, names_of, path_of, step_of, unwrapped
+from tf_lamb.api.variables import is_overwritten, names_of, path_of, step_of, unwrapped
 from tf_lamb.core import checks, noise
 from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import groups_of
@@ -81,7 +80,6 @@ class MeasureNoise:
     _gathers = False  # whether each replica adds up its own; an update finds the sums
     _summed: Callable  # per-replica gradients -> their sums over replicas
     _assign: Callable  # variables and values, on every replica
-    _ended_at = 0  # updates at the end of the last `fit`
 
     def __init__(
         self, inner: Any, *, groups: Patterns = None, smoothing: float = 0.99,
@@ -172,14 +170,8 @@ class MeasureNoise:
         return cls(**{**config, "inner": cls._deserialize(config["inner"], custom_objects)})
 
     def finalize_variable_values(self, var_list):
-        """See base class; the host's own optimizers do not say that they have made no update."""
+        """See base class; the inner optimizer ends as it does alone."""
         self.inner_optimizer.finalize_variable_values(var_list)
-        if isinstance(self.inner_optimizer, Layerwise) or self._state is None:
-            return
-        before, self._ended_at = self._ended_at, self.updates
-        if self._ended_at == before:
-            waiting = as_int(self._state["micro_step"])
-            warn_if_waiting(self.inner_optimizer.name, waiting, self.micro_batches)
 
     @property
     def updates(self) -> int:
