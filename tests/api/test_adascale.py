@@ -373,13 +373,6 @@ def test_a_variable_without_a_gradient_counts_for_nothing(frontend):
 
 
 @every_frontend
-def test_no_gradient_at_all_is_an_error(frontend):
-    feed = Feed(frontend, scaled(frontend))
-    with pytest.raises(ValueError, match="No gradients provided for any variable"):
-        feed.step([dict.fromkeys(START)])
-
-
-@every_frontend
 def test_an_unknown_variable_is_an_error(frontend):
     feed = Feed(frontend, scaled(frontend))
     known = feed.variables
