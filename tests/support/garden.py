@@ -31,48 +31,46 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 EXAMPLES, LENGTH, MASKED, VOCABULARY, BATCH = 64, 16, 4, 50, 8
 
 
-def example(random):
-    def ints(values):
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-    features = {
-        "input_word_ids": ints(random.integers(5, VOCABULARY, LENGTH)),
-        "input_type_ids": ints([0] * LENGTH),
-        "input_mask": ints([1] * LENGTH),
-        "masked_lm_positions": ints(random.choice(LENGTH, MASKED, replace=False)),
-        "masked_lm_ids": ints(random.integers(5, VOCABULARY, MASKED)),
-        "masked_lm_weights": tf.train.Feature(float_list=tf.train.FloatList(value=[1.0] * MASKED)),
-        "next_sentence_labels": ints(random.integers(0, 2, 1)),
-    }
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+def written(folder, examples):
+    """The path of a file of examples, each of them name -> whole numbers, fractions or bytes."""
+    path = str(folder / "some.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
+        for values in examples:
+            example = tf.train.Example()
+            for name, value in values.items():
+                lists = {bytes: "bytes_list", float: "float_list"}
+                kind = lists.get(type(value[0]), "int64_list")
+                getattr(example.features.feature[name], kind).value.extend(value)
+            writer.write(example.SerializeToString())
+    return path
 
 
 def write_records(folder):
-    path = str(folder / "some.tfrecord")
     random = np.random.default_rng(1)
-    with tf.io.TFRecordWriter(path) as writer:
-        for _ in range(EXAMPLES):
-            writer.write(example(random))
-    return path
+    return written(folder, [
+        {
+            "input_word_ids": random.integers(5, VOCABULARY, LENGTH),
+            "input_type_ids": [0] * LENGTH,
+            "input_mask": [1] * LENGTH,
+            "masked_lm_positions": random.choice(LENGTH, MASKED, replace=False),
+            "masked_lm_ids": random.integers(5, VOCABULARY, MASKED),
+            "masked_lm_weights": [1.0] * MASKED,
+            "next_sentence_labels": random.integers(0, 2, 1),
+        }
+        for _ in range(EXAMPLES)
+    ])  # fmt: skip
 
 
 def write_sentences(folder):
     """For `bert/sentence_prediction`."""
-    path = str(folder / "some.tfrecord")
     random = np.random.default_rng(1)
-    with tf.io.TFRecordWriter(path) as writer:
-        for label in random.integers(2, size=EXAMPLES):
-            values = {
-                "input_ids": random.integers(5, VOCABULARY, LENGTH), "segment_ids": [0] * LENGTH,
-                "input_mask": [1] * LENGTH, "label_ids": [label],
-            }  # fmt: skip
-            features = {
-                name: tf.train.Feature(int64_list=tf.train.Int64List(value=each))
-                for name, each in values.items()
-            }
-            features = tf.train.Features(feature=features)
-            writer.write(tf.train.Example(features=features).SerializeToString())
-    return path
+    return written(folder, [
+        {
+            "input_ids": random.integers(5, VOCABULARY, LENGTH), "segment_ids": [0] * LENGTH,
+            "input_mask": [1] * LENGTH, "label_ids": [label],
+        }
+        for label in random.integers(2, size=EXAMPLES)
+    ])  # fmt: skip
 
 
 def tiny(records, **trainer):
@@ -121,20 +119,16 @@ def tiny(records, **trainer):
 
 
 def write_pictures(folder):
-    path = str(folder / "some.tfrecord")
     random = np.random.default_rng(1)
-    with tf.io.TFRecordWriter(path) as writer:
-        for label in random.integers(10, size=16):
-            picture = tf.io.encode_jpeg(random.integers(0, 255, (32, 32, 3), np.uint8)).numpy()
-            features = {
-                "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[picture])),
-                "image/class/label": tf.train.Feature(
-                    int64_list=tf.train.Int64List(value=[int(label)])
-                ),
-            }
-            features = tf.train.Features(feature=features)
-            writer.write(tf.train.Example(features=features).SerializeToString())
-    return path
+    return written(folder, [
+        {
+            "image/encoded": [
+                tf.io.encode_jpeg(random.integers(0, 255, (32, 32, 3), np.uint8)).numpy()
+            ],
+            "image/class/label": [label],
+        }
+        for label in random.integers(10, size=16)
+    ])  # fmt: skip
 
 
 def tiny_resnet(pictures, ghost_batch_size=None, experiment="lars/resnet_imagenet"):
