@@ -1,12 +1,14 @@
 """SOAP's bases renewed by Cholesky beside Householder's, on the gradients of real trainings.
 
     python -m benchmarks.renewal --workload=flights --steps=600 --seeds=5
+    python -m benchmarks.renewal --compile
 
 Each seed is trained twice, from the same weights on the same batches. A line of
 `benchmarks/logs/renewal.jsonl` is a run: how many renewals there were and how many left a basis as
 it was, how far bases are from orthogonal at the end, how far the factors are from diagonal in them
 (the norm of what lies beside the diagonal over the norm of all, in the mean), and the loss on what
-was held out.
+was held out. With `--compile` a line is the seconds that the TPU's compiler takes for the
+decompositions alone, of one side or of a stack of eight; no TPU is needed.
 """
 
 import functools
@@ -28,6 +30,7 @@ _STEPS = flags.DEFINE_integer("steps", 600, "Updates of a run.")
 _BATCH = flags.DEFINE_integer("batch", 256, "Examples of an update.")
 _RATE = flags.DEFINE_float("rate", 3e-3, "The highest learning rate.")
 _SEEDS = flags.DEFINE_integer("seeds", 1, "How many.")
+_COMPILE = flags.DEFINE_bool("compile", False, "Whether the TPU's compiler is timed instead.")
 
 
 def batches(part, batch, seed):
@@ -83,7 +86,31 @@ def trained(work, renewal, seed):
     }  # fmt: skip
 
 
+def compiled(shape, renewal):
+    """The line of one program for a v5e."""
+    import importlib
+
+    import jax
+    from jax.experimental import topologies
+
+    from tf_lamb.keras import arrays
+
+    rule = importlib.import_module("tf_lamb.core.rules.soap")  # the file: a rule has its name
+    chip = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices[0]
+    sharding = jax.sharding.SingleDeviceSharding(chip)
+    side = jax.ShapeDtypeStruct(shape, "float32", sharding=sharding)
+    traced = jax.jit(lambda a: rule._orthonormal(arrays, a, renewal)).trace(side)
+    start = time.monotonic()
+    traced.lower(lowering_platforms=("tpu",)).compile()
+    return {"seconds": round(time.monotonic() - start, 1), "commit": commit()}
+
+
 def main(_):
+    if _COMPILE.value:
+        for n, stack, renewal in itertools.product((256, 512, 1024), ((), (8,)), WAYS):
+            what = {"program": "orthonormal", "shape": [*stack, n, n], "renewal": renewal}
+            print(Log(LOG).run(what, functools.partial(compiled, (*stack, n, n), renewal)))
+        return
     work, log = workload(_WORKLOAD.value), Log(LOG)
     for seed, renewal in itertools.product(range(_SEEDS.value), WAYS):
         what = {

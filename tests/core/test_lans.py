@@ -1,5 +1,7 @@
 """LANS against the oracle, in NumPy."""
 
+import itertools
+
 import numpy as np
 import pytest
 from oracle import Lans
@@ -8,6 +10,7 @@ from support.cases import random_steps
 from tf_lamb.core.rules import lans
 
 CASES = [{"wd": wd, "skip": skip} for wd in (0.0, 0.3) for skip in (False, True)]
+HYPER = {"b1": "beta_1", "b2": "beta_2", "eps": "epsilon"}  # the oracle's names, and ours
 
 
 def steps(w, gradients, *, wd=0.0, skip=False, **arguments):
@@ -20,11 +23,12 @@ def steps(w, gradients, *, wd=0.0, skip=False, **arguments):
 
 def test_lans_is_the_oracle():
     w, gradients = random_steps((4, 3), steps=5)
-    for case in CASES:
-        reference = Lans(w, lr=0.1, **case)
-        for ours, g in zip(steps(w, gradients, **case), gradients, strict=True):
+    for case, hyper in itertools.product(CASES, ({}, {"b1": 0.8, "b2": 0.95, "eps": 0.1})):
+        reference = Lans(w, lr=0.1, **case, **hyper)
+        own = case | {HYPER[name]: value for name, value in hyper.items()}
+        for ours, g in zip(steps(w, gradients, **own), gradients, strict=True):
             np.testing.assert_allclose(
-                ours, reference.step(g), rtol=1e-12, atol=1e-14, err_msg=str(case)
+                ours, reference.step(g), rtol=1e-12, atol=1e-14, err_msg=str(own)
             )
 
 
