@@ -201,3 +201,15 @@ def test_readme_has_the_seconds_of_bert_large():
              for label in rivals.values()]  # fmt: skip
     ours = statistics.median(of_update("`tf_lamb.keras.LAMB`", "ResNet-50", "step"))
     assert all(abs(step / ours - 1) < 0.05 for step in steps)
+
+
+def test_what_a_tpus_compiler_takes_for_a_renewal_is_in_the_log():
+    _, *rows = table(PREFLIGHT, "The compiler's seconds for a renewal")
+    made = {
+        (str(line["renewal"]), tuple(line["shape"])): line["seconds"]
+        for line in runs("renewal", program="orthonormal")
+    }
+    shapes = [(256, 256), (8, 256, 256), (512, 512), (8, 512, 512)]
+    for name, *seconds in rows:
+        of = name.strip('`"')
+        assert seconds == [str(made[of, shape]) for shape in shapes]

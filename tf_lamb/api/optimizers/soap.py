@@ -81,8 +81,9 @@ class SOAP(Layerwise):
 
     XLA on TensorFlow takes 6 seconds for the first basis of 512 rows on a CPU, and ever longer:
     pass `jit_compile=False` to `compile`, with replicas to this optimizer, too, or train on JAX.
-    With `form={"renewal": "qr"}` the TPU's compiler takes 4 seconds for the QR decomposition of a
-    side of 512, 26 for 1,024 and 190 for 2,048, of each matrix anew.
+    The TPU's compiler takes minutes for a decomposition of a long side, by either renewal, and more
+    for that of a stack by Cholesky: there give `max_precond_dim`, name matrices whose shorter side
+    is above it in `exclude_from_layer_adaptation`, and compile a step first.
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
