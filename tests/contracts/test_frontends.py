@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from support import references
 from support.cases import random_problem
 from support.examples import run_example
 from support.frontends import (
@@ -52,6 +53,12 @@ def test_signatures_and_docstrings_are_equal(read):
 
 
 @every_frontend
+@pytest.mark.once
+def test_the_oracles_know_every_optimizer():
+    """What is drawn takes its optimizers from there: of another one no test would take a step."""
+    assert set(references.NAMES) == set(OPTIMIZERS)
+
+
 @pytest.mark.once
 def test_the_config_holds_every_argument(frontend):
     for cls in faces_of(frontend, OPTIMIZERS).values():

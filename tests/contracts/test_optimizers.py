@@ -17,6 +17,8 @@ from support.frontends import (
 )
 from support.small_model import assert_same_weights, fit, two_layers
 
+from tf_lamb.api import optimizers
+
 
 @every_frontend
 @pytest.mark.parametrize("case", LAMB_CASES, ids=case_id)
@@ -218,7 +220,7 @@ def test_fit_lowers_the_loss(frontend):
 
 
 @every_frontend
-@pytest.mark.parametrize("name", ["LAMB", "LANS", "LARS", "Muon", "SOAP", "SGDP", "AdamP"])
+@pytest.mark.parametrize("name", optimizers.__all__)
 @uncompiled(fits=True)
 def test_every_optimizer_fits(frontend, name):
     """With what spares memory; at a rate that trains from whatever weights a backend draws."""

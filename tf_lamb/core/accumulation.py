@@ -23,6 +23,13 @@ def count(xp: Any, stages: Stages, step: Any) -> Any:
     return result
 
 
+def is_due(xp: Any, steps: int | Stages, step: Any, done: Any) -> Any:
+    """Whether the update after `step` others takes no more than the `done` micro-batches."""
+    if isinstance(steps, Mapping):
+        return done >= xp.cast(count(xp, steps, step), done.dtype)
+    return xp.equal(done, steps)
+
+
 def batches(stages: Stages, step: int, updates: int) -> int:
     """The micro-batches of so many updates, of which `step` others are before the first."""
     end, before, total = step + updates, 0, 0

@@ -44,20 +44,28 @@ class Update(step.Update):
     is_shared: bool = False  # each device works on its share of the variables
     stacks: bool = False  # matrices of one shape are worked on as one array
 
+    # In the order in which they run:
+    #   __call__          reads the scalars, adds the micro-batch up, and counts at the end
+    #   _within           takes the step in a branch of the program, where one may not be due
+    #   _apply_if_finite  sums replicas and looks at the gradients: a step that is skipped is
+    #                     computed, and its results are not chosen (`Choice`)
+    #   _apply            clips, and runs the rule of each layer, matrices of one shape together
+    #   _step             is that rule's.
+
     def __call__(self, plan, state, scalars, count, gradients):
         """See base class."""
         scalars = scalars()
-        step = functools.partial(self._apply_if_finite, plan, state=state, scalars=scalars)
+        take = functools.partial(self._apply_if_finite, plan, state=state, scalars=scalars)
         if self.is_shared:
             made = zip(gradients, state.stored, strict=True)
             gradients = [self._made_whole(g, each.weight) for g, each in made]
         if state.accumulators:
             totals = self._accumulate(gradients, state, scalars.is_update)
             none = ops.zeros((len(gradients),), "bool"), ops.full((), False, "bool")
-            apply = functools.partial(step, totals)
+            apply = functools.partial(take, totals)
             finite, spike = self._within(scalars.is_update, apply, state, none)
         else:
-            finite, spike = step(gradients)
+            finite, spike = take(gradients)
         if not state.skipped:
             return count(TAKEN)
         skipped = scalars.is_update & ~ops.all(finite)

@@ -501,13 +501,10 @@ class Layerwise:
 
     def _is_update(self):
         """Whether this micro-batch ends an update."""
-        xp, steps = self._xp, self.gradient_accumulation_steps
-        if not steps:
-            return xp.convert_to_tensor(True)
+        if not (steps := self._growing or self.gradient_accumulation_steps):
+            return self._xp.convert_to_tensor(True)
         done = self._host.native(self._storage.micro_step) + 1
-        if stages := self._growing:
-            return done >= xp.cast(accumulation.count(xp, stages, self.iterations), done.dtype)
-        return xp.equal(done, steps)
+        return accumulation.is_due(self._xp, steps, self.iterations, done)
 
     def _count(self, trained, became):
         """Only updates are counted: neither a micro-step before one, nor a step that is skipped."""

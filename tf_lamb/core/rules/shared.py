@@ -71,7 +71,7 @@ def trust_ratio(xp, w, u, *, adapt, axes=None, bounds=None, observe=None):
         return within(xp, 1.0, of_ratio)
     w_norm, u_norm = norm(xp, w, axes), norm(xp, u, axes)
     phi = within(xp, w_norm, of_norm)
-    free = xp.where(w_norm > 0, safe_ratio(xp, phi, u_norm), 1.0)
+    free = xp.where(w_norm > 0, safe_ratio(xp, phi, u_norm), 1.0)  # phi may be bounded up from 0
     ratio = within(xp, free, of_ratio)
     if observe:
         observe(w_norm, u_norm, ratio, differ(w_norm, phi) | differ(free, ratio))
