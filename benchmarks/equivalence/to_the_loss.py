@@ -4,13 +4,17 @@
 
 Updates until the held-out loss is that of AdamW's base, its mean and one standard deviation, times
 the least milliseconds of an update on two idle cores; over the seconds in which AdamW's base itself
-arrives there. Medians of the seeds. A search is paid once: what `find_rate` takes at the larger
-batch; 16 runs there for what is tuned again; for another optimizer by `transfer`, or at the small
-batch, 16 runs at the small batch; for the AdamW that was tuned, nothing.
+arrives there. Medians of the seeds, with 95% bootstrap intervals. A run of as many examples that
+does not arrive is made anew with twice, then with four times as many: all runs of a seed count, and
+so do all of its searches by `find_rate`. Any other search is paid once: 16 runs at the larger batch
+for what is tuned again; for another optimizer by `transfer`, or at the small batch, 16 runs at the
+small batch; for the AdamW that was tuned, nothing.
 """
 
+import dataclasses
 import math
-import statistics
+
+import numpy as np
 
 from benchmarks.equivalence import against
 from benchmarks.equivalence.experiment import arrived, target_of
@@ -30,6 +34,17 @@ WAYS = {
 }  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """Over AdamW's base: median, low and high, without the search and with it; seeds that came."""
+
+    alone: tuple[float, float, float]
+    with_search: tuple[float, float, float]
+    at_first: int  # in a run of as many examples as the base's
+    came: int
+    of: int
+
+
 class Times:
     """A workload's arrivals, in seconds over those of AdamW's base."""
 
@@ -44,46 +59,68 @@ class Times:
         for line in lines:
             if line.get("seed") and line["seed"] <= self.frozen["fewer_seeds"]:
                 of = self.runs.setdefault((line["arm"], line["ratio"]), {})
-                of.setdefault(line["seed"], []).append(line)
+                of.setdefault(line["seed"], {})[line["horizon"]] = line
         base = [line for line in lines if line.get("arm") == "tuned adamw" and line["seed"]
                 and (line["ratio"], line["horizon"]) == (1, 1)]  # fmt: skip
         self.target = target_of(base)
-        self.base = statistics.median(self.arrivals("tuned adamw", 1))
+        self.base = self.spent("tuned adamw", 1)[:, 0]
 
     def step(self, arm: str, ratio: int) -> float:
         """Seconds of an update."""
         spec = arm.split()[1].replace("tf_lamb:SOAP", against.SOAP)
         return self.milliseconds[ratio * self.frozen["base"], spec] / 1000
 
-    def arrivals(self, arm: str, ratio: int) -> list[float]:
-        """Seconds to the target of each seed, infinite where it does not arrive."""
-        return [
-            min(arrived(line, self.target) or math.inf for line in lines) * self.step(arm, ratio)
-            for lines in self.runs[arm, ratio].values()
-        ]
+    def spent(self, arm: str, ratio: int) -> np.ndarray:
+        """Seconds of each seed to the target: in its runs, and in its own searches.
+
+        Infinite where it does not arrive. What a run that did not arrive took is in them.
+        """
+        step, found = self.step(arm, ratio), []
+        for _, runs in sorted(self.runs[arm, ratio].items()):
+            updates = searched = 0.0
+            for _, line in sorted(runs.items()):
+                searched += line.get("search", 0) / (ratio * self.frozen["base"])
+                if came := arrived(line, self.target):
+                    updates += came
+                    break
+                updates += line["updates"][-1]
+            else:
+                updates = math.inf
+            found.append((updates * step, searched * step))
+        return np.array(found)
 
     def search(self, arm: str, ratio: int) -> float:
-        """Seconds of the search before it."""
+        """Seconds of the search that is paid once, for all seeds."""
         rule, spec = arm.split()
-        batch = ratio * self.frozen["base"]
-        if rule == "find_rate":
-            taken = [lines[0]["search"] for lines in self.runs[arm, ratio].values()]
-            return statistics.mean(taken) / batch * self.step(arm, ratio)
-        if spec == "adamw" and rule != "tuned":
+        if rule == "find_rate" or (spec == "adamw" and rule != "tuned"):
             return 0.0
         at = ratio if rule == "tuned" else 1
         whole = self.frozen["examples"] // (at * self.frozen["base"]) * self.step(arm, at)
         return FROZEN["search"]["points"] * whole
 
-    def times(self, arm: str, ratio: int) -> tuple[float, float, int, int] | None:
-        """Over AdamW's base: alone, with the search; how many arrive, of how many."""
-        lines = sum(self.runs.get((arm, ratio), {}).values(), [])
-        if not lines or any("refused" in line for line in lines):
+    def times(self, arm: str, ratio: int) -> Cell | None:
+        """None where the arm was not run, or refuses."""
+        seeds = self.runs.get((arm, ratio), {}).values()
+        if not seeds or any("refused" in line for runs in seeds for line in runs.values()):
             return None
-        each = self.arrivals(arm, ratio)
-        alone, came = statistics.median(each), sum(map(math.isfinite, each))
-        with_search = alone + self.search(arm, ratio)
-        return alone / self.base, with_search / self.base, came, len(each)
+        alone, searched = self.spent(arm, ratio).T
+        return Cell(
+            self._over_base(alone),
+            self._over_base(alone + searched + self.search(arm, ratio)),
+            sum(bool(arrived(runs[1], self.target)) for runs in seeds),
+            int(np.isfinite(alone).sum()),
+            len(alone),
+        )
+
+    def _over_base(self, seconds):
+        """The ratio of medians, and its 95% bootstrap interval over the seeds, base and arm."""
+        rng = np.random.default_rng(0)
+        drawn = rng.integers(0, len(seconds), (FROZEN["resamples"], len(seconds)))
+        arm, base = np.median(seconds[drawn], 1), np.median(self.base[drawn], 1)
+        with np.errstate(invalid="ignore"):
+            ratios = np.where(np.isfinite(arm), arm / base, math.inf)
+        low, high = np.quantile(ratios, [0.025, 0.975], method="nearest")
+        return float(np.median(seconds) / np.median(self.base)), float(low), float(high)
 
 
 def every() -> dict:
@@ -93,7 +130,7 @@ def every() -> dict:
 
 
 def table(of: dict) -> str:
-    """Alone / with the search, in Markdown."""
+    """Without the search / with it, in Markdown; an interval where it tells something."""
     head = ["", *(f"{name}, {ratio} times" for name in of for ratio in RATIOS)]
     rows = []
     for label, arm in WAYS.items():
@@ -106,18 +143,23 @@ def table(of: dict) -> str:
     return markdown(head, rows)
 
 
-def _shown(times):
-    if times is None:
+def _shown(cell):
+    if cell is None:
         return "no answer"
-    alone, searched, came, of = times
-    if math.isinf(alone):
-        return f"{came} of {of} arrive"
-    told = f"{alone:.2f}" if alone == searched else f"{alone:.2f} / {_short(searched)}"
-    return told if came == of else f"{told}, {came} of {of}"
+    if math.isinf(cell.alone[0]):
+        return f"{cell.came} of {cell.of} arrive"
+    told = _interval(*cell.alone)
+    if cell.alone != cell.with_search:
+        told += f" / {_interval(*cell.with_search)}"
+    if cell.at_first < cell.of:
+        told += f"; {cell.at_first} of {cell.of} at first"
+    return f"{told}, {cell.came} in all" if cell.at_first < cell.came < cell.of else told
 
 
-def _short(number):
-    return f"{number:.2f}" if number < 10 else f"{number:.0f}"
+def _interval(median, low, high):
+    if median >= 10:
+        return f"{median:.0f}"
+    return f"{median:.2f} ({low:.2f} to {'∞' if math.isinf(high) else f'{high:.2f}'})"
 
 
 if __name__ == "__main__":

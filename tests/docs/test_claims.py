@@ -15,11 +15,11 @@ from support.pages import ROOT, runs, table
 from tf_lamb.api.find.rate import STARTS
 
 SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a page quotes
-    "../README.md#Is it for me? My batch is 256, and 32,768 would fit": "1 3 8 16 26 23 64 128 256 "
-    "2,048 32,768 50 13.8 3.4 6.0 200 32",  # tests/docs/test_performance.py has the costs
+    "../README.md#Is it for me? My batch is 256, and 32,768 would fit": "0 0.3 0.5 1 3 4 5 8 9 16 "
+    "32 50 60 64 128 200 256 2,048 8,192 32,768 13.8 14.1",  # test_performance.py has the costs
     "evidence.md": "1 3 8 16 25 28 32 60 64 87 100 128 256 512 1,000 1,024 1,600 2,048 2,656 8,192 "
     "10,000 250,000 900,000 156 0.1 0.36 2,000 2.4 2.89 0.505 4,096 220",
-    "should_i.md": "1 2 3 4 8 16 32 50 64 128 256 2,048 0.24 13.8 200 13.9",
+    "should_i.md": "1 2 3 4 132 8 16 32 50 60 64 128 200 256 2,048 8,192 0.24 13.8 13.9",
     "results.md": "0 1 2 3 4 5 8 16 30 32 64 128 256 512 2,048 8,192 0.24 0.5 0.3 95 100 "
     "0.95 0.999 200 2.5 7.4 23 52 10",
     "choosing_a_batch.md#Measured": "1 2 3 4 8 16 32 64 128 0.69 25,600",

@@ -134,6 +134,36 @@ def test_the_results_are_written_from_the_logs(monkeypatch):
     assert against.growing(logs) in said and to_the_loss.table(to_the_loss.every()) in said
 
 
+def test_all_that_was_spent_on_a_seed_counts():
+    """A run that does not arrive, the searches of both, and the search that is paid once."""
+
+    def run(arm, seed, horizon, ratio, valid, search=0):
+        updates = [horizon * each * 4608 // ratio for each in (0.5, 1)]
+        return {"arm": arm, "ratio": ratio, "seed": seed, "horizon": horizon, "valid": valid,
+                "updates": updates, **({"search": search} if search else {})}  # fmt: skip
+
+    came, not_yet = [0.6, 0.5], [0.7, 0.6]
+    base = [run("tuned adamw", seed, 1, 1, came) for seed in (1, 2)]
+    moved = [run("transfer muon", seed, 1, 8, came) for seed in (1, 2)]
+    searched = [
+        run("find_rate muon", 1, 1, 8, came, 1024),
+        run("find_rate muon", 2, 1, 8, not_yet, 1024),
+        run("find_rate muon", 2, 2, 8, came, 2048),
+    ]
+    took = [{"workload": "flights", "batch": b, "ms": {"adamw": [1, 2], "muon": [2, 3]}}
+            for b in (64, 512)]  # fmt: skip
+    times = to_the_loss.Times("flights", [*base, *moved, *searched], took)
+    assert times.spent("find_rate muon", 8) == pytest.approx(
+        np.array([[576, 2], [576 + 1152, 2 + 4]]) * 0.002
+    )
+    cell = times.times("find_rate muon", 8)
+    assert (cell.at_first, cell.came, cell.of) == (1, 2, 2)
+    assert cell.alone == pytest.approx([1152 / 4608 * 2, 0.25, 0.75])
+    assert cell.with_search[0] == pytest.approx((1152 + 4) / 4608 * 2)
+    once = times.times("transfer muon", 8)
+    assert once.with_search[0] - once.alone[0] == pytest.approx(16 * 2)
+
+
 def test_a_way_is_counted_where_both_it_and_its_base_are_finished():
     """Not only where it was run at all ratios; and what was chosen by another score is void."""
     line = {"protocol": protocol.HASH, "horizon": 1, "settings": {}}

@@ -18,19 +18,19 @@ def texts(language):
 
 def test_the_snippet_trains_as_it_stands(capsys):
     names = {}
-    (code,) = texts("python")
+    code, _ = texts("python")
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         exec(code, names)
-    assert "Muon at batch 256" in capsys.readouterr().out
+    assert "Muon at batch 2,048" in capsys.readouterr().out
     assert type(names["model"].optimizer) is tf_lamb.Muon
     assert names["model"].optimizer.iterations == names["recipe"].train_steps == 80
 
 
 def test_what_it_says_of_the_finder_can_be_typed():
-    """The call of the prose has the names of the arguments."""
-    text = " ".join(README.read_text().split())
-    (call,) = re.findall(r"`print\((tf_lamb\.find_batch\(.+?\))\)`", text)
+    """The call has the names of the arguments."""
+    _, code = texts("python")
+    (call,) = re.findall(r"print\((tf_lamb\.find_batch\(.+\))\)", code)
     said = {each.arg for each in ast.parse(call).body[0].value.keywords}
     assert said == {"baseline_batch_size", "baseline_epochs"}
     assert said <= set(inspect.signature(tf_lamb.find_batch).parameters)
