@@ -100,6 +100,40 @@ def three_were_moved_to_2048():
     assert of["autowarmup_lost"][2048] < 0 < of["autowarmup_lost"][8192]
 
 
+def the_batch_beside_the_optimizer():
+    """What it costs a moved optimizer, and what that one wins of AdamW at the small batch."""
+    for label, arm in (("Muon", "tuned muon"), ("SOAP", f"tuned {against.SOAP}")):
+        for name, lines in logs().items():
+            own = against.found(name, lines)
+            if not (base := against.at_base(name, own, arm)):
+                continue
+            moved = against.compared(name, own, arm.replace("tuned", "transfer"), arm)
+            assert moved[8].worse < -base.worse, (label, name)
+            assert label == "SOAP" or moved[32].worse > -base.worse, name
+    assert figures()["lm"]["transfer muon 2048"] > figures()["lm_muon"]
+
+
+def transfer_keeps_none_on_diamonds():
+    """Against the own base."""
+    found = {
+        label.partition(",")[0]: own.outcome for (label, name), (own, _) in outcomes(8).items()
+        if name == "diamonds" and "`transfer`" in label
+    }  # fmt: skip
+    worse = dict.fromkeys(("Muon", "SOAP", "LAMB"), against.WORSE)
+    assert found == {"AdamW": against.UNDECIDED} | worse
+
+
+def the_arm_of_find_rate_differs():
+    """From `transfer` with Muon on Fashion-MNIST, in each of the three."""
+    (moved,) = runs("equivalence_fashion", arm="transfer muon", ratio=8, seed=1, horizon=1)
+    rate, decay, beta_1 = (moved["settings"][x] for x in ("rate", "weight_decay", "beta_1"))
+    for line in runs("equivalence_fashion", arm="find_rate muon", ratio=8):
+        assert line["found"] < rate * math.sqrt(8) / 2
+    code = (ROOT / "benchmarks" / "equivalence" / "fits.py").read_text()
+    assert 'beta_1=0.95 if spec == "muon" else 0.9, weight_decay=0.0' in code
+    assert decay > 0 and beta_1 != 0.95
+
+
 def some_keep_by_a_hair():
     """AdamW by `transfer` and Muon by `find_rate`: what falls by another rule or correction."""
     kept = {
