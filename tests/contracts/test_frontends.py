@@ -52,13 +52,13 @@ def test_signatures_and_docstrings_are_equal(read):
     assert one == other
 
 
-@every_frontend
 @pytest.mark.once
 def test_the_oracles_know_every_optimizer():
     """What is drawn takes its optimizers from there: of another one no test would take a step."""
     assert set(references.NAMES) == set(OPTIMIZERS)
 
 
+@every_frontend
 @pytest.mark.once
 def test_the_config_holds_every_argument(frontend):
     for cls in faces_of(frontend, OPTIMIZERS).values():

@@ -53,12 +53,10 @@ def test_every_plant_was_found_within_a_hundred_runs():
 
 
 def found():
-    """Of each plant that takes a minute or two, one host: the last of the log."""
-    return {row["planted"]: row for row in rows() if row["found_in_run"] <= 15}.values()
-
-
-def test_every_host_finds_one_again():
-    assert {row["host"] for row in found()} == {row["host"] for row in rows()}
+    """Of each host the plant that was found first."""
+    return {
+        row["host"]: row for row in sorted(rows(), key=lambda row: -row["found_in_run"])
+    }.values()
 
 
 @pytest.mark.slow
