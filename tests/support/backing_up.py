@@ -71,3 +71,11 @@ def die_in_fit(frontend, folder, stock, when, number):
     model = new_model(frontend)
     with uncompiled():
         fit(frontend, model, folder, [killing(frontend, model, when, number)], stock=stock)
+
+
+def end_in_file(frontend, folder, file):
+    """Writes which epochs a fit begins, and what it ends with."""
+    model = new_model(frontend)
+    with uncompiled():
+        epochs = fit(frontend, model, folder)
+    np.savez(file, epochs, *state(model))

@@ -48,6 +48,8 @@ def maker(frontend, name="LARS", rate=0.1, host=False, micro=1, **own):
         own["gradient_accumulation_steps"] = micro
     if not host:
         own = {"jit_compile": False, **own}
+    if name == "SOAP":
+        own = {"form": {"renewal": "qr"}, **own}  # its authors', as the oracle's is
     return lambda: kind(rate, **own)
 
 

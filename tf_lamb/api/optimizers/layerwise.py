@@ -501,7 +501,8 @@ class Layerwise:
 
     def _is_update(self):
         """Whether this micro-batch ends an update."""
-        if not (steps := self._growing or self.gradient_accumulation_steps):
+        steps = self._growing or self.gradient_accumulation_steps
+        if not steps:
             return self._xp.convert_to_tensor(True)
         done = self._host.native(self._storage.micro_step) + 1
         return accumulation.is_due(self._xp, steps, self.iterations, done)
