@@ -3,25 +3,16 @@
 import math
 import sys
 
-import matplotlib
 import numpy as np
 import pytest
+from support.drawing import close_figures, plt  # noqa: F401
 from support.notebooks import assert_shown
 
 from tf_lamb.api.callbacks import NoiseScale, TrustRatios
 from tf_lamb.api.optimizers.observation import Observation
 from tf_lamb.core import recipes
 
-matplotlib.use("agg")
-import matplotlib.pyplot as plt
-
 pytestmark = pytest.mark.once
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 def noise_scale():

@@ -5,20 +5,11 @@ import subprocess
 import sys
 import warnings
 
-import matplotlib
 import numpy as np
 import pytest
+from support.drawing import close_figures, plt  # noqa: F401
 
 from tf_lamb.core import recipes, schedules
-
-matplotlib.use("agg")
-import matplotlib.pyplot as plt
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 def legw(batch_size, **arguments):

@@ -2,22 +2,13 @@
 
 import sys
 
-import matplotlib
 import pytest
+from support.drawing import close_figures, plt  # noqa: F401
 
 from tf_lamb_extras.automatic_warmup.callback import AutoWarmup
 from tf_lamb_extras.automatic_warmup.decisions import AutoWUState, Settings
 
-matplotlib.use("agg")
-import matplotlib.pyplot as plt
-
 pytestmark = pytest.mark.once
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 @pytest.fixture
