@@ -26,10 +26,11 @@ class Found:
         runs: (arm, batch) -> the lines of its fresh seeds, in their order.
         searched: Optimizer -> the lines of its points.
         steps: (optimizer, batch) -> the line of its seconds of a step.
+        all: All lines of the protocol.
     """
 
     def __init__(self, lines: list[dict]):
-        own = [line for line in lines if line.get("protocol") == HASH]
+        self.all = own = [line for line in lines if line.get("protocol") == HASH]
         self.searched: dict = {name: [] for name in plan.SEARCHED}
         self.runs: dict = {}
         for line in sorted((line for line in own if "arm" in line), key=lambda each: each["seed"]):
@@ -198,7 +199,8 @@ def whole(lines: list[dict]) -> str:
     if len(found.scores("fewer adamw", FROZEN["base"])) > 1:
         parts.append(
             f"The margin is {found.margin:.4f} nats, the power for no difference "
-            f"{power(found):.0%}; AdamW's loss in validation is {found.target:.4f}."
+            f"{power(found):.0%} before Holm, by the spread of the seeds with fewer examples. "
+            f"AdamW's loss, for the seconds to it, is {found.target:.4f} nats in validation."
         )
         parts.append(primary(found, FROZEN["large"], [*FROZEN["arms"]]))
         by_batch: dict = {}
@@ -207,6 +209,12 @@ def whole(lines: list[dict]) -> str:
                 by_batch.setdefault(batch, []).append(arm)
         parts += [f"At {b:,}:\n\n{primary(found, b, arms)}" for b, arms in by_batch.items()]
         parts.append(table_of_seconds(found))
+        compiled = [line["compilation"] for line in found.all if line.get("compilation")]
+        if compiled:
+            parts.append(
+                f"Compilation is no part of these: {len(compiled)} programs, "
+                f"{min(compiled):.1f} to {max(compiled):.1f} seconds each."
+            )
     if found.steps:
         parts.append(table_of_steps(found))
     return "\n\n".join(parts)

@@ -18,6 +18,7 @@ from support.pages import ROOT, anchors, prose, runs
 from benchmarks.equivalence import again, against, arms, tables, to_the_loss, warmups
 from benchmarks.equivalence.against import VOID
 from benchmarks.equivalence.protocol import FROZEN, Settings
+from benchmarks.language_model import report
 
 pytestmark = pytest.mark.once
 WORDS = r"\b(keep|keeps|kept|every|no|none|nothing|all|held out|too few|faster|each)\b"
@@ -199,6 +200,19 @@ def a_language_model_lost():
     lm = figures()["lm"]
     constant = [lost for key, lost in lm.items() if key.endswith(" 2048") and "grow" not in key]
     assert len(constant) == 3 and min(constant) > figures()["lm_muon"]
+
+
+def transfer_gained_nothing_that_is_seen():
+    """Over AdamW unchanged at 2,048: the interval has 0 in it."""
+    mean, half = figures()["lm_gained"]
+    assert abs(mean) < half
+
+
+def one_seed_misses_its_own_mark():
+    """Of AdamW's base, the mark that its mean and deviation make."""
+    found = report.Found(runs("language_model"))
+    lines = found.runs["tuned adamw", 256]
+    assert sum(min(line["looks"]) > found.target for line in lines) == 1
 
 
 def only_these_keep_at_32_times():

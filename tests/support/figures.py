@@ -556,12 +556,21 @@ def of_language_model():
     grown = found.runs["growing adamw", 2048][0]
     whole = found.decided["examples"] // 256
     last = [loss for seed, loss in found.scores("transfer muon", 32768).items()]
+    adamw = found.runs["tuned adamw", 256]
+    pairs = [found.scores(f"{arm} adamw", 2048) for arm in ("unchanged", "transfer")]
+    gained, low, _ = report.interval(report.paired(*pairs))
+    points = {
+        name: sorted(line["validation"] for line in lines) for name, lines in found.searched.items()
+    }
     return {
         "lm": {f"{arm} {batch}": loss for (arm, batch), loss in lost.items()},
         "lm_over_adamw": mean("transfer muon", 2048) - base["adamw"],
         "lm_grown_fewer": 100 * (1 - grown["updates"][-1] / whole),
         "lm_muon": base["adamw"] - base["muon"],
-        "lm_gained": lost["unchanged adamw", 2048] - lost["transfer adamw", 2048],
+        "lm_gained": (gained, gained - low),
+        "lm_missed": max(line["looks"][-1] for line in adamw) - found.target,
+        "lm_second": {name: second - best for name, (best, second, *_) in points.items()},
+        "lm_less": 100 * (1 - each["adamw", 2048] / each["adamw", 256]),
         "lm_last": (min(last), max(last)),
         "lm_each": {batch: each["adamw", batch] for batch in (256, 2048)},
         "lm_most": max(each["adamw", batch] for batch in (2048, 8192, 32768)),
