@@ -148,7 +148,7 @@ def run():
 
 # Over rows, sums are what differs; weights in parts are what each case is about.
 FITS = [("model", case) for case in CASES if case != "LAMB growing"]
-FITS += [("data", case) for case in ("LAMB", "LAMB averaged and accumulated", "LARS")]
+FITS += [("data", case) for case in ("LAMB", "LAMB averaged and accumulated", "LARS", "Muon")]
 FITS += [
     pytest.param(("data", case), marks=pytest.mark.slow)
     for case in ("LAMB clipped", "LAMB joined and sliced", "AdamP")

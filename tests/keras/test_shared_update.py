@@ -3,6 +3,10 @@
 That training is that of one device is `test_sharded.py`'s.
 """
 
+import collections
+import math
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -61,6 +65,11 @@ def fit(model, epochs=1, **options):
 
 def exchanged(model):
     """What the devices exchange in a step of a model that has trained."""
+    return programs.Text(program(model)).exchanges()
+
+
+def program(model):
+    """The compiled step of a model that has trained, as text."""
     parts = dict.fromkeys(
         ("trainable_variables", "non_trainable_variables", "optimizer_variables",
          "metrics_variables"), True,
@@ -70,7 +79,7 @@ def exchanged(model):
     batch = tuple(jax.device_put(each[:16], split) for each in data())
     state, shardings = model._get_jax_state(**parts), model._get_state_sharding_spec()
     step = jax.jit(model.train_step, out_shardings=(None, shardings))
-    return programs.Text(step.lower(state, batch).compile().as_text()).exchanges()
+    return step.lower(state, batch).compile().as_text()
 
 
 PARAMETERS = 16 * 32 + 32 + 32 * 8 + 8
@@ -97,6 +106,28 @@ def test_gradients_cross_the_network_once_an_update(apart, shared):
     else:
         assert 4 * PARAMETERS <= each <= 4 * PARAMETERS + slack
         assert gathered <= update <= gathered + slack
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_device_orthogonalizes_its_matrices_whole(shared):
+    """Five of one shape and one of another: a device has at most one of each to work on.
+
+    Newton and Schulz have 3 products a step and 5 steps.
+    """
+    spread(8)
+    squares = [layers.Dense(16, activation="tanh", name=f"square_{i}") for i in range(5)]
+    model = keras.Sequential([keras.Input((16,)), *squares, layers.Dense(8, name="down")])
+    model.compile(tf_lamb.keras.Muon(0.01, shard_update=shared), "mse")
+    fit(model)
+    text = program(model)
+    products = collections.Counter(re.findall(r"= f32\[([\d,]+)\]\S* dot\(", text))
+    gradients = {"16,16": 5, "16,8": 1}  # each device makes those of its examples
+    assert products["16,16"] == 15 + gradients["16,16"]
+    assert products["8,8"] == 10 and products["8,16"] + products["16,8"] == 5 + gradients["16,8"]
+    if not shared:  # orthogonalized, five and three that fill up, and one and seven
+        gathered = re.findall(r"= f32\[([\d,]+)\]\S* all-gather\(", text)
+        sizes = [math.prod(map(int, shape.split(","))) for shape in gathered]
+        assert sorted(sizes) == [8 * 16 * 8, 8 * 16 * 16]
 
 
 def bytes_of(variables):

@@ -12,12 +12,16 @@ Asked = tuple[Callable, Sequence, Mapping[str, Any]]
 Step = Generator[Asked, Sequence, Any]  # of what it asks it is sent the results; returns its own
 
 
-def together(xp, steps: Sequence[Step]) -> list:
+def together(xp, steps: Sequence[Step], dealt: Callable | None = None) -> list:
     """Runs the steps to their ends, what they yield in stacks; returns what each returns.
 
     A function is called as `function(xp, *arrays, **settings)`, returns a sequence of arrays, and
     works on the last two axes: where steps ask for the same with arrays of the same shapes, each
     array has an axis before its own.
+
+    Args:
+        dealt: of a function that is given stacks, a function that returns the same, and has each
+            device work on its share of the members; None where there is one device.
     """
     returned: list = [None] * len(steps)
     answers: dict[int, Any] = dict.fromkeys(range(len(steps)))
@@ -35,7 +39,8 @@ def together(xp, steps: Sequence[Step]) -> list:
         answers = {}
         for (function, settings, _), members in stacks.items():
             positions, arrays = zip(*members, strict=True)
-            answers |= zip(positions, _of_stack(xp, function, arrays, dict(settings)), strict=True)
+            made = _of_stack(xp, function, arrays, dict(settings), dealt)
+            answers |= zip(positions, made, strict=True)
     return returned
 
 
@@ -44,9 +49,11 @@ def alone(xp, step: Step):
     return together(xp, [step])[0]
 
 
-def _of_stack(xp, function, members, settings):
+def _of_stack(xp, function, members, settings, dealt):
     """Of each member, what the function returns for its arrays."""
-    if len(members) == 1:
+    if dealt:
+        function = dealt(function)
+    elif len(members) == 1:
         return [function(xp, *members[0], **settings)]
     stacked = map(xp.stack, zip(*members, strict=True))
     made = function(xp, *stacked, **settings)

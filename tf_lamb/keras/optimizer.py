@@ -109,12 +109,12 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
 
             jit_compile, gains = self._settings.jit_compile, self.gains_by_xla
             return Update(jit_compile=jit_compile, gains=gains, **arguments)
-        return update.Update(
-            is_shared=self._shares is not None,
-            # A stack of matrices that are split over devices in several ways would be gathered.
-            stacks=host.has_accelerator() and not sharding.is_split(self._trainable_variables),
-            **arguments,
-        )
+        is_shared = self._shares is not None
+        # A stack of matrices that are split over devices in several ways would be gathered.
+        may_stack = not sharding.is_split(self._trainable_variables)
+        deals = may_stack and sharding.devices() > 1 and (is_shared or self.gains_by_dealing)
+        stacks = may_stack and (deals or (host.has_accelerator() and not is_shared))
+        return update.Update(is_shared=is_shared, stacks=stacks, deals=deals, **arguments)
 
     def update_step(self, gradient, variable, learning_rate):
         """One step of the rule for one variable."""

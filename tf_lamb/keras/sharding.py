@@ -67,16 +67,8 @@ class Shares:
 
     def __init__(self, variables):
         self._distribution, self._name, self._devices = data_axis("shard_update=True")
-        whole = [v for v in variables if self._name not in self._axes(v.shape, axes_of(v))]
+        whole = [v for v in variables if self._name not in self._axes(v)]
         self._check(whole, variables)
-
-    def _axes(self, shape, axes):
-        if self._name not in axes:
-            for i, (size, axis) in enumerate(zip(shape, axes, strict=True)):
-                if axis is None and size and size % self._devices == 0:
-                    axes[i] = self._name
-                    break
-        return axes
 
     def _check(self, whole, variables):
         if len(whole) == len(variables) and self._devices > 1:
@@ -96,11 +88,21 @@ class Shares:
 
     def layout(self, variable, shape=None):
         """The layout of a variable's slots; of those of another shape where that is given."""
-        if shape is None:
-            axes = self._axes(variable.shape, axes_of(variable))
-        else:
-            axes = self._axes(shape, [None] * len(shape))
+        axes = self._axes(variable, shape)
         return TensorLayout(axes, self._distribution.device_mesh)
+
+    def _axes(self, variable, shape=None):
+        axes = axes_of(variable) if shape is None else [None] * len(shape)
+        return _shared(variable.shape if shape is None else shape, axes, self._name, self._devices)
+
+
+def _shared(shape, axes, name, devices):
+    """The axes with the first that divides split along the data axis, if none is by now."""
+    axes = list(axes)
+    for i, (size, axis) in enumerate(zip(shape, axes, strict=True)):
+        if name not in axes and axis is None and size and size % devices == 0:
+            axes[i] = name
+    return axes
 
 
 def replicated(rank):
@@ -108,6 +110,46 @@ def replicated(rank):
     if not is_distributed():
         return None
     return TensorLayout([None] * rank, keras.distribution.distribution().device_mesh)
+
+
+def devices():
+    """How many the data axis has; 1 without a distribution."""
+    return data_axis("")[2] if is_distributed() else 1
+
+
+def dealt(function, is_shared):
+    """The function of stacks, with each device of the data axis at work on some of the members.
+
+    A member is whole on its device: no product is split, and none is made twice. Each result is
+    exchanged once. Zeros fill a stack up until the devices divide it.
+
+    Args:
+        is_shared: whether a device has, and gets, its share of each member; else all members whole.
+    """
+    distribution, name, n = data_axis("a stack")
+
+    def laid_out(stack, axes):
+        layout = TensorLayout(axes, distribution.device_mesh)
+        return keras.distribution.distribute_tensor(stack, layout)
+
+    def as_stored(stack):
+        axes = [None] * len(stack.shape)
+        if is_shared:
+            axes[1:] = _shared(stack.shape[1:], axes[1:], name, n)
+        return laid_out(stack, axes)
+
+    def of_members(xp, *stacks, **settings):
+        count = stacks[0].shape[0]
+
+        def deal(stack):
+            others = len(stack.shape) - 1
+            filled = keras.ops.pad(stack, [(0, -count % n), *[(0, 0)] * others])
+            # As stored at first: XLA would split whole members, to exchange the parts.
+            return laid_out(as_stored(filled), [name, *[None] * others])
+
+        return [as_stored(each)[:count] for each in function(xp, *map(deal, stacks), **settings)]
+
+    return of_members
 
 
 def per_replica_layout(variable):

@@ -43,6 +43,7 @@ class Update(step.Update):
 
     is_shared: bool = False  # each device works on its share of the variables
     stacks: bool = False  # matrices of one shape are worked on as one array
+    deals: bool = False  # each device works on some of them
 
     # In the order in which they run:
     #   __call__          reads the scalars, adds the micro-batch up, and counts at the end
@@ -183,8 +184,12 @@ class Update(step.Update):
             self._step(layer, [gradients[i] for i in layer.members], state, scalars, choice)
             for layer in plan
         ]
-        for own in [steps] if self.stacks and not self.is_shared else [[each] for each in steps]:
-            stacks.together(arrays, own)
+        dealt = functools.partial(sharding.dealt, is_shared=self.is_shared) if self.deals else None
+        if self.stacks:
+            stacks.together(arrays, steps, dealt)
+        else:
+            for each in steps:
+                stacks.alone(arrays, each)
         for average, stored in state.averages:
             self._average(average, stored, scalars, choice)
 

@@ -105,6 +105,7 @@ class Muon(Layerwise):
     hyper = HYPER
     slot_names = ("m", "v")
     settings_class = MuonSettings
+    gains_by_dealing = True  # one result to gather for fifteen products
     takes_gain = False
 
     def __init__(

@@ -69,17 +69,15 @@ def soap(
     n = xp.where(begins, xp.ones_like(s), s)
     c = debias(xp, beta_2, n) ** 0.5 / debias(xp, beta_1, n)
     new_m = xp.where(begins, m, beta_1 * m + (1 - beta_1) * g)
-    (inside,) = yield into_bases, (g, *bases), of
-    new_v = xp.where(begins, v, beta_2 * v + (1 - beta_2) * xp.square(inside))
-    (inside,) = yield into_bases, (new_m, *bases), of
-    (u,) = yield out_of_bases, (inside / (safe_root(xp, new_v) + epsilon), *bases), of
+    g_inside, m_inside, *squares = yield products, (g, new_m, *bases), of
+    new_v = xp.where(begins, v, beta_2 * v + (1 - beta_2) * xp.square(g_inside))
+    (u,) = yield out_of_bases, (m_inside / (safe_root(xp, new_v) + epsilon), *bases), of
     new_w = w - lr * c * u
     new_w = xp.where(begins, w, decayed(new_w, decay, -lr * new_w))
 
-    products = yield squares, (g,), of
     factors = [
-        beta_2 * factor + (1 - beta_2) * product
-        for factor, product in zip(factors, products, strict=True)
+        beta_2 * factor + (1 - beta_2) * square
+        for factor, square in zip(factors, squares, strict=True)
     ]
     phase = _phase(w.shape) if form.renewal == "cholesky" else 0
     due = xp.equal((s + phase) % precondition_frequency, 0) & xp.logical_not(begins)
@@ -114,11 +112,17 @@ def _phase(shape):
 # -- of a matrix, or of each of a stack -----------------------------------------------------------
 
 
-def into_bases(xp, x, *bases, sides):
-    """QL' x QR, or with the basis of one side."""
+def products(xp, g, m, *bases, sides):
+    """QL' g QR and QL' m QR, then g g' and g' g; or with the basis and the square of one side."""
+    turned = transposed(xp, g)
+    squares = [g @ turned if side == 0 else turned @ g for side in sides]
+    return [_into_bases(xp, g, bases, sides), _into_bases(xp, m, bases, sides), *squares]
+
+
+def _into_bases(xp, x, bases, sides):
     for side, basis in zip(sides, bases, strict=True):
         x = transposed(xp, basis) @ x if side == 0 else x @ basis
-    return [x]
+    return x
 
 
 def out_of_bases(xp, x, *bases, sides):
@@ -126,12 +130,6 @@ def out_of_bases(xp, x, *bases, sides):
     for side, basis in zip(sides, bases, strict=True):
         x = basis @ x if side == 0 else x @ transposed(xp, basis)
     return [x]
-
-
-def squares(xp, g, *, sides):
-    """g g' and g' g, or that of one side."""
-    turned = transposed(xp, g)
-    return [g @ turned if side == 0 else turned @ g for side in sides]
 
 
 def renewed(xp, v, kept, begins, due, *state, sides, renewal):
