@@ -96,7 +96,6 @@ FRAMEWORKS = {
     "automatic_warmup/model_garden.py": {"absl", "tensorflow"},
     "decentralized": {"keras"},
     "integers/keras.py": {"keras"},
-    "integers/tensorflow.py": {"tensorflow"},
     "integers/tf_keras.py": {"tf_keras"},
     "preflight/model.py": {"keras"},
     "preflight/model_garden.py": {"absl"},

@@ -40,11 +40,11 @@ BAD = {
     "pattern": (compiled, {"exclude_from_weight_decay": "bias"}, r"a list of regexes such as"),
     "apart": (
         compiled, {"topology": "one_peer_exponential"},
-        "drives these 8 workers apart, 1.11 times further .* or a momentum of at most 0.7",
+        "drives workers apart .* a symmetric topology",
     ),
     "perhaps apart": (
         compiled, {"topology": (np.eye(8) + np.eye(8)[[1, 2, 4, 0, 5, 6, 7, 3]]) / 2},
-        r"nothing is known. Use \(W \+ W.T\)/2",
+        r"not symmetric. Use \(W \+ W.T\)/2",
     ),
     "not compiled": (dense, {}, "is not compiled. First model.compile"),
     "no model": (lambda: 3, {}, "3 is not compiled"),

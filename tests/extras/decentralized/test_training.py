@@ -196,7 +196,7 @@ def test_resumed_is_uninterrupted(tmp_path):
 
     def workers():
         model = compiled(dense(0.2, normalized=True), rate=schedule(), momentum=0.5)
-        return Decentralized(model, topology="one_peer_exponential")
+        return Decentralized(model, "dmsgd", "one_peer_exponential")
 
     backup = functools.partial(tf_lamb.keras.BackupAndRestore, tmp_path / "backup")
 

@@ -150,26 +150,6 @@ def test_ranges_are_those_that_the_kernels_allow(frontend, trained):
         assert list(numbers.low) == (np.minimum(kernel, 0).sum(0) * most).tolist()
 
 
-@on_tensorflow
-@every_frontend
-def test_tensors_have_the_same_levels(frontend, trained):
-    _, _, fixed = trained(frontend)
-    numbers = fixed.layers["norm_first"]
-    ends = [np.linspace(*each, 9) for each in zip(numbers.low, numbers.high, strict=True)]
-    x = np.stack(ends, axis=-1).astype("int32")
-    y = numbers.in_tensorflow(tf.constant(x))
-    assert y.dtype == tf.int32
-    np.testing.assert_array_equal(y, numbers.in_numpy(x))
-    graph = tf.function(numbers.in_tensorflow)
-    np.testing.assert_array_equal(graph(tf.constant(x, tf.int64)), y)
-    x[-1, 2] += 1
-    for function in (numbers.in_tensorflow, graph):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="out of the range"):
-            function(tf.constant(x))
-    with pytest.raises(TypeError, match="norm_first takes whole numbers"):
-        numbers.in_tensorflow(tf.constant([0.5]))
-
-
 @every_frontend
 def test_an_array_out_of_range_or_of_floats_is_refused(frontend, trained):
     numbers = trained(frontend)[2].layers["norm_first"]
