@@ -80,7 +80,6 @@ OF_TF_LAMB = {
     "integers": {"tf_lamb.core.messages", "tf_lamb.tensorflow.namespace"},
     "preflight": {
         "tf_lamb.api.variables", "tf_lamb.core.messages", "tf_lamb.core.recipes.recipe",
-        "tf_lamb.core.recipes.published",
         "tf_lamb.keras.replicas", "tf_lamb.keras.sharding", "tf_lamb.model_garden.checks",
         "tf_lamb.model_garden.common.errors", "tf_lamb.model_garden.experiments",
         "tf_lamb.model_garden.common.batches", "tf_lamb.model_garden.common.console",
@@ -214,7 +213,7 @@ def listed_for(table, path):
 def test_an_extra_imports_what_is_listed_for_it():
     def is_allowed(path, name, line):
         extra = path.relative_to(EXTRAS).parts[0] if path.parent != EXTRAS else ""
-        own = {f"tf_lamb_extras.{extra}", "tf_lamb_extras.names"}
+        own = {f"tf_lamb_extras.{extra}", "tf_lamb_extras.lazily", "tf_lamb_extras.OF_BOTH"}
         lazy = listed_for(LAZILY, path) if line in lazy_lines(path) else set()
         framework = listed_for(FRAMEWORKS, path)
         return is_of(name, sys.stdlib_module_names | OF_TF_LAMB[extra] | own | framework | lazy)

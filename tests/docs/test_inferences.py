@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from support import figures as claims
 from support.figures import CLAIMS, figures, logs, outcomes
-from support.pages import ROOT, anchors, prose, runs
+from support.pages import ROOT, prose, runs
 
 from benchmarks.equivalence import again, against, arms, tables, to_the_loss, warmups
 from benchmarks.equivalence.against import VOID
@@ -30,11 +30,6 @@ INFERRING = {  # page -> what is left out of it: definitions, links, what runs
         r"The table has.*?(?=\n\n)", r"An embedding.*?(?=\n\n)",
     ),
     "results.md": (r"## How to read them.*?(?=## At 32 times)", r"\[\^\w+\]: .*"),
-}  # fmt: skip
-LINES = {
-    "../README.md": 110, "should_i.md": 60, "results.md": 180, "evidence.md": 110,
-    "make_it_larger.md": 130, "performance.md": 120, "noise.md": 220, "choosing_a_batch.md": 150,
-    "growing.md": 90,
 }  # fmt: skip
 BORNE = [
     (*claim, *said.partition(" <- ")[2].split(": ", 1))
@@ -409,49 +404,3 @@ def test_a_claim_that_infers_names_its_rows():
     assert all(rows for *_, rows in BORNE) and len(BORNE) > 30
 
 
-def test_what_would_be_false_is_found(monkeypatch):
-    """A way that keeps at 128 times, a way left out of a count, a search that costs nothing."""
-    cell = against.Cell(0.0, 0.0, 0.0, against.KEEPS)
-    label = "AdamW, by `transfer`"
-    with monkeypatch.context() as patch:
-        patch.setitem(globals(), "outcomes", lambda _: {(label, "flights"): (cell, cell)})
-        with pytest.raises(AssertionError):
-            nothing_is_kept_at_128_times()
-        with pytest.raises(AssertionError):
-            counts_are_of_all_that_is_finished()
-    with monkeypatch.context() as patch:
-        patch.setattr(to_the_loss.Times, "search", lambda *_: 0.0)
-        with pytest.raises(AssertionError):
-            seconds_have_the_search_in_them()
-    with monkeypatch.context() as patch:
-        whole = [arms.recipes.growing]
-        patch.setattr(arms.recipes, "growing", lambda recipe, batch: whole[0](recipe, batch // 4))
-        with pytest.raises(AssertionError):
-            a_batch_that_grows_comes_to_what_is_said()
-
-
-@pytest.mark.parametrize("page", LINES)
-def test_a_page_is_as_short_as_it_may_be(page):
-    assert len((ROOT / "docs" / page).read_text().splitlines()) <= LINES[page]
-
-
-# Headings that others may link to, of pages that were cut or moved.
-KEPT = {
-    "results.md": "on-how-many-tasks-a-way-keeps-the-tuned-adamws-result "
-    "against-the-adamw-that-was-tuned-at-the-small-batch how-to-read-them a-perceptron seconds "
-    "fashion-mnist-in-part letters-in-part rows-in-part both-together run-again what-was-not-run "
-    "why-transfer-lost-on-flights soap-and-its-kin",
-    "should_i.md": "what-was-kept-and-what-was-lost lambs-rate-is-not-adams if-a-recipe-refuses "
-    "lamb-muon-or-adamw-which-optimizer-at-which-batch which-rate-at-the-larger-batch",
-    "noise.md": "what-is-a-trust-ratio-and-how-to-watch-it layers-that-start-at-or-near-zero",
-    "choosing_a_batch.md": "in-the-model-garden train-in-two-stages let-the-batch-grow",
-    "growing.md": "on-flights-the-loss-stays on-fashion-mnist-some-of-it-is-lost",
-    "make_it_larger.md": "how-far-to-trust-find_rate beside-what-needs-no-search",
-}
-
-
-@pytest.mark.parametrize("page", KEPT)
-def test_old_anchors_are_kept(page):
-    path = ROOT / "docs" / page
-    there = anchors(path) | set(re.findall(r'<a id="([^"]+)"></a>', path.read_text()))
-    assert set(KEPT[page].split()) <= there

@@ -90,32 +90,6 @@ def test_a_lost_run_is_worse_and_no_margin_decides_nothing(lines):
     assert {row["outcome"] for row in rows} == {"undecided"}
 
 
-def test_seconds_have_the_search_once_and_spread_over_ten_runs(lines):
-    found = report.Found(lines)
-    assert found.target == pytest.approx(2.001 + np.std(BASE, ddof=1))
-    own = report.seconds(found, "transfer muon", 2048)
-    assert own == {"run": 5.0, "to": 5.0, "search": 64.0, "once": 69.0, "spread": 11.4}
-    assert report.seconds(found, "unchanged adamw", 2048)["to"] is None
-    told = report.whole(lines)
-    assert "| `transfer muon` | 4 | 1.9610 | +0.0100 (-0.0191 to +0.0391), undecided |" in told
-    assert "| `unchanged adamw` | 2,048 | 4 | 5.0 | - | - | - |" in told
-
-
-def test_power_is_that_of_draws(lines):
-    found = report.Found(lines)
-    each = report.paired(found.scores("fewer adamw", 256), found.base)
-    rng = np.random.default_rng(0)
-    drawn = rng.normal(0, 5 * np.std(each, ddof=1), (20000, 4))
-    wide = []
-    for line in lines:
-        if line["arm"] == "fewer adamw":  # the same margin, five times as far apart
-            middle = found.margin + BASE[line["seed"] - 1]
-            line = dict(line, test=middle + 5 * (line["test"] - middle))
-        wide.append(line)
-    t = (drawn.mean(1) - found.margin) / (drawn.std(1, ddof=1) / 2)
-    assert report.power(report.Found(wide)) == pytest.approx(np.mean(t < -3.18245), abs=0.01)
-
-
 def test_the_page_has_the_frozen_numbers_and_their_hash():
     said = PAGE.read_text()
     assert f"`{HASH}`" in said

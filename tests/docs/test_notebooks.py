@@ -1,7 +1,6 @@
 """The notebooks: each runs, small, from first cell to last, and is kept with its outputs."""
 
 import re
-import sys
 
 import matplotlib
 import nbclient
@@ -80,34 +79,6 @@ def test_what_the_bert_quotes_came_out():
 def test_the_files_that_it_names_exist():
     configs = re.findall(r"model_garden_configs/\w+\.yaml", source(read("quickstart"), "garden"))
     assert configs and all((ROOT / config).is_file() for config in configs)
-
-
-def test_both_install_alike():
-    shared = [
-        source(read(name), "install").partition("if missing()")[0].partition("\n\n\n")[2]
-        for name in PICTURES
-    ]
-    assert shared[0] and shared[0] == shared[1]
-
-
-@pytest.mark.parametrize("beside", ["a wheel", "the clone", "neither"])
-def test_what_is_installed_where_scikit_learn_is_missing(beside, tmp_path, monkeypatch):
-    """A wheel beside it, else the clone that it lies in; without either it asks nobody."""
-    monkeypatch.chdir(FOLDER if beside == "the clone" else tmp_path)
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    wheel = tmp_path / "tf_lamb-0.1.0-py3-none-any.whl"
-    if beside == "a wheel":
-        wheel.touch()
-    asked = []
-    cell = re.sub(r"%pip (.*)", r"asked.append(f'\1')", source(read("quickstart"), "install"))
-    with pytest.raises(ModuleNotFoundError, match="sklearn could not.*pip install"):
-        exec(cell, {"asked": asked})
-    if beside == "neither":
-        assert not asked
-        return
-    place = wheel if beside == "a wheel" else ROOT
-    (command,) = asked
-    assert command.endswith(f'"{place}[tensorflow,pictures]"')
 
 
 @pytest.fixture

@@ -1,16 +1,11 @@
 """The registered experiment: its page has the frozen numbers, its statistics are what they say."""
 
-import json
 import math
-import os
-import re
-import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.pages import ROOT, number, runs, table
+from support.pages import ROOT, number, runs, table, words
 
 sys.path.insert(0, str(ROOT))
 from benchmarks.equivalence import (
@@ -74,23 +69,6 @@ def test_holm_stops_at_the_first_that_is_not_rejected():
     assert statistics.holm([0.01, 0.02, 0.03]) == [True, True, True]
     assert statistics.holm([0.04, 0.012, 0.03]) == [False, True, False]
     assert statistics.holm([0.5, 0.06, 0.02]) == [False, False, False]
-
-
-def test_a_run_that_does_not_arrive_saves_nothing():
-    assert statistics.saving([10.0] * 4, [80.0] * 4) == (8.0, 8.0, 8.0)
-    median, low, high = statistics.saving([10, 20, math.inf], [80] * 3)
-    assert (median, low, high) == (4.0, 0.0, 8.0)
-
-
-def test_a_profile_counts_where_an_arm_is_near_the_best():
-    def rows(**saved):
-        return [{"arm": arm, "ratio": ratio, "saved": (best, 0, 0)} for arm, each in saved.items()
-                for ratio, best in zip((8, 32), each, strict=True)]  # fmt: skip
-
-    of = {"one": rows(a=(8, 0), b=(4, 0)), "two": rows(a=(0, 10), b=(6, 8))}
-    _, _, a, b = [line.split(" | ")[1:] for line in report.profile(of).splitlines()]
-    assert a == ["2 of 3"] * 4 + ["2 of 3 |"]  # nothing arrives in the fourth place
-    assert b == ["1 of 3", "2 of 3", "2 of 3", "3 of 3", "3 of 3 |"]
 
 
 @pytest.mark.filterwarnings("ignore:LEGW. warmup takes")
@@ -224,62 +202,6 @@ def test_what_is_chosen_again_has_the_fewest_errors_and_of_equals_the_lowest_los
     assert by_error.chosen(made) is made[2]
 
 
-def test_what_is_chosen_again_is_made_once_and_told(monkeypatch):
-    """By the searches and seeds of the protocol, on runs that are made up."""
-    monkeypatch.setitem(protocol.FROZEN["search"], "points", 2)
-    best, lines = by_error.points()[1], []
-    rng = np.random.default_rng(SEED)
-
-    def made(run):
-        errors = 0.1 + 0.1 * (run.ratio == 32) + 1e-4 * rng.normal()
-        held_out = 0.1 + (run.settings.rate != best.rate)
-        return {**run.line, "valid": [0.5], "valid_error": held_out, "test": errors}
-
-    class Made:
-        def all(self, wanted):
-            lines.extend(map(made, wanted))
-            return lines[-len(wanted) :]
-
-    by_error.make(Made(), "perceptron", ("adamw", "muon"), (1, 8, 32))
-    cells = {(line["arm"], line["ratio"]) for line in lines}
-    assert len(lines) == 6 * (2 + 8) + 6 * 8 and ("transfer muon", 32) in cells
-    told = by_error.table(lines, "perceptron")
-    cell = r"(\d\d\.\d\d) ± 0\.01"
-    row = re.search(
-        rf"AdamW, tuned at that batch \| {cell} \| {cell}, keeps \| {cell}, worse", told
-    )
-    assert [round(float(each)) for each in row.groups()] == [10, 10, 20]
-    assert "| LAMB, tuned at that batch | - | - | - |" in told
-    assert told.count("worse") == 5 and told.count("keeps") == 6
-    part = [line for line in lines if (line["arm"], line["seed"]) != ("tuned muon", 8)]
-    assert "| Muon, tuned at that batch | - | - | - |" in by_error.table(part, "perceptron")
-
-
-def test_a_choice_that_is_interrupted_goes_on_and_notes_who_made_it(tmp_path, monkeypatch):
-    """Every run is a line as soon as it is made."""
-    log, made = tmp_path / "log.jsonl", []
-    bar = SimpleNamespace(total=0, update=lambda: None)
-
-    def make(group):
-        made.append(group)
-        if len(made) == 5:
-            raise KeyboardInterrupt
-        error = 0.1 + group[0].seed / 1000
-        return [(group[0], {"valid": [0.5], "valid_error": error, "test": error})]
-
-    def lines():
-        return [line for line in map(json.loads, log.read_text().splitlines()) if "seed" in line]
-
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setattr("benchmarks.equivalence.runs.make", make)
-    with pytest.raises(KeyboardInterrupt):
-        by_error.make(by_error.Noted(str(log), 1, bar), "digits", ("adamw",), (1,))
-    assert len(lines()) == 4
-    by_error.make(by_error.Noted(str(log), 1, bar), "digits", ("adamw",), (1,))
-    assert len(lines()) == 16 + 3 and len(made) == 1 + 16 + 3
-    assert all(line["commit"] and line["device"] for line in lines())
-
-
 def test_the_pages_have_what_autowarmup_did_on_fashion():
     now, before = (
         [100 * line["test"] for line in runs(log, arm="autowarmup lamb", ratio=8)]
@@ -292,36 +214,3 @@ def test_the_pages_have_what_autowarmup_did_on_fashion():
     assert f"make {said}, where the AdamW that was tuned at 64 makes {base:.1f}." in page
 
 
-def words(page):
-    return re.sub(r"\s+", " ", page.read_text())
-
-
-_SMALL = """
-import sys
-from benchmarks.equivalence import protocol, __main__ as main
-protocol.FROZEN["search"]["points"], protocol.FROZEN["ratios"][:] = 2, [8]
-protocol.FROZEN["horizons"][:], protocol.FROZEN["looks"] = [1], 4
-main.define()
-main.app.run(main.main)
-"""
-
-
-@pytest.mark.slow
-def test_it_goes_on_where_it_was_interrupted_and_says_the_same(tmp_path):
-    pytest.importorskip("jax")
-    log = tmp_path / "log.jsonl"
-
-    def said():
-        return subprocess.run(
-            [sys.executable, "-c", _SMALL, "--workload=digits", "--processes=1",
-             "--optimizer=keras.optimizers:AdamW", f"--log={log}"],
-            cwd=ROOT, capture_output=True, text=True, check=True,
-            env=os.environ | {"KERAS_BACKEND": "jax"},
-        ).stdout  # fmt: skip
-
-    first, made = said(), log.read_text().splitlines()
-    assert "| `transfer keras.optimizers:AdamW` | 3 |" in first
-    assert all(protocol.HASH in line for line in made[1:])
-    log.write_text("\n".join(made[: len(made) // 2]) + "\n")
-    assert said() == first
-    assert sorted(log.read_text().splitlines()) == sorted(made)

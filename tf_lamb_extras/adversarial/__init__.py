@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from tf_lamb_extras import names
+from tf_lamb_extras import lazily
 
 __all__ = ["ConcurrentAdversarial"]
 
 if TYPE_CHECKING:
     from tf_lamb_extras.adversarial.model import ConcurrentAdversarial
 else:
-    __getattr__ = names.lazily(__name__, ConcurrentAdversarial="model")
+    __getattr__ = lazily(__name__, ConcurrentAdversarial="model")

@@ -55,16 +55,6 @@ def check_image(name: str, x) -> None:
         )
 
 
-def check_unfrozen(line, trainable) -> None:
-    """Raises where variables are trained that have no copy."""
-    for copies in line:
-        if len(copies) != len(trainable):
-            raise ValueError(
-                f"The model trains {len(trainable)} variables, but {len(copies)} when "
-                "ConcurrentAdversarial was made, which keeps copies of them. Freeze layers first."
-            )
-
-
 def check_pixels(lowest: float, highest: float, bounds) -> None:
     """The pixels of some images lie in the input range, and fill some of it.
 

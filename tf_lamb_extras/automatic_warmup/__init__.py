@@ -8,11 +8,11 @@ Garden.
 
 from typing import TYPE_CHECKING
 
-from tf_lamb_extras import names
+from tf_lamb_extras import OF_BOTH, lazily
 
 __all__ = ["AutoWarmup"]
 
 if TYPE_CHECKING:
     from tf_lamb_extras.automatic_warmup.keras import AutoWarmup
 else:
-    __getattr__ = names.lazily(__name__, AutoWarmup=names.OF_BOTH)
+    __getattr__ = lazily(__name__, AutoWarmup=OF_BOTH)

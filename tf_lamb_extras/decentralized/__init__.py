@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from tf_lamb_extras import names
+from tf_lamb_extras import lazily
 
 __all__ = ["Decentralized"]
 
 if TYPE_CHECKING:
     from tf_lamb_extras.decentralized.training import Decentralized
 else:
-    __getattr__ = names.lazily(__name__, Decentralized="training")
+    __getattr__ = lazily(__name__, Decentralized="training")

@@ -22,13 +22,9 @@ class Workers:
 
     Args:
         model: of which each worker has weights.
-        rule: of `core.rules`, but for what stands here.
+        rule: of `rules.py`.
         matrices: the mixing matrices, which take turns.
         devices: one a worker.
-
-    Attributes:
-        model: the same.
-        count: how many workers there are.
     """
 
     def __init__(self, model, rule, matrices, devices):
@@ -114,16 +110,7 @@ class Workers:
         return jax.block_until_ready(results) if on_cpu else results
 
     def on(self, devices):
-        """The same on as many other devices.
-
-        Raises:
-            ValueError: for another number of them.
-        """
-        if len(devices) != self.count:
-            raise ValueError(
-                f"there are {self.count} workers, and {len(devices)} devices to compile for: give "
-                "as many."
-            )
+        """The same on as many other devices."""
         return Workers(self.model, self._rule, self._matrices, tuple(devices))
 
     def jitted(self, step, optimizer):

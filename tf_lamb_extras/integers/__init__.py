@@ -6,7 +6,7 @@
 
 from typing import TYPE_CHECKING
 
-from tf_lamb_extras import names
+from tf_lamb_extras import OF_BOTH, lazily
 from tf_lamb_extras.integers.model import fixed_point
 
 __all__ = ["QuantizedReLU", "fixed_point"]
@@ -14,4 +14,4 @@ __all__ = ["QuantizedReLU", "fixed_point"]
 if TYPE_CHECKING:
     from tf_lamb_extras.integers.keras import QuantizedReLU
 else:
-    __getattr__ = names.lazily(__name__, QuantizedReLU=names.OF_BOTH)
+    __getattr__ = lazily(__name__, QuantizedReLU=OF_BOTH)

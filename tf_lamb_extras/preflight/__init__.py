@@ -6,11 +6,11 @@ command that asks about an experiment.
 
 from typing import TYPE_CHECKING
 
-from tf_lamb_extras import names
+from tf_lamb_extras import lazily
 
 __all__ = ["preflight"]
 
 if TYPE_CHECKING:
     from tf_lamb_extras.preflight.model import preflight
 else:
-    __getattr__ = names.lazily(__name__, preflight="model")
+    __getattr__ = lazily(__name__, preflight="model")

@@ -23,7 +23,6 @@ import time
 
 from absl import app, flags
 
-from tf_lamb.core.recipes.published import published_time
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError, begin, one_line
@@ -70,7 +69,6 @@ def ask(params, topology: roofline.Topology, name: str, *, largest_batch=True, s
     # In this order: what needs no framework, what needs no model, and the rest.
     from tf_lamb.model_garden.checks.experiment import check_optimizer, check_runtime
     from tf_lamb.model_garden.common import batches
-    from tf_lamb.model_garden.experiments.recipes import model_of
 
     try:
         device = compiler.devices(topology)[0]
@@ -85,7 +83,6 @@ def ask(params, topology: roofline.Topology, name: str, *, largest_batch=True, s
     report = Report(
         subject=name, topology=topology, batch_size=batch, micro_batches=micro_batches,
         steps=params.trainer.train_steps, compiler=compiler.versions(),
-        published=published_time(model_of(params), batch, params.trainer.train_steps),
     )  # fmt: skip
     return asked(report, _Compiled(params, device, say), largest_batch=largest_batch)
 

@@ -84,7 +84,6 @@ BAD_TOPOLOGIES = {
         np.full((8, 8), 0.2) - 0.6 * np.eye(8),
         "gives worker 0 the weight -0.4. Use none below 0",
     ),
-    "two islands": (np.kron(np.eye(2), np.full((4, 4), 0.25)), "leaves worker 4 without a way"),
     "no matrix": (3, "a name such as 'ring' or a matrix of numbers, not 3"),
     "nothing": (None, "a name such as 'ring' or a matrix of numbers, not None"),
 }

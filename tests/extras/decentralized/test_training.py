@@ -82,14 +82,6 @@ def check_exchanges(topology, collectives, beside):
         assert reduced <= 32  # loss and metrics: a few sums
 
 
-def test_another_number_of_devices_to_compile_for_is_one_error():
-    import jax
-
-    workers = Decentralized(compiled())
-    with pytest.raises(ValueError, match="there are 8 workers, and 2 devices to compile for"):
-        lowered(workers, jax.devices()[:2])
-
-
 def test_a_second_step_compiles_nothing():
     import jax
 

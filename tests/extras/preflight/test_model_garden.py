@@ -86,7 +86,7 @@ def test_what_an_experiment_keeps_is_counted(records):
     assert found.work.reduced == 4 * count
     assert 0 < found.work.update_flops < found.work.flops
     assert 0 < found.work.update_bytes < found.work.bytes_moved
-    assert found.fits and found.memory.left == found.memory.available - found.needed > 0
+    assert found.fits and found.memory.available > found.needed > 0
 
 
 def a_product():

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_lamb.core.recipes.published import published_time
 from tf_lamb_extras.preflight.tpu import answers, compiler, roofline
 from tf_lamb_extras.preflight.tpu import report as preflight
 from tf_lamb_extras.preflight.tpu.answers import largest
@@ -174,7 +173,7 @@ def test_what_it_says_and_how_many_compilations_that_takes():
     steps = Compiler()
     found = answers.asked(question(), steps, largest_batch=True)
     assert steps.compiled == [32, "update", 124, 125]
-    assert found.fits and found.memory.left > 0 and found.work.update_bytes == 9e9
+    assert found.fits and found.work.update_bytes == 9e9
     assert found.hours == pytest.approx(3600 * found.bounds.step / 3600)
     assert (found.largest, found.too_large, found.predicted) == (124, 125, 124)
 
@@ -265,10 +264,3 @@ def test_what_was_not_compiled_is_not_claimed(largest, too_large, predicted, say
     found = report(largest=largest, too_large=too_large, predicted=predicted)
     assert says in str(found)
     assert found.as_dict()["too_large_examples_a_replica"] == too_large
-
-
-def test_the_published_time_is_of_the_published_run():
-    assert "76.19 minutes" in published_time("BERT", 65536, 7037)
-    assert "76.19 minutes" in published_time("BERT", 32768, 1562)
-    assert published_time("ResNet-50", 65536, 7037) is None
-    assert published_time("BERT", 65536, 7038) is None

@@ -272,11 +272,3 @@ def published(name: str, batch_size: int | None = None) -> Recipe | StagedRecipe
         raise ValueError(f"There is no recipe {name!r}: name one of {', '.join(TABLE)}.")
     make, fields, rows = TABLE[name]
     return make(name, fields, rows, batch_size)
-
-
-def published_time(model: str, batch_size: int, train_steps: int) -> str | None:
-    """Returns the published time of a run with this batch and number of steps, or None."""
-    stages = published("bert_mixed_batch").stages if model == "BERT" else ()
-    if (batch_size, train_steps) in [(s.batch_size, s.train_steps) for s in stages]:
-        return "76.19 minutes for both stages of BERT-large on 1,024 v3 chips (You et al.)"
-    return None

@@ -105,8 +105,6 @@ def _schedule(report):
     else:
         chip_hours = report.hours * report.topology.chips
         yield f"{examples}: at least {_hours(report.hours)}, {chip_hours:,.3g} chip-hours"
-    if report.published:
-        yield f"published: {report.published}"
 
 
 def _seconds(seconds):
@@ -121,11 +119,8 @@ def _hours(hours):
 class Memory:
     """Bytes of one replica, and what it may have.
 
-    Attributes:
-        weights, slots: what training keeps; slots are all that the optimizer keeps.
-        rest: the other arguments and results of a step: a batch of data, metrics.
-        temporaries: activations, gradients and what else lives within a step.
-        available: what a program may have.
+    Slots are all that the optimizer keeps; the rest, the batch and the metrics; temporaries, what
+    lives within a step, such as activations and gradients.
     """
 
     weights: float
@@ -145,21 +140,14 @@ class Memory:
         """All of it together."""
         return self.weights + self.slots + self.rest + self.temporaries
 
-    @property
-    def left(self) -> float:
-        """The memory that is left; below 0, what is missing."""
-        return self.available - self.needed
-
 
 @dataclasses.dataclass(frozen=True)
 class Work:
     """The work of one replica in one step, an update of the weights.
 
-    Attributes:
-        flops, bytes_moved: of the whole step.
-        update_flops, update_bytes: of the optimizer's update, which is part of it; None where the
-            compiler refuses it alone. The rest is of one micro-batch and the update then.
-        reduced, update_reduced: bytes to all-reduce, likewise.
+    The optimizer's update is part of it: `update_flops` and `update_bytes` are None where the
+    compiler refuses it alone, and the rest is of one micro-batch and the update then. `reduced` are
+    bytes to all-reduce.
     """
 
     flops: float
@@ -187,24 +175,17 @@ class Report:
     """The figures of a run before it starts. `print` shows a table, `as_dict` is for JSON.
 
     Attributes:
-        subject: the experiment or the model.
-        topology: where it would run.
         batch_size, micro_batches: examples an update, and in how many turns they are taken.
         parts: how many parts a batch is split into; None for one a replica. Where a model is
             sharded, too, several replicas share the examples of a part.
-        memory: None where the compiler says only what is `needed`.
-        needed: bytes of one replica.
+        memory: None where the compiler says only what is `needed`, in bytes of one replica.
         work: None where the step does not compile.
-        largest: the most examples of a part that compiled and fit at once; None where nobody
+        largest, too_large, predicted: as `answers.Largest` has them, of a part; None where nobody
             looked for them.
-        too_large: the fewest that do not; None where all that was tried fits.
-        predicted: the most that should fit where nothing between those two was compiled.
-        steps: of the whole schedule, or None.
-        published: what its recipe took elsewhere, or None.
-        refused: why the compiler takes it for no TPU of this kind, or None.
+        steps: of the whole schedule.
+        refused: why the compiler takes it for no TPU of this kind.
         collectives: by kind, how many the compiled program has and their bytes; None where a
             replica was compiled alone.
-        compiler: its version.
     """
 
     subject: str
@@ -219,7 +200,6 @@ class Report:
     too_large: int | None = None
     predicted: int | None = None
     steps: int | None = None
-    published: str | None = None
     refused: str | None = None
     collectives: dict[str, tuple[int, int]] | None = None
     compiler: str = ""
@@ -284,9 +264,9 @@ class Report:
             "bounds": least and {**dataclasses.asdict(least), "step": least.step},
             "binding": least and least.binding, "steps": self.steps,
             "examples": self.steps and self.steps * self.batch_size, "hours": hours,
-            "chip_hours": hours and hours * topology.chips, "published": self.published,
-            "refused": self.refused, "collectives": self.collectives,
-            "chip_source": topology.chip.source, "compiler": self.compiler,
+            "chip_hours": hours and hours * topology.chips, "refused": self.refused,
+            "collectives": self.collectives, "chip_source": topology.chip.source,
+            "compiler": self.compiler,
         }  # fmt: skip
 
     def __str__(self):
