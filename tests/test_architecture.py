@@ -19,6 +19,7 @@ TESTS = pathlib.Path(__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 EXTRAS = ROOT.parent / "tf_lamb_extras"
 FILES_OF_EXTRAS = sorted(EXTRAS.rglob("*.py"))
+NAMES_OF_EXTRAS = [f"tf_lamb_extras.{path.parent.name}" for path in EXTRAS.glob("*/__init__.py")]
 
 # room -> packages that its files may import, besides the standard library.
 LAW = {
@@ -53,65 +54,12 @@ ON_DEMAND = {
     "api/find/trials.py": {"numpy"},
     "api/plots.py": {"matplotlib", "numpy"},
 }
-# extra -> what its files may import of `tf_lamb`, besides the standard library and each other.
-OF_TF_LAMB = {
-    "": {"tf_lamb.api.frontends"},
-    "adversarial": {
-        "tf_lamb.api.batch_norm", "tf_lamb.api.variables", "tf_lamb.core.checks",
-        "tf_lamb.core.messages", "tf_lamb.keras.layers", "tf_lamb.model_garden.common.errors",
-        "tf_lamb.model_garden.experiments.named", "tf_lamb.model_garden.registered",
-        "tf_lamb.model_garden.common.batches", "tf_lamb.model_garden.tasks.images",
-        "tf_lamb.tensorflow.namespace", "tf_lamb.tf_keras",
-    },
-    "automatic_warmup": {
-        "tf_lamb.api.callbacks.callback", "tf_lamb.api.files", "tf_lamb.api.plots",
-        "tf_lamb.api.variables", "tf_lamb.core.checks", "tf_lamb.core.messages",
-        "tf_lamb.keras.callbacks", "tf_lamb.model_garden.common.errors",
-        "tf_lamb.model_garden.common.seams", "tf_lamb.model_garden.experiments.optimizers",
-        "tf_lamb.model_garden.experiments.steered", "tf_lamb.model_garden.folders.checkpoints",
-        "tf_lamb.model_garden.registered", "tf_lamb.tensorflow.namespace",
-        "tf_lamb.tf_keras.callbacks",
-    },
-    "decentralized": {
-        "tf_lamb.api.optimizers.settings", "tf_lamb.core.checks", "tf_lamb.core.messages",
-        "tf_lamb.core.plan", "tf_lamb.core.rules.shared", "tf_lamb.keras.arrays",
-        "tf_lamb.keras.replicas",
-    },
-    "integers": {"tf_lamb.core.messages", "tf_lamb.tensorflow.namespace"},
-    "preflight": {
-        "tf_lamb.api.variables", "tf_lamb.core.messages", "tf_lamb.core.recipes.recipe",
-        "tf_lamb.keras.replicas", "tf_lamb.keras.sharding", "tf_lamb.model_garden.checks",
-        "tf_lamb.model_garden.common.errors", "tf_lamb.model_garden.experiments",
-        "tf_lamb.model_garden.common.batches", "tf_lamb.model_garden.common.console",
-        "tf_lamb.model_garden.train", "tf_lamb.tensorflow.namespace",
-    },
+# What an extra may import besides `tf_lamb` and itself; the second only inside functions.
+OF_EXTRAS = {
+    "absl", "keras", "official", "tensorflow", "tf_keras", "tf_lamb", "tf_lamb_extras.OF_BOTH",
+    "tf_lamb_extras.lazily",
 }  # fmt: skip
-# file or folder of an extra -> frameworks that it may import; those in LAZILY inside functions.
-FRAMEWORKS = {
-    "adversarial/checks.py": {"keras"},
-    "adversarial/model.py": {"keras"},
-    "adversarial/model_garden.py": {"official", "tensorflow", "tf_keras"},
-    "adversarial/step.py": {"keras"},
-    "automatic_warmup/model_garden.py": {"absl", "tensorflow"},
-    "decentralized": {"keras"},
-    "integers/keras.py": {"keras"},
-    "integers/tf_keras.py": {"tf_keras"},
-    "preflight/model.py": {"keras"},
-    "preflight/model_garden.py": {"absl"},
-    "preflight/shapes.py": {"keras"},
-    "preflight/step_programs.py": {"keras"},
-    "preflight/step_programs_of_model_garden.py": {"official", "tensorflow", "tf_keras"},
-}
-LAZILY = {
-    "adversarial/step.py": {"jax", "tensorflow"},
-    "automatic_warmup/callback.py": {"numpy"},
-    "automatic_warmup/gaussian_process.py": {"numpy", "scipy", "sklearn", "threadpoolctl"},
-    "decentralized": {"jax"},
-    "integers/model.py": {"numpy"},
-    "preflight/shapes.py": {"jax"},
-    "preflight/step_programs.py": {"jax"},
-    "preflight/tpu": {"jax", "jaxlib"},
-}
+OF_EXTRAS_LAZILY = {"jax", "jaxlib", "numpy", "scipy", "sklearn", "threadpoolctl"}
 # room -> packages that its files import inside functions alone: the backend may be another one.
 LAZY = {"keras": {"jax", "tensorflow", "torch", "tf_lamb.tensorflow"}}
 # The files that replace what is of others, at run time.
@@ -203,20 +151,11 @@ def test_the_import_law():
     assert_none(file for file in {**BEYOND, **ON_DEMAND} if not ROOT.joinpath(file).exists())
 
 
-def listed_for(table, path):
-    """What a table has for a file or for a folder around it."""
-    file = path.relative_to(EXTRAS)
-    places = [place.as_posix() for place in (file, *file.parents)]
-    return set().union(*(table.get(place, set()) for place in places))
-
-
-def test_an_extra_imports_what_is_listed_for_it():
+def test_an_extra_imports_no_other():
     def is_allowed(path, name, line):
-        extra = path.relative_to(EXTRAS).parts[0] if path.parent != EXTRAS else ""
-        own = {f"tf_lamb_extras.{extra}", "tf_lamb_extras.lazily", "tf_lamb_extras.OF_BOTH"}
-        lazy = listed_for(LAZILY, path) if line in lazy_lines(path) else set()
-        framework = listed_for(FRAMEWORKS, path)
-        return is_of(name, sys.stdlib_module_names | OF_TF_LAMB[extra] | own | framework | lazy)
+        own = {".".join(path.relative_to(ROOT.parent).parts[:2])}
+        lazy = OF_EXTRAS_LAZILY if line in lazy_lines(path) else set()
+        return is_of(name, sys.stdlib_module_names | OF_EXTRAS | own | lazy)
 
     assert_none(
         f"{path}:{line} imports {name}"
@@ -224,13 +163,11 @@ def test_an_extra_imports_what_is_listed_for_it():
         for name, line in imports(path)
         if not is_allowed(path, name, line)
     )
-    assert_none(place for place in {**FRAMEWORKS, **LAZILY} if not EXTRAS.joinpath(place).exists())
 
 
 def test_tf_lamb_knows_no_extra():
     """Neither by an import, nor by a string that becomes one, nor by a public name."""
-    extras = [importlib.import_module(f"tf_lamb_extras.{extra}") for extra in OF_TF_LAMB if extra]
-    names = [name for extra in extras for name in extra.__all__]
+    names = [name for extra in NAMES_OF_EXTRAS for name in importlib.import_module(extra).__all__]
     known = re.compile(rf"\btf_lamb_extras\.|\b({'|'.join(names)})\b")
     assert_none(
         f"{path} names {found.group()}"
@@ -357,9 +294,7 @@ def run(code, **env):
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "package", ["tf_lamb", *(f"tf_lamb_extras.{extra}" for extra in OF_TF_LAMB if extra)]
-)
+@pytest.mark.parametrize("package", ["tf_lamb", *NAMES_OF_EXTRAS])
 def test_importing_a_package_loads_no_framework(package):
     code = f"""if True:
     import importlib, sys

@@ -402,5 +402,3 @@ def test_the_rows_bear_what_is_inferred(check):
 
 def test_a_claim_that_infers_names_its_rows():
     assert all(rows for *_, rows in BORNE) and len(BORNE) > 30
-
-

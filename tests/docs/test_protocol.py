@@ -212,5 +212,3 @@ def test_the_pages_have_what_autowarmup_did_on_fashion():
     said = f"{min(now):.1f} to {max(now):.1f}% errors"
     page = words(ROOT / "docs" / "automatic_warmup.md")
     assert f"make {said}, where the AdamW that was tuned at 64 makes {base:.1f}." in page
-
-

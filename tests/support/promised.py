@@ -123,9 +123,8 @@ class Promised:
 
     def begin(self):
         """As a new optimizer of these arguments would."""
-        self.step = self.skipped = self.spiked = 0
+        self.step = self.skipped = 0
         self.scale = SCALE
-        self.norms = []  # of past steps, if any step may be a spike
         self.slots = {
             role: {name: np.zeros(shape) for name in self.slot_names(role)}
             for role, shape in SHAPES.items()
@@ -159,48 +158,27 @@ class Promised:
     @property
     def tried(self):
         """Updates, those that were skipped, too."""
-        return self.step + self.skipped + self.spiked
+        return self.step + self.skipped
 
     @property
     def trained(self):
         return [role for role in SHAPES if role.partition("/")[0] not in self.frozen]
 
     @property
-    def decay(self):
-        """What the next update decays by."""
-        return self._now(self.told.get("weight_decay", 0.0))
-
-    def _now(self, number):
-        if isinstance(number, dict):
-            return number["rate"] * number["factor"] ** (self.step / number["steps"])
-        return number
-
-    def multiplier(self, role):
-        """Of the first pattern that means it."""
-        return self.treatment(role, "rate", 1.0)
-
-    def treatment(self, role, key, otherwise):
-        given = (self.told.get("treatments") or {}).items()
-        found = (x[key] for pattern, x in given if key in x and role in MEANT[pattern])
-        return next(found, otherwise)
-
-    @property
-    def stepped(self):
-        """Who is trained, and not frozen by a multiplier."""
-        return [role for role in self.trained if self.multiplier(role)]
-
-    @property
     def rate(self):
         """What the next update reads."""
-        return self._now(self.told["learning_rate"])
+        rate = self.told["learning_rate"]
+        if isinstance(rate, dict):
+            return rate["rate"] * rate["factor"] ** (self.step / rate["steps"])
+        return rate
 
     def is_decayed(self, role):
         excluded = meant(self.told.get("exclude_from_weight_decay")) | self.undecayed_as_variables
         return bool(self.told.get("weight_decay")) and role not in excluded
 
     def is_joined(self, role):
-        given = self.told.get("exclude_from_layer_adaptation")
-        return self.treatment(role, "join", False) and role not in meant(given)
+        joined = meant(self.told.get("treatments"))
+        return role in joined - meant(self.told.get("exclude_from_layer_adaptation"))
 
     def is_adapted(self, role):
         given = self.told.get("exclude_from_layer_adaptation")
@@ -221,44 +199,31 @@ class Promised:
     def layers(self):
         """Lists of roles that share a trust ratio."""
         layers = {}
-        for role in self.stepped:
+        for role in self.trained:
             layer = role.partition("/")[0] if self.is_joined(role) else role
             layers.setdefault(layer, []).append(role)
         return layers.values()
 
     # What happens.
 
-    def take(self, gradients, gain=1.0):
+    def take(self, gradients):
         """One micro-batch; returns whether an update was taken."""
-        for role in self.stepped:
+        for role in self.trained:
             self.sums[role] = self.sums[role] + gradients[role]
             self.largest_gradient = max(self.largest_gradient, np.abs(gradients[role]).max())
         self.micro_step += 1
         if self.micro_step < self.accumulates:
             return False
-        mean = {role: self.sums[role] / self.accumulates for role in self.stepped}
+        mean = {role: self.sums[role] / self.accumulates for role in self.trained}
         self.empty()
         with np.errstate(over="ignore", invalid="ignore"):
             if not all(np.sum(np.square(g)) <= LARGEST for g in mean.values()):
                 self.skipped += 1
                 self.scale /= 2
                 return False
-        if self.told.get("on_spike") and self.is_spike(mean):
-            self.spiked += 1
-            return False
-        self._update(self._clipped(mean), self.rate * gain)
+        self._update(self._clipped(mean), self.rate)
         self._average()
         return True
-
-    def is_spike(self, gradients):
-        """Whether they are far longer than those of the steps before, which they join."""
-        window, deviations = self.told["on_spike"]
-        norm = oracle.frobenius(np.concatenate([np.ravel(g) for g in gradients.values()]))
-        known = [each for each in self.norms if each > 0]
-        self.norms = [*self.norms, norm][-window:]
-        if len(known) + 1 < max(3, window // 2):
-            return False
-        return norm - np.mean(known) > deviations * np.std(known, ddof=1)
 
     def end_fit(self):
         """The averages become the weights, where there are any."""
@@ -279,7 +244,7 @@ class Promised:
         return gradients
 
     def _update(self, gradients, rate):
-        now = self.decay
+        now = self.told.get("weight_decay", 0.0)
         self.step, self.updates = self.step + 1, self.updates + 1
         for layer in self.layers():
             decays = [now * self.is_decayed(role) for role in layer]
@@ -298,8 +263,7 @@ class Promised:
                 decay = decay if len(set(decays)) > 1 else decays[0]
             w, new = references.step(
                 self.family, g, w, [*slots.values()], t=self.step, decay=decay,
-                rate=rate * self.multiplier(layer[0]), adapt=self.is_adapted(layer[0]),
-                **self.words(),
+                rate=rate, adapt=self.is_adapted(layer[0]), **self.words(),
             )  # fmt: skip
             slots = dict(zip(slots, new, strict=True))
             at = 0
@@ -320,7 +284,7 @@ class Promised:
         momentum, frequency = self.told["ema_momentum"], self.told.get("ema_overwrite_frequency")
         if not self.averages:  # of what is frozen, too
             self.averages = {role: w.copy() for role, w in self.weights.items()}
-        for role in self.stepped:
+        for role in self.trained:
             old = self.averages[role]
             self.moved[role] += np.abs(old - self.weights[role]).max()
             self.averages[role] = momentum * old + (1 - momentum) * self.weights[role]

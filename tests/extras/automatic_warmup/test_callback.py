@@ -163,18 +163,6 @@ def test_what_only_fit_knows_to_be_wrong_is_refused_before_a_step(frontend, digi
         train(model, (x * np.nan, y), 4, auto_warmup(frontend))
 
 
-@pytest.mark.parametrize("name", ["LAMB", "Adam"])
-@every_frontend
-def test_it_drives_an_optimizer_of_ours_and_of_keras(frontend, name, digits, judged):
-    judged(lambda losses: 0.99)
-    host, ours = FRONTENDS[frontend]
-    optimizer = host.optimizers.Adam(1e-3) if name == "Adam" else ours.LAMB(1e-3, jit_compile=False)
-    model, warmup = model_of(frontend, optimizer), auto_warmup(frontend, 1e-5, 1.0)
-    train(model, digits, 2, warmup, batch_size=512)
-    last = warmup.warmup.rate(5)
-    assert float(np.asarray(model.optimizer.learning_rate)) == pytest.approx(last, rel=1e-6)
-
-
 @on_tensorflow
 @every_frontend
 def test_the_loss_is_the_mean_over_replicas(frontend, digits, judged):

@@ -36,30 +36,17 @@ BAD = {
     "method": (compiled, {"method": "adam"}, "method must be one of 'decentlam', 'dmsgd'"),
     "topology": (compiled, {"topology": "star"}, "topology must be one of 'ring'.*not 'star'"),
     "other number": (compiled, {"topology": np.full((4, 4), 0.25)}, "for 4 workers, .* are 8"),
-    "decay": (compiled, {"weight_decay": -1}, "weight_decay must be a number in"),
-    "pattern": (compiled, {"exclude_from_weight_decay": "bias"}, r"a list of regexes such as"),
     "apart": (
         compiled, {"topology": "one_peer_exponential"},
         "drives workers apart .* a symmetric topology",
     ),
-    "perhaps apart": (
-        compiled, {"topology": (np.eye(8) + np.eye(8)[[1, 2, 4, 0, 5, 6, 7, 3]]) / 2},
-        r"not symmetric. Use \(W \+ W.T\)/2",
-    ),
     "not compiled": (dense, {}, "is not compiled. First model.compile"),
-    "no model": (lambda: 3, {}, "3 is not compiled"),
     "train_step": (lambda: compiled(Custom([keras.layers.Dense(3)])), {}, "Custom has a train_st"),
     "optimizer": (lambda: with_optimizer(keras.optimizers.Adam()), {}, "it cannot run Adam"),
-    "float16": (
-        lambda: with_optimizer(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())), {},
-        "it cannot run LossScaleOptimizer",
-    ),
     "nesterov": (
         lambda: with_optimizer(keras.optimizers.SGD(0.1, 0.9, nesterov=True)), {},
         "'decentlam' has no nesterov, and the optimizer has nesterov=True",
     ),
-    "clipnorm": (lambda: with_optimizer(keras.optimizers.SGD(0.1, 0.9, clipnorm=1.0)), {},
-                 "no clipnorm"),
     "decoupled decay": (
         lambda: with_optimizer(keras.optimizers.SGD(0.1, 0.9, weight_decay=0.1)), {},
         r"no weight_decay.*say Decentralized\(weight_decay=",
@@ -67,7 +54,6 @@ BAD = {
     "no momentum": (lambda: with_optimizer("sgd"), {}, "momentum=0.0 do not go together"),
     "momentum": (compiled, {"method": "dsgd"}, "momentum=0.9 do not go together"),
     "rate": (lambda: compiled(rate=0.0), {}, "'decentlam' divides by the learning rate, which is"),
-    "negative rate": (lambda: compiled(rate=-0.1), {"method": "dmsgd"}, "learning_rate must be a"),
 }  # fmt: skip
 
 
@@ -83,15 +69,11 @@ def test_what_cannot_train_is_one_error(case):
 
 
 @on_jax
-@pytest.mark.parametrize(
-    "make",
-    [lambda: ("adam",), lambda: (keras.optimizers.SGD(0.1, 0.9),), lambda: (None, "mae")],
-    ids=["Adam", "SGD", "loss"],
-)
-def test_another_compile_is_one_error(make):
+def test_another_compile_is_one_error():
     workers = Decentralized(compiled())
-    with pytest.raises(ValueError, match="cannot change them. Compile the model so"):
-        workers.compile(*make())
+    for made in (("adam",), (None, "mae")):
+        with pytest.raises(ValueError, match="cannot change them. Compile the model so"):
+            workers.compile(*made)
     workers.compile(workers.optimizer)
     fit(workers, 1)
 

@@ -86,14 +86,6 @@ def test_the_worked_limits(method, topology, bias, first):
     np.testing.assert_allclose(x[0], first, rtol=1e-9)
 
 
-@pytest.mark.parametrize("method", ["dmsgd", "decentlam"])
-def test_without_momentum_it_is_dsgd(method):
-    rule = functools.partial(getattr(rules, method), momentum=0.0)
-    ours = four_nodes(None, matrix_of("ring"), 50, rule=rule, decay=0.1)
-    np.testing.assert_allclose(ours, four_nodes("dsgd", matrix_of("ring"), 50, decay=0.1),
-                               rtol=1e-12, atol=1e-15)  # fmt: skip
-
-
 def papers(method, matrix, rates, decay, b=0.9):
     """The papers' recursions, in their letters; m is rescaled by a change of the rate."""
     x, m, seen, last = np.zeros((4, 2)), np.zeros((4, 2)), [], rates[0]
@@ -117,17 +109,6 @@ def test_a_schedule_rescales_the_papers_momentum_and_decay_is_of_the_gradient(me
     ring = matrix_of("ring")
     seen = four_nodes(method, ring, len(rates), rates, decay=0.3)
     np.testing.assert_allclose(seen, papers(method, ring, rates, 0.3), rtol=1e-12)
-
-
-def test_momentum_of_everyones_mean_is_sgd_whatever_the_schedule():
-    rates = [0.01, 0.05, 0.02, 0.1]
-    x, v = np.zeros(2), np.zeros(2)
-    for rate in rates:
-        v = 0.9 * v + rate * np.mean(CURVATURE * (x - CENTRE), axis=0)
-        x = x - v
-    for method in ("dmsgd", "decentlam"):
-        last = four_nodes(method, matrix_of("full"), 4, rates)[-1]
-        np.testing.assert_allclose(last, np.tile(x, (4, 1)), rtol=1e-12)
 
 
 def test_decentlam_stands_still_at_a_rate_of_0():

@@ -10,7 +10,6 @@ from support.examples import run_example
 from support.frontends import BACKEND, every_frontend, extra, on_tensorflow
 from support.integers import array, in_integers, rounded, summing
 
-from tf_lamb_extras import integers
 from tf_lamb_extras.integers import fixed_point
 
 FRONTENDS = extra("integers")
@@ -59,15 +58,6 @@ def test_the_gradient_goes_straight_through(frontend):
 @on_tensorflow
 def test_the_example_runs():
     run_example(fixed_point, least=5)
-
-
-@every_frontend
-def test_the_layer_is_of_the_keras_that_tensorflow_names(frontend, monkeypatch):
-    monkeypatch.setenv("TF_USE_LEGACY_KERAS", str(int(frontend == "tf_keras")))
-    host, ours = FRONTENDS[frontend]
-    assert integers.QuantizedReLU is ours.QuantizedReLU
-    # As in files that were saved before there were extras.
-    assert host.saving.get_registered_name(ours.QuantizedReLU) == "tf_lamb>QuantizedReLU"
 
 
 # A network.
@@ -164,20 +154,6 @@ def test_an_array_out_of_range_or_of_floats_is_refused(frontend, trained):
 
 
 @every_frontend
-def test_the_report(frontend, trained):
-    _, _, fixed = trained(frontend)
-    _, *rows = str(fixed).splitlines()
-    for row, (name, numbers) in zip(rows, fixed.layers.items(), strict=True):
-        cells, widths = row.split(), numbers.widths()
-        most = int(cells[8].rstrip(":"))
-        assert cells[0] == name and int(cells[7]) == max(widths) == widths[most] <= 32
-        sizes = len(numbers.a), numbers.bits, max(numbers.shift)
-        assert tuple(map(int, cells[2:5])) == sizes
-        line = f"({numbers.a[most]} x {numbers.b[most]:+}) >> {numbers.shift[most]}"
-        assert row.endswith(line)
-
-
-@every_frontend
 def test_the_model_is_saved_loaded_and_the_same(frontend, trained, tmp_path):
     model, x, fixed = trained(frontend)
     path = os.path.join(tmp_path, "model.keras")
@@ -214,7 +190,9 @@ def test_what_cannot_be_found_is_given_by_hand(frontend):
     expected = batch_norm_levels(x, 1, 0, 0, 1, epsilon=1e-3, step=0.5, bias=0, scale=0.25, bits=4)
     np.testing.assert_array_equal(numbers.in_numpy(x), expected)
     assert list(fixed.left) == ["plain"]
-    assert str(fixed).splitlines()[-1] == (
+    _, row, left = str(fixed).splitlines()
+    assert row.split()[:5] == ["norm", "relu", "3", "4", str(max(numbers.shift))]
+    assert left == (
         "left as it is: plain, which is read by not_ours (ReLU), not by one QuantizedReLU"
     )
 
@@ -262,17 +240,12 @@ def test_what_cannot_be_in_integers(frontend):
     model = small(frontend)
     refused(ValueError, "norm sums up the model's input, of which no range", fixed_point, model)
     refused(TypeError, "two whole numbers such as (0, 255), not 255", fixed_point, model, 255)
-    refused(TypeError, "not (0.5, 1)", fixed_point, model, (0.5, 1))
-    refused(ValueError, "input_range: the range begins at 9", fixed_point, model, (9, 0))
-    refused(ValueError, "needs more than 31 bits", fixed_point, model, (0, 2**31))
     refused(ValueError, "norm, channel 0: the range from 0 to 4,000,000,000 needs more than 31",
             fixed_point, model, (0, 2 * 10**9))  # fmt: skip
     named = functools.partial(fixed_point, model, (0, 9))
     refused(ValueError, "accumulators names 'nrom', which", named, accumulators={"nrom": (1, 0, 9)})
-    refused(TypeError, "accumulators must be a dict", named, accumulators=[(1, 0, 9)])
     refused(TypeError, "accumulators['norm'] must be (step", named, accumulators={"norm": (0, 9)})
     refused(ValueError, "the step must be above 0, not 0", named, accumulators={"norm": (0, 0, 9)})
-    refused(ValueError, "begins at 9 and ends", named, accumulators={"norm": (1, 9, 0)})
     with_range = functools.partial(fixed_point, input_range=(0, 9))
     refused(ValueError, "because sum before it has an activation", with_range,
             small(frontend, activation="relu"))  # fmt: skip
@@ -280,19 +253,8 @@ def test_what_cannot_be_in_integers(frontend):
             small(frontend, layers.Rescaling(0.5, name="scaled")))  # fmt: skip
     uneven = np.array([[1.0, 0.3], [1e-7, 1.0]])
     refused(ValueError, "sum: the kernel is on no grid", with_range, small(frontend, kernel=uneven))
-    refused(ValueError, "say to multiples of 0.015625", with_range, small(frontend, kernel=uneven))
-    refused(ValueError, "sum: the kernel holds nan", with_range,
-            small(frontend, kernel=np.full((2, 2), np.nan)))  # fmt: skip
     wide = small(frontend, kernel=np.full((2, 2), 2.0**14 + 1))
     refused(ValueError, "norm, channel 0: int32 would overflow", fixed_point, wide, (0, 60_000))
-
-
-@every_frontend
-def test_a_layer_that_is_not_finite_is_named(frontend):
-    for name, value in (("gamma", np.nan), ("moving_variance", -1.0)):
-        model = small(frontend)
-        getattr(model.get_layer("norm"), name).assign([1.0, value])
-        refused(ValueError, "norm, channel 1: ", fixed_point, model, (0, 9))
 
 
 @every_frontend

@@ -35,18 +35,6 @@ def test_the_compiler_knows_every_chip_as_the_table_does(name):
     assert error.value.available == pytest.approx(chip.memory, rel=1e-9)
 
 
-def test_what_the_persistent_cache_of_jax_has_of_a_program_is_no_warning(recwarn):
-    place = compiler.devices(roofline.topology("v3:2x2"))[0]
-    import jax
-
-    assert jax.config.jax_compilation_cache_dir
-    x = jax.ShapeDtypeStruct((8, 128), "float32", sharding=jax.sharding.SingleDeviceSharding(place))
-    for _ in range(2):
-        compiler.compile_lowered(jax.jit(lambda x: x @ x.T).lower(x))
-        jax.clear_caches()
-    assert not recwarn.list
-
-
 @pytest.mark.parametrize(
     ("message", "needed"),
     [

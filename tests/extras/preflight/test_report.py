@@ -2,7 +2,6 @@
 
 import json
 import math
-import types
 
 import pytest
 from hypothesis import given
@@ -18,19 +17,11 @@ GIB = 2**30
 SMALL = roofline.topology("v3:2x2")
 
 
-def test_a_topology_counts_chips_and_replicas():
-    pod = roofline.topology("v3:32x32")
-    assert (pod.chips, pod.replicas, str(pod)) == (1024, 2048, "v3:32x32")
-    assert roofline.topology("v4:4x4x2").replicas == 32  # both cores are one
-
-
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("v2:2x2", "TPU v2 is not known"), ("v9:4x4x4", "TPU v9 is not known"),
-        ("v3", "GENERATION:SIZExSIZE"), ("v3:", "GENERATION:SIZExSIZE"),
+        ("v2:2x2", "TPU v2 is not known"), ("v3", "GENERATION:SIZExSIZE"),
         ("v3:0x2", "GENERATION:SIZExSIZE"), ("v4:2x2", "3 dimensions"),
-        ("v3:twoxtwo", "GENERATION:SIZExSIZE"),
     ],
 )  # fmt: skip
 def test_what_is_no_topology_lists_those_that_are(name, says):
@@ -123,22 +114,6 @@ def test_a_size_that_is_rounded_does_not_mislead_the_search(start):
     assert 0.998 * 30016 < found.fits <= 30016
 
 
-@pytest.mark.parametrize(("needs", "fits"), [(lambda n: 200.0, 0), (lambda n: 50.0 * n, 2)])
-def test_the_search_ends_where_there_is_nothing_between(needs, fits):
-    found, _ = searched(needs, 4)
-    assert (found.fits, found.too_large) == (fits, fits + 1)
-
-
-def test_what_the_compiler_refuses_is_no_batch_that_fits():
-    found, _ = searched(lambda n: math.inf if n > 64 else BASE + n / 10, 32)
-    assert 32 <= found.fits <= 64 < found.too_large
-
-
-def test_weights_alone_that_do_not_fit_need_no_search():
-    never = lambda batch: pytest.fail("compiled")  # noqa: E731
-    assert largest(never, 100.0, {0: 120.0, 32: 150.0})[:2] == (0, 1)
-
-
 class Compiler:
     """Programs whose memory is affine in the batch; it counts them."""
 
@@ -178,12 +153,6 @@ def test_what_it_says_and_how_many_compilations_that_takes():
     assert (found.largest, found.too_large, found.predicted) == (124, 125, 124)
 
 
-def test_without_the_largest_batch_nothing_more_is_compiled():
-    steps = Compiler()
-    assert answers.asked(question(), steps, largest_batch=False).largest is None
-    assert steps.compiled == [32, "update"]
-
-
 def test_of_a_batch_that_does_not_fit_micro_batches_are_named_that_do():
     steps = Compiler()
     found = answers.asked(question(1024), steps, largest_batch=True)
@@ -191,11 +160,6 @@ def test_of_a_batch_that_does_not_fit_micro_batches_are_named_that_do():
     assert steps.compiled[0] == 1024 and "update" not in steps.compiled
     assert found.largest == 124 and found.needed_micro_batches == 16
     assert "gradient_accumulation_steps=16, 64 examples at once" in str(found)
-
-
-def test_several_micro_batches_take_one_update():
-    found = answers.asked(question(micro_batches=4), Compiler(), largest_batch=False)
-    assert found.work.flops == 8e12 + 3 * 7e12 and found.hours > 0
 
 
 def test_an_update_that_does_not_compile_alone_leaves_the_step_as_it_is():
@@ -206,15 +170,6 @@ def test_an_update_that_does_not_compile_alone_leaves_the_step_as_it_is():
     json.dumps(found.as_dict())
     found = answers.asked(question(micro_batches=4), steps, largest_batch=False)
     assert found.hours is None and "one micro-batch of them and the update" in str(found)
-
-
-def test_of_a_step_that_is_refused_nothing_more_is_asked():
-    def refuse(_):
-        raise compiler.Refused("no such operation")
-
-    steps = types.SimpleNamespace(step=refuse)
-    found = answers.asked(question(), steps, largest_batch=True)
-    assert found.refused == "no such operation" and not found.fits
 
 
 def report(**changes):
@@ -256,7 +211,6 @@ def test_a_report_on_what_does_not_fit_says_by_how_much_and_what_does():
         (130, 131, 130, "at most 130 examples a replica fit: 1,040 in all"),
         (130, 200, 140, "at least 130 examples a replica fit: 1,040 in all"),
         (130, 200, 140, "200 examples do not, and between them nothing was compiled; 140 should"),
-        (130, None, None, "at least 130 examples a replica fit: 1,040 in all; more were not"),
         (0, 16, 5, "the batches that were compiled none fits, down to 16 examples; 5 should"),
     ],
 )
