@@ -1,7 +1,7 @@
-"""A sentence that infers names the rows that bear it, and a check that fails if they do not.
+"""What a page infers from rows: a check for each, that fails if the rows do not bear it.
 
-The sentences are those of `INFERRING`, with a word of `WORDS`. claims.txt has each, and after
-`<-` the name of a function of this file and the rows; test_claims.py holds their numbers.
+claims.txt has the sentences, and after `<-` the name of a function of this file and the rows;
+test_claims.py holds their numbers.
 """
 
 import itertools
@@ -12,8 +12,8 @@ import statistics
 import numpy as np
 import pytest
 from support import figures as claims
-from support.figures import CLAIMS, figures, logs, outcomes
-from support.pages import ROOT, prose, runs
+from support.figures import figures, logs, outcomes
+from support.pages import ROOT, runs
 
 from benchmarks.equivalence import again, against, arms, tables, to_the_loss, warmups
 from benchmarks.equivalence.against import VOID
@@ -21,21 +21,6 @@ from benchmarks.equivalence.protocol import FROZEN, Settings
 from benchmarks.language_model import report
 
 pytestmark = pytest.mark.once
-WORDS = r"\b(keep|keeps|kept|every|no|none|nothing|all|held out|too few|faster|each)\b"
-INFERRING = {  # page -> what is left out of it: definitions, links, what runs
-    "../README.md": (r"## Try it.*",),
-    "should_i.md": (r"## What an optimizer costs.*",),
-    "evidence.md": (
-        r"\*\*These runs.*?(?=## What others)", r"LEGW's own experiment.*?(?=\n\n)",
-        r"The table has.*?(?=\n\n)", r"An embedding.*?(?=\n\n)",
-    ),
-    "results.md": (r"## How to read them.*?(?=## At 32 times)", r"\[\^\w+\]: .*"),
-}  # fmt: skip
-BORNE = [
-    (*claim, *said.partition(" <- ")[2].split(": ", 1))
-    for claim, said in zip(CLAIMS, claims.LINES, strict=True)
-    if " <- " in said
-]
 
 
 @pytest.fixture(autouse=True)
@@ -249,14 +234,6 @@ def choice_by_loss_is_no_choice_by_error():
     assert not against.is_void("diamonds", "tuned adamw")
 
 
-def held_out_is_diamonds_alone():
-    """The networks of the other tasks are those on which a rule was tried before."""
-    code = {path.stem: path.read_text() for path in (ROOT / "benchmarks").glob("*.py")}
-    assert "return perceptron(shape)" in code["autowarmup"]
-    assert "lambda x: text.bert" in code["steps"] and '"text": ((16,)' in code["growing"]
-    assert not [name for name, text in code.items() if "diamonds" in text]
-
-
 def what_varied_warmups_showed():
     """On flights a longer warmup gains more than a kept rate; LAMB needs the rate, diamonds too."""
     lost = {}
@@ -332,13 +309,6 @@ def three_cells_came_again():
         assert low < np.mean([line["test"] for line in made]) < high
 
 
-def the_tables_are_written_from_the_logs():
-    """The page names the command; test_protocol.py compares it."""
-    page = (ROOT / "docs" / "results_tables.md").read_text()
-    assert "python -m benchmarks.equivalence.tables" in " ".join(page.split())
-    assert page.count("| --- |") >= 10
-
-
 def early_steps_fall_where_whole_runs_lose():
     """On flights from 64 to 1,024 Muon takes far fewer steps; at 2,048 a whole run loses."""
     assert figures()["fewer_flights"] > 8
@@ -367,38 +337,6 @@ def no_change_carries_the_lstm():
     assert len(means) == 8 and max(means) < 98.6
 
 
-def plain(text):
-    """Sentences without links, marks, tables and headings."""
-    text = re.sub(r"^(\||#|\[\^).*$|<a [^>]*></a>", "", text, flags=re.MULTILINE)
-    text = re.sub(r"^- ", "\n\n", text, flags=re.MULTILINE)
-    text = re.sub(r"\[([^]]*)\]\([^)]*\)|\[\^\w+\]", lambda of: of[1] or "", text)
-    return re.sub(r"[*]", "", text)
-
-
-def sentences(page):
-    """Those of the page that infer; questions, links and words alone do not."""
-    text = prose(ROOT / "docs" / page)
-    for left_out in INFERRING[page]:
-        text = re.sub(left_out, "", text, flags=re.DOTALL)
-    for paragraph in re.split(r"\n\s*\n", plain(text)):
-        words = " ".join(paragraph.split())
-        for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z`\"0-9])", words):
-            is_told = len(sentence.split()) > 5 and not sentence.endswith("?")
-            if is_told and re.search(WORDS, sentence, re.IGNORECASE):
-                yield sentence
-
-
-@pytest.mark.parametrize("page", INFERRING)
-def test_a_sentence_that_infers_names_what_bears_it(page):
-    said = [plain(claim.format_map(figures())).strip(": ") for of, claim, *_ in BORNE if of == page]
-    bare = [s for s in sentences(page) if not any(s in claim or claim in s for claim in said)]
-    assert bare == [] and len(said) >= 3
-
-
-@pytest.mark.parametrize("check", sorted({check for _, _, check, _ in BORNE}))
+@pytest.mark.parametrize("check", claims.CHECKS)
 def test_the_rows_bear_what_is_inferred(check):
     globals()[check]()
-
-
-def test_a_claim_that_infers_names_its_rows():
-    assert all(rows for *_, rows in BORNE) and len(BORNE) > 30

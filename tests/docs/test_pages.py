@@ -5,7 +5,6 @@ anew are given nothing. What would take hours is made short, by `SHORTER`.
 """
 
 import os
-import re
 import subprocess
 import sys
 import warnings
@@ -138,20 +137,3 @@ def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
 def test_what_a_page_shows_is_python(page):
     for text in code(page):
         compile(text, page.name, "exec")
-
-
-def test_python_is_marked_as_python():
-    for page in PAGES:
-        for _, text in blocks(page, ""):
-            first = text.strip().splitlines()[0]
-            assert not first.startswith(("import ", "model", "tf_lamb.")), (page.name, first)
-
-
-def test_lamb_has_the_same_settings_on_every_page():
-    """Its `describe()` is the same then; moving_in.md has the scripts of others."""
-    settings = 'weight_decay=0.01, exclude_from_weight_decay="norm_and_bias"'
-    for page in PAGES:
-        for text in (text for _, text in blocks(page, "python") if page.name != "moving_in.md"):
-            assert not re.search(r"\bLAMB\(1e-\d", text.replace("LAMB(1e-2, ", "")), page.name
-            for call in re.findall(r"\bLAMB\(1e-2, (.{10})", text):
-                assert call.startswith("**settings") or settings in text, (page.name, call)

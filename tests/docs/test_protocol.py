@@ -10,25 +10,17 @@ from support.pages import ROOT, number, runs, table, words
 sys.path.insert(0, str(ROOT))
 from benchmarks.equivalence import (
     against,
-    arms,
-    by_error,
     protocol,
-    report,
     statistics,
     tables,
     to_the_loss,
 )  # fmt: skip
-from benchmarks.equivalence.workloads import Workload
 
 pytestmark = pytest.mark.once
 PAGE, RESULTS, TABLES = (
     ROOT / "docs" / f"{name}.md" for name in ("protocol", "results", "results_tables")
 )
 SEED = 0
-
-
-def workload(base=8, examples=1024):
-    return Workload("", (), None, None, base, examples, "loss", 0.005, 3, 2)
 
 
 def test_the_page_has_the_frozen_numbers():
@@ -39,17 +31,6 @@ def test_the_page_has_the_frozen_numbers():
     }
     said = PAGE.read_text()
     assert all(f"`{arm}`" in said for arm in protocol.FROZEN["arms"])
-
-
-def test_the_points_lie_in_the_box_and_fill_it():
-    box, points = protocol.FROZEN["search"], protocol.points()
-    rates = np.log10([point.rate for point in points])
-    low, high = box["log10_rate"]
-    # A Sobol sequence has one point in each sixteenth of every axis.
-    assert sorted(((rates - low) / (high - low) * 16).astype(int)) == list(range(16))
-    assert sum(point.weight_decay == 0 for point in points) == 4
-    assert all(point.warmup in box["warmup"] for point in points)
-    assert all(0.7 <= point.beta_1 <= 0.98 for point in points)
 
 
 def test_the_bound_is_that_of_a_paired_t_test():
@@ -69,35 +50,6 @@ def test_holm_stops_at_the_first_that_is_not_rejected():
     assert statistics.holm([0.01, 0.02, 0.03]) == [True, True, True]
     assert statistics.holm([0.04, 0.012, 0.03]) == [False, True, False]
     assert statistics.holm([0.5, 0.06, 0.02]) == [False, False, False]
-
-
-@pytest.mark.filterwarnings("ignore:LEGW. warmup takes")
-def test_the_arms_are_what_the_page_says():
-    settings = protocol.Settings(0.01, 0.9, 0.1, 0.01, None)
-    _, unchanged = arms.arm("unchanged adamw", workload(), settings, 8, 1)
-    moved, transfer = arms.arm("transfer lamb", workload(), settings, 8, 2)
-    assert (unchanged.learning_rate, unchanged.train_steps) == (0.01, 16)
-    assert transfer.learning_rate == moved.rate == pytest.approx(0.01 * math.sqrt(8))
-    assert transfer.train_steps == 32 and moved.beta_2 == pytest.approx(0.999**8)
-    assert arms.arm("legw lamb", workload(), settings, 8, 1)[1].warmup_steps == 13
-    with pytest.raises(ValueError, match="warmup is longer than training"):
-        arms.arm("legw lamb", workload(), settings, 16, 1)
-    assert arms.arm("growing adamw", workload(), settings, 8, 1)[1].stages[-1].batch_size == 32
-
-
-@pytest.mark.parametrize("side", [28, 7])
-@pytest.mark.parametrize("size", [3, 5])
-@pytest.mark.parametrize("stride", [1, 2, 3])
-def test_a_convolution_in_slices_is_that_of_keras(side, size, stride):
-    keras = pytest.importorskip("keras")
-    from benchmarks import sliced
-
-    layer = sliced.Conv2D(4, size, strides=stride, padding="same")
-    x = np.random.default_rng(SEED).normal(size=(2, side, side, 3)).astype("float32")
-    kernel = np.random.default_rng(SEED).normal(size=(size, size, 3, 4)).astype("float32")
-    found = layer.convolution_op(keras.ops.convert_to_tensor(x), kernel)
-    wanted = keras.ops.conv(x, kernel, strides=stride, padding="same")
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 def test_the_page_of_tables_is_written_from_the_logs(monkeypatch):
@@ -167,22 +119,6 @@ def test_a_way_is_counted_where_both_it_and_its_base_are_finished():
     assert against.count(against.outcomes({"perceptron": own}, 8), "AdamW, unchanged")["keeps"] == 0
 
 
-def test_a_batch_that_grows_is_said_to_hold_where_it_comes_to():
-    settings = protocol.Settings(0.01, 0.9, 0.1, 0.01, None)
-    stages = arms.grown("flights", settings, 128)
-    assert 8 * 64 <= stages[-1].batch_size < 128 * 64
-    base = [{"test": 0.5 + s / 1000, "updates": [4608], "seed": s} for s in range(8)]
-    more = {"settings": vars(settings), "updates": [3000]}
-    lines = [{**each, **more, "test": each["test"] + each["seed"] / 1e5} for each in base]
-    ratios = protocol.FROZEN["ratios"]
-    found = {("growing adamw", ratio): (lines, [], base) for ratio in ratios}
-    rows = list(report.rows("flights", found))
-    came = {ratio: arms.grown("flights", settings, ratio)[-1].batch_size // 64 for ratio in ratios}
-    assert {row["ratio"]: row["ends"] for row in rows} == came
-    assert [row["holds"] for row in rows] == [came[ratio] == ratio for ratio in ratios]
-    assert f"ends at {came[128]} times" in report.table("flights", found)
-
-
 def test_power_is_that_of_draws():
     rng, base = np.random.default_rng(SEED), np.random.default_rng(1).normal(0, 1, 8)
     scale = np.std(base, ddof=1) * math.sqrt(2)
@@ -192,14 +128,6 @@ def test_power_is_that_of_draws():
 
     seen = np.mean(t < stats.t.ppf(0.05 / 3, 7))
     assert statistics.power(base, 1.5, 8) == pytest.approx(seen, abs=0.01)
-
-
-def test_what_is_chosen_again_has_the_fewest_errors_and_of_equals_the_lowest_loss():
-    def line(error, loss, test=0.1):
-        return {"valid_error": error, "valid": [1.0, loss], "test": test}
-
-    made = [line(0.2, 0.1), line(0.1, 0.5), line(0.1, 0.4), line(0.0, 0.0, test=None)]
-    assert by_error.chosen(made) is made[2]
 
 
 def test_the_pages_have_what_autowarmup_did_on_fashion():

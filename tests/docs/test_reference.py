@@ -64,42 +64,6 @@ def public():
 
 # Of an argument, or of several, in a docstring.
 ENTRY = re.compile(r"^    (\*{0,2}\w+(?:,\s+\w+)*): \S", re.MULTILINE)
-# What one part of this package says to another.
-WITHIN = set(
-    re.findall(r'"(\w+)"', (ROOT / "docs/conf.py").read_text().split("WITHIN = ")[1].split("}")[0])
-)
-
-
-def functions():
-    """The public functions and methods, and constructors, of what a program imports."""
-    for name in public():
-        if ".model_garden" in name:  # commands
-            continue
-        value = thing(name)
-        if not inspect.isclass(value):
-            yield name, value
-            continue
-        ours = [cls for cls in value.__mro__ if cls.__module__.startswith("tf_lamb")]
-        of_host = {n for cls in set(value.__mro__) - {*ours, object} for n in dir(cls)}
-        for member in {n for cls in ours for n in vars(cls)} - of_host - WITHIN | {"__init__"}:
-            found = inspect.getattr_static(value, member)
-            found = getattr(found, "fget", getattr(found, "__func__", found))
-            if inspect.isfunction(found) and (member[0] != "_" or member == "__init__"):
-                yield f"{name}.{member}", found
-
-
-def test_every_public_signature_says_its_types():
-    """That they are right, mypy says in `make check`: tests/support/typed.py."""
-    untyped = set()
-    for name, function in functions():
-        signature = inspect.signature(function)
-        parameters = [p for n, p in signature.parameters.items() if n not in ("self", "cls")]
-        returns = [] if name.endswith("__init__") else [signature.return_annotation]
-        if inspect.Signature.empty in (p.annotation for p in parameters) or (
-            inspect.Signature.empty in returns
-        ):
-            untyped.add(name)
-    assert not untyped
 
 
 def test_every_public_name_and_every_argument_of_a_class_is_explained():

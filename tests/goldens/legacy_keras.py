@@ -2,15 +2,10 @@
 
 import shutil
 
+import load
 import numpy as np
 import problem
 import tensorflow as tf
-
-
-def schedule(keras, rule):
-    """`problem.SCHEDULE` as a schedule that serializes."""
-    rates = problem.SCHEDULE[rule]
-    return keras.optimizers.schedules.PiecewiseConstantDecay(list(range(len(rates) - 1)), rates)
 
 
 def run_cases(keras, table):
@@ -19,26 +14,27 @@ def run_cases(keras, table):
     for name, (rule, optimizer_class, arguments) in table.items():
         optimizer = _build(keras, rule, optimizer_class, arguments)
         variables = {p: tf.Variable(array, name=p) for p, array in problem.START.items()}
-        record = _Record(optimizer, variables)
+        record = load.Record()
         for step in range(problem.STEPS):
             gradients = [tf.constant(problem.GRADIENTS[path][step]) for path in variables]
             optimizer.apply_gradients(zip(gradients, variables.values(), strict=True))
-            record.step()
+            _keep(record, optimizer, variables)
         results[name] = _describe(keras, rule, optimizer, arguments, variables) | record.arrays()
     return results
 
 
-def run_model(keras, rule, optimizer_class, arguments, *, folder, checkpoint, hdf5=None):
+def run_model(keras, rule, optimizer_class, arguments, *, checkpoint, hdf5=None):
     """Trains the tiny model, and saves it half-way; as one entry of `load.models`.
 
-    The checkpoint's folder, which is emptied first, and the HDF5 file are named within `folder`.
+    The checkpoint's folder, which is emptied first, and the HDF5 file are in `output_folder`.
     """
+    folder, record = load.output_folder(), load.Record()
     optimizer = _build(keras, rule, optimizer_class, arguments)
     model = problem.build_model(keras)
     model.compile(optimizer=optimizer, loss="mse")
     variables = {v.name.split(":")[0]: v for v in model.trainable_variables}
     assert list(variables) == list(problem.MODEL_START), list(variables)
-    record, gradients = _Record(optimizer, variables), {path: [] for path in variables}
+    gradients = {path: [] for path in variables}
     files = {"checkpoint": f"{checkpoint}/ckpt-1"} | ({"hdf5": hdf5} if hdf5 else {})
     for step, (ids, targets) in enumerate(problem.BATCHES):
         if step == problem.SAVED_AFTER:
@@ -54,7 +50,7 @@ def run_model(keras, rule, optimizer_class, arguments, *, folder, checkpoint, hd
         # Model Garden's LARS refuses the embedding's sparse gradient.
         step_gradients = dense if rule == "lars" else sparse
         optimizer.apply_gradients(zip(step_gradients, variables.values(), strict=True))
-        record.step()
+        _keep(record, optimizer, variables)
         for path, gradient in zip(variables, dense, strict=True):
             gradients[path].append(gradient.numpy())
     description = _describe(keras, rule, optimizer, arguments, variables)
@@ -65,7 +61,8 @@ def run_model(keras, rule, optimizer_class, arguments, *, folder, checkpoint, hd
 def _build(keras, rule, optimizer_class, arguments):
     arguments = dict(arguments)
     if arguments["learning_rate"] == "schedule":
-        arguments["learning_rate"] = schedule(keras, rule)
+        rates, of = problem.SCHEDULE[rule], keras.optimizers.schedules
+        arguments["learning_rate"] = of.PiecewiseConstantDecay([*range(len(rates) - 1)], rates)
     return optimizer_class(**arguments)
 
 
@@ -90,24 +87,8 @@ def _describe(keras, rule, optimizer, arguments, variables):
     }
 
 
-class _Record:
-    def __init__(self, optimizer, variables):
-        self.optimizer, self.variables = optimizer, variables
-        self.weights = {path: [] for path in variables}
-        self.slots = {}
-
-    def step(self):
-        for path, variable in self.variables.items():
-            self.weights[path].append(variable.numpy())
-            for slot in self.optimizer.get_slot_names():
-                by_path = self.slots.setdefault(slot, {p: [] for p in self.variables})
-                by_path[path].append(self.optimizer.get_slot(variable, slot).numpy())
-
-    def arrays(self):
-        def stack(by_path):
-            return {path: np.stack(values) for path, values in by_path.items()}
-
-        return {
-            "weights": stack(self.weights),
-            "slots": {slot: stack(by_path) for slot, by_path in self.slots.items()},
-        }
+def _keep(record, optimizer, variables):
+    for path, variable in variables.items():
+        record.keep(path, variable.numpy())
+        for slot in optimizer.get_slot_names():
+            record.keep(path, optimizer.get_slot(variable, slot).numpy(), slot)

@@ -17,7 +17,7 @@ OTHERS = (
 )  # fmt: skip
 
 
-def cases(peer, folder=HERE):
+def cases(peer):
     """What one peer did with the fixed gradients of `problem.py`, by case.
 
     A case has "rule" ("lamb", "lars" or "muon"), "arguments" (as the peer spells them; a learning
@@ -25,27 +25,26 @@ def cases(peer, folder=HERE):
     peer itself decayed and adapted), "config" (as the peer serializes it), "weights" (path -> array
     whose first axis is the step) and "slots" (slot -> the same).
     """
-    return _read(peer, folder)["cases"]
+    return _read(peer)["cases"]
 
 
-def models(peer, folder=HERE):
+def models(peer):
     """What one peer did with the tiny model of `problem.py`, by case; optax has none.
 
     Besides what `cases` has: "gradients" (path -> array whose first axis is the step), "files"
     (kind -> path of what was saved after `problem.SAVED_AFTER` steps), and for Keras "state" (path
     of an optimizer variable -> its value then).
     """
-    return _read(peer, folder)["models"]
+    return _read(peer)["models"]
 
 
-def versions(peer, folder=HERE):
+def versions(peer):
     """Distribution -> version, of everything that took part."""
-    return _read(peer, folder)["versions"]
+    return _read(peer)["versions"]
 
 
-def _read(peer, folder):
-    from_here = pathlib.Path(folder)
-    with np.load(from_here / f"{peer}.npz", allow_pickle=False) as archive:
+def _read(peer):
+    with np.load(HERE / f"{peer}.npz", allow_pickle=False) as archive:
         content = json.loads(str(archive["about"]))
         for key in archive.files:
             if key == "about":
@@ -64,7 +63,7 @@ def _read(peer, folder):
             f"{peer}.npz was made from another problem.py; make it again: make goldens"
         )
     for model in content["models"].values():
-        model["files"] = {kind: from_here / name for kind, name in model["files"].items()}
+        model["files"] = {kind: HERE / name for kind, name in model["files"].items()}
     return content
 
 
@@ -91,8 +90,28 @@ def _problem_digest():
     return problem.digest()
 
 
-def write(peer, folder, *, cases, models, distributions, archived=None):
-    """Writes one peer's file, and prints what it holds; "files" are relative to the folder.
+class Record:
+    """What a peer has after each step."""
+
+    def __init__(self):
+        self._kept: dict = {"weights": {}}
+
+    def keep(self, path, array, slot="weights"):
+        """Notes the weight, or a slot, of a path."""
+        by_path = self._kept.setdefault(slot, {})
+        by_path.setdefault(path, []).append(np.array(array))
+
+    def arrays(self):
+        """The weights and slots of a case."""
+        stacked = {
+            slot: {path: np.stack(values) for path, values in by_path.items()}
+            for slot, by_path in self._kept.items()
+        }
+        return {"weights": stacked.pop("weights"), "slots": stacked}
+
+
+def write(peer, *, cases, models=None, distributions, archived=None):
+    """Writes one peer's file into `output_folder`, and prints what it holds.
 
     `archived` are the versions of packages that are not installed.
     """
@@ -100,7 +119,7 @@ def write(peer, folder, *, cases, models, distributions, archived=None):
     about["versions"]["python"] = platform.python_version()
     about["versions"].update({name: metadata.version(name) for name in distributions})
     about["versions"].update(archived or {})
-    for kind, table in (("cases", cases), ("models", models)):
+    for kind, table in (("cases", cases), ("models", models or {})):
         for name, case in table.items():
             shapes = {path: array.shape[1:] for path, array in case["weights"].items()}
             plain = {"shapes": shapes}
@@ -117,12 +136,9 @@ def write(peer, folder, *, cases, models, distributions, archived=None):
             about[kind][name] = plain
     # Peers leave NumPy scalars in their configs.
     text = json.dumps(about, default=lambda number: number.item())
-    target = pathlib.Path(folder) / f"{peer}.npz"
+    target = output_folder() / f"{peer}.npz"
     np.savez_compressed(target, about=np.array(text), **arrays)
     print(f"{target.name}: {target.stat().st_size} bytes, {json.dumps(about['versions'])}")
-    for kind, table in (("case", cases), ("model", models)):
-        for name, case in table.items():
-            print(f"  {kind} {name}: {len(case['weights'])} variables, slots {list(case['slots'])}")
 
 
 def output_folder():

@@ -74,19 +74,17 @@ def run(rule, arguments, excluded, variables, gradients_of):
     no velocity, is 0.
     """
     optimizer = build(rule, arguments, excluded)
-    weights = {v.path: [] for v in variables}
-    slots = {slot: {v.path: [] for v in variables} for slot in SLOTS}
-    state = {}
+    record, state = load.Record(), {}
     for step in range(problem.STEPS):
         optimizer.apply(gradients_of(step), variables)
         by_path = {v.path: keras.ops.convert_to_numpy(v) for v in optimizer.variables}
         if step + 1 == problem.SAVED_AFTER:
             state = by_path
         for v in variables:
-            weights[v.path].append(keras.ops.convert_to_numpy(v))
+            record.keep(v.path, keras.ops.convert_to_numpy(v))
             for slot in SLOTS:
                 name = f"{optimizer.name}/{v.path.replace('/', '_')}_{slot}"
-                slots[slot][v.path].append(by_path.get(name, np.zeros(v.shape, np.float32)))
+                record.keep(v.path, by_path.get(name, np.zeros(v.shape, np.float32)), slot)
     decayed = []
     if optimizer.weight_decay is not None:
         # Asked as the TensorFlow backend asks: of the tf.Variable inside, whose name is its path.
@@ -96,9 +94,7 @@ def run(rule, arguments, excluded, variables, gradients_of):
             v.path for v, own in zip(variables, asked, strict=True)
             if optimizer._use_weight_decay(own)
         ]  # fmt: skip
-    adapted = list(weights)
-    if rule == "muon":
-        adapted = [v.path for v in variables if not optimizer._should_use_adamw(v)]
+    adapted = [v.path for v in variables if rule != "muon" or not optimizer._should_use_adamw(v)]
     return {
         "rule": rule,
         "arguments": arguments,
@@ -106,11 +102,7 @@ def run(rule, arguments, excluded, variables, gradients_of):
         "decayed": decayed,
         "adapted": adapted,
         "config": keras.optimizers.serialize(optimizer),
-        "weights": {path: np.stack(values) for path, values in weights.items()},
-        "slots": {
-            slot: {path: np.stack(values) for path, values in table.items()}
-            for slot, table in slots.items()
-        },
+        **record.arrays(),
         "state": state,
     }
 
@@ -118,13 +110,11 @@ def run(rule, arguments, excluded, variables, gradients_of):
 def run_case(rule, arguments, excluded):
     variables = [variable(path, array) for path, array in problem.START.items()]
     assert [v.path for v in variables] == list(problem.START), [v.path for v in variables]
-    case = run(
-        rule,
-        arguments,
-        excluded,
-        variables,
-        lambda step: [tf.constant(problem.GRADIENTS[path][step]) for path in problem.START],
-    )
+
+    def gradients_of(step):
+        return [tf.constant(problem.GRADIENTS[path][step]) for path in problem.START]
+
+    case = run(rule, arguments, excluded, variables, gradients_of)
     del case["state"]
     return case
 
@@ -156,10 +146,9 @@ def run_model(rule, arguments, *, sparse=False):
     return case | {"gradients": stacked, "files": {}}
 
 
-def main():
+if __name__ == "__main__":
     load.write(
         "keras",
-        load.output_folder(),
         cases={name: run_case(*case) for name, case in CASES.items()},
         models={
             "lamb_model": run_model("lamb", RATE),
@@ -169,7 +158,3 @@ def main():
         },
         distributions=["keras", "tensorflow", "numpy"],
     )
-
-
-if __name__ == "__main__":
-    main()

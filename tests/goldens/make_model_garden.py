@@ -34,32 +34,20 @@ CASES = {
 }
 
 
-def main():
-    folder = load.output_folder()
-    models = {
-        "lamb_model": legacy_keras.run_model(
-            tf_keras,
-            *LAMB,
-            RATE["lamb"] | DECAY,
-            folder=folder,
-            checkpoint="model_garden_lamb_checkpoint",
-        ),
-        "lars_model": legacy_keras.run_model(
-            tf_keras,
-            *LARS,
-            RATE["lars"] | DECAY | TRUST,
-            folder=folder,
-            checkpoint="model_garden_lars_checkpoint",
-        ),
-    }
+if __name__ == "__main__":
     load.write(
         "model_garden",
-        folder,
         cases=legacy_keras.run_cases(tf_keras, CASES),
-        models=models,
+        models={
+            "lamb_model": legacy_keras.run_model(
+                tf_keras, *LAMB, RATE["lamb"] | DECAY, checkpoint="model_garden_lamb_checkpoint"
+            ),
+            "lars_model": legacy_keras.run_model(
+                tf_keras,
+                *LARS,
+                RATE["lars"] | DECAY | TRUST,
+                checkpoint="model_garden_lars_checkpoint",
+            ),
+        },
         distributions=["tensorflow", "tf-keras", "tf-models-official", "numpy"],
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,5 +1,6 @@
 """Goldens of MXNet 1.9.1: LAMB and LARS, called as Gluon's Trainer calls them."""
 
+import load
 import mxnet
 import others
 import problem
@@ -39,7 +40,7 @@ def run(rule, optimizer_class, arguments):
 
 def main():
     cases = {name: run(*case) for name, case in CASES.items()}
-    others.write("mxnet", cases, ["mxnet", "numpy"])
+    load.write("mxnet", cases=cases, distributions=["mxnet", "numpy"])
 
 
 if __name__ == "__main__":

@@ -37,19 +37,16 @@ CASES = {
     "lars_plain": ("lars", RATE["lars"] | TRUST),
     "lars_classic": ("lars", SCHEDULE | DECAY | TRUST | MASK_DECAY | MASK_TRUST),
     "lars_classic_nesterov": (
-        "lars",
-        SCHEDULE | DECAY | TRUST | MASK_DECAY | MASK_TRUST | {"nesterov": True},
+        "lars", SCHEDULE | DECAY | TRUST | MASK_DECAY | MASK_TRUST | {"nesterov": True},
     ),
     "muon_plain": ("muon", MUON | {"nesterov": False}),
     "muon_decay": (
         "muon",
-        MUON
-        | DECAY
-        | {"adam_weight_decay": problem.WEIGHT_DECAY, "nesterov": False}
+        MUON | DECAY | {"adam_weight_decay": problem.WEIGHT_DECAY, "nesterov": False}
         | {"consistent_rms": 0.2, "muon_weight_dimension_numbers": MATRICES},
     ),
     "muon_nesterov": ("muon", MUON),
-}
+}  # fmt: skip
 
 
 def chosen(arguments, key):
@@ -78,16 +75,15 @@ def run_case(rule, arguments):
     optimizer = (optax.contrib.muon if rule == "muon" else getattr(optax, rule))(**call)
     weights = {path: jnp.array(array) for path, array in problem.START.items()}
     state = optimizer.init(weights)
-    kept = {path: [] for path in weights}
-    slots = {slot: {path: [] for path in weights} for slot in SLOTS[rule]}
+    record = load.Record()
     for step in range(problem.STEPS):
         gradients = {path: jnp.array(problem.GRADIENTS[path][step]) for path in weights}
         updates, state = optimizer.update(gradients, state, weights)
         weights = optax.apply_updates(weights, updates)
         for path, array in weights.items():
-            kept[path].append(np.array(array))
-            for slot, table in slots.items():
-                table[path].append(slot_of(state, slot, path, array.shape))
+            record.keep(path, array)
+            for slot in SLOTS[rule]:
+                record.keep(path, slot_of(state, slot, path, array.shape), slot)
     decayed = chosen(arguments, "mask" if rule == "lamb" else "weight_decay_mask")
     adapted = chosen(arguments, "trust_ratio_mask")
     if rule == "muon":
@@ -99,23 +95,13 @@ def run_case(rule, arguments):
         "decayed": decayed if "weight_decay" in arguments else [],
         "adapted": adapted,
         "config": None,
-        "weights": {path: np.stack(values) for path, values in kept.items()},
-        "slots": {
-            slot: {path: np.stack(values) for path, values in table.items()}
-            for slot, table in slots.items()
-        },
+        **record.arrays(),
     }
 
 
-def main():
+if __name__ == "__main__":
     load.write(
         "optax",
-        load.output_folder(),
         cases={name: run_case(*case) for name, case in CASES.items()},
-        models={},
         distributions=["optax", "jax", "jaxlib", "numpy"],
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -5,6 +5,7 @@ import os
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
+import load
 import others
 import paddle
 import problem
@@ -54,7 +55,7 @@ def run(rule, arguments):
 def main():
     paddle.set_device("cpu")
     cases = {name: run(*case) for name, case in CASES.items()}
-    others.write("paddle", cases, ["paddlepaddle", "numpy"])
+    load.write("paddle", cases=cases, distributions=["paddlepaddle", "numpy"])
 
 
 if __name__ == "__main__":

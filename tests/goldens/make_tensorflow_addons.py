@@ -26,24 +26,13 @@ CASES = {
 }
 
 
-def main():
-    folder = load.output_folder()
+if __name__ == "__main__":
     model = legacy_keras.run_model(
-        tf.keras,
-        *LAMB,
-        RATE | DECAY,
-        folder=folder,
-        checkpoint="tfa_checkpoint",
-        hdf5="tfa_model.h5",
+        tf.keras, *LAMB, RATE | DECAY, checkpoint="tfa_checkpoint", hdf5="tfa_model.h5"
     )
     load.write(
         "tensorflow_addons",
-        folder,
         cases=legacy_keras.run_cases(tf.keras, CASES),
         models={"lamb_model": model},
         distributions=["tensorflow", "keras", "tensorflow-addons", "h5py", "numpy"],
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -13,6 +13,7 @@ import types
 import zipfile
 
 import bitsandbytes
+import load
 import numpy as np
 import others
 import problem
@@ -136,10 +137,6 @@ PACKAGES = {
 }
 
 
-def is_excluded(path):
-    return path in others.EXCLUDED
-
-
 def run(rule, optimizer_class, arguments):
     """Ten steps; a matrix of Muon is turned, for PyTorch keeps outputs first."""
     arguments = dict(arguments)
@@ -150,7 +147,7 @@ def run(rule, optimizer_class, arguments):
     }
     decay = arguments.pop("weight_decay", others.DECAY)
     groups = [
-        {"params": [p for path, p in parameters.items() if is_excluded(path) == excluded],
+        {"params": [p for path, p in parameters.items() if (path in others.EXCLUDED) == excluded],
          "weight_decay": 0.0 if excluded else decay}
         for excluded in (False, True)
     ]  # fmt: skip
@@ -178,7 +175,8 @@ def main():
         made = {name: run(*case) for name, case in cases.items()}
         archived = {package: ARCHIVED[package]} if package in ARCHIVED else {}
         installed = [] if archived or package == "torch" else [package]
-        others.write(package, made, [*installed, "torch", "numpy"], archived)
+        distributions = [*installed, "torch", "numpy"]
+        load.write(package, cases=made, distributions=distributions, archived=archived)
 
 
 if __name__ == "__main__":

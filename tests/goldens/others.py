@@ -18,21 +18,12 @@ def case(rule, arguments, read, step, paths=tuple(problem.START)):
 
     `read` gives the weight of a path; `step` takes a rate and path -> gradient, and updates all.
     """
-    kept = {path: [] for path in paths}
+    record = load.Record()
     for i in range(problem.STEPS):
         step(
             problem.SCHEDULE["lars" if rule == "lars" else "lamb"][i],
             {path: problem.GRADIENTS[path][i].copy() for path in paths},
         )
         for path in paths:
-            kept[path].append(np.array(read(path), np.float32))
-    weights = {path: np.stack(values) for path, values in kept.items()}
-    return {"rule": rule, "arguments": arguments, "weights": weights, "slots": {}}
-
-
-def write(package, cases, distributions, archived=None):
-    """Writes one package's file."""
-    load.write(
-        package, load.output_folder(), cases=cases, models={}, distributions=distributions,
-        archived=archived,
-    )  # fmt: skip
+            record.keep(path, np.array(read(path), np.float32))
+    return {"rule": rule, "arguments": arguments, **record.arrays()}

@@ -24,8 +24,12 @@ from benchmarks.equivalence.protocol import FROZEN
 from benchmarks.language_model import report
 
 # Of each line "PAGE: CLAIM", and of those that infer " <- CHECK: ROWS" after it.
-LINES = (ROOT / "tests" / "docs" / "claims.txt").read_text().splitlines()
-CLAIMS = [line.partition(" <- ")[0].split(": ", 1) for line in LINES]
+_LINES = [
+    line.partition(" <- ")
+    for line in (ROOT / "tests" / "docs" / "claims.txt").read_text().splitlines()
+]
+CLAIMS = [claim.split(": ", 1) for claim, _, _ in _LINES]
+CHECKS = sorted({rows.partition(":")[0] for _, _, rows in _LINES if rows})
 
 
 def page_of(name):
