@@ -64,20 +64,6 @@ def test_every_mutant_is_another_program(host):
         killing.edited(*change_of(mutant))  # raises where there is nothing to edit
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        ("lamb", "no such passage", ""),
-        ("no_such_function", "x", "y"),
-        ("LayerwiseOptimizer.build", "build", "built"),  # of both Kerases
-        ("lamb", "(w - lr *", "((w) - lr *"),  # the same program
-    ],
-)
-def test_an_edit_of_nothing_is_an_error(change):
-    with pytest.raises((LookupError, ValueError), match=change[0]):
-        killing.edited(*change)
-
-
 def test_a_mutant_of_each_rule_dies():
     first = {mutant.definition: mutant for mutant in reversed(MUTANTS["core"])}
     assert_dead("core", [first[name.lower()] for name in optimizers.__all__])

@@ -5,18 +5,14 @@ test_claims.py holds their numbers.
 """
 
 import itertools
-import math
 import re
-import statistics
 
-import numpy as np
 import pytest
 from support import figures as claims
 from support.figures import figures, logs, outcomes
 from support.pages import ROOT, runs
 
-from benchmarks.equivalence import again, against, arms, tables, to_the_loss, warmups
-from benchmarks.equivalence.against import VOID
+from benchmarks.equivalence import against, arms, tables, to_the_loss
 from benchmarks.equivalence.protocol import FROZEN, Settings
 from benchmarks.language_model import report
 
@@ -92,27 +88,6 @@ def the_batch_beside_the_optimizer():
             assert moved[8].worse < -base.worse, (label, name)
             assert label == "SOAP" or moved[32].worse > -base.worse, name
     assert figures()["lm"]["transfer muon 2048"] > figures()["lm_muon"]
-
-
-def transfer_keeps_none_on_diamonds():
-    """Against the own base."""
-    found = {
-        label.partition(",")[0]: own.outcome for (label, name), (own, _) in outcomes(8).items()
-        if name == "diamonds" and "`transfer`" in label
-    }  # fmt: skip
-    worse = dict.fromkeys(("Muon", "SOAP", "LAMB"), against.WORSE)
-    assert found == {"AdamW": against.UNDECIDED} | worse
-
-
-def the_arm_of_find_rate_differs():
-    """From `transfer` with Muon on Fashion-MNIST, in each of the three."""
-    (moved,) = runs("equivalence_fashion", arm="transfer muon", ratio=8, seed=1, horizon=1)
-    rate, decay, beta_1 = (moved["settings"][x] for x in ("rate", "weight_decay", "beta_1"))
-    for line in runs("equivalence_fashion", arm="find_rate muon", ratio=8):
-        assert line["found"] < rate * math.sqrt(8) / 2
-    code = (ROOT / "benchmarks" / "equivalence" / "fits.py").read_text()
-    assert 'beta_1=0.95 if spec == "muon" else 0.9, weight_decay=0.0' in code
-    assert decay > 0 and beta_1 != 0.95
 
 
 def some_keep_by_a_hair():
@@ -215,100 +190,6 @@ def only_these_keep_at_32_times():
     nothing_is_kept_at_128_times()
 
 
-def choice_by_loss_is_no_choice_by_error():
-    """On the perceptron; on Fashion-MNIST the bases are the best by both."""
-    rank = figures()["rank"]
-    assert [rank[f"fashion {spec} 1"] for spec in ("adamw", "lamb", "muon")] == [1, 1, 1]
-    assert rank["perceptron adamw 8"] > 8 and rank["perceptron adamw 1"] > 8
-    found = against.scores(runs("equivalence_perceptron"))
-    unchanged, again_tuned = (
-        statistics.mean(found[arm, 8]) for arm in ("unchanged adamw", "tuned adamw")
-    )
-    assert unchanged < again_tuned - 0.005
-    base = runs("equivalence_perceptron", arm="unchanged adamw", ratio=8)[0]["settings"]
-    points = runs("equivalence_perceptron", arm="tuned adamw", ratio=8, seed=0)
-    assert base in [line["settings"] for line in points]
-    assert against.is_void("perceptron", "unchanged adamw")
-    assert against.is_void("fashion", "tuned adamw")
-    assert not against.is_void("fashion", "transfer adamw")
-    assert not against.is_void("diamonds", "tuned adamw")
-
-
-def what_varied_warmups_showed():
-    """On flights a longer warmup gains more than a kept rate; LAMB needs the rate, diamonds too."""
-    lost = {}
-    for line in runs("equivalence_warmups"):
-        base = against.scores(logs()[line["workload"]])[f"tuned {line['spec']}", 1]
-        key = line["workload"], line["spec"], line["ratio"], line["power"], line["warmup"]
-        lost[key] = np.mean(line["test"]) - np.mean(base)
-    adamw = {key[3:]: x for key, x in lost.items() if key[:3] == ("flights", "adamw", 32)}
-    warm, kept = adamw[0.5, 0.05] - adamw[0.5, 0.1], adamw[0.5, 0.1] - adamw[0.0, 0.1]
-    assert 0 < kept < warm
-    for ratio in warmups.RATIOS:
-        assert lost["flights", "lamb", ratio, 0.0, 0.1] > lost["flights", "lamb", ratio, 0.5, 0.1]
-        for spec in warmups.SPECS:
-            of = "diamonds", spec, ratio
-            assert lost[*of, 0.0, 0.1] > lost[*of, 0.5, 0.1]
-
-
-def soap_is_below_at_each_batch():
-    """Of flights and diamonds, below AdamW and LAMB."""
-    for name, ratio in itertools.product(tables.IN_FULL, (1, *FROZEN["ratios"])):
-        found = against.scores(logs()[name])
-        soap, *rivals = (
-            np.mean(found[f"tuned {spec}", ratio]) for spec in (against.SOAP, "adamw", "lamb")
-        )
-        assert soap < min(rivals)
-
-
-def what_was_expected():
-    """What came of the predictions on flights, and of AutoWarmup and `find_rate`."""
-    found = against.scores(logs()["flights"])
-    for spec in ("adamw", "lamb", "muon"):
-        cells = against.compared("flights", found, f"transfer {spec}", f"tuned {spec}")
-        assert 1000 * cells[8].worse > 2.5 and cells[8].outcome != against.KEEPS
-        assert cells[32].outcome == cells[128].outcome == against.WORSE
-    made = {(line["arm"], line["ratio"]) for line in logs()["flights"]}
-    for arm, spec in FROZEN["arms"].items():
-        if arm.startswith("growing"):
-            continue
-        assert (arm, 128) in made
-        cells = against.compared("flights", found, arm, f"tuned {spec}")
-        assert cells[128].outcome in (against.WORSE, "no answer")
-    assert all(math.isinf(x) for k in (32, 128) for x in found["adascale momentum", k])
-    unchanged = against.compared("flights", found, "unchanged adamw", "tuned adamw")
-    assert unchanged[8].outcome == against.UNDECIDED
-    for name in ("flights", "diamonds", "fashion"):
-        for ratio in FROZEN["ratios"]:
-            tested = against.scores(logs()[name]).get(("autowarmup lamb", ratio), [])
-            assert not [x for x in tested if math.isinf(x)]
-    assert min(figures()["apart"].values()) > 2.5
-    for mean, bound in figures()["apart_on_flights"].values():
-        assert mean < 2.5 < bound
-
-
-def what_was_not_run():
-    """Longer runs of two, and some of a third; no base of Muon on letters, none on rows."""
-    longer = {
-        name: len([line for line in runs(f"equivalence_{name}") if line["horizon"] > 1])
-        for name in FROZEN["workloads"].keys() - {"digits"}
-    }
-    assert {name for name, count in longer.items() if count} == {"flights", "diamonds", VOID}
-    assert longer[VOID] < 100 < min(longer[name] for name in tables.IN_FULL)
-    assert ("tuned muon", 1) not in against.scores(logs()["letters"])  # its points alone were run
-    assert not runs("equivalence_rows", ratio=1)
-
-
-def three_cells_came_again():
-    """Each within the interval that the log predicts."""
-    cells = again.drawn(lambda name: logs()[name])
-    assert len(cells) == 3
-    for (name, arm, ratio), lines in cells.items():
-        low, high = again.interval([line["test"] for line in lines])
-        made = runs("equivalence_again", workload=name, arm=arm, ratio=ratio)
-        assert low < np.mean([line["test"] for line in made]) < high
-
-
 def early_steps_fall_where_whole_runs_lose():
     """On flights from 64 to 1,024 Muon takes far fewer steps; at 2,048 a whole run loses."""
     assert figures()["fewer_flights"] > 8
@@ -316,25 +197,6 @@ def early_steps_fall_where_whole_runs_lose():
         "flights", against.found("flights", logs()["flights"]), "transfer muon", "tuned muon"
     )
     assert cells[32].outcome == against.WORSE
-
-
-def every_rule_loses_little_at_8_times():
-    """Of the LSTM from 128 to 1,024; at 64 times each loses several times that."""
-    small, large = figures()["small"], figures()["large"]
-    assert len(small) == 5 and max(small.values()) <= 0.25
-    assert min(large.values()) > 0.9
-
-
-def muon_takes_the_fewest_steps():
-    """At every batch of the convolutional network, of letters and of flights."""
-    for name in ("muon", "muon_text", "muon_flights"):
-        assert figures()[name][1] < 100
-
-
-def no_change_carries_the_lstm():
-    """To 8,192 with the accuracy of 128."""
-    means = [mean for of in figures()["changes"].values() for mean, _ in of.values()]
-    assert len(means) == 8 and max(means) < 98.6
 
 
 @pytest.mark.parametrize("check", claims.CHECKS)

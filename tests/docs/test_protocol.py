@@ -1,4 +1,4 @@
-"""The registered experiment: its page has the frozen numbers, its statistics are what they say."""
+"""The registered experiments: their pages have the frozen numbers, and what the logs decide."""
 
 import math
 import sys
@@ -8,35 +8,45 @@ import pytest
 from support.pages import ROOT, number, runs, table, words
 
 sys.path.insert(0, str(ROOT))
-from benchmarks.equivalence import (
-    against,
-    protocol,
-    statistics,
-    tables,
-    to_the_loss,
-)  # fmt: skip
+from benchmarks.equivalence import against, protocol, statistics, tables, to_the_loss
+from benchmarks.language_model import protocol as language_model
+from benchmarks.language_model import report
 
 pytestmark = pytest.mark.once
-PAGE, RESULTS, TABLES = (
-    ROOT / "docs" / f"{name}.md" for name in ("protocol", "results", "results_tables")
-)
-SEED = 0
+DOCS = ROOT / "docs"
 
 
 def test_the_page_has_the_frozen_numbers():
-    _, *rows = table(PAGE, "What is trained")
+    _, *rows = table(DOCS / "protocol.md", "What is trained")
     frozen = {name: each for name, each in protocol.FROZEN["workloads"].items() if name != "digits"}
     assert {row[0]: (number(row[3]), number(row[4])) for row in rows} == {
         name: (each["base"], each["examples"]) for name, each in frozen.items()
     }
-    said = PAGE.read_text()
+    said = (DOCS / "protocol.md").read_text()
     assert all(f"`{arm}`" in said for arm in protocol.FROZEN["arms"])
+
+
+def test_the_page_of_the_language_model_has_the_frozen_numbers_and_their_hash():
+    said, frozen = (DOCS / "protocol_language_model.md").read_text(), language_model.FROZEN
+    data, model = frozen["data"], frozen["model"]
+    for size in (data["train"], data["validation"], model["vocabulary"], frozen["large"]):
+        assert f"{size:,}" in said
+    assert all(f"`{name}`" in said for name in (language_model.HASH, *frozen["arms"]))
+
+
+def test_the_page_of_the_language_model_has_the_tables_of_the_log():
+    """All runs are of the commit after the protocol's."""
+    lines, page = runs("language_model"), (DOCS / "language_model.md").read_text()
+    parts = report.whole(lines).split("\n\n")
+    assert len(parts) == 12 and [part for part in parts if part not in page] == []
+    made = {(line["commit"], line["protocol"]) for line in lines if "protocol" in line}
+    assert made == {("370ad7702f49", language_model.HASH)}
 
 
 def test_the_bound_is_that_of_a_paired_t_test():
     from scipy import stats
 
-    rng = np.random.default_rng(SEED)
+    rng = np.random.default_rng(0)
     base, scores = rng.normal(0.5, 0.01, 8), rng.normal(0.501, 0.01, 8)
     mean, bound, p = statistics.worse_by(scores, base, 0.02)
     test = stats.ttest_rel(scores - 0.02, base, alternative="less")
@@ -54,73 +64,18 @@ def test_holm_stops_at_the_first_that_is_not_rejected():
 
 def test_the_page_of_tables_is_written_from_the_logs(monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert TABLES.read_text() == tables.page()
+    assert (DOCS / "results_tables.md").read_text() == tables.page()
 
 
 def test_the_results_are_written_from_the_logs(monkeypatch):
     monkeypatch.chdir(ROOT)
-    logs, said = against.logs_of(), RESULTS.read_text()
+    logs, said = against.logs_of(), (DOCS / "results.md").read_text()
     assert against.table(logs, 8) in said and against.table(logs, 32, kept=True) in said
     assert against.growing(logs) in said and to_the_loss.table(to_the_loss.every()) in said
 
 
-def test_all_that_was_spent_on_a_seed_counts():
-    """A run that does not arrive, the searches of both, and the search that is paid once."""
-
-    def run(arm, seed, horizon, ratio, valid, search=0):
-        updates = [horizon * each * 4608 // ratio for each in (0.5, 1)]
-        return {"arm": arm, "ratio": ratio, "seed": seed, "horizon": horizon, "valid": valid,
-                "updates": updates, **({"search": search} if search else {})}  # fmt: skip
-
-    came, not_yet = [0.6, 0.5], [0.7, 0.6]
-    base = [run("tuned adamw", seed, 1, 1, came) for seed in (1, 2)]
-    moved = [run("transfer muon", seed, 1, 8, came) for seed in (1, 2)]
-    searched = [
-        run("find_rate muon", 1, 1, 8, came, 1024),
-        run("find_rate muon", 2, 1, 8, not_yet, 1024),
-        run("find_rate muon", 2, 2, 8, came, 2048),
-    ]
-    took = [{"workload": "flights", "batch": b, "ms": {"adamw": [1, 2], "muon": [2, 3]}}
-            for b in (64, 512)]  # fmt: skip
-    times = to_the_loss.Times("flights", [*base, *moved, *searched], took)
-    assert times.spent("find_rate muon", 8) == pytest.approx(
-        np.array([[576, 2], [576 + 1152, 2 + 4]]) * 0.002
-    )
-    cell = times.times("find_rate muon", 8)
-    assert (cell.at_first, cell.came, cell.of) == (1, 2, 2)
-    assert cell.alone == pytest.approx([1152 / 4608 * 2, 0.25, 0.75])
-    assert cell.with_search[0] == pytest.approx((1152 + 4) / 4608 * 2)
-    once = times.times("transfer muon", 8)
-    assert once.with_search[0] - once.alone[0] == pytest.approx(16 * 2)
-
-
-def test_a_way_is_counted_where_both_it_and_its_base_are_finished():
-    """Not only where it was run at all ratios; and what was chosen by another score is void."""
-    line = {"protocol": protocol.HASH, "horizon": 1, "settings": {}}
-
-    def lines(**tests):
-        return [
-            {**line, "arm": arm.replace("_", " "), "ratio": ratio, "seed": seed, "test": test}
-            for arm, (ratio, each) in tests.items()
-            for seed, test in enumerate(each, 1)
-        ]
-
-    base, off = [0.500, 0.501, 0.499, 0.5005], [0.0101, 0.0099, 0.0102, 0.01]
-    lower, higher = np.subtract(base, off), np.add(base, off)
-    own = lines(tuned_adamw=(1, base), unchanged_adamw=(8, lower), transfer_adamw=(8, higher))
-    for label, kept in (("AdamW, unchanged", 1), ("AdamW, by `transfer`", 0)):
-        found = against.count(against.outcomes({"letters": own}, 8), label)
-        assert found == {"keeps": kept, "undecided": 0, "worse": 1 - kept, "no answer": 0}
-    again = own + [dict(each, arm="tuned adamw") for each in own[4:8]]
-    label = "AdamW, tuned again"
-    assert against.count(against.outcomes({"letters": own}, 8), label)["keeps"] == 0
-    assert against.count(against.outcomes({"letters": again}, 8), label)["keeps"] == 1
-    assert against.count(against.outcomes({"fashion": again}, 8), label)["keeps"] == 0
-    assert against.count(against.outcomes({"perceptron": own}, 8), "AdamW, unchanged")["keeps"] == 0
-
-
 def test_power_is_that_of_draws():
-    rng, base = np.random.default_rng(SEED), np.random.default_rng(1).normal(0, 1, 8)
+    rng, base = np.random.default_rng(0), np.random.default_rng(1).normal(0, 1, 8)
     scale = np.std(base, ddof=1) * math.sqrt(2)
     drawn = rng.normal(0, scale, (20000, 8))
     t = (drawn.mean(1) - 1.5) / (drawn.std(1, ddof=1) / math.sqrt(8))
@@ -138,5 +93,5 @@ def test_the_pages_have_what_autowarmup_did_on_fashion():
     assert [len(now), len(before), sum(error == 90 for error in before)] == [8, 8, 2]
     base = 100 * np.mean(against.scores(runs("equivalence_fashion"))["tuned adamw", 1])
     said = f"{min(now):.1f} to {max(now):.1f}% errors"
-    page = words(ROOT / "docs" / "automatic_warmup.md")
-    assert f"make {said}, where the AdamW that was tuned at 64 makes {base:.1f}." in page
+    said += f", where the AdamW that was tuned at 64 makes {base:.1f}."
+    assert f"make {said}" in words(DOCS / "automatic_warmup.md")

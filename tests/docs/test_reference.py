@@ -67,7 +67,7 @@ ENTRY = re.compile(r"^    (\*{0,2}\w+(?:,\s+\w+)*): \S", re.MULTILINE)
 
 
 def test_every_public_name_and_every_argument_of_a_class_is_explained():
-    """In the docstring as `help` and the site show it: inherited, and spliced."""
+    """In the docstring as `help` and the site show it; with its type, which mypy checks."""
     unexplained = []
     for name in public():
         if ".model_garden" in name:  # commands
@@ -80,6 +80,8 @@ def test_every_public_name_and_every_argument_of_a_class_is_explained():
             entries = re.findall(r"\w+", " ".join(ENTRY.findall(text)))
             arguments = (n for n in inspect.signature(value).parameters if n not in entries)
             unexplained += [f"{name}({argument})" for argument in arguments]
+        parameters = inspect.signature(value).parameters.values()
+        unexplained += [f"{name}({p.name})" for p in parameters if p.annotation is p.empty]
     assert not unexplained
 
 

@@ -1,11 +1,19 @@
-"""What the tests of decentralized training by Keras share: a small model, its data, and `fit`."""
+"""What the tests of decentralized training share: a small model, its data, `fit`, and graphs."""
 
 import functools
 
 import keras
 import numpy as np
 
+from tf_lamb_extras.decentralized import rules
+
 WORKERS = 8
+
+
+def matrix_of(topology, workers=4):
+    """Who averages with whom, in a topology that has one turn."""
+    (matrix,) = rules.matrices(topology, workers)
+    return np.array(matrix)
 
 
 def dense(dropout=0.0, normalized=False, **options):

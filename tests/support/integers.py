@@ -1,4 +1,4 @@
-"""A network in integers, in NumPy; and one that reads digits, with activations of four bits."""
+"""A network in integers, in NumPy."""
 
 import numpy as np
 from keras import ops
@@ -56,26 +56,3 @@ def in_integers(model, fixed, x):
             x = x[:, : h // 2 * 2, : w // 2 * 2].reshape(n, h // 2, 2, w // 2, 2, c).max((2, 4))
         elif "flat" in layer.name:
             x = x.reshape(len(x), -1)
-
-
-def of_digits(host, ours):
-    """A small convolutional network, trained on four fifths of scikit-learn's digits; the rest."""
-    from sklearn.datasets import load_digits
-
-    pictures, digits = load_digits(return_X_y=True)
-    pictures, tests = pictures.reshape(-1, 8, 8, 1).astype("float32"), np.arange(1797) % 5 == 0
-    host.utils.set_random_seed(0)
-    layers, blocks = host.layers, []
-    for name, conv in {
-        "1": layers.Conv2D(16, 3, padding="same"), "2": layers.Conv2D(16, 3, padding="same"),
-        "3": layers.Conv2D(32, 3, padding="same"), "4": layers.Dense(32),
-    }.items():  # fmt: skip
-        blocks += [conv, layers.BatchNormalization(momentum=0.9, name=f"norm_{name}"),
-                   ours.QuantizedReLU(4, name=f"relu_{name}")]  # fmt: skip
-        blocks += [layers.MaxPooling2D(name="pool")] if name == "2" else []
-        blocks += [layers.Flatten(name="flat")] if name == "3" else []
-    model = host.Sequential([host.Input((8, 8, 1)), *blocks, layers.Dense(10, name="head")])
-    loss = host.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(host.optimizers.Adam(3e-3), loss)
-    model.fit(pictures[~tests], digits[~tests], batch_size=64, epochs=10, verbose=0)
-    return model, (pictures[tests], digits[tests])

@@ -12,7 +12,7 @@ from support.examples import run_example
 from support.frontends import on_tensorflow
 
 import tf_lamb.keras
-from tf_lamb_extras.adversarial import ConcurrentAdversarial
+from tf_lamb_extras.adversarial import ConcurrentAdversarial, checks, step
 
 if keras.backend.backend() not in ("tensorflow", "jax"):
     pytest.skip("it trains on TensorFlow and JAX", allow_module_level=True)
@@ -168,12 +168,6 @@ def test_weights_that_are_loaded_before_the_first_step_are_theta_0():
     training.model.set_weights([np.zeros((2, 2)), B0])
     training.model.set_weights([W0, B0])
     same(feed(training, data), trained(data, tau=2))
-    other = ConcurrentAdversarial(
-        keras.models.clone_model(training.model), 0.1, input_range=(-3, 3), tau=2, clean_start=1.0
-    )
-    other.compile(keras.optimizers.SGD(0.1), half_squares)
-    other.model.set_weights([W0, B0])
-    same(feed(other, data), trained(data, tau=2))
 
 
 # With batch normalization.
@@ -300,11 +294,7 @@ def test_a_model_that_cannot_be():
             ConcurrentAdversarial(model, input_range=(0, 1))
 
     refused(small((5,), name="flat"), "but flat has an input of shape (None, 5)")
-    refused("resnet", "model must be a keras.Model, not 'resnet'")
     refused(keras.Sequential([keras.layers.Dense(1)], name="m"), "m has no weights to train yet")
-    inputs = [keras.Input((4, 4, 1)), keras.Input((4, 4, 1))]
-    outputs = keras.layers.Flatten()(keras.layers.Conv2D(1, 2)(keras.layers.add(inputs)))
-    refused(keras.Model(inputs, outputs), "one image input")
     ghost = keras.Sequential([keras.Input((4, 4, 1)), tf_lamb.keras.GhostBatchNormalization(2)])
     refused(ghost, "a GhostBatchNormalization, would mix the statistics")
 
@@ -314,6 +304,24 @@ def test_data_that_cannot_be():
     training.compile("sgd", "mse")
     with pytest.raises(ValueError, match="needs labels"):
         training.fit(np.zeros((4, 4, 4, 1)), verbose=0)
+    with pytest.raises(ValueError, match=r"input_range is \(0, 1\)"):
+        training.fit(np.full((4, 4, 4, 1), 200, "uint8"), np.zeros((4, 2)), verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "bounds"), [((-0.1, 1), (0, 1)), ((0, 1.2), (0, 1)), ((0, 1), (0, 255))]
+)
+def test_pixels_a_little_beyond_the_range_or_lost_in_it_warn(pixels, bounds):
+    with pytest.warns(UserWarning, match="input_range is"):
+        checks.check_pixels(*pixels, bounds)
+
+
+def test_only_images_that_can_be_had_again_are_looked_at():
+    images = np.zeros((100, 4, 4, 1))
+    assert step.some_images(images).shape == (64, 4, 4, 1)
+    generator = (images for _ in range(1))
+    assert step.some_images(generator) is None
+    assert next(generator) is images
 
 
 def test_the_example_runs():

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from support.graphs import matrix_of
+from support.decentralized import matrix_of
 
 from tf_lamb_extras.decentralized import rules
 

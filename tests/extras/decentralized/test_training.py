@@ -6,8 +6,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from support.decentralized import WORKERS, compiled, data, dense, fit
-from support.graphs import matrix_of
+from support.decentralized import WORKERS, compiled, data, dense, fit, matrix_of
 
 import tf_lamb.keras
 from tf_lamb_extras.decentralized import Decentralized, rules

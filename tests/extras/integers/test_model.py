@@ -258,23 +258,6 @@ def test_what_cannot_be_in_integers(frontend):
 
 
 @every_frontend
-def test_a_model_that_does_not_tell_how_layers_follow_is_refused(frontend):
-    host, ours = FRONTENDS[frontend]
-
-    class Model(host.Model):
-        def __init__(self):
-            super().__init__()
-            self.norm, self.relu = host.layers.BatchNormalization(), ours.QuantizedReLU(4)
-
-        def call(self, x):
-            return self.relu(self.norm(x))
-
-    model = Model()
-    model(np.zeros((2, 3), "float32"))
-    refused(ValueError, "give it a functional or a Sequential model", fixed_point, model)
-
-
-@every_frontend
 def test_another_axis_or_a_second_call_is_no_pair(frontend):
     host, ours = FRONTENDS[frontend]
     layers = host.layers

@@ -42,19 +42,6 @@ TRAINED = 60 * 128 + 128 + 2 * 128 + 128 * 32 + 32
 KEPT = 4 * (TRAINED + 2 * 128) + 2 * 4  # and the two numbers of the dropout's seed
 
 
-def transformer(dropout=0.1):
-    tokens = keras.Input((16,), dtype="int32", name="tokens")
-    x = layers.Embedding(50, 32, name="embedding")(tokens)
-    attention = layers.MultiHeadAttention(4, 8, dropout=dropout, name="attention")(x, x)
-    x = layers.LayerNormalization(name="first")(x + attention)
-    up = layers.Dense(128, activation="gelu", name="up")(x)
-    x = layers.LayerNormalization(name="second")(x + layers.Dense(32, name="down")(up))
-    return keras.Model(tokens, layers.Dense(50, name="head")(x), name="model")
-
-
-CASES = {"dense": (dense, "mse", (60,), (32,)), "transformer": (transformer, SPARSE, (16,), (16,))}
-
-
 def model_parallel(devices):
     mesh = distributions.DeviceMesh((2, 4), ["batch", "model"], devices)
     layouts = distributions.LayoutMap(mesh)
@@ -132,29 +119,20 @@ def test_model_parallelism_divides_the_weights_and_changes_the_collectives():
     assert "64 = 32 examples x 2 parts x 1" in str(cut)
 
 
-@pytest.mark.parametrize(
-    ("case", "strategy"),
-    [
-        ("dense", "model"),
-        pytest.param("dense", "data", marks=pytest.mark.slow),
-        pytest.param("transformer", "data", marks=pytest.mark.slow),
-        pytest.param("transformer", "model", marks=pytest.mark.slow),
-    ],
-)
-def test_it_is_the_program_that_keras_ran(case, strategy):
+@pytest.mark.parametrize("strategy", ["model", pytest.param("data", marks=pytest.mark.slow)])
+def test_it_is_the_program_that_keras_ran(strategy):
     """For eight CPUs the same road leads to what `train_on_batch` had compiled."""
-    make, loss, shape, target = CASES[case]
     devices = distributions.list_devices()
-    model = make()
-    inputs = shapes.inputs((64, *shape), model)
-    targets = shapes.targets_of(loss, step_programs.predictions(model, inputs))
-    assert targets.shape == (64, *target)
+    model = dense()
+    inputs = shapes.inputs((64, 60), model)
+    targets = shapes.targets_of("mse", step_programs.predictions(model, inputs))
+    assert targets.shape == (64, 32)
     steps = step_programs.Steps(
-        model, step_programs.copy_of(tf_lamb.keras.LAMB(0.01), model), loss, inputs, targets,
+        model, step_programs.copy_of(tf_lamb.keras.LAMB(0.01), model), "mse", inputs, targets,
         step_programs.on_devices(STRATEGIES[strategy](TPUS), jax.devices()),
     )  # fmt: skip
     ours = compiler.compile_lowered(steps.step(inputs, targets))
-    theirs = keras_program(make, loss, inputs, targets, STRATEGIES[strategy](devices))
+    theirs = keras_program(inputs, targets, STRATEGIES[strategy](devices))
     cost = theirs.cost_analysis()
     assert ours.flops == pytest.approx(cost["flops"], rel=0.1)
     assert ours.exchanges == programs.Text(theirs.as_text()).exchanges()
@@ -167,13 +145,12 @@ def test_it_is_the_program_that_keras_ran(case, strategy):
     assert ours.temporaries == pytest.approx(memory.temp_size_in_bytes, rel=0.1)
 
 
-def keras_program(make, loss, inputs, targets, distribution):
+def keras_program(inputs, targets, distribution):
     """What Keras compiled for a batch that it trained on."""
-    rng = np.random.default_rng(0)
-    batch = [rng.integers(30, size=s.shape).astype(s.dtype) for s in (inputs, targets)]
+    batch = [np.ones(s.shape, s.dtype) for s in (inputs, targets)]
     distributions.set_distribution(distribution)
-    model = make()
-    model.compile(tf_lamb.keras.LAMB(0.01), loss)
+    model = dense()
+    model.compile(tf_lamb.keras.LAMB(0.01), "mse")
     model.train_on_batch(*batch)
     (jitted,) = (cell.cell_contents for cell in model.train_function.__closure__)
     state = model._get_jax_state(
