@@ -1,34 +1,37 @@
-"""The page of evidence: its figures are those of the logs."""
+"""Tables of several pages: their figures are those of the logs."""
 
+import itertools
 import math
 import re
 import statistics
 
 import pytest
-from support.pages import ROOT, number, runs, steps_of, table
+from support.pages import ROOT, blocks, number, runs, span, steps_of, table, words
 
-PAGE = ROOT / "docs" / "evidence.md"
+from tf_lamb import recipes
+
+pytestmark = pytest.mark.once
+EVIDENCE, GROWING, RELIABILITY, TRUST_RATIOS = (
+    ROOT / "docs" / f"{name}.md" for name in ("evidence", "growing", "reliability", "trust_ratios")
+)
 
 
 def test_the_accuracies_of_the_lstm_are_those_of_the_log():
-    header, *rows = table(PAGE, "An LSTM that reads MNIST")
+    header, *rows = table(EVIDENCE, "An LSTM that reads MNIST")
     made = [run for run in runs("legw") if "rate" in run]
     for label, *cells in rows:
+        method = re.search(r"`(\w+)`", label)[1]
         for batch, cell in zip(map(number, header[1:]), cells, strict=True):
             if cell == "as LEGW":
                 continue
-            method, rate = (
-                re.search(r"`(\w+)`", label)[1],
-                float(re.search(r"rate (\S+?)\)", cell)[1]),
-            )
+            rate = float(re.search(r"rate (\S+?)\)", cell)[1])
             seeds = [
                 run["test"] for run in made
                 if (run["method"], run["batch"]) == (method, batch)
                 and math.isclose(run["rate"], rate, rel_tol=1e-3)
             ]  # fmt: skip
-            assert len(seeds) == 3, (label, batch)
             expected = f"{statistics.mean(seeds):.2f} ± {statistics.stdev(seeds):.2f}"
-            assert cell.startswith(expected), (label, batch, expected)
+            assert len(seeds) == 3 and cell.startswith(expected), (label, batch, expected)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +43,7 @@ def test_the_accuracies_of_the_lstm_are_those_of_the_log():
     ],
 )
 def test_the_steps_of_a_table_are_those_of_the_log(heading, task):
-    header, *rows = table(PAGE, heading)
+    header, *rows = table(EVIDENCE, heading)
     small, large = map(number, header[-1].split(" to "))
     for label, *cells in rows:
         medians = {}
@@ -51,18 +54,108 @@ def test_the_steps_of_a_table_are_those_of_the_log(heading, task):
             of = {"rival": re.search(r"`(\w+)`", label)[1], "batch": number(batch)}
             of |= {"rate": float(rate)} if rate else {}
             made = steps_of(task, **of)
-            median = statistics.median(made.values())
+            median = medians[number(batch)] = statistics.median(made.values())
             assert len(made) == 3 and number(steps) == round(median), (label, batch, median)
-            medians[number(batch)] = median
         if cells[-1] != "-":
             assert cells[-1] == f"{medians[small] / medians[large]:.1f}", label
 
 
 def test_what_starts_near_zero_ends_as_the_log_has_it():
-    (_, *kinds), *rows = table(
-        PAGE.with_name("trust_ratios.md"), "Layers that start at or near zero"
-    )
+    (_, *kinds), *rows = table(TRUST_RATIOS, "Layers that start at or near zero")
     for label, *cells in rows:
         for kind, cell in zip(kinds, cells, strict=True):
             made = [run["accuracy"] for run in runs("near_zero", optimizer=label, start=kind)]
             assert cell == f"{statistics.mean(made):.3f}", (label, kind)
+
+
+def test_the_skipped_steps_of_spikes_are_those_of_the_log():
+    bad, rows = 800, table(RELIABILITY, "Spikes")[1:]  # the step, of benchmarks/spikes.py
+    cases = {run["case"] for run in runs("spikes") if "case" in run}
+    assert {row[0].partition(":")[0] for row in rows} == cases
+    for label, count, planted, others in rows:
+        made = runs("spikes", case=label.partition(":")[0])
+        assert len(made) == int(count)
+        assert all(run["steps"] + len(run["skipped"]) == 1000 for run in made)
+        is_bad = "bad batch" in label
+        hit = f"{sum(bad in run['skipped'] for run in made)} of {count}"
+        assert planted == (hit if is_bad else "-")
+        found = [len(set(run["skipped"]) - ({bad} if is_bad else set())) for run in made]
+        assert others == span(found)
+
+
+# -- a batch that grows ---------------------------------------------------------------------------
+
+STUDENT = 2.132  # 95% of its t, 4 degrees of freedom
+NO_DECAY = "no decay"
+OPTIMIZERS = ("adamw", "muon", "lamb", "lans")
+
+
+def test_what_growing_prints_is_what_the_recipe_prints():
+    (_, printed), *_ = blocks(GROWING, "")
+    recipe = recipes.transfer(64, 64, 0.01, examples=4096, epochs=8)
+    assert printed == str(recipes.growing(recipe, largest_batch=1024))
+
+
+def of_seeds(task, optimizer, batch, arm):
+    """The runs of an arm, at the rate that was tuned."""
+    of = {"task": task, "optimizer": optimizer, "batch": batch}
+    (rate,) = {run["rate"] for run in runs("growing", **of, arm=NO_DECAY)}
+    return runs("growing", **of, arm=arm, rate=rate)
+
+
+def difference(task, optimizer, batch, arm):
+    """How much higher the loss is, in %: its mean, half of its interval; and the updates saved."""
+    if not (made := of_seeds(task, optimizer, batch, arm)):
+        return None
+    base = of_seeds(task, optimizer, batch, 1)
+    losses = {run["seed"]: run["loss"] for run in base}
+    each = [100 * (run["loss"] / losses[run["seed"]] - 1) for run in made]
+    assert len(each) == 5
+    half = STUDENT * statistics.stdev(each) / math.sqrt(5)
+    return statistics.mean(each), half, 100 * (1 - made[0]["updates"] / base[0]["updates"])
+
+
+def test_the_table_of_growing_is_in_the_log():
+    _, *rows = table(GROWING, "What was measured")
+    assert len(rows) == 12
+    tasks = {"flights": "flights", "Fashion-MNIST": "pictures", "letters": "text"}
+    for task, name, batch, *cells in rows:
+        of = tasks[task], name.lower(), number(batch)
+        found = [difference(*of, arm) for arm in (4, 16, NO_DECAY)]
+        assert cells == [f"{mean:+.2f} ± {half:.2f}" for mean, half, _ in found]
+
+
+def test_what_is_lost_on_pictures_is_in_the_log():
+    keys = list(itertools.product(OPTIMIZERS, (4, 16)))
+    lost = {(name, arm): difference("pictures", name, 64, arm) for name, arm in keys}
+    for arm in (4, 16):
+        means = [lost[name, arm][0] for name in ("adamw", "muon")]
+        assert "{:.1f} and {:.1f}%".format(*means) in words(GROWING)
+    decided = {key for key, (mean, half, _) in lost.items() if mean - half > 0}
+    assert decided == {(name, arm) for name, arm in keys if name in ("adamw", "muon")}
+    assert all(sum(lost[key][:2]) > 0.5 for key in lost)
+
+
+def test_what_is_lost_on_letters_is_in_the_log():
+    keys = itertools.product(OPTIMIZERS, (4, 16, NO_DECAY))
+    made = {(name, arm): difference("text", name, 16, arm) for name, arm in keys}
+    assert [f"{made['muon', arm][0]:.1f}" for arm in (4, 16)] == ["0.5", "1.0"]
+    assert [f"{made['muon', arm][2]:.1f}" for arm in (4, 16)] == ["29.7", "31.5"]
+    within = {key for key, (mean, half, _) in made.items() if abs(mean) + half <= 0.5}
+    assert within == {("lamb", 4)}
+    ends = [run["loss"] for run in of_seeds("text", "adamw", 16, 1)]
+    assert f"between {min(ends):.2f} and {max(ends):.2f}" in words(GROWING)
+    for arm in (1, 4, 16):
+        stay = [run for run in of_seeds("text", "lamb", 16, arm) if f"{run['loss']:.2f}" == "2.88"]
+        assert len(stay) == 3
+
+
+def test_what_stays_on_flights_is_in_the_log():
+    keys = [("flights", *of) for of in itertools.product(OPTIMIZERS, (64, 256, 1024))]
+    grown = {arm: [each for key in keys if (each := difference(*key, arm))] for arm in (4, 16)}
+    every = grown[4] + grown[16]
+    assert len(every) == 20 and all(abs(mean) + half <= 0.5 for mean, half, _ in every)
+    assert max(mean for mean, *_ in every) <= 0.2
+    undecayed = [difference(*key, NO_DECAY)[0] for key in keys]
+    spans = [undecayed, *([saved for *_, saved in of] for of in grown.values())]
+    assert all(f"{span(each, '.1f')}%" in words(GROWING) for each in spans)
