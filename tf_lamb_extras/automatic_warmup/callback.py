@@ -282,11 +282,7 @@ class Kept:
                 os.remove(path)
 
     def at(self, step: int, like: list) -> list | None:
-        """The arrays of that step, or None if there are none.
-
-        Args:
-            like: NumPy arrays or scalars of the same shapes and dtypes, which may be overwritten.
-        """
+        """The arrays of that step, or None; of the shapes and dtypes of these, which it may use."""
         if self._step == step:
             return self._arrays
         if not self._file or not os.path.exists(self._path(step)):

@@ -23,15 +23,10 @@ _JITTER = 1e-4
 
 
 class MinimumTest(NamedTuple):
-    """The outcome of one test.
+    """The outcome of one test."""
 
-    Attributes:
-        probability: P, that the loss was lower before.
-        lowest: where in [0, 1] the mean of the posterior is lowest.
-    """
-
-    probability: float
-    lowest: float
+    probability: float  # P, that the loss was lower before
+    lowest: float  # where in [0, 1] the mean of the posterior is lowest
 
 
 class Prior(NamedTuple):

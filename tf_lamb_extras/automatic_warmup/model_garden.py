@@ -94,10 +94,7 @@ class Schedule(steered.Steered):
 class AutoWarmup:
     """The action: reads the loss after each loop, and decides when it is time.
 
-    Args:
-        optimizer: The trainer's, with a `Schedule`, in whatever wrapper.
-        model_dir: Where the state is kept.
-        writes: Whether this process writes it; all of them read it.
+    The optimizer is the trainer's, with a `Schedule`. One process writes the state; all read it.
     """
 
     def __init__(self, optimizer, model_dir, writes: bool = True):

@@ -64,13 +64,7 @@ def dmsgd(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix):
         v <- b v + lr (g + decay w)
         w <- mix(w - v)
 
-    Args:
-        g, w, v: gradient, weight and velocity of this worker, arrays of one shape.
-        momentum: b.
-        lr, decay, mix: see `dsgd`.
-
-    Returns:
-        The new w and v.
+    Returns the new w and v; the arguments are those of `dsgd`, and b is the momentum.
 
     Source: Yuan et al., arXiv:2104.11981; adapt-then-combine.
     """
@@ -88,11 +82,7 @@ def decentlam(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix):
     Its fixed point is DSGD's, whatever b is; that of `dmsgd` is DSGD's at lr/(1 - b). Where lr is
     0, neither w nor v changes.
 
-    Args:
-        g, w, v, lr, decay, momentum, mix: see `dmsgd`.
-
-    Returns:
-        The new w and v.
+    Returns the new w and v; the arguments are those of `dmsgd`.
 
     Source: Yuan et al., arXiv:2104.11981, where s/lr is the gradient, which lr = 0 leaves
     undefined.
@@ -107,26 +97,15 @@ Matrix = tuple[tuple[float, ...], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """The term that one exchange adds to every worker: weights[i] times what worker i receives.
+    """The term that one exchange adds to every worker: weights[i] times what worker i receives."""
 
-    Attributes:
-        pairs: (sender, receiver), in which no worker sends twice or receives twice, as
-            `jax.lax.ppermute` takes it.
-        weights: by receiver; 0 for one who receives nothing.
-    """
-
-    pairs: tuple[tuple[int, int], ...]
-    weights: tuple[float, ...]
+    pairs: tuple[tuple[int, int], ...]  # (sender, receiver), as `jax.lax.ppermute` takes them
+    weights: tuple[float, ...]  # by receiver; 0 for one who receives nothing
 
 
 @dataclasses.dataclass(frozen=True)
 class Mixing:
-    """One step's mixing matrix, as what each worker keeps and the exchanges.
-
-    Attributes:
-        own: by worker, the weight of what it has itself.
-        terms: the exchanges.
-    """
+    """One step's mixing matrix: the weight of what each worker has itself, and the exchanges."""
 
     own: tuple[float, ...]
     terms: tuple[Term, ...]
@@ -154,13 +133,7 @@ class Mixing:
 def matrices(topology: object, workers: int) -> tuple[Matrix, ...]:
     """The mixing matrices that take turns, step after step; one, unless the name says one_peer.
 
-    Args:
-        topology: a name of those above, or a doubly stochastic matrix as a sequence of rows.
-        workers: n, how many there are.
-
-    Raises:
-        ValueError: for a name that is none of these, which it lists, and for a matrix of another
-            number of workers or one that is not doubly stochastic.
+    A topology is a name of those above, or a doubly stochastic matrix as a sequence of rows.
     """
     if isinstance(topology, str):
         if topology not in TOPOLOGIES:

@@ -162,9 +162,8 @@ class Decentralized(keras.Model):
         """The step of `fit` on such a batch, as a `jax.stages.Lowered`; nothing runs.
 
         Args:
-            x, y, sample_weight: A whole batch: arrays, or all that have a shape and a dtype.
-            devices: As many others to compile for, such as those of a TPU topology. Defaults to
-                those that this trains on.
+            x, y, sample_weight: A whole batch: all that have a shape and a dtype.
+            devices: As many others to compile for. Defaults to those that this trains on.
         """
         import jax
 

@@ -125,17 +125,10 @@ class Workers:
         )
 
     def step(self, decays, rate, turn, state, data):
-        """One step of every worker on its part of the batch; traced, never run as it stands.
+        """One step of every worker on its part of the batch: mean loss, predictions, new state.
 
-        Args:
-            decays: the weight decay of each weight, a Python float.
-            rate, turn: the learning rate, and how many steps there were before.
-            state: the weights, the other variables and, a tuple for each weight, the slots, all of
-                all workers; and the variables of the metrics.
-            data: inputs, targets and weights of the examples, or None.
-
-        Returns:
-            The mean loss, the predictions for the whole batch, and the new state.
+        The state is the weights, the other variables and, a tuple for each weight, the slots, all
+        of all workers; and the variables of the metrics.
         """
         import jax
 

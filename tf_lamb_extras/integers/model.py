@@ -223,11 +223,6 @@ def _pairs(model, norms, calls):
 def _check_names(accumulators, pairs):
     if accumulators is None:
         return {}
-    if not isinstance(accumulators, dict):
-        raise TypeError(
-            "accumulators must be a dict from the name of a batch normalization to (step, lowest, "
-            f"highest), not {accumulators!r:.80}."
-        )
     for name in accumulators:
         if name not in pairs:
             raise ValueError(

@@ -53,18 +53,9 @@ def define_flags() -> None:
 
 
 def ask(params, topology: roofline.Topology, name: str, *, largest_batch=True, say=print) -> Report:
-    """The report on an experiment.
+    """The report on an experiment, which it calls by this name.
 
-    Args:
-        params: the experiment.
-        topology: where it would run.
-        name: what to call it.
-        largest_batch: whether to look for the largest batch of a replica that fits.
-        say: called with what takes long, as `print` is: before it with `end=""`, and with what came
-            of it.
-
-    Raises:
-        UserError: where the run cannot be; before the model is built where that can be known.
+    What takes long is said as by `print`: before it with `end=""`, and then what came of it.
     """
     # In this order: what needs no framework, what needs no model, and the rest.
     from tf_lamb.model_garden.checks.experiment import check_optimizer, check_runtime
@@ -130,11 +121,7 @@ class _Compiled:
 
 
 def run(progress_stream=None) -> bool:
-    """Asks what the flags say, prints the report, and writes it; returns whether the step fits.
-
-    Args:
-        progress_stream: the file that progress is printed to; None for stderr.
-    """
+    """Asks what the flags say, prints the report, and writes it; returns whether the step fits."""
     args = flags.FLAGS
     with _in_one_line((ValueError, ModuleNotFoundError)):
         compiler.require()

@@ -9,14 +9,7 @@ import keras
 def inputs(shapes, model, batch_size=None):
     """The model's inputs, as `keras.KerasTensor`s in the structure of the shapes.
 
-    Args:
-        shapes: shapes of the whole batch in the structure of the inputs; a leaf may be a pair of
-            shape and dtype, or anything with both as attributes.
-        model: says the dtypes that the leaves leave out, if it knows its inputs.
-        batch_size: the first axis where that is None.
-
-    Raises:
-        ValueError: for what is no shape, an axis of unknown length, or no batch axis.
+    The model says the dtypes that the leaves leave out, if it knows its inputs.
     """
     read = _read(shapes, "input_shapes")
     flat = keras.tree.flatten(read)
@@ -33,11 +26,7 @@ def targets(shapes, batch_size=None):
 
 
 def targets_of(loss, predictions):
-    """The targets that the loss takes for such predictions.
-
-    Raises:
-        ValueError: where that is not known.
-    """
+    """The targets that the loss takes for such predictions, or an error where that is not known."""
     if loss is None:
         return None
     if isinstance(loss, dict) and isinstance(predictions, dict):

@@ -34,11 +34,7 @@ def on_devices(distribution, devices):
 
 
 def copy_of(optimizer, model):
-    """An optimizer with the same arguments, unbuilt.
-
-    Raises:
-        ValueError: for one that is built for variables of something else, or cannot be copied.
-    """
+    """An optimizer with the same arguments, unbuilt."""
     optimizer = keras.optimizers.get(optimizer)
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
     variables = {id(v) for v in model.trainable_variables}
@@ -57,11 +53,7 @@ def copy_of(optimizer, model):
 
 
 def predictions(model, inputs):
-    """The model's predictions for the inputs, by shape; builds it if it is not built.
-
-    Raises:
-        ValueError: where it takes no such inputs.
-    """
+    """The model's predictions for the inputs, by shape; builds it if it is not built."""
     import jax
 
     caller = _twin(model) if model.built else model

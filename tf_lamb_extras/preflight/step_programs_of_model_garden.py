@@ -22,14 +22,7 @@ from tf_lamb.tensorflow import namespace
 class Steps:
     """The steps of one experiment: its own model, task, optimizer and schedule, as training has.
 
-    Args:
-        params: the experiment.
-
-    Attributes:
-        weights, gradients, slots: bytes; slots are all that the optimizer keeps.
-
-    Raises:
-        UserError: where one of them cannot be built.
+    `weights`, `gradients` and `slots` are bytes; slots are all that the optimizer keeps.
     """
 
     def __init__(self, params):
@@ -53,11 +46,7 @@ class Steps:
         self.weights, self.gradients = _bytes(self._model.variables), _bytes(weights)
 
     def step(self, examples: int, stage: str = "hlo_serialized") -> bytes:
-        """A replica's step at this many examples, as a serialized HLO program; see `hlo`.
-
-        Raises:
-            UserError: for what XLA has no program, such as an operation on strings.
-        """
+        """A replica's step at this many examples, as a serialized HLO program; see `hlo`."""
 
         @tf.function(jit_compile=True)
         def step(inputs):
@@ -100,11 +89,7 @@ def _zeros(spec):
 
 
 def hlo(function, *arguments, stage="hlo_serialized") -> bytes:
-    """XLA's input for a compiled `tf.function`, traced for a TPU, or its result.
-
-    Raises:
-        UserError: for an operation that XLA has no program for; it names the operation and layer.
-    """
+    """XLA's input for a compiled `tf.function`, traced for a TPU, or its result."""
     with namespace.tracing_for_tpu():
         try:
             return function.experimental_get_compiler_ir(*arguments)(stage=stage)

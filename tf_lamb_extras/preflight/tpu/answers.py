@@ -12,17 +12,11 @@ from tf_lamb_extras.preflight.tpu.report import Memory, Report, Work
 
 
 class Largest(NamedTuple):
-    """The bounds known of the largest batch that fits.
+    """The bounds known of the largest batch that fits."""
 
-    Attributes:
-        fits: the most examples that compiled and fit; 0 where none did.
-        too_large: the fewest that do not fit; None where all that was tried does.
-        predicted: the most that fit by the line between those two; None without the second.
-    """
-
-    fits: int
-    too_large: int | None = None
-    predicted: int | None = None
+    fits: int  # the most examples that compiled and fit; 0 where none did
+    too_large: int | None = None  # the fewest that do not fit; None where all that was tried does
+    predicted: int | None = None  # the most that fit by the line between those two
 
 
 def largest(
@@ -38,8 +32,7 @@ def largest(
     those that should fit: it is a micro-batch, whether or not a larger one is found.
 
     Args:
-        needs: bytes at a batch, infinite where the compiler refuses it; asked once for each that is
-            tried.
+        needs: bytes at a batch, infinite where the compiler refuses it; asked once for each.
         available: bytes.
         known: bytes at the batch that was asked for, and at 0: what lies there without examples.
         tries: how many batches to try.

@@ -25,11 +25,10 @@ _COPY = "mhlo.copy"
 
 @contextlib.contextmanager
 def module_of(hlo: bytes):
-    """The module of a serialized HLO program, whose results take the place of its variables.
+    """The module of a serialized HLO program, with what XLA's converter leaves mended.
 
-    Two things that XLA's converter leaves are mended: an `mhlo.copy`, which a TPU does not know and
-    which means nothing here, and which results alias which arguments, which it writes down where
-    nobody reads it.
+    That is an `mhlo.copy`, which a TPU does not know and which means nothing here; and which
+    results take the place of which arguments, which it writes down where nobody reads it.
     """
     from jax.interpreters import mlir
     from jaxlib import _jax
@@ -88,11 +87,7 @@ class Refused(ValueError):
 
 
 class TooLarge(Refused):
-    """The program needs more memory than there is.
-
-    Attributes:
-        needed, available: bytes of one replica.
-    """
+    """The program needs more memory, in bytes of one replica, than there is."""
 
     def __init__(self, needed: float, available: float):
         super().__init__(f"it needs {needed / 2**30:.2f} GiB of {available / 2**30:.2f}")
@@ -108,8 +103,8 @@ class Program:
             place of an argument.
         flops: operations.
         bytes_moved: bytes read from HBM and written to it; what stays on the chip is not counted.
-        exchanges: what the replicas exchange, of each kind.
-        text: the compiled program, in XLA's own notation; empty where it was not kept.
+        exchanges: the collectives, those that are alike as one.
+        text: the compiled program, in XLA's own notation.
     """
 
     arguments: int
@@ -146,12 +141,7 @@ def versions() -> str:
 
 @functools.cache
 def devices(topology: Topology) -> tuple:
-    """The devices of a topology, one a replica: for compiling, not for running.
-
-    Raises:
-        ModuleNotFoundError: where libtpu is missing.
-        ValueError: where it knows no such topology.
-    """
+    """The devices of a topology, one a replica: for compiling, not for running."""
     require()
     for name, value in _NO_TPU.items():
         os.environ.setdefault(name, value)

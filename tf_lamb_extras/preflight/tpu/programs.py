@@ -30,21 +30,13 @@ _COLLECTIVES = (
 
 
 class Exchange(NamedTuple):
-    """The collectives of a program that are alike.
+    """The collectives of a program that are alike."""
 
-    Attributes:
-        kind: such as all-reduce.
-        group: how many replicas take part; None for all of them.
-        in_branch: whether they run in a branch alone.
-        count: how many there are.
-        size: bytes of their whole arrays.
-    """
-
-    kind: str
-    group: int | None
-    in_branch: bool
+    kind: str  # such as all-reduce
+    group: int | None  # how many replicas take part; None for all of them
+    in_branch: bool  # whether they run in a branch alone
     count: int  # type: ignore[assignment]  # a tuple counts its entries by this name
-    size: int
+    size: int  # bytes of their whole arrays
 
 
 def collectives(exchanges: Iterable[Exchange]) -> dict[str, tuple[int, int]]:
@@ -57,14 +49,9 @@ def collectives(exchanges: Iterable[Exchange]) -> dict[str, tuple[int, int]]:
 
 
 def reduced(exchanges: Iterable[Exchange], everyone: int, *, in_branches: bool) -> dict[int, float]:
-    """Bytes to all-reduce, by how many replicas take part.
+    """Bytes to all-reduce, in branches or in all else, by how many of all replicas take part.
 
     A reduce-scatter or an all-gather is half of an all-reduce of the whole array.
-
-    Args:
-        exchanges: of one program.
-        everyone: how many replicas there are.
-        in_branches: of the branches of the program, or of all else.
     """
     found: dict[int, float] = {}
     for each in exchanges:

@@ -86,12 +86,7 @@ class Topology:
 
 
 def topology(name: str) -> Topology:
-    """The topology that a name such as v3:32x32 or v4:4x4x4 stands for.
-
-    Raises:
-        ValueError: for a name that cannot be read, a generation without published figures here,
-            or a shape with another number of dimensions. It lists what is known.
-    """
+    """The topology that a name such as v3:32x32 or v4:4x4x4 stands for, or an error that lists."""
     known = f"Known are {', '.join(_example(chip) for chip in CHIPS.values())}, and other sizes"
     generation, colon, rest = str(name).partition(":")
     try:
@@ -135,14 +130,7 @@ class Bounds:
 
 
 def bounds(topology: Topology, flops: float, bytes_moved: float, reduced: float) -> Bounds:
-    """The bounds of a step.
-
-    Args:
-        topology: where it runs.
-        flops: operations of one replica.
-        bytes_moved: bytes that one replica reads from its memory and writes to it.
-        reduced: bytes that every replica has and all need the sum of.
-    """
+    """The bounds of a step: of one replica's operations and bytes, and the bytes to all-reduce."""
     chip, n = topology.chip, topology.chips
     return Bounds(
         compute=flops * chip.replicas / chip.flops,
