@@ -274,27 +274,3 @@ def test_the_package_alone_opens_the_frontend_of_its_host(host, legacy, tmp_path
 
 
 # -- the tests -------------------------------------------------------------------------------------
-
-
-def loaded_by(path):
-    """(file, name, line) of all that a test file imports, and the helpers that it imports."""
-    for name, line in imports(path):
-        yield path, name, line
-        parts = name.split(".")
-        # `from support import x` is of a module, `from support.x import y` of one too.
-        helper = TESTS.joinpath(*parts[: 1 + (parts[0] == "support")]).with_suffix(".py")
-        if helper.exists():
-            yield from loaded_by(helper)
-
-
-def test_the_tests_of_core_load_no_framework():
-    free = ("", "core", "api")  # of any framework
-    beyond = HOSTS | {f"tf_lamb.{room}" for room in LAW if room not in free}
-    assert_none(
-        {
-            f"{file}:{line} imports {name}"
-            for path in TESTS.joinpath("core").glob("*.py")
-            for file, name, line in loaded_by(path)
-            if is_of(name, beyond)
-        }
-    )

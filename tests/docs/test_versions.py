@@ -31,11 +31,6 @@ def test_a_row_is_what_its_environment_installs(file):
             assert pins(file)[name] == version
 
 
-def test_every_environment_has_a_row():
-    files = {f"tests/hosts/{path.name}" for path in (ROOT / "tests/hosts").iterdir()}
-    assert set(ROWS) == files | {"constraints.txt"}
-
-
 def test_what_is_declared_is_what_the_oldest_environment_has():
     extras = PROJECT["optional-dependencies"].values()
     declared = [*PROJECT["dependencies"], *(each for extra in extras for each in extra)]

@@ -25,15 +25,6 @@ def test_the_worked_lines(line, expected):
     assert integers(*line, -64, 64) == expected
 
 
-def test_a_tie_is_as_the_numbers_compute_it():
-    """0.37 * 30 + 1.9 is 13.0 in floats, and below 13 as fractions of the same bits."""
-    exact = fractions.Fraction(0.37), fractions.Fraction(1.9)
-    assert 0.37 * 30 + 1.9 == 13 > exact[0] * 30 + exact[1]
-    assert integers(*exact, 4, -64, 64) == Integers(47, 246, 7)
-    decimal = fractions.Fraction("0.37"), fractions.Fraction("1.9")
-    assert integers(*decimal, 4, -64, 64) == integers(0.37, 1.9, 4, -64, 64)
-
-
 def drawn(count, seed, widest=3.5):
     """k, b, bits, low, high: lines that reach the levels somewhere near the range, or miss them."""
     random = np.random.default_rng(seed)

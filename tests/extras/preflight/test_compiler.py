@@ -35,30 +35,6 @@ def test_the_compiler_knows_every_chip_as_the_table_does(name):
     assert error.value.available == pytest.approx(chip.memory, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("message", "needed"),
-    [
-        ("memory required for HLO temporaries (20.50G) exceeds available HBM (15.48G).", 20.5),
-        ("Used 15.48G of 15.48G hbm. Exceeded hbm capacity by 512.00M.", 15.98),
-    ],
-)
-def test_both_ways_of_saying_that_it_is_too_large_are_read(message, needed):
-    with pytest.raises(compiler.TooLarge) as error, compiler._refusals():
-        raise RuntimeError(f"RESOURCE_EXHAUSTED: {message}")
-    assert error.value.needed == pytest.approx(needed * GIB)
-    assert error.value.available == pytest.approx(15.48 * GIB)
-
-
-def test_what_the_compiler_refuses_is_named_with_its_layer():
-    message = (
-        "UNIMPLEMENTED: too many indices. This error occurred for %scatter.1 = f32[9]{0} "
-        'scatter(%a, %b), metadata={op_name="model/embedding/Gather" source_line=3}.'
-    )
-    says = "scatter of model/embedding/Gather: UNIMPLEMENTED"
-    with pytest.raises(compiler.Refused, match=says), compiler._refusals():
-        raise RuntimeError(message)
-
-
 def test_without_libtpu_the_extra_is_named(monkeypatch):
     for name in ("jax", "libtpu"):
         monkeypatch.setitem(sys.modules, name, None)

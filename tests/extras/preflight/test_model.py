@@ -254,23 +254,6 @@ def test_a_gradient_is_summed_before_it_is_shared_out():
     assert "collective-permute" not in found
 
 
-def test_shares_of_the_update_and_per_replica_gradients():
-    accumulated = {"gradient_accumulation_steps": 4}
-    one, four = ask(dense()), ask(dense(), optimizer=tf_lamb.keras.LAMB(0.01, **accumulated))
-    shared = ask(dense(), optimizer=tf_lamb.keras.LAMB(0.01, shard_update=True))
-    assert shared.memory.slots < one.memory.slots / 8 + 3 * 8
-    assert shared.work.update_flops < one.work.update_flops / 5
-    assert shared.work.update_bytes < one.work.update_bytes * 0.7  # the weights lie whole
-    gathered = shared.collectives["all-gather"][1]  # of the new weights; small ones go otherwise
-    assert 0.9 * 4 * TRAINED < gathered <= 4 * TRAINED
-    distributions.set_distribution(STRATEGIES["data"](distributions.list_devices()))
-    model = dense()
-    model.compile(tf_lamb.keras.LAMB(0.01), "mse")
-    apart = ask(tf_lamb.keras.per_replica(model), optimizer=tf_lamb.keras.LAMB(0.01, **accumulated))
-    assert apart.memory.slots == four.memory.slots
-    assert apart.work.reduced < one.work.reduced * 1.3 < four.work.reduced / 3
-
-
 class Subclass(keras.Model):
     def __init__(self):
         super().__init__(name="model")
@@ -353,11 +336,3 @@ def test_without_the_compiler_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "libtpu", None)
     with pytest.raises(ModuleNotFoundError, match=r'needs libtpu.*pip install "\.\[preflight\]"'):
         ask(dense())
-
-
-def test_a_layout_that_does_not_divide_a_variable_is_one_error_that_names_it():
-    distribution = STRATEGIES["model"](TPUS)
-    distribution._layout_map["(model/)?odd/kernel"] = (None, "model")
-    model = keras.Sequential([layers.Input((60,)), layers.Dense(30, name="odd")], name="model")
-    with pytest.raises(ValueError, match=r"variable '.*odd/kernel' of shape \(60, 30\) does not"):
-        ask(model, distribution=distribution)

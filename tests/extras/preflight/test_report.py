@@ -39,12 +39,6 @@ def test_bounds_are_those_of_a_calculator():
     assert (found.step, found.binding) == (found.compute, "compute")
 
 
-def test_micro_batches_repeat_all_but_the_update():
-    work = preflight.Work(100.0, 50.0, None, None, 7.0, 5.0).times(4, 10.0, 20.0)
-    assert (work.flops, work.bytes_moved) == (100 + 3 * 90, 50 + 3 * 30)
-    assert work.reduced == 7 + 3 * 2
-
-
 BASE, AVAILABLE = 10.0, 100.05  # what lies there without examples, and what there is
 
 
@@ -94,12 +88,6 @@ def test_the_search_says_what_it_compiled_whatever_memory_does(start, slope, fla
         assert found.fits <= found.predicted < found.too_large
     if needs(start) <= AVAILABLE:
         assert found.fits >= start
-
-
-def test_where_nothing_fits_yet_the_parts_of_the_batch_are_tried():
-    found, tried = searched(lambda batch: BASE + 30 + 0.09 * batch, 1024)
-    assert 1024 % tried[0] == 0 and tried[0] == 512  # a micro-batch of the batch that was asked for
-    assert found.fits == 667 and found.too_large == 668
 
 
 @pytest.mark.parametrize("start", [49152, 61440, 69632, 139264])
