@@ -15,7 +15,6 @@ import pytest
 import tf_lamb
 
 ROOT = pathlib.Path(tf_lamb.__file__).parent
-TESTS = pathlib.Path(__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 EXTRAS = ROOT.parent / "tf_lamb_extras"
 FILES_OF_EXTRAS = sorted(EXTRAS.rglob("*.py"))
@@ -62,7 +61,7 @@ OF_EXTRAS = {
 OF_EXTRAS_LAZILY = {"jax", "jaxlib", "numpy", "scipy", "sklearn", "threadpoolctl"}
 # room -> packages that its files import inside functions alone: the backend may be another one.
 LAZY = {"keras": {"jax", "tensorflow", "torch", "tf_lamb.tensorflow"}}
-# What `pytest tests/core` never loads.
+# What an import of a package never loads.
 HOSTS = {"jax", "keras", "official", "tensorflow", "tf_keras", "torch"}
 
 
@@ -84,17 +83,13 @@ def imports(path):
     return found
 
 
-def functions(path):
-    return [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef)]
-
-
 def lines(nodes):
     return {line for node in nodes for line in range(node.lineno, node.end_lineno + 1)}
 
 
 def lazy_lines(path):
     """The lines inside functions, which an import does not run."""
-    return lines(functions(path))
+    return lines(node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef))
 
 
 def lines_for_editors(path):

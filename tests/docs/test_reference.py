@@ -31,10 +31,6 @@ EXTRAS = [
 ]
 
 
-def extra_names(extra):
-    return importlib.import_module(extra).__all__
-
-
 def thing(name):
     """What a public name means; a folder may have the name of a function."""
     owner, _, last = name.rpartition(".")
@@ -49,7 +45,9 @@ def documented():
 def public():
     names = [f"tf_lamb.{name}" for name in tf_lamb.__all__ if name not in ROOMS]
     names += [f"tf_lamb.keras.{name}" for name in tf_lamb._OF_KERAS_3]
-    names += [f"{extra}.{name}" for extra in EXTRAS for name in extra_names(extra)]
+    names += [
+        f"{extra}.{name}" for extra in EXTRAS for name in importlib.import_module(extra).__all__
+    ]
     names += ["tf_lamb_extras.preflight.model_garden"]  # a command
     names += [f"tf_lamb.recipes.{name}" for name in recipes.__all__]
     names += [
@@ -89,14 +87,9 @@ def test_every_public_name_is_there_and_no_other():
     assert documented() == collections.Counter(public())
 
 
-@pytest.mark.parametrize("room", sorted(ROOMS))
-def test_every_room_is_named(room):
-    assert f"`tf_lamb.{room}`" in REFERENCE["index"]
-
-
-@pytest.mark.parametrize("extra", EXTRAS)
-def test_every_extra_is_named(extra):
-    assert f"`{extra}`" in REFERENCE["index"]
+@pytest.mark.parametrize("place", [*(f"tf_lamb.{room}" for room in sorted(ROOMS)), *EXTRAS])
+def test_every_room_and_every_extra_is_named(place):
+    assert f"`{place}`" in REFERENCE["index"]
 
 
 def test_every_flag_of_ours_is_there():

@@ -9,7 +9,6 @@ from support.crashing import die_at_byte
 from support.frontends import uncompiled
 
 EPOCHS, STEPS = 4, 5
-WRITING = {"keras": "save_weights", "tf_keras": "save"}
 
 
 def new_model(frontend, optimizer="LAMB", units=16, **more):
